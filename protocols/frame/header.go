@@ -1,0 +1,123 @@
+package frame
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// HeaderLen is the length of the header, in bytes.
+const HeaderLen = 64
+
+const version = 1
+
+// Offsets within the header; all numbers are little endian.
+const (
+	atVersion   = 0  // u8
+	atKind      = 1  // u8
+	atFlags     = 2  // u8
+	atReserved  = 3  // u8, zero
+	atRows      = 4  // u32
+	atStamp     = 8  // u64
+	atSerial    = 16 // u64 epoch, u64 seq
+	atPrev      = 32 // u64 epoch, u64 seq
+	atHists     = 48 // u32
+	atBodyBytes = 52 // u32, before compression
+	atBodySum   = 56 // u32, CRC-32C of the body as it stands
+	atHeaderSum = 60 // u32, CRC-32C of the 60 bytes before
+)
+
+const (
+	flagForeign = 1 << 0
+	flagS2      = 1 << 1
+	flagsKnown  = flagForeign | flagS2
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Head is what the header tells without opening the body.
+type Head struct {
+	Serial, Prev point.Serial
+	Stamp        point.Stamp
+	Kind         Kind
+	Foreign      bool
+	Rows         int // float rows
+	Hists        int // native histograms
+
+	s2        bool
+	bodyBytes int
+	bodySum   uint32
+}
+
+// Header reads the header of an encoded frame and verifies it; the body is not looked at. Errors are Corrupt.
+func Header(b []byte) (Head, error) {
+	if len(b) < HeaderLen {
+		return Head{}, fault.Errorf(fault.Corrupt, "frame of %d bytes, its header alone has %d", len(b), HeaderLen)
+	}
+	if b[atVersion] != version {
+		return Head{}, fault.Errorf(fault.Corrupt, "frame of version %d, known is %d", b[atVersion], version)
+	}
+	if got, want := crc32.Checksum(b[:atHeaderSum], castagnoli), u32(b, atHeaderSum); got != want {
+		return Head{}, fault.Errorf(fault.Corrupt, "frame header has checksum %08x, should have %08x", got, want)
+	}
+	h := Head{
+		Serial: serialAt(b, atSerial), Prev: serialAt(b, atPrev),
+		Stamp: point.Stamp(binary.LittleEndian.Uint64(b[atStamp:])),
+		Kind:  Kind(b[atKind]), Foreign: b[atFlags]&flagForeign != 0, s2: b[atFlags]&flagS2 != 0,
+		Rows: int(u32(b, atRows)), Hists: int(u32(b, atHists)),
+		bodyBytes: int(u32(b, atBodyBytes)), bodySum: u32(b, atBodySum),
+	}
+	return h, h.check(b[atFlags], b[atReserved])
+}
+
+func (h *Head) check(flags, reserved byte) error {
+	switch {
+	case h.Kind != Rows:
+		return fault.Errorf(fault.Corrupt, "frame %v of %v, known is %v", h.Serial, h.Kind, Rows)
+	case flags&^flagsKnown != 0 || reserved != 0:
+		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x", h.Serial, flags, reserved)
+	case h.Rows > RowsMax || h.Hists > RowsMax:
+		return fault.Errorf(fault.Corrupt, "frame %v of %d rows and %d histograms, at most %d fit", h.Serial, h.Rows, h.Hists, RowsMax)
+	case h.bodyBytes > BodyMax:
+		return fault.Errorf(fault.Corrupt, "frame %v with a body of %d bytes, at most %d fit", h.Serial, h.bodyBytes, BodyMax)
+	}
+	return nil
+}
+
+// SetSerial gives an encoded frame its place in the log. It touches the header only and costs a few nanoseconds, so
+// that a body can be encoded outside the lock under which serials are given. b must come from Encoder.Append.
+func SetSerial(b []byte, serial, prev point.Serial) {
+	putSerial(b, atSerial, serial)
+	putSerial(b, atPrev, prev)
+	binary.LittleEndian.PutUint32(b[atHeaderSum:], crc32.Checksum(b[:atHeaderSum], castagnoli))
+}
+
+// putHeader writes the header of f over b[:HeaderLen] for the body behind it.
+func putHeader(b []byte, f *Frame, flags byte, bodyBytes int) {
+	if f.Foreign {
+		flags |= flagForeign
+	}
+	b[atVersion], b[atKind], b[atFlags], b[atReserved] = version, byte(f.Kind), flags, 0
+	binary.LittleEndian.PutUint32(b[atRows:], uint32(len(f.IDs)))
+	binary.LittleEndian.PutUint64(b[atStamp:], uint64(f.Stamp))
+	binary.LittleEndian.PutUint32(b[atHists:], uint32(len(f.Hists)))
+	binary.LittleEndian.PutUint32(b[atBodyBytes:], uint32(bodyBytes))
+	binary.LittleEndian.PutUint32(b[atBodySum:], crc32.Checksum(b[HeaderLen:], castagnoli))
+	SetSerial(b, f.Serial, f.Prev)
+}
+
+func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+
+func serialAt(b []byte, at int) point.Serial {
+	return point.Serial{
+		Epoch: point.Epoch(binary.LittleEndian.Uint64(b[at:])),
+		Seq:   binary.LittleEndian.Uint64(b[at+8:]),
+	}
+}
+
+func putSerial(b []byte, at int, s point.Serial) {
+	binary.LittleEndian.PutUint64(b[at:], uint64(s.Epoch))
+	binary.LittleEndian.PutUint64(b[at+8:], s.Seq)
+}

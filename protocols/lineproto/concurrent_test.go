@@ -1,0 +1,43 @@
+package lineproto
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// A gateway has one Dict a table and as many Decoders as requests; whoever meets a line first, all must agree on it.
+func TestDecodersShareADict(t *testing.T) {
+	dict := point.NewDict(0)
+	bodies := [][]byte{cpuLines(50, benchTime), mixedLines(50, benchTime, 1), mixedLines(50, benchTime, 2), wideLine(200)}
+	told := make([][]string, 8)
+	var wg sync.WaitGroup
+	for w := range told {
+		wg.Go(func() {
+			d := Decoder{Settings: Settings{Partial: true, Strings: InfoSeries}}
+			for i := range bodies {
+				b := point.GetBatch(dict)
+				if err := d.Decode(bodies[(i+w)%len(bodies)], caseNow, b); err != nil {
+					t.Error(err)
+				}
+				for row, id := range b.IDs {
+					told[w] = append(told[w], fmt.Sprint(dict.Labels(id), b.Times[row], b.Values[row]))
+				}
+				b.Put()
+			}
+			slices.Sort(told[w])
+		})
+	}
+	wg.Wait()
+	for w := range told {
+		if !slices.Equal(told[w], told[0]) {
+			t.Errorf("decoder %d read something else than decoder 0", w)
+		}
+	}
+	if want := 50*10 + 50*6 + 2*50 + 200; dict.Len() > want {
+		t.Errorf("%d series, at most %d are in the bodies", dict.Len(), want)
+	}
+}

@@ -1,0 +1,287 @@
+package lineproto
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// StringPolicy says what becomes of string fields, which are no samples.
+type StringPolicy uint8
+
+const (
+	// CountStrings drops string fields and counts them in Batch.StringFields.
+	CountStrings StringPolicy = iota
+	// InfoSeries keeps the string fields of a line as labels of one series <measurement>_info with the value 1, beside the
+	// line's tags. A tag of the same name wins and the field is counted. The price: a new series for every new text.
+	InfoSeries
+)
+
+// Settings say how bodies are read. The zero Settings are Influx' defaults with Partial off.
+type Settings struct {
+	// Precision of the timestamps.
+	Precision Precision
+	// Separator stands between measurement and field in a metric's name. Default "_". The field `value` alone gives a
+	// metric the bare name of its measurement.
+	Separator string
+	// DBLabel is the label that gets DB as its value; "": none. A tag of that name wins.
+	DBLabel string
+	// DB is the db or bucket of the request.
+	DB string
+	// Strings says what becomes of string fields.
+	Strings StringPolicy
+	// Partial keeps the good lines of a body that has bad ones. Without it the first bad line ends the work and nothing of
+	// the body is kept.
+	Partial bool
+}
+
+const separatorDefault = "_"
+
+// Decoder reads bodies of line protocol. The zero Decoder is ready; Settings may be changed between calls of Decode.
+// Reuse it, it keeps scratch memory; not for concurrent use.
+type Decoder struct {
+	Settings Settings
+
+	// Owned by the call of Decode under way.
+	body     []byte
+	batch    *point.Batch
+	now      point.Nanos // already cut to the precision
+	naming   point.Hash  // mixed into every key's hash: what else decides how series are named
+	line     int         // number, from 1, of the physical line at the cursor
+	itemBase int         // items in the batch before this body
+	refusals int         // lines of this body refused so far
+	flaw     flaw        // why the line in hand is bad
+
+	// Scratch, of the line in hand.
+	tags        []tag
+	measurement []byte
+	text        []byte // unescaped pieces
+	sum         []byte // bytes to be hashed
+	strings     []stringField
+	metric      []byte // a metric's name
+	shared      []byte // canonical labels of all fields' series, without the metric's name
+	gap         int    // where in shared that goes; -1: the builder has to say what is wrong
+	spliced     []byte
+	labels      point.LabelsBuilder
+
+	names map[string]string // fields' names, shared by templates
+}
+
+// tag is an unescaped pair; its bytes are in the body or in Decoder.text.
+type tag struct{ name, value []byte }
+
+// stringField is a field as written; value lacks its quotes.
+type stringField struct{ name, value []byte }
+
+// Decode appends the rows of body to b, whose Dict numbers the series. now stands in for missing timestamps. Nothing of
+// body is kept by b after the return.
+//
+// A bad line goes to b.Refuse as one row, with Kind Invalid, or with Throttled where the Dict has no room for its series.
+// The error is for the whole body: TooLarge, and then nothing was read.
+//
+// A field that stands twice in a line gives two rows; the batch's rule, the later row wins, makes it Influx' rule.
+func (d *Decoder) Decode(body []byte, now point.Nanos, b *point.Batch) error {
+	if int64(len(body)) > math.MaxUint32 {
+		return fault.Errorf(fault.TooLarge, "a body of %d bytes, at most %d are read at once", len(body), uint32(math.MaxUint32))
+	}
+	d.begin(body, now, b)
+	defer d.end()
+	rows, strings := len(b.IDs), b.StringFields
+	for p := d.skipBlank(0); p < len(body); p = d.skipBlank(p) {
+		p = d.take(p)
+		if d.refusals > 0 && !d.Settings.Partial {
+			b.Truncate(rows)
+			b.StringFields = strings
+			b.ItemRows = b.ItemRows[:d.itemBase]
+			return nil
+		}
+	}
+	return nil
+}
+
+func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
+	if d.Settings.Separator == "" {
+		d.Settings.Separator = separatorDefault
+	}
+	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
+	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0
+	d.naming = d.hashNaming()
+}
+
+// end lets go of the caller's memory.
+func (d *Decoder) end() {
+	d.body, d.batch, d.flaw = nil, nil, flaw{}
+	clear(d.tags[:cap(d.tags)])
+	clear(d.strings[:cap(d.strings)])
+}
+
+// hashNaming sums the settings that decide how a series is named, so that a template made under others is never found.
+func (d *Decoder) hashNaming() point.Hash {
+	s := &d.Settings
+	d.sum = append(d.sum[:0], "lineproto"...)
+	for _, part := range [...]string{s.Separator, s.DBLabel, s.DB} {
+		d.sum = strconv.AppendInt(d.sum, int64(len(part)), 10)
+		d.sum = append(append(d.sum, ':'), part...)
+	}
+	return d.batch.Dict.Hash(d.sum)
+}
+
+// skipBlank goes over blank lines, comments and leading spaces to the next entry.
+func (d *Decoder) skipBlank(p int) int {
+	s := d.body
+	for p < len(s) {
+		switch s[p] {
+		case ' ':
+			p++
+		case '#':
+			n := bytes.IndexByte(s[p:], '\n')
+			if n < 0 {
+				return len(s)
+			}
+			p += n
+		case '\n', '\r':
+			next, ok := d.lineEnd(p)
+			if !ok {
+				return p
+			}
+			p = next
+		default:
+			return p
+		}
+	}
+	return p
+}
+
+// lineEnd goes over one end of line: LF, CR LF, or CR at the end of the body.
+func (d *Decoder) lineEnd(p int) (next int, ok bool) {
+	s := d.body
+	switch {
+	case p == len(s):
+		return p, true
+	case s[p] == '\n':
+		d.line++
+		return p + 1, true
+	case s[p] != '\r':
+		return p, false
+	case p+1 == len(s):
+		return p + 1, true
+	case s[p+1] == '\n':
+		d.line++
+		return p + 2, true
+	}
+	return p, false
+}
+
+// take reads the entry at p, keeps or refuses its rows, and returns the start of what follows.
+func (d *Decoder) take(p int) int {
+	b, line := d.batch, d.line
+	for len(b.ItemRows) < d.itemBase+line {
+		b.BeginItem() // blank lines and lines within strings are items too, so that item n is line n
+	}
+	rows, strings := len(b.IDs), b.StringFields
+	next, ok := d.entry(p)
+	if ok {
+		return next
+	}
+	b.Truncate(rows)
+	b.StringFields = strings
+	next = d.skipBad(next)
+	d.refuse(line, d.body[p:next])
+	return next
+}
+
+// skipBad goes from the place of a mistake to the start of the next line. Strings of the bad line are gone over whole:
+// what stands in them came from somebody's log message, and must not be read as lines of its own. A string that nobody
+// closes ends with the body.
+func (d *Decoder) skipBad(p int) int {
+	s := d.body
+	for p < len(s) {
+		n := bytes.IndexByte(s[p:], '\n')
+		if n < 0 {
+			return len(s)
+		}
+		q := bytes.Index(s[p:p+n], []byte(`="`))
+		if q < 0 {
+			d.line++
+			return p + n + 1
+		}
+		end := stringEnd(s, p+q+2)
+		if end < 0 {
+			return len(s)
+		}
+		d.line += bytes.Count(s[p+q:end], []byte{'\n'})
+		p = end + 1
+	}
+	return p
+}
+
+// flaw is why a line is bad: a sentence, and perhaps the piece of the line it speaks of. It is made into text only if
+// somebody will read it.
+type flaw struct {
+	why  string
+	what []byte
+	err  error // instead of why, when another package found the mistake
+}
+
+func (d *Decoder) bad(p int, why string, what []byte) (int, bool) {
+	d.flaw = flaw{why: why, what: what}
+	return p, false
+}
+
+func (f flaw) String() string {
+	switch {
+	case f.err != nil:
+		return f.err.Error()
+	case len(f.what) > 0:
+		return f.why + " " + strconv.Quote(cut(f.what))
+	}
+	return f.why
+}
+
+// Lengths to which text of the sender is cut in reasons and answers, in bytes.
+const (
+	lineTextMax  = 256
+	tokenTextMax = 64
+)
+
+func (d *Decoder) refuse(line int, text []byte) {
+	d.refusals++
+	b := d.batch
+	kind := fault.Invalid
+	if d.flaw.err != nil {
+		kind = fault.KindOf(d.flaw.err)
+	}
+	full := len(b.Refused) >= point.RefusalsMax
+	if full && !retryable(kind) {
+		b.Refuse(1, point.Refusal{}) // counted only: no text is made that nobody will read
+		return
+	}
+	r := point.Refusal{Item: line, Text: lineText(text), Reason: d.flaw.String(), Kind: kind}
+	b.Refuse(1, r)
+	if full {
+		// The answer must not miss that sending again helps.
+		b.Refused[point.RefusalsMax-1] = r
+	}
+}
+
+// lineText is a line cut to a readable length, without its end.
+func lineText(s []byte) string {
+	s = bytes.TrimRight(s, "\r\n")
+	return cutTo(s, lineTextMax)
+}
+
+func cut(s []byte) string { return cutTo(s, tokenTextMax) }
+
+func cutTo(s []byte, n int) string {
+	if len(s) <= n {
+		return string(s)
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return string(s[:n]) + "…"
+}

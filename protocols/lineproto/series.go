@@ -1,0 +1,304 @@
+package lineproto
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// parseKey reads the key at p strictly into d.measurement and d.tags. Without ok it returns the place of the mistake.
+func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
+	s := d.body
+	d.tags, d.text = d.tags[:0], d.text[:0]
+	end, escaped := scan(s, p, stopMeasurement)
+	if end == p {
+		return d.bad(p, "no measurement at the start of the line", nil)
+	}
+	if !utf8.Valid(s[p:end]) {
+		return d.bad(end, "bytes that are not UTF-8 in measurement", s[p:end])
+	}
+	d.measurement = d.unescape(s[p:end], stopMeasurement, escaped)
+	for end < len(s) && s[end] == ',' {
+		if end, ok = d.parseTag(end + 1); !ok {
+			return end, false
+		}
+	}
+	switch {
+	case end == len(s) || s[end] == '\n' || s[end] == '\r':
+		return d.bad(end, "no fields", nil)
+	case s[end] != ' ':
+		return d.bad(end, "not allowed in a measurement or a tag:", s[end:end+1])
+	}
+	k.parsed = true
+	return end, true
+}
+
+// parseTag reads the pair at p into d.tags. An empty value is kept here, for the sake of its name, and dropped with the
+// labels.
+func (d *Decoder) parseTag(p int) (next int, ok bool) {
+	s := d.body
+	q, nameEscaped := scan(s, p, stopName)
+	switch {
+	case q == p:
+		return d.bad(q, "a tag's name is missing", nil)
+	case q == len(s) || s[q] != '=':
+		return d.bad(q, "no '=' behind the tag's name", s[p:q])
+	case len(d.tags) == point.LabelsMax:
+		return d.bad(q, "too many tags, from here on:", s[p:q])
+	}
+	end, valueEscaped := scan(s, q+1, stopName)
+	if end < len(s) && s[end] == '=' {
+		return d.bad(end, "'=' must be escaped in the value of tag", s[p:q])
+	}
+	if !utf8.Valid(s[p:end]) {
+		return d.bad(end, "bytes that are not UTF-8 in tag", s[p:end])
+	}
+	name := d.unescape(s[p:q], stopName, nameEscaped)
+	if string(name) == point.MetricName {
+		return d.bad(end, "the metric is named by measurement and field, not by tag", name)
+	}
+	if d.hasTag(name) {
+		return d.bad(end, "twice in one line: tag", name)
+	}
+	d.tags = append(d.tags, tag{name, d.unescape(s[q+1:end], stopName, valueEscaped)})
+	return end, true
+}
+
+func (d *Decoder) hasTag(name []byte) bool {
+	for i := range d.tags {
+		if string(d.tags[i].name) == string(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape gives the token's meaning: the token itself, or a copy in d.text. Pieces made earlier stay as they are when
+// d.text moves.
+func (d *Decoder) unescape(token []byte, class uint8, escaped bool) []byte {
+	if !escaped {
+		return token
+	}
+	from := len(d.text)
+	d.text = appendUnescaped(d.text, token, class)
+	return d.text[from:len(d.text):len(d.text)]
+}
+
+// Fields are found by comparing as long as few are known under a key; beyond that by hash, since senders that keep
+// fields in a hash map write them in another order every time.
+const (
+	fieldsScanned = 64   // fields compared before and after the expected one
+	fieldsKept    = 1024 // fields a template holds; finding one by position saves its hash
+)
+
+// fieldID finds the series of the field with that name as written, and makes it if it is new. Without ok d.flaw is set.
+func (d *Decoder) fieldID(k *key, name []byte) (id point.SeriesID, ok bool) {
+	if i := findField(k.fields, k.next, name); i >= 0 {
+		k.next = i + 1
+		return k.fields[i].ID, true
+	}
+	dict := d.batch.Dict
+	h := d.hashUnder(k.hash, 'f', name)
+	if len(k.fields) >= fieldsScanned {
+		if id, ok = dict.Lookup(h); ok {
+			return id, true
+		}
+	}
+	labels, ok := d.fieldLabels(k, name)
+	if !ok {
+		return 0, false
+	}
+	var err error
+	if len(k.fields) < fieldsScanned {
+		id, err = dict.InternLabels(labels, h) // comparing will find it, the hash need not
+	} else {
+		id, err = dict.Intern(h, labels)
+	}
+	if err != nil {
+		return 0, d.fail(err)
+	}
+	if len(k.fields) < fieldsKept {
+		k.fields = dict.ExtendLine(k.hash, point.LineField{Name: d.sharedName(name), ID: id}).Fields
+		k.next = len(k.fields)
+	}
+	return id, true
+}
+
+// namesShared bounds the names a Decoder remembers; they are forgotten all at once.
+const namesShared = 4096
+
+// sharedName is name as a string that templates share: one allocation and 16 bytes less for each new series.
+func (d *Decoder) sharedName(name []byte) string {
+	if s, ok := d.names[string(name)]; ok {
+		return s
+	}
+	if len(name) > tokenTextMax {
+		return string(name)
+	}
+	if d.names == nil || len(d.names) >= namesShared {
+		d.names = make(map[string]string)
+	}
+	s := string(name)
+	d.names[s] = s
+	return s
+}
+
+// findField looks for a name among the fields behind the expected one, then among those before it; -1 when it is at
+// neither place.
+func findField(fields []point.LineField, next int, name []byte) int {
+	for i := next; i < min(len(fields), next+fieldsScanned); i++ {
+		if fields[i].Name == string(name) {
+			return i
+		}
+	}
+	for i := 0; i < min(next, fieldsScanned); i++ {
+		if fields[i].Name == string(name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// hashUnder sums what stands under a key: one field's name, or all strings of a line.
+func (d *Decoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash {
+	d.sum = binary.LittleEndian.AppendUint64(d.sum[:0], h.Lo)
+	d.sum = binary.LittleEndian.AppendUint64(d.sum, h.Hi)
+	d.sum = append(append(d.sum, what), raw...)
+	return d.batch.Dict.Hash(d.sum)
+}
+
+// fieldLabels names the series of a numeric field.
+func (d *Decoder) fieldLabels(k *key, name []byte) (point.Labels, bool) {
+	if !k.sorted {
+		d.sortShared(k)
+	}
+	d.metric = append(d.metric[:0], d.measurement...)
+	if string(name) != "value" {
+		d.metric = append(d.metric, d.Settings.Separator...)
+		d.metric = appendUnescaped(d.metric, name, stopName)
+	}
+	if labels, ok := d.splice(); ok {
+		return labels, true
+	}
+	d.startLabels(k)
+	d.labels.Add(metricName, d.metric)
+	return d.finishLabels()
+}
+
+// sortShared makes canonical labels of what a line's fields have in common, once for all of them.
+func (d *Decoder) sortShared(k *key) {
+	k.sorted, d.gap = true, -1
+	d.startLabels(k)
+	labels, err := d.labels.Unnamed()
+	if err != nil || labels.Len() == point.LabelsMax {
+		return
+	}
+	d.shared = append(d.shared[:0], labels...)
+	for rest := labels; ; {
+		name, _, next, ok := rest.Next()
+		if !ok || name > point.MetricName {
+			d.gap = len(labels) - len(rest)
+			return
+		}
+		if name == point.MetricName {
+			return
+		}
+		rest = next
+	}
+}
+
+// splice puts the metric's name into the labels that all fields share; ok is false when there is anything wrong with it.
+func (d *Decoder) splice() (labels point.Labels, ok bool) {
+	if d.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
+		return "", false
+	}
+	b := append(d.spliced[:0], d.shared[:d.gap]...)
+	b = append(append(b, byte(len(metricName))), metricName...)
+	b = binary.AppendUvarint(b, uint64(len(d.metric)))
+	b = append(append(b, d.metric...), d.shared[d.gap:]...)
+	d.spliced = b
+	return point.Labels(b), len(b) <= point.LabelsBytesMax
+}
+
+var metricName = []byte(point.MetricName)
+
+// startLabels puts the tags of the line, and the database where it is asked for, into d.labels.
+func (d *Decoder) startLabels(k *key) {
+	if !k.parsed {
+		d.parseKey(k, k.at)
+	}
+	d.labels.Reset()
+	for _, t := range d.tags {
+		d.labels.Add(t.name, t.value)
+	}
+	if l := d.Settings.DBLabel; l != "" && !d.labels.Has(l) {
+		d.labels.Add([]byte(l), []byte(d.Settings.DB))
+	}
+}
+
+func (d *Decoder) finishLabels() (point.Labels, bool) {
+	labels, err := d.labels.Labels()
+	if err != nil {
+		return "", d.fail(err)
+	}
+	return labels, true
+}
+
+// fail keeps the reason that another package gave.
+func (d *Decoder) fail(err error) (ok bool) {
+	d.flaw = flaw{err: err}
+	return false
+}
+
+// info appends the row of the line's info series: its string fields as labels, with the value 1.
+func (d *Decoder) info(k *key) bool {
+	if len(d.strings) > point.LabelsMax {
+		d.flaw = flaw{why: "too many string fields in one line to be labels"}
+		return false
+	}
+	dict := d.batch.Dict
+	h := d.hashStrings(k.hash)
+	id, ok := dict.Lookup(h)
+	if !ok {
+		labels, ok := d.infoLabels(k)
+		if !ok {
+			return false
+		}
+		var err error
+		if id, err = dict.Intern(h, labels); err != nil {
+			return d.fail(err)
+		}
+	}
+	d.batch.IDs = append(d.batch.IDs, id)
+	d.batch.Values = append(d.batch.Values, 1)
+	return true
+}
+
+// hashStrings sums the string fields as written; quotes and equals signs within them are escaped, so that pairs cannot
+// run into each other.
+func (d *Decoder) hashStrings(h point.Hash) point.Hash {
+	from := len(d.text)
+	for _, f := range d.strings {
+		d.text = append(append(d.text, f.name...), '=', '"')
+		d.text = append(append(d.text, f.value...), '"')
+	}
+	raw := d.text[from:]
+	d.text = d.text[:from:cap(d.text)]
+	return d.hashUnder(h, 's', raw)
+}
+
+// infoLabels names the info series. Of fields with one name the last wins, and a tag wins over any.
+func (d *Decoder) infoLabels(k *key) (point.Labels, bool) {
+	d.startLabels(k)
+	for i := len(d.strings) - 1; i >= 0; i-- {
+		f := d.strings[i]
+		name := appendUnescaped(nil, f.name, stopName)
+		if !d.labels.Has(string(name)) && string(name) != point.MetricName {
+			d.labels.Add(name, appendUnquoted(nil, f.value))
+		}
+	}
+	d.metric = append(append(d.metric[:0], d.measurement...), "_info"...)
+	d.labels.Add(metricName, d.metric)
+	return d.finishLabels()
+}

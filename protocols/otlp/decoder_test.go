@@ -1,0 +1,368 @@
+package otlp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+func decode(t testing.TB, dec *otlp.Decoder, body []byte, f otlp.Format) (string, error) {
+	t.Helper()
+	b := point.GetBatch(point.NewDict(0))
+	defer b.Put()
+	err := dec.Decode(body, f, b)
+	if err != nil && (b.Rows()+b.RefusedRows+len(b.Exemplars)+len(b.Metadata)+len(b.ItemRows)+len(b.Refused)) > 0 {
+		t.Errorf("a body that was refused (%v) left %s", err, explain(b, err))
+	}
+	return explain(b, err), err
+}
+
+func TestEveryTruncationIsAnErrorOrARequest(t *testing.T) {
+	for name, body := range goldenWire(t) {
+		dec := newDecoder(t, settingsOf(t, "testdata/cases/"+name))
+		for n := range body {
+			_, err := decode(t, dec, body[:n], otlp.Protobuf)
+			var m metricspb.MetricsData
+			if official := proto.Unmarshal(body[:n], &m); (official == nil) != (err == nil) {
+				t.Errorf("%s cut at %d: %v, the official decoder says %v", name, n, err, official)
+			}
+		}
+	}
+}
+
+func TestMetricsDataIsTheRequest(t *testing.T) {
+	for name, body := range goldenWire(t) {
+		var req collectorpb.ExportMetricsServiceRequest
+		if err := proto.Unmarshal(body, &req); err != nil || len(req.ResourceMetrics) == 0 || len(req.ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("%s: %v, %d resources", name, err, len(req.ResourceMetrics))
+		}
+	}
+}
+
+// A body whose sizes are lies or whose content is nothing but overhead must cost little memory before it is refused.
+func TestBombsAreRefusedCheaply(t *testing.T) {
+	inside := func(content []byte, nums ...byte) []byte {
+		for i := len(nums) - 1; i >= 0; i-- {
+			b := binary.AppendUvarint([]byte{nums[i]<<3 | 2}, uint64(len(content)))
+			content = append(b, content...)
+		}
+		return content
+	}
+	f := func(name string, body []byte, format otlp.Format, kind fault.Kind, memoryMax uint64) {
+		t.Helper()
+		dec := newDecoder(t, otlp.Settings{PromoteScopeMetadata: true, PromoteAllResourceAttributes: true})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := decode(t, dec, body, format)
+		runtime.ReadMemStats(&after)
+		if got := fault.KindOf(err); err == nil && kind != fault.Canceled || err != nil && got != kind {
+			t.Errorf("%s: %v", name, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > memoryMax {
+			t.Errorf("%s of %d bytes took %d bytes", name, len(body), used)
+		}
+	}
+	const none = fault.Canceled // no error is expected
+	f("a length of 2^60", append([]byte{1<<3 | 2}, binary.AppendUvarint(nil, 1<<60)...), otlp.Protobuf, fault.Invalid, 1<<20)
+	f("a million empty data points", inside(bytes.Repeat([]byte{1<<3 | 2, 0}, 1<<20), 1, 2, 2, 5), otlp.Protobuf, fault.TooLarge, 64<<20)
+	f("a million empty resources", bytes.Repeat([]byte{1<<3 | 2, 0}, 1<<20), otlp.Protobuf, none, 1<<20)
+	f("a million empty attributes of a resource", inside(bytes.Repeat([]byte{1<<3 | 2, 0}, 1<<20), 1, 1), otlp.Protobuf, none, 1<<20)
+
+	zeros := inside(make([]byte, 8<<20), 2)
+	at := binary.LittleEndian.AppendUint64([]byte{3<<3 | 1}, 1_700_000_000_000_000_000)
+	temporality := []byte{2 << 3, 2}
+	f("eight million empty buckets", inside(append(inside(append(at, inside(zeros, 8)...), 1), temporality...), 1, 2, 2, 10), otlp.Protobuf, none, 1<<20)
+	ones := inside(bytes.Repeat([]byte{1}, 8<<20), 2)
+	f("eight million buckets", inside(append(inside(append(at, inside(ones, 8)...), 1), temporality...), 1, 2, 2, 10), otlp.Protobuf, none, 4<<20)
+	f("a million bounds", inside(append(inside(append(at, inside(make([]byte, 8<<20), 7)...), 1), temporality...), 1, 2, 2, 9), otlp.Protobuf, none, 4<<20)
+
+	nested := strings.Repeat(`{"arrayValue":{"values":[`, 10_000) + strings.Repeat(`]}}`, 10_000)
+	f("arrays within arrays", []byte(`{"resourceMetrics":[{"resource":{"attributes":[{"key":"a","value":`+nested+`}]}}]}`), otlp.JSON, fault.Invalid, 16<<20)
+	f("two million JSON objects", []byte(`{"resourceMetrics":[`+strings.Repeat(`{},`, 2<<20)+`{}]}`), otlp.JSON, fault.TooLarge, 1<<20)
+
+	span := []byte(`{"resourceMetrics":[{"resource":{"attributes":[{"key":"service.name","value":{"stringValue":"a"}},{"key":"b","value":{"stringValue":"c"}}]},"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[{"timeUnixNano":"1","asInt":"1"},{"timeUnixNano":"9000000000000000000","asInt":"1"}]}}]}]}]}`)
+	f("target_info for 285 years", span, otlp.JSON, none, 4<<20)
+}
+
+func TestDeepValuesRefuseTheirPoint(t *testing.T) {
+	value := `{"stringValue":"x"}`
+	for range 40 {
+		value = `{"arrayValue":{"values":[` + value + `]}}`
+	}
+	wire, err := otlp.FromJSON([]byte(`{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"m","gauge":{"dataPoints":[
+		{"timeUnixNano":"5","asInt":"1","attributes":[{"key":"a","value":` + value + `}]},{"timeUnixNano":"5","asInt":"1"}]}}]}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decode(t, newDecoder(t, otlp.Settings{}), wire, otlp.Protobuf)
+	want := `sample     {__name__="m"} @5 = 1   (item 2)
+metadata   m is a gauge in "": ""
+refused    item 1 m{a=""}: attribute with a value nested more than 32 deep (invalid)
+1 points refused
+`
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+}
+
+// Attributes may be scattered over a data point, and messages may hold their scalars before their points.
+func TestFieldsInAnyOrder(t *testing.T) {
+	for name, body := range goldenWire(t) {
+		s := settingsOf(t, "testdata/cases/"+name)
+		want, _ := decode(t, newDecoder(t, s), body, otlp.Protobuf)
+		got, err := decode(t, newDecoder(t, s), turned(t, body, "MetricsData"), otlp.Protobuf)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+// inner says which fields of which messages are messages whose order of fields is turned too.
+var inner = map[string]map[int]string{
+	"MetricsData":     {1: "ResourceMetrics"},
+	"ResourceMetrics": {2: "ScopeMetrics"},
+	"ScopeMetrics":    {2: "Metric"},
+	"Metric":          {5: "Numbers", 7: "Numbers", 9: "Histograms", 10: "Exponentials", 11: "Summaries"},
+	"Numbers":         {1: "Number"},
+	"Histograms":      {1: "Histogram"},
+	"Exponentials":    {1: "Exponential"},
+	"Summaries":       {1: "Summary"},
+}
+
+// turned writes the numbers of a message's fields in falling order, and where a data point has several attributes puts the
+// last of them behind everything else.
+func turned(t testing.TB, m []byte, message string) []byte {
+	fields := map[int][][]byte{}
+	highest := 0
+	for len(m) > 0 {
+		tag, n := binary.Uvarint(m)
+		from, size := n, 0
+		switch tag & 7 {
+		case 0:
+			_, size = binary.Uvarint(m[n:])
+		case 1:
+			size = 8
+		case 2:
+			l, k := binary.Uvarint(m[n:])
+			from, size = n+k, int(l)
+		default:
+			t.Fatalf("wire type %d", tag&7)
+		}
+		num, field := int(tag>>3), m[:from+size]
+		if within := inner[message][num]; within != "" {
+			content := turned(t, m[from:from+size], within)
+			field = append(binary.AppendUvarint(bytes.Clone(m[:n]), uint64(len(content))), content...)
+		}
+		fields[num] = append(fields[num], field)
+		highest = max(highest, num)
+		m = m[from+size:]
+	}
+	var out, last []byte
+	attrs := map[string]int{"Number": 7, "Histogram": 9, "Exponential": 1, "Summary": 7}[message]
+	for num := highest; num > 0; num-- {
+		for i, f := range fields[num] {
+			if num == attrs && i == len(fields[num])-1 && i > 0 {
+				last = f
+				continue
+			}
+			out = append(out, f...)
+		}
+	}
+	return append(out, last...)
+}
+
+func TestDecodersOfDifferentSettingsShareADict(t *testing.T) {
+	d := point.NewDict(0)
+	body := goldenWire(t)["promoted"]
+	for _, s := range []otlp.Settings{{}, {Translation: otlp.NoTranslation}, {PromoteScopeMetadata: true}, {}} {
+		alone, _ := decode(t, newDecoder(t, s), body, otlp.Protobuf)
+		b := point.GetBatch(d)
+		err := newDecoder(t, s).Decode(body, otlp.Protobuf, b)
+		if diff := cmp.Diff(alone, explain(b, err)); diff != "" {
+			t.Errorf("%+v: %s", s, diff)
+		}
+		b.Put()
+	}
+}
+
+// A restart gives a process another number; its series stay what they are, and so do the bytes a Dict remembers them by.
+func TestAttributesThatAreNoLabelsMakeNoNewSpelling(t *testing.T) {
+	body := func(pid int) []byte {
+		wire, err := otlp.FromJSON([]byte(strings.ReplaceAll(string(goldenBody(t, "testdata/cases/gauge")), "4711", fmt.Sprint(pid))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wire
+	}
+	dec, d := newDecoder(t, otlp.Settings{DisableTargetInfo: true}), point.NewDict(0)
+	for pid := range 3 {
+		b := point.GetBatch(d)
+		if err := dec.Decode(body(1000+pid), otlp.Protobuf, b); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(b.IDs); got != "[0 1 2]" {
+			t.Errorf("series %s", got)
+		}
+		b.Put()
+	}
+	if d.Len() != 3 {
+		t.Errorf("%d series", d.Len())
+	}
+}
+
+func TestAFullDictAsksToComeAgain(t *testing.T) {
+	b := point.GetBatch(point.NewDict(2))
+	defer b.Put()
+	dec := newDecoder(t, otlp.Settings{})
+	if err := dec.Decode(goldenWire(t)["histogram_classic"], otlp.Protobuf, b); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.IDs) != 0 || b.RefusedRows != 6 || b.Refused[0].Kind != fault.Throttled {
+		t.Errorf("%d rows, %d refused, first %+v", len(b.IDs), b.RefusedRows, b.Refused[0])
+	}
+}
+
+func TestMessagesThatStandTwice(t *testing.T) {
+	twice := func(num byte, content []byte) []byte {
+		b := binary.AppendUvarint([]byte{num<<3 | 2}, uint64(len(content)))
+		b = append(b, content...)
+		return append(b, b...)
+	}
+	body := append([]byte{1<<3 | 2, 0}, 1<<3|2)
+	resources := twice(1, nil)
+	body = append(binary.AppendUvarint(body, uint64(len(resources))), resources...)
+	if _, err := decode(t, newDecoder(t, otlp.Settings{}), body, otlp.Protobuf); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "twice") {
+		t.Error(err)
+	}
+}
+
+func TestDeltasSurviveABatchThatIsSentAgain(t *testing.T) {
+	dec, d := newDecoder(t, otlp.Settings{Delta: otlp.DeltaConvert}), point.NewDict(0)
+	body := func(at uint64, v int) []byte {
+		wire, err := otlp.FromJSON([]byte(fmt.Sprintf(`{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"jobs","sum":{"isMonotonic":true,"aggregationTemporality":1,
+			"dataPoints":[{"timeUnixNano":%d,"asInt":%d}]}}]}]}]}`, at, v)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wire
+	}
+	f := func(at uint64, v int, want ...float64) {
+		t.Helper()
+		b := point.GetBatch(d)
+		defer b.Put()
+		if err := dec.Decode(body(at, v), otlp.Protobuf, b); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(b.Values)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	f(10, 3, 3)
+	f(20, 4, 7)
+	f(20, 4, 7) // the answer was lost
+	f(15, 9)    // too late
+	d = point.NewDict(0)
+	dec.Table = "other"
+	f(30, 5, 5)
+	dec.Table = ""
+	f(30, 1, 8) // another generation of the Dict is the same series
+}
+
+func TestDeltasRememberTheSeriesThatLive(t *testing.T) {
+	const most = 1000
+	d := otlp.NewDeltas(most)
+	live := point.MakeLabels("__name__", "live")
+	sum := 0.0
+	for i := range 10 * most {
+		var b point.LabelsBuilder
+		b.Add([]byte("__name__"), fmt.Appendf(nil, "m%d", i))
+		l, err := b.Labels()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Add(l, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if i%100 == 0 {
+			sum++
+			if got, err := d.Add(live, int64(i+1), 1); err != nil || got != sum {
+				t.Fatalf("after %d others: %v %v, want %v", i, got, err, sum)
+			}
+		}
+	}
+	if n := d.Len(); n > most {
+		t.Errorf("%d series are remembered", n)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	if err := (otlp.Settings{}).Validate(); err != nil {
+		t.Error(err)
+	}
+	_, err := otlp.NewTranslator(otlp.Settings{
+		Translation: "Loud", Delta: "maybe", TargetInfoInterval: 1,
+		PromoteAllResourceAttributes: true, PromoteResourceAttributes: []string{"a"},
+	})
+	for _, want := range []string{"Loud", "maybe", "TargetInfoInterval 1ns", "exclude each other"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not tell of %q", err, want)
+		}
+	}
+	if _, err := otlp.NewTranslator(otlp.Settings{IgnoreResourceAttributes: []string{"a"}}); err == nil {
+		t.Error("attributes are ignored where none are promoted")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, body := range goldenWire(f) {
+		f.Add(body)
+	}
+	f.Add(bytes.Repeat([]byte{1<<3 | 2, 0}, 8))
+	dec := newDecoder(f, otlp.Settings{PromoteScopeMetadata: true, PromoteAllResourceAttributes: true, Delta: otlp.DeltaKeep})
+	nhcb := newDecoder(f, otlp.Settings{ConvertHistogramsToNHCB: true})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, d := range []*otlp.Decoder{dec, nhcb} {
+			got, err := decode(t, d, body, otlp.Protobuf)
+			if again, _ := decode(t, d, body, otlp.Protobuf); again != got {
+				t.Fatalf("a body means this:\n%s\nand the second time that:\n%s", got, again)
+			}
+			// What the official decoder reads and we do must mean the same when it is written again in the usual way.
+			var m metricspb.MetricsData
+			if err != nil || proto.Unmarshal(body, &m) != nil {
+				continue
+			}
+			usual, err := proto.Marshal(&m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want, _ := decode(t, d, usual, otlp.Protobuf); want != got {
+				t.Fatalf("a body means this:\n%s\nbut written in the usual way that:\n%s", got, want)
+			}
+		}
+	})
+}
+
+func FuzzJSON(f *testing.F) {
+	for _, name := range []string{"gauge", "sums", "histogram_classic", "exponential", "summary", "attributes", "not_otlp", "bad_trace_id"} {
+		f.Add(goldenBody(f, "testdata/cases/"+name))
+	}
+	dec := newDecoder(f, otlp.Settings{})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, err := decode(t, dec, body, otlp.JSON)
+		if k := fault.KindOf(err); err != nil && k != fault.Invalid && k != fault.TooLarge {
+			t.Fatal(err)
+		}
+	})
+}

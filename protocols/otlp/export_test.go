@@ -1,0 +1,17 @@
+package otlp
+
+import "github.com/spillwaydb/spillway/protocols/point"
+
+// FromJSON is what tests make protobuf of their JSON with.
+var FromJSON = fromJSON
+
+// NewDeltas gives one of another bound.
+func NewDeltas(max int) *Deltas { return &Deltas{max: max} }
+
+// Add is what a decoder does with a delta.
+func (d *Deltas) Add(series point.Labels, t point.Nanos, v float64) (float64, error) {
+	return d.add(deltaSeries{labels: series}, t, v)
+}
+
+// Len is the number of series remembered.
+func (d *Deltas) Len() int { return len(d.mu.young) + len(d.mu.old) }

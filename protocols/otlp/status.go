@@ -1,0 +1,204 @@
+package otlp
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Outcome is what became of a request, for the answer.
+type Outcome struct {
+	Err         error           // why nothing of the request could be taken; nil if Refused says it all
+	Refused     []point.Refusal // pieces that were not taken, as Batch.Refused
+	RefusedRows int             // as Batch.RefusedRows
+	RetryAfter  time.Duration   // when to come back, sent with 429 and 503; 0: RetryAfterDefault
+
+	// TooMany answers Throttled with 429 instead of 503. Senders retry after both.
+	TooMany bool
+}
+
+// RetryAfterDefault is when a sender shall come back if nobody knows better.
+const RetryAfterDefault = 5 * time.Second
+
+// Answer is an HTTP response without its transport.
+type Answer struct {
+	Status int
+	Header []HeaderField
+	Body   []byte // ExportMetricsServiceResponse at 200, else google.rpc.Status; empty protobuf is zero bytes
+}
+
+// HeaderField is a line of an answer's header.
+type HeaderField struct{ Name, Value string }
+
+// Codes of google.rpc.Code.
+const (
+	codeInvalidArgument   = 3
+	codeNotFound          = 5
+	codeResourceExhausted = 8
+	codeInternal          = 13
+	codeUnavailable       = 14
+)
+
+// verdict is an HTTP status and the code that says the same in a google.rpc.Status.
+type verdict struct {
+	status int
+	code   int
+}
+
+// verdictOf is the table Kind → answer (I8). Senders retry after 429, 502, 503 and 504 alone and drop at everything else:
+// what may be taken later is 503, even if it is a defect of ours.
+func verdictOf(k fault.Kind) verdict {
+	switch k {
+	case fault.Invalid:
+		return verdict{http.StatusBadRequest, codeInvalidArgument}
+	case fault.TooLarge:
+		return verdict{http.StatusRequestEntityTooLarge, codeResourceExhausted}
+	case fault.NotFound:
+		return verdict{http.StatusNotFound, codeNotFound}
+	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Canceled:
+		return verdict{http.StatusServiceUnavailable, codeUnavailable}
+	case fault.Internal, fault.Corrupt:
+		return verdict{http.StatusServiceUnavailable, codeInternal}
+	}
+	return verdict{http.StatusServiceUnavailable, codeInternal} // a Kind younger than this table is not the sender's fault
+}
+
+// Answer gives the response to a request of format f; 0 when Negotiate could not tell. Data points that can never be
+// taken are told in a partial success, which no sender retries. A piece refused for a reason that passes makes the whole
+// answer one that is retried: rows that were taken may come again, they replace themselves.
+//
+// Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp-response.
+func (o *Outcome) Answer(f Format) Answer {
+	v, why := o.verdict()
+	a := Answer{Status: v.status}
+	if f == Protobuf {
+		a.Header = []HeaderField{{"Content-Type", typeProtobuf}}
+	} else {
+		a.Header = []HeaderField{{"Content-Type", typeJSON}}
+	}
+	if v.status == http.StatusOK {
+		a.Body = o.success(f)
+		return a
+	}
+	a.Body = status(f, v.code, why)
+	if v.status == http.StatusServiceUnavailable || v.status == http.StatusTooManyRequests {
+		a.Header = append(a.Header, HeaderField{"Retry-After", o.retryAfter()})
+	}
+	return a
+}
+
+// verdict chooses the answer and the sentence that goes with it.
+func (o *Outcome) verdict() (verdict, string) {
+	if o.Err != nil {
+		v := o.verdictOf(fault.KindOf(o.Err))
+		if errors.Is(o.Err, ErrUnsupported) {
+			v.status = http.StatusUnsupportedMediaType
+		}
+		return v, o.Err.Error()
+	}
+	for i := range o.Refused {
+		if v := o.verdictOf(o.Refused[i].Kind); v.status == http.StatusServiceUnavailable || v.status == http.StatusTooManyRequests {
+			return v, o.reasons()
+		}
+	}
+	return verdict{status: http.StatusOK}, ""
+}
+
+func (o *Outcome) verdictOf(k fault.Kind) verdict {
+	if k == fault.Throttled && o.TooMany {
+		return verdict{http.StatusTooManyRequests, codeResourceExhausted}
+	}
+	return verdictOf(k)
+}
+
+// success writes an ExportMetricsServiceResponse: empty, or with a partial success. Reasons without rejected points, such
+// as those of exemplars, are a warning by the specification.
+func (o *Outcome) success(f Format) []byte {
+	reasons := o.reasons()
+	if o.RefusedRows == 0 && reasons == "" {
+		if f == Protobuf {
+			return nil
+		}
+		return []byte("{}")
+	}
+	if f != Protobuf {
+		return mustJSON(map[string]any{"partialSuccess": map[string]any{
+			"rejectedDataPoints": strconv.Itoa(o.RefusedRows), "errorMessage": reasons,
+		}})
+	}
+	var partial []byte
+	if o.RefusedRows > 0 {
+		partial = binary.AppendUvarint(append(partial, 1<<3|wireVarint), uint64(o.RefusedRows))
+	}
+	partial = appendBytes(partial, 2, reasons)
+	return appendBytes(nil, 1, string(partial))
+}
+
+// status writes a google.rpc.Status.
+func status(f Format, code int, message string) []byte {
+	if f != Protobuf {
+		return mustJSON(map[string]any{"code": code, "message": message})
+	}
+	b := binary.AppendUvarint([]byte{1<<3 | wireVarint}, uint64(code))
+	return appendBytes(b, 2, strings.ToValidUTF8(message, "�"))
+}
+
+// appendBytes writes a field of bytes, unless it is empty.
+func appendBytes(b []byte, num byte, s string) []byte {
+	if s == "" {
+		return b
+	}
+	b = binary.AppendUvarint(append(b, num<<3|wireBytes), uint64(len(s)))
+	return append(b, s...)
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		fault.Bug("answer of strings and numbers: %v", err)
+	}
+	return b
+}
+
+// retryAfter gives whole seconds, at least one.
+func (o *Outcome) retryAfter() string {
+	d := o.RetryAfter
+	if d <= 0 {
+		d = RetryAfterDefault
+	}
+	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
+}
+
+// reasonsMax bounds the reasons in an answer; they go into the sender's log.
+const reasonsMax = 10
+
+// reasons is what the sender's log shows of single refusals; valid UTF-8.
+func (o *Outcome) reasons() string {
+	if o.RefusedRows > 0 && len(o.Refused) == 0 {
+		return "no reason was kept"
+	}
+	var b strings.Builder
+	sep := ""
+	for i := range o.Refused[:min(len(o.Refused), reasonsMax)] {
+		r := &o.Refused[i]
+		b.WriteString(sep)
+		if r.Item > 0 {
+			fmt.Fprintf(&b, "data point %d ", r.Item)
+		}
+		fmt.Fprintf(&b, "%s: %s", r.Text, r.Reason)
+		sep = "\n"
+	}
+	if more := len(o.Refused) - reasonsMax; more > 0 {
+		fmt.Fprintf(&b, "\n… and %d reasons more", more)
+	}
+	return strings.ToValidUTF8(b.String(), "�")
+}

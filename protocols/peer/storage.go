@@ -1,0 +1,161 @@
+package peer
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Storage is one storage server as a gateway sees it. All methods may be called from many goroutines.
+//
+// Errors carry their Kind: Stale (the server does not own the partition by its newer map: refresh and route again),
+// Throttled (a bound is reached), Unavailable (fenced, read-only, stopping), Invalid, NotFound (no such table),
+// Canceled, Corrupt.
+type Storage interface {
+	// OpenStream starts a stream of inserts into a table, with a dictionary of its own.
+	OpenStream(ctx context.Context, table string) (Stream, error)
+
+	// Select opens the series that match, in label order. The caller closes the set.
+	Select(ctx context.Context, q *Select) (SeriesSet, error)
+
+	// LabelNames and LabelValues answer from the series that have rows in the range and match. Sorted, no doubles.
+	// Limit 0: no limit; otherwise at most that many, and truncated tells that there were more.
+	LabelNames(ctx context.Context, q *Select, limit int) (names []string, truncated bool, err error)
+	LabelValues(ctx context.Context, q *Select, name string, limit int) (values []string, truncated bool, err error)
+
+	// Exemplars gives the exemplars in the range of series that match any of the matcher sets, by series in label
+	// order, by time within.
+	Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]Matcher) ([]SeriesExemplars, error)
+
+	// PutMetadata keeps descriptions of metric families; GetMetadata gives them, of one metric or of all ("").
+	PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error
+	GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error)
+
+	// DeleteSeries removes the rows in [Lo, Hi] of matching series, durably, for every later read.
+	DeleteSeries(ctx context.Context, q *Select) error
+
+	// Stats describes what the server holds of a table.
+	Stats(ctx context.Context, table string, topN int) (*Stats, error)
+}
+
+// Stream is one gateway's ordered way into one server's table. Series must be defined before rows name them.
+// Inserts may run concurrently; a Define happens before every Insert that is started after it returned.
+type Stream interface {
+	// Define tells the stream what its numbers mean. Doing it twice for the same series is fine.
+	Define(ctx context.Context, defs []Def) error
+
+	// Insert hands over one partition's rows and returns when they are as safe as the level says. The columns stay the
+	// caller's and are not read after the return. After an error the rows may or may not be kept (they are idempotent).
+	Insert(ctx context.Context, in *Insert) error
+
+	// Close forgets the dictionary.
+	Close() error
+}
+
+// Def gives a stream's number its meaning.
+type Def struct {
+	ID     point.SeriesID
+	Labels point.Labels
+}
+
+// Insert is one partition's share of a batch: row i is (IDs[i], Times[i], Values[i]). All times lie within the
+// partition's bounds.
+type Insert struct {
+	Partition point.PartitionID
+	MapSeq    uint64      // the map it was routed by
+	Stamp     point.Stamp // rank of all its rows
+	Level     point.Level
+
+	IDs    []point.SeriesID
+	Times  []point.Nanos
+	Values []float64
+
+	Hists     []point.HistRow
+	Exemplars []point.ExemplarRow
+}
+
+// MatchType is how a Matcher compares.
+type MatchType uint8
+
+// The four comparisons of PromQL. Regular expressions are anchored at both ends.
+const (
+	MatchEqual MatchType = iota
+	MatchNotEqual
+	MatchRegexp
+	MatchNotRegexp
+)
+
+// Matcher is one condition on a label; an absent label has the value "".
+type Matcher struct {
+	Type        MatchType
+	Name, Value string
+}
+
+// Select names series and a range of time, both ends included.
+type Select struct {
+	Table      string
+	Partitions []point.PartitionID // nil: every partition the server holds
+	Lo, Hi     point.Nanos
+	Matchers   []Matcher // all must hold
+
+	// LabelsOnly asks for series without rows. A series is listed if it may have rows in the range.
+	LabelsOnly bool
+
+	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
+	SeriesMax, SamplesMax int
+}
+
+// SeriesSet hands out series one by one in label order, merged over partitions, de-duplicated by rank.
+type SeriesSet interface {
+	// Next moves on. The Series handed out before stays valid: it belongs to the caller.
+	Next() bool
+	At() *Series
+	// Err is why Next ended early.
+	Err() error
+	// Close frees what the set holds; also before its end.
+	Close() error
+}
+
+// Series is one series' rows in time order, no time twice among floats and histograms together.
+// Times may be shared between series and is not written by anybody.
+type Series struct {
+	Labels point.Labels
+	Times  []point.Nanos
+	Values []float64
+	Hists  []Hist
+}
+
+// Hist is a native histogram sample in the encoding of point.AppendHistogram.
+type Hist struct {
+	Time point.Nanos
+	H    []byte
+}
+
+// SeriesExemplars is a series with its exemplars in time order. IDs in the rows mean nothing here.
+type SeriesExemplars struct {
+	Labels    point.Labels
+	Exemplars []point.ExemplarRow
+}
+
+// Stats are the figures behind status/tsdb: what is held now in head rows, and the largest groups of series.
+type Stats struct {
+	Series        uint64
+	HeadRows      uint64
+	SegmentRows   uint64
+	SegmentBytes  uint64
+	LabelPairs    uint64
+	Partitions    int
+	Segments      int
+	MinTime       point.Nanos
+	MaxTime       point.Nanos
+	SeriesByName  []NameCount // __name__ → series
+	ValuesByLabel []NameCount // label name → distinct values
+	BytesByLabel  []NameCount // label name → bytes of its values
+	SeriesByPair  []NameCount // name=value → series
+}
+
+// NameCount is one line of a top list.
+type NameCount struct {
+	Name  string
+	Count uint64
+}

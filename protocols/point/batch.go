@@ -1,0 +1,144 @@
+package point
+
+import (
+	"cmp"
+	"math"
+	"sort"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Batch is the rows of one request, in columns: row i is (IDs[i], Times[i], Values[i]). Native histograms, exemplars
+// and metadata lie beside them. Decoders append; nobody keeps a slice of it after Put.
+type Batch struct {
+	Dict *Dict // whose numbers IDs are
+
+	IDs    []SeriesID
+	Times  []Nanos
+	Values []float64
+
+	Hists     []HistRow
+	Exemplars []ExemplarRow
+	Metadata  []MetadataRow
+
+	// ItemRows[i] is the number of float rows that stood before item i of the request; an item is a line (line protocol)
+	// or a time series (remote write). With it a row that is refused later still finds its line.
+	ItemRows []uint32
+
+	// What was not taken.
+	Refused      []Refusal // the first RefusalsMax, for the answer
+	RefusedRows  int       // all of them
+	StringFields int       // line protocol string fields that became no sample
+}
+
+// HistRow is one native histogram sample. H is in the encoding of AppendHistogram, in memory of its own.
+type HistRow struct {
+	ID   SeriesID
+	Time Nanos
+	H    []byte
+}
+
+// ExemplarRow is one exemplar of a series. Labels may lack a metric name.
+type ExemplarRow struct {
+	ID     SeriesID
+	Time   Nanos
+	Value  float64
+	Labels Labels
+}
+
+// Compare orders the exemplars of a series: by time, then by value as numbers go, as Prometheus gives them. It is 0 only
+// for the same exemplar, whatever the IDs.
+func (e ExemplarRow) Compare(o ExemplarRow) int {
+	return cmp.Or(
+		cmp.Compare(e.Time, o.Time),
+		cmp.Compare(e.Value, o.Value),
+		cmp.Compare(math.Float64bits(e.Value), math.Float64bits(o.Value)), // zeros with signs, kinds of NaN
+		cmp.Compare(e.Labels, o.Labels),
+	)
+}
+
+// MetadataRow describes a metric family. Type is the OpenMetrics name in lower case: counter, gauge, histogram,
+// gaugehistogram, summary, info, stateset, unknown.
+type MetadataRow struct {
+	Metric, Type, Help, Unit string
+}
+
+// RefusalsMax bounds the reasons kept of one request; beyond it rows are only counted.
+const RefusalsMax = 100
+
+// Refusal says why a piece of a request was not taken.
+type Refusal struct {
+	Item   int        // line number or index of the time series, from 1; 0 when it is the whole request
+	Text   string     // the line or series, cut to a readable length
+	Reason string     // what is wrong with it
+	Kind   fault.Kind // Invalid unless a limit or a state refused it
+}
+
+// Refuse records rows that are not taken, with the reason.
+func (b *Batch) Refuse(rows int, r Refusal) {
+	b.RefusedRows += rows
+	if len(b.Refused) < RefusalsMax {
+		b.Refused = append(b.Refused, r)
+	}
+}
+
+// Append adds a float row.
+func (b *Batch) Append(id SeriesID, t Nanos, v float64) {
+	b.IDs = append(b.IDs, id)
+	b.Times = append(b.Times, t)
+	b.Values = append(b.Values, v)
+}
+
+// BeginItem notes that the rows from here on belong to the next item of the request.
+func (b *Batch) BeginItem() { b.ItemRows = append(b.ItemRows, uint32(len(b.IDs))) }
+
+// Item gives the number, from 1, of the item that float row i came from; 0 when unknown.
+func (b *Batch) Item(row int) int {
+	return sort.Search(len(b.ItemRows), func(i int) bool { return b.ItemRows[i] > uint32(row) })
+}
+
+// Truncate drops the float rows from n on, as when a line proves bad half way.
+func (b *Batch) Truncate(n int) {
+	b.IDs, b.Times, b.Values = b.IDs[:n], b.Times[:n], b.Values[:n]
+}
+
+// Rows counts float and histogram samples.
+func (b *Batch) Rows() int { return len(b.IDs) + len(b.Hists) }
+
+// Reset empties the batch and keeps its memory.
+func (b *Batch) Reset() {
+	clear(b.Hists)
+	clear(b.Exemplars)
+	clear(b.Metadata)
+	clear(b.Refused)
+	*b = Batch{
+		IDs: b.IDs[:0], Times: b.Times[:0], Values: b.Values[:0],
+		Hists: b.Hists[:0], Exemplars: b.Exemplars[:0], Metadata: b.Metadata[:0],
+		ItemRows: b.ItemRows[:0], Refused: b.Refused[:0],
+	}
+}
+
+// What a pooled batch may hold on to: 20 bytes a float row, up to 64 bytes a row of the others.
+const (
+	batchRowsKept = 1 << 20
+	batchSideKept = 1 << 16
+)
+
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+// GetBatch takes an empty batch from the pool for rows numbered by d.
+func GetBatch(d *Dict) *Batch {
+	b := batches.Get().(*Batch)
+	b.Dict = d
+	return b
+}
+
+// Put gives a batch back. The caller keeps nothing of it but strings.
+func (b *Batch) Put() {
+	if max(cap(b.IDs), cap(b.ItemRows)) > batchRowsKept || max(cap(b.Hists), cap(b.Exemplars), cap(b.Metadata)) > batchSideKept {
+		return
+	}
+	b.Reset()
+	batches.Put(b)
+}

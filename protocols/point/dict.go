@@ -1,0 +1,168 @@
+package point
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Hash is the seeded 128-bit sum of the bytes a series was written with. Two different byte strings share one with a
+// probability of 2^-128, and nobody outside the process can aim at it: the sum stands for the bytes (DESIGN §5.1).
+type Hash struct{ Lo, Hi uint64 }
+
+// Dict numbers the series of one table for one generation of a gateway's streams. Numbers are dense from 0 and never
+// change within a Dict. All methods are safe for concurrent use; look-ups of known series take no lock.
+type Dict struct {
+	// Constant after NewDict.
+	seeds     [2]maphash.Seed
+	seriesMax int
+
+	raw   table      // raw bytes of a series → SeriesID
+	lines table      // raw bytes of a line's key → index into lineKeys
+	canon labelTable // canonical labels → SeriesID
+
+	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
+
+	series   pages[Labels]
+	hashes   pages[Hash] // raw hash under which series i was first seen, for LookupAfter
+	lineKeys pages[atomic.Pointer[LineKey]]
+
+	mu struct {
+		sync.Mutex // guards growth of series, hashes, lineKeys and canon
+	}
+}
+
+// DictSeriesMax is the default bound of a Dict. The price of a series is about 100 bytes and its labels.
+const DictSeriesMax = 20_000_000
+
+// What senders can make a Dict remember beside its series is bounded too (I5). Beyond these bounds everything goes on
+// working, by the slow path: labels are parsed again each time.
+const (
+	// SpellingsPerSeries bounds the raw byte strings, and apart from them the line keys, that a Dict remembers: so many
+	// times its bound of series. One series has several spellings when senders order its labels differently.
+	SpellingsPerSeries = 2
+	// LineFieldsMax bounds the fields of one LineKey.
+	LineFieldsMax = 1024
+)
+
+// NewDict makes an empty Dict of at most seriesMax series (0: DictSeriesMax).
+func NewDict(seriesMax int) *Dict {
+	if seriesMax <= 0 {
+		seriesMax = DictSeriesMax
+	}
+	return &Dict{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, seriesMax: seriesMax}
+}
+
+// Hash sums b.
+func (d *Dict) Hash(b []byte) Hash {
+	return Hash{maphash.Bytes(d.seeds[0], b), maphash.Bytes(d.seeds[1], b)}
+}
+
+// Len is the number of series known.
+func (d *Dict) Len() int { return d.series.len() }
+
+// Labels gives the labels of a series that this Dict numbered.
+func (d *Dict) Labels(id SeriesID) Labels { return *d.series.at(uint32(id)) }
+
+// Lookup finds the series whose raw bytes have this hash.
+func (d *Dict) Lookup(h Hash) (SeriesID, bool) {
+	id, ok := d.raw.get(h)
+	return SeriesID(id), ok
+}
+
+// LookupAfter is Lookup for senders that repeat their series in the same order: it tries the number after prev first,
+// which lies beside it in memory. Any prev is allowed.
+func (d *Dict) LookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
+	if next := uint32(prev) + 1; next < uint32(d.hashes.len()) && *d.hashes.at(next) == h {
+		return SeriesID(next), true
+	}
+	return d.Lookup(h)
+}
+
+// Intern gives labels their number, a new one if need be, and remembers that raw bytes with hash h mean them.
+// The error is Throttled when the Dict is full.
+func (d *Dict) Intern(h Hash, labels Labels) (SeriesID, error) {
+	id, err := d.InternLabels(labels, h)
+	if err == nil && d.rawLen.Load() < d.spellingsMax() && d.raw.put(h, uint32(id)) {
+		d.rawLen.Add(1)
+	}
+	return id, err
+}
+
+func (d *Dict) spellingsMax() int64 { return SpellingsPerSeries * int64(d.seriesMax) }
+
+// InternLabels gives labels their number without remembering raw bytes; first is kept for LookupAfter if the series is new.
+func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
+	ch := maphash.String(d.seeds[0], string(labels))
+	if id, ok := d.canon.get(ch, labels, &d.series); ok {
+		return SeriesID(id), nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if id, ok := d.canon.get(ch, labels, &d.series); ok {
+		return SeriesID(id), nil
+	}
+	if d.series.len() >= d.seriesMax {
+		return 0, fault.Errorf(fault.Throttled, "more than %d series within one dictionary generation", d.seriesMax)
+	}
+	id := d.series.append(labels) // before hashes: whoever finds the hash may ask for the labels
+	d.hashes.append(first)
+	d.canon.put(ch, id)
+	return SeriesID(id), nil
+}
+
+// LineKey is what is known of one line-protocol key (measurement and tags as written): the fields seen under it and
+// their series, in the order in which they were first seen. Immutable.
+type LineKey struct {
+	Fields []LineField
+}
+
+// LineField is a field of a LineKey: its name as written (escapes included) and its series.
+type LineField struct {
+	Name string
+	ID   SeriesID
+}
+
+// LookupLine finds what is known of a line's key by its hash; nil when nothing is.
+func (d *Dict) LookupLine(h Hash) *LineKey {
+	i, ok := d.lines.get(h)
+	if !ok {
+		return nil
+	}
+	return d.lineKeys.at(i).Load()
+}
+
+// ExtendLine adds a field to what is known of a line's key and returns the new value. A field already there stays. A
+// key that has LineFieldsMax fields is returned as it is; a key too many is returned and not remembered.
+func (d *Dict) ExtendLine(h Hash, f LineField) *LineKey {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i, ok := d.lines.get(h)
+	if !ok {
+		return d.addLineLocked(h, &LineKey{Fields: []LineField{f}})
+	}
+	old := d.lineKeys.at(i).Load()
+	if len(old.Fields) >= LineFieldsMax {
+		return old
+	}
+	for _, have := range old.Fields {
+		if have.Name == f.Name {
+			return old
+		}
+	}
+	// Appending past the length of a published slice is safe: readers hold their own length, writers hold the lock.
+	k := &LineKey{Fields: append(old.Fields, f)}
+	d.lineKeys.at(i).Store(k)
+	return k
+}
+
+func (d *Dict) addLineLocked(h Hash, k *LineKey) *LineKey {
+	if int64(d.lineKeys.len()) < d.spellingsMax() {
+		i := d.lineKeys.grow()
+		d.lineKeys.at(i).Store(k) // before lines: whoever finds the hash may ask for the key
+		d.lines.put(h, i)
+	}
+	return k
+}

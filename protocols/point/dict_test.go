@@ -1,0 +1,224 @@
+package point_test
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+func mustIntern(t testing.TB, d *point.Dict, raw string, l point.Labels) point.SeriesID {
+	t.Helper()
+	id, err := d.Intern(d.Hash([]byte(raw)), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestDictNumbersSeriesOnce(t *testing.T) {
+	d := point.NewDict(0)
+	up := point.MakeLabels("__name__", "up", "job", "node")
+	if _, ok := d.Lookup(d.Hash([]byte("up{job=node}"))); ok {
+		t.Error("an empty dictionary knows a series")
+	}
+	a := mustIntern(t, d, "up{job=node}", up)
+	b := mustIntern(t, d, "{job=node,__name__=up}", up) // another spelling of the same series
+	c := mustIntern(t, d, "down", point.MakeLabels("__name__", "down"))
+	if a != 0 || b != a || c != 1 || d.Len() != 2 {
+		t.Errorf("numbers %d, %d, %d; %d series", a, b, c, d.Len())
+	}
+	for raw, want := range map[string]point.SeriesID{"up{job=node}": 0, "{job=node,__name__=up}": 0, "down": 1} {
+		if id, ok := d.Lookup(d.Hash([]byte(raw))); !ok || id != want {
+			t.Errorf("Lookup(%s) = %d, %v", raw, id, ok)
+		}
+	}
+	if d.Labels(0) != up {
+		t.Errorf("labels of series 0: %v", d.Labels(0))
+	}
+	if id, err := d.InternLabels(up, point.Hash{}); err != nil || id != 0 {
+		t.Errorf("InternLabels of a known series = %d, %v", id, err)
+	}
+}
+
+func TestDictsHashDifferently(t *testing.T) {
+	a, b := point.NewDict(0), point.NewDict(0)
+	if a.Hash([]byte("x")) == b.Hash([]byte("x")) {
+		t.Error("two dictionaries share a seed")
+	}
+}
+
+func TestLookupAfterTakesAnyPrevious(t *testing.T) {
+	d := point.NewDict(0)
+	const n = 3000
+	hashes := make([]point.Hash, n)
+	for i := range hashes {
+		raw := fmt.Sprintf("series %d", i)
+		hashes[i] = d.Hash([]byte(raw))
+		mustIntern(t, d, raw, point.MakeLabels("__name__", raw))
+	}
+	for _, prev := range []point.SeriesID{0, 1, 1022, 1023, 1024, n - 2, n - 1, n, math.MaxUint32} {
+		for i := 0; i < n; i += 7 {
+			if id, ok := d.LookupAfter(prev, hashes[i]); !ok || int(id) != i {
+				t.Fatalf("LookupAfter(%d) of series %d = %d, %v", prev, i, id, ok)
+			}
+		}
+	}
+	if _, ok := d.LookupAfter(0, point.Hash{Lo: 1, Hi: 1}); ok {
+		t.Error("an unknown hash is found")
+	}
+}
+
+func TestFullDictIsThrottledAndStillKnowsItsOwn(t *testing.T) {
+	d := point.NewDict(2)
+	a, b := point.MakeLabels("__name__", "a"), point.MakeLabels("__name__", "b")
+	mustIntern(t, d, "a", a)
+	mustIntern(t, d, "b", b)
+	if _, err := d.Intern(d.Hash([]byte("c")), point.MakeLabels("__name__", "c")); !fault.Is(err, fault.Throttled) {
+		t.Errorf("third series of two: %v, want throttled", err)
+	}
+	if _, ok := d.Lookup(d.Hash([]byte("c"))); ok || d.Len() != 2 {
+		t.Error("the refused series left something behind")
+	}
+	if id := mustIntern(t, d, "another a", a); id != 0 {
+		t.Errorf("a known series in a full dictionary = %d", id)
+	}
+}
+
+// TestSpellingsAreBounded sends one series in ever new spellings: it is always found, and the memory has an end.
+func TestSpellingsAreBounded(t *testing.T) {
+	d := point.NewDict(2)
+	a := point.MakeLabels("__name__", "a")
+	remembered := 0
+	for i := range 100 {
+		raw := fmt.Sprint("spelling ", i)
+		if id := mustIntern(t, d, raw, a); id != 0 {
+			t.Fatalf("%s = series %d", raw, id)
+		}
+		if _, ok := d.Lookup(d.Hash([]byte(raw))); ok {
+			remembered++
+		}
+	}
+	if remembered != 2*point.SpellingsPerSeries {
+		t.Errorf("%d spellings of a dictionary for 2 series are remembered", remembered)
+	}
+}
+
+func TestLineKeysGrowFieldByField(t *testing.T) {
+	d := point.NewDict(0)
+	h := d.Hash([]byte("cpu,host=a"))
+	if d.LookupLine(h) != nil {
+		t.Error("an unknown line is known")
+	}
+	d.ExtendLine(h, point.LineField{Name: "user", ID: 4})
+	old := d.LookupLine(h)
+	d.ExtendLine(h, point.LineField{Name: "idle", ID: 5})
+	k := d.ExtendLine(h, point.LineField{Name: "user", ID: 99}) // a field already there stays
+	if len(old.Fields) != 1 || len(k.Fields) != 2 || k.Fields[0].ID != 4 || k.Fields[1].ID != 5 || d.LookupLine(h) != k {
+		t.Errorf("first %v, then %v", old.Fields, k.Fields)
+	}
+}
+
+func TestLineKeysAreBounded(t *testing.T) {
+	d := point.NewDict(2)
+	h := d.Hash([]byte("wide"))
+	for i := range point.LineFieldsMax + 10 {
+		d.ExtendLine(h, point.LineField{Name: fmt.Sprint(i), ID: point.SeriesID(i)})
+	}
+	if n := len(d.LookupLine(h).Fields); n != point.LineFieldsMax {
+		t.Errorf("a line key has %d fields", n)
+	}
+	known := 0
+	for i := range 100 {
+		h := d.Hash(fmt.Append(nil, "line ", i))
+		if k := d.ExtendLine(h, point.LineField{Name: "f", ID: 7}); len(k.Fields) != 1 || k.Fields[0].ID != 7 {
+			t.Fatalf("line %d has fields %v", i, k.Fields)
+		}
+		if d.LookupLine(h) != nil {
+			known++
+		}
+	}
+	if known != 2*point.SpellingsPerSeries-1 {
+		t.Errorf("%d lines of a dictionary for 2 series are remembered", known)
+	}
+}
+
+// TestDictIsSharedByManyDecoders lets decoders meet the same new series and lines at the same time, in different order,
+// while readers check that whatever is found is whole. Meant for -race.
+func TestDictIsSharedByManyDecoders(t *testing.T) {
+	const series, decoders = 5000, 6
+	strides := [decoders]int{1, 3, 7, 9, 11, 13} // none shares a factor with series: everybody meets all
+	d := point.NewDict(0)
+	labels := make([]point.Labels, series)
+	for i := range labels {
+		labels[i] = point.MakeLabels("__name__", fmt.Sprint("m", i))
+	}
+	var wg sync.WaitGroup
+	ids := make([][]point.SeriesID, decoders)
+	for g := range decoders {
+		ids[g] = make([]point.SeriesID, series)
+		wg.Go(func() {
+			prev := point.SeriesID(math.MaxUint32)
+			for k := range series {
+				i := (k*strides[g] + g*1000) % series
+				h := d.Hash([]byte(labels[i]))
+				id, ok := d.LookupAfter(prev, h)
+				if !ok {
+					var err error
+					if id, err = d.Intern(h, labels[i]); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				if got := d.Labels(id); got != labels[i] {
+					t.Errorf("series %d has labels %v, want %v", id, got, labels[i])
+					return
+				}
+				line := d.Hash(fmt.Append(nil, "line ", i%100))
+				if k := d.LookupLine(line); k == nil || len(k.Fields) < 50 {
+					d.ExtendLine(line, point.LineField{Name: string(labels[i]), ID: id})
+				}
+				for _, f := range d.LookupLine(line).Fields {
+					if string(d.Labels(f.ID)) != f.Name {
+						t.Errorf("field %q has series %v", f.Name, d.Labels(f.ID))
+						return
+					}
+				}
+				ids[g][i], prev = id, id
+			}
+		})
+	}
+	wg.Wait()
+	if d.Len() != series {
+		t.Errorf("%d series, want %d", d.Len(), series)
+	}
+	for g := 1; g < decoders && !t.Failed(); g++ {
+		for i := range series {
+			if ids[g][i] != ids[0][i] {
+				t.Fatalf("series %d is %d to one decoder and %d to another", i, ids[0][i], ids[g][i])
+			}
+		}
+	}
+}
+
+func TestKnownSeriesAllocateNothing(t *testing.T) {
+	d := point.NewDict(0)
+	raw := []byte("cpu,host=a usage")
+	id := mustIntern(t, d, string(raw), point.MakeLabels("__name__", "cpu_usage", "host", "a"))
+	line := d.Hash([]byte("cpu,host=a"))
+	d.ExtendLine(line, point.LineField{Name: "usage", ID: id})
+	n := testing.AllocsPerRun(100, func() {
+		h := d.Hash(raw)
+		a, _ := d.Lookup(h)
+		b, _ := d.LookupAfter(a-1, h)
+		if a != id || b != id || d.LookupLine(line) == nil || d.Labels(a) == "" {
+			t.Error("a known series is not found")
+		}
+	})
+	if n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

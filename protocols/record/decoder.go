@@ -1,0 +1,168 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lineproto"
+	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/remotewrite"
+)
+
+// Settings are the same for all records of a process.
+type Settings struct {
+	// Separator stands between measurement and field in a metric's name. Default "_".
+	Separator string
+	// DBLabel is a label that series of line protocol and Telegraf get with their table's name. Default none.
+	DBLabel string
+	// Strings says what becomes of string fields. Default: dropped and counted.
+	Strings lineproto.StringPolicy
+	// OTLP says how OpenTelemetry's metrics become ours. Deltas are refused even where it says DeltaConvert: a record that
+	// is delivered again would be added again.
+	OTLP otlp.Settings
+	// DecodedBytesMax bounds a value, as it came and unpacked. Default 64 MiB. A larger one is TooLarge.
+	DecodedBytesMax int
+}
+
+func (s *Settings) setDefaults() {
+	if s.Separator == "" {
+		s.Separator = "_"
+	}
+	if s.DecodedBytesMax == 0 {
+		s.DecodedBytesMax = 64 << 20
+	}
+}
+
+// Validate reports every mistake at once.
+func (s Settings) Validate() error {
+	var errs []error
+	if s.DecodedBytesMax < 0 {
+		errs = append(errs, fmt.Errorf("DecodedBytesMax %d is negative", s.DecodedBytesMax))
+	}
+	return errors.Join(append(errs, s.OTLP.Validate())...)
+}
+
+// Decoder reads records. It keeps scratch memory for the next; not for concurrent use. Close it in the end.
+type Decoder struct {
+	settings Settings
+	unpacker unpacker
+
+	line lineproto.Decoder
+	rw1  remotewrite.DecoderV1
+	rw2  remotewrite.DecoderV2
+	json jsonDecoder
+	otlp *otlp.Decoder
+
+	// Owned by the call of Decode under way.
+	b  *point.Batch
+	at point.Nanos
+}
+
+// NewDecoder makes a Decoder. Errors are Invalid (settings) and Internal.
+func NewDecoder(s Settings) (*Decoder, error) {
+	if err := s.Validate(); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "record settings")
+	}
+	s.setDefaults()
+	u, err := newUnpacker(s.DecodedBytesMax)
+	if err != nil {
+		return nil, err
+	}
+	t, err := otlp.NewTranslator(s.OTLP)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "record settings")
+	}
+	return &Decoder{settings: s, unpacker: u, otlp: otlp.NewDecoder(t)}, nil
+}
+
+// Close gives memory back.
+func (d *Decoder) Close() { d.unpacker.zstd.Close() }
+
+// Decode appends the rows of a record's value to b, whose Dict numbers the series. at is the record's own time, for rows
+// that have none. Nothing of value is kept. An empty value holds no rows and is no mistake: Kafka's tombstones are.
+//
+// Rows that cannot be taken are in b.Refused, with the number of their line, object or series within this record; with
+// Options.Atomic none of the record's rows are then taken. The error is for the record: Invalid (it cannot be read),
+// TooLarge (over a limit; also when unpacked), and b is as it was.
+func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batch) error {
+	if len(value) == 0 {
+		return nil
+	}
+	m := markOf(b)
+	d.b, d.at = b, at
+	err := d.decode(value, o)
+	d.b = nil
+	if err != nil {
+		m.restore(b)
+		b.Refused, b.RefusedRows = b.Refused[:m.refused], m.refusedRows
+		return err
+	}
+	if o.Atomic && b.RefusedRows > m.refusedRows {
+		m.restore(b)
+	}
+	return nil
+}
+
+func (d *Decoder) decode(value []byte, o *Options) error {
+	if o.Format <= RemoteWrite2 && o.Format >= RemoteWrite {
+		return d.remoteWrite(value, o)
+	}
+	packing := o.Packing
+	if packing == Detect {
+		packing = magic(value)
+	}
+	body, err := d.unpacker.unpack(value, packing)
+	if err != nil {
+		return err
+	}
+	switch o.Format {
+	case Line:
+		return d.lines(body, o)
+	case TelegrafJSON, PrometheusJSON:
+		return d.json.decode(d, body, o)
+	case OTLP:
+		return d.telemetry(body, o)
+	}
+	return fault.Errorf(fault.Invalid, "records of format %v are not read", o.Format)
+}
+
+func (d *Decoder) lines(body []byte, o *Options) error {
+	d.line.Settings = lineproto.Settings{
+		Precision: linePrecisions[o.Precision], Separator: d.settings.Separator, DBLabel: d.settings.DBLabel,
+		DB: o.Table, Strings: d.settings.Strings, Partial: true,
+	}
+	return d.line.Decode(body, d.at, d.b)
+}
+
+// telemetry reads OTLP in the form it is in: a protobuf request begins with the tag of its only field, JSON with a brace.
+func (d *Decoder) telemetry(body []byte, o *Options) error {
+	d.otlp.Table = o.Table
+	form := otlp.Protobuf
+	if j := (scanner{s: body}); j.next('{') {
+		form = otlp.JSON
+	}
+	return d.otlp.Decode(body, form, d.b)
+}
+
+// mark is a batch's lengths at some time, to go back to.
+type mark struct {
+	rows, hists, exemplars, metadata, items, strings int
+	refused, refusedRows                             int
+}
+
+func markOf(b *point.Batch) mark {
+	return mark{len(b.IDs), len(b.Hists), len(b.Exemplars), len(b.Metadata), len(b.ItemRows), b.StringFields,
+		len(b.Refused), b.RefusedRows}
+}
+
+// restore drops what came since; refusals stay.
+func (m mark) restore(b *point.Batch) {
+	b.Truncate(m.rows)
+	clear(b.Hists[m.hists:])
+	clear(b.Exemplars[m.exemplars:])
+	clear(b.Metadata[m.metadata:])
+	b.Hists, b.Exemplars, b.Metadata = b.Hists[:m.hists], b.Exemplars[:m.exemplars], b.Metadata[:m.metadata]
+	b.ItemRows, b.StringFields = b.ItemRows[:m.items], m.strings
+}

@@ -1,0 +1,94 @@
+package record
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Options say how one record is to be read. The topic's settings fill them, headers change a copy.
+type Options struct {
+	Format    Format
+	Packing   Packing
+	Table     string // not checked here
+	Precision Precision
+
+	// Atomic keeps nothing of a record that has a bad row.
+	Atomic bool
+	// Smear is what the record asks for: its rows may wait in staging, or must not.
+	Smear Smear
+
+	explicit bool // header format was seen, it outranks content-type
+}
+
+// Smear is a record's wish. The zero Smear leaves it to the table.
+type Smear uint8
+
+const (
+	SmearByTable Smear = iota
+	SmearOff
+	SmearOn
+)
+
+// Names of headers, in lower case; senders may write them as they like. Tables are named as over HTTP.
+const (
+	headerFormat      = "format"
+	headerContentType = "content-type"
+	headerEncoding    = "content-encoding"
+	headerPrecision   = "precision"
+	headerAtomic      = "atomic"
+)
+
+// Header applies one header of a record. Unknown headers are none of our business. The error is Invalid.
+func (o *Options) Header(key string, value []byte) (err error) {
+	if len(key) > len("x-spillway-precision") {
+		return nil
+	}
+	switch strings.ToLower(key) {
+	case headerFormat, "x-spillway-format":
+		o.Format, err = ParseFormat(string(value))
+		o.explicit = true
+	case headerContentType:
+		if !o.explicit {
+			o.Format, err = o.Format.ofContentType(string(value))
+		}
+	case headerEncoding:
+		o.Packing, err = ParsePacking(string(value))
+	case "table", "db", "bucket", "tenant", "x-spillway-table", "x-scope-orgid":
+		o.Table = string(value)
+	case headerPrecision, "x-spillway-precision":
+		o.Precision, err = ParsePrecision(string(value))
+	case headerAtomic:
+		if o.Atomic, err = strconv.ParseBool(string(value)); err != nil {
+			err = fault.Errorf(fault.Invalid, "header atomic %q is neither true nor false", cut(string(value)))
+		}
+	case "smear", "x-spillway-smear":
+		o.Smear, err = ParseSmear(string(value))
+	}
+	return err
+}
+
+// ParseSmear reads on and off, or a boolean. The error is Invalid.
+func ParseSmear(s string) (Smear, error) {
+	switch strings.ToLower(s) {
+	case "":
+		return SmearByTable, nil
+	case "on", "true", "1":
+		return SmearOn, nil
+	case "off", "false", "0":
+		return SmearOff, nil
+	}
+	return 0, fault.Errorf(fault.Invalid, "smear %q is neither on nor off", cut(s))
+}
+
+// UnmarshalText reads a wish in settings.
+func (s *Smear) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSmear(string(text))
+	return err
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (s Smear) MarshalText() ([]byte, error) {
+	return []byte([...]string{SmearByTable: "", SmearOff: "off", SmearOn: "on"}[s]), nil
+}

@@ -1,0 +1,106 @@
+package record
+
+import (
+	"encoding/binary"
+
+	"github.com/spillwaydb/spillway/protocols/remotewrite"
+)
+
+// Numbers of the outermost fields: 1.0 has timeseries and metadata, 2.0 has symbols and timeseries, and they differ so
+// that the messages can be told apart.
+const (
+	fieldSeriesV1   = 1
+	fieldMetadataV1 = 3
+	fieldSymbolsV2  = 4
+	fieldSeriesV2   = 5
+)
+
+// framing walks over the outermost message. ok: it is one from its first byte to its last, and has a field of remote
+// write; version is that of the first.
+//
+// A snappy block is not mistaken for one. Its first byte is that of a tag only where it unpacks to 10, 26, 34, 42 bytes or
+// to a few certain lengths above 127, and then the bytes behind it, a literal's length and the text itself, would have
+// to be lengths and tags that end with the block. No record with a metric name is that short.
+func framing(b []byte) (version remotewrite.Version, ok bool) {
+	for i := 0; i < len(b); {
+		tag, n := binary.Uvarint(b[i:])
+		if n <= 0 || tag>>3 == 0 {
+			return 0, false
+		}
+		i += n
+		var v remotewrite.Version
+		switch tag >> 3 {
+		case fieldSeriesV1, fieldMetadataV1:
+			v = remotewrite.V1
+		case fieldSymbolsV2, fieldSeriesV2:
+			v = remotewrite.V2
+		}
+		if v != 0 && tag&7 != 2 {
+			return 0, false
+		}
+		if i = skipField(b, i, tag&7); i < 0 {
+			return 0, false
+		}
+		if version == 0 {
+			version = v
+		}
+	}
+	return version, version != 0
+}
+
+// skipField gives the place behind the field whose value is at i; -1 where the value does not end within b.
+func skipField(b []byte, i int, wire uint64) int {
+	size := uint64(0)
+	switch wire {
+	case 0, 2:
+		v, n := binary.Uvarint(b[i:])
+		if n <= 0 {
+			return -1
+		}
+		i += n
+		if wire == 2 {
+			size = v
+		}
+	case 1:
+		size = 8
+	case 5:
+		size = 4
+	default:
+		return -1
+	}
+	if size > uint64(len(b)-i) {
+		return -1
+	}
+	return i + int(size)
+}
+
+// remoteWrite unpacks and reads a request of either version.
+func (d *Decoder) remoteWrite(value []byte, o *Options) error {
+	version, plain := remotewrite.Version(0), false
+	packing := o.Packing
+	if packing == Detect {
+		if packing = magic(value); packing == Plain {
+			if version, plain = framing(value); !plain {
+				packing = Snappy
+			}
+		}
+	}
+	body, err := d.unpacker.unpack(value, packing)
+	if err != nil {
+		return err
+	}
+	switch o.Format {
+	case RemoteWrite1:
+		version = remotewrite.V1
+	case RemoteWrite2:
+		version = remotewrite.V2
+	default:
+		if !plain {
+			version, _ = framing(body)
+		}
+	}
+	if version == remotewrite.V2 {
+		return d.rw2.Decode(body, d.b)
+	}
+	return d.rw1.Decode(body, d.b) // and tells what is wrong with what is neither
+}

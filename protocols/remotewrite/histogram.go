@@ -1,0 +1,211 @@
+package remotewrite
+
+import (
+	"bytes"
+
+	"github.com/prometheus/prometheus/model/histogram"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// HistogramBucketsMax bounds each list of a native histogram: spans, buckets of one sign, custom bounds. Prometheus
+// itself makes 160 buckets at most by default.
+const HistogramBucketsMax = 1 << 16
+
+// histogramReader reads the message Histogram of both versions into memory it keeps for the next one.
+type histogramReader struct {
+	time, start int64 // milliseconds; start 0 is "not given"
+
+	isFloat              bool
+	count, zeroCount     uint64
+	countF, zeroCountF   float64
+	sum, zeroThreshold   float64
+	schema, hint         int32
+	posSpans, negSpans   []histogram.Span
+	posDeltas, negDeltas []int64
+	posCounts, negCounts []float64
+	bounds               []float64
+	oversized            bool // some list had more than HistogramBucketsMax items; the rest was not kept
+
+	buf []byte
+}
+
+func (h *histogramReader) reset() {
+	*h = histogramReader{
+		posSpans: h.posSpans[:0], negSpans: h.negSpans[:0],
+		posDeltas: h.posDeltas[:0], negDeltas: h.negDeltas[:0],
+		posCounts: h.posCounts[:0], negCounts: h.negCounts[:0],
+		bounds: h.bounds[:0], buf: h.buf[:0],
+	}
+}
+
+// read takes a message apart. The error is one of the wire; whether the histogram is sound is for encode to say.
+func (h *histogramReader) read(m []byte, v Version) (err error) {
+	h.reset()
+	for i := 0; i < len(m) && err == nil; {
+		var f field
+		if f, i, err = readField(m, i); err != nil {
+			break
+		}
+		err = h.field(&f, v)
+	}
+	return err
+}
+
+func (h *histogramReader) field(f *field, v Version) (err error) {
+	switch f.num {
+	case 1:
+		h.count, h.countF, h.isFloat = f.varint(&err), 0, false
+	case 2:
+		h.count, h.countF, h.isFloat = 0, f.double(&err), true
+	case 3:
+		h.sum = f.double(&err)
+	case 4:
+		h.schema = zigzag32(f.varint(&err))
+	case 5:
+		h.zeroThreshold = f.double(&err)
+	case 6:
+		h.zeroCount, h.zeroCountF = f.varint(&err), 0
+	case 7:
+		h.zeroCount, h.zeroCountF = 0, f.double(&err)
+	case 8:
+		h.negSpans, err = h.span(h.negSpans, f)
+	case 9:
+		err = f.eachVarint(func(u uint64) { h.negDeltas = bounded(h, h.negDeltas, zigzag(u)) })
+	case 10:
+		err = f.eachDouble(func(c float64) { h.negCounts = bounded(h, h.negCounts, c) })
+	case 11:
+		h.posSpans, err = h.span(h.posSpans, f)
+	case 12:
+		err = f.eachVarint(func(u uint64) { h.posDeltas = bounded(h, h.posDeltas, zigzag(u)) })
+	case 13:
+		err = f.eachDouble(func(c float64) { h.posCounts = bounded(h, h.posCounts, c) })
+	case 14:
+		h.hint = int32(f.varint(&err))
+	case 15:
+		h.time = int64(f.varint(&err))
+	case 16:
+		err = f.eachDouble(func(c float64) { h.bounds = bounded(h, h.bounds, c) })
+	case 17:
+		if v == V2 {
+			h.start = int64(f.varint(&err))
+		}
+	}
+	return err
+}
+
+func (h *histogramReader) span(to []histogram.Span, f *field) ([]histogram.Span, error) {
+	var err error
+	m := f.bytes(&err)
+	var s histogram.Span
+	for i := 0; i < len(m) && err == nil; {
+		var g field
+		if g, i, err = readField(m, i); err != nil {
+			break
+		}
+		switch g.num {
+		case 1:
+			s.Offset = zigzag32(g.varint(&err))
+		case 2:
+			s.Length = uint32(g.varint(&err))
+		}
+	}
+	if err != nil {
+		return to, err
+	}
+	return bounded(h, to, s), nil
+}
+
+func bounded[T any](h *histogramReader, to []T, v T) []T {
+	if len(to) >= HistogramBucketsMax {
+		h.oversized = true
+		return to
+	}
+	return append(to, v)
+}
+
+// encode checks the histogram and returns it in the encoding of point.AppendHistogram, in memory of its own. Schemas
+// finer than Prometheus' finest are brought down to it, as Prometheus does. Errors are Invalid.
+func (h *histogramReader) encode() (_ []byte, err error) {
+	if h.oversized {
+		return nil, fault.Errorf(fault.Invalid, "native histogram with more than %d spans, buckets or bounds", HistogramBucketsMax)
+	}
+	if h.isFloat {
+		h.buf, err = appendFloatHistogram(h.buf[:0], h.float())
+	} else {
+		h.buf, err = appendHistogram(h.buf[:0], h.int())
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "native histogram")
+	}
+	return bytes.Clone(h.buf), nil
+}
+
+func appendHistogram(dst []byte, h *histogram.Histogram) ([]byte, error) {
+	if tooFine(h.Schema) {
+		if err := h.ReduceResolution(histogram.ExponentialSchemaMax); err != nil {
+			return dst, err
+		}
+	}
+	if err := h.Validate(); err != nil {
+		return dst, err
+	}
+	return point.AppendHistogram(dst, h), nil
+}
+
+func appendFloatHistogram(dst []byte, h *histogram.FloatHistogram) ([]byte, error) {
+	if tooFine(h.Schema) {
+		if err := h.ReduceResolution(histogram.ExponentialSchemaMax); err != nil {
+			return dst, err
+		}
+	}
+	if err := h.Validate(); err != nil {
+		return dst, err
+	}
+	return point.AppendFloatHistogram(dst, h), nil
+}
+
+// encodeZero gives the empty histogram of the same layout, which stands at the start timestamp of a counter.
+func (h *histogramReader) encodeZero() []byte {
+	if h.isFloat {
+		return point.AppendFloatHistogram(nil, &histogram.FloatHistogram{
+			CounterResetHint: histogram.CounterReset, Schema: min(h.schema, histogram.ExponentialSchemaMax),
+			ZeroThreshold: h.zeroThreshold, CustomValues: h.customValues(),
+		})
+	}
+	return point.AppendHistogram(nil, &histogram.Histogram{
+		CounterResetHint: histogram.CounterReset, Schema: min(h.schema, histogram.ExponentialSchemaMax),
+		ZeroThreshold: h.zeroThreshold, CustomValues: h.customValues(),
+	})
+}
+
+func tooFine(schema int32) bool {
+	return histogram.IsExponentialSchemaReserved(schema) && schema > histogram.ExponentialSchemaMax
+}
+
+func (h *histogramReader) int() *histogram.Histogram {
+	return &histogram.Histogram{
+		CounterResetHint: histogram.CounterResetHint(h.hint), Schema: h.schema, ZeroThreshold: h.zeroThreshold,
+		ZeroCount: h.zeroCount, Count: h.count, Sum: h.sum,
+		PositiveSpans: h.posSpans, PositiveBuckets: h.posDeltas,
+		NegativeSpans: h.negSpans, NegativeBuckets: h.negDeltas, CustomValues: h.customValues(),
+	}
+}
+
+func (h *histogramReader) float() *histogram.FloatHistogram {
+	return &histogram.FloatHistogram{
+		CounterResetHint: histogram.CounterResetHint(h.hint), Schema: h.schema, ZeroThreshold: h.zeroThreshold,
+		ZeroCount: h.zeroCountF, Count: h.countF, Sum: h.sum,
+		PositiveSpans: h.posSpans, PositiveBuckets: h.posCounts,
+		NegativeSpans: h.negSpans, NegativeBuckets: h.negCounts, CustomValues: h.customValues(),
+	}
+}
+
+// customValues is nil when there are none: Validate asks for that with exponential schemas.
+func (h *histogramReader) customValues() []float64 {
+	if len(h.bounds) == 0 {
+		return nil
+	}
+	return h.bounds
+}

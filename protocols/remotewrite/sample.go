@@ -1,0 +1,81 @@
+package remotewrite
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Tags of the fields that every sample has, as one byte each.
+const (
+	tagSampleValue = 1<<3 | wireFixed64
+	tagSampleTime  = 2<<3 | wireVarint
+	tagSampleStart = 3<<3 | wireVarint
+)
+
+// sample is the message Sample of both versions. Times are in milliseconds; start exists in 2.0 alone, 0 is "not given".
+type sample struct {
+	value       float64
+	time, start int64
+}
+
+// usualSampleLen is the length of a sample of our days: 9 bytes of value, a tag, 6 bytes of time (1971 to 2109).
+const usualSampleLen = 16
+
+// usualSample reads a sample of the usual form without a loop. Its time fits in nanoseconds.
+func usualSample(m []byte) (v float64, ms int64, ok bool) {
+	if len(m) != usualSampleLen || m[0] != tagSampleValue || m[9] != tagSampleTime {
+		return 0, 0, false
+	}
+	x := binary.LittleEndian.Uint64(m[8:]) >> 16
+	if x&0x808080808080 != 0x008080808080 {
+		return 0, 0, false
+	}
+	t := x&0x7f | x>>1&(0x7f<<7) | x>>2&(0x7f<<14) | x>>3&(0x7f<<21) | x>>4&(0x7f<<28) | x>>5&(0x7f<<35)
+	return math.Float64frombits(binary.LittleEndian.Uint64(m[1:])), int64(t), true
+}
+
+// readSample reads what senders write in a few steps: 9 bytes of value, absent when it is zero, then the time. Every
+// other spelling goes the general way.
+func readSample(m []byte, v Version) (s sample, err error) {
+	i := 0
+	if len(m) > 9 && m[0] == tagSampleValue {
+		s.value = math.Float64frombits(binary.LittleEndian.Uint64(m[1:]))
+		i = 9
+	}
+	if len(m) > i && m[i] == tagSampleTime {
+		t, next, err := uvarint(m, i+1)
+		if err == nil && next == len(m) {
+			s.time = int64(t)
+			return s, nil
+		}
+	}
+	return readSampleFields(m, v)
+}
+
+func readSampleFields(m []byte, v Version) (s sample, err error) {
+	for i := 0; i < len(m) && err == nil; {
+		var f field
+		if f, i, err = readField(m, i); err != nil {
+			break
+		}
+		switch {
+		case f.num == 1:
+			s.value = f.double(&err)
+		case f.num == 2:
+			s.time = int64(f.varint(&err))
+		case f.num == 3 && v == V2:
+			s.start = int64(f.varint(&err))
+		}
+	}
+	return s, err
+}
+
+// millisMax bounds the milliseconds that a point.Nanos can hold, either side of 1970: about 292 years.
+const millisMax = math.MaxInt64 / 1_000_000
+
+func millisFit(ms int64) bool { return ms >= -millisMax && ms <= millisMax }
+
+// nanos converts milliseconds that fit.
+func nanos(ms int64) point.Nanos { return ms * 1_000_000 }

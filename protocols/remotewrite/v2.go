@@ -1,0 +1,586 @@
+package remotewrite
+
+import (
+	"encoding/binary"
+	"errors"
+	"unicode/utf8"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// DecoderV2 reads io.prometheus.write.v2.Request. The zero DecoderV2 is ready; keep it for many requests, by one
+// goroutine at a time. It may be used with batches of different Dicts.
+type DecoderV2 struct {
+	// StartTimestampZero, unless nil, makes the decoder add a zero sample at the start timestamp of a counter when that
+	// is new, as Prometheus' feature created-timestamp-zero-ingestion does. Default nil: start timestamps are checked
+	// and dropped. Price: a look-up under a lock a sample. Set it before Decode; several decoders may share it.
+	StartTimestampZero *Starts
+
+	common
+	symbols   symbols
+	scattered []byte   // label references of a series that does not keep them together, packed
+	refs      []uint32 // label references being parsed
+	families  families
+	told      []metadataMessage // by name symbol: the metadata this request gave for it
+
+	// The series being read, beside what common has.
+	samples, histograms, exemplars int
+	startZeros                     Written // what zeros was before it
+	created                        int64   // milliseconds, of the series, from before samples had start timestamps of their own
+	meta                           metadataMessage
+}
+
+// metadataMessage is the message Metadata.
+type metadataMessage struct {
+	kind       int32
+	help, unit uint32 // symbols
+}
+
+// Tags of Request and TimeSeries as one byte.
+const (
+	tagSeriesV2 = 5<<3 | wireBytes
+	tagRefs     = 1<<3 | wireBytes
+	tagSampleV2 = 2<<3 | wireBytes
+)
+
+// Decode appends the rows of a decompressed request to b, as DecoderV1.Decode does; the same errors and lifetimes. A
+// body whose first symbol is not the empty string is Invalid as a whole; a reference to a symbol that is not there
+// refuses its series or its exemplar.
+//
+// Specification: https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/ and
+// prompb/io/prometheus/write/v2/types.proto, v2.0-rc.4.
+func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
+	if err := d.begin(V2, body, b); err != nil {
+		return err
+	}
+	d.symbols.reset(body)
+	d.families.begin()
+	d.told = d.told[:0]
+	err := d.request(body)
+	d.symbols.body = nil
+	return d.end(err)
+}
+
+// request walks over the body twice, because symbols may follow the series that refer to them.
+func (d *DecoderV2) request(body []byte) error {
+	first, err := d.readSymbols(body)
+	if err != nil || first < 0 {
+		return err
+	}
+	for i := first; i < len(body); {
+		if m, next, ok := readMessage(body, i, tagSeriesV2); ok {
+			if err := d.series(m); err != nil {
+				return err
+			}
+			i = next
+			continue
+		}
+		f, next, err := readField(body, i)
+		if err != nil {
+			return err
+		}
+		if f.num == 5 {
+			if err := d.series(f.data); err != nil {
+				return err
+			}
+		}
+		i = next
+	}
+	return nil
+}
+
+// readSymbols fills the table and checks the wire of the outermost message; first is where the first series stands, or
+// -1.
+func (d *DecoderV2) readSymbols(body []byte) (first int, err error) {
+	first = -1
+	for i := 0; i < len(body); {
+		if _, next, ok := readMessage(body, i, tagSeriesV2); ok {
+			if first < 0 {
+				first = i
+			}
+			i = next
+			continue
+		}
+		f, next, err := readField(body, i)
+		if err != nil {
+			return 0, err
+		}
+		switch f.num {
+		case 1, 2, 3:
+			// Reserved in 2.0, and what a 1.0 request is made of. Skipping it would acknowledge data nobody stored.
+			err = errors.New("this is a 1.0 message: its content type must say proto=prometheus.WriteRequest, or nothing")
+		case 4:
+			symbol := f.bytes(&err)
+			if err == nil {
+				err = d.symbols.add(d.b.Dict, symbol, next)
+			}
+		case 5:
+			f.bytes(&err)
+			if first < 0 {
+				first = i
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+		i = next
+	}
+	if d.symbols.len() > 0 && len(d.symbols.at(0)) > 0 || first >= 0 && d.symbols.len() == 0 {
+		return 0, errors.New("the first symbol must be the empty string")
+	}
+	return first, nil
+}
+
+// series reads one TimeSeries. Senders write all references first, packed into one field.
+func (d *DecoderV2) series(m []byte) error {
+	if err := d.beginSeries(); err != nil {
+		return err
+	}
+	if d.StartTimestampZero != nil {
+		d.startZeros = d.zeros
+	}
+	packed, next, _ := readMessage(m, 0, tagRefs)
+	err := d.seriesOf(packed, m[next:], false)
+	if err == errScattered {
+		d.rewind()
+		if err = d.gather(m); err == nil {
+			err = d.seriesOf(d.scattered, m, true)
+		}
+	}
+	return err
+}
+
+// rewind takes the series being read back.
+func (d *DecoderV2) rewind() {
+	d.common.rewind()
+	if d.StartTimestampZero != nil {
+		d.zeros = d.startZeros
+	}
+}
+
+// gather packs the label references of a TimeSeries, wherever and however they are written.
+func (d *DecoderV2) gather(m []byte) error {
+	d.scattered = d.scattered[:0]
+	for i := 0; i < len(m); {
+		f, next, err := readField(m, i)
+		if err != nil {
+			return err
+		}
+		if f.num == 1 {
+			err = f.eachVarint(func(u uint64) { d.scattered = binary.AppendUvarint(d.scattered, uint64(uint32(u))) })
+			if err != nil {
+				return err
+			}
+		}
+		i = next
+	}
+	return nil
+}
+
+// seriesOf reads a series whose references are packed and whose other fields are in rest. Unless references in rest are
+// to be skipped, it stops with errScattered at the first.
+func (d *DecoderV2) seriesOf(packed, rest []byte, skipRefs bool) error {
+	d.samples, d.histograms, d.exemplars, d.created, d.meta = 0, 0, 0, 0, metadataMessage{}
+	id, refusal, err := d.identify(packed, rest, skipRefs)
+	if err != nil {
+		return err
+	}
+	d.id, d.prev, d.accept = id, id, refusal == nil
+	if d.StartTimestampZero != nil {
+		d.created = createdOf(rest)
+	}
+	if err := d.rows(rest, skipRefs); err != nil {
+		return err
+	}
+	if refusal == nil {
+		refusal = d.seriesFault()
+	}
+	if refusal != nil {
+		room := d.room
+		d.rewind()
+		d.room = room // what was read is paid for
+		d.refuse(d.samples+d.histograms, refusal, func() string { return d.textOf(packed) })
+		return nil
+	}
+	d.giveMetadata(packed)
+	return nil
+}
+
+// identify finds the series' number. refusal is what is wrong with its labels, err what is wrong with the message.
+func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.SeriesID, refusal, err error) {
+	h, ok := d.symbols.hashRefs(packed)
+	if ok {
+		if id, known := d.b.Dict.LookupAfter(d.prev, h); known {
+			return id, nil, nil
+		}
+	}
+	if !skipRefs && hasLabel(rest) {
+		return 0, errScattered, errScattered // before half of the labels become a series
+	}
+	if len(packed) == 0 {
+		return 0, errNoLabels, nil
+	}
+	if err := d.parseRefs(packed); err != nil {
+		return 0, nil, err
+	}
+	if d.usual, ok = d.symbols.usualLabels(d.usual[:0], d.refs); ok {
+		id, refusal = d.b.Dict.Intern(h, point.Labels(d.usual))
+		return id, refusal, nil
+	}
+	if refusal := d.addRefs(); refusal != nil {
+		return 0, refusal, nil
+	}
+	labels, refusal := d.labels.Labels()
+	if refusal != nil {
+		return 0, refusal, nil
+	}
+	id, refusal = d.b.Dict.Intern(h, labels)
+	return id, refusal, nil
+}
+
+// parseRefs unpacks references into d.refs.
+func (d *DecoderV2) parseRefs(packed []byte) error {
+	d.refs = d.refs[:0]
+	f := field{typ: wireBytes, data: packed}
+	return f.eachVarint(d.addRef)
+}
+
+// addRef keeps a reference, and one beyond what any series may have.
+func (d *DecoderV2) addRef(u uint64) {
+	if len(d.refs) <= 2*point.LabelsMax {
+		d.refs = append(d.refs, uint32(u))
+	}
+}
+
+// addRefs puts the labels that d.refs names into the builder. Errors are Invalid.
+func (d *DecoderV2) addRefs() error {
+	d.labels.Reset()
+	if err := d.symbols.refsFault(d.refs); err != nil {
+		return err
+	}
+	for i := 0; i < len(d.refs); i += 2 {
+		if err := d.addLabel(d.symbols.at(d.refs[i]), d.symbols.at(d.refs[i+1]), i/2); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seriesFault says why a series whose labels are good cannot be taken, or nil. One with nothing but exemplars is against
+// the specification, but is how Prometheus sends every exemplar.
+func (d *DecoderV2) seriesFault() error {
+	switch {
+	case d.samples == 0 && d.histograms == 0 && d.exemplars == 0:
+		return fault.Errorf(fault.Invalid, "neither a sample nor a histogram nor an exemplar")
+	case d.samples > 0 && d.histograms > 0:
+		return fault.Errorf(fault.Invalid, "%d samples and %d histograms in one time series; it may hold one kind", d.samples, d.histograms)
+	case !d.symbols.has(d.meta.help) || !d.symbols.has(d.meta.unit):
+		return fault.Errorf(fault.Invalid, "metadata refers to symbols %d and %d of a table of %d", d.meta.help, d.meta.unit, d.symbols.len())
+	case !millisFit(d.created):
+		return fault.Errorf(fault.Invalid, "created timestamp %d ms is out of range", d.created)
+	}
+	return nil
+}
+
+// rows reads the fields of a TimeSeries that are not labels.
+func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
+	for i := 0; i < len(m); {
+		// A sample takes at most 32 bytes in any sane spelling: one byte of length.
+		if m[i] == tagSampleV2 && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
+			end := i + 2 + int(m[i+1])
+			if err := d.sample(m[i+2 : end]); err != nil {
+				return err
+			}
+			i = end
+			continue
+		}
+		f, next, err := readField(m, i)
+		if err != nil {
+			return err
+		}
+		if f.num == 1 && !skipRefs {
+			return errScattered
+		}
+		if err := d.row(&f); err != nil {
+			return err
+		}
+		i = next
+	}
+	return nil
+}
+
+func (d *DecoderV2) row(f *field) (err error) {
+	if f.num == 6 && f.typ == wireVarint {
+		d.created = int64(f.bits)
+	}
+	if f.num < 2 || f.num > 5 {
+		return nil
+	}
+	m := f.bytes(&err)
+	if err != nil {
+		return err
+	}
+	switch f.num {
+	case 2:
+		return d.sample(m)
+	case 3:
+		return d.histogram(m)
+	case 4:
+		return d.exemplar(m)
+	}
+	return d.meta.read(m)
+}
+
+func (d *DecoderV2) sample(m []byte) error {
+	if err := d.spend(); err != nil {
+		return err
+	}
+	d.samples++
+	if v, ms, ok := usualSample(m); ok && d.accept && d.StartTimestampZero == nil {
+		d.b.Append(d.id, nanos(ms), v)
+		return nil
+	}
+	s, err := readSample(m, V2)
+	if err != nil {
+		return err
+	}
+	if !millisFit(s.start) && d.accept {
+		d.refuseTime(s.start, "start of a sample")
+		return nil
+	}
+	if start, ok := d.startOf(s.start, s.time); ok {
+		d.b.Append(d.id, nanos(start), 0)
+		d.zeros.Samples++
+	}
+	d.addSample(&s)
+	return nil
+}
+
+func (d *DecoderV2) histogram(m []byte) error {
+	err := d.hist.read(m, V2)
+	if err == nil {
+		err = d.spend()
+	}
+	if err != nil {
+		return err
+	}
+	d.histograms++
+	if !millisFit(d.hist.start) && d.accept {
+		d.refuseTime(d.hist.start, "start of a histogram")
+		return nil
+	}
+	before := len(d.b.Hists)
+	d.addHistogram()
+	if len(d.b.Hists) == before {
+		return nil
+	}
+	if start, ok := d.startOf(d.hist.start, d.hist.time); ok {
+		d.b.Hists = append(d.b.Hists, point.HistRow{ID: d.id, Time: nanos(start), H: d.hist.encodeZero()})
+		d.zeros.Histograms++
+	}
+	return nil
+}
+
+// startOf reports whether a zero is to be added for a row at time t, and at which time.
+func (d *DecoderV2) startOf(own, t int64) (start int64, ok bool) {
+	if d.StartTimestampZero == nil || !d.accept {
+		return 0, false
+	}
+	if start = own; start == 0 {
+		start = d.created
+	}
+	return start, millisFit(start) && millisFit(t) && d.StartTimestampZero.see(d.id, start, t)
+}
+
+// createdOf finds the created timestamp of a series, which stands behind its samples.
+func createdOf(m []byte) (ms int64) {
+	for i := 0; i < len(m); {
+		f, next, err := readField(m, i)
+		if err != nil {
+			return 0
+		}
+		if f.num == 6 && f.typ == wireVarint {
+			ms = int64(f.bits)
+		}
+		i = next
+	}
+	return ms
+}
+
+func (d *DecoderV2) exemplar(m []byte) error {
+	if err := d.spend(); err != nil {
+		return err
+	}
+	d.exemplars++
+	d.refs = d.refs[:0]
+	var e exemplar
+	for i := 0; i < len(m); {
+		f, next, err := readField(m, i)
+		if err != nil {
+			return err
+		}
+		switch f.num {
+		case 1:
+			err = f.eachVarint(d.addRef)
+		case 2:
+			e.value = f.double(&err)
+		case 3:
+			e.time = int64(f.varint(&err))
+		}
+		if err != nil {
+			return err
+		}
+		i = next
+	}
+	if d.accept {
+		d.addExemplar(e, d.addRefs())
+	}
+	return nil
+}
+
+// read takes the message apart; repeated messages of one series are merged, as protobuf has it.
+func (md *metadataMessage) read(m []byte) error {
+	if md.readUsual(m) {
+		return nil
+	}
+	for i := 0; i < len(m); {
+		f, next, err := readField(m, i)
+		if err != nil {
+			return err
+		}
+		switch f.num {
+		case 1:
+			md.kind = int32(f.varint(&err))
+		case 3:
+			md.help = uint32(f.varint(&err))
+		case 4:
+			md.unit = uint32(f.varint(&err))
+		}
+		if err != nil {
+			return err
+		}
+		i = next
+	}
+	return nil
+}
+
+// readUsual reads a message of nothing but the three fields, with values of at most two bytes. If it is another, what
+// was read will be read again.
+func (md *metadataMessage) readUsual(m []byte) bool {
+	for i := 0; i < len(m); {
+		v, next := shortRef(m, i+1)
+		if v == badRef {
+			return false
+		}
+		switch m[i] {
+		case 1<<3 | wireVarint:
+			md.kind = int32(v)
+		case 3<<3 | wireVarint:
+			md.help = uint32(v)
+		case 4<<3 | wireVarint:
+			md.unit = uint32(v)
+		default:
+			return false
+		}
+		i = next
+	}
+	return true
+}
+
+// giveMetadata appends the metadata of the series just read, unless the request gave the same for its family before.
+func (d *DecoderV2) giveMetadata(packed []byte) {
+	if d.meta == (metadataMessage{}) {
+		return
+	}
+	name, ok := d.nameOf(packed)
+	if !ok || d.toldAlready(name) {
+		return
+	}
+	family := familyOf(d.symbols.at(name), d.meta.kind)
+	m := mixBegin()
+	m.pair(d.b.Dict.Hash(family), d.symbols.hashes[d.meta.help])
+	m.pair(point.Hash{Lo: uint64(d.meta.kind)}, d.symbols.hashes[d.meta.unit])
+	h := m.sum()
+	row, first := d.families.first(h)
+	if !first {
+		return
+	}
+	if row == nil {
+		row = d.metadataRow(family)
+		d.families.add(h, *row)
+	}
+	if row.Metric == "" {
+		d.refuse(0, fault.Errorf(fault.Invalid, "metadata that is not UTF-8"), d.knownText)
+		return
+	}
+	d.b.Metadata = append(d.b.Metadata, *row)
+}
+
+// metadataRow copies the metadata of the series just read; without a name if it is no text.
+func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {
+	help, unit := d.symbols.at(d.meta.help), d.symbols.at(d.meta.unit)
+	if !utf8.Valid(help) || !utf8.Valid(unit) {
+		return &point.MetadataRow{}
+	}
+	return &point.MetadataRow{Metric: string(family), Type: metricType(d.meta.kind), Help: string(help), Unit: string(unit)}
+}
+
+// nameOf finds the symbol of the series' metric name; it stands first in nearly every series. An empty one is none.
+func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
+	for i := 0; i < len(packed); {
+		key, next, err := uvarint(packed, i)
+		if err != nil {
+			return 0, false
+		}
+		value, next, err := uvarint(packed, next)
+		if err != nil {
+			return 0, false
+		}
+		if ref := uint32(value); d.symbols.isMetricName(uint32(key)) && d.symbols.has(ref) && len(d.symbols.at(ref)) > 0 {
+			return ref, true
+		}
+		i = next
+	}
+	return 0, false
+}
+
+// toldAlready remembers the metadata of a name within the request, and reports whether it is the same as last time.
+func (d *DecoderV2) toldAlready(name uint32) bool {
+	if len(d.told) == 0 {
+		if cap(d.told) < d.symbols.len() || cap(d.told) > symbolsKept {
+			d.told = make([]metadataMessage, d.symbols.len())
+		} else {
+			d.told = d.told[:d.symbols.len()]
+			clear(d.told)
+		}
+	}
+	if d.told[name] == d.meta {
+		return true
+	}
+	d.told[name] = d.meta
+	return false
+}
+
+func (d *DecoderV2) textOf(packed []byte) string {
+	var t pairText
+	show := func(ref uint64) []byte {
+		if !d.symbols.has(uint32(ref)) {
+			return []byte("?")
+		}
+		return d.symbols.at(uint32(ref))
+	}
+	for i := 0; i < len(packed) && !t.cut; {
+		name, next, err := uvarint(packed, i)
+		if err != nil {
+			break
+		}
+		value, next, err := uvarint(packed, next)
+		if err != nil {
+			break
+		}
+		t.add(show(name), show(value))
+		i = next
+	}
+	return t.String()
+}
