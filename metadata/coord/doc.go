@@ -1,0 +1,7 @@
+// Package coord is compare-and-swap rows with watch: the whole of what we ask of a coordination store (C130).
+//
+// A row is a key, a small value and a revision. Revisions rise with every change of the store, so a row's revision tells
+// whether it changed since it was read. A change is a transaction: conditions on revisions, then puts and deletes, all
+// or nothing. One conformance suite (coordtest) holds for every implementation: mem for tests, local for one process
+// with a directory of its own, etcd for clusters.
+package coord

@@ -1,0 +1,167 @@
+package lease
+
+import (
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// heartbeat is how our own row is kept.
+//
+//	find ──our row or none──▶ renew ──done──▶ renew …            a second apart
+//	 ▲                          │ conflict, no answer             (C117: look for our own renewal, do not repeat it)
+//	 ├──────────────────────────┘
+//	 └── another boot's row, though we ran: wait until it has been silent as long as any taker would
+type heartbeat struct {
+	inFlight bool
+	found    bool           // rev is our row's, or 0: there is none
+	rev      coord.Revision // what the next renewal compares
+	n        uint64         // of the last renewal sent
+	// sent says when each renewal without an answer was sent. A row that shows N proves that renewal good.
+	sent      map[uint64]Time
+	next      Time
+	goodUntil Time
+	ever      bool // one renewal proved good
+	scanning  bool
+	probing   bool
+}
+
+// unansweredMax bounds sent: far more renewals than fit into ValidFor.
+const unansweredMax = 64
+
+// beatRow is a server's heartbeat row as seen.
+type beatRow struct {
+	asOf    coord.Revision
+	rev     coord.Revision // 0: no row
+	beat    Beat
+	since   Time // of the ear: when this revision was first seen
+	changed Time // of the ear: when a row of another boot, or none, was last found in its place
+}
+
+func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []byte, present bool) {
+	b := m.beats[s]
+	if b == nil {
+		b = &beatRow{}
+		m.beats[s] = b
+	}
+	if rev <= b.asOf {
+		return
+	}
+	b.asOf = rev
+	was := b.beat.Boot
+	b.rev, b.beat = 0, Beat{}
+	if present {
+		b.rev = rev
+		b.beat, _ = DecodeBeat(value) // one that cannot be read names no boot: it is alive for nobody
+	}
+	b.since = m.mark()
+	if b.beat.Boot != was {
+		b.changed = b.since
+	}
+}
+
+// alive reports whether a server's heartbeat changed lately.
+func (m *Machine) alive(s topology.ServerID) bool {
+	if s == m.self.Server {
+		return true
+	}
+	b := m.beats[s]
+	return b != nil && b.beat.Boot != "" && m.mark()-b.since < m.set.TakeAfter
+}
+
+func (m *Machine) planBeat() {
+	b := &m.beat
+	switch {
+	case b.inFlight:
+		return
+	case m.left && b.ever: // the row stays as it is: it says that we drain
+		return
+	case m.now < b.next:
+		m.at(b.next)
+		return
+	case !b.found:
+		b.inFlight = true
+		m.list(Renew, request{job: jobFindBeat, prefix: BeatKey(m.self.Server)})
+		return
+	}
+	b.n++
+	b.sent[b.n] = m.now
+	if len(b.sent) > unansweredMax {
+		delete(b.sent, b.n-unansweredMax)
+	}
+	row := Beat{
+		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
+		Load: m.load, Held: m.held, Draining: m.draining || m.leave, Time: m.wall,
+	}
+	b.inFlight = true
+	key := BeatKey(m.self.Server)
+	m.commit(Renew, request{job: jobRenew, n: b.n}, []coord.Condition{{Key: key, Revision: b.rev}}, coord.Write{Key: key, Value: row.Encode()})
+}
+
+func (m *Machine) renewed(r request, a Answer) {
+	b := &m.beat
+	b.inFlight = false
+	switch a.Outcome {
+	case Done:
+		b.rev = a.Revision
+		b.next = r.sent + m.jitter(m.set.RenewEvery)
+		m.proved(r.n)
+		m.observeBeat(m.self.Server, a.Revision, Beat{Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: r.n}.Encode(), true)
+	case Conflict:
+		b.found, b.next = false, m.now
+	default:
+		b.found, b.next = false, m.now+m.set.RetryAfter
+	}
+}
+
+// proved: the renewal numbered n is in the store, so it counts from when it was sent (C104).
+func (m *Machine) proved(n uint64) {
+	b := &m.beat
+	if sent, ok := b.sent[n]; ok {
+		if m.now >= b.goodUntil {
+			m.lapses++ // what was asked before the gap says nothing about what happened in it
+		}
+		b.goodUntil = max(b.goodUntil, sent+m.set.ValidFor)
+		b.ever = true
+	}
+	for k := range b.sent {
+		if k <= n {
+			delete(b.sent, k)
+		}
+	}
+}
+
+// foundBeat goes on from the row that was found in our place.
+func (m *Machine) foundBeat(a Answer) {
+	b := &m.beat
+	b.inFlight = false
+	if a.Outcome != Done {
+		b.next = m.now + m.set.RetryAfter
+		return
+	}
+	b.found, b.next = true, m.now
+	row := m.beats[m.self.Server]
+	switch {
+	case row == nil || row.rev == 0:
+		b.rev = 0
+		if b.ever { // it was deleted: others may have counted us out since
+			m.lostBeat("its heartbeat row was deleted")
+		}
+	case row.beat.Boot == m.self.Boot:
+		b.rev = row.rev
+		m.proved(row.beat.N)
+	case !b.ever: // an earlier process, or one that we replace
+		b.rev = row.rev
+	default:
+		m.lostBeat("another process runs as server " + string(m.self.Server))
+		b.rev = row.rev
+		if m.ear.total-row.since < m.set.TakeAfter {
+			b.found, b.next = false, m.now+m.set.RenewEvery
+		}
+	}
+}
+
+func (m *Machine) lostBeat(why string) {
+	m.beat.goodUntil = min(m.beat.goodUntil, m.now)
+	clear(m.beat.sent)
+	m.lapse(why)
+}

@@ -1,0 +1,31 @@
+// Package lease is when may I act, when may another: the lease table's arithmetic, pure.
+//
+// A lease table (C103) shares partitions out among servers with nothing but compare-and-swap on rows. Two kinds of row
+// are enough. Each server *process* renews one heartbeat row every second; each active partition has one lease row, which
+// changes only when somebody takes it, gives it up or changes the in-sync list. So the store sees one write per server
+// and second, however many partitions there are.
+//
+//	leases/beat/<server>            server, boot, store, load, held     renewed every 1 s by its process
+//	leases/p/<table>/<id>           holder, boot, epoch, in-sync, ends  compare-and-swap by holder and takers
+//	leases/born/<table>/<id>        "this partition had a lease row"    written once, with the first lease row
+//	leases/no/<table>/<id>/<server> "not on this server"                written by people
+//
+//	    0        1        2        3        4        5 s
+//	B   ├─sent───┼────────┼────────┤ stops: 3 s after a good renewal was SENT
+//	    │  └▶ store                │
+//	A   │     └▶ seen ├────────────┼─────────────┤ takes: 4 s after the LAST change was SEEN,
+//	    │                          │             │ comparing both rows in the taking transaction
+//
+// A's 4 s begin after B's 3 s began, whatever the network does, and with clocks whose rates are within 10 % of the truth
+// 4/1.1 is more than 3/0.9: B has stopped when A begins. Nobody's clock is compared with another's (C113). The seed's own
+// rule, to take what looked unchanged at two scans (C106), lets both act; model_test.go shows it.
+//
+// What a process does between asking MayAct and acting nobody can know: it may be paused there. So the epoch, which every
+// take raises, is a fencing token that bricks check when they commit (I3).
+//
+// Machine is the whole of it: Step(now, input) effects. It has no clock, lock, I/O or goroutine. Package lease/keeper drives
+// one with a coordination store.
+//
+// Invariants kept: I3 (epochs rise with every take; the rows are never led by two at once), I5 (requests in flight are
+// bounded), and: only a placement that the in-sync list names, with the store it had then, ever leads.
+package lease

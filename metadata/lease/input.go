@@ -1,0 +1,169 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Time is what a server's own clock shows: one that never jumps and that counts the time the machine was suspended.
+// Only differences mean something, and only on one server.
+type Time = time.Duration
+
+// Input is what a Machine is told.
+type Input interface{ input() }
+
+// Tick says that time went on. Wall is the wall clock, written into heartbeat rows for people.
+type Tick struct{ Wall time.Time }
+
+// Answer is the store's answer to the Commit or List of that ID. Every one must be answered once; a request that was
+// given up, or whose answer was lost, with Unknown.
+type Answer struct {
+	ID      uint64
+	Outcome Outcome
+	// Revision of the transaction, or as of which the rows were listed.
+	Revision coord.Revision
+	Rows     []coord.Row
+}
+
+// Outcome is what became of a request.
+type Outcome uint8
+
+const (
+	// Unknown: no answer. A Commit may have happened, or may happen later.
+	Unknown Outcome = iota
+	// Done: committed, or listed.
+	Done
+	// Conflict: a condition did not hold; nothing was written.
+	Conflict
+	// Throttled: as Unknown, and the store said that it has too much to do (C120).
+	Throttled
+)
+
+// Watched are changes in the order of the store, none left out since Listed's revision or the last Watched.
+type Watched struct{ Events []coord.Event }
+
+// Listed are all rows under Prefix as of a revision, read by the watcher because changes before it were missed.
+type Listed struct {
+	Rows     []coord.Row
+	Revision coord.Revision
+}
+
+// Assigned says that this server has a placement of a partition. It replaces what was said of it before.
+type Assigned struct {
+	Partition Partition
+	Placement point.PlacementID
+	// Placements are all that the map names, in chain order, as of the table row's revision.
+	Placements []topology.Placement
+	TableRow   coord.Revision
+	// BrickEpoch is the highest epoch that this server's brick has seen for the partition (I3).
+	BrickEpoch point.Epoch
+}
+
+// Unassigned says that this server has no placement of the partition any more; it lets go.
+type Unassigned struct{ Partition Partition }
+
+// Loaded publishes the server's load; 1 is all it can do.
+type Loaded struct{ Load float64 }
+
+// GiveUp lets a partition go and lets others take it first for a while (C110).
+type GiveUp struct {
+	Partition Partition
+	Why       string
+}
+
+// Stopped answers Stops: nothing acts for the partition any more. Ends go into the row if it is still ours.
+type Stopped struct {
+	Partition Partition
+	Ends      []point.EpochEnd
+}
+
+// SetInSync changes the in-sync list and ends of a partition this server leads. InSyncSet answers it.
+type SetInSync struct {
+	Partition Partition
+	Members   []Member
+	Ends      []point.EpochEnd
+}
+
+// Drain makes the server give away what it holds, one after the other where somebody else can take it (C124); off undoes.
+type Drain struct{ On bool }
+
+// Leave lets go of everything at once: the process is about to end. Left answers when all rows are free.
+type Leave struct{}
+
+func (Tick) input()       {}
+func (Answer) input()     {}
+func (Watched) input()    {}
+func (Listed) input()     {}
+func (Assigned) input()   {}
+func (Unassigned) input() {}
+func (Loaded) input()     {}
+func (GiveUp) input()     {}
+func (Stopped) input()    {}
+func (SetInSync) input()  {}
+func (Drain) input()      {}
+func (Leave) input()      {}
+
+// Effect is what a Machine wants done.
+type Effect interface{ effect() }
+
+// Priority orders requests where the store cannot take them all: renew before acquire before scan (C120).
+type Priority uint8
+
+const (
+	Renew Priority = iota
+	Acquire
+	Scan
+)
+
+// String names the priority, for metrics and scripts.
+func (p Priority) String() string { return [...]string{"renew", "acquire", "scan"}[p] }
+
+// Commit is a transaction to send.
+type Commit struct {
+	ID         uint64
+	Priority   Priority
+	Conditions []coord.Condition
+	Writes     []coord.Write
+}
+
+// List asks for all rows under a prefix.
+type List struct {
+	ID       uint64
+	Priority Priority
+	Prefix   string
+}
+
+// Leads: this server leads the partition at that epoch, as long as MayAct says so. Before it acts it raises its brick's
+// epoch durably. Until is when that ends unless the heartbeat is renewed.
+type Leads struct {
+	Partition Partition
+	Epoch     point.Epoch
+	Lease     Lease
+	Until     Time
+}
+
+// Stops: MayAct is false from now on. Answer with Stopped once nothing acts any more; no Leads comes before.
+type Stops struct {
+	Partition Partition
+	Why       string
+}
+
+// InSyncSet answers SetInSync. If not OK the list is what it was, or the lease is lost: look at Lease and decide anew.
+type InSyncSet struct {
+	Partition Partition
+	OK        bool
+	Lease     Lease
+}
+
+// Left answers Leave.
+type Left struct{}
+
+func (Commit) effect()    {}
+func (List) effect()      {}
+func (Leads) effect()     {}
+func (Stops) effect()     {}
+func (InSyncSet) effect() {}
+func (Left) effect()      {}

@@ -1,0 +1,264 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Handler hears what the machine decides, in order, from one goroutine. It must not block, and must not wait for Tell.
+type Handler interface {
+	Leads(lease.Leads)
+	Stops(lease.Stops)
+	InSyncSet(lease.InSyncSet)
+}
+
+// Deps are what the code hands in.
+type Deps struct {
+	Store   coord.Store
+	Handler Handler
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	// Rand makes jitter and nonces. The keeper keeps it.
+	Rand *rand.Rand
+	// Clock never goes back and counts suspends. Default Boottime.
+	Clock func() lease.Time
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	Lease lease.Settings
+	// RequestTimeout ends a request that has no answer. Default 1 s. Larger: fewer attempts before leases are lost.
+	RequestTimeout time.Duration
+}
+
+// Keeper keeps leases. All methods are safe for concurrent use.
+type Keeper struct {
+	// Constant after New.
+	deps     Deps
+	settings Settings
+	metrics  *metrics
+	inputs   chan lease.Input
+	left     chan struct{} // closed when everything was let go after Leave
+
+	mu struct {
+		sync.RWMutex
+		machine *lease.Machine
+	}
+}
+
+// New makes a keeper; Run keeps. Errors are Invalid.
+func New(d Deps, self lease.Self, s Settings) (*Keeper, error) {
+	if s.RequestTimeout == 0 {
+		s.RequestTimeout = time.Second
+	}
+	if d.Clock == nil {
+		d.Clock = Boottime
+	}
+	m, err := lease.New(self, s.Lease, d.Rand)
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{deps: d, settings: s, metrics: newMetrics(d.Metrics), inputs: make(chan lease.Input), left: make(chan struct{})}
+	k.mu.machine = m
+	return k, nil
+}
+
+// MayAct reports whether this process may act for a partition now, and at which epoch (C105).
+func (k *Keeper) MayAct(p lease.Partition) (point.Epoch, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mu.machine.MayAct(p, k.deps.Clock())
+}
+
+// Status is what this process knows of its leases, for people.
+func (k *Keeper) Status() lease.Status {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mu.machine.Status()
+}
+
+// Tell gives the machine an input. It waits for Run to take it; errors are Canceled.
+func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
+	select {
+	case k.inputs <- in:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Leave lets go of everything, so that others need not wait, and returns when that is in the store. Errors are Canceled:
+// what was not let go is taken by others when it has run out.
+func (k *Keeper) Leave(ctx context.Context) error {
+	if err := k.Tell(ctx, lease.Leave{}); err != nil {
+		return err
+	}
+	select {
+	case <-k.left:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run keeps leases until ctx ends. It does not let go: call Leave first for that.
+func (k *Keeper) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	answers := make(chan lease.Answer)
+	seen := make(chan lease.Input)
+	g.Go(func() error { return k.watch(ctx, seen) })
+	g.Go(func() error { return k.loop(ctx, g, seen, answers) })
+	if err := g.Wait(); !fault.Is(err, fault.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// wakeMin keeps a machine that wants to be woken at once from taking all of a core.
+const wakeMin = time.Millisecond
+
+func (k *Keeper) loop(ctx context.Context, g *errgroup.Group, seen <-chan lease.Input, answers chan lease.Answer) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var effects []lease.Effect
+	for {
+		var in lease.Input
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			in = lease.Tick{Wall: time.Now()}
+		case in = <-k.inputs:
+		case in = <-seen:
+		case in = <-answers:
+		}
+		var sleep time.Duration
+		effects, sleep = k.step(in, effects[:0])
+		timer.Reset(max(sleep, wakeMin))
+		for _, e := range effects {
+			k.perform(ctx, g, e, answers)
+		}
+	}
+}
+
+func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.deps.Clock()
+	out = k.mu.machine.Step(now, in, out)
+	s := k.mu.machine.Status()
+	k.metrics.held.Set(float64(s.Held))
+	k.metrics.share.Set(float64(s.Share))
+	k.metrics.good.Set(map[bool]float64{true: 1}[s.Good])
+	return out, k.mu.machine.Wake() - now
+}
+
+func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect, answers chan<- lease.Answer) {
+	// The machine bounds its requests in flight, and so the goroutines here.
+	request := func(p lease.Priority, f func(context.Context) lease.Answer) {
+		g.Go(func() error {
+			limited, cancel := context.WithTimeout(ctx, k.settings.RequestTimeout)
+			defer cancel()
+			a := f(limited)
+			k.metrics.requests.WithLabelValues(p.String(), outcomeNames[a.Outcome]).Inc()
+			select {
+			case answers <- a:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}
+	switch e := e.(type) {
+	case lease.Commit:
+		request(e.Priority, func(ctx context.Context) lease.Answer {
+			rev, ok, err := k.deps.Store.Commit(ctx, e.Conditions, e.Writes)
+			return lease.Answer{ID: e.ID, Outcome: outcome(ok, err), Revision: rev}
+		})
+	case lease.List:
+		request(e.Priority, func(ctx context.Context) lease.Answer {
+			rows, rev, err := k.deps.Store.List(ctx, e.Prefix)
+			return lease.Answer{ID: e.ID, Outcome: outcome(true, err), Revision: rev, Rows: rows}
+		})
+	case lease.Leads:
+		k.metrics.leads.Inc()
+		k.deps.Log.Info("lease begins", "partition", e.Partition.String(), "epoch", e.Epoch, "in_sync", len(e.Lease.InSync))
+		k.deps.Handler.Leads(e)
+	case lease.Stops:
+		k.metrics.stops.Inc()
+		k.deps.Log.Info("lease ends", "partition", e.Partition.String(), "reason", e.Why)
+		k.deps.Handler.Stops(e)
+	case lease.InSyncSet:
+		k.deps.Handler.InSyncSet(e)
+	case lease.Left:
+		close(k.left)
+	}
+}
+
+var outcomeNames = [...]string{lease.Unknown: "unknown", lease.Done: "done", lease.Conflict: "conflict", lease.Throttled: "throttled"}
+
+func outcome(ok bool, err error) lease.Outcome {
+	switch {
+	case fault.Is(err, fault.Throttled):
+		return lease.Throttled
+	case err != nil:
+		return lease.Unknown
+	case !ok:
+		return lease.Conflict
+	}
+	return lease.Done
+}
+
+// watch lists, then follows changes, and begins anew whenever it lost the thread.
+func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
+	pass := func(in lease.Input) error {
+		select {
+		case seen <- in:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		err := k.follow(ctx, pass)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.metrics.relists.Inc()
+		if errors.Is(err, coord.ErrCompacted) {
+			continue
+		}
+		k.deps.Log.Debug("the watch of the lease table begins anew", "error", err)
+		select {
+		case <-time.After(k.settings.RequestTimeout / 2):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (k *Keeper) follow(ctx context.Context, pass func(lease.Input) error) error {
+	limited, cancel := context.WithTimeout(ctx, k.settings.RequestTimeout)
+	rows, rev, err := k.deps.Store.List(limited, lease.Prefix)
+	cancel()
+	if err != nil {
+		return err
+	}
+	if err := pass(lease.Listed{Rows: rows, Revision: rev}); err != nil {
+		return err
+	}
+	return k.deps.Store.Watch(ctx, lease.Prefix, rev, func(events []coord.Event) error {
+		return pass(lease.Watched{Events: events})
+	})
+}

@@ -1,0 +1,239 @@
+package lease
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Partition names a partition of a table.
+type Partition struct {
+	Table string
+	ID    point.PartitionID
+}
+
+// String prints table/id.
+func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Table, p.ID) }
+
+// Boot names one run of a server process; random, new at every start.
+type Boot string
+
+// StoreID names a store directory; new when it was wiped (C72).
+type StoreID string
+
+// Keys of the rows. Prefix covers them all, so that one list and one watch show a consistent whole.
+const (
+	Prefix     = "leases/"
+	beatPrefix = Prefix + "beat/"
+	rowPrefix  = Prefix + "p/"
+	bornPrefix = Prefix + "born/"
+	noPrefix   = Prefix + "no/"
+)
+
+// BeatKey is the key of a server's heartbeat row.
+func BeatKey(s topology.ServerID) string { return beatPrefix + string(s) }
+
+// RowKey is the key of a partition's lease row. Ids have 20 digits, so that no key is the beginning of another.
+func RowKey(p Partition) string { return rowPrefix + p.path() }
+
+func bornKey(p Partition) string { return bornPrefix + p.path() }
+
+// ProhibitKey is the key of the row that keeps a partition off a server. It survives takes and renewals (C122).
+func ProhibitKey(p Partition, s topology.ServerID) string {
+	return noPrefix + p.path() + "/" + string(s)
+}
+
+func tableKey(table string) string { return "tables/" + table }
+
+func (p Partition) path() string { return fmt.Sprintf("%s/%020d", p.Table, p.ID) }
+
+func parsePath(path string) (Partition, bool) {
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 || len(path)-i-1 != 20 {
+		return Partition{}, false
+	}
+	id, err := strconv.ParseUint(path[i+1:], 10, 64)
+	return Partition{path[:i], point.PartitionID(id)}, err == nil
+}
+
+// State is who may act on a partition by its row.
+type State string
+
+const (
+	// Held: the process that the row names, while its heartbeat is good.
+	Held State = "held"
+	// Free: nobody. Only a holder that stopped writes this, so a free row may be taken at once.
+	Free State = "free"
+)
+
+// Member is a placement that holds every acked frame, with the store directory it held them in.
+type Member struct {
+	Placement point.PlacementID `json:"placement"`
+	Server    topology.ServerID `json:"server"`
+	Store     StoreID           `json:"store"`
+}
+
+// Note says who did something by hand, when and why.
+type Note struct {
+	Who    string    `json:"who"`
+	When   time.Time `json:"when"`
+	Reason string    `json:"reason"`
+}
+
+// Lease is a lease row. Epoch 0: nobody ever led, and the partition map says who may.
+type Lease struct {
+	State State `json:"state"`
+	// Holder, Boot and Store are the last process that led, also after it gave up.
+	Holder topology.ServerID `json:"holder,omitempty"`
+	Boot   Boot              `json:"boot,omitempty"`
+	Store  StoreID           `json:"store,omitempty"`
+	Epoch  point.Epoch       `json:"epoch"`
+	// InSync is in chain order; the holder is a member.
+	InSync []Member `json:"in_sync,omitempty"`
+	// Ends are the last serials of closed epochs, as the holder knew them.
+	Ends []point.EpochEnd `json:"ends,omitempty"`
+	// Offline keeps everybody from leading until it is removed (C123).
+	Offline *Note `json:"offline,omitempty"`
+	// Bump asks the holder to let go at once; whoever takes next removes it (C121).
+	Bump *Note `json:"bump,omitempty"`
+	// Nonce tells a writer that this row is the one it wrote (C117).
+	Nonce string `json:"nonce,omitempty"`
+}
+
+// Beat is a heartbeat row.
+type Beat struct {
+	Server topology.ServerID `json:"server"`
+	Boot   Boot              `json:"boot"`
+	Store  StoreID           `json:"store"`
+	// N numbers the renewals of one boot from 1: which of them is this.
+	N uint64 `json:"n"`
+	// Load is the share of its capacity that the server uses; 1 is all.
+	Load float64 `json:"load"`
+	Held int     `json:"held"`
+	// Draining: the server takes nothing and gives away what it holds.
+	Draining bool `json:"draining,omitempty"`
+	// Time is the server's wall clock, for people; nothing is decided by it (C113).
+	Time time.Time `json:"time"`
+}
+
+const (
+	rowVersion = 1
+	// RowMax bounds the rows read: 1,000 members and ends are far below.
+	RowMax = 256 << 10
+)
+
+// Encode gives the row's stored form: JSON with a version.
+func (l Lease) Encode() []byte {
+	type stored struct {
+		V int `json:"v"`
+		Lease
+	}
+	return mustJSON(stored{rowVersion, l})
+}
+
+// Encode gives the row's stored form: JSON with a version.
+func (b Beat) Encode() []byte {
+	type stored struct {
+		V int `json:"v"`
+		Beat
+	}
+	return mustJSON(stored{rowVersion, b})
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		fault.Bug("a lease table's row does not encode: %v", err)
+	}
+	return b
+}
+
+// DecodeLease reads a lease row and checks it. Errors are Corrupt: such a row is led by nobody.
+func DecodeLease(b []byte) (Lease, error) {
+	var s struct {
+		V int `json:"v"`
+		Lease
+	}
+	if err := decode(b, &s, &s.V); err != nil {
+		return Lease{}, fault.Annotate(err, "lease row")
+	}
+	l := s.Lease
+	switch {
+	case l.State != Held && l.State != Free:
+		return Lease{}, fault.Errorf(fault.Corrupt, "lease row in state %q, which this build does not know", l.State)
+	case l.State == Held && (l.Holder == "" || l.Boot == "" || l.Epoch == 0):
+		return Lease{}, fault.Errorf(fault.Corrupt, "lease row is held by %q, boot %q, epoch %d", l.Holder, l.Boot, l.Epoch)
+	}
+	return l, nil
+}
+
+// DecodeBeat reads a heartbeat row and checks it. Errors are Corrupt.
+func DecodeBeat(b []byte) (Beat, error) {
+	var s struct {
+		V int `json:"v"`
+		Beat
+	}
+	if err := decode(b, &s, &s.V); err != nil {
+		return Beat{}, fault.Annotate(err, "heartbeat row")
+	}
+	if s.Server == "" || s.Boot == "" {
+		return Beat{}, fault.Errorf(fault.Corrupt, "heartbeat row of server %q, boot %q", s.Server, s.Boot)
+	}
+	return s.Beat, nil
+}
+
+func decode(b []byte, into any, version *int) error {
+	if len(b) > RowMax {
+		return fault.Errorf(fault.Corrupt, "%d bytes, more than %d", len(b), RowMax)
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fault.Wrap(err, fault.Corrupt, "not in its form")
+	}
+	if *version != rowVersion {
+		return fault.Errorf(fault.Corrupt, "version %d; this build reads version %d", *version, rowVersion)
+	}
+	return nil
+}
+
+// member finds a server's entry in the in-sync list.
+func (l *Lease) member(s topology.ServerID) (Member, bool) {
+	for _, m := range l.InSync {
+		if m.Server == s {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// What people do by hand. Each gives the row to write where the old one is still at its revision.
+
+// Bumped asks the holder to let go at once, so that the partition is loaded anew.
+func (l Lease) Bumped(n Note) Lease { l.Bump = &n; return l }
+
+// TakenOffline keeps everybody from leading; a holder lets go.
+func (l Lease) TakenOffline(n Note) Lease { l.Offline = &n; return l }
+
+// TakenOnline lets the in-sync placements lead again. The row still names who held it last, so that a holder which has
+// not yet heard that it was offline is waited for like any other.
+func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
+
+// Prohibit gives the transaction that keeps a partition off a server; a holder lets go.
+func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {
+	type stored struct {
+		V int `json:"v"`
+		Note
+	}
+	return coord.Write{Key: ProhibitKey(p, s), Value: mustJSON(stored{rowVersion, n})}
+}
+
+// Allow takes a prohibition back.
+func Allow(p Partition, s topology.ServerID) coord.Write {
+	return coord.Write{Key: ProhibitKey(p, s), Delete: true}
+}

@@ -1,0 +1,168 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestScripts plays stories in testdata: each command draws the lease table as it is then, and tells what happened.
+//
+//	cluster servers=3 partitions=3       nothing runs yet
+//	start s1 … | kill s1 … | wipe s1     processes; wipe starts one on an emptied directory
+//	run 5s                               time goes by
+//	pause s1 6s | away 10s               nothing of s1 runs; the store answers nobody
+//	leave s1 | drain s1                  s1 ends cleanly; s1 gives away what it holds
+//	bump 1 | offline 1 | online 1        what people do to partition 1, "because" may follow
+//	prohibit 1 s2 | allow 1 s2
+//	delete-row 1 | delete-beat s1
+//	give-up 1                            its leader has too much to do
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "cluster" {
+				var servers, partitions int
+				d.ScanArgs(t, "servers", &servers)
+				d.ScanArgs(t, "partitions", &partitions)
+				w = newWorld(1, servers, partitions)
+				w.delay = func() time.Duration { return 5 * time.Millisecond }
+				return "ok"
+			}
+			w.trace = nil
+			var args []string
+			for _, a := range d.CmdArgs {
+				args = append(args, a.Key)
+			}
+			if err := w.command(d.Cmd, args); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			if w.failure != "" {
+				return "BROKEN: " + w.failure
+			}
+			return w.draw() + strings.Join(append(w.trace, ""), "\n")
+		})
+	})
+}
+
+func (w *world) command(cmd string, args []string) error {
+	each := func(f func(i int)) {
+		for _, a := range args {
+			f(w.index(a))
+		}
+	}
+	note := Note{Who: "ann", When: noon, Reason: "she said so"}
+	switch cmd {
+	case "start":
+		each(func(i int) { w.start(i, false) })
+	case "wipe":
+		each(func(i int) { w.start(i, true) })
+	case "kill":
+		each(w.kill)
+	case "run":
+		d, err := time.ParseDuration(args[0])
+		if err != nil {
+			return err
+		}
+		w.run(w.now + d)
+	case "pause":
+		d, err := time.ParseDuration(args[1])
+		w.pause(w.index(args[0]), d)
+		return err
+	case "away":
+		d, err := time.ParseDuration(args[0])
+		w.away = w.now + d
+		return err
+	case "leave":
+		each(func(i int) { w.procs[i].step(Leave{}) })
+	case "drain":
+		each(func(i int) { w.procs[i].step(Drain{On: true}) })
+	case "bump":
+		return w.edit(args[0], func(l Lease) Lease { return l.Bumped(note) })
+	case "offline":
+		return w.edit(args[0], func(l Lease) Lease { return l.TakenOffline(note) })
+	case "online":
+		return w.edit(args[0], Lease.TakenOnline)
+	case "prohibit":
+		w.commit(nil, []coord.Write{Prohibit(w.part(args[0]), topology.ServerID(args[1]), note)})
+	case "allow":
+		w.commit(nil, []coord.Write{Allow(w.part(args[0]), topology.ServerID(args[1]))})
+	case "delete-row":
+		w.delete(RowKey(w.part(args[0])))
+	case "delete-beat":
+		w.delete(BeatKey(topology.ServerID(args[0])))
+	case "give-up":
+		p := w.part(args[0])
+		w.procs[w.leaders()[p]].step(GiveUp{p, "too much to do"})
+	default:
+		return fmt.Errorf("no command %q", cmd)
+	}
+	return nil
+}
+
+func (w *world) index(server string) int {
+	for i, p := range w.procs {
+		if string(p.self.Server) == server {
+			return i
+		}
+	}
+	panic("no server " + server)
+}
+
+func (w *world) part(id string) Partition {
+	var n point.PartitionID
+	fmt.Sscan(id, &n)
+	return Partition{"cpu", n}
+}
+
+func (w *world) edit(id string, f func(Lease) Lease) error {
+	row, ok, err := w.store.Get(context.Background(), RowKey(w.part(id)))
+	if err != nil || !ok {
+		return fmt.Errorf("no row of %s: %w", id, err)
+	}
+	l, err := DecodeLease(row.Value)
+	if err != nil {
+		return err
+	}
+	w.commit([]coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Value: f(l).Encode()}})
+	return nil
+}
+
+// draw shows the rows as the store has them, and who may act.
+func (w *world) draw() string {
+	var b strings.Builder
+	leaders := w.leaders()
+	fmt.Fprintf(&b, "partition  state  holder   epoch  in sync      may act\n")
+	for _, p := range w.parts {
+		row, ok, _ := w.store.Get(context.Background(), RowKey(p))
+		state, holder, epoch, inSync, acts := "none", "-", "-", "-", "-"
+		if ok {
+			l, err := DecodeLease(row.Value)
+			if err != nil {
+				panic(err)
+			}
+			state, holder, epoch = string(l.State), fmt.Sprintf("%s/%s", l.Holder, l.Boot), fmt.Sprint(l.Epoch)
+			var names []string
+			for _, m := range l.InSync {
+				names = append(names, string(m.Server))
+			}
+			inSync = strings.Join(names, ",")
+			if l.Offline != nil {
+				state += ", offline by " + l.Offline.Who
+			}
+		}
+		if i, ok := leaders[p]; ok {
+			acts = string(w.procs[i].self.Server)
+		}
+		fmt.Fprintf(&b, "%-9s  %-5s  %-7s  %5s  %-11s  %s\n", p, state, holder, epoch, inSync, acts)
+	}
+	return b.String()
+}

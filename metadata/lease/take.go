@@ -1,0 +1,281 @@
+package lease
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// claim is how a partition may be taken.
+type claim struct {
+	// What the taking transaction compares besides the row.
+	also []coord.Condition
+	bear bool // nobody ever led: the born row is written too
+}
+
+// claimOf says how a partition that is not ours may be taken now, if at all.
+func (m *Machine) claimOf(e *entry) (claim, bool) {
+	var c claim
+	if !e.present() {
+		// A row is made only for a partition that its table has at this very revision.
+		c.also = append(c.also, coord.Condition{Key: tableKey(e.p.Table), Revision: e.assigned.TableRow},
+			coord.Condition{Key: e.bornKey, Revision: e.born})
+		if e.born == 0 {
+			c.bear = true
+			return c, true
+		}
+		if !e.intact {
+			return c, false // who is in sync is not known: a person must say so
+		}
+	}
+	row := &e.row
+	switch {
+	case e.unreadable:
+		return c, false
+	case row.State == Free:
+		c.bear = e.born == 0
+		if c.bear {
+			c.also = append(c.also, coord.Condition{Key: e.bornKey})
+		}
+		return c, true
+	case row.Holder == m.self.Server && row.Store == m.self.Store && row.Boot != m.self.Boot:
+		return c, true // an earlier boot of the directory that we have locked
+	}
+	since := e.since // of the holder's last sign of life
+	var rev coord.Revision
+	if b := m.beats[row.Holder]; b != nil {
+		rev = b.rev
+		if b.beat.Boot == row.Boot {
+			since = max(since, b.since)
+		} else {
+			since = max(since, b.changed)
+		}
+	}
+	// Our own row was deleted, if it names us: our heartbeat, compared, says that nobody else took it.
+	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
+	if !own && !m.quietFor(since) {
+		return c, false
+	}
+	c.also = append(c.also, coord.Condition{Key: BeatKey(row.Holder), Revision: rev})
+	return c, true
+}
+
+// planTake takes a partition when it may be taken and when it is our turn.
+func (m *Machine) planTake(e *entry) {
+	if !m.good(m.now) || m.draining || m.leave || e.running || e.assigned == nil || m.prohibited(e, m.self.Server) || m.offline(e) {
+		return
+	}
+	members := m.members(e)
+	if !m.listed(e, members) {
+		return
+	}
+	c, ok := m.claimOf(e)
+	if !ok {
+		e.ready = false
+		return
+	}
+	if !e.ready {
+		e.ready, e.readyAt = true, m.now
+	}
+	if at := e.readyAt + m.turn(e, members); m.now < at {
+		m.at(at)
+		return
+	}
+	if m.mayAsk() {
+		m.take(e, c, members)
+	}
+}
+
+func (m *Machine) offline(e *entry) bool {
+	return e.row.Offline != nil && (e.present() || e.intact)
+}
+
+// quietFor reports whether nothing changed for TakeAfter of the time in which the store answered. Where only an answer is
+// missing to be sure, it asks for the heartbeats, once for all partitions.
+func (m *Machine) quietFor(since Time) bool {
+	if m.ear.total-since >= m.set.TakeAfter {
+		return true
+	}
+	missing := m.set.TakeAfter - (m.mark() - since)
+	switch {
+	case missing > 0:
+		m.at(m.now + missing)
+	case !m.beat.probing && m.lists == 0:
+		m.beat.probing = true
+		m.list(Acquire, request{job: jobProbe, prefix: beatPrefix})
+	}
+	return false
+}
+
+// members are those that may lead: the in-sync list, or what the map says where nobody ever led.
+func (m *Machine) members(e *entry) []Member {
+	if !m.unborn(e) {
+		return e.row.InSync
+	}
+	var members []Member
+	for _, p := range e.assigned.Placements {
+		if p.Server == m.self.Server {
+			members = append(members, Member{p.ID, p.Server, m.self.Store})
+		} else if b := m.beats[p.Server]; b != nil && m.alive(p.Server) {
+			members = append(members, Member{p.ID, p.Server, b.beat.Store})
+		}
+	}
+	return members
+}
+
+// unborn reports whether nobody ever led a partition.
+func (m *Machine) unborn(e *entry) bool { return e.born == 0 && (!e.present() || e.row.Epoch == 0) }
+
+func (m *Machine) listed(e *entry, members []Member) bool {
+	return slices.Contains(members, Member{e.assigned.Placement, m.self.Server, m.self.Store})
+}
+
+// turn is how long we let others go first. It orders, it never excludes: whoever should go first may be dead.
+func (m *Machine) turn(e *entry, members []Member) Time {
+	before, better := 0, false
+	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
+	seen := false
+	for _, c := range members {
+		if c.Server == m.self.Server {
+			seen = true
+			continue
+		}
+		if !m.candidate(e, c) {
+			continue
+		}
+		b := m.beats[c.Server].beat
+		over := m.isOver(b.Held, b.Load)
+		better = better || !over
+		if over == mine && !seen || !over && mine {
+			before++
+		}
+	}
+	wait := Time(before) * m.set.TurnStep
+	if len(members) < len(e.assigned.Placements) && m.unborn(e) {
+		wait += m.set.OverWait // the others may be about to start, and would be missing in the first in-sync list
+	}
+	if mine && better {
+		wait += m.set.OverWait
+	}
+	if e.gaveUp && m.now < e.cool {
+		wait += m.set.OverWait
+	}
+	return wait
+}
+
+// candidate reports whether another member could take the partition now.
+func (m *Machine) candidate(e *entry, c Member) bool {
+	b := m.beats[c.Server]
+	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !b.beat.Draining && !m.prohibited(e, c.Server)
+}
+
+func (m *Machine) isOver(held int, load float64) bool {
+	return held >= m.share || load >= m.set.LoadMax
+}
+
+func (m *Machine) take(e *entry, c claim, members []Member) {
+	row := Lease{
+		State: Held, Holder: m.self.Server, Boot: m.self.Boot, Store: m.self.Store,
+		Epoch:  max(point.Epoch(m.rev), e.row.Epoch, e.assigned.BrickEpoch) + 1,
+		InSync: slices.Clone(members), Ends: e.row.Ends, Nonce: m.nonce(),
+	}
+	e.nonce = row.Nonce
+	conditions := append([]coord.Condition{
+		{Key: e.rowKey, Revision: e.rev},
+		{Key: ProhibitKey(e.p, m.self.Server)},
+	}, c.also...)
+	writes := []coord.Write{{Key: e.rowKey, Value: row.Encode()}}
+	if c.bear {
+		writes = append(writes, coord.Write{Key: e.bornKey, Value: []byte(`{"v":1}`)})
+	}
+	m.held++
+	e.busy = m.commit(Acquire, request{job: jobTake, p: e.p, lease: row, bore: c.bear}, conditions, writes...)
+}
+
+// Shares.
+
+// count finds how many partitions name us and how many are each server's share (C108).
+func (m *Machine) count() {
+	partitions, servers := 0, 0
+	m.held = 0
+	for _, p := range m.order {
+		e := m.entries[p]
+		if !m.offline(e) && (e.present() || e.assigned != nil) {
+			partitions++
+		}
+		if m.ours(e) || e.busy != 0 && m.asked[e.busy].job == jobTake {
+			m.held++
+		}
+	}
+	for s, b := range m.beats {
+		if s != m.self.Server && m.alive(s) && !b.beat.Draining {
+			servers++
+		}
+	}
+	if !m.draining && !m.leave {
+		servers++
+	}
+	m.share = (partitions + max(servers, 1) - 1) / max(servers, 1)
+}
+
+// planMoves gives one partition away at a time: when draining, once the last has found its new leader; above our share,
+// slowly (C108). Only where somebody else can take it.
+func (m *Machine) planMoves() {
+	settled := true
+	if e := m.entries[m.drainTo]; e != nil {
+		settled = !m.ours(e) && (!e.present() || e.row.State == Held)
+	}
+	switch {
+	case !m.good(m.now) || m.leave:
+		return
+	case m.draining && settled:
+	case !m.draining && m.held <= m.share:
+		m.moveAt = m.now + m.set.LowerEvery // more than our share for that long, not for a moment
+		return
+	case m.now < m.moveAt:
+		m.at(m.moveAt)
+		return
+	}
+	for _, p := range m.order {
+		e := m.entries[p]
+		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !m.someoneFor(e) {
+			continue
+		}
+		why := "above this server's share"
+		m.moveAt = m.now + m.jitter(m.set.LowerEvery)
+		if m.draining {
+			why = "the server drains"
+		}
+		m.drainTo = p
+		m.letGo(e, why, true)
+		return
+	}
+}
+
+// someoneFor reports whether another in-sync member could take a partition of ours; when we do not drain, one below its share.
+func (m *Machine) someoneFor(e *entry) bool {
+	for _, c := range e.row.InSync {
+		if m.candidate(e, c) {
+			b := m.beats[c.Server].beat
+			if m.draining || !m.isOver(b.Held, b.Load) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Status is what one server knows, for people and metrics.
+type Status struct {
+	Server topology.ServerID
+	Held   int
+	Share  int
+	Good   bool
+}
+
+// Status gives the machine's own view.
+func (m *Machine) Status() Status {
+	return Status{m.self.Server, m.held, m.share, m.good(m.now)}
+}

@@ -1,0 +1,447 @@
+package lease
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// actor is whoever follows a lease rule: Machine, or the seed's own.
+type actor interface {
+	Step(now Time, in Input, out []Effect) []Effect
+	MayAct(p Partition, now Time) (point.Epoch, bool)
+	Wake() Time
+}
+
+// world is servers, a store and what lies between, in real time that only the world knows. Every accept is checked: at
+// one moment only one process may act, and what is accepted by the bricks has epochs that never fall.
+type world struct {
+	rng    *rand.Rand
+	now    time.Duration // real
+	events eventHeap
+	seq    uint64
+
+	store   coord.Store
+	away    time.Duration // until when the store answers nobody
+	procs   []*process
+	bricks  map[StoreID]map[Partition]point.Epoch
+	parts   []Partition
+	listed  map[Partition]Lease // the rows as last written, also after they were deleted
+	lead    map[Partition]point.Epoch
+	acted   map[Partition]point.Epoch
+	taken   map[Partition]time.Duration // when the row last got a new holder
+	takes   int
+	accepts int
+	refused int // by bricks: the second line
+	delay   func() time.Duration
+	lossPct int
+	failure string
+	coarse  bool // check now and then, where there is much to check
+	boots   int
+	make    func(Self, *rand.Rand) actor
+	trace   []string
+}
+
+type process struct {
+	w       *world
+	self    Self
+	actor   actor
+	rate    float64
+	origin  time.Duration // real time at which its clock showed 0
+	dead    bool
+	paused  time.Duration // until when
+	pending []func()
+	watch   time.Duration // when the last watched change arrives
+	acting  int
+	wakeAt  time.Duration
+	want    map[Partition][]Member
+}
+
+type event struct {
+	at  time.Duration
+	seq uint64
+	f   func()
+}
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return e
+}
+
+func newWorld(seed uint64, servers, partitions int) *world {
+	w := &world{
+		rng: rand.New(rand.NewPCG(seed, 7)), store: mem.New(), bricks: map[StoreID]map[Partition]point.Epoch{},
+		listed: map[Partition]Lease{}, lead: map[Partition]point.Epoch{}, acted: map[Partition]point.Epoch{}, taken: map[Partition]time.Duration{},
+	}
+	w.delay = func() time.Duration { return time.Duration(1+w.rng.IntN(20)) * time.Millisecond }
+	w.make = func(self Self, rng *rand.Rand) actor {
+		m, err := New(self, Settings{}, rng)
+		if err != nil {
+			panic(err)
+		}
+		return m
+	}
+	for i := range partitions {
+		w.parts = append(w.parts, Partition{"cpu", point.PartitionID(i + 1)})
+	}
+	w.commit(nil, []coord.Write{{Key: tableKey("cpu"), Value: []byte("{}")}})
+	for i := range servers {
+		w.procs = append(w.procs, &process{w: w, self: Self{Server: topology.ServerID(fmt.Sprintf("s%d", i+1))}, rate: 1, dead: true})
+	}
+	return w
+}
+
+func (w *world) tracef(format string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%9.3f  ", w.now.Seconds())+fmt.Sprintf(format, args...))
+	if len(w.trace) > 400 {
+		w.trace = slices.Delete(w.trace, 0, 200)
+	}
+}
+
+func (w *world) after(d time.Duration, f func()) {
+	w.seq++
+	heap.Push(&w.events, event{w.now + d, w.seq, f})
+}
+
+func (w *world) run(until time.Duration) {
+	for len(w.events) > 0 && w.events[0].at <= until && w.failure == "" {
+		e := heap.Pop(&w.events).(event)
+		w.now = e.at
+		e.f()
+		w.check()
+	}
+	w.now = until
+}
+
+// check finds two that may act at one moment. Between events MayAct only ever ends, so that looking after each is enough.
+func (w *world) check() {
+	if w.coarse && w.seq%256 != 0 {
+		return
+	}
+	for _, p := range w.parts {
+		var who []string
+		for _, pr := range w.procs {
+			if epoch, ok := pr.actor0(p); ok {
+				who = append(who, fmt.Sprintf("%s/%s at epoch %d", pr.self.Server, pr.self.Boot, epoch))
+			}
+		}
+		if len(who) > 1 && w.failure == "" {
+			w.failure = fmt.Sprintf("%s: %s may act at once", p, strings.Join(who, " and "))
+		}
+	}
+}
+
+func (p *process) actor0(part Partition) (point.Epoch, bool) {
+	if p.dead {
+		return 0, false
+	}
+	return p.actor.MayAct(part, p.clock())
+}
+
+// start begins a new process of a server; fresh: on an emptied directory.
+func (w *world) start(i int, fresh bool) {
+	old := w.procs[i]
+	old.dead = true
+	w.boots++
+	self := old.self
+	self.Boot = Boot(fmt.Sprintf("b%d", w.boots))
+	if fresh || self.Store == "" {
+		self.Store = StoreID(fmt.Sprintf("dir%d", w.boots))
+		w.bricks[self.Store] = map[Partition]point.Epoch{}
+	}
+	p := &process{w: w, self: self, rate: old.rate, origin: w.now - time.Duration(w.rng.IntN(1e9)), wakeAt: -1, want: map[Partition][]Member{}}
+	p.actor = w.make(self, rand.New(rand.NewPCG(w.rng.Uint64(), 1)))
+	w.procs[i] = p
+	w.tracef("%s starts as %s on %s", self.Server, self.Boot, self.Store)
+	p.step(Tick{Wall: time.Unix(1_800_000_000, 0)})
+	p.relist()
+	var placements []topology.Placement
+	for j, q := range w.procs {
+		placements = append(placements, topology.Placement{ID: point.PlacementID(j + 1), Server: q.self.Server})
+	}
+	row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
+	for _, part := range w.parts {
+		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, BrickEpoch: w.bricks[self.Store][part]})
+	}
+}
+
+func (w *world) kill(i int) {
+	w.procs[i].dead = true
+	w.tracef("%s is killed", w.procs[i].self.Server)
+}
+
+func (w *world) pause(i int, d time.Duration) {
+	p := w.procs[i]
+	p.paused = max(p.paused, w.now+d)
+	w.tracef("%s is paused for %v", p.self.Server, d)
+	w.after(p.paused-w.now, func() {
+		if w.now < p.paused {
+			return
+		}
+		todo := p.pending
+		p.pending = nil
+		for _, f := range todo {
+			p.do(f)
+		}
+	})
+}
+
+// do runs f in the process, later if it is paused, never if it is dead.
+func (p *process) do(f func()) {
+	switch {
+	case p.dead:
+	case p.w.now < p.paused:
+		p.pending = append(p.pending, f)
+	default:
+		f()
+	}
+}
+
+func (p *process) clock() Time { return Time(float64(p.w.now-p.origin) * p.rate) }
+
+func (p *process) step(in Input) {
+	for _, e := range p.actor.Step(p.clock(), in, nil) {
+		p.perform(e)
+	}
+	at := p.origin + time.Duration(float64(p.actor.Wake())/p.rate) + time.Microsecond
+	if p.wakeAt < p.w.now || at < p.wakeAt {
+		p.wakeAt = at
+		p.w.after(max(0, at-p.w.now), func() {
+			p.wakeAt = -1
+			p.do(func() { p.step(Tick{Wall: time.Unix(1_800_000_000, int64(p.w.now))}) })
+		})
+	}
+	p.w.check()
+}
+
+func (p *process) perform(e Effect) {
+	w := p.w
+	switch e := e.(type) {
+	case Commit:
+		p.request(e.ID, func() Answer {
+			rev, ok := w.commit(e.Conditions, e.Writes)
+			if !ok {
+				return Answer{ID: e.ID, Outcome: Conflict}
+			}
+			return Answer{ID: e.ID, Outcome: Done, Revision: rev}
+		})
+	case List:
+		p.request(e.ID, func() Answer {
+			rows, rev, _ := w.store.List(context.Background(), e.Prefix)
+			return Answer{ID: e.ID, Outcome: Done, Rows: rows, Revision: rev}
+		})
+	case Leads:
+		brick := w.bricks[p.self.Store]
+		brick[e.Partition] = max(brick[e.Partition], e.Epoch)
+		w.tracef("%s leads %s at epoch %d", p.self.Server, e.Partition, e.Epoch)
+	case Stops:
+		w.tracef("%s stops %s: %s", p.self.Server, e.Partition, e.Why)
+		w.after(w.delay(), func() { p.do(func() { p.step(Stopped{Partition: e.Partition}) }) })
+	case InSyncSet:
+		delete(p.want, e.Partition)
+	}
+}
+
+// request sends f to the store: it may be late, it may be lost, and so may its answer. After a second of the process's
+// own clock it hears that it does not know.
+func (p *process) request(id uint64, f func() Answer) {
+	w := p.w
+	answered := false
+	answer := func(a Answer) {
+		if !answered {
+			answered = true
+			p.step(a)
+		}
+	}
+	w.after(time.Duration(float64(time.Second)/p.rate), func() { p.do(func() { answer(Answer{ID: id}) }) })
+	if w.rng.IntN(100) < w.lossPct {
+		return
+	}
+	w.after(w.delay(), func() {
+		if w.now < w.away {
+			return
+		}
+		a := f()
+		if w.rng.IntN(100) >= w.lossPct {
+			w.after(w.delay(), func() { p.do(func() { answer(a) }) })
+		}
+	})
+}
+
+// relist is the watcher's: all rows, and from then on every change in order.
+func (p *process) relist() {
+	w := p.w
+	rows, rev, _ := w.store.List(context.Background(), Prefix)
+	d := w.delay()
+	p.watch = w.now + d
+	w.after(d, func() { p.do(func() { p.step(Listed{rows, rev}) }) })
+}
+
+func (w *world) commit(conditions []coord.Condition, writes []coord.Write) (coord.Revision, bool) {
+	rev, ok, err := w.store.Commit(context.Background(), conditions, writes)
+	if err != nil {
+		panic(err)
+	}
+	if !ok {
+		return 0, false
+	}
+	var changes []coord.Event
+	for _, wr := range writes {
+		changes = append(changes, coord.Event{Row: coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev}, Deleted: wr.Delete})
+		w.committed(wr)
+	}
+	for _, p := range w.procs {
+		if p.dead {
+			continue
+		}
+		p.watch = max(p.watch, w.now+w.delay(), w.away)
+		w.after(p.watch-w.now, func() { p.do(func() { p.step(Watched{changes}) }) })
+	}
+	return rev, true
+}
+
+// committed checks every new holder: it must be listed by the row that was there, with the store that was listed.
+func (w *world) committed(wr coord.Write) {
+	if !strings.HasPrefix(wr.Key, rowPrefix) || wr.Delete {
+		return
+	}
+	part, _ := parsePath(wr.Key[len(rowPrefix):])
+	row, err := DecodeLease(wr.Value)
+	if err != nil {
+		panic(err)
+	}
+	was, ever := w.listed[part]
+	w.listed[part] = row
+	if row.State != Held || was.State == Held && was.Boot == row.Boot && was.Epoch == row.Epoch {
+		return
+	}
+	w.takes++
+	w.taken[part] = w.now
+	w.tracef("%s/%s takes %s at epoch %d", row.Holder, row.Boot, part, row.Epoch)
+	if ever && was.Epoch > 0 {
+		if m, ok := was.member(row.Holder); !ok || m.Store != row.Store {
+			w.fail("%s took %s with %s, which is not listed: %v", row.Holder, part, row.Store, was.InSync)
+		}
+	}
+	if row.Epoch <= was.Epoch {
+		w.fail("%s took %s at epoch %d after %d", row.Holder, part, row.Epoch, was.Epoch)
+	}
+}
+
+func (w *world) fail(format string, args ...any) {
+	if w.failure == "" {
+		w.failure = fmt.Sprintf(format, args...)
+	}
+}
+
+// act is a write at level all: asked, then done after a while by every brick that is in sync, each of which refuses
+// epochs below its highest (I3).
+func (w *world) act(i int, part Partition, pause time.Duration) {
+	p := w.procs[i]
+	epoch, ok := p.actor0(part)
+	if !ok || w.now < p.paused {
+		return
+	}
+	chain := slices.Clone(w.listed[part].InSync)
+	if m, ok := p.actor.(*Machine); ok {
+		chain = slices.Clone(m.entries[part].row.InSync)
+	}
+	chain = append(chain, p.want[part]...)
+	p.acting++
+	w.after(pause, func() {
+		p.do(func() {
+			p.acting--
+			for _, m := range chain {
+				if w.storeOf(m.Server) != m.Store || w.bricks[m.Store][part] > epoch {
+					w.refused++
+					return
+				}
+			}
+			for _, m := range chain {
+				w.bricks[m.Store][part] = epoch
+			}
+			w.accepts++
+			if epoch < w.acted[part] {
+				w.fail("%s accepted at epoch %d after epoch %d was accepted: %s", part, epoch, w.acted[part], p.self.Server)
+			}
+			w.acted[part] = epoch
+		})
+	})
+}
+
+func (w *world) storeOf(s topology.ServerID) StoreID {
+	for _, p := range w.procs {
+		if p.self.Server == s {
+			return p.self.Store
+		}
+	}
+	return ""
+}
+
+// resync makes a leader list everybody, or only itself and some.
+func (w *world) resync(i int, part Partition) {
+	p := w.procs[i]
+	if _, ok := p.actor0(part); !ok || w.now < p.paused || p.acting > 0 || p.want[part] != nil {
+		return
+	}
+	var members []Member
+	for j, q := range w.procs {
+		if j == i || w.rng.IntN(3) > 0 && q.self.Store != "" {
+			members = append(members, Member{point.PlacementID(j + 1), q.self.Server, q.self.Store})
+		}
+	}
+	// A member that is added has taken in everything first, at the leader's epoch.
+	epoch, _ := p.actor0(part)
+	for _, m := range members {
+		if w.bricks[m.Store][part] > epoch {
+			return
+		}
+		w.bricks[m.Store][part] = epoch
+	}
+	p.want[part] = members
+	p.step(SetInSync{Partition: part, Members: members})
+}
+
+func (w *world) delete(key string) {
+	w.tracef("somebody deletes %s", key)
+	w.commit(nil, []coord.Write{{Key: key, Delete: true}})
+}
+
+func (w *world) leaders() map[Partition]int {
+	out := map[Partition]int{}
+	for _, part := range w.parts {
+		for i, p := range w.procs {
+			if _, ok := p.actor0(part); ok {
+				out[part] = i
+			}
+		}
+	}
+	return out
+}
+
+func (w *world) leaders0(part Partition) (int, bool) {
+	for i, p := range w.procs {
+		if _, ok := p.actor0(part); ok {
+			return i, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,135 @@
+package tables_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+var daily = topology.Config{PartitionWidth: 24 * time.Hour}
+
+func open(t *testing.T, store coord.Store, s tables.Settings) *tables.Tables {
+	t.Helper()
+	s.New = daily
+	got, err := tables.Open(t.Context(), tables.Deps{
+		Store: store,
+		Log:   slog.New(slog.DiscardHandler),
+		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{"s1"} },
+	}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestTablesAreMadeOnWriteOnlyWhereAllowed(t *testing.T) {
+	store := mem.New()
+	closed := open(t, store, tables.Settings{})
+	if _, err := closed.Ensure(t.Context(), "a"); !fault.Is(err, fault.NotFound) {
+		t.Fatalf("got %v, want not_found", err)
+	}
+	free := open(t, store, tables.Settings{CreateOnWrite: true, TablesMax: 2})
+	for _, name := range []string{"a", "b", "a"} {
+		if _, err := free.Ensure(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := free.Ensure(t.Context(), "c"); !fault.Is(err, fault.Throttled) {
+		t.Fatalf("a third table: %v, want throttled", err)
+	}
+}
+
+// Two processes that create the same table and cover the same times end with the same map, each time covered once.
+func TestConcurrentProcessesAgree(t *testing.T) {
+	store := mem.New()
+	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{CreateOnWrite: true})
+	var wg sync.WaitGroup
+	for _, p := range []*tables.Tables{one, two} {
+		for worker := range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if _, err := p.Ensure(t.Context(), "t"); err != nil {
+					t.Error(err)
+				}
+				for day := range 20 {
+					at := int64(day+worker) * int64(24*time.Hour)
+					m, err := p.Cover(t.Context(), "t", []point.Nanos{at})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if _, ok := m.Find(0, at); !ok {
+						t.Errorf("day %d lies nowhere", day)
+					}
+				}
+			}()
+		}
+	}
+	wg.Wait()
+	m, err := two.Cover(t.Context(), "t", []point.Nanos{-1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Partitions) != 24 {
+		t.Fatalf("%d partitions, want 23 days and one before 1970:\n%v", len(m.Partitions), m)
+	}
+}
+
+func TestOtherProcessesChangesArriveByWatch(t *testing.T) {
+	store := mem.New()
+	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- two.Run(ctx) }()
+	if _, err := one.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	want, err := one.Cover(t.Context(), "t", []point.Nanos{0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if m, ok := two.Get("t"); ok && m.Seq == want.Seq {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDropAndConfigAreOnce(t *testing.T) {
+	p := open(t, mem.New(), tables.Settings{CreateOnWrite: true})
+	if _, err := p.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	m, err := p.Cover(t.Context(), "t", []point.Nanos{0, int64(48 * time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped, err := p.Drop(t.Context(), "t", m.Partitions[0].ID)
+	if err != nil || len(dropped.Partitions) != 1 {
+		t.Fatalf("%v %v", dropped, err)
+	}
+	if again, err := p.Drop(t.Context(), "t", m.Partitions[0].ID); err != nil || again != dropped {
+		t.Fatalf("dropping twice made seq %d of %d: %v", again.Seq, dropped.Seq, err)
+	}
+	if m, err := p.SetConfig(t.Context(), "t", daily); err != nil || m != dropped {
+		t.Fatalf("the same configuration made a transaction: %v", err)
+	}
+	if _, err := p.SetConfig(t.Context(), "nobody", daily); !fault.Is(err, fault.NotFound) {
+		t.Fatalf("got %v", err)
+	}
+}

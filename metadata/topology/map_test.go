@@ -1,0 +1,131 @@
+package topology_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+func place(point.PartitionID) []topology.Placement {
+	return []topology.Placement{{ID: 1, Server: "s1"}}
+}
+
+// The map against a naive one: after any covers, drops and changes of width, every covered time has exactly one
+// partition, and the map it is stored as is the map that is read.
+func TestCoverKeepsOneOwnerPerKey(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		width := rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 24 * time.Hour})
+		m, err := topology.New("t", topology.Config{PartitionWidth: width.Draw(t, "width")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		covered := map[int64]bool{}
+		anyTime := rapid.OneOf(rapid.Int64(), rapid.Int64Range(-1e11, 1e11), rapid.SampledFrom([]int64{math.MinInt64, math.MinInt64 + 1, math.MaxInt64 - 1, 0, -1}))
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "op") {
+			case 0:
+				m, err = m.WithConfig(topology.Config{PartitionWidth: width.Draw(t, "width")})
+				if err != nil {
+					t.Fatal(err)
+				}
+			case 1:
+				if len(m.Partitions) > 0 {
+					p := rapid.SampledFrom(m.Partitions).Draw(t, "dropped")
+					m = m.Drop(p.ID)
+					for at := range covered {
+						if p.Contains(0, at) {
+							delete(covered, at)
+						}
+					}
+				}
+			default:
+				times := rapid.SliceOfN(anyTime, 1, 5).Draw(t, "times")
+				before := m.Seq
+				m = m.Cover(times, place)
+				for _, at := range times {
+					covered[at] = true
+				}
+				if again := m.Cover(times, place); again != m {
+					t.Fatalf("covering the same times twice changed the map: seq %d, %d, %d", before, m.Seq, again.Seq)
+				}
+			}
+			if err := m.Check(); err != nil {
+				t.Fatal(err)
+			}
+			for at := range covered {
+				if at == math.MaxInt64 {
+					continue // no half-open interval of int64 can hold it; Cover leaves it out
+				}
+				if p, ok := m.Find(0, at); !ok || !p.Contains(0, at) {
+					t.Fatalf("time %d lies nowhere in\n%v", at, m)
+				}
+			}
+		}
+		got, err := topology.Decode(m.Encode())
+		if err != nil || got.String() != m.String() {
+			t.Fatalf("read back %v %v, stored %v", got, err, m)
+		}
+	})
+}
+
+func TestExpiredCountsWholePartitions(t *testing.T) {
+	day := int64(24 * time.Hour)
+	m, err := topology.New("t", topology.Config{PartitionWidth: 24 * time.Hour, Retention: 48 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = m.Cover([]int64{0, day, 2 * day, 3 * day}, place)
+	f := func(now int64, want ...point.PartitionID) {
+		t.Helper()
+		got := m.Expired(now)
+		if len(got) != len(want) {
+			t.Errorf("at %d: %v, want %v", now, got, want)
+		}
+	}
+	f(2 * day)
+	f(3*day - 1) // one nanosecond of the first day is still inside the retention
+	f(3*day, 1)
+	f(5*day, 1, 2, 3)
+}
+
+func TestConfigRefusals(t *testing.T) {
+	f := func(c topology.Config) {
+		t.Helper()
+		if _, err := topology.New("t", c); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	f(topology.Config{})
+	f(topology.Config{PartitionWidth: time.Millisecond})
+	f(topology.Config{PartitionWidth: time.Hour, Retention: -1})
+	f(topology.Config{PartitionWidth: time.Hour, Retention: time.Minute})
+}
+
+func TestCheckFindsDamage(t *testing.T) {
+	good := func() *topology.Map {
+		m, _ := topology.New("t", topology.Config{PartitionWidth: time.Second})
+		return m.Cover([]int64{0, 1e9, 2e9}, place)
+	}
+	f := func(name string, damage func(m *topology.Map)) {
+		t.Helper()
+		m := good()
+		damage(m)
+		if _, err := topology.Decode(m.Encode()); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	f("overlap", func(m *topology.Map) { m.Partitions[0].TimeHi++ })
+	f("empty", func(m *topology.Map) { m.Partitions[1].TimeHi = m.Partitions[1].TimeLo })
+	f("order", func(m *topology.Map) { m.Partitions[0], m.Partitions[1] = m.Partitions[1], m.Partitions[0] })
+	f("double id", func(m *topology.Map) { m.Partitions[0].ID = m.Partitions[1].ID })
+	f("nowhere", func(m *topology.Map) { m.Partitions[0].Placements = nil })
+	if _, err := topology.Decode([]byte(`{"v":2}`)); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("an unknown version: %v", err)
+	}
+}
