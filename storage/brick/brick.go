@@ -1,0 +1,216 @@
+package brick
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/record"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Brick is a node's durable store. Open, Recover once, then use from any goroutine; Close last.
+//
+// Locks, outer first: admin (held over I/O, never by Append) → mu (held for a memcpy and a checksum) → tracker.
+type Brick struct {
+	// Constant after Open.
+	fs        vfs.FS
+	log       *slog.Logger
+	set       Settings
+	m         *metrics
+	uuid      StoreID
+	catalogue *pebble.DB
+	locks     []io.Closer
+	manifest  manifest // read by Open, used up by Recover, then owned by admin: tombs only
+
+	// Positions; all before them is … Invariant: synced <= acked.
+	synced     atomic.Int64 // … fsynced
+	acked      atomic.Int64 // … what Wait says yes to; the same unless NoSync
+	last       atomic.Int64 // … appended; may lag behind acked for the moment before Append returns
+	appended   atomic.Int64 // as last, in bytes of this life
+	ackedBytes atomic.Int64 // as acked, in bytes of this life
+
+	err      atomic.Pointer[error]  // why it is fenced
+	readOnly atomic.Pointer[string] // why it is read-only
+	fenced   chan struct{}          // closed by the first Fence
+
+	admin sync.Mutex // serialises RaiseEpoch, Rewrite, Cut and Drop
+
+	mu struct {
+		sync.Mutex
+		cur     *logFile // nil before Recover and after Close
+		next    *logFile
+		retired []*logFile // ended by Append, to be closed by the runner
+		index   index
+		sync    record.PendingSyncIndex
+	}
+	tracker tracker
+
+	runner runner
+}
+
+// Open locks the directories, finds or makes the store's identity and opens the catalogue. The log is not read: call
+// Recover. Errors: Invalid (settings), Unavailable (in use, not writable), Corrupt. The caller closes the brick.
+func Open(d Deps, s Settings) (_ *Brick, err error) {
+	d.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	s.setDefaults(d.FS)
+	b := &Brick{fs: d.FS, log: d.Log, set: s, m: newMetrics(), fenced: make(chan struct{})}
+	b.mu.index = newIndex()
+	b.runner.init()
+	defer func() {
+		if err != nil {
+			_ = b.unlock()
+		}
+	}()
+	for _, dir := range []string{s.DataDir, s.LogDir} {
+		if err := makeDir(b.fs, dir); err != nil {
+			return nil, err
+		}
+		l, err := lockDir(b.fs, dir)
+		if err != nil {
+			return nil, err
+		}
+		b.locks = append(b.locks, l)
+	}
+	if b.uuid, err = identify(b.fs, s.DataDir, s.LogDir); err != nil {
+		return nil, err
+	}
+	dir := b.fs.PathJoin(s.DataDir, "catalogue")
+	if err := makeDir(b.fs, dir); err != nil {
+		return nil, err
+	}
+	if b.catalogue, err = b.openCatalogue(dir); err != nil {
+		return nil, err
+	}
+	if b.manifest, err = b.loadManifest(); err != nil {
+		return nil, errors.Join(err, b.catalogue.Close())
+	}
+	if err := b.m.register(d.Registerer, b); err != nil {
+		return nil, errors.Join(err, b.catalogue.Close())
+	}
+	b.checkSpace()
+	b.log.Info("brick opened", "store", b.uuid.String(), "data_dir", s.DataDir, "log_dir", s.LogDir, "file_bytes_max", s.FileBytesMax,
+		"in_flight_bytes_max", s.InFlightBytesMax, "no_sync", s.NoSync, "free_bytes_min", s.FreeBytesMin, "log_files", len(b.manifest.files))
+	return b, nil
+}
+
+// Fence ends all promises: every later Append, Commit and unfinished Wait fails with Unavailable, for good. Called by
+// the brick at a failed write or fsync, and by who learns otherwise that the disk cannot be trusted. The first error
+// stays.
+func (b *Brick) Fence(err error) {
+	err = fault.Wrap(err, fault.Unavailable, "the store in %s is fenced after a disk error; check the device, then restart", b.set.DataDir)
+	if !b.err.CompareAndSwap(nil, &err) {
+		return
+	}
+	b.log.Error("brick fenced", "error", err)
+	b.tracker.Lock()
+	b.tracker.over = true
+	for _, w := range b.tracker.waiting {
+		w.ch <- struct{}{}
+	}
+	b.tracker.waiting = nil
+	b.tracker.Unlock()
+	close(b.fenced)
+}
+
+// Err is why the brick is fenced, or nil.
+func (b *Brick) Err() error {
+	if p := b.err.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Fenced is closed when the brick is; the process should then stop and let a peer take over.
+func (b *Brick) Fenced() <-chan struct{} { return b.fenced }
+
+// RaiseEpoch notes that epoch e has begun for p: from its return on, records sent under a lower epoch are refused, also
+// after a crash (I3). A lower or equal e changes nothing. Errors: Unavailable.
+func (b *Brick) RaiseEpoch(p point.PlacementID, e point.Epoch) error {
+	b.admin.Lock()
+	defer b.admin.Unlock()
+	if e <= b.HighestEpoch(p) {
+		return b.Err()
+	}
+	t := b.NewBatch()
+	t.set(placementKey(keyEpoch, p), binary.LittleEndian.AppendUint64(nil, uint64(e)))
+	if err := t.Commit(true); err != nil {
+		return fault.Annotate(err, "raise the epoch of placement %s to %d", p, e)
+	}
+	b.mu.Lock()
+	b.mu.index.of(p).epoch = e
+	b.mu.Unlock()
+	return nil
+}
+
+// HighestEpoch is the highest epoch ever seen for p; 0: none.
+func (b *Brick) HighestEpoch(p point.PlacementID) point.Epoch {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.mu.index.logs[p]; l != nil {
+		return l.epoch
+	}
+	return 0
+}
+
+// Release lets go of p's records up to and including upTo: the checkpoint. What makes them superfluous (a segment, an
+// ack elsewhere) must be durable in the catalogue before (I7). Files that nobody needs any more are deleted in the
+// background.
+func (b *Brick) Release(p point.PlacementID, upTo point.Serial) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l := b.mu.index.logs[p]; l != nil && len(b.mu.index.release(l, upTo)) > 0 {
+		b.poke()
+	}
+}
+
+// LogBytes is the size of all log files.
+func (b *Brick) LogBytes() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.index.bytes
+}
+
+// Close ends the log and the catalogue, syncs them and gives up the directories. Waits that are not yet settled are,
+// by the last fsync. Nothing else may be called during or after it.
+func (b *Brick) Close() error {
+	b.runner.stop()
+	b.mu.Lock()
+	cur, next := b.mu.cur, b.mu.next
+	b.mu.cur, b.mu.next = nil, nil
+	if cur != nil {
+		cur.end = cur.w.Size()
+		b.mu.retired = append(b.mu.retired, cur)
+	}
+	b.mu.Unlock()
+
+	_ = b.closeRetired() // its error is the fence
+	var err error
+	if next != nil {
+		err = b.discard(next)
+	}
+	if b.Err() == nil && cur != nil {
+		err = errors.Join(err, b.removeDead())
+	}
+	b.m.unregister()
+	err = errors.Join(err, b.Err(), b.catalogue.Close(), b.unlock())
+	return err
+}
+
+func (b *Brick) unlock() (err error) {
+	for _, l := range b.locks {
+		err = errors.Join(err, l.Close())
+	}
+	b.locks = nil
+	return err
+}

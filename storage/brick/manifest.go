@@ -1,0 +1,169 @@
+package brick
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// The brick's own keys in the catalogue begin with a zero byte, which no other key may.
+const (
+	ownKeys  = 0x00
+	keyFile  = 'f' // + file number, 4 B big endian → fileEntry
+	keyEpoch = 'e' // + placement, 8 B big endian → highest epoch, 8 B
+	keyTomb  = 't' // + placement → tombstones
+)
+
+func fileKey(n uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{ownKeys, keyFile}, n)
+}
+
+func placementKey(kind byte, p point.PlacementID) []byte {
+	return binary.BigEndian.AppendUint64([]byte{ownKeys, kind}, uint64(p))
+}
+
+const manifestVersion = 1
+
+// fileEntry is the catalogue's word on a log file. A file without an entry is nobody's and is removed; an entry without
+// a file is a loss.
+type fileEntry struct {
+	closed bool
+	end    int64  // of a closed file: where its records end; all of it was fsynced
+	skips  []span // damage whose loss was accepted
+}
+
+// span is a stretch of a file, [from, to).
+type span struct{ from, to int64 }
+
+func (e *fileEntry) append(b []byte) []byte {
+	state := byte(0)
+	if e.closed {
+		state = 1
+	}
+	b = binary.LittleEndian.AppendUint64(append(b, manifestVersion, state), uint64(e.end))
+	for _, s := range e.skips {
+		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, uint64(s.from)), uint64(s.to))
+	}
+	return b
+}
+
+func (e *fileEntry) decode(b []byte) error {
+	if len(b) < 10 || b[0] != manifestVersion || b[1] > 1 || (len(b)-10)%16 != 0 {
+		return fault.Errorf(fault.Corrupt, "catalogue entry of a log file: %x", b)
+	}
+	*e = fileEntry{closed: b[1] == 1, end: int64(binary.LittleEndian.Uint64(b[2:]))}
+	for b = b[10:]; len(b) > 0; b = b[16:] {
+		s := span{int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:]))}
+		if s.from < 0 || s.to <= s.from {
+			return fault.Errorf(fault.Corrupt, "catalogue entry of a log file skips from %d to %d", s.from, s.to)
+		}
+		e.skips = append(e.skips, s)
+	}
+	if e.end < 0 || e.end > math.MaxUint32 {
+		return fault.Errorf(fault.Corrupt, "catalogue entry of a log file ends it at %d", e.end)
+	}
+	return nil
+}
+
+// skip finds the accepted damage that covers offset off.
+func (e *fileEntry) skip(off int64) (span, bool) {
+	for _, s := range e.skips {
+		if s.from <= off && off < s.to {
+			return s, true
+		}
+	}
+	return span{}, false
+}
+
+// tombstone makes records of a placement dead that lie before a position and have a serial above one: what was cut off
+// (Cut), what was copied forward (Rewrite) and what belongs to nobody (Drop) are the same to a reader of the log.
+type tombstone struct {
+	before position
+	after  point.Serial
+}
+
+type tombstones []tombstone
+
+func (ts tombstones) append(b []byte) []byte {
+	for _, t := range ts {
+		b = binary.LittleEndian.AppendUint64(b, uint64(t.before))
+		b = binary.LittleEndian.AppendUint64(b, uint64(t.after.Epoch))
+		b = binary.LittleEndian.AppendUint64(b, t.after.Seq)
+	}
+	return b
+}
+
+func decodeTombstones(b []byte) (ts tombstones, err error) {
+	if len(b)%24 != 0 {
+		return nil, fault.Errorf(fault.Corrupt, "catalogue entry of cut records has %d bytes, not a multiple of 24", len(b))
+	}
+	for ; len(b) > 0; b = b[24:] {
+		ts = append(ts, tombstone{
+			before: position(binary.LittleEndian.Uint64(b)),
+			after:  point.Serial{Epoch: point.Epoch(binary.LittleEndian.Uint64(b[8:])), Seq: binary.LittleEndian.Uint64(b[16:])},
+		})
+	}
+	return ts, nil
+}
+
+// covers reports whether a record is dead.
+func (ts tombstones) covers(pos position, s point.Serial) bool {
+	for _, t := range ts {
+		if pos < t.before && t.after.Less(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// add puts t to ts and drops what it makes superfluous.
+func (ts tombstones) add(t tombstone) tombstones {
+	kept := ts[:0:0]
+	for _, o := range ts {
+		if o.before > t.before || o.after.Less(t.after) {
+			kept = append(kept, o)
+		}
+	}
+	return append(kept, t)
+}
+
+// since drops what lies wholly before the oldest file.
+func (ts tombstones) since(oldest uint32) tombstones {
+	kept := ts[:0:0]
+	for _, t := range ts {
+		if t.before > at(oldest, 0) {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+// manifest is the brick's own part of the catalogue, as read at the start.
+type manifest struct {
+	files map[uint32]*fileEntry
+	tombs map[point.PlacementID]tombstones
+}
+
+// loadManifest reads the brick's own keys; the epochs go to the index.
+func (b *Brick) loadManifest() (manifest, error) {
+	m := manifest{files: map[uint32]*fileEntry{}, tombs: map[point.PlacementID]tombstones{}}
+	err := b.scan([]byte{ownKeys}, []byte{ownKeys + 1}, func(k, v []byte) error {
+		switch {
+		case len(k) == 6 && k[1] == keyFile:
+			e := new(fileEntry)
+			m.files[binary.BigEndian.Uint32(k[2:])] = e
+			return e.decode(v)
+		case len(k) == 10 && k[1] == keyEpoch && len(v) == 8:
+			b.mu.index.of(point.PlacementID(binary.BigEndian.Uint64(k[2:]))).epoch = point.Epoch(binary.LittleEndian.Uint64(v))
+			return nil
+		case len(k) == 10 && k[1] == keyTomb:
+			ts, err := decodeTombstones(v)
+			m.tombs[point.PlacementID(binary.BigEndian.Uint64(k[2:]))] = ts
+			return err
+		}
+		return fault.Errorf(fault.Corrupt, "catalogue holds key %x, which this program does not know", k)
+	})
+	return m, err
+}

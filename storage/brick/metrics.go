@@ -1,0 +1,77 @@
+package brick
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// metrics are what a brick shows. No labels.
+type metrics struct {
+	appendedRecords prometheus.Counter
+	appendedBytes   prometheus.Counter
+	rewrittenBytes  prometheus.Counter
+	fsyncs          prometheus.Histogram
+
+	reg prometheus.Registerer
+	all []prometheus.Collector
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		appendedRecords: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_appended_records_total", Help: "Records appended to the common log."}),
+		appendedBytes:   prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_appended_bytes_total", Help: "Bytes of records appended to the common log, without headers."}),
+		rewrittenBytes:  prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_brick_rewritten_bytes_total", Help: "Log bytes copied forward so that old files could go."}),
+		fsyncs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "spillway_brick_fsync_seconds", Help: "Duration of fsyncs of the common log; its count is their number.",
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18), // 50 µs … 6.5 s
+		}),
+	}
+}
+
+// register shows the metrics of b. A second brick in the same registry is refused, as Invalid.
+func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
+	if reg == nil {
+		return nil
+	}
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
+	}
+	m.reg = reg
+	var err error
+	for _, c := range []prometheus.Collector{
+		m.appendedRecords, m.appendedBytes, m.rewrittenBytes, m.fsyncs,
+		gauge("spillway_brick_log_files", "Files of the common log.", func() float64 { return float64(b.Usage().Files) }),
+		gauge("spillway_brick_log_bytes", "Bytes of the common log's files.", func() float64 { return float64(b.Usage().Bytes) }),
+		gauge("spillway_brick_log_live_bytes", "Bytes of the common log that some placement still needs.", func() float64 { return float64(b.Usage().Live) }),
+		gauge("spillway_brick_in_flight_bytes", "Bytes appended and not yet fsynced.", func() float64 { return float64(b.InFlight()) }),
+		gauge("spillway_brick_fenced", "1 after a disk error: nothing is acknowledged any more.", func() float64 { return gauge01(b.Err() != nil) }),
+		gauge("spillway_brick_read_only", "1 while too little disk space is free.", func() float64 { ro, _ := b.ReadOnly(); return gauge01(ro) }),
+	} {
+		if rerr := reg.Register(c); rerr != nil {
+			err = errors.Join(err, rerr)
+			continue
+		}
+		m.all = append(m.all, c)
+	}
+	if err != nil {
+		m.unregister()
+	}
+	return fault.Wrap(err, fault.Invalid, "brick metrics")
+}
+
+func (m *metrics) unregister() {
+	for _, c := range m.all {
+		m.reg.Unregister(c)
+	}
+	m.all = nil
+}
+
+func gauge01(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}

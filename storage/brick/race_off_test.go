@@ -1,0 +1,5 @@
+//go:build !race
+
+package brick
+
+const raceEnabled = false

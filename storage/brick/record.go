@@ -1,0 +1,81 @@
+package brick
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// position is a place in the common log: file number above, offset below. Positions rise in the order of Append, through
+// file ends and restarts, because file numbers are never used twice. A record is known to be safe when a position at or
+// behind its end is.
+type position int64
+
+func at(file uint32, offset int64) position { return position(file)<<32 | position(offset) }
+
+func (p position) file() uint32  { return uint32(p >> 32) }
+func (p position) offset() int64 { return int64(uint32(p)) }
+
+func (p position) String() string { return fmt.Sprintf("%d:%d", p.file(), p.offset()) }
+
+// recordKind says what a record of the common log is.
+type recordKind uint8
+
+const (
+	kindFrame recordKind = 1 // one record of a placement
+	kindFile  recordKind = 2 // the first record of a file: whose file, which number
+	kindMark  recordKind = 3 // nothing but its synced field, written when the log falls idle
+)
+
+const (
+	recordVersion = 1
+	headerSize    = 40
+
+	// flagCopy marks a record that was copied forward: seen again, it is not out of order.
+	flagCopy = 1 << 0
+)
+
+// header stands before every record's bytes. FORMAT.md draws it.
+type header struct {
+	kind  recordKind
+	flags uint8
+	// synced is where the fsynced part of the log ended when this record was appended. A reader that finds garbage
+	// before it has found damage, not the torn end of what nobody was told to be safe.
+	synced    position
+	placement point.PlacementID
+	serial    point.Serial
+}
+
+func (h *header) append(b []byte) []byte {
+	b = append(b, recordVersion, byte(h.kind), h.flags, 0, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.synced))
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.placement))
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.serial.Epoch))
+	return binary.LittleEndian.AppendUint64(b, h.serial.Seq)
+}
+
+// decodeRecord splits a record. rec aliases b. Errors are Corrupt.
+func decodeRecord(b []byte) (h header, rec []byte, err error) {
+	if len(b) < headerSize {
+		return h, nil, fault.Errorf(fault.Corrupt, "record of %d bytes is shorter than its header of %d", len(b), headerSize)
+	}
+	if b[0] != recordVersion {
+		return h, nil, fault.Errorf(fault.Corrupt, "record version %d; this program reads version %d", b[0], recordVersion)
+	}
+	h = header{
+		kind:      recordKind(b[1]),
+		flags:     b[2],
+		synced:    position(binary.LittleEndian.Uint64(b[8:])),
+		placement: point.PlacementID(binary.LittleEndian.Uint64(b[16:])),
+		serial:    point.Serial{Epoch: point.Epoch(binary.LittleEndian.Uint64(b[24:])), Seq: binary.LittleEndian.Uint64(b[32:])},
+	}
+	if h.kind < kindFrame || h.kind > kindMark {
+		return h, nil, fault.Errorf(fault.Corrupt, "record kind %d is unknown", h.kind)
+	}
+	if h.synced < 0 {
+		return h, nil, fault.Errorf(fault.Corrupt, "record names a synced position out of range")
+	}
+	return h, b[headerSize:], nil
+}

@@ -1,0 +1,413 @@
+package brick
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Recover reads the whole log once, file by file from front to end, and opens it for Append. It is called once, after
+// Open and before anything but the catalogue is used.
+//
+// released says up to which serial a placement's records are superfluous (in segments, acked elsewhere); it is called
+// once a placement. For a placement that is not held any more it returns the highest Serial: then its records pin no
+// file. apply is called in log order, by this goroutine, for every other record; within a placement serials rise. rec
+// belongs to apply from then on and may go to another goroutine; up to 256 KiB of neighbours share its memory, so who
+// keeps a little of it for long makes a copy.
+//
+// Where the log ends. A closed file's end is in the catalogue, and whatever is not readable before it is damage. In a
+// file that was open when the process ended, the first unreadable byte is the torn end of what nobody was told to be
+// safe, and is cut off for good together with what lies behind it; unless a record behind it, or the catalogue, swears
+// that it had been fsynced: then it is damage. Damage is refused as Corrupt, or skipped with SkipDamagedLog. An error
+// of apply ends Recover and is returned; the brick can then only be closed.
+func (b *Brick) Recover(released func(point.PlacementID) point.Serial, apply func(p point.PlacementID, s point.Serial, rec []byte) error) error {
+	start := time.Now()
+	r := &recovery{b: b, released: released, apply: apply, known: map[point.PlacementID]*privateLog{}}
+	err := r.read()
+	if err == nil {
+		err = r.finish()
+	}
+	if err != nil {
+		return fault.Annotate(err, "recover the log in %s", b.set.LogDir)
+	}
+	b.startRunner()
+	b.poke() // what was released meanwhile may have left whole files behind
+	b.log.Info("log recovered", "files", len(r.numbers), "records", r.records, "applied", r.applied, "applied_bytes", r.appliedBytes,
+		"read_bytes", r.readBytes, "duration", time.Since(start))
+	return nil
+}
+
+// recovery is the state of one Recover.
+type recovery struct {
+	b        *Brick
+	released func(point.PlacementID) point.Serial
+	apply    func(point.PlacementID, point.Serial, []byte) error
+
+	numbers []uint32              // files to read, rising
+	highest uint32                // file number ever used
+	orphans []uint32              // files to remove when all is well
+	kept    []uint32              // files read
+	changed map[uint32]*fileEntry // entries to write
+	over    bool                  // the log ended in a file before the last one
+
+	known map[point.PlacementID]*privateLog
+	last  position
+	slab  slab
+	buf   []byte
+
+	records, applied                      int
+	readBytes, appliedBytes, skippedBytes int64
+}
+
+// read changes nothing on disk.
+func (r *recovery) read() error {
+	err := r.listFiles()
+	for i := 0; err == nil && i < len(r.numbers) && !r.over; i++ {
+		err = r.readFile(i)
+	}
+	return err
+}
+
+// listFiles compares the directory with the catalogue. A file without an entry was never used, or was already given up.
+func (r *recovery) listFiles() error {
+	names, err := r.b.fs.List(r.b.set.LogDir)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "list %s", r.b.set.LogDir)
+	}
+	r.changed = map[uint32]*fileEntry{}
+	missing := maps.Clone(r.b.manifest.files)
+	for _, name := range names {
+		n, ok := parseFileName(name)
+		if !ok {
+			continue
+		}
+		r.highest = max(r.highest, n)
+		if _, ok := missing[n]; !ok {
+			r.orphans = append(r.orphans, n)
+			continue
+		}
+		delete(missing, n)
+		r.numbers = append(r.numbers, n)
+	}
+	slices.Sort(r.numbers)
+	for _, n := range slices.Sorted(maps.Keys(missing)) {
+		r.highest = max(r.highest, n)
+		r.changed[n] = nil
+		if !r.b.set.SkipDamagedLog {
+			return fault.Errorf(fault.Corrupt, "log file %s is missing; was log_dir changed? Restore the store from a replica or a backup, "+
+				"or start once with skip_damaged_log to go on without the records of that file", r.b.filePath(n))
+		}
+		r.b.log.Error("missing log file skipped", "file", r.b.filePath(n))
+	}
+	return nil
+}
+
+// readFile reads the i-th file to its end and settles where that is.
+func (r *recovery) readFile(i int) error {
+	n := r.numbers[i]
+	e := r.b.manifest.files[n]
+	f, err := r.b.fs.Open(r.b.filePath(n), vfs.SequentialReadsOption)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "open log file")
+	}
+	defer f.Close()
+	size, err := fileSize(f)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(n))
+	}
+	r.b.mu.Lock()
+	r.b.mu.index.addFile(n, size, false)
+	r.b.mu.Unlock()
+	r.kept = append(r.kept, n)
+
+	rd := newReader(f, size, r.b.fileTag(n), 0, r.buf)
+	defer func() { r.buf, r.readBytes = rd.buf, r.readBytes+rd.pos }()
+	for {
+		rd.skipPadding()
+		if e.closed && rd.pos == e.end {
+			return nil
+		}
+		if s, ok := e.skip(rd.pos); ok {
+			rd.pos = s.to
+			continue
+		}
+		rec, start, err := rd.next()
+		switch {
+		case err == nil && (!e.closed || start < e.end):
+			rd.skipPadding()
+			if err := r.record(n, start, rd.pos-start, rec); err != nil {
+				return fault.Annotate(err, "log file %s, offset %d", r.b.filePath(n), start)
+			}
+			continue
+		case err == nil:
+			err = &badChunk{start, start, "a record where the file had ended"}
+		case err == errTrailer && !e.closed:
+			r.close(n, e, start)
+			return nil
+		case err != errTrailer && err != errShort && !isBadChunk(err):
+			return fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(n))
+		}
+		if done, err := r.oddity(i, rd, e, start, err); done || err != nil {
+			return err
+		}
+	}
+}
+
+func isBadChunk(err error) bool {
+	var bad *badChunk
+	return errors.As(err, &bad)
+}
+
+// close settles that file n ends at end.
+func (r *recovery) close(n uint32, e *fileEntry, end int64) {
+	e.closed, e.end = true, end
+	r.changed[n] = e
+}
+
+// oddity decides about what cannot be read at offset start: the torn end of the log, or damage. done tells that the
+// file is done with.
+func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what error) (done bool, err error) {
+	n := r.numbers[i]
+	path := r.b.filePath(n)
+	damaged := e.closed
+	if !damaged {
+		if damaged, err = r.sworn(i, rd, start); err != nil {
+			return false, err
+		}
+	}
+	if !damaged {
+		lost := rd.size - start
+		r.b.log.Info("torn end of the log is cut off", "file", path, "offset", start, "bytes", lost, "reason", what.Error(), "files_behind", len(r.numbers)-i-1)
+		r.close(n, e, start)
+		r.over = true
+		return true, nil
+	}
+	if !r.b.set.SkipDamagedLog {
+		return false, fault.Errorf(fault.Corrupt, "log file %s is damaged: %v at offset %d, in what had been fsynced. Restore the store from a replica "+
+			"or a backup, or start once with skip_damaged_log to lose the damaged records and keep the others", path, what, start)
+	}
+	to, found, err := r.resume(rd, e, start)
+	if err != nil {
+		return false, err
+	}
+	r.skippedBytes += to - start
+	r.b.log.Error("damaged log records skipped", "file", path, "offset", start, "bytes", to-start, "reason", what.Error())
+	if !found && !e.closed {
+		r.close(n, e, start)
+		return true, nil
+	}
+	if to > start {
+		e.skips = append(e.skips, span{start, to})
+	}
+	r.changed[n] = e
+	if !found {
+		e.end = to
+		return true, nil
+	}
+	rd.pos = to
+	return false, nil
+}
+
+// sworn looks behind offset start of the i-th file for somebody who knows that this offset had been fsynced.
+func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
+	pos, found := at(r.numbers[i], start), false
+	witness := func(_ int64, h header) bool {
+		found = h.synced > pos
+		return !found
+	}
+	if err := rd.scan(start, witness); err != nil || found {
+		return found, fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(r.numbers[i]))
+	}
+	for _, n := range r.numbers[i+1:] {
+		if r.b.manifest.files[n].closed { // files are closed in order
+			return true, nil
+		}
+		err := r.withFile(n, func(rd *reader) error { return rd.scan(0, witness) })
+		if err != nil || found {
+			return found, err
+		}
+	}
+	return false, nil
+}
+
+func (r *recovery) withFile(n uint32, use func(*reader) error) error {
+	f, err := r.b.fs.Open(r.b.filePath(n), vfs.SequentialReadsOption)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "open log file")
+	}
+	defer f.Close()
+	size, err := fileSize(f)
+	if err == nil {
+		err = use(newReader(f, size, r.b.fileTag(n), 0, nil))
+	}
+	return fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(n))
+}
+
+// resume finds the next record behind damage at start, or the end of the file.
+func (r *recovery) resume(rd *reader, e *fileEntry, start int64) (to int64, found bool, err error) {
+	to = rd.size
+	if e.closed {
+		to = e.end
+	}
+	end := to
+	err = rd.scan(start+1, func(at int64, _ header) bool {
+		if at < end {
+			to, found = at, true
+		}
+		return false
+	})
+	return max(to, start), found, fault.Wrap(err, fault.Unavailable, "read behind the damage")
+}
+
+// record takes one record into the index and hands it to apply if it is live.
+func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
+	h, payload, err := decodeRecord(rec)
+	if err != nil {
+		return err
+	}
+	pos := at(file, start)
+	r.last = at(file, start+bytes)
+	switch h.kind {
+	case kindFile:
+		if string(payload) != string(r.b.uuid[:]) || h.serial.Epoch != point.Epoch(file) {
+			return fault.Errorf(fault.Corrupt, "the file says it is file %d of store %x; this is store %s", h.serial.Epoch, payload, r.b.uuid)
+		}
+		return nil
+	case kindMark:
+		return nil
+	}
+	r.records++
+	if r.b.manifest.tombs[h.placement].covers(pos, h.serial) {
+		return nil
+	}
+	l := r.logOf(h.placement)
+	if !l.last.Less(h.serial) {
+		if h.flags&flagCopy == 0 && len(l.ext) > 0 && !h.serial.Less(l.ext[0].serial()) {
+			return fault.Errorf(fault.Corrupt, "placement %s: serial %s follows %s", h.placement, h.serial, l.last)
+		}
+		return nil // released, or a copy whose original is still there
+	}
+	if err := r.apply(h.placement, h.serial, r.slab.copy(payload)); err != nil {
+		return fault.Annotate(err, "apply %s of placement %s", h.serial, h.placement)
+	}
+	r.applied++
+	r.appliedBytes += int64(len(payload))
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	r.b.mu.index.add(l, extent{epoch: h.serial.Epoch, seq: h.serial.Seq, file: file, offset: uint32(start), bytes: uint32(bytes)})
+	return nil
+}
+
+func (r *recovery) logOf(p point.PlacementID) *privateLog {
+	l := r.known[p]
+	if l == nil {
+		s := r.released(p)
+		r.b.mu.Lock()
+		l = r.b.mu.index.of(p)
+		r.b.mu.Unlock()
+		l.last = s
+		r.known[p] = l
+	}
+	return l
+}
+
+// finish makes what was found the truth. Its commit is the one moment at which the old log becomes the new one; a crash
+// before it repeats the same recovery.
+func (r *recovery) finish() error {
+	b := r.b
+	// 1. What was read may have been in the page cache only. Everything that is kept is made durable.
+	for _, n := range r.kept {
+		if e, ok := r.changed[n]; ok && e.end > 0 {
+			if err := syncFile(b.fs, b.filePath(n)); err != nil {
+				return err
+			}
+		}
+	}
+	// 2. The new file, with the ends of the old ones: one commit.
+	t := b.NewBatch()
+	dropped := r.numbers[len(r.kept):]
+	for _, n := range dropped {
+		r.changed[n] = nil
+	}
+	for n, e := range r.changed {
+		if e == nil {
+			t.delete(fileKey(n))
+		} else {
+			t.set(fileKey(n), e.append(nil))
+		}
+	}
+	r.pruneTombstones(t)
+	f, err := b.createFile(r.highest+1, t)
+	if err != nil {
+		return err
+	}
+	for _, at := range []interface{ Store(int64) }{&b.synced, &b.acked, &b.last} {
+		at.Store(int64(r.last))
+	}
+	b.mu.Lock()
+	b.beginLocked(f, 0)
+	b.mu.Unlock()
+	// 3. What nobody needs goes. Left behind, it would be an orphan of the next start.
+	for _, n := range append(r.orphans, dropped...) {
+		if err := b.fs.Remove(b.filePath(n)); err != nil {
+			b.log.Warn("log file could not be removed", "file", b.filePath(n), "error", err)
+		}
+	}
+	return b.Err()
+}
+
+// pruneTombstones drops what only spoke of files that are gone.
+func (r *recovery) pruneTombstones(t *Batch) {
+	oldest := r.highest + 1
+	if len(r.kept) > 0 {
+		oldest = r.kept[0]
+	}
+	for p, ts := range r.b.manifest.tombs {
+		kept := ts.since(oldest)
+		switch {
+		case len(kept) == len(ts):
+			continue
+		case len(kept) == 0:
+			t.delete(placementKey(keyTomb, p))
+			delete(r.b.manifest.tombs, p)
+		default:
+			t.set(placementKey(keyTomb, p), kept.append(nil))
+			r.b.manifest.tombs[p] = kept
+		}
+	}
+}
+
+func syncFile(fs vfs.FS, path string) error {
+	f, err := fs.OpenReadWrite(path, writeCategory)
+	if err == nil {
+		err = f.Sync()
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}
+	return fault.Wrap(err, fault.Unavailable, "sync log file %s", path)
+}
+
+// slab hands out copies from larger pieces of memory: one allocation for many records, freed when the last one is.
+type slab struct{ free []byte }
+
+const slabBytes = 256 << 10
+
+func (s *slab) copy(b []byte) []byte {
+	if len(b) > slabBytes/8 {
+		return append(make([]byte, 0, len(b)), b...)
+	}
+	if len(b) > len(s.free) {
+		s.free = make([]byte, slabBytes)
+	}
+	c := s.free[:len(b):len(b)]
+	s.free = s.free[len(b):]
+	copy(c, b)
+	return c
+}

@@ -1,0 +1,185 @@
+package brick
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// runner is the brick's one goroutine: it makes the next file, ends and deletes old ones, watches the disk. Whatever
+// does I/O and need not be waited for is here, so that Append never is.
+type runner struct {
+	wake chan struct{} // of one
+	quit chan struct{}
+	once sync.Once
+	done sync.WaitGroup
+
+	marked position // owned by the runner: what the last mark covers
+	seen   position // what was safe at the last tick
+}
+
+const tickEvery = time.Second
+
+func (r *runner) init() {
+	r.wake, r.quit = make(chan struct{}, 1), make(chan struct{})
+}
+
+func (b *Brick) startRunner() {
+	b.runner.done.Go(b.run)
+}
+
+func (r *runner) stop() {
+	r.once.Do(func() { close(r.quit) })
+	r.done.Wait()
+}
+
+// poke asks for a look at the files. Never blocks.
+func (b *Brick) poke() {
+	select {
+	case b.runner.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *Brick) run() {
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.runner.quit:
+			return
+		case <-b.runner.wake:
+			b.tend()
+		case <-tick.C:
+			b.checkSpace()
+			b.mark()
+			b.tend()
+		}
+	}
+}
+
+// tend does what there is to do for the files. Errors have fenced the brick already, or wait for the next tick.
+func (b *Brick) tend() {
+	if b.Err() != nil {
+		return
+	}
+	if err := errors.Join(b.prepareNext(), b.closeRetired(), b.removeDead()); err != nil && b.Err() == nil {
+		b.log.Warn("log files could not be tended; it will be tried again", "error", err)
+	}
+}
+
+// prepareNext makes the file that follows the current one, when that is half full.
+func (b *Brick) prepareNext() error {
+	b.mu.Lock()
+	want := b.mu.next == nil && b.mu.cur != nil && b.mu.cur.w.Size() >= b.set.FileBytesMax/2
+	var n uint32
+	if want {
+		n = b.mu.cur.number + 1
+	}
+	b.mu.Unlock()
+	if !want {
+		return nil
+	}
+	f, err := b.createFile(n, b.NewBatch())
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.next = f
+	b.turnLocked(b.mu.cur.w.Size())
+	return nil
+}
+
+// closeRetired ends the files that Append has left: fsync, then the end goes into the catalogue.
+func (b *Brick) closeRetired() error {
+	b.mu.Lock()
+	retired := b.mu.retired
+	b.mu.retired = nil
+	b.mu.Unlock()
+	for _, f := range retired {
+		f.sink.final.Store(true)
+		if err := f.w.Close(); err != nil {
+			b.Fence(err)
+			continue // the others must be closed too
+		}
+		b.ended(f)
+		t := b.NewBatch()
+		t.set(fileKey(f.number), (&fileEntry{closed: true, end: f.end}).append(nil))
+		if err := t.Commit(true); err != nil {
+			continue
+		}
+		b.mu.Lock()
+		b.mu.index.files[f.number].open = false
+		b.mu.index.grew(f.number, chunkHeaderSize) // the trailer
+		b.mu.Unlock()
+	}
+	return b.Err()
+}
+
+// discard gives up a file that was made and never used.
+func (b *Brick) discard(f *logFile) error {
+	if err := f.w.Close(); err != nil || b.Err() != nil {
+		return err
+	}
+	return b.forget([]uint32{f.number})
+}
+
+// removeDead deletes the files that nobody needs: first their catalogue entries, durably, then the files. A crash in
+// between leaves files without an entry, which the next start removes.
+func (b *Brick) removeDead() error {
+	b.mu.Lock()
+	ns := b.mu.index.dead()
+	for _, n := range ns {
+		b.mu.index.files[n].pins++ // keeps it from being listed again
+	}
+	b.mu.Unlock()
+	if len(ns) == 0 {
+		return nil
+	}
+	err := b.forget(ns)
+	b.mu.Lock()
+	for _, n := range ns {
+		b.mu.index.removeFile(n)
+	}
+	b.mu.Unlock()
+	return err
+}
+
+func (b *Brick) forget(ns []uint32) error {
+	t := b.NewBatch()
+	for _, n := range ns {
+		t.delete(fileKey(n))
+	}
+	if err := t.Commit(true); err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range ns {
+		if err := b.fs.Remove(b.filePath(n)); err != nil && !oserror.IsNotExist(err) {
+			errs = append(errs, fault.Wrap(err, fault.Unavailable, "remove log file %s; the next start tries again", b.filePath(n)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mark writes an empty record when nothing was appended for a tick: its header swears that everything before it is
+// fsynced, so that damage to the last records is known from a torn end even if nobody ever appends again.
+func (b *Brick) mark() {
+	synced := position(b.synced.Load())
+	idle := synced == b.runner.seen && int64(synced) == b.last.Load() && synced != b.runner.marked
+	b.runner.seen = synced
+	if !idle || b.Err() != nil {
+		return
+	}
+	h := header{kind: kindMark, synced: synced}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, end, err := b.writeLocked(h.append(nil)); err == nil {
+		b.runner.marked = end
+	}
+}

@@ -1,0 +1,182 @@
+package brick
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Usage says how much of the log is of use.
+type Usage struct {
+	Files int
+	Bytes int64 // of all files
+	Live  int64 // of them needed by some placement
+}
+
+// Usage counts the log's files and bytes. O(1).
+func (b *Brick) Usage() Usage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return Usage{Files: len(b.mu.index.files), Bytes: b.mu.index.bytes, Live: b.mu.index.live}
+}
+
+// Pinning is the scavenger's question (C89): which placements hold the oldest log files? At most limit, the oldest
+// first. Their owners flush them and Release, or Rewrite them when they are small.
+func (b *Brick) Pinning(limit int) []Pin {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.index.pins(limit)
+}
+
+// RewriteBytesMax bounds what Rewrite copies: appends of all placements wait while it is put into the log, about a
+// millisecond a MiB.
+const RewriteBytesMax = 4 << 20
+
+// Rewrite copies p's live records, in order, to the end of the log, so that the old files can go. Their serials stay.
+// It returns how many bytes of log were copied. Durable and done when it returns. Errors: TooLarge (more than maxBytes
+// or RewriteBytesMax are live: flush instead), Throttled (p is being written to: try later), Unavailable, Corrupt.
+func (b *Brick) Rewrite(p point.PlacementID, maxBytes int64) (int64, error) {
+	b.admin.Lock()
+	defer b.admin.Unlock()
+	for range 3 {
+		moved, again, err := b.rewriteOnce(p, min(maxBytes, RewriteBytesMax))
+		if !again {
+			b.m.rewrittenBytes.Add(float64(moved))
+			return moved, fault.Annotate(err, "rewrite the log of placement %s", p)
+		}
+	}
+	return 0, fault.Errorf(fault.Throttled, "placement %s is being written to; its log was not rewritten", p)
+}
+
+// rewriteOnce tries to copy what was live at its start; again tells that records came meanwhile.
+func (b *Brick) rewriteOnce(p point.PlacementID, maxBytes int64) (moved int64, again bool, err error) {
+	// 1. Read, without holding anybody up.
+	b.mu.Lock()
+	ext := b.extentsLocked(p, point.Serial{})
+	b.mu.index.pin(ext)
+	b.mu.Unlock()
+	if len(ext) == 0 {
+		return 0, false, b.Err()
+	}
+	defer b.letGo(ext) // not before the tombstone is durable: until then a crash needs the originals
+	for _, e := range ext {
+		moved += int64(e.bytes)
+	}
+	if moved > maxBytes {
+		return 0, false, fault.Errorf(fault.TooLarge, "%d bytes are live, at most %d are copied; flush it instead", moved, maxBytes)
+	}
+	if err := (Wait{b, ext[len(ext)-1].end()}).Wait(); err != nil {
+		return 0, false, err
+	}
+	recs := make([][]byte, 0, len(ext))
+	err = b.readExtents(p, ext, func(_ point.Serial, rec []byte) error {
+		recs = append(recs, slices.Clone(rec))
+		return nil
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	// 2. Append the copies with nothing of p between them, and let the index point at them.
+	first, last, again, err := b.copyForward(p, ext, recs)
+	if again || err != nil || last == 0 {
+		return 0, again, err
+	}
+	// 3. When they are durable, the originals are declared dead: a reader must not meet them before newer records.
+	if err := (Wait{b, last}).Wait(); err != nil {
+		return 0, false, err
+	}
+	return moved, false, b.bury(p, tombstone{before: first})
+}
+
+func (b *Brick) copyForward(p point.PlacementID, ext []extent, recs [][]byte) (first, last position, again bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.mu.index.logs[p]
+	if l == nil || len(l.ext) == 0 || b.mu.cur == nil {
+		return 0, 0, false, b.Err() // all was released meanwhile
+	}
+	if l.last != ext[len(ext)-1].serial() {
+		return 0, 0, true, nil
+	}
+	released := len(ext) - len(l.ext)
+	copies := make([]extent, 0, len(l.ext))
+	for i, e := range l.ext {
+		h := header{kind: kindFrame, flags: flagCopy, synced: position(b.synced.Load()), placement: p, serial: e.serial()}
+		start, end, err := b.writeLocked(append(h.append(nil), recs[released+i]...))
+		if err != nil {
+			return 0, 0, false, err // what was copied is met as a double at the next start, and passed over
+		}
+		if i == 0 {
+			first = start
+		}
+		last = end
+		copies = append(copies, extentOf(e.serial(), start, end))
+	}
+	b.mu.index.replace(l, copies)
+	return first, last, false, nil
+}
+
+// bury makes records of p dead for every later start.
+func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) error {
+	ts := b.manifest.tombs[p].add(t)
+	batch := b.NewBatch()
+	batch.set(placementKey(keyTomb, p), ts.append(nil))
+	for _, f := range also {
+		f(batch)
+	}
+	if err := batch.Commit(true); err != nil {
+		return err
+	}
+	b.manifest.tombs[p] = ts
+	return nil
+}
+
+// Cut takes the records behind serial after off the end of p's log, durably: what a new leader does not know of, once it
+// is set aside elsewhere (DESIGN §5.7). The next serial must be above after. The caller sees to it that nothing is
+// appended to p meanwhile. Errors: Unavailable.
+func (b *Brick) Cut(p point.PlacementID, after point.Serial) error {
+	b.admin.Lock()
+	defer b.admin.Unlock()
+	b.mu.Lock()
+	end, err := b.endLocked()
+	l := b.mu.index.logs[p]
+	nothing := l == nil || !after.Less(l.last)
+	if err == nil && !nothing {
+		b.mu.index.truncate(l, after)
+	}
+	b.mu.Unlock()
+	if err != nil || nothing {
+		return err
+	}
+	defer b.poke()
+	return fault.Annotate(b.bury(p, tombstone{before: end, after: after}), "cut the log of placement %s behind %s", p, after)
+}
+
+// Drop forgets a placement that will not come back: its records, its highest epoch. Durable when it returns. Its
+// catalogue keys and segments are its owner's. Errors: Unavailable.
+func (b *Brick) Drop(p point.PlacementID) error {
+	b.admin.Lock()
+	defer b.admin.Unlock()
+	b.mu.Lock()
+	end, err := b.endLocked()
+	if l := b.mu.index.logs[p]; err == nil && l != nil {
+		b.mu.index.replace(l, nil)
+		delete(b.mu.index.logs, p)
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer b.poke()
+	forgetEpoch := func(t *Batch) { t.delete(placementKey(keyEpoch, p)) }
+	return fault.Annotate(b.bury(p, tombstone{before: end}, forgetEpoch), "drop placement %s", p)
+}
+
+// endLocked is where the next record will lie at the earliest.
+func (b *Brick) endLocked() (position, error) {
+	if b.mu.cur == nil {
+		return 0, fault.Errorf(fault.Unavailable, "the log of %s is not open: before Recover or after Close", b.set.DataDir)
+	}
+	return at(b.mu.cur.number, b.mu.cur.w.Size()), b.Err()
+}

@@ -1,0 +1,49 @@
+package brick
+
+import (
+	"fmt"
+
+	"github.com/cockroachdb/errors"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// ReadOnly reports whether appends are refused for want of disk space, and says so in a sentence with the numbers.
+func (b *Brick) ReadOnly() (bool, string) {
+	if why := b.readOnly.Load(); why != nil {
+		return true, *why
+	}
+	return false, ""
+}
+
+// checkSpace looks at the free space of both directories. Once below FreeBytesMin the brick stays read-only until a
+// quarter more is free, so that it does not flap.
+func (b *Brick) checkSpace() {
+	var why *string
+	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
+		u, err := b.fs.GetDiskUsage(dir)
+		if errors.Is(err, vfs.ErrUnsupported) {
+			return
+		}
+		if err != nil {
+			b.log.Warn("free disk space is unknown", "dir", dir, "error", err)
+			return
+		}
+		need := b.set.FreeBytesMin
+		if b.readOnly.Load() != nil {
+			need += need / 4
+		}
+		if u.AvailBytes < need {
+			s := fmt.Sprintf("the store is read-only: %d MiB are free in %s, at least %d MiB must be; make room there or lower free_bytes_min",
+				u.AvailBytes>>20, dir, need>>20)
+			why = &s
+			break
+		}
+	}
+	if was := b.readOnly.Swap(why); (was == nil) != (why == nil) {
+		if why != nil {
+			b.log.Error("brick is read-only", "reason", *why)
+		} else {
+			b.log.Info("brick takes writes again")
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package brick
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// StoreID tells one store directory from another, and from itself after it was wiped (C72).
+type StoreID [16]byte
+
+// String prints 32 hexadecimal digits.
+func (id StoreID) String() string { return hex.EncodeToString(id[:]) }
+
+const (
+	storeFile = "STORE"
+	lockFile  = "LOCK"
+	storeForm = "spillway store 1\nuuid %s\n"
+)
+
+// lockDir takes a directory for this process.
+func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
+	c, err := fs.Lock(fs.PathJoin(dir, lockFile))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable,
+			"%s is in use: another process holds %s; stop it, or give this one a directory of its own", dir, fs.PathJoin(dir, lockFile))
+	}
+	return c, nil
+}
+
+// identify reads or makes the identity of a store, and sees to it that both directories carry the same one.
+func identify(fs vfs.FS, dataDir, logDir string) (StoreID, error) {
+	id, found, err := readStoreID(fs, dataDir)
+	if err != nil {
+		return id, err
+	}
+	logID, logFound, err := readStoreID(fs, logDir)
+	switch {
+	case err != nil:
+		return id, err
+	case logFound && !found:
+		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s has no file %s; is data_dir right?", logDir, logID, dataDir, storeFile)
+	case logFound && logID != id:
+		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s is store %s; is log_dir right?", logDir, logID, dataDir, id)
+	case !found:
+		_, _ = rand.Read(id[:]) // never fails
+		if err := writeStoreID(fs, dataDir, id); err != nil {
+			return id, err
+		}
+	}
+	if !logFound {
+		err = writeStoreID(fs, logDir, id)
+	}
+	return id, err
+}
+
+func readStoreID(fs vfs.FS, dir string) (id StoreID, found bool, err error) {
+	f, err := fs.Open(fs.PathJoin(dir, storeFile))
+	if oserror.IsNotExist(err) {
+		return id, false, nil
+	}
+	if err != nil {
+		return id, false, fault.Wrap(err, fault.Unavailable, "open %s", fs.PathJoin(dir, storeFile))
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 1024))
+	if err != nil {
+		return id, false, fault.Wrap(err, fault.Unavailable, "read %s", fs.PathJoin(dir, storeFile))
+	}
+	var text string
+	if _, err := fmt.Sscanf(string(b), strings.TrimSpace(storeForm), &text); err == nil {
+		if n, err := hex.Decode(id[:], []byte(text)[:min(len(text), 32)]); err == nil && n == len(id) && len(text) == 32 {
+			return id, true, nil
+		}
+	}
+	return id, false, fault.Errorf(fault.Corrupt, "%s is not a store's identity: %q", fs.PathJoin(dir, storeFile), b)
+}
+
+// writeStoreID writes beside and renames, so that a crash leaves no half of it.
+func writeStoreID(fs vfs.FS, dir string, id StoreID) error {
+	path := fs.PathJoin(dir, storeFile)
+	f, err := fs.Create(path+".tmp", writeCategory)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "create %s", path)
+	}
+	if _, err = f.Write(fmt.Appendf(nil, storeForm, id)); err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = fs.Rename(path+".tmp", path)
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "write %s", path)
+	}
+	return syncDir(fs, dir)
+}
+
+// syncDir makes a directory's entries durable.
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err == nil {
+		err = d.Sync()
+		if cerr := d.Close(); err == nil {
+			err = cerr
+		}
+	}
+	return fault.Wrap(err, fault.Unavailable, "sync directory %s", dir)
+}
+
+// makeDir makes a directory and those above it durable: every parent that may be new is synced.
+func makeDir(fs vfs.FS, dir string) error {
+	var missing []string
+	for d := dir; ; d = fs.PathDir(d) {
+		if _, err := fs.Stat(d); err == nil || fs.PathDir(d) == d {
+			break
+		}
+		missing = append(missing, d)
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "make directory %s", dir)
+	}
+	for _, d := range missing {
+		if err := syncDir(fs, fs.PathDir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FS is the file system everything of this store lies on.
+func (b *Brick) FS() vfs.FS { return b.fs }
+
+// ID is the identity of the store.
+func (b *Brick) ID() StoreID { return b.uuid }
+
+// SegmentDir is the directory of a placement's segments: DataDir/segments/<placement>.
+func (b *Brick) SegmentDir(p point.PlacementID) string {
+	return b.fs.PathJoin(b.set.DataDir, "segments", p.String())
+}
+
+// SegmentPath is where a segment lies: SegmentDir/<epoch>-<seq>.seg.
+func (b *Brick) SegmentPath(p point.PlacementID, id point.SegmentID) string {
+	return b.fs.PathJoin(b.SegmentDir(p), id.String()+".seg")
+}
+
+// MakeSegmentDir makes p's segment directory; it will be there after a crash. Doing it again is fine and cheap.
+func (b *Brick) MakeSegmentDir(p point.PlacementID) error { return makeDir(b.fs, b.SegmentDir(p)) }
+
+// SyncSegmentDir makes the names in p's segment directory durable: the step between the fsync of a segment's bytes and
+// its catalogue entry (I7).
+func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return syncDir(b.fs, b.SegmentDir(p)) }
+
+// RemoveSegmentDir deletes p's segments. The catalogue entries that name them must be gone durably before.
+func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
+	err := b.fs.RemoveAll(b.SegmentDir(p))
+	if err != nil && !oserror.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "remove %s", b.SegmentDir(p))
+	}
+	return nil
+}

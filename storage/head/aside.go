@@ -1,0 +1,210 @@
+package head
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+// asideRow came with a stamp below one its series already held.
+type asideRow struct {
+	time  point.Nanos
+	stamp point.Stamp
+	value float64
+}
+
+type histRow struct {
+	time  point.Nanos
+	stamp point.Stamp
+	hist  []byte
+}
+
+// What a row outside the arena costs, with its share of the slice and the map around it.
+const (
+	asideBytes = 32
+	histBytes  = 64
+)
+
+func (h *Head) putAsideLocked(id point.DenseID, s *series, r asideRow) {
+	if h.aside == nil {
+		h.aside = make(map[point.DenseID][]asideRow)
+	}
+	h.aside[id] = append(h.aside[id], r)
+	s.flags |= hasAside
+	h.heapBytes += asideBytes
+}
+
+// AppendHist adds a native histogram row. H is in the encoding of point.AppendHistogram; it is kept and must never
+// change. Like Append it is for one caller at a time.
+func (h *Head) AppendHist(stamp point.Stamp, id point.DenseID, t point.Nanos, hist []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.frameLocked(stamp)
+	s := &h.pageLocked(id).series[id&(pageSeries-1)]
+	if h.hists == nil {
+		h.hists = make(map[point.DenseID][]histRow)
+	}
+	h.hists[id] = append(h.hists[id], histRow{t, stamp, hist})
+	s.flags |= hasHists
+	h.noteLocked(id)
+	h.timeLo, h.timeHi = min(h.timeLo, t), max(h.timeHi, t)
+	h.rows++
+	h.heapBytes += histBytes + len(hist)
+}
+
+// stampsLocked gives the range of a series' stamps.
+func (h *Head) stampsLocked(id point.DenseID, s *series) (lo, hi point.Stamp) {
+	lo, hi = point.Stamp(s.firstStamp), point.Stamp(s.lastStamp)
+	if s.rows == 0 {
+		lo, hi = math.MaxUint64, 0
+	}
+	if s.flags&hasAside != 0 {
+		for _, r := range h.aside[id] {
+			lo, hi = min(lo, r.stamp), max(hi, r.stamp)
+		}
+	}
+	if s.flags&hasHists != 0 {
+		for _, r := range h.hists[id] {
+			lo, hi = min(lo, r.stamp), max(hi, r.stamp)
+		}
+	}
+	return lo, hi
+}
+
+// row is a row with all that decides between it and another at its time.
+type row struct {
+	time  point.Nanos
+	stamp point.Stamp
+	value float64
+	hist  []byte // nil: a float
+}
+
+func (r *row) isStale() bool {
+	if r.hist != nil {
+		return point.IsStaleHistogram(r.hist)
+	}
+	return point.IsStale(r.value)
+}
+
+// beats reports whether a wins over b, which has the same time and lay elsewhere: see Head.Read.
+func (r *row) beats(o *row) bool {
+	if r.isStale() != o.isStale() {
+		return o.isStale()
+	}
+	if r.stamp != o.stamp {
+		return r.stamp > o.stamp
+	}
+	if r.hist != nil || o.hist != nil {
+		return bytes.Compare(r.hist, o.hist) > 0 // a float's nil is below every histogram
+	}
+	return math.Float64bits(r.value) > math.Float64bits(o.value)
+}
+
+// scratch is the memory of one settling, pooled: most series never need any.
+type scratch struct {
+	cols   columns
+	frames []uint32
+	rows   []row
+}
+
+// scratchRowsKept bounds what a pooled scratch may hold on to: 80 bytes a row.
+const scratchRowsKept = 1 << 14
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// settleLocked reads a series that needs more than a walk: out of order, with doubles, with rows aside or histograms.
+func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, dst *rows.Run) {
+	w := scratches.Get().(*scratch)
+	w.rows = w.rows[:0]
+	h.chainRowsLocked(s, g, lo, hi, w)
+	if s.flags&hasAside != 0 {
+		from := len(w.rows)
+		for _, r := range h.aside[id] {
+			if r.time >= lo && r.time <= hi {
+				w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, value: r.value})
+			}
+		}
+		w.rows = w.rows[:from+dedup(w.rows[from:])]
+	}
+	if s.flags&hasHists != 0 {
+		from := len(w.rows)
+		for _, r := range h.hists[id] {
+			if r.time >= lo && r.time <= hi {
+				w.rows = append(w.rows, row{time: r.time, stamp: r.stamp, hist: r.hist})
+			}
+		}
+		w.rows = w.rows[:from+dedup(w.rows[from:])]
+	}
+	if s.flags&(hasAside|hasHists) != 0 {
+		slices.SortFunc(w.rows, func(a, b row) int { return cmp.Compare(a.time, b.time) })
+	}
+	emit(w.rows, dst)
+	clear(w.rows) // histograms are not kept alive by the pool
+	if cap(w.rows) <= scratchRowsKept {
+		scratches.Put(w)
+	}
+}
+
+// chainRowsLocked puts the chain's rows into w.rows, sorted, no time twice; stamped if something else may beat them.
+func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, w *scratch) {
+	c := &w.cols
+	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: s.flags&(hasAside|hasHists) != 0}
+	s.walk(&h.arena, lo, hi, c)
+	for i, t := range c.times {
+		w.rows = append(w.rows, row{time: t, value: c.values[i]})
+	}
+	if c.withSeen && len(c.times) > 0 {
+		w.frames = g.frames(&h.arena, w.frames[:0])
+		for i, seen := range c.seen {
+			w.rows[i].stamp = h.stamps[w.frames[seen-1]-1]
+		}
+	}
+	w.rows = w.rows[:dedup(w.rows)]
+}
+
+// dedup sorts rows of one source, in the order of their appends, and keeps one a time: the last value of the highest
+// stamp, or a stale marker if there are only such. It gives the number kept.
+func dedup(rs []row) int {
+	byRank := func(a, b row) int {
+		if c := cmp.Compare(a.time, b.time); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.stamp, b.stamp)
+	}
+	if !slices.IsSortedFunc(rs, byRank) {
+		slices.SortStableFunc(rs, byRank)
+	}
+	n := 0
+	for i := range rs {
+		if n == 0 || rs[n-1].time != rs[i].time {
+			rs[n] = rs[i]
+			n++
+		} else if !rs[i].isStale() || rs[n-1].isStale() {
+			rs[n-1] = rs[i]
+		}
+	}
+	return n
+}
+
+// emit puts the winner at each time into dst. Rows of one time lie together.
+func emit(rs []row, dst *rows.Run) {
+	for i := 0; i < len(rs); {
+		best := &rs[i]
+		for i++; i < len(rs) && rs[i].time == best.time; i++ {
+			if rs[i].beats(best) {
+				best = &rs[i]
+			}
+		}
+		if best.hist != nil {
+			dst.Hists = append(dst.Hists, peer.Hist{Time: best.time, H: best.hist})
+		} else {
+			dst.Times, dst.Values = append(dst.Times, best.time), append(dst.Values, best.value)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package head
+
+import (
+	"math"
+	"sync"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+// Settings are the numbers a user sets.
+type Settings struct {
+	// ExemplarsMax bounds the exemplars kept; those beyond are refused. Default 100,000. Larger: about 150 bytes each
+	// until the next flush.
+	ExemplarsMax int
+
+	onHeap bool // arena on the collector's heap, where the race detector sees it
+}
+
+func (s *Settings) setDefaults() {
+	if s.ExemplarsMax <= 0 {
+		s.ExemplarsMax = 100_000
+	}
+}
+
+// Head holds a partition's rows until they are flushed. Appends are the caller's to serialise; reads of any kind may
+// run beside them and beside each other.
+type Head struct {
+	set Settings // constant after New
+
+	mu sync.RWMutex // guards all below; appends hold it for at most sectionRows rows at a time
+
+	arena  arena
+	pages  []*page       // by id; nil where no series has rows
+	stamps []point.Stamp // of frame n+1; a frame is a row of appends with one stamp
+	ids    []uint64      // bit set: series that have rows
+
+	aside     map[point.DenseID][]asideRow
+	hists     map[point.DenseID][]histRow
+	exemplars map[point.DenseID][]Exemplar
+	exemplarN int
+	heapBytes int // what the three maps hold, about
+
+	series           int
+	rows             int
+	timeLo, timeHi   point.Nanos
+	stampLo, stampHi point.Stamp
+}
+
+// New makes an empty head. It takes memory as rows come.
+func New(s Settings) *Head {
+	s.setDefaults()
+	return &Head{
+		set:     s,
+		arena:   arena{onHeap: s.onHeap},
+		timeLo:  math.MaxInt64,
+		timeHi:  math.MinInt64,
+		stampLo: math.MaxUint64,
+	}
+}
+
+// sectionRows bounds how long an append keeps readers waiting: about 50 µs, and 200 µs if every row misses the cache.
+const sectionRows = 2048
+
+// Append adds float rows of one stamp: row i is (ids[i], times[i], values[i]). The columns stay the caller's. Rows of
+// one stamp count in the order in which they are appended: at equal times the later one wins. Stamps may come in any
+// order; rows whose series already holds a higher stamp cost 24 bytes instead of two.
+//
+// A reader may see the first rows of an append before the last.
+func (h *Head) Append(stamp point.Stamp, ids []point.DenseID, times []point.Nanos, values []float64) {
+	for len(ids) > 0 {
+		n := min(len(ids), sectionRows)
+		h.appendSection(stamp, ids[:n], times[:n], values[:n])
+		ids, times, values = ids[n:], times[n:], values[n:]
+	}
+}
+
+func (h *Head) appendSection(stamp point.Stamp, ids []point.DenseID, times []point.Nanos, values []float64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	frame := h.frameLocked(stamp)
+	for len(ids) > 0 {
+		n := min(len(ids), aheadRows)
+		h.appendAheadLocked(stamp, frame, ids[:n], times[:n], values[:n])
+		ids, times, values = ids[n:], times[n:], values[n:]
+	}
+}
+
+// aheadRows are looked up before the first of them is written. In random order each row waits for four or five cache
+// lines, one after the other; asked for ahead, those of many rows come together (see DESIGN.md for what it gains).
+const aheadRows = 64
+
+// target is where a row goes.
+type target struct {
+	s *series
+	g *group
+}
+
+func (h *Head) appendAheadLocked(stamp point.Stamp, frame uint32, ids []point.DenseID, times []point.Nanos, values []float64) {
+	var room [aheadRows]target
+	targets := room[:len(ids)]
+	for i, id := range ids {
+		p := h.pageLocked(id)
+		targets[i] = target{&p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]}
+	}
+	h.arena.warm(targets, frame)
+	lo, hi := h.timeLo, h.timeHi
+	times, values = times[:len(ids)], values[:len(ids)] // spares the loop its bounds checks
+	for i := range targets {
+		t, v, s, g := times[i], math.Float64bits(values[i]), targets[i].s, targets[i].g
+		lo, hi = min(lo, t), max(hi, t)
+		if uint64(stamp) < s.lastStamp {
+			h.putAsideLocked(ids[i], s, asideRow{t, stamp, values[i]})
+			continue
+		}
+		if g.lastFrame != frame {
+			g.touch(&h.arena, frame)
+		}
+		if s.rows == 0 {
+			h.beginLocked(ids[i], s, stamp, g.count, t, v)
+			continue
+		}
+		if t <= s.lastTime {
+			s.markOrder(t)
+		}
+		s.push(&h.arena, g.count, t, v)
+		s.lastStamp = uint64(stamp)
+	}
+	h.timeLo, h.timeHi = lo, hi
+	h.rows += len(ids)
+}
+
+// warm reads from the blocks that rows will be written to. The sum is kept so that the compiler keeps the reads.
+func (a *arena) warm(targets []target, frame uint32) {
+	if len(a.chunks) == 0 {
+		return
+	}
+	sum := byte(0)
+	for i := range targets {
+		sum += a.block(targets[i].s.tail)[0] // block 0 is there, though it is never used
+		if g := targets[i].g; g.lastFrame != frame {
+			sum += a.block(g.tail)[0]
+		}
+	}
+	a.warmth = sum
+}
+
+// beginLocked makes a row the first of its chain.
+func (h *Head) beginLocked(id point.DenseID, s *series, stamp point.Stamp, seen uint32, t point.Nanos, bits uint64) {
+	s.rows = 1
+	s.lastTime, s.lastValue = t, bits
+	s.firstStamp, s.lastStamp = uint64(stamp), uint64(stamp)
+	s.firstSeen, s.seen = seen, seen
+	h.noteLocked(id)
+}
+
+func (s *series) markOrder(t point.Nanos) {
+	if t < s.lastTime {
+		s.flags |= isUnsorted
+	} else {
+		s.flags |= isDoubled
+	}
+}
+
+// frameLocked gives the number of the frame with this stamp: the newest one, or a new one.
+func (h *Head) frameLocked(stamp point.Stamp) uint32 {
+	h.stampLo, h.stampHi = min(h.stampLo, stamp), max(h.stampHi, stamp)
+	if n := len(h.stamps); n == 0 || h.stamps[n-1] != stamp {
+		h.stamps = append(h.stamps, stamp)
+	}
+	return uint32(len(h.stamps))
+}
+
+// pageLocked gives the page of a series, a new one if need be.
+func (h *Head) pageLocked(id point.DenseID) *page {
+	if n := int(id >> pageShift); n < len(h.pages) && h.pages[n] != nil {
+		return h.pages[n]
+	}
+	return h.newPageLocked(int(id >> pageShift))
+}
+
+func (h *Head) newPageLocked(n int) *page {
+	for len(h.pages) <= n {
+		h.pages = append(h.pages, nil)
+		h.ids = append(h.ids, make([]uint64, pageSeries/64)...)
+	}
+	h.pages[n] = (*page)(h.arena.memory(pageBytes))
+	h.arena.used += pageBytes
+	return h.pages[n]
+}
+
+// noteLocked remembers that a series has rows.
+func (h *Head) noteLocked(id point.DenseID) {
+	w, b := id/64, uint64(1)<<(id%64)
+	if h.ids[w]&b == 0 {
+		h.ids[w] |= b
+		h.series++
+	}
+}
+
+// Read gives the rows of a series with times in [lo, hi]: strictly rising, and where a time was written more than once,
+// the row that wins: a value before a stale marker, then the higher stamp, then the later row of the same append, else
+// the greater bits; between a float and a histogram of one stamp the histogram. This is exact, whatever order the
+// frames came in. The stamp range of the run is that of all rows of the series held, also of those outside [lo, hi].
+//
+// dst is emptied first and its memory reused; the columns are dst's own, histograms are shared and read only.
+// The result is false, and dst empty, if there are none.
+func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
+	dst.Reset()
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	s, g := h.findLocked(id)
+	if s == nil {
+		return false
+	}
+	if s.flags != 0 {
+		h.settleLocked(id, s, g, lo, hi, dst)
+	} else {
+		if s.lastTime < lo { // without flags the last row is the newest
+			return false
+		}
+		c := columns{times: dst.Times, values: dst.Values}
+		c.grow(h.expectLocked(s, lo, hi))
+		s.walk(&h.arena, lo, hi, &c)
+		dst.Times, dst.Values = c.times, c.values
+	}
+	if dst.Len() == 0 {
+		return false
+	}
+	dst.StampLo, dst.StampHi = h.stampsLocked(id, s)
+	return true
+}
+
+// growMax bounds the rows a read makes room for before it knows how many there are in its range.
+const growMax = 4096
+
+func (c *columns) grow(n int) {
+	if cap(c.times) < n {
+		c.times, c.values = make([]point.Nanos, 0, n), make([]float64, 0, n)
+	}
+}
+
+// expectLocked guesses how many of a series' rows lie in [lo, hi]: its part of the time since the head's first row, as
+// if rows were spread evenly, and a few more.
+func (h *Head) expectLocked(s *series, lo, hi point.Nanos) int {
+	n := float64(s.rows)
+	if lo > h.timeLo || hi < s.lastTime {
+		all := float64(s.lastTime) - float64(h.timeLo)
+		part := float64(min(hi, s.lastTime)) - float64(max(lo, h.timeLo))
+		n = min(n, n*part/max(all, 1)+4)
+	}
+	return max(1, int(min(n, growMax)))
+}
+
+func (h *Head) findLocked(id point.DenseID) (*series, *group) {
+	n := int(id >> pageShift)
+	if n >= len(h.pages) || h.pages[n] == nil {
+		return nil, nil
+	}
+	p := h.pages[n]
+	return &p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]
+}
+
+// Has reports whether a series has rows.
+func (h *Head) Has(id point.DenseID) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	w := int(id / 64)
+	return w < len(h.ids) && h.ids[w]>>(id%64)&1 != 0
+}
+
+// SeriesIDs gives the series that have rows. The bitmap is the caller's.
+func (h *Head) SeriesIDs() *roaring.Bitmap {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return roaring.FromDense(h.ids, true)
+}
+
+// Series counts the series that have rows.
+func (h *Head) Series() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.series
+}
+
+// Rows counts the rows appended, histograms and rows that lose included.
+func (h *Head) Rows() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.rows
+}
+
+// Bytes is the memory in use for rows and the state of series.
+func (h *Head) Bytes() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.arena.used + h.heapBytes + 8*cap(h.stamps) + 8*cap(h.ids) + 8*cap(h.pages)
+}
+
+// TimeBounds gives the lowest and highest time of all rows; ok is false while there are none.
+func (h *Head) TimeBounds() (lo, hi point.Nanos, ok bool) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.timeLo, h.timeHi, h.rows > 0
+}
+
+// Stamps gives the lowest and highest stamp of all rows; ok is false while there are none.
+func (h *Head) Stamps() (lo, hi point.Stamp, ok bool) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.stampLo, h.stampHi, h.rows > 0
+}
+
+// Drain hands every series of order that has rows to f, whole, as Read would give it. The run and its columns are good
+// until f returns. An error of f ends it and is returned as it is. Appends must have ended for good; reads may go on.
+func (h *Head) Drain(order []point.DenseID, f func(id point.DenseID, r *rows.Run) error) error {
+	var run rows.Run
+	for _, id := range order {
+		if !h.Read(id, math.MinInt64, math.MaxInt64, &run) {
+			continue
+		}
+		if err := f(id, &run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Free gives the memory back. A head that is freed is empty and takes no more appends; histograms that reads gave out
+// stay good.
+func (h *Head) Free() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.arena.free()
+	h.pages, h.stamps, h.ids = nil, nil, nil
+	h.aside, h.hists, h.exemplars = nil, nil, nil
+	h.exemplarN, h.heapBytes, h.series, h.rows = 0, 0, 0, 0
+}

@@ -1,0 +1,184 @@
+package partition
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// Rows are one insert's rows by the server's series refs; row i is (Refs[i], Times[i], Values[i]).
+// The columns stay the caller's and are not kept.
+type Rows struct {
+	Stamp point.Stamp
+	Level point.Level
+
+	Refs   []series.Ref
+	Times  []point.Nanos
+	Values []float64
+
+	HistRefs []series.Ref // of Hists
+	Hists    []point.HistRow
+
+	ExemplarRefs []series.Ref // of Exemplars
+	Exemplars    []point.ExemplarRow
+}
+
+// appender is the scratch of one Append.
+type appender struct {
+	enc   frame.Encoder
+	frame frame.Frame
+	buf   []byte
+	fresh numbering // series that are new to the partition, in the order of their first row
+}
+
+// Append logs the rows as one frame (C94), makes them readable and returns when they are as safe as the level says.
+// Errors are Stale (dropped), Unavailable (fenced, read-only), Throttled (too many series, log full), TooLarge (more
+// than a frame holds: send it in pieces) or Invalid (columns of unequal length); after an
+// error nothing of it is acked.
+func (p *Partition) Append(r *Rows) error {
+	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
+		return nil // an empty frame would be worth an fsync and a place in the log
+	}
+	a := p.frames.Get().(*appender)
+	wait, err := brick.Wait{}, errCold
+	for err == errCold {
+		if err = p.ready(); err == nil {
+			wait, err = p.enqueue(a, r)
+		}
+		a.reset()
+	}
+	p.frames.Put(a)
+	if err != nil || r.Level == point.Received {
+		return err
+	}
+	return wait.Wait()
+}
+
+// errCold says that the partition cooled between a look at it and its lock.
+var errCold = errors.New("the partition went cold")
+
+// enqueue gives the frame its serial and its place in the log and applies it, in one order for all.
+//
+// Frames whose series are all known are encoded before the lock is taken. Frames that bring series must be encoded
+// under it: a definition has to stand in the log before the first row that needs it.
+func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
+	f := &a.frame
+	f.Kind, f.Stamp = frame.Rows, r.Stamp
+	f.Times, f.Values = r.Times, r.Values
+	x := p.ids.Load()
+	known := mapIDs(x, f, r)
+	if known {
+		f.FirstDef = point.DenseID(x.len()) // only grows, so that ids that were found are below it
+		if err := a.encode(); err != nil {
+			return brick.Wait{}, err
+		}
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.dropped {
+		return brick.Wait{}, p.gone()
+	}
+	if !p.mu.warm || p.ids.Load() != x {
+		return brick.Wait{}, errCold // also if it is warm again: what was encoded counts series by other ids
+	}
+	if !known {
+		if err := p.defineLocked(x, a, r); err != nil {
+			return brick.Wait{}, err
+		}
+	}
+	f.Prev = p.mu.last
+	f.Serial = point.Serial{Epoch: p.epoch, Seq: p.mu.last.Seq + 1}
+	frame.SetSerial(a.buf, f.Serial, f.Prev)
+	wait, err := p.deps.Brick.Append(p.ident.Placement, p.epoch, f.Serial, a.buf)
+	if err != nil {
+		return brick.Wait{}, err
+	}
+	if !known {
+		p.deps.Index.Retain(a.fresh.refs...)
+		x.put(a.fresh.refs...)
+	}
+	p.mu.wait = wait
+	p.applyLocked(f, time.Now())
+	return wait, nil
+}
+
+// encode fills the buffer with the frame. Errors are TooLarge and Invalid.
+func (a *appender) encode() error {
+	if err := a.frame.Check(); err != nil {
+		return err
+	}
+	a.buf = a.enc.Append(a.buf[:0], &a.frame)
+	return nil
+}
+
+// mapIDs fills the frame's ids from what is published; false when a series is new to the partition.
+func mapIDs(x *ids, f *frame.Frame, r *Rows) bool {
+	var known, ok bool
+	f.IDs, known = x.dense.Append(f.IDs[:0], r.Refs)
+	f.Hists = f.Hists[:0]
+	for i, h := range r.Hists {
+		var id point.DenseID
+		id, ok = x.dense.Get(r.HistRefs[i])
+		known = known && ok
+		f.Hists = append(f.Hists, frame.HistRow{ID: id, Time: h.Time, H: h.H})
+	}
+	f.Exemplars = f.Exemplars[:0]
+	for i, e := range r.Exemplars {
+		var id point.DenseID
+		id, ok = x.dense.Get(r.ExemplarRefs[i])
+		known = known && ok
+		f.Exemplars = append(f.Exemplars, frame.ExemplarRow{ID: id, Time: e.Time, Value: e.Value, Labels: e.Labels})
+	}
+	return known
+}
+
+// defineLocked gives dense ids to the series that are new, in the order of their rows, and encodes the frame with their
+// definitions. The ids are published only after the frame is in the log.
+func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
+	f := &a.frame
+	f.FirstDef = point.DenseID(x.len())
+	a.fresh.reset()
+	dense := func(ref series.Ref) point.DenseID {
+		if id, ok := x.dense.Get(ref); ok {
+			return id
+		}
+		return f.FirstDef + point.DenseID(a.fresh.number(ref))
+	}
+	for i, ref := range r.Refs {
+		f.IDs[i] = dense(ref)
+	}
+	for i, ref := range r.HistRefs {
+		f.Hists[i].ID = dense(ref)
+	}
+	for i, ref := range r.ExemplarRefs {
+		f.Exemplars[i].ID = dense(ref)
+	}
+	for _, ref := range a.fresh.refs {
+		f.Defs = append(f.Defs, p.deps.Index.Labels(ref))
+	}
+	if n := x.len() + len(a.fresh.refs); n > p.settings.SeriesMax {
+		return fault.Errorf(fault.Throttled, "partition %s/%d would hold %d series, at most %d are taken", p.ident.Table, p.ident.Partition, n, p.settings.SeriesMax)
+	}
+	return a.encode()
+}
+
+// bufferKept bounds what a pooled appender holds on to, in bytes.
+const bufferKept = 4 << 20
+
+func (a *appender) reset() {
+	if cap(a.buf) > bufferKept {
+		a.buf = nil
+	}
+	clear(a.frame.Defs)
+	clear(a.frame.Hists)
+	clear(a.frame.Exemplars)
+	a.frame = frame.Frame{
+		IDs: a.frame.IDs[:0], Defs: a.frame.Defs[:0], Hists: a.frame.Hists[:0], Exemplars: a.frame.Exemplars[:0],
+	}
+}

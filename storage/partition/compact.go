@@ -1,0 +1,282 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// compactBatch is how many series are folded at a time: enough that each block is read about once, few enough that
+// their rows fit in some tens of megabytes.
+const compactBatch = 256
+
+// CompactIfDue folds the segments into one major when the policy says so. One compaction of a partition runs at a time.
+func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
+	chain, wait := p.chain(now)
+	if wait {
+		return nil
+	}
+	if why := p.settings.CompactDue(&chain); why != NotDue {
+		return p.Compact(ctx, why)
+	}
+	return nil
+}
+
+// chain is what the policy asks about; wait is set while a failure is too fresh to try again.
+func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && p.mu.pending == nil
+	c.Idle = now.Sub(p.mu.lastWrite)
+	for _, g := range p.mu.state.Segments {
+		c.Segments = append(c.Segments, g.Info)
+		c.Deletions = max(c.Deletions, len(g.Tombstones))
+	}
+	return c, now.Before(p.mu.compact.until)
+}
+
+// Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile
+// are folded in as well, the last of them under the flush lock, so that the chain never forks (C50). Deleted rows and
+// the losers of equal timestamps are left out.
+func (p *Partition) Compact(ctx context.Context, why Reason) error {
+	if !p.compactMu.TryLock() {
+		return nil
+	}
+	defer p.compactMu.Unlock()
+	p.compacting.Store(true)
+	defer p.compacting.Store(false)
+	err := p.compactNow(ctx, why)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.compact.note(time.Now(), err)
+	return err
+}
+
+func (p *Partition) compactNow(ctx context.Context, why Reason) error {
+	start := time.Now()
+	v, st := p.viewSegments()
+	if v == nil || len(st.Segments) == 0 || len(st.Segments) == 1 && len(st.Segments[0].Tombstones) == 0 {
+		if v != nil {
+			v.Close()
+		}
+		return nil
+	}
+	// 1. Fold what is there now, without holding up flushes.
+	info, err := p.fold(ctx, v, st.Segments)
+	v.Close()
+	if err != nil {
+		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	// 2. From here on the list of segments stands still.
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	info, err = p.foldLate(ctx, info, st)
+	if err != nil {
+		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	// 3. The catalogue says so, durably; then readers see it and the old files go.
+	if err := p.commitMajor(info); err != nil {
+		return err
+	}
+	p.deps.Metrics.compacted(why, info.Rows, uint64(info.Size), time.Since(start))
+	p.log.Info("segments compacted", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "from", len(st.Segments), "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// foldLate folds minors that were flushed, or deletions that were made, since st into the major just written; under the
+// flush lock nothing can come after that. The id of the first result is given up: a new one is written.
+func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) (segment.Info, error) {
+	p.mu.Lock()
+	dropped, now := p.mu.dropped, p.mu.state
+	p.mu.Unlock()
+	if dropped {
+		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
+	}
+	if sameSegments(st, now) {
+		return info, nil
+	}
+	v, cur := p.viewSegments()
+	defer v.Close()
+	if !onlyAppended(st, cur) {
+		// A deletion touched what was folded: start from the sources again.
+		if err := p.removeSegmentFile(info.ID); err != nil {
+			return info, err
+		}
+		return p.fold(ctx, v, cur.Segments)
+	}
+	b := p.deps.Brick
+	file := b.SegmentPath(p.ident.Placement, info.ID)
+	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
+	if err != nil {
+		return info, errors.Join(err, p.removeSegmentFile(info.ID))
+	}
+	first := newSegmentRef(r, SegmentState{Info: info}, file, b.FS())
+	first.gone.Store(true) // its file goes with the last reference
+	defer first.release()
+	late := v.segments[len(st.Segments):]
+	states := append([]SegmentState{{Info: info}}, cur.Segments[len(st.Segments):]...)
+	both := &View{p: p, segments: []*segmentRef{first.retain()}}
+	defer both.Close()
+	for _, g := range late {
+		both.segments = append(both.segments, g.retain())
+	}
+	return p.fold(ctx, both, states)
+}
+
+func sameSegments(a, b *State) bool {
+	return len(a.Segments) == len(b.Segments) && onlyAppended(a, b)
+}
+
+// onlyAppended reports whether b is a with segments added at the end.
+func onlyAppended(a, b *State) bool {
+	for i, g := range a.Segments {
+		if i >= len(b.Segments) || b.Segments[i].ID != g.ID || len(b.Segments[i].Tombstones) != len(g.Tombstones) {
+			return false
+		}
+	}
+	return true
+}
+
+// viewSegments is a snapshot of the segments alone, with the state that lists them.
+func (p *Partition) viewSegments() (*View, *State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.dropped {
+		return nil, nil
+	}
+	v := &View{p: p}
+	for _, g := range p.mu.segments {
+		v.segments = append(v.segments, g.retain())
+	}
+	return v, p.mu.state
+}
+
+// fold writes one major of the view's segments.
+func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState) (segment.Info, error) {
+	defs, err := v.definitions()
+	if err != nil {
+		return segment.Info{}, err
+	}
+	m := p.majorMeta(from)
+	w, err := p.createSegment(m)
+	if err != nil {
+		return segment.Info{}, err
+	}
+	if err := p.writeMajor(ctx, w, v, defs); err != nil {
+		return segment.Info{}, errors.Join(err, w.Abort())
+	}
+	return p.finish(w, m.ID)
+}
+
+func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
+	m := segment.Meta{
+		Table: p.ident.Table, Partition: p.ident.Partition,
+		ID: p.takeSegmentID(), Base: from[len(from)-1].ID, Major: true,
+	}
+	for _, g := range from {
+		for _, e := range g.Ends {
+			m.Ends = raise(m.Ends, point.Serial(e))
+		}
+	}
+	return m
+}
+
+func (p *Partition) writeMajor(ctx context.Context, w *segment.Writer, v *View, defs []Series) error {
+	for _, s := range defs {
+		if err := w.Define(s.ID, s.Labels); err != nil {
+			return err
+		}
+	}
+	ordered := slices.Clone(defs)
+	slices.SortFunc(ordered, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
+	const all = 1<<63 - 1
+	for batch := range slices.Chunk(ordered, compactBatch) {
+		if err := p.goingOn(ctx); err != nil {
+			return err
+		}
+		err := v.Read(batch, -all-1, all, func(i int, r rows.Run) error { return w.Add(batch[i].ID, &r) })
+		if err != nil {
+			return err
+		}
+	}
+	for batch := range slices.Chunk(defs, compactBatch) { // a batch in memory, not a day's exemplars
+		if err := p.goingOn(ctx); err != nil {
+			return err
+		}
+		err := v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error { return w.AddExemplars(batch[i].ID, ex) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goingOn tells long work to end: Canceled when ctx did or the partition is closed.
+func (p *Partition) goingOn(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.dropped {
+		return fault.Errorf(fault.Canceled, "partition %s/%d is being closed", p.ident.Table, p.ident.Partition)
+	}
+	return nil
+}
+
+// definitions gives all series that the view's segments define, by dense id.
+func (v *View) definitions() ([]Series, error) {
+	var defs []Series
+	for _, g := range v.segments {
+		err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
+			if int(id) != len(defs) {
+				return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, len(defs))
+			}
+			defs = append(defs, Series{ID: id, Labels: l})
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return defs, nil
+}
+
+// commitMajor replaces all segments by the major; the flush lock is held.
+func (p *Partition) commitMajor(info segment.Info) error {
+	p.mu.Lock()
+	next := *p.mu.state
+	p.mu.Unlock()
+	next.Segments = []SegmentState{{Info: info}}
+	g, err := p.commitSegment(&next, info)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	old := p.mu.segments
+	p.mu.segments = []*segmentRef{g}
+	p.mu.Unlock()
+	for _, o := range old {
+		o.gone.Store(true)
+		o.release()
+	}
+	return nil
+}
+
+// removeSegmentFile removes a segment that is not in the catalogue, if it is there.
+func (p *Partition) removeSegmentFile(id point.SegmentID) error {
+	b := p.deps.Brick
+	err := b.FS().Remove(b.SegmentPath(p.ident.Placement, id))
+	if oserror.IsNotExist(err) {
+		return nil
+	}
+	return fault.Wrap(err, fault.Unavailable, "remove segment %v", id)
+}

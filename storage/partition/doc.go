@@ -1,0 +1,19 @@
+// Package partition is one partition's placement on one server: rows in, kept, folded into segments, and read.
+//
+//	Append ──▶ frame ──▶ brick (common log, fsync) ──▶ ack
+//	              └────▶ head rows ──flush──▶ minor ─┐
+//	                     (frozen heads)      minor ─┼─compact──▶ major
+//	                                         major ─┘
+//	View = one snapshot of heads and segments ──Match──▶ series ──Read──▶ rows, one value a timestamp
+//
+// What decides is pure (policy.go: when to flush, what to compact); what moves bytes is a thin runner around it.
+//
+// Invariants kept here:
+//   - I1: Append returns at the level asked for, not before.
+//   - I4: a segment is never changed after it is in the catalogue.
+//   - I5: heads are flushed at a byte budget, series and deletions have bounds and are Throttled beyond.
+//   - I6: rows of a partition = rows in log frames after flushed() + rows in segments; nothing is in neither.
+//   - I7: segment fsynced → catalogue entry → log released; a replaced segment's file goes after the catalogue says so.
+//
+// FORMAT.md draws the catalogue entry; DESIGN.md says what a crash finds at each step, and what was decided.
+package partition

@@ -1,0 +1,220 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/head"
+	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Flush writes the head's rows into a new segment and releases their log frames: freeze → segment (fsync) → catalogue
+// (fsync) → log. Rows come in meanwhile and are readable all the time. A crash between two steps loses nothing: the
+// log is replayed from where the catalogue says. Does nothing when there are no rows.
+func (p *Partition) Flush(ctx context.Context, why Reason) error {
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	return p.flushOrdered(ctx, why)
+}
+
+// flushOrdered is Flush under the flush lock. It notes how it went, for the pace of retries.
+func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
+	err := p.flushNow(ctx, why)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.flush.note(time.Now(), err)
+	return err
+}
+
+func (p *Partition) flushNow(ctx context.Context, why Reason) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	start := time.Now()
+	fr, ok := p.freeze()
+	if !ok {
+		return nil
+	}
+	// 1. Only frames that are durable are flushed: a segment must never hold what the log could still lose.
+	if err := fr.durable.Wait(); err != nil {
+		return err
+	}
+	// 2. The segment, fsynced under its final name.
+	info, err := p.writeMinor(fr)
+	if err != nil {
+		return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	// 3. The catalogue says so, durably.
+	next := *fr.state
+	next.Flushed = fr.last
+	next.Ends = raise(next.Ends, fr.last)
+	next.Segments = append(slices.Clone(next.Segments), SegmentState{Info: info})
+	g, err := p.commitSegment(&next, info)
+	if err != nil {
+		return err
+	}
+	// 4. Readers see the segment instead of the head; then the log may forget.
+	p.mu.Lock()
+	p.mu.segments = append(slices.Clone(p.mu.segments), g)
+	p.mu.frozen, p.mu.pending = nil, nil
+	p.mu.defined = fr.defined
+	p.mu.order = fr.order
+	p.mu.Unlock()
+	bytes := int64(fr.head.head.Bytes())
+	fr.head.release()
+	p.deps.HeadBytes.Add(-bytes)
+	p.deps.Brick.Release(p.ident.Placement, fr.last)
+	p.deps.Metrics.flushed(why, info.Rows, uint64(info.Size), time.Since(start))
+	p.log.Info("head flushed", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// frozen is a head that takes no more rows, with what has to be known to write it.
+type frozen struct {
+	head    *headRef
+	state   *State
+	last    point.Serial
+	durable brick.Wait
+	base    int // dense ids below are defined in segments
+	defined int // dense ids below are defined when this head is flushed
+	order   []point.DenseID
+}
+
+// freeze puts a new head in front of the active one. A head whose flush failed is taken up again first.
+func (p *Partition) freeze() (*frozen, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fr := p.mu.pending
+	switch {
+	case p.mu.dropped:
+		return nil, false
+	case fr == nil && p.mu.frames == 0:
+		return nil, false
+	case fr == nil:
+		fr = &frozen{head: p.mu.active, last: p.mu.last, durable: p.mu.wait, defined: p.ids.Load().len()}
+		p.mu.pending = fr
+		p.mu.frozen = []*headRef{fr.head}
+		p.mu.active, p.mu.frames = newHeadRef(), 0
+	}
+	fr.state, fr.base, fr.order = p.mu.state, p.mu.defined, p.mu.order
+	return fr, true
+}
+
+func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
+	st := fr.state
+	m := segment.Meta{
+		Table: st.Table, Partition: st.Partition,
+		ID:    p.takeSegmentID(),
+		Major: len(st.Segments) == 0,
+		Ends:  raise(nil, fr.last),
+	}
+	if n := len(st.Segments); n > 0 {
+		m.Base = st.Segments[n-1].ID
+	}
+	w, err := p.createSegment(m)
+	if err != nil {
+		return segment.Info{}, err
+	}
+	refs := p.ids.Load().all()
+	for id := fr.base; id < fr.defined; id++ {
+		if err := w.Define(point.DenseID(id), p.deps.Index.Labels(refs[id])); err != nil {
+			return segment.Info{}, errors.Join(err, w.Abort())
+		}
+	}
+	fr.order = p.extendOrder(fr.order, fr.defined)
+	h := fr.head.head
+	err = h.Drain(fr.order, func(id point.DenseID, r *rows.Run) error { return w.Add(id, r) })
+	if err == nil {
+		err = addExemplars(h, w)
+	}
+	if err != nil {
+		return segment.Info{}, errors.Join(err, w.Abort())
+	}
+	return p.finish(w, m.ID)
+}
+
+// finish publishes a segment's file, or leaves none: with each retry there would be one more until the next start.
+func (p *Partition) finish(w *segment.Writer, id point.SegmentID) (segment.Info, error) {
+	info, err := w.Finish()
+	if err != nil {
+		return info, errors.Join(err, w.Abort(), p.removeSegmentFile(id))
+	}
+	return info, nil
+}
+
+// addExemplars hands the head's exemplars to the writer, a series at a time.
+func addExemplars(h *head.Head, w *segment.Writer) error {
+	var of point.DenseID
+	var ex []point.ExemplarRow
+	err := h.EachExemplar(func(id point.DenseID, e head.Exemplar) error {
+		if id != of && len(ex) > 0 {
+			if err := w.AddExemplars(of, ex); err != nil {
+				return err
+			}
+			ex = ex[:0]
+		}
+		of = id
+		ex = append(ex, point.ExemplarRow{Time: e.Time, Value: e.Value, Labels: e.Labels})
+		return nil
+	})
+	if err != nil || len(ex) == 0 {
+		return err
+	}
+	return w.AddExemplars(of, ex)
+}
+
+func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
+	b := p.deps.Brick
+	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {
+		return nil, err
+	}
+	return segment.Create(b.FS(), b.SegmentPath(p.ident.Placement, m.ID), m, segment.Settings{})
+}
+
+// commitSegment makes a finished segment part of the placement: opened first, so that nothing is promised that cannot
+// be read, then in the catalogue.
+func (p *Partition) commitSegment(next *State, info segment.Info) (*segmentRef, error) {
+	b := p.deps.Brick
+	file := b.SegmentPath(p.ident.Placement, info.ID)
+	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
+	if err != nil {
+		return nil, errors.Join(err, p.removeSegmentFile(info.ID)) // or each retry would leave one
+	}
+	if err := p.commit(next); err != nil {
+		return nil, errors.Join(err, r.Close()) // the file stays: whether the catalogue names it is open
+	}
+	return newSegmentRef(r, SegmentState{Info: info}, file, b.FS()), nil
+}
+
+// extendOrder gives the dense ids below n in label order, from an order of fewer: the new ones are sorted and merged in.
+// Neighbours in this order are what queries ask for together.
+func (p *Partition) extendOrder(order []point.DenseID, n int) []point.DenseID {
+	if len(order) == n {
+		return order
+	}
+	refs := p.ids.Load().all()
+	label := func(id point.DenseID) point.Labels { return p.deps.Index.Labels(refs[id]) }
+	fresh := make([]point.DenseID, 0, n-len(order))
+	for id := len(order); id < n; id++ {
+		fresh = append(fresh, point.DenseID(id))
+	}
+	slices.SortFunc(fresh, func(a, b point.DenseID) int { return label(a).Compare(label(b)) })
+	if len(order) == 0 {
+		return fresh
+	}
+	out := make([]point.DenseID, 0, n)
+	for len(order) > 0 && len(fresh) > 0 {
+		if label(order[0]).Compare(label(fresh[0])) <= 0 {
+			out, order = append(out, order[0]), order[1:]
+		} else {
+			out, fresh = append(out, fresh[0]), fresh[1:]
+		}
+	}
+	return append(append(out, order...), fresh...)
+}

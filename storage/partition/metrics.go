@@ -1,0 +1,58 @@
+package partition
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the counters all partitions of a server share. Reasons are the constants of policy.go.
+type Metrics struct {
+	flushes        *prometheus.CounterVec
+	flushedRows    prometheus.Counter
+	flushedBytes   prometheus.Counter
+	flushSeconds   prometheus.Histogram
+	compactions    *prometheus.CounterVec
+	compactedRows  prometheus.Counter
+	compactedBytes prometheus.Counter
+	compactSeconds prometheus.Histogram
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_partition_" + name, Help: help})
+	}
+	seconds := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "spillway_partition_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.01, 2, 14)})
+	}
+	byReason := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_partition_" + name, Help: help}, []string{"reason"})
+	}
+	m := &Metrics{
+		flushes:        byReason("flushes_total", "Heads written into segments, by reason."),
+		flushedRows:    counter("flushed_rows_total", "Rows written by flushes."),
+		flushedBytes:   counter("flushed_bytes_total", "Bytes of segments written by flushes."),
+		flushSeconds:   seconds("flush_duration_seconds", "How long flushes took."),
+		compactions:    byReason("compactions_total", "Compactions, by reason."),
+		compactedRows:  counter("compacted_rows_total", "Rows written by compactions."),
+		compactedBytes: counter("compacted_bytes_total", "Bytes of segments written by compactions."),
+		compactSeconds: seconds("compaction_duration_seconds", "How long compactions took."),
+	}
+	r.MustRegister(m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds)
+	return m
+}
+
+func (m *Metrics) flushed(why Reason, rows, bytes uint64, took time.Duration) {
+	m.flushes.WithLabelValues(string(why)).Inc()
+	m.flushedRows.Add(float64(rows))
+	m.flushedBytes.Add(float64(bytes))
+	m.flushSeconds.Observe(took.Seconds())
+}
+
+func (m *Metrics) compacted(why Reason, rows, bytes uint64, took time.Duration) {
+	m.compactions.WithLabelValues(string(why)).Inc()
+	m.compactedRows.Add(float64(rows))
+	m.compactedBytes.Add(float64(bytes))
+	m.compactSeconds.Observe(took.Seconds())
+}

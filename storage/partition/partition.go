@@ -1,0 +1,376 @@
+package partition
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/head"
+	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// Deps are what a partition shares with the others of its server.
+type Deps struct {
+	Brick   *brick.Brick
+	Index   *series.Index // of the partition's table
+	Cache   *segment.Cache
+	Log     *slog.Logger
+	Metrics *Metrics
+	// HeadBytes is the memory of all heads of the server; partitions keep it current.
+	HeadBytes *atomic.Int64
+}
+
+// Partition is one placement. Append, View and the queries of a View may be called from any goroutine.
+type Partition struct {
+	// Constant after Open.
+	deps     Deps
+	settings Settings
+	ident    Identity
+	epoch    point.Epoch
+	log      *slog.Logger
+
+	// ids are put under mu and read without it. A partition that warms or cools gets new ones; views keep theirs.
+	ids atomic.Pointer[ids]
+
+	// compactMu is held by the one compaction that runs, and by Close. Taken before flushMu.
+	compactMu  sync.Mutex
+	compacting atomic.Bool
+
+	// flushMu orders what changes the list of segments: flush, the end of a compaction, deletion. Taken before mu.
+	flushMu sync.Mutex
+
+	mu struct {
+		sync.Mutex // guards what is inside; held for microseconds: no I/O but the copy into the log's buffer
+
+		warm      bool   // ids and the table's index know all series; false: ask the segments
+		raised    bool   // the brick refuses lower epochs than ours
+		dropped   bool   // closed or dropped: nothing is taken, flushed or changed any more
+		state     *State // as in the catalogue; replaced under flushMu, never changed
+		nextSeg   uint64 // seq of the next segment id
+		segments  []*segmentRef
+		frozen    []*headRef // at most one: being flushed
+		pending   *frozen    // the flush of it, also after a failure
+		active    *headRef
+		frames    int       // in the active head
+		born      time.Time // of the first of them
+		lastWrite time.Time
+		last      point.Serial // given to the newest frame
+		wait      brick.Wait   // for its fsync
+		defined   int          // dense ids whose definitions are in segments
+		order     []point.DenseID
+		flush     backoff
+		compact   backoff
+	}
+	frames sync.Pool // *appender
+}
+
+// Open opens a placement from its catalogue entry; a new one is written to the catalogue first. Rows that are only in
+// the log come by Replay. The epoch is the fencing token under which this server writes.
+func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) {
+	s.SetDefaults()
+	p := &Partition{deps: d, settings: s, ident: st.Identity, epoch: epoch}
+	p.log = d.Log.With("table", st.Table, "partition", st.Partition)
+	p.ids.Store(newIDs(d.Index))
+	p.mu.state = st
+	p.mu.nextSeg = max(st.NextSegment, 1)
+	p.mu.last = st.Flushed
+	p.mu.active = newHeadRef()
+	p.frames.New = func() any { return new(appender) }
+	if err := p.openSegments(); err != nil {
+		p.closeSegments()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Create writes the catalogue entry of a new placement and opens it.
+func Create(d Deps, s Settings, ident Identity, epoch point.Epoch) (*Partition, error) {
+	st := &State{Identity: ident, NextSegment: 1}
+	p, err := Open(d, s, st, epoch)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.commit(st)
+}
+
+// commit makes st the catalogue entry, durably, and then what this process goes by. The flush lock is held, or nobody
+// else knows the partition yet.
+func (p *Partition) commit(st *State) error {
+	p.mu.Lock()
+	st.NextSegment = p.mu.nextSeg
+	p.mu.Unlock()
+	batch := p.deps.Brick.NewBatch()
+	batch.Set(st.key(), st.encode())
+	if err := batch.Commit(true); err != nil {
+		return fault.Annotate(err, "catalogue entry of partition %s/%d", st.Table, st.Partition)
+	}
+	p.mu.Lock()
+	p.mu.state = st
+	p.mu.Unlock()
+	return nil
+}
+
+// takeSegmentID gives an id out. It need not be durable at once: what a crash leaves under it is removed at the next
+// start, and that start has another epoch.
+func (p *Partition) takeSegmentID() point.SegmentID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := point.SegmentID{Epoch: p.epoch, Seq: p.mu.nextSeg}
+	p.mu.nextSeg++
+	return id
+}
+
+// openSegments opens what the catalogue lists and removes files it does not: what a crash left of a flush or of a
+// compaction that was not committed, or of a replaced segment.
+func (p *Partition) openSegments() error {
+	st := p.mu.state
+	b := p.deps.Brick
+	listed := map[string]bool{}
+	for _, g := range st.Segments {
+		file := b.SegmentPath(st.Placement, g.ID)
+		r, err := segment.Open(b.FS(), file, g.Info, p.deps.Cache)
+		if err != nil {
+			return fault.Annotate(err, "partition %s/%d: restore %s from a replica or a backup", st.Table, st.Partition, file)
+		}
+		listed[path.Base(file)] = true
+		p.mu.segments = append(p.mu.segments, newSegmentRef(r, g, file, b.FS()))
+		p.mu.defined += int(g.Definitions)
+	}
+	dir := b.SegmentDir(st.Placement)
+	names, err := b.FS().List(dir)
+	if err != nil {
+		return nil // no directory: no segment was ever written here
+	}
+	for _, name := range names {
+		if !listed[name] && (strings.HasSuffix(name, ".seg") || strings.HasSuffix(name, ".tmp")) {
+			p.log.Info("removing a segment file that the catalogue does not know", "file", name)
+			if err := b.FS().Remove(path.Join(dir, name)); err != nil {
+				return fault.Wrap(err, fault.Unavailable, "remove %s", name)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Partition) closeSegments() {
+	for _, g := range p.mu.segments {
+		g.release()
+	}
+	p.mu.segments = nil
+}
+
+// Identity tells what placement this is.
+func (p *Partition) Identity() Identity { return p.ident }
+
+// Replay is ReplayFrame for a frame as the log holds it. It keeps nothing of rec.
+func (p *Partition) Replay(rec []byte, d *frame.Decoder, f *frame.Frame) error {
+	if err := d.Decode(rec, f); err != nil {
+		return fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	return p.ReplayFrame(f)
+}
+
+// ReplayFrame takes a frame in that the log holds beyond Flushed; frames must come in the order of their serials. Only
+// for recovery, before the first Append. It keeps nothing of f but the strings of its definitions.
+func (p *Partition) ReplayFrame(f *frame.Frame) error {
+	if err := p.warm(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.ids.Load()
+	if f.Prev != p.mu.last {
+		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v follows %v in the log, but %v was replayed last: log frames are missing",
+			p.ident.Table, p.ident.Partition, f.Serial, f.Prev, p.mu.last)
+	}
+	if int(f.FirstDef) != known.len() && len(f.Defs) > 0 {
+		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v defines series from %d on, but %d are known",
+			p.ident.Table, p.ident.Partition, f.Serial, f.FirstDef, known.len())
+	}
+	if len(f.Defs) > 0 {
+		known.intern(f.Defs, nil)
+	}
+	if !defined(f, known.len()) {
+		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v has rows of a series that nothing defines", p.ident.Table, p.ident.Partition, f.Serial)
+	}
+	p.applyLocked(f, time.Now())
+	return nil
+}
+
+// defined reports whether every row of f is of one of the first n series.
+func defined(f *frame.Frame, n int) bool {
+	return !slices.ContainsFunc(f.IDs, func(id point.DenseID) bool { return int(id) >= n }) &&
+		!slices.ContainsFunc(f.Hists, func(r frame.HistRow) bool { return int(r.ID) >= n }) &&
+		!slices.ContainsFunc(f.Exemplars, func(r frame.ExemplarRow) bool { return int(r.ID) >= n })
+}
+
+// applyLocked puts a frame's rows into the active head.
+func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
+	h := p.mu.active.head
+	before := h.Bytes()
+	if p.mu.frames == 0 {
+		p.mu.born = now
+	}
+	p.mu.frames++
+	h.Append(f.Stamp, f.IDs, f.Times, f.Values)
+	for _, r := range f.Hists {
+		h.AppendHist(f.Stamp, r.ID, r.Time, bytes.Clone(r.H))
+	}
+	for _, e := range f.Exemplars {
+		h.AppendExemplar(e.ID, head.Exemplar{Time: e.Time, Value: e.Value, Labels: e.Labels})
+	}
+	p.deps.HeadBytes.Add(int64(h.Bytes() - before))
+	p.mu.lastWrite = now
+	p.mu.last = f.Serial
+}
+
+// Shape is what the flush policy asks about.
+func (p *Partition) Shape() HeadShape {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.mu.active.head
+	return HeadShape{
+		Frames: p.mu.frames, Bytes: int64(h.Bytes()), Series: h.Series(), Born: p.mu.born, LastWrite: p.mu.lastWrite,
+		Stuck: p.mu.pending != nil && p.mu.flush.failures > 0, RetryAt: p.mu.flush.until,
+	}
+}
+
+// HeadRows counts the rows that are in no segment yet.
+func (p *Partition) HeadRows() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.mu.active.head.Rows()
+	for _, h := range p.mu.frozen {
+		n += h.head.Rows()
+	}
+	return n
+}
+
+// HeadBytes is the memory that a flush would give back.
+func (p *Partition) HeadBytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mu.frozen) == 0 && p.mu.frames == 0 {
+		return 0
+	}
+	n := p.mu.active.head.Bytes()
+	for _, h := range p.mu.frozen {
+		n += h.head.Bytes()
+	}
+	return int64(n)
+}
+
+// Flushed is the last frame whose rows are in segments.
+func (p *Partition) Flushed() point.Serial {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.state.Flushed
+}
+
+// Segments lists the segments, oldest first.
+func (p *Partition) Segments() []segment.Info {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	infos := make([]segment.Info, len(p.mu.segments))
+	for i, g := range p.mu.segments {
+		infos[i] = g.info
+	}
+	return infos
+}
+
+// Maintain flushes the head if the policy says so, or for the reason why, if there is one and there is something to
+// flush. After a failure it lets some time pass first.
+func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
+	shape := p.Shape()
+	reason := p.settings.FlushDue(now, shape, p.compacting.Load())
+	if reason == NotDue && why != NotDue && shape.flushable(now) {
+		reason = why
+	}
+	if reason == NotDue {
+		return nil
+	}
+	return p.Flush(ctx, reason)
+}
+
+// gone is the answer of a partition that was closed or dropped: the caller should look where it is now.
+func (p *Partition) gone() error {
+	return fault.Errorf(fault.Stale, "partition %s/%d is no longer here", p.ident.Table, p.ident.Partition)
+}
+
+// Close refuses what comes from now on, waits for maintenance that runs, and closes the segments. Rows in the head are
+// in the log. Views stay good.
+func (p *Partition) Close() {
+	p.mu.Lock()
+	p.mu.dropped = true // a compaction that runs sees it and ends
+	p.mu.Unlock()
+	p.compactMu.Lock()
+	defer p.compactMu.Unlock()
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	old := p.letGo()
+	old.release()
+}
+
+// letGo empties a closed partition.
+func (p *Partition) letGo() *ids {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closeSegments()
+	for _, h := range append(p.mu.frozen, p.mu.active) {
+		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
+		h.release()
+	}
+	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames = nil, nil, newHeadRef(), 0
+	p.mu.warm = false
+	return p.ids.Swap(newIDs(p.deps.Index))
+}
+
+// Drop removes the placement and everything it holds: catalogue entry first, then log and files (I7 backwards). After an
+// error it can be called again; what a crash leaves of it is removed at the next start.
+func (p *Partition) Drop() error {
+	p.Close()
+	batch := p.deps.Brick.NewBatch()
+	batch.Delete((&State{Identity: p.ident}).key())
+	if err := batch.Commit(true); err != nil {
+		return fault.Annotate(err, "drop partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	p.deps.Brick.Drop(p.ident.Placement)
+	if err := p.deps.Brick.RemoveSegmentDir(p.ident.Placement); err != nil {
+		return err
+	}
+	p.log.Info("partition dropped")
+	return nil
+}
+
+// TimeBounds gives the lowest and highest time of all rows; ok is false when there are none.
+func (p *Partition) TimeBounds() (lo, hi point.Nanos, ok bool) {
+	v := p.View()
+	if v == nil {
+		return 0, 0, false
+	}
+	defer v.Close()
+	lo, hi = math.MaxInt64, math.MinInt64
+	for _, g := range v.segments {
+		if g.info.Rows > 0 {
+			lo, hi = min(lo, g.info.TimeLo), max(hi, g.info.TimeHi)
+		}
+	}
+	for _, h := range v.heads {
+		if l, u, ok := h.head.TimeBounds(); ok {
+			lo, hi = min(lo, l), max(hi, u)
+		}
+	}
+	return lo, hi, lo <= hi
+}

@@ -1,0 +1,191 @@
+package partition
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// HeadBytesMax is when head rows are flushed, in bytes of their memory. Default 64 MiB, or 300 bytes per active
+	// series if that is more. Larger: fewer and better compressed segments, more memory, longer recovery.
+	HeadBytesMax int64
+	// FlushAge is how long a row may lie in the head before it is flushed. Default 1 h. Larger: longer recovery.
+	FlushAge time.Duration
+	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min.
+	FlushIdle time.Duration
+	// MinorsMax is how many minors may lie above a major before they are folded into a new one. Default 12.
+	// Larger: less written, slower reads.
+	MinorsMax int
+	// SeriesMax bounds the series of one partition. Default 20,000,000.
+	SeriesMax int
+}
+
+// SetDefaults fills what was left zero.
+func (s *Settings) SetDefaults() {
+	if s.HeadBytesMax == 0 {
+		s.HeadBytesMax = 64 << 20
+	}
+	if s.FlushAge == 0 {
+		s.FlushAge = time.Hour
+	}
+	if s.FlushIdle == 0 {
+		s.FlushIdle = 10 * time.Minute
+	}
+	if s.MinorsMax == 0 {
+		s.MinorsMax = 12
+	}
+	if s.SeriesMax == 0 {
+		s.SeriesMax = 20_000_000
+	}
+}
+
+// bytesPerSeries is what the head of a partition with many series needs before a flush pays: 64 bytes of state and some
+// blocks for each. With less it would be reached after a row or two (storage/head/DESIGN.md).
+const bytesPerSeries = 300
+
+// HeadShape is what the flush policy sees of the active head, and of the one before it if that could not be flushed.
+type HeadShape struct {
+	Frames    int
+	Bytes     int64
+	Series    int
+	Born      time.Time // first frame
+	LastWrite time.Time
+
+	Stuck   bool      // there is one whose flush failed
+	RetryAt time.Time // not before, after failures
+}
+
+// flushable reports whether a flush would find something to do, and may try.
+func (h *HeadShape) flushable(now time.Time) bool {
+	return (h.Frames > 0 || h.Stuck) && !now.Before(h.RetryAt)
+}
+
+// Reason says why work is due; "" when it is not.
+type Reason string
+
+// Reasons to flush.
+const (
+	NotDue   Reason = ""
+	BySize   Reason = "size"
+	ByAge    Reason = "age"
+	ByIdle   Reason = "idle"
+	ByMemory Reason = "memory" // the server's budget for all heads is used up
+	ByLog    Reason = "log"    // the head pins an old log file
+	ByStop   Reason = "stop"   // a clean shutdown leaves nothing to replay
+	ByDelete Reason = "delete" // rows must be in segments before they can be deleted
+	ByRetry  Reason = "retry"  // the last flush failed
+)
+
+// Reasons to compact, besides BySize.
+const (
+	ByCount     Reason = "count"     // too many minors to read
+	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still take up space
+	ByClosing   Reason = "closing"   // nothing is written any more
+	ByRequest   Reason = "request"
+)
+
+// headLimit is the size at which a head is flushed.
+func (s *Settings) headLimit(h HeadShape) int64 {
+	return max(s.HeadBytesMax, bytesPerSeries*int64(h.Series))
+}
+
+// FlushDue says whether the head should be flushed now. While a compaction runs, a flush waits until the head is half
+// as large again: what is flushed meanwhile has to be folded twice.
+func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason {
+	limit := s.headLimit(h)
+	if compacting {
+		limit += limit / 2
+	}
+	switch {
+	case !h.flushable(now):
+		return NotDue
+	case h.Stuck:
+		return ByRetry
+	case h.Bytes >= limit:
+		return BySize
+	case now.Sub(h.Born) >= s.FlushAge:
+		return ByAge
+	case now.Sub(h.LastWrite) >= s.FlushIdle:
+		return ByIdle
+	}
+	return NotDue
+}
+
+// Chain is what the compaction policy sees of the segments.
+type Chain struct {
+	Segments  []segment.Info // oldest first
+	Deletions int            // the most that have to be applied to one of them
+	// Closed says that the partition's time has passed and that it has nothing in its head; Idle for how long nothing
+	// was written.
+	Closed bool
+	Idle   time.Duration
+}
+
+// CompactDue says whether the segments should be folded into one major.
+//
+// Minors are folded when together they weigh half of the major, so that each byte is rewritten a bounded number of
+// times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read.
+// A partition that is written to no more is folded once for good. Rows that come late to it begin this anew, so it
+// waits for a day without any, unless they weigh enough to pay for the rewriting.
+func (s *Settings) CompactDue(c *Chain) Reason {
+	var major, minors int64
+	n := 0
+	for _, g := range c.Segments {
+		if g.Major {
+			major = g.Size
+		} else {
+			minors += g.Size
+			n++
+		}
+	}
+	closing := c.Closed && c.Idle >= s.FlushIdle && (closingShare*minors >= major || c.Idle >= closingIdle)
+	switch {
+	case c.Deletions >= deletionsWorth:
+		return ByDeletions
+	case n >= s.MinorsMax:
+		return ByCount
+	case n >= minorsWorth && 2*minors >= major:
+		return BySize
+	case closing && n > 0:
+		return ByClosing
+	case closing && c.Deletions > 0:
+		return ByDeletions
+	}
+	return NotDue
+}
+
+const (
+	// minorsWorth is the least number of minors worth folding while rows still come in.
+	minorsWorth = 4
+	// closingShare of the major is what minors of a closed partition must weigh to be folded before closingIdle.
+	closingShare = 16
+	closingIdle  = 24 * time.Hour
+	// deletionsWorth is how many deletions reads apply before the rows are taken out; deletionsMax is how many may wait.
+	deletionsWorth = 32
+	deletionsMax   = 1024
+)
+
+// backoff is the pace of retries: after a failure 1 s, then twice as long each time, at most a minute.
+type backoff struct {
+	failures int
+	until    time.Time
+}
+
+const (
+	retryFirst = time.Second
+	retryMost  = time.Minute
+)
+
+// note takes in how a try ended. One that was cancelled tells nothing.
+func (b *backoff) note(now time.Time, err error) {
+	switch {
+	case err == nil:
+		*b = backoff{}
+	case !fault.Is(err, fault.Canceled):
+		b.until = now.Add(min(retryMost, retryFirst<<min(b.failures, 16)))
+		b.failures++
+	}
+}

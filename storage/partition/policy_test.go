@@ -1,0 +1,114 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+const mib = 1 << 20
+
+func settings() Settings {
+	s := Settings{HeadBytesMax: 64 * mib, FlushAge: time.Hour, FlushIdle: 10 * time.Minute, MinorsMax: 12}
+	s.SetDefaults()
+	return s
+}
+
+func TestFlushDue(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	set := settings()
+	f := func(what string, h HeadShape, compacting bool, want Reason) {
+		t.Helper()
+		if h.LastWrite.IsZero() {
+			h.LastWrite = ago(time.Second)
+		}
+		if h.Born.IsZero() {
+			h.Born = ago(time.Minute)
+		}
+		if got := set.FlushDue(now, h, compacting); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	f("an empty head is not flushed, however old", HeadShape{Born: ago(9 * time.Hour), LastWrite: ago(9 * time.Hour)}, false, NotDue)
+	f("a head that fills up is left alone", HeadShape{Frames: 9, Bytes: 64*mib - 1}, false, NotDue)
+	f("a full head is flushed", HeadShape{Frames: 9, Bytes: 64 * mib}, false, BySize)
+	f("a head of many series is full at 300 bytes each", HeadShape{Frames: 9, Bytes: 299 * mib, Series: mib}, false, NotDue)
+	f("and then is flushed", HeadShape{Frames: 9, Bytes: 300 * mib, Series: mib}, false, BySize)
+	f("while a compaction runs it gets half as large again", HeadShape{Frames: 9, Bytes: 96*mib - 1}, true, NotDue)
+	f("and no larger", HeadShape{Frames: 9, Bytes: 96 * mib}, true, BySize)
+	f("a row lies for an hour at most", HeadShape{Frames: 1, Born: ago(time.Hour)}, false, ByAge)
+	f("not quite", HeadShape{Frames: 1, Born: ago(time.Hour - 1)}, false, NotDue)
+	f("a head nobody writes to waits ten minutes", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10 * time.Minute)}, false, ByIdle)
+	f("not quite", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10*time.Minute - 1)}, false, NotDue)
+	f("a head whose flush failed is tried again, though nothing came since", HeadShape{Stuck: true, RetryAt: now}, false, ByRetry)
+	f("but not at once", HeadShape{Stuck: true, RetryAt: now.Add(1)}, false, NotDue)
+	f("nor does a full one hurry it", HeadShape{Frames: 9, Bytes: 99 * mib, Stuck: true, RetryAt: now.Add(1)}, false, NotDue)
+}
+
+func TestCompactDue(t *testing.T) {
+	set := settings()
+	major := func(size int64) segment.Info { return segment.Info{Meta: segment.Meta{Major: true}, Size: size} }
+	minors := func(n int, size int64) (all []segment.Info) {
+		for range n {
+			all = append(all, segment.Info{Size: size})
+		}
+		return all
+	}
+	chain := func(m segment.Info, rest []segment.Info) Chain {
+		return Chain{Segments: append([]segment.Info{m}, rest...)}
+	}
+	closed := func(c Chain, idle time.Duration) Chain { c.Closed, c.Idle = true, idle; return c }
+	deleted := func(c Chain, n int) Chain { c.Deletions = n; return c }
+	f := func(what string, c Chain, want Reason) {
+		t.Helper()
+		if got := set.CompactDue(&c); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	f("nothing was ever flushed", Chain{}, NotDue)
+	f("a major alone is as good as it gets", chain(major(100), nil), NotDue)
+	f("four minors that weigh half of the major are folded", chain(major(80), minors(4, 10)), BySize)
+	f("three are not worth it", chain(major(60), minors(3, 10)), NotDue)
+	f("nor are four light ones", chain(major(81), minors(4, 10)), NotDue)
+	f("twelve are too many to read, however light", chain(major(1<<40), minors(12, 1)), ByCount)
+	f("eleven are not", chain(major(1<<40), minors(11, 1)), NotDue)
+
+	f("a partition that is written to no more is folded for good", closed(chain(major(100), minors(1, 10)), 10*time.Minute), ByClosing)
+	f("when it has rested", closed(chain(major(100), minors(1, 10)), 10*time.Minute-1), NotDue)
+	f("a few late rows do not rewrite it", closed(chain(major(161), minors(1, 10)), 23*time.Hour), NotDue)
+	f("before a day without any has passed", closed(chain(major(161), minors(1, 10)), 24*time.Hour), ByClosing)
+	f("then there is nothing left to do", closed(chain(major(100), nil), 48*time.Hour), NotDue)
+
+	f("deletions are applied by readers at first", deleted(chain(major(100), nil), 31), NotDue)
+	f("when there are many, the rows are taken out", deleted(chain(major(100), nil), 32), ByDeletions)
+	f("and when nothing is written any more", deleted(closed(chain(major(100), nil), 24*time.Hour), 1), ByDeletions)
+}
+
+func TestRetriesSlowDown(t *testing.T) {
+	var b backoff
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	f := func(err error, want time.Duration) {
+		t.Helper()
+		b.note(now, err)
+		if got := max(b.until.Sub(now), 0); got != want {
+			t.Errorf("after %v the next try is in %v, want %v", err, got, want)
+		}
+	}
+	disk := errors.New("no space left on device")
+	f(disk, time.Second)
+	f(disk, 2*time.Second)
+	f(disk, 4*time.Second)
+	f(context.Canceled, 4*time.Second)
+	f(fault.Errorf(fault.Canceled, "the partition is being closed"), 4*time.Second)
+	for range 100 {
+		b.note(now, disk)
+	}
+	f(disk, time.Minute)
+	f(nil, 0)
+	f(disk, time.Second)
+}

@@ -1,0 +1,63 @@
+package partition
+
+import (
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/storage/head"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// segmentRef is a segment that views may be reading. Its owner, the partition's list, holds one reference; at the last
+// release the reader is closed and, if the segment was replaced, its file deleted.
+type segmentRef struct {
+	reader *segment.Reader
+	info   segment.Info
+	path   string
+	fs     vfs.FS
+
+	refs       atomic.Int32
+	gone       atomic.Bool // replaced or dropped: the catalogue no longer lists it
+	tombstones atomic.Pointer[[]Tombstone]
+}
+
+func newSegmentRef(r *segment.Reader, st SegmentState, path string, fs vfs.FS) *segmentRef {
+	g := &segmentRef{reader: r, info: st.Info, path: path, fs: fs}
+	g.refs.Store(1)
+	g.tombstones.Store(&st.Tombstones)
+	return g
+}
+
+func (g *segmentRef) retain() *segmentRef { g.refs.Add(1); return g }
+
+func (g *segmentRef) release() {
+	if g.refs.Add(-1) > 0 {
+		return
+	}
+	// Errors here have nobody to go to: the bytes are no longer needed, and an orphan file goes at the next start.
+	_ = g.reader.Close()
+	if g.gone.Load() {
+		_ = g.fs.Remove(g.path)
+	}
+}
+
+// headRef is a head that views may be reading; its memory goes back at the last release.
+type headRef struct {
+	head *head.Head
+	refs atomic.Int32
+}
+
+func newHeadRef() *headRef {
+	h := &headRef{head: head.New(head.Settings{})}
+	h.refs.Store(1)
+	return h
+}
+
+func (h *headRef) retain() *headRef { h.refs.Add(1); return h }
+
+func (h *headRef) release() {
+	if h.refs.Add(-1) == 0 {
+		h.head.Free()
+	}
+}

@@ -1,0 +1,121 @@
+package partition
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Identity is what a placement is: constant for its whole life.
+type Identity struct {
+	Table     string            `json:"table"`
+	Partition point.PartitionID `json:"partition"`
+	Placement point.PlacementID `json:"placement"`
+	TimeLo    point.Nanos       `json:"time_lo"`
+	TimeHi    point.Nanos       `json:"time_hi"` // exclusive
+}
+
+// State is a placement's catalogue entry: which segments hold its rows, and from which log frame on they do not.
+type State struct {
+	Identity
+	// Flushed is the last frame whose rows are in segments; recovery replays what follows.
+	Flushed point.Serial `json:"flushed"`
+	// Ends are, per epoch, the last frame contained in the segments together.
+	Ends []point.EpochEnd `json:"ends,omitempty"`
+	// Segments, oldest first: at most one major, and that first.
+	Segments []SegmentState `json:"segments,omitempty"`
+	// NextSegment is the seq of the next segment id.
+	NextSegment uint64 `json:"next_segment"`
+}
+
+// SegmentState is a segment and the deletions that still have to be applied to what it gives.
+type SegmentState struct {
+	segment.Info
+	Tombstones []Tombstone `json:"tombstones,omitempty"`
+}
+
+// Tombstone hides the rows of matching series in [Lo, Hi].
+type Tombstone struct {
+	Matchers []peer.Matcher `json:"matchers"`
+	Lo       point.Nanos    `json:"lo"`
+	Hi       point.Nanos    `json:"hi"`
+}
+
+const statePrefix = "p/"
+
+// StatePrefix is where catalogue entries of placements lie.
+func StatePrefix() []byte { return []byte(statePrefix) }
+
+func (s *State) key() []byte { return fmt.Appendf(nil, "%s%016x", statePrefix, uint64(s.Placement)) }
+
+// encode gives the entry: a version and JSON. Entries are written once per flush; a person with a hex dump can read them.
+func (s *State) encode() []byte {
+	b, err := json.Marshal(versioned{V: stateVersion, State: s})
+	if err != nil {
+		fault.Bug("a catalogue entry does not encode: %v", err)
+	}
+	return b
+}
+
+type versioned struct {
+	V int `json:"v"`
+	*State
+}
+
+const stateVersion = 1
+
+// DecodeState reads an entry. Errors are Corrupt.
+func DecodeState(b []byte) (*State, error) {
+	v := versioned{State: &State{}}
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "catalogue entry of a partition")
+	}
+	if v.V != stateVersion {
+		return nil, fault.Errorf(fault.Corrupt, "catalogue entry of version %d; this build reads version %d", v.V, stateVersion)
+	}
+	return v.State, v.State.check()
+}
+
+// check reports the first thing that no flush or compaction could have written.
+func (s *State) check() error {
+	bad := func(format string, args ...any) error {
+		return fault.Annotate(fault.Errorf(fault.Corrupt, format, args...), "catalogue entry of partition %s/%d", s.Table, s.Partition)
+	}
+	if s.TimeLo >= s.TimeHi {
+		return bad("its range of time is empty")
+	}
+	var before point.SegmentID
+	for i, g := range s.Segments {
+		if g.Major != (i == 0) {
+			return bad("segment %v at place %d: the chain must start with its only major", g.ID, i)
+		}
+		if i > 0 && g.Base != before {
+			return bad("segment %v is based on %v, but follows %v", g.ID, g.Base, before)
+		}
+		before = g.ID
+	}
+	if s.Flushed != (point.Serial{}) && !slices.Contains(s.Ends, point.EpochEnd(s.Flushed)) {
+		return bad("flushed up to %v, which is none of its ends %v", s.Flushed, s.Ends)
+	}
+	return nil
+}
+
+// raise returns ends, which are in rising order of epochs, with the epoch of s raised to its seq.
+func raise(ends []point.EpochEnd, s point.Serial) []point.EpochEnd {
+	out := append([]point.EpochEnd(nil), ends...)
+	for i := range out {
+		if out[i].Epoch == s.Epoch {
+			out[i].Seq = max(out[i].Seq, s.Seq)
+			return out
+		}
+	}
+	out = append(out, point.EpochEnd(s))
+	slices.SortFunc(out, func(a, b point.EpochEnd) int { return cmp.Compare(a.Epoch, b.Epoch) })
+	return out
+}

@@ -1,0 +1,119 @@
+package partition
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// ready makes rows appendable: the brick knows this server's epoch, and the series are in memory. Both cost a look
+// under the lock when they are done already.
+func (p *Partition) ready() error {
+	p.mu.Lock()
+	raised := p.mu.raised
+	p.mu.Unlock()
+	if !raised {
+		// Brick.Append would do it, but under our lock and with an fsync.
+		if err := p.deps.Brick.RaiseEpoch(p.ident.Placement, p.epoch); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		p.mu.raised = true
+		p.mu.Unlock()
+	}
+	return p.warm()
+}
+
+// warm makes ids and the table's index know every series of the partition. A partition that only gets read stays cold
+// and its segments answer.
+func (p *Partition) warm() error {
+	if p.isWarm() {
+		return nil
+	}
+	p.flushMu.Lock() // segments stay as they are meanwhile
+	defer p.flushMu.Unlock()
+	p.mu.Lock()
+	isWarm, dropped, segments := p.mu.warm, p.mu.dropped, p.mu.segments
+	p.mu.Unlock()
+	if dropped {
+		return p.gone()
+	}
+	if isWarm {
+		return nil
+	}
+	known := newIDs(p.deps.Index)
+	for _, g := range segments {
+		if err := known.load(g); err != nil {
+			known.release() // all or nothing: the next try begins anew
+			return fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
+		}
+	}
+	p.mu.Lock()
+	old := p.ids.Swap(known)
+	p.mu.warm = true
+	p.mu.Unlock()
+	old.release()
+	return nil
+}
+
+// loadSection is how many series enter the index at a time.
+const loadSection = 2048
+
+// load takes in the series that a segment defines.
+func (x *ids) load(g *segmentRef) error {
+	var labels []point.Labels
+	var refs []series.Ref
+	err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
+		if n := x.len() + len(labels); int(id) != n {
+			return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, n)
+		}
+		if labels = append(labels, l); len(labels) == loadSection {
+			refs = x.intern(labels, refs)
+			labels = labels[:0]
+		}
+		return nil
+	})
+	x.intern(labels, refs)
+	return err
+}
+
+func (p *Partition) isWarm() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.warm
+}
+
+// NamesBytes is what a Cool would give back, beside names that nobody else holds; 0 when the partition is cold.
+func (p *Partition) NamesBytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mu.warm {
+		return 0
+	}
+	const denseBytes, refBytes, orderBytes = 4, 4, 4
+	return int64(p.ids.Load().len()*(denseBytes+refBytes) + len(p.mu.order)*orderBytes)
+}
+
+// Cool gives the memory of the series' names back, once every frame is in segments and nothing was written for a while.
+// Views that are open keep theirs.
+func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
+	old := p.cool(now, idle)
+	if old == nil {
+		return false
+	}
+	old.release() // not under the lock: it takes a while for many series
+	return true
+}
+
+func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mu.warm || p.mu.last != p.mu.state.Flushed || len(p.mu.frozen) > 0 || now.Sub(p.mu.lastWrite) < idle {
+		return nil
+	}
+	p.mu.warm = false
+	p.mu.order = nil
+	return p.ids.Swap(newIDs(p.deps.Index))
+}

@@ -1,0 +1,287 @@
+package rows
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Merge makes one run of runs. The result shares no column with them, only the bytes of histograms, except when one
+// alone has rows: then it is that run. The order of runs does not matter, and runs is left as it is.
+func Merge(runs []Run) Run {
+	n, last := 0, 0
+	for i := range runs {
+		if runs[i].Len() > 0 {
+			n, last = n+1, i
+		}
+	}
+	switch n {
+	case 0:
+		return Run{}
+	case 1: // most series of a narrow query
+		return runs[last]
+	}
+	spans := make([]span, 0, n)
+	for _, r := range runs {
+		if lo, hi, ok := r.Bounds(); ok {
+			spans = append(spans, span{r, lo, hi})
+		}
+	}
+	return join(untangle(spans))
+}
+
+// span is a run with its bounds.
+type span struct {
+	run    Run
+	lo, hi point.Nanos
+}
+
+// untangle sorts spans by time and merges those that overlap, so that each begins after the one before it ends.
+func untangle(spans []span) []span {
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
+	out := spans[:0]
+	for len(spans) > 0 {
+		n, hi := 1, spans[0].hi
+		for n < len(spans) && spans[n].lo <= hi {
+			hi = max(hi, spans[n].hi)
+			n++
+		}
+		knot := span{lo: spans[0].lo, hi: hi}
+		knot.run = settle(spans[:n])
+		out, spans = append(out, knot), spans[n:]
+	}
+	return out
+}
+
+// settle merges spans that overlap, and reorders them.
+//
+// A merged run no longer tells whose stamp a row had: two runs may be merged only if no third has a stamp between
+// theirs. So they are merged as neighbours in the order of their stamps, those of one stamp first of all. Between
+// merged runs all of one then rank below all of the other, and comparing their highest stamps is enough.
+func settle(spans []span) Run {
+	if len(spans) == 1 {
+		return spans[0].run
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.run.StampHi, b.run.StampHi) })
+	ranks := spans[:0]
+	for len(spans) > 0 {
+		n := 1
+		for n < len(spans) && spans[n].run.StampHi == spans[0].run.StampHi {
+			n++
+		}
+		one := span{run: halve(spans[:n])}
+		ranks, spans = append(ranks, one), spans[n:]
+	}
+	return halve(ranks)
+}
+
+// halve merges neighbours with neighbours, so that a row is copied log n times and not n times.
+func halve(spans []span) Run {
+	switch n := len(spans); n {
+	case 1:
+		return spans[0].run
+	default:
+		a, b := halve(spans[:n/2]), halve(spans[n/2:])
+		return merge2(&a, &b)
+	}
+}
+
+// join puts runs one behind the other, each of which begins after the one before it ends.
+func join(spans []span) Run {
+	if len(spans) == 1 {
+		return spans[0].run
+	}
+	floats, hists := 0, 0
+	for i := range spans {
+		floats, hists = floats+len(spans[i].run.Times), hists+len(spans[i].run.Hists)
+	}
+	out := Run{StampLo: spans[0].run.StampLo}
+	out.grow(floats, hists)
+	for i := range spans {
+		r := &spans[i].run
+		out.Times, out.Values = append(out.Times, r.Times...), append(out.Values, r.Values...)
+		out.Hists = append(out.Hists, r.Hists...)
+		out.StampLo, out.StampHi = min(out.StampLo, r.StampLo), max(out.StampHi, r.StampHi)
+	}
+	return out
+}
+
+// Merger merges the runs of one series after the other, as Merge does, but the results may share columns of times with
+// each other: series that were written together have the same times, and a column is then joined once. For one
+// goroutine; the zero Merger is ready.
+type Merger struct {
+	parts [][]point.Nanos // columns of times that were joined last
+	times []point.Nanos   // what came of them
+}
+
+// Merge is like the function of that name. The times of the result are read only.
+func (m *Merger) Merge(runs []Run) Run {
+	if !m.follow(runs) {
+		out := Merge(runs)
+		m.remember(runs, &out)
+		return out
+	}
+	out := Run{Times: m.times, Values: make([]float64, 0, len(m.times)), StampLo: runs[0].StampLo}
+	for i := range runs {
+		r := &runs[i]
+		out.Values = append(out.Values, r.Values...)
+		out.StampLo, out.StampHi = min(out.StampLo, r.StampLo), max(out.StampHi, r.StampHi)
+	}
+	return out
+}
+
+// follow tells whether the runs, of floats alone, have the times of those joined last.
+func (m *Merger) follow(runs []Run) bool {
+	if len(m.parts) == 0 || len(runs) != len(m.parts) {
+		return false
+	}
+	for i := range runs {
+		if len(runs[i].Hists) > 0 || !sameTimes(runs[i].Times, m.parts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameTimes(a, b []point.Nanos) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// remember keeps the columns of runs that were only put one behind the other, in the order in which they came.
+func (m *Merger) remember(runs []Run, out *Run) {
+	m.parts, m.times = m.parts[:0], nil
+	if len(runs) < 2 || len(out.Hists) > 0 {
+		return
+	}
+	for i := range runs {
+		r := &runs[i]
+		if len(r.Times) == 0 || len(r.Hists) > 0 || i > 0 && r.Times[0] <= runs[i-1].Times[len(runs[i-1].Times)-1] {
+			m.parts = m.parts[:0]
+			return
+		}
+		m.parts = append(m.parts, r.Times)
+	}
+	m.times = slices.Clip(out.Times)
+}
+
+// grow takes memory for that many rows; the run is new.
+func (r *Run) grow(floats, hists int) {
+	if floats > 0 {
+		r.Times, r.Values = make([]point.Nanos, 0, floats), make([]float64, 0, floats)
+	}
+	if hists > 0 {
+		r.Hists = make([]peer.Hist, 0, hists)
+	}
+}
+
+// merge2 merges two runs of which one ranks above the other, or both the same, by their highest stamps.
+func merge2(a, b *Run) Run {
+	out := Run{StampLo: min(a.StampLo, b.StampLo), StampHi: max(a.StampHi, b.StampHi)}
+	out.grow(len(a.Times)+len(b.Times), len(a.Hists)+len(b.Hists))
+	mergeFloats(&out, a, b)
+	mergeHists(&out, a, b)
+	if len(out.Times) > 0 && len(out.Hists) > 0 {
+		out.choose(a, b)
+	}
+	return out
+}
+
+// mergeFloats copies what comes before the overlap and after it whole: late rows overlap a little more often than a lot.
+func mergeFloats(out, a, b *Run) {
+	i, j := 0, 0
+	if len(a.Times) > 0 && len(b.Times) > 0 {
+		i = sort.Search(len(a.Times), func(k int) bool { return a.Times[k] >= b.Times[0] })
+		j = sort.Search(len(b.Times), func(k int) bool { return b.Times[k] >= a.Times[0] }) // one of them is 0
+	}
+	out.addFloats(a, 0, i)
+	out.addFloats(b, 0, j)
+	n := len(out.Times)
+	times, values := out.Times[:cap(out.Times)], out.Values[:cap(out.Values)]
+	for ; i < len(a.Times) && j < len(b.Times); n++ {
+		switch ta, tb := a.Times[i], b.Times[j]; {
+		case ta < tb:
+			times[n], values[n] = ta, a.Values[i]
+			i++
+		case tb < ta:
+			times[n], values[n] = tb, b.Values[j]
+			j++
+		default:
+			times[n], values[n] = ta, a.Values[i]
+			if Beats(b.Values[j], b.StampHi, a.Values[i], a.StampHi) {
+				values[n] = b.Values[j]
+			}
+			i, j = i+1, j+1
+		}
+	}
+	out.Times, out.Values = times[:n], values[:n]
+	out.addFloats(a, i, len(a.Times))
+	out.addFloats(b, j, len(b.Times))
+}
+
+func (r *Run) addFloats(from *Run, i, j int) {
+	r.Times, r.Values = append(r.Times, from.Times[i:j]...), append(r.Values, from.Values[i:j]...)
+}
+
+func mergeHists(out, a, b *Run) {
+	i, j := 0, 0
+	for i < len(a.Hists) && j < len(b.Hists) {
+		switch ha, hb := &a.Hists[i], &b.Hists[j]; {
+		case ha.Time < hb.Time:
+			out.Hists = append(out.Hists, *ha)
+			i++
+		case hb.Time < ha.Time:
+			out.Hists = append(out.Hists, *hb)
+			j++
+		default:
+			if BeatsHist(hb.H, b.StampHi, ha.H, a.StampHi) {
+				ha = hb
+			}
+			out.Hists = append(out.Hists, *ha)
+			i, j = i+1, j+1
+		}
+	}
+	out.Hists = append(append(out.Hists, a.Hists[i:]...), b.Hists[j:]...)
+}
+
+// choose settles the times at which r, merged of a and b, has both a float and a histogram. A run has no time twice, so
+// one of the two is a's and the other b's.
+func (r *Run) choose(a, b *Run) {
+	f, h, fs, hs, i := 0, 0, 0, 0, 0 // read and kept, of floats and histograms; place in a.Hists
+	for f < len(r.Times) && h < len(r.Hists) {
+		t := min(r.Times[f], r.Hists[h].Time)
+		hasFloat, hasHist := r.Times[f] == t, r.Hists[h].Time == t
+		keepFloat := hasFloat
+		if hasFloat && hasHist {
+			for i < len(a.Hists) && a.Hists[i].Time < t {
+				i++
+			}
+			if i < len(a.Hists) && a.Hists[i].Time == t {
+				keepFloat = floatBeatsHist(r.Values[f], b.StampHi, r.Hists[h].H, a.StampHi)
+			} else {
+				keepFloat = floatBeatsHist(r.Values[f], a.StampHi, r.Hists[h].H, b.StampHi)
+			}
+		}
+		if keepFloat {
+			r.Times[fs], r.Values[fs] = r.Times[f], r.Values[f]
+			fs++
+		} else {
+			r.Hists[hs] = r.Hists[h]
+			hs++
+		}
+		if hasFloat {
+			f++
+		}
+		if hasHist {
+			h++
+		}
+	}
+	n := copy(r.Times[fs:], r.Times[f:])
+	copy(r.Values[fs:], r.Values[f:])
+	r.Times, r.Values = r.Times[:fs+n], r.Values[:fs+n]
+	n = copy(r.Hists[hs:], r.Hists[h:])
+	clear(r.Hists[hs+n:]) // what lost is not kept alive
+	r.Hists = r.Hists[:hs+n]
+}

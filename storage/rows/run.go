@@ -1,0 +1,55 @@
+package rows
+
+import (
+	"sort"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Run is one series' rows. Times rise strictly; so do the times in Hists; a time is not in both.
+// Columns may be shared with other runs: they are read only unless the Run was made by the holder.
+type Run struct {
+	Times  []point.Nanos
+	Values []float64
+	Hists  []peer.Hist
+
+	StampLo, StampHi point.Stamp // bounds of all rows' stamps, wider than needed after Cut; both 0 when the run is empty
+}
+
+// Len counts the rows.
+func (r *Run) Len() int { return len(r.Times) + len(r.Hists) }
+
+// Reset empties the run and keeps its memory; only for runs whose columns are the caller's own.
+func (r *Run) Reset() {
+	clear(r.Hists)
+	*r = Run{Times: r.Times[:0], Values: r.Values[:0], Hists: r.Hists[:0]}
+}
+
+// Bounds gives the lowest and highest time; ok is false for an empty run.
+func (r *Run) Bounds() (lo, hi point.Nanos, ok bool) {
+	if n := len(r.Times); n > 0 {
+		lo, hi, ok = r.Times[0], r.Times[n-1], true
+	}
+	if n := len(r.Hists); n > 0 {
+		l, h := r.Hists[0].Time, r.Hists[n-1].Time
+		if !ok {
+			return l, h, true
+		}
+		lo, hi = min(lo, l), max(hi, h)
+	}
+	return lo, hi, ok
+}
+
+// Cut narrows the run to [lo, hi] without copying; nothing is left when lo > hi.
+func (r *Run) Cut(lo, hi point.Nanos) {
+	from := sort.Search(len(r.Times), func(i int) bool { return r.Times[i] >= lo })
+	to := from + sort.Search(len(r.Times)-from, func(i int) bool { return r.Times[from+i] > hi })
+	r.Times, r.Values = r.Times[from:to], r.Values[from:to]
+	hf := sort.Search(len(r.Hists), func(i int) bool { return r.Hists[i].Time >= lo })
+	ht := hf + sort.Search(len(r.Hists)-hf, func(i int) bool { return r.Hists[hf+i].Time > hi })
+	r.Hists = r.Hists[hf:ht]
+	if r.Len() == 0 {
+		r.StampLo, r.StampHi = 0, 0
+	}
+}

@@ -1,0 +1,419 @@
+package segment
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// blockCodec is the first byte of every block: how the rest is encoded.
+const blockCodec = 1
+
+// Bounds of a block. A reader refuses what exceeds them, so they are part of the format.
+const (
+	chunkRowsMax   = 512      // rows of one series in a block
+	groupSeriesMax = 128      // series of a group
+	histChunkBytes = 16 << 10 // a chunk of histograms is cut at this size
+	histBytesMax   = 1 << 20  // one histogram
+	histBlockMax   = 8 << 20  // histograms of a block
+	headMax        = 2 << 20  // head of a block, raw
+)
+
+// chunk is one series' share of a block: up to chunkRowsMax float rows or histograms.
+type chunk struct {
+	slot   uint8
+	rows   int
+	times  columnRef
+	lo, hi point.Stamp
+	floats
+	histBytes int // formHist: bytes of all histograms
+}
+
+// block collects the chunks of one block of a group. Reused by reset; not for concurrent use.
+type block struct {
+	chunks   []chunk
+	except   []exception // memory of the chunks' except
+	ints     planes      // formDelta, formLevel
+	doubles  planes      // formXOR
+	histLens []byte      // uvarint a histogram
+	hists    []byte
+
+	rows   int
+	lo, hi point.Nanos // of all rows; only with rows > 0
+	page   timesPage   // columns that this block used first
+
+	headMem []byte // scratch
+	stamps  []point.Stamp
+}
+
+func (b *block) reset() {
+	*b = block{chunks: b.chunks[:0], except: b.except[:0], ints: b.ints, doubles: b.doubles,
+		histLens: b.histLens[:0], hists: b.hists[:0], page: b.page, headMem: b.headMem, stamps: b.stamps}
+	b.ints.reset()
+	b.doubles.reset()
+	b.page.reset()
+}
+
+func (b *block) cover(ts []point.Nanos) {
+	first, last := ts[0], ts[len(ts)-1]
+	if b.rows == 0 {
+		b.lo, b.hi = first, last
+	}
+	b.lo, b.hi = min(b.lo, first), max(b.hi, last)
+	b.rows += len(ts)
+}
+
+// addFloats appends a chunk; c has slot, rows, times and stamps already.
+func (b *block) addFloats(c chunk, vs []float64, e *valueEncoder) {
+	c.floats = e.encode(vs)
+	at := len(b.except)
+	b.except = append(b.except, c.except...)
+	c.except = b.except[at:]
+	p := &b.ints
+	if c.form == formXOR {
+		p = &b.doubles
+	}
+	p.append(e.res, int(c.width))
+	b.chunks = append(b.chunks, c)
+}
+
+func (b *block) addHists(c chunk, hs []peer.Hist) {
+	c.form = formHist
+	for _, h := range hs {
+		b.histLens = binary.AppendUvarint(b.histLens, uint64(len(h.H)))
+		b.hists = append(b.hists, h.H...)
+		c.histBytes += len(h.H)
+	}
+	b.chunks = append(b.chunks, c)
+}
+
+// pack writes the block. own is the group's number: references to columns are written as distances from it.
+func (b *block) pack(dst []byte, own uint32, pk *packer) []byte {
+	head := b.head(b.headMem[:0], own)
+	b.headMem = head
+	dst = append(dst, blockCodec)
+	dst = binary.AppendUvarint(dst, uint64(len(head)))
+	dst = pk.append(dst, head)
+	dst = b.ints.pack(dst, pk)
+	dst = b.doubles.pack(dst, pk)
+	if len(b.histLens) > 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(b.histLens)))
+		dst = pk.append(dst, b.histLens)
+		dst = pk.append(dst, b.hists)
+	}
+	return dst
+}
+
+// head writes the chunks' heads field by field, so that like lies beside like.
+func (b *block) head(dst []byte, own uint32) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b.chunks)))
+	for i := range b.chunks {
+		dst = append(dst, b.chunks[i].form)
+	}
+	prev := -1
+	for i := range b.chunks {
+		dst = append(dst, byte(int(b.chunks[i].slot)-prev))
+		prev = int(b.chunks[i].slot)
+	}
+	for i := range b.chunks {
+		dst = binary.AppendUvarint(dst, uint64(b.chunks[i].rows))
+	}
+	dst = b.headTimes(dst, own)
+	dst = b.headStamps(dst)
+	for i := range b.chunks {
+		dst = b.chunks[i].appendParams(dst)
+	}
+	return dst
+}
+
+func (b *block) headTimes(dst []byte, own uint32) []byte {
+	for i := range b.chunks {
+		dst = binary.AppendUvarint(dst, uint64(own-b.chunks[i].times.group))
+	}
+	var page, index int64
+	for i := range b.chunks {
+		dst = binary.AppendUvarint(dst, zigzag(int64(b.chunks[i].times.page)-page))
+		page = int64(b.chunks[i].times.page)
+	}
+	for i := range b.chunks {
+		dst = binary.AppendUvarint(dst, zigzag(int64(b.chunks[i].times.index)-index))
+		index = int64(b.chunks[i].times.index)
+	}
+	return dst
+}
+
+// headStamps writes the distinct stamps in rising order, then per chunk where its lowest and its highest stand: many
+// series come with one request and share its stamp.
+func (b *block) headStamps(dst []byte) []byte {
+	all := b.stamps[:0]
+	for i := range b.chunks {
+		all = append(all, b.chunks[i].lo, b.chunks[i].hi)
+	}
+	b.stamps = all
+	slices.Sort(all)
+	all = slices.Compact(all)
+	dst = binary.AppendUvarint(dst, uint64(len(all)))
+	prev := point.Stamp(0)
+	for _, s := range all {
+		dst = binary.AppendUvarint(dst, uint64(s-prev))
+		prev = s
+	}
+	for i := range b.chunks {
+		at, _ := slices.BinarySearch(all, b.chunks[i].lo)
+		dst = binary.AppendUvarint(dst, uint64(at))
+	}
+	for i := range b.chunks {
+		at, _ := slices.BinarySearch(all, b.chunks[i].hi)
+		dst = binary.AppendUvarint(dst, uint64(at))
+	}
+	return dst
+}
+
+func (c *chunk) appendParams(dst []byte) []byte {
+	switch c.form {
+	case formConst, formXOR:
+		return binary.LittleEndian.AppendUint64(dst, c.first)
+	case formHist:
+		return binary.AppendUvarint(dst, uint64(c.histBytes))
+	}
+	dst = append(dst, c.scale, c.width)
+	dst = binary.AppendUvarint(dst, zigzag(int64(c.first)))
+	if c.form == formDelta {
+		dst = binary.AppendUvarint(dst, zigzag(c.mean))
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(c.except)))
+	return appendExceptions(dst, c.except)
+}
+
+// blockReader opens blocks. Its memory is reused by the next open; not for concurrent use.
+type blockReader struct {
+	chunks []chunk
+	rows   int
+
+	headMem []byte
+	except  []exception
+	stamps  []point.Stamp
+	ints    planeReader
+	doubles planeReader
+
+	histMem  [2][]byte
+	histLens cursor
+	hists    []byte
+}
+
+// open reads the head and decompresses the planes. own is the number of the group that holds the block.
+func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
+	c := cursor{b: b}
+	if c.byte() != blockCodec {
+		return errForm("block: unknown codec")
+	}
+	var raw []byte
+	raw, r.headMem = c.frame(d, c.count(headMax), r.headMem)
+	head := cursor{b: raw}
+	r.parseHead(&head, own)
+	if c.bad || !head.end() {
+		return errForm("head of a block")
+	}
+	var ints, doubles [8]int
+	histBytes, histRows := 0, 0
+	r.rows = 0
+	for i := range r.chunks {
+		ch := &r.chunks[i]
+		r.rows += ch.rows
+		switch ch.form {
+		case formHist:
+			histBytes, histRows = histBytes+ch.histBytes, histRows+ch.rows
+		case formXOR:
+			addLens(&doubles, ch.residuals(ch.rows), int(ch.width))
+		default:
+			addLens(&ints, ch.residuals(ch.rows), int(ch.width))
+		}
+	}
+	r.ints.load(&c, d, &ints)
+	r.doubles.load(&c, d, &doubles)
+	if histRows > 0 && !c.bad {
+		r.openHists(&c, d, histRows, histBytes)
+	}
+	if !c.end() {
+		return errForm("planes of a block")
+	}
+	return nil
+}
+
+func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {
+	if size > histBlockMax {
+		c.fail()
+		return
+	}
+	var lens []byte
+	lens, r.histMem[0] = c.frame(d, c.count(3*rows), r.histMem[0]) // 3 bytes hold histBytesMax
+	r.hists, r.histMem[1] = c.frame(d, size, r.histMem[1])
+	r.histLens = cursor{b: lens}
+}
+
+func (r *blockReader) parseHead(c *cursor, own uint32) {
+	n := c.count(2 * groupSeriesMax)
+	r.chunks = slices.Grow(r.chunks[:0], n)[:n]
+	clear(r.chunks)
+	r.except = r.except[:0]
+	for i := range r.chunks {
+		if r.chunks[i].form = c.byte(); r.chunks[i].form > formHist {
+			c.fail()
+		}
+	}
+	slot := -1
+	for i := range r.chunks {
+		step := int(c.byte())
+		slot += step
+		// Two chunks of one slot: floats, then histograms.
+		twice := step == 0 && i > 0 && r.chunks[i].form == formHist && r.chunks[i-1].form != formHist
+		if slot < 0 || slot >= groupSeriesMax || step == 0 && !twice {
+			c.fail()
+		}
+		r.chunks[i].slot = uint8(slot)
+	}
+	for i := range r.chunks {
+		if r.chunks[i].rows = c.count(chunkRowsMax); r.chunks[i].rows == 0 {
+			c.fail()
+		}
+	}
+	r.parseTimes(c, own)
+	r.parseStamps(c)
+	for i := range r.chunks {
+		r.parseParams(c, &r.chunks[i])
+		if c.bad {
+			return
+		}
+	}
+}
+
+func (r *blockReader) parseTimes(c *cursor, own uint32) {
+	for i := range r.chunks {
+		r.chunks[i].times.group = own - uint32(c.count(int(own)))
+	}
+	var page, index int64
+	for i := range r.chunks {
+		page += c.varint()
+		if page < 0 || page > 1<<31 {
+			c.fail()
+		}
+		r.chunks[i].times.page = uint32(page)
+	}
+	for i := range r.chunks {
+		index += c.varint()
+		if index < 0 || index >= columnsPerPageMax {
+			c.fail()
+		}
+		r.chunks[i].times.index = uint8(index)
+	}
+}
+
+func (r *blockReader) parseStamps(c *cursor) {
+	n := c.count(2 * len(r.chunks))
+	r.stamps = r.stamps[:0]
+	var s point.Stamp
+	for range n {
+		s += point.Stamp(c.uvarint())
+		r.stamps = append(r.stamps, s)
+	}
+	at := func() point.Stamp {
+		if k := c.count(n); k < n {
+			return r.stamps[k]
+		}
+		c.fail()
+		return 0
+	}
+	for i := range r.chunks {
+		r.chunks[i].lo = at()
+	}
+	for i := range r.chunks {
+		r.chunks[i].hi = at()
+	}
+}
+
+func (r *blockReader) parseParams(c *cursor, ch *chunk) {
+	switch ch.form {
+	case formConst:
+		ch.first = c.uint64()
+		return
+	case formXOR:
+		ch.first, ch.width = c.uint64(), 8
+		return
+	case formHist:
+		ch.histBytes = c.count(max(histChunkBytes, histBytesMax))
+		return
+	}
+	ch.scale, ch.width = c.byte(), c.byte()
+	ch.first = uint64(c.varint())
+	if ch.form == formDelta {
+		ch.mean = c.varint()
+	}
+	n := c.count(ch.rows)
+	if ch.scale > scaleMax || ch.width > 8 || len(c.b) < n*exceptSize {
+		c.fail()
+		return
+	}
+	at := len(r.except)
+	for range n {
+		x := exception{row: uint16(c.count(ch.rows - 1)), bits: c.uint64()}
+		r.except = append(r.except, x)
+	}
+	ch.except = r.except[at:]
+}
+
+// floats decodes the values of chunk i into dst, whose length is the chunk's rows. Chunks must be taken in order, each
+// by values or skip or hists.
+func (r *blockReader) values(i int, dst []float64) {
+	col := r.columns(i)
+	r.chunks[i].decode(dst, &col)
+}
+
+// skip passes over chunk i.
+func (r *blockReader) skip(i int) error {
+	if r.chunks[i].form == formHist {
+		_, err := r.histograms(i, nil, false)
+		return err
+	}
+	r.columns(i)
+	return nil
+}
+
+func (r *blockReader) columns(i int) [8][]byte {
+	ch := &r.chunks[i]
+	if ch.form == formXOR {
+		return r.doubles.column(ch.residuals(ch.rows), 8)
+	}
+	return r.ints.column(ch.residuals(ch.rows), int(ch.width))
+}
+
+// histograms gives the histograms of chunk i in memory of their own, one slab; ts are the chunk's times.
+func (r *blockReader) histograms(i int, ts []point.Nanos, keep bool) ([]peer.Hist, error) {
+	ch := &r.chunks[i]
+	if len(r.hists) < ch.histBytes {
+		return nil, errForm("histograms of a block")
+	}
+	raw := r.hists[:ch.histBytes]
+	r.hists = r.hists[ch.histBytes:]
+	var out []peer.Hist
+	if keep {
+		raw, out = slices.Clone(raw), make([]peer.Hist, 0, ch.rows)
+	}
+	for k := range ch.rows {
+		n := r.histLens.count(len(raw))
+		if r.histLens.bad {
+			return nil, errForm("histograms of a block")
+		}
+		if keep {
+			out = append(out, peer.Hist{Time: ts[k], H: raw[:n:n]})
+		}
+		raw = raw[n:]
+	}
+	if len(raw) > 0 {
+		return nil, errForm("histograms of a block")
+	}
+	return out, nil
+}

@@ -1,0 +1,127 @@
+package segment
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded columns of times.
+// It also holds the decoder that they share. Safe for concurrent use; close it after its readers.
+type Cache struct {
+	blocks  *pebble.Cache
+	decoder *zstd.Decoder
+	scratch sync.Pool // of *readState
+
+	mu struct {
+		sync.Mutex
+		pages map[pageKey]*list.Element // of *timesEntry
+		order *list.List                // front: used last
+		bytes int64
+	}
+	timesMax int64
+}
+
+// CacheBytes is the default size of a Cache.
+const CacheBytes = 64 << 20
+
+// NewCache makes a cache of about size bytes (0: CacheBytes), an eighth of it for columns of times.
+func NewCache(size int64) *Cache {
+	if size <= 0 {
+		size = CacheBytes
+	}
+	c := &Cache{blocks: pebble.NewCache(size - size/8), decoder: newDecoder(), timesMax: size / 8}
+	c.scratch.New = func() any { return new(readState) }
+	c.mu.pages, c.mu.order = map[pageKey]*list.Element{}, list.New()
+	return c
+}
+
+// Close frees the cache. Readers that are still open keep what they use of it.
+func (c *Cache) Close() {
+	c.blocks.Unref()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.mu.pages)
+	c.mu.order.Init()
+	c.mu.bytes = 0
+}
+
+// Bytes is what the cache holds now.
+func (c *Cache) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.bytes + c.blocks.Size()
+}
+
+// options gives a reader a part of the block cache of its own, and what frees that part.
+func (c *Cache) options() (o sstable.ReaderOptions, free func()) {
+	h := c.blocks.NewHandle()
+	o.CacheOpts.CacheHandle = h // one file a handle: the file number can stay 0
+	return o, func() {
+		h.EvictFile(0)
+		h.Close()
+	}
+}
+
+// pageKey names a page of times of one open reader.
+type pageKey struct {
+	reader      *Reader
+	group, page uint32
+}
+
+type timesEntry struct {
+	key   pageKey
+	cols  [][]point.Nanos
+	bytes int64
+}
+
+// times gives a page's columns if they are cached. They are shared: nobody writes to them.
+func (c *Cache) times(k pageKey) ([][]point.Nanos, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.mu.pages[k]
+	if !ok {
+		return nil, false
+	}
+	c.mu.order.MoveToFront(e)
+	return e.Value.(*timesEntry).cols, true
+}
+
+func (c *Cache) putTimes(k pageKey, cols [][]point.Nanos) {
+	size := int64(64)
+	for _, col := range cols {
+		size += 24 + 8*int64(len(col))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.mu.pages[k]; ok || size > c.timesMax {
+		return
+	}
+	c.mu.pages[k] = c.mu.order.PushFront(&timesEntry{k, cols, size})
+	c.mu.bytes += size
+	for c.mu.bytes > c.timesMax {
+		c.dropLocked(c.mu.order.Back())
+	}
+}
+
+func (c *Cache) dropLocked(e *list.Element) {
+	entry := c.mu.order.Remove(e).(*timesEntry)
+	delete(c.mu.pages, entry.key)
+	c.mu.bytes -= entry.bytes
+}
+
+// forget drops the columns of a reader that is closed.
+func (c *Cache) forget(r *Reader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, e := range c.mu.pages {
+		if k.reader == r {
+			c.dropLocked(e)
+		}
+	}
+}

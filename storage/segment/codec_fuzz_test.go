@@ -1,0 +1,168 @@
+package segment
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// words cuts data into little-endian words, at most max.
+func words(data []byte, max int) (ws []uint64) {
+	for len(data) >= 8 && len(ws) < max {
+		ws = append(ws, binary.LittleEndian.Uint64(data))
+		data = data[8:]
+	}
+	return ws
+}
+
+func appendFloats(vs ...float64) (b []byte) {
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
+	}
+	return b
+}
+
+// FuzzValues: any doubles come back bit by bit. Each word is one value; with decimals > 0 words become decimals first, so
+// that the fuzzer finds its way into the integer forms.
+func FuzzValues(f *testing.F) {
+	f.Add(appendFloats(oddValues...), uint8(0))
+	f.Add(appendFloats(1, 2, 3, 4.5, math.NaN(), 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17), uint8(0))
+	f.Add(appendFloats(5, 1, 2, 3, 1<<40, 12), uint8(3))
+	c := newDecoder()
+	f.Fuzz(func(t *testing.T, data []byte, decimals uint8) {
+		ws := words(data, chunkRowsMax)
+		if len(ws) == 0 {
+			return
+		}
+		vs := make([]float64, len(ws))
+		for i, w := range ws {
+			vs[i] = math.Float64frombits(w)
+			if decimals > 0 {
+				vs[i] = float64(int64(w)>>(w%64)) / pow10[decimals%(scaleMax+1)]
+			}
+		}
+		var b block
+		var e valueEncoder
+		b.addFloats(chunk{rows: len(vs)}, vs, &e)
+		b.addFloats(chunk{slot: 1, rows: 1}, vs[:1], &e) // a neighbour in the same planes
+		var r blockReader
+		check(t, r.open(b.pack(nil, 0, newPacker()), 0, c))
+		got := make([]float64, len(vs))
+		r.values(0, got)
+		for i := range vs {
+			if math.Float64bits(got[i]) != math.Float64bits(vs[i]) {
+				t.Fatalf("value %d: %x (%v), want %x (%v)", i, math.Float64bits(got[i]), got[i], ws[i], vs[i])
+			}
+		}
+		r.values(1, got[:1])
+		if math.Float64bits(got[0]) != math.Float64bits(vs[0]) {
+			t.Fatalf("the neighbour's value is %v, want %v", got[0], vs[0])
+		}
+	})
+}
+
+// FuzzTimes: any strictly rising times come back. Words are distances, shifted right by shift and scaled by unit.
+func FuzzTimes(f *testing.F) {
+	f.Add(int64(1_700_000_000e9), appendFloats(1, 1, 1), uint8(40), uint8(2))
+	f.Add(int64(math.MinInt64), []byte("\x00\x00\x00\x00\x00\x00\x00\x7f\x00\x00\x00\x00\x00\x00\x00\x7f"), uint8(0), uint8(0))
+	f.Add(int64(-3), appendFloats(1, 2, 3, 4, 5, 6), uint8(54), uint8(3))
+	c := newDecoder()
+	f.Fuzz(func(t *testing.T, from int64, data []byte, shift, unit uint8) {
+		ts := []point.Nanos{from}
+		for _, w := range words(data, chunkRowsMax-1) {
+			last := ts[len(ts)-1]
+			if next := last + int64(w>>(shift%64)*units[unit%4]); next > last {
+				ts = append(ts, next)
+			}
+		}
+		var p timesPage
+		p.add(ts)
+		p.add(ts[len(ts)/2:])
+		var r timesReader
+		cols, err := r.open(p.pack(nil, newPacker()), c)
+		check(t, err)
+		if !slices.Equal(cols[0], ts) || !slices.Equal(cols[1], ts[len(ts)/2:]) {
+			t.Fatalf("got %v, want %v", cols, ts)
+		}
+	})
+}
+
+// FuzzRecords: whatever bytes a record has, its parser answers, and takes no more memory than the format allows.
+func FuzzRecords(f *testing.F) {
+	s := small()
+	var g group
+	var e valueEncoder
+	cols := newColumnIndex()
+	for _, id := range s.order {
+		r := s.runs[id]
+		g.add(id, &r, cols, &e)
+	}
+	pk := newPacker()
+	f.Add(uint8(0), g.record(nil))
+	for _, b := range g.blocks[:g.used] {
+		f.Add(uint8(1), b.pack(nil, 0, pk))
+		f.Add(uint8(2), b.page.pack(nil, pk))
+	}
+	f.Add(uint8(3), packDefinitions(nil, s.defs, pk))
+	p := postings{names: map[string]map[string]*runs{}}
+	for _, d := range s.defs {
+		p.add(d.id, d.labels)
+	}
+	check(f, p.write(func(key, value []byte) error {
+		kind := uint8(5)
+		if len(key) == 1 {
+			kind = 4
+		}
+		f.Add(kind, slices.Clone(value))
+		return nil
+	}, pk))
+	f.Add(uint8(6), packExemplars(s.exemplars[12], pk))
+	f.Add(uint8(7), appendHeader(nil, &Info{Meta: s.meta, FormatVersion: FormatVersion}))
+	d := newDecoder()
+	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
+		switch kind % 8 {
+		case 0:
+			_ = new(groupRecord).parse(b)
+		case 1:
+			consumeBlock(b)
+		case 2:
+			cols, _ := new(timesReader).open(b, d)
+			for _, c := range cols {
+				if !slices.IsSorted(c) {
+					t.Fatal("times do not rise")
+				}
+			}
+		case 3:
+			_, _ = parseDefinitions(b, d)
+		case 4:
+			_, _ = parseNames(b, d)
+		case 5:
+			_ = eachPosting(b, d, func(string, cursor) bool { return true })
+		case 6:
+			_, _ = parseExemplars(b, d)
+		case 7:
+			_, _ = parseHeader(b)
+		}
+	})
+}
+
+// consumeBlock opens a block and takes every chunk, as a scan does.
+func consumeBlock(b []byte) {
+	d := newDecoder()
+	defer d.Close()
+	var r blockReader
+	if r.open(b, 1<<20, d) != nil {
+		return
+	}
+	for i := range r.chunks {
+		ch := &r.chunks[i]
+		if ch.form != formHist {
+			r.values(i, make([]float64, ch.rows))
+		} else if _, err := r.histograms(i, make([]point.Nanos, ch.rows), true); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,19 @@
+// Package segment writes, reads and verifies the immutable segment file: the rows of one partition, sorted by series.
+//
+// A segment is a pebble sstable without pebble's compression. Its values are blocks that this package compresses, 32
+// series by at most 512 rows each, in the order in which the writer's caller adds series (metric name, then labels), so
+// that a query over one metric reads neighbours. Definitions and postings lie in dense-id order.
+//
+//	Define ─▶ definitions ─▶ postings ┐
+//	Add ────▶ chunk ─▶ block of a group ├─▶ path.tmp ─ fsync ─▶ rename ─▶ fsync directory ─▶ Info ─▶ catalogue
+//	          └ times ─▶ column, once ──┘
+//
+//	ids ─▶ place: (group, slot) ─▶ group record ─▶ blocks that overlap the range ─▶ chunks that are wanted ─▶ rows.Run
+//
+// Invariants kept here: I4 (the same calls give the same bytes; a reader never changes a file), I5 (what a decoder takes
+// is bounded before it is taken, caches have a size), I7 (bytes, then name, then directory are durable before Finish
+// returns), I8 (what does not match its checksum or its form is fault.Corrupt, with the file and the key in the message).
+//
+// FORMAT.md draws every byte. Refused here: rows that are not sorted, deciding between two values at one timestamp
+// (package rows), choosing what is compacted with what (package partition).
+package segment

@@ -1,0 +1,51 @@
+package segment
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// exemplarsMax bounds the exemplars of one series, raw.
+const exemplarsMax = 16 << 20
+
+// packExemplars writes one series' exemplars: raw length, frame of (time step, value bits, labels).
+func packExemplars(ex []point.ExemplarRow, pk *packer) []byte {
+	var raw []byte
+	last := point.Nanos(0)
+	for i := range ex {
+		raw = binary.AppendUvarint(raw, zigzag(ex[i].Time-last))
+		raw = binary.LittleEndian.AppendUint64(raw, math.Float64bits(ex[i].Value))
+		raw = appendString(raw, string(ex[i].Labels))
+		last = ex[i].Time
+	}
+	out := binary.AppendUvarint(nil, uint64(len(raw)))
+	return pk.append(out, raw)
+}
+
+func parseExemplars(b []byte, d *zstd.Decoder) ([]point.ExemplarRow, error) {
+	c := cursor{b: b}
+	raw, _ := c.frame(d, c.count(exemplarsMax), nil)
+	if !c.end() {
+		return nil, errForm("exemplars")
+	}
+	c = cursor{b: raw}
+	var out []point.ExemplarRow
+	last := point.Nanos(0)
+	for len(c.b) > 0 {
+		last += c.varint()
+		e := point.ExemplarRow{Time: last, Value: math.Float64frombits(c.uint64())}
+		e.Labels = point.Labels(c.bytes(c.count(len(c.b))))
+		if c.bad || !e.Labels.Valid() {
+			return nil, errForm("exemplars")
+		}
+		out = append(out, e)
+	}
+	if c.bad {
+		return nil, errForm("exemplars")
+	}
+	return out, nil
+}

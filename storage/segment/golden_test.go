@@ -1,0 +1,83 @@
+package segment
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+
+// goldens are small segments that older programs wrote. Their bytes must never change: a follower and a leader of
+// different versions keep the same segment under one checksum (I4), and old files stay readable.
+func goldens() map[string]*source {
+	empty := &source{meta: Meta{Table: "empty", ID: point.SegmentID{Epoch: 1, Seq: 1}, Major: true}}
+	one := &source{meta: Meta{Table: "one", ID: point.SegmentID{Epoch: 1, Seq: 2}}}
+	one.add(4, rows.Run{Times: []point.Nanos{5}, Values: []float64{0.5}, StampLo: 7, StampHi: 7})
+	return map[string]*source{"empty": empty, "one": one, "small": small(), "devops": devops(3, 40, 15)}
+}
+
+func TestGoldenBytes(t *testing.T) {
+	for name, s := range goldens() {
+		fs := vfs.NewMem()
+		info := s.write(t, fs, "seg")
+		got := readFile(t, fs, "seg")
+		path := filepath.Join("testdata", "golden", name+".v1.seg")
+		if *rewrite {
+			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			check(t, os.WriteFile(path, got, 0o644))
+		}
+		want, err := os.ReadFile(path)
+		check(t, err)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes are written, the golden file has %d and differs: I4 is broken, or the format version must rise", name, len(got), len(want))
+		}
+		writeFile(t, fs, "golden", want)
+		r := openSegment(t, fs, "golden", info, openCache(t, 0))
+		check(t, r.Verify())
+		check(t, r.Scan(func(id point.DenseID, run rows.Run) error {
+			equalRun(t, id, run, s.runs[id])
+			return nil
+		}))
+	}
+}
+
+// TestSameCallsSameBytes writes twice in one process, the second time after other work has warmed whatever is pooled.
+func TestSameCallsSameBytes(t *testing.T) {
+	s := small()
+	fs := vfs.NewMem()
+	first := s.write(t, fs, "a")
+	devops(4, 100, 15).write(t, fs, "b")
+	if second := s.write(t, fs, "c"); second.Checksum != first.Checksum || second.Size != first.Size {
+		t.Errorf("the same calls gave %+v, then %+v", first, second)
+	}
+	sum, size, err := Checksum(fs, "a")
+	check(t, err)
+	if sum != first.Checksum || size != first.Size {
+		t.Errorf("Checksum reads %x of %d bytes, Finish said %+v", sum, size, first)
+	}
+}
+
+// TestAWarmEncoderChangesNothing: the zstd encoder keeps tables between frames; they must not leak into bytes.
+func TestAWarmEncoderChangesNothing(t *testing.T) {
+	s := devops(5, 100, 0)
+	var e valueEncoder
+	warm := newPacker()
+	for _, id := range s.order {
+		r := s.runs[id]
+		var b block
+		b.addFloats(chunk{rows: len(r.Values)}, r.Values, &e)
+		b.page.add(r.Times)
+		cold := newPacker()
+		if !bytes.Equal(b.pack(nil, 0, warm), b.pack(nil, 0, cold)) || !bytes.Equal(b.page.pack(nil, warm), b.page.pack(nil, cold)) {
+			t.Fatalf("series %d: a warm encoder gives other bytes than a new one", id)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package segment
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// FormatVersion is what this package writes; it reads no other.
+const FormatVersion = 1
+
+// Meta is what the writer's caller knows of a segment.
+type Meta struct {
+	Table     string            `json:"table"`
+	Partition point.PartitionID `json:"partition"`
+	ID        point.SegmentID   `json:"id"`
+	Base      point.SegmentID   `json:"base"`  // the segment before it; zero for the first (C49)
+	Major     bool              `json:"major"` // holds all rows and all definitions up to Ends
+	Ends      []point.EpochEnd  `json:"ends"`  // frames contained, per epoch, in rising order of epochs (C51)
+}
+
+// Info describes a finished segment. It is what the catalogue keeps and an offer carries; it marshals to JSON.
+type Info struct {
+	Meta
+	FormatVersion int    `json:"format_version"`
+	Size          int64  `json:"size"`     // bytes of the file
+	Checksum      uint64 `json:"checksum"` // xxhash64 of the whole file
+
+	Rows        uint64 `json:"rows"`        // float samples and histograms
+	Series      uint64 `json:"series"`      // that have rows here
+	Definitions uint64 `json:"definitions"` // labels held here
+	Exemplars   uint64 `json:"exemplars"`
+
+	TimeLo point.Nanos `json:"time_lo"` // of all rows; 0 when there are none
+	TimeHi point.Nanos `json:"time_hi"`
+
+	StampLo point.Stamp `json:"stamp_lo"` // of all rows; 0 when there are none
+	StampHi point.Stamp `json:"stamp_hi"`
+}
+
+// Settings of a Writer. None of them changes the bytes.
+type Settings struct {
+	// BytesPerSync is how much is handed to the disk at a time while writing, so that the fsync at the end does not hold
+	// up those of the log. Bytes, default 1 MiB. Smaller: smoother, more calls.
+	BytesPerSync int
+}
+
+// headerMax bounds the header record; most of it is Ends.
+const headerMax = 1 << 20
+
+// appendHeader writes everything of an Info but Size and Checksum, which are of the whole file.
+func appendHeader(dst []byte, i *Info) []byte {
+	dst = append(dst, byte(i.FormatVersion), b2u(i.Major))
+	dst = binary.AppendUvarint(dst, uint64(len(i.Table)))
+	dst = append(dst, i.Table...)
+	for _, v := range []uint64{uint64(i.Partition), uint64(i.ID.Epoch), i.ID.Seq, uint64(i.Base.Epoch), i.Base.Seq,
+		i.Rows, i.Series, i.Definitions, i.Exemplars, zigzag(i.TimeLo), zigzag(i.TimeHi),
+		uint64(i.StampLo), uint64(i.StampHi), uint64(len(i.Ends))} {
+		dst = binary.AppendUvarint(dst, v)
+	}
+	for _, e := range i.Ends {
+		dst = binary.AppendUvarint(dst, uint64(e.Epoch))
+		dst = binary.AppendUvarint(dst, e.Seq)
+	}
+	return dst
+}
+
+func b2u(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func parseHeader(b []byte) (Info, error) {
+	if len(b) > 0 && b[0] != FormatVersion {
+		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads %d", b[0], FormatVersion)
+	}
+	c := cursor{b: b}
+	i := Info{FormatVersion: int(c.byte())}
+	i.Major = c.byte() == 1
+	i.Table = string(c.bytes(c.count(len(c.b))))
+	i.Partition = point.PartitionID(c.uvarint())
+	i.ID = point.SegmentID{Epoch: point.Epoch(c.uvarint()), Seq: c.uvarint()}
+	i.Base = point.SegmentID{Epoch: point.Epoch(c.uvarint()), Seq: c.uvarint()}
+	i.Rows, i.Series, i.Definitions, i.Exemplars = c.uvarint(), c.uvarint(), c.uvarint(), c.uvarint()
+	i.TimeLo, i.TimeHi = c.varint(), c.varint()
+	i.StampLo, i.StampHi = point.Stamp(c.uvarint()), point.Stamp(c.uvarint())
+	for range c.count(len(c.b)) { // an end takes two bytes at least
+		i.Ends = append(i.Ends, point.EpochEnd{Epoch: point.Epoch(c.uvarint()), Seq: c.uvarint()})
+		if c.bad {
+			break
+		}
+	}
+	if !c.end() {
+		return Info{}, errForm("header")
+	}
+	return i, nil
+}
+
+// same reports whether two descriptions are of one segment, leaving out what only the whole file tells.
+func (i *Info) same(o *Info) bool {
+	a, b := *i, *o
+	a.Size, a.Checksum, b.Size, b.Checksum = 0, 0, 0, 0
+	endsEqual := slices.Equal(a.Ends, b.Ends)
+	a.Ends, b.Ends = nil, nil
+	return endsEqual && string(appendHeader(nil, &a)) == string(appendHeader(nil, &b))
+}

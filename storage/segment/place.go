@@ -1,0 +1,76 @@
+package segment
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// place says where a series' rows lie: group and slot in one number, group × 128 + slot.
+type place uint32
+
+// groupsMax keeps a place below the mark of absence in every width.
+const groupsMax = 1 << 24
+
+func makePlace(group uint32, slot int) place { return place(group)*groupSeriesMax + place(slot) }
+
+func (p place) group() uint32 { return uint32(p) / groupSeriesMax }
+
+func (p place) slot() int { return int(p % groupSeriesMax) }
+
+// pagePlaces ids share a page, which is an array: a look-up decompresses nothing. Pages without any series are left out.
+const pagePlaces = 1024
+
+type placed struct {
+	id point.DenseID
+	at place
+}
+
+// writePlaces writes the pages. Page: the width of a place in bytes, then 1024 little-endian places, all ones for an
+// absent series; trailing absent ones are cut.
+func writePlaces(all []placed, put func(key, value []byte) error) error {
+	slices.SortFunc(all, func(a, b placed) int { return int(int64(a.id) - int64(b.id)) })
+	for len(all) > 0 {
+		page := uint32(all[0].id) / pagePlaces
+		n := 0
+		top := place(0)
+		for n < len(all) && uint32(all[n].id)/pagePlaces == page {
+			top = max(top, all[n].at)
+			n++
+		}
+		width := widthOf(uint64(top) + 1)
+		last := int(all[n-1].id % pagePlaces)
+		value := slices.Repeat([]byte{0xff}, 1+width*(last+1))
+		value[0] = byte(width)
+		for _, p := range all[:n] {
+			at := value[1+width*int(p.id%pagePlaces):]
+			for k := range width {
+				at[k] = byte(p.at >> uint(8*k))
+			}
+		}
+		if err := put(key32(nil, keyPlace, page), value); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// lookupPlace finds a series in its page.
+func lookupPlace(page []byte, id point.DenseID) (at place, ok bool, err error) {
+	if len(page) == 0 || page[0] == 0 || page[0] > 4 || (len(page)-1)%int(page[0]) != 0 {
+		return 0, false, errForm("page of places")
+	}
+	width, i := int(page[0]), int(id%pagePlaces)
+	if 1+width*(i+1) > len(page) {
+		return 0, false, nil
+	}
+	var v uint64
+	for k, c := range page[1+width*i : 1+width*(i+1)] {
+		v |= uint64(c) << uint(8*k)
+	}
+	if v == 1<<uint(8*width)-1 {
+		return 0, false, nil
+	}
+	return place(v), true, nil
+}

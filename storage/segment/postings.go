@@ -1,0 +1,236 @@
+package segment
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// postings collects, while definitions come in, which series have which label. Ids come in rising order.
+type postings struct {
+	names map[string]map[string]*runs
+	last  []lastPosting // by the label's number in its set
+}
+
+// lastPosting is what the series before had in a place: neighbours share most labels, and comparing strings is cheaper
+// than looking them up (building postings: 310 ns a series of ten labels, 1.2 µs without).
+type lastPosting struct {
+	name, value string
+	values      map[string]*runs
+	runs        *runs
+}
+
+// runs is a rising set of ids as (gap, length) pairs, which is also its form on disk: a host's series follow each
+// other, so most sets are one pair.
+type runs struct {
+	buf         []byte
+	count       int
+	start, next uint32 // the open run is [start, next); next 0 and start 0: none yet
+	prev        uint32 // end of the run before it
+}
+
+func (r *runs) add(id uint32) {
+	r.count++
+	if r.next > r.start && id == r.next {
+		r.next++
+		return
+	}
+	r.flush()
+	r.start, r.next = id, id+1
+}
+
+// flush writes the open run. The last id of all, 2^32-1, would make next wrap: the writer refuses it.
+func (r *runs) flush() {
+	if r.next > r.start {
+		r.buf = binary.AppendUvarint(r.buf, uint64(r.start-r.prev))
+		r.buf = binary.AppendUvarint(r.buf, uint64(r.next-r.start))
+		r.prev = r.next
+		r.start = r.next
+	}
+}
+
+func (p *postings) add(id point.DenseID, l point.Labels) {
+	i := 0
+	l.Range(func(name, value string) bool {
+		if i == len(p.last) {
+			p.last = append(p.last, lastPosting{})
+		}
+		p.find(&p.last[i], name, value).add(uint32(id))
+		i++
+		return true
+	})
+}
+
+func (p *postings) find(last *lastPosting, name, value string) *runs {
+	if last.name == name && last.value == value && last.runs != nil {
+		return last.runs
+	}
+	if last.name != name || last.values == nil {
+		last.name, last.values = name, p.names[name]
+		if last.values == nil {
+			last.values = map[string]*runs{}
+			p.names[name] = last.values
+		}
+	}
+	last.value, last.runs = value, last.values[value]
+	if last.runs == nil {
+		last.runs = &runs{}
+		last.values[value] = last.runs
+	}
+	return last.runs
+}
+
+// Bounds of a page of postings.
+const (
+	pageValues      = 512
+	pagePostings    = 64 << 10  // bytes of values and runs at which a page is closed
+	postingsMax     = 128 << 20 // bytes of one page: the runs of a single value can be long
+	valueBytesMax   = pagePostings + point.LabelValueMax
+	pagePostingsMin = 3 // least bytes a value takes
+)
+
+// write puts the record of names and the pages of each name, in order.
+func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
+	names := slices.Sorted(maps.Keys(p.names))
+	var pages [][][]byte
+	var record []byte
+	record = binary.AppendUvarint(record, uint64(len(names)))
+	for _, name := range names {
+		ps, firsts := packValues(p.names[name], pk)
+		pages = append(pages, ps)
+		record = appendString(record, name)
+		record = binary.AppendUvarint(record, uint64(len(p.names[name])))
+		record = binary.AppendUvarint(record, uint64(len(ps)))
+		for _, first := range firsts {
+			record = appendString(record, first)
+		}
+	}
+	out := binary.AppendUvarint(nil, uint64(len(record)))
+	if err := put([]byte{keyNames}, pk.append(out, record)); err != nil {
+		return err
+	}
+	for n, ps := range pages {
+		for k, page := range ps {
+			if err := put(keyPosting(nil, uint32(n), uint32(k)), page); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func appendString(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// packValues makes the pages of one name and gives the first value of each.
+func packValues(values map[string]*runs, pk *packer) (pages [][]byte, firsts []string) {
+	sorted := slices.Sorted(maps.Keys(values))
+	for len(sorted) > 0 {
+		var heads, strs, ids []byte
+		n := 0
+		for n < len(sorted) && n < pageValues && len(strs)+len(ids) < pagePostings {
+			v := sorted[n]
+			r := values[v]
+			r.flush()
+			heads = binary.AppendUvarint(heads, uint64(len(v)))
+			heads = binary.AppendUvarint(heads, uint64(len(r.buf)))
+			strs, ids = append(strs, v...), append(ids, r.buf...)
+			n++
+		}
+		page := binary.AppendUvarint(nil, uint64(n))
+		for _, part := range [][]byte{heads, strs, ids} {
+			page = binary.AppendUvarint(page, uint64(len(part)))
+			page = pk.append(page, part)
+		}
+		pages, firsts = append(pages, page), append(firsts, sorted[0])
+		sorted = sorted[n:]
+	}
+	return pages, firsts
+}
+
+// labelName is one name's line in the record of names.
+type labelName struct {
+	name   string
+	number uint32
+	values int
+	firsts []string // first value of each page
+}
+
+// namesMax bounds the record of names, raw.
+const namesMax = 64 << 20
+
+func parseNames(b []byte, d *zstd.Decoder) ([]labelName, error) {
+	c := cursor{b: b}
+	raw, _ := c.frame(d, c.count(namesMax), nil)
+	if !c.end() {
+		return nil, errForm("record of label names")
+	}
+	c = cursor{b: raw}
+	var names []labelName
+	for i := range c.count(len(raw)) {
+		n := labelName{name: string(c.bytes(c.count(point.LabelNameMax))), number: uint32(i), values: c.count(1 << 32)}
+		for range c.count(len(c.b)) {
+			n.firsts = append(n.firsts, string(c.bytes(c.count(point.LabelValueMax))))
+			if c.bad {
+				break
+			}
+		}
+		if c.bad || i > 0 && n.name <= names[i-1].name {
+			return nil, errForm("record of label names")
+		}
+		names = append(names, n)
+	}
+	if !c.end() {
+		return nil, errForm("record of label names")
+	}
+	return names, nil
+}
+
+// eachPosting calls f for every value of a page with its runs, until f returns false. The value and the runs are valid
+// during the call.
+func eachPosting(b []byte, d *zstd.Decoder, f func(value string, ids cursor) bool) error {
+	c := cursor{b: b}
+	n := c.count(pageValues)
+	heads, _ := c.frame(d, c.count(2*5*pageValues), nil)
+	strs, _ := c.frame(d, c.count(valueBytesMax), nil)
+	ids, _ := c.frame(d, c.count(postingsMax), nil)
+	if !c.end() {
+		return errForm("page of postings")
+	}
+	h, all := cursor{b: heads}, string(strs)
+	for range n {
+		size := h.count(len(all))
+		run := h.count(len(ids))
+		if h.bad {
+			return errForm("page of postings")
+		}
+		if !f(all[:size], cursor{b: ids[:run]}) {
+			return nil
+		}
+		all, ids = all[size:], ids[run:]
+	}
+	if !h.end() || all != "" || len(ids) > 0 {
+		return errForm("page of postings")
+	}
+	return nil
+}
+
+// addRuns puts the ids of a posting into a bitmap.
+func addRuns(to *roaring.Bitmap, c cursor) error {
+	at := uint64(0)
+	for len(c.b) > 0 {
+		lo := at + c.uvarint()
+		at = lo + c.uvarint()
+		if c.bad || lo > 1<<32 || at <= lo || at > 1<<32 {
+			return errForm("posting")
+		}
+		to.AddRange(lo, at)
+	}
+	return nil
+}

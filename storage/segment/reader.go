@@ -1,0 +1,305 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	sstblock "github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Reader reads one segment file. All methods may be called from many goroutines, also while Close is: what has begun
+// ends, what comes later is Unavailable. Nothing of the file is kept in memory but what the Cache holds.
+//
+// Errors of all methods: Corrupt (checksum or form; the message names file and key), Unavailable (closed, disk).
+type Reader struct {
+	// Constant after Open.
+	fs    vfs.FS
+	path  string
+	info  Info
+	cache *Cache
+	sst   *sstable.Reader
+	free  func() // gives the part of the block cache back
+
+	closed atomic.Bool
+	refs   atomic.Int64 // 1 for being open, 1 for each read; at 0 the file is closed and stays so
+}
+
+// Open opens a finished segment and compares its size and header with want, what the catalogue says of it. A want of
+// size 0 compares nothing: for tools. The whole-file checksum is Verify's affair.
+// Errors: Corrupt (also when the file is missing: it has to be fetched again), Invalid (format version).
+func Open(fs vfs.FS, path string, want Info, cache *Cache) (*Reader, error) {
+	f, err := fs.Open(path, vfs.RandomReadsOption)
+	if err != nil {
+		return nil, diskError(err, path)
+	}
+	stat, err := f.Stat()
+	if err == nil && want.Size > 0 && stat.Size() != want.Size {
+		err = fault.Errorf(fault.Corrupt, "%d bytes instead of %d", stat.Size(), want.Size)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, diskError(err, path)
+	}
+	r := &Reader{fs: fs, path: path, cache: cache}
+	if err := r.openTable(f); err != nil {
+		return nil, diskError(err, path)
+	}
+	r.refs.Store(1)
+	r.info, err = r.readHeader()
+	r.info.Size, r.info.Checksum = stat.Size(), want.Checksum
+	if err == nil && want.Size > 0 && !r.info.same(&want) {
+		err = r.corrupt([]byte{keyHeader}, errForm("header: it describes another segment"))
+	}
+	if err != nil {
+		_ = r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// openTable owns f also when it fails.
+func (r *Reader) openTable(f vfs.File) (err error) {
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		_ = f.Close()
+		return err
+	}
+	opts, free := r.cache.options()
+	// Pebble takes block handles from the footer and the index at their word. Both have checksums, yet a file that was
+	// made badly must not end the process.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.Errorf(fault.Corrupt, "no readable table: %v", p)
+		}
+		if err != nil {
+			_ = readable.Close()
+			free()
+		}
+	}()
+	r.free = free
+	r.sst, err = sstable.NewReader(context.Background(), readable, opts)
+	return err
+}
+
+func (r *Reader) readHeader() (info Info, err error) {
+	found, err := r.get([]byte{keyHeader}, func(v []byte) error {
+		info, err = parseHeader(v)
+		return err
+	})
+	if err == nil && !found {
+		err = r.corrupt([]byte{keyHeader}, errForm("table: no header"))
+	}
+	return info, err
+}
+
+// Info describes the segment: the header, size, and the checksum that Open was told.
+func (r *Reader) Info() Info { return r.info }
+
+// Close ends reading. The file is closed when the reads that have begun are done.
+func (r *Reader) Close() error {
+	if r.closed.Swap(true) {
+		return nil
+	}
+	return r.release()
+}
+
+func (r *Reader) acquire() error {
+	for {
+		n := r.refs.Load()
+		if n == 0 || r.closed.Load() {
+			return fault.Errorf(fault.Unavailable, "segment %s is closed", r.path)
+		}
+		if r.refs.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+func (r *Reader) release() error {
+	if r.refs.Add(-1) > 0 {
+		return nil
+	}
+	err := r.sst.Close()
+	r.cache.forget(r)
+	r.free()
+	return fault.Wrap(err, fault.Unavailable, "close segment %s", r.path)
+}
+
+// diskError gives an error of the file system or of pebble its Kind, and the file's name. What has a Kind keeps it.
+func diskError(err error, path string) error {
+	if err == nil {
+		return nil
+	}
+	kind := fault.KindOf(err)
+	switch {
+	case pebble.IsCorruptionError(err), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), vfsNotExist(err):
+		kind = fault.Corrupt
+	case kind == fault.Internal:
+		kind = fault.Unavailable
+	}
+	return fault.Wrap(err, kind, "segment %s", path)
+}
+
+func vfsNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
+
+// corrupt names the key at which something does not fit.
+func (r *Reader) corrupt(key []byte, err error) error {
+	return diskError(fault.Annotate(err, "key %q", key), r.path)
+}
+
+// tableIter walks over keys and values; a thin cover that gives errors their Kind. Values are valid until it moves.
+type tableIter struct {
+	r   *Reader
+	it  sstable.Iterator
+	key []byte
+	val []byte
+	err error
+}
+
+func (r *Reader) iter() (*tableIter, error) {
+	it, err := r.sst.NewIter(sstblock.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+	if err != nil {
+		return nil, diskError(err, r.path)
+	}
+	return &tableIter{r: r, it: it}, nil
+}
+
+// seek moves to the first key at or after k; false at the end or on an error.
+func (t *tableIter) seek(k []byte) bool {
+	kv := t.it.SeekGE(k, 0)
+	if kv == nil || t.err != nil {
+		return false
+	}
+	t.key = kv.K.UserKey
+	t.val, _, t.err = kv.Value(nil)
+	return t.err == nil
+}
+
+func (t *tableIter) next() bool {
+	kv := t.it.Next()
+	if kv == nil || t.err != nil {
+		return false
+	}
+	t.key = kv.K.UserKey
+	t.val, _, t.err = kv.Value(nil)
+	return t.err == nil
+}
+
+// find moves to key k; false when there is none.
+func (t *tableIter) find(k []byte) bool { return t.seek(k) && string(t.key) == string(k) }
+
+// close keeps the first error of the walk.
+func (t *tableIter) close() error {
+	if err := t.it.Close(); t.err == nil {
+		t.err = diskError(err, t.r.path)
+	}
+	return t.err
+}
+
+// get calls f with the value of a key; found is false when there is none.
+func (r *Reader) get(key []byte, f func(value []byte) error) (found bool, err error) {
+	if err := r.acquire(); err != nil {
+		return false, err
+	}
+	defer func() { _ = r.release() }()
+	t, err := r.iter()
+	if err != nil {
+		return false, err
+	}
+	if found = t.find(key); found {
+		if err := f(t.val); err != nil && t.err == nil {
+			t.err = r.corrupt(key, err)
+		}
+	}
+	return found, t.close()
+}
+
+// each calls f with every key and value whose key begins with a letter.
+func (r *Reader) each(letter byte, f func(key, value []byte) error) error {
+	if err := r.acquire(); err != nil {
+		return err
+	}
+	defer func() { _ = r.release() }()
+	t, err := r.iter()
+	if err != nil {
+		return err
+	}
+	for ok := t.seek([]byte{letter}); ok && t.key[0] == letter; ok = t.next() {
+		if err := f(t.key, t.val); err != nil {
+			_ = t.close()
+			return err
+		}
+	}
+	return t.close()
+}
+
+// SeriesIDs gives the ids that have rows here. The bitmap belongs to the caller.
+func (r *Reader) SeriesIDs() (ids *roaring.Bitmap, err error) {
+	found, err := r.get([]byte{keySeries}, func(v []byte) error {
+		ids, err = parseSeries(v, r.cache.decoder)
+		return err
+	})
+	if err == nil && !found {
+		err = r.corrupt([]byte{keySeries}, errForm("table: no set of series"))
+	}
+	return ids, err
+}
+
+// EachDefinition calls f with every series whose labels are held here, in rising order of ids. f's error ends the walk
+// and is returned as it is.
+func (r *Reader) EachDefinition(f func(id point.DenseID, l point.Labels) error) error {
+	return r.each(keyDefinitions, func(key, value []byte) error {
+		defs, err := parseDefinitions(value, r.cache.decoder)
+		if err != nil {
+			return r.corrupt(key, err)
+		}
+		for _, d := range defs {
+			if err := f(d.id, d.labels); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Exemplars calls f with the exemplars in [lo, hi] of each of the series that has some; ids rise strictly. The rows
+// belong to f.
+func (r *Reader) Exemplars(ids []point.DenseID, lo, hi point.Nanos, f func(id point.DenseID, ex []point.ExemplarRow) error) error {
+	if r.info.Exemplars == 0 {
+		return nil
+	}
+	var key []byte
+	for _, id := range ids {
+		var ex []point.ExemplarRow
+		key = key32(key, keyExemplars, uint32(id))
+		if _, err := r.get(key, func(v []byte) (err error) {
+			ex, err = parseExemplars(v, r.cache.decoder)
+			return err
+		}); err != nil {
+			return err
+		}
+		for len(ex) > 0 && ex[0].Time < lo {
+			ex = ex[1:]
+		}
+		for len(ex) > 0 && ex[len(ex)-1].Time > hi {
+			ex = ex[:len(ex)-1]
+		}
+		if len(ex) == 0 {
+			continue
+		}
+		if err := f(id, ex); err != nil {
+			return err
+		}
+	}
+	return nil
+}

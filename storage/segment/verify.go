@@ -1,0 +1,171 @@
+package segment
+
+import (
+	"io"
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/cespare/xxhash/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+// Checksum reads a whole file and sums it as Info.Checksum does. What a peer sends is checked with it before it is
+// opened. Errors: Corrupt (no such file), Unavailable (disk).
+func Checksum(fs vfs.FS, path string) (sum uint64, size int64, err error) {
+	f, err := fs.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return 0, 0, diskError(err, path)
+	}
+	defer func() { _ = f.Close() }()
+	h := xxhash.New()
+	size, err = io.CopyBuffer(h, onlyReader{f}, make([]byte, 64<<10))
+	return h.Sum64(), size, diskError(err, path)
+}
+
+type onlyReader struct{ io.Reader }
+
+// Verify reads everything: the whole-file checksum, then every record, block and row, and compares what it counts with
+// the header. It reads the disk, not the cache, for the checksum. Errors: Corrupt, Unavailable.
+func (r *Reader) Verify() error {
+	if err := r.acquire(); err != nil {
+		return err
+	}
+	defer func() { _ = r.release() }()
+	sum, size, err := Checksum(r.fs, r.path)
+	if err != nil {
+		return err
+	}
+	if size != r.info.Size || r.info.Checksum != 0 && sum != r.info.Checksum {
+		return fault.Errorf(fault.Corrupt, "segment %s: %d bytes with checksum %016x instead of %d with %016x; it has to be fetched from a peer",
+			r.path, size, sum, r.info.Size, r.info.Checksum)
+	}
+	if err := r.sst.ValidateBlockChecksums(); err != nil {
+		return diskError(err, r.path)
+	}
+	for _, check := range []func() error{r.verifyDefinitions, r.verifyRows, r.verifyExemplars} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reader) disagree(what string, have, want uint64) error {
+	if have == want {
+		return nil
+	}
+	return fault.Errorf(fault.Corrupt, "segment %s: %d %s, the header says %d", r.path, have, what, want)
+}
+
+func (r *Reader) verifyDefinitions() error {
+	n := uint64(0)
+	last := int64(-1)
+	if err := r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+		n++
+		if int64(id) <= last {
+			return fault.Errorf(fault.Corrupt, "segment %s: definition of series %d follows %d", r.path, id, last)
+		}
+		last = int64(id)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := r.disagree("definitions", n, r.info.Definitions); err != nil {
+		return err
+	}
+	return r.verifyPostings()
+}
+
+func (r *Reader) verifyPostings() error {
+	names, err := r.names()
+	if err != nil {
+		return err
+	}
+	for i := range names {
+		n := &names[i]
+		values := 0
+		var bad error
+		if err := r.eachValue(n, 0, len(n.firsts), func(_ string, ids cursor) bool {
+			values++
+			bad = addRuns(roaring.New(), ids)
+			return bad == nil
+		}); err != nil {
+			return err
+		}
+		if bad != nil {
+			return r.corrupt(keyPosting(nil, n.number, 0), bad)
+		}
+		if err := r.disagree("values of label "+n.name, uint64(values), uint64(n.values)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifyRows scans, and asks places for every series that it meets.
+func (r *Reader) verifyRows() error {
+	seen := roaring.New()
+	var order []point.DenseID
+	var n uint64
+	if err := r.Scan(func(id point.DenseID, run rows.Run) error {
+		n += uint64(run.Len())
+		lo, hi, _ := run.Bounds()
+		if lo < r.info.TimeLo || hi > r.info.TimeHi || run.StampLo < r.info.StampLo || run.StampHi > r.info.StampHi {
+			return fault.Errorf(fault.Corrupt, "segment %s: rows of series %d lie outside of the ranges in the header", r.path, id)
+		}
+		seen.Add(uint32(id))
+		order = append(order, id)
+		return nil
+	}); err != nil {
+		return err
+	}
+	ids, err := r.SeriesIDs()
+	if err != nil {
+		return err
+	}
+	if !ids.Equals(seen) {
+		return fault.Errorf(fault.Corrupt, "segment %s: the set of series is not that of the groups", r.path)
+	}
+	if err := r.disagree("rows", n, r.info.Rows); err != nil {
+		return err
+	}
+	if err := r.disagree("series", seen.GetCardinality(), r.info.Series); err != nil {
+		return err
+	}
+	return r.verifyPlaces(order)
+}
+
+// verifyPlaces asks for the place of every series; in file order they must be those that the scan met.
+func (r *Reader) verifyPlaces(order []point.DenseID) error {
+	t, err := r.iter()
+	if err != nil {
+		return err
+	}
+	places, err := r.places(t, order)
+	if cerr := t.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if !slices.EqualFunc(places, order, func(p placed, id point.DenseID) bool { return p.id == id }) {
+		return fault.Errorf(fault.Corrupt, "segment %s: the places of series are not those of the groups", r.path)
+	}
+	return nil
+}
+
+func (r *Reader) verifyExemplars() error {
+	var n uint64
+	if err := r.each(keyExemplars, func(key, value []byte) error {
+		ex, err := parseExemplars(value, r.cache.decoder)
+		n += uint64(len(ex))
+		return r.corrupt(key, err)
+	}); err != nil {
+		return err
+	}
+	return r.disagree("exemplars", n, r.info.Exemplars)
+}

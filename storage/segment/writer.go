@@ -1,0 +1,398 @@
+package segment
+
+import (
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/cespare/xxhash/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+)
+
+// Writer makes one segment file. Not for concurrent use. After the first error every call returns it, and only Abort
+// makes sense. Memory: the group under construction, a page of definitions, the postings while definitions come in,
+// 8 bytes a series, 40 bytes a distinct column of times, and the exemplars.
+type Writer struct {
+	fs   vfs.FS
+	path string
+	info Info
+	file *hashedFile
+	sst  *sstable.Writer
+	err  error
+
+	pack   *packer
+	value  []byte // scratch
+	keyBuf []byte
+
+	// Until the first Add.
+	page      []definition
+	pageBytes int
+	lastDef   int64 // id of the last definition, -1: none
+	postings  postings
+	defined   bool // postings are written
+
+	group   group
+	columns *columnIndex
+	values  valueEncoder
+	placed  []placed
+	series  *roaring.Bitmap
+
+	exemplars []exemplarRecord
+}
+
+type exemplarRecord struct {
+	id    point.DenseID
+	value []byte
+}
+
+// tmpSuffix marks a file that Finish has not published; whoever finds one at start may delete it.
+const tmpSuffix = ".tmp"
+
+// hashedFile is where the sstable goes: it sums and counts the bytes on their way. Durability is Finish's affair.
+type hashedFile struct {
+	f    vfs.File
+	sum  *xxhash.Digest
+	size int64
+	buf  []byte // pebble writes small pieces: they are gathered
+}
+
+const fileBuffer = 256 << 10
+
+func (h *hashedFile) Write(p []byte) error {
+	_, _ = h.sum.Write(p) // never fails
+	h.size += int64(len(p))
+	if len(h.buf)+len(p) > fileBuffer {
+		if err := h.flush(); err != nil {
+			return err
+		}
+	}
+	if len(p) >= fileBuffer {
+		_, err := h.f.Write(p)
+		return err
+	}
+	h.buf = append(h.buf, p...)
+	return nil
+}
+
+func (h *hashedFile) flush() error {
+	_, err := h.f.Write(h.buf)
+	h.buf = h.buf[:0]
+	return err
+}
+
+func (h *hashedFile) Finish() error { return h.flush() }
+
+func (h *hashedFile) Abort() {}
+
+// tableFormat is pinned: it decides about bytes. Its footer has a checksum, unlike those before it.
+const tableFormat = sstable.TableFormatPebblev6
+
+// Create starts the segment file that will be called path; until Finish it is path + ".tmp". An old file of that name
+// is overwritten. Errors: Unavailable (the file cannot be made).
+func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
+	f, err := fs.Create(path+tmpSuffix, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "create segment %s", path)
+	}
+	if s.BytesPerSync <= 0 {
+		s.BytesPerSync = 1 << 20
+	}
+	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: s.BytesPerSync})
+	file := &hashedFile{f: f, sum: xxhash.New()}
+	m.Ends = slices.Clone(m.Ends)
+	return &Writer{
+		fs: fs, path: path, file: file,
+		info:    Info{Meta: m, FormatVersion: FormatVersion},
+		pack:    newPacker(),
+		lastDef: -1, postings: postings{names: map[string]map[string]*runs{}},
+		columns: newColumnIndex(), series: roaring.New(),
+		sst: sstable.NewWriter(file, sstable.WriterOptions{
+			// A block of ours is a block of pebble's: reading one reads nothing else.
+			BlockSize: 8 << 10, IndexBlockSize: 64 << 10,
+			Compression: sstable.NoCompression, TableFormat: tableFormat, DisableValueBlocks: true,
+		}),
+	}, nil
+}
+
+func (w *Writer) put(key, value []byte) error {
+	if w.err == nil {
+		if err := w.sst.Set(key, value); err != nil {
+			w.err = fault.Wrap(err, fault.Unavailable, "write segment %s", w.path)
+		}
+	}
+	return w.err
+}
+
+func (w *Writer) invalid(format string, args ...any) error {
+	if w.err == nil {
+		w.err = fault.Annotate(fault.Errorf(fault.Invalid, format, args...), "segment %s", w.path)
+	}
+	return w.err
+}
+
+// Define tells the labels of a series, in rising order of ids, before the first Add. Errors: Invalid (order, labels),
+// Unavailable (disk).
+func (w *Writer) Define(id point.DenseID, l point.Labels) error {
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.defined:
+		return w.invalid("series %d is defined after rows were added", id)
+	case int64(id) <= w.lastDef:
+		return w.invalid("series %d is defined after series %d", id, w.lastDef)
+	case id == 1<<32-1:
+		return w.invalid("series id %d is out of range", id)
+	case len(l) > point.LabelsBytesMax || !l.Valid():
+		return w.invalid("series %d has labels that are not canonical", id)
+	}
+	w.lastDef = int64(id)
+	w.postings.add(id, l)
+	w.info.Definitions++
+	w.page = append(w.page, definition{id, l})
+	w.pageBytes += len(l)
+	if len(w.page) == pageDefinitions || w.pageBytes >= pageLabelBytes {
+		return w.flushDefinitions()
+	}
+	return nil
+}
+
+func (w *Writer) flushDefinitions() error {
+	if len(w.page) == 0 {
+		return w.err
+	}
+	w.value = packDefinitions(w.value[:0], w.page, w.pack)
+	w.keyBuf = key32(w.keyBuf, keyDefinitions, uint32(w.page[0].id))
+	clear(w.page)
+	w.page, w.pageBytes = w.page[:0], 0
+	return w.put(w.keyBuf, w.value)
+}
+
+// endDefinitions writes what Define collected and frees it.
+func (w *Writer) endDefinitions() error {
+	if w.defined || w.err != nil {
+		return w.err
+	}
+	w.defined = true
+	if err := w.flushDefinitions(); err != nil {
+		return err
+	}
+	err := w.postings.write(w.put, w.pack)
+	w.postings = postings{}
+	return err
+}
+
+// Add writes all rows of one series: floats, histograms or both, times strictly rising. Series come in the order in
+// which queries should find them together, each once, in any order of ids. r is only read during the call. A run
+// without rows is passed over. Errors: Invalid (form of the run), TooLarge (a histogram), Unavailable (disk).
+func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
+	if r.Len() == 0 || w.endDefinitions() != nil {
+		return w.err
+	}
+	if err := w.checkRun(id, r); err != nil {
+		return err
+	}
+	w.cover(r)
+	w.placed = append(w.placed, placed{id, makePlace(w.group.number, len(w.group.ids))})
+	w.group.add(id, r, w.columns, &w.values)
+	if w.group.full() {
+		return w.flushGroup()
+	}
+	return nil
+}
+
+func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
+	if len(r.Times) != len(r.Values) {
+		return w.invalid("series %d has %d times and %d values", id, len(r.Times), len(r.Values))
+	}
+	if r.StampLo > r.StampHi {
+		return w.invalid("series %d has stamps from %d down to %d", id, r.StampLo, r.StampHi)
+	}
+	for i := 1; i < len(r.Times); i++ {
+		if r.Times[i] <= r.Times[i-1] {
+			return w.invalid("series %d: time %d follows %d", id, r.Times[i], r.Times[i-1])
+		}
+	}
+	for i := range r.Hists {
+		if i > 0 && r.Hists[i].Time <= r.Hists[i-1].Time {
+			return w.invalid("series %d: histogram at %d follows %d", id, r.Hists[i].Time, r.Hists[i-1].Time)
+		}
+		if n := len(r.Hists[i].H); n > histBytesMax {
+			w.err = fault.Errorf(fault.TooLarge, "segment %s: series %d has a histogram of %d bytes, at most %d are taken", w.path, id, n, histBytesMax)
+			return w.err
+		}
+	}
+	if w.group.number >= groupsMax-1 {
+		w.err = fault.Errorf(fault.TooLarge, "segment %s has more than %d groups of series", w.path, groupsMax)
+		return w.err
+	}
+	if !w.series.CheckedAdd(uint32(id)) {
+		return w.invalid("series %d is added twice", id)
+	}
+	return nil
+}
+
+// cover widens the file's ranges to a run that has rows.
+func (w *Writer) cover(r *rows.Run) {
+	lo, hi, _ := r.Bounds()
+	i := &w.info
+	if i.Rows == 0 {
+		i.TimeLo, i.TimeHi, i.StampLo, i.StampHi = lo, hi, r.StampLo, r.StampHi
+	}
+	i.TimeLo, i.TimeHi = min(i.TimeLo, lo), max(i.TimeHi, hi)
+	i.StampLo, i.StampHi = min(i.StampLo, r.StampLo), max(i.StampHi, r.StampHi)
+	i.Rows += uint64(r.Len())
+	i.Series++
+}
+
+// flushGroup writes the group under construction: record, pages of times, blocks.
+func (w *Writer) flushGroup() error {
+	g := &w.group
+	if len(g.ids) == 0 {
+		return w.err
+	}
+	w.value = g.record(w.value[:0])
+	w.keyBuf = keyOfGroup(w.keyBuf, g.number, kindRecord)
+	_ = w.put(w.keyBuf, w.value) // sticky
+	for j, b := range g.blocks[:g.used] {
+		if b.page.count > 0 {
+			w.value = b.page.pack(w.value[:0], w.pack)
+			w.keyBuf = keyTimes(w.keyBuf, g.number, uint32(j))
+			_ = w.put(w.keyBuf, w.value)
+		}
+	}
+	for _, b := range g.blocks[:g.used] {
+		w.value = b.pack(w.value[:0], g.number, w.pack)
+		w.keyBuf = keyBlock(w.keyBuf, g.number, b.lo)
+		_ = w.put(w.keyBuf, w.value)
+	}
+	g.next()
+	return w.err
+}
+
+// AddExemplars writes the exemplars of one series, once a series, before Finish. They are held in memory until then.
+// Errors: Invalid (not in order of time, labels), TooLarge (more than 16 MiB for one series).
+func (w *Writer) AddExemplars(id point.DenseID, ex []point.ExemplarRow) error {
+	if len(ex) == 0 || w.err != nil {
+		return w.err
+	}
+	size := 0
+	for i := range ex {
+		if i > 0 && ex[i].Time < ex[i-1].Time || !ex[i].Labels.Valid() {
+			return w.invalid("series %d: exemplar %d is out of order or has labels that are not canonical", id, i)
+		}
+		size += 28 + len(ex[i].Labels)
+	}
+	if size > exemplarsMax {
+		w.err = fault.Errorf(fault.TooLarge, "segment %s: series %d has %d bytes of exemplars, at most %d are taken", w.path, id, size, exemplarsMax)
+		return w.err
+	}
+	w.info.Exemplars += uint64(len(ex))
+	w.exemplars = append(w.exemplars, exemplarRecord{id, packExemplars(ex, w.pack)})
+	return nil
+}
+
+// Finish publishes the file: bytes fsynced, file renamed, directory fsynced, in this order (I7). On an error nothing
+// has the final name, or it has it and is whole; call Abort. Errors: Invalid, TooLarge, Unavailable.
+func (w *Writer) Finish() (Info, error) {
+	if w.err == nil {
+		w.err = w.writeTail()
+	}
+	if w.err != nil {
+		return Info{}, w.err
+	}
+	w.err = w.publish()
+	if w.err != nil {
+		return Info{}, w.err
+	}
+	w.info.Size, w.info.Checksum = w.file.size, w.file.sum.Sum64()
+	info := w.info
+	w.err = fault.Errorf(fault.Internal, "segment %s is finished", w.path)
+	return info, nil
+}
+
+func (w *Writer) writeTail() error {
+	if err := w.endDefinitions(); err != nil {
+		return err
+	}
+	if err := w.flushGroup(); err != nil {
+		return err
+	}
+	slices.SortStableFunc(w.exemplars, func(a, b exemplarRecord) int { return int(int64(a.id) - int64(b.id)) })
+	for i, x := range w.exemplars {
+		if i > 0 && w.exemplars[i-1].id == x.id {
+			return w.invalid("exemplars of series %d are added twice", x.id)
+		}
+		if err := w.put(key32(w.keyBuf, keyExemplars, uint32(x.id)), x.value); err != nil {
+			return err
+		}
+	}
+	if err := writePlaces(w.placed, w.put); err != nil {
+		return err
+	}
+	if err := w.put([]byte{keySeries}, packSeries(w.series, w.pack)); err != nil {
+		return err
+	}
+	header := appendHeader(nil, &w.info)
+	if len(header) > headerMax {
+		return w.invalid("a header of %d bytes, at most %d are taken", len(header), headerMax)
+	}
+	return w.put([]byte{keyHeader}, header)
+}
+
+func (w *Writer) publish() error {
+	err := w.sst.Close()
+	w.sst = nil
+	if err == nil {
+		err = w.file.f.Sync()
+	}
+	if cerr := w.file.f.Close(); err == nil {
+		err = cerr
+	}
+	w.file.f = nil
+	if err == nil {
+		err = w.fs.Rename(w.path+tmpSuffix, w.path)
+	}
+	if err == nil {
+		err = syncDir(w.fs, w.fs.PathDir(w.path))
+	}
+	return fault.Wrap(err, fault.Unavailable, "publish segment %s", w.path)
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// Abort gives up and removes the unfinished file. After a Finish that succeeded it does nothing.
+func (w *Writer) Abort() error {
+	if w.sst != nil {
+		_ = w.sst.Close() // ends its goroutine; what it writes goes away
+		w.sst = nil
+	}
+	if w.file.f != nil {
+		_ = w.file.f.Close()
+		w.file.f = nil
+	}
+	if w.info.Size > 0 {
+		return nil
+	}
+	if w.err == nil {
+		w.err = fault.Errorf(fault.Canceled, "segment %s was given up", w.path)
+	}
+	err := w.fs.Remove(w.path + tmpSuffix)
+	if err != nil && !vfsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "remove unfinished segment %s", w.path)
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+//go:build !linux
+
+package series
+
+import "testing"
+
+// cpu measures nothing where there is no clock for it.
+type cpu struct{}
+
+func (c *cpu) start(*testing.B) {}
+
+func (c *cpu) resume() {}
+
+func (c *cpu) pause() {}
+
+func (c *cpu) report(*testing.B, int) {}

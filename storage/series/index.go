@@ -1,0 +1,243 @@
+package series
+
+import (
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Ref numbers a series of one table on one server, from 0, densely; numbers of freed series are used again.
+type Ref uint32
+
+// Index is the set of series of a table on this server. All methods may be called from many goroutines.
+type Index struct {
+	seed   maphash.Seed // constant after New
+	shards [shards]shard
+
+	entries entries // grown under mu
+	live    atomic.Int64
+
+	epoch  atomic.Uint64
+	pinned [2]atomic.Int64 // Pins by the parity of their epoch
+
+	mu struct { // guards what is inside; taken before a shard's lock, never after
+		sync.RWMutex
+		postings
+		free   []Ref
+		next   Ref
+		sweeps uint64 // passes that took refs out of the postings
+	}
+
+	idle struct {
+		sync.Mutex
+		refs []Ref // whose count fell to 0 at least once since they were last looked at
+	}
+
+	sweep struct {
+		sync.Mutex
+		limbo [2][]Ref // freed in the epoch of this parity, and perhaps still in the hands of a reader
+	}
+}
+
+// 64 shards keep the writers of new series out of the way of readers of known ones.
+const (
+	shards     = 64
+	shardShift = 64 - 6
+)
+
+type shard struct {
+	sync.RWMutex
+	slots
+	_ [8]byte // a cache line of its own
+}
+
+// entry is one series. It is constant from before its ref is known to anybody until after nobody can know it.
+type entry struct {
+	labels point.Labels
+	count  atomic.Int32 // references; countFreed from when a sweep frees it
+}
+
+const countFreed = math.MinInt32 / 2
+
+// New makes an empty index.
+func New() *Index {
+	x := &Index{seed: maphash.MakeSeed()}
+	x.mu.postings = newPostings()
+	return x
+}
+
+// Len is the number of series that are not freed.
+func (x *Index) Len() int { return int(x.live.Load()) }
+
+// Intern gives labels their ref, a new one if need be, and takes a reference on it: the caller owes one Release.
+// The labels are kept while the series lives. Series that are known take no exclusive lock.
+func (x *Index) Intern(l point.Labels) Ref {
+	return x.InternAll([]point.Labels{l}, make([]Ref, 0, 1))[0]
+}
+
+// internSection bounds the series that enter the postings under one lock, so that a reader waits for less than 100 µs.
+const internSection = 256
+
+// InternAll is Intern for many at once, which costs a third for those that are new. It appends the refs to dst, in the
+// order of the labels.
+func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
+	var hashes [internSection]uint64
+	for len(ls) > 0 {
+		n := min(len(ls), internSection)
+		from := len(dst)
+		fresh := 0
+		for i, l := range ls[:n] {
+			hashes[i] = maphash.String(x.seed, string(l))
+			ref, ok := x.take(hashes[i], l)
+			if !ok {
+				ref = unknown
+				fresh++
+			}
+			dst = append(dst, ref)
+		}
+		if fresh > 0 {
+			x.internNew(hashes[:n], ls[:n], dst[from:])
+		}
+		ls = ls[n:]
+	}
+	return dst
+}
+
+// unknown stands for a series that has no ref yet.
+const unknown Ref = math.MaxUint32
+
+// take finds a known series and takes a reference on it.
+func (x *Index) take(h uint64, l point.Labels) (Ref, bool) {
+	sh := &x.shards[h>>shardShift]
+	sh.RLock()
+	defer sh.RUnlock()
+	ref, ok := x.findLocked(sh, h, l)
+	if ok {
+		x.entries.at(ref).count.Add(1) // under the lock: a sweep frees only what it holds the lock for
+	}
+	return ref, ok
+}
+
+// internNew gives refs to those that are unknown. Another Intern may be given one of them before all are in the postings,
+// but whoever then asks for a Match waits for the lock held here: who is given a ref finds it.
+func (x *Index) internNew(hashes []uint64, ls []point.Labels, refs []Ref) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, l := range ls {
+		if refs[i] == unknown {
+			refs[i] = x.internNewLocked(hashes[i], l)
+		}
+	}
+	x.mu.settle()
+}
+
+func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
+	sh := &x.shards[h>>shardShift]
+	sh.Lock()
+	defer sh.Unlock()
+	if ref, ok := x.findLocked(sh, h, l); ok { // somebody was quicker, or it is there twice
+		x.entries.at(ref).count.Add(1)
+		return ref
+	}
+	ref := x.takeLocked()
+	e := x.entries.at(ref)
+	e.labels = l
+	e.count.Store(1)
+	x.mu.add(ref, l)
+	sh.put(h, ref)
+	x.live.Add(1)
+	return ref
+}
+
+// findLocked looks labels up in their shard.
+func (x *Index) findLocked(sh *shard, h uint64, l point.Labels) (Ref, bool) {
+	if sh.used == 0 {
+		return 0, false
+	}
+	for i := h & sh.mask(); sh.list[i] != 0; i = (i + 1) & sh.mask() {
+		if slot := sh.list[i]; slot>>32 == h&math.MaxUint32 {
+			if ref := Ref(uint32(slot) - 1); x.entries.at(ref).labels == l {
+				return ref, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// takeLocked gives a ref that nobody knows.
+func (x *Index) takeLocked() Ref {
+	if n := len(x.mu.free); n > 0 {
+		ref := x.mu.free[n-1]
+		x.mu.free = x.mu.free[:n-1]
+		return ref
+	}
+	ref := x.mu.next
+	x.mu.next++
+	x.entries.grow(ref)
+	return ref
+}
+
+// Labels gives the labels of a ref on which somebody holds a reference, or that was matched under a Pin that is still
+// held. It takes no lock.
+func (x *Index) Labels(ref Ref) point.Labels { return x.entries.at(ref).labels }
+
+// Retain takes one more reference on each ref; the caller knows that one is held.
+func (x *Index) Retain(refs ...Ref) {
+	for _, ref := range refs {
+		if x.entries.at(ref).count.Add(1) <= 1 {
+			fault.Bug("series %d is retained, but nobody held it", ref)
+		}
+	}
+}
+
+// Release gives back one reference on each ref. A series whose last one goes stays until a Sweep; Release itself
+// sweeps when idleMax of them have gathered.
+func (x *Index) Release(refs ...Ref) {
+	var idle []Ref
+	for _, ref := range refs {
+		switch n := x.entries.at(ref).count.Add(-1); {
+		case n == 0:
+			idle = append(idle, ref)
+		case n < 0:
+			fault.Bug("series %d is released more often than it was taken", ref)
+		}
+	}
+	if len(idle) == 0 {
+		return
+	}
+	x.idle.Lock()
+	x.idle.refs = append(x.idle.refs, idle...)
+	full := len(x.idle.refs) >= idleMax
+	x.idle.Unlock()
+	if full && x.sweep.TryLock() {
+		x.sweepLocked()
+		x.sweep.Unlock()
+	}
+}
+
+// entries is an array that grows without moving, so that reading takes no lock.
+type entries struct {
+	dir atomic.Pointer[[]*[entriesPage]entry]
+}
+
+const entriesPage = 1024
+
+func (p *entries) at(ref Ref) *entry { return &(*p.dir.Load())[ref/entriesPage][ref%entriesPage] }
+
+// grow makes room for ref, the first one never used; for one caller at a time.
+func (p *entries) grow(ref Ref) {
+	if ref%entriesPage != 0 {
+		return
+	}
+	var dir []*[entriesPage]entry
+	if old := p.dir.Load(); old != nil {
+		dir = *old
+	}
+	// Readers of the old directory see its old length, whether or not the array behind it is shared.
+	dir = append(dir, new([entriesPage]entry))
+	p.dir.Store(&dir)
+}

@@ -1,0 +1,152 @@
+package series
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// LabelNames gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
+// by references or by a Pin.
+func (x *Index) LabelNames(within *roaring.Bitmap) []string {
+	x.mu.RLock()
+	all := slices.Collect(maps.Values(x.mu.names))
+	x.mu.RUnlock()
+	if within != nil {
+		return x.namesWithin(within, all)
+	}
+	out := make([]string, len(all))
+	for i, n := range all {
+		out[i] = n.text
+	}
+	slices.Sort(out)
+	return out
+}
+
+// namesWithin reads the labels of few series, and of many asks the postings, where the first value or two of a name
+// mostly answer.
+func (x *Index) namesWithin(within *roaring.Bitmap, all []*name) []string {
+	var out []string
+	if within.GetCardinality() <= 1000 {
+		seen := make(map[string]bool, len(all))
+		for it := within.Iterator(); it.HasNext(); {
+			x.Labels(Ref(it.Next())).Range(func(n, _ string) bool { seen[n] = true; return true })
+		}
+		return slices.Sorted(maps.Keys(seen))
+	}
+	for _, n := range all {
+		if x.anyMeets(x.values(n.text), within) {
+			out = append(out, n.text)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (x *Index) anyMeets(list []*value, within *roaring.Bitmap) bool {
+	for section := range slices.Chunk(list, gatherSection) {
+		x.mu.RLock()
+		met := slices.ContainsFunc(section, func(v *value) bool { return v.meets(within) })
+		x.mu.RUnlock()
+		if met {
+			return true
+		}
+	}
+	return false
+}
+
+// LabelValues gives the values that a label has among the series in within, or among all if it is nil; sorted, without
+// "" for the series that lack it. The refs must be held by references or by a Pin.
+func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
+	list := x.values(label)
+	if within != nil && filterIsCheaper(within, len(list)) {
+		seen := make(map[string]bool)
+		for it := within.Iterator(); it.HasNext(); {
+			if v := x.Labels(Ref(it.Next())).Get(label); v != "" {
+				seen[v] = true
+			}
+		}
+		return slices.Sorted(maps.Keys(seen))
+	}
+	var out []string
+	for section := range slices.Chunk(list, gatherSection) {
+		x.mu.RLock()
+		for _, v := range section {
+			if v.len() > 0 && (within == nil || v.meets(within)) {
+				out = append(out, v.text)
+			}
+		}
+		x.mu.RUnlock()
+	}
+	slices.Sort(out)
+	return slices.Compact(out) // a value that went and came while we looked is listed twice
+}
+
+// Stats fills the figures of peer.Stats that labels tell: Series, LabelPairs and the top lists, topN lines each, the
+// largest first.
+func (x *Index) Stats(topN int) peer.Stats {
+	x.mu.RLock()
+	all := slices.Collect(maps.Values(x.mu.names))
+	st := peer.Stats{Series: x.mu.all.GetCardinality()}
+	x.mu.RUnlock()
+	byName, byLabel, bytes, byPair := top{n: topN}, top{n: topN}, top{n: topN}, top{n: topN}
+	for _, n := range all {
+		var values, size uint64
+		for section := range slices.Chunk(x.values(n.text), gatherSection) {
+			x.mu.RLock()
+			for _, v := range section {
+				count := uint64(v.len())
+				if count == 0 {
+					continue
+				}
+				values++
+				size += uint64(len(v.text))
+				byPair.offerPair(n.text, v.text, count)
+				if n.text == point.MetricName {
+					byName.offer(v.text, count)
+				}
+			}
+			x.mu.RUnlock()
+		}
+		if values > 0 {
+			st.LabelPairs += values
+			byLabel.offer(n.text, values)
+			bytes.offer(n.text, size)
+		}
+	}
+	st.SeriesByName, st.ValuesByLabel, st.BytesByLabel, st.SeriesByPair = byName.list, byLabel.list, bytes.list, byPair.list
+	return st
+}
+
+// top keeps the n largest of what it is offered, the largest first, by name where they are equal.
+type top struct {
+	n    int
+	list []peer.NameCount
+}
+
+func (t *top) full(count uint64) bool {
+	return t.n <= 0 || len(t.list) == t.n && count < t.list[t.n-1].Count
+}
+
+func (t *top) offerPair(n, v string, count uint64) {
+	if !t.full(count) { // most are not among the largest: no string is made for them
+		t.offer(n+"="+v, count)
+	}
+}
+
+func (t *top) offer(n string, count uint64) {
+	if t.full(count) {
+		return
+	}
+	nc := peer.NameCount{Name: n, Count: count}
+	at, _ := slices.BinarySearchFunc(t.list, nc, func(a, b peer.NameCount) int {
+		return cmp.Or(-cmp.Compare(a.Count, b.Count), cmp.Compare(a.Name, b.Name))
+	})
+	t.list = slices.Insert(t.list, at, nc)
+	t.list = t.list[:min(len(t.list), t.n)]
+}

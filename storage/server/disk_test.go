@@ -1,0 +1,225 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// failing is a file system on which, once on, operations of some kind on some files fail.
+type failing struct {
+	on   atomic.Bool
+	kind errorfs.OpKind
+	part string // of the path
+}
+
+func (f *failing) MaybeError(op errorfs.Op) error {
+	if f.on.Load() && op.Kind == f.kind && strings.Contains(op.Path, f.part) {
+		return errorfs.ErrInjected
+	}
+	return nil
+}
+
+func (f *failing) String() string { return "failing" }
+
+// TestNothingIsAckedThatTheDiskRefused: whatever the log or the catalogue cannot write or fsync, inserts and changes that
+// need it fail as Unavailable, Run ends with the reason, and after a power cut every row that was acked is there.
+func TestNothingIsAckedThatTheDiskRefused(t *testing.T) {
+	for name, f := range map[string]*failing{
+		"log write":       {kind: errorfs.OpFileWrite, part: "/log/"},
+		"log fsync":       {kind: errorfs.OpFileSyncData, part: "/log/"},
+		"catalogue write": {kind: errorfs.OpFileWrite, part: "/catalogue/"},
+		"catalogue fsync": {kind: errorfs.OpFileSyncData, part: "/catalogue/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			maps := newMap(t)
+			p, err := open(errorfs.Wrap(mem, f), maps, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- p.server.Run(context.Background()) }()
+			truth := model{}
+			w := newWriter(t, p.server)
+			w.insert(t, 1024, []row{{1, 10e9, 1}, {2, 110e9, 2}}, truth)
+			f.on.Store(true)
+			if strings.HasPrefix(name, "log") {
+				err = w.stream.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 2048, IDs: []point.SeriesID{1}, Times: []int64{20e9}, Values: []float64{3}})
+			} else {
+				err = w.s.FlushAll(t.Context(), false)
+			}
+			if !fault.Is(err, fault.Unavailable) {
+				t.Errorf("%v, want unavailable", err)
+			}
+			if err := <-ended; !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the store is fenced") {
+				t.Errorf("Run ended with %v", err)
+			}
+			f.on.Store(false) // the disk is well again; nobody believes it
+			err = w.stream.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 4096, IDs: []point.SeriesID{1}, Times: []int64{30e9}, Values: []float64{4}})
+			if !fault.Is(err, fault.Unavailable) {
+				t.Errorf("after the fence: %v, want unavailable", err)
+			}
+			image := mem.CrashClone(vfs.CrashCloneCfg{})
+			_ = p.server.Close()
+			if err := p.brick.Close(); !fault.Is(err, fault.Unavailable) {
+				t.Errorf("closing: %v, want unavailable", err)
+			}
+			p, err = open(image, maps, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := truth.String(0, 300e9, func(point.Labels) bool { return true })
+			if got := read(t, p.server, &peer.Select{Table: "t", Lo: 0, Hi: 300e9}); got != want {
+				t.Errorf("read\n%swant\n%s", got, want)
+			}
+			p.stop(t)
+		})
+	}
+}
+
+// TestFlushesThatFailAreTriedAgainByRun: the disk refuses segments for a while; Run carries on and flushes when it can.
+func TestFlushesThatFailAreTriedAgainByRun(t *testing.T) {
+	f := &failing{kind: errorfs.OpFileSyncData, part: "segments/"}
+	p := start(t, errorfs.Wrap(vfs.NewMem(), f), newMap(t), 1)
+	truth := model{}
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{1, 10e9, 1}}, truth)
+	f.on.Store(true)
+	if err := p.server.FlushAll(t.Context(), false); err == nil {
+		t.Fatal("the flush went well")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.server.Run(ctx) }()
+	f.on.Store(false)
+	for { // the package's time limit ends this if need be
+		st, err := p.server.Stats(t.Context(), "t", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Segments == 1 && st.HeadRows == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+	if got, want := read(t, p.server, &peer.Select{Table: "t", Lo: 0, Hi: 300e9}), truth.String(0, 300e9, func(point.Labels) bool { return true }); got != want {
+		t.Errorf("read\n%swant\n%s", got, want)
+	}
+	p.stop(t)
+}
+
+// TestDropsLeaveNothing: a partition that was dropped does not come back by an insert that was routed before, its log and
+// files do not stay when the power is cut in the middle, and its place in memory goes when the map forgets it.
+func TestDropsLeaveNothing(t *testing.T) {
+	fs, maps := vfs.NewCrashableMem(), newMap(t)
+	p := start(t, fs, maps, 1)
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{1, 10e9, 1}}, model{})
+	w.flush(t, false)
+	w.insert(t, 2048, []row{{1, 20e9, 1}, {2, 110e9, 2}}, model{})
+	late := &peer.Insert{Partition: 1, Stamp: 4096, IDs: []point.SeriesID{1}, Times: []int64{30e9}, Values: []float64{3}}
+	if err := p.server.DropPartition("t", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.stream.Insert(t.Context(), late); !fault.Is(err, fault.Stale) {
+		t.Errorf("a late insert: %v, want stale", err)
+	}
+	dir := p.brick.SegmentDir(101)
+	if names, err := fs.List(dir); err == nil {
+		t.Errorf("its files are still there: %v", names)
+	}
+	// What a power cut leaves between the end of the catalogue entry and that of the files.
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := fs.Create(fs.PathJoin(dir, "1-1.seg"), vfs.WriteCategoryUnspecified); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	p.stop(t)
+	p = start(t, fs, maps, 2)
+	if names, err := fs.List(dir); err == nil {
+		t.Errorf("its files are still there after a restart: %v", names)
+	}
+	for _, pin := range p.brick.Pinning(10) {
+		if pin.Placement == 101 {
+			t.Error("its records pin the log")
+		}
+	}
+	p.stop(t)
+}
+
+// TestFullHeadsRefuseUntilTheyAreFlushed: at its bound the server answers Throttled; as soon as heads can be flushed it
+// takes rows again. While they cannot, maintenance neither spins nor stops.
+func TestFullHeadsRefuseUntilTheyAreFlushed(t *testing.T) {
+	f := &failing{kind: errorfs.OpFileSyncData, part: "segments/"}
+	maps := newMap(t)
+	log := slog.New(slog.DiscardHandler)
+	b, err := brick.Open(brick.Deps{FS: errorfs.Wrap(vfs.NewMem(), f), Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.Open(t.Context(), server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()},
+		server.Settings{Server: "s1", Epoch: 1, HeadBytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := process{b, s}
+	defer p.stop(t)
+	f.on.Store(true)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	w := newWriter(t, s)
+	if err := w.stream.Define(t.Context(), []peer.Def{{ID: 1, Labels: labelsOf(1)}}); err != nil {
+		t.Fatal(err)
+	}
+	acked := 0
+	insert := func() error {
+		in := &peer.Insert{Partition: 1, Stamp: point.Stamp(acked+1) << 20}
+		for i := range 5000 {
+			in.IDs, in.Times, in.Values = append(in.IDs, 1), append(in.Times, int64(acked+i)), append(in.Values, 1/float64(i+1))
+		}
+		err := w.stream.Insert(t.Context(), in)
+		if err == nil {
+			acked += 5000
+		}
+		return err
+	}
+	for err == nil {
+		err = insert()
+	}
+	if !fault.Is(err, fault.Throttled) || acked == 0 {
+		t.Errorf("%d rows, then %v, want throttled", acked, err)
+	}
+	f.on.Store(false)
+	for fault.Is(err, fault.Throttled) { // the package's time limit ends this if need be
+		time.Sleep(10 * time.Millisecond)
+		err = insert()
+	}
+	stop()
+	if err := errors.Join(err, <-ended); err != nil {
+		t.Error(err)
+	}
+	if st, err := s.Stats(t.Context(), "t", 0); err != nil || int(st.HeadRows+st.SegmentRows) != acked {
+		t.Errorf("%d rows in heads and %d in segments, acked %d; %v", st.HeadRows, st.SegmentRows, acked, err)
+	}
+}

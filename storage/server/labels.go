@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// LabelNames implements peer.Storage.
+func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
+	_, sn, err := s.snapshot(q)
+	if err != nil {
+		return nil, false, err
+	}
+	defer sn.close()
+	set := map[string]struct{}{}
+	for _, v := range sn.views {
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		if err := v.LabelNames(sn.matchers, set); err != nil {
+			return nil, false, err
+		}
+	}
+	names, truncated := sorted(set, limit)
+	return names, truncated, nil
+}
+
+// LabelValues implements peer.Storage.
+func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
+	_, sn, err := s.snapshot(q)
+	if err != nil {
+		return nil, false, err
+	}
+	defer sn.close()
+	set := map[string]struct{}{}
+	for _, v := range sn.views {
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		if err := v.LabelValues(sn.matchers, name, set); err != nil {
+			return nil, false, err
+		}
+	}
+	values, truncated := sorted(set, limit)
+	return values, truncated, nil
+}
+
+func sorted(set map[string]struct{}, limit int) ([]string, bool) {
+	all := slices.Sorted(maps.Keys(set))
+	if limit > 0 && len(all) > limit {
+		return all[:limit], true
+	}
+	return all, false
+}
+
+// Exemplars implements peer.Storage.
+func (s *Server) Exemplars(ctx context.Context, name string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	bySeries := map[point.Labels][]point.ExemplarRow{}
+	for _, ms := range sets {
+		one := map[point.Labels][]point.ExemplarRow{}
+		if err := s.exemplarsOf(ctx, &peer.Select{Table: name, Partitions: partitions, Lo: lo, Hi: hi, Matchers: ms}, one); err != nil {
+			return nil, err
+		}
+		maps.Copy(bySeries, one) // a series that several sets match has the same exemplars in each
+	}
+	out := make([]peer.SeriesExemplars, 0, len(bySeries))
+	for l, ex := range bySeries {
+		out = append(out, peer.SeriesExemplars{Labels: l, Exemplars: ex})
+	}
+	slices.SortFunc(out, func(a, b peer.SeriesExemplars) int { return a.Labels.Compare(b.Labels) })
+	return out, nil
+}
+
+func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point.Labels][]point.ExemplarRow) error {
+	_, sn, err := s.snapshot(q)
+	if err != nil {
+		return err
+	}
+	defer sn.close()
+	for _, v := range sn.views {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ss, err := v.Match(sn.matchers)
+		if err != nil {
+			return err
+		}
+		err = v.Exemplars(ss, q.Lo, q.Hi, func(i int, ex []point.ExemplarRow) error {
+			into[ss[i].Labels] = append(into[ss[i].Labels], ex...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteSeries implements peer.Storage.
+func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	t, ok := s.table(q.Table)
+	if !ok {
+		return nil
+	}
+	if len(q.Matchers) == 0 {
+		return fault.Errorf(fault.Invalid, "a deletion needs a matcher")
+	}
+	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
+		err := p.Delete(ctx, q.Matchers, q.Lo, q.Hi)
+		if err != nil && !fault.Is(err, fault.Stale) { // dropped meanwhile: its rows are gone altogether
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// metrics are the server's counters and gauges.
+type metrics struct {
+	throttled prometheus.Counter
+	failures  *prometheus.CounterVec // by what: flush, compact
+}
+
+func newMetrics(r prometheus.Registerer, s *Server) *metrics {
+	m := &metrics{
+		throttled: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_throttled_inserts_total", Help: "Inserts refused because head rows used up their memory."}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_server_maintenance_failures_total", Help: "Flushes and compactions that failed and are tried again, by what.",
+		}, []string{"what"}),
+	}
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
+	}
+	r.MustRegister(m.throttled, m.failures,
+		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.headBytes.Load()) }),
+		gauge("head_bytes_max", "Bound of the memory of all head rows.", func() float64 { return float64(s.settings.HeadBytesMax) }),
+		gauge("names_bytes", "What partitions hold to know their series by.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 { return float64(p.NamesBytes()) })
+		}),
+		gauge("cache_bytes", "Memory of the segment cache.", func() float64 { return float64(s.cache.Bytes()) }),
+		gauge("tables", "Tables with data on this server.", func() float64 { return float64(len(s.tables())) }),
+		gauge("series", "Series in memory, of all tables.", func() float64 {
+			n := 0
+			for _, t := range s.tables() {
+				n += t.index.Len()
+			}
+			return float64(n)
+		}),
+		gauge("partitions", "Partitions on this server.", func() float64 { return s.sum(func(*partition.Partition) float64 { return 1 }) }),
+		gauge("segments", "Segments on this server.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 { return float64(len(p.Segments())) })
+		}),
+		gauge("segment_bytes", "Bytes of all segments.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 {
+				var n int64
+				for _, g := range p.Segments() {
+					n += g.Size
+				}
+				return float64(n)
+			})
+		}),
+		gauge("segment_rows", "Rows in all segments.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 {
+				var n uint64
+				for _, g := range p.Segments() {
+					n += g.Rows
+				}
+				return float64(n)
+			})
+		}),
+		gauge("head_rows", "Rows not yet in segments.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 { return float64(p.HeadRows()) })
+		}),
+	)
+	return m
+}
+
+func (s *Server) sum(f func(*partition.Partition) float64) float64 {
+	total := 0.0
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			total += f(p)
+		}
+	}
+	return total
+}

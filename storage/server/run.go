@@ -1,0 +1,178 @@
+package server
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// Periods of the maintenance loops; each is jittered by a tenth.
+const (
+	flushPeriod   = 250 * time.Millisecond
+	compactPeriod = 2 * time.Second
+	sweepPeriod   = time.Minute
+	coolAfter     = 2 * time.Hour
+)
+
+// Run flushes, compacts and cools until ctx ends. It returns an error when the store is fenced: then the process must
+// stop, because nothing it could ack would be true.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return every(ctx, flushPeriod, s.flushDue) })
+	g.Go(func() error { return every(ctx, compactPeriod, s.compactDue) })
+	g.Go(func() error { return every(ctx, sweepPeriod, s.sweep) })
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.deps.Brick.Fenced():
+			return fault.Annotate(s.deps.Brick.Err(), "the store is fenced")
+		}
+	})
+	return g.Wait()
+}
+
+func every(ctx context.Context, period time.Duration, f func(context.Context)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(period + rand.N(period/10)):
+			f(ctx)
+		}
+	}
+}
+
+// flushDue flushes what its own partition's policy calls for, then what the server as a whole needs.
+func (s *Server) flushDue(ctx context.Context) {
+	now := time.Now()
+	pinned := s.pinned()
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			why := partition.NotDue
+			if pinned[p] {
+				why = partition.ByLog
+			}
+			s.report(p, "flush", p.Maintain(ctx, now, why))
+			p.Cool(now, coolAfter)
+		}
+	}
+	s.coolUnderPressure(ctx, now)
+	for s.headBytes.Load() > s.settings.HeadBytesMax/2 && ctx.Err() == nil {
+		p := s.largestHead()
+		if p == nil || !s.report(p, "flush", p.Flush(ctx, partition.ByMemory)) {
+			return
+		}
+	}
+}
+
+// coolUnderPressure makes partitions forget their series while all together hold too much, the longest idle first.
+func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
+	type warm struct {
+		p       *partition.Partition
+		bytes   int64
+		written time.Time
+	}
+	var idle []warm
+	var names int64
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			n := p.NamesBytes()
+			names += n
+			if at := p.Shape().LastWrite; n > 0 && now.Sub(at) >= s.settings.NamesIdleMin {
+				idle = append(idle, warm{p, n, at})
+			}
+		}
+	}
+	slices.SortFunc(idle, func(a, b warm) int { return a.written.Compare(b.written) })
+	for _, w := range idle {
+		if names <= s.settings.NamesBytesMax || ctx.Err() != nil {
+			return
+		}
+		if s.report(w.p, "flush", w.p.Maintain(ctx, now, partition.ByMemory)) && w.p.Cool(now, s.settings.NamesIdleMin) {
+			names -= w.bytes
+		}
+	}
+}
+
+// sweep frees the names of series that nobody holds any more.
+func (s *Server) sweep(context.Context) {
+	for _, t := range s.tables() {
+		t.index.Sweep()
+	}
+}
+
+// pinned tells which partitions keep the oldest log files alive while the log is over its bound.
+func (s *Server) pinned() map[*partition.Partition]bool {
+	excess := s.deps.Brick.LogBytes() - s.settings.LogBytesMax
+	if excess <= 0 {
+		return nil
+	}
+	out := map[*partition.Partition]bool{}
+	for _, pin := range s.deps.Brick.Pinning(16) {
+		for _, t := range s.tables() {
+			for _, p := range t.all() {
+				if p.Identity().Placement == pin.Placement {
+					out[p] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// largestHead gives the partition whose flush gives back most memory; nil when none gives any.
+func (s *Server) largestHead() (largest *partition.Partition) {
+	var most int64
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			if n := p.HeadBytes(); n > most {
+				largest, most = p, n
+			}
+		}
+	}
+	return largest
+}
+
+func (s *Server) compactDue(ctx context.Context) {
+	now := time.Now()
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			s.report(p, "compact", p.CompactIfDue(ctx, now))
+		}
+	}
+}
+
+// report counts and logs what maintenance could not do; it is tried again in the next round.
+func (s *Server) report(p *partition.Partition, what string, err error) bool {
+	if err == nil || fault.Is(err, fault.Canceled) {
+		return err == nil
+	}
+	s.metrics.failures.WithLabelValues(what).Inc()
+	id := p.Identity()
+	s.deps.Log.Error("maintenance failed", "what", what, "table", id.Table, "partition", id.Partition, "error", err)
+	return false
+}
+
+// FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that
+// are dropped meanwhile are left out.
+func (s *Server) FlushAll(ctx context.Context, compact bool) error {
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			err := p.Flush(ctx, partition.ByStop)
+			if err == nil && compact {
+				err = p.Compact(ctx, partition.ByRequest)
+			}
+			if err != nil && (ctx.Err() != nil || !fault.Is(err, fault.Canceled)) {
+				return err
+			}
+		}
+	}
+	return nil
+}

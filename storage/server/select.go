@@ -1,0 +1,342 @@
+package server
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// A select reads series in batches: neighbours in label order share blocks, and the batches under way are all that it
+// holds in memory beside what its caller keeps. There are at least a few of them, so that all processors have one.
+const (
+	selectBatchMax = 256
+	selectBatchMin = 32
+)
+
+func batchLen(series, readers int) int {
+	return max(selectBatchMin, min(selectBatchMax, series/(2*readers)+1))
+}
+
+// snapshot is a View of every partition that a query touches, by time, and its matchers. The table is nil while nothing
+// was written to it.
+type snapshot struct {
+	table    *table
+	views    []*partition.View
+	matchers []*labels.Matcher
+}
+
+func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
+	t, ok := s.table(q.Table)
+	if !ok {
+		if _, known := s.deps.Maps.Get(q.Table); known {
+			return nil, &snapshot{}, nil // nothing was written here yet
+		}
+		return nil, nil, fault.Errorf(fault.NotFound, "table %q does not exist", q.Table)
+	}
+	ms, err := partition.CompileMatchers(q.Matchers)
+	if err != nil {
+		return nil, nil, err
+	}
+	sn := &snapshot{table: t, matchers: ms}
+	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
+		if v := p.View(); v != nil {
+			sn.views = append(sn.views, v)
+		}
+	}
+	return t, sn, nil
+}
+
+func (sn *snapshot) close() {
+	for _, v := range sn.views {
+		v.Close()
+	}
+	sn.views = nil
+}
+
+// found is one series and its number in each view that has it.
+type found struct {
+	labels point.Labels
+	ref    series.Ref
+	known  bool     // ref is the series' in the index
+	in     []member // by view
+}
+
+type member struct {
+	view int
+	id   point.DenseID
+}
+
+// match gives the series of all views in label order. More than max (0: any number) are TooLarge.
+func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
+	if len(sn.views) == 0 { // perhaps nothing was ever written here: then there is no table either
+		return nil, nil
+	}
+	m := newMerger(sn.views)
+	for i, v := range sn.views {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		ss, err := v.Match(sn.matchers)
+		if err != nil {
+			return nil, err
+		}
+		if max > 0 && len(ss) > max {
+			return nil, tooManySeries(max)
+		}
+		if len(sn.views) == 1 {
+			m.only(ss, v.Indexed())
+		} else {
+			m.add(i, ss, v.Indexed())
+		}
+		if max > 0 && len(m.all) > max {
+			return nil, tooManySeries(max)
+		}
+	}
+	sn.table.order.sort(m.all, sn.table.index.Len())
+	return m.all, nil
+}
+
+// merger joins what several views have of a series: by its number in the index if all of them know it, else by its
+// labels.
+type merger struct {
+	all     []found
+	byRef   map[series.Ref]int32
+	byLabel map[point.Labels]int32
+}
+
+func newMerger(views []*partition.View) *merger {
+	if slices.ContainsFunc(views, func(v *partition.View) bool { return !v.Indexed() }) {
+		return &merger{byLabel: map[point.Labels]int32{}}
+	}
+	return &merger{byRef: map[series.Ref]int32{}}
+}
+
+// only takes the series of a view that is alone.
+func (m *merger) only(ss []partition.Series, indexed bool) {
+	m.all = make([]found, len(ss))
+	members := make([]member, len(ss))
+	for j, s := range ss {
+		members[j] = member{0, s.ID}
+		m.all[j] = found{labels: s.Labels, ref: s.Ref, known: indexed, in: members[j : j+1 : j+1]}
+	}
+}
+
+func (m *merger) add(view int, ss []partition.Series, indexed bool) {
+	for i := range ss {
+		j := m.place(&ss[i])
+		f := &m.all[j]
+		f.in = append(f.in, member{view, ss[i].ID})
+		if indexed {
+			f.ref, f.known = ss[i].Ref, true
+		}
+	}
+}
+
+// place finds the series among those found, or adds it.
+func (m *merger) place(s *partition.Series) int32 {
+	next := int32(len(m.all))
+	var j int32
+	var ok bool
+	if m.byRef != nil {
+		if j, ok = m.byRef[s.Ref]; !ok {
+			m.byRef[s.Ref] = next
+		}
+	} else if j, ok = m.byLabel[s.Labels]; !ok {
+		m.byLabel[s.Labels] = next
+	}
+	if ok {
+		return j
+	}
+	m.all = append(m.all, found{labels: s.Labels})
+	return next
+}
+
+func tooManySeries(max int) error {
+	return fault.Errorf(fault.TooLarge, "the selector matches more than %d series; make it narrower or raise the limit on series of a query", max)
+}
+
+// Select implements peer.Storage.
+func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	_, sn, err := s.snapshot(q)
+	if err != nil {
+		return nil, err
+	}
+	all, err := sn.match(ctx, q.SeriesMax)
+	if err != nil {
+		sn.close()
+		return nil, err
+	}
+	ahead := runtime.GOMAXPROCS(0)
+	return &seriesSet{ctx: ctx, q: q, sn: sn, rest: all, ahead: ahead, batch: batchLen(len(all), ahead)}, nil
+}
+
+// seriesSet reads the series of a select batch by batch. While one is handed out the next ones are read, each by a
+// goroutine of its own; they come in order.
+type seriesSet struct {
+	ctx   context.Context
+	q     *peer.Select
+	sn    *snapshot
+	ahead int // batches that are read at a time
+	batch int // series of one
+
+	rest    []found // not begun yet
+	reading []*page // begun, in order
+	readers sync.WaitGroup
+	ready   []peer.Series
+	at      int
+	samples int
+	err     error
+}
+
+// page is a batch that is being read.
+type page struct {
+	done   chan struct{}
+	series []peer.Series
+	err    error
+}
+
+// Next implements peer.SeriesSet.
+func (ss *seriesSet) Next() bool {
+	for ss.at++; ss.at >= len(ss.ready); ss.at++ {
+		if ss.err != nil || len(ss.rest)+len(ss.reading) == 0 {
+			return false
+		}
+		ss.ready, ss.err = ss.fill()
+		ss.at = -1
+	}
+	return true
+}
+
+// At implements peer.SeriesSet.
+func (ss *seriesSet) At() *peer.Series { return &ss.ready[ss.at] }
+
+// Err implements peer.SeriesSet.
+func (ss *seriesSet) Err() error { return ss.err }
+
+// Close implements peer.SeriesSet. It waits for what is being read.
+func (ss *seriesSet) Close() error {
+	ss.readers.Wait()
+	ss.sn.close()
+	ss.rest, ss.reading, ss.ready = nil, nil, nil
+	return nil
+}
+
+// fill gives the next batch.
+func (ss *seriesSet) fill() ([]peer.Series, error) {
+	if err := ss.ctx.Err(); err != nil {
+		return nil, err
+	}
+	next, err := ss.nextPage()
+	if err != nil {
+		return nil, err
+	}
+	if most := ss.q.SamplesMax; most > 0 {
+		for i := range next {
+			ss.samples += len(next[i].Times) + len(next[i].Hists)
+		}
+		if ss.samples > most {
+			return nil, fault.Errorf(fault.TooLarge, "the query reads more than %d samples; make it narrower or raise the limit on samples of a query", most)
+		}
+	}
+	return next, nil
+}
+
+func (ss *seriesSet) nextPage() ([]peer.Series, error) {
+	switch {
+	case ss.q.LabelsOnly:
+		return ss.labels(), nil
+	case len(ss.reading) == 0 && len(ss.rest) <= ss.batch:
+		return ss.sn.series(ss.cut(), ss.q.Lo, ss.q.Hi) // the only one, or the last
+	}
+	for len(ss.reading) < ss.ahead && len(ss.rest) > 0 {
+		ss.begin()
+	}
+	p := ss.reading[0]
+	ss.reading = ss.reading[1:]
+	<-p.done
+	if len(ss.rest) > 0 && p.err == nil {
+		ss.begin()
+	}
+	return p.series, p.err
+}
+
+func (ss *seriesSet) begin() {
+	batch, p := ss.cut(), &page{done: make(chan struct{})}
+	ss.reading = append(ss.reading, p)
+	ss.readers.Go(func() {
+		defer close(p.done)
+		p.series, p.err = ss.sn.series(batch, ss.q.Lo, ss.q.Hi)
+	})
+}
+
+// cut takes a batch off the rest.
+func (ss *seriesSet) cut() []found {
+	n := min(ss.batch, len(ss.rest))
+	batch := ss.rest[:n]
+	ss.rest = ss.rest[n:]
+	return batch
+}
+
+// labels are a batch without rows.
+func (ss *seriesSet) labels() []peer.Series {
+	batch := ss.cut()
+	out := make([]peer.Series, len(batch))
+	for i, f := range batch {
+		out[i].Labels = f.labels
+	}
+	return out
+}
+
+// series gives those of a batch that have rows. It may be called from many goroutines.
+func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, error) {
+	runs, err := sn.read(batch, lo, hi)
+	if err != nil {
+		return nil, err
+	}
+	var m rows.Merger
+	out := make([]peer.Series, 0, len(batch))
+	for i := range batch {
+		if r := m.Merge(runs[i]); r.Len() > 0 {
+			out = append(out, peer.Series{Labels: batch[i].labels, Times: r.Times, Values: r.Values, Hists: r.Hists})
+		}
+	}
+	return out, nil
+}
+
+// read gives the rows of a batch, by series, each view's as one run.
+func (sn *snapshot) read(batch []found, lo, hi point.Nanos) ([][]rows.Run, error) {
+	runs := make([][]rows.Run, len(batch))
+	for i, v := range sn.views {
+		var ss []partition.Series
+		var back []int
+		for j, f := range batch {
+			for _, m := range f.in {
+				if m.view == i {
+					ss = append(ss, partition.Series{ID: m.id, Labels: f.labels})
+					back = append(back, j)
+				}
+			}
+		}
+		if len(ss) == 0 {
+			continue
+		}
+		err := v.Read(ss, lo, hi, func(k int, r rows.Run) error {
+			runs[back[k]] = append(runs[back[k]], r)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return runs, nil
+}

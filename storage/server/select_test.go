@@ -1,0 +1,86 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestTableThatNobodyWroteToIsEmpty asks a fresh server for a table that only the map knows.
+func TestTableThatNobodyWroteToIsEmpty(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	if got := read(t, p.server, &peer.Select{Table: "t", Lo: 0, Hi: 300e9}); got != "" {
+		t.Errorf("read %s", got)
+	}
+}
+
+// TestManySeriesComeInOrder selects more series than one batch holds, from several partitions, and closes sets at every
+// point of the way.
+func TestManySeriesComeInOrder(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	const n = 1500
+	stream, err := p.server.OpenStream(context.Background(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	var defs []peer.Def
+	for i := range n {
+		l := point.MakeLabels("__name__", "m", "i", fmt.Sprint(i))
+		defs = append(defs, peer.Def{ID: point.SeriesID(i), Labels: l})
+	}
+	if err := stream.Define(context.Background(), defs); err != nil {
+		t.Fatal(err)
+	}
+	m, _ := newMap(t).Get("t")
+	for k, part := range m.Partitions {
+		in := &peer.Insert{Partition: part.ID, Stamp: point.Stamp(k+1) << 10}
+		for i := range n {
+			if i%3 != k {
+				in.IDs, in.Times, in.Values = append(in.IDs, point.SeriesID(i)), append(in.Times, part.TimeLo+1e9), append(in.Values, float64(i))
+			}
+		}
+		if err := stream.Insert(context.Background(), in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.SortFunc(defs, func(a, b peer.Def) int { return a.Labels.Compare(b.Labels) })
+	for _, stop := range []int{0, 1, 40, 300, n} {
+		set, err := p.server.Select(context.Background(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range stop {
+			if !set.Next() || set.At().Labels != defs[i].Labels || len(set.At().Times) != 2 {
+				t.Fatalf("series %d of %d: %v", i, stop, set.Err())
+			}
+		}
+		if stop == n && set.Next() {
+			t.Error("more series than there are")
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	set, err := p.server.Select(context.Background(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9, SamplesMax: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set.Next() {
+	}
+	if !fault.Is(set.Err(), fault.TooLarge) {
+		t.Errorf("more samples than allowed: %v", set.Err())
+	}
+	if err := set.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,252 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Maps gives the newest known partition map of a table.
+type Maps interface {
+	Get(table string) (*topology.Map, bool)
+}
+
+// Deps are what the server is given.
+type Deps struct {
+	Brick      *brick.Brick // opened, not yet recovered
+	Maps       Maps
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// Server is this server's name in partition maps.
+	Server topology.ServerID
+	// Epoch is the fencing token under which this process writes; higher than any an earlier process wrote under.
+	Epoch point.Epoch
+	// Partition are the settings of every partition.
+	Partition partition.Settings
+	// HeadBytesMax bounds the memory of all head rows together. From half of it on the largest heads are flushed, so that
+	// what is being flushed and what comes meanwhile fit beside each other; at the bound inserts are answered Throttled.
+	// Default 1 GiB.
+	HeadBytesMax int64
+	// NamesBytesMax bounds what partitions hold to know their series by, 12 bytes for each of each. Beyond it those that
+	// were not written to for the longest time are flushed and cooled: backfill over 100 days with a million series would
+	// keep 1.2 GB for two hours. Default: an eighth of HeadBytesMax.
+	NamesBytesMax int64
+	// NamesIdleMin is how long a partition was not written to before it is cooled for that. Default 10 s. Smaller: series
+	// are read back from segments again and again where rows for many partitions come by turns.
+	NamesIdleMin time.Duration
+	// CacheBytes bounds the cache of segment blocks. Default 256 MiB.
+	CacheBytes int64
+	// LogBytesMax is how much log may be kept before the partitions that pin the oldest files are flushed.
+	// Default 4 GiB. Larger: longer recovery.
+	LogBytesMax int64
+	// StreamSeriesMax bounds the numbers one stream may define. Default 20,000,000.
+	StreamSeriesMax int
+}
+
+func (s *Settings) setDefaults() {
+	if s.HeadBytesMax == 0 {
+		s.HeadBytesMax = 1 << 30
+	}
+	if s.NamesBytesMax == 0 {
+		s.NamesBytesMax = s.HeadBytesMax / 8
+	}
+	if s.NamesIdleMin == 0 {
+		s.NamesIdleMin = 10 * time.Second
+	}
+	if s.CacheBytes == 0 {
+		s.CacheBytes = 256 << 20
+	}
+	if s.LogBytesMax == 0 {
+		s.LogBytesMax = 4 << 30
+	}
+	if s.StreamSeriesMax == 0 {
+		s.StreamSeriesMax = point.DictSeriesMax
+	}
+	s.Partition.SetDefaults()
+}
+
+// Server is one storage server in its process.
+type Server struct {
+	// Constant after Open.
+	deps      Deps
+	settings  Settings
+	cache     *segment.Cache
+	metrics   *metrics
+	partition *partition.Metrics
+	headBytes atomic.Int64
+
+	mu struct {
+		sync.RWMutex
+		tables map[string]*table
+		closed bool
+	}
+}
+
+var _ peer.Storage = (*Server)(nil)
+
+// Open opens all placements of the catalogue and replays the log. Errors are Corrupt (with what to do), Unavailable, or
+// Canceled.
+func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
+	s.setDefaults()
+	srv := &Server{deps: d, settings: s, cache: segment.NewCache(s.CacheBytes)}
+	srv.mu.tables = map[string]*table{}
+	srv.metrics = newMetrics(d.Registerer, srv)
+	srv.partition = partition.NewMetrics(d.Registerer)
+	if err := errors.Join(srv.load(), srv.loadFamilies()); err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	if err := srv.removeOrphans(); err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	if err := srv.recover(ctx); err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	return srv, nil
+}
+
+// load opens what the catalogue lists.
+func (s *Server) load() error {
+	return s.deps.Brick.Scan(partition.StatePrefix(), func(_, value []byte) error {
+		st, err := partition.DecodeState(value)
+		if err != nil {
+			return err
+		}
+		t := s.tableOrNew(st.Table)
+		p, err := partition.Open(s.partitionDeps(t), s.settings.Partition, st, s.settings.Epoch)
+		if err != nil {
+			return err
+		}
+		t.add(p)
+		return nil
+	})
+}
+
+// removeOrphans removes the segments of placements that the catalogue does not know: a crash came between the end of a
+// drop's catalogue entry and that of its files.
+func (s *Server) removeOrphans() error {
+	known := map[string]bool{}
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			known[p.Identity().Placement.String()] = true
+		}
+	}
+	fs := s.deps.Brick.FS()
+	names, err := fs.List(fs.PathDir(s.deps.Brick.SegmentDir(0)))
+	if err != nil {
+		return nil // no directory: no segment was ever written
+	}
+	for _, name := range names {
+		id, err := strconv.ParseUint(name, 16, 64)
+		if err != nil || len(name) != 16 || known[name] {
+			continue
+		}
+		s.deps.Log.Info("removing segments of a placement that was dropped", "placement", name)
+		if err := s.deps.Brick.RemoveSegmentDir(point.PlacementID(id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) partitionDeps(t *table) partition.Deps {
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: &s.headBytes}
+}
+
+func (s *Server) table(name string) (*table, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t, ok := s.mu.tables[name]
+	return t, ok
+}
+
+func (s *Server) tableOrNew(name string) *table {
+	if t, ok := s.table(name); ok {
+		return t
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t, ok := s.mu.tables[name]; ok {
+		return t
+	}
+	t := newTable(name)
+	s.mu.tables[name] = t
+	return t
+}
+
+func (s *Server) tables() []*table {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	ts := make([]*table, 0, len(s.mu.tables))
+	for _, t := range s.mu.tables {
+		ts = append(ts, t)
+	}
+	slices.SortFunc(ts, func(a, b *table) int { return cmpString(a.name, b.name) })
+	return ts
+}
+
+// Close closes partitions and cache. The brick stays the caller's. Nothing else may run meanwhile.
+func (s *Server) Close() error {
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			p.Close()
+		}
+	}
+	s.cache.Close()
+	return nil
+}
+
+// owned finds a partition here, or makes it if the table's map places it on this server.
+func (s *Server) owned(t *table, id point.PartitionID) (*partition.Partition, error) {
+	if p, ok := t.get(id); ok {
+		return p, nil
+	}
+	m, ok := s.deps.Maps.Get(t.name)
+	if !ok {
+		return nil, fault.Errorf(fault.Stale, "table %q is not known here", t.name)
+	}
+	at, ok := m.ByID(id)
+	if !ok {
+		return nil, fault.Errorf(fault.Stale, "partition %s/%d does not exist by map %d", t.name, id, m.Seq)
+	}
+	pl, ok := at.On(s.settings.Server)
+	if !ok {
+		return nil, fault.Errorf(fault.Stale, "partition %s/%d is not placed here by map %d", t.name, id, m.Seq)
+	}
+	return t.create(id, func() (*partition.Partition, error) {
+		ident := partition.Identity{Table: t.name, Partition: id, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi}
+		if err := s.deps.Brick.RaiseEpoch(pl.ID, s.settings.Epoch); err != nil {
+			return nil, err
+		}
+		p, err := partition.Create(s.partitionDeps(t), s.settings.Partition, ident, s.settings.Epoch)
+		if err == nil {
+			s.deps.Log.Info("partition created", "table", t.name, "partition", id, "placement", pl.ID)
+		}
+		return p, err
+	})
+}
+
+// DropPartition removes a partition and all its rows from this server, and sees to it that no insert brings it back; one
+// that is not here is fine. After an error it can be called again.
+func (s *Server) DropPartition(name string, id point.PartitionID) error {
+	m, _ := s.deps.Maps.Get(name)
+	return s.tableOrNew(name).drop(id, m)
+}

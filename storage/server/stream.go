@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/paged"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// stream is one gateway's way into one table: its numbers, and the refs they stand for.
+type stream struct {
+	s    *Server
+	t    *table
+	refs paged.Map[point.SeriesID, series.Ref]
+
+	// life is held for reading by Define and Insert, across the fsync, and alone by Close: refs are good until it comes.
+	life   sync.RWMutex
+	closed bool
+
+	define struct {
+		sync.Mutex // one Define at a time; taken after life
+		ids        []point.SeriesID
+		labels     []point.Labels
+		refs       []series.Ref
+	}
+	scratch sync.Pool // *partition.Rows
+}
+
+var _ peer.Stream = (*stream)(nil)
+
+// OpenStream implements peer.Storage.
+func (s *Server) OpenStream(_ context.Context, name string) (peer.Stream, error) {
+	if _, ok := s.deps.Maps.Get(name); !ok {
+		return nil, fault.Errorf(fault.Stale, "table %q is not known here", name)
+	}
+	st := &stream{s: s, t: s.tableOrNew(name)}
+	st.scratch.New = func() any { return new(partition.Rows) }
+	return st, nil
+}
+
+// Define implements peer.Stream. The stream holds a reference on every series it defined until it is closed.
+func (st *stream) Define(_ context.Context, defs []peer.Def) error {
+	st.life.RLock()
+	defer st.life.RUnlock()
+	if st.closed {
+		return errClosed
+	}
+	st.define.Lock()
+	defer st.define.Unlock()
+	for part := range slices.Chunk(defs, defineSection) {
+		if err := st.defineLocked(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// defineSection bounds the scratch of a stream.
+const defineSection = 2048
+
+func (st *stream) defineLocked(defs []peer.Def) error {
+	s := &st.define
+	s.ids, s.labels = s.ids[:0], s.labels[:0]
+	for _, d := range defs {
+		if int(d.ID) >= st.s.settings.StreamSeriesMax {
+			return fault.Errorf(fault.Throttled, "series number %d: a stream defines at most %d", d.ID, st.s.settings.StreamSeriesMax)
+		}
+		if _, ok := st.refs.Get(d.ID); !ok {
+			s.ids, s.labels = append(s.ids, d.ID), append(s.labels, d.Labels)
+		}
+	}
+	s.refs = st.t.index.InternAll(s.labels, s.refs[:0])
+	for i, ref := range s.refs {
+		if _, ok := st.refs.Get(s.ids[i]); ok { // defined twice in one call
+			st.t.index.Release(ref)
+			continue
+		}
+		st.refs.Put(s.ids[i], ref)
+	}
+	clear(s.labels) // a scratch keeps no series
+	return nil
+}
+
+// Insert implements peer.Stream.
+func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	st.life.RLock()
+	defer st.life.RUnlock()
+	if st.closed {
+		return errClosed
+	}
+	if used := st.s.headBytes.Load(); used > st.s.settings.HeadBytesMax {
+		st.s.metrics.throttled.Inc()
+		return fault.Errorf(fault.Throttled, "head rows take %d bytes, at most %d are allowed: flushing has to catch up", used, st.s.settings.HeadBytesMax)
+	}
+	p, err := st.s.owned(st.t, in.Partition)
+	if err != nil {
+		return err
+	}
+	r := st.scratch.Get().(*partition.Rows)
+	if err = st.translate(r, in); err == nil {
+		err = p.Append(r)
+	}
+	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
+	st.scratch.Put(r)
+	return err
+}
+
+// translate turns stream numbers into refs.
+func (st *stream) translate(r *partition.Rows, in *peer.Insert) error {
+	r.Stamp, r.Level = in.Stamp, in.Level
+	r.Times, r.Values = in.Times, in.Values
+	r.Hists, r.Exemplars = in.Hists, in.Exemplars
+	var ok bool
+	if r.Refs, ok = st.refs.Append(r.Refs[:0], in.IDs); !ok {
+		return errUndefined
+	}
+	r.HistRefs = r.HistRefs[:0]
+	for _, h := range in.Hists {
+		ref, ok := st.refs.Get(h.ID)
+		if !ok {
+			return errUndefined
+		}
+		r.HistRefs = append(r.HistRefs, ref)
+	}
+	r.ExemplarRefs = r.ExemplarRefs[:0]
+	for _, e := range in.Exemplars {
+		ref, ok := st.refs.Get(e.ID)
+		if !ok {
+			return errUndefined
+		}
+		r.ExemplarRefs = append(r.ExemplarRefs, ref)
+	}
+	return nil
+}
+
+var errClosed = fault.Errorf(fault.Unavailable, "the stream is closed")
+
+var errUndefined = fault.Errorf(fault.Internal, "a row names a series that its stream did not define")
+
+// Close implements peer.Stream.
+func (st *stream) Close() error {
+	st.life.Lock()
+	defer st.life.Unlock()
+	if !st.closed {
+		st.closed = true
+		st.refs.Each(func(_ point.SeriesID, ref series.Ref) { st.t.index.Release(ref) })
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package server
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// table is what this server holds of a table.
+type table struct {
+	// Constant after newTable.
+	name  string
+	index *series.Index
+
+	families families
+	order    order
+
+	creating sync.Mutex // one partition is made at a time; taken before mu
+	mu       struct {
+		sync.RWMutex
+		partitions map[point.PartitionID]*partition.Partition
+		dropped    map[point.PartitionID]struct{} // by order, and perhaps still in the map
+	}
+}
+
+func newTable(name string) *table {
+	t := &table{name: name, index: series.New()}
+	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
+	t.mu.dropped = map[point.PartitionID]struct{}{}
+	return t
+}
+
+func (t *table) get(id point.PartitionID) (*partition.Partition, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	p, ok := t.mu.partitions[id]
+	return p, ok
+}
+
+func (t *table) add(p *partition.Partition) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.partitions[p.Identity().Partition] = p
+}
+
+// create makes a partition unless somebody has meanwhile. One that was dropped is Stale: its rows were given up, and a
+// gateway that still routes by a map with it must see the one without.
+func (t *table) create(id point.PartitionID, create func() (*partition.Partition, error)) (*partition.Partition, error) {
+	t.creating.Lock()
+	defer t.creating.Unlock()
+	if p, ok := t.get(id); ok {
+		return p, nil
+	}
+	if t.isDropped(id) {
+		return nil, fault.Errorf(fault.Stale, "partition %s/%d was dropped", t.name, id)
+	}
+	p, err := create()
+	if err != nil {
+		return nil, err
+	}
+	t.add(p)
+	return p, nil
+}
+
+func (t *table) isDropped(id point.PartitionID) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, ok := t.mu.dropped[id]
+	return ok
+}
+
+// drop removes a partition for good. After an error it is still listed, closed, so that it can be tried again. What was
+// dropped and is no longer in the map m can be forgotten: nobody makes a partition that the map does not have.
+func (t *table) drop(id point.PartitionID, m *topology.Map) error {
+	t.creating.Lock()
+	defer t.creating.Unlock()
+	t.mu.Lock()
+	t.mu.dropped[id] = struct{}{}
+	if m != nil {
+		maps.DeleteFunc(t.mu.dropped, func(old point.PartitionID, _ struct{}) bool {
+			_, mapped := m.ByID(old)
+			return old != id && !mapped
+		})
+	}
+	p, ok := t.mu.partitions[id]
+	t.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if err := p.Drop(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.mu.partitions, id)
+	return nil
+}
+
+// all lists the partitions by time.
+func (t *table) all() []*partition.Partition {
+	t.mu.RLock()
+	ps := make([]*partition.Partition, 0, len(t.mu.partitions))
+	for _, p := range t.mu.partitions {
+		ps = append(ps, p)
+	}
+	t.mu.RUnlock()
+	slices.SortFunc(ps, func(a, b *partition.Partition) int { return cmp.Compare(a.Identity().TimeLo, b.Identity().TimeLo) })
+	return ps
+}
+
+// overlapping lists the partitions with rows in [lo, hi], by time; ids nil: of all.
+func (t *table) overlapping(ids []point.PartitionID, lo, hi point.Nanos) []*partition.Partition {
+	return slices.DeleteFunc(t.all(), func(p *partition.Partition) bool {
+		at := p.Identity()
+		return at.TimeLo > hi || at.TimeHi <= lo || ids != nil && !slices.Contains(ids, at.Partition)
+	})
+}
+
+func cmpString(a, b string) int { return strings.Compare(a, b) }
