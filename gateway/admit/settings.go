@@ -1,0 +1,46 @@
+package admit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Settings are the limits every batch is held against.
+type Settings struct {
+	// FutureMax is how far ahead of the gateway's clock a row may be. Default 10 min, as in Prometheus. Larger: a sender
+	// with a wrong clock fills partitions nobody looks at for longer.
+	FutureMax time.Duration
+
+	// RowsMax is the number of float and histogram rows one request may hold. Default 5,000,000. A row takes 20 bytes
+	// while it is on its way.
+	RowsMax int
+}
+
+// Default limits.
+const (
+	FutureMaxDefault = 10 * time.Minute
+	RowsMaxDefault   = 5_000_000
+)
+
+// SetDefaults fills what is zero.
+func (s *Settings) SetDefaults() {
+	if s.FutureMax == 0 {
+		s.FutureMax = FutureMaxDefault
+	}
+	if s.RowsMax == 0 {
+		s.RowsMax = RowsMaxDefault
+	}
+}
+
+// Validate reports every mistake at once.
+func (s *Settings) Validate() error {
+	var errs []error
+	if s.FutureMax < 0 {
+		errs = append(errs, fmt.Errorf("FutureMax %v is negative", s.FutureMax))
+	}
+	if s.RowsMax < 0 {
+		errs = append(errs, fmt.Errorf("RowsMax %d is negative", s.RowsMax))
+	}
+	return errors.Join(errs...)
+}

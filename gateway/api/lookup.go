@@ -1,0 +1,167 @@
+package api
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// lookup is what labels, label values and series have in common: limit, range, matchers.
+func (a *API) lookup(c *call, list func(mint, maxt int64, limit int) (data func(*encoder), more bool, err error)) (answer, error) {
+	limit, err := c.limit()
+	if err != nil {
+		return answer{}, err
+	}
+	mint, maxt, err := c.bounds()
+	if err != nil {
+		return answer{}, err
+	}
+	data, more, err := list(mint, maxt, limit)
+	if err != nil {
+		return answer{}, err
+	}
+	ans := answer{data: data}
+	if more {
+		ans.warnings = append(ans.warnings, truncated)
+	}
+	return ans, nil
+}
+
+func (a *API) labelNames(c *call) (answer, error) {
+	return a.lookup(c, func(mint, maxt int64, limit int) (func(*encoder), bool, error) {
+		sets, err := a.matchers(c)
+		if err != nil {
+			return nil, false, badData(err)
+		}
+		names, more, err := c.table.LabelNames(c.ctx, mint, maxt, sets, limit)
+		return func(e *encoder) { e.strs(names) }, more, err
+	})
+}
+
+// labelValues takes a name percent-encoded, or spelled U__… where the client cannot send it otherwise.
+func (a *API) labelValues(c *call) (answer, error) {
+	name, err := url.PathUnescape(c.param)
+	if err != nil {
+		return answer{}, badDataf("invalid label name: %q", c.param)
+	}
+	if strings.HasPrefix(name, "U__") {
+		name = model.UnescapeName(name, model.ValueEncodingEscaping)
+	}
+	if !model.UTF8Validation.IsValidLabelName(name) {
+		return answer{}, badDataf("invalid label name: %q", name)
+	}
+	return a.lookup(c, func(mint, maxt int64, limit int) (func(*encoder), bool, error) {
+		sets, err := a.matchers(c)
+		if err != nil {
+			return nil, false, badData(err)
+		}
+		values, more, err := c.table.LabelValues(c.ctx, mint, maxt, name, sets, limit)
+		return func(e *encoder) { e.strs(values) }, more, err
+	})
+}
+
+func (a *API) series(c *call) (answer, error) {
+	if len(c.Form["match[]"]) == 0 {
+		return answer{}, badDataf("no match[] parameter provided")
+	}
+	return a.lookup(c, func(mint, maxt int64, limit int) (func(*encoder), bool, error) {
+		sets, err := a.matchers(c)
+		if err != nil {
+			return nil, false, invalidParam("match[]", err)
+		}
+		found, more, err := c.table.Series(c.ctx, mint, maxt, sets, limit)
+		return func(e *encoder) { e.labelSets(found) }, more, err
+	})
+}
+
+// labelSets writes label sets straight from the form in which they are kept.
+func (e *encoder) labelSets(list []point.Labels) {
+	e.buf = append(e.buf, '[')
+	for i, l := range list {
+		if i > 0 {
+			e.buf = append(e.buf, ',')
+		}
+		e.buf = append(e.buf, '{')
+		for n := 0; ; n++ {
+			name, value, rest, ok := l.Next()
+			if !ok {
+				break
+			}
+			e.pair(n, name, value)
+			l = rest
+		}
+		e.buf = append(e.buf, '}')
+		if !e.spill() {
+			return
+		}
+	}
+	e.buf = append(e.buf, ']')
+}
+
+func (a *API) exemplars(c *call) (answer, error) {
+	mint, maxt, err := c.bounds()
+	if err != nil {
+		return answer{}, err
+	}
+	if maxt < mint {
+		return answer{}, badDataf("end timestamp must not be before start timestamp")
+	}
+	expr, err := a.parser.ParseExpr(c.Form.Get("query"))
+	if err != nil {
+		return answer{}, badData(err)
+	}
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) == 0 {
+		return answer{data: func(e *encoder) { e.raw(`[]`) }}, nil
+	}
+	found, err := c.table.Exemplars(c.ctx, mint, maxt, selectors)
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{data: func(e *encoder) { e.exemplars(found) }}, nil
+}
+
+func (a *API) formatQuery(c *call) (answer, error) {
+	expr, err := a.parser.ParseExpr(c.Form.Get("query"))
+	if err != nil {
+		return answer{}, invalidParam("query", err)
+	}
+	return answer{data: func(e *encoder) { e.str(expr.Pretty(0)) }}, nil
+}
+
+func (a *API) parseQuery(c *call) (answer, error) {
+	expr, err := a.parser.ParseExpr(c.Form.Get("query"))
+	if err != nil {
+		return answer{}, invalidParam("query", err)
+	}
+	return value(tree(expr)), nil
+}
+
+// deleteSeries removes rows for good; only where the settings open it.
+func (a *API) deleteSeries(c *call) (answer, error) {
+	if !a.settings.Admin {
+		return answer{}, &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
+	}
+	if len(c.Form["match[]"]) == 0 {
+		return answer{}, badDataf("no match[] parameter provided")
+	}
+	mint, maxt, err := c.bounds()
+	if err != nil {
+		return answer{}, err
+	}
+	sets, err := a.parser.ParseMetricSelectors(c.Form["match[]"]) // all are parsed before the first is deleted
+	if err != nil {
+		return answer{}, invalidParam("match[]", err)
+	}
+	for _, ms := range sets {
+		if err := c.table.Delete(c.ctx, mint, maxt, ms); err != nil {
+			return answer{}, err
+		}
+	}
+	return answer{}, nil
+}

@@ -1,0 +1,93 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// answer is what a handler has to say.
+type answer struct {
+	data     func(*encoder) // writes what stands behind "data"; nil: 204 without a body
+	warnings []string
+	infos    []string
+	close    func() // frees what data reads, after it is written; may be nil
+}
+
+// constant is a handler whose answer never changes.
+func constant(data string) func(*call) (answer, error) {
+	return func(*call) (answer, error) { return answer{data: func(e *encoder) { e.raw(data) }}, nil }
+}
+
+// value is an answer that is small enough for reflection.
+func value(v any) answer { return answer{data: func(e *encoder) { e.value(v) }} }
+
+// encoders keeps buffers between answers. A buffer that grew past its size is not kept.
+var encoders = sync.Pool{New: func() any { return &encoder{buf: make([]byte, 0, bufferCap)} }}
+
+func putEncoder(e *encoder) {
+	if cap(e.buf) <= 2*bufferCap {
+		*e = encoder{buf: e.buf[:0]}
+		encoders.Put(e)
+	}
+}
+
+// respond writes an answer in its envelope.
+func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
+	e := encoders.Get().(*encoder)
+	defer putEncoder(e)
+	body := newBody(w, r)
+	e.w = body
+	e.raw(`{"status":"success","data":`)
+	ans.data(e)
+	for _, list := range []struct {
+		name  string
+		texts []string
+	}{{`,"warnings":`, ans.warnings}, {`,"infos":`, ans.infos}} {
+		if len(list.texts) > 0 {
+			e.raw(list.name)
+			e.strs(list.texts)
+		}
+	}
+	e.raw(`}`)
+	if e.err == nil {
+		e.err = body.finish(e.buf)
+	}
+	if e.err == nil {
+		return
+	}
+	if !body.begun() {
+		a.fail(w, e.err)
+		return
+	}
+	a.log.Debug("answer not delivered", "path", r.URL.Path, "error", e.err)
+	body.abort()
+}
+
+// retryAfterSeconds is when a refused client may come back.
+const retryAfterSeconds = 1
+
+// fail answers an error.
+func (a *API) fail(w http.ResponseWriter, err error) {
+	ans := answerTo(err)
+	if ans.status == http.StatusInternalServerError {
+		a.log.Warn("request failed", "kind", fault.KindOf(err), "error", err)
+	}
+	e := encoders.Get().(*encoder)
+	defer putEncoder(e)
+	e.raw(`{"status":"error","errorType":`)
+	e.str(ans.typ)
+	e.raw(`,"error":`)
+	e.str(ans.err.Error())
+	e.raw(`}`)
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(e.buf)))
+	if ans.status == http.StatusServiceUnavailable && ans.typ == typeUnavailable {
+		h.Set("Retry-After", strconv.Itoa(retryAfterSeconds))
+	}
+	w.WriteHeader(ans.status)
+	w.Write(e.buf) // the client may be gone; nothing is left to tell it
+}

@@ -1,0 +1,180 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/tablename"
+)
+
+// call is one request on its way through a handler.
+type call struct {
+	*http.Request
+	ctx      context.Context // the request's, and where warnings are heard
+	warnings *query.Warnings
+	table    *query.Table
+	param    string // the part of the path that varies
+}
+
+// route says which methods a path answers and who does.
+type route struct {
+	name    string // of the handler, in metrics
+	methods []string
+	handle  func(*call) (answer, error)
+	raw     func(http.ResponseWriter, *call) // instead of handle, for answers outside the envelope
+}
+
+func (rt route) allows(method string) bool {
+	for _, m := range rt.methods {
+		if m == method {
+			return true
+		}
+	}
+	return false
+}
+
+// prefix begins every path of the API; labelPrefix and labelSuffix surround the one path with a name in it.
+const (
+	prefix      = "/api/v1/"
+	labelPrefix = "label/"
+	labelSuffix = "/values"
+	labelValues = "label/:name/values"
+)
+
+// table lists the paths behind the prefix.
+func (a *API) table() map[string]route {
+	routes := map[string]route{}
+	add := func(methods, path string, handle func(*call) (answer, error)) {
+		routes[path] = route{name: path, methods: strings.Fields(methods), handle: handle}
+	}
+	add("GET POST", "query", a.instant)
+	add("GET POST", "query_range", a.ranged)
+	add("GET POST", "query_exemplars", a.exemplars)
+	add("GET POST", "format_query", a.formatQuery)
+	add("GET POST", "parse_query", a.parseQuery)
+	add("GET POST", "labels", a.labelNames)
+	add("GET", labelValues, a.labelValues)
+	add("GET POST", "series", a.series)
+	add("GET", "metadata", a.metadata)
+	add("GET", "rules", a.rules)
+	add("GET", "alerts", constant(`{"alerts":[]}`))
+	add("GET", "alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+	add("GET", "targets", constant(`{"activeTargets":[],"droppedTargets":[],"droppedTargetCounts":{}}`))
+	add("GET", "targets/metadata", constant(`[]`))
+	add("GET", "scrape_pools", constant(`{"scrapePools":[]}`))
+	add("GET", "notifications", constant(`[]`))
+	add("GET", "status/walreplay", constant(`{"min":0,"max":0,"current":0}`))
+	add("GET", "status/buildinfo", a.buildInfo)
+	add("GET", "status/runtimeinfo", a.runtimeInfo)
+	add("GET", "status/config", a.configYAML)
+	add("GET", "status/flags", a.flagValues)
+	add("GET", "status/tsdb", a.tsdbStatus)
+	add("GET", "features", a.features)
+	add("POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
+	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, raw: a.read}
+	return routes
+}
+
+// find cuts the name out of a path that has one.
+func (a *API) find(path string) (rt route, param string, ok bool) {
+	path, ok = strings.CutPrefix(path, prefix)
+	if !ok {
+		return route{}, "", false
+	}
+	if rt, ok = a.routes[path]; ok && path != labelValues {
+		return rt, "", true
+	}
+	if name, ok := strings.CutPrefix(path, labelPrefix); ok {
+		if name, ok = strings.CutSuffix(name, labelSuffix); ok && !strings.Contains(name, "/") {
+			return a.routes[labelValues], name, true
+		}
+	}
+	return route{}, "", false
+}
+
+// ServeHTTP answers one request.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.allowOrigin(w, r)
+	table, path, err := tablename.Of(r.URL.EscapedPath(), r.Header.Get, urlParam(r.URL))
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	rt, param, ok := a.find(path)
+	switch {
+	case !ok:
+		http.NotFound(w, r)
+		return
+	case r.Method == http.MethodOptions:
+		w.WriteHeader(http.StatusNoContent)
+		return
+	case !rt.allows(r.Method):
+		w.Header().Set("Allow", strings.Join(rt.methods, ", "))
+		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
+		return
+	}
+	c := &call{Request: r, table: a.query.Table(table), param: param}
+	c.ctx, c.warnings = query.WithWarnings(r.Context())
+	seen := &seenWriter{ResponseWriter: w, status: http.StatusOK}
+	start := time.Now()
+	defer func() { a.metrics.observe(rt.name, seen, time.Since(start)) }()
+	if rt.raw != nil {
+		rt.raw(seen, c)
+		return
+	}
+	a.serve(seen, c, rt.handle)
+}
+
+// urlParam reads the URL's parameters only when one of that name may be there.
+func urlParam(u *url.URL) func(string) string {
+	return func(name string) string {
+		if !strings.Contains(u.RawQuery, name+"=") {
+			return ""
+		}
+		return u.Query().Get(name)
+	}
+}
+
+// serve reads the parameters, lets a handler answer, and writes what it says.
+func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, error)) {
+	c.Body = http.MaxBytesReader(w, c.Body, a.settings.FormBytesMax)
+	if err := c.ParseForm(); err != nil {
+		a.fail(w, formError(err))
+		return
+	}
+	ans, err := handle(c)
+	if ans.close != nil {
+		defer ans.close()
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	if ans.data == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	ans.warnings = append(ans.warnings, c.warnings.Texts()...)
+	a.respond(w, c.Request, ans)
+}
+
+// allowOrigin lets pages of other origins read the answer, where the settings say so.
+func (a *API) allowOrigin(w http.ResponseWriter, r *http.Request) {
+	if a.origin == nil {
+		return
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	origin := r.Header.Get("Origin")
+	if origin == "" || !a.origin.MatchString(origin) {
+		return
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Allow-Headers", "Accept, Authorization, Content-Type, Origin")
+	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
+	h.Set("Access-Control-Expose-Headers", "Date")
+}

@@ -1,0 +1,177 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// generation is a dictionary and the streams that know its numbers.
+type generation struct {
+	// Constant.
+	dict *point.Dict
+	born time.Time
+
+	users   atomic.Int64 // batches under way, and one for being current
+	retired atomic.Bool
+
+	mu struct {
+		sync.Mutex
+		links map[topology.ServerID]*link
+	}
+}
+
+func newGeneration(seriesMax int) *generation {
+	g := &generation{dict: point.NewDict(seriesMax), born: time.Now()}
+	g.mu.links = map[topology.ServerID]*link{}
+	g.users.Store(1)
+	return g
+}
+
+// enter keeps the generation's streams open until leave; false when they are closed already.
+func (g *generation) enter() bool {
+	for {
+		n := g.users.Load()
+		if n == 0 {
+			return false
+		}
+		if g.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (g *generation) leave() error {
+	if g.users.Add(-1) > 0 {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var errs []error
+	for _, l := range g.mu.links {
+		errs = append(errs, l.stream.Close())
+	}
+	clear(g.mu.links)
+	return errors.Join(errs...)
+}
+
+// retire ends the generation's being current.
+func (g *generation) retire() error {
+	if g.retired.Swap(true) {
+		return nil
+	}
+	return g.leave()
+}
+
+// link gives the stream to a server, opening it the first time.
+func (g *generation) link(ctx context.Context, table string, id topology.ServerID, s peer.Storage) (*link, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if l, ok := g.mu.links[id]; ok {
+		return l, nil
+	}
+	stream, err := s.OpenStream(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{stream: stream}
+	g.mu.links[id] = l
+	return l, nil
+}
+
+// link is one stream and which numbers were defined on it.
+type link struct {
+	stream  peer.Stream
+	defined bitset
+	longest atomic.Int64 // at least the length of the labels of every series in defined
+}
+
+// define tells the stream the series of a share that it does not know yet. Two batches may define the same series at
+// the same time; that is harmless, and neither goes on before its own definitions arrived.
+func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error {
+	var defs []peer.Def
+	need := func(id point.SeriesID) {
+		defs = append(defs, peer.Def{ID: id, Labels: d.Labels(id)})
+	}
+	l.defined.missing(in.IDs, need)
+	for _, h := range in.Hists {
+		l.defined.missing([]point.SeriesID{h.ID}, need)
+	}
+	for _, e := range in.Exemplars {
+		l.defined.missing([]point.SeriesID{e.ID}, need)
+	}
+	if len(defs) == 0 {
+		return nil
+	}
+	for _, def := range defs {
+		l.lengthen(int64(len(def.Labels)))
+	}
+	if err := l.stream.Define(ctx, defs); err != nil {
+		return err
+	}
+	for _, def := range defs {
+		l.defined.set(def.ID)
+	}
+	return nil
+}
+
+func (l *link) lengthen(n int64) {
+	for old := l.longest.Load(); n > old && !l.longest.CompareAndSwap(old, n); {
+		old = l.longest.Load()
+	}
+}
+
+// bitset remembers numbers; reads take no lock.
+type bitset struct {
+	dir  atomic.Pointer[[]*[bitsetPage / 64]atomic.Uint64]
+	grow sync.Mutex
+}
+
+const bitsetPage = 4096
+
+// missing calls f for the ids that are not set.
+func (b *bitset) missing(ids []point.SeriesID, f func(point.SeriesID)) {
+	var dir []*[bitsetPage / 64]atomic.Uint64
+	if p := b.dir.Load(); p != nil {
+		dir = *p
+	}
+	for _, id := range ids {
+		page := int(id / bitsetPage)
+		if page >= len(dir) || dir[page][id%bitsetPage/64].Load()&(1<<(id%64)) == 0 {
+			f(id)
+		}
+	}
+}
+
+func (b *bitset) set(id point.SeriesID) {
+	page := int(id / bitsetPage)
+	p := b.dir.Load()
+	if p == nil || page >= len(*p) {
+		p = b.growTo(page)
+	}
+	(*p)[page][id%bitsetPage/64].Or(1 << (id % 64))
+}
+
+func (b *bitset) growTo(page int) *[]*[bitsetPage / 64]atomic.Uint64 {
+	b.grow.Lock()
+	defer b.grow.Unlock()
+	var dir []*[bitsetPage / 64]atomic.Uint64
+	if p := b.dir.Load(); p != nil {
+		dir = *p
+	}
+	if page < len(dir) {
+		return &dir
+	}
+	next := append([]*[bitsetPage / 64]atomic.Uint64(nil), dir...)
+	for len(next) <= page {
+		next = append(next, new([bitsetPage / 64]atomic.Uint64))
+	}
+	b.dir.Store(&next)
+	return &next
+}

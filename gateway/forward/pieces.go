@@ -1,0 +1,75 @@
+package forward
+
+import (
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// pieces is what of a share is still to be sent: a server logs an insert as one frame, and frames have bounds.
+type pieces struct {
+	ids       []point.SeriesID
+	times     []point.Nanos
+	values    []float64
+	hists     []point.HistRow
+	exemplars []point.ExemplarRow
+}
+
+func (p *pieces) len() int { return len(p.ids) + len(p.hists) + len(p.exemplars) }
+
+// first makes in the first n of what is left: floats, then histograms, then exemplars.
+func (p *pieces) first(in *peer.Insert, n int) {
+	floats := min(len(p.ids), n)
+	hists := min(len(p.hists), n-floats)
+	exemplars := min(len(p.exemplars), n-floats-hists)
+	in.IDs, in.Times, in.Values = p.ids[:floats], p.times[:floats], p.values[:floats]
+	in.Hists, in.Exemplars = p.hists[:hists], p.exemplars[:exemplars]
+}
+
+// drop takes away what in holds.
+func (p *pieces) drop(in *peer.Insert) {
+	n := len(in.IDs)
+	p.ids, p.times, p.values = p.ids[n:], p.times[n:], p.values[n:]
+	p.hists, p.exemplars = p.hists[len(in.Hists):], p.exemplars[len(in.Exemplars):]
+}
+
+// itemBytes is more than anything takes in a frame beside its labels or its histogram.
+const itemBytes = 40
+
+// shorten cuts in so that its frame fits into max bytes also if its partition knows none of the series, but not to
+// nothing. longest is at least the length of every series' labels: mostly a multiplication settles it.
+func shorten(in *peer.Insert, max, longest int, d *point.Dict) {
+	bound := (len(in.IDs) + len(in.Hists) + len(in.Exemplars)) * (itemBytes + longest)
+	for i := range in.Hists {
+		bound += len(in.Hists[i].H)
+	}
+	for i := range in.Exemplars {
+		bound += len(in.Exemplars[i].Labels)
+	}
+	if bound <= max {
+		return
+	}
+	room, taken := max, 0
+	fits := func(id point.SeriesID, more int) bool {
+		room -= itemBytes + len(d.Labels(id)) + more
+		taken++
+		return room >= 0 || taken == 1
+	}
+	for i, id := range in.IDs {
+		if !fits(id, 0) {
+			in.IDs, in.Times, in.Values, in.Hists, in.Exemplars = in.IDs[:i], in.Times[:i], in.Values[:i], nil, nil
+			return
+		}
+	}
+	for i, h := range in.Hists {
+		if !fits(h.ID, len(h.H)) {
+			in.Hists, in.Exemplars = in.Hists[:i], nil
+			return
+		}
+	}
+	for i, e := range in.Exemplars {
+		if !fits(e.ID, len(e.Labels)) {
+			in.Exemplars = in.Exemplars[:i]
+			return
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package intake
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"slices"
+
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lineproto"
+)
+
+// v2 clients ask for ids before they write. Ours are made from names, so that every gateway gives the same.
+type bucket struct {
+	ID             string `json:"id"`
+	OrgID          string `json:"orgID"`
+	Type           string `json:"type"`
+	Name           string `json:"name"`
+	RetentionRules []any  `json:"retentionRules"`
+}
+
+type org struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+func idOf(kind, name string) string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(kind + "/" + name))
+	return fmt.Sprintf("%016x", h.Sum64())
+}
+
+// orgName is the organisation of everything: tables have none.
+const orgName = "spillway"
+
+func bucketOf(table string) bucket {
+	return bucket{idOf("bucket", table), idOf("org", orgName), "user", table, []any{}}
+}
+
+// failure2 is an error in v2's words.
+func (f *Front) failure2(err error, name string) Response {
+	a := lineproto.V2.Answer(lineproto.Outcome{Err: err, DB: name, RetryAfter: f.settings.RetryAfter})
+	r := Response{Status: a.Status, Body: a.Body}
+	for _, h := range a.Header {
+		r.set(h.Name, h.Value)
+	}
+	return r
+}
+
+// buckets serves /api/v2/buckets: GET lists them or looks one up by name or id, POST makes one.
+func (f *Front) buckets(ctx context.Context, c *call) Response {
+	if c.Method == http.MethodPost {
+		return f.createBucket(ctx, c)
+	}
+	names, err := f.writer.List(ctx)
+	if err != nil {
+		return f.failure2(err, "")
+	}
+	name, id := c.Query.Get("name"), c.Query.Get("id")
+	found := []bucket{}
+	for _, n := range names {
+		if b := bucketOf(n); (name == "" || databaseOf(name) == n) && (id == "" || id == b.ID) {
+			found = append(found, b)
+		}
+	}
+	if name != "" && len(found) == 0 {
+		return f.failure2(fault.Errorf(fault.NotFound, "no such bucket"), name)
+	}
+	return asJSON(http.StatusOK, struct {
+		Links   map[string]string `json:"links"`
+		Buckets []bucket          `json:"buckets"`
+	}{map[string]string{"self": "/api/v2/buckets"}, found})
+}
+
+func (f *Front) createBucket(ctx context.Context, c *call) Response {
+	body, err := f.load(c, encIdentity)
+	if err != nil {
+		return f.failure2(err, "")
+	}
+	var want struct {
+		Name string `json:"name"`
+	}
+	err = json.Unmarshal(body.b, &want)
+	f.buffers.free(&body)
+	if err != nil {
+		return f.failure2(fault.Wrap(err, fault.Invalid, "the body is not the JSON of a bucket"), "")
+	}
+	table := databaseOf(want.Name)
+	if err := tablename.Check(table); err != nil {
+		return f.failure2(err, want.Name)
+	}
+	names, err := f.writer.List(ctx)
+	if err != nil {
+		return f.failure2(err, table)
+	}
+	if slices.Contains(names, table) {
+		return asJSON(http.StatusUnprocessableEntity, map[string]string{
+			"code": "conflict", "message": "bucket with name " + table + " already exists"})
+	}
+	if err := f.writer.Create(ctx, table); err != nil {
+		return f.failure2(err, table)
+	}
+	return asJSON(http.StatusCreated, bucketOf(table))
+}
+
+// orgs serves GET /api/v2/orgs. Whatever organisation is asked for is there, since none is looked at when writing.
+func (f *Front) orgs(_ context.Context, c *call) Response {
+	o := org{idOf("org", orgName), orgName}
+	if name := c.Query.Get("org"); name != "" {
+		o.Name = name
+	}
+	return asJSON(http.StatusOK, struct {
+		Links map[string]string `json:"links"`
+		Orgs  []org             `json:"orgs"`
+	}{map[string]string{"self": "/api/v2/orgs"}, []org{o}})
+}

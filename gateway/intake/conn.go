@@ -1,0 +1,135 @@
+package intake
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// server is who reads from a connection; the values of the metric label server.
+type server int32
+
+const (
+	serverPeek server = iota
+	serverFast
+	serverPlain
+	servers
+)
+
+var serverNames = [servers]string{"peek", "fasthttp", "nethttp"}
+
+// conn is an accepted connection. The bytes that were looked at come first when it is read.
+type conn struct {
+	net.Conn
+	front *Front
+
+	// Owned by whoever reads.
+	head   []byte
+	ended  bool // the sender will send nothing more
+	linger bool // Close waits for the rest of a body that nobody read
+
+	by        atomic.Int32 // server
+	idleSince atomic.Int64 // unix nanoseconds; 0: a request is being served
+
+	closing  sync.Once
+	closeErr error
+}
+
+// Read gives the bytes that were looked at, then the connection's.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		if c.head = c.head[n:]; len(c.head) == 0 {
+			c.head = nil
+		}
+		return n, nil
+	}
+	n, err := c.Conn.Read(p)
+	if err == io.EOF {
+		c.ended = true
+	}
+	return n, err
+}
+
+// What a refused body may cost us while its sender is still sending it. Closing at once would reset the connection, and
+// the sender would see that instead of the answer.
+const (
+	lingerTimeMax  = time.Second
+	lingerBytesMax = 64 << 20
+)
+
+// Close closes the connection once; later calls give the first one's error.
+func (c *conn) Close() error {
+	c.closing.Do(func() {
+		if c.linger && c.CloseWrite() == nil && c.Conn.SetReadDeadline(time.Now().Add(lingerTimeMax)) == nil {
+			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytesMax)
+		}
+		c.closeErr = c.Conn.Close()
+		c.front.forget(c)
+	})
+	return c.closeErr
+}
+
+// CloseWrite tells the other side that we are done, and leaves it time to read.
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return net.ErrClosed
+}
+
+func (c *conn) moveTo(s server) {
+	old := server(c.by.Swap(int32(s)))
+	c.front.metrics.conns.WithLabelValues(serverNames[old]).Dec()
+	c.front.metrics.conns.WithLabelValues(serverNames[s]).Inc()
+}
+
+// handedConn is a connection that fasthttp gave up: what it had read comes first.
+type handedConn struct {
+	*conn
+	rest io.Reader
+}
+
+func (h *handedConn) Read(p []byte) (int, error) { return h.rest.Read(p) }
+
+// listener gives a server connections that somebody else accepted.
+type listener struct {
+	conns  chan net.Conn
+	addr   net.Addr
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newListener(addr net.Addr) *listener {
+	return &listener{conns: make(chan net.Conn), addr: addr, closed: make(chan struct{})}
+}
+
+// push hands c over, or closes it when the server is gone.
+func (l *listener) push(c net.Conn) {
+	select {
+	case l.conns <- c:
+	case <-l.closed:
+		_ = c.Close()
+	}
+}
+
+// Accept waits for the next connection.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept and push.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr is where the connections come from.
+func (l *listener) Addr() net.Addr { return l.addr }

@@ -1,0 +1,252 @@
+package intake
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// prefetchBytes of a body are read before the handler runs; the rest is a stream that we count ourselves. fasthttp
+// would otherwise take the declared length at once. More than the least possible gains nothing, and makes a slow body a
+// matter of fasthttp's, whose answer would be 408: Telegraf drops a batch for that.
+const prefetchBytes = 1
+
+// writeTimeMax bounds the writing of an answer, which fits into a socket's buffer.
+const writeTimeMax = 30 * time.Second
+
+func (f *Front) newFast() *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:                      f.serveFast,
+		ErrorHandler:                 f.fastError,
+		ExpectHandler:                f.expect,
+		HeaderReceived:               f.headerReceived,
+		ConnState:                    fastState,
+		Logger:                       fastLog{f.log},
+		ReadTimeout:                  f.settings.HeaderTimeMax,
+		WriteTimeout:                 writeTimeMax,
+		IdleTimeout:                  f.settings.IdleTimeMax,
+		ReadBufferSize:               f.settings.HeaderBytesMax,
+		StreamRequestBody:            true,
+		MaxRequestBodySize:           prefetchBytes,
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		KeepHijackedConns:            true,
+		Concurrency:                  f.settings.ConnsMax,
+	}
+}
+
+func (f *Front) headerReceived(*fasthttp.RequestHeader) fasthttp.RequestConfig {
+	return fasthttp.RequestConfig{ReadTimeout: f.settings.BodyTimeMax}
+}
+
+func fastState(nc net.Conn, state fasthttp.ConnState) {
+	c, ok := nc.(*conn)
+	if !ok {
+		return
+	}
+	switch state {
+	case fasthttp.StateActive:
+		c.idleSince.Store(0)
+	case fasthttp.StateIdle:
+		c.idleSince.Store(time.Now().UnixNano())
+	}
+}
+
+// expect answers Expect: 100-continue. A body that will be refused for its length need not be sent.
+func (f *Front) expect(ctx *fasthttp.RequestCtx) int {
+	path, _ := splitTarget(string(ctx.Request.Header.RequestURI()))
+	d := doorAt(path)
+	if d != nil && int64(ctx.Request.Header.ContentLength()) > f.settings.BodyBytesMax {
+		f.metrics.answered(d.protocol, http.StatusRequestEntityTooLarge, 0)
+		return http.StatusRequestEntityTooLarge
+	}
+	return http.StatusContinue
+}
+
+// serveFast is fasthttp's handler.
+func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
+	h := &ctx.Request.Header
+	if err := ambiguous(h); err != nil {
+		f.writeFast(ctx, textResponse(http.StatusBadRequest, err.Error()))
+		ctx.SetConnectionClose()
+		return
+	}
+	method := string(h.Method())
+	path, rawQuery := splitTarget(string(h.RequestURI()))
+	d := doorAt(path)
+	switch {
+	case !known(method):
+		f.writeFast(ctx, textResponse(http.StatusNotImplemented, "unknown method"))
+		ctx.SetConnectionClose()
+	case d == nil:
+		f.handOver(ctx)
+	default:
+		body := fastBody{ctx: ctx, stream: ctx.RequestBodyStream()}
+		resp := f.answer(f.base, d, method, path, rawQuery, &body)
+		f.writeFast(ctx, resp)
+		if c, ours := ctx.Conn().(*conn); !body.whole() {
+			// What is left of the body would be taken for the next request.
+			ctx.SetConnectionClose()
+			if ours {
+				c.linger = !c.ended
+			}
+		}
+		if f.draining.Load() {
+			ctx.SetConnectionClose()
+		}
+	}
+}
+
+func (f *Front) writeFast(ctx *fasthttp.RequestCtx, r Response) {
+	ctx.SetStatusCode(r.Status)
+	for _, h := range r.Header {
+		ctx.Response.Header.Set(h.Name, h.Value)
+	}
+	ctx.Response.SetBodyRaw(r.Body)
+}
+
+// fastError answers what fasthttp itself refuses.
+func (f *Front) fastError(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	r := textResponse(http.StatusBadRequest, "malformed HTTP request")
+	switch {
+	case errors.As(err, &small):
+		r = textResponse(http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the header is larger than %d bytes", f.settings.HeaderBytesMax))
+	case errors.As(err, &timeout) && timeout.Timeout():
+		r = textResponse(http.StatusRequestTimeout, "the request did not arrive in time")
+	}
+	f.metrics.answered(protoOther, r.Status, 0)
+	f.writeFast(ctx, r)
+}
+
+// ambiguous refuses what two servers in a row may understand differently: a length together with a transfer encoding,
+// an encoding other than chunked, chunks in HTTP/1.0. fasthttp itself lets one of the two win.
+func ambiguous(h *fasthttp.RequestHeader) error {
+	lengths, encodings := 0, 0
+	for line := range bytes.Lines(h.RawHeaders()) {
+		switch name, _, _ := bytes.Cut(line, []byte{':'}); len(name) {
+		case len("Content-Length"):
+			if bytes.EqualFold(name, []byte("Content-Length")) {
+				lengths++
+			}
+		case len("Transfer-Encoding"):
+			if bytes.EqualFold(name, []byte("Transfer-Encoding")) {
+				encodings++
+			}
+		}
+	}
+	chunked := h.ContentLength() == -1
+	if encodings > 0 && (lengths > 0 || !chunked || !h.IsHTTP11()) {
+		return errors.New("ambiguous length: send Content-Length or chunks, not both")
+	}
+	return nil
+}
+
+// handOver gives the connection to net/http for good. Its reader sees this request again, as it came, then everything
+// that fasthttp had read ahead, then the rest of the connection.
+func (f *Front) handOver(ctx *fasthttp.RequestCtx) {
+	c, ours := ctx.Conn().(*conn)
+	if !ours || f.draining.Load() {
+		f.writeFast(ctx, Response{Status: http.StatusServiceUnavailable, Header: []Field{{"Retry-After", f.retryAfter()}}})
+		ctx.SetConnectionClose()
+		return
+	}
+	again := requestBytes(&ctx.Request.Header)
+	if n := min(ctx.Request.Header.ContentLength(), prefetchBytes); n > 0 {
+		// Exactly what was taken out of the reader; chunks were not touched.
+		body := make([]byte, n)
+		if _, err := io.ReadFull(ctx.RequestBodyStream(), body); err != nil {
+			ctx.SetConnectionClose()
+			return
+		}
+		again = append(again, body...)
+	}
+	f.metrics.handedOver.Inc()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(rest net.Conn) {
+		c.moveTo(serverPlain)
+		f.handed.push(&handedConn{conn: c, rest: io.MultiReader(bytes.NewReader(again), rest)})
+	})
+}
+
+// requestBytes writes a request's head as it came, but for Expect: fasthttp has sent 100 Continue.
+func requestBytes(h *fasthttp.RequestHeader) []byte {
+	var b []byte
+	b = append(append(b, h.Method()...), ' ')
+	b = append(append(b, h.RequestURI()...), ' ')
+	b = append(append(b, h.Protocol()...), "\r\n"...)
+	raw := h.RawHeaders()
+	if len(raw) == 0 {
+		return append(b, "\r\n"...)
+	}
+	for line := range bytes.Lines(raw) {
+		if name, _, _ := bytes.Cut(line, []byte{':'}); !bytes.EqualFold(name, []byte("Expect")) {
+			b = append(b, line...)
+		}
+	}
+	return b
+}
+
+// fastBody is a fasthttp request as a source, and the watcher over its body: fasthttp reports a connection that ended
+// within a body as a body that ended.
+type fastBody struct {
+	ctx    *fasthttp.RequestCtx
+	stream io.Reader
+	read   int64
+	end    error // what the stream ended with
+}
+
+func (b *fastBody) header(name string) string { return string(b.ctx.Request.Header.Peek(name)) }
+
+func (b *fastBody) body() io.Reader { return b }
+
+func (b *fastBody) declared() int64 {
+	if b.stream == nil {
+		return 0
+	}
+	return max(-1, int64(b.ctx.Request.Header.ContentLength()))
+}
+
+// whole reports whether the body was read to its true end, so that the next request follows.
+func (b *fastBody) whole() bool {
+	return b.end == io.EOF || b.end == nil && b.declared() == b.read
+}
+
+// Read never asks the stream again after its end: it would read into the next request.
+func (b *fastBody) Read(p []byte) (int, error) {
+	declared := b.declared()
+	if b.end == nil && declared == b.read {
+		b.end = io.EOF
+	}
+	if b.end != nil {
+		return 0, b.end
+	}
+	n, err := b.stream.Read(p)
+	b.read += int64(n)
+	if err == io.EOF && (declared >= 0 && b.read < declared || declared < 0 && b.cutShort()) {
+		err = io.ErrUnexpectedEOF
+	}
+	b.end = err
+	return n, err
+}
+
+func (b *fastBody) cutShort() bool {
+	c, ours := b.ctx.Conn().(*conn)
+	return ours && c.ended
+}
+
+// fastLog takes fasthttp's complaints about single connections.
+type fastLog struct{ log *slog.Logger }
+
+func (l fastLog) Printf(format string, args ...any) {
+	l.log.Debug("fasthttp: " + fmt.Sprintf(format, args...))
+}

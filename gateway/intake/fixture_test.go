@@ -1,0 +1,343 @@
+package intake_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang/snappy"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/prompb"
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
+	"go.uber.org/goleak"
+
+	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// fasthttp keeps one goroutine a process that refreshes the header Date.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
+}
+
+// memory is a Writer that keeps rows in maps. It copies what it keeps, so that a batch that is used again shows.
+type memory struct {
+	createOnWrite bool
+
+	mu     sync.Mutex
+	tables map[string]*memoryTable
+}
+
+type memoryTable struct {
+	dict *point.Dict
+	lo   point.Nanos
+
+	mu       sync.Mutex
+	rows     map[string]map[point.Nanos]float64
+	hists    int
+	exempl   int
+	metadata []point.MetadataRow
+	levels   []point.Level
+	err      error         // what Write answers
+	stall    chan struct{} // Write waits for it
+	entered  chan struct{} // Write tells that it waits
+}
+
+func newMemory() *memory {
+	return &memory{createOnWrite: true, tables: map[string]*memoryTable{}}
+}
+
+func (m *memory) Table(ctx context.Context, name string) (intake.Table, error) {
+	m.mu.Lock()
+	t, ok := m.tables[name]
+	m.mu.Unlock()
+	if ok {
+		return t, nil
+	}
+	if !m.createOnWrite {
+		return nil, fault.Errorf(fault.NotFound, "no table %q", name)
+	}
+	return m.table(name), nil
+}
+
+func (m *memory) table(name string) *memoryTable {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.tables[name]
+	if !ok {
+		t = &memoryTable{dict: point.NewDict(0), rows: map[string]map[point.Nanos]float64{}}
+		m.tables[name] = t
+	}
+	return t
+}
+
+func (m *memory) Create(_ context.Context, name string) error {
+	m.table(name)
+	return nil
+}
+
+func (m *memory) List(context.Context) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for n := range m.tables {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (t *memoryTable) Dict() *point.Dict { return t.dict }
+
+func (t *memoryTable) Bounds(point.Nanos) (lo, hi point.Nanos) { return t.lo, math.MaxInt64 }
+
+func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Level) error {
+	t.mu.Lock()
+	stall, entered, err := t.stall, t.entered, t.err
+	t.mu.Unlock()
+	if stall != nil {
+		entered <- struct{}{}
+		select {
+		case <-stall:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, id := range b.IDs {
+		l := t.dict.Labels(id).String()
+		if t.rows[l] == nil {
+			t.rows[l] = map[point.Nanos]float64{}
+		}
+		t.rows[l][b.Times[i]] = b.Values[i]
+	}
+	t.hists += len(b.Hists)
+	t.exempl += len(b.Exemplars)
+	t.metadata = append(t.metadata, b.Metadata...)
+	t.levels = append(t.levels, level)
+	return nil
+}
+
+// dump prints all rows, a line each, sorted.
+func (t *memoryTable) dump() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var lines []string
+	for l, rows := range t.rows {
+		for at, v := range rows {
+			lines = append(lines, fmt.Sprintf("%s %v @%d\n", l, v, at))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func (t *memoryTable) count() int { return strings.Count(t.dump(), "\n") }
+
+func (t *memoryTable) lastLevel() point.Level {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.levels[len(t.levels)-1]
+}
+
+func (t *memoryTable) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.err = err
+}
+
+func (t *memoryTable) stop() (entered chan struct{}, release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stall, t.entered = make(chan struct{}), make(chan struct{}, 100)
+	return t.entered, sync.OnceFunc(func() { close(t.stall) })
+}
+
+// MetricNames and Series make the table a Catalogue.
+func (t *memoryTable) MetricNames(_ context.Context, limit int) ([]string, error) {
+	var names []string
+	for i := range t.dict.Len() {
+		if n := t.dict.Labels(point.SeriesID(i)).Get(point.MetricName); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return names[:min(limit, len(names))], nil
+}
+
+func (t *memoryTable) Series(_ context.Context, limit int) ([]point.Labels, error) {
+	var all []point.Labels
+	for i := range t.dict.Len() {
+		all = append(all, t.dict.Labels(point.SeriesID(i)))
+	}
+	slices.SortFunc(all, point.Labels.Compare)
+	return all[:min(limit, len(all))], nil
+}
+
+// front is a Front on a real socket.
+type front struct {
+	*intake.Front
+	memory  *memory
+	metrics *prometheus.Registry
+	addr    string
+	client  *http.Client
+}
+
+// start runs a Front whose fallback echoes requests.
+func start(t testing.TB, change ...func(*intake.Settings)) *front {
+	t.Helper()
+	m := newMemory()
+	f := startWith(t, m, change...)
+	f.memory = m
+	return f
+}
+
+func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) *front {
+	t.Helper()
+	var s intake.Settings
+	for _, f := range change {
+		f(&s)
+	}
+	f := &front{metrics: prometheus.NewRegistry(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
+	var err error
+	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(echo), Registerer: f.metrics}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.addr = ln.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ln) }()
+	t.Cleanup(func() {
+		f.client.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := f.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return f
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("X-Served-By", "fallback")
+	fmt.Fprintf(w, "%s %s %s", r.Method, r.URL.RequestURI(), body)
+}
+
+// answer is a response that was read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request: "POST /write?db=x", pairs of header names and values, a body.
+func (f *front) do(t testing.TB, what string, body []byte, header ...string) answer {
+	t.Helper()
+	method, target, _ := strings.Cut(what, " ")
+	rq, err := http.NewRequest(method, "http://"+f.addr+target, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		rq.Header.Set(header[i], header[i+1])
+	}
+	return f.send(t, rq)
+}
+
+func (f *front) send(t testing.TB, rq *http.Request) answer {
+	t.Helper()
+	resp, err := f.client.Do(rq)
+	if err != nil {
+		t.Fatalf("%s %s: %v", rq.Method, rq.URL, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(b)}
+}
+
+// want checks a status, pieces of the body, and headers written "Name: value".
+func (a answer) want(t testing.TB, status int, pieces ...string) {
+	t.Helper()
+	if a.status != status {
+		t.Errorf("status %d, want %d; body %q", a.status, status, a.body)
+	}
+	for _, p := range pieces {
+		if name, value, ok := strings.Cut(p, ": "); ok && len(a.header.Values(name)) > 0 {
+			if a.header.Get(name) != value {
+				t.Errorf("header %s is %q, want %q", name, a.header.Get(name), value)
+			}
+		} else if !strings.Contains(a.body, p) {
+			t.Errorf("no %q in body %q, header %v", p, a.body, a.header)
+		}
+	}
+}
+
+func gzipped(pieces ...string) []byte {
+	var b bytes.Buffer
+	for _, p := range pieces { // a member each
+		w := gzip.NewWriter(&b)
+		w.Write([]byte(p))
+		w.Close()
+	}
+	return b.Bytes()
+}
+
+var now = time.Now().Truncate(time.Second)
+
+func rw1(t testing.TB, series ...prompb.TimeSeries) []byte {
+	t.Helper()
+	b, err := (&prompb.WriteRequest{Timeseries: series}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snappy.Encode(nil, b)
+}
+
+func series(name string, at time.Time, value float64, labels ...string) prompb.TimeSeries {
+	ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: name}}}
+	for i := 0; i < len(labels); i += 2 {
+		ts.Labels = append(ts.Labels, prompb.Label{Name: labels[i], Value: labels[i+1]})
+	}
+	ts.Samples = []prompb.Sample{{Timestamp: at.UnixMilli(), Value: value}}
+	return ts
+}
+
+func rw2(t testing.TB, symbols []string, series ...writev2.TimeSeries) []byte {
+	t.Helper()
+	b, err := (&writev2.Request{Symbols: symbols, Timeseries: series}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snappy.Encode(nil, b)
+}
+
+var (
+	rw1Header = []string{"Content-Type", "application/x-protobuf", "Content-Encoding", "snappy", "X-Prometheus-Remote-Write-Version", "0.1.0"}
+	rw2Header = []string{"Content-Type", "application/x-protobuf;proto=io.prometheus.write.v2.Request", "Content-Encoding", "snappy", "X-Prometheus-Remote-Write-Version", "2.0.0"}
+)

@@ -1,0 +1,350 @@
+package intake
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/otlp"
+)
+
+// Deps are what a Front needs.
+type Deps struct {
+	Writer     Writer
+	Fallback   http.Handler          // every path that is not of intake; nil: 404
+	Log        *slog.Logger          // nil: silence
+	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+}
+
+// Front is one HTTP port for everything. Make it with New, give it listeners with Serve, end it with Shutdown.
+//
+// Each connection has one goroutine until its first line is read; it goes on as fasthttp's or gives the connection to
+// net/http's server. Shutdown stops the listeners, lets requests under way finish, and closes what is idle.
+type Front struct {
+	// Constant after New.
+	settings Settings
+	writer   Writer
+	fallback http.Handler
+	log      *slog.Logger
+	metrics  *metrics
+	unpacker *unpacker
+	decoders decoders
+	otel     *otlp.Translator
+	fast     *fasthttp.Server
+	plain    *http.Server
+	handed   *listener // connections for plain
+	started  time.Time
+	idPrefix string
+
+	base   context.Context // of every request; ends when Shutdown loses patience
+	cancel context.CancelFunc
+
+	buffers  buffers
+	deltas   otlp.Deltas
+	inFlight budget
+	requests atomic.Uint64 // numbers Request-Id
+	draining atomic.Bool
+
+	goroutines sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		listeners map[net.Listener]struct{}
+		conns     map[net.Conn]struct{} // of all servers; *conn, or *tls.Conn for HTTP/2
+		serving   bool                  // plain runs
+	}
+}
+
+// New makes a Front. The error is Invalid: settings that cannot be.
+func New(d Deps, s Settings) (*Front, error) {
+	if err := s.Validate(); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
+	}
+	s.setDefaults()
+	f := &Front{settings: s, writer: d.Writer, fallback: d.Fallback, log: d.Log, started: time.Now()}
+	if f.fallback == nil {
+		f.fallback = http.NotFoundHandler()
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	if d.Registerer == nil {
+		d.Registerer = prometheus.NewRegistry()
+	}
+	var err error
+	if f.unpacker, err = newUnpacker(&f.buffers, s.DecodedBytesMax); err != nil {
+		return nil, err
+	}
+	if f.otel, err = otlp.NewTranslator(s.OTLP); err != nil {
+		return nil, err
+	}
+	f.inFlight.max = s.InFlightBytesMax
+	f.metrics = newMetrics(d.Registerer, &f.inFlight)
+	f.base, f.cancel = context.WithCancel(context.Background())
+	f.idPrefix = strconv.FormatInt(f.started.UnixNano(), 36) + "-"
+	f.fast = f.newFast()
+	f.plain = f.newPlain()
+	f.handed = newListener(&net.TCPAddr{})
+	f.mu.listeners = map[net.Listener]struct{}{}
+	f.mu.conns = map[net.Conn]struct{}{}
+	return f, nil
+}
+
+// Serve takes connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
+// the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
+func (f *Front) Serve(ln net.Listener) error {
+	if !f.begin(ln) {
+		_ = ln.Close()
+		return nil
+	}
+	defer f.end(ln)
+	for pause := time.Duration(0); ; {
+		c, err := ln.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			f.accepted(c)
+		case f.draining.Load():
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fault.Wrap(err, fault.Unavailable, "listener %s", ln.Addr())
+		default:
+			// Out of descriptors, most likely: what is open may close.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			f.log.Warn("cannot accept connections", "address", ln.Addr().String(), "error", err, "again_after", pause)
+			time.Sleep(pause)
+		}
+	}
+}
+
+func (f *Front) begin(ln net.Listener) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.draining.Load() {
+		return false
+	}
+	f.mu.listeners[ln] = struct{}{}
+	if !f.mu.serving {
+		f.mu.serving = true
+		f.handed.addr = ln.Addr()
+		f.goroutines.Add(1)
+		go func() {
+			defer f.goroutines.Done()
+			if err := f.plain.Serve(f.handed); !errors.Is(err, http.ErrServerClosed) {
+				f.log.Error("net/http server ended", "error", err)
+			}
+		}()
+	}
+	return true
+}
+
+func (f *Front) end(ln net.Listener) {
+	f.mu.Lock()
+	delete(f.mu.listeners, ln)
+	f.mu.Unlock()
+	_ = ln.Close()
+}
+
+// accepted starts a connection's life, if there is room for it.
+func (f *Front) accepted(raw net.Conn) {
+	c := &conn{Conn: raw, front: f}
+	if !f.remember(c) {
+		f.metrics.connsRefused.Inc()
+		_ = raw.SetWriteDeadline(time.Now().Add(time.Second))
+		if _, secret := raw.(*tls.Conn); secret {
+			_ = raw.Close() // an answer would cost a handshake
+			return
+		}
+		refuseRaw(raw, f.retryAfter())
+		return
+	}
+	f.metrics.conns.WithLabelValues(serverNames[serverPeek]).Inc()
+	go func() {
+		defer f.goroutines.Done()
+		f.meet(c)
+	}()
+}
+
+// meet finds out who serves a connection, and is that server's goroutine if it is fasthttp.
+func (f *Front) meet(c *conn) {
+	_ = c.SetReadDeadline(time.Now().Add(f.settings.PeekTimeMax))
+	if t, ok := c.Conn.(*tls.Conn); ok {
+		ctx, cancel := context.WithTimeout(f.base, f.settings.PeekTimeMax)
+		err := t.HandshakeContext(ctx)
+		cancel()
+		if err != nil {
+			f.log.Debug("TLS handshake failed", "remote", c.RemoteAddr().String(), "error", err)
+			_ = c.Close()
+			return
+		}
+		if t.ConnectionState().NegotiatedProtocol == "h2" {
+			f.giveTLS(c, t)
+			return
+		}
+	}
+	fast, err := c.peek()
+	if err == nil {
+		err = c.SetReadDeadline(time.Time{})
+	}
+	switch {
+	case err != nil:
+		_ = c.Close()
+	case fast:
+		c.moveTo(serverFast)
+		if err := f.fast.ServeConn(c); err != nil && !errors.Is(err, io.EOF) {
+			f.log.Debug("connection ended", "remote", c.RemoteAddr().String(), "error", err)
+		}
+	default:
+		c.moveTo(serverPlain)
+		f.handed.push(c)
+	}
+}
+
+// giveTLS hands a bare TLS connection to net/http, which speaks HTTP/2 only on one. Its end is seen by plainState.
+func (f *Front) giveTLS(c *conn, t *tls.Conn) {
+	_ = t.SetReadDeadline(time.Time{})
+	f.mu.Lock()
+	delete(f.mu.conns, c)
+	f.mu.conns[t] = struct{}{}
+	f.mu.Unlock()
+	c.moveTo(serverPlain)
+	select {
+	case f.handed.conns <- t:
+	case <-f.handed.closed:
+		_ = t.Close()
+		f.forgetTLS(t)
+	}
+}
+
+// remember counts a connection and its goroutine in, unless there are too many or the end has come.
+func (f *Front) remember(c *conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.mu.conns) >= f.settings.ConnsMax || f.draining.Load() {
+		return false
+	}
+	f.mu.conns[c] = struct{}{}
+	f.goroutines.Add(1)
+	return true
+}
+
+func (f *Front) forget(c *conn) {
+	f.mu.Lock()
+	delete(f.mu.conns, c)
+	f.mu.Unlock()
+	f.metrics.conns.WithLabelValues(serverNames[c.by.Load()]).Dec()
+}
+
+func (f *Front) forgetTLS(t *tls.Conn) {
+	f.mu.Lock()
+	_, known := f.mu.conns[t]
+	delete(f.mu.conns, t)
+	f.mu.Unlock()
+	if known {
+		f.metrics.conns.WithLabelValues(serverNames[serverPlain]).Dec()
+	}
+}
+
+// Shutdown stops listening, waits for the requests under way and closes all connections. When ctx ends first, what is
+// left is cut off and ctx's error returned. A Front that was shut down serves no more.
+func (f *Front) Shutdown(ctx context.Context) error {
+	f.stopListening()
+	err := f.drainPeeked(ctx)
+	if err == nil {
+		err = f.plain.Shutdown(ctx)
+	}
+	_ = f.handed.Close()
+	f.cancel()
+	if err != nil {
+		_ = f.plain.Close()
+		f.cutOff()
+	}
+	f.goroutines.Wait()
+	f.unpacker.close()
+	return err
+}
+
+func (f *Front) stopListening() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.draining.Store(true)
+	for ln := range f.mu.listeners {
+		_ = ln.Close()
+	}
+}
+
+// drainPeeked waits until no connection is peeked at or served by fasthttp. Those that wait for a request are closed;
+// answers given meanwhile close theirs.
+func (f *Front) drainPeeked(ctx context.Context) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		busy := 0
+		for _, c := range f.ours() {
+			switch {
+			case c.by.Load() == int32(serverPlain):
+			case c.idle(time.Now()):
+				_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // its goroutine closes it
+				busy++
+			default:
+				busy++
+			}
+		}
+		if busy == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// idle reports whether a connection waits for a request. Between two requests that came in one piece it is idle for a
+// moment only, with an answer still in its buffer.
+func (c *conn) idle(now time.Time) bool {
+	if c.by.Load() == int32(serverPeek) {
+		return true
+	}
+	since := c.idleSince.Load()
+	return since != 0 && now.UnixNano()-since > int64(5*time.Millisecond)
+}
+
+func (f *Front) ours() []*conn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var cs []*conn
+	for c := range f.mu.conns {
+		if c, ok := c.(*conn); ok {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+func (f *Front) cutOff() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.mu.conns {
+		if ours, ok := c.(*conn); ok {
+			c = ours.Conn // conn.Close would wait for the lock, and perhaps linger
+		}
+		_ = c.Close()
+	}
+}
+
+func (f *Front) retryAfter() string { return seconds(int64(f.settings.RetryAfter / time.Second)) }
+
+func stack() string { return string(debug.Stack()) }

@@ -1,0 +1,167 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+// letterBytesMax is the largest record that we try to put aside whole. Brokers take 1 MiB unless told otherwise.
+const letterBytesMax = 64 << 20
+
+// options are those of the client of a cluster, but for the callbacks of the group.
+func (c *Cluster) options() ([]kgo.Opt, error) {
+	start, err := startOf(c.Start)
+	if err != nil {
+		return nil, err
+	}
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(c.ClientID),
+		kgo.SoftwareNameAndVersion("spillway", "1"),
+
+		kgo.ConsumerGroup(c.Group),
+		kgo.ConsumeStartOffset(start),
+		kgo.DisableAutoCommit(),
+		// Callbacks wait until what a poll returned is in the tracker. Otherwise records of an assignment that ended
+		// could be taken for those of the next, and an offset be committed before which nobody read.
+		kgo.BlockRebalanceOnPoll(),
+		kgo.SessionTimeout(time.Duration(c.SessionTimeout)),
+		kgo.HeartbeatInterval(min(3*time.Second, time.Duration(c.SessionTimeout)/3)),
+		kgo.RebalanceTimeout(time.Duration(c.RebalanceTimeout)),
+
+		kgo.FetchMaxBytes(c.FetchBytesMax),
+		kgo.FetchMaxPartitionBytes(min(1<<20, c.FetchBytesMax)),
+		kgo.FetchMaxWait(time.Second),
+		kgo.MaxDecompressBatchBytes(c.BatchBytesMax),
+
+		// Dead letters. acks=all and idempotence are the client's defaults.
+		kgo.ProducerBatchMaxBytes(letterBytesMax),
+		kgo.ProducerLinger(0),
+		kgo.RecordDeliveryTimeout(time.Duration(c.WriteTimeMax)),
+		kgo.AllowAutoTopicCreation(),
+	}
+	if c.Protocol == "consumer" {
+		opts = append(opts, kgo.Balancers(kgo.StickyBalancer()), kgo.ServerSideBalancer())
+	} else {
+		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()))
+	}
+	if c.InstanceID != "" {
+		opts = append(opts, kgo.InstanceID(c.InstanceID))
+	}
+	if c.Rack != "" {
+		opts = append(opts, kgo.Rack(c.Rack))
+	}
+	mechanism, err := c.SASL.mechanism()
+	if err != nil {
+		return nil, err
+	}
+	if mechanism != nil {
+		opts = append(opts, kgo.SASL(mechanism))
+	}
+	if c.TLS.Enabled {
+		conf, err := c.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, kgo.DialTLSConfig(conf))
+	}
+	return append(opts, c.subscription()...), nil
+}
+
+// subscription names the topics. If one is a pattern, all must be.
+func (c *Cluster) subscription() []kgo.Opt {
+	var names []string
+	patterns := false
+	for _, t := range c.Topics {
+		patterns = patterns || t.Regex != ""
+	}
+	for _, t := range c.Topics {
+		switch {
+		case t.Regex != "":
+			names = append(names, "^(?:"+t.Regex+")$")
+		case patterns:
+			names = append(names, "^"+regexp.QuoteMeta(t.Name)+"$")
+		default:
+			names = append(names, t.Name)
+		}
+	}
+	opts := []kgo.Opt{kgo.ConsumeTopics(names...)}
+	if patterns {
+		opts = append(opts, kgo.ConsumeRegex())
+	}
+	return opts
+}
+
+func startOf(s string) (kgo.Offset, error) {
+	switch strings.ToLower(s) {
+	case "", "earliest", "start":
+		return kgo.NewOffset().AtStart(), nil
+	case "latest", "end":
+		return kgo.NewOffset().AtEnd(), nil
+	}
+	if d, err := model.ParseDuration(s); err == nil {
+		return kgo.NewOffset().AfterMilli(time.Now().Add(-time.Duration(d)).UnixMilli()), nil
+	}
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return kgo.Offset{}, fmt.Errorf("start %q is none of earliest, latest, a duration, a time in RFC 3339", s)
+	}
+	return kgo.NewOffset().AfterMilli(t.UnixMilli()), nil
+}
+
+// mechanism is nil where none is asked for. The password is read at every connection, so that it can be changed.
+func (s *SASL) mechanism() (sasl.Mechanism, error) {
+	switch m := strings.ToLower(s.Mechanism); m {
+	case "":
+		return nil, nil
+	case "plain":
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			p, err := s.password()
+			return plain.Auth{User: s.Username, Pass: p}, err
+		}), nil
+	case "scram-sha-256", "scram-sha-512":
+		auth := func(context.Context) (scram.Auth, error) {
+			p, err := s.password()
+			return scram.Auth{User: s.Username, Pass: p}, err
+		}
+		if m == "scram-sha-256" {
+			return scram.Sha256(auth), nil
+		}
+		return scram.Sha512(auth), nil
+	}
+	return nil, fmt.Errorf("sasl mechanism %q is none of plain, scram-sha-256, scram-sha-512", s.Mechanism)
+}
+
+func (t *TLS) config() (*tls.Config, error) {
+	conf := &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls ca_file: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls ca_file %s holds no certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" || t.KeyFile != "" {
+		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls cert_file and key_file: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	return conf, nil
+}

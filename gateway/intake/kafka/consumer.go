@@ -1,0 +1,205 @@
+package kafka
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/record"
+)
+
+// Deps are what consuming needs of others.
+type Deps struct {
+	Writer     intake.Writer
+	Log        *slog.Logger          // default: none
+	Registerer prometheus.Registerer // default: none
+	// Dial opens connections to brokers, where it is not the usual way.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Consumer reads the topics of all clusters. Its methods may be called from many goroutines, Run once.
+type Consumer struct {
+	// Constant after New.
+	deps     Deps
+	settings Settings
+	log      *slog.Logger
+	metrics  *metrics
+	members  []*member
+
+	// turning is held while pauses are worked out and told to a client, so that an older decision is never told after a
+	// newer one. It is taken before mu.
+	turning sync.Mutex
+
+	mu      sync.Mutex
+	tracker *tracker          // guarded by mu
+	queue   *queue            // guarded by mu
+	shares  *shares           // guarded by mu
+	running map[*job]struct{} // guarded by mu
+	changed chan struct{}     // guarded by mu; closed and replaced when there may be work
+}
+
+// job is work that a worker has.
+type job struct {
+	*work
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// New makes a Consumer; it connects when it runs. The error is Invalid.
+func New(d Deps, s Settings) (*Consumer, error) {
+	s.setDefaults()
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Consumer{
+		deps: d, settings: s, log: d.Log,
+		tracker: newTracker(), queue: newQueue(), shares: newShares(s.InFlightBytesMax),
+		running: map[*job]struct{}{}, changed: make(chan struct{}),
+	}
+	c.metrics = newMetrics(c)
+	if d.Registerer != nil {
+		if err := d.Registerer.Register(c.metrics); err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "kafka metrics")
+		}
+	}
+	for i := range s.Clusters {
+		c.members = append(c.members, newMember(c, i))
+	}
+	return c, nil
+}
+
+// Run consumes until ctx ends; then it finishes the work under way, commits, leaves the groups, and returns nil. Brokers
+// that are away are waited for, not reported; the error is of settings that only show when they are used, such as a
+// dead-letter file that cannot be opened.
+func (c *Consumer) Run(ctx context.Context) error {
+	for _, m := range c.members {
+		if err := m.open(); err != nil {
+			for _, m := range c.members {
+				m.close()
+			}
+			return err
+		}
+	}
+	working, stop := context.WithCancel(context.Background())
+	defer stop()
+	var workers, members sync.WaitGroup
+	for range c.settings.Workers {
+		w := newWorker(c)
+		workers.Go(func() { w.loop(working) })
+	}
+	for _, m := range c.members {
+		members.Go(func() { m.run(ctx) })
+	}
+	members.Wait()
+	stop()
+	workers.Wait()
+	return nil
+}
+
+func newWorker(c *Consumer) *worker {
+	decoder, err := record.NewDecoder(c.settings.Record)
+	if err != nil {
+		fault.Bug("settings that were checked: %v", err)
+	}
+	return &worker{c: c, decoder: decoder, scratch: new(point.Batch)}
+}
+
+// loop takes work until ctx ends.
+func (w *worker) loop(ctx context.Context) {
+	defer func() { w.decoder.Close() }()
+	for {
+		ctx, j := w.c.take(ctx)
+		if j == nil {
+			return
+		}
+		m := w.c.members[j.topic.member]
+		err := w.process(ctx, m, j.work)
+		w.c.finish(j, err)
+	}
+}
+
+// take waits for work; nil: ctx has ended.
+func (c *Consumer) take(ctx context.Context) (context.Context, *job) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		w, next := c.queue.take(time.Now(), c.settings.WriteBytesMax)
+		if w != nil {
+			ctx, cancel := context.WithCancel(ctx)
+			j := &job{work: w, cancel: cancel, done: make(chan struct{})}
+			c.running[j] = struct{}{}
+			c.mu.Unlock()
+			return ctx, j
+		}
+		changed := c.changed
+		c.mu.Unlock()
+		wait(ctx, changed, next)
+	}
+	return ctx, nil
+}
+
+// wait returns at the end of ctx, at a change, or at a time unless it is zero.
+func wait(ctx context.Context, changed <-chan struct{}, until time.Time) {
+	var due <-chan time.Time
+	if !until.IsZero() {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		due = t.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-changed:
+	case <-due:
+	}
+}
+
+// wakeLocked tells idle workers to look again.
+func (c *Consumer) wakeLocked() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// finish gives a job back: what is settled moves the tracker, the rest waits for its next try.
+func (c *Consumer) finish(j *job, err error) {
+	m := c.members[j.topic.member]
+	retryAt := time.Now()
+	if err != nil {
+		pause := m.pause(j.attempts)
+		retryAt = retryAt.Add(pause)
+		m.failed(j, err, pause)
+	}
+	c.mu.Lock()
+	c.queue.giveBack(j.work, retryAt,
+		func(b *batch) { c.tracker.finish(b.ticket) },
+		func(b *batch) { c.shares.add(b.ticket.partition, -b.bytes) })
+	delete(c.running, j)
+	c.wakeLocked()
+	c.mu.Unlock()
+	j.cancel()
+	close(j.done)
+	for _, m := range c.members {
+		m.turn()
+	}
+}
+
+// pause is how long work waits that has failed so many times before.
+func (m *member) pause(attempts int) time.Duration {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.Multiplier, b.MaxInterval = 100*time.Millisecond, 2, time.Duration(m.cluster.RetryMax)
+	b.Reset()
+	d := b.NextBackOff()
+	for range min(attempts, 30) {
+		d = b.NextBackOff()
+	}
+	return d
+}

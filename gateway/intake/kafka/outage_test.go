@@ -1,0 +1,78 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestAnHourWithoutStorageCostsNoMembership runs on a virtual network and clock: the storage refuses for an hour, while
+// records go on coming. The group never misses us, nothing is committed, and all is written in the end.
+func TestAnHourWithoutStorageCostsNoMembership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var network kfake.VirtualNetwork
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.SeedTopics(2, "metrics"), kfake.ListenFn(network.Listen))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cluster.Close()
+		producer, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.Dialer(network.DialContext), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer producer.Close()
+		m := newMemory()
+		var away atomic.Bool
+		var tries atomic.Int64
+		away.Store(true)
+		m.table("default").fail = func(*point.Batch) error {
+			if tries.Add(1); away.Load() {
+				return fault.Errorf(fault.Unavailable, "away")
+			}
+			return nil
+		}
+		c, err := New(Deps{Writer: m, Dial: network.DialContext}, Settings{Clusters: []Cluster{{
+			Name: "main", Brokers: cluster.ListenAddrs(), Topics: []Topic{{Name: "metrics"}}, SessionTimeout: model.Duration(10 * time.Second),
+			DeadLetter: DeadLetter{File: t.TempDir() + "/dead"},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		for i := range 60 {
+			if err := producer.ProduceSync(ctx, &kgo.Record{Topic: "metrics", Value: fmt.Appendf(nil, "m v=%d", i)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		s := c.Status().Clusters[0]
+		if s.Member == "" || s.Generation != 1 || len(s.Partitions) != 2 || s.Partitions[0].Done != -1 || s.Lag != 60 {
+			t.Errorf("after an hour: %+v", s)
+		}
+		if n := tries.Load(); n < 300 || n > 3000 {
+			t.Errorf("%d tries in an hour", n)
+		}
+		away.Store(false)
+		time.Sleep(time.Minute)
+		s = c.Status().Clusters[0]
+		if n := m.table("default").count(); n != 60 || s.Lag != 0 || s.Generation != 1 {
+			t.Errorf("%d rows of 60, %+v", n, s)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

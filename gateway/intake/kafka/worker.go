@@ -1,0 +1,370 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/spillwaydb/spillway/gateway/admit"
+	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/record"
+)
+
+// worker turns work into writes. It belongs to one goroutine.
+type worker struct {
+	c       *Consumer
+	decoder *record.Decoder
+	scratch *point.Batch // of one record
+
+	// Owned by the call of process under way.
+	ctx    context.Context
+	m      *member
+	tables map[string]*tableWrite
+	worst  error // why something has to be tried again
+}
+
+// tableWrite collects the rows of many records for one table. Each record is an item of the batch.
+type tableWrite struct {
+	table intake.Table
+	level point.Level
+	batch *point.Batch
+	parts []part
+}
+
+// part is what of a tableWrite came from one record.
+type part struct {
+	b *batch
+	i int // number of the record in b
+	// Where its rows end in the batch; they begin where the part before ends.
+	rows, hists, exemplars, metadata int
+}
+
+// internalTries is how often work is tried again that fails for no reason anybody named. Beyond it the record is put
+// aside: a defect of ours that one record finds must not stop its partition.
+const internalTries = 5
+
+// passing: trying again may help.
+func (w *worker) passing(err error, attempts int) bool {
+	switch fault.KindOf(err) {
+	case fault.Invalid, fault.TooLarge, fault.NotFound:
+		return false
+	case fault.Internal:
+		return attempts < internalTries
+	}
+	return true
+}
+
+// process settles as much of the work as it can; the error says why some has to be tried again.
+func (w *worker) process(ctx context.Context, m *member, job *work) error {
+	w.ctx, w.m, w.worst = ctx, m, nil
+	w.tables = map[string]*tableWrite{}
+	defer func() {
+		for _, t := range w.tables {
+			t.batch.Put()
+		}
+		w.tables = nil
+	}()
+	for _, b := range job.batches {
+		b.begin()
+		for i, r := range b.records {
+			if b.fates[i] == pending {
+				w.read(b, i, r, job.attempts)
+			}
+		}
+	}
+	for _, t := range w.tables {
+		w.write(t, job.attempts)
+	}
+	w.putAside(job)
+	return w.worst
+}
+
+// begin makes room for the fates of a batch's records, once.
+func (b *batch) begin() {
+	switch {
+	case b.fates != nil:
+	case b.poison != nil:
+		b.fates, b.letters = []fate{stored}, map[int]*letter{0: b.poison}
+	default:
+		b.fates = make([]fate, len(b.records))
+	}
+}
+
+func (w *worker) fail(err error) {
+	if w.worst == nil {
+		w.worst = err
+	}
+}
+
+// lay notes that a record is to be put aside. Its good rows, if any, are written as well.
+func (b *batch) lay(i, rows int, kind fault.Kind, reason string) {
+	r := b.records[i]
+	if b.letters == nil {
+		b.letters = map[int]*letter{}
+	}
+	if l := b.letters[i]; l != nil {
+		l.rows += rows
+		return
+	}
+	b.letters[i] = &letter{topic: r.Topic, partition: r.Partition, offset: r.Offset, record: r, rows: rows, kind: kind, reason: reason}
+}
+
+// store notes that nothing more is to be written of a record.
+func (b *batch) store(i int) {
+	b.fates[i] = settled
+	if b.letters[i] != nil {
+		b.fates[i] = stored
+	}
+}
+
+// reject puts a whole record aside.
+func (b *batch) reject(i int, err error) {
+	delete(b.letters, i)
+	b.lay(i, 0, fault.KindOf(err), err.Error())
+	b.store(i)
+}
+
+// read decodes a record and adds its rows to those of its table.
+func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
+	delete(b.letters, i) // what an earlier try found, this one finds again
+	t, o, err := w.target(r)
+	if err == nil {
+		err = w.decode(r, &o, t)
+	}
+	if err != nil {
+		if w.passing(err, attempts) {
+			w.fail(err)
+		} else {
+			b.reject(i, err)
+		}
+		return
+	}
+	s := w.scratch
+	if err := again(s); err != nil {
+		w.fail(err)
+		return
+	}
+	if s.RefusedRows > 0 || len(s.Refused) > 0 {
+		b.lay(i, s.RefusedRows, kindOf(s), reasonOf(s))
+	}
+	if o.Atomic && s.RefusedRows > 0 {
+		b.store(i)
+		return
+	}
+	b.countStrings(w, s)
+	if s.Rows()+len(s.Exemplars)+len(s.Metadata) == 0 {
+		b.store(i)
+		return
+	}
+	t.add(b, i, s)
+	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
+		w.write(t, attempts)
+	}
+}
+
+func (b *batch) countStrings(w *worker, s *point.Batch) {
+	if s.StringFields > 0 {
+		w.c.metrics.strings.Add(float64(s.StringFields))
+	}
+}
+
+// target finds what a record's headers make of the topic's settings, and the table.
+func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
+	topic := w.m.cluster.topic(r.Topic)
+	if topic == nil {
+		return nil, record.Options{}, fault.Errorf(fault.Invalid, "topic %s is not one of the settings", r.Topic)
+	}
+	o := topic.options()
+	for _, h := range r.Headers {
+		if err := o.Header(h.Key, h.Value); err != nil {
+			return nil, o, err
+		}
+	}
+	if t := w.tables[o.Table]; t != nil {
+		return t, o, nil
+	}
+	if err := tablename.Check(o.Table); err != nil {
+		return nil, o, err
+	}
+	table, err := w.c.deps.Writer.Table(w.ctx, o.Table)
+	if err != nil {
+		return nil, o, err
+	}
+	t := &tableWrite{table: table, level: topic.level, batch: point.GetBatch(table.Dict())}
+	w.tables[o.Table] = t
+	return t, o, nil
+}
+
+// decode fills w.scratch. A defect that a record finds must not end the process, since the record would come again.
+func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err error) {
+	s := w.scratch
+	s.Reset()
+	s.Dict = t.batch.Dict
+	defer func() {
+		if p := recover(); p != nil {
+			w.c.metrics.panics.Inc()
+			w.c.log.Error("a record could not be decoded because of a defect; it is put aside, please report it",
+				"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "panic", p, "stack", string(debug.Stack()))
+			err = fault.Errorf(fault.Invalid, "decoding failed by a defect of ours: %v", p)
+			w.renew()
+		}
+	}()
+	if err := w.decoder.Decode(r.Value, o, r.Timestamp.UnixNano(), s); err != nil {
+		return err
+	}
+	now := time.Now().UnixNano()
+	lo, hi := t.table.Bounds(now)
+	_, err = w.c.settings.Admit.Batch(s, now, admit.Bounds{Lo: lo, Hi: hi})
+	return err
+}
+
+// renew throws scratch memory away that a panic may have left in disorder.
+func (w *worker) renew() {
+	w.scratch = new(point.Batch)
+	if d, err := record.NewDecoder(w.c.settings.Record); err == nil {
+		w.decoder.Close()
+		w.decoder = d
+	}
+}
+
+// again is the error of a row that was refused for a passing reason, such as a full dictionary: then the whole record is
+// tried again, which does no harm to the rows that were good.
+func again(s *point.Batch) error {
+	for _, r := range s.Refused {
+		if r.Kind != fault.Invalid && r.Kind != fault.TooLarge {
+			return fault.Errorf(r.Kind, "%s", r.Reason)
+		}
+	}
+	return nil
+}
+
+func kindOf(s *point.Batch) fault.Kind {
+	if len(s.Refused) > 0 {
+		return s.Refused[0].Kind
+	}
+	return fault.Invalid
+}
+
+func reasonOf(s *point.Batch) string {
+	if len(s.Refused) == 0 {
+		return fmt.Sprintf("%d rows refused", s.RefusedRows)
+	}
+	r := s.Refused[0]
+	text := fmt.Sprintf("%d refused, %d rows kept; item %d: %s", s.RefusedRows, s.Rows(), r.Item, r.Reason)
+	if r.Text != "" {
+		text += ": " + r.Text
+	}
+	return text
+}
+
+// add copies a record's rows behind the others. The price is 20 bytes a row; for it the rows of small records are
+// written together, and each record is judged alone.
+func (t *tableWrite) add(b *batch, i int, s *point.Batch) {
+	d := t.batch
+	d.BeginItem()
+	d.IDs, d.Times, d.Values = append(d.IDs, s.IDs...), append(d.Times, s.Times...), append(d.Values, s.Values...)
+	d.Hists = append(d.Hists, s.Hists...)
+	d.Exemplars = append(d.Exemplars, s.Exemplars...)
+	d.Metadata = append(d.Metadata, s.Metadata...)
+	t.parts = append(t.parts, part{b, i, len(d.IDs), len(d.Hists), len(d.Exemplars), len(d.Metadata)})
+}
+
+// write writes what was collected, and begins anew.
+func (w *worker) write(t *tableWrite, attempts int) {
+	if len(t.parts) == 0 {
+		return
+	}
+	err := w.commit(t)
+	switch {
+	case err == nil:
+		w.stored(t)
+	case w.passing(err, attempts):
+		w.fail(err)
+	case len(t.parts) == 1:
+		t.parts[0].b.reject(t.parts[0].i, err)
+	default:
+		w.writeSingly(t, attempts)
+	}
+	dict := t.batch.Dict
+	t.batch.Reset()
+	t.batch.Dict = dict
+	t.parts = t.parts[:0]
+}
+
+func (w *worker) commit(t *tableWrite) error {
+	ctx, cancel := context.WithTimeout(w.ctx, time.Duration(w.m.cluster.WriteTimeMax))
+	defer cancel()
+	start := time.Now()
+	err := t.table.Write(ctx, t.batch, t.level)
+	w.c.metrics.wrote(time.Since(start), err)
+	return err
+}
+
+// stored settles the records of a write. Rows that the table refused at the last moment are found by their item.
+func (w *worker) stored(t *tableWrite) {
+	for _, r := range t.batch.Refused {
+		if r.Item > 0 && r.Item <= len(t.parts) {
+			p := t.parts[r.Item-1]
+			p.b.lay(p.i, 1, r.Kind, r.Reason)
+		}
+	}
+	before := 0
+	for _, p := range t.parts {
+		p.b.store(p.i)
+		w.m.stats.rows(p.b.ticket.partition, p.rows+p.hists-before)
+		before = p.rows + p.hists
+	}
+}
+
+// writeSingly finds the record because of which a write can never succeed.
+func (w *worker) writeSingly(t *tableWrite, attempts int) {
+	from := part{}
+	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict)}
+	defer one.batch.Put()
+	for _, p := range t.parts {
+		s := &point.Batch{
+			Dict: t.batch.Dict, IDs: t.batch.IDs[from.rows:p.rows], Times: t.batch.Times[from.rows:p.rows],
+			Values: t.batch.Values[from.rows:p.rows], Hists: t.batch.Hists[from.hists:p.hists],
+			Exemplars: t.batch.Exemplars[from.exemplars:p.exemplars], Metadata: t.batch.Metadata[from.metadata:p.metadata],
+		}
+		one.add(p.b, p.i, s)
+		w.write(one, attempts)
+		from = p
+	}
+}
+
+// putAside sends the letters of all records that are stored but for them.
+func (w *worker) putAside(job *work) {
+	var all []*letter
+	for _, b := range job.batches {
+		for i, f := range b.fates {
+			if f == stored {
+				all = append(all, b.letters[i])
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, time.Duration(w.m.cluster.WriteTimeMax))
+	defer cancel()
+	if err := w.m.letters.send(ctx, all); err != nil {
+		w.c.metrics.letterErrors.Inc()
+		w.fail(err)
+		return
+	}
+	for _, b := range job.batches {
+		for i, f := range b.fates {
+			if f == stored {
+				w.m.stats.poison(b.ticket.partition, b.letters[i])
+				b.fates[i] = settled
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package intake
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// otlp serves POST /v1/metrics and its aliases.
+func (f *Front) otlp(ctx context.Context, c *call) Response {
+	format, packed, err := otlp.Negotiate(c.Header("Content-Type"), c.Header("Content-Encoding"))
+	var level point.Level
+	if err == nil {
+		level, err = c.level(point.All)
+	}
+	o := otlp.Outcome{RetryAfter: f.settings.RetryAfter}
+	if err != nil {
+		o.Err = err
+	} else {
+		enc := encIdentity
+		switch packed {
+		case otlp.Gzip:
+			enc = encGzip
+		case otlp.Zstd:
+			enc = encZstd
+		}
+		f.writeOTLP(ctx, c, format, enc, level, &o)
+	}
+	a := o.Answer(format)
+	r := Response{Status: a.Status, Body: a.Body}
+	for _, h := range a.Header {
+		r.set(h.Name, h.Value)
+	}
+	return r
+}
+
+// writeOTLP serves a body of OTLP and says in o what became of it.
+func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc encoding, level point.Level, o *otlp.Outcome) {
+	body, err := f.load(c, enc)
+	if err != nil {
+		o.Err = err
+		return
+	}
+	defer f.buffers.free(&body)
+	t, err := f.table(ctx, c)
+	if err != nil {
+		o.Err = err
+		return
+	}
+	b := point.GetBatch(t.Dict())
+	defer b.Put()
+	o.Err = f.decodeOTLP(c, format, body.b, b)
+	f.buffers.free(&body)
+	if o.Err == nil {
+		_, o.Err = f.store(ctx, c, t, b, nowNanos(), level, true)
+	}
+	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is given back before the answer is written
+}
+
+// decodeOTLP charges for what JSON takes while it is read, and decodes.
+func (f *Front) decodeOTLP(c *call, format otlp.Format, body []byte, b *point.Batch) error {
+	extra := otlp.Memory(body, format)
+	if err := c.charge.take(extra); err != nil {
+		return err
+	}
+	defer c.charge.give(extra)
+	return f.guard(func() error {
+		d, _ := f.decoders.otlp.Get().(*otlp.Decoder)
+		if d == nil {
+			d = otlp.NewDecoder(f.otel)
+			d.Deltas = &f.deltas
+		}
+		d.Table = c.Table
+		err := d.Decode(body, format, b)
+		f.decoders.otlp.Put(d) // not after a panic
+		return err
+	})
+}

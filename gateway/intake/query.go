@@ -1,0 +1,308 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lineproto"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// result is the answer to one statement.
+type result struct {
+	StatementID int    `json:"statement_id"`
+	Series      []rows `json:"series,omitempty"`
+	Error       string `json:"error,omitempty"`
+}
+
+type rows struct {
+	Name    string   `json:"name,omitempty"`
+	Columns []string `json:"columns"`
+	Values  [][]any  `json:"values,omitempty"`
+}
+
+// What one query may hold and be answered with.
+const (
+	queryBytesMax = 1 << 20
+	statementsMax = 100
+	showMax       = 10_000 // rows of one SHOW without a LIMIT
+)
+
+// query serves /query: as much InfluxQL as writers and their set-up need. Data is read through the Prometheus API.
+func (f *Front) query(ctx context.Context, c *call) Response {
+	r := f.queryResponse(ctx, c)
+	f.signInflux(c, &r)
+	return r
+}
+
+func (f *Front) queryResponse(ctx context.Context, c *call) Response {
+	q, db := c.Query.Get("q"), c.Query.Get("db")
+	if c.Method == http.MethodPost {
+		form, err := f.form(c)
+		if err != nil {
+			return f.failure1(err)
+		}
+		q, db = first(form.Get("q"), q), first(form.Get("db"), db)
+	}
+	if q == "" {
+		return f.failure1(fault.Errorf(fault.Invalid, `missing required parameter "q"`))
+	}
+	list, err := statements(q)
+	if err == nil && len(list) > statementsMax {
+		err = fmt.Errorf("error parsing query: %d statements, at most %d are taken", len(list), statementsMax)
+	}
+	if err != nil {
+		return f.failure1(fault.Errorf(fault.Invalid, "%w", err))
+	}
+	if db == "" && c.Named && c.TableErr == nil {
+		db = c.Table // /t/<table>/query
+	}
+	results := make([]result, len(list))
+	for i, ts := range list {
+		series, err := f.statement(ctx, ts, databaseOf(db))
+		results[i] = result{StatementID: i, Series: series}
+		if err != nil {
+			results[i].Error = err.Error()
+		}
+	}
+	return asJSON(http.StatusOK, struct {
+		Results []result `json:"results"`
+	}{results})
+}
+
+func first(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// failure1 is an error in v1's words.
+func (f *Front) failure1(err error) Response {
+	a := lineproto.V1.Answer(lineproto.Outcome{Err: err, RetryAfter: f.settings.RetryAfter})
+	r := Response{Status: a.Status, Body: a.Body}
+	for _, h := range a.Header {
+		r.set(h.Name, h.Value)
+	}
+	return r
+}
+
+// form reads a POSTed form. Another content type holds no parameters, as with the original.
+func (f *Front) form(c *call) (url.Values, error) {
+	if c.from.declared() > queryBytesMax {
+		return nil, tooLarge(queryBytesMax)
+	}
+	body, err := f.buffers.readAll(c.from.body(), queryBytesMax, &c.charge, nil)
+	if err != nil {
+		return nil, bodyError(err)
+	}
+	defer f.buffers.free(&body)
+	if !strings.HasPrefix(c.Header("Content-Type"), "application/x-www-form-urlencoded") {
+		return nil, nil
+	}
+	form, err := url.ParseQuery(string(body.b))
+	return form, fault.Wrap(err, fault.Invalid, "error parsing form values")
+}
+
+// statement answers one statement.
+func (f *Front) statement(ctx context.Context, ts []token, db string) ([]rows, error) {
+	word := func(i int, keywords ...string) bool { return i < len(ts) && ts[i].is(keywords...) }
+	switch {
+	case word(0, "CREATE") && word(1, "DATABASE"):
+		return nil, f.createDatabase(ctx, ts[2:])
+	case word(0, "DROP") && word(1, "DATABASE"):
+		return nil, errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
+	case word(0, "SHOW") && word(1, "DATABASES"):
+		return f.showDatabases(ctx, ts[2:])
+	case word(0, "SHOW") && word(1, "RETENTION") && word(2, "POLICIES"):
+		return f.showPolicies(ctx, ts[3:], db)
+	case word(0, "SHOW") && word(1, "MEASUREMENTS"):
+		return f.showMeasurements(ctx, ts[2:], db)
+	case word(0, "SHOW") && word(1, "FIELD") && word(2, "KEYS"):
+		return f.showSeries(ctx, ts[3:], db, fieldKeys)
+	case word(0, "SHOW") && word(1, "TAG") && word(2, "KEYS"):
+		return f.showSeries(ctx, ts[3:], db, tagKeys)
+	case word(0, "SHOW") && word(1, "SERIES"):
+		return f.showSeries(ctx, ts[2:], db, seriesKeys)
+	}
+	said := make([]string, 0, 3)
+	for _, t := range ts[:min(len(ts), 3)] {
+		said = append(said, t.text)
+	}
+	return nil, fmt.Errorf("%s is not supported here: read data through the Prometheus API, /api/v1/query", strings.Join(said, " "))
+}
+
+// createDatabase takes WITH and its policy and does not look at it: how long rows are kept is a table's own setting, and
+// Telegraf gives up on a database it may not create.
+func (f *Front) createDatabase(ctx context.Context, ts []token) error {
+	switch {
+	case len(ts) == 0:
+		return errors.New("error parsing query: found EOF, expected identifier")
+	case len(ts) > 1 && !ts[1].is("WITH"):
+		return fmt.Errorf("error parsing query: found %s, expected WITH", ts[1].text)
+	}
+	if err := tablename.Check(ts[0].text); err != nil {
+		return err
+	}
+	return f.writer.Create(ctx, ts[0].text)
+}
+
+func (f *Front) showDatabases(ctx context.Context, ts []token) ([]rows, error) {
+	if len(ts) > 0 {
+		return nil, fmt.Errorf("%s is not supported here", ts[0].text)
+	}
+	names, err := f.writer.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []rows{{Name: "databases", Columns: []string{"name"}, Values: column(names)}}, nil
+}
+
+func column(names []string) [][]any {
+	values := make([][]any, len(names))
+	for i, n := range names {
+		values[i] = []any{n}
+	}
+	return values
+}
+
+// open finds the table of a SHOW without making it, and the number of rows it may be answered with.
+func (f *Front) open(ctx context.Context, ts []token, db string) (Table, int, error) {
+	on, limit, err := clauses(ts)
+	if err != nil {
+		return nil, 0, err
+	}
+	if db = first(on, db); db == "" {
+		return nil, 0, errors.New("database name required")
+	}
+	names, err := f.writer.List(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !slices.Contains(names, db) {
+		return nil, 0, fmt.Errorf("database not found: %s", db)
+	}
+	t, err := f.writer.Table(ctx, db)
+	if limit == 0 || limit > showMax {
+		limit = showMax
+	}
+	return t, limit, err
+}
+
+func (f *Front) showPolicies(ctx context.Context, ts []token, db string) ([]rows, error) {
+	t, _, err := f.open(ctx, ts, db)
+	if err != nil {
+		return nil, err
+	}
+	now := nowNanos()
+	duration := "0s"
+	if lo, _ := t.Bounds(now); lo > 0 { // no table keeps rows from before 1970 and yet forgets others
+		duration = influxDuration((now - lo) / 1e9)
+	}
+	return []rows{{
+		Columns: []string{"name", "duration", "shardGroupDuration", "replicaN", "default"},
+		Values:  [][]any{{"autogen", duration, "168h0m0s", 1, true}},
+	}}, nil
+}
+
+func influxDuration(seconds int64) string {
+	return fmt.Sprintf("%dh%dm%ds", seconds/3600, seconds/60%60, seconds%60)
+}
+
+var errNoCatalogue = errors.New("this is not supported here: read names through the Prometheus API, /api/v1/labels")
+
+func (f *Front) showMeasurements(ctx context.Context, ts []token, db string) ([]rows, error) {
+	t, limit, err := f.open(ctx, ts, db)
+	if err != nil {
+		return nil, err
+	}
+	cat, ok := t.(Catalogue)
+	if !ok {
+		return nil, errNoCatalogue
+	}
+	names, err := cat.MetricNames(ctx, limit)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	return []rows{{Name: "measurements", Columns: []string{"name"}, Values: column(names)}}, nil
+}
+
+// showSeries answers from the table's series; view makes rows of them.
+func (f *Front) showSeries(ctx context.Context, ts []token, db string, view func([]point.Labels) []rows) ([]rows, error) {
+	t, limit, err := f.open(ctx, ts, db)
+	if err != nil {
+		return nil, err
+	}
+	cat, ok := t.(Catalogue)
+	if !ok {
+		return nil, errNoCatalogue
+	}
+	series, err := cat.Series(ctx, limit)
+	if err != nil || len(series) == 0 {
+		return nil, err
+	}
+	return view(series), nil
+}
+
+// A metric is shown as a measurement with the one field "value": where measurement ends and field begins in its name is
+// not kept.
+
+func fieldKeys(series []point.Labels) []rows {
+	return byMetric(series, []string{"fieldKey", "fieldType"}, func(r *rows, _ point.Labels) {
+		if len(r.Values) == 0 {
+			r.Values = [][]any{{"value", "float"}}
+		}
+	})
+}
+
+func tagKeys(series []point.Labels) []rows {
+	return byMetric(series, []string{"tagKey"}, func(r *rows, l point.Labels) {
+		l.Range(func(name, _ string) bool {
+			known := slices.ContainsFunc(r.Values, func(v []any) bool { return v[0] == name })
+			if name != point.MetricName && !known {
+				r.Values = append(r.Values, []any{name})
+			}
+			return true
+		})
+	})
+}
+
+// byMetric makes one set of rows a metric; series come in label order, so a metric's stand together or are found again.
+func byMetric(series []point.Labels, columns []string, add func(*rows, point.Labels)) []rows {
+	var all []rows
+	at := map[string]int{}
+	for _, l := range series {
+		name := l.Get(point.MetricName)
+		i, ok := at[name]
+		if !ok {
+			i = len(all)
+			at[name] = i
+			all = append(all, rows{Name: name, Columns: columns})
+		}
+		add(&all[i], l)
+	}
+	return all
+}
+
+func seriesKeys(series []point.Labels) []rows {
+	keys := make([]string, len(series))
+	escape := strings.NewReplacer(",", `\,`, "=", `\=`, " ", `\ `)
+	for i, l := range series {
+		key := escape.Replace(l.Get(point.MetricName))
+		l.Range(func(name, value string) bool {
+			if name != point.MetricName {
+				key += "," + escape.Replace(name) + "=" + escape.Replace(value)
+			}
+			return true
+		})
+		keys[i] = key
+	}
+	return []rows{{Columns: []string{"key"}, Values: column(keys)}}
+}

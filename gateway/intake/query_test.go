@@ -1,0 +1,91 @@
+package intake_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/spillwaydb/spillway/gateway/intake"
+)
+
+func TestInfluxQL(t *testing.T) {
+	f := start(t)
+	f.do(t, "POST /write?db=seen", []byte("cpu,host=a,zone=z value=1 1\nmem used=2 1\n")).want(t, 204)
+	form := func(q string) answer {
+		return f.do(t, "POST /query", []byte(url.Values{"q": {q}}.Encode()), "Content-Type", "application/x-www-form-urlencoded")
+	}
+	ask := func(q, want string) {
+		t.Helper()
+		for i, a := range []answer{form(q), f.do(t, "GET /query?q="+url.QueryEscape(q), nil)} {
+			if a.status != 200 || strings.TrimSpace(a.body) != want || a.header.Get("Content-Type") != "application/json" {
+				t.Errorf("%s (%d): %d %s", q, i, a.status, a.body)
+			}
+		}
+	}
+	const ok = `{"results":[{"statement_id":0}]}`
+	ask(`CREATE DATABASE "telegraf"`, ok)
+	ask(`create database telegraf`, ok)
+	ask(`CREATE DATABASE "x" WITH DURATION 7d REPLICATION 1 NAME "week"`, ok)
+	ask(`SHOW DATABASES`, `{"results":[{"statement_id":0,"series":[{"name":"databases","columns":["name"],"values":[["seen"],["telegraf"],["x"]]}]}]}`)
+	ask(`SHOW MEASUREMENTS ON seen`, `{"results":[{"statement_id":0,"series":[{"name":"measurements","columns":["name"],"values":[["cpu"],["mem_used"]]}]}]}`)
+	ask(`SHOW MEASUREMENTS ON seen LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"measurements","columns":["name"],"values":[["cpu"]]}]}]}`)
+	ask(`SHOW RETENTION POLICIES ON "seen"`, `{"results":[{"statement_id":0,"series":[{"columns":["name","duration","shardGroupDuration","replicaN","default"],"values":[["autogen","0s","168h0m0s",1,true]]}]}]}`)
+	ask(`SHOW FIELD KEYS ON seen`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["fieldKey","fieldType"],"values":[["value","float"]]},{"name":"mem_used","columns":["fieldKey","fieldType"],"values":[["value","float"]]}]}]}`)
+	ask(`SHOW TAG KEYS ON seen`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["tagKey"],"values":[["host"],["zone"]]},{"name":"mem_used","columns":["tagKey"]}]}]}`)
+	ask(`SHOW SERIES ON seen`, `{"results":[{"statement_id":0,"series":[{"columns":["key"],"values":[["cpu,host=a,zone=z"],["mem_used"]]}]}]}`)
+	ask(`SHOW MEASUREMENTS ON nobody`, `{"results":[{"statement_id":0,"error":"database not found: nobody"}]}`)
+	ask(`SHOW MEASUREMENTS`, `{"results":[{"statement_id":0,"error":"database name required"}]}`)
+	ask(`SHOW MEASUREMENTS ON seen WITH MEASUREMENT =~ /c/`, `{"results":[{"statement_id":0,"error":"WITH is not supported here"}]}`)
+	ask(`CREATE DATABASE "no name"`, `{"results":[{"statement_id":0,"error":"table name \"no name\": only letters, digits, '_', '.' and '-' are taken"}]}`)
+	ask(`CREATE DATABASE`, `{"results":[{"statement_id":0,"error":"error parsing query: found EOF, expected identifier"}]}`)
+	ask(`CREATE DATABASE a; SHOW DATABASES LIMIT 1;DROP DATABASE a`,
+		`{"results":[{"statement_id":0},{"statement_id":1,"error":"LIMIT is not supported here"},{"statement_id":2,"error":"DROP DATABASE is not done from here: `+"`spillway table drop`"+` does it"}]}`)
+	ask(`SELECT * FROM cpu`, `{"results":[{"statement_id":0,"error":"SELECT * FROM is not supported here: read data through the Prometheus API, /api/v1/query"}]}`)
+	f.do(t, "GET /query", nil).want(t, 400, "missing required parameter")
+	form("SHOW \"DATABASES").want(t, 400, "unterminated")
+	form(strings.Repeat("SHOW DATABASES;", 101)).want(t, 400, "at most 100")
+	f.do(t, "POST /query", make([]byte, 2<<20), "Content-Type", "application/x-www-form-urlencoded").want(t, 413)
+	f.do(t, "GET /t/seen/query?q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
+	f.do(t, "GET /query?db=seen&q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
+}
+
+// TestTelegrafStarts is what Telegraf's v1 output does with an empty server: write, learn that there is no database,
+// create it, write again.
+func TestTelegrafStarts(t *testing.T) {
+	f := start(t)
+	f.memory.createOnWrite = false
+	f.do(t, "POST /write?db=telegraf", []byte("m v=1")).want(t, 404, "database not found")
+	f.do(t, "POST /query", []byte("q=CREATE+DATABASE+%22telegraf%22"), "Content-Type", "application/x-www-form-urlencoded").want(t, 200)
+	f.do(t, "POST /write?db=telegraf", []byte("m v=1")).want(t, 204)
+	wantMetric(t, f, "spillway_intake_connections", 1, "server", "fasthttp")
+	wantMetric(t, f, "spillway_intake_connections", 0, "server", "nethttp")
+}
+
+func TestHealth(t *testing.T) {
+	f := start(t, func(s *intake.Settings) { s.Version = "1.2.3" })
+	f.do(t, "GET /ping", nil).want(t, 204, "X-Influxdb-Version: 1.8.10", "X-Influxdb-Build: spillway 1.2.3")
+	f.do(t, "HEAD /ping", nil).want(t, 204)
+	f.do(t, "GET /ping?verbose=true", nil).want(t, 200, `{"version":"1.8.10"}`)
+	f.do(t, "GET /health", nil).want(t, 200, `"status":"pass"`, `"name":"influxdb"`)
+	f.do(t, "HEAD /health", nil).want(t, 200)
+	f.do(t, "GET /ready", nil).want(t, 200, `"status":"ready"`)
+	f.do(t, "GET /api/v2/ping", nil).want(t, 204)
+	f.do(t, "GET /t/x/ping", nil).want(t, 204)
+}
+
+func TestBuckets(t *testing.T) {
+	f := start(t)
+	f.do(t, "GET /api/v2/buckets?name=b", nil).want(t, 404, `"code":"not found"`)
+	f.do(t, "GET /api/v2/buckets", nil).want(t, 200, `"buckets":[]`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"b","orgID":"1","retentionRules":[]}`)).want(t, 201, `"name":"b"`, `"id":"`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"b"}`)).want(t, 422, `"code":"conflict"`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"no name"}`)).want(t, 400, `"code":"invalid"`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{`)).want(t, 400, `"code":"invalid"`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"c"}`)).want(t, 201)
+	a := f.do(t, "GET /api/v2/buckets?org=o&name=b", nil)
+	a.want(t, 200, `"name":"b"`)
+	if strings.Contains(a.body, `"name":"c"`) {
+		t.Errorf("another bucket in %s", a.body)
+	}
+	f.do(t, "GET /api/v2/orgs?org=mine", nil).want(t, 200, `"name":"mine"`)
+}

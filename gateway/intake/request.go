@@ -1,0 +1,145 @@
+package intake
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Request is an HTTP request, whichever server read it. It is valid until the door that serves it returns.
+type Request struct {
+	Method string
+	Path   string     // without the table's prefix and the query
+	Query  url.Values // of the URL
+
+	// Table is the table the request names, "default" when it names none. TableErr (Invalid) says what is wrong with the name.
+	Table    string
+	Named    bool
+	TableErr error
+
+	from source
+}
+
+// source is the server's side of a Request.
+type source interface {
+	// header gives the first value of a header, "" when it is absent.
+	header(name string) string
+	// body is read at most once. It ends with io.EOF.
+	body() io.Reader
+	// declared is the body's Content-Length, -1 when it has none.
+	declared() int64
+}
+
+// Header gives the first value of a header.
+func (rq *Request) Header(name string) string { return rq.from.header(name) }
+
+// newRequest reads the request's target. The error is Invalid.
+func newRequest(method, path, rawQuery string, from source) (*Request, error) {
+	rq := &Request{Method: method, from: from}
+	if rawQuery != "" {
+		q, err := url.ParseQuery(rawQuery)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "query of the URL")
+		}
+		rq.Query = q
+	}
+	rq.Table, rq.Path, rq.TableErr = tablename.Of(path, rq.tableHeader, rq.tableParam)
+	rq.Named = rq.Named || len(rq.Path) < len(path)
+	if rq.TableErr != nil {
+		_, rq.Path, _ = cutTable(path)
+	}
+	return rq, nil
+}
+
+func (rq *Request) tableHeader(name string) string {
+	v := rq.from.header(name)
+	rq.Named = rq.Named || v != ""
+	return v
+}
+
+// tableParam maps Influx' names to tables: of a v2 bucket "db/rp" the table is db. A retention policy, here or in the
+// parameter rp, is not looked at: a table keeps what it keeps.
+func (rq *Request) tableParam(name string) string {
+	v := rq.Query.Get(name)
+	rq.Named = rq.Named || v != ""
+	return databaseOf(v)
+}
+
+func databaseOf(bucket string) string {
+	db, _, _ := strings.Cut(bucket, "/")
+	return db
+}
+
+// cutTable splits /t/<table>/rest without judging the name.
+func cutTable(path string) (table, rest string, ok bool) {
+	rest, ok = strings.CutPrefix(path, "/t/")
+	if !ok {
+		return "", path, false
+	}
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		return rest[:i], rest[i:], true
+	}
+	return rest, "/", true
+}
+
+// AckHeader is the header in which a request of any protocol says when it wants its answer.
+const AckHeader = "X-Spillway-Ack"
+
+// level is the ack level the header asks for, else byProtocol. The error is Invalid.
+func (rq *Request) level(byProtocol point.Level) (point.Level, error) {
+	switch v := rq.Header(AckHeader); v {
+	case "":
+		return byProtocol, nil
+	case "all":
+		return point.All, nil
+	case "one":
+		return point.One, nil
+	case "received":
+		return point.Received, nil
+	default:
+		return 0, fault.Errorf(fault.Invalid, "invalid %s %q (use received, one or all)", AckHeader, v)
+	}
+}
+
+// Response is an answer, for whichever server sends it.
+type Response struct {
+	Status int
+	Header []Field
+	Body   []byte
+}
+
+// Field is one header of a Response.
+type Field struct{ Name, Value string }
+
+func (r *Response) set(name, value string) { r.Header = append(r.Header, Field{name, value}) }
+
+const (
+	typeJSON = "application/json"
+	typeText = "text/plain; charset=utf-8"
+)
+
+func jsonResponse(status int, body []byte) Response {
+	return Response{Status: status, Header: []Field{{"Content-Type", typeJSON}}, Body: append(body, '\n')}
+}
+
+func textResponse(status int, text string) Response {
+	return Response{Status: status, Header: []Field{{"Content-Type", typeText}, {"X-Content-Type-Options", "nosniff"}}, Body: []byte(text + "\n")}
+}
+
+// seconds writes a duration as Retry-After wants it.
+func seconds(s int64) string { return strconv.FormatInt(s, 10) }
+
+// known says which methods the fast server passes on at all.
+func known(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return true
+	}
+	return false
+}

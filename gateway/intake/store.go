@@ -1,0 +1,225 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/spillwaydb/spillway/gateway/admit"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lineproto"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/remotewrite"
+)
+
+// decoders keeps the scratch memory of decoders between requests. The zero value is ready.
+type decoders struct{ line, rw1, rw2, otlp sync.Pool }
+
+func take[T any](p *sync.Pool) *T {
+	if d, _ := p.Get().(*T); d != nil {
+		return d
+	}
+	return new(T)
+}
+
+// load reads the whole body and unpacks it. The caller frees the buffer. Errors: TooLarge, Throttled, Invalid, Unavailable
+// (it did not come in time), Canceled (its sender went away).
+func (f *Front) load(c *call, enc encoding) (buffer, error) {
+	if c.from.declared() > f.settings.BodyBytesMax {
+		return buffer{}, tooLarge(f.settings.BodyBytesMax)
+	}
+	packed, err := f.buffers.readAll(c.from.body(), f.settings.BodyBytesMax, &c.charge, nil)
+	if err != nil {
+		return buffer{}, bodyError(err)
+	}
+	m := &f.metrics.per[c.protocol]
+	m.packed.Add(float64(len(packed.b)))
+	if enc == encIdentity || len(packed.b) == 0 && enc != encSnappy {
+		m.unpacked.Add(float64(len(packed.b)))
+		return packed, nil
+	}
+	var body buffer
+	err = f.guard(func() (err error) {
+		body, err = f.unpacker.unpack(enc, packed, &c.charge)
+		return err
+	})
+	f.buffers.free(&packed)
+	if err == nil {
+		m.unpacked.Add(float64(len(body.b)))
+	}
+	return body, err
+}
+
+// bodyError gives what a connection says its Kind.
+func bodyError(err error) error {
+	var network net.Error
+	switch {
+	case fault.Is(err, fault.TooLarge), fault.Is(err, fault.Throttled):
+		return err
+	case errors.As(err, &network) && network.Timeout():
+		return fault.Wrap(err, fault.Unavailable, "the body did not arrive in time")
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network), errors.Is(err, net.ErrClosed):
+		return fault.Wrap(err, fault.Canceled, "the body ended early")
+	}
+	return fault.Wrap(err, fault.Invalid, "the body cannot be read")
+}
+
+// kept counts what of a batch was taken.
+type kept struct{ floats, hists, exemplars int }
+
+func (k kept) rows() int { return k.floats + k.hists }
+
+func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.Exemplars)} }
+
+// A row of a batch takes this many bytes while it waits for its ack.
+const rowBytes = 20
+
+// store holds a decoded batch against the limits and writes what is left. Without partial, nothing is written if anything
+// was refused. The error is for the whole batch; single refusals are in b.
+func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, level point.Level, partial bool) (kept, error) {
+	c.charge.note(int64(rowBytes * b.Rows()))
+	f.refusedSince(c, b, 0, 0)
+	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
+	lo, hi := t.Bounds(now)
+	n, err := f.settings.Admit.Batch(b, now, admit.Bounds{Lo: lo, Hi: hi})
+	if err != nil {
+		return kept{}, err
+	}
+	f.metrics.rowsRefused(c.protocol, "old", n.Old)
+	f.metrics.rowsRefused(c.protocol, "ahead", n.Ahead)
+	k := keptOf(b)
+	if !partial && b.RefusedRows > 0 || k == (kept{}) && len(b.Metadata) == 0 {
+		return kept{}, nil
+	}
+	reasons, rows := len(b.Refused), b.RefusedRows
+	if err := t.Write(ctx, b, level); err != nil {
+		return kept{}, err
+	}
+	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
+	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
+	return k, nil
+}
+
+// refusedSince counts the rows refused since b had so many reasons and rows, by the Kind of the first new reason.
+func (f *Front) refusedSince(c *call, b *point.Batch, reasons, rows int) int {
+	kind := fault.Invalid
+	if len(b.Refused) > reasons {
+		kind = b.Refused[reasons].Kind
+	}
+	f.metrics.rowsRefused(c.protocol, kind.String(), b.RefusedRows-rows)
+	return b.RefusedRows - rows
+}
+
+// table finds the table of a request.
+func (f *Front) table(ctx context.Context, c *call) (Table, error) {
+	if c.TableErr != nil {
+		return nil, c.TableErr
+	}
+	return f.writer.Table(ctx, c.Table)
+}
+
+// lineWrite is what the three Influx doors have in common once their parameters are read.
+type lineWrite struct {
+	flavour   lineproto.Flavour
+	precision lineproto.Precision
+	level     point.Level
+	partial   bool
+}
+
+// writeLines serves a body of line protocol.
+func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encoding) lineproto.Answer {
+	o := lineproto.Outcome{DB: c.Table, Partial: w.partial, RetryAfter: f.settings.RetryAfter}
+	body, err := f.load(c, enc)
+	if err != nil {
+		o.Err = err
+		return w.flavour.Answer(o)
+	}
+	defer f.buffers.free(&body)
+	t, err := f.table(ctx, c)
+	if err != nil {
+		o.Err = err
+		return w.flavour.Answer(o)
+	}
+	b := point.GetBatch(t.Dict())
+	defer b.Put()
+	now := nowNanos()
+	err = f.guard(func() error {
+		d := take[lineproto.Decoder](&f.decoders.line)
+		d.Settings = lineproto.Settings{
+			Precision: w.precision, Partial: w.partial, DB: c.Table,
+			Separator: f.settings.Influx.Separator, DBLabel: f.settings.Influx.DBLabel, Strings: f.settings.Influx.Strings,
+		}
+		err := d.Decode(body.b, now, b)
+		f.decoders.line.Put(d) // not after a panic
+		return err
+	})
+	f.buffers.free(&body) // nothing of it is kept: its memory serves others while we wait for the ack
+	var k kept
+	if err == nil {
+		unread := len(b.Refused)
+		k, err = f.store(ctx, c, t, b, now, w.level, w.partial)
+		explain(b.Refused[unread:])
+	}
+	o.Err, o.Stored, o.Refused, o.RefusedRows = err, k.rows(), b.Refused, b.RefusedRows
+	return w.flavour.Answer(o)
+}
+
+// explain makes refusals of rows that were read well look different from lines that could not be: without a text of the
+// line, and with the series in the reason.
+func explain(refused []point.Refusal) {
+	for i := range refused {
+		if r := &refused[i]; r.Text != "" {
+			r.Reason, r.Text = r.Text+": "+r.Reason, ""
+		}
+	}
+}
+
+// writeRemote serves a remote-write body.
+func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version, enc encoding, level point.Level) remotewrite.Outcome {
+	o := remotewrite.Outcome{RetryAfter: f.settings.RetryAfter}
+	body, err := f.load(c, enc)
+	if err != nil {
+		o.Err = err
+		return o
+	}
+	defer f.buffers.free(&body)
+	t, err := f.table(ctx, c)
+	if err != nil {
+		o.Err = err
+		return o
+	}
+	b := point.GetBatch(t.Dict())
+	defer b.Put()
+	var taken remotewrite.Written
+	err = f.guard(func() (err error) {
+		if v == remotewrite.V2 {
+			d := take[remotewrite.DecoderV2](&f.decoders.rw2)
+			err, taken = d.Decode(body.b, b), d.Taken()
+			f.decoders.rw2.Put(d)
+			return err
+		}
+		d := take[remotewrite.DecoderV1](&f.decoders.rw1)
+		err, taken = d.Decode(body.b, b), d.Taken()
+		f.decoders.rw1.Put(d)
+		return err
+	})
+	f.buffers.free(&body)
+	if err == nil {
+		read := keptOf(b)
+		var k kept
+		k, err = f.store(ctx, c, t, b, nowNanos(), level, true)
+		if err == nil {
+			// Taken leaves out rows that the sender did not write, so we subtract from it instead of counting again.
+			o.Written = remotewrite.Written{
+				Samples:    max(0, taken.Samples-(read.floats-k.floats)),
+				Histograms: taken.Histograms - (read.hists - k.hists),
+				Exemplars:  taken.Exemplars - (read.exemplars - k.exemplars),
+			}
+		}
+	}
+	o.Err = err
+	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is given back before the answer is written
+	return o
+}

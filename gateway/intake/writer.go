@@ -1,0 +1,42 @@
+package intake
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Writer is what lies behind the front doors. All methods may be called from many goroutines. Errors carry their Kind.
+type Writer interface {
+	// Table finds a table, and makes it if tables are made on first write; otherwise the error is NotFound.
+	Table(ctx context.Context, name string) (Table, error)
+
+	// Create makes a table; one that is there already is no error.
+	Create(ctx context.Context, name string) error
+
+	// List names the tables, sorted.
+	List(ctx context.Context) ([]string, error)
+}
+
+// Table takes rows.
+type Table interface {
+	// Dict is the dictionary of the generation in force, for one batch.
+	Dict() *point.Dict
+
+	// Write takes everything in b: rows, histograms, exemplars, metadata. It returns when they are as safe as the level
+	// says, and does not keep b. It may refuse single rows by b.Refuse. After an error rows may or may not be kept;
+	// sending them again does no harm.
+	Write(ctx context.Context, b *point.Batch, level point.Level) error
+
+	// Bounds are the oldest and newest time that the table keeps at time now, both included.
+	Bounds(now point.Nanos) (lo, hi point.Nanos)
+}
+
+// Catalogue is what a Table may know besides, for SHOW MEASUREMENTS and the like.
+type Catalogue interface {
+	// MetricNames gives at most limit names of metrics, sorted.
+	MetricNames(ctx context.Context, limit int) ([]string, error)
+
+	// Series gives at most limit series in label order.
+	Series(ctx context.Context, limit int) ([]point.Labels, error)
+}

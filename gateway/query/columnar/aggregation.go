@@ -1,0 +1,319 @@
+package columnar
+
+import (
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/promql/parser/posrange"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/kahansum"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// aggregation makes one column of each group of columns, or picks some.
+type aggregation struct {
+	op        parser.ItemType
+	without   bool
+	names     []string // sorted
+	parameter float64
+	position  posrange.PositionRange // of the parameter
+}
+
+// aggregations are those that are evaluated over columns.
+var aggregations = map[parser.ItemType]bool{
+	parser.SUM: true, parser.AVG: true, parser.MIN: true, parser.MAX: true, parser.COUNT: true, parser.GROUP: true,
+	parser.STDDEV: true, parser.STDVAR: true, parser.QUANTILE: true, parser.TOPK: true, parser.BOTTOMK: true,
+}
+
+// ranks tells that columns are picked and keep their labels.
+func (a *aggregation) ranks() bool { return a.op == parser.TOPK || a.op == parser.BOTTOMK }
+
+// note warns of a parameter that makes no sense.
+func (a *aggregation) note(notes *annotations.Annotations) {
+	if q := a.parameter; a.op == parser.QUANTILE && !(q >= 0 && q <= 1) {
+		notes.Add(annotations.NewInvalidQuantileWarning(q, a.position))
+	}
+}
+
+// key appends the labels of the group that a column belongs to; they are what tells groups apart.
+func (a *aggregation) key(dst []byte, l point.Labels, dropped bool) []byte {
+	names := a.names
+	for {
+		name, _, rest, ok := l.Next()
+		if !ok || !a.without && len(names) == 0 {
+			return dst
+		}
+		for len(names) > 0 && names[0] < name {
+			names = names[1:]
+		}
+		named := len(names) > 0 && names[0] == name
+		switch {
+		case dropped && reserved(name), named == a.without, a.without && name == point.MetricName:
+		default:
+			dst = append(dst, l[:len(l)-len(rest)]...)
+		}
+		l = rest
+	}
+}
+
+// groups folds columns into one a group. For one goroutine at a time.
+type groups struct {
+	of     *aggregation
+	steps  int
+	at     map[string]int
+	labels []point.Labels // of groups, in the order in which they came
+	fold   folder
+	ranked *ranking // instead of fold
+}
+
+// folder holds what an aggregation keeps of each group and step.
+type folder interface {
+	open()                           // one more group
+	add(group int, values []float64) // a column's values
+	// finish writes a group's values over out.
+	finish(group int, out []float64)
+}
+
+func newGroups(a *aggregation, steps int) *groups {
+	g := &groups{of: a, steps: steps, at: map[string]int{}}
+	if a.ranks() {
+		g.ranked = &ranking{k: int(min(a.parameter, math.MaxInt32)), least: a.op == parser.BOTTOMK, steps: steps}
+		return g
+	}
+	switch a.op {
+	case parser.SUM:
+		g.fold = &sums{cells[total]{steps: steps}}
+	case parser.AVG:
+		g.fold = &means{cells[mean]{steps: steps}}
+	case parser.STDDEV, parser.STDVAR:
+		g.fold = &spreads{cells[spread]{steps: steps}, a.op == parser.STDDEV}
+	case parser.QUANTILE:
+		g.fold = &samples{q: a.parameter}
+	default:
+		g.fold = &picks{cells[float64]{steps: steps}, a.op}
+	}
+	return g
+}
+
+func (g *groups) add(key []byte, c *result) {
+	group, ok := g.at[string(key)]
+	if !ok {
+		group = len(g.labels)
+		g.labels = append(g.labels, point.Labels(key))
+		g.at[string(g.labels[group])] = group
+		if g.ranked != nil {
+			g.ranked.open()
+		} else {
+			g.fold.open()
+		}
+	}
+	if g.ranked != nil {
+		g.ranked.add(group, c)
+		return
+	}
+	g.fold.add(group, c.values)
+}
+
+// finish gives the columns, by groups in the order in which they came.
+func (g *groups) finish() []result {
+	if g.ranked != nil {
+		return g.ranked.finish()
+	}
+	out := make([]result, len(g.labels))
+	values := make([]float64, len(out)*g.steps)
+	for i := range out {
+		out[i] = result{labels: g.labels[i], values: values[:g.steps:g.steps]}
+		values = values[g.steps:]
+		g.fold.finish(i, out[i].values)
+	}
+	return out
+}
+
+// cells are a state for each group and step.
+type cells[T any] struct {
+	steps int
+	of    [][]T
+}
+
+func (c *cells[T]) open() { c.of = append(c.of, make([]T, c.steps)) }
+
+// total is a compensated sum.
+type total struct {
+	sum, c float64
+	seen   bool
+}
+
+type sums struct{ cells[total] }
+
+func (s *sums) add(group int, values []float64) {
+	of := s.of[group]
+	for i, v := range values {
+		switch t := &of[i]; {
+		case isAbsent(v):
+		case t.seen:
+			t.sum, t.c = increase(v, t.sum, t.c)
+		default:
+			t.sum, t.seen = v, true
+		}
+	}
+}
+
+// increase is kahansum.Inc without a call where the sum stays a number.
+func increase(v, sum, c float64) (float64, float64) {
+	t := sum + v
+	if t-t != 0 {
+		return kahansum.Inc(v, sum, c)
+	}
+	part := t - sum
+	return t, c + ((sum - (t - part)) + (v - part))
+}
+
+func (s *sums) finish(group int, out []float64) {
+	for i, t := range s.of[group] {
+		out[i] = absent
+		if t.seen {
+			out[i] = t.sum + t.c
+		}
+	}
+}
+
+type means struct{ cells[mean] }
+
+func (m *means) add(group int, values []float64) {
+	of := m.of[group]
+	for i, v := range values {
+		switch t := &of[i]; {
+		case isAbsent(v):
+		case t.count == 0:
+			*t = mean{sum: v, mean: v, count: 1}
+		default:
+			t.add(v)
+		}
+	}
+}
+
+func (m *means) finish(group int, out []float64) {
+	for i, t := range m.of[group] {
+		out[i] = absent
+		if t.count > 0 {
+			out[i] = t.value()
+		}
+	}
+}
+
+// spread is a running variance (Welford).
+type spread struct{ n, mean, squares float64 }
+
+func (s *spread) add(v float64) {
+	s.n++
+	if s.n == 1 {
+		s.mean = v
+		if v-v != 0 {
+			s.squares = math.NaN()
+		}
+		return
+	}
+	delta := v - s.mean
+	s.mean += delta / s.n
+	s.squares += delta * (v - s.mean)
+}
+
+type spreads struct {
+	cells[spread]
+	root bool
+}
+
+func (s *spreads) add(group int, values []float64) {
+	of := s.of[group]
+	for i, v := range values {
+		if !isAbsent(v) {
+			of[i].add(v)
+		}
+	}
+}
+
+func (s *spreads) finish(group int, out []float64) {
+	for i, t := range s.of[group] {
+		switch {
+		case t.n == 0:
+			out[i] = absent
+		case s.root:
+			out[i] = math.Sqrt(t.squares / t.n)
+		default:
+			out[i] = t.squares / t.n
+		}
+	}
+}
+
+// picks are the aggregations whose state is their value: min, max, count and group.
+type picks struct {
+	cells[float64]
+	op parser.ItemType
+}
+
+func (p *picks) open() {
+	p.cells.open()
+	of := p.of[len(p.of)-1]
+	for i := range of {
+		of[i] = absent
+	}
+}
+
+func (p *picks) add(group int, values []float64) {
+	of := p.of[group]
+	for i, v := range values {
+		if isAbsent(v) {
+			continue
+		}
+		if first := isAbsent(of[i]); first || p.op == parser.GROUP || p.op == parser.COUNT {
+			of[i] = p.next(first, of[i], v)
+			continue
+		}
+		if m := of[i]; p.op == parser.MAX && v > m || p.op == parser.MIN && v < m || m != m {
+			of[i] = v
+		}
+	}
+}
+
+// next is the state after a value that is the first, or that is only counted.
+func (p *picks) next(first bool, before, v float64) float64 {
+	switch {
+	case p.op == parser.COUNT && !first:
+		return before + 1
+	case p.op == parser.COUNT, p.op == parser.GROUP:
+		return 1
+	}
+	return v
+}
+
+func (p *picks) finish(group int, out []float64) { copy(out, p.of[group]) }
+
+// samples keep all columns for a quantile.
+type samples struct {
+	q      float64
+	of     [][][]float64 // by group
+	sorted []float64
+}
+
+func (s *samples) open() { s.of = append(s.of, nil) }
+
+func (s *samples) add(group int, values []float64) {
+	s.of[group] = append(s.of[group], slices.Clone(values))
+}
+
+func (s *samples) finish(group int, out []float64) {
+	for i := range out {
+		s.sorted = s.sorted[:0]
+		for _, values := range s.of[group] {
+			if !isAbsent(values[i]) {
+				s.sorted = append(s.sorted, values[i])
+			}
+		}
+		out[i] = absent
+		if len(s.sorted) > 0 {
+			out[i] = quantile(s.q, s.sorted)
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package columnar
+
+import (
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/util/kahansum"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// function makes one value of each window of a column.
+type function struct {
+	arguments int  // numbers before the range
+	keepsName bool // the result is still the metric
+	counter   bool // wants a counter, and says so where the name does not sound like one
+	quantile  bool // its number is one
+	// each fills out, a value for each step, absent where there is none.
+	each func(c *column, s *source, g Grid, out []float64)
+}
+
+// functions are those that are evaluated over columns. Their order of operations is the engine's.
+var functions = map[string]*function{
+	"rate":               {counter: true, each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, true, true) }},
+	"increase":           {counter: true, each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, true, false) }},
+	"delta":              {each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, false, false) }},
+	"irate":              {each: func(c *column, _ *source, _ Grid, out []float64) { instant(c, out, true) }},
+	"idelta":             {each: func(c *column, _ *source, _ Grid, out []float64) { instant(c, out, false) }},
+	"last_over_time":     {keepsName: true, each: last},
+	"first_over_time":    {keepsName: true, each: perWindow(func(vs []float64) float64 { return vs[0] })},
+	"count_over_time":    {each: perWindow(func(vs []float64) float64 { return float64(len(vs)) })},
+	"present_over_time":  {each: perWindow(func([]float64) float64 { return 1 })},
+	"sum_over_time":      {each: perWindow(sum)},
+	"avg_over_time":      {each: perWindow(average)},
+	"min_over_time":      {each: perWindow(smallest)},
+	"max_over_time":      {each: perWindow(largest)},
+	"stddev_over_time":   {each: perWindow(func(vs []float64) float64 { return math.Sqrt(variance(vs)) })},
+	"stdvar_over_time":   {each: perWindow(variance)},
+	"changes":            {each: perWindow(changes)},
+	"resets":             {each: perWindow(resets)},
+	"quantile_over_time": {arguments: 1, quantile: true, each: quantiles},
+}
+
+// lastValue is what an instant selector does: the newest row within the lookback, nothing where that is a marker.
+var lastValue = &function{keepsName: true, each: last}
+
+func last(c *column, _ *source, _ Grid, out []float64) {
+	for i, hi := range c.hi {
+		out[i] = absent
+		if hi > c.lo[i] {
+			out[i] = c.values[hi-1]
+		}
+	}
+}
+
+// perWindow makes a function of one over the values of a window that is not empty.
+func perWindow(f func([]float64) float64) func(*column, *source, Grid, []float64) {
+	return func(c *column, _ *source, _ Grid, out []float64) {
+		for i, hi := range c.hi {
+			out[i] = absent
+			if lo := c.lo[i]; hi > lo {
+				out[i] = f(c.values[lo:hi])
+			}
+		}
+	}
+}
+
+// compensated adds values to s as kahansum.Inc does one by one: s and c come out the same, bit for bit. The error of an
+// addition is computed without asking which of the two is larger: it is exact either way, and needs no branch. Where a
+// sum leaves the numbers the error does not mean anything: ok is false then.
+func compensated(s, c float64, values []float64) (float64, float64, bool) {
+	for _, v := range values {
+		t := s + v
+		part := t - s
+		c += (s - (t - part)) + (v - part)
+		s = t
+	}
+	return s, c, s-s == 0
+}
+
+func sum(values []float64) float64 {
+	if s, c, ok := compensated(0, 0, values); ok {
+		return s + c
+	}
+	var s, c float64
+	for _, v := range values {
+		s, c = kahansum.Inc(v, s, c)
+	}
+	if math.IsInf(s, 0) {
+		return s
+	}
+	return s + c
+}
+
+func average(values []float64) float64 {
+	if s, c, ok := compensated(values[0], 0, values[1:]); ok {
+		n := float64(len(values))
+		return s/n + c/n
+	}
+	m := mean{sum: values[0], count: 1}
+	for _, v := range values[1:] {
+		m.add(v)
+	}
+	return m.value()
+}
+
+// mean is the engine's: a sum until that overflows, a running mean from there on.
+type mean struct {
+	sum, c, mean, count float64
+	running             bool
+}
+
+func (m *mean) add(v float64) {
+	m.count++
+	if !m.running {
+		s, c := increase(v, m.sum, m.c)
+		if !math.IsInf(s, 0) {
+			m.sum, m.c = s, c
+			return
+		}
+		m.running = true
+		m.mean = m.sum / (m.count - 1)
+		m.c /= m.count - 1
+	}
+	q := (m.count - 1) / m.count
+	m.mean, m.c = kahansum.Inc(v/m.count, q*m.mean, q*m.c)
+}
+
+func (m *mean) value() float64 {
+	if m.running {
+		return m.mean + m.c
+	}
+	return m.sum/m.count + m.c/m.count
+}
+
+func smallest(values []float64) float64 {
+	m := values[0]
+	for _, v := range values {
+		if v < m || m != m {
+			m = v
+		}
+	}
+	return m
+}
+
+func largest(values []float64) float64 {
+	m := values[0]
+	for _, v := range values {
+		if v > m || m != m {
+			m = v
+		}
+	}
+	return m
+}
+
+func variance(values []float64) float64 {
+	var n, mean, cMean, aux, cAux float64
+	for _, v := range values {
+		n++
+		delta := v - (mean + cMean)
+		mean, cMean = kahansum.Inc(delta/n, mean, cMean)
+		aux, cAux = kahansum.Inc(delta*(v-(mean+cMean)), aux, cAux)
+	}
+	return (aux + cAux) / n
+}
+
+func changes(values []float64) float64 {
+	n, before := 0, values[0]
+	for _, v := range values[1:] {
+		if v != before && !(v != v && before != before) {
+			n++
+		}
+		before = v
+	}
+	return float64(n)
+}
+
+func resets(values []float64) float64 {
+	n, before := 0, values[0]
+	for _, v := range values[1:] {
+		if v < before {
+			n++
+		}
+		before = v
+	}
+	return float64(n)
+}
+
+func quantiles(c *column, s *source, _ Grid, out []float64) {
+	var sorted []float64
+	for i, hi := range c.hi {
+		out[i] = absent
+		if lo := c.lo[i]; hi > lo {
+			sorted = append(sorted[:0], c.values[lo:hi]...)
+			out[i] = quantile(s.argument, sorted)
+		}
+	}
+}
+
+// quantile sorts values, NaNs first, and interpolates between the two nearest.
+func quantile(q float64, values []float64) float64 {
+	switch {
+	case len(values) == 0 || q != q:
+		return math.NaN()
+	case q < 0:
+		return math.Inf(-1)
+	case q > 1:
+		return math.Inf(1)
+	}
+	slices.Sort(values)
+	rank := q * float64(len(values)-1)
+	below := max(0, math.Floor(rank))
+	above := min(float64(len(values)-1), below+1)
+	weight := rank - math.Floor(rank)
+	return values[int(below)]*(1-weight) + values[int(above)]*weight
+}
+
+// instant is irate and idelta: of the last two rows.
+func instant(c *column, out []float64, rate bool) {
+	for i, hi := range c.hi {
+		out[i] = absent
+		if hi-c.lo[i] < 2 {
+			continue
+		}
+		a, b := c.values[hi-2], c.values[hi-1]
+		v := b
+		if !rate || !(b < a) {
+			v = b - a
+		}
+		if rate {
+			v /= float64(point.MillisOf(c.times[hi-1])-point.MillisOf(c.times[hi-2])) / 1000
+		}
+		out[i] = v
+	}
+}
+
+// extrapolate is rate, increase and delta. Where a counter fell is found once for the column: windows overlap.
+func extrapolate(c *column, s *source, g Grid, out []float64, counter, rate bool) {
+	var fell falls
+	if counter {
+		fell.find(c.values)
+	}
+	perSecond := 1.0
+	if rate {
+		perSecond = s.window.Seconds()
+	}
+	end := g.Start - s.offset.Milliseconds()
+	for i, hi := range c.hi {
+		lo := c.lo[i]
+		out[i] = absent
+		if hi-lo > 1 {
+			w := window{
+				first: c.values[lo], rows: float64(hi - lo - 1), counter: counter,
+				start: end - s.window.Milliseconds(), end: end,
+				firstTime: point.MillisOf(c.times[lo]), lastTime: point.MillisOf(c.times[hi-1]),
+			}
+			rise := c.values[hi-1] - w.first
+			if counter && len(fell.at) > 0 {
+				rise = fell.add(rise, lo, hi, c.values)
+			}
+			out[i] = rise * (w.factor(rise) / perSecond)
+		}
+		end += g.Step
+	}
+}
+
+// falls are the rows that are less than the one before.
+type falls struct {
+	at    []int32
+	first int // of those that can lie in this window or a later one
+}
+
+func (f *falls) find(values []float64) {
+	for i := 1; i < len(values); i++ {
+		if values[i] < values[i-1] {
+			f.at = append(f.at, int32(i))
+		}
+	}
+}
+
+// add adds what was lost by the falls within [lo, hi). Windows come in order.
+func (f *falls) add(rise float64, lo, hi int32, values []float64) float64 {
+	for f.first < len(f.at) && f.at[f.first] <= lo {
+		f.first++
+	}
+	for _, at := range f.at[f.first:] {
+		if at >= hi {
+			break
+		}
+		rise += values[at-1]
+	}
+	return rise
+}
+
+// window is what extrapolation needs to know of one, times in milliseconds.
+type window struct {
+	first               float64 // value
+	rows                float64 // less one
+	start, end          int64
+	firstTime, lastTime int64
+	counter             bool
+}
+
+// factor tells by how much the rise between first and last row is to be stretched to cover the window: to its bounds
+// where a row is near, by half a distance between rows where none is, and never to before a counter's zero.
+func (w *window) factor(rise float64) float64 {
+	toStart := float64(w.firstTime-w.start) / 1000
+	toEnd := float64(w.end-w.lastTime) / 1000
+	sampled := float64(w.lastTime-w.firstTime) / 1000
+	between := sampled / w.rows
+	threshold := between * 1.1
+	if toStart >= threshold {
+		toStart = between / 2
+	}
+	if w.counter {
+		toZero := toStart
+		if rise > 0 && w.first >= 0 {
+			toZero = sampled * (w.first / rise)
+		}
+		if toZero < toStart {
+			toStart = toZero
+		}
+	}
+	if toEnd >= threshold {
+		toEnd = between / 2
+	}
+	return (sampled + toStart + toEnd) / sampled
+}

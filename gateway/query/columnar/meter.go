@@ -1,0 +1,44 @@
+package columnar
+
+import "github.com/prometheus/prometheus/promql"
+
+// meter counts samples as the engine would hold them, and ends an evaluation where the engine would.
+type meter struct {
+	max       int
+	held      int
+	peak      int
+	processed int // samples visited
+	read      int
+}
+
+// where is how the engine calls what exceeds the limit.
+const where = "query execution"
+
+// reach notes that n more samples are held for a moment.
+func (m *meter) reach(n int) error {
+	m.peak = max(m.peak, m.held+n)
+	if m.held+n > m.max {
+		return promql.ErrTooManySamples(where)
+	}
+	return nil
+}
+
+// keep notes that n more samples are held from now on.
+func (m *meter) keep(n int) error {
+	err := m.reach(n)
+	m.held += n
+	return err
+}
+
+// operator notes what the engine holds while it goes through the steps of an operator with a number: what went in, what
+// came out so far, and this step's vectors. in and out are counts by step.
+func (m *meter) operator(in, out []int) error {
+	so := 0
+	for i := range in {
+		so += out[i]
+		if err := m.reach(so + in[i] + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

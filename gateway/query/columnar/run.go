@@ -1,0 +1,577 @@
+package columnar
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/annotations"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// ErrAbandoned says that the data is not for columns: the engine has to evaluate.
+var ErrAbandoned = errors.New("the data cannot be evaluated over columns")
+
+// Rows hands out series in label order; they stay valid. It is used by one goroutine at a time.
+type Rows interface {
+	// Next gives nil at the end.
+	Next() (*peer.Series, error)
+	Close() error
+}
+
+// Env is what an evaluation needs.
+type Env struct {
+	// Open finds the series of a selector with their rows in [lo, hi], milliseconds.
+	Open func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (Rows, error)
+	// SamplesMax is the engine's bound on what it holds.
+	SamplesMax int
+	// Workers is how many goroutines evaluate; at least 1.
+	Workers int
+	// Markers asks for a value at each step, a stale marker where there is none.
+	Markers bool
+}
+
+// Run evaluates. Errors: ErrAbandoned, those of Open and Rows as they are, promql.ErrTooManySamples, ctx's.
+func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
+	a, err := p.run(ctx, env, p.source.oneName)
+	if errors.Is(err, errTyped) {
+		return p.run(ctx, env, false)
+	}
+	return a, err
+}
+
+// errTyped says that series of one name have types or units, so that they may be equal without those.
+var errTyped = errors.New("series have types or units")
+
+func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
+	hi := p.grid.End - p.source.offset.Milliseconds()
+	lo := p.grid.Start - p.source.offset.Milliseconds() - p.source.window.Milliseconds() + 1
+	rows, err := env.Open(ctx, lo, hi, p.source.matchers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	r := p.begin(env, sole)
+	if err := r.drive(ctx, rows); err != nil {
+		return nil, err
+	}
+	return r.finish()
+}
+
+// run is one evaluation. What is not constant belongs to whoever has the turn.
+type run struct {
+	// Constant after begin.
+	plan  *Plan
+	env   Env
+	steps int
+	head  []stage // operators before the first aggregation
+	tail  []stage // from the first aggregation on
+	seed  maphash.Seed
+	drops int  // how many stages of the head, the function counted as one, until reserved labels drop; -1: they do not
+	sole  bool // labels are unique without their name
+
+	meter  meter
+	groups *groups
+	series promql.Matrix
+	seen   map[uint64]struct{} // labels without the reserved ones
+	names  map[string]struct{} // metrics that do not sound like counters
+	notes  annotations.Annotations
+	counts [][]int // by stage of the head, the function first, and step
+}
+
+func (p *Plan) begin(env Env, sole bool) *run {
+	r := &run{
+		plan: p, env: env, steps: p.grid.Len(), head: p.stages, seed: maphash.MakeSeed(), drops: -1, sole: sole,
+		meter: meter{max: env.SamplesMax}, seen: map[uint64]struct{}{}, names: map[string]struct{}{},
+	}
+	for i, s := range p.stages {
+		if s.aggregation != nil {
+			r.head, r.tail = p.stages[:i], p.stages[i:]
+			r.groups = newGroups(s.aggregation, r.steps)
+			break
+		}
+	}
+	for i := len(r.head); i > 0; i-- {
+		if r.head[i-1].operator.dropsName() {
+			r.drops = i
+		}
+	}
+	if !p.source.function.keepsName {
+		r.drops = 0
+	}
+	if len(r.head) > 0 {
+		r.counts = newCounts(len(r.head)+1, r.steps)
+	}
+	return r
+}
+
+func newCounts(stages, steps int) [][]int {
+	c := make([][]int, stages)
+	for i := range c {
+		c[i] = make([]int, steps)
+	}
+	return c
+}
+
+// batch is series that are evaluated together; batches go on in the order in which they were read.
+type batch struct {
+	series []*peer.Series
+	prev   <-chan struct{} // closed when it is this one's turn
+	done   chan struct{}
+}
+
+const (
+	batchSeries = 128
+	batchValues = 1 << 16 // bounds a worker's memory, whatever the number of steps
+)
+
+func (r *run) batchLen() int { return max(1, min(batchSeries, batchValues/r.steps)) }
+
+// drive reads and evaluates. What fits into one batch is evaluated on the spot.
+func (r *run) drive(ctx context.Context, rows Rows) error {
+	if err := r.start(); err != nil {
+		return err
+	}
+	first, err := r.read(ctx, rows)
+	if err != nil {
+		return err
+	}
+	if len(first) < r.batchLen() {
+		w := r.worker(len(first))
+		w.evaluate(first)
+		return r.merge(w)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	ready := make(chan *batch, r.env.Workers)
+	for range r.env.Workers {
+		g.Go(func() error { return r.work(ctx, ready) })
+	}
+	g.Go(func() error {
+		defer close(ready)
+		return r.feed(ctx, rows, first, ready)
+	})
+	return g.Wait()
+}
+
+// start counts the numbers that the engine holds before it reads.
+func (r *run) start() error {
+	held := r.plan.source.held
+	for _, s := range r.plan.stages {
+		held += s.held
+	}
+	return r.meter.keep(held)
+}
+
+// read gives the series of one batch; fewer than its length when there are no more.
+func (r *run) read(ctx context.Context, rows Rows) ([]*peer.Series, error) {
+	out := make([]*peer.Series, 0, min(r.batchLen(), batchSeries))
+	for len(out) < r.batchLen() {
+		s, err := rows.Next()
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil || s == nil {
+			return out, err
+		}
+		if len(s.Hists) > 0 {
+			return nil, ErrAbandoned
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (r *run) feed(ctx context.Context, rows Rows, first []*peer.Series, ready chan<- *batch) error {
+	turn := make(chan struct{})
+	close(turn)
+	for next := first; len(next) > 0; {
+		b := &batch{series: next, prev: turn, done: make(chan struct{})}
+		turn = b.done
+		select {
+		case ready <- b:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var err error
+		if next, err = r.read(ctx, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) work(ctx context.Context, ready <-chan *batch) error {
+	w := r.worker(r.batchLen())
+	for b := range ready {
+		w.evaluate(b.series)
+		select {
+		case <-b.prev:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := r.merge(w); err != nil {
+			return err
+		}
+		close(b.done)
+	}
+	return nil
+}
+
+// worker evaluates batches up to where they have to come in turn. For one goroutine.
+type worker struct {
+	run    *run
+	reader reader
+	writer writer
+	arena  []float64
+
+	// Of the batch evaluated last.
+	columns []evaluated
+	keys    []byte
+	series  promql.Matrix // when nothing is aggregated
+	hashes  []uint64      // of labels that lost the reserved ones
+	typed   bool          // some have a type or a unit
+	names   []string
+	counts  [][]int
+	scratch []byte
+}
+
+// evaluated is a column on its way to an aggregation, and what the meter wants to know.
+type evaluated struct {
+	result
+	key        []byte
+	points     int // that the function made
+	most, last int // rows of the largest window and of the last
+	rows       int // of all windows
+	fresh      int // each once
+}
+
+// worker makes one for batches of at most series.
+func (r *run) worker(series int) *worker {
+	w := &worker{
+		run:    r,
+		reader: reader{source: &r.plan.source, grid: r.plan.grid},
+		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
+		arena:  make([]float64, r.steps*series),
+	}
+	if r.counts != nil {
+		w.counts = newCounts(len(r.counts), r.steps)
+	}
+	return w
+}
+
+func (w *worker) evaluate(series []*peer.Series) {
+	r := w.run
+	w.columns, w.keys, w.series, w.hashes, w.names = w.columns[:0], w.keys[:0], nil, w.hashes[:0], w.names[:0]
+	for _, c := range w.counts {
+		clear(c)
+	}
+	for i, s := range series {
+		c := w.column(s, w.arena[i*r.steps:(i+1)*r.steps:(i+1)*r.steps])
+		if r.groups == nil {
+			w.series = w.writer.append(w.series, &c.result, present(c.values))
+		} else {
+			from := len(w.keys)
+			w.keys = r.groups.of.key(w.keys, c.labels, c.dropped)
+			c.key = w.keys[from:len(w.keys):len(w.keys)]
+		}
+		w.columns = append(w.columns, c)
+	}
+}
+
+// column evaluates the head over one series.
+func (w *worker) column(s *peer.Series, values []float64) evaluated {
+	r, src := w.run, &w.run.plan.source
+	col := w.reader.column(s)
+	src.function.each(&col, src, r.plan.grid, values)
+	c := evaluated{result: result{labels: s.Labels, values: values}, points: present(values)}
+	c.most, c.last, c.rows, c.fresh = col.most, col.windows.last, col.total, col.fresh
+	w.count(0, values)
+	if src.function.counter && c.points > 0 {
+		w.name(s.Labels)
+	}
+	w.drop(&c.result, 0, c.points)
+	for i, st := range r.head {
+		st.operator.apply(values)
+		w.count(i+1, values)
+		if r.drops == i+1 {
+			w.drop(&c.result, i+1, present(values))
+		}
+	}
+	return c
+}
+
+// count adds to the values of each step after a stage.
+func (w *worker) count(stage int, values []float64) {
+	if w.counts == nil {
+		return
+	}
+	of := w.counts[stage]
+	for i, v := range values {
+		if !isAbsent(v) {
+			of[i]++
+		}
+	}
+}
+
+// name remembers a metric that does not sound like a counter.
+func (w *worker) name(l point.Labels) {
+	name := l.Get(point.MetricName)
+	if name == "" || len(w.names) > 0 && w.names[len(w.names)-1] == name {
+		return
+	}
+	for _, suffix := range []string{"_total", "_sum", "_count", "_bucket"} {
+		if strings.HasSuffix(name, suffix) {
+			return
+		}
+	}
+	w.names = append(w.names, name)
+}
+
+// drop marks the reserved labels as gone, if it is this stage that drops them, and remembers what is left where it may
+// be the same for two series.
+func (w *worker) drop(c *result, stage, points int) {
+	if w.run.drops != stage {
+		return
+	}
+	c.dropped = true
+	switch {
+	case points == 0:
+	case !w.run.sole:
+		w.hashes = append(w.hashes, w.hash(c.labels))
+	case hasType(c.labels):
+		w.typed = true
+	}
+}
+
+// hasType tells whether there is a type or a unit among the labels.
+func hasType(l point.Labels) bool {
+	for {
+		name, _, rest, ok := l.Next()
+		if !ok || name > labelUnit {
+			return false
+		}
+		if name == labelType || name == labelUnit {
+			return true
+		}
+		l = rest
+	}
+}
+
+// hash is of the labels without the reserved ones.
+func (w *worker) hash(l point.Labels) uint64 {
+	w.scratch = w.scratch[:0]
+	for {
+		name, _, rest, ok := l.Next()
+		if !ok {
+			return maphash.Bytes(w.run.seed, w.scratch)
+		}
+		if !reserved(name) {
+			w.scratch = append(w.scratch, l[:len(l)-len(rest)]...)
+		}
+		l = rest
+	}
+}
+
+// merge takes over what a worker made of a batch, in turn.
+func (r *run) merge(w *worker) error {
+	if w.typed {
+		return errTyped
+	}
+	for _, h := range w.hashes {
+		if _, twice := r.seen[h]; twice {
+			return ErrAbandoned
+		}
+		r.seen[h] = struct{}{}
+	}
+	for _, n := range w.names {
+		r.names[n] = struct{}{}
+	}
+	for i, c := range w.counts {
+		for step, n := range c {
+			r.counts[i][step] += n
+		}
+	}
+	for i := range w.columns {
+		if err := r.take(&w.columns[i]); err != nil {
+			return err
+		}
+	}
+	r.series = append(r.series, w.series...)
+	return nil
+}
+
+func (r *run) take(c *evaluated) error {
+	m := &r.meter
+	if r.plan.source.instant {
+		m.processed, m.read = m.processed+c.points, m.read+c.points
+		if err := m.keep(c.points); err != nil {
+			return err
+		}
+	} else {
+		m.processed, m.read = m.processed+c.rows, m.read+c.fresh
+		if err := m.reach(max(c.most, c.last+c.points)); err != nil {
+			return err
+		}
+		m.held += c.points
+	}
+	if r.groups != nil && c.points > 0 {
+		if present := len(r.head) == 0 || present(c.values) > 0; present {
+			r.groups.add(c.key, &c.result)
+		}
+	}
+	return nil
+}
+
+// finish evaluates what comes after the first aggregation, over the few columns that are left.
+func (r *run) finish() (*Answer, error) {
+	r.noteSource()
+	base, err := r.headMeter()
+	if err != nil {
+		return nil, err
+	}
+	if r.groups != nil {
+		columns, err := r.upper(base)
+		if err != nil {
+			return nil, err
+		}
+		w := writer{grid: r.plan.grid, markers: r.env.Markers}
+		for i := range columns {
+			r.series = w.append(r.series, &columns[i], present(columns[i].values))
+		}
+	}
+	if r.series == nil {
+		r.series = promql.Matrix{}
+	}
+	return &Answer{Series: r.series, Notes: r.notes, Visited: r.meter.processed, Read: r.meter.read, Peak: r.meter.peak}, nil
+}
+
+func (r *run) noteSource() {
+	src := &r.plan.source
+	for n := range r.names {
+		r.notes.Add(annotations.NewPossibleNonCounterInfo(n, src.position))
+	}
+	if q := src.argument; src.function.quantile && r.meter.processed > 0 && !(q >= 0 && q <= 1) {
+		r.notes.Add(annotations.NewInvalidQuantileWarning(q, src.position))
+	}
+}
+
+// headMeter counts what the operators of the head hold, and gives what is held for the numbers of the stages behind.
+func (r *run) headMeter() (int, error) {
+	base := 0
+	for _, s := range r.plan.stages {
+		base += s.held
+	}
+	for i, s := range r.head {
+		base -= s.held
+		if err := r.operatorMeter(s, r.counts[i], r.counts[i+1], base); err != nil {
+			return 0, err
+		}
+	}
+	return base, nil
+}
+
+// operatorMeter counts one operator; base is what is held outside of it.
+func (r *run) operatorMeter(s stage, in, out []int, base int) error {
+	if s.operator.negate {
+		return nil
+	}
+	if !s.operator.swapped {
+		if err := r.meter.keep(r.steps); err != nil {
+			return err
+		}
+	}
+	if err := r.meter.operator(in, out); err != nil {
+		return err
+	}
+	r.meter.held = base + sumOf(out)
+	return nil
+}
+
+// upper applies the aggregations and the operators behind the first.
+func (r *run) upper(base int) ([]result, error) {
+	columns := r.groups.finish()
+	var in []int
+	for i, s := range r.tail {
+		base -= s.held
+		if s.operator != nil {
+			if err := r.apply(s, columns, in, base); err != nil {
+				return nil, err
+			}
+			in = countAll(columns, r.steps)
+			continue
+		}
+		if i > 0 {
+			columns = aggregate(s.aggregation, columns, r.steps)
+		}
+		s.aggregation.note(&r.notes)
+		in = countAll(columns, r.steps)
+		r.meter.held = base + sumOf(in)
+		r.meter.peak = max(r.meter.peak, r.meter.held)
+	}
+	return columns, nil
+}
+
+func (r *run) apply(s stage, columns []result, in []int, base int) error {
+	for i := range columns {
+		s.operator.apply(columns[i].values)
+	}
+	if s.operator.dropsName() {
+		if err := r.dropAll(columns); err != nil {
+			return err
+		}
+	}
+	return r.operatorMeter(s, in, countAll(columns, r.steps), base)
+}
+
+// dropAll drops the reserved labels of columns; those that become equal are for the engine.
+func (r *run) dropAll(columns []result) error {
+	w := worker{run: r}
+	seen := map[uint64]struct{}{}
+	for i := range columns {
+		columns[i].dropped = true
+		h := w.hash(columns[i].labels)
+		if _, twice := seen[h]; twice {
+			return ErrAbandoned
+		}
+		seen[h] = struct{}{}
+	}
+	return nil
+}
+
+func aggregate(a *aggregation, columns []result, steps int) []result {
+	g := newGroups(a, steps)
+	var key []byte
+	for i := range columns {
+		if c := &columns[i]; present(c.values) > 0 {
+			key = a.key(key[:0], c.labels, c.dropped)
+			g.add(key, c)
+		}
+	}
+	return g.finish()
+}
+
+func countAll(columns []result, steps int) []int {
+	n := make([]int, steps)
+	for i := range columns {
+		for step, v := range columns[i].values {
+			if !isAbsent(v) {
+				n[step]++
+			}
+		}
+	}
+	return n
+}
+
+func sumOf(counts []int) int {
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}

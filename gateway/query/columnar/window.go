@@ -1,0 +1,162 @@
+package columnar
+
+import (
+	"math"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// absent stands in a column where there is no value.
+var absent = math.Float64frombits(point.StaleNaN)
+
+func isAbsent(v float64) bool { return point.IsStale(v) }
+
+// windows tells which rows of a column of times lie in the window of each step: [lo[i], hi[i]).
+type windows struct {
+	times  []point.Nanos
+	lo, hi []int32
+
+	crowded bool // rows may share a millisecond
+	most    int  // rows of the largest window
+	last    int  // rows of the last one
+	total   int  // rows of all windows
+	fresh   int  // rows of all windows, each counted once
+}
+
+// fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times. What is kept of an earlier column
+// is written over; a column equal to it costs a comparison. Most series of a fleet share their times.
+func (w *windows) fit(times []point.Nanos, s *source, g Grid) {
+	if w.lo == nil || !sameColumn(w.times, times) {
+		w.find(times, s, g)
+	}
+}
+
+func (w *windows) find(times []point.Nanos, s *source, g Grid) {
+	n := g.Len()
+	w.lo, w.hi = slices.Grow(w.lo[:0], n)[:n], slices.Grow(w.hi[:0], n)[:n]
+	w.times, w.most, w.total, w.fresh = times, 0, 0, 0
+	offset, width := s.offset.Milliseconds(), s.window.Milliseconds()
+	lo, hi := 0, 0
+	for i := range n {
+		end := g.Start + int64(i)*g.Step - offset
+		before := hi
+		lo = reach(times, lo, point.NanosOf(end-width+1))
+		hi = reach(times, max(hi, lo), point.NanosOf(end+1))
+		w.lo[i], w.hi[i] = int32(lo), int32(hi)
+		w.last = hi - lo
+		w.most, w.total, w.fresh = max(w.most, w.last), w.total+w.last, w.fresh+hi-max(lo, before)
+	}
+	w.crowded = crowded(times)
+}
+
+// crowded tells whether rows may share a millisecond.
+func crowded(times []point.Nanos) bool {
+	for i := 1; i < len(times); i++ {
+		if times[i]-times[i-1] < nanosPerMilli {
+			return true
+		}
+	}
+	return false
+}
+
+const nanosPerMilli = 1_000_000
+
+// reach finds the first row at or after t, from row i on, which is near.
+func reach(times []point.Nanos, i int, t point.Nanos) int {
+	step := 1
+	for i+step < len(times) && times[i+step] < t {
+		i += step
+		step *= 2
+	}
+	for ; step > 0; step /= 2 {
+		if i+step < len(times) && times[i+step] < t {
+			i += step
+		}
+	}
+	if i < len(times) && times[i] < t {
+		i++
+	}
+	return i
+}
+
+func sameColumn(a, b []point.Nanos) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 || &a[0] == &b[0] {
+		return true
+	}
+	return a[0] == b[0] && a[len(a)-1] == b[len(a)-1] && slices.Equal(a, b)
+}
+
+// column is a series as functions see it: at most one row a millisecond, and no markers unless the selector is instant.
+type column struct {
+	*windows
+	values []float64
+}
+
+// reader makes columns of series, with memory that it uses again.
+type reader struct {
+	source *source
+	grid   Grid
+
+	common windows // of times as they came; series that follow each other often share them
+	own    windows // of a series' rows alone
+	times  []point.Nanos
+	values []float64
+}
+
+// column is valid until the next one.
+func (r *reader) column(s *peer.Series) column {
+	r.common.fit(s.Times, r.source, r.grid)
+	values := s.Values
+	if !r.common.crowded && (r.source.instant || !hasMarker(values)) {
+		return column{&r.common, values}
+	}
+	r.times, r.values = r.times[:0], r.values[:0]
+	r.collapse(s)
+	if !r.source.instant {
+		r.dropMarkers()
+	}
+	r.own.find(r.times, r.source, r.grid)
+	return column{&r.own, r.values}
+}
+
+// hasMarker looks for stale markers. NaNs are few: only they are looked at twice.
+func hasMarker(values []float64) bool {
+	for _, v := range values {
+		if v != v && isAbsent(v) {
+			return true
+		}
+	}
+	return false
+}
+
+// collapse copies rows, of each millisecond the newest one; a marker is taken only when there is nothing else.
+func (r *reader) collapse(s *peer.Series) {
+	at := int64(math.MinInt64)
+	for i, t := range s.Times {
+		v, ms := s.Values[i], point.MillisOf(t)
+		if n := len(r.times); n > 0 && ms == at {
+			if !isAbsent(v) || isAbsent(r.values[n-1]) {
+				r.values[n-1] = v
+			}
+			continue
+		}
+		at = ms
+		r.times, r.values = append(r.times, t), append(r.values, v)
+	}
+}
+
+func (r *reader) dropMarkers() {
+	n := 0
+	for i, v := range r.values {
+		if !isAbsent(v) {
+			r.times[n], r.values[n] = r.times[i], v
+			n++
+		}
+	}
+	r.times, r.values = r.times[:n], r.values[:n]
+}

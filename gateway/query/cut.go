@@ -1,0 +1,284 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sort"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/spillwaydb/spillway/gateway/query/columnar"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// cutter evaluates over columns what it can of one query, and hands the engine the results as if they had been stored.
+//
+//	expression ──Compile──▶ whole: no engine
+//	                      ▶ parts ──Run──▶ answers ──▶ stand-in selectors ──▶ engine
+//
+// A stand-in is known by the pointer of its matcher, which nobody can send.
+type cutter struct {
+	table  *Table
+	engine *Engine
+
+	budget   *budget // of the whole query
+	standins map[*labels.Matcher]*columnar.Answer
+	notes    annotations.Annotations
+	visited  int
+	read     int
+}
+
+// columns lets a Table be found inside what embeds it.
+func (t *Table) columns() *Table { return t }
+
+// cutter is nil where everything is for the engine: sources that are not ours, and statistics by step.
+func (e *Engine) cutter(q storage.Queryable, opts promql.QueryOpts) *cutter {
+	t, ok := q.(interface{ columns() *Table })
+	if !ok || !e.columnar || opts != nil && opts.EnablePerStepStats() {
+		return nil
+	}
+	return &cutter{table: t.columns(), engine: e, budget: t.columns().reader.budget()}
+}
+
+// queryable is what the engine reads.
+func (c *cutter) queryable(q storage.Queryable) storage.Queryable {
+	if c == nil {
+		return q
+	}
+	return storage.QueryableFunc(func(mint, maxt int64) (storage.Querier, error) {
+		in := c.table.querier(mint, maxt)
+		in.budget = c.budget
+		return &cutQuerier{in, c.standins}, nil
+	})
+}
+
+// cutQuerier answers stand-ins from memory.
+type cutQuerier struct {
+	*querier
+	standins map[*labels.Matcher]*columnar.Answer
+}
+
+func (q *cutQuerier) Select(ctx context.Context, ordered bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+	if len(ms) == 1 {
+		if a, ok := q.standins[ms[0]]; ok {
+			return a.Set()
+		}
+	}
+	return q.querier.Select(ctx, ordered, hints, ms...)
+}
+
+// evaluate executes a query.
+func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
+	stmt := q.Statement().(*parser.EvalStmt)
+	grid := gridOf(stmt)
+	plan, ok := columnar.Compile(stmt.Expr, grid, stmt.LookbackDelta)
+	extent := extentWhole
+	if ok {
+		timer, ctx := q.Stats().Timers.GetSpanTimer(ctx, stats.ExecTotalTime)
+		a, err := c.run(ctx, plan, false)
+		timer.Finish()
+		if !errors.Is(err, columnar.ErrAbandoned) {
+			return c.whole(q, stmt, a, err)
+		}
+		extent = extentAbandoned
+	} else {
+		expr, err := c.parts(ctx, stmt, grid, stmt.Expr)
+		if err != nil {
+			return &promql.Result{Err: err}
+		}
+		stmt.Expr, extent = expr, c.extent()
+	}
+	c.engine.metrics.cuts.WithLabelValues(extent).Inc()
+	res := q.Query.Exec(ctx)
+	c.count(q, 0)
+	if len(c.notes) > 0 {
+		res.Warnings.Merge(c.notes)
+	}
+	return res
+}
+
+func (c *cutter) extent() string {
+	if len(c.standins) > 0 {
+		return extentPart
+	}
+	return extentNone
+}
+
+// gridOf gives an evaluation at one time a step, as the engine does.
+func gridOf(s *parser.EvalStmt) columnar.Grid {
+	g := columnar.Grid{Start: s.Start.UnixNano() / 1e6, End: s.End.UnixNano() / 1e6, Step: s.Interval.Milliseconds()}
+	if once(s) {
+		g.Step = 1
+	}
+	return g
+}
+
+func once(s *parser.EvalStmt) bool { return s.Start.Equal(s.End) && s.Interval == 0 }
+
+// whole is the result of an expression of which nothing is left for the engine.
+func (c *cutter) whole(q *query, s *parser.EvalStmt, a *columnar.Answer, err error) *promql.Result {
+	c.engine.metrics.cuts.WithLabelValues(extentWhole).Inc()
+	c.engine.metrics.loaded(c.budget)
+	if err != nil {
+		return &promql.Result{Err: err}
+	}
+	c.count(q, a.Peak)
+	if once(s) {
+		return &promql.Result{Value: a.Vector(), Warnings: c.notes}
+	}
+	sort.Sort(a.Series)
+	return &promql.Result{Value: a.Series, Warnings: c.notes}
+}
+
+// count shows in a query's statistics what was evaluated here.
+func (c *cutter) count(q *query, peak int) {
+	if s := q.Stats().Samples; s != nil {
+		s.IncrementSamplesAtStep(0, int64(c.visited))
+		s.IncrementSamplesReadAtStep(0, int64(c.read))
+		s.UpdatePeak(peak)
+	}
+}
+
+// run evaluates a plan. What is abandoned was not counted.
+func (c *cutter) run(ctx context.Context, p *columnar.Plan, markers bool) (*columnar.Answer, error) {
+	before := *c.budget
+	a, err := p.Run(ctx, columnar.Env{
+		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
+	})
+	switch {
+	case errors.Is(err, columnar.ErrAbandoned):
+		*c.budget = before
+		return nil, err
+	case ctx.Err() != nil:
+		return nil, ended(ctx)
+	case err != nil:
+		return nil, err
+	}
+	c.notes.Merge(a.Notes)
+	c.visited, c.read = c.visited+a.Visited, c.read+a.Read
+	return a, nil
+}
+
+// ended words the end of a context as the engine does.
+func ended(ctx context.Context) error {
+	const where = "expression evaluation"
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return promql.ErrQueryCanceled(where)
+	}
+	return promql.ErrQueryTimeout(where)
+}
+
+// parts replaces the largest subtrees that can be evaluated over columns by stand-ins.
+func (c *cutter) parts(ctx context.Context, s *parser.EvalStmt, g columnar.Grid, expr parser.Expr) (parser.Expr, error) {
+	if plan, ok := columnar.Compile(expr, g, s.LookbackDelta); ok {
+		if plan.Selector() {
+			return expr, nil // nothing is gained
+		}
+		a, err := c.run(ctx, plan, true)
+		if errors.Is(err, columnar.ErrAbandoned) {
+			return expr, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.standin(expr, a), nil
+	}
+	for _, child := range children(expr) {
+		e, err := c.parts(ctx, s, g, *child)
+		if err != nil {
+			return nil, err
+		}
+		*child = e
+	}
+	return expr, nil
+}
+
+// standin is a selector that finds an answer. It stands where the expression stood in the text, for annotations.
+func (c *cutter) standin(expr parser.Expr, a *columnar.Answer) parser.Expr {
+	m := &labels.Matcher{Type: labels.MatchEqual, Name: "__columns__", Value: fmt.Sprint(len(c.standins))}
+	if c.standins == nil {
+		c.standins = map[*labels.Matcher]*columnar.Answer{}
+	}
+	c.standins[m] = a
+	return &parser.VectorSelector{LabelMatchers: []*labels.Matcher{m}, PosRange: expr.PositionRange()}
+}
+
+// lookers are functions that look at the expression they are given, and not at its value alone.
+var lookers = map[string]bool{"absent": true, "absent_over_time": true, "info": true, "timestamp": true, "start_timestamp": true}
+
+// children are the places below an expression where a stand-in may be put: those that are evaluated at the query's own
+// steps.
+func children(expr parser.Expr) []*parser.Expr {
+	switch e := expr.(type) {
+	case *parser.AggregateExpr:
+		return []*parser.Expr{&e.Expr}
+	case *parser.BinaryExpr:
+		return []*parser.Expr{&e.LHS, &e.RHS}
+	case *parser.ParenExpr:
+		return []*parser.Expr{&e.Expr}
+	case *parser.UnaryExpr:
+		return []*parser.Expr{&e.Expr}
+	case *parser.Call:
+		if lookers[e.Func.Name] {
+			return nil
+		}
+		var out []*parser.Expr
+		for i := range e.Args {
+			if t := e.Args[i].Type(); t == parser.ValueTypeVector || t == parser.ValueTypeScalar {
+				out = append(out, &e.Args[i])
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// open is columnar.Env's.
+func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columnar.Rows, error) {
+	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
+	if err != nil {
+		return nil, loadError(err)
+	}
+	return &rows{in, c.budget}, nil
+}
+
+// loadError is worded as the engine does it.
+func loadError(err error) error {
+	return fmt.Errorf("expanding series: %w", promql.ErrStorage{Err: err})
+}
+
+// rows counts what it hands out. A nil set is an empty one.
+type rows struct {
+	in     peer.SeriesSet
+	budget *budget
+}
+
+func (r *rows) Next() (*peer.Series, error) {
+	if r.in == nil {
+		return nil, nil
+	}
+	if !r.in.Next() {
+		if err := r.in.Err(); err != nil {
+			return nil, loadError(err)
+		}
+		return nil, nil
+	}
+	if err := r.budget.take(r.in.At()); err != nil {
+		return nil, loadError(err)
+	}
+	return r.in.At(), nil
+}
+
+func (r *rows) Close() error {
+	if r.in == nil {
+		return nil
+	}
+	return r.in.Close()
+}

@@ -1,0 +1,412 @@
+package query_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestColumnsGiveTheEnginesResults evaluates random expressions over random rows, with columns and without.
+func TestColumnsGiveTheEnginesResults(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		st := randomStore(t)
+		for range 8 {
+			q := randomQuery(t)
+			max := 0
+			if q.chain { // else the engine counts beside each other what here comes one after the other
+				max = rapid.SampledFrom([]int{0, 0, 0, 5, 20, 100, 500}).Draw(t, "samples_max")
+			}
+			plain := query.Settings{PlainEngine: true, SamplesMax: max, ExperimentalFunctions: true}
+			want := q.run(t, st, plain)
+			got := q.run(t, st, query.Settings{SamplesMax: max, ExperimentalFunctions: true})
+			if d := querytest.Diff(want, got, 1e-12); d != "" && !q.byChance(t, st, plain, want) {
+				t.Fatalf("%s: the engine has %s", q, d)
+			}
+			if n := st.Unclosed(); n != 0 {
+				t.Fatalf("%s: %d sets left open", q, n)
+			}
+		}
+	})
+}
+
+// asking is a query at some times.
+type asking struct {
+	expr  string
+	start time.Time
+	end   time.Time
+	step  time.Duration // 0: at start alone
+
+	ordered bool // the engine's result has an order that is not by chance
+	chain   bool // nothing in it but selector, range functions, operators with numbers, and aggregations
+}
+
+// byChance tells whether the engine gives another result every now and then: it adds and ranks in the order of a map where
+// it has no other, and a remainder, a comparison or a variance makes much of the last bit.
+func (q asking) byChance(t fataler, src query.Source, s query.Settings, first *promql.Result) bool {
+	for i := 0; !q.ordered && i < 50; i++ {
+		again := q.run(t, src, s)
+		if querytest.Diff(first, again, 1e-15) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func sortVector(r *promql.Result) {
+	if v, ok := r.Value.(promql.Vector); ok {
+		slices.SortFunc(v, func(a, b promql.Sample) int { return labels.Compare(a.Metric, b.Metric) })
+	}
+}
+
+func (q asking) String() string {
+	return fmt.Sprintf("%s from %d to %d by %v", q.expr, q.start.UnixMilli(), q.end.UnixMilli(), q.step)
+}
+
+func (q asking) run(t fataler, src query.Source, s query.Settings) *promql.Result {
+	r, err := query.New(query.Deps{Source: src}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in promql.Query
+	if q.step == 0 {
+		in, err = r.Engine().NewInstantQuery(context.Background(), r.Table("default"), nil, q.expr, q.start)
+	} else {
+		in, err = r.Engine().NewRangeQuery(context.Background(), r.Table("default"), nil, q.expr, q.start, q.end, q.step)
+	}
+	if err != nil {
+		t.Fatal(q, err)
+	}
+	res := in.Exec(context.Background())
+	if !q.ordered {
+		sortVector(res)
+	}
+	return res
+}
+
+type fataler interface{ Fatal(...any) }
+
+// randomStore holds ten minutes of up to twelve series of three metrics.
+func randomStore(t *rapid.T) *querytest.Store {
+	st := querytest.NewStore()
+	b := point.GetBatch(point.NewDict(0))
+	histograms := rapid.IntRange(0, 9).Draw(t, "histograms") == 0
+	seen := map[point.Labels]bool{}
+	for range rapid.IntRange(0, 12).Draw(t, "series") {
+		l := randomLabels(t)
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		randomRows(t, b, querytest.Intern(b.Dict, l), histograms)
+	}
+	if err := querytest.Inserter(st, "default", 1)(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func randomLabels(t *rapid.T) point.Labels {
+	pairs := []string{"__name__", rapid.SampledFrom([]string{"a_total", "a_total", "b", "b", "c"}).Draw(t, "name")}
+	for _, name := range []string{"x", "y"} {
+		if v := rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, name); v != "" {
+			pairs = append(pairs, name, v)
+		}
+	}
+	if rapid.IntRange(0, 15).Draw(t, "odd") == 0 {
+		pairs = append(pairs, rapid.SampledFrom([]string{"__type__", "__unit__", "X"}).Draw(t, "odd name"), "1")
+	}
+	return point.MakeLabels(pairs...)
+}
+
+func randomRows(t *rapid.T, b *point.Batch, id point.SeriesID, histograms bool) {
+	kind := rapid.IntRange(0, 3).Draw(t, "kind")
+	jitter := rapid.SampledFrom([]int64{0, 0, 1, 400_000, 3e9, 30e9}).Draw(t, "jitter")
+	at, v := rapid.Int64Range(-60, 60).Draw(t, "first")*1e9, float64(rapid.IntRange(0, 50).Draw(t, "start"))
+	var last int64 = math.MinInt64
+	for at < 600e9 {
+		switch dice := rapid.IntRange(0, 40).Draw(t, "row"); {
+		case dice == 0:
+			v = 0 // a reset
+		case dice == 1:
+			at += rapid.Int64Range(0, 400).Draw(t, "gap") * 1e9
+		case dice < 5 && kind == 3:
+			v = rapid.SampledFrom([]float64{math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), math.MaxFloat64, -1}).Draw(t, "odd value")
+		case kind == 0:
+			v += float64(rapid.IntRange(0, 9).Draw(t, "step"))
+		default:
+			v = rapid.Float64Range(-100, 100).Draw(t, "value")
+		}
+		now := at + rapid.Int64Range(-jitter, jitter).Draw(t, "late")
+		if now <= last {
+			now = last + rapid.SampledFrom([]int64{1, 1e5, 1e6}).Draw(t, "soon")
+		}
+		last = now
+		switch dice := rapid.IntRange(0, 30).Draw(t, "what"); {
+		case dice == 0:
+			b.Append(id, now, math.Float64frombits(point.StaleNaN))
+		case dice == 1 && histograms:
+			h := &histogram.Histogram{Count: 2, Sum: 3, ZeroCount: 2}
+			b.Hists = append(b.Hists, point.HistRow{ID: id, Time: now, H: point.AppendHistogram(nil, h)})
+		default:
+			b.Append(id, now, v)
+		}
+		at += rapid.SampledFrom([]int64{10e9, 15e9, 15e9, 60e9}).Draw(t, "pause")
+	}
+}
+
+func randomQuery(t *rapid.T) asking {
+	q := asking{
+		start: time.UnixMilli(rapid.Int64Range(-100_000, 700_000).Draw(t, "at")),
+		step:  time.Duration(rapid.SampledFrom([]int{0, 0, 1, 15_000, 60_000, 333_000}).Draw(t, "step")) * time.Millisecond,
+	}
+	q.end = q.start.Add(q.step * time.Duration(rapid.IntRange(0, 12).Draw(t, "steps"))).Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "beyond")) * time.Millisecond)
+	e := &expression{t: t, ordered: true, chain: true, single: q.step == 0}
+	q.expr = e.vector(rapid.IntRange(0, 4).Draw(t, "depth"))
+	q.ordered, q.chain = e.ordered, e.chain
+	return q
+}
+
+// expression makes random expressions of vectors.
+type expression struct {
+	t       *rapid.T
+	single  bool // one time: every operator keeps the order of series
+	chain   bool
+	ordered bool // the engine gives series in an order; else equal values are ranked by chance
+}
+
+func (e *expression) pick(name string, from ...string) string {
+	return rapid.SampledFrom(from).Draw(e.t, name)
+}
+
+func (e *expression) vector(depth int) string {
+	if depth == 0 {
+		return e.source()
+	}
+	switch rapid.IntRange(0, 9).Draw(e.t, "form") {
+	case 0, 1, 2:
+		return e.operator(depth)
+	case 3, 4, 5, 6:
+		return e.aggregation(depth)
+	case 7:
+		e.chain = false
+		f := e.pick("function", "abs", "ceil", "-", "", "sort", "absent", "timestamp", "scalar")
+		if f == "scalar" {
+			return "vector(scalar" + e.call(depth) + ")"
+		}
+		return f + e.call(depth)
+	case 8:
+		return e.between(depth)
+	}
+	return e.source()
+}
+
+func (e *expression) call(depth int) string { return "(" + e.vector(depth-1) + ")" }
+
+func (e *expression) selector() string {
+	return e.pick("selector", "a_total", "b", "b", `b{x="1"}`, `{__name__=~"a_total|b"}`, `a_total{y!=""}`, "missing")
+}
+
+func (e *expression) offset() string {
+	if rapid.IntRange(0, 9).Draw(e.t, "at") == 0 {
+		e.chain = false
+		return e.pick("modifier", " @ 300", " @ end()")
+	}
+	return e.pick("offset", "", "", " offset 1m", " offset -90s")
+}
+
+func (e *expression) source() string {
+	if rapid.IntRange(0, 3).Draw(e.t, "instant") == 0 {
+		return e.selector() + e.offset()
+	}
+	of := e.selector() + e.pick("range", "[1m]", "[5m]", "[15s]", "[1ms]", "[10m]") + e.offset()
+	if rapid.IntRange(0, 11).Draw(e.t, "subquery") == 0 {
+		of, e.ordered, e.chain = "("+e.selector()+" * 2)[5m:30s]", false, false
+	}
+	f := e.pick("range function", "rate", "rate", "increase", "delta", "irate", "idelta", "last_over_time",
+		"count_over_time", "present_over_time", "sum_over_time", "avg_over_time", "min_over_time", "max_over_time",
+		"stddev_over_time", "stdvar_over_time", "changes", "resets", "deriv", "quantile_over_time")
+	e.chain = e.chain && f != "deriv"
+	if f == "quantile_over_time" {
+		return f + "(" + e.pick("quantile", "0.5", "0", "1", "0.99", "-1", "NaN", "2") + ", " + of + ")"
+	}
+	return f + "(" + of + ")"
+}
+
+func (e *expression) operator(depth int) string {
+	in := e.vector(depth - 1)
+	op := e.pick("operator", "+", "-", "*", "/", "^", "%", "atan2", "==", "!=", "<", ">", "<=", ">=", "> bool", "== bool")
+	number := e.pick("number", "0", "1", "2.5", "-3", "NaN", "Inf", "(1 + 1)")
+	e.ordered = e.ordered && e.single
+	e.chain = e.chain && number != "(1 + 1)" // held while it is computed
+	if rapid.Bool().Draw(e.t, "swapped") {
+		return "(" + number + " " + op + " " + in + ")"
+	}
+	return "(" + in + " " + op + " " + number + ")"
+}
+
+func (e *expression) aggregation(depth int) string {
+	in := e.vector(depth - 1)
+	by := e.pick("grouping", "", "by (x) ", "by (y, x) ", "by (__name__) ", "without (x) ", "without () ", "by (nothing) ")
+	f := e.pick("aggregation", "sum", "avg", "min", "max", "count", "group", "stddev", "stdvar", "quantile", "topk", "bottomk", "limitk")
+	switch f {
+	case "quantile":
+		return f + " " + by + "(" + e.pick("q", "0.9", "0", "-1", "NaN") + ", " + in + ")"
+	case "topk", "bottomk", "limitk":
+		e.chain = e.chain && f != "limitk"
+		if !e.ordered {
+			return "sum " + by + "(" + in + ")"
+		}
+		k := e.pick("k", "1", "2", "5", "0", "-1", "NaN", "1e30")
+		e.chain = e.chain && len(k) == 1 && k != "0" // the others are for the engine
+		e.ordered = e.single
+		return f + " " + by + "(" + k + ", " + in + ")"
+	}
+	return f + " " + by + "(" + in + ")"
+}
+
+func (e *expression) between(depth int) string {
+	e.chain = false
+	l, r := e.vector(depth-1), e.vector(depth-1)
+	e.ordered = e.ordered && e.single
+	return "(" + l + e.pick("matching", " or ", " and ", " unless ", " + on(x, y) ", " / ignoring(z) group_left () ") + r + ")"
+}
+
+// TestHowMuchIsCut names what goes where, by the metric that shows it.
+func TestHowMuchIsCut(t *testing.T) {
+	st := fleet(t)
+	b := point.GetBatch(point.NewDict(0))
+	h := point.AppendHistogram(nil, &histogram.Histogram{Count: 1, Sum: 1, ZeroCount: 1})
+	b.Hists = append(b.Hists, point.HistRow{ID: querytest.Intern(b.Dict, point.MakeLabels("__name__", "depth")), Time: 5e9, H: h})
+	if err := querytest.Inserter(st, "default", 1)(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	f := func(extent, expr string, s query.Settings) {
+		t.Helper()
+		reg := prometheus.NewRegistry()
+		r, err := query.New(query.Deps{Source: st, Registerer: reg}, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := r.Engine().NewRangeQuery(t.Context(), r.Table("default"), nil, expr, time.Unix(5, 0), time.Unix(9, 0), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res := q.Exec(t.Context()); res.Err != nil {
+			t.Errorf("%s: %v", expr, res.Err)
+		}
+		want := fmt.Sprintf("# HELP spillway_query_columnar_total PromQL queries by how much of them was evaluated over columns.\n"+
+			"# TYPE spillway_query_columnar_total counter\nspillway_query_columnar_total{extent=%q} 1\n", extent)
+		if extent == "" {
+			want = ""
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "spillway_query_columnar_total"); err != nil {
+			t.Errorf("%s: %v", expr, err)
+		}
+	}
+	all := query.Settings{}
+	f("whole", `sum by (boat) (rate(miles[3s])) * 100`, all)
+	f("whole", `miles > bool 3`, all)
+	f("whole", `topk(2, max_over_time(miles[2s] offset 1s))`, all)
+	f("whole", `stddev(count by (boat) (missing))`, all)
+	f("part", `sum(rate(miles[3s])) / on () sum(rate(miles[5s]))`, all)
+	f("part", `abs(rate(miles[3s]))`, all)
+	f("none", `miles / miles`, all)
+	f("none", `rate(miles[3s] @ 5)`, all)
+	f("none", `max_over_time(rate(miles[3s])[3s:1s])`, all)
+	f("none", `absent(sum(miles))`, all)
+	f("abandoned", `sum(depth)`, all)
+	f("part", `count_over_time({boat="anna"}[1m]) + 0 * count_over_time({__name__=~"depth"}[1m])`, all)
+	f("", `sum(miles)`, query.Settings{PlainEngine: true})
+	f("", `sum(miles)`, query.Settings{DelayedNameRemoval: true})
+}
+
+// endless is a source whose selectors never end.
+type endless struct {
+	*querytest.Store
+	closed atomic.Int32
+}
+
+func (e *endless) Select(context.Context, *peer.Select) (peer.SeriesSet, error) {
+	return &endlessSet{source: e}, nil
+}
+
+type endlessSet struct {
+	source *endless
+	n      int
+}
+
+func (s *endlessSet) Next() bool { s.n++; return true }
+
+func (s *endlessSet) At() *peer.Series {
+	return &peer.Series{
+		Labels: point.MakeLabels("__name__", "sand", "grain", fmt.Sprint(s.n)),
+		Times:  []point.Nanos{1e9}, Values: []float64{1},
+	}
+}
+
+func (s *endlessSet) Err() error   { return nil }
+func (s *endlessSet) Close() error { s.source.closed.Add(1); return nil }
+
+// TestColumnsEndWhenTheyMust: cancelled, timed out, at the bounds on series and on samples. Goroutines are looked for
+// after all tests of the package.
+func TestColumnsEndWhenTheyMust(t *testing.T) {
+	f := func(expr string, s query.Settings, cancel bool, want error) {
+		t.Helper()
+		src := &endless{Store: querytest.NewStore()}
+		r := newReader(t, src, s)
+		q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, expr, time.Unix(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cancel {
+			q.Cancel()
+		}
+		res := q.Exec(t.Context())
+		if fmt.Sprintf("%T", res.Err) != fmt.Sprintf("%T", want) {
+			t.Errorf("%s: %T %v, want %T", expr, res.Err, res.Err, want)
+		}
+		if n := src.closed.Load(); n != 1 && !cancel || n > 1 {
+			t.Errorf("%s: %d of its sets were closed", expr, n)
+		}
+	}
+	const sum, all = `sum(sum_over_time(sand[1s]))`, `sand * 2`
+	many := query.Settings{SeriesMax: 1 << 40, SamplesMax: 1 << 40, RowsMax: 1 << 40}
+	soon := many
+	soon.Timeout = 20 * time.Millisecond
+	f(sum, soon, false, promql.ErrQueryTimeout(""))
+	f(all, soon, false, promql.ErrQueryTimeout(""))
+	f(sum, many, true, promql.ErrQueryCanceled(""))
+	f(sum, query.Settings{SamplesMax: 1000}, false, promql.ErrTooManySamples(""))
+	f(all, query.Settings{SamplesMax: 1000}, false, promql.ErrTooManySamples(""))
+	for _, s := range []query.Settings{{SeriesMax: 1000}, {RowsMax: 1000}} {
+		src := &endless{Store: querytest.NewStore()}
+		r := newReader(t, src, s)
+		q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, sum, time.Unix(1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored promql.ErrStorage
+		if err := q.Exec(t.Context()).Err; !errors.As(err, &stored) || fault.KindOf(stored.Err) != fault.TooLarge {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+}

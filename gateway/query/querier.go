@@ -1,0 +1,95 @@
+package query
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// querier is a storage.Querier for one query. One goroutine at a time, as the engine uses it.
+type querier struct {
+	table      *Table
+	mint, maxt int64
+	budget     *budget
+	sets       []*set // to be closed
+}
+
+func (t *Table) querier(mint, maxt int64) *querier {
+	return &querier{table: t, mint: mint, maxt: maxt, budget: t.reader.budget()}
+}
+
+// seriesLookup is the hint of a reader that wants labels alone.
+const seriesLookup = "series"
+
+// Select gives the series in label order, whether asked to or not. The set is closed with the querier at the latest.
+func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+	return q.open(ctx, hints, ms)
+}
+
+func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*labels.Matcher) *set {
+	mint, maxt, limit, lookup := q.mint, q.maxt, 0, false
+	if hints != nil {
+		mint, maxt, limit, lookup = hints.Start, hints.End, hints.Limit, hints.Func == seriesLookup
+	}
+	ask := q.table.ask(mint, maxt, ms)
+	ask.LabelsOnly = lookup
+	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, budget: q.budget}
+	q.sets = append(q.sets, s)
+	return s
+}
+
+// Close frees what unfinished sets hold. Series handed out stay valid.
+func (q *querier) Close() error {
+	q.table.reader.metrics.loaded(q.budget)
+	for _, s := range q.sets {
+		s.close()
+	}
+	q.sets, q.budget = nil, q.table.reader.budget()
+	return nil
+}
+
+var errTruncated = errors.New("results truncated due to limit")
+
+func (q *querier) LabelNames(ctx context.Context, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	names, truncated, err := q.table.LabelNames(ctx, q.mint, q.maxt, [][]*labels.Matcher{ms}, limitOf(hints))
+	return names, truncation(truncated), err
+}
+
+func (q *querier) LabelValues(ctx context.Context, name string, hints *storage.LabelHints, ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	values, truncated, err := q.table.LabelValues(ctx, q.mint, q.maxt, name, [][]*labels.Matcher{ms}, limitOf(hints))
+	return values, truncation(truncated), err
+}
+
+func limitOf(hints *storage.LabelHints) int {
+	if hints == nil {
+		return 0
+	}
+	return hints.Limit
+}
+
+func truncation(truncated bool) annotations.Annotations {
+	if !truncated {
+		return nil
+	}
+	return annotations.New().Add(errTruncated)
+}
+
+// chunkQuerier is a querier whose series come as chunks.
+type chunkQuerier struct{ *querier }
+
+func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.ChunkSeriesSet {
+	return storage.NewSeriesSetToChunkSet(q.open(ctx, hints, ms))
+}
+
+type exemplarQuerier struct {
+	ctx   context.Context // Select takes none
+	table *Table
+}
+
+func (q *exemplarQuerier) Select(mint, maxt int64, sets ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
+	return q.table.Exemplars(q.ctx, mint, maxt, sets)
+}

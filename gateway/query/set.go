@@ -1,0 +1,119 @@
+package query
+
+import (
+	"context"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// set is a storage.SeriesSet over a peer.SeriesSet, which it opens when it is first moved: the engine names all its
+// selectors before it reads the first.
+type set struct {
+	ctx    context.Context // of the query; a SeriesSet's methods take none
+	table  *Table
+	ask    *peer.Select
+	limit  int // series; 0: none
+	budget *budget
+
+	in      peer.SeriesSet
+	builder labels.ScratchBuilder
+	slab    []series // memory of the series to come
+	at      *series
+	given   int
+	err     error
+	ended   bool
+}
+
+// slabLen is how many series share one allocation.
+const slabLen = 32
+
+func (s *set) Next() bool {
+	if s.ended {
+		return false
+	}
+	if !s.advance() {
+		s.close()
+		return false
+	}
+	if len(s.slab) == 0 {
+		s.slab = make([]series, slabLen)
+	}
+	s.at, s.slab = &s.slab[0], s.slab[1:]
+	rows := s.in.At()
+	*s.at = series{labels: promLabels(&s.builder, rows.Labels), rows: rows}
+	s.given++
+	return true
+}
+
+// advance moves the inner set on and accounts for what it gave.
+func (s *set) advance() bool {
+	if s.in == nil {
+		if s.in, s.err = s.table.open(s.ctx, s.ask); s.err != nil || s.in == nil {
+			return false
+		}
+	}
+	if s.limit > 0 && s.given >= s.limit {
+		return false
+	}
+	if !s.in.Next() {
+		s.err = s.in.Err()
+		return false
+	}
+	s.err = s.budget.take(s.in.At())
+	return s.err == nil
+}
+
+func (s *set) close() {
+	s.ended = true
+	if s.in == nil {
+		return
+	}
+	if err := s.in.Close(); s.err == nil {
+		s.err = err
+	}
+	s.in = nil
+}
+
+func (s *set) At() storage.Series { return s.at }
+
+// Err gives a promql.ErrStorage with the source's error inside, so that the edge can tell what a storage says from what
+// an expression does wrong.
+func (s *set) Err() error {
+	if s.err == nil {
+		return nil
+	}
+	return promql.ErrStorage{Err: s.err}
+}
+
+// Warnings is empty: what the source has to say goes through Warn, for every kind of request alike.
+func (s *set) Warnings() annotations.Annotations { return nil }
+
+// budget bounds what one query loads, over all its selectors. One goroutine at a time.
+type budget struct {
+	seriesMax, rowsMax int
+	series, rows       int
+}
+
+// histRowBytes is how many bytes of an encoded histogram count as one row.
+const histRowBytes = 16
+
+func (b *budget) take(s *peer.Series) error {
+	b.series++
+	b.rows += len(s.Times)
+	for _, h := range s.Hists {
+		b.rows += 1 + len(h.H)/histRowBytes
+	}
+	switch {
+	case b.series > b.seriesMax:
+		return fault.Errorf(fault.TooLarge, "the query loads more than %d series; select fewer or raise query.series_max", b.seriesMax)
+	case b.rows > b.rowsMax:
+		return fault.Errorf(fault.TooLarge, "the query loads more than %d rows; select a shorter range or fewer series, or raise query.rows_max", b.rowsMax)
+	}
+	return nil
+}

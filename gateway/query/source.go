@@ -1,0 +1,70 @@
+package query
+
+import (
+	"context"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Source is where rows come from. A peer.Storage is one as it stands; a cluster's is a fan-out that asks one placement
+// of every partition, hedged, and merges by labels (DESIGN §9). It chooses the partitions itself: what is asked here
+// never names any. All methods may be called from many goroutines; errors carry their Kind, and a Stale that reaches
+// this package counts as Unavailable, because refreshing the map is the source's own work.
+//
+// A source whose answer may lack rows says so through Warn and answers all the same; what it cannot answer at all is an
+// error.
+type Source interface {
+	Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error)
+	LabelNames(ctx context.Context, q *peer.Select, limit int) (names []string, truncated bool, err error)
+	LabelValues(ctx context.Context, q *peer.Select, name string, limit int) (values []string, truncated bool, err error)
+	Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error)
+	GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error)
+	DeleteSeries(ctx context.Context, q *peer.Select) error
+	Stats(ctx context.Context, table string, topN int) (*peer.Stats, error)
+}
+
+// Warnings collects what a request's answer may lack. Safe for concurrent use: a fan-out warns from many goroutines.
+type Warnings struct {
+	mu struct {
+		sync.Mutex
+		texts []string
+	}
+}
+
+// warningsMax bounds the warnings of one answer; a fan-out that fails at a hundred servers need not say it so often.
+const warningsMax = 10
+
+type warningsKey struct{}
+
+// WithWarnings gives a context under which Warn is heard, and where to read what it said.
+func WithWarnings(ctx context.Context) (context.Context, *Warnings) {
+	w := new(Warnings)
+	return context.WithValue(ctx, warningsKey{}, w), w
+}
+
+// Warn says, to whoever asked under ctx, that the answer may lack something. The same text counts once.
+func Warn(ctx context.Context, text string) {
+	w, ok := ctx.Value(warningsKey{}).(*Warnings)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, have := range w.mu.texts {
+		if have == text {
+			return
+		}
+	}
+	if len(w.mu.texts) < warningsMax {
+		w.mu.texts = append(w.mu.texts, text)
+	}
+}
+
+// Texts gives what was said so far, in the order in which it was said first.
+func (w *Warnings) Texts() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string(nil), w.mu.texts...)
+}
