@@ -1,0 +1,212 @@
+package archtest
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// pure are the packages that must be right: machines and plans without a clock, a lock, I/O or goroutines.
+const pure = "metadata/topology/... metadata/lease storage/chain/... smear/... presplit/..."
+
+// rule says who must not import what. Patterns are those of the go tool, several stand apart by spaces; our own packages
+// are named from the repository's root.
+type rule struct {
+	who     string
+	not     string
+	except  string // importers to which the rule does not apply
+	tests   bool   // it applies to test files too
+	because string
+}
+
+// importLaw is ordered as data flows: what was written (protocols), where (metadata), how it lies on disk (storage), and
+// the gateway, which joins them.
+var importLaw = []rule{
+	{who: "protocols/...", not: "gateway/... storage/... metadata/... smear/... presplit/...", tests: true,
+		because: "what was written is told without knowing where it goes: both ends of every wire import it"},
+	{who: "metadata/...", not: "gateway/... storage/...", tests: true,
+		because: "where things belong is below those who take them and those who keep them"},
+	{who: "smear/... presplit/...", not: "gateway/... storage/...", tests: true,
+		because: "how long and when is arithmetic, asked by both sides"},
+	{who: "storage/...", not: "gateway/...", tests: true,
+		because: "a storage server runs without a gateway; they meet in protocols/peer"},
+	{who: "gateway/...", not: "storage/...", tests: true,
+		because: "a gateway keeps nothing, and speaks to storage only through protocols/peer; only cmd knows both"},
+	{who: "...", not: "cmd/...", except: "cmd/...", tests: true,
+		because: "commands are put together of packages, never the other way round"},
+
+	{who: pure, not: "net/... os/... sync/... context io/... log/... crypto/rand",
+		because: "what must be right is a pure function of what it is told, so that a simulation may run it a million times"},
+
+	{who: "...", not: "github.com/valyala/fasthttp/...", except: "gateway/intake", tests: true,
+		because: "its bytes die with the handler; one package knows that and copies"},
+	{who: "...", not: "github.com/twmb/franz-go/...", except: "gateway/intake/kafka/...", tests: true,
+		because: "Kafka is one of many doors"},
+	{who: "...", not: "go.etcd.io/...", except: "metadata/coord/etcd/... cmd/spillway", tests: true,
+		because: "a coordination store is six verbs in metadata/coord; only the demo starts a server of its own"},
+	{who: "...", not: "github.com/cockroachdb/pebble/...", except: "storage/... metadata/coord/local cmd/...", tests: true,
+		because: "disk belongs to storage and to the coordination store of one process; cmd hands in the file system"},
+	{who: "...", not: "google.golang.org/grpc/...", except: "protocols/peer/... gateway/forward/... gateway/query/... storage/server/... storage/replica/... cmd/...",
+		because: "nodes speak through protocols/peer, which hides how"},
+
+	{who: "...", not: "github.com/prometheus/prometheus/web/... github.com/prometheus/prometheus/storage/remote/...", tests: true,
+		because: "they bring seven hundred packages: every service discovery there is"},
+	{who: "...", not: "github.com/prometheus/prometheus/tsdb",
+		because: "the engine reads from our storage; of theirs we use encodings only"},
+	{who: "protocols/... metadata/... storage/...", not: "github.com/prometheus/prometheus/promql/... github.com/prometheus/prometheus/storage/...",
+		because: "queries are understood by the gateway alone"},
+
+	{who: "...", not: "log", tests: true,
+		because: "one logger, log/slog, with stable keys"},
+	{who: "...", not: "flag", except: "cmd/...",
+		because: "settings come through Settings; a flag of a package is a global variable"},
+	{who: "...", not: "testing/... pgregory.net/rapid", except: "metadata/coord/coordtest gateway/query/promqlsuite gateway/intake/kafka/kafkatest cmd/clienttest/...",
+		because: "the product is not a test; suites that packages share live in packages of their own"},
+	{who: "...", not: "math/rand",
+		because: "math/rand/v2 has the better generator and no global seed"},
+	{who: "...", not: "unsafe", except: "storage/head storage/segment",
+		because: "memory outside the collector and columns read in place are measured there, and nowhere else"},
+	{who: "...", not: "encoding/gob/... plugin/... github.com/pkg/errors github.com/stretchr/testify/...", tests: true,
+		because: "faults keep their kind through protocols/fault, and tests say what they want in plain Go"},
+}
+
+// edge is one import.
+type edge struct {
+	from, to string // ours: from the repository's root
+	test     bool
+	file     string
+}
+
+func edges(pkgs []pkg) []edge {
+	var out []edge
+	for _, p := range pkgs {
+		for _, f := range p.files {
+			for _, imp := range f.tree.Imports {
+				to, err := strconv.Unquote(imp.Path.Value)
+				if err != nil {
+					continue // the parser refused it already
+				}
+				out = append(out, edge{p.path, strings.TrimPrefix(to, module), f.test, f.name})
+			}
+		}
+	}
+	return out
+}
+
+// broken gives the imports that break a rule.
+func broken(law []rule, es []edge) []string {
+	var out []string
+	for _, e := range es {
+		for _, r := range law {
+			switch {
+			case e.test && !r.tests, !matchAny(r.who, e.from), matchAny(r.except, e.from), !matchAny(r.not, e.to):
+			case strings.HasPrefix(e.to, e.from+"/") || e.from == e.to:
+				// a command's own packages, and its tests
+			default:
+				out = append(out, fmt.Sprintf("%s/%s imports %s: not allowed, because %s", e.from, e.file, e.to, r.because))
+			}
+		}
+	}
+	return out
+}
+
+func TestImports(t *testing.T) {
+	report(t, broken(importLaw, edges(repository(t))))
+}
+
+// TestImportLawHolds plants, for each rule and each of its patterns, an import that breaks it, in a test file too.
+func TestImportLawHolds(t *testing.T) {
+	concrete := func(pattern string) string {
+		if pattern == "..." {
+			return "planted"
+		}
+		return strings.Replace(pattern, "...", "planted", 1)
+	}
+	for _, r := range importLaw {
+		if len(r.because) < 20 {
+			t.Errorf("%s must not import %s: because of what?", r.who, r.not)
+		}
+		for _, who := range strings.Fields(r.who) {
+			for _, not := range strings.Fields(r.not) {
+				e := edge{from: concrete(who), to: concrete(not), file: "x.go"}
+				if len(broken([]rule{r}, []edge{e})) != 1 {
+					t.Errorf("%s may import %s", e.from, e.to)
+				}
+				e.test = true
+				if got := len(broken([]rule{r}, []edge{e})) == 1; got != r.tests {
+					t.Errorf("in a test, %s may import %s: %v", e.from, e.to, !got)
+				}
+				for _, except := range strings.Fields(r.except) {
+					e := edge{from: concrete(except), to: concrete(not), file: "x.go"}
+					if len(broken([]rule{r}, []edge{e})) != 0 {
+						t.Errorf("%s may not import %s", e.from, e.to)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestImportLawReadsFiles plants files, as they would be written.
+func TestImportLawReadsFiles(t *testing.T) {
+	f := func(path, name, imports string, want int) {
+		t.Helper()
+		p, err := parse(path, map[string]string{name: "package x\n" + imports})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := broken(importLaw, edges([]pkg{p})); len(got) != want {
+			t.Errorf("%s/%s with %s: %q, want %d", path, name, imports, got, want)
+		}
+	}
+	f("gateway/query", "x.go", `import "`+module+`storage/head"`, 1)
+	f("gateway/query", "x_test.go", `import "`+module+`storage/head"`, 1)
+	f("cmd/spillway", "x.go", `import ("`+module+`storage/head"; "`+module+`gateway/query")`, 0)
+	f("protocols/point", "x.go", `import "`+module+`protocols/fault"`, 0)
+	f("protocols/point", "x.go", `import "`+module+`metadata/coord"`, 1)
+	f("metadata/topology", "x.go", `import "sync/atomic"`, 1)
+	f("metadata/topology", "x_test.go", `import "sync"`, 0)
+	f("gateway/api", "x.go", `import web "github.com/prometheus/prometheus/web/api/v1"`, 1)
+	f("gateway/api", "x.go", `import "github.com/prometheus/prometheus/storage"`, 0)
+	f("gateway/api", "x.go", `import "github.com/prometheus/prometheus/storage/remote"`, 1)
+	f("gateway/intake", "x.go", `import "github.com/valyala/fasthttp"`, 0)
+	f("gateway/intake/kafka", "x.go", `import "github.com/valyala/fasthttp"`, 1)
+}
+
+// unlinked must not be in the product, by whatever way.
+var unlinked = []struct{ not, because string }{
+	{"github.com/prometheus/prometheus/web/...", "it brings every service discovery there is"},
+	{"github.com/prometheus/prometheus/storage/remote/...", "it brings every cloud's way to sign requests"},
+	{"github.com/prometheus/prometheus/discovery/...", "we are written to, we do not look for targets"},
+	{"github.com/prometheus/prometheus/tsdb", "there is one database in this process, ours"},
+	{"github.com/prometheus/prometheus/promql/promqltest", "it is a test"},
+	{"github.com/aws/...", "we use no cloud"},
+	{"github.com/Azure/...", "we use no cloud"},
+	{"testing", "it registers flags of its own"},
+	{"pgregory.net/rapid", "it is a test"},
+}
+
+func linked(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		for _, u := range unlinked {
+			if match(u.not, p) {
+				out = append(out, fmt.Sprintf("%s is linked into cmd/spillway (go mod why %s): not allowed, because %s", p, p, u.because))
+			}
+		}
+	}
+	return out
+}
+
+func TestProductLinks(t *testing.T) {
+	report(t, linked(inBinary(t)))
+	for _, u := range unlinked {
+		if len(linked([]string{strings.Replace(u.not, "...", "planted", 1)})) != 1 {
+			t.Errorf("%s may be linked", u.not)
+		}
+	}
+	if len(linked([]string{"fmt", "github.com/prometheus/prometheus/tsdb/chunkenc", "github.com/prometheus/prometheus/storage"})) != 0 {
+		t.Error("what is in the product may not be")
+	}
+}

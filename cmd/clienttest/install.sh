@@ -1,0 +1,49 @@
+#!/bin/sh
+# Builds the clients that cmd/clienttest starts: a Telegraf and a Prometheus, each inside its own module and with the
+# versions of everything that its own go.mod names. The first time takes some minutes and a few hundred megabytes of
+# modules; what is there already is left alone. $CLIENTS_DIR says where they go; .cache/bin of this repository otherwise.
+#
+#	cmd/clienttest/install.sh [telegraf|prometheus]...
+set -eu
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+into=${CLIENTS_DIR:-$root/.cache/bin}
+
+# build NAME VERSION MODULE PACKAGE TAGS
+build() {
+	binary=$into/$1
+	stamp="$3@$2 -tags $5"
+	if [ -x "$binary" ] && [ "$(cat "$binary.from" 2>/dev/null)" = "$stamp" ]; then
+		return
+	fi
+	echo "install.sh: building $1 from $3@$2; minutes the first time" >&2
+	cd / # outside of every module
+	if ! told=$(go mod download -json "$3@$2"); then
+		echo "install.sh: $3@$2 cannot be downloaded from $(go env GOPROXY); is the module proxy within reach?" >&2
+		echo "$told" | sed -n 's/.*"Error": //p' >&2
+		exit 1
+	fi
+	cd "$(echo "$told" | sed -n 's/.*"Dir": "\(.*\)",*$/\1/p')"
+	mkdir -p "$into"
+	GOWORK=off GOFLAGS=-mod=readonly nice go build -tags "$5" -o "$binary.new" "$4"
+	mv "$binary.new" "$binary"
+	echo "$stamp" >"$binary.from"
+}
+
+[ $# -gt 0 ] || set -- telegraf prometheus
+for name; do
+	case $name in
+	telegraf)
+		# Telegraf's own builder makes such tags of a configuration: only the plugins that the tests use.
+		build telegraf v1.37.2 github.com/influxdata/telegraf ./cmd/telegraf \
+			custom,inputs.file,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,serializers.influx,serializers.prometheusremotewrite
+		;;
+	prometheus)
+		build prometheus v0.315.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
+		;;
+	*)
+		echo "install.sh: no such client: $name" >&2
+		exit 2
+		;;
+	esac
+done

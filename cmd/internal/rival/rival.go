@@ -1,0 +1,188 @@
+package rival
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrNotInstalled says that there is no such program here.
+var ErrNotInstalled = errors.New("not installed")
+
+// Server is a server under test: a process on an empty directory, or one that runs already.
+type Server struct {
+	Name  string
+	URL   string
+	Admin string // pprof, if it has one
+	dir   string
+	cmd   *exec.Cmd
+}
+
+// freePorts asks the system for ports that nobody uses: two measurements on one machine must not meet each other's server.
+func freePorts() (port, adminPort string, err error) {
+	var ports [2]string
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", "", err
+		}
+		defer l.Close()
+		_, ports[i], _ = net.SplitHostPort(l.Addr().String())
+	}
+	return ports[0], ports[1], nil
+}
+
+// Start starts a fresh server on an empty directory and waits until it answers. Names are spillway, whose program is
+// told apart, victoriametrics, prometheus, and name=url for one that runs already.
+func Start(name, spillway string) (*Server, error) {
+	if at := strings.Index(name, "="); at > 0 {
+		return &Server{Name: name[:at], URL: name[at+1:]}, nil
+	}
+	port, adminPort, err := freePorts()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "loadgen-"+name+"-")
+	if err != nil {
+		return nil, err
+	}
+	t := &Server{Name: name, URL: "http://127.0.0.1:" + port, dir: dir}
+	var bin string
+	var args []string
+	ready := "/-/ready"
+	switch name {
+	case "spillway":
+		bin = spillway
+		t.Admin = "http://127.0.0.1:" + adminPort
+		args = []string{"standalone", "--data-dir", dir, "--http.listen", "127.0.0.1:" + port, "--admin.listen", "127.0.0.1:" + adminPort, "--log.level", "warn"}
+	case "victoriametrics":
+		bin = firstInPath("victoria-metrics", "victoria-metrics-prod")
+		ready = "/health"
+		args = []string{"-storageDataPath=" + dir, "-httpListenAddr=127.0.0.1:" + port, "-retentionPeriod=10y", "-loggerLevel=WARN", "-influxSkipSingleField"}
+	case "prometheus":
+		bin = firstInPath("prometheus")
+		conf := filepath.Join(dir, "prometheus.yml")
+		if err := os.WriteFile(conf, []byte("global: {}\nstorage: {tsdb: {out_of_order_time_window: 1h}}\n"), 0o600); err != nil {
+			return nil, err
+		}
+		args = []string{"--config.file=" + conf, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.enable-remote-write-receiver", "--web.listen-address=127.0.0.1:" + port, "--log.level=error"}
+	default:
+		return nil, fmt.Errorf("no such server: %s", name)
+	}
+	if _, err := exec.LookPath(bin); err != nil {
+		return nil, ErrNotInstalled
+	}
+	t.cmd = exec.Command(bin, args...)
+	t.cmd.Stderr = io.Discard // what goes wrong shows in the answers
+	if err := t.cmd.Start(); err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
+	for range 300 {
+		if resp, err := client.Get(t.URL + ready); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode/100 == 2 {
+				return t, nil
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Stop()
+	return nil, errors.New("did not become ready within 30 s")
+}
+
+func firstInPath(names ...string) string {
+	for _, n := range names {
+		if p, err := exec.LookPath(n); err == nil {
+			return p
+		}
+	}
+	return names[0]
+}
+
+// Stop ends the process and removes what it wrote.
+func (t *Server) Stop() {
+	if t.cmd == nil {
+		return
+	}
+	_ = t.cmd.Process.Signal(syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() { _ = t.cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(60 * time.Second):
+		_ = t.cmd.Process.Kill()
+		<-done
+	}
+	_ = os.RemoveAll(t.dir)
+}
+
+// Usage is what the process spent so far.
+type Usage struct {
+	CPU     float64 // user and system, in seconds
+	PeakRSS int64
+	Written int64 // bytes that reached the disk's cache
+}
+
+const ticksPerSecond = 100 // USER_HZ, the same on every Linux that Go runs on
+
+// Usage reads it from /proc; nothing for a server that ran already.
+func (t *Server) Usage() (Usage, error) {
+	var u Usage
+	if t.cmd == nil {
+		return u, nil
+	}
+	dir := fmt.Sprintf("/proc/%d/", t.cmd.Process.Pid)
+	stat, err := os.ReadFile(dir + "stat")
+	if err != nil {
+		return u, err
+	}
+	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	user, _ := strconv.ParseFloat(string(f[11]), 64)
+	sys, _ := strconv.ParseFloat(string(f[12]), 64)
+	u.CPU = (user + sys) / ticksPerSecond
+	u.PeakRSS = procValue(dir+"status", "VmHWM:") * 1024
+	u.Written = procValue(dir+"io", "write_bytes:")
+	return u, nil
+}
+
+func procValue(file, key string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// OnDisk sums the files of the data directory.
+func (t *Server) OnDisk() int64 {
+	var n int64
+	_ = filepath.WalkDir(t.dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil // a file may go while we look
+		}
+		if info, err := d.Info(); err == nil {
+			n += info.Size()
+		}
+		return nil
+	})
+	return n
+}

@@ -1,0 +1,13 @@
+// Command spillway takes metrics in, keeps every acked one of them, and gives them back through PromQL.
+//
+//	spillway standalone     gateway, storage and metadata in one process; nothing else needed
+//	spillway kafka status   the lag of the topics that a running process reads
+//
+// Main is a list of actors: each part is opened in the order in which it is needed, run beside the others, and stopped
+// in the opposite order.
+//
+//	listen ─▶ intake (writes) ─▶ forward ─▶ server ─▶ brick        data directory:  log/ segments/ catalogue/
+//	       └▶ api (PromQL) ────▶ query ───▶ server                                  coord/
+//	kafka ─▶ intake/kafka (topics) ─▶ forward
+//	admin.listen ─▶ pprof, metrics
+package main

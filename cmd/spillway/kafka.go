@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/record"
+)
+
+// kafkaFlags are the short form of one cluster in the section kafka: of the configuration.
+type kafkaFlags struct {
+	Brokers []string `name:"brokers" help:"Read topics of the cluster with these brokers, host:port."`
+	Topics  []string `name:"topics" help:"Topics to read; /…/ is a regular expression of whole names."`
+	Group   string   `name:"group" help:"Consumer group (default spillway)."`
+	Format  string   `name:"format" help:"line, remote-write, telegraf-json, prometheus-json or otlp (default line)."`
+}
+
+// add puts the cluster of the flags behind those of the file.
+func (f *kafkaFlags) add(c *config) error {
+	if len(f.Brokers) == 0 {
+		if len(f.Topics) > 0 || f.Group != "" || f.Format != "" {
+			return fault.Errorf(fault.Invalid, "--kafka.topics, --kafka.group and --kafka.format need --kafka.brokers")
+		}
+		return nil
+	}
+	format, err := record.ParseFormat(f.Format)
+	if err != nil {
+		return fault.Annotate(err, "--kafka.format")
+	}
+	cluster := kafka.Cluster{Brokers: f.Brokers, Group: f.Group}
+	for _, name := range f.Topics {
+		t := kafka.Topic{Name: name, Format: format}
+		if len(name) > 2 && name[0] == '/' && name[len(name)-1] == '/' {
+			t.Name, t.Regex = "", name[1:len(name)-1]
+		}
+		cluster.Topics = append(cluster.Topics, t)
+	}
+	c.Kafka = append(c.Kafka, cluster)
+	return nil
+}
+
+// kafka is what the sections kafka, intake, influx and otlp say of reading topics.
+func (c *config) kafka() kafka.Settings {
+	in := c.intake()
+	s := kafka.Settings{
+		Clusters:         append([]kafka.Cluster(nil), c.Kafka...),
+		InFlightBytesMax: c.Intake.KafkaInFlightBytesMax,
+		Admit:            in.Admit,
+		Record: record.Settings{
+			Separator: in.Influx.Separator, DBLabel: in.Influx.DBLabel, Strings: in.Influx.Strings,
+			OTLP: in.OTLP, DecodedBytesMax: int(in.DecodedBytesMax),
+		},
+	}
+	for i := range s.Clusters {
+		if dl := &s.Clusters[i].DeadLetter; dl.Topic == "" && dl.File == "" {
+			name := s.Clusters[i].Name
+			if name == "" {
+				name = s.Clusters[i].Group
+			}
+			dl.File = filepath.Join(c.DataDir, "kafka-dead-letters"+strings.TrimRight("-"+filepath.Base("/"+name), "-/")+".jsonl")
+		}
+	}
+	return s
+}
+
+// kafkaStatusPath is where a process tells of its consumers.
+const kafkaStatusPath = "/api/v1/status/kafka"
+
+// kafkaStatus serves the state of consumers; without any, an empty list.
+func (p *standalone) kafkaStatus(w http.ResponseWriter, _ *http.Request) {
+	s := kafka.Status{Clusters: []kafka.ClusterStatus{}}
+	if p.kafka != nil {
+		s = p.kafka.Status()
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": s})
+}
+
+type kafkaCmd struct {
+	Status kafkaStatusCmd `cmd:"" help:"Show the lag of every partition that a running process reads."`
+}
+
+type kafkaStatusCmd struct {
+	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428"`
+	Output string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+}
+
+// Run asks a running process and prints what it answers.
+func (k *kafkaStatusCmd) Run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s, err := fetchKafkaStatus(ctx, k.URL)
+	if err != nil {
+		return err
+	}
+	if k.Output == "json" {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(s)
+	}
+	return printKafkaStatus(os.Stdout, s)
+}
+
+func fetchKafkaStatus(ctx context.Context, url string) (s kafka.Status, err error) {
+	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafkaStatusPath, nil)
+	if err != nil {
+		return s, fault.Wrap(err, fault.Invalid, "--url")
+	}
+	resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(rq)
+	if err != nil {
+		return s, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return s, fault.Errorf(fault.Unavailable, "%s answered %s", url, resp.Status)
+	}
+	var body struct{ Data kafka.Status }
+	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&body)
+	return body.Data, fault.Wrap(err, fault.Corrupt, "answer of %s", url)
+}
+
+// printKafkaStatus prints a table for people: a screen for a few topics, what is wrong last.
+func printKafkaStatus(w io.Writer, s kafka.Status) error {
+	if len(s.Clusters) == 0 {
+		_, err := fmt.Fprintln(w, "no Kafka cluster is configured")
+		return err
+	}
+	for _, c := range s.Clusters {
+		state := "in the group"
+		if c.Member == "" {
+			state = "not in the group"
+		}
+		fmt.Fprintf(w, "%s: group %s on %s, %s, lag %d, last commit %.1f s ago\n", c.Name, c.Group, strings.Join(c.Brokers, ","), state, c.Lag, c.CommitAge)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "topic\tpartition\tlag\tcommitted\tend\tin flight\trecords\trows\tpoison\tstate\t")
+		for _, p := range c.Partitions {
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t\n", p.Topic, p.Partition, p.Lag, offset(p.Committed), offset(p.End),
+				kib(p.InFlightBytes), p.Records, p.Rows, p.Poison, partitionState(p))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		for _, p := range c.Partitions {
+			if p.LastPoison != "" {
+				fmt.Fprintf(w, "put aside of %s/%d: %s\n", p.Topic, p.Partition, p.LastPoison)
+			}
+		}
+		if c.LastError != "" {
+			fmt.Fprintf(w, "last error, %s: %s\n", c.ErrorTime.Format(time.RFC3339), c.LastError)
+		}
+	}
+	_, err := fmt.Fprintf(w, "in flight %s of %s\n", kib(s.InFlightBytes), kib(s.InFlightBytesMax))
+	return err
+}
+
+func offset(o int64) string {
+	if o < 0 {
+		return "-"
+	}
+	return fmt.Sprint(o)
+}
+
+func kib(n int64) string { return fmt.Sprintf("%d KiB", (n+1023)/1024) }
+
+func partitionState(p kafka.PartitionStatus) string {
+	switch {
+	case p.Attempts > 0:
+		return fmt.Sprintf("retry %d", p.Attempts)
+	case p.Paused:
+		return "paused"
+	}
+	return "ok"
+}

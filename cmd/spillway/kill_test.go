@@ -1,0 +1,280 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/snappy"
+	"github.com/prometheus/prometheus/prompb"
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
+)
+
+// TestKillsLoseNothingAcked writes by all three protocols while flushes and compactions never end, kills the process at
+// random moments with SIGKILL, starts it again, and holds what it reads against what was sent: every acked row is there
+// with its value, no row that nobody sent is, and no time comes twice. SPILLWAY_KILLS sets how often (default 3),
+// SPILLWAY_SEED when.
+func TestKillsLoseNothingAcked(t *testing.T) {
+	kills, seed := envInt(t, "SPILLWAY_KILLS", 3), uint64(envInt(t, "SPILLWAY_SEED", int(rand.Uint32())))
+	t.Logf("SPILLWAY_SEED=%d SPILLWAY_KILLS=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
+	if testing.Short() {
+		t.Skip("processes are killed in the long run of the tests")
+	}
+	p := newProcess(t,
+		"SPILLWAY_STORAGE_FLUSH_BYTES=150000", "SPILLWAY_STORAGE_FLUSH_AGE=700ms", "SPILLWAY_STORAGE_FLUSH_IDLE=300ms",
+		"SPILLWAY_STORAGE_MINORS_MAX=2", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_TABLES_PARTITION_WIDTH=1h")
+	rng := rand.New(rand.NewPCG(seed, 0))
+	rounds := kills
+	p.start()
+	began := time.Now()
+	acked, flushes, compactions := 0, 0, 0
+	for era := 0; kills > 0; era++ { // a new era has new series, so that a check does not read everything there ever was
+		senders := make([]*sender, 4)
+		for i := range senders {
+			senders[i] = newSender(p, i, era, began, rand.New(rand.NewPCG(seed, uint64(1+era*10+i))))
+		}
+		for range min(kills, 5) {
+			kills--
+			var wg sync.WaitGroup
+			quit := make(chan struct{})
+			for _, s := range senders {
+				wg.Go(func() { s.run(quit) })
+			}
+			time.Sleep(time.Duration(200+rng.IntN(2500)) * time.Millisecond)
+			p.kill()
+			close(quit)
+			wg.Wait()
+			flushes += strings.Count(p.log.String(), "head flushed")
+			compactions += strings.Count(p.log.String(), "segments compacted")
+			p.start()
+			for _, s := range senders {
+				s.check()
+			}
+			if t.Failed() {
+				t.Fatalf("%d kills before the end\n%s", kills, &p.log)
+			}
+		}
+		for _, s := range senders {
+			acked += s.acked
+		}
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM\n%s", code, &p.log)
+	}
+	t.Logf("%d rows acked, %d flushes, %d compactions", acked, flushes, compactions)
+	if acked == 0 || flushes == 0 {
+		t.Error("the load was too light to prove anything")
+	}
+	if compactions == 0 && rounds >= 10 { // a few kills on a busy machine may come before the first
+		t.Error("nothing was compacted in all that time")
+	}
+}
+
+func envInt(t *testing.T, name string, def int) int {
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, s, err)
+	}
+	return n
+}
+
+// sender writes its own series, one request at a time, and remembers what became of each row.
+type sender struct {
+	p      *process
+	metric string
+	began  time.Time
+	rng    *rand.Rand
+	next   float64
+	acked  int
+	sent   map[string]map[int64]*fate // by series and millisecond
+}
+
+// fate is what was sent for one time of one series: the values in their order, and how many were sent up to the last
+// acked one. The last acked one must be there, or one that was sent later.
+type fate struct {
+	values []float64
+	acked  int
+}
+
+func newSender(p *process, i, era int, began time.Time, rng *rand.Rand) *sender {
+	return &sender{p: p, metric: fmt.Sprintf("kill_%d_%d", era, i), began: began, rng: rng, sent: map[string]map[int64]*fate{}}
+}
+
+// run writes until the process is gone and quit is closed.
+func (s *sender) run(quit chan struct{}) {
+	for {
+		select {
+		case <-quit:
+			return
+		default:
+		}
+		rows := s.batch()
+		if s.write(rows) {
+			s.acked += len(rows)
+			for _, r := range rows {
+				f := s.sent[r.series][r.ms]
+				f.acked = max(f.acked, r.version)
+			}
+		}
+		time.Sleep(time.Duration(s.rng.IntN(8)) * time.Millisecond)
+	}
+}
+
+// sentRow is one value of one request.
+type sentRow struct {
+	series  string // its label i
+	ms      int64
+	value   float64
+	version int // its place among those sent for this time
+}
+
+// batch makes some rows: most of now, some late by hours, some for times that were written before.
+func (s *sender) batch() []sentRow {
+	rows := make([]sentRow, 1+s.rng.IntN(80))
+	for i := range rows {
+		r := sentRow{series: strconv.Itoa(s.rng.IntN(30)), ms: time.Now().UnixMilli() - s.rng.Int64N(100)}
+		switch s.rng.IntN(20) {
+		case 0:
+			r.ms = s.began.Add(-time.Duration(s.rng.IntN(5)) * time.Hour).UnixMilli()
+		case 1:
+			r.ms = s.began.UnixMilli() - s.rng.Int64N(5*3600_000)
+		}
+		s.next += 0.25
+		r.value = s.next
+		if s.sent[r.series] == nil {
+			s.sent[r.series] = map[int64]*fate{}
+		}
+		f := s.sent[r.series][r.ms]
+		if f == nil {
+			f = &fate{}
+			s.sent[r.series][r.ms] = f
+		}
+		f.values = append(f.values, r.value)
+		r.version = len(f.values)
+		rows[i] = r
+	}
+	return rows
+}
+
+// write sends the rows by one of the protocols and reports whether they were acked.
+func (s *sender) write(rows []sentRow) bool {
+	var path, kind string
+	var body []byte
+	header := http.Header{}
+	switch s.rng.IntN(3) {
+	case 0:
+		path, kind, body = "/api/v1/write", "application/x-protobuf", s.remote1(rows)
+		header.Set("Content-Encoding", "snappy")
+		header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	case 1:
+		path, kind, body = "/api/v1/write", "application/x-protobuf;proto=io.prometheus.write.v2.Request", s.remote2(rows)
+		header.Set("Content-Encoding", "snappy")
+		header.Set("X-Prometheus-Remote-Write-Version", "2.0.0")
+	case 2:
+		path, kind, body = "/write?db=default&precision=ms", "text/plain", s.lines(rows)
+	}
+	header.Set("Content-Type", kind)
+	status, text, err := s.p.do(http.MethodPost, path, header, body)
+	if err != nil {
+		return false // it was killed; nobody knows what became of the rows
+	}
+	if status/100 != 2 {
+		s.p.t.Errorf("%s: %d %s", path, status, text)
+	}
+	return status/100 == 2
+}
+
+func (s *sender) remote1(rows []sentRow) []byte {
+	var r prompb.WriteRequest
+	for _, row := range rows {
+		r.Timeseries = append(r.Timeseries, prompb.TimeSeries{
+			Labels:  []prompb.Label{{Name: "__name__", Value: s.metric}, {Name: "i", Value: row.series}},
+			Samples: []prompb.Sample{{Timestamp: row.ms, Value: row.value}},
+		})
+	}
+	return packed(s.p.t, r.Marshal)
+}
+
+func (s *sender) remote2(rows []sentRow) []byte {
+	r := writev2.Request{Symbols: []string{"", "__name__", s.metric, "i"}}
+	for _, row := range rows {
+		r.Symbols = append(r.Symbols, row.series)
+		r.Timeseries = append(r.Timeseries, writev2.TimeSeries{
+			LabelsRefs: []uint32{1, 2, 3, uint32(len(r.Symbols) - 1)},
+			Samples:    []writev2.Sample{{Timestamp: row.ms, Value: row.value}},
+		})
+	}
+	return packed(s.p.t, r.Marshal)
+}
+
+func packed(t *testing.T, marshal func() ([]byte, error)) []byte {
+	b, err := marshal()
+	if err != nil {
+		t.Error(err)
+	}
+	return snappy.Encode(nil, b)
+}
+
+func (s *sender) lines(rows []sentRow) []byte {
+	measurement, field, _ := strings.Cut(s.metric, "_")
+	var b []byte
+	for _, row := range rows {
+		b = fmt.Appendf(b, "%s,i=%s %s=%v %d\n", measurement, row.series, field, row.value, row.ms)
+	}
+	return b
+}
+
+// check holds what is read against what was sent.
+func (s *sender) check() {
+	got := s.p.rows(s.metric, "7h", time.Now().Add(time.Minute))
+	read := 0
+	for series, samples := range got {
+		sent := s.sent[strings.TrimPrefix(series, s.metric+"/")]
+		for i, g := range samples {
+			if i > 0 && g.ms <= samples[i-1].ms {
+				s.p.t.Errorf("%s has two rows at %d", series, g.ms)
+			}
+			f := sent[g.ms]
+			if f == nil {
+				s.p.t.Errorf("%s at %d: %v was never sent", series, g.ms, g.value)
+				continue
+			}
+			if !f.allows(g.value) {
+				s.p.t.Errorf("%s at %d: read %v; sent %v, acked the first %d", series, g.ms, g.value, f.values, f.acked)
+			}
+			if f.acked > 0 {
+				read++
+			}
+		}
+	}
+	want := 0
+	for _, times := range s.sent {
+		for _, f := range times {
+			if f.acked > 0 {
+				want++
+			}
+		}
+	}
+	if read != want {
+		s.p.t.Errorf("%s: of %d acked rows %d are there", s.metric, want, read)
+	}
+}
+
+func (f *fate) allows(v float64) bool {
+	for _, x := range f.values[max(f.acked-1, 0):] {
+		if x == v {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/spillwaydb/spillway/gateway/api"
+)
+
+// version is set by the linker in releases.
+var version = "dev"
+
+type cli struct {
+	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
+	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
+	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
+}
+
+func main() {
+	var c cli
+	ctx := kong.Parse(&c,
+		kong.Name("spillway"),
+		kong.Description("A time-series store that takes Prometheus remote-write and Influx line protocol, keeps every acked sample, and answers PromQL."),
+		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err := ctx.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+type versionCmd struct{}
+
+// Run prints what the binary was built from.
+func (versionCmd) Run() error {
+	b := build()
+	fmt.Printf("spillway %s (revision %s, built %s)\n", b.Version, b.Revision, b.Date)
+	return nil
+}
+
+// build tells what this binary is, as far as the Go tool noted it.
+func build() api.Build {
+	b := api.Build{Version: version, Revision: "unknown", Date: "unknown"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Revision = s.Value
+		case "vcs.time":
+			b.Date = s.Value
+		}
+	}
+	return b
+}

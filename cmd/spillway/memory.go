@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// The memory of the process, from one number:
+//
+//	storage.memory_bytes ─┬─ 3/8   storage.head_bytes_max         rows not yet flushed: mapped, outside the collector's heap
+//	                      ├─ 1/16  storage.cache_bytes            blocks of segments
+//	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
+//	                      └─ 1/2   intake.series_max × 700 B      names of series, their numbers and indexes
+//
+// Every share is a bound that is seldom reached; queries, flushes and garbage live in what the others leave.
+//
+// What a user sets himself stays. The collector is told the part of the budget that is its own, works harder when that
+// runs short, and does not let garbage grow to the size of what lives.
+
+const (
+	memoryShare   = 60        // of the machine or the control group, in percent, unless set
+	memoryLeast   = 320 << 20 // below this a single request of the largest size would not fit beside the rest
+	inFlightLeast = 96 << 20  // one request, packed and unpacked
+	inFlightMost  = 1 << 30
+	headLeast     = 32 << 20
+	cacheLeast    = 16 << 20
+	cacheMost     = 256 << 20 // compactions read through it too: what it may hold, it will hold
+	seriesBytes   = 700       // measured: storage/server/DESIGN.md
+	seriesLeast   = 50_000
+	seriesMost    = 20_000_000
+	collectAt     = 60 // percent of garbage beside what lives: steady state allocates next to nothing, so it costs little
+)
+
+// budget fills what depends on the memory there is and was not set.
+func (c *config) budget(machine int64) error {
+	if c.Storage.MemoryBytes == 0 {
+		c.Storage.MemoryBytes = size(max(machine/100*memoryShare, memoryLeast))
+	}
+	all := int64(c.Storage.MemoryBytes)
+	if all < memoryLeast {
+		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", all, int64(memoryLeast))
+	}
+	share := func(dst *int64, n, least, most int64) {
+		if *dst == 0 {
+			*dst = min(max(n, least), most)
+		}
+	}
+	share(&c.Storage.CacheBytes, all/16, cacheLeast, cacheMost)
+	share(&c.Intake.InFlightBytesMax, all/16, inFlightLeast, inFlightMost)
+	if c.Intake.SeriesMax == 0 {
+		c.Intake.SeriesMax = int(min(max(all/2/seriesBytes, seriesLeast), seriesMost))
+	}
+	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - int64(c.Intake.SeriesMax)*seriesBytes
+	share(&c.Storage.HeadBytesMax, min(all/8*3, left), headLeast, math.MaxInt64)
+	return nil
+}
+
+// limitHeap tells the collector its part of the budget. Go's own environment variables win.
+func (c *config) limitHeap() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
+}
+
+// memoryOfMachine is the least of what the machine has and what the process' control groups allow; 2 GiB where neither
+// can be found out.
+func memoryOfMachine() int64 {
+	least := int64(math.MaxInt64)
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		least = min(least, totalOf(text))
+	}
+	if text, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		for _, file := range groupFiles(text) {
+			if limit, err := os.ReadFile(file); err == nil {
+				least = min(least, limitOf(limit))
+			}
+		}
+	}
+	if least == math.MaxInt64 {
+		return 2 << 30
+	}
+	return least
+}
+
+// totalOf reads the line MemTotal of /proc/meminfo.
+func totalOf(meminfo []byte) int64 {
+	for line := range bytes.Lines(meminfo) {
+		if f := strings.Fields(string(line)); len(f) > 1 && f[0] == "MemTotal:" {
+			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+				return n << 10
+			}
+		}
+	}
+	return math.MaxInt64
+}
+
+// groupFiles are where the limits of the groups in /proc/self/cgroup, and of those above them, may stand. In a container
+// the paths are often those of the host; then only the root is there, and it is the container's.
+func groupFiles(groups []byte) []string {
+	var files []string
+	for line := range bytes.Lines(groups) {
+		f := strings.SplitN(strings.TrimSpace(string(line)), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		root, file := "/sys/fs/cgroup", "memory.max"
+		if f[1] == "memory" {
+			root, file = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if f[1] != "" {
+			continue
+		}
+		for p := filepath.Clean("/" + f[2]); ; p = filepath.Dir(p) {
+			files = append(files, filepath.Join(root, p, file))
+			if p == "/" {
+				break
+			}
+		}
+	}
+	return files
+}
+
+// limitOf reads a limit file: a number of bytes, or max.
+func limitOf(text []byte) int64 {
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || n <= 0 {
+		return math.MaxInt64
+	}
+	return n
+}
+
+// size is a number of bytes, written plain or with a unit: 1073741824, 512MiB, 4GiB.
+type size int64
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
+
+// UnmarshalText reads 512MiB.
+func (s *size) UnmarshalText(text []byte) error {
+	for _, u := range sizeUnits {
+		number, ok := strings.CutSuffix(string(text), u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt64/u.bytes {
+			break
+		}
+		*s = size(n * u.bytes)
+		return nil
+	}
+	return fault.Errorf(fault.Invalid, "%q is no size; write bytes, or a unit as in 512MiB, 4GiB", text)
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (s size) MarshalText() ([]byte, error) { return strconv.AppendInt(nil, int64(s), 10), nil }

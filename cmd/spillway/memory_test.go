@@ -1,0 +1,70 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"testing"
+)
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]size{"0": 0, "1024": 1024, "1KiB": 1024, "512 MiB": 512 << 20, "4GiB": 4 << 30, "3MB": 3e6, "7B": 7} {
+		var s size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s != want {
+			t.Errorf("%q is %d, %v; want %d", text, s, err, want)
+		}
+	}
+	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "1gb", "9999999TiB", "x"} {
+		var s size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is %d", text, s)
+		}
+	}
+}
+
+// TestBudgetFollowsMemory derives what was not set, keeps what was, and stays within the whole.
+func TestBudgetFollowsMemory(t *testing.T) {
+	for _, machine := range []int64{0, 512 << 20, 2 << 30, 24 << 30, 1 << 40} {
+		c := defaultConfig()
+		if err := c.budget(machine); err != nil {
+			t.Fatal(err)
+		}
+		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + int64(c.Intake.SeriesMax)*seriesBytes
+		if all := int64(c.Storage.MemoryBytes); parts > all || parts < all/8 && all < 1<<35 {
+			t.Errorf("machine of %d: %d in parts of a budget of %d", machine, parts, all)
+		}
+		if err := c.intake().Validate(); err != nil {
+			t.Errorf("machine of %d: %v", machine, err)
+		}
+	}
+	c := defaultConfig()
+	c.Storage.MemoryBytes, c.Storage.HeadBytesMax, c.Intake.SeriesMax = 1<<30, 77, 88
+	if err := c.budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.MemoryBytes != 1<<30 {
+		t.Errorf("what was set became %+v, %v", c.Storage, err)
+	}
+	c = defaultConfig()
+	c.Storage.MemoryBytes = 1 << 20
+	if err := c.budget(1 << 40); err == nil {
+		t.Error("a budget of 1 MiB is taken")
+	}
+}
+
+func TestMemoryLimitsAreRead(t *testing.T) {
+	if n := totalOf([]byte("MemFree: 1 kB\nMemTotal:       24000000 kB\n")); n != 24000000<<10 {
+		t.Errorf("MemTotal is %d", n)
+	}
+	if n := limitOf([]byte("max\n")); n != math.MaxInt64 {
+		t.Errorf("max is %d", n)
+	}
+	if n := limitOf([]byte("1073741824\n")); n != 1<<30 {
+		t.Errorf("a limit is %d", n)
+	}
+	got := groupFiles([]byte("12:memory:/a\n5:cpu:/x\n0::/b/c\n"))
+	want := []string{"/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+		"/sys/fs/cgroup/b/c/memory.max", "/sys/fs/cgroup/b/memory.max", "/sys/fs/cgroup/memory.max"}
+	if !slices.Equal(got, want) {
+		t.Errorf("files %q", got)
+	}
+	if memoryOfMachine() < 64<<20 {
+		t.Errorf("this machine has %d bytes", memoryOfMachine())
+	}
+}

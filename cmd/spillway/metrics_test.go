@@ -1,0 +1,105 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// open starts every part in a directory of the test's own, without signals and listeners of others.
+func open(t *testing.T) *standalone {
+	t.Helper()
+	cfg := defaultConfig()
+	cfg.DataDir = t.TempDir()
+	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
+	registry := prometheus.NewRegistry()
+	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.drain()
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// do asks the process as a client would, without a socket.
+func (p *standalone) do(t *testing.T, method, target, body string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	p.front.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
+	text, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Code, string(text)
+}
+
+var fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
+
+// Metrics are an interface: dashboards and alerts of others name them. Their list changes on purpose or not at all.
+func TestMetricsAreTheListedOnes(t *testing.T) {
+	p := open(t)
+	if code, text := p.do(t, http.MethodPost, "/write?db=default", "cpu,host=a usage=1\nbad line"); code != http.StatusBadRequest {
+		t.Fatalf("a half good body: %d %s", code, text)
+	}
+	if err := p.server.FlushAll(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := p.do(t, http.MethodGet, "/api/v1/query?query=cpu_usage", ""); code != http.StatusOK {
+		t.Fatalf("a query: %d %s", code, text)
+	}
+	kinds := map[string]string{}
+	families, err := p.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	descs := make(chan *prometheus.Desc, 1024)
+	p.registry.Describe(descs)
+	close(descs)
+	var lines []string
+	for d := range descs {
+		name := fqName.FindStringSubmatch(d.String())[1]
+		if !strings.HasPrefix(name, "spillway_") {
+			continue
+		}
+		kind := kinds[name]
+		if kind == "" && strings.HasSuffix(name, "_total") {
+			kind = "counter" // by a label nothing has had yet
+		}
+		lines = append(lines, fmt.Sprintln(name, kind))
+	}
+	slices.Sort(lines)
+	got := strings.Join(slices.Compact(lines), "")
+	const golden = "testdata/metrics.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("metrics are\n%s\nthe list says\n%s\nrun the test with -update if that is meant", got, want)
+	}
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is spillway standalone as a person would start it.
+type process struct {
+	t    *testing.T
+	bin  string
+	dir  string
+	addr string
+	env  []string
+	in   []string // a command that runs another: where to run it
+	cmd  *exec.Cmd
+	log  bytes.Buffer // what it said in its present life
+	done chan struct{}
+	err  error // why it ended; good once done is closed
+}
+
+// newProcess builds the program and chooses a directory and a port that it keeps through all its lives. env are further
+// SPILLWAY_… settings.
+func newProcess(t *testing.T, env ...string) *process {
+	bin := filepath.Join(t.TempDir(), "spillway")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &process{t: t, bin: bin, dir: t.TempDir(), addr: addr, env: append(foreignEnviron(), env...)}
+}
+
+// foreignEnviron is the environment without what is meant for us, or for a test.
+func foreignEnviron() []string {
+	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, environPrefix) })
+}
+
+// start starts it and returns when it is ready.
+func (p *process) start() {
+	p.t.Helper()
+	p.log.Reset()
+	line := append(slices.Clone(p.in), p.bin, "standalone", "--data-dir="+filepath.Join(p.dir, "data"), "--http.listen="+p.addr, "--admin.listen=")
+	p.cmd = exec.Command(line[0], line[1:]...)
+	p.cmd.Env, p.cmd.Stderr = p.env, &p.log
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.done = make(chan struct{})
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	p.t.Cleanup(p.kill)
+	for {
+		select {
+		case <-p.done:
+			p.t.Fatalf("the process ended: %v\n%s", p.err, &p.log)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if status, _, err := p.get("/-/ready"); err == nil && status == http.StatusOK {
+			return
+		}
+	}
+}
+
+// kill ends it as the kernel would: nothing is flushed, closed or said.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// stop ends it as an operator would, and returns its exit code.
+func (p *process) stop() int {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.exit()
+}
+
+// exit waits for its end and returns its exit code.
+func (p *process) exit() int {
+	<-p.done
+	var e *exec.ExitError
+	if errors.As(p.err, &e) {
+		return e.ExitCode()
+	}
+	if p.err != nil {
+		p.t.Fatal(p.err)
+	}
+	return 0
+}
+
+func (p *process) get(path string) (int, []byte, error) {
+	return p.do(http.MethodGet, path, nil, nil)
+}
+
+func (p *process) do(method, path string, header http.Header, body []byte) (int, []byte, error) {
+	r, err := http.NewRequest(method, "http://"+p.addr+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	r.Header = header
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, text, err
+}
+
+// sampleAt is a sample as the query API gives it.
+type sampleAt struct {
+	ms    int64
+	value float64
+}
+
+// rows asks for every sample of the metric up to time at, over the range, by series.
+func (p *process) rows(metric, over string, at time.Time) map[string][]sampleAt {
+	p.t.Helper()
+	q := url.Values{"query": {metric + "[" + over + "]"}, "time": {strconv.FormatInt(at.Unix(), 10)}, "timeout": {"100s"}}
+	status, text, err := p.get("/api/v1/query?" + q.Encode())
+	if err != nil || status != http.StatusOK {
+		p.t.Fatalf("query of %s: %d %.500s %v\n%s", metric, status, text, err, &p.log)
+	}
+	var answer struct {
+		Data struct {
+			Result []struct {
+				Metric map[string]string
+				Values [][2]any
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		p.t.Fatal(err)
+	}
+	out := map[string][]sampleAt{}
+	for _, s := range answer.Data.Result {
+		name := s.Metric["__name__"] + "/" + s.Metric["i"]
+		if out[name] != nil {
+			p.t.Fatalf("series %s comes twice", name)
+		}
+		for _, v := range s.Values {
+			value, err := strconv.ParseFloat(v[1].(string), 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			out[name] = append(out[name], sampleAt{int64(v[0].(float64)*1000 + 0.5), value})
+		}
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/spillwaydb/spillway/cmd/internal/fleet"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// BenchmarkQuery asks a standalone's storage what dashboards ask, with columns and without, in process. 200 hosts of
+// 101 series; SPILLWAY_BENCH_HOURS (2) of 10 s each; kept in SPILLWAY_BENCH_DIR, if set, for the next run.
+func BenchmarkQuery(b *testing.B) {
+	hours := 2
+	if n, err := strconv.Atoi(os.Getenv("SPILLWAY_BENCH_HOURS")); err == nil {
+		hours = n
+	}
+	p, end := benchStore(b, hours)
+	for _, mode := range []struct {
+		name  string
+		plain bool
+	}{{"columns", false}, {"plain", true}} {
+		r, err := query.New(query.Deps{Source: p.server}, query.Settings{PlainEngine: mode.plain})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, q := range fleet.Queries(hours) {
+			b.Run(q.Name+"/"+mode.name, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					ask(b, r, q, end)
+				}
+			})
+		}
+	}
+}
+
+func ask(b *testing.B, r *query.Reader, q fleet.Query, end time.Time) {
+	var in promql.Query
+	var err error
+	if q.Span == 0 {
+		in, err = r.Engine().NewInstantQuery(b.Context(), r.Table(tablename.Default), nil, q.Expr, end)
+	} else {
+		in, err = r.Engine().NewRangeQuery(b.Context(), r.Table(tablename.Default), nil, q.Expr, end.Add(-q.Span), end, q.Step)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer in.Close()
+	if res := in.Exec(b.Context()); res.Err != nil {
+		b.Fatal(res.Err)
+	}
+}
+
+// benchStore opens a standalone's storage, and fills it when it is new. The newest tenth is left unflushed.
+func benchStore(b *testing.B, hours int) (*standalone, time.Time) {
+	cfg := defaultConfig()
+	cfg.DataDir = b.TempDir()
+	if dir := os.Getenv("SPILLWAY_BENCH_DIR"); dir != "" {
+		cfg.DataDir = dir
+	}
+	cfg.Storage.NoSync, cfg.HTTP.Listen, cfg.Admin.Listen = true, "127.0.0.1:0", ""
+	_, err := os.Stat(filepath.Join(cfg.DataDir, "filled"))
+	p, openErr := openStandalone(b.Context(), &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if openErr != nil {
+		b.Fatal(openErr)
+	}
+	b.Cleanup(func() {
+		if err := p.close(); err != nil {
+			b.Error(err)
+		}
+	})
+	end := time.Date(2026, 3, 1, 23, 0, 0, 0, time.UTC)
+	if err != nil {
+		fill(b, p, end, hours)
+		if err := os.WriteFile(filepath.Join(cfg.DataDir, "filled"), nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return p, end
+}
+
+const benchHosts = 200
+
+func fill(b *testing.B, p *standalone, end time.Time, hours int) {
+	ctx := context.Background()
+	f := fleet.New(benchHosts, 1)
+	t, err := p.forward.Table(ctx, tablename.Default)
+	if err != nil {
+		b.Fatal(err)
+	}
+	dict, batch := t.Dict(), point.GetBatch(t.Dict())
+	var ids []point.SeriesID
+	for i := range f.Hosts {
+		f.Each(&f.Hosts[i], func(m *fleet.Measurement, fd *fleet.Field, _ float64) {
+			ids = append(ids, internPairs(b, dict, fleet.Pairs(nil, &f.Hosts[i], m, fd)))
+		})
+	}
+	scrapes := hours * 360
+	for s := range scrapes {
+		at, n := end.Add(time.Duration(s+1-scrapes)*10*time.Second).UnixNano(), 0
+		for i := range f.Hosts {
+			f.Each(&f.Hosts[i], func(_ *fleet.Measurement, _ *fleet.Field, v float64) {
+				batch.Append(ids[n], at, v)
+				n++
+			})
+		}
+		if err := t.Write(ctx, batch, point.All); err != nil {
+			b.Fatal(err)
+		}
+		batch.Put()
+		batch = point.GetBatch(dict)
+		if s%360 == 324 {
+			if err := p.server.FlushAll(ctx, s > scrapes-360); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func internPairs(b *testing.B, d *point.Dict, pairs [][2]string) point.SeriesID {
+	var lb point.LabelsBuilder
+	for _, p := range pairs {
+		lb.Add([]byte(p[0]), []byte(p[1]))
+	}
+	l, err := lb.Labels()
+	if err != nil {
+		b.Fatal(err)
+	}
+	id, err := d.InternLabels(l, d.Hash([]byte(l)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}

@@ -1,0 +1,385 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/spillwaydb/spillway/gateway/api"
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/local"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+type standaloneCmd struct {
+	ConfigFile     string    `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
+	DataDir        *string   `name:"data-dir" help:"Where everything is kept (default ./spillway-data)." type:"path"`
+	Listen         *string   `name:"http.listen" help:"Address for writes and queries (default 127.0.0.1:8428)."`
+	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof; empty: none (default 127.0.0.1:8429)."`
+	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
+	Retention      *duration `name:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever (default 0)."`
+	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of new tables covers (default 1d)."`
+	CreateOnWrite  *bool     `name:"create-on-write" negatable:"" help:"Make tables at the first write to them (default true)."`
+	Memory         *size     `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
+	EnableDelete   *bool     `name:"enable-delete" negatable:"" help:"Open /api/v1/admin/tsdb/delete_series (default false)."`
+
+	Kafka kafkaFlags `embed:"" prefix:"kafka."`
+}
+
+// config puts file, environment and flags together, in this order.
+func (s *standaloneCmd) config() (config, error) {
+	c := defaultConfig()
+	if s.ConfigFile != "" {
+		if err := c.read(s.ConfigFile); err != nil {
+			return c, err
+		}
+	}
+	env := os.Environ()
+	for i, e := range env {
+		if len(e) > len("SPILLWAY_CONFIG_FILE=") && e[:len("SPILLWAY_CONFIG_FILE=")] == "SPILLWAY_CONFIG_FILE=" {
+			env[i] = "" // kong has read it
+		}
+	}
+	if err := c.environ(env); err != nil {
+		return c, err
+	}
+	over(&c.DataDir, s.DataDir)
+	over(&c.HTTP.Listen, s.Listen)
+	over(&c.Admin.Listen, s.AdminListen)
+	over(&c.LogLevel, s.LogLevel)
+	over(&c.Tables.Retention, s.Retention)
+	over(&c.Tables.PartitionWidth, s.PartitionWidth)
+	over(&c.Tables.CreateOnWrite, s.CreateOnWrite)
+	over(&c.API.Admin, s.EnableDelete)
+	if err := s.Kafka.add(&c); err != nil {
+		return c, err
+	}
+	over(&c.Storage.MemoryBytes, s.Memory)
+	if err := c.budget(memoryOfMachine()); err != nil {
+		return c, err
+	}
+	c.Query.SetDefaults()
+	c.API.SetDefaults()
+	return c, c.validate()
+}
+
+func over[T any](dst, src *T) {
+	if src != nil {
+		*dst = *src
+	}
+}
+
+// Run is the life of a standalone process: it returns when a signal or a failure ended it and everything is closed.
+func (s *standaloneCmd) Run() error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	cfg.limitHeap()
+	level, _ := cfg.level()
+	registry := prometheus.NewRegistry()
+	log := newLog(os.Stderr, level, registry)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	p, err := openStandalone(ctx, &cfg, log, registry)
+	if err != nil {
+		return err
+	}
+	err = p.run(ctx)
+	closing := p.close()
+	if fenced := p.brick.Err(); fenced != nil && errors.Is(err, fenced) {
+		return err // closing only says the same again
+	}
+	return errors.Join(err, closing)
+}
+
+// localServer is the name of the only storage server of a standalone process.
+const localServer topology.ServerID = "local"
+
+// standalone is every part in one process. Fields are in the order in which they are opened.
+type standalone struct {
+	cfg      *config
+	log      *slog.Logger
+	registry *prometheus.Registry
+	brick    *brick.Brick
+	coord    *local.Store
+	tables   *tables.Tables
+	server   *server.Server
+	forward  *forward.Forwarder
+	front    *intake.Front
+	kafka    *kafka.Consumer // nil: no topics
+	listener net.Listener
+	admin    net.Listener
+	ready    atomic.Bool
+}
+
+func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
+	p := &standalone{cfg: cfg, log: log, registry: registry}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	// The address first: a port in use is the likeliest mistake, and the cheapest to find out.
+	if p.listener, err = net.Listen("tcp", cfg.HTTP.Listen); err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "http.listen")
+	}
+	if cfg.Admin.Listen != "" {
+		if p.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
+			return nil, fault.Wrap(err, fault.Unavailable, "admin.listen")
+		}
+	}
+	if err := p.openStorage(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.openGateway(); err != nil {
+		return nil, err
+	}
+	if err := p.noteSettings(); err != nil {
+		return nil, err
+	}
+	p.ready.Store(true)
+	return p, nil
+}
+
+// buildInfo is the metric that tells versions apart.
+func buildInfo() prometheus.Collector {
+	b := build()
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spillway_build_info", Help: "1, labelled with what the binary was built from.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision},
+	}, func() float64 { return 1 })
+}
+
+// noteSettings writes the settings in force beside the data, for whoever looks at it later.
+func (p *standalone) noteSettings() error {
+	file := filepath.Join(p.cfg.DataDir, "settings.yaml")
+	return fault.Wrap(os.WriteFile(file, []byte(p.cfg.String()), 0o600), fault.Unavailable, "note the settings in force")
+}
+
+// openStorage opens the brick, which locks the data directory for the rest, and what stands on it.
+func (p *standalone) openStorage(ctx context.Context) (err error) {
+	if p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
+		return err
+	}
+	if p.coord, err = local.Open(vfs.Default, filepath.Join(p.cfg.DataDir, "coord"), p.log); err != nil {
+		return err
+	}
+	epoch, err := nextEpoch(ctx, p.coord)
+	if err != nil {
+		return err
+	}
+	p.tables, err = tables.Open(ctx, tables.Deps{
+		Store: p.coord, Log: p.log,
+		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} },
+	}, p.cfg.tables())
+	if err != nil {
+		return err
+	}
+	if _, err := p.tables.Create(ctx, tablename.Default, p.cfg.table()); err != nil {
+		return err
+	}
+	set := p.cfg.server()
+	set.Server, set.Epoch = localServer, epoch
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Log: p.log, Registerer: p.registry}, set)
+	return err
+}
+
+func (p *standalone) openGateway() error {
+	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: p.log}, p.cfg.forward())
+	reader, err := query.New(query.Deps{Source: p.server, Log: p.log, Registerer: p.registry}, p.cfg.Query)
+	if err != nil {
+		return err
+	}
+	promAPI, err := api.New(api.Deps{Query: reader, Log: p.log, Registerer: p.registry, Build: build(), Config: p.cfg.String}, p.cfg.API)
+	if err != nil {
+		return err
+	}
+	p.front, err = intake.New(intake.Deps{Writer: writer{p}, Fallback: p.pages(promAPI), Log: p.log, Registerer: p.registry}, p.cfg.intake())
+	if err != nil || len(p.cfg.Kafka) == 0 {
+		return err
+	}
+	p.kafka, err = kafka.New(kafka.Deps{Writer: writer{p}, Log: p.log, Registerer: p.registry}, p.cfg.kafka())
+	return err
+}
+
+const epochRow = "epoch"
+
+// nextEpoch raises the epoch under which this process writes: the data directory is locked, so whoever wrote under the
+// one before is gone.
+func nextEpoch(ctx context.Context, store coord.Store) (point.Epoch, error) {
+	row, _, err := store.Get(ctx, epochRow)
+	if err != nil {
+		return 0, err
+	}
+	last := uint64(0)
+	if len(row.Value) > 0 {
+		if last, err = strconv.ParseUint(string(row.Value), 10, 64); err != nil {
+			return 0, fault.Wrap(err, fault.Corrupt, "epoch in the coordination store")
+		}
+	}
+	_, ok, err := store.Commit(ctx, []coord.Condition{{Key: epochRow, Revision: row.Revision}}, []coord.Write{{Key: epochRow, Value: strconv.AppendUint(nil, last+1, 10)}})
+	if err == nil && !ok {
+		err = fault.Errorf(fault.Unavailable, "another process raises the epoch of the same directory")
+	}
+	return point.Epoch(last + 1), err
+}
+
+// Server implements forward.Servers.
+func (p *standalone) Server(id topology.ServerID) (peer.Storage, bool) {
+	return p.server, id == localServer
+}
+
+// IDs implements forward.Servers.
+func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
+
+// run serves until a signal comes or a part fails.
+func (p *standalone) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var g run.Group
+	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
+	g.Add(actor(ctx, p.server.Run))
+	g.Add(actor(ctx, p.tables.Run))
+	g.Add(actor(ctx, p.retain))
+	if p.kafka != nil {
+		g.Add(actor(ctx, p.kafka.Run))
+	}
+	g.Add(func() error { return p.front.Serve(p.listener) }, func(error) { p.drain() })
+	if p.admin != nil {
+		srv := &http.Server{Handler: p.adminPages(), ReadHeaderTimeout: 10 * time.Second}
+		g.Add(func() error { return ignoreClosed(srv.Serve(p.admin)) }, func(error) { _ = srv.Close() })
+	}
+	p.announce()
+	err := g.Run()
+	if errors.Is(err, run.ErrSignal) {
+		p.log.Info("stopping", "reason", err)
+		return nil
+	}
+	return err
+}
+
+// actor makes an actor of a function that runs until its context ends.
+func actor(ctx context.Context, f func(context.Context) error) (func() error, func(error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	return func() error { return f(ctx) }, func(error) { cancel() }
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// drain lets requests under way finish and refuses new ones.
+func (p *standalone) drain() {
+	p.ready.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.HTTP.ShutdownTimeout))
+	defer cancel()
+	if err := p.front.Shutdown(ctx); err != nil {
+		p.log.Warn("not every request could finish", "error", err)
+	}
+}
+
+// close closes what was opened, in the opposite order.
+func (p *standalone) close() error {
+	var errs []error
+	if p.listener != nil {
+		_ = p.listener.Close() // the front has closed it, if it ever got it
+	}
+	if p.admin != nil {
+		_ = p.admin.Close()
+	}
+	if p.forward != nil {
+		errs = append(errs, p.forward.Close())
+	}
+	if p.server != nil {
+		errs = append(errs, p.server.Close())
+	}
+	if p.coord != nil {
+		errs = append(errs, p.coord.Close())
+	}
+	if p.brick != nil {
+		errs = append(errs, p.brick.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// retentionPeriod is how often partitions are held against the retention of their tables.
+const retentionPeriod = time.Minute
+
+// retain drops partitions that lie wholly before their table's retention: first their rows, then their place in the map.
+// In between a reader finds the partition empty, and admission has refused rows of that age for long.
+func (p *standalone) retain(ctx context.Context) error {
+	for {
+		now := time.Now().UnixNano()
+		for _, name := range p.tables.Names() {
+			if err := p.retainTable(ctx, name, now); err != nil && ctx.Err() == nil {
+				p.log.Error("retention could not be kept; it is tried again", "table", name, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retentionPeriod):
+		}
+	}
+}
+
+func (p *standalone) retainTable(ctx context.Context, name string, now point.Nanos) error {
+	m, ok := p.tables.Get(name)
+	if !ok {
+		return nil
+	}
+	expired := m.Expired(now)
+	for _, id := range expired {
+		if err := p.server.DropPartition(name, id); err != nil {
+			return err
+		}
+	}
+	_, err := p.tables.Drop(ctx, name, expired...)
+	return err
+}
+
+// announce tells a person where to go from here.
+func (p *standalone) announce() {
+	at := "http://" + p.listener.Addr().String()
+	fmt.Fprintf(os.Stderr, `
+Spillway %s is ready; data in %s
+
+  write   Prometheus remote_write   %s/api/v1/write
+          Influx v1, Telegraf       %s            (/write, /query)
+          Influx v2, v3             %s            (/api/v2/write, /api/v3/write_lp)
+          OpenTelemetry             %s/v1/metrics
+  query   Prometheus API, Grafana   %s            (/api/v1/query, …)
+  watch   metrics                   %s/metrics
+
+`, version, p.cfg.DataDir, at, at, at, at, at, at)
+}
