@@ -1,0 +1,72 @@
+package grafana_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// metricsList is what cmd/spillway's test holds against a running process: a name and a type a line.
+const metricsList = "../cmd/spillway/testdata/metrics.txt"
+
+// fromLibraries are metrics of client_golang, named so by it.
+var fromLibraries = regexp.MustCompile(`^(go|process)_`)
+
+var metricName = regexp.MustCompile(`\b(spillway|go|process)_[a-z0-9_]+`)
+
+func TestDashboardsAskForMetricsThatExist(t *testing.T) {
+	text, err := os.ReadFile(metricsList)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		name, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+		known[name] = true
+		if kind == "histogram" {
+			known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = true, true, true
+		}
+	}
+	files, err := filepath.Glob("dashboards/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no dashboards", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board any
+		if err := json.Unmarshal(text, &board); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		asked := 0
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			asked++
+			if !known[name] && !fromLibraries.MatchString(name) {
+				t.Errorf("%s asks for %s, which nothing exports", file, name)
+			}
+		}
+		if asked == 0 {
+			t.Errorf("%s asks for no metric: the test looks in the wrong place", file)
+		}
+	}
+}
+
+func TestProvisioningIsYAMLAndNamesTheDashboardsFolder(t *testing.T) {
+	for _, file := range []string{"provisioning/datasources/spillway.yaml", "provisioning/dashboards/spillway.yaml", "../docker/compose.yaml", "../docker/prometheus.yml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var doc map[string]any
+		if err := yaml.Unmarshal(text, &doc); err != nil || len(doc) == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
