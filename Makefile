@@ -1,0 +1,128 @@
+# Go and make are all that `make run` and `make test` need. Bare `make` prints the targets from their ## comments.
+
+# Options, given as in `make fuzz T=1m`.
+T     ?= 10s
+NAME  ?= .
+COUNT ?= 6
+PKG   ?= ./...
+REF   ?= main
+ARGS  ?=
+HOSTS   ?= 1000
+SCRAPES ?= 60
+HOURS   ?= 12
+REPEAT  ?= 3
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
+
+# Where goroutines meet. The decoders are functions of their bytes and run without the race detector, five times faster.
+RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./cmd/spillway
+
+# One goroutine that inflates megabytes, or thousands of queries one after the other: minutes of the race detector's
+# time for nothing. They run without it.
+RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test check test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka
+
+help:
+	@echo "Spillway. Targets:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+build: ## bin/spillway, static
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/spillway ./cmd/spillway
+
+run: build ## build and start one process with everything inside; ARGS="--data-dir=…"
+	bin/spillway standalone $(ARGS)
+
+# What is quick and fails often goes first.
+test: check ## what CI runs: gofmt, vet, staticcheck, the laws, all tests, the concurrent ones under the race detector
+	go test ./...
+	@gcc=$$(go env CC); command -v $${gcc%% *} >/dev/null || { echo "the race detector needs a C compiler, and there is no $$gcc: all passed but that"; exit 0; }; \
+	set -x; SPILLWAY_IMAGES=20 SPILLWAY_KILLS=1 CGO_ENABLED=1 go test -race -short -skip '$(RACED_NOT)' $(RACED)
+
+check: ## gofmt, vet, staticcheck and the laws of cmd/archtest
+	@unformatted=$$(gofmt -l $(CODE)); [ -z "$$unformatted" ] || { echo "not as gofmt would have it:"; echo "$$unformatted"; exit 1; }
+	go vet -stdmethods=false ./... # the Seek of chunkenc.Iterator is not that of io.Seeker
+	go tool staticcheck ./...
+	go test ./cmd/archtest
+
+test-clients: ## real Telegraf and Prometheus against a real spillway; builds them first, which takes minutes
+	cmd/clienttest/install.sh
+	go vet -tags clients ./cmd/clienttest/...
+	go test -tags clients -count=1 -timeout=15m ./cmd/clienttest/...
+
+# A run that finds no such test would pass: it must not. $(call has,folder,pattern)
+has = go test -list '$(2)' $(1) | grep -q '^Test' || { echo "$(1) has no test that matches $(2)"; exit 1; }
+
+kill: ## a process under load, killed again and again: what was acked is there; SPILLWAY_KILLS=20
+	@$(call has,./cmd/spillway,Kill)
+	SPILLWAY_KILLS=$${SPILLWAY_KILLS:-20} go test -count=1 -timeout=15m -run Kill ./cmd/spillway
+
+crash: ## power cuts at every moment, on disks that lose what was not synced; SPILLWAY_IMAGES=1000
+	@$(call has,./storage/brick,LoseNothingAcked$$)
+	@$(call has,./storage/server,LoseNothingAcked$$)
+	SPILLWAY_IMAGES=$${SPILLWAY_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
+
+# Test files that define -update, or -rewrite as the datadriven package does.
+UPDATERS  = $$(grep -rl --include='*_test.go' 'flag.Bool("update"' $(CODE) | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+REWRITERS = $$(grep -rlE --include='*_test.go' 'flag.Bool\("rewrite"|cockroachdb/datadriven"' $(CODE) | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+
+golden: ## rewrite the golden files, then show the diff
+	go test -count=1 $(UPDATERS) -update
+	go test -count=1 $(REWRITERS) -rewrite
+	git --no-pager diff --stat -- '*testdata*'
+
+fuzz: ## every fuzz target for a while; T=10s
+	@set -e; \
+	for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' $(CODE) | xargs -n1 dirname | sort -u); do \
+		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
+			echo "$$dir $$name"; go test ./$$dir -run '^$$' -fuzz "^$$name\$$" -fuzztime $(T); \
+		done; \
+	done
+
+bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
+	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
+
+compare: ## benchmarks of a revision against those of this folder; REF=main, else as bench
+	@rm -rf .cache/compare && mkdir -p .cache && git worktree prune && git worktree add -q --detach .cache/compare $(REF)
+	-cd .cache/compare && go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG) >../before.txt
+	-go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG) >.cache/after.txt
+	@git worktree remove --force .cache/compare
+	go tool benchstat .cache/before.txt .cache/after.txt
+
+generate: ## go generate, then show the diff
+	go generate ./...
+	git --no-pager diff --stat
+
+cover: ## which statements tests reach, package by package: .cache/cover.html
+	@mkdir -p .cache
+	go test -coverpkg=./... -coverprofile=.cache/cover.out ./...
+	go tool cover -html=.cache/cover.out -o .cache/cover.html
+	go tool cover -func=.cache/cover.out | tail -1
+
+# The rivals that Debian has speak neither remote write 2.0 nor, Prometheus, line protocol: such columns stand alone.
+load: build ## CPU per sample against the rivals that are installed; HOSTS= SCRAPES= REPEAT=
+	go build -o bin/loadgen ./cmd/loadgen
+	bin/loadgen -protocol rw1 -servers spillway,victoriametrics,prometheus -hosts $(HOSTS) -scrapes $(SCRAPES) -repeat $(REPEAT)
+	bin/loadgen -protocol influx -servers spillway,victoriametrics -hosts $(HOSTS) -scrapes $(SCRAPES) -repeat $(REPEAT)
+	bin/loadgen -protocol rw2 -servers spillway -hosts $(HOSTS) -scrapes $(SCRAPES) -repeat $(REPEAT)
+
+bench-query: build ## what dashboards ask, beside the rivals that are installed; HOURS=
+	go build -o bin/benchquery ./cmd/benchquery
+	bin/benchquery -servers spillway,prometheus,victoriametrics -hours $(HOURS)
+
+rivals: ## install the servers that load compares with, by apt-get; needs root
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends victoria-metrics prometheus
+
+clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
+	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*
+
+KAFKA_LIBS := .cache/kafka/libs
+
+$(KAFKA_LIBS):
+	mvn -q -B -f cmd/spillway/testdata/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(KAFKA_LIBS)
+
+test-kafka: $(KAFKA_LIBS) ## a real Apache Kafka and kills of its consumers; needs Java and Maven; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
+	KAFKA_LIBS=$(CURDIR)/$(KAFKA_LIBS) go test -tags kafka -count=1 -timeout=20m -v -run RealKafka ./cmd/spillway
