@@ -1,0 +1,44 @@
+package coord
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// Follower hears of all rows under a prefix: first and after every gap of all there are, in between of each change in
+// order. It is called from one goroutine. An error makes Follow begin anew with a list.
+type Follower interface {
+	Listed(rows []Row, rev Revision) error
+	Changed(events []Event) error
+}
+
+// Follow tells f of a prefix's rows until ctx ends: a watch that broke, or fell too far behind, is answered by a list
+// (C15). It returns nil when ctx ended. rng spreads the pauses, so that a cluster does not list in step.
+func Follow(ctx context.Context, s Store, prefix string, f Follower, log *slog.Logger, rng *rand.Rand) error {
+	for {
+		err := followOnce(ctx, s, prefix, f)
+		if ctx.Err() != nil {
+			return nil
+		}
+		log.Debug("following rows begins anew", "prefix", prefix, "error", err)
+		pause := time.Second/2 + time.Duration(rng.Int64N(int64(time.Second/2)))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func followOnce(ctx context.Context, s Store, prefix string, f Follower) error {
+	rows, rev, err := s.List(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	if err := f.Listed(rows, rev); err != nil {
+		return err
+	}
+	return s.Watch(ctx, prefix, rev, f.Changed)
+}

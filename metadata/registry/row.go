@@ -1,0 +1,91 @@
+package registry
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Prefix covers the rows of all servers.
+const Prefix = "servers/"
+
+// Key is the key of a server's row.
+func Key(id topology.ServerID) string { return Prefix + string(id) }
+
+// Server is a storage server's row.
+type Server struct {
+	ID topology.ServerID `json:"id"`
+	// Addr is where peers reach it, host:port.
+	Addr string `json:"addr"`
+	// Host and Zone are what may fail as one: no two placements of a partition share a host, or a zone where there are
+	// enough of them.
+	Host string `json:"host"`
+	Zone string `json:"zone,omitempty"`
+	// Store is the directory it stands on; a new one means that all it held is gone (C72).
+	Store lease.StoreID `json:"store"`
+	// Version is of its binary.
+	Version string `json:"version,omitempty"`
+	// Since is when it first registered with this directory, by its wall clock; for people.
+	Since time.Time `json:"since"`
+	// Drain, while set, has the master move everything away from it (C124).
+	Drain *lease.Note `json:"drain,omitempty"`
+}
+
+const (
+	rowVersion = 1
+	rowMax     = 64 << 10
+)
+
+// Validate reports what makes a row useless. Errors are Invalid.
+func (s Server) Validate() error {
+	switch {
+	case s.ID == "" || len(s.ID) > 200 || strings.ContainsAny(string(s.ID), "/ \t\n"):
+		return fault.Errorf(fault.Invalid, "server id %q: one to 200 bytes without slashes and spaces", s.ID)
+	case s.Addr == "":
+		return fault.Errorf(fault.Invalid, "server %q has no address for its peers", s.ID)
+	case s.Host == "":
+		return fault.Errorf(fault.Invalid, "server %q names no host", s.ID)
+	}
+	return nil
+}
+
+// Encode gives the row's stored form: JSON with a version.
+func (s Server) Encode() []byte {
+	b, err := json.Marshal(struct {
+		V int `json:"v"`
+		Server
+	}{rowVersion, s})
+	if err != nil {
+		fault.Bug("a server's row does not encode: %v", err)
+	}
+	return b
+}
+
+// Decode reads a row and checks it. Errors are Corrupt.
+func Decode(row coord.Row) (Server, error) {
+	var s struct {
+		V int `json:"v"`
+		Server
+	}
+	if len(row.Value) > rowMax {
+		return Server{}, fault.Errorf(fault.Corrupt, "row %s has %d bytes, more than %d", row.Key, len(row.Value), rowMax)
+	}
+	if err := json.Unmarshal(row.Value, &s); err != nil {
+		return Server{}, fault.Wrap(err, fault.Corrupt, "row %s", row.Key)
+	}
+	if s.V != rowVersion {
+		return Server{}, fault.Errorf(fault.Corrupt, "row %s is of version %d; this build reads version %d", row.Key, s.V, rowVersion)
+	}
+	if err := s.Validate(); err != nil {
+		return Server{}, fault.Wrap(err, fault.Corrupt, "row %s", row.Key)
+	}
+	if Key(s.ID) != row.Key {
+		return Server{}, fault.Errorf(fault.Corrupt, "row %s names server %q", row.Key, s.ID)
+	}
+	return s.Server, nil
+}

@@ -1,0 +1,180 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// View is the servers as this process knows them. All methods are safe for concurrent use.
+type View struct {
+	// Constant after Open.
+	store coord.Store
+	log   *slog.Logger
+	rng   *rand.Rand // owned by Run
+
+	mu struct {
+		sync.RWMutex
+		servers map[topology.ServerID]Server
+		changed chan struct{} // closed and replaced at every change
+	}
+}
+
+// Open reads the servers there are. Call Run to follow changes. The view keeps rng. Errors are the store's.
+func Open(ctx context.Context, store coord.Store, log *slog.Logger, rng *rand.Rand) (*View, error) {
+	v := &View{store: store, log: log, rng: rng}
+	v.mu.servers, v.mu.changed = map[topology.ServerID]Server{}, make(chan struct{})
+	rows, rev, err := store.List(ctx, Prefix)
+	if err != nil {
+		return nil, fault.Annotate(err, "read the servers")
+	}
+	return v, follower{v}.Listed(rows, rev)
+}
+
+// Run follows the store until ctx ends.
+func (v *View) Run(ctx context.Context) error {
+	return coord.Follow(ctx, v.store, Prefix, follower{v}, v.log, v.rng)
+}
+
+// Get gives a server's row.
+func (v *View) Get(id topology.ServerID) (Server, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	s, ok := v.mu.servers[id]
+	return s, ok
+}
+
+// All lists the servers by id.
+func (v *View) All() []Server {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(v.mu.servers), func(a, b Server) int { return strings.Compare(string(a.ID), string(b.ID)) })
+}
+
+// Changed gives a channel that is closed at the next change.
+func (v *View) Changed() <-chan struct{} {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.changed
+}
+
+// follower takes changes in.
+type follower struct{ *View }
+
+// Listed implements coord.Follower. A row that cannot be read is left out, and said.
+func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.mu.servers)
+	for _, row := range rows {
+		v.learnLocked(row)
+	}
+	v.announceLocked()
+	return nil
+}
+
+// Changed implements coord.Follower.
+func (v follower) Changed(events []coord.Event) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, e := range events {
+		if e.Deleted {
+			delete(v.mu.servers, topology.ServerID(strings.TrimPrefix(e.Key, Prefix)))
+		} else {
+			v.learnLocked(e.Row)
+		}
+	}
+	v.announceLocked()
+	return nil
+}
+
+func (v *View) learnLocked(row coord.Row) {
+	s, err := Decode(row)
+	if err != nil {
+		v.log.Error("a server's row cannot be read; the server is left out until it registers again", "error", err)
+		delete(v.mu.servers, topology.ServerID(strings.TrimPrefix(row.Key, Prefix)))
+		return
+	}
+	v.mu.servers[s.ID] = s
+}
+
+func (v *View) announceLocked() {
+	close(v.mu.changed)
+	v.mu.changed = make(chan struct{})
+}
+
+// Register writes a server's row, keeping what people put there (Drain) and, for the same directory, Since. A server of
+// the same id that stands on another directory is replaced only when replace says so: two processes that share an id by
+// mistake must not take turns. Errors are Invalid (that), or the store's.
+func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	return change(ctx, store, s.ID, func(old Server, there bool) (Server, error) {
+		next := s
+		if there {
+			next.Drain = old.Drain
+			if old.Store == s.Store {
+				next.Since = old.Since
+			} else if !replace {
+				return old, fault.Errorf(fault.Invalid,
+					"server %q is registered with store directory %s at %s, this one is %s: choose another --id, or start once with --replace-store if that directory is gone for good",
+					s.ID, old.Store, old.Addr, s.Store)
+			}
+		}
+		return next, nil
+	})
+}
+
+// Change changes a server's row by compare-and-swap. Errors are NotFound, f's, or the store's.
+func Change(ctx context.Context, store coord.Store, id topology.ServerID, f func(*Server)) error {
+	return change(ctx, store, id, func(s Server, there bool) (Server, error) {
+		if !there {
+			return s, fault.Errorf(fault.NotFound, "server %q is not registered", id)
+		}
+		f(&s)
+		return s, nil
+	})
+}
+
+// changeTries bounds how often a lost race is run again; rows of servers change rarely.
+const changeTries = 10
+
+func change(ctx context.Context, store coord.Store, id topology.ServerID, f func(Server, bool) (Server, error)) error {
+	var failed error
+	for range changeTries {
+		row, there, err := store.Get(ctx, Key(id))
+		if err != nil {
+			return fault.Annotate(errors.Join(err, failed), "register server %q", id)
+		}
+		var old Server
+		if there {
+			if old, err = Decode(row); err != nil {
+				return err
+			}
+		}
+		next, err := f(old, there)
+		if err != nil {
+			return err
+		}
+		value := next.Encode()
+		if there && string(value) == string(row.Value) {
+			return nil // also the answer to a commit whose own answer was lost (C08)
+		}
+		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: Key(id), Revision: row.Revision}}, []coord.Write{{Key: Key(id), Value: value}})
+		if err == nil && ok {
+			return nil
+		}
+		failed = err
+	}
+	return fault.Annotate(errors.Join(fault.Errorf(fault.Unavailable, "the row of server %q kept changing", id), failed), "register")
+}
