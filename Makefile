@@ -39,7 +39,7 @@ run: build ## build and start one process with everything inside; ARGS="--data-d
 test: check ## what CI runs: gofmt, vet, staticcheck, the laws, all tests, the concurrent ones under the race detector
 	go test ./...
 	@gcc=$$(go env CC); command -v $${gcc%% *} >/dev/null || { echo "the race detector needs a C compiler, and there is no $$gcc: all passed but that"; exit 0; }; \
-	set -x; SPILLWAY_IMAGES=20 SPILLWAY_KILLS=1 CGO_ENABLED=1 go test -race -short -skip '$(RACED_NOT)' $(RACED)
+	set -x; CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 go test -race -short -skip '$(RACED_NOT)' $(RACED)
 
 check: ## gofmt, vet, staticcheck and the laws of cmd/archtest
 	@unformatted=$$(gofmt -l $(CODE)); [ -z "$$unformatted" ] || { echo "not as gofmt would have it:"; echo "$$unformatted"; exit 1; }
@@ -55,14 +55,14 @@ test-clients: ## real Telegraf and Prometheus against a real spillway; builds th
 # A run that finds no such test would pass: it must not. $(call has,folder,pattern)
 has = go test -list '$(2)' $(1) | grep -q '^Test' || { echo "$(1) has no test that matches $(2)"; exit 1; }
 
-kill: ## a process under load, killed again and again: what was acked is there; SPILLWAY_KILLS=20
+kill: ## a process under load, killed again and again: what was acked is there; KILL_COUNT=20
 	@$(call has,./cmd/spillway,Kill)
-	SPILLWAY_KILLS=$${SPILLWAY_KILLS:-20} go test -count=1 -timeout=15m -run Kill ./cmd/spillway
+	KILL_COUNT=$${KILL_COUNT:-20} go test -count=1 -timeout=15m -run Kill ./cmd/spillway
 
-crash: ## power cuts at every moment, on disks that lose what was not synced; SPILLWAY_IMAGES=1000
+crash: ## power cuts at every moment, on disks that lose what was not synced; CRASH_IMAGES=1000
 	@$(call has,./storage/brick,LoseNothingAcked$$)
 	@$(call has,./storage/server,LoseNothingAcked$$)
-	SPILLWAY_IMAGES=$${SPILLWAY_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
+	CRASH_IMAGES=$${CRASH_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
 
 # Test files that define -update, or -rewrite as the datadriven package does.
 UPDATERS  = $$(grep -rl --include='*_test.go' 'flag.Bool("update"' $(CODE) | xargs -r -n1 dirname | sort -u | sed 's|^|./|')

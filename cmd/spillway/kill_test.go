@@ -18,11 +18,11 @@ import (
 
 // TestKillsLoseNothingAcked writes by all three protocols while flushes and compactions never end, kills the process at
 // random moments with SIGKILL, starts it again, and holds what it reads against what was sent: every acked row is there
-// with its value, no row that nobody sent is, and no time comes twice. SPILLWAY_KILLS sets how often (default 3),
-// SPILLWAY_SEED when.
+// with its value, no row that nobody sent is, and no time comes twice. KILL_COUNT sets how often (default 3),
+// TEST_SEED when.
 func TestKillsLoseNothingAcked(t *testing.T) {
-	kills, seed := envInt(t, "SPILLWAY_KILLS", 3), uint64(envInt(t, "SPILLWAY_SEED", int(rand.Uint32())))
-	t.Logf("SPILLWAY_SEED=%d SPILLWAY_KILLS=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
+	kills, seed := envInt(t, "KILL_COUNT", 3), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d KILL_COUNT=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
 	if testing.Short() {
 		t.Skip("processes are killed in the long run of the tests")
 	}

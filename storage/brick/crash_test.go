@@ -41,13 +41,13 @@ func (m *model) state() modelState {
 
 // TestCrashesLoseNothingAcked runs a random workload and looks at what a crash at random moments would leave: every
 // record that was acked before and not released comes back, in order and byte for byte, nothing is invented, and what
-// the next life appends follows it. SPILLWAY_IMAGES sets how many crashes, SPILLWAY_SEED which ones.
+// the next life appends follows it. CRASH_IMAGES sets how many crashes, TEST_SEED which ones.
 func TestCrashesLoseNothingAcked(t *testing.T) {
-	images := envInt(t, "SPILLWAY_IMAGES", 100)
-	seed := uint64(envInt(t, "SPILLWAY_SEED", int(rand.Uint32())))
+	images := envInt(t, "CRASH_IMAGES", 100)
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	defer func() {
 		if t.Failed() {
-			t.Logf("SPILLWAY_SEED=%d SPILLWAY_IMAGES=%d go test -run %s", seed, images, t.Name())
+			t.Logf("TEST_SEED=%d CRASH_IMAGES=%d go test -run %s", seed, images, t.Name())
 		}
 	}()
 	fs := vfs.NewCrashableMem()

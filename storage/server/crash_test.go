@@ -29,10 +29,10 @@ import (
 // TestPowerCutsLoseNothingAcked runs inserts, deletions, drops, metadata, flushes and compactions side by side and looks
 // at what a power cut at random moments would leave, with all or nothing of what was not fsynced: the image opens, every
 // acked row is there with its value, deleted rows stay deleted, dropped partitions dropped, and nothing is invented.
-// SPILLWAY_IMAGES sets how many images (default 60), SPILLWAY_SEED which ones.
+// CRASH_IMAGES sets how many images (default 60), TEST_SEED which ones.
 func TestPowerCutsLoseNothingAcked(t *testing.T) {
-	images, seed := envInt(t, "SPILLWAY_IMAGES", 60), uint64(envInt(t, "SPILLWAY_SEED", int(rand.Uint32())))
-	t.Logf("SPILLWAY_SEED=%d SPILLWAY_IMAGES=%d go test -run %s ./storage/server", seed, images, t.Name())
+	images, seed := envInt(t, "CRASH_IMAGES", 60), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d CRASH_IMAGES=%d go test -run %s ./storage/server", seed, images, t.Name())
 	var total load
 	for round := uint64(0); images > 0 && !t.Failed(); round++ {
 		n := min(images, 100) // then a new store: an image should not hold more than it takes to show something
