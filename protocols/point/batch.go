@@ -14,6 +14,9 @@ import (
 type Batch struct {
 	Dict *Dict // whose numbers IDs are
 
+	// Smear is what the sender wishes for all of the rows.
+	Smear Smear
+
 	IDs    []SeriesID
 	Times  []Nanos
 	Values []float64

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Options say how one record is to be read. The topic's settings fill them, headers change a copy.
@@ -16,19 +17,20 @@ type Options struct {
 
 	// Atomic keeps nothing of a record that has a bad row.
 	Atomic bool
-	// Smear is what the record asks for: its rows may wait in staging, or must not.
+	// Smear is what the record asks for: its rows may wait in staging, or must not. Decode does not set it in the batch,
+	// whose rows may be of many records.
 	Smear Smear
 
 	explicit bool // header format was seen, it outranks content-type
 }
 
-// Smear is a record's wish. The zero Smear leaves it to the table.
-type Smear uint8
+// Smear is point.Smear as settings and headers write it: on, off, or nothing.
+type Smear point.Smear
 
 const (
-	SmearByTable Smear = iota
-	SmearOff
-	SmearOn
+	SmearByTable = Smear(point.SmearByTable)
+	SmearOff     = Smear(point.SmearOff)
+	SmearOn      = Smear(point.SmearOn)
 )
 
 // Names of headers, in lower case; senders may write them as they like. Tables are named as over HTTP.

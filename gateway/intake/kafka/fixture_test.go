@@ -50,6 +50,7 @@ type memoryTable struct {
 	writes int
 	most   int                      // rows of the largest write
 	levels []point.Level            // of the writes
+	smears map[float64]point.Smear  // by value: the wish that came with it
 	fail   func(*point.Batch) error // asked before a write
 	refuse func(b *point.Batch, i int) bool
 	stall  chan struct{}
@@ -62,7 +63,7 @@ func (m *memory) table(name string) *memoryTable {
 	defer m.mu.Unlock()
 	t := m.tables[name]
 	if t == nil {
-		t = &memoryTable{dict: point.NewDict(0), rows: map[string]map[point.Nanos]float64{}}
+		t = &memoryTable{dict: point.NewDict(0), rows: map[string]map[point.Nanos]float64{}, smears: map[float64]point.Smear{}}
 		m.tables[name] = t
 	}
 	return t
@@ -119,6 +120,7 @@ func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Lev
 		}
 		t.rows[l][b.Times[i]] = b.Values[i]
 		t.order = append(t.order, b.Values[i])
+		t.smears[b.Values[i]] = b.Smear
 	}
 	return nil
 }

@@ -27,6 +27,9 @@ type worker struct {
 	m      *member
 	tables map[string]*tableWrite
 	worst  error // why something has to be tried again
+	// stuck are partitions of which a record has to be tried again: those behind it wait, or the older of two values at one
+	// timestamp would be written last.
+	stuck map[partition]bool
 }
 
 // tableWrite collects the rows of many records for one table. Each record is an item of the batch.
@@ -63,17 +66,17 @@ func (w *worker) passing(err error, attempts int) bool {
 // process settles as much of the work as it can; the error says why some has to be tried again.
 func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	w.ctx, w.m, w.worst = ctx, m, nil
-	w.tables = map[string]*tableWrite{}
+	w.tables, w.stuck = map[string]*tableWrite{}, map[partition]bool{}
 	defer func() {
 		for _, t := range w.tables {
 			t.batch.Put()
 		}
-		w.tables = nil
+		w.tables, w.stuck = nil, nil
 	}()
 	for _, b := range job.batches {
 		b.begin()
 		for i, r := range b.records {
-			if b.fates[i] == pending {
+			if b.fates[i] == pending && !w.stuck[b.ticket.partition] {
 				w.read(b, i, r, job.attempts)
 			}
 		}
@@ -96,7 +99,13 @@ func (b *batch) begin() {
 	}
 }
 
-func (w *worker) fail(err error) {
+// fail notes that records of a partition have to be tried again, and those behind them.
+func (w *worker) fail(p partition, err error) {
+	w.stuck[p] = true
+	w.blame(err)
+}
+
+func (w *worker) blame(err error) {
 	if w.worst == nil {
 		w.worst = err
 	}
@@ -139,7 +148,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 	}
 	if err != nil {
 		if w.passing(err, attempts) {
-			w.fail(err)
+			w.fail(b.ticket.partition, err)
 		} else {
 			b.reject(i, err)
 		}
@@ -147,7 +156,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 	}
 	s := w.scratch
 	if err := again(s); err != nil {
-		w.fail(err)
+		w.fail(b.ticket.partition, err)
 		return
 	}
 	if s.RefusedRows > 0 || len(s.Refused) > 0 {
@@ -162,7 +171,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		b.store(i)
 		return
 	}
-	t.add(b, i, s)
+	t.add(b, i, s, point.Smear(o.Smear))
 	if t.batch.Rows() >= w.c.settings.WriteRowsMax {
 		w.write(t, attempts)
 	}
@@ -264,9 +273,14 @@ func reasonOf(s *point.Batch) string {
 }
 
 // add copies a record's rows behind the others. The price is 20 bytes a row; for it the rows of small records are
-// written together, and each record is judged alone.
-func (t *tableWrite) add(b *batch, i int, s *point.Batch) {
+// written together, and each record is judged alone. A record that must not wait takes the others with it: a write for
+// each change of the wish would be a write for each record where two producers take turns.
+func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	d := t.batch
+	if len(t.parts) > 0 {
+		smear = d.Smear.With(smear)
+	}
+	d.Smear = smear
 	d.BeginItem()
 	d.IDs, d.Times, d.Values = append(d.IDs, s.IDs...), append(d.Times, s.Times...), append(d.Values, s.Values...)
 	d.Hists = append(d.Hists, s.Hists...)
@@ -285,7 +299,9 @@ func (w *worker) write(t *tableWrite, attempts int) {
 	case err == nil:
 		w.stored(t)
 	case w.passing(err, attempts):
-		w.fail(err)
+		for _, p := range t.parts {
+			w.fail(p.b.ticket.partition, err)
+		}
 	case len(t.parts) == 1:
 		t.parts[0].b.reject(t.parts[0].i, err)
 	default:
@@ -328,12 +344,16 @@ func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict)}
 	defer one.batch.Put()
 	for _, p := range t.parts {
+		if w.stuck[p.b.ticket.partition] {
+			from = p
+			continue
+		}
 		s := &point.Batch{
 			Dict: t.batch.Dict, IDs: t.batch.IDs[from.rows:p.rows], Times: t.batch.Times[from.rows:p.rows],
 			Values: t.batch.Values[from.rows:p.rows], Hists: t.batch.Hists[from.hists:p.hists],
 			Exemplars: t.batch.Exemplars[from.exemplars:p.exemplars], Metadata: t.batch.Metadata[from.metadata:p.metadata],
 		}
-		one.add(p.b, p.i, s)
+		one.add(p.b, p.i, s, t.batch.Smear)
 		w.write(one, attempts)
 		from = p
 	}
@@ -356,7 +376,7 @@ func (w *worker) putAside(job *work) {
 	defer cancel()
 	if err := w.m.letters.send(ctx, all); err != nil {
 		w.c.metrics.letterErrors.Inc()
-		w.fail(err)
+		w.blame(err)
 		return
 	}
 	for _, b := range job.batches {
