@@ -77,10 +77,10 @@ func (c *config) kafka() kafka.Settings {
 const kafkaStatusPath = "/api/v1/status/kafka"
 
 // kafkaStatus serves the state of consumers; without any, an empty list.
-func (p *standalone) kafkaStatus(w http.ResponseWriter, _ *http.Request) {
+func (d *door) kafkaStatus(w http.ResponseWriter, _ *http.Request) {
 	s := kafka.Status{Clusters: []kafka.ClusterStatus{}}
-	if p.kafka != nil {
-		s = p.kafka.Status()
+	if d.kafka != nil {
+		s = d.kafka.Status()
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": s})

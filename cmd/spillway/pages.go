@@ -10,32 +10,34 @@ import (
 )
 
 // pages serves everything that is not of intake: the Prometheus API, health, metrics.
-func (p *standalone) pages(promAPI http.Handler) http.Handler {
+func (d *door) pages(promAPI http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/api/v1/", promAPI)
 	mux.Handle("/t/", promAPI)
-	mux.HandleFunc("GET "+kafkaStatusPath, p.kafkaStatus)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{Registry: p.registry}))
+	mux.HandleFunc("GET "+kafkaStatusPath, d.kafkaStatus)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Spillway is healthy.\n") })
-	mux.HandleFunc("GET /-/ready", p.readiness)
-	mux.HandleFunc("GET /{$}", p.index)
+	mux.HandleFunc("GET /-/ready", d.readiness)
+	mux.HandleFunc("GET /{$}", d.index)
 	return mux
 }
 
 // readiness answers 200 while writes and queries are taken, 503 with the reason otherwise.
-func (p *standalone) readiness(w http.ResponseWriter, _ *http.Request) {
-	if err := p.brick.Err(); err != nil {
-		http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
-		return
+func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
+	if d.behind.health != nil {
+		if err := d.behind.health(); err != nil {
+			http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 	}
-	if !p.ready.Load() {
+	if !d.ready.Load() {
 		http.Error(w, "Spillway is stopping.", http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
 }
 
-func (p *standalone) index(w http.ResponseWriter, _ *http.Request) {
+func (d *door) index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	fmt.Fprintf(w, "Spillway %s\n\n", version)
 	fmt.Fprintln(w, "writes   /api/v1/write  /write  /api/v2/write  /api/v3/write_lp")
@@ -45,13 +47,13 @@ func (p *standalone) index(w http.ResponseWriter, _ *http.Request) {
 }
 
 // adminPages serves profiles, on an address of their own.
-func (p *standalone) adminPages() http.Handler {
+func (d *door) adminPages() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	mux.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{Registry: p.registry}))
+	mux.Handle("/metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
 	return mux
 }

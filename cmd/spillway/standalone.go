@@ -3,27 +3,17 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/spillwaydb/spillway/gateway/api"
-	"github.com/spillwaydb/spillway/gateway/forward"
-	"github.com/spillwaydb/spillway/gateway/intake"
-	"github.com/spillwaydb/spillway/gateway/intake/kafka"
-	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
@@ -123,64 +113,40 @@ const localServer topology.ServerID = "local"
 
 // standalone is every part in one process. Fields are in the order in which they are opened.
 type standalone struct {
-	cfg      *config
-	log      *slog.Logger
-	registry *prometheus.Registry
-	brick    *brick.Brick
-	coord    *local.Store
-	tables   *tables.Tables
-	server   *server.Server
-	forward  *forward.Forwarder
-	front    *intake.Front
-	kafka    *kafka.Consumer // nil: no topics
-	listener net.Listener
-	admin    net.Listener
-	ready    atomic.Bool
+	door
+	brick  *brick.Brick
+	coord  *local.Store
+	tables *tables.Tables
+	server *server.Server
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
-	p := &standalone{cfg: cfg, log: log, registry: registry}
+	p := &standalone{door: door{cfg: cfg, log: log, registry: registry}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
-	// The address first: a port in use is the likeliest mistake, and the cheapest to find out.
-	if p.listener, err = net.Listen("tcp", cfg.HTTP.Listen); err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "http.listen")
-	}
-	if cfg.Admin.Listen != "" {
-		if p.admin, err = net.Listen("tcp", cfg.Admin.Listen); err != nil {
-			return nil, fault.Wrap(err, fault.Unavailable, "admin.listen")
-		}
+	if err := p.listen(); err != nil {
+		return nil, err
 	}
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.openGateway(); err != nil {
+	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.brick.Err}); err != nil {
 		return nil, err
 	}
-	if err := p.noteSettings(); err != nil {
+	if err := noteSettings(cfg); err != nil {
 		return nil, err
 	}
 	p.ready.Store(true)
 	return p, nil
 }
 
-// buildInfo is the metric that tells versions apart.
-func buildInfo() prometheus.Collector {
-	b := build()
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "spillway_build_info", Help: "1, labelled with what the binary was built from.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision},
-	}, func() float64 { return 1 })
-}
-
 // noteSettings writes the settings in force beside the data, for whoever looks at it later.
-func (p *standalone) noteSettings() error {
-	file := filepath.Join(p.cfg.DataDir, "settings.yaml")
-	return fault.Wrap(os.WriteFile(file, []byte(p.cfg.String()), 0o600), fault.Unavailable, "note the settings in force")
+func noteSettings(c *config) error {
+	file := filepath.Join(c.DataDir, "settings.yaml")
+	return fault.Wrap(os.WriteFile(file, []byte(c.String()), 0o600), fault.Unavailable, "note the settings in force")
 }
 
 // openStorage opens the brick, which locks the data directory for the rest, and what stands on it.
@@ -208,24 +174,6 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
 	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Log: p.log, Registerer: p.registry}, set)
-	return err
-}
-
-func (p *standalone) openGateway() error {
-	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: p.log}, p.cfg.forward())
-	reader, err := query.New(query.Deps{Source: p.server, Log: p.log, Registerer: p.registry}, p.cfg.Query)
-	if err != nil {
-		return err
-	}
-	promAPI, err := api.New(api.Deps{Query: reader, Log: p.log, Registerer: p.registry, Build: build(), Config: p.cfg.String}, p.cfg.API)
-	if err != nil {
-		return err
-	}
-	p.front, err = intake.New(intake.Deps{Writer: writer{p}, Fallback: p.pages(promAPI), Log: p.log, Registerer: p.registry}, p.cfg.intake())
-	if err != nil || len(p.cfg.Kafka) == 0 {
-		return err
-	}
-	p.kafka, err = kafka.New(kafka.Deps{Writer: writer{p}, Log: p.log, Registerer: p.registry}, p.cfg.kafka())
 	return err
 }
 
@@ -268,58 +216,14 @@ func (p *standalone) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, p.tables.Run))
 	g.Add(actor(ctx, p.retain))
-	if p.kafka != nil {
-		g.Add(actor(ctx, p.kafka.Run))
-	}
-	g.Add(func() error { return p.front.Serve(p.listener) }, func(error) { p.drain() })
-	if p.admin != nil {
-		srv := &http.Server{Handler: p.adminPages(), ReadHeaderTimeout: 10 * time.Second}
-		g.Add(func() error { return ignoreClosed(srv.Serve(p.admin)) }, func(error) { _ = srv.Close() })
-	}
-	p.announce()
-	err := g.Run()
-	if errors.Is(err, run.ErrSignal) {
-		p.log.Info("stopping", "reason", err)
-		return nil
-	}
-	return err
-}
-
-// actor makes an actor of a function that runs until its context ends.
-func actor(ctx context.Context, f func(context.Context) error) (func() error, func(error)) {
-	ctx, cancel := context.WithCancel(ctx)
-	return func() error { return f(ctx) }, func(error) { cancel() }
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
-}
-
-// drain lets requests under way finish and refuses new ones.
-func (p *standalone) drain() {
-	p.ready.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.HTTP.ShutdownTimeout))
-	defer cancel()
-	if err := p.front.Shutdown(ctx); err != nil {
-		p.log.Warn("not every request could finish", "error", err)
-	}
+	p.actors(ctx, &g)
+	p.announce("data in " + p.cfg.DataDir)
+	return p.wait(&g)
 }
 
 // close closes what was opened, in the opposite order.
 func (p *standalone) close() error {
-	var errs []error
-	if p.listener != nil {
-		_ = p.listener.Close() // the front has closed it, if it ever got it
-	}
-	if p.admin != nil {
-		_ = p.admin.Close()
-	}
-	if p.forward != nil {
-		errs = append(errs, p.forward.Close())
-	}
+	errs := []error{p.door.close()}
 	if p.server != nil {
 		errs = append(errs, p.server.Close())
 	}
@@ -366,20 +270,4 @@ func (p *standalone) retainTable(ctx context.Context, name string, now point.Nan
 	}
 	_, err := p.tables.Drop(ctx, name, expired...)
 	return err
-}
-
-// announce tells a person where to go from here.
-func (p *standalone) announce() {
-	at := "http://" + p.listener.Addr().String()
-	fmt.Fprintf(os.Stderr, `
-Spillway %s is ready; data in %s
-
-  write   Prometheus remote_write   %s/api/v1/write
-          Influx v1, Telegraf       %s            (/write, /query)
-          Influx v2, v3             %s            (/api/v2/write, /api/v3/write_lp)
-          OpenTelemetry             %s/v1/metrics
-  query   Prometheus API, Grafana   %s            (/api/v1/query, …)
-  watch   metrics                   %s/metrics
-
-`, version, p.cfg.DataDir, at, at, at, at, at, at)
 }

@@ -10,32 +10,32 @@ import (
 )
 
 // writer is what intake writes to: tables of the forwarder.
-type writer struct{ p *standalone }
+type writer struct{ d *door }
 
 var _ intake.Writer = writer{}
 
 // Table implements intake.Writer.
 func (w writer) Table(ctx context.Context, name string) (intake.Table, error) {
-	t, err := w.p.forward.Table(ctx, name)
+	t, err := w.d.forward.Table(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return table{t, w.p, name}, nil
+	return table{t, w.d, name}, nil
 }
 
 // Create implements intake.Writer.
 func (w writer) Create(ctx context.Context, name string) error {
-	_, err := w.p.tables.Create(ctx, name, w.p.cfg.table())
+	_, err := w.d.behind.tables.Create(ctx, name, w.d.cfg.table())
 	return err
 }
 
 // List implements intake.Writer.
-func (w writer) List(context.Context) ([]string, error) { return w.p.tables.Names(), nil }
+func (w writer) List(context.Context) ([]string, error) { return w.d.behind.tables.Names(), nil }
 
 // table is one table to write to, with what it knows of its series.
 type table struct {
 	*forward.Table
-	p    *standalone
+	d    *door
 	name string
 }
 
@@ -43,13 +43,13 @@ var _ intake.Catalogue = table{}
 
 // MetricNames implements intake.Catalogue.
 func (t table) MetricNames(ctx context.Context, limit int) ([]string, error) {
-	names, _, err := t.p.server.LabelValues(ctx, t.everything(), point.MetricName, limit)
+	names, _, err := t.d.behind.source.LabelValues(ctx, t.everything(), point.MetricName, limit)
 	return names, err
 }
 
 // Series implements intake.Catalogue.
 func (t table) Series(ctx context.Context, limit int) ([]point.Labels, error) {
-	set, err := t.p.server.Select(ctx, t.everything())
+	set, err := t.d.behind.source.Select(ctx, t.everything())
 	if err != nil {
 		return nil, err
 	}

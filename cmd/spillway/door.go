@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/spillwaydb/spillway/gateway/api"
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// door is what of any gateway's process faces its users: writes, queries, pages. A standalone process has one and keeps the
+// rows itself; a gateway of a cluster has one and keeps nothing. Fields are in the order in which they are opened.
+type door struct {
+	cfg      *config
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	listener net.Listener
+	admin    net.Listener
+	behind   gatewayDeps
+	forward  *forward.Forwarder
+	front    *intake.Front
+	kafka    *kafka.Consumer // nil: no topics
+	ready    atomic.Bool
+}
+
+// gatewayDeps are what stands behind a door.
+type gatewayDeps struct {
+	tables  *tables.Tables
+	servers forward.Servers
+	source  query.Source
+	health  func() error // why this process must not be used; nil: nothing
+}
+
+// listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.
+func (d *door) listen() (err error) {
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "http.listen")
+	}
+	if d.cfg.Admin.Listen != "" {
+		if d.admin, err = net.Listen("tcp", d.cfg.Admin.Listen); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "admin.listen")
+		}
+	}
+	return nil
+}
+
+// buildInfo is the metric that tells versions apart.
+func buildInfo() prometheus.Collector {
+	b := build()
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spillway_build_info", Help: "1, labelled with what the binary was built from.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision},
+	}, func() float64 { return 1 })
+}
+
+// open puts the parts of a gateway together.
+func (d *door) open(behind gatewayDeps) error {
+	d.behind = behind
+	d.forward = forward.New(forward.Deps{Tables: behind.tables, Servers: behind.servers, Clock: forward.NewClock(0), Log: d.log}, d.cfg.forward())
+	reader, err := query.New(query.Deps{Source: behind.source, Log: d.log, Registerer: d.registry}, d.cfg.Query)
+	if err != nil {
+		return err
+	}
+	promAPI, err := api.New(api.Deps{Query: reader, Log: d.log, Registerer: d.registry, Build: build(), Config: d.cfg.String}, d.cfg.API)
+	if err != nil {
+		return err
+	}
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Fallback: d.pages(promAPI), Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	if err != nil || len(d.cfg.Kafka) == 0 {
+		return err
+	}
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
+	return err
+}
+
+// actors adds what a door does while its process runs.
+func (d *door) actors(ctx context.Context, g *run.Group) {
+	if d.kafka != nil {
+		g.Add(actor(ctx, d.kafka.Run))
+	}
+	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
+	if d.admin != nil {
+		srv := &http.Server{Handler: d.adminPages(), ReadHeaderTimeout: 10 * time.Second}
+		g.Add(func() error { return ignoreClosed(srv.Serve(d.admin)) }, func(error) { _ = srv.Close() })
+	}
+}
+
+// actor makes an actor of a function that runs until its context ends.
+func actor(ctx context.Context, f func(context.Context) error) (func() error, func(error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	return func() error { return f(ctx) }, func(error) { cancel() }
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// wait runs the group until a signal comes, which is no error, or a part fails.
+func (d *door) wait(g *run.Group) error {
+	err := g.Run()
+	if errors.Is(err, run.ErrSignal) {
+		d.log.Info("stopping", "reason", err)
+		return nil
+	}
+	return err
+}
+
+// drain lets requests under way finish and refuses new ones.
+func (d *door) drain() {
+	d.ready.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.HTTP.ShutdownTimeout))
+	defer cancel()
+	if err := d.front.Shutdown(ctx); err != nil {
+		d.log.Warn("not every request could finish", "error", err)
+	}
+}
+
+// close closes what was opened.
+func (d *door) close() error {
+	if d.listener != nil {
+		_ = d.listener.Close() // the front has closed it, if it ever got it
+	}
+	if d.admin != nil {
+		_ = d.admin.Close()
+	}
+	if d.forward != nil {
+		return d.forward.Close()
+	}
+	return nil
+}
+
+// announce tells a person where to go from here.
+func (d *door) announce(what string) {
+	at := "http://" + d.listener.Addr().String()
+	fmt.Fprintf(os.Stderr, `
+Spillway %s is ready; %s
+
+  write   Prometheus remote_write   %s/api/v1/write
+          Influx v1, Telegraf       %s            (/write, /query)
+          Influx v2, v3             %s            (/api/v2/write, /api/v3/write_lp)
+          OpenTelemetry             %s/v1/metrics
+  query   Prometheus API, Grafana   %s            (/api/v1/query, …)
+  watch   metrics                   %s/metrics
+
+`, version, what, at, at, at, at, at, at)
+}
