@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -25,6 +26,14 @@ type Deps struct {
 	Log   *slog.Logger
 	// Place chooses the servers of a new partition.
 	Place func(table string, p point.PartitionID) []topology.ServerID
+	// Metadata reaches a metadata server: this process's own by a call, others by the network.
+	Metadata func(topology.ServerID) (peer.Metadata, bool)
+	// Own is the metadata server in this process, asked first; empty: there is none.
+	Own topology.ServerID
+	// Servers lists who may be metadata servers of a new table, the best first.
+	Servers func() []topology.ServerID
+	// Rand makes transaction ids, placement ids and jitter. The tables keep it.
+	Rand *rand.Rand
 }
 
 // Settings are numbers a user sets.
@@ -48,6 +57,8 @@ type Tables struct {
 		maps map[string]*topology.Map
 		rows map[string]coord.Revision
 		rev  coord.Revision // of the store, as far as the watch has come
+
+		changed chan struct{} // closed and replaced at every change
 	}
 }
 
@@ -60,7 +71,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 		return nil, fault.Annotate(err, "configuration of new tables")
 	}
 	t := &Tables{deps: d, settings: s}
-	t.mu.maps, t.mu.rows = map[string]*topology.Map{}, map[string]coord.Revision{}
+	t.mu.maps, t.mu.rows, t.mu.changed = map[string]*topology.Map{}, map[string]coord.Revision{}, make(chan struct{})
 	return t, t.reload(ctx)
 }
 
@@ -103,7 +114,13 @@ func (t *Tables) put(name string, m *topology.Map, rev coord.Revision) {
 	defer t.mu.Unlock()
 	if rev > t.mu.rows[name] {
 		t.mu.maps[name], t.mu.rows[name] = m, rev
+		t.announceLocked()
 	}
+}
+
+func (t *Tables) announceLocked() {
+	close(t.mu.changed)
+	t.mu.changed = make(chan struct{})
 }
 
 // forget takes in that a table was deleted at rev, unless it was made again since.
@@ -118,6 +135,7 @@ func (t *Tables) forget(name string, rev coord.Revision) {
 func (t *Tables) forgetLocked(name string) {
 	delete(t.mu.maps, name)
 	delete(t.mu.rows, name)
+	t.announceLocked()
 }
 
 // Run follows the store until ctx ends: changes of other processes become visible here. A watch that fell too far
@@ -168,6 +186,22 @@ func (t *Tables) Get(name string) (*topology.Map, bool) {
 	return m, ok
 }
 
+// At gives a table's newest known map and the revision of the row that named it: whoever writes to the store what is true
+// only by this map compares the row (a lease row's birth, package lease).
+func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	m, ok = t.mu.maps[name]
+	return m, t.mu.rows[name], ok
+}
+
+// Changed gives a channel that is closed at the next change of any table: take it first, then look.
+func (t *Tables) Changed() <-chan struct{} {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.mu.changed
+}
+
 // Names lists the tables, sorted.
 func (t *Tables) Names() []string {
 	t.mu.RLock()
@@ -207,6 +241,38 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	}
 	// Somebody else made it, or the answer was lost: either way the row tells (C08).
 	return t.refresh(ctx, name)
+}
+
+// Refresh gives a table's map at seq minSeq or newer: the known one if it is new enough, else what the store has. It is
+// what to do about an answer that is Stale. Errors are NotFound, Unavailable (the store does not answer, or has nothing
+// that new) or Canceled.
+func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error) {
+	if m, ok := t.Get(name); ok && minSeq > 0 && m.Seq >= minSeq {
+		return m, nil
+	}
+	m, err := t.refresh(ctx, name)
+	if err == nil && m.Seq < minSeq {
+		err = fault.Errorf(fault.Unavailable, "table %q is at transaction %d, not yet at %d", name, m.Seq, minSeq)
+	}
+	return m, err
+}
+
+// DropTable takes a table away with all its partitions. One that does not exist is fine. Errors are Unavailable.
+func (t *Tables) DropTable(ctx context.Context, name string) error {
+	for {
+		row, ok, err := t.deps.Store.Get(ctx, rowPrefix+name)
+		if err != nil || !ok {
+			return err
+		}
+		rev, ok, err := t.deps.Store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Delete: true}})
+		if err != nil {
+			return err
+		}
+		if ok {
+			t.forget(name, rev)
+			return nil
+		}
+	}
 }
 
 func (t *Tables) refresh(ctx context.Context, name string) (*topology.Map, error) {
