@@ -1,0 +1,180 @@
+package leaders
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// board is what the rows say. It has no clock and no lock.
+type board struct {
+	takeAfter time.Duration
+	rows      map[lease.Partition]row
+	beats     map[topology.ServerID]beat
+	ear       ear
+}
+
+type row struct {
+	lease lease.Lease
+	err   error // the row cannot be read
+}
+
+type beat struct {
+	rev   coord.Revision
+	boot  lease.Boot    // "": the row is gone
+	since time.Duration // of the ear: when this revision was first seen
+}
+
+func newBoard(takeAfter time.Duration) *board {
+	return &board{takeAfter: takeAfter, rows: map[lease.Partition]row{}, beats: map[topology.ServerID]beat{}}
+}
+
+// ear counts the time in which the store answered.
+type ear struct {
+	total time.Duration
+	last  time.Time // of the last answer
+}
+
+// gapMax is the longest silence that counts as time in which nothing changed: Run asks when it hears nothing for a second.
+const gapMax = 3 * time.Second
+
+func (e *ear) heard(now time.Time) {
+	if gap := now.Sub(e.last); gap > 0 && gap <= gapMax {
+		e.total += gap
+	}
+	e.last = now
+}
+
+// list takes in all rows there are; it reports whether leaders changed.
+func (b *board) list(now time.Time, rows []coord.Row) {
+	b.ear.heard(now)
+	clear(b.rows)
+	old := b.beats
+	b.beats = map[topology.ServerID]beat{}
+	for _, r := range rows {
+		if s, ok := lease.ParseBeatKey(r.Key); ok {
+			if known, ok := old[s]; ok {
+				b.beats[s] = known
+			}
+		}
+		b.learn(r)
+	}
+}
+
+// change takes in changes; it reports whether anybody may lead who did not, or the other way round.
+func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
+	b.ear.heard(now)
+	for _, e := range events {
+		if !e.Deleted {
+			changed = b.learn(e.Row) || changed
+			continue
+		}
+		if p, ok := lease.ParseRowKey(e.Key); ok {
+			delete(b.rows, p)
+			changed = true
+		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
+			b.beats[s] = beat{rev: e.Revision, since: b.ear.total}
+		}
+	}
+	return changed
+}
+
+// beatsRead takes in heartbeat rows that were read beside the watch, and may be older than what it showed.
+func (b *board) beatsRead(now time.Time, rows []coord.Row) (changed bool) {
+	b.ear.heard(now)
+	for _, r := range rows {
+		changed = b.learn(r) || changed
+	}
+	return changed
+}
+
+func (b *board) learn(r coord.Row) (changed bool) {
+	if p, ok := lease.ParseRowKey(r.Key); ok {
+		l, err := lease.DecodeLease(r.Value)
+		b.rows[p] = row{l, err}
+		return true
+	}
+	s, ok := lease.ParseBeatKey(r.Key)
+	if !ok {
+		return false
+	}
+	was := b.beats[s]
+	if r.Revision <= was.rev {
+		return false
+	}
+	wasLive := b.live(s)
+	hb, _ := lease.DecodeBeat(r.Value) // one that cannot be read names no boot: it is alive for nobody
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total}
+	return was.boot != hb.Boot || !wasLive
+}
+
+func (b *board) live(s topology.ServerID) bool {
+	hb, ok := b.beats[s]
+	return ok && hb.boot != "" && b.ear.total-hb.since < b.takeAfter
+}
+
+// find names the server to ask.
+func (b *board) find(table string, p *topology.Partition, try int) (Lead, error) {
+	r, ok := b.rows[lease.Partition{Table: table, ID: p.ID}]
+	switch {
+	case !ok || r.err == nil && r.lease.Epoch == 0 && r.lease.Offline == nil:
+		return b.guess(table, p, try)
+	case r.err != nil:
+		return Lead{}, fault.Wrap(r.err, fault.Unavailable, "who leads partition %s/%d cannot be read", table, p.ID)
+	case r.lease.Offline != nil:
+		n := r.lease.Offline
+		return Lead{}, fault.Errorf(fault.Unavailable, "partition %s/%d was taken offline by %s at %s: %s",
+			table, p.ID, n.Who, n.When.UTC().Format(time.RFC3339), n.Reason)
+	case r.lease.State != lease.Held:
+		return Lead{}, fault.Errorf(fault.Unavailable, "partition %s/%d has no leader now; %s let it go (epoch %d) and another takes it soon",
+			table, p.ID, r.lease.Holder, r.lease.Epoch)
+	}
+	return Lead{Server: r.lease.Holder, Epoch: r.lease.Epoch}, nil
+}
+
+// guess names a placement of a partition that nobody ever led: one of those whose servers live, another at each try.
+// Where no heartbeat is known at all, as before the store answered, every placement may.
+func (b *board) guess(table string, p *topology.Partition, try int) (Lead, error) {
+	able := func(s topology.ServerID) bool { return len(b.beats) == 0 || b.live(s) }
+	n := 0
+	for _, pl := range p.Placements {
+		if able(pl.Server) {
+			n++
+		}
+	}
+	if n == 0 {
+		return Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d, and of the servers it is placed on (%s) none shows a heartbeat",
+			table, p.ID, servers(p.Placements))
+	}
+	skip := try % n
+	for _, pl := range p.Placements {
+		if !able(pl.Server) {
+			continue
+		}
+		if skip == 0 {
+			return Lead{Server: pl.Server, Guess: true}, nil
+		}
+		skip--
+	}
+	return Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d", table, p.ID)
+}
+
+func servers(ps []topology.Placement) string {
+	names := make([]string, len(ps))
+	for i, p := range ps {
+		names[i] = string(p.Server)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Lead is who is to be asked for a partition.
+type Lead struct {
+	Server topology.ServerID
+	Epoch  point.Epoch // 0: not known
+	Guess  bool        // nobody ever led it: any placement may be about to
+}

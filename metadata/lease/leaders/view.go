@@ -1,0 +1,165 @@
+package leaders
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Deps are what a View is given.
+type Deps struct {
+	Store      coord.Store
+	Log        *slog.Logger
+	Rand       *rand.Rand            // belongs to the view from then on
+	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// TakeAfter is how long a heartbeat may be seen unchanged before its server counts as dead; the cluster's own
+	// (lease.Settings). Default 4 s.
+	TakeAfter time.Duration
+}
+
+// View is who leads, as this process knows it. All methods are safe for concurrent use.
+type View struct {
+	// Constant after Open.
+	store coord.Store
+	log   *slog.Logger
+	rng   *rand.Rand // owned by Run's follower
+	pause *rand.Rand // owned by Run's probe
+
+	mu struct {
+		sync.RWMutex
+		board   *board
+		changed chan struct{} // closed and replaced at every change
+	}
+}
+
+// Open reads the rows there are. Call Run to follow changes. Errors are the store's; a caller that can do without a store
+// gives one that answers from a cache.
+func Open(ctx context.Context, d Deps, s Settings) (*View, error) {
+	if s.TakeAfter == 0 {
+		s.TakeAfter = 4 * time.Second
+	}
+	v := &View{store: d.Store, log: d.Log, rng: d.Rand, pause: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}
+	v.mu.board, v.mu.changed = newBoard(s.TakeAfter), make(chan struct{})
+	rows, rev, err := d.Store.List(ctx, lease.Prefix)
+	if err != nil {
+		return nil, fault.Annotate(err, "read who leads")
+	}
+	newMetrics(d.Registerer, v)
+	return v, follower{v}.Listed(rows, rev)
+}
+
+// Run follows the store until ctx ends.
+func (v *View) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return coord.Follow(ctx, v.store, lease.Prefix, follower{v}, v.log, v.rng) })
+	g.Go(func() error { return v.probe(ctx) })
+	return g.Wait()
+}
+
+// Find names the server to ask for a partition of a table. Where nobody ever led it that is a guess among its placements,
+// and each try (from 0) may name another. Errors are Unavailable and say why there is no leader.
+func (v *View) Find(table string, p *topology.Partition, try int) (Lead, error) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.find(table, p, try)
+}
+
+// Leader gives the server whose lease row a partition's is; false when nobody holds it.
+func (v *View) Leader(p lease.Partition) (topology.ServerID, point.Epoch, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	if !ok || r.err != nil || r.lease.State != lease.Held || r.lease.Offline != nil {
+		return "", 0, false
+	}
+	return r.lease.Holder, r.lease.Epoch, true
+}
+
+// Lease gives a partition's row; for pages and people.
+func (v *View) Lease(p lease.Partition) (lease.Lease, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	return r.lease, ok && r.err == nil
+}
+
+// Live reports whether a server's heartbeat was seen to change lately. While the store is away nothing grows older.
+func (v *View) Live(s topology.ServerID) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.live(s)
+}
+
+// Age is how long ago the store was last heard: how old what is known may be.
+func (v *View) Age() time.Duration {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return time.Since(v.mu.board.ear.last)
+}
+
+// Changed gives a channel that is closed when a lease row changes next, or a server comes up. Take it before looking.
+func (v *View) Changed() <-chan struct{} {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.changed
+}
+
+// probe asks the store when nothing is heard from it: silence of the watch is that of the servers only if the store is
+// there. It reads the heartbeats, so that a watch that says nothing does not make the living look dead.
+func (v *View) probe(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second*4/5 + time.Duration(v.pause.Int64N(int64(time.Second*2/5)))):
+		}
+		if v.Age() < time.Second {
+			continue
+		}
+		asking, stop := context.WithTimeout(ctx, time.Second)
+		rows, _, err := v.store.List(asking, lease.BeatPrefix)
+		stop()
+		if err == nil {
+			v.update(func(b *board) bool { return b.beatsRead(time.Now(), rows) })
+		}
+	}
+}
+
+// follower takes changes in.
+type follower struct{ *View }
+
+// Listed implements coord.Follower.
+func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
+	v.update(func(b *board) bool { b.list(time.Now(), rows); return true })
+	return nil
+}
+
+// Changed implements coord.Follower.
+func (v follower) Changed(events []coord.Event) error {
+	v.update(func(b *board) bool { return b.change(time.Now(), events) })
+	return nil
+}
+
+func (v *View) update(f func(*board) bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if f(v.mu.board) {
+		close(v.mu.changed)
+		v.mu.changed = make(chan struct{})
+	}
+}
