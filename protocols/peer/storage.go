@@ -152,6 +152,16 @@ type Stats struct {
 	ValuesByLabel []NameCount // label name → distinct values
 	BytesByLabel  []NameCount // label name → bytes of its values
 	SeriesByPair  []NameCount // name=value → series
+	// ByPartition are the partitions held here, by id.
+	ByPartition []PartitionStats
+}
+
+// PartitionStats is what a server holds of one partition. MinTime and MaxTime mean nothing where Rows is 0.
+type PartitionStats struct {
+	ID               point.PartitionID
+	Rows             uint64 // with doubles that a compaction has not met yet
+	Bytes            uint64 // of its segments, and of its rows in memory
+	MinTime, MaxTime point.Nanos
 }
 
 // NameCount is one line of a top list.

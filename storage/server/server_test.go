@@ -303,7 +303,8 @@ func TestLabelsMetadataAndExemplarsComeBackAfterRestart(t *testing.T) {
 		if rows, err := p.server.GetMetadata(t.Context(), "t", ""); err != nil || len(rows) != 1 || rows[0] != family {
 			t.Errorf("%s: metadata %v %v", what, rows, err)
 		}
-		if st, err := p.server.Stats(t.Context(), "t", 10); err != nil || st.HeadRows+st.SegmentRows != 3 || st.Partitions != 3 || st.MaxTime != 250e9 {
+		if st, err := p.server.Stats(t.Context(), "t", 10); err != nil || st.HeadRows+st.SegmentRows != 3 || st.Partitions != 3 || st.MaxTime != 250e9 ||
+			len(st.ByPartition) != 3 || st.ByPartition[2].Rows != 1 || st.ByPartition[2].MinTime != 250e9 || st.ByPartition[2].Bytes == 0 {
 			t.Errorf("%s: stats %+v %v", what, st, err)
 		}
 	}

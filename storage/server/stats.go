@@ -1,8 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -17,16 +19,23 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 	st.MinTime, st.MaxTime = math.MaxInt64, math.MinInt64
 	for _, p := range t.all() {
 		st.Partitions++
-		st.HeadRows += uint64(p.HeadRows())
+		head := uint64(p.HeadRows())
+		one := peer.PartitionStats{ID: p.Identity().Partition, Rows: head, Bytes: uint64(p.HeadBytes())}
+		st.HeadRows += head
 		if lo, hi, ok := p.TimeBounds(); ok {
 			st.MinTime, st.MaxTime = min(st.MinTime, lo), max(st.MaxTime, hi)
+			one.MinTime, one.MaxTime = lo, hi
 		}
 		for _, g := range p.Segments() {
 			st.Segments++
 			st.SegmentRows += g.Rows
 			st.SegmentBytes += uint64(g.Size)
+			one.Rows += g.Rows
+			one.Bytes += uint64(g.Size)
 		}
+		st.ByPartition = append(st.ByPartition, one)
 	}
+	slices.SortFunc(st.ByPartition, func(a, b peer.PartitionStats) int { return cmp.Compare(a.ID, b.ID) })
 	if st.MinTime > st.MaxTime {
 		st.MinTime, st.MaxTime = 0, 0
 	}
