@@ -1,0 +1,137 @@
+package peers
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// conn is the connection to one server, behind its breaker.
+type conn struct {
+	// Constant.
+	id      topology.ServerID
+	addr    string
+	peer    Peer
+	metrics *metrics
+
+	breaker breaker
+}
+
+var (
+	_ peer.Storage  = (*conn)(nil)
+	_ peer.Metadata = (*conn)(nil)
+)
+
+// call makes one call through the breaker. Errors name the server.
+func (c *conn) call(f func() error) error {
+	if err := c.breaker.enter(time.Now()); err != nil {
+		c.metrics.refused.Inc()
+		return fault.Annotate(err, "server %s at %s", c.id, c.addr)
+	}
+	err := f()
+	c.breaker.leave(time.Now(), err, rand.Float64())
+	if fault.Is(err, fault.Unavailable) {
+		c.metrics.failed.Inc()
+	}
+	return fault.Annotate(err, "server %s", c.id)
+}
+
+// OpenStream implements peer.Storage.
+func (c *conn) OpenStream(ctx context.Context, table string) (peer.Stream, error) {
+	var s peer.Stream
+	err := c.call(func() (err error) { s, err = c.peer.OpenStream(ctx, table); return err })
+	if err != nil {
+		return nil, err
+	}
+	return &stream{c, s}, nil
+}
+
+// stream is a stream whose calls tell the breaker how the server is.
+type stream struct {
+	c     *conn
+	inner peer.Stream
+}
+
+// Define implements peer.Stream.
+func (s *stream) Define(ctx context.Context, defs []peer.Def) error {
+	return s.c.call(func() error { return s.inner.Define(ctx, defs) })
+}
+
+// Insert implements peer.Stream.
+func (s *stream) Insert(ctx context.Context, in *peer.Insert) error {
+	return s.c.call(func() error { return s.inner.Insert(ctx, in) })
+}
+
+// Close implements peer.Stream.
+func (s *stream) Close() error { return s.inner.Close() }
+
+// Select implements peer.Storage.
+func (c *conn) Select(ctx context.Context, q *peer.Select) (set peer.SeriesSet, err error) {
+	err = c.call(func() (err error) { set, err = c.peer.Select(ctx, q); return err })
+	return set, err
+}
+
+// LabelNames implements peer.Storage.
+func (c *conn) LabelNames(ctx context.Context, q *peer.Select, limit int) (names []string, truncated bool, err error) {
+	err = c.call(func() (err error) { names, truncated, err = c.peer.LabelNames(ctx, q, limit); return err })
+	return names, truncated, err
+}
+
+// LabelValues implements peer.Storage.
+func (c *conn) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) (values []string, truncated bool, err error) {
+	err = c.call(func() (err error) { values, truncated, err = c.peer.LabelValues(ctx, q, name, limit); return err })
+	return values, truncated, err
+}
+
+// Exemplars implements peer.Storage.
+func (c *conn) Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) (found []peer.SeriesExemplars, err error) {
+	err = c.call(func() (err error) {
+		found, err = c.peer.Exemplars(ctx, table, partitions, lo, hi, sets)
+		return err
+	})
+	return found, err
+}
+
+// PutMetadata implements peer.Storage.
+func (c *conn) PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error {
+	return c.call(func() error { return c.peer.PutMetadata(ctx, table, rows) })
+}
+
+// GetMetadata implements peer.Storage.
+func (c *conn) GetMetadata(ctx context.Context, table, metric string) (rows []point.MetadataRow, err error) {
+	err = c.call(func() (err error) { rows, err = c.peer.GetMetadata(ctx, table, metric); return err })
+	return rows, err
+}
+
+// DeleteSeries implements peer.Storage.
+func (c *conn) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	return c.call(func() error { return c.peer.DeleteSeries(ctx, q) })
+}
+
+// Stats implements peer.Storage.
+func (c *conn) Stats(ctx context.Context, table string, topN int) (st *peer.Stats, err error) {
+	err = c.call(func() (err error) { st, err = c.peer.Stats(ctx, table, topN); return err })
+	return st, err
+}
+
+// Change implements peer.Metadata.
+func (c *conn) Change(ctx context.Context, ch *peer.Change) (done *peer.Changed, err error) {
+	err = c.call(func() (err error) { done, err = c.peer.Change(ctx, ch); return err })
+	return done, err
+}
+
+// Store implements peer.Metadata.
+func (c *conn) Store(ctx context.Context, f *peer.File) error {
+	return c.call(func() error { return c.peer.Store(ctx, f) })
+}
+
+// Fetch implements peer.Metadata.
+func (c *conn) Fetch(ctx context.Context, table string, txn peer.TxnID) (f *peer.File, err error) {
+	err = c.call(func() (err error) { f, err = c.peer.Fetch(ctx, table, txn); return err })
+	return f, err
+}

@@ -1,0 +1,13 @@
+// Package peers is a gateway's connections to the storage servers of its cluster.
+//
+//	registry ──Changed──▶ Run: dial what is new, close what is gone
+//	                        │
+//	Server(id) ──▶ connection ──calls──▶ server
+//	                 └ breaker: who did not answer is left alone for a while; one call at a time looks whether it is back
+//
+// There is one connection per server. A call to a server that just failed several times fails at once, as Unavailable, so
+// that nobody waits for the dead; calls that the server itself refuses as Unavailable count as failures too, but any other
+// answer shows that it is there. Servers in this very process are called as they are.
+//
+// Invariant: I5 (connections are bounded).
+package peers
