@@ -16,6 +16,8 @@ import (
 type Rows struct {
 	Stamp point.Stamp
 	Level point.Level
+	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.
+	Epoch point.Epoch
 
 	Refs   []series.Ref
 	Times  []point.Nanos
@@ -37,7 +39,7 @@ type appender struct {
 }
 
 // Append logs the rows as one frame (C94), makes them readable and returns when they are as safe as the level says.
-// Errors are Stale (dropped), Unavailable (fenced, read-only), Throttled (too many series, log full), TooLarge (more
+// Errors are Stale (dropped, led in another epoch or not at all, a series of another column), Unavailable (fenced, read-only), Throttled (too many series, log full), TooLarge (more
 // than a frame holds: send it in pieces) or Invalid (columns of unequal length); after an
 // error nothing of it is acked.
 func (p *Partition) Append(r *Rows) error {
@@ -87,15 +89,18 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	if !p.mu.warm || p.ids.Load() != x {
 		return brick.Wait{}, errCold // also if it is warm again: what was encoded counts series by other ids
 	}
+	if p.mu.epoch == 0 || r.Epoch != 0 && r.Epoch != p.mu.epoch {
+		return brick.Wait{}, p.notLed(r.Epoch, p.mu.epoch)
+	}
 	if !known {
 		if err := p.defineLocked(x, a, r); err != nil {
 			return brick.Wait{}, err
 		}
 	}
 	f.Prev = p.mu.last
-	f.Serial = point.Serial{Epoch: p.epoch, Seq: p.mu.last.Seq + 1}
+	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
 	frame.SetSerial(a.buf, f.Serial, f.Prev)
-	wait, err := p.deps.Brick.Append(p.ident.Placement, p.epoch, f.Serial, a.buf)
+	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, a.buf)
 	if err != nil {
 		return brick.Wait{}, err
 	}
@@ -160,7 +165,11 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 		f.Exemplars[i].ID = dense(ref)
 	}
 	for _, ref := range a.fresh.refs {
-		f.Defs = append(f.Defs, p.deps.Index.Labels(ref))
+		l := p.deps.Index.Labels(ref)
+		if !p.ident.whole() && !p.ident.contains(l.RingPoint()) {
+			return fault.Errorf(fault.Stale, "partition %s/%d: %s does not lie in its column of the ring; route it anew by the newest map", p.ident.Table, p.ident.Partition, l)
+		}
+		f.Defs = append(f.Defs, l)
 	}
 	if n := x.len() + len(a.fresh.refs); n > p.settings.SeriesMax {
 		return fault.Errorf(fault.Throttled, "partition %s/%d would hold %d series, at most %d are taken", p.ident.Table, p.ident.Partition, n, p.settings.SeriesMax)

@@ -62,7 +62,10 @@ func (p *Partition) Compact(ctx context.Context, why Reason) error {
 
 func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	start := time.Now()
+	// A flush or a deletion between its catalogue entry and what readers see would be in the one and not in the other.
+	p.flushMu.Lock()
 	v, st := p.viewSegments()
+	p.flushMu.Unlock()
 	if v == nil || len(st.Segments) == 0 || len(st.Segments) == 1 && len(st.Segments[0].Tombstones) == 0 {
 		if v != nil {
 			v.Close()
@@ -104,6 +107,9 @@ func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) 
 		return info, nil
 	}
 	v, cur := p.viewSegments()
+	if v == nil { // closed just now
+		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
+	}
 	defer v.Close()
 	if !onlyAppended(st, cur) {
 		// A deletion touched what was folded: start from the sources again.
@@ -182,9 +188,7 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 		ID: p.takeSegmentID(), Base: from[len(from)-1].ID, Major: true,
 	}
 	for _, g := range from {
-		for _, e := range g.Ends {
-			m.Ends = raise(m.Ends, point.Serial(e))
-		}
+		m.Ends = raise(m.Ends, g.Ends...)
 	}
 	return m
 }

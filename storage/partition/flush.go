@@ -53,7 +53,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	// 3. The catalogue says so, durably.
 	next := *fr.state
 	next.Flushed = fr.last
-	next.Ends = raise(next.Ends, fr.last)
+	next.Ends = raise(next.Ends, fr.ends...)
 	next.Segments = append(slices.Clone(next.Segments), SegmentState{Info: info})
 	g, err := p.commitSegment(&next, info)
 	if err != nil {
@@ -80,6 +80,7 @@ type frozen struct {
 	head    *headRef
 	state   *State
 	last    point.Serial
+	ends    []point.EpochEnd // of its frames; last is the newest
 	durable brick.Wait
 	base    int // dense ids below are defined in segments
 	defined int // dense ids below are defined when this head is flushed
@@ -97,10 +98,10 @@ func (p *Partition) freeze() (*frozen, bool) {
 	case fr == nil && p.mu.frames == 0:
 		return nil, false
 	case fr == nil:
-		fr = &frozen{head: p.mu.active, last: p.mu.last, durable: p.mu.wait, defined: p.ids.Load().len()}
+		fr = &frozen{head: p.mu.active, last: p.mu.last, ends: p.mu.ends, durable: p.mu.wait, defined: p.ids.Load().len()}
 		p.mu.pending = fr
 		p.mu.frozen = []*headRef{fr.head}
-		p.mu.active, p.mu.frames = newHeadRef(), 0
+		p.mu.active, p.mu.frames, p.mu.ends = newHeadRef(), 0, nil
 	}
 	fr.state, fr.base, fr.order = p.mu.state, p.mu.defined, p.mu.order
 	return fr, true
@@ -112,7 +113,7 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 		Table: st.Table, Partition: st.Partition,
 		ID:    p.takeSegmentID(),
 		Major: len(st.Segments) == 0,
-		Ends:  raise(nil, fr.last),
+		Ends:  fr.ends,
 	}
 	if n := len(st.Segments); n > 0 {
 		m.Base = st.Segments[n-1].ID

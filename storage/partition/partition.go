@@ -38,7 +38,6 @@ type Partition struct {
 	deps     Deps
 	settings Settings
 	ident    Identity
-	epoch    point.Epoch
 	log      *slog.Logger
 
 	// ids are put under mu and read without it. A partition that warms or cools gets new ones; views keep theirs.
@@ -54,17 +53,20 @@ type Partition struct {
 	mu struct {
 		sync.Mutex // guards what is inside; held for microseconds: no I/O but the copy into the log's buffer
 
-		warm      bool   // ids and the table's index know all series; false: ask the segments
-		raised    bool   // the brick refuses lower epochs than ours
-		dropped   bool   // closed or dropped: nothing is taken, flushed or changed any more
-		state     *State // as in the catalogue; replaced under flushMu, never changed
-		nextSeg   uint64 // seq of the next segment id
+		warm      bool        // ids and the table's index know all series; false: ask the segments
+		epoch     point.Epoch // frames are taken under it; 0: none are
+		raised    bool        // the brick refuses lower epochs than ours
+		held      point.Epoch // the highest in what is held
+		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
+		state     *State      // as in the catalogue; replaced under flushMu, never changed
+		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef
 		frozen    []*headRef // at most one: being flushed
 		pending   *frozen    // the flush of it, also after a failure
 		active    *headRef
-		frames    int       // in the active head
-		born      time.Time // of the first of them
+		frames    int              // in the active head
+		ends      []point.EpochEnd // of those frames
+		born      time.Time        // of the first of them
 		lastWrite time.Time
 		last      point.Serial // given to the newest frame
 		wait      brick.Wait   // for its fsync
@@ -77,13 +79,18 @@ type Partition struct {
 }
 
 // Open opens a placement from its catalogue entry; a new one is written to the catalogue first. Rows that are only in
-// the log come by Replay. The epoch is the fencing token under which this server writes.
+// the log come by Replay. The epoch is the fencing token under which this server writes; with 0 nothing is taken before
+// Lead.
 func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) {
 	s.SetDefaults()
-	p := &Partition{deps: d, settings: s, ident: st.Identity, epoch: epoch}
+	p := &Partition{deps: d, settings: s, ident: st.Identity}
 	p.log = d.Log.With("table", st.Table, "partition", st.Partition)
 	p.ids.Store(newIDs(d.Index))
 	p.mu.state = st
+	p.mu.epoch, p.mu.held = epoch, st.Flushed.Epoch
+	for _, g := range st.Segments {
+		p.mu.held = max(p.mu.held, g.ID.Epoch)
+	}
 	p.mu.nextSeg = max(st.NextSegment, 1)
 	p.mu.last = st.Flushed
 	p.mu.active = newHeadRef()
@@ -122,12 +129,12 @@ func (p *Partition) commit(st *State) error {
 	return nil
 }
 
-// takeSegmentID gives an id out. It need not be durable at once: what a crash leaves under it is removed at the next
-// start, and that start has another epoch.
+// takeSegmentID gives an id out, of the epoch that is led or, before that, of the newest that is held. It need not be
+// durable at once: what a crash leaves under it is removed at the next start, before the id is given out again.
 func (p *Partition) takeSegmentID() point.SegmentID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id := point.SegmentID{Epoch: p.epoch, Seq: p.mu.nextSeg}
+	id := point.SegmentID{Epoch: max(p.mu.epoch, p.mu.held), Seq: p.mu.nextSeg}
 	p.mu.nextSeg++
 	return id
 }
@@ -234,6 +241,12 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 	p.deps.HeadBytes.Add(int64(h.Bytes() - before))
 	p.mu.lastWrite = now
 	p.mu.last = f.Serial
+	if n := len(p.mu.ends); n > 0 && p.mu.ends[n-1].Epoch == f.Serial.Epoch {
+		p.mu.ends[n-1].Seq = f.Serial.Seq
+	} else {
+		p.mu.ends = append(p.mu.ends, point.EpochEnd(f.Serial))
+		p.mu.held = max(p.mu.held, f.Serial.Epoch)
+	}
 }
 
 // Shape is what the flush policy asks about.
@@ -332,7 +345,7 @@ func (p *Partition) letGo() *ids {
 		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
 		h.release()
 	}
-	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames = nil, nil, newHeadRef(), 0
+	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames, p.mu.ends = nil, nil, newHeadRef(), 0, nil
 	p.mu.warm = false
 	return p.ids.Swap(newIDs(p.deps.Index))
 }

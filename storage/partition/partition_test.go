@@ -246,7 +246,7 @@ func TestExemplarsAloneAreFlushed(t *testing.T) {
 			t.Errorf("%d exemplars, want 1", n)
 		}
 		b.close()
-		b = openBench(t, fs, b.epoch+1)
+		b = openBench(t, fs, b.mu.epoch+1)
 	}
 	b.close()
 }

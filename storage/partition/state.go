@@ -19,6 +19,16 @@ type Identity struct {
 	Placement point.PlacementID `json:"placement"`
 	TimeLo    point.Nanos       `json:"time_lo"`
 	TimeHi    point.Nanos       `json:"time_hi"` // exclusive
+	// PointLo and PointHi are the column of the ring; PointHi is exclusive, 0 means 2^64. Both 0: the whole ring.
+	PointLo uint64 `json:"point_lo,omitempty"`
+	PointHi uint64 `json:"point_hi,omitempty"`
+}
+
+// whole reports whether the placement's column is the whole ring.
+func (i *Identity) whole() bool { return i.PointLo == 0 && i.PointHi == 0 }
+
+func (i *Identity) contains(ring uint64) bool {
+	return ring >= i.PointLo && (i.PointHi == 0 || ring < i.PointHi)
 }
 
 // State is a placement's catalogue entry: which segments hold its rows, and from which log frame on they do not.
@@ -90,6 +100,9 @@ func (s *State) check() error {
 	if s.TimeLo >= s.TimeHi {
 		return bad("its range of time is empty")
 	}
+	if s.PointHi != 0 && s.PointLo >= s.PointHi {
+		return bad("its column of the ring is empty")
+	}
 	var before point.SegmentID
 	for i, g := range s.Segments {
 		if g.Major != (i == 0) {
@@ -106,16 +119,16 @@ func (s *State) check() error {
 	return nil
 }
 
-// raise returns ends, which are in rising order of epochs, with the epoch of s raised to its seq.
-func raise(ends []point.EpochEnd, s point.Serial) []point.EpochEnd {
-	out := append([]point.EpochEnd(nil), ends...)
-	for i := range out {
-		if out[i].Epoch == s.Epoch {
-			out[i].Seq = max(out[i].Seq, s.Seq)
-			return out
+// raise returns ends, which are in rising order of epochs, with each epoch raised to what by says of it.
+func raise(ends []point.EpochEnd, by ...point.EpochEnd) []point.EpochEnd {
+	out := slices.Clone(ends)
+	for _, e := range by {
+		i, ok := slices.BinarySearchFunc(out, e, func(a, b point.EpochEnd) int { return cmp.Compare(a.Epoch, b.Epoch) })
+		if ok {
+			out[i].Seq = max(out[i].Seq, e.Seq)
+		} else {
+			out = slices.Insert(out, i, e)
 		}
 	}
-	out = append(out, point.EpochEnd(s))
-	slices.SortFunc(out, func(a, b point.EpochEnd) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return out
 }

@@ -122,10 +122,10 @@ func FuzzDecodeState(f *testing.F) {
 }
 
 func TestRaiseKeepsEpochsInOrder(t *testing.T) {
-	ends := raise(nil, point.Serial{Epoch: 3, Seq: 30})
-	ends = raise(ends, point.Serial{Epoch: 1, Seq: 10})
-	ends = raise(ends, point.Serial{Epoch: 3, Seq: 20})
-	ends = raise(ends, point.Serial{Epoch: 2, Seq: 15})
+	ends := raise(nil, point.EpochEnd{Epoch: 3, Seq: 30})
+	ends = raise(ends, point.EpochEnd{Epoch: 1, Seq: 10})
+	ends = raise(ends, point.EpochEnd{Epoch: 3, Seq: 20})
+	ends = raise(ends, point.EpochEnd{Epoch: 2, Seq: 15})
 	want := []point.EpochEnd{{Epoch: 1, Seq: 10}, {Epoch: 2, Seq: 15}, {Epoch: 3, Seq: 30}}
 	if diff := cmp.Diff(want, ends); diff != "" {
 		t.Error(diff)

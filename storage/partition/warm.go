@@ -8,20 +8,17 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// ready makes rows appendable: the brick knows this server's epoch, and the series are in memory. Both cost a look
-// under the lock when they are done already.
+// ready makes rows appendable: the brick knows the epoch, and the series are in memory. Both cost a look under the lock
+// when they are done already.
 func (p *Partition) ready() error {
 	p.mu.Lock()
-	raised := p.mu.raised
+	epoch, raised := p.mu.epoch, p.mu.raised
 	p.mu.Unlock()
-	if !raised {
+	if !raised && epoch != 0 {
 		// Brick.Append would do it, but under our lock and with an fsync.
-		if err := p.deps.Brick.RaiseEpoch(p.ident.Placement, p.epoch); err != nil {
+		if err := p.Lead(epoch); err != nil {
 			return err
 		}
-		p.mu.Lock()
-		p.mu.raised = true
-		p.mu.Unlock()
 	}
 	return p.warm()
 }
