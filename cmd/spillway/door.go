@@ -20,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -27,6 +28,7 @@ import (
 // door is what of any gateway's process faces its users: writes, queries, pages. A standalone process has one and keeps the
 // rows itself; a gateway of a cluster has one and keeps nothing. Fields are in the order in which they are opened.
 type door struct {
+	role     string // for the status page
 	cfg      *config
 	log      *slog.Logger
 	registry *prometheus.Registry
@@ -38,6 +40,7 @@ type door struct {
 	front    *intake.Front
 	kafka    *kafka.Consumer // nil: no topics
 	ready    atomic.Bool
+	rates    rates
 }
 
 // gatewayDeps are what stands behind a door.
@@ -46,6 +49,8 @@ type gatewayDeps struct {
 	servers forward.Servers
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
+	// describe adds to the status page what the door does not know: servers, leaders. Nil: nothing.
+	describe func(context.Context, *ui.Status)
 }
 
 // listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/pprof"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
 // pages serves everything that is not of intake: the Prometheus API, health, metrics.
@@ -18,7 +19,8 @@ func (d *door) pages(promAPI http.Handler) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Spillway is healthy.\n") })
 	mux.HandleFunc("GET /-/ready", d.readiness)
-	mux.HandleFunc("GET /{$}", d.index)
+	mux.Handle("GET "+ui.Path, ui.JSON(d.status))
+	mux.Handle("GET /{$}", ui.Page(d.status))
 	return mux
 }
 
@@ -35,15 +37,6 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
-}
-
-func (d *door) index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	fmt.Fprintf(w, "Spillway %s\n\n", version)
-	fmt.Fprintln(w, "writes   /api/v1/write  /write  /api/v2/write  /api/v3/write_lp")
-	fmt.Fprintln(w, "queries  /api/v1/query  /api/v1/query_range  /api/v1/series  /api/v1/labels  /api/v1/read")
-	fmt.Fprintln(w, "tables   put /t/<table> in front of any of these")
-	fmt.Fprintln(w, "state    /metrics  /-/healthy  /-/ready  /api/v1/status/tsdb  /api/v1/status/kafka")
 }
 
 // adminPages serves profiles, on an address of their own.

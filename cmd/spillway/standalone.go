@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
 	"github.com/spillwaydb/spillway/metadata/tables"
@@ -121,7 +122,7 @@ type standalone struct {
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
-	p := &standalone{door: door{cfg: cfg, log: log, registry: registry}}
+	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -133,7 +134,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.brick.Err}); err != nil {
+	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.brick.Err, describe: p.describe}); err != nil {
 		return nil, err
 	}
 	if err := noteSettings(cfg); err != nil {
@@ -206,6 +207,20 @@ func (p *standalone) Server(id topology.ServerID) (peer.Storage, bool) {
 
 // IDs implements forward.Servers.
 func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
+
+// describe tells the status page that this server leads everything.
+func (p *standalone) describe(_ context.Context, s *ui.Status) {
+	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: p.server.HeadLoad()}
+	for i := range s.Tables {
+		for j := range s.Tables[i].Partitions {
+			at := &s.Tables[i].Partitions[j]
+			at.Leader = one.ID
+			one.Leads++
+			one.Bytes += at.Bytes
+		}
+	}
+	s.Servers = []ui.Server{one}
+}
 
 // run serves until a signal comes or a part fails.
 func (p *standalone) run(ctx context.Context) error {
