@@ -186,8 +186,7 @@ func (h *Head) newPageLocked(n int) *page {
 		h.pages = append(h.pages, nil)
 		h.ids = append(h.ids, make([]uint64, pageSeries/64)...)
 	}
-	h.pages[n] = (*page)(h.arena.memory(pageBytes))
-	h.arena.used += pageBytes
+	h.pages[n] = h.arena.page()
 	return h.pages[n]
 }
 

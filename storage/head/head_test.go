@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"pgregory.net/rapid"
@@ -458,4 +459,53 @@ func TestReadersBesideAppends(t *testing.T) {
 	close(stop)
 	done.Wait()
 	h.Free()
+}
+
+// TestLargeHeadsUseSlabs fills a head beyond where slabs begin: rows come back, what is held is counted, and all goes.
+func TestLargeHeadsUseSlabs(t *testing.T) {
+	const series = 100_000 // 6.5 MB of state, and as much of blocks
+	h := New(Settings{})
+	ids, times, values := make([]point.DenseID, series), make([]point.Nanos, series), make([]float64, series)
+	for i := range ids {
+		ids[i] = point.DenseID(i)
+	}
+	for at := range 3 {
+		for i := range ids {
+			times[i], values[i] = point.Nanos(at), float64(i+at)
+		}
+		h.Append(point.Stamp(at+1), ids, times, values)
+	}
+	const least = series * (64 + blockBytes)
+	if n := h.Bytes(); n < least || n > least+least/4+2*slabBytes {
+		t.Errorf("%d bytes for %d series of a line and a block each", n, series)
+	}
+	if len(h.arena.maps) > 40 {
+		t.Errorf("%d mappings: pages still come one by one", len(h.arena.maps))
+	}
+	var run rows.Run
+	for i := range ids {
+		if !h.Read(point.DenseID(i), 0, 9, &run) || run.Len() != 3 || run.Values[2] != float64(i+2) {
+			t.Fatalf("series %d reads %v", i, run)
+		}
+	}
+	h.Free()
+	if h.Bytes() != 0 || len(h.arena.maps) != 0 {
+		t.Errorf("%d bytes in %d mappings after Free", h.Bytes(), len(h.arena.maps))
+	}
+}
+
+// TestSlabsLieOnHugePages is what makes a slab one page of the system.
+func TestSlabsLieOnHugePages(t *testing.T) {
+	var a arena
+	defer a.free()
+	for range 2*regionBytes/slabBytes + 1 {
+		s := a.slab()
+		if s == nil {
+			t.Skip("no mappings here")
+		}
+		if at := uintptr(unsafe.Pointer(&s[0])); at%slabBytes != 0 || len(s) != slabBytes {
+			t.Fatalf("a slab of %d bytes at %x", len(s), at)
+		}
+		s[0], s[len(s)-1] = 1, 1
+	}
 }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package head
+
+// adviseHuge has nobody to ask here.
+func adviseHuge([]byte) {}
