@@ -67,6 +67,7 @@ type Decoder struct {
 	gap         int    // where in shared that goes; -1: the builder has to say what is wrong
 	spliced     []byte
 	labels      point.LabelsBuilder
+	template    []point.LineField // what the Dict knows under the key, and what the line adds
 
 	names map[string]string // fields' names, shared by templates
 }

@@ -12,7 +12,8 @@ import (
 type key struct {
 	at     int               // where it starts in the body
 	hash   point.Hash        // of its bytes as written and the naming settings
-	fields []point.LineField // what the Dict knows under it
+	fields []point.LineField // what the Dict knows under it, and what the line adds
+	known  int               // of fields, what the Dict knows
 	next   int               // the one of fields that is expected next
 	parsed bool              // Decoder.tags and Decoder.measurement hold it unescaped
 	sorted bool              // Decoder.shared holds its labels
@@ -31,7 +32,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	k.hash.Lo ^= d.naming.Lo
 	k.hash.Hi ^= d.naming.Hi
 	if known := b.Dict.LookupLine(k.hash); known != nil && end < len(s) && s[end] == ' ' {
-		k.fields = known.Fields
+		k.fields, k.known = known.Fields, len(known.Fields)
 	} else if p, ok = d.parseKey(&k, p); !ok {
 		return p, false
 	}
@@ -40,6 +41,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	if p, ok = d.fields(&k, skipSpaces(s, end)); !ok {
 		return p, false
 	}
+	d.tell(&k)
 	if len(d.strings) > 0 && !d.info(&k) {
 		return p, false
 	}

@@ -111,18 +111,29 @@ func (d *Decoder) fieldID(k *key, name []byte) (id point.SeriesID, ok bool) {
 	}
 	var err error
 	if len(k.fields) < fieldsScanned {
-		id, err = dict.InternLabels(labels, h) // comparing will find it, the hash need not
+		id, err = dict.InternLabelsBytes(labels, h) // comparing will find it, the hash need not
 	} else {
-		id, err = dict.Intern(h, labels)
+		id, err = dict.InternBytes(h, labels)
 	}
 	if err != nil {
 		return 0, d.fail(err)
 	}
 	if len(k.fields) < fieldsKept {
-		k.fields = dict.ExtendLine(k.hash, point.LineField{Name: d.sharedName(name), ID: id}).Fields
-		k.next = len(k.fields)
+		if len(k.fields) == k.known { // it is the Dict's
+			d.template = append(d.template[:0], k.fields...)
+		}
+		d.template = append(d.template, point.LineField{Name: d.sharedName(name), ID: id})
+		k.fields, k.next = d.template, len(d.template)
 	}
 	return id, true
+}
+
+// tell gives the Dict the fields that the line had and the key's template had not: all at once, so that a new key's
+// template is allocated once and in its size.
+func (d *Decoder) tell(k *key) {
+	if len(k.fields) > k.known {
+		d.batch.Dict.ExtendLineAll(k.hash, k.known, k.fields[k.known:])
+	}
 }
 
 // namesShared bounds the names a Decoder remembers; they are forgotten all at once.
@@ -168,8 +179,8 @@ func (d *Decoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash {
 	return d.batch.Dict.Hash(d.sum)
 }
 
-// fieldLabels names the series of a numeric field.
-func (d *Decoder) fieldLabels(k *key, name []byte) (point.Labels, bool) {
+// fieldLabels names the series of a numeric field. The result is scratch.
+func (d *Decoder) fieldLabels(k *key, name []byte) ([]byte, bool) {
 	if !k.sorted {
 		d.sortShared(k)
 	}
@@ -183,7 +194,8 @@ func (d *Decoder) fieldLabels(k *key, name []byte) (point.Labels, bool) {
 	}
 	d.startLabels(k)
 	d.labels.Add(metricName, d.metric)
-	return d.finishLabels()
+	labels, ok := d.finishLabels()
+	return []byte(labels), ok
 }
 
 // sortShared makes canonical labels of what a line's fields have in common, once for all of them.
@@ -209,16 +221,16 @@ func (d *Decoder) sortShared(k *key) {
 }
 
 // splice puts the metric's name into the labels that all fields share; ok is false when there is anything wrong with it.
-func (d *Decoder) splice() (labels point.Labels, ok bool) {
+func (d *Decoder) splice() (labels []byte, ok bool) {
 	if d.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
-		return "", false
+		return nil, false
 	}
 	b := append(d.spliced[:0], d.shared[:d.gap]...)
 	b = append(append(b, byte(len(metricName))), metricName...)
 	b = binary.AppendUvarint(b, uint64(len(d.metric)))
 	b = append(append(b, d.metric...), d.shared[d.gap:]...)
 	d.spliced = b
-	return point.Labels(b), len(b) <= point.LabelsBytesMax
+	return b, len(b) <= point.LabelsBytesMax
 }
 
 var metricName = []byte(point.MetricName)

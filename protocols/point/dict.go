@@ -2,6 +2,8 @@ package point
 
 import (
 	"hash/maphash"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +33,8 @@ type Dict struct {
 
 	mu struct {
 		sync.Mutex // guards growth of series, hashes, lineKeys and canon
+
+		text strings.Builder // labels that were copied last, up to textBytes
 	}
 }
 
@@ -84,33 +88,75 @@ func (d *Dict) LookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
 // Intern gives labels their number, a new one if need be, and remembers that raw bytes with hash h mean them.
 // The error is Throttled when the Dict is full.
 func (d *Dict) Intern(h Hash, labels Labels) (SeriesID, error) {
-	id, err := d.InternLabels(labels, h)
+	id, err := d.number([]byte(labels), labels, h)
+	d.remember(h, id, err)
+	return id, err
+}
+
+// InternBytes is Intern for labels in memory of the caller's, who may use it again: they are copied if they are new.
+func (d *Dict) InternBytes(h Hash, labels []byte) (SeriesID, error) {
+	id, err := d.number(labels, "", h)
+	d.remember(h, id, err)
+	return id, err
+}
+
+func (d *Dict) remember(h Hash, id SeriesID, err error) {
 	if err == nil && d.rawLen.Load() < d.spellingsMax() && d.raw.put(h, uint32(id)) {
 		d.rawLen.Add(1)
 	}
-	return id, err
 }
 
 func (d *Dict) spellingsMax() int64 { return SpellingsPerSeries * int64(d.seriesMax) }
 
 // InternLabels gives labels their number without remembering raw bytes; first is kept for LookupAfter if the series is new.
 func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
-	ch := maphash.String(d.seeds[0], string(labels))
+	return d.number([]byte(labels), labels, first) // the conversion copies nothing
+}
+
+// InternLabelsBytes is InternLabels for labels in memory of the caller's, who may use it again.
+func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
+	return d.number(labels, "", first)
+}
+
+// number gives labels their number. owned is the same labels in memory that the Dict may keep, or "".
+func (d *Dict) number(labels []byte, owned Labels, first Hash) (SeriesID, error) {
+	ch := maphash.Bytes(d.seeds[0], labels)
+	seen := d.series.len()
 	if id, ok := d.canon.get(ch, labels, &d.series); ok {
 		return SeriesID(id), nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if id, ok := d.canon.get(ch, labels, &d.series); ok {
-		return SeriesID(id), nil
+	if d.series.len() != seen { // somebody may have been quicker
+		if id, ok := d.canon.get(ch, labels, &d.series); ok {
+			return SeriesID(id), nil
+		}
 	}
 	if d.series.len() >= d.seriesMax {
 		return 0, fault.Errorf(fault.Throttled, "more than %d series within one dictionary generation", d.seriesMax)
 	}
-	id := d.series.append(labels) // before hashes: whoever finds the hash may ask for the labels
+	if owned == "" {
+		owned = d.copyLocked(labels)
+	}
+	id := d.series.append(owned) // before hashes: whoever finds the hash may ask for the labels
 	d.hashes.append(first)
-	d.canon.put(ch, id)
+	d.canon.putLocked(ch, id)
 	return SeriesID(id), nil
+}
+
+// textBytes is the size of the pieces of memory that labels are copied into. Series that come together, as those of a
+// host do, lie beside each other and mostly go together; one that stays keeps its piece, some 50 series' worth.
+const textBytes = 8 << 10
+
+// copyLocked gives labels memory of the Dict's. Apart, each would be an object for the collector and an eighth larger.
+func (d *Dict) copyLocked(labels []byte) Labels {
+	if d.mu.text.Cap()-d.mu.text.Len() < len(labels) {
+		d.mu.text = strings.Builder{}
+		d.mu.text.Grow(max(textBytes, len(labels)))
+	}
+	from := d.mu.text.Len()
+	d.mu.text.Write(labels) // never moves what stands there already: there is room
+	return Labels(d.mu.text.String()[from:])
 }
 
 // LineKey is what is known of one line-protocol key (measurement and tags as written): the fields seen under it and
@@ -136,24 +182,29 @@ func (d *Dict) LookupLine(h Hash) *LineKey {
 
 // ExtendLine adds a field to what is known of a line's key and returns the new value. A field already there stays. A
 // key that has LineFieldsMax fields is returned as it is; a key too many is returned and not remembered.
-func (d *Dict) ExtendLine(h Hash, f LineField) *LineKey {
+func (d *Dict) ExtendLine(h Hash, f LineField) *LineKey { return d.ExtendLineAll(h, 0, []LineField{f}) }
+
+// ExtendLineAll is ExtendLine for several fields at once, all different. The first seen of those that are there are known
+// to be others. The slice stays the caller's.
+func (d *Dict) ExtendLineAll(h Hash, seen int, fields []LineField) *LineKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i, ok := d.lines.get(h)
 	if !ok {
-		return d.addLineLocked(h, &LineKey{Fields: []LineField{f}})
+		return d.addLineLocked(h, &LineKey{Fields: slices.Clone(fields[:min(len(fields), LineFieldsMax)])})
 	}
 	old := d.lineKeys.at(i).Load()
-	if len(old.Fields) >= LineFieldsMax {
-		return old
-	}
-	for _, have := range old.Fields {
-		if have.Name == f.Name {
-			return old
+	k := &LineKey{Fields: old.Fields}
+	others := old.Fields[min(seen, len(old.Fields)):]
+	for _, f := range fields {
+		if len(k.Fields) < LineFieldsMax && !slices.ContainsFunc(others, func(have LineField) bool { return have.Name == f.Name }) {
+			// Appending past the length of a published slice is safe: readers hold their own length, writers hold the lock.
+			k.Fields = append(k.Fields, f)
 		}
 	}
-	// Appending past the length of a published slice is safe: readers hold their own length, writers hold the lock.
-	k := &LineKey{Fields: append(old.Fields, f)}
+	if len(k.Fields) == len(old.Fields) {
+		return old
+	}
 	d.lineKeys.at(i).Store(k)
 	return k
 }

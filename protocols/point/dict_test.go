@@ -3,6 +3,8 @@ package point_test
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -220,5 +222,84 @@ func TestKnownSeriesAllocateNothing(t *testing.T) {
 	})
 	if n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestLabelsOfTheCallerAreCopied overwrites what was given to InternBytes, as a decoder does with its scratch.
+func TestLabelsOfTheCallerAreCopied(t *testing.T) {
+	d := point.NewDict(0)
+	var want []point.Labels
+	scratch := []byte{}
+	for i := range 500 { // some pieces' worth, and now and then one that is larger than a piece
+		l := point.MakeLabels("__name__", "m", "n", strings.Repeat("x", i%7*i*5+1), "i", fmt.Sprint(i))
+		scratch = append(scratch[:0], l...)
+		id, err := d.InternBytes(d.Hash(scratch), scratch)
+		if err != nil || id != point.SeriesID(i) {
+			t.Fatalf("series %d has number %d, %v", i, id, err)
+		}
+		if again, err := d.InternLabelsBytes(scratch, point.Hash{}); err != nil || again != id {
+			t.Fatalf("series %d has also number %d, %v", i, again, err)
+		}
+		want = append(want, l)
+	}
+	clear(scratch[:cap(scratch)])
+	for i, l := range want {
+		if d.Labels(point.SeriesID(i)) != l {
+			t.Fatalf("series %d has become %q", i, d.Labels(point.SeriesID(i)))
+		}
+		if id, ok := d.Lookup(d.Hash([]byte(l))); !ok || id != point.SeriesID(i) {
+			t.Fatalf("series %d is not found", i)
+		}
+	}
+}
+
+// TestInternBytesAllocatesBySeveral pins what a new series costs beside the tables: no object of its own.
+func TestInternBytesAllocatesBySeveral(t *testing.T) {
+	d := point.NewDict(0)
+	l := []byte(point.MakeLabels("__name__", "m", "host", "00000000"))
+	n := 0
+	intern := func() {
+		for i, rest := len(l)-1, n; i >= len(l)-8; i, rest = i-1, rest/10 {
+			l[i] = '0' + byte(rest%10)
+		}
+		n++
+		if _, err := d.InternBytes(d.Hash(l), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1 << 15 { // the tables have their size for a while
+		intern()
+	}
+	if allocs := testing.AllocsPerRun(2000, intern); allocs > 0.1 {
+		t.Errorf("%.2f allocations a new series", allocs)
+	}
+	if allocs := testing.AllocsPerRun(100, func() { _, _ = d.InternBytes(d.Hash(l), l) }); allocs > 0 {
+		t.Errorf("%.2f allocations a known series", allocs)
+	}
+	known := string(l)
+	if allocs := testing.AllocsPerRun(100, func() { _, _ = d.InternLabels(point.Labels(known), point.Hash{}) }); allocs > 0 {
+		t.Errorf("%.2f allocations for labels that are known", allocs)
+	}
+}
+
+func TestLineKeysTakeSeveralFieldsAtOnce(t *testing.T) {
+	d := point.NewDict(0)
+	h := d.Hash([]byte("cpu,host=a"))
+	f := func(name string, id point.SeriesID) point.LineField { return point.LineField{Name: name, ID: id} }
+	given := []point.LineField{f("user", 1), f("idle", 2)}
+	d.ExtendLineAll(h, 0, given)
+	given[0] = f("overwritten", 9)
+	old := d.LookupLine(h)
+	d.ExtendLineAll(h, 1, []point.LineField{f("idle", 99), f("wait", 3)}) // by one that saw user alone
+	k := d.LookupLine(h)
+	if want := []point.LineField{f("user", 1), f("idle", 2), f("wait", 3)}; !slices.Equal(k.Fields, want) || len(old.Fields) != 2 {
+		t.Errorf("fields %v, before %v, want %v", k.Fields, old.Fields, want)
+	}
+	if d.ExtendLineAll(h, 3, []point.LineField{f("user", 98)}) == k {
+		t.Error("who says that he looked is not believed") // it costs a double, no more
+	}
+	wide := make([]point.LineField, point.LineFieldsMax+5)
+	if n := len(d.ExtendLineAll(d.Hash([]byte("wide")), 0, wide).Fields); n != point.LineFieldsMax {
+		t.Errorf("a new key of %d fields", n)
 	}
 }

@@ -111,10 +111,7 @@ type labelTable struct{ shards [tableShards]labelShard }
 
 type labelShard struct {
 	slots atomic.Pointer[[]atomic.Uint64] // 32 bits of the hash, then id+1; 0: free
-	mu    struct {
-		sync.Mutex
-		used int
-	}
+	used  int                             // owned by the one who puts
 }
 
 // The upper 6 bits of a hash choose the shard; the lower 32 are kept, and choose the slot.
@@ -123,7 +120,7 @@ func (t *labelTable) shard(hash uint64) *labelShard {
 }
 
 // get finds labels with that hash; series are those numbered so far.
-func (t *labelTable) get(hash uint64, labels Labels, series *pages[Labels]) (uint32, bool) {
+func (t *labelTable) get(hash uint64, labels []byte, series *pages[Labels]) (uint32, bool) {
 	p := t.shard(hash).slots.Load()
 	if p == nil {
 		return 0, false
@@ -134,23 +131,21 @@ func (t *labelTable) get(hash uint64, labels Labels, series *pages[Labels]) (uin
 		if s == 0 {
 			return 0, false
 		}
-		if s>>32 == hash&0xffffffff && *series.at(uint32(s) - 1) == labels {
+		if s>>32 == hash&0xffffffff && string(*series.at(uint32(s) - 1)) == string(labels) {
 			return uint32(s) - 1, true
 		}
 	}
 }
 
-// put maps labels with that hash, which must not be mapped yet, to id.
-func (t *labelTable) put(hash uint64, id uint32) {
+// putLocked maps labels with that hash, which must not be mapped yet, to id; for one caller at a time.
+func (t *labelTable) putLocked(hash uint64, id uint32) {
 	sh := t.shard(hash)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
 	p := sh.slots.Load()
-	if p == nil || (sh.mu.used+1)*4 > len(*p)*3 {
+	if p == nil || (sh.used+1)*4 > len(*p)*3 {
 		p = sh.growLocked(p)
 	}
 	insertLabels(*p, hash<<32|uint64(id+1))
-	sh.mu.used++
+	sh.used++
 }
 
 func (sh *labelShard) growLocked(old *[]atomic.Uint64) *[]atomic.Uint64 {

@@ -251,7 +251,7 @@ func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal
 	}
 	var ok bool
 	if d.usual, ok = usualLabels(d.usual[:0], raw); ok {
-		id, refusal = d.b.Dict.Intern(h, point.Labels(d.usual))
+		id, refusal = d.b.Dict.InternBytes(h, d.usual)
 		return id, refusal, nil
 	}
 	d.labels.Reset()

@@ -225,7 +225,7 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 		return 0, nil, err
 	}
 	if d.usual, ok = d.symbols.usualLabels(d.usual[:0], d.refs); ok {
-		id, refusal = d.b.Dict.Intern(h, point.Labels(d.usual))
+		id, refusal = d.b.Dict.InternBytes(h, d.usual)
 		return id, refusal, nil
 	}
 	if refusal := d.addRefs(); refusal != nil {
