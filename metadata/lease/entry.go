@@ -122,7 +122,7 @@ func (m *Machine) planOurs(e *entry) {
 		}
 	}
 	if e.leaving != "" && e.leading {
-		m.stop(e, e.leaving)
+		m.stop(e, e.leaving, false)
 	}
 	if e.leaving == "" && !e.running && m.good(m.now) {
 		e.leading, e.running = true, true
@@ -136,7 +136,7 @@ func (m *Machine) planOthers(e *entry) {
 		if e.present() {
 			why = "the lease is with " + string(e.row.Holder) + ", boot " + string(e.row.Boot)
 		}
-		m.stop(e, why)
+		m.stop(e, why, false)
 	}
 	if e.busy == 0 && !e.reread {
 		e.leaving = ""
@@ -170,9 +170,9 @@ func (m *Machine) letGo(e *entry, why string, gaveUp bool) {
 	}
 }
 
-func (m *Machine) stop(e *entry, why string) {
+func (m *Machine) stop(e *entry, why string, lapsed bool) {
 	e.leading = false
-	m.out = append(m.out, Stops{Partition: e.p, Why: why})
+	m.out = append(m.out, Stops{Partition: e.p, Why: why, Lapsed: lapsed})
 }
 
 func (m *Machine) release(e *entry) {

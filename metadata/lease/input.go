@@ -62,6 +62,9 @@ type Assigned struct {
 	BrickEpoch point.Epoch
 }
 
+// Assignments are many Assigned in one step: a table's transaction changes what all its placements have to compare.
+type Assignments struct{ All []Assigned }
+
 // Unassigned says that this server has no placement of the partition any more; it lets go.
 type Unassigned struct{ Partition Partition }
 
@@ -70,6 +73,12 @@ type Loaded struct{ Load float64 }
 
 // GiveUp lets a partition go and lets others take it first for a while (C110).
 type GiveUp struct {
+	Partition Partition
+	Why       string
+}
+
+// Offer is GiveUp where another in-sync placement could take the partition now; elsewhere nothing happens.
+type Offer struct {
 	Partition Partition
 	Why       string
 }
@@ -93,18 +102,20 @@ type Drain struct{ On bool }
 // Leave lets go of everything at once: the process is about to end. Left answers when all rows are free.
 type Leave struct{}
 
-func (Tick) input()       {}
-func (Answer) input()     {}
-func (Watched) input()    {}
-func (Listed) input()     {}
-func (Assigned) input()   {}
-func (Unassigned) input() {}
-func (Loaded) input()     {}
-func (GiveUp) input()     {}
-func (Stopped) input()    {}
-func (SetInSync) input()  {}
-func (Drain) input()      {}
-func (Leave) input()      {}
+func (Tick) input()        {}
+func (Answer) input()      {}
+func (Watched) input()     {}
+func (Listed) input()      {}
+func (Assigned) input()    {}
+func (Assignments) input() {}
+func (Unassigned) input()  {}
+func (Loaded) input()      {}
+func (GiveUp) input()      {}
+func (Offer) input()       {}
+func (Stopped) input()     {}
+func (SetInSync) input()   {}
+func (Drain) input()       {}
+func (Leave) input()       {}
 
 // Effect is what a Machine wants done.
 type Effect interface{ effect() }
@@ -149,6 +160,9 @@ type Leads struct {
 type Stops struct {
 	Partition Partition
 	Why       string
+	// Lapsed: the row still names us, as far as is known, but the heartbeat was not renewed in time. While that lasts a
+	// placement that is alone in sync is led by nobody else (DESIGN §5.5).
+	Lapsed bool
 }
 
 // InSyncSet answers SetInSync. If not OK the list is what it was, or the lease is lost: look at Lease and decide anew.

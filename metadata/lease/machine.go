@@ -146,6 +146,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.observeList(Prefix, in.Rows, in.Revision)
 	case Assigned:
 		m.entry(in.Partition).assigned = &in
+	case Assignments:
+		for i := range in.All {
+			m.entry(in.All[i].Partition).assigned = &in.All[i]
+		}
 	case Unassigned:
 		if e := m.entries[in.Partition]; e != nil {
 			e.assigned = nil
@@ -154,6 +158,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.load = in.Load
 	case GiveUp:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) {
+			m.letGo(e, in.Why, true)
+		}
+	case Offer:
+		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 && m.someoneFor(e) {
 			m.letGo(e, in.Why, true)
 		}
 	case Stopped:
@@ -206,7 +214,7 @@ func (m *Machine) lapse(why string) {
 	m.scanAt = m.now
 	for _, p := range m.order {
 		if e := m.entries[p]; e.leading {
-			m.stop(e, why)
+			m.stop(e, why, m.ours(e))
 		}
 	}
 }

@@ -151,3 +151,66 @@ func TestEpochIsAboveAllThatWasSeen(t *testing.T) {
 		t.Errorf("epoch %d after the brick's 900", epoch)
 	}
 }
+
+func TestOfferMovesOnlyToSomebodyWhoCanTake(t *testing.T) {
+	w := newWorld(1, 2, 1)
+	w.start(0, true)
+	w.start(1, true)
+	w.run(5 * time.Second)
+	p := w.parts[0]
+	first := w.leaders()[p]
+	w.kill(1 - first)
+	w.run(15 * time.Second)
+	w.procs[first].step(Offer{p, "too much to do"})
+	w.run(w.now + 100*time.Millisecond)
+	if who, led := w.leaders()[p]; !led || who != first {
+		t.Errorf("offered to nobody, led %v by %d, want %d all the time", led, who, first)
+	}
+	w.start(1-first, false)
+	w.run(w.now + 10*time.Second)
+	w.procs[first].step(Offer{p, "too much to do"})
+	w.run(w.now + 10*time.Second)
+	if who, led := w.leaders()[p]; !led || who == first {
+		t.Errorf("offered, led %v by %d, want the other", led, who)
+	}
+}
+
+// TestStopsTellsALapseFromALoss: after a lapse alone the row still names us, and who is alone in sync may go by that.
+func TestStopsTellsALapseFromALoss(t *testing.T) {
+	lead := func() (*hand, Partition) {
+		h := newHand(t)
+		p := Partition{"cpu", 1}
+		h.step(0, Assignments{[]Assigned{assigned(p)}})
+		renew := h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
+		scan := h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
+		h.step(ms(30), Answer{ID: scan, Outcome: Done, Revision: 3})
+		h.step(ms(40), Watched{[]coord.Event{{Row: coord.Row{Key: RowKey(p), Value: ourRow.Encode(), Revision: 60}}}})
+		if _, ok := h.m.MayAct(p, ms(41)); !ok {
+			t.Fatal("a row that names us is not ours")
+		}
+		return h, p
+	}
+	stops := func(out []Effect) Stops {
+		for _, e := range out {
+			if s, ok := e.(Stops); ok {
+				return s
+			}
+		}
+		t.Fatalf("no Stops among %v", out)
+		return Stops{}
+	}
+	h, _ := lead()
+	if s := stops(h.step(ms(3100), Tick{})); !s.Lapsed {
+		t.Errorf("%+v after the heartbeat ran out", s)
+	}
+	h, p := lead()
+	lost := ourRow
+	lost.Holder, lost.Boot = "s2", "b2"
+	if s := stops(h.step(ms(50), Watched{[]coord.Event{{Row: coord.Row{Key: RowKey(p), Value: lost.Encode(), Revision: 61}}}})); s.Lapsed {
+		t.Errorf("%+v after another took the row", s)
+	}
+	h, p = lead()
+	if s := stops(h.step(ms(50), Watched{[]coord.Event{{Row: coord.Row{Key: RowKey(p), Value: ourRow.TakenOffline(Note{Who: "ann"}).Encode(), Revision: 61}}}})); s.Lapsed {
+		t.Errorf("%+v after the row was taken offline", s)
+	}
+}
