@@ -293,7 +293,7 @@ func (t *Table) writeBy(ctx context.Context, m *topology.Map, g *generation, b *
 	defer t.cutters.Put(c)
 	shares, uncovered := c.Cut(m, b)
 	for len(uncovered) > 0 {
-		times := missing(m, uncovered, t.f.settings.PartitionsMax-len(m.Partitions))
+		times := missing(m, uncovered, t.f.settings.PartitionsMax-m.Len())
 		if len(times) == 0 {
 			break
 		}

@@ -293,13 +293,13 @@ func (t *Tables) refresh(ctx context.Context, name string) (*topology.Map, error
 // Cover gives a map in which a partition holds each of the times, making partitions as needed.
 func (t *Tables) Cover(ctx context.Context, name string, times []point.Nanos) (*topology.Map, error) {
 	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
-		return m.Cover(times, func(p point.PartitionID) []topology.Placement {
+		return m.Apply(m.Covering(times, func(p point.PartitionID) []topology.Placement {
 			var placed []topology.Placement
 			for _, s := range t.deps.Place(name, p) {
 				placed = append(placed, topology.Placement{ID: point.PlacementID(rand.Uint64()), Server: s})
 			}
 			return placed
-		}), nil
+		}))
 	})
 }
 
@@ -311,9 +311,6 @@ func (t *Tables) Drop(ctx context.Context, name string, ids ...point.PartitionID
 // SetConfig changes a table's configuration.
 func (t *Tables) SetConfig(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
 	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
-		if m.Config == c {
-			return m, nil
-		}
 		return m.WithConfig(c)
 	})
 }

@@ -80,8 +80,8 @@ func TestConcurrentProcessesAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Partitions) != 24 {
-		t.Fatalf("%d partitions, want 23 days and one before 1970:\n%v", len(m.Partitions), m)
+	if m.Len() != 24 {
+		t.Fatalf("%d partitions, want 23 days and one before 1970:\n%v", m.Len(), m)
 	}
 }
 
@@ -119,11 +119,12 @@ func TestDropAndConfigAreOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dropped, err := p.Drop(t.Context(), "t", m.Partitions[0].ID)
-	if err != nil || len(dropped.Partitions) != 1 {
+	first, _ := m.Find(0, 0)
+	dropped, err := p.Drop(t.Context(), "t", first.ID)
+	if err != nil || dropped.Len() != 1 {
 		t.Fatalf("%v %v", dropped, err)
 	}
-	if again, err := p.Drop(t.Context(), "t", m.Partitions[0].ID); err != nil || again != dropped {
+	if again, err := p.Drop(t.Context(), "t", first.ID); err != nil || again != dropped {
 		t.Fatalf("dropping twice made seq %d of %d: %v", again.Seq, dropped.Seq, err)
 	}
 	if m, err := p.SetConfig(t.Context(), "t", daily); err != nil || m != dropped {

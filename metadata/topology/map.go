@@ -1,307 +1,272 @@
 package topology
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
-	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Config is what a user sets for a table.
-type Config struct {
-	// Retention is how long rows are kept; 0: for ever.
-	Retention time.Duration `json:"retention"`
-	// PartitionWidth is the time a partition covers, aligned to its multiples since 1970.
-	PartitionWidth time.Duration `json:"partition_width"`
-}
-
-// PartitionWidthMin bounds how many partitions a careless setting can make.
-const PartitionWidthMin = time.Second
-
-// Validate reports every mistake. Errors are Invalid.
-func (c Config) Validate() error {
-	if c.PartitionWidth < PartitionWidthMin {
-		return fault.Errorf(fault.Invalid, "partition width %v is under the minimum of %v", c.PartitionWidth, PartitionWidthMin)
-	}
-	if c.Retention < 0 {
-		return fault.Errorf(fault.Invalid, "retention %v is negative", c.Retention)
-	}
-	if c.Retention > 0 && c.Retention < c.PartitionWidth {
-		return fault.Errorf(fault.Invalid, "retention %v is shorter than the partition width %v: rows would be dropped by whole partitions too early or too late", c.Retention, c.PartitionWidth)
-	}
-	return nil
-}
-
-// ServerID names a storage server.
-type ServerID string
-
-// Placement is one assignment of a partition to a server.
-type Placement struct {
-	ID     point.PlacementID `json:"id"`
-	Server ServerID          `json:"server"`
-}
-
-// Partition is a rectangle of the keyspace and where it lies. PointHi and TimeHi are exclusive; PointHi 0 means 2^64.
-type Partition struct {
-	ID         point.PartitionID `json:"id"`
-	PointLo    uint64            `json:"point_lo"`
-	PointHi    uint64            `json:"point_hi"`
-	TimeLo     point.Nanos       `json:"time_lo"`
-	TimeHi     point.Nanos       `json:"time_hi"`
-	Placements []Placement       `json:"placements"`
-}
-
-// Contains reports whether a key lies in the partition.
-func (p *Partition) Contains(ring uint64, t point.Nanos) bool {
-	return t >= p.TimeLo && t < p.TimeHi && ring >= p.PointLo && (p.PointHi == 0 || ring < p.PointHi)
-}
-
-// Overlaps reports whether the partition may hold rows of [lo, hi], both ends included.
-func (p *Partition) Overlaps(lo, hi point.Nanos) bool { return p.TimeLo <= hi && p.TimeHi > lo }
-
-// On finds the placement on a server.
-func (p *Partition) On(s ServerID) (Placement, bool) {
-	for _, pl := range p.Placements {
-		if pl.Server == s {
-			return pl, true
-		}
-	}
-	return Placement{}, false
-}
-
-// Map is a table's partition map as of one transaction. It is never changed once it is shared.
+// Map is a table's partition map as of one transaction. It is never changed, and may be shared by any number of
+// goroutines; Apply makes the next one, which shares with it what stayed the same.
 type Map struct {
-	Table  string            `json:"table"`
-	Seq    uint64            `json:"seq"` // rises by one with every transaction
-	Config Config            `json:"config"`
-	NextID point.PartitionID `json:"next_id"`
-	// Partitions by TimeLo, then PointLo.
-	Partitions []Partition `json:"partitions"`
+	Table  string
+	Seq    uint64 // rises by one with every transaction (C13)
+	Config Config
+	NextID point.PartitionID // ids below it were given out, and never will be again
+	// Layouts say how new partitions cut the ring, by From. None: they take the whole ring.
+	Layouts []Layout
+
+	// Invariant: both indexes hold the same partitions, and stops describes byTime's leaves.
+	byTime index[box]
+	byID   index[number]
+	stops  []stop
 }
 
-// New makes the map of a new table, without partitions.
+// New makes the map of a new table, without partitions. Errors are Invalid.
 func New(table string, c Config) (*Map, error) {
+	if err := validName("table", table); err != nil {
+		return nil, err
+	}
 	if err := c.Validate(); err != nil {
 		return nil, fault.Annotate(err, "table %q", table)
 	}
-	return &Map{Table: table, Seq: 1, Config: c, NextID: 1}, nil
+	return &Map{Table: table, Seq: 1, Config: c.normal(), NextID: 1}, nil
 }
 
-// Find gives the partition of a key. The result is part of the map: do not change it.
+// Find gives the one partition that accepts writes of a key. The result is part of the map: do not change it.
 func (m *Map) Find(ring uint64, t point.Nanos) (*Partition, bool) {
-	// Partitions of one table do not overlap, so only those that start last at or before t can hold it, together with
-	// the other columns of their row.
-	i := sort.Search(len(m.Partitions), func(i int) bool { return m.Partitions[i].TimeLo > t })
+	i := sort.Search(len(m.stops), func(i int) bool { return m.stops[i].begin > t })
 	for i--; i >= 0; i-- {
-		p := &m.Partitions[i]
-		if p.Contains(ring, t) {
-			return p, true
+		s := &m.stops[i]
+		if s.reach <= t {
+			return nil, false
 		}
-		if p.TimeHi <= t && i > 0 && m.Partitions[i-1].TimeLo < p.TimeLo && p.PointLo == 0 && p.PointHi == 0 {
-			return nil, false // a whole-ring partition lies between: nothing older can reach up to t
+		if s.end <= t {
+			continue
+		}
+		es := m.byTime.leaves[i].entries
+		j := len(es)
+		if es[j-1].key.timeLo > t { // only in the first leaf
+			j = sort.Search(len(es), func(j int) bool { return es[j].key.timeLo > t })
+		}
+		for j--; j >= 0; j-- {
+			if e := &es[j]; e.key.contains(ring, t) && e.p.Accepts() {
+				return e.p, true
+			}
 		}
 	}
 	return nil, false
 }
 
-// ByID gives a partition by its id.
-func (m *Map) ByID(id point.PartitionID) (*Partition, bool) {
-	for i := range m.Partitions {
-		if m.Partitions[i].ID == id {
-			return &m.Partitions[i], true
-		}
-	}
-	return nil, false
-}
+// ByID gives a partition by its id, in whatever state. Children of a split that is not finalized are no partitions yet.
+func (m *Map) ByID(id point.PartitionID) (*Partition, bool) { return m.byID.get(number(id)) }
 
-// Overlapping lists the partitions that may hold rows of [lo, hi], oldest first.
+// Overlapping lists the partitions to read for rows of [lo, hi], both ends included, oldest first: those that accept
+// writes, and those that unload into them, in which the same rows may lie.
 func (m *Map) Overlapping(lo, hi point.Nanos) []*Partition {
 	var ps []*Partition
-	for i := range m.Partitions {
-		if p := &m.Partitions[i]; p.Overlaps(lo, hi) {
-			ps = append(ps, p)
-		}
-	}
+	overlapping(&m.byTime, lo, hi, func(_ *box, p *Partition) bool {
+		ps = append(ps, p)
+		return true
+	})
 	return ps
 }
 
-// Aligned gives the bounds of the aligned partition that a time belongs to. Times at the very ends of int64 get a
-// narrower one rather than an overflow.
-func (c Config) Aligned(t point.Nanos) (lo, hi point.Nanos) {
-	w := int64(c.PartitionWidth)
-	r := mod(t, w)
-	if t < math.MinInt64+r {
-		return math.MinInt64, t - r + w // the sum wraps twice and comes out right
+// Len is how many partitions there are, in all states.
+func (m *Map) Len() int { return m.byTime.n }
+
+// All walks the partitions by TimeLo, then PointLo, then ID. They are part of the map: do not change them.
+func (m *Map) All() iter.Seq[*Partition] {
+	return func(yield func(*Partition) bool) {
+		for _, l := range m.byTime.leaves {
+			for i := range l.entries {
+				if !yield(l.entries[i].p) {
+					return
+				}
+			}
+		}
 	}
-	lo = t - r
-	if lo > math.MaxInt64-w {
-		return lo, math.MaxInt64
-	}
-	return lo, lo + w
 }
 
-func mod(t, w int64) int64 {
-	r := t % w
-	if r < 0 {
-		r += w
-	}
-	return r
+// Assignment is what a server has to do with a partition (C17).
+type Assignment struct {
+	Partition *Partition
+	Placement Placement
+	Joining   bool
+	// Parent is set for a child of a split under way: Partition is not in the map yet, and takes no writes.
+	Parent *Partition
 }
 
-// Cover returns a map in which a partition holds each of the times, in one transaction; the same map when all are
-// covered already. New partitions are aligned to the width, cut where an older one (of another width) lies, and placed
-// by place, which is called once per new partition.
+// AssignedTo walks everything that a server should hold, children of splits under way after their parents.
+func (m *Map) AssignedTo(s ServerID) iter.Seq[Assignment] {
+	return func(yield func(Assignment) bool) {
+		for p := range m.All() {
+			if pl, ok := p.On(s); ok && !yield(Assignment{Partition: p, Placement: pl}) {
+				return
+			}
+			if pl, ok := p.JoiningOn(s); ok && !yield(Assignment{Partition: p, Placement: pl, Joining: true}) {
+				return
+			}
+			for _, c := range p.Children() {
+				if pl, ok := c.On(s); ok && !yield(Assignment{Partition: c, Placement: pl, Parent: p}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Expired lists the partitions that lie wholly before the retention, seen from now: what Expire drops.
+func (m *Map) Expired(now point.Nanos) []point.PartitionID {
+	before, ok := m.expiry(now)
+	if !ok {
+		return nil
+	}
+	var ids []point.PartitionID
+	overlapping(&m.byTime, math.MinInt64, before, func(b *box, p *Partition) bool {
+		if b.timeHi <= before {
+			ids = append(ids, p.ID)
+		}
+		return true
+	})
+	return ids
+}
+
+// expiry gives the time before which rows need not be kept; false: there is none.
+func (m *Map) expiry(now point.Nanos) (point.Nanos, bool) {
+	if r := int64(m.Config.Retention); r != 0 && now >= math.MinInt64+r {
+		return now - r, true
+	}
+	return 0, false
+}
+
+// Cover returns a map in which partitions hold the whole ring at each of the times, in one transaction; the same map when
+// they do already. It is Apply of Covering, for callers whose place always gives one server or more.
 func (m *Map) Cover(times []point.Nanos, place func(point.PartitionID) []Placement) *Map {
-	next := m
-	for _, t := range times {
-		if _, ok := next.Find(0, t); ok || t == math.MaxInt64 {
-			continue // no half-open range of int64 holds its last value: admission refuses it long before
-		}
-		if next == m {
-			c := *m
-			c.Seq++
-			c.Partitions = slices.Clone(m.Partitions)
-			next = &c
-		}
-		next.insert(t, place)
+	c := m.Covering(times, place)
+	if len(c.Partitions) == 0 {
+		return m
+	}
+	next, err := m.Apply(c)
+	if err != nil {
+		fault.Bug("I2: covering %d times of table %q: %v", len(times), m.Table, err)
 	}
 	return next
 }
 
-func (m *Map) insert(t point.Nanos, place func(point.PartitionID) []Placement) {
-	lo, hi := m.Config.Aligned(t)
-	i := sort.Search(len(m.Partitions), func(i int) bool { return m.Partitions[i].TimeLo > t })
-	if i > 0 {
-		lo = max(lo, m.Partitions[i-1].TimeHi)
-	}
-	if i < len(m.Partitions) {
-		hi = min(hi, m.Partitions[i].TimeLo)
-	}
-	p := Partition{ID: m.NextID, TimeLo: lo, TimeHi: hi, Placements: place(m.NextID)}
-	m.NextID++
-	m.Partitions = slices.Insert(m.Partitions, i, p)
-}
-
-// Drop returns a map without the named partitions; the same map when it has none of them.
+// Drop returns a map without the named partitions; the same map when it has none of them, or when dropping them is refused.
 func (m *Map) Drop(ids ...point.PartitionID) *Map {
-	kept := make([]Partition, 0, len(m.Partitions))
-	for _, p := range m.Partitions {
-		if !slices.Contains(ids, p.ID) {
-			kept = append(kept, p)
+	kept := ids[:0:0]
+	for _, id := range ids {
+		if _, ok := m.ByID(id); ok {
+			kept = append(kept, id)
 		}
 	}
-	if len(kept) == len(m.Partitions) {
+	next, err := m.Apply(Drop{IDs: kept})
+	if err != nil {
 		return m
 	}
-	c := *m
-	c.Seq++
-	c.Partitions = kept
-	return &c
+	return next
 }
 
-// WithConfig returns a map with another configuration. Partitions that exist keep their bounds.
-func (m *Map) WithConfig(cfg Config) (*Map, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fault.Annotate(err, "table %q", m.Table)
-	}
-	c := *m
-	c.Seq++
-	c.Config = cfg
-	return &c, nil
-}
-
-// Expired lists the partitions that lie wholly before the retention, seen from now: what may be dropped.
-func (m *Map) Expired(now point.Nanos) []point.PartitionID {
-	if m.Config.Retention == 0 {
-		return nil
-	}
-	var ids []point.PartitionID
-	for _, p := range m.Partitions {
-		if p.TimeHi <= now-int64(m.Config.Retention) {
-			ids = append(ids, p.ID)
-		}
-	}
-	return ids
-}
-
-// Check reports the first broken invariant: order, overlap, empty or unaligned rectangles, double ids, no placement.
-// What is read from a store is checked with it; its errors are Corrupt.
-func (m *Map) Check() error {
-	seen := map[point.PartitionID]bool{}
-	var open []*Partition // those that reach up to where we are
-	for i := range m.Partitions {
-		p := &m.Partitions[i]
-		switch {
-		case p.TimeLo >= p.TimeHi:
-			return fault.Errorf(fault.Corrupt, "table %q: partition %d is empty: [%d, %d)", m.Table, p.ID, p.TimeLo, p.TimeHi)
-		case p.PointHi != 0 && p.PointLo >= p.PointHi:
-			return fault.Errorf(fault.Corrupt, "table %q: partition %d has an empty ring range", m.Table, p.ID)
-		case seen[p.ID] || p.ID >= m.NextID || p.ID == 0:
-			return fault.Errorf(fault.Corrupt, "table %q: partition id %d is used twice or was never given out", m.Table, p.ID)
-		case len(p.Placements) == 0:
-			return fault.Errorf(fault.Corrupt, "table %q: partition %d lies nowhere", m.Table, p.ID)
-		case i > 0 && compare(&m.Partitions[i-1], p) >= 0:
-			return fault.Errorf(fault.Corrupt, "table %q: partitions are out of order at %d", m.Table, p.ID)
-		}
-		seen[p.ID] = true
-		open = slices.DeleteFunc(open, func(q *Partition) bool { return q.TimeHi <= p.TimeLo })
-		for _, q := range open {
-			if ringOverlap(q, p) {
-				return fault.Errorf(fault.Corrupt, "table %q: partitions %d and %d overlap (I2)", m.Table, q.ID, p.ID)
-			}
-		}
-		open = append(open, p)
-	}
-	return nil
-}
-
-func compare(a, b *Partition) int {
-	return cmp.Or(cmp.Compare(a.TimeLo, b.TimeLo), cmp.Compare(a.PointLo, b.PointLo))
-}
-
-func ringOverlap(a, b *Partition) bool {
-	return (a.PointHi == 0 || b.PointLo < a.PointHi) && (b.PointHi == 0 || a.PointLo < b.PointHi)
-}
-
-// Encode gives the map's stored form: JSON with a version.
-func (m *Map) Encode() []byte {
-	b, err := json.Marshal(stored{V: 1, Map: m})
-	if err != nil {
-		fault.Bug("a partition map does not encode: %v", err)
-	}
-	return b
-}
-
-type stored struct {
-	V int `json:"v"`
-	*Map
-}
-
-// Decode reads what Encode wrote and checks it. Errors are Corrupt.
-func Decode(b []byte) (*Map, error) {
-	s := stored{Map: &Map{}}
-	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fault.Wrap(err, fault.Corrupt, "partition map")
-	}
-	if s.V != 1 {
-		return nil, fault.Errorf(fault.Corrupt, "partition map of version %d; this build reads version 1", s.V)
-	}
-	return s.Map, s.Map.Check()
-}
+// WithConfig returns a map with another configuration; the same map when it is the same. Partitions that exist keep their
+// bounds. Errors are Invalid.
+func (m *Map) WithConfig(cfg Config) (*Map, error) { return m.Apply(SetConfig{cfg}) }
 
 // String draws the map, a partition a line; for scripts and people.
+//
+//	cpu seq=4 width=24h0m0s retention=0s replicas=2
+//	  p1 [1970-01-01T00:00:00Z, 1970-01-02T00:00:00Z) s1 s2 +s3   splitting at 1970-01-01T12:00:00Z into p2 [s1] and p3 [s2]
 func (m *Map) String() string {
-	s := fmt.Sprintf("%s seq=%d width=%v retention=%v\n", m.Table, m.Seq, m.Config.PartitionWidth, m.Config.Retention)
-	for _, p := range m.Partitions {
-		s += fmt.Sprintf("  p%d [%s, %s)\n", p.ID, stamp(p.TimeLo), stamp(p.TimeHi))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d\n", m.Table, m.Seq, m.Config.PartitionWidth, m.Config.Retention, m.Config.Replicas)
+	for _, l := range m.Layouts {
+		fmt.Fprintf(&b, "  columns from %s: weights %v, ranges%s\n", stamp(l.From), l.Weights, drawRanges(l.Ranges))
 	}
-	return s
+	for p := range m.All() {
+		b.WriteString("  ")
+		b.WriteString(p.String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// String draws the partition in one line.
+func (p *Partition) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s [%s, %s)", name(p.ID), stamp(p.TimeLo), stamp(p.TimeHi))
+	if p.PointLo != 0 || p.PointHi != 0 {
+		fmt.Fprintf(&b, " ring [%#x, %s)", p.PointLo, ringEnd(p.PointHi))
+	}
+	for _, pl := range p.Placements {
+		fmt.Fprintf(&b, " %s", pl.Server)
+	}
+	for _, pl := range p.Joining {
+		fmt.Fprintf(&b, " +%s", pl.Server)
+	}
+	switch p.State {
+	case Splitting:
+		fmt.Fprintf(&b, " · splitting at %s", p.Split)
+	case Unload:
+		fmt.Fprintf(&b, " · unloading into %s", names(p.Into))
+	}
+	if p.Incomplete {
+		b.WriteString(" · may be incomplete")
+	}
+	return b.String()
+}
+
+// String gives the time or the ring point.
+func (c Cut) String() string {
+	if c.ByTime {
+		return stamp(c.Time)
+	}
+	return fmt.Sprintf("ring point %#x", c.Ring)
+}
+
+// String tells where, and into what.
+func (s *Split) String() string { return fmt.Sprintf("%s into %s and %s", s.At, s.Low, s.High) }
+
+// String gives the child's name and its servers.
+func (c Child) String() string { return fmt.Sprintf("%s %s", name(c.ID), servers(c.Placements)) }
+
+func servers(placed []Placement) string {
+	var s []string
+	for _, pl := range placed {
+		s = append(s, string(pl.Server))
+	}
+	return "[" + strings.Join(s, " ") + "]"
+}
+
+func drawRanges(rs []Range) string {
+	var b strings.Builder
+	for _, r := range rs {
+		fmt.Fprintf(&b, " %#x:c%d", r.Lo, r.Column)
+	}
+	return b.String()
+}
+
+func name(id point.PartitionID) string { return fmt.Sprintf("p%d", id) }
+
+func names(ids []point.PartitionID) string {
+	var s []string
+	for _, id := range ids {
+		s = append(s, name(id))
+	}
+	return strings.Join(s, " ")
+}
+
+func ringEnd(hi uint64) string {
+	if hi == 0 {
+		return "2^64"
+	}
+	return fmt.Sprintf("%#x", hi)
 }
 
 func stamp(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339Nano) }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,7 +58,7 @@ func TestBackfillOverManyPartitionsStaysWithinItsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := 0.0
-	for _, p := range maps.m.Partitions {
+	for _, p := range slices.Collect(maps.m.All()) {
 		in.Partition, in.Stamp = p.ID, in.Stamp+1024
 		for i := range in.Times {
 			in.Times[i] = p.TimeLo + int64(i)

@@ -42,7 +42,7 @@ func TestManySeriesComeInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, _ := newMap(t).Get("t")
-	for k, part := range m.Partitions {
+	for k, part := range slices.Collect(m.All()) {
 		in := &peer.Insert{Partition: part.ID, Stamp: point.Stamp(k+1) << 10}
 		for i := range n {
 			if i%3 != k {

@@ -1,0 +1,72 @@
+package topology
+
+import (
+	"math"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Config is what a user sets for a table. How the ring is cut into columns is set apart, by SetColumns, because it takes
+// effect at a time of its own.
+type Config struct {
+	// Retention is how long rows are kept; 0: for ever.
+	Retention time.Duration `json:"retention"`
+	// PartitionWidth is the time a partition covers, aligned to its multiples since 1970.
+	PartitionWidth time.Duration `json:"partition_width"`
+	// Replicas is how many live placements a partition should have, 1 to ReplicasMax; 0 means 1. It is the floor that
+	// Remove and Unjoin keep (C34). Partitions may be made with fewer, when fewer servers are there.
+	Replicas int `json:"replicas,omitempty"`
+}
+
+// PartitionWidthMin bounds how many partitions a careless setting can make.
+const PartitionWidthMin = time.Second
+
+// ReplicasMax is the highest setting of Replicas.
+const ReplicasMax = 15
+
+// Validate reports the first mistake. Errors are Invalid.
+func (c Config) Validate() error {
+	if c.PartitionWidth < PartitionWidthMin {
+		return fault.Errorf(fault.Invalid, "partition width %v is under the minimum of %v", c.PartitionWidth, PartitionWidthMin)
+	}
+	if c.Retention < 0 {
+		return fault.Errorf(fault.Invalid, "retention %v is negative", c.Retention)
+	}
+	if c.Retention > 0 && c.Retention < c.PartitionWidth {
+		return fault.Errorf(fault.Invalid, "retention %v is shorter than the partition width %v: rows would be dropped by whole partitions too early or too late", c.Retention, c.PartitionWidth)
+	}
+	if c.Replicas < 0 || c.Replicas > ReplicasMax {
+		return fault.Errorf(fault.Invalid, "%d replicas: choose 1 to %d", c.Replicas, ReplicasMax)
+	}
+	return nil
+}
+
+func (c Config) normal() Config {
+	c.Replicas = max(c.Replicas, 1)
+	return c
+}
+
+// Aligned gives the bounds of the aligned partition that a time belongs to. Times at the very ends of int64 get a
+// narrower one rather than an overflow.
+func (c Config) Aligned(t point.Nanos) (lo, hi point.Nanos) {
+	w := int64(c.PartitionWidth)
+	r := mod(t, w)
+	if t < math.MinInt64+r {
+		return math.MinInt64, t - r + w // the sum wraps twice and comes out right
+	}
+	lo = t - r
+	if lo > math.MaxInt64-w {
+		return lo, math.MaxInt64
+	}
+	return lo, lo + w
+}
+
+func mod(t, w int64) int64 {
+	r := t % w
+	if r < 0 {
+		r += w
+	}
+	return r
+}

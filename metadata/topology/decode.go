@@ -1,0 +1,545 @@
+package topology
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// serversMax bounds the servers that one map or transaction names.
+const serversMax = 1 << 16
+
+// Decode reads what Encode wrote, and the JSON that version 1 was, and checks it. It keeps none of b. Errors are Corrupt.
+func Decode(b []byte) (*Map, error) {
+	if len(b) > 0 && b[0] == '{' {
+		return decodeJSON(b)
+	}
+	body, err := open(b, contentMap)
+	if err != nil {
+		return nil, fault.Annotate(err, "partition map")
+	}
+	m := &Map{}
+	var d decoder
+	var ps []*Partition
+	d.each(body, func(f field) {
+		switch f.key {
+		case bytesKey(1):
+			m.Table = d.str(f, NameMax)
+		case varintKey(2):
+			m.Seq = f.u
+		case bytesKey(3):
+			m.Config = d.config(f.b)
+		case varintKey(4):
+			m.NextID = point.PartitionID(f.u)
+		case bytesKey(5):
+			if d.room(len(m.Layouts), LayoutsMax, "layouts") {
+				m.Layouts = append(m.Layouts, d.layout(f.b))
+			}
+		case bytesKey(6):
+			d.server(f)
+		case bytesKey(7):
+			if d.room(len(ps), PartitionsMax, "partitions") {
+				ps = append(ps, d.partition(f.b))
+			}
+		default:
+			d.unknown(f)
+		}
+	})
+	if d.err != nil {
+		return nil, fault.Annotate(d.err, "partition map")
+	}
+	if m.Config != m.Config.normal() {
+		return nil, fault.Errorf(fault.Corrupt, "partition map: no replicas")
+	}
+	return m.of(ps)
+}
+
+// of gives the map its partitions, and checks it.
+func (m *Map) of(ps []*Partition) (*Map, error) {
+	boxes, numbers := make([]entry[box], len(ps)), make([]entry[number], len(ps))
+	for i, p := range ps {
+		boxes[i], numbers[i] = entry[box]{p.box(), p}, entry[number]{number(p.ID), p}
+	}
+	slices.SortFunc(numbers, func(a, b entry[number]) int { return a.key.compare(b.key) })
+	for i := 1; i < len(numbers); i++ {
+		if numbers[i].key == numbers[i-1].key {
+			return nil, fault.Errorf(fault.Corrupt, "table %q: id %s is used twice", m.Table, name(numbers[i].p.ID))
+		}
+	}
+	m.byTime, m.byID = build(boxes), build(numbers)
+	m.stops = stops(&m.byTime)
+	return m, m.Check()
+}
+
+// DecodeOps reads what EncodeOps wrote. It checks form and bounds; whether the ops make sense Apply says. It keeps none
+// of b. Errors are Corrupt.
+func DecodeOps(b []byte) ([]Op, error) {
+	body, err := open(b, contentOps)
+	if err != nil {
+		return nil, fault.Annotate(err, "transaction")
+	}
+	var d decoder
+	var ops []Op
+	d.each(body, func(f field) {
+		switch f.key {
+		case bytesKey(1):
+			d.server(f)
+		case bytesKey(2):
+			if d.room(len(ops), OpsMax, "ops") {
+				ops = append(ops, d.op(f.b))
+			}
+		default:
+			d.unknown(f)
+		}
+	})
+	if d.err != nil {
+		return nil, fault.Annotate(d.err, "transaction")
+	}
+	return ops, nil
+}
+
+// open checks an envelope and gives what is in it.
+func open(b []byte, want content) ([]byte, error) {
+	switch {
+	case len(b) < headerBytes || string(b[:4]) != magic:
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes that do not begin with %s and a header", len(b), magic)
+	case b[4] != version:
+		return nil, fault.Errorf(fault.Corrupt, "version %d; this build reads up to version %d", b[4], version)
+	case content(b[5]) != want || b[6] != 0 || b[7] != 0:
+		return nil, fault.Errorf(fault.Corrupt, "content %d, want %d", b[5], want)
+	case len(b) > EncodedMax || uint64(binary.LittleEndian.Uint32(b[8:])) != uint64(len(b)-headerBytes):
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes where the header says %d", len(b)-headerBytes, binary.LittleEndian.Uint32(b[8:]))
+	case binary.LittleEndian.Uint32(b[12:]) != sum(b):
+		return nil, fault.Errorf(fault.Corrupt, "the checksum does not match")
+	}
+	return b[headerBytes:], nil
+}
+
+// decoder reads messages until its first error.
+type decoder struct {
+	servers []ServerID
+	err     error
+}
+
+// field is one field of a message; u or b is set.
+type field struct {
+	key uint64 // number and wire type, as in its tag
+	u   uint64
+	b   []byte
+}
+
+func varintKey(n protowire.Number) uint64 { return protowire.EncodeTag(n, protowire.VarintType) }
+func fixedKey(n protowire.Number) uint64  { return protowire.EncodeTag(n, protowire.Fixed64Type) }
+func bytesKey(n protowire.Number) uint64  { return protowire.EncodeTag(n, protowire.BytesType) }
+
+func (d *decoder) fail(form string, args ...any) {
+	if d.err == nil {
+		d.err = fault.Errorf(fault.Corrupt, form, args...)
+	}
+}
+
+func (d *decoder) unknown(f field) {
+	d.fail("a field %d of type %d, which this build does not know: a newer one wrote it", f.key>>3, f.key&7)
+}
+
+func (d *decoder) room(n, most int, what string) bool {
+	if n >= most {
+		d.fail("more than %d %s", most, what)
+	}
+	return d.err == nil
+}
+
+// each calls f with every field until there is an error.
+func (d *decoder) each(b []byte, f func(field)) {
+	for len(b) > 0 && d.err == nil {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			d.fail("a broken tag")
+			return
+		}
+		b = b[n:]
+		x := field{key: protowire.EncodeTag(num, typ)}
+		switch typ {
+		case protowire.VarintType:
+			x.u, n = protowire.ConsumeVarint(b)
+		case protowire.Fixed64Type:
+			x.u, n = protowire.ConsumeFixed64(b)
+		case protowire.BytesType:
+			x.b, n = protowire.ConsumeBytes(b)
+		default:
+			n = -1
+		}
+		if n < 0 {
+			d.fail("a broken field %d", num)
+			return
+		}
+		b = b[n:]
+		f(x)
+	}
+}
+
+func (d *decoder) str(f field, most int) string {
+	if len(f.b) > most || !utf8.Valid(f.b) {
+		d.fail("a string of %d bytes, at most %d of UTF-8 are possible", len(f.b), most)
+		return ""
+	}
+	return string(f.b)
+}
+
+func (d *decoder) flag(f field) bool {
+	if f.u > 1 {
+		d.fail("a flag that is %d", f.u)
+	}
+	return f.u == 1
+}
+
+func (d *decoder) small(f field) uint32 {
+	if f.u > math.MaxUint32 {
+		d.fail("%d is too much for field %d", f.u, f.key>>3)
+	}
+	return uint32(f.u)
+}
+
+func (d *decoder) server(f field) {
+	if d.room(len(d.servers), serversMax, "servers") {
+		d.servers = append(d.servers, ServerID(d.str(f, NameMax)))
+	}
+}
+
+// list reads numbers, packed.
+func decodePacked[T ~uint32 | ~uint64](d *decoder, f field, most int) []T {
+	n := 0
+	for _, c := range f.b {
+		if c < 0x80 {
+			n++
+		}
+	}
+	if n > most {
+		d.fail("%d numbers, at most %d are possible", n, most)
+		return nil
+	}
+	out := make([]T, 0, n)
+	for b := f.b; len(b) > 0; {
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 || uint64(T(v)) != v {
+			d.fail("a broken number in field %d", f.key>>3)
+			return nil
+		}
+		out, b = append(out, T(v)), b[n:]
+	}
+	return out
+}
+
+func (d *decoder) placement(b []byte) (p Placement) {
+	server := uint64(0)
+	d.each(b, func(f field) {
+		switch f.key {
+		case fixedKey(1):
+			p.ID = point.PlacementID(f.u)
+		case varintKey(2):
+			server = f.u
+		default:
+			d.unknown(f)
+		}
+	})
+	if server >= uint64(len(d.servers)) {
+		d.fail("server %d of %d", server, len(d.servers))
+		return p
+	}
+	p.Server = d.servers[server]
+	return p
+}
+
+func (d *decoder) addPlacement(ps []Placement, b []byte) []Placement {
+	if !d.room(len(ps), PlacementsMax, "placements of a partition") {
+		return ps
+	}
+	return append(ps, d.placement(b))
+}
+
+func (d *decoder) partition(b []byte) *Partition {
+	p := &Partition{}
+	d.each(b, func(f field) {
+		switch f.key {
+		case varintKey(1):
+			p.ID = point.PartitionID(f.u)
+		case fixedKey(2):
+			p.PointLo = f.u
+		case fixedKey(3):
+			p.PointHi = f.u
+		case fixedKey(4):
+			p.TimeLo = int64(f.u)
+		case fixedKey(5):
+			p.TimeHi = int64(f.u)
+		case bytesKey(6):
+			p.Placements = d.addPlacement(p.Placements, f.b)
+		case bytesKey(7):
+			p.Joining = d.addPlacement(p.Joining, f.b)
+		case varintKey(8):
+			if f.u > uint64(Unload) {
+				d.fail("a state %d that this build does not know", f.u)
+			}
+			p.State = State(f.u)
+		case bytesKey(9):
+			s := d.split(f.b)
+			p.Split = &s
+		case bytesKey(10):
+			p.Into = decodePacked[point.PartitionID](d, f, 2)
+		case varintKey(11):
+			p.Incomplete = d.flag(f)
+		default:
+			d.unknown(f)
+		}
+	})
+	p.Placements, p.Joining = slices.Clip(p.Placements), slices.Clip(p.Joining)
+	return p
+}
+
+func (d *decoder) split(b []byte) (s Split) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case bytesKey(1):
+			d.each(f.b, func(f field) {
+				switch f.key {
+				case varintKey(1):
+					s.At.ByTime = d.flag(f)
+				case fixedKey(2):
+					s.At.Ring = f.u
+				case fixedKey(3):
+					s.At.Time = int64(f.u)
+				default:
+					d.unknown(f)
+				}
+			})
+		case bytesKey(2):
+			s.Low = d.child(f.b)
+		case bytesKey(3):
+			s.High = d.child(f.b)
+		default:
+			d.unknown(f)
+		}
+	})
+	return s
+}
+
+func (d *decoder) child(b []byte) (c Child) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case varintKey(1):
+			c.ID = point.PartitionID(f.u)
+		case bytesKey(2):
+			c.Placements = d.addPlacement(c.Placements, f.b)
+		default:
+			d.unknown(f)
+		}
+	})
+	return c
+}
+
+func (d *decoder) config(b []byte) (c Config) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case varintKey(1):
+			c.Retention = time.Duration(f.u)
+		case varintKey(2):
+			c.PartitionWidth = time.Duration(f.u)
+		case varintKey(3):
+			c.Replicas = int(d.small(f))
+		default:
+			d.unknown(f)
+		}
+	})
+	return c
+}
+
+func (d *decoder) layout(b []byte) (l Layout) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case fixedKey(1):
+			l.From = int64(f.u)
+		case bytesKey(2):
+			l.Weights = decodePacked[uint32](d, f, WeightsMax)
+		case bytesKey(3):
+			if !d.room(len(l.Ranges), ColumnsMax, "ranges of the ring") {
+				return
+			}
+			var r Range
+			d.each(f.b, func(f field) {
+				switch f.key {
+				case fixedKey(1):
+					r.Lo = f.u
+				case varintKey(2):
+					r.Column = d.small(f)
+				default:
+					d.unknown(f)
+				}
+			})
+			l.Ranges = append(l.Ranges, r)
+		default:
+			d.unknown(f)
+		}
+	})
+	return l
+}
+
+// op reads the one field of an Op.
+func (d *decoder) op(b []byte) (op Op) {
+	d.each(b, func(f field) {
+		if op != nil {
+			d.fail("two ops in the place of one")
+			return
+		}
+		if f.key&7 != uint64(protowire.BytesType) {
+			d.unknown(f)
+			return
+		}
+		op = d.opOf(opKind(f.key>>3), f)
+	})
+	if op == nil {
+		d.fail("no op where one should be")
+	}
+	return op
+}
+
+// args are the fields that most ops have.
+type args struct {
+	now         point.Nanos // fixed 1
+	partition   point.PartitionID
+	low         point.PartitionID
+	at          point.PlacementID
+	placement   Placement
+	child       Child
+	ids, ids2   []point.PartitionID
+	partitions  []Partition
+	split       Split
+	flag        bool
+	text, text2 string
+	config      Config
+	layout      Layout
+	closed      point.Nanos
+}
+
+// opOf reads an op by the fields that its kind has. Which those are the table below says, as topology.proto does.
+func (d *decoder) opOf(k opKind, whole field) Op {
+	var a args
+	number := func(to *point.PartitionID) func(field) { return func(f field) { *to = point.PartitionID(f.u) } }
+	nanos := func(to *point.Nanos) func(field) { return func(f field) { *to = int64(f.u) } }
+	list := func(to *[]point.PartitionID, most int) func(field) {
+		return func(f field) { *to = decodePacked[point.PartitionID](d, f, most) }
+	}
+	partition := func(f field) {
+		if d.room(len(a.partitions), PartitionsMax, "partitions") {
+			a.partitions = append(a.partitions, *d.partition(f.b))
+		}
+	}
+	placement := func(f field) { a.placement = d.placement(f.b) }
+	at := func(f field) { a.at = point.PlacementID(f.u) }
+	read := func(fields map[uint64]func(field)) {
+		d.each(whole.b, func(f field) {
+			if g := fields[f.key]; g != nil {
+				g(f)
+			} else {
+				d.unknown(f)
+			}
+		})
+	}
+	type fields = map[uint64]func(field)
+	switch k {
+	case kindCreate:
+		read(fields{bytesKey(1): partition})
+		return Create{a.partitions}
+	case kindPresplit:
+		read(fields{fixedKey(1): nanos(&a.now), bytesKey(2): list(&a.ids, PartitionsMax), bytesKey(3): partition})
+		return Presplit{a.now, a.ids, a.partitions}
+	case kindSplitBegin:
+		read(fields{varintKey(1): number(&a.partition), bytesKey(2): func(f field) { a.split = d.split(f.b) }})
+		return SplitBegin{a.partition, a.split}
+	case kindSplitFinalize, kindSplitAbort:
+		read(fields{varintKey(1): number(&a.partition), varintKey(2): number(&a.low)})
+		if k == kindSplitAbort {
+			return SplitAbort{a.partition, a.low}
+		}
+		return SplitFinalize{a.partition, a.low}
+	case kindJoin:
+		read(fields{varintKey(1): number(&a.partition), bytesKey(2): placement})
+		return Join{a.partition, a.placement}
+	case kindJoinFinalize, kindRemove:
+		read(fields{varintKey(1): number(&a.partition), fixedKey(2): at})
+		if k == kindRemove {
+			return Remove{a.partition, a.at}
+		}
+		return JoinFinalize{a.partition, a.at}
+	case kindUnjoin:
+		read(fields{varintKey(1): number(&a.partition), fixedKey(2): at, varintKey(3): func(f field) { a.flag = d.flag(f) }})
+		return Unjoin{a.partition, a.at, a.flag}
+	case kindDrop:
+		read(fields{bytesKey(1): list(&a.ids, PartitionsMax)})
+		return Drop{a.ids}
+	case kindUnloadFinal:
+		read(fields{varintKey(1): number(&a.partition)})
+		return UnloadFinal{a.partition}
+	case kindMerge:
+		read(fields{bytesKey(1): list(&a.ids, MergeMax), bytesKey(2): func(f field) { a.child = d.child(f.b) }, fixedKey(3): nanos(&a.closed)})
+		return Merge{a.ids, a.child, a.closed}
+	case kindSetConfig:
+		read(fields{bytesKey(1): func(f field) { a.config = d.config(f.b) }})
+		return SetConfig{a.config}
+	case kindSetColumns:
+		read(fields{fixedKey(1): nanos(&a.now), bytesKey(2): func(f field) { a.layout = d.layout(f.b) }})
+		return SetColumns{a.now, a.layout}
+	case kindExpire:
+		read(fields{fixedKey(1): nanos(&a.now)})
+		return Expire{a.now}
+	case kindForceJoin:
+		read(fields{varintKey(1): number(&a.partition), bytesKey(2): placement,
+			bytesKey(3): func(f field) { a.text = d.str(f, NameMax) }, bytesKey(4): func(f field) { a.text2 = d.str(f, NameMax) }})
+		return ForceJoin{a.partition, a.placement, a.text, a.text2}
+	}
+	d.unknown(whole)
+	return nil
+}
+
+// decodeJSON reads version 1, which the first standalone directories hold.
+func decodeJSON(b []byte) (*Map, error) {
+	var s struct {
+		V          int               `json:"v"`
+		Table      string            `json:"table"`
+		Seq        uint64            `json:"seq"`
+		Config     Config            `json:"config"`
+		NextID     point.PartitionID `json:"next_id"`
+		Partitions []*struct {
+			ID         point.PartitionID `json:"id"`
+			PointLo    uint64            `json:"point_lo"`
+			PointHi    uint64            `json:"point_hi"`
+			TimeLo     point.Nanos       `json:"time_lo"`
+			TimeHi     point.Nanos       `json:"time_hi"`
+			Placements []Placement       `json:"placements"`
+		} `json:"partitions"`
+	}
+	if len(b) > EncodedMax {
+		return nil, fault.Errorf(fault.Corrupt, "partition map of %d bytes", len(b))
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "partition map")
+	}
+	if s.V != 1 {
+		return nil, fault.Errorf(fault.Corrupt, "partition map of version %d in JSON; this build reads version 1 so", s.V)
+	}
+	m := &Map{Table: s.Table, Seq: s.Seq, Config: s.Config.normal(), NextID: s.NextID}
+	var ps []*Partition
+	for _, p := range s.Partitions {
+		if p == nil {
+			return nil, fault.Errorf(fault.Corrupt, "partition map: a partition is null")
+		}
+		ps = append(ps, &Partition{ID: p.ID, PointLo: p.PointLo, PointHi: p.PointHi, TimeLo: p.TimeLo, TimeHi: p.TimeHi, Placements: p.Placements})
+	}
+	return m.of(ps)
+}

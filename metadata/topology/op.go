@@ -1,0 +1,280 @@
+package topology
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// OpsMax bounds the ops of one transaction, PartitionsMax the partitions of a map.
+const (
+	OpsMax        = 1 << 16
+	PartitionsMax = 1 << 20
+)
+
+// Op is a change of a map, written down. What is random or depends on a clock was chosen by its proposer and lies in it,
+// so that every server that applies it to the same map gets the same bytes (C06). The ops of this package are all there are.
+//
+// An op that finds its effect in place already changes nothing. Otherwise it is refused with
+//
+//	Stale    what it was based on is gone: take the newest map and plan anew
+//	Invalid  it can never be applied, or the message says what to do first
+type Op interface {
+	// String tells people what the op does.
+	String() string
+
+	apply(t *txn) error
+	kind() opKind
+	encode(e *encoder)
+}
+
+// Apply makes one transaction of the ops, in their order: all of them or none. It gives the same map when they change
+// nothing, and otherwise one whose Seq is higher by one. Errors name the op and are Stale or Invalid; see Op.
+func (m *Map) Apply(ops ...Op) (*Map, error) {
+	if len(ops) > OpsMax {
+		return nil, fault.Errorf(fault.Invalid, "%d ops in one transaction: make several, of at most %d", len(ops), OpsMax)
+	}
+	t := &txn{m: *m}
+	for i, op := range ops {
+		if op == nil {
+			return nil, fault.Errorf(fault.Invalid, "op %d of %d is nil", i+1, len(ops))
+		}
+		if err := op.apply(t); err != nil {
+			return nil, fault.Annotate(err, "table %q seq %d, op %d of %d (%s)", m.Table, m.Seq, i+1, len(ops), op.kind())
+		}
+	}
+	return t.seal(m)
+}
+
+// txn is a map that is being made.
+type txn struct {
+	m       Map
+	changed bool
+	wrote   bool // the indexes' rows of leaves are our own
+}
+
+func (t *txn) seal(base *Map) (*Map, error) {
+	if !t.changed {
+		return base, nil
+	}
+	m := t.m
+	if m.Len() > PartitionsMax {
+		return nil, fault.Errorf(fault.Invalid, "table %q would have %d partitions, at most %d are possible: make them wider, or drop old ones", m.Table, m.Len(), PartitionsMax)
+	}
+	m.Seq++
+	if t.wrote {
+		m.byTime.seal(t)
+		m.byID.seal(t)
+		m.stops = stops(&m.byTime)
+	}
+	return &m, nil
+}
+
+func (t *txn) write() {
+	if !t.wrote {
+		t.m.byTime.leaves, t.m.byID.leaves = slices.Clone(t.m.byTime.leaves), slices.Clone(t.m.byID.leaves)
+	}
+	t.wrote, t.changed = true, true
+}
+
+// put takes a partition in, or its new value. Its rectangle must not have changed.
+func (t *txn) put(p *Partition) {
+	t.write()
+	t.m.byTime.put(t, p.box(), p)
+	t.m.byID.put(t, number(p.ID), p)
+}
+
+func (t *txn) remove(p *Partition) {
+	t.write()
+	t.m.byTime.remove(t, p.box())
+	t.m.byID.remove(t, number(p.ID))
+}
+
+// use takes a new id.
+func (t *txn) use(id point.PartitionID) error {
+	if id == 0 || id+1 == 0 {
+		return fault.Errorf(fault.Invalid, "%d is no id of a partition: take the map's NextID and those after it", id)
+	}
+	if id < t.m.NextID {
+		return fault.Errorf(fault.Stale, "id %s was given out before: plan anew on the newest map, whose next is %s", name(id), name(t.m.NextID))
+	}
+	t.m.NextID, t.changed = id+1, true
+	return nil
+}
+
+// get gives the partition that an op is about. It is Stale when it was dropped or replaced, Invalid when it never was.
+func (t *txn) get(id point.PartitionID) (*Partition, error) {
+	if p, ok := t.m.ByID(id); ok {
+		return p, nil
+	}
+	if id == 0 || id >= t.m.NextID {
+		return nil, fault.Errorf(fault.Invalid, "%s never existed: name a partition of the map", name(id))
+	}
+	return nil, fault.Errorf(fault.Stale, "%s is gone: plan anew on the newest map", name(id))
+}
+
+// add takes a new partition in, where nothing lies yet.
+func (t *txn) add(p *Partition) error {
+	b := p.box()
+	var other *Partition
+	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
+		if o.overlaps(&b) {
+			other = q
+		}
+		return other == nil
+	})
+	if other != nil {
+		return fault.Errorf(fault.Invalid, "%s would overlap %s (I2): leave out what is covered", p, other)
+	}
+	if err := t.use(p.ID); err != nil {
+		return err
+	}
+	t.put(p)
+	return nil
+}
+
+// Create makes partitions, where nothing lies yet (I2). Each is Live, with an id of its own from the map's NextID on; they
+// may have fewer placements than Replicas, but not none.
+type Create struct {
+	Partitions []Partition
+}
+
+func (o Create) apply(t *txn) error { return t.create(o.Partitions) }
+
+func (t *txn) create(ps []Partition) error {
+	for i := range ps {
+		p := ps[i].clone()
+		if p.State != Live {
+			return fault.Errorf(fault.Invalid, "%s is new and %s: make it live", name(p.ID), p.State)
+		}
+		if err := p.valid(); err != nil {
+			return err
+		}
+		if old, ok := t.m.ByID(p.ID); ok && old.equal(p) {
+			continue
+		}
+		// The id first: who was late by one transaction should hear Stale, not that somebody else was faster.
+		if p.ID < t.m.NextID {
+			return t.use(p.ID)
+		}
+		if err := t.add(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// String tells people what the op does.
+func (o Create) String() string {
+	if len(o.Partitions) == 1 {
+		return "create " + o.Partitions[0].String()
+	}
+	s := fmt.Sprintf("create %d partitions", len(o.Partitions))
+	for i := range o.Partitions {
+		s += "\n  " + o.Partitions[i].String()
+	}
+	return s
+}
+
+// Drop takes the named partitions out, with all their rows. Those that are gone already are passed over. Of one that unloads,
+// those that take over its rows must go too, or be gone: else use UnloadFinal.
+type Drop struct {
+	IDs []point.PartitionID
+}
+
+func (o Drop) apply(t *txn) error {
+	for _, id := range o.IDs {
+		if id == 0 || id >= t.m.NextID {
+			return fault.Errorf(fault.Invalid, "%s never existed: name a partition of the map", name(id))
+		}
+		if p, ok := t.m.ByID(id); ok {
+			for _, heir := range p.Into {
+				if _, ok := t.m.ByID(heir); ok && !slices.Contains(o.IDs, heir) {
+					return fault.Errorf(fault.Invalid, "%s unloads into %s: drop that too, or let it finish", name(id), name(heir))
+				}
+			}
+		}
+	}
+	for _, id := range o.IDs {
+		if p, ok := t.m.ByID(id); ok {
+			t.remove(p)
+		}
+	}
+	return nil
+}
+
+// String tells people what the op does.
+func (o Drop) String() string { return "drop " + names(o.IDs) }
+
+// Expire drops all partitions that lie wholly before the retention, seen from Now.
+type Expire struct {
+	Now point.Nanos
+}
+
+func (o Expire) apply(t *txn) error { return Drop{IDs: t.m.Expired(o.Now)}.apply(t) }
+
+// String tells people what the op does.
+func (o Expire) String() string { return "drop what expired by " + stamp(o.Now) }
+
+// SetConfig sets another configuration. Partitions that exist keep their bounds.
+type SetConfig struct {
+	Config Config
+}
+
+func (o SetConfig) apply(t *txn) error {
+	if err := o.Config.Validate(); err != nil {
+		return err
+	}
+	if c := o.Config.normal(); c != t.m.Config {
+		t.m.Config, t.changed = c, true
+	}
+	return nil
+}
+
+// String tells people what the op does.
+func (o SetConfig) String() string {
+	c := o.Config.normal()
+	return fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
+}
+
+// SetColumns sets how the ring is cut by partitions from Layout.From on; layouts from then on are replaced. From lies
+// after Now, at a multiple of the partition width, and after all partitions that exist, so that nothing moves (C100). A map
+// without partitions takes it from any such time, or from the lowest int64: from ever.
+type SetColumns struct {
+	Now    point.Nanos
+	Layout Layout
+}
+
+func (o SetColumns) apply(t *txn) error {
+	l := o.Layout.clone()
+	if err := l.valid(); err != nil {
+		return err
+	}
+	if old, from, _ := t.m.layout(l.From); from == l.From && old.equal(&l) {
+		return nil
+	}
+	if lo, _ := t.m.Config.Aligned(l.From); lo != l.From {
+		return fault.Errorf(fault.Invalid, "columns change at multiples of the partition width %v, such as %s, not at %s", t.m.Config.PartitionWidth, stamp(lo), stamp(l.From))
+	}
+	if t.m.Len() > 0 && l.From <= o.Now {
+		return fault.Errorf(fault.Invalid, "columns change at a time to come, after %s, not at %s", stamp(o.Now), stamp(l.From))
+	}
+	for _, leaf := range t.m.byTime.leaves {
+		for _, e := range leaf.entries {
+			if e.key.timeHi > l.From {
+				return fault.Errorf(fault.Invalid, "%s lies there already: choose a time from %s on, or split it", e.p, stamp(e.key.timeHi))
+			}
+		}
+	}
+	kept := slices.DeleteFunc(slices.Clone(t.m.Layouts), func(old Layout) bool { return old.From >= l.From })
+	kept = append(kept, l)
+	t.m.Layouts, t.changed = kept[max(len(kept)-LayoutsMax, 0):], true
+	return nil
+}
+
+// String tells people what the op does.
+func (o SetColumns) String() string {
+	return fmt.Sprintf("from %s on cut the ring by weights %v into%s", stamp(o.Layout.From), o.Layout.Weights, drawRanges(o.Layout.Ranges))
+}
