@@ -275,6 +275,20 @@ func (t *Tables) DropTable(ctx context.Context, name string) error {
 	}
 }
 
+// Change commits the ops that plan makes of the newest map, as one transaction, and gives the map they lead to. plan is
+// called again on a newer map whenever another change was faster, so it must only look at its map; no ops end the
+// change with the map as it is. Errors are plan's, Invalid (an op refuses), NotFound, Unavailable (the change may or may
+// not be committed: look, then plan anew) or Canceled.
+func (t *Tables) Change(ctx context.Context, name string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error) {
+	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
+		ops, err := plan(m)
+		if err != nil || len(ops) == 0 {
+			return m, err
+		}
+		return m.Apply(ops...)
+	})
+}
+
 func (t *Tables) refresh(ctx context.Context, name string) (*topology.Map, error) {
 	row, ok, err := t.deps.Store.Get(ctx, rowPrefix+name)
 	if err != nil {

@@ -134,3 +134,49 @@ func TestDropAndConfigAreOnce(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+func TestAChangeIsPlannedOnTheNewestMap(t *testing.T) {
+	store := mem.New()
+	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{})
+	if _, err := one.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Refresh(t.Context(), "t", 0); err != nil {
+		t.Fatal(err)
+	}
+	cover := func(day int64) func(*topology.Map) ([]topology.Op, error) {
+		return func(m *topology.Map) ([]topology.Op, error) {
+			return []topology.Op{m.Covering([]point.Nanos{day * int64(24*time.Hour)}, func(p point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: point.PlacementID(p), Server: "s1"}}
+			})}, nil
+		}
+	}
+	changed := one.Changed()
+	first, err := one.Change(t.Context(), "t", cover(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	m, err := two.Change(t.Context(), "t", cover(2)) // two has not heard of the first
+	if err != nil || m.Len() != 2 || m.Seq != first.Seq+1 {
+		t.Fatalf("%v %v", m, err)
+	}
+	if same, err := two.Change(t.Context(), "t", cover(2)); err != nil || same.Seq != m.Seq {
+		t.Fatalf("a change that changes nothing made %d of %d: %v", same.Seq, m.Seq, err)
+	}
+	if m, err := one.Refresh(t.Context(), "t", m.Seq); err != nil || m.Len() != 2 {
+		t.Fatalf("%v %v", m, err)
+	}
+	if _, row, ok := one.At("t"); !ok || row == 0 {
+		t.Fatalf("row %d %v", row, ok)
+	}
+	if _, err := one.Refresh(t.Context(), "t", m.Seq+1); !fault.Is(err, fault.Unavailable) {
+		t.Fatalf("a map of the future: %v", err)
+	}
+	if err := two.DropTable(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := two.Get("t"); ok {
+		t.Error("the table is still there")
+	}
+}
