@@ -9,11 +9,7 @@ import (
 // crash (I3). Serials go on from those of the epoch before. Doing it again is fine and cheap. Errors are Stale (a higher
 // epoch has begun, or dropped) and Unavailable.
 func (p *Partition) Lead(epoch point.Epoch) error {
-	led, dropped := p.leads(epoch)
-	switch {
-	case dropped:
-		return p.gone()
-	case led:
+	if p.Leads(epoch) {
 		return nil
 	}
 	b := p.deps.Brick
@@ -25,17 +21,21 @@ func (p *Partition) Lead(epoch point.Epoch) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if epoch < p.mu.epoch {
+	switch {
+	case p.mu.dropped:
+		return p.gone()
+	case epoch < p.mu.epoch:
 		return p.notLed(epoch, p.mu.epoch)
 	}
 	p.mu.epoch, p.mu.raised = epoch, true
 	return nil
 }
 
-func (p *Partition) leads(epoch point.Epoch) (led, dropped bool) {
+// Leads reports whether frames are taken under an epoch.
+func (p *Partition) Leads(epoch point.Epoch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.epoch == epoch && p.mu.raised, p.mu.dropped
+	return p.mu.epoch == epoch && p.mu.raised
 }
 
 // notLed is the answer to who acts by an epoch that is not the one in which frames are taken.

@@ -8,6 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
 )
 
 // LabelNames implements peer.Storage.
@@ -103,18 +104,42 @@ func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point
 
 // DeleteSeries implements peer.Storage.
 func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	if len(q.Matchers) == 0 {
+		return fault.Errorf(fault.Invalid, "a deletion needs a matcher")
+	}
+	if err := s.answers(q); err != nil {
+		return err
+	}
 	t, ok := s.table(q.Table)
 	if !ok {
 		return nil
 	}
-	if len(q.Matchers) == 0 {
-		return fault.Errorf(fault.Invalid, "a deletion needs a matcher")
-	}
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
-		err := p.Delete(ctx, q.Matchers, q.Lo, q.Hi)
-		if err != nil && !fault.Is(err, fault.Stale) { // dropped meanwhile: its rows are gone altogether
+		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
+			continue
+		}
+		if err := s.deleteFrom(ctx, t, p, q); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partition, q *peer.Select) error {
+	id := p.Identity().Partition
+	g := t.gate(id)
+	g.join() // also when it is sealed: its rows are still read
+	defer g.leave()
+	epoch, ok := s.mayWrite(t.name, id, point.All)
+	if !ok {
+		return s.notLed(t.name, id)
+	}
+	err := p.Delete(ctx, q.Matchers, q.Lo, q.Hi)
+	if _, here := t.get(id); fault.Is(err, fault.Stale) && !here {
+		return nil // dropped meanwhile: its rows are gone altogether
+	}
+	if err != nil {
+		return err
+	}
+	return s.confirm(t, pass{g, id, epoch, point.All})
 }

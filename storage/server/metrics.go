@@ -8,13 +8,15 @@ import (
 
 // metrics are the server's counters and gauges.
 type metrics struct {
-	throttled prometheus.Counter
-	failures  *prometheus.CounterVec // by what: flush, compact
+	throttled   prometheus.Counter
+	unconfirmed prometheus.Counter
+	failures    *prometheus.CounterVec // by what: flush, compact
 }
 
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m := &metrics{
-		throttled: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_throttled_inserts_total", Help: "Inserts refused because head rows used up their memory."}),
+		throttled:   prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_throttled_inserts_total", Help: "Inserts refused because head rows used up their memory."}),
+		unconfirmed: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_unconfirmed_changes_total", Help: "Inserts and deletions that were done and not acked, because the lease ended meanwhile."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_server_maintenance_failures_total", Help: "Flushes and compactions that failed and are tried again, by what.",
 		}, []string{"what"}),
@@ -22,7 +24,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
 	}
-	r.MustRegister(m.throttled, m.failures,
+	r.MustRegister(m.throttled, m.unconfirmed, m.failures,
 		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.headBytes.Load()) }),
 		gauge("head_bytes_max", "Bound of the memory of all head rows.", func() float64 { return float64(s.settings.HeadBytesMax) }),
 		gauge("names_bytes", "What partitions hold to know their series by.", func() float64 {

@@ -36,6 +36,9 @@ type snapshot struct {
 }
 
 func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
+	if err := s.answers(q); err != nil {
+		return nil, nil, err
+	}
 	t, ok := s.table(q.Table)
 	if !ok {
 		if _, known := s.deps.Maps.Get(q.Table); known {
@@ -49,11 +52,24 @@ func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
 	}
 	sn := &snapshot{table: t, matchers: ms}
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
+		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
+			continue
+		}
 		if v := p.View(); v != nil {
 			sn.views = append(sn.views, v)
 		}
 	}
 	return t, sn, nil
+}
+
+// answers reports whether this server leads all that a query names: only then it has all their rows. Errors are Stale.
+func (s *Server) answers(q *peer.Select) error {
+	for _, id := range q.Partitions {
+		if !s.mayRead(q.Table, id) {
+			return s.notLed(q.Table, id)
+		}
+	}
+	return nil
 }
 
 func (sn *snapshot) close() {

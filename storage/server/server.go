@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
@@ -28,8 +27,10 @@ type Maps interface {
 
 // Deps are what the server is given.
 type Deps struct {
-	Brick      *brick.Brick // opened, not yet recovered
-	Maps       Maps
+	Brick *brick.Brick // opened, not yet recovered
+	Maps  Maps
+	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
+	Leases     Leases
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -38,7 +39,8 @@ type Deps struct {
 type Settings struct {
 	// Server is this server's name in partition maps.
 	Server topology.ServerID
-	// Epoch is the fencing token under which this process writes; higher than any an earlier process wrote under.
+	// Epoch is the fencing token under which a process without Leases writes; higher than any an earlier process wrote
+	// under.
 	Epoch point.Epoch
 	// Partition are the settings of every partition.
 	Partition partition.Settings
@@ -89,6 +91,7 @@ type Server struct {
 	// Constant after Open.
 	deps      Deps
 	settings  Settings
+	leases    Leases
 	cache     *segment.Cache
 	metrics   *metrics
 	partition *partition.Metrics
@@ -107,7 +110,10 @@ var _ peer.Storage = (*Server)(nil)
 // Canceled.
 func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	s.setDefaults()
-	srv := &Server{deps: d, settings: s, cache: segment.NewCache(s.CacheBytes)}
+	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes)}
+	if srv.leases == nil {
+		srv.leases = always{s.Epoch}
+	}
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)
@@ -131,7 +137,7 @@ func (s *Server) load() error {
 			return err
 		}
 		t := s.tableOrNew(st.Table)
-		p, err := partition.Open(s.partitionDeps(t), s.settings.Partition, st, s.settings.Epoch)
+		p, err := partition.Open(s.partitionDeps(t), s.settings.Partition, st, 0)
 		if err != nil {
 			return err
 		}
@@ -212,36 +218,6 @@ func (s *Server) Close() error {
 	}
 	s.cache.Close()
 	return nil
-}
-
-// owned finds a partition here, or makes it if the table's map places it on this server.
-func (s *Server) owned(t *table, id point.PartitionID) (*partition.Partition, error) {
-	if p, ok := t.get(id); ok {
-		return p, nil
-	}
-	m, ok := s.deps.Maps.Get(t.name)
-	if !ok {
-		return nil, fault.Errorf(fault.Stale, "table %q is not known here", t.name)
-	}
-	at, ok := m.ByID(id)
-	if !ok {
-		return nil, fault.Errorf(fault.Stale, "partition %s/%d does not exist by map %d", t.name, id, m.Seq)
-	}
-	pl, ok := at.On(s.settings.Server)
-	if !ok {
-		return nil, fault.Errorf(fault.Stale, "partition %s/%d is not placed here by map %d", t.name, id, m.Seq)
-	}
-	return t.create(id, func() (*partition.Partition, error) {
-		ident := partition.Identity{Table: t.name, Partition: id, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi}
-		if err := s.deps.Brick.RaiseEpoch(pl.ID, s.settings.Epoch); err != nil {
-			return nil, err
-		}
-		p, err := partition.Create(s.partitionDeps(t), s.settings.Partition, ident, s.settings.Epoch)
-		if err == nil {
-			s.deps.Log.Info("partition created", "table", t.name, "partition", id, "placement", pl.ID)
-		}
-		return p, err
-	})
 }
 
 // DropPartition removes a partition and all its rows from this server, and sees to it that no insert brings it back; one

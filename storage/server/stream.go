@@ -101,13 +101,22 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 		st.s.metrics.throttled.Inc()
 		return fault.Errorf(fault.Throttled, "head rows take %d bytes, at most %d are allowed: flushing has to catch up", used, st.s.settings.HeadBytesMax)
 	}
-	p, err := st.s.owned(st.t, in.Partition)
+	pa, err := st.s.enter(st.t, in.Partition, in.Level)
+	if err != nil {
+		return err
+	}
+	defer pa.gate.leave()
+	p, err := st.s.led(ctx, st.t, pa)
 	if err != nil {
 		return err
 	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
+		r.Epoch = pa.epoch
 		err = p.Append(r)
+	}
+	if err == nil {
+		err = st.s.confirm(st.t, pa)
 	}
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
 	st.scratch.Put(r)

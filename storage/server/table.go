@@ -27,6 +27,7 @@ type table struct {
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
+		gates      map[point.PartitionID]*gate    // of all that were ever led here and not dropped since
 		dropped    map[point.PartitionID]struct{} // by order, and perhaps still in the map
 	}
 }
@@ -34,6 +35,7 @@ type table struct {
 func newTable(name string) *table {
 	t := &table{name: name, index: series.New()}
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
+	t.mu.gates = map[point.PartitionID]*gate{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}
 	return t
 }
@@ -43,6 +45,23 @@ func (t *table) get(id point.PartitionID) (*partition.Partition, bool) {
 	defer t.mu.RUnlock()
 	p, ok := t.mu.partitions[id]
 	return p, ok
+}
+
+// gate gives a partition's gate, or makes it.
+func (t *table) gate(id point.PartitionID) *gate {
+	t.mu.RLock()
+	g, ok := t.mu.gates[id]
+	t.mu.RUnlock()
+	if ok {
+		return g
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g, ok = t.mu.gates[id]; !ok {
+		g = &gate{}
+		t.mu.gates[id] = g
+	}
+	return g
 }
 
 func (t *table) add(p *partition.Partition) {
@@ -95,12 +114,29 @@ func (t *table) drop(id point.PartitionID, m *topology.Map) error {
 	if !ok {
 		return nil
 	}
+	return t.dropLocked(p)
+}
+
+// remove removes one placement, and nothing else of its partition.
+func (t *table) remove(id point.PartitionID, placement point.PlacementID) error {
+	t.creating.Lock()
+	defer t.creating.Unlock()
+	p, ok := t.get(id)
+	if !ok || p.Identity().Placement != placement {
+		return nil
+	}
+	return t.dropLocked(p)
+}
+
+// dropLocked removes a partition; creating is held.
+func (t *table) dropLocked(p *partition.Partition) error {
 	if err := p.Drop(); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.mu.partitions, id)
+	delete(t.mu.partitions, p.Identity().Partition)
+	delete(t.mu.gates, p.Identity().Partition)
 	return nil
 }
 

@@ -1,0 +1,273 @@
+package server
+
+import (
+	"context"
+	"sync"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// Leases says for which partitions this process acts, and under which epoch. May be called from any goroutine. All but
+// Hold are asked at every request and cost a look-up.
+type Leases interface {
+	// MayAct reports whether the partition's lease is good at this moment (C105).
+	MayAct(table string, id point.PartitionID) (point.Epoch, bool)
+	// Alone reports whether the placement here led when the lease lapsed and is alone in sync: then nobody else leads it,
+	// and what it keeps is kept by all (DESIGN §5.5).
+	Alone(table string, id point.PartitionID) (point.Epoch, bool)
+	// Hold returns when nobody else can take the partition any more: before the first row of an epoch is acked. Errors are
+	// Stale and Canceled.
+	Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error
+	// Why says, for the answer to a request, what keeps this process from leading.
+	Why(table string, id point.PartitionID) string
+}
+
+// always is the lease of a process that has no others beside it.
+type always struct{ epoch point.Epoch }
+
+func (a always) MayAct(string, point.PartitionID) (point.Epoch, bool) { return a.epoch, true }
+func (a always) Alone(string, point.PartitionID) (point.Epoch, bool)  { return a.epoch, true }
+func (a always) Hold(context.Context, string, point.PartitionID, point.Epoch) error {
+	return nil
+}
+func (a always) Why(string, point.PartitionID) string { return "" }
+
+// mayWrite gives the epoch under which a partition takes rows that are to be acked at a level.
+func (s *Server) mayWrite(table string, id point.PartitionID, level point.Level) (point.Epoch, bool) {
+	epoch, ok := s.leases.MayAct(table, id)
+	if !ok && level == point.All {
+		return s.leases.Alone(table, id)
+	}
+	return epoch, ok
+}
+
+// mayRead reports whether what is here of a partition is all there is of it.
+func (s *Server) mayRead(table string, id point.PartitionID) bool {
+	if _, ok := s.leases.MayAct(table, id); ok {
+		return true
+	}
+	_, ok := s.leases.Alone(table, id)
+	return ok
+}
+
+// notLed sends whoever asks to the leader.
+func (s *Server) notLed(table string, id point.PartitionID) error {
+	var seq uint64
+	if m, ok := s.deps.Maps.Get(table); ok {
+		seq = m.Seq
+	}
+	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leases.Why(table, id))
+}
+
+// gate is a partition's door for changes. Those that are inside are waited for by who closes it.
+//
+//	enter ─▶ ask the lease ─▶ change, fsync ─▶ ask again ─▶ leave        whoever asks after the lease ended is refused,
+//	                                              lease ends ─▶ wait     whoever asked before is waited for
+type gate struct {
+	mu     sync.Mutex
+	inside int
+	idle   chan struct{} // closed when nobody is inside any more; nil: nobody waits for it
+	sealed bool
+}
+
+// enter reports whether the gate is open. Who enters leaves.
+func (g *gate) enter() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sealed {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+// join enters a gate that may be sealed.
+func (g *gate) join() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inside++
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
+	}
+}
+
+func (g *gate) seal() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sealed = true
+}
+
+// empty returns when nobody is inside. Errors are Canceled.
+func (g *gate) empty(ctx context.Context) error {
+	g.mu.Lock()
+	if g.inside == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pass is the right to change a partition, until leave.
+type pass struct {
+	gate  *gate
+	id    point.PartitionID
+	epoch point.Epoch
+	level point.Level
+}
+
+// enter gives the right to change a partition under the epoch that is led. Errors are Stale.
+func (s *Server) enter(t *table, id point.PartitionID, level point.Level) (pass, error) {
+	if _, ok := s.mayWrite(t.name, id, level); !ok { // before there is a gate: anybody may ask for anything
+		return pass{}, s.notLed(t.name, id)
+	}
+	g := t.gate(id)
+	if !g.enter() {
+		return pass{}, fault.Errorf(fault.Stale, "partition %s/%d takes no more rows: others have taken over its part of the keyspace", t.name, id)
+	}
+	epoch, ok := s.mayWrite(t.name, id, level)
+	if !ok {
+		g.leave()
+		return pass{}, s.notLed(t.name, id)
+	}
+	return pass{g, id, epoch, level}, nil
+}
+
+// confirm says whether what was done may be acked: the lease must have been good all the time (C105).
+func (s *Server) confirm(t *table, p pass) error {
+	if epoch, ok := s.mayWrite(t.name, p.id, p.level); !ok || epoch != p.epoch {
+		s.metrics.unconfirmed.Inc()
+		return fault.Errorf(fault.Stale, "the lease of partition %s/%d ended while this was being done: it may be kept and is not acked; do it again at the leader", t.name, p.id)
+	}
+	return nil
+}
+
+// led finds the partition behind a pass, ready to take rows under its epoch. It comes into being with its first row, once
+// nobody else can take it. Errors are Stale, Canceled and Unavailable.
+func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partition, error) {
+	p, ok := t.get(pa.id)
+	if ok && p.Leads(pa.epoch) {
+		return p, nil
+	}
+	at, pl, err := s.placed(t, pa.id)
+	if err != nil {
+		return nil, err
+	}
+	if ok && p.Identity().Placement != pl.ID {
+		return nil, fault.Errorf(fault.Stale, "partition %s/%d: an older placement, %s, is still on server %s", t.name, pa.id, p.Identity().Placement, s.settings.Server)
+	}
+	if err := s.leases.Hold(ctx, t.name, pa.id, pa.epoch); err != nil {
+		return nil, err
+	}
+	if !ok {
+		if p, err = s.create(t, at, pl, pa.epoch); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.Lead(pa.epoch)
+}
+
+// placed looks up where the table's map has a partition here.
+func (s *Server) placed(t *table, id point.PartitionID) (*topology.Partition, topology.Placement, error) {
+	m, ok := s.deps.Maps.Get(t.name)
+	if !ok {
+		return nil, topology.Placement{}, fault.Errorf(fault.Stale, "table %q is not known here", t.name)
+	}
+	at, ok := m.ByID(id)
+	if !ok {
+		return nil, topology.Placement{}, fault.Errorf(fault.Stale, "partition %s/%d does not exist by map %d", t.name, id, m.Seq)
+	}
+	pl, ok := at.On(s.settings.Server)
+	if !ok {
+		return nil, topology.Placement{}, fault.Errorf(fault.Stale, "partition %s/%d is not placed here by map %d", t.name, id, m.Seq)
+	}
+	return at, pl, nil
+}
+
+func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement, epoch point.Epoch) (*partition.Partition, error) {
+	return t.create(at.ID, func() (*partition.Partition, error) {
+		ident := partition.Identity{Table: t.name, Partition: at.ID, Placement: pl.ID, TimeLo: at.TimeLo, TimeHi: at.TimeHi,
+			PointLo: at.PointLo, PointHi: at.PointHi}
+		if err := s.deps.Brick.RaiseEpoch(pl.ID, epoch); err != nil {
+			return nil, err
+		}
+		p, err := partition.Create(s.partitionDeps(t), s.settings.Partition, ident, epoch)
+		if err == nil {
+			s.deps.Log.Info("partition created", "table", t.name, "partition", at.ID, "placement", pl.ID, "epoch", epoch)
+		}
+		return p, err
+	})
+}
+
+// What who keeps the leases asks of the server.
+
+// Held is a placement that this server has rows or files of.
+type Held struct {
+	partition.Identity
+	Empty bool // it never took a row
+}
+
+// Held lists all placements here, of a table by time.
+func (s *Server) Held() []Held {
+	var out []Held
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			out = append(out, Held{p.Identity(), p.Empty()})
+		}
+	}
+	return out
+}
+
+// Quiesce returns when no change of a partition is under way that was let in before its lease ended, with the last frame
+// of each epoch; nil where the partition was never written to. Errors are Canceled.
+func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID) ([]point.EpochEnd, error) {
+	t, ok := s.table(name)
+	if !ok {
+		return nil, nil
+	}
+	if err := t.gate(id).empty(ctx); err != nil {
+		return nil, err
+	}
+	if p, ok := t.get(id); ok {
+		return p.Ends(), nil
+	}
+	return nil, nil
+}
+
+// Seal makes a partition take no row any more, in this life of the process. What is here stays readable.
+func (s *Server) Seal(name string, id point.PartitionID) {
+	s.tableOrNew(name).gate(id).seal()
+}
+
+// RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. One that is
+// not here is fine. After an error it can be called again.
+func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID) error {
+	t, ok := s.table(name)
+	if !ok {
+		return nil
+	}
+	return t.remove(id, placement)
+}
+
+// Load is the share of the memory for head rows that is used; at 1 inserts are refused.
+func (s *Server) Load() float64 {
+	return float64(s.headBytes.Load()) / float64(s.settings.HeadBytesMax)
+}
