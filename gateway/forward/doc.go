@@ -1,13 +1,19 @@
 // Package forward takes batches to the leaders of their partitions.
 //
-//	Write(batch) ─▶ stamp ─▶ route by ONE map ─▶ define new series on the stream ─▶ Stream.Insert … ─▶ ack when all acked
-//	                            ▲   │ uncovered times: have partitions made
-//	                            └───┘ Stale: a newer map, again
+//	Write(batch) ─▶ stamp ─▶ route by ONE map ─▶ leader of each share ─▶ define new series on its stream ─▶ Insert ─▶ ack
+//	                          ▲   │ uncovered times: have partitions made          │                          when all acked
+//	                          │   └──────────────────────────────────────────┐     │
+//	                          └── the shares that failed, with the same stamp, ◀────┘ Stale: a newer map or another leader
+//	                              until the time-out, within the budget for retries   no leader, no answer: wait for one
+//
+// A lease that moves from server to server is not an error: what was not acked is sent to the new leader. Waiting costs
+// nobody anything, sending again does: it is bounded to a tenth of what is sent at all (budget). A stream that broke is
+// opened anew, and is told all its series again. A leader that says nothing is asked no longer once another leads.
 //
 // Series are numbered by the table's dictionary, and the numbers are the streams' too: a series travels as labels once
 // per server and generation. Every two hours, or when a dictionary fills up, a new generation begins; the old one lives
 // until the last batch that uses it is done.
 //
-// Invariants: I1 (a write returns after every one of its shares was acked at the level), I5 (a dictionary is bounded).
+// Invariants: I1 (a write returns after every one of its shares was acked at the level), I5 (dictionaries, waits and retries are bounded).
 // After an error some shares may be kept: rows are idempotent, so sending the batch again is always right.
 package forward

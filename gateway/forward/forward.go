@@ -1,25 +1,19 @@
 package forward
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
-	"github.com/spillwaydb/spillway/gateway/route"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -35,8 +29,11 @@ type Servers interface {
 type Deps struct {
 	Tables  *tables.Tables
 	Servers Servers
+	Leaders Leaders // nil: the first placement of every partition leads, for ever, as in a process that is alone
 	Clock   *Clock
 	Log     *slog.Logger
+
+	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
 
 // Settings are numbers a user sets.
@@ -53,9 +50,16 @@ type Settings struct {
 	// PartitionsMax bounds the partitions that rows can bring into being in one table. Rows beyond are refused as
 	// Invalid, the others of their batch are kept. Default 50,000.
 	PartitionsMax int
+	// Timeout is how long a write goes on trying while servers do not know a partition or its leader is away; then it is
+	// answered as Unavailable, or Stale. In a cluster it ends also what a server does not answer. Default 5 s: enough
+	// for a partition that moves, and what common senders wait. Larger: requests that wait take memory for longer.
+	Timeout time.Duration
 }
 
 func (s *Settings) setDefaults() {
+	if s.Timeout == 0 {
+		s.Timeout = 5 * time.Second
+	}
 	if s.GenerationAge == 0 {
 		s.GenerationAge = 2 * time.Hour
 	}
@@ -75,8 +79,15 @@ func (s *Settings) setDefaults() {
 
 // Forwarder writes into tables. Safe for concurrent use.
 type Forwarder struct {
+	// Constant after New.
 	deps     Deps
 	settings Settings
+	leaders  Leaders
+	alone    bool // there is no other server that could lead
+	metrics  *metrics
+
+	budget budget
+	maps   singleflight.Group // refreshes under way, by table
 
 	mu struct {
 		sync.RWMutex
@@ -87,7 +98,10 @@ type Forwarder struct {
 // New makes a forwarder.
 func New(d Deps, s Settings) *Forwarder {
 	s.setDefaults()
-	f := &Forwarder{deps: d, settings: s}
+	f := &Forwarder{deps: d, settings: s, leaders: d.Leaders, alone: d.Leaders == nil, metrics: newMetrics(d.Registerer)}
+	if f.alone {
+		f.leaders = constant{}
+	}
 	f.mu.tables = map[string]*Table{}
 	return f
 }
@@ -179,47 +193,6 @@ func (t *Table) generationOf(d *point.Dict) *generation {
 	return nil
 }
 
-// staleRetries is how often a write goes by a newer map before it gives up, with a little more patience each time.
-const staleRetries = 5
-
-// Write takes everything in b and returns when it is as safe as the level says. Rows at times for which no partition can
-// be made are refused in b. Errors keep the Kind of the share that failed; what had been kept by then stays.
-func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) error {
-	m, ok := t.f.deps.Tables.Get(t.name)
-	if !ok {
-		return fault.Errorf(fault.NotFound, "table %q does not exist any more", t.name)
-	}
-	g, b2, err := t.enter(b)
-	if err != nil {
-		return err
-	}
-	if b2 != b {
-		defer b2.Put()
-	}
-	defer g.leave()
-	if err := t.metadata(ctx, b2); err != nil {
-		return err
-	}
-	stamp := t.f.deps.Clock.Next()
-	for try := 0; ; try++ {
-		homeless, err := t.writeBy(ctx, m, g, b2, stamp, level)
-		if err == nil && homeless > 0 {
-			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf(
-				"table %q has %d partitions, the most that rows can make, and none for these times: check the timestamps, set a retention or a larger partition width",
-				t.name, t.f.settings.PartitionsMax)})
-		}
-		if !fault.Is(err, fault.Stale) || try == staleRetries {
-			return err
-		}
-		if err := sleep(ctx, time.Duration(try)*20*time.Millisecond); err != nil {
-			return err
-		}
-		if m, ok = t.f.deps.Tables.Get(t.name); !ok {
-			return err
-		}
-	}
-}
-
 // enter enters the batch's generation. A batch that was decoded so long ago that its generation is gone is numbered anew.
 func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 	if g := t.generationOf(b.Dict); g != nil {
@@ -270,108 +243,4 @@ func renumber(to, from *point.Batch) error {
 	}
 	to.Metadata = append(to.Metadata, from.Metadata...)
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d == 0 {
-		return ctx.Err()
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d/2 + rand.N(d)):
-		return nil
-	}
-}
-
-// writeBy routes and writes by one map. homeless counts the rows for which no partition can be made.
-func (t *Table) writeBy(ctx context.Context, m *topology.Map, g *generation, b *point.Batch, stamp point.Stamp, level point.Level) (homeless int, err error) {
-	c, _ := t.cutters.Get().(*route.Cutter)
-	if c == nil {
-		c = new(route.Cutter)
-	}
-	defer t.cutters.Put(c)
-	shares, uncovered := c.Cut(m, b)
-	for len(uncovered) > 0 {
-		times := missing(m, uncovered, t.f.settings.PartitionsMax-m.Len())
-		if len(times) == 0 {
-			break
-		}
-		next, err := t.f.deps.Tables.Cover(ctx, t.name, times)
-		if err != nil {
-			return 0, err
-		}
-		if next.Seq == m.Seq {
-			break // times that no partition can hold
-		}
-		m = next
-		shares, uncovered = c.Cut(m, b)
-	}
-	if len(shares) == 1 {
-		return len(uncovered), t.send(ctx, m, g, &shares[0], stamp, level)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(16)
-	for i := range shares {
-		group.Go(func() error { return t.send(ctx, m, g, &shares[i], stamp, level) })
-	}
-	return len(uncovered), group.Wait()
-}
-
-// missing gives a time of each partition that the uncovered times need, the newest first and at most that many: at the
-// bound, what is measured now matters more than what a wrong clock says.
-func missing(m *topology.Map, uncovered []point.Nanos, most int) []point.Nanos {
-	slots := map[point.Nanos]point.Nanos{}
-	for _, at := range uncovered {
-		lo, _ := m.Config.Aligned(at)
-		slots[lo] = at
-	}
-	times := slices.SortedFunc(maps.Values(slots), func(a, b point.Nanos) int { return cmp.Compare(b, a) })
-	return times[:min(len(times), max(most, 0))]
-}
-
-// send takes one share to its leader, in inserts of a bounded size.
-func (t *Table) send(ctx context.Context, m *topology.Map, g *generation, s *route.Share, stamp point.Stamp, level point.Level) error {
-	leader := s.Partition.Placements[0].Server
-	storage, ok := t.f.deps.Servers.Server(leader)
-	if !ok {
-		return fault.Errorf(fault.Unavailable, "storage server %q, leader of partition %s/%d, cannot be reached", leader, t.name, s.Partition.ID)
-	}
-	l, err := g.link(ctx, t.name, leader, storage)
-	if err != nil {
-		return err
-	}
-	rest := pieces{ids: s.IDs, times: s.Times, values: s.Values, hists: s.Hists, exemplars: s.Exemplars}
-	in := peer.Insert{Partition: s.Partition.ID, MapSeq: m.Seq, Stamp: stamp, Level: level}
-	for rest.len() > 0 {
-		rest.first(&in, t.f.settings.InsertRowsMax)
-		if err := l.define(ctx, g.dict, &in); err != nil {
-			return err
-		}
-		shorten(&in, t.f.settings.InsertBytesMax, int(l.longest.Load()), g.dict)
-		if err := l.stream.Insert(ctx, &in); err != nil {
-			return err
-		}
-		rest.drop(&in)
-	}
-	return nil
-}
-
-// metadata hands descriptions of metric families to the first server that can be reached; readers ask all of them.
-// Descriptions that are refused are no reason to refuse the rows beside them.
-func (t *Table) metadata(ctx context.Context, b *point.Batch) error {
-	if len(b.Metadata) == 0 {
-		return nil
-	}
-	for _, id := range t.f.deps.Servers.IDs() {
-		if s, ok := t.f.deps.Servers.Server(id); ok {
-			err := s.PutMetadata(ctx, t.name, b.Metadata)
-			if fault.Is(err, fault.Invalid) {
-				t.f.deps.Log.Debug("metadata refused", "table", t.name, "error", err)
-				return nil
-			}
-			return err
-		}
-	}
-	return fault.Errorf(fault.Unavailable, "no storage server can be reached to keep metadata of table %q", t.name)
 }

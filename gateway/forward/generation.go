@@ -2,12 +2,10 @@ package forward
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -21,15 +19,11 @@ type generation struct {
 	users   atomic.Int64 // batches under way, and one for being current
 	retired atomic.Bool
 
-	mu struct {
-		sync.Mutex
-		links map[topology.ServerID]*link
-	}
+	links links
 }
 
 func newGeneration(seriesMax int) *generation {
 	g := &generation{dict: point.NewDict(seriesMax), born: time.Now()}
-	g.mu.links = map[topology.ServerID]*link{}
 	g.users.Store(1)
 	return g
 }
@@ -51,14 +45,7 @@ func (g *generation) leave() error {
 	if g.users.Add(-1) > 0 {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var errs []error
-	for _, l := range g.mu.links {
-		errs = append(errs, l.stream.Close())
-	}
-	clear(g.mu.links)
-	return errors.Join(errs...)
+	return g.links.close()
 }
 
 // retire ends the generation's being current.
@@ -69,24 +56,9 @@ func (g *generation) retire() error {
 	return g.leave()
 }
 
-// link gives the stream to a server, opening it the first time.
-func (g *generation) link(ctx context.Context, table string, id topology.ServerID, s peer.Storage) (*link, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if l, ok := g.mu.links[id]; ok {
-		return l, nil
-	}
-	stream, err := s.OpenStream(ctx, table)
-	if err != nil {
-		return nil, err
-	}
-	l := &link{stream: stream}
-	g.mu.links[id] = l
-	return l, nil
-}
-
 // link is one stream and which numbers were defined on it.
 type link struct {
+	slot    *slot // where it lies among the generation's links
 	stream  peer.Stream
 	defined bitset
 	longest atomic.Int64 // at least the length of the labels of every series in defined

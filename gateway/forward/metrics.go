@@ -1,0 +1,61 @@
+package forward
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// metrics count what happens to shares. Labels: outcome is ok or a fault's Kind; reason is one of those below.
+type metrics struct {
+	shares   *prometheus.CounterVec // by outcome
+	retries  *prometheus.CounterVec // by reason
+	refused  prometheus.Counter
+	rerouted prometheus.Counter
+
+	leaderless prometheus.Counter
+	streams    *prometheus.CounterVec // by reason
+}
+
+// Reasons of retries and of streams that are opened.
+const (
+	reasonStale    = "stale"    // the server has another map, or does not lead
+	reasonLeader   = "leader"   // the leader did not answer, or could not act
+	reasonMoved    = "moved"    // the leader said nothing and another took over meanwhile
+	reasonBroken   = "broken"   // the stream broke
+	reasonNew      = "new"      // the first to this server in this generation
+	reasonReopened = "reopened" // after one that broke
+)
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
+	return &metrics{
+		shares: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_forward_shares_total", Help: "Shares of batches sent to leaders of partitions, by outcome.",
+		}, []string{"outcome"}),
+		retries: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_forward_retries_total", Help: "Shares sent again, by what became of the attempt before.",
+		}, []string{"reason"}),
+		refused: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_retries_refused_total", Help: "Shares given up because retries are at their bound.",
+		}),
+		rerouted: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_rerouted_rows_total", Help: "Rows that were routed again by a newer map.",
+		}),
+		leaderless: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",
+		}),
+		streams: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_forward_streams_total", Help: "Streams opened to storage servers, by reason.",
+		}, []string{"reason"}),
+	}
+}
+
+func (m *metrics) share(err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = fault.KindOf(err).String()
+	}
+	m.shares.WithLabelValues(outcome).Inc()
+}

@@ -1,0 +1,271 @@
+package forward_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// cluster is a forwarder and servers that keep rows in memory, one of which leads each partition. Rows are counted where
+// they arrive: by partition, so that a share that is sent to the wrong server, or twice, shows.
+type cluster struct {
+	t        *testing.T
+	tables   *tables.Tables
+	forward  *forward.Forwarder
+	registry *prometheus.Registry
+
+	mu      sync.Mutex
+	servers map[topology.ServerID]*server
+	leads   map[point.PartitionID]topology.ServerID
+	offline string // why nobody leads anything
+	changed chan struct{}
+	inserts map[point.PartitionID]int
+}
+
+// server is one storage server: it takes rows of the partitions it leads.
+type server struct {
+	peer.Storage
+	id    topology.ServerID
+	c     *cluster
+	boots int           // streams of an earlier boot are broken
+	mute  chan struct{} // not nil: it answers nothing until this is closed
+	err   error         // it answers this
+	store *querytest.Store
+}
+
+func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID) *cluster {
+	c := &cluster{
+		t: t, registry: prometheus.NewRegistry(), servers: map[topology.ServerID]*server{},
+		leads: map[point.PartitionID]topology.ServerID{}, changed: make(chan struct{}), inserts: map[point.PartitionID]int{},
+	}
+	for _, id := range servers {
+		c.servers[id] = &server{id: id, c: c, store: querytest.NewStore()}
+	}
+	var err error
+	log := slog.New(slog.DiscardHandler)
+	c.tables, err = tables.Open(t.Context(), tables.Deps{
+		Store: mem.New(), Log: log, Rand: rand.New(rand.NewPCG(1, 2)),
+		Place: func(_ string, p point.PartitionID) []topology.ServerID {
+			return []topology.ServerID{servers[int(p)%len(servers)]}
+		},
+	}, tables.Settings{New: topology.Config{PartitionWidth: time.Hour}, CreateOnWrite: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.forward = forward.New(forward.Deps{
+		Tables: c.tables, Servers: c, Leaders: c, Clock: forward.NewClock(0), Log: log, Registerer: c.registry,
+	}, set)
+	t.Cleanup(func() {
+		if err := c.forward.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Server implements forward.Servers.
+func (c *cluster) Server(id topology.ServerID) (peer.Storage, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.servers[id]
+	return s, ok
+}
+
+// IDs implements forward.Servers.
+func (c *cluster) IDs() (ids []topology.ServerID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.servers {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Find implements forward.Leaders.
+func (c *cluster) Find(table string, p *topology.Partition, _ int) (leaders.Lead, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.offline != "" {
+		return leaders.Lead{}, fault.Errorf(fault.Unavailable, "partition %s/%d: %s", table, p.ID, c.offline)
+	}
+	if s, ok := c.leads[p.ID]; ok {
+		return leaders.Lead{Server: s, Epoch: 1}, nil
+	}
+	return leaders.Lead{Server: p.Placements[0].Server, Guess: true}, nil
+}
+
+// Changed implements forward.Leaders.
+func (c *cluster) Changed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+// change changes the cluster, and announces it.
+func (c *cluster) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// OpenStream implements peer.Storage.
+func (s *server) OpenStream(ctx context.Context, table string) (peer.Stream, error) {
+	if err := s.answers(ctx); err != nil {
+		return nil, err
+	}
+	inner, err := s.store.OpenStream(ctx, table)
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return &stream{Stream: inner, s: s, boot: s.boots}, err
+}
+
+// PutMetadata implements peer.Storage.
+func (s *server) PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error {
+	if err := s.answers(ctx); err != nil {
+		return err
+	}
+	return s.store.PutMetadata(ctx, table, rows)
+}
+
+func (s *server) answers(ctx context.Context) error {
+	s.c.mu.Lock()
+	mute, err := s.mute, s.err
+	s.c.mu.Unlock()
+	if mute != nil {
+		select {
+		case <-mute:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+type stream struct {
+	peer.Stream
+	s    *server
+	boot int
+}
+
+func (st *stream) ok(ctx context.Context) error {
+	if err := st.s.answers(ctx); err != nil {
+		return err
+	}
+	st.s.c.mu.Lock()
+	defer st.s.c.mu.Unlock()
+	if st.boot != st.s.boots {
+		return fault.Wrap(peer.ErrStreamBroken, fault.Unavailable, "server %s", st.s.id)
+	}
+	return nil
+}
+
+func (st *stream) Define(ctx context.Context, defs []peer.Def) error {
+	if err := st.ok(ctx); err != nil {
+		return err
+	}
+	return st.Stream.Define(ctx, defs)
+}
+
+func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
+	if err := st.ok(ctx); err != nil {
+		return err
+	}
+	c := st.s.c
+	c.mu.Lock()
+	leader, led := c.leads[in.Partition]
+	m, _ := c.tables.Get("t")
+	p, there := m.ByID(in.Partition)
+	if !led && there {
+		leader = p.Placements[0].Server
+	}
+	c.mu.Unlock()
+	if !there || leader != st.s.id {
+		return fault.Errorf(fault.Stale, "partition %d is not led by %s", in.Partition, st.s.id)
+	}
+	if err := st.Stream.Insert(ctx, in); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inserts[in.Partition] += len(in.IDs)
+	return nil
+}
+
+// write writes rows, one per time, of series "s".
+func (c *cluster) write(times ...point.Nanos) error {
+	c.t.Helper()
+	table, err := c.forward.Table(c.t.Context(), "t")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b := point.GetBatch(table.Dict())
+	for i, at := range times {
+		b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(i))), at, float64(i))
+	}
+	err = table.Write(c.t.Context(), b, point.All)
+	b.Put()
+	return err
+}
+
+// rows gives what each server keeps: "n1: 1 2 n2: 3" are times in minutes.
+func (c *cluster) rows() string {
+	c.t.Helper()
+	var out []string
+	for _, id := range c.IDs() {
+		set, err := c.servers[id].store.Select(c.t.Context(), &peer.Select{Table: "t", Lo: math.MinInt64, Hi: math.MaxInt64})
+		if err != nil {
+			continue // nothing was written there
+		}
+		var times []int
+		for set.Next() {
+			for _, at := range set.At().Times {
+				times = append(times, int(at/int64(time.Minute)))
+			}
+		}
+		slices.Sort(times)
+		out = append(out, strings.TrimSuffix(strings.Replace(fmt.Sprint(id, ": ", times), "[", "", 1), "]"))
+		if err := set.Close(); err != nil {
+			c.t.Error(err)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+// counted gives a counter by its name and label value ("": without).
+func (c *cluster) counted(name, label string) (sum float64) {
+	c.t.Helper()
+	families, err := c.registry.Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name && (label == "" || len(m.Label) > 0 && m.Label[0].GetValue() == label) {
+				sum += m.Counter.GetValue()
+			}
+		}
+	}
+	return sum
+}
