@@ -297,3 +297,50 @@ func TestLargeBatchesArriveWhole(t *testing.T) {
 		}
 	}
 }
+
+// TestFullDictionariesKeepWhatTheyKnow has more active series than a dictionary takes: the first ones go on, by the same
+// numbers, and the others are refused as something that passes.
+func TestFullDictionariesKeepWhatTheyKnow(t *testing.T) {
+	const most = 50
+	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most, GenerationAgeMin: time.Hour}, nil)
+	table := p.table()
+	first := table.Dict()
+	for round := range 3 {
+		b := point.GetBatch(table.Dict())
+		for i := range 2 * most {
+			id, err := intern(b, fmt.Sprintf("%03d", i))
+			if full := i >= most; fault.Is(err, fault.Throttled) != full || !full && err != nil {
+				t.Fatalf("round %d, series %d: %v", round, i, err)
+			}
+			if err == nil {
+				b.Append(id, int64(round), 1)
+			}
+		}
+		p.must(table.Write(t.Context(), b, point.All))
+		if b.Dict != first {
+			t.Error("what is known was thrown away")
+		}
+		b.Put()
+	}
+	if n := strings.Count(p.rows(), "[1 1 1]"); n != most {
+		t.Errorf("%d series have all their rows, want %d", n, most)
+	}
+}
+
+// TestDictionariesThatFillSlowlyTurn is for series that come and go: those that are gone make room in time.
+func TestDictionariesThatFillSlowlyTurn(t *testing.T) {
+	const most = 50
+	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most, GenerationAgeMin: time.Nanosecond}, nil)
+	table := p.table()
+	for i := range 4 * most {
+		b := point.GetBatch(table.Dict())
+		id, err := intern(b, fmt.Sprintf("%03d", i))
+		p.must(err)
+		b.Append(id, 1, 1)
+		p.must(table.Write(t.Context(), b, point.All))
+		b.Put()
+	}
+	if n := strings.Count(p.rows(), "[1]"); n != 4*most {
+		t.Errorf("%d series of %d", n, 4*most)
+	}
+}

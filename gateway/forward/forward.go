@@ -41,8 +41,13 @@ type Settings struct {
 	// GenerationAge is how long a dictionary of series is used. Default 2 h. Larger: series that are gone take memory
 	// for longer; smaller: more definitions travel.
 	GenerationAge time.Duration
-	// GenerationSeriesMax bounds the series of one dictionary. Default point.DictSeriesMax.
+	// GenerationSeriesMax bounds the series of one dictionary. Rows of series beyond are refused as Throttled until the
+	// next generation; those that are known go on. Default point.DictSeriesMax.
 	GenerationSeriesMax int
+	// GenerationAgeMin is how soon a dictionary that fills up may be followed by a new one. Default 10 min. Larger: series
+	// that are gone keep new ones out for longer; smaller: with more active series than fit, all are numbered anew and
+	// again, which costs ten times what their rows do.
+	GenerationAgeMin time.Duration
 	// InsertRowsMax and InsertBytesMax are where an insert is cut in two; bytes are counted as if every row brought its
 	// series along. Default 65,536 and 24 MiB: a frame of either fits into the log's records of 32 MiB.
 	InsertRowsMax  int
@@ -62,6 +67,9 @@ func (s *Settings) setDefaults() {
 	}
 	if s.GenerationAge == 0 {
 		s.GenerationAge = 2 * time.Hour
+	}
+	if s.GenerationAgeMin == 0 {
+		s.GenerationAgeMin = 10 * time.Minute
 	}
 	if s.GenerationSeriesMax == 0 {
 		s.GenerationSeriesMax = point.DictSeriesMax
@@ -154,11 +162,26 @@ type Table struct {
 // Dict gives the dictionary for the next batch.
 func (t *Table) Dict() *point.Dict {
 	g := t.current.Load()
-	if time.Since(g.born) > t.f.settings.GenerationAge || g.dict.Len() > t.f.settings.GenerationSeriesMax/10*9 {
+	series := g.dict.Len()
+	if t.f.settings.turnDue(time.Since(g.born), series) {
 		t.renew(g)
 		g = t.current.Load()
+	} else if series >= t.f.settings.GenerationSeriesMax && !g.full.Swap(true) {
+		t.f.metrics.full.Inc()
+		t.f.deps.Log.Warn("more series are active than there is memory for: rows of further ones are refused; raise storage.memory_bytes, or intake.series_max if that was set",
+			"table", t.name, "series_max", t.f.settings.GenerationSeriesMax, "next_try", g.born.Add(t.f.settings.GenerationAgeMin))
+	}
+	if old := t.old.Load(); old != nil && old.users.Load() == 0 {
+		t.old.CompareAndSwap(old, nil) // nobody can enter it any more: its memory goes
 	}
 	return g.dict
+}
+
+// turnDue says whether a new generation begins: by age, or because of its size, for which series that are gone may be
+// the reason. If it is full of active ones a new one would be full at once: then it stays for a while, and what does not
+// fit is refused.
+func (s *Settings) turnDue(age time.Duration, series int) bool {
+	return age > s.GenerationAge || age > s.GenerationAgeMin && series > s.GenerationSeriesMax/10*9
 }
 
 func (t *Table) renew(g *generation) {

@@ -18,6 +18,7 @@ type generation struct {
 
 	users   atomic.Int64 // batches under way, and one for being current
 	retired atomic.Bool
+	full    atomic.Bool // said so
 
 	links links
 }
@@ -67,9 +68,12 @@ type link struct {
 // define tells the stream the series of a share that it does not know yet. Two batches may define the same series at
 // the same time; that is harmless, and neither goes on before its own definitions arrived.
 func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error {
-	var defs []peer.Def
+	var room *[]peer.Def // from the pool as soon as there is something to define
 	need := func(id point.SeriesID) {
-		defs = append(defs, peer.Def{ID: id, Labels: d.Labels(id)})
+		if room == nil {
+			room = defRooms.Get().(*[]peer.Def)
+		}
+		*room = append(*room, peer.Def{ID: id, Labels: d.Labels(id)})
 	}
 	l.defined.missing(in.IDs, need)
 	for _, h := range in.Hists {
@@ -78,19 +82,34 @@ func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error
 	for _, e := range in.Exemplars {
 		l.defined.missing([]point.SeriesID{e.ID}, need)
 	}
-	if len(defs) == 0 {
+	if room == nil {
 		return nil
 	}
-	for _, def := range defs {
-		l.lengthen(int64(len(def.Labels)))
+	defer putDefs(room)
+	longest := 0
+	for i := range *room {
+		longest = max(longest, len((*room)[i].Labels))
 	}
-	if err := l.stream.Define(ctx, defs); err != nil {
+	l.lengthen(int64(longest))
+	if err := l.stream.Define(ctx, *room); err != nil { // which keeps nothing of the slice
 		return err
 	}
-	for _, def := range defs {
-		l.defined.set(def.ID)
+	for i := range *room {
+		l.defined.set((*room)[i].ID)
 	}
 	return nil
+}
+
+// defRooms are lists of definitions to be filled: where all series are new they are as long as the batch.
+var defRooms = sync.Pool{New: func() any { return new([]peer.Def) }}
+
+const defsKept = 1 << 16 // 1.5 MiB
+
+func putDefs(room *[]peer.Def) {
+	clear(*room)
+	if *room = (*room)[:0]; cap(*room) <= defsKept {
+		defRooms.Put(room)
+	}
 }
 
 func (l *link) lengthen(n int64) {

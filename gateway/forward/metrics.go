@@ -16,6 +16,7 @@ type metrics struct {
 
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
+	full       prometheus.Counter
 }
 
 // Reasons of retries and of streams that are opened.
@@ -45,6 +46,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		leaderless: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",
+		}),
+		full: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that could take no more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
 		}),
 		streams: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_forward_streams_total", Help: "Streams opened to storage servers, by reason.",

@@ -133,7 +133,7 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash) (SeriesID, error)
 		}
 	}
 	if d.series.len() >= d.seriesMax {
-		return 0, fault.Errorf(fault.Throttled, "more than %d series within one dictionary generation", d.seriesMax)
+		return 0, fault.Errorf(fault.Throttled, "%d series are active, the most there is memory for: rows of further ones are refused until some are gone", d.seriesMax)
 	}
 	if owned == "" {
 		owned = d.copyLocked(labels)
