@@ -1,0 +1,320 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// A batch is some series of a select: labels, then columns of times, then columns of values, each column as it lies in
+// memory. FORMAT.md draws it.
+
+// batchVersion is the only format of batches so far.
+const batchVersion = 1
+
+const (
+	batchLen = 40
+
+	batchGoesOn = 1 << 0 // the first series of the next batch is the rest of this one's last
+	batchKnown  = batchGoesOn
+)
+
+// A batch is sent when it has so many bytes or series; a series with more rows goes in pieces.
+const (
+	batchBytesMax  = 256 << 10
+	batchSeriesMax = 4 << 10
+	pieceRowsMax   = 32 << 10 // of 16 bytes
+)
+
+// Forms of a column of times.
+const (
+	timesRaw  = 0
+	timesRuns = 1
+)
+
+// batchWriter fills batches. It keeps scratch memory: pool it, and Reset before use. Of the series it keeps nothing
+// after Reset.
+type batchWriter struct {
+	labels  labelWriter
+	series  []byte
+	times   []byte
+	hists   []byte
+	values  []byte
+	columns int
+	last    []point.Nanos // the newest column
+	count   int
+	packed  []byte
+}
+
+func (w *batchWriter) Reset() {
+	w.labels.Reset()
+	w.series, w.times, w.hists, w.values = w.series[:0], w.times[:0], w.hists[:0], w.values[:0]
+	w.columns, w.last, w.count = 0, nil, 0
+}
+
+func (w *batchWriter) full() bool {
+	return w.count >= batchSeriesMax || len(w.values)+len(w.times)+len(w.hists)+w.labels.bytes >= batchBytesMax
+}
+
+// add appends a series, or a piece of one. Times are written once for neighbours that share them.
+func (w *batchWriter) add(s *peer.Series) {
+	w.labels.add(s.Labels)
+	w.count++
+	column := 0 // none
+	if len(s.Times) > 0 {
+		if w.columns == 0 || !sameTimes(w.last, s.Times) {
+			w.addTimes(s.Times)
+			w.columns, w.last = w.columns+1, s.Times
+		}
+		column = 1
+	}
+	w.series = binary.AppendUvarint(w.series, uint64(w.columns*column))
+	for _, v := range s.Values {
+		w.values = binary.LittleEndian.AppendUint64(w.values, math.Float64bits(v))
+	}
+	w.series = binary.AppendUvarint(w.series, uint64(len(s.Hists)))
+	last := point.Nanos(0)
+	for _, h := range s.Hists {
+		w.hists = binary.AppendVarint(w.hists, h.Time-last)
+		w.hists = binary.AppendUvarint(w.hists, uint64(len(h.H)))
+		w.hists = append(w.hists, h.H...)
+		last = h.Time
+	}
+}
+
+// sameTimes compares, by address first.
+func sameTimes(a, b []point.Nanos) bool {
+	return len(a) == len(b) && (&a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// addTimes writes a column as it is, or as runs of equal distances where that takes a quarter at most.
+func (w *batchWriter) addTimes(ts []point.Nanos) {
+	w.times = binary.AppendUvarint(w.times, uint64(len(ts)))
+	runs := 0
+	for i := 1; i < len(ts); i++ {
+		if i == 1 || ts[i]-ts[i-1] != ts[i-1]-ts[i-2] {
+			runs++
+		}
+	}
+	if runs > len(ts)/8 && len(ts) > 2 {
+		w.times = append(w.times, timesRaw)
+		for _, t := range ts {
+			w.times = binary.LittleEndian.AppendUint64(w.times, uint64(t))
+		}
+		return
+	}
+	w.times = append(w.times, timesRuns)
+	w.times = binary.LittleEndian.AppendUint64(w.times, uint64(ts[0]))
+	for i := 1; i < len(ts); {
+		step, from := ts[i]-ts[i-1], i
+		for i++; i < len(ts) && ts[i]-ts[i-1] == step; {
+			i++
+		}
+		w.times = binary.AppendVarint(w.times, step)
+		w.times = binary.AppendUvarint(w.times, uint64(i-from))
+	}
+}
+
+// pack compresses the labels and gives the length of the batch; append then appends so many bytes.
+func (w *batchWriter) pack() int {
+	w.packed = appendS2(w.packed[:0], w.labels.b)
+	return batchLen + len(w.packed) + len(w.series) + len(w.times) + len(w.hists) + len(w.values)
+}
+
+func (w *batchWriter) append(dst []byte, flags byte) []byte {
+	dst = append(dst, batchVersion, flags, 0, 0)
+	for _, n := range [...]int{w.count, w.columns, len(w.labels.b), len(w.packed), len(w.series), len(w.times), len(w.hists), len(w.values), 0} {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
+	}
+	dst = append(dst, w.packed...)
+	dst = append(dst, w.series...)
+	dst = append(dst, w.times...)
+	dst = append(dst, w.hists...)
+	return append(dst, w.values...)
+}
+
+// batchReader reads batches. It keeps scratch memory; the zero value is ready.
+type batchReader struct {
+	labels labelReader
+	body   []byte
+	cols   [][]point.Nanos
+}
+
+// batchHead is the beginning of a batch.
+type batchHead struct {
+	flags                                                        byte
+	count, columns, labels, packed, series, times, hists, values int
+}
+
+func decodeBatchHead(b []byte) (h batchHead, err error) {
+	if len(b) < batchLen {
+		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes, its header has %d", len(b), batchLen)
+	}
+	if b[0] != batchVersion || b[1]&^batchKnown != 0 || b[2]|b[3] != 0 {
+		return h, fault.Errorf(fault.Corrupt, "a batch begins with % x; known is version %d", b[:4], batchVersion)
+	}
+	h.flags = b[1]
+	u := func(i int) int { return int(binary.LittleEndian.Uint32(b[4+4*i:])) }
+	h.count, h.columns, h.labels, h.packed, h.series, h.times, h.hists, h.values = u(0), u(1), u(2), u(3), u(4), u(5), u(6), u(7)
+	switch {
+	case batchLen+h.packed+h.series+h.times+h.hists+h.values != len(b):
+		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes whose parts do not fill it", len(b))
+	case h.count > h.series/2 || h.count > labelSetsMax || h.columns > h.count || h.values%8 != 0 || u(8) != 0:
+		return h, fault.Errorf(fault.Corrupt, "a batch of %d series and %d columns does not fit its %d bytes", h.count, h.columns, len(b))
+	}
+	return h, nil
+}
+
+// decode reads a batch. What it gives is in memory of its own, for ever; nothing of b is kept. goesOn tells that the last
+// series goes on in the next batch. Errors are Corrupt.
+func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err error) {
+	h, err := decodeBatchHead(b)
+	if err != nil {
+		return nil, false, err
+	}
+	b = b[batchLen:]
+	cut := func(n int) []byte { part := b[:n:n]; b = b[n:]; return part }
+	packed, series, times, hists, raw := cut(h.packed), cut(h.series), cut(h.times), cut(h.hists), b
+	if r.body, err = unpack(r.body, packed, uint32(h.labels)); err != nil {
+		return nil, false, err
+	}
+	if h.count > len(r.body) {
+		return nil, false, errLabels
+	}
+	if err := r.columns(times, h.columns, h.values/8); err != nil {
+		return nil, false, err
+	}
+	values := make([]float64, h.values/8)
+	for i := range values {
+		values[i] = math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
+	}
+	if len(hists) > 0 {
+		hists = slices.Clone(hists) // one piece of memory for all histograms of the batch
+	}
+	out = make([]peer.Series, h.count)
+	r.labels.reset(r.body)
+	var hs []peer.Hist
+	for i := range out {
+		s := &out[i]
+		if s.Labels, err = r.labels.read(); err != nil {
+			return nil, false, err
+		}
+		var column, n uint64
+		if column, series = uvarint(series); column > uint64(len(r.cols)) || series == nil {
+			return nil, false, errBatch
+		}
+		if column > 0 {
+			s.Times = r.cols[column-1]
+			if len(values) < len(s.Times) {
+				return nil, false, errBatch
+			}
+			s.Values, values = values[:len(s.Times):len(s.Times)], values[len(s.Times):]
+		}
+		if n, series = uvarint(series); series == nil || n > uint64(len(hists)/2) {
+			return nil, false, errBatch
+		}
+		if n > 0 {
+			hs = make([]peer.Hist, n)
+			if hists, err = readHists(hs, hists); err != nil {
+				return nil, false, err
+			}
+			s.Hists = hs
+		}
+	}
+	if len(r.labels.b)+len(series)+len(hists)+len(values) > 0 {
+		return nil, false, errBatch
+	}
+	clear(r.cols)
+	return out, h.flags&batchGoesOn != 0, nil
+}
+
+var errBatch = fault.Errorf(fault.Corrupt, "a batch is malformed")
+
+// uvarint cuts a number; rest is nil when there is none.
+func uvarint(b []byte) (v uint64, rest []byte) {
+	v, n := binary.Uvarint(b)
+	if n <= 0 {
+		return 0, nil
+	}
+	return v, b[n:len(b):len(b)]
+}
+
+func readHists(hs []peer.Hist, b []byte) ([]byte, error) {
+	last := point.Nanos(0)
+	for i := range hs {
+		step, n := binary.Varint(b)
+		if n <= 0 {
+			return nil, errBatch
+		}
+		length, rest := uvarint(b[n:])
+		if rest == nil || length > uint64(len(rest)) {
+			return nil, errBatch
+		}
+		last += step
+		hs[i] = peer.Hist{Time: last, H: rest[:length:length]}
+		b = rest[length:]
+	}
+	return b, nil
+}
+
+// columns reads the columns of times, which together have at most rows rows: each is some series'.
+func (r *batchReader) columns(b []byte, n, rows int) error {
+	r.cols = r.cols[:0]
+	for range n {
+		length, rest := uvarint(b)
+		if len(rest) == 0 || length == 0 || length > uint64(rows) {
+			return errBatch
+		}
+		rows -= int(length)
+		form := rest[0]
+		b = rest[1:]
+		if len(b) < 8 || form == timesRaw && uint64(len(b)) < 8*length {
+			return errBatch
+		}
+		ts := make([]point.Nanos, length)
+		var err error
+		switch form {
+		case timesRaw:
+			for i := range ts {
+				ts[i] = int64(binary.LittleEndian.Uint64(b[8*i:]))
+			}
+			b = b[8*length:]
+		case timesRuns:
+			b, err = readRuns(ts, b)
+		default:
+			err = errBatch
+		}
+		if err != nil {
+			return err
+		}
+		r.cols = append(r.cols, ts)
+	}
+	if len(b) > 0 {
+		return errBatch
+	}
+	return nil
+}
+
+func readRuns(ts []point.Nanos, b []byte) ([]byte, error) {
+	ts[0] = int64(binary.LittleEndian.Uint64(b))
+	b = b[8:]
+	for i := 1; i < len(ts); {
+		step, k := binary.Varint(b)
+		if k <= 0 {
+			return nil, errBatch
+		}
+		n, rest := uvarint(b[k:])
+		if rest == nil || n == 0 || n > uint64(len(ts)-i) {
+			return nil, errBatch
+		}
+		for end := i + int(n); i < end; i++ {
+			ts[i] = ts[i-1] + step
+		}
+		b = rest
+	}
+	return b, nil
+}

@@ -1,0 +1,110 @@
+package rpc
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+type nothing = peerpb.Nothing
+
+// LabelNames implements peer.Storage.
+func (p *Peer) LabelNames(ctx context.Context, q *peer.Select, limit int) (names []string, truncated bool, err error) {
+	m := toSelect(q)
+	m.Limit = int64(limit)
+	var a peerpb.Names
+	if err := p.call(ctx, methodLabelNames, m, &a); err != nil {
+		return nil, false, err
+	}
+	return a.GetNames(), a.GetTruncated(), nil
+}
+
+// LabelValues implements peer.Storage.
+func (p *Peer) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) (values []string, truncated bool, err error) {
+	m := toSelect(q)
+	m.Name, m.Limit = []byte(name), int64(limit)
+	var a peerpb.Names
+	if err := p.call(ctx, methodLabelValues, m, &a); err != nil {
+		return nil, false, err
+	}
+	return a.GetNames(), a.GetTruncated(), nil
+}
+
+// Exemplars implements peer.Storage.
+func (p *Peer) Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	all, ids := toPartitions(partitions)
+	m := &peerpb.ExemplarsQuery{Table: table, AllPartitions: all, Partitions: ids, Lo: lo, Hi: hi,
+		Sets: mapped(sets, func(ms []peer.Matcher) *peerpb.Matchers { return &peerpb.Matchers{Matchers: mapped(ms, toMatcher)} })}
+	var a peerpb.Exemplars
+	if err := p.call(ctx, methodExemplars, m, &a); err != nil {
+		return nil, err
+	}
+	return ofExemplars(&a)
+}
+
+// PutMetadata implements peer.Storage.
+func (p *Peer) PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error {
+	return p.call(ctx, methodPutMetadata, &peerpb.MetadataRows{Table: table, Rows: mapped(rows, toMetadataRow)}, &nothing{})
+}
+
+// GetMetadata implements peer.Storage.
+func (p *Peer) GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error) {
+	var a peerpb.MetadataRows
+	if err := p.call(ctx, methodGetMetadata, &peerpb.MetadataQuery{Table: table, Metric: []byte(metric)}, &a); err != nil {
+		return nil, err
+	}
+	return mapped(a.GetRows(), ofMetadataRow), nil
+}
+
+// DeleteSeries implements peer.Storage.
+func (p *Peer) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	return p.call(ctx, methodDeleteSeries, toSelect(q), &nothing{})
+}
+
+// Stats implements peer.Storage.
+func (p *Peer) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
+	var a peerpb.Stats
+	if err := p.call(ctx, methodStats, &peerpb.StatsQuery{Table: table, Top: int64(topN)}, &a); err != nil {
+		return nil, err
+	}
+	return ofStats(&a), nil
+}
+
+func checkMap(what string, n int) error {
+	if n > peer.MapBytesMax {
+		return fault.Errorf(fault.TooLarge, "%s of %d bytes, at most %d travel", what, n, peer.MapBytesMax)
+	}
+	return nil
+}
+
+// Change implements peer.Metadata.
+func (p *Peer) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
+	if err := checkMap("a change", len(c.Ops)); err != nil {
+		return nil, err
+	}
+	var a peerpb.Changed
+	if err := p.call(ctx, methodChange, toChange(c), &a); err != nil {
+		return nil, err
+	}
+	return ofChanged(&a)
+}
+
+// Store implements peer.Metadata.
+func (p *Peer) Store(ctx context.Context, f *peer.File) error {
+	if err := checkMap("a METADATA file", len(f.Map)+len(f.Ops)); err != nil {
+		return err
+	}
+	return p.call(ctx, methodStore, toFile(f), &nothing{})
+}
+
+// Fetch implements peer.Metadata.
+func (p *Peer) Fetch(ctx context.Context, table string, txn peer.TxnID) (*peer.File, error) {
+	var a peerpb.File
+	if err := p.call(ctx, methodFetch, &peerpb.FileQuery{Table: table, Txn: txn[:]}, &a); err != nil {
+		return nil, err
+	}
+	return ofFile(&a)
+}

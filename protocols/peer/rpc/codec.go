@@ -1,0 +1,153 @@
+package rpc
+
+import (
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// message is what gRPC carries for us: bytes, counted by references. Whoever receives one frees it.
+type message struct{ data mem.BufferSlice }
+
+// codec hands the bytes through.
+type codec struct{}
+
+// Name is the content subtype; both sides force this codec.
+func (codec) Name() string { return "spillway" }
+
+// Marshal gives the message away: gRPC frees it when it is written.
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*message)
+	if !ok {
+		return nil, fault.Errorf(fault.Internal, "a %T is no message", v)
+	}
+	data := m.data
+	m.data = nil
+	return data, nil
+}
+
+// Unmarshal takes a reference: gRPC frees the data when it returns.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*message)
+	if !ok {
+		return fault.Errorf(fault.Internal, "a %T is no message", v)
+	}
+	data.Ref()
+	m.data = data
+	return nil
+}
+
+// whole gives the message as one buffer, to be freed by the caller; the message is gone.
+func (m *message) whole() mem.Buffer {
+	b := m.data.MaterializeToBuffer(mem.DefaultBufferPool())
+	m.data.Free()
+	m.data = nil
+	return b
+}
+
+// poolBuffer takes a buffer of n bytes from the pool. data is where they lie: to be written until the buffer is given away.
+func poolBuffer(n int) (buf mem.Buffer, data []byte) {
+	pool := mem.DefaultBufferPool()
+	p := pool.Get(n)
+	return mem.NewBuffer(p, pool), *p
+}
+
+// pooled copies b into a buffer of the pool.
+func pooled(b []byte) (buf mem.Buffer, data []byte) {
+	buf, data = poolBuffer(len(b))
+	copy(data, b)
+	return buf, data
+}
+
+func sendBuffer(to sender, b mem.Buffer) error { return to.SendMsg(&message{mem.BufferSlice{b}}) }
+
+// A call is a stream in each direction of chunks that together are one protobuf message: a partition map of 256 MiB
+// travels without either side taking that much before it came.
+const chunkBytesMax = 256 << 10
+
+// sender is the part of a gRPC stream that sends.
+type sender interface{ SendMsg(m any) error }
+
+// receiver is the part of a gRPC stream that receives.
+type receiver interface{ RecvMsg(m any) error }
+
+// sendChunks sends a protobuf message.
+func sendChunks(to sender, m proto.Message) (sent int, err error) {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return 0, fault.Wrap(err, fault.Invalid, "encode %T", m)
+	}
+	rest := b
+	for {
+		n := min(len(rest), chunkBytesMax)
+		if err := to.SendMsg(&message{mem.BufferSlice{mem.SliceBuffer(rest[:n])}}); err != nil {
+			return len(b) - len(rest), err
+		}
+		if rest = rest[n:]; len(rest) == 0 {
+			return len(b), nil
+		}
+	}
+}
+
+// receiveChunks receives a protobuf message of at most that many bytes, to the end of the stream. take is asked for the
+// memory of each chunk before it is kept.
+func receiveChunks(from receiver, most int, take func(int) error, m proto.Message) (got int, err error) {
+	var b []byte
+	for {
+		var c message
+		if err := from.RecvMsg(&c); err != nil {
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			return len(b), err
+		}
+		n := c.data.Len()
+		if len(b)+n > most {
+			c.data.Free()
+			return len(b), fault.Errorf(fault.TooLarge, "a %T of more than %d bytes", m, most)
+		}
+		if err := take(n); err != nil {
+			c.data.Free()
+			return len(b), err
+		}
+		at := len(b)
+		b = append(b, make([]byte, n)...)
+		c.data.CopyTo(b[at:])
+		c.data.Free()
+	}
+	if err := proto.Unmarshal(b, m); err != nil {
+		return len(b), fault.Wrap(err, fault.Corrupt, "decode %T", m)
+	}
+	return len(b), nil
+}
+
+// Methods. Inserts and Select carry raw messages, the others calls.
+const (
+	service = "spillway.peer.v1.Peer"
+
+	methodPing         = "Ping"
+	methodInserts      = "Inserts"
+	methodSelect       = "Select"
+	methodLabelNames   = "LabelNames"
+	methodLabelValues  = "LabelValues"
+	methodExemplars    = "Exemplars"
+	methodPutMetadata  = "PutMetadata"
+	methodGetMetadata  = "GetMetadata"
+	methodDeleteSeries = "DeleteSeries"
+	methodStats        = "Stats"
+	methodChange       = "Change"
+	methodStore        = "Store"
+	methodFetch        = "Fetch"
+)
+
+func fullMethod(name string) string { return "/" + service + "/" + name }
+
+// both is the form of every method: messages in both directions.
+func both(name string) grpc.StreamDesc {
+	return grpc.StreamDesc{StreamName: name, ClientStreams: true, ServerStreams: true}
+}

@@ -1,0 +1,287 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Peer is a server at an address, called over one connection at a time. It may be away: calls are then Unavailable at
+// once, and it is tried again in the background. All methods may be called from many goroutines.
+type Peer struct {
+	// Constant.
+	addr     string
+	settings DialSettings
+	creds    credentials.TransportCredentials
+	began    time.Time
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+
+	mu struct {
+		sync.RWMutex
+		line   *line
+		closed bool
+	}
+}
+
+var (
+	_ peer.Storage  = (*Peer)(nil)
+	_ peer.Metadata = (*Peer)(nil)
+)
+
+// line is a connection as long as the peer gives signs of life. gRPC notices a connection that is closed; one whose other
+// end is frozen or cut off it notices after 20 s at best, so that is our own (watch).
+type line struct {
+	conn *grpc.ClientConn
+	ctx  context.Context // ends with the line; its cause is why
+	cut  context.CancelCauseFunc
+
+	active  atomic.Int64 // calls, selects and streams under way
+	heard   atomic.Int64 // when bytes came last, since Peer.began
+	pinging atomic.Bool
+
+	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
+}
+
+// Dial makes a Peer of a server's address, host:port. It does not wait for the connection. Errors are Invalid: settings,
+// or certificates that cannot be read.
+func Dial(addr string, s DialSettings) (*Peer, error) {
+	s.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "address of a peer")
+	}
+	creds, err := newCredentials(s.TLS, s.Log)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peer{addr: addr, settings: s, creds: creds, began: time.Now()}
+	if p.mu.line, err = p.newLine(); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	p.running.Go(func() { p.watch(ctx) })
+	return p, nil
+}
+
+// Close ends all calls and streams as Unavailable and returns when no goroutine is left.
+func (p *Peer) Close() error {
+	p.mu.Lock()
+	if p.mu.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	p.mu.closed = true
+	l := p.mu.line
+	p.mu.Unlock()
+	p.stop()
+	l.cut(fault.Errorf(fault.Unavailable, "the connection to %s is closed", p.addr))
+	err := l.conn.Close()
+	p.running.Wait()
+	return fault.Wrap(err, fault.Internal, "close the connection to %s", p.addr)
+}
+
+// Addr is the address that was dialled.
+func (p *Peer) Addr() string { return p.addr }
+
+func (p *Peer) newLine() (*line, error) {
+	l := &line{}
+	dialer := net.Dialer{}
+	conn, err := grpc.NewClient("passthrough:///"+p.addr,
+		grpc.WithTransportCredentials(p.creds),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(messageBytesMax), grpc.MaxCallSendMsgSize(messageBytesMax)),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return nil, err
+			}
+			l.heard.Store(int64(p.now()))
+			return &hearing{c, p, l}, nil
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: p.settings.ConnectMax,
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: p.settings.ConnectMax},
+		}),
+		grpc.WithInitialWindowSize(clientStreamWindow),
+		grpc.WithInitialConnWindowSize(connectionWindow),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableRetry(), // whoever called knows what may be done twice
+		grpc.WithDisableServiceConfig(),
+	)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "peer %s", p.addr)
+	}
+	l.conn = conn
+	l.ctx, l.cut = context.WithCancelCause(context.Background())
+	conn.Connect()
+	return l, nil
+}
+
+// hearing is a connection that notes when bytes come.
+type hearing struct {
+	net.Conn
+	p *Peer
+	l *line
+}
+
+// Read implements net.Conn.
+func (h *hearing) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	if n > 0 {
+		h.l.heard.Store(int64(h.p.now()))
+	}
+	return n, err
+}
+
+func (p *Peer) now() time.Duration { return time.Since(p.began) }
+
+// enter takes the line for a call; leave it when it is over.
+func (p *Peer) enter() (*line, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	l := p.mu.line
+	if p.mu.closed {
+		return nil, fault.Errorf(fault.Unavailable, "the connection to %s is closed", p.addr)
+	}
+	if l.active.Add(1) > int64(p.settings.CallsMax) {
+		l.active.Add(-1)
+		return nil, fault.Errorf(fault.Throttled, "%d calls to %s are under way, the most there may be", p.settings.CallsMax, p.addr)
+	}
+	return l, nil
+}
+
+func (l *line) leave() { l.active.Add(-1) }
+
+// watch asks for a sign of life where calls wait and nothing came for a while, and gives the connection up when none comes.
+func (p *Peer) watch(ctx context.Context) {
+	t := time.NewTicker(p.settings.SilenceMax / 8)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		p.mu.RLock()
+		l := p.mu.line
+		p.mu.RUnlock()
+		if l.active.Load() == 0 || l.conn.GetState() != connectivity.Ready {
+			continue
+		}
+		now, heard := p.now(), time.Duration(l.heard.Load())
+		switch {
+		case l.pinged > heard && now-l.pinged > p.settings.SilenceMax*3/4:
+			p.replace(l, now-heard)
+		case l.pinged <= heard && now-heard > p.settings.SilenceMax/4 && l.pinging.CompareAndSwap(false, true):
+			l.pinged = now
+			p.running.Go(func() {
+				defer l.pinging.Store(false)
+				p.ping(l)
+			})
+		}
+	}
+}
+
+// ping makes the peer send something. Its answer is heard where all bytes are.
+func (p *Peer) ping(l *line) {
+	ctx, cancel := context.WithTimeout(l.ctx, p.settings.SilenceMax)
+	defer cancel()
+	_, _ = p.exchange(ctx, l, methodPing, &nothing{}, 1<<10, &nothing{})
+}
+
+// replace gives the line up: its calls end, the next ones begin on a new connection.
+func (p *Peer) replace(l *line, silence time.Duration) {
+	next, err := p.newLine()
+	if err != nil {
+		fault.Bug("a connection that was made once cannot be made again: %v", err)
+	}
+	p.mu.Lock()
+	if p.mu.closed {
+		l, next = next, l
+	} else {
+		p.mu.line = next
+	}
+	p.mu.Unlock()
+	l.cut(fault.Errorf(fault.Unavailable, "peer %s sent nothing for %v; its connection is given up", p.addr, silence.Round(time.Millisecond)))
+	_ = l.conn.Close()
+	p.settings.Metrics.silent.Inc()
+	p.settings.Log.Info("peer connection given up", "peer", p.addr, "silence", silence.Round(time.Millisecond))
+}
+
+// fault is the error of a call as the caller sees it.
+func (p *Peer) fault(ctx context.Context, l *line, method string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ended(ctx, method+" at "+p.addr)
+	case l.ctx.Err() != nil:
+		return fault.Annotate(context.Cause(l.ctx), "%s", method)
+	}
+	return fault.Annotate(ofStatus(err), "%s", p.addr)
+}
+
+// call asks and waits for the answer.
+func (p *Peer) call(ctx context.Context, method string, q proto.Message, a proto.Message) (err error) {
+	defer func() { p.settings.Metrics.calls.WithLabelValues(method, kindLabel(err)).Inc() }()
+	l, err := p.enter()
+	if err != nil {
+		return err
+	}
+	defer l.leave()
+	_, err = p.exchange(ctx, l, method, q, answerBytesMax, a)
+	return p.fault(ctx, l, method, err)
+}
+
+// exchange sends a request and receives the answer; errors are gRPC's or ours, as they come.
+func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Message, most int, a proto.Message) (got int, err error) {
+	cs, cancel, err := p.open(ctx, l, method)
+	if err != nil {
+		return 0, err
+	}
+	defer cancel(nil)
+	sent, err := sendChunks(cs, q)
+	p.settings.Metrics.sent.WithLabelValues(method).Add(float64(sent))
+	if err == nil {
+		err = cs.CloseSend()
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver knows why
+		return 0, err
+	}
+	got, err = receiveChunks(cs, most, func(int) error { return nil }, a)
+	p.settings.Metrics.received.WithLabelValues(method).Add(float64(got))
+	return got, err
+}
+
+// open begins a gRPC stream that ends with ctx, with the line, or with cancel, which must be called.
+func (p *Peer) open(ctx context.Context, l *line, method string) (grpc.ClientStream, context.CancelCauseFunc, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })
+	desc := both(method)
+	cs, err := l.conn.NewStream(ctx, &desc, fullMethod(method))
+	end := func(cause error) {
+		stop()
+		cancel(cause)
+	}
+	if err != nil {
+		end(nil)
+		return nil, nil, err
+	}
+	return cs, end, nil
+}

@@ -1,0 +1,80 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+)
+
+// codeOfKind are the gRPC codes that tools of others see; between us the detail peerpb.Fault counts.
+var codeOfKind = [...]codes.Code{
+	fault.Internal: codes.Internal, fault.Invalid: codes.InvalidArgument, fault.TooLarge: codes.OutOfRange,
+	fault.Throttled: codes.ResourceExhausted, fault.Stale: codes.FailedPrecondition, fault.Unavailable: codes.Unavailable,
+	fault.Corrupt: codes.DataLoss, fault.NotFound: codes.NotFound, fault.Canceled: codes.Canceled,
+}
+
+// toStatus is an error as it travels.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := fault.KindOf(err)
+	s := status.New(codeOfKind[kind], cutText(err.Error()))
+	if d, detailed := s.WithDetails(&peerpb.Fault{Kind: kind.String()}); detailed == nil {
+		s = d
+	}
+	return s.Err()
+}
+
+// ofStatus is an error as it arrived. What gRPC itself says becomes a Kind by its code.
+func ofStatus(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		if fault.KindOf(err) != fault.Internal {
+			return err // ours: what came cannot be read
+		}
+		return fault.Wrap(err, fault.Unavailable, "peer")
+	}
+	for _, d := range s.Details() {
+		f, ok := d.(*peerpb.Fault)
+		if !ok {
+			continue
+		}
+		for _, k := range fault.Kinds() {
+			if k.String() == f.GetKind() {
+				return fault.Errorf(remote(k), "%s", s.Message())
+			}
+		}
+	}
+	switch s.Code() {
+	case codes.ResourceExhausted:
+		return fault.Errorf(fault.TooLarge, "peer: %s", s.Message())
+	case codes.Internal, codes.Unknown:
+		return fault.Errorf(fault.Internal, "peer: %s", s.Message())
+	}
+	// Unimplemented too: an older peer will be upgraded.
+	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
+}
+
+// remote is what a Kind of the peer's means here: that *its* work was cancelled, while nobody here cancelled anything,
+// means that it stops.
+func remote(k fault.Kind) fault.Kind {
+	if k == fault.Canceled {
+		return fault.Unavailable
+	}
+	return k
+}
+
+// ended is the error of a call whose context ended: Canceled if the asker went away, Unavailable if its time ran out.
+func ended(ctx context.Context, what string) error {
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Wrap(err, fault.Unavailable, "%s: no answer in time", what)
+	}
+	return fault.Wrap(err, fault.Canceled, "%s", what)
+}

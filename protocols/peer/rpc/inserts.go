@@ -1,0 +1,323 @@
+package rpc
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// inserts serves one stream of inserts.
+//
+//	receive ──define──▶ Storage stream ──▶ ack ┐
+//	   │                                      ├─▶ pending ──▶ send: all that came meanwhile in one message
+//	   └────insert──▶ worker: decode, Insert ─┘
+//
+// Definitions are done where they are received, so that every insert behind them knows them. Inserts wait for their fsync
+// in workers, side by side; acks come in any order.
+type inserts struct {
+	// Constant.
+	s      *Server
+	ss     grpc.ServerStream
+	stream peer.Stream
+	jobs   chan job
+	wake   chan struct{} // 1 when there are acks to send
+
+	// Owned by receive.
+	define  defineDecoder
+	workers int
+
+	mu struct {
+		sync.Mutex
+		acks    []byte // encoded, to be sent
+		inserts int    // under way
+		bytes   int64
+		ended   bool
+	}
+	running sync.WaitGroup // workers, and the record that is being received
+}
+
+// job is an insert to be done. Its bytes lie in buf, which the worker frees.
+type job struct {
+	seq     uint64
+	payload []byte
+	buf     mem.Buffer
+}
+
+func (s *Server) inserts(ss grpc.ServerStream) error {
+	table, err := greet(ss)
+	if err != nil {
+		return received(ss.Context(), err)
+	}
+	stream, err := s.deps.Storage.OpenStream(ss.Context(), table)
+	if err != nil {
+		return err
+	}
+	in := &inserts{s: s, ss: ss, stream: stream, jobs: make(chan job), wake: make(chan struct{}, 1)}
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
+	err = in.run()
+	return errors.Join(err, stream.Close())
+}
+
+// greet receives the hello. The welcome is sent by run, once the table's stream is open.
+func greet(ss grpc.ServerStream) (table string, err error) {
+	var m message
+	if err := ss.RecvMsg(&m); err != nil {
+		return "", err
+	}
+	buf := m.whole()
+	defer buf.Free()
+	r, rest, err := cutRecord(buf.ReadOnlyData())
+	if err != nil {
+		return "", err
+	}
+	if r.kind != recordHello || len(rest) > 0 {
+		return "", fault.Errorf(fault.Corrupt, "a stream that begins with a record of type %d, not with a hello", r.kind)
+	}
+	h, err := decodeHello(r.payload)
+	if err != nil {
+		return "", err
+	}
+	_, err = negotiate(h)
+	return h.table, err
+}
+
+// run ends when the gateway has ended the stream and every insert is acked, when the gateway is gone, or when the server
+// stops and what was under way is acked. No worker is left then.
+func (in *inserts) run() error {
+	w := welcome{version: streamVersion, insertsMax: uint32(in.s.settings.InsertsMax), windowBytes: uint64(in.s.settings.WindowBytes)}
+	buf, _ := pooled(w.append(nil))
+	if err := sendBuffer(in.ss, buf); err != nil {
+		return received(in.ss.Context(), err)
+	}
+	ended := make(chan error, 1)
+	in.s.running.Go(func() { ended <- in.receive() }) // until this handler returns, at the latest
+	for {
+		select {
+		case <-in.wake:
+			if err := in.sendAcks(); err != nil {
+				in.end()
+				return received(in.ss.Context(), err)
+			}
+		case err := <-ended:
+			in.end()
+			if errors.Is(err, io.EOF) {
+				return received(in.ss.Context(), in.sendAcks())
+			}
+			return received(in.ss.Context(), err)
+		case <-in.s.stopping:
+			in.end()
+			return errors.Join(errStopping, in.sendAcks())
+		}
+	}
+}
+
+// end takes no more records and waits for those that were taken.
+func (in *inserts) end() {
+	in.mu.Lock()
+	in.mu.ended = true
+	in.mu.Unlock()
+	in.running.Wait()
+	close(in.jobs) // the idle workers go; nobody hands over any more
+}
+
+// enter keeps the stream from ending until leave; false when it has ended.
+func (in *inserts) enter() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.mu.ended {
+		return false
+	}
+	in.running.Add(1)
+	return true
+}
+
+func (in *inserts) receive() error {
+	bytes := in.s.metrics.received.WithLabelValues(methodInserts)
+	for {
+		var m message
+		if err := in.ss.RecvMsg(&m); err != nil {
+			return err
+		}
+		if !in.enter() {
+			m.data.Free()
+			return errStopping
+		}
+		buf := m.whole()
+		bytes.Add(float64(buf.Len()))
+		err := in.take(buf)
+		buf.Free()
+		in.running.Done()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take goes through the records of a message.
+func (in *inserts) take(buf mem.Buffer) error {
+	for b := buf.ReadOnlyData(); len(b) > 0; {
+		if in.unread() {
+			return fault.Errorf(fault.Throttled, "the gateway does not read its acks")
+		}
+		r, rest, err := cutRecord(b)
+		if err != nil {
+			return err
+		}
+		switch b = rest; r.kind {
+		case recordDefine:
+			in.ack(r.seq, in.defineSeries(r.payload))
+		case recordInsert:
+			in.start(job{r.seq, r.payload, buf})
+		default:
+			return fault.Errorf(fault.Corrupt, "a record of type %d within a stream", r.kind)
+		}
+	}
+	return nil
+}
+
+func (in *inserts) defineSeries(payload []byte) error {
+	defs, err := in.define.decode(payload)
+	if err != nil {
+		return err
+	}
+	for _, d := range defs {
+		if d.Labels.Get(point.MetricName) == "" {
+			return fault.Errorf(fault.Invalid, "a series without a metric name: %v", d.Labels)
+		}
+	}
+	if err := in.stream.Define(in.ss.Context(), defs); err != nil {
+		return err
+	}
+	in.s.metrics.defs.Add(float64(len(defs)))
+	return nil
+}
+
+// start hands an insert to a worker, or says that there are too many.
+func (in *inserts) start(j job) {
+	n := int64(len(j.payload))
+	if err := in.admit(n); err != nil {
+		in.s.metrics.throttled.Inc()
+		in.ack(j.seq, err)
+		return
+	}
+	j.buf.Ref()
+	in.running.Add(1)
+	select {
+	case in.jobs <- j:
+		return
+	default:
+	}
+	if in.workers < in.s.settings.InsertsMax {
+		in.workers++
+		in.s.running.Go(func() { in.work(j) })
+		return
+	}
+	in.jobs <- j // some worker is about to be free: there are no more inserts under way than workers
+}
+
+func (in *inserts) admit(n int64) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	set := &in.s.settings
+	switch {
+	case in.mu.inserts >= set.InsertsMax:
+		return fault.Errorf(fault.Throttled, "%d inserts are under way on the stream, the most there may be", set.InsertsMax)
+	case in.mu.bytes+n > set.WindowBytes:
+		return fault.Errorf(fault.Throttled, "inserts of %d bytes are under way on the stream, at most %d may be", in.mu.bytes, set.WindowBytes)
+	case in.s.insertBytes.Add(n) > set.InsertBytesMax:
+		in.s.insertBytes.Add(-n)
+		return fault.Errorf(fault.Throttled, "inserts of %d bytes are under way on the server, the most there may be", set.InsertBytesMax)
+	}
+	in.mu.inserts++
+	in.mu.bytes += n
+	return nil
+}
+
+func (in *inserts) work(j job) {
+	ok := true
+	for ok {
+		err := in.insert(j)
+		n := int64(len(j.payload))
+		in.s.insertBytes.Add(-n)
+		in.mu.Lock()
+		in.mu.inserts--
+		in.mu.bytes -= n
+		in.mu.acks = appendAck(in.mu.acks, j.seq, err)
+		in.mu.Unlock()
+		in.rouse()
+		in.s.metrics.inserts.WithLabelValues(kindLabel(err)).Inc()
+		in.running.Done()
+		j, ok = <-in.jobs
+	}
+}
+
+func (in *inserts) insert(j job) error {
+	d := insertDecoders.Get().(*insertDecoder)
+	row, err := d.decode(j.payload)
+	j.buf.Free()
+	if err == nil {
+		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
+		err = in.stream.Insert(in.ss.Context(), row)
+	}
+	if d.kept() {
+		insertDecoders.Put(d)
+	}
+	return err
+}
+
+var insertDecoders = sync.Pool{New: func() any { return new(insertDecoder) }}
+
+func (in *inserts) ack(seq uint64, err error) {
+	in.mu.Lock()
+	in.mu.acks = appendAck(in.mu.acks, seq, err)
+	in.mu.Unlock()
+	in.rouse()
+}
+
+func (in *inserts) rouse() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// acksBytesMax bounds the memory for acks that is kept; acksUnreadMax the acks that wait to be sent.
+const (
+	acksBytesMax  = 64 << 10
+	acksUnreadMax = 8 << 20
+)
+
+func (in *inserts) unread() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.mu.acks) > acksUnreadMax
+}
+
+// sendAcks sends all acks there are.
+func (in *inserts) sendAcks() error {
+	in.mu.Lock()
+	n := len(in.mu.acks)
+	if n == 0 {
+		in.mu.Unlock()
+		return nil
+	}
+	buf, data := poolBuffer(recordLen + n)
+	b, from := beginRecord(data[:0], recordAcks)
+	b = append(b, in.mu.acks...)
+	in.mu.acks = in.mu.acks[:0]
+	if cap(in.mu.acks) > acksBytesMax {
+		in.mu.acks = nil
+	}
+	in.mu.Unlock()
+	endRecord(b, from)
+	in.s.metrics.sent.WithLabelValues(methodInserts).Add(float64(len(b)))
+	return sendBuffer(in.ss, buf)
+}

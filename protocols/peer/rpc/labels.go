@@ -1,0 +1,279 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/klauspost/compress/s2"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Series that travel together have most of their labels in common. Each label pair is written once a message; a series is
+// what differs from the one before, and s2 sees the repetition in that:
+//
+//	{__name__="cpu_idle", host="a", os="x"}   3 pairs: new pair 0 …, new pair 1 …, new pair 2 …
+//	{__name__="cpu_user", host="a", os="x"}   3 pairs: new pair 3 …, the 2 at the same place as before
+
+// Bounds of the labels of one message.
+const (
+	labelSetsMax   = 1 << 20
+	labelBytesMax  = 32 << 20 // of all sets, as strings
+	labelPackedMax = 32 << 20 // before s2
+)
+
+// labelWriter writes label sets. It keeps scratch memory: pool it, and Reset before use.
+type labelWriter struct {
+	b      []byte
+	pairs  []string // by number
+	number map[string]uint32
+	prev   []uint32 // the pairs of the set before
+	next   []uint32
+	bytes  int // of all sets, as strings
+}
+
+func (w *labelWriter) Reset() {
+	clear(w.pairs)
+	clear(w.number)
+	if w.number == nil {
+		w.number = map[string]uint32{}
+	}
+	w.b, w.pairs, w.prev, w.bytes = w.b[:0], w.pairs[:0], w.prev[:0], 0
+}
+
+// add appends a set; it must be Valid.
+func (w *labelWriter) add(l point.Labels) {
+	w.bytes += len(l)
+	w.b = binary.AppendUvarint(w.b, uint64(l.Len()))
+	same := uint64(0) // pairs at the same place as in the set before
+	w.next = w.next[:0]
+	for {
+		_, _, rest, ok := l.Next()
+		if !ok {
+			break
+		}
+		pair := string(l[:len(l)-len(rest)])
+		l = rest
+		if i := len(w.next); i < len(w.prev) && w.pairs[w.prev[i]] == pair {
+			w.next = append(w.next, w.prev[i])
+			same++
+			continue
+		}
+		w.same(&same)
+		n, ok := w.number[pair]
+		if !ok {
+			n = uint32(len(w.pairs))
+		}
+		w.b = binary.AppendUvarint(w.b, uint64(n)<<1|1)
+		if !ok {
+			w.number[pair] = n
+			w.pairs = append(w.pairs, pair)
+			w.b = append(w.b, pair...)
+		}
+		w.next = append(w.next, n)
+	}
+	w.same(&same)
+	w.prev, w.next = w.next, w.prev
+}
+
+func (w *labelWriter) same(n *uint64) {
+	if *n > 0 {
+		w.b = binary.AppendUvarint(w.b, (*n-1)<<1)
+		*n = 0
+	}
+}
+
+// labelReader reads what labelWriter wrote. It keeps scratch memory; the zero value is ready.
+type labelReader struct {
+	b     []byte
+	pairs [][]byte // in b
+	prev  []uint32
+	next  []uint32
+	set   []byte
+	bytes int
+}
+
+func (r *labelReader) reset(b []byte) {
+	r.b, r.pairs, r.prev, r.bytes = b, r.pairs[:0], r.prev[:0], 0
+}
+
+func (r *labelReader) uvarint() (uint64, bool) {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		return 0, false
+	}
+	r.b = r.b[n:]
+	return v, true
+}
+
+var errLabels = fault.Errorf(fault.Corrupt, "labels are malformed")
+
+// read gives the next set, in memory of its own and Valid. Errors are Corrupt.
+func (r *labelReader) read() (point.Labels, error) {
+	n, ok := r.uvarint()
+	if !ok || n > point.LabelsMax {
+		return "", errLabels
+	}
+	r.next, r.set = r.next[:0], r.set[:0]
+	for len(r.next) < int(n) {
+		token, ok := r.uvarint()
+		switch {
+		case !ok:
+			return "", errLabels
+		case token&1 == 0:
+			from := len(r.next)
+			if same := token>>1 + 1; token>>1 >= n || uint64(from)+same > min(n, uint64(len(r.prev))) {
+				return "", errLabels
+			}
+			for _, p := range r.prev[from : from+int(token>>1)+1] {
+				r.take(p)
+			}
+		case token>>1 > uint64(len(r.pairs)):
+			return "", errLabels
+		default:
+			if token>>1 == uint64(len(r.pairs)) && !r.newPair() {
+				return "", errLabels
+			}
+			r.take(uint32(token >> 1))
+		}
+		if len(r.set) > point.LabelsBytesMax {
+			return "", errLabels
+		}
+	}
+	r.prev, r.next = r.next, r.prev
+	if r.bytes += len(r.set); r.bytes > labelBytesMax {
+		return "", fault.Errorf(fault.Corrupt, "labels of more than %d bytes in a message", labelBytesMax)
+	}
+	l := point.Labels(r.set)
+	if !l.Valid() {
+		return "", errLabels
+	}
+	return l, nil
+}
+
+func (r *labelReader) take(p uint32) {
+	r.next = append(r.next, p)
+	r.set = append(r.set, r.pairs[p]...)
+}
+
+// newPair cuts name and value, each after its length.
+func (r *labelReader) newPair() bool {
+	at := 0
+	for range 2 {
+		n, k := binary.Uvarint(r.b[at:])
+		if k <= 0 || n > uint64(len(r.b)-at-k) {
+			return false
+		}
+		at += k + int(n)
+	}
+	r.pairs = append(r.pairs, r.b[:at])
+	r.b = r.b[at:]
+	return true
+}
+
+// defineEncoder encodes definitions. It keeps scratch memory: pool it.
+type defineEncoder struct {
+	labels labelWriter
+	out    []byte
+}
+
+// Definitions are sent in parts of at most so many series and about so many bytes, so that a part fits any window.
+const (
+	definePartMax      = 8 << 10
+	definePartBytesMax = 1 << 20
+)
+
+// defineLen is the length of what the payload has before its body.
+const defineLen = 8
+
+// encode gives the record of the first definitions of defs and how many they are, in memory of the encoder.
+func (e *defineEncoder) encode(defs []peer.Def) (b []byte, n int) {
+	w := &e.labels
+	w.Reset()
+	last := int64(-1)
+	for n < len(defs) && n < definePartMax && w.bytes < definePartBytesMax {
+		id := int64(defs[n].ID)
+		w.b = binary.AppendVarint(w.b, id-last-1)
+		w.add(defs[n].Labels)
+		last = id
+		n++
+	}
+	b, from := beginRecord(e.out[:0], recordDefine)
+	b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(w.b)))
+	b = appendS2(b, w.b)
+	endRecord(b, from)
+	e.out = b
+	return b, n
+}
+
+func appendS2(dst, src []byte) []byte {
+	dst = slices.Grow(dst, s2.MaxEncodedLen(len(src)))
+	at := len(dst)
+	return dst[:at+len(s2.Encode(dst[at:cap(dst)], src))]
+}
+
+// defineDecoder decodes definitions: pool it.
+type defineDecoder struct {
+	labels labelReader
+	body   []byte
+	defs   []peer.Def // good until the next decode; their labels are for ever
+}
+
+// decode reads the payload of a define. Errors are Corrupt.
+func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
+	if len(b) < defineLen {
+		return nil, fault.Errorf(fault.Corrupt, "definitions of %d bytes", len(b))
+	}
+	count, length := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+	body, err := unpack(d.body, b[defineLen:], length)
+	if err != nil {
+		return nil, err
+	}
+	d.body = body
+	if count > definePartMax || int(count) > len(body)/2 {
+		return nil, fault.Errorf(fault.Corrupt, "%d definitions in %d bytes", count, len(body))
+	}
+	clear(d.defs)
+	d.defs = d.defs[:0]
+	d.labels.reset(body)
+	last := int64(-1)
+	for range count {
+		step, n := binary.Varint(d.labels.b)
+		if n <= 0 {
+			return nil, errLabels
+		}
+		d.labels.b = d.labels.b[n:]
+		id := last + 1 + step
+		if id < 0 || id >= idsEnd {
+			return nil, fault.Errorf(fault.Corrupt, "a definition of number %d", id)
+		}
+		l, err := d.labels.read()
+		if err != nil {
+			return nil, err
+		}
+		d.defs = append(d.defs, peer.Def{ID: point.SeriesID(id), Labels: l})
+		last = id
+	}
+	if len(d.labels.b) > 0 {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes follow the last definition", len(d.labels.b))
+	}
+	return d.defs, nil
+}
+
+// unpack decompresses packed, which must give length bytes, into dst's memory.
+func unpack(dst, packed []byte, length uint32) ([]byte, error) {
+	n, err := s2.DecodedLen(packed)
+	if err != nil || n != int(length) || n > labelPackedMax {
+		return nil, fault.Errorf(fault.Corrupt, "labels of %d bytes, at most %d, are told to have %d", n, labelPackedMax, length)
+	}
+	// A compressed byte stands for at most 64 or so, but a copy of a few bytes may stand for 16 MiB: memory is taken
+	// as told, and what is told is bounded.
+	b, err := s2.Decode(slices.Grow(dst[:0], n)[:n], packed)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "labels do not decompress")
+	}
+	return b, nil
+}

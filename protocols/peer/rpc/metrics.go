@@ -1,0 +1,86 @@
+package rpc
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// serverMetrics are the figures of one server.
+type serverMetrics struct {
+	calls     *prometheus.CounterVec // by method and kind ("ok")
+	inserts   *prometheus.CounterVec // by kind
+	rows      prometheus.Counter
+	defs      prometheus.Counter
+	received  *prometheus.CounterVec // by method
+	sent      *prometheus.CounterVec // by method
+	streams   prometheus.Gauge
+	throttled prometheus.Counter
+}
+
+func newServerMetrics(r prometheus.Registerer, s *Server) *serverMetrics {
+	m := &serverMetrics{
+		calls:     counters("server_calls_total", "Calls that ended, by method and kind of error, or ok.", "method", "kind"),
+		inserts:   counters("server_inserts_total", "Inserts answered on streams, by kind of error, or ok.", "kind"),
+		rows:      counter("server_rows_total", "Samples that came in inserts."),
+		defs:      counter("server_definitions_total", "Series that were defined on streams."),
+		received:  counters("server_received_bytes_total", "Bytes of messages received, by method.", "method"),
+		sent:      counters("server_sent_bytes_total", "Bytes of messages sent, by method.", "method"),
+		streams:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "spillway_rpc_server_streams", Help: "Streams of inserts that are open."}),
+		throttled: counter("server_throttled_inserts_total", "Inserts refused at a bound of bytes or of inserts under way."),
+	}
+	if r != nil {
+		r.MustRegister(m.calls, m.inserts, m.rows, m.defs, m.received, m.sent, m.streams, m.throttled,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_server_insert_bytes", Help: "Encoded bytes of inserts under way."},
+				func() float64 { return float64(s.insertBytes.Load()) }))
+	}
+	return m
+}
+
+// DialMetrics are the figures of all peers that a process calls.
+type DialMetrics struct {
+	calls    *prometheus.CounterVec // by method and kind ("ok")
+	inserts  *prometheus.CounterVec // by kind
+	rows     prometheus.Counter
+	defs     prometheus.Counter
+	received *prometheus.CounterVec // by method
+	sent     *prometheus.CounterVec // by method
+	streams  prometheus.Gauge
+	broken   prometheus.Counter
+	silent   prometheus.Counter
+}
+
+// NewDialMetrics makes the figures, once for a registerer; nil registers them nowhere.
+func NewDialMetrics(r prometheus.Registerer) *DialMetrics {
+	m := &DialMetrics{
+		calls:    counters("client_calls_total", "Calls to peers that ended, by method and kind of error, or ok.", "method", "kind"),
+		inserts:  counters("client_inserts_total", "Inserts sent on streams, by kind of error, or ok.", "kind"),
+		rows:     counter("client_rows_total", "Samples sent in inserts."),
+		defs:     counter("client_definitions_total", "Series sent to be defined on streams."),
+		received: counters("client_received_bytes_total", "Bytes of messages received, by method.", "method"),
+		sent:     counters("client_sent_bytes_total", "Bytes of messages sent, by method.", "method"),
+		streams:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "spillway_rpc_client_streams", Help: "Streams of inserts that are open to peers."}),
+		broken:   counter("client_broken_streams_total", "Streams of inserts that broke before they were closed."),
+		silent:   counter("client_silent_connections_total", "Connections given up because the peer sent nothing while calls waited."),
+	}
+	if r != nil {
+		r.MustRegister(m.calls, m.inserts, m.rows, m.defs, m.received, m.sent, m.streams, m.broken, m.silent)
+	}
+	return m
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_rpc_" + name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "spillway_rpc_" + name, Help: help}, labels)
+}
+
+// kindLabel is an outcome as a label.
+func kindLabel(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return fault.KindOf(err).String()
+}

@@ -1,0 +1,295 @@
+package rpc
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// A message of an insert stream is a row of records. FORMAT.md draws them.
+
+// streamVersion is the only version of a stream's records so far.
+const streamVersion = 1
+
+// recordType tells what a record says.
+type recordType uint8
+
+const (
+	recordHello   recordType = 1 // first, from the gateway
+	recordWelcome recordType = 2 // its answer
+	recordDefine  recordType = 3
+	recordInsert  recordType = 4
+	recordAcks    recordType = 5
+)
+
+// recordLen is the length of what precedes a payload.
+const recordLen = 16
+
+// Bounds of a stream. A record over them is refused before memory is taken for it.
+const (
+	// messageBytesMax bounds one gRPC message: a log record of 32 MiB and what goes around it.
+	messageBytesMax = 33 << 20
+	tableBytesMax   = 1 << 10
+)
+
+// record is one of a message, as it lies there.
+type record struct {
+	kind    recordType
+	seq     uint64 // rises by one; of the records that are acked
+	payload []byte
+}
+
+// cutRecord takes the first record off a message. Errors are Corrupt.
+func cutRecord(b []byte) (r record, rest []byte, err error) {
+	if len(b) < recordLen {
+		return record{}, nil, fault.Errorf(fault.Corrupt, "a record ends after %d bytes, its header has %d", len(b), recordLen)
+	}
+	r.kind = recordType(b[0])
+	if b[1]|b[2]|b[3] != 0 || r.kind < recordHello || r.kind > recordAcks {
+		return record{}, nil, fault.Errorf(fault.Corrupt, "a record begins with % x, which says nothing", b[:4])
+	}
+	n := binary.LittleEndian.Uint32(b[4:])
+	r.seq = binary.LittleEndian.Uint64(b[8:])
+	if uint64(n) > uint64(len(b)-recordLen) {
+		return record{}, nil, fault.Errorf(fault.Corrupt, "a record of %d bytes ends after %d", n, len(b)-recordLen)
+	}
+	r.payload = b[recordLen : recordLen+int(n) : recordLen+int(n)]
+	return r, b[recordLen+int(n):], nil
+}
+
+// beginRecord appends the header of a record; endRecord writes its length when the payload, which begins at from, is there.
+func beginRecord(dst []byte, kind recordType) (b []byte, from int) {
+	dst = append(dst, byte(kind), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	return dst, len(dst)
+}
+
+func endRecord(b []byte, from int) {
+	binary.LittleEndian.PutUint32(b[from-recordLen+4:], uint32(len(b)-from))
+}
+
+// setSeq numbers the record that b begins with.
+func setSeq(b []byte, seq uint64) { binary.LittleEndian.PutUint64(b[8:], seq) }
+
+// hello opens a stream: which versions the gateway speaks, and into which table it wants to write.
+type hello struct {
+	versionMin, versionMax uint8
+	table                  string
+}
+
+func (h *hello) append(dst []byte) []byte {
+	dst, from := beginRecord(dst, recordHello)
+	dst = append(dst, h.versionMin, h.versionMax)
+	dst = append(dst, h.table...)
+	endRecord(dst, from)
+	return dst
+}
+
+func decodeHello(b []byte) (hello, error) {
+	if len(b) < 2 || len(b)-2 > tableBytesMax {
+		return hello{}, fault.Errorf(fault.Corrupt, "a hello of %d bytes", len(b))
+	}
+	return hello{versionMin: b[0], versionMax: b[1], table: string(b[2:])}, nil
+}
+
+// negotiate chooses the version of a stream.
+func negotiate(h hello) (uint8, error) {
+	if h.versionMin > streamVersion || h.versionMax < streamVersion {
+		return 0, fault.Errorf(fault.Unavailable, "the gateway speaks versions %d to %d of streams, this server %d: upgrade the older of the two",
+			h.versionMin, h.versionMax, streamVersion)
+	}
+	return streamVersion, nil
+}
+
+// welcome answers a hello: the version that is spoken, and how much may be under way before acks must come.
+type welcome struct {
+	version     uint8
+	insertsMax  uint32
+	windowBytes uint64
+}
+
+const welcomeLen = 16
+
+func (w *welcome) append(dst []byte) []byte {
+	dst, from := beginRecord(dst, recordWelcome)
+	dst = append(dst, w.version, 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, w.insertsMax)
+	dst = binary.LittleEndian.AppendUint64(dst, w.windowBytes)
+	endRecord(dst, from)
+	return dst
+}
+
+func decodeWelcome(b []byte) (welcome, error) {
+	if len(b) < welcomeLen {
+		return welcome{}, fault.Errorf(fault.Corrupt, "a welcome of %d bytes, it has %d", len(b), welcomeLen)
+	}
+	w := welcome{version: b[0], insertsMax: binary.LittleEndian.Uint32(b[4:]), windowBytes: binary.LittleEndian.Uint64(b[8:])}
+	if w.version != streamVersion {
+		return welcome{}, fault.Errorf(fault.Unavailable, "the server chose version %d of streams, known is %d", w.version, streamVersion)
+	}
+	return w, nil
+}
+
+// insertLen is the length of what an insert's payload has before its frame.
+const insertLen = 32
+
+// insertEncoder encodes inserts. It keeps scratch memory: pool it.
+type insertEncoder struct {
+	frame   frame.Frame
+	encoder frame.Encoder
+	out     []byte
+}
+
+// idsEnd is above every number of a stream: frames say which series are defined, and here the receiver knows.
+const idsEnd = 1<<32 - 1
+
+// encode gives the record of an insert, without its number, in memory of the encoder. Errors are TooLarge and Invalid.
+func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
+	f := &e.frame
+	f.Stamp, f.Kind, f.FirstDef = in.Stamp, frame.Rows, idsEnd
+	f.IDs = slices.Grow(f.IDs[:0], len(in.IDs))[:len(in.IDs)]
+	for i, id := range in.IDs {
+		f.IDs[i] = point.DenseID(id)
+	}
+	f.Times, f.Values = in.Times, in.Values
+	f.Hists, f.Exemplars = f.Hists[:0], f.Exemplars[:0]
+	for _, h := range in.Hists {
+		f.Hists = append(f.Hists, frame.HistRow{ID: point.DenseID(h.ID), Time: h.Time, H: h.H})
+	}
+	for _, x := range in.Exemplars {
+		f.Exemplars = append(f.Exemplars, frame.ExemplarRow{ID: point.DenseID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
+	}
+	defer e.forget()
+	if err := f.Check(); err != nil {
+		return nil, err
+	}
+	b, from := beginRecord(e.out[:0], recordInsert)
+	b = binary.LittleEndian.AppendUint64(b, uint64(in.Partition))
+	b = binary.LittleEndian.AppendUint64(b, in.MapSeq)
+	b = append(b, byte(in.Level), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = e.encoder.Append(b, f)
+	if len(b) > messageBytesMax {
+		return nil, fault.Errorf(fault.TooLarge, "an insert of %d bytes, at most %d travel at once", len(b), messageBytesMax)
+	}
+	endRecord(b, from)
+	e.out = b
+	return b, nil
+}
+
+// forget lets go of what is the caller's.
+func (e *insertEncoder) forget() {
+	clear(e.frame.Hists)
+	clear(e.frame.Exemplars)
+	e.frame.Times, e.frame.Values = nil, nil
+}
+
+// insertDecoder decodes inserts into memory of its own: pool it.
+type insertDecoder struct {
+	frame   frame.Frame
+	decoder frame.Decoder
+	in      peer.Insert // good until the next decode
+}
+
+// decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
+func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
+	if len(b) < insertLen {
+		return nil, fault.Errorf(fault.Corrupt, "an insert of %d bytes", len(b))
+	}
+	in := &d.in
+	in.Partition = point.PartitionID(binary.LittleEndian.Uint64(b))
+	in.MapSeq = binary.LittleEndian.Uint64(b[8:])
+	in.Level = point.Level(b[16])
+	if in.Level > point.Received {
+		return nil, fault.Errorf(fault.Corrupt, "an insert of %v", in.Level)
+	}
+	f := &d.frame
+	if err := d.decoder.Decode(b[insertLen:], f); err != nil {
+		return nil, err
+	}
+	if len(f.Defs) > 0 {
+		return nil, fault.Errorf(fault.Corrupt, "the frame of an insert defines %d series", len(f.Defs))
+	}
+	in.Stamp = f.Stamp
+	in.IDs = slices.Grow(in.IDs[:0], len(f.IDs))[:len(f.IDs)]
+	for i, id := range f.IDs {
+		in.IDs[i] = point.SeriesID(id)
+	}
+	in.Times, in.Values = f.Times, f.Values
+	clear(in.Hists)
+	clear(in.Exemplars)
+	in.Hists, in.Exemplars = in.Hists[:0], in.Exemplars[:0]
+	for _, h := range f.Hists {
+		in.Hists = append(in.Hists, point.HistRow{ID: point.SeriesID(h.ID), Time: h.Time, H: h.H})
+	}
+	for _, x := range f.Exemplars {
+		in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
+	}
+	return in, nil
+}
+
+// kept says whether the decoder's memory is small enough to be kept: one huge insert must not stay for ever.
+func (d *insertDecoder) kept() bool { return cap(d.in.IDs) <= 1<<17 && cap(d.in.Hists) <= 1<<14 }
+
+// kindCodes are the kinds on the wire; 0 is a good ack. They never change.
+var kindCodes = [...]fault.Kind{
+	1: fault.Internal, 2: fault.Invalid, 3: fault.TooLarge, 4: fault.Throttled, 5: fault.Stale, 6: fault.Unavailable,
+	7: fault.Corrupt, 8: fault.NotFound, 9: fault.Canceled,
+}
+
+func codeOf(k fault.Kind) byte {
+	for code := 1; code < len(kindCodes); code++ {
+		if kindCodes[code] == k {
+			return byte(code)
+		}
+	}
+	return 1
+}
+
+// textBytesMax bounds the message of an error on its way.
+const textBytesMax = 2 << 10
+
+func cutText(s string) string {
+	if len(s) > textBytesMax {
+		return s[:textBytesMax-3] + "..."
+	}
+	return s
+}
+
+// appendAck appends one ack: of which record, and how it went.
+func appendAck(dst []byte, seq uint64, err error) []byte {
+	dst = binary.AppendUvarint(dst, seq)
+	if err == nil {
+		return append(dst, 0)
+	}
+	text := cutText(err.Error())
+	dst = append(dst, codeOf(fault.KindOf(err)))
+	dst = binary.AppendUvarint(dst, uint64(len(text)))
+	return append(dst, text...)
+}
+
+// cutAck takes the first ack off.
+func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
+	short := func() (uint64, error, []byte, error) {
+		return 0, nil, nil, fault.Errorf(fault.Corrupt, "acks end early")
+	}
+	seq, n := binary.Uvarint(b)
+	if n <= 0 || len(b) == n {
+		return short()
+	}
+	code, b := b[n], b[n+1:]
+	if code == 0 {
+		return seq, nil, b, nil
+	}
+	if int(code) >= len(kindCodes) {
+		return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack of kind %d", code)
+	}
+	length, n := binary.Uvarint(b)
+	if n <= 0 || length > textBytesMax || length > uint64(len(b)-n) {
+		return short()
+	}
+	b = b[n:]
+	return seq, fault.Errorf(remote(kindCodes[code]), "%s", b[:length]), b[length:], nil
+}

@@ -1,0 +1,390 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+)
+
+// Deps are what a server serves.
+type Deps struct {
+	Storage    peer.Storage
+	Metadata   peer.Metadata // nil: this is no metadata server, calls of it are Unavailable
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Server answers gateways and other servers. It serves one listener or several.
+type Server struct {
+	// Constant.
+	deps     Deps
+	settings Settings
+	grpc     *grpc.Server
+	metrics  *serverMetrics
+
+	stopping chan struct{} // closed by Shutdown
+	once     sync.Once
+	running  sync.WaitGroup // goroutines of streams
+
+	insertBytes  atomic.Int64 // of inserts under way
+	requestBytes atomic.Int64 // of other requests that are being received
+}
+
+// Bounds of one request and of one answer that is no select.
+const (
+	requestBytesMax = peer.MapBytesMax + 1<<20
+	answerBytesMax  = requestBytesMax
+)
+
+// HTTP/2 windows: what a sender may send before the receiver has read it. Of a fixed size, because one that grows with
+// what was measured would be memory without a bound.
+const (
+	serverStreamWindow = 4 << 20
+	clientStreamWindow = 1 << 20
+	connectionWindow   = 16 << 20
+)
+
+// NewServer makes a server; it serves nothing yet. Errors are Invalid: settings, or certificates that cannot be read.
+func NewServer(d Deps, s Settings) (*Server, error) {
+	s.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Storage == nil {
+		return nil, fault.Errorf(fault.Invalid, "a server of peers without a storage")
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	creds, err := newCredentials(s.TLS, d.Log)
+	if err != nil {
+		return nil, err
+	}
+	srv := &Server{deps: d, settings: s, stopping: make(chan struct{})}
+	srv.metrics = newServerMetrics(d.Registerer, srv)
+	srv.grpc = grpc.NewServer(
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxConcurrentStreams(streamsMax),
+		grpc.MaxRecvMsgSize(messageBytesMax),
+		grpc.MaxSendMsgSize(messageBytesMax),
+		grpc.InitialWindowSize(serverStreamWindow),
+		grpc.InitialConnWindowSize(connectionWindow),
+		grpc.ConnectionTimeout(10*time.Second), // of a handshake
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.SilenceMax / 2, Timeout: s.SilenceMax / 2}),
+		grpc.WaitForHandlers(true),
+	)
+	srv.grpc.RegisterService(srv.service(), nil)
+	return srv, nil
+}
+
+// Serve answers on a listener until Shutdown, and closes it.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.grpc.Serve(l)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return fault.Wrap(err, fault.Unavailable, "serve peers on %v", l.Addr())
+}
+
+// Shutdown refuses what is new, lets inserts and calls under way end, and returns when no goroutine is left. When ctx ends
+// first, what is under way is cut off, and the error says so.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.once.Do(func() { close(s.stopping) })
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		s.grpc.GracefulStop()
+	}()
+	var err error
+	select {
+	case <-gone:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-gone
+		err = fault.Wrap(ctx.Err(), fault.Canceled, "calls of peers were cut off")
+	}
+	s.running.Wait()
+	return err
+}
+
+var errStopping = fault.Errorf(fault.Unavailable, "the server is stopping")
+
+func (s *Server) service() *grpc.ServiceDesc {
+	d := &grpc.ServiceDesc{ServiceName: service}
+	add := func(name string, f func(grpc.ServerStream) error) {
+		desc := both(name)
+		desc.Handler = func(_ any, ss grpc.ServerStream) error { return toStatus(s.handle(name, ss, f)) }
+		d.Streams = append(d.Streams, desc)
+	}
+	add(methodInserts, s.inserts)
+	add(methodSelect, s.selectSeries)
+	add(methodPing, answer(s, 1<<10, func(context.Context, *peerpb.Nothing) (*peerpb.Nothing, error) { return &peerpb.Nothing{}, nil }))
+	add(methodLabelNames, answer(s, smallMax, s.labelNames))
+	add(methodLabelValues, answer(s, smallMax, s.labelValues))
+	add(methodExemplars, answer(s, smallMax, s.exemplars))
+	add(methodPutMetadata, answer(s, requestBytesMax, s.putMetadata))
+	add(methodGetMetadata, answer(s, smallMax, s.getMetadata))
+	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
+	add(methodStats, answer(s, smallMax, s.stats))
+	add(methodChange, answer(s, requestBytesMax, s.change))
+	add(methodStore, answer(s, requestBytesMax, s.store))
+	add(methodFetch, answer(s, smallMax, s.fetch))
+	return d
+}
+
+// smallMax bounds requests that hold names and matchers only; a regular expression may be long.
+const smallMax = 8 << 20
+
+func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStream) error) (err error) {
+	select {
+	case <-s.stopping:
+		err = errStopping
+	default:
+		err = f(ss)
+	}
+	s.metrics.calls.WithLabelValues(name, kindLabel(err)).Inc()
+	return err
+}
+
+// answer makes a handler of a function: one request of at most that many bytes, one answer.
+func answer[Q any, A proto.Message, P interface {
+	*Q
+	proto.Message
+}](s *Server, most int, f func(context.Context, P) (A, error)) func(grpc.ServerStream) error {
+	return func(ss grpc.ServerStream) error {
+		name, _ := grpc.MethodFromServerStream(ss)
+		name = name[len(fullMethod("")):]
+		q := P(new(Q))
+		taken := 0
+		defer func() { s.requestBytes.Add(-int64(taken)) }()
+		got, err := receiveChunks(ss, most, func(n int) error {
+			if taken += n; s.requestBytes.Add(int64(n)) > s.settings.RequestBytesMax {
+				return fault.Errorf(fault.Throttled, "requests of %d bytes are being received, the most there may be", s.settings.RequestBytesMax)
+			}
+			return nil
+		}, q)
+		s.metrics.received.WithLabelValues(name).Add(float64(got))
+		if err != nil {
+			return received(ss.Context(), err)
+		}
+		a, err := f(ss.Context(), q)
+		if err != nil {
+			return err
+		}
+		sent, err := sendChunks(ss, a)
+		s.metrics.sent.WithLabelValues(name).Add(float64(sent))
+		return err
+	}
+}
+
+// received is the error of a receive: ours as it is, a peer that went away as Canceled.
+func received(ctx context.Context, err error) error {
+	if ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
+		return fault.Wrap(err, fault.Canceled, "the caller went away")
+	}
+	return err
+}
+
+func (s *Server) labelNames(ctx context.Context, p *peerpb.Select) (*peerpb.Names, error) {
+	q, err := ofSelect(p)
+	if err != nil {
+		return nil, err
+	}
+	names, truncated, err := s.deps.Storage.LabelNames(ctx, q, int(p.GetLimit()))
+	return &peerpb.Names{Names: names, Truncated: truncated}, err
+}
+
+func (s *Server) labelValues(ctx context.Context, p *peerpb.Select) (*peerpb.Names, error) {
+	q, err := ofSelect(p)
+	if err != nil {
+		return nil, err
+	}
+	values, truncated, err := s.deps.Storage.LabelValues(ctx, q, string(p.GetName()), int(p.GetLimit()))
+	return &peerpb.Names{Names: values, Truncated: truncated}, err
+}
+
+func (s *Server) exemplars(ctx context.Context, p *peerpb.ExemplarsQuery) (*peerpb.Exemplars, error) {
+	sets := make([][]peer.Matcher, len(p.GetSets()))
+	for i, set := range p.GetSets() {
+		var err error
+		if sets[i], err = ofMatchers(set.GetMatchers()); err != nil {
+			return nil, err
+		}
+	}
+	all, err := s.deps.Storage.Exemplars(ctx, p.GetTable(), ofPartitions(p.GetAllPartitions(), p.GetPartitions()), p.GetLo(), p.GetHi(), sets)
+	return &peerpb.Exemplars{Series: mapped(all, toSeriesExemplars)}, err
+}
+
+func (s *Server) putMetadata(ctx context.Context, p *peerpb.MetadataRows) (*peerpb.Nothing, error) {
+	return &peerpb.Nothing{}, s.deps.Storage.PutMetadata(ctx, p.GetTable(), mapped(p.GetRows(), ofMetadataRow))
+}
+
+func (s *Server) getMetadata(ctx context.Context, p *peerpb.MetadataQuery) (*peerpb.MetadataRows, error) {
+	rows, err := s.deps.Storage.GetMetadata(ctx, p.GetTable(), string(p.GetMetric()))
+	return &peerpb.MetadataRows{Rows: mapped(rows, toMetadataRow)}, err
+}
+
+func (s *Server) deleteSeries(ctx context.Context, p *peerpb.Select) (*peerpb.Nothing, error) {
+	q, err := ofSelect(p)
+	if err != nil {
+		return nil, err
+	}
+	return &peerpb.Nothing{}, s.deps.Storage.DeleteSeries(ctx, q)
+}
+
+func (s *Server) stats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {
+	st, err := s.deps.Storage.Stats(ctx, p.GetTable(), int(p.GetTop()))
+	if err != nil {
+		return nil, err
+	}
+	return toStats(st), nil
+}
+
+var errNoMetadata = fault.Errorf(fault.Unavailable, "this server keeps no METADATA")
+
+func (s *Server) change(ctx context.Context, p *peerpb.Change) (*peerpb.Changed, error) {
+	if s.deps.Metadata == nil {
+		return nil, errNoMetadata
+	}
+	c, err := ofChange(p)
+	if err != nil {
+		return nil, err
+	}
+	done, err := s.deps.Metadata.Change(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return toChanged(done), nil
+}
+
+func (s *Server) store(ctx context.Context, p *peerpb.File) (*peerpb.Nothing, error) {
+	if s.deps.Metadata == nil {
+		return nil, errNoMetadata
+	}
+	f, err := ofFile(p)
+	if err != nil {
+		return nil, err
+	}
+	return &peerpb.Nothing{}, s.deps.Metadata.Store(ctx, f)
+}
+
+func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, error) {
+	if s.deps.Metadata == nil {
+		return nil, errNoMetadata
+	}
+	txn, err := ofTxn(p.GetTxn())
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.deps.Metadata.Fetch(ctx, p.GetTable(), txn)
+	if err != nil {
+		return nil, err
+	}
+	return toFile(f), nil
+}
+
+// selectSeries sends a message that says that the select is open, then batches of series.
+func (s *Server) selectSeries(ss grpc.ServerStream) error {
+	var p peerpb.Select
+	if _, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p); err != nil {
+		return received(ss.Context(), err)
+	}
+	if p.GetFormatMax() < batchVersion {
+		return fault.Errorf(fault.Unavailable, "the asker reads batches of format %d, this server writes %d: upgrade it", p.GetFormatMax(), batchVersion)
+	}
+	q, err := ofSelect(&p)
+	if err != nil {
+		return err
+	}
+	set, err := s.deps.Storage.Select(ss.Context(), q)
+	if err != nil {
+		return err
+	}
+	err = s.sendSeries(ss, set)
+	return errors.Join(err, set.Close())
+}
+
+func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet) error {
+	buf, _ := pooled([]byte{batchVersion})
+	if err := sendBuffer(ss, buf); err != nil {
+		return received(ss.Context(), err)
+	}
+	w := batchWriters.Get().(*batchWriter)
+	defer func() {
+		w.Reset()
+		batchWriters.Put(w)
+	}()
+	w.Reset()
+	sent := s.metrics.sent.WithLabelValues(methodSelect)
+	flush := func(flags byte) error {
+		n := w.pack()
+		if n > messageBytesMax {
+			return fault.Errorf(fault.TooLarge, "a batch of %d bytes, at most %d travel at once", n, messageBytesMax)
+		}
+		buf, data := poolBuffer(n)
+		w.append(data[:0], flags)
+		w.Reset()
+		sent.Add(float64(n))
+		return received(ss.Context(), sendBuffer(ss, buf))
+	}
+	for set.Next() {
+		rest := *set.At()
+		for {
+			piece, more := cutSeries(&rest)
+			w.add(&piece)
+			if !more {
+				break
+			}
+			if err := flush(batchGoesOn); err != nil {
+				return err
+			}
+		}
+		if w.full() {
+			if err := flush(0); err != nil {
+				return err
+			}
+		}
+	}
+	if err := set.Err(); err != nil {
+		return err
+	}
+	if w.count > 0 {
+		return flush(0)
+	}
+	return nil
+}
+
+var batchWriters = sync.Pool{New: func() any { return new(batchWriter) }}
+
+// cutSeries takes a piece off a series that fits a batch: floats first, then histograms.
+func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
+	piece = peer.Series{Labels: s.Labels}
+	n := min(len(s.Times), pieceRowsMax)
+	piece.Times, s.Times = s.Times[:n], s.Times[n:]
+	piece.Values, s.Values = s.Values[:n], s.Values[n:]
+	if len(s.Times) > 0 {
+		return piece, true
+	}
+	bytes := 16 * n
+	n = 0
+	for n < len(s.Hists) && bytes < 2*batchBytesMax {
+		bytes += len(s.Hists[n].H) + 16
+		n++
+	}
+	piece.Hists, s.Hists = s.Hists[:n], s.Hists[n:]
+	return piece, len(s.Hists) > 0
+}

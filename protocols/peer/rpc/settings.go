@@ -1,0 +1,139 @@
+package rpc
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// TLS is how peers know each other: both show a certificate of one authority, and a server's must be for the address it
+// was called by. Files are PEM; they are looked at again at each handshake and re-read when they changed.
+type TLS struct {
+	CAFile, CertFile, KeyFile string
+
+	// ServerName is what certificates of servers must be for, when it is not the host of the address. Only for Dial.
+	ServerName string
+
+	// Insecure speaks in the clear with everybody who asks: for development. Then there are no files.
+	Insecure bool
+}
+
+func (t *TLS) validate() error {
+	files := t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
+	switch {
+	case t.Insecure && files:
+		return fault.Errorf(fault.Invalid, "peer TLS: insecure, and files of certificates too; choose one")
+	case t.Insecure:
+		return nil
+	case t.CAFile == "" || t.CertFile == "" || t.KeyFile == "":
+		return fault.Errorf(fault.Invalid, "peer TLS: the files of the CA, the certificate and its key are needed, all three: `spillway certs` makes them; or say insecure")
+	}
+	return nil
+}
+
+// Settings are numbers a user sets on the side of the server.
+type Settings struct {
+	TLS TLS
+
+	// WindowBytes bounds what one stream of inserts may have under way, encoded, before acks must come; the gateway is
+	// Throttled at it. Default 64 MiB; at least 34 MiB, so that the largest insert fits. Larger: more memory a gateway.
+	WindowBytes int64
+	// InsertsMax bounds the inserts under way on one stream. Default 1024. Each waits for its fsync in a goroutine.
+	InsertsMax int
+	// InsertBytesMax bounds the inserts under way of all streams, encoded. Default 256 MiB. Beyond it they are Throttled.
+	InsertBytesMax int64
+	// RequestBytesMax bounds the other requests that are being received, maps among them. Default 2 × peer.MapBytesMax.
+	RequestBytesMax int64
+	// SilenceMax is how long a gateway may be silent before its connection is closed and its streams forgotten.
+	// Default 10 s; at least 1 s.
+	SilenceMax time.Duration
+}
+
+func (s *Settings) setDefaults() {
+	setDefault(&s.WindowBytes, 64<<20)
+	setDefault(&s.InsertsMax, 1024)
+	setDefault(&s.InsertBytesMax, 256<<20)
+	setDefault(&s.RequestBytesMax, 2*peer.MapBytesMax)
+	setDefault(&s.SilenceMax, 10*time.Second)
+}
+
+func setDefault[T comparable](to *T, value T) {
+	var zero T
+	if *to == zero {
+		*to = value
+	}
+}
+
+// Validate tells every mistake at once. Errors are Invalid.
+func (s Settings) Validate() error {
+	s.setDefaults()
+	var errs []error
+	if s.WindowBytes < messageBytesMax+1<<20 {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer window of %d bytes: at least %d, so that the largest insert fits", s.WindowBytes, messageBytesMax+1<<20))
+	}
+	if s.InsertsMax < 1 || s.InsertBytesMax < s.WindowBytes || s.RequestBytesMax < requestBytesMax {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer bounds: at least one insert a stream, %d bytes of inserts and %d of requests", s.WindowBytes, requestBytesMax))
+	}
+	if s.SilenceMax < time.Second {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer silence of %v, at least 1 s is needed", s.SilenceMax))
+	}
+	return joinInvalid(append(errs, s.TLS.validate()))
+}
+
+func joinInvalid(errs []error) error {
+	if err := errors.Join(errs...); err != nil {
+		return fault.Wrap(err, fault.Invalid, "settings of peers")
+	}
+	return nil
+}
+
+// DialSettings are numbers a user sets on the side of the gateway, and what all its peers share.
+type DialSettings struct {
+	TLS TLS
+
+	// SilenceMax is how long a peer may send nothing at all while calls wait for it and it is asked for a sign of life;
+	// then its connection is given up and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer whose
+	// processors are busy loses its streams, and their series must be defined again.
+	SilenceMax time.Duration
+	// ConnectMax bounds a connect with its handshake. Default 2 s.
+	ConnectMax time.Duration
+	// CallsMax bounds calls, selects and streams under way; more are Throttled. Default and most 1000.
+	CallsMax int
+
+	Metrics *DialMetrics // shared by all peers of the process; nil: none
+	Log     *slog.Logger // nil: none
+}
+
+func (s *DialSettings) setDefaults() {
+	setDefault(&s.SilenceMax, 2*time.Second)
+	setDefault(&s.ConnectMax, 2*time.Second)
+	setDefault(&s.CallsMax, callsMax)
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.Metrics == nil {
+		s.Metrics = NewDialMetrics(nil)
+	}
+}
+
+// callsMax is below streamsMax, which a server allows on a connection: a sign of life must never wait for its turn.
+const (
+	callsMax   = 1000
+	streamsMax = 1024
+)
+
+// Validate tells every mistake at once. Errors are Invalid.
+func (s DialSettings) Validate() error {
+	s.setDefaults()
+	var errs []error
+	if s.SilenceMax < 200*time.Millisecond || s.ConnectMax < 10*time.Millisecond {
+		errs = append(errs, fault.Errorf(fault.Invalid, "peer silence of %v and connects of %v: at least 200 ms and 10 ms are needed", s.SilenceMax, s.ConnectMax))
+	}
+	if s.CallsMax < 1 || s.CallsMax > callsMax {
+		errs = append(errs, fault.Errorf(fault.Invalid, "%d calls to a peer at a time: 1 to %d may be", s.CallsMax, callsMax))
+	}
+	return joinInvalid(append(errs, s.TLS.validate()))
+}

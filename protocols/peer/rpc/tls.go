@@ -1,0 +1,130 @@
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// certificates are the files of a TLS as credentials that look at them again at each handshake. Files that changed and
+// cannot be read are a warning: the old ones stay in force.
+type certificates struct {
+	settings TLS
+	log      *slog.Logger
+
+	mu struct {
+		sync.Mutex
+		seen   [3]fileState
+		config *tls.Config
+	}
+}
+
+// fileState tells that a file changed.
+type fileState struct {
+	modified time.Time
+	size     int64
+}
+
+// newCredentials reads the files once, so that a mistake is told at the start. Errors are Invalid.
+func newCredentials(t TLS, log *slog.Logger) (credentials.TransportCredentials, error) {
+	if t.Insecure {
+		return insecure.NewCredentials(), nil
+	}
+	c := &certificates{settings: t, log: log}
+	seen, err := c.look()
+	if err != nil {
+		return nil, err
+	}
+	if c.mu.config, err = c.load(); err != nil {
+		return nil, err
+	}
+	c.mu.seen = seen
+	return c, nil
+}
+
+func (c *certificates) look() (seen [3]fileState, err error) {
+	for i, name := range [...]string{c.settings.CAFile, c.settings.CertFile, c.settings.KeyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return seen, fault.Wrap(err, fault.Invalid, "peer TLS")
+		}
+		seen[i] = fileState{info.ModTime(), info.Size()}
+	}
+	return seen, nil
+}
+
+func (c *certificates) load() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(c.settings.CertFile, c.settings.KeyFile)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", c.settings.CertFile, c.settings.KeyFile)
+	}
+	pem, err := os.ReadFile(c.settings.CAFile)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: CA")
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fault.Errorf(fault.Invalid, "peer TLS: no certificate in the CA file %s", c.settings.CAFile)
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{pair},
+		RootCAs:      pool,
+		ClientCAs:    pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ServerName:   c.settings.ServerName,
+		// A session that is resumed would not be held against an authority that was replaced.
+		SessionTicketsDisabled: true,
+	}, nil
+}
+
+// current is the configuration by the files as they are now.
+func (c *certificates) current() credentials.TransportCredentials {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen, err := c.look()
+	if err == nil && seen != c.mu.seen {
+		var config *tls.Config
+		if config, err = c.load(); err == nil {
+			c.mu.config, c.mu.seen = config, seen
+			c.log.Info("peer certificates re-read", "ca", c.settings.CAFile, "cert", c.settings.CertFile)
+		}
+	}
+	if err != nil {
+		c.log.Warn("peer certificates changed and cannot be read; the old ones stay in force", "error", err)
+	}
+	return credentials.NewTLS(c.mu.config)
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c *certificates) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c.current().ClientHandshake(ctx, authority, conn)
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *certificates) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c.current().ServerHandshake(conn)
+}
+
+// Info implements credentials.TransportCredentials.
+func (c *certificates) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials; the files are the same for all.
+func (c *certificates) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName implements credentials.TransportCredentials; TLS.ServerName is the way.
+func (c *certificates) OverrideServerName(string) error {
+	return fault.Errorf(fault.Invalid, "the name of servers is a setting")
+}
