@@ -23,3 +23,26 @@ func ParseRowKey(key string) (Partition, bool) {
 	}
 	return parsePath(path)
 }
+
+// BornKey is the key of the row that says: this partition had a lease row.
+func BornKey(p Partition) string { return bornKey(p) }
+
+// ParseBornKey gives the partition of such a key.
+func ParseBornKey(key string) (Partition, bool) {
+	path, ok := strings.CutPrefix(key, bornPrefix)
+	if !ok {
+		return Partition{}, false
+	}
+	return parsePath(path)
+}
+
+// ParseProhibitKey gives the partition and the server of a prohibition's key.
+func ParseProhibitKey(key string) (Partition, topology.ServerID, bool) {
+	path, ok := strings.CutPrefix(key, noPrefix)
+	i := strings.LastIndexByte(path, '/')
+	if !ok || i < 0 || i == len(path)-1 {
+		return Partition{}, "", false
+	}
+	p, ok := parsePath(path[:i])
+	return p, topology.ServerID(path[i+1:]), ok
+}

@@ -1,0 +1,220 @@
+package master
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// executor carries steps out. A partition that nobody led has no rows, and may be moved, split or merged freely; but
+// somebody might take it, and ack rows, between the look and the commit. So it is fenced:
+//
+//  1. prohibit it on the servers it lies on, in a transaction that compares: no lease row, never born
+//  2. change the map
+//  3. take the prohibitions back
+//
+// Whoever takes a lease compares that it is not prohibited (C122), so from 1 to 3 nobody does. If the answer to 2 is
+// lost, the fence stays until it is older than any change under way; a later master finds it by its note.
+type executor struct {
+	store   coord.Store
+	tables  Tables
+	rows    *Rows // nil: nothing is swept
+	log     *slog.Logger
+	metrics *metrics
+	may     func() bool
+	by      string // who fences; default the master
+}
+
+const (
+	// fencer is who fences, in the note of the prohibition.
+	fencer = "master"
+	// changeTimeout bounds one change of a map.
+	changeTimeout = 15 * time.Second
+	// fenceAge is how old a fence must be to be one that was left behind.
+	fenceAge = 4 * changeTimeout
+)
+
+// carryOut commits the steps, those of one table in one transaction; if that is refused, one by one.
+func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []Step) {
+	for _, m := range maps {
+		var mine []Step
+		for _, s := range steps {
+			if s.Table == m.Table && len(s.Ops) > 0 {
+				mine = append(mine, s)
+			}
+		}
+		if len(mine) > 0 {
+			x.table(ctx, m, mine)
+		}
+	}
+	for _, s := range steps {
+		if len(s.Sweep) > 0 {
+			x.sweep(ctx, maps, s)
+		}
+	}
+}
+
+// table carries out the steps of one table.
+func (x *executor) table(ctx context.Context, m *topology.Map, steps []Step) {
+	var fenced []coord.Row
+	steps = slices.DeleteFunc(steps, func(s Step) bool {
+		rows, err := x.fence(ctx, s)
+		fenced = append(fenced, rows...)
+		if err != nil {
+			x.failed(s, err)
+		}
+		return err != nil
+	})
+	known := true // whether it is known what became of the changes
+	if len(steps) > 0 {
+		seq := m.Seq
+		err := x.change(ctx, m.Table, &seq, steps)
+		if fault.Is(err, fault.Invalid) && len(steps) > 1 {
+			for _, s := range steps {
+				err := x.change(ctx, m.Table, &seq, []Step{s})
+				x.told(s, err)
+				known = known && !inDoubt(err)
+			}
+		} else {
+			for _, s := range steps {
+				x.told(s, err)
+			}
+			known = !inDoubt(err)
+		}
+	}
+	if known {
+		x.unfence(context.WithoutCancel(ctx), fenced)
+	}
+}
+
+// inDoubt reports whether a change may yet be committed.
+func inDoubt(err error) bool {
+	return err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.Stale) && !fault.Is(err, fault.NotFound)
+}
+
+// change commits steps on the very map they were planned on; seq is its number, and then that of what was made.
+func (x *executor) change(ctx context.Context, table string, seq *uint64, steps []Step) error {
+	if x.may != nil && !x.may() {
+		return fault.Wrap(errLost, fault.Stale, "not begun")
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	var ops []topology.Op
+	for _, s := range steps {
+		ops = append(ops, s.Ops...)
+	}
+	m, err := x.tables.Change(ctx, table, func(m *topology.Map) ([]topology.Op, error) {
+		if m.Seq != *seq {
+			return nil, fault.Errorf(fault.Stale, "planned on transaction %d of table %q, which is at %d: the next round plans anew", *seq, table, m.Seq)
+		}
+		return ops, nil
+	})
+	if err == nil {
+		*seq = m.Seq
+	}
+	return err
+}
+
+func (x *executor) told(s Step, err error) {
+	if err != nil {
+		x.failed(s, err)
+		return
+	}
+	x.metrics.steps.WithLabelValues(s.Kind.String()).Inc()
+	x.log.Info("carried out", "kind", s.Kind.String(), "table", s.Table, "what", s.What, "why", s.Why)
+}
+
+func (x *executor) failed(s Step, err error) {
+	x.metrics.failures.WithLabelValues(s.Kind.String()).Inc()
+	level := slog.LevelWarn
+	if fault.Is(err, fault.Stale) { // somebody was faster, which is no fault of anybody's
+		level = slog.LevelInfo
+	}
+	x.log.Log(context.Background(), level, "not carried out; the next round plans anew", "kind", s.Kind.String(), "table", s.Table, "what", s.What, "error", err)
+}
+
+// fence prohibits what a step wants fenced, and gives the rows to take back. Errors are Stale (somebody leads it by now)
+// and the store's; rows are given with an error too.
+func (x *executor) fence(ctx context.Context, s Step) (fenced []coord.Row, err error) {
+	by := x.by
+	if by == "" {
+		by = fencer
+	}
+	for _, f := range s.Fences {
+		conditions := []coord.Condition{{Key: lease.RowKey(f.Partition)}, {Key: lease.BornKey(f.Partition)}}
+		var writes []coord.Write
+		for _, server := range f.Servers {
+			w := lease.Prohibit(f.Partition, server, lease.Note{Who: by, When: time.Now().UTC(), Reason: s.What})
+			if _, there, err := x.store.Get(ctx, w.Key); err != nil {
+				return fenced, err
+			} else if there {
+				continue // a person's, or an earlier fence: it holds as well, and stays
+			}
+			conditions, writes = append(conditions, coord.Condition{Key: w.Key}), append(writes, w)
+		}
+		rev, ok, err := x.store.Commit(ctx, conditions, writes)
+		if err != nil {
+			return fenced, err // the fence may stand: it is taken away when it is old
+		}
+		if !ok {
+			return fenced, fault.Errorf(fault.Stale, "somebody leads %s by now", f.Partition)
+		}
+		for _, w := range writes {
+			fenced = append(fenced, coord.Row{Key: w.Key, Revision: rev})
+		}
+	}
+	return fenced, nil
+}
+
+// unfence takes fences back, those that are still as they were written.
+func (x *executor) unfence(ctx context.Context, rows []coord.Row) {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	for _, row := range rows {
+		if _, _, err := x.store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Delete: true}}); err != nil {
+			x.log.Warn("a fence stays for a while", "key", row.Key, "error", err)
+		}
+	}
+}
+
+// sweep forgets lease rows of partitions that are no more. Where the whole table is gone, that is compared.
+func (x *executor) sweep(ctx context.Context, maps []*topology.Map, s Step) {
+	if x.rows == nil {
+		return
+	}
+	var guard []coord.Condition
+	if !slices.ContainsFunc(maps, func(m *topology.Map) bool { return m.Table == s.Table }) {
+		guard = append(guard, coord.Condition{Key: "tables/" + s.Table})
+	}
+	for _, p := range s.Sweep {
+		if x.may != nil && !x.may() {
+			return
+		}
+		conditions := slices.Clone(guard)
+		var writes []coord.Write
+		for _, row := range x.rows.sweepable(p) {
+			conditions = append(conditions, coord.Condition{Key: row.Key, Revision: row.Revision})
+			if row.Revision != 0 {
+				writes = append(writes, coord.Write{Key: row.Key, Delete: true})
+			}
+		}
+		if _, ok, err := x.store.Commit(ctx, conditions, writes); err != nil || !ok {
+			x.failed(s, errOr(err, "its rows changed"))
+			return
+		}
+	}
+	x.told(s, nil)
+}
+
+func errOr(err error, text string) error {
+	if err == nil {
+		return fault.Errorf(fault.Stale, "%s", text)
+	}
+	return err
+}

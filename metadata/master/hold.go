@@ -1,0 +1,115 @@
+package master
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Key is the row of whoever is master.
+const Key = "master"
+
+// Holder is the row: who is master, and the number of its renewal. An empty Holder: nobody; it may be taken at once.
+type Holder struct {
+	Holder topology.ServerID `json:"holder"`
+	Boot   lease.Boot        `json:"boot"`
+	N      uint64            `json:"n"`
+}
+
+const rowVersion = 1
+
+// Encode gives the row's stored form: JSON with a version.
+func (h Holder) Encode() []byte {
+	b, err := json.Marshal(struct {
+		V int `json:"v"`
+		Holder
+	}{rowVersion, h})
+	if err != nil {
+		fault.Bug("the master's row does not encode: %v", err)
+	}
+	return b
+}
+
+// DecodeHolder reads the row. Errors are Corrupt; such a row is taken like one that nobody renews.
+func DecodeHolder(b []byte) (Holder, error) {
+	var s struct {
+		V int `json:"v"`
+		Holder
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return Holder{}, fault.Wrap(err, fault.Corrupt, "the master's row")
+	}
+	if s.V != rowVersion {
+		return Holder{}, fault.Errorf(fault.Corrupt, "the master's row is of version %d; this build reads version %d", s.V, rowVersion)
+	}
+	return s.Holder, nil
+}
+
+// hold is the arithmetic of that row, the same as a heartbeat's: act for 3 s after a good renewal was sent, take what did not
+// change for 4 s since it was first seen so, in which the store answered. It has no clock; times are of one that counts
+// suspends and never jumps.
+type hold struct {
+	self Holder // N is the last number written
+	set  Settings
+
+	asked bool // rev and row say what was read
+	rev   coord.Revision
+	row   Holder
+	since time.Duration // of the ear: when rev was first seen
+	ear   time.Duration // time in which the store answered without a gap
+	last  time.Duration // of the clock: the last answer
+
+	goodUntil time.Duration
+}
+
+// earGap is the longest pause between two answers that counts as time in which nothing changed.
+const earGap = 2 * time.Second
+
+// saw takes in an answer: what the row is.
+func (h *hold) saw(now time.Duration, row coord.Row) {
+	if gap := now - h.last; gap > 0 && gap <= earGap {
+		h.ear += gap
+	}
+	h.last = now
+	if !h.asked || row.Revision != h.rev {
+		h.since = h.ear
+	}
+	h.asked, h.rev = true, row.Revision
+	h.row, _ = DecodeHolder(row.Value) // a row that cannot be read names nobody's boot: it grows old like any other
+	if row.Revision != 0 && len(row.Value) > 0 && h.row == (Holder{}) {
+		h.row.Holder = "?"
+	}
+}
+
+// ours reports whether the row, as last seen, is this process's.
+func (h *hold) ours() bool {
+	return h.rev != 0 && h.row.Holder == h.self.Holder && h.row.Boot == h.self.Boot
+}
+
+// want gives the row to write now, by compare-and-swap on rev; ok is false when there is nothing to do but look again.
+func (h *hold) want() (next Holder, rev coord.Revision, ok bool) {
+	if !h.asked {
+		return Holder{}, 0, false
+	}
+	if !h.ours() && h.rev != 0 && h.row.Holder != "" && h.ear-h.since < h.set.TakeAfter {
+		return Holder{}, 0, false
+	}
+	h.self.N++
+	return h.self, h.rev, true
+}
+
+// wrote takes in that the row sent at sent was written.
+func (h *hold) wrote(sent, now time.Duration, row Holder, rev coord.Revision) {
+	h.saw(now, coord.Row{Revision: rev, Value: row.Encode()})
+	h.goodUntil = max(h.goodUntil, sent+h.set.ActFor)
+}
+
+// doubt takes in that nobody knows whether a write happened, or that it did not: the row must be read before the next.
+func (h *hold) doubt() { h.asked = false }
+
+// mayAct reports whether this process is master now.
+func (h *hold) mayAct(now time.Duration) bool { return now < h.goodUntil }

@@ -1,0 +1,56 @@
+package master
+
+import (
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Placer chooses the servers of partitions that a process makes itself, because a write came for a time that nothing
+// covers: by the same rules as the master's plans. All methods are safe for concurrent use.
+type Placer struct {
+	// Constant after NewPlacer.
+	look func() State
+	set  Settings
+
+	mu struct {
+		sync.Mutex
+		view *view
+		at   time.Time
+	}
+}
+
+// placerAge is how long a Placer believes what it saw. What it hands out meanwhile it counts itself.
+const placerAge = time.Second
+
+// NewPlacer makes one. look gives tables and servers; leases and sizes may be missing.
+func NewPlacer(look func() State, set Settings) *Placer {
+	set.SetDefaults()
+	return &Placer{look: look, set: set}
+}
+
+// Place gives the servers of a new partition in chain order: as many as the table wants, or as live. None: no server is
+// there that could hold it.
+func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.view == nil || time.Since(p.mu.at) > placerAge {
+		p.mu.view, p.mu.at = newView(p.look(), p.set), time.Now()
+	}
+	v := p.mu.view
+	replicas := 1
+	for _, m := range v.Tables {
+		if m.Table == table {
+			replicas = m.Config.Replicas
+		}
+	}
+	servers := v.places(lease.Partition{Table: table, ID: id}, replicas, nil)
+	for _, s := range servers {
+		v.servers[s].active++
+		v.servers[s].all++
+	}
+	return servers
+}

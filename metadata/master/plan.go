@@ -1,0 +1,335 @@
+package master
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Plan decides what should be changed, and why. rng gives placement ids; everything else follows from the state, so that
+// the same state and a random source in the same state give the same steps. Steps of one table are meant for its map as
+// it is in the state, and may be committed together, in order.
+//
+// Carried out, a plan leads to a state for which Plan gives no more steps, but for alarms, and joins that wait for a leader.
+func Plan(s State, set Settings, rng *rand.Rand) []Step {
+	set.SetDefaults()
+	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}}
+	p.retention()
+	p.ahead()
+	p.repair()
+	p.splits()
+	p.merges()
+	p.balance()
+	p.sweep()
+	return append(p.alarms, p.steps...)
+}
+
+// planner makes one plan. What it decided counts for what it decides next: a server that was chosen has one more
+// placement, a partition is changed once a round.
+type planner struct {
+	*view
+	rng     *rand.Rand
+	steps   []Step
+	alarms  []Step
+	touched map[lease.Partition]bool
+	moves   int
+	next    map[string]point.PartitionID // ids given out in this plan, by table
+}
+
+func (p *planner) add(s Step) { p.steps = append(p.steps, s) }
+
+func (p *planner) alarm(table string, id point.PartitionID, what, why string, args ...any) {
+	p.alarms = append(p.alarms, Step{Kind: Alarm, Table: table, Partition: id, What: what, Why: fmt.Sprintf(why, args...)})
+}
+
+// takeIDs gives n partition ids that the newest map has not given out, nor this plan.
+func (p *planner) takeIDs(m *topology.Map, n int) point.PartitionID {
+	if p.next == nil {
+		p.next = map[string]point.PartitionID{}
+	}
+	id := max(p.next[m.Table], m.NextID)
+	p.next[m.Table] = id + point.PartitionID(n)
+	return id
+}
+
+func (p *planner) placement(s topology.ServerID) topology.Placement {
+	id := p.rng.Uint64()
+	for id == 0 {
+		id = p.rng.Uint64()
+	}
+	return topology.Placement{ID: point.PlacementID(id), Server: s}
+}
+
+// placed chooses servers for a new partition and notes that they have one more.
+func (p *planner) placed(table string, part *topology.Partition, replicas int, near []topology.ServerID) []topology.Placement {
+	var out []topology.Placement
+	for _, s := range p.places(lease.Partition{Table: table, ID: part.ID}, replicas, near) {
+		out = append(out, p.placement(s))
+		p.count(table, part, s, 1)
+	}
+	return out
+}
+
+// retention drops partitions that lie wholly before the table's retention. What counts as now is the newest row, or the
+// wall clock if that is earlier: neither a clock that runs ahead nor a sample from the future may drop what is wanted.
+func (p *planner) retention() {
+	dropped := 0
+	for _, m := range p.Tables {
+		if m.Config.Retention == 0 {
+			continue
+		}
+		newest, ok := p.newest(m)
+		if !ok {
+			continue // nobody wrote to it: there is nothing to drop
+		}
+		now := min(newest, p.Now)
+		ids := m.Expired(now)
+		ids = ids[:min(len(ids), p.set.DropMax-dropped)]
+		ids = withHeirs(m, ids)
+		if len(ids) == 0 {
+			continue
+		}
+		dropped += len(ids)
+		for _, id := range ids {
+			p.touched[lease.Partition{Table: m.Table, ID: id}] = true
+			part, _ := m.ByID(id)
+			p.leave(m.Table, part)
+		}
+		p.add(Step{Kind: Retention, Table: m.Table, Partition: ids[0], Ops: []topology.Op{topology.Drop{IDs: ids}},
+			What: "drop " + names(ids), Why: fmt.Sprintf("they end before %s, which is %v before the newest row or now", stamp(now-int64(m.Config.Retention)), m.Config.Retention)})
+	}
+}
+
+// withHeirs takes out of ids those that still unload into others that stay: topology refuses to drop them alone.
+func withHeirs(m *topology.Map, ids []point.PartitionID) []point.PartitionID {
+	for {
+		kept := slices.DeleteFunc(slices.Clone(ids), func(id point.PartitionID) bool {
+			part, ok := m.ByID(id)
+			return !ok || slices.ContainsFunc(part.Into, func(heir point.PartitionID) bool {
+				_, there := m.ByID(heir)
+				return there && !slices.Contains(ids, heir)
+			})
+		})
+		if len(kept) == len(ids) {
+			return kept
+		}
+		ids = kept
+	}
+}
+
+// leave notes that a partition lies nowhere any more.
+func (p *planner) leave(table string, part *topology.Partition) {
+	for _, pl := range part.Placements {
+		p.count(table, part, pl.Server, -1)
+	}
+	for _, pl := range part.Joining {
+		p.count(table, part, pl.Server, -1)
+	}
+}
+
+// newest gives the time of a table's newest row, as far as it is known: of partitions whose size nobody told, their end.
+func (p *planner) newest(m *topology.Map) (t point.Nanos, ok bool) {
+	for part := range m.All() {
+		key := lease.Partition{Table: m.Table, ID: part.ID}
+		if p.empty(key) {
+			continue
+		}
+		end := part.TimeHi - 1
+		if size, known := p.Sizes[key]; known && size.Rows > 0 {
+			end = min(end, size.MaxTime)
+		} else if known {
+			continue
+		}
+		if !ok || end > t {
+			t, ok = end, true
+		}
+	}
+	return t, ok
+}
+
+// ahead makes the partitions that tables in use need soon, so that no write waits for one. A table is in use while
+// somebody writes to the partition that holds now.
+func (p *planner) ahead() {
+	made := 0
+	for _, m := range p.Tables {
+		horizon := p.Now + int64(p.set.Ahead)
+		if !p.inUse(m) || made >= p.set.CreateMax {
+			continue
+		}
+		var times []point.Nanos
+		for t := p.Now; t <= horizon && len(times) < p.set.CreateMax-made; {
+			var covered bool
+			t, covered = p.covered(m, t)
+			if covered || t > horizon {
+				continue
+			}
+			times = append(times, t)
+			_, t = m.Config.Aligned(t)
+		}
+		if len(times) == 0 {
+			continue
+		}
+		var servers [][]topology.ServerID // by what was made, the neighbours of each
+		create := m.Covering(times, func(point.PartitionID) []topology.Placement { return nil })
+		for i := range create.Partitions {
+			part := &create.Partitions[i]
+			part.Placements = p.placed(m.Table, part, m.Config.Replicas, p.before(m, part, create.Partitions[:i]))
+			servers = append(servers, on(part.Placements))
+		}
+		if len(create.Partitions) == 0 {
+			continue
+		}
+		if slices.ContainsFunc(create.Partitions, func(c topology.Partition) bool { return len(c.Placements) == 0 }) {
+			p.alarm(m.Table, 0, "no partitions ahead", "no server is there that could hold them")
+			continue
+		}
+		p.takeIDs(m, len(create.Partitions))
+		made += len(create.Partitions)
+		first, last := create.Partitions[0], create.Partitions[len(create.Partitions)-1]
+		what := fmt.Sprintf("create p%d [%s, %s) on %s", first.ID, stamp(first.TimeLo), stamp(first.TimeHi), list(servers[0]))
+		if n := len(create.Partitions); n > 1 {
+			what = fmt.Sprintf("create p%d…p%d [%s, %s)", first.ID, last.ID, stamp(first.TimeLo), stamp(last.TimeHi))
+		}
+		p.add(Step{Kind: Ahead, Table: m.Table, Partition: first.ID, Ops: []topology.Op{create}, What: what,
+			Why: fmt.Sprintf("now comes there within %v, and the table is written to", p.set.Ahead)})
+	}
+}
+
+// inUse reports whether the partition that holds now was ever led.
+func (p *planner) inUse(m *topology.Map) bool {
+	for _, part := range m.Overlapping(p.Now, p.Now) {
+		if !p.empty(lease.Partition{Table: m.Table, ID: part.ID}) {
+			return true
+		}
+	}
+	return false
+}
+
+// covered moves t on to where the coverage ends that begins at t; ok says that t itself was covered.
+func (p *planner) covered(m *topology.Map, t point.Nanos) (next point.Nanos, ok bool) {
+	if len(m.Covering([]point.Nanos{t}, func(point.PartitionID) []topology.Placement { return nil }).Partitions) > 0 {
+		return t, false
+	}
+	part, ok := m.Find(0, t)
+	if !ok {
+		return t, false
+	}
+	return part.TimeHi, true
+}
+
+// before gives the servers that a partition's neighbour in time leads from.
+func (p *planner) before(m *topology.Map, part *topology.Partition, made []topology.Partition) []topology.ServerID {
+	for i := len(made) - 1; i >= 0; i-- {
+		if made[i].TimeHi == part.TimeLo && made[i].PointLo == part.PointLo {
+			return on(made[i].Placements)[:1]
+		}
+	}
+	old, ok := m.Find(part.PointLo, part.TimeLo-1)
+	if !ok {
+		return nil
+	}
+	return on(old.Placements)[:1]
+}
+
+// sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever,
+// and the rows of a dropped table would be taken for those of one with the same name (C19).
+func (p *planner) sweep() {
+	maps, unborn := map[string]*topology.Map{}, map[string]map[point.PartitionID]bool{}
+	for _, m := range p.Tables {
+		maps[m.Table], unborn[m.Table] = m, children(m)
+	}
+	byTable := map[string][]lease.Partition{}
+	consider := func(part lease.Partition) {
+		if m := maps[part.Table]; m != nil {
+			if _, ok := m.ByID(part.ID); ok || part.ID >= m.NextID || unborn[m.Table][part.ID] {
+				return
+			}
+		}
+		if row, ok := p.Leases[part]; ok && row.State != lease.Free && !p.silent(row.Holder, p.set.DeadAfter) {
+			return // its holder has not heard yet
+		}
+		byTable[part.Table] = append(byTable[part.Table], part)
+	}
+	for part := range p.Leases {
+		consider(part)
+	}
+	for part := range p.Born {
+		if _, ok := p.Leases[part]; !ok {
+			consider(part)
+		}
+	}
+	swept := 0
+	for _, table := range sortedKeys(byTable) {
+		parts := byTable[table]
+		slices.SortFunc(parts, func(a, b lease.Partition) int { return cmp.Compare(a.ID, b.ID) })
+		parts = parts[:min(len(parts), p.set.DropMax-swept)]
+		if swept += len(parts); len(parts) > 0 {
+			var ids []point.PartitionID
+			for _, part := range parts {
+				ids = append(ids, part.ID)
+			}
+			p.add(Step{Kind: Sweep, Table: table, Sweep: parts, What: "forget the lease rows of " + names(ids), Why: "they were dropped, and nobody holds them"})
+		}
+	}
+}
+
+// children are the partitions that splits under way will make: they are in no map yet, and may be assigned already.
+func children(m *topology.Map) map[point.PartitionID]bool {
+	out := map[point.PartitionID]bool{}
+	for part := range m.All() {
+		for _, c := range part.Children() {
+			out[c.ID] = true
+		}
+	}
+	return out
+}
+
+func on(placed []topology.Placement) []topology.ServerID {
+	var out []topology.ServerID
+	for _, pl := range placed {
+		out = append(out, pl.Server)
+	}
+	return out
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func list[T ~string](s []T) string {
+	var out []string
+	for _, x := range s {
+		out = append(out, string(x))
+	}
+	return strings.Join(out, " ")
+}
+
+// names writes p1, p2 and 7 more.
+func names(ids []point.PartitionID) string {
+	const shown = 4
+	var out []string
+	for _, id := range ids[:min(len(ids), shown)] {
+		out = append(out, fmt.Sprintf("p%d", id))
+	}
+	s := strings.Join(out, " ")
+	if more := len(ids) - shown; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+func stamp(t point.Nanos) string {
+	return time.Unix(0, t).UTC().Format("2006-01-02T15:04:05.999999999Z")
+}

@@ -1,0 +1,306 @@
+package master
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// repair brings every partition to its number of good placements, and takes those away that are on servers which are
+// dead or drained.
+//
+//	nobody led it yet     moved at once, in one transaction behind a fence: there is nothing to lose
+//	rows, held elsewhere  another server joins; once enough are live, the bad one leaves the in-sync list, then the map
+//	rows, held only there nothing may be done: an alarm (I1)
+//
+// What follows needs the leader (it fills who joins, it lists who is in sync), so a repair may take many rounds.
+func (p *planner) repair() {
+	massive := p.massive()
+	only := map[topology.ServerID]map[string][]point.PartitionID{} // what lies only on a silent server
+	for _, m := range p.Tables {
+		for part := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: part.ID}
+			if p.touched[key] {
+				continue
+			}
+			if p.empty(key) {
+				if part.State == topology.Live {
+					p.repairEmpty(m, part, key)
+				}
+				continue
+			}
+			hold, known := p.holders(key)
+			if !known {
+				p.alarm(m.Table, part.ID, "cannot be led", "its lease row is gone or cannot be read, and it had one: nobody knows who holds its rows; look at `spillway partition show`, then restore")
+				continue
+			}
+			if !slices.ContainsFunc(hold, func(s topology.ServerID) bool { return !p.silent(s, p.set.EmptyAfter) }) {
+				if only[hold[0]] == nil {
+					only[hold[0]] = map[string][]point.PartitionID{}
+				}
+				only[hold[0]][m.Table] = append(only[hold[0]][m.Table], part.ID)
+				continue
+			}
+			if part.State == topology.Live && !massive {
+				p.repairHeld(m, part, key, hold)
+			}
+		}
+	}
+	for _, s := range sortedServers(only) {
+		for _, table := range sortedKeys(only[s]) {
+			ids := only[s][table]
+			p.alarm(table, ids[0], "only "+string(s)+" has the rows of "+names(ids), "%s: nothing can be done until it is back", p.state(s))
+		}
+	}
+}
+
+// massive reports whether so many servers are silent that the fault is likelier in what we see than in all of them. Then
+// nothing that costs copies is begun.
+func (p *planner) massive() bool {
+	var silent []topology.ServerID
+	for _, st := range p.order {
+		if p.silent(st.ID, p.set.EmptyAfter) {
+			silent = append(silent, st.ID)
+		}
+	}
+	if len(silent) < 2 || len(silent)*2 <= len(p.order) {
+		return false
+	}
+	p.alarm("", 0, "no rows are copied", "%d of %d servers are silent (%s): more likely something between them and the coordination store is broken", len(silent), len(p.order), list(silent))
+	return true
+}
+
+// bad says why a placement on a server should go, if it should: the server is drained, or silent for longer than patience.
+func (p *planner) bad(s topology.ServerID, patience time.Duration) bool {
+	st := p.servers[s]
+	return st == nil || st.Drain != nil || p.silent(s, patience)
+}
+
+// state tells what is the matter with a server.
+func (p *planner) state(s topology.ServerID) string {
+	st := p.servers[s]
+	switch {
+	case st == nil:
+		return string(s) + " is not registered"
+	case !st.Live:
+		return fmt.Sprintf("%s is silent for %v", s, st.For.Round(time.Second))
+	case st.Drain != nil:
+		return fmt.Sprintf("%s is drained by %s: %s", s, st.Drain.Who, st.Drain.Reason)
+	}
+	return string(s) + " lives"
+}
+
+func (p *planner) kindFor(s topology.ServerID) Kind {
+	if st := p.servers[s]; st != nil && st.Live && st.Drain != nil {
+		return Drain
+	}
+	return Repair
+}
+
+// repairEmpty replaces placements of a partition that nobody led, in one transaction.
+func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
+	var good, gone []topology.Placement
+	for _, pl := range part.Placements {
+		if p.bad(pl.Server, p.set.EmptyAfter) {
+			gone = append(gone, pl)
+		} else {
+			good = append(good, pl)
+		}
+	}
+	missing := m.Config.Replicas - len(good)
+	if missing <= 0 && len(gone) == 0 && len(part.Joining) == 0 && len(good) <= m.Config.Replicas || p.moves >= p.set.MovesMax {
+		return
+	}
+	var ops []topology.Op
+	var came, went []topology.ServerID
+	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...)}
+	for _, pl := range part.Joining { // there is nothing to fill them with: they are live, or of no use
+		if missing > 0 && !p.bad(pl.Server, p.set.EmptyAfter) {
+			ops = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID})
+			good = append(good, pl)
+			missing--
+		} else {
+			ops = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID})
+			went = append(went, pl.Server)
+		}
+	}
+	w.has = on(good) // hosts of those who leave are free again, their servers are not
+	for ; missing > 0; missing-- {
+		st, ok := p.choose(w)
+		if !ok {
+			break
+		}
+		pl := p.placement(st.ID)
+		ops = append(ops, topology.Join{Partition: part.ID, Placement: pl}, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID})
+		good, came = append(good, pl), append(came, st.ID)
+		w.has = append(w.has, st.ID)
+		p.count(key.Table, part, st.ID, 1)
+	}
+	why := ""
+	for _, pl := range append(slices.Clone(gone), p.surplus(good, m.Config.Replicas)...) {
+		live := len(good) + len(gone)
+		if live-1 < m.Config.Replicas {
+			break
+		}
+		ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
+		if i := slices.Index(gone, pl); i >= 0 {
+			gone = slices.Delete(gone, i, i+1)
+		} else {
+			good = slices.DeleteFunc(good, func(g topology.Placement) bool { return g == pl })
+		}
+		if why == "" && p.bad(pl.Server, p.set.EmptyAfter) {
+			why = p.state(pl.Server)
+		}
+	}
+	for _, s := range went {
+		p.count(key.Table, part, s, -1)
+	}
+	if len(ops) == 0 {
+		if len(good) == 0 {
+			p.alarm(key.Table, part.ID, fmt.Sprintf("p%d can be led by nobody", part.ID), "%s, and no other server may take it", p.state(gone[0].Server))
+		}
+		return
+	}
+	if why == "" {
+		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
+	}
+	kind := Repair
+	if len(went) > 0 {
+		kind = p.kindFor(went[0])
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
+		What: describe(part.ID, came, went), Why: why + "; nobody wrote to it yet"})
+}
+
+// surplus are the live placements beyond what the table wants, those on the busiest servers first; never the first of
+// the chain.
+func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Placement {
+	if len(good) <= replicas {
+		return nil
+	}
+	rest := slices.Clone(good[1:])
+	slices.SortStableFunc(rest, func(a, b topology.Placement) int {
+		return cmp.Compare(p.servers[b.Server].active, p.servers[a.Server].active)
+	})
+	return rest[:len(good)-replicas]
+}
+
+// repairHeld goes one step on with a partition that holds rows on at least one server which is heard.
+func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
+	if p.moves >= p.set.MovesMax {
+		return
+	}
+	var ops []topology.Op
+	var came, went []topology.ServerID
+	why := ""
+	good := 0
+	for _, pl := range part.Placements {
+		if !p.bad(pl.Server, p.set.DeadAfter) {
+			good++
+		} else if why == "" {
+			why = p.state(pl.Server)
+		}
+	}
+	joining := 0
+	for _, pl := range part.Joining {
+		switch {
+		case p.bad(pl.Server, p.set.DeadAfter) && !slices.Contains(hold, pl.Server):
+			ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
+			why = cmp.Or(why, p.state(pl.Server))
+		case !p.bad(pl.Server, p.set.DeadAfter):
+			joining++
+		}
+	}
+	// 1. Others join, until there will be enough.
+	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...)}
+	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return p.bad(s, p.set.DeadAfter) })
+	for missing := m.Config.Replicas - good - joining; missing > 0; missing-- {
+		st, ok := p.choose(w)
+		if !ok {
+			break
+		}
+		ops = append(ops, topology.Join{Partition: part.ID, Placement: p.placement(st.ID)})
+		came = append(came, st.ID)
+		w.has = append(w.has, st.ID)
+		p.count(key.Table, part, st.ID, 1)
+	}
+	// 2. One that is bad goes, where enough stay live: first out of the chain, so that the leader unlists it, then out of
+	// the map.
+	if len(part.Placements) > m.Config.Replicas {
+		for _, pl := range part.Placements {
+			if !p.bad(pl.Server, p.set.DeadAfter) {
+				continue
+			}
+			if !slices.Contains(hold, pl.Server) {
+				ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
+				break
+			}
+			if p.leads(key, pl.Server) { // it gives the lease away, or others take it when it is silent: then it may go
+				continue
+			}
+			if p.heldElsewhere(part, pl.Server, hold) {
+				ops = append(ops, topology.Unjoin{Partition: part.ID, Placement: pl.ID})
+				went = append(went, pl.Server)
+				break
+			}
+		}
+	}
+	if len(ops) == 0 {
+		return
+	}
+	for _, s := range went {
+		p.count(key.Table, part, s, -1)
+	}
+	if why == "" {
+		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
+	}
+	kind := Repair
+	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
+		if p.bad(pl.Server, p.set.DeadAfter) {
+			kind = p.kindFor(pl.Server)
+		}
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: describe(part.ID, came, went),
+		Why: why + "; its rows are on " + list(hold)})
+}
+
+// leads reports whether the lease row names the server as its holder.
+func (p *planner) leads(key lease.Partition, s topology.ServerID) bool {
+	row := p.Leases[key]
+	return row.State == lease.Held && row.Holder == s
+}
+
+// heldElsewhere reports whether another live placement, on a good server, holds every row.
+func (p *planner) heldElsewhere(part *topology.Partition, s topology.ServerID, hold []topology.ServerID) bool {
+	return slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool {
+		return pl.Server != s && slices.Contains(hold, pl.Server) && !p.bad(pl.Server, p.set.DeadAfter) && !p.silent(pl.Server, p.set.EmptyAfter)
+	})
+}
+
+func describe(id point.PartitionID, came, went []topology.ServerID) string {
+	switch {
+	case len(came) == 0:
+		return fmt.Sprintf("take p%d off %s", id, list(went))
+	case len(went) == 0:
+		return fmt.Sprintf("let %s join p%d", list(came), id)
+	}
+	return fmt.Sprintf("move p%d from %s to %s", id, list(went), list(came))
+}
+
+func sortedServers[V any](m map[topology.ServerID]V) []topology.ServerID {
+	var out []topology.ServerID
+	for s := range m {
+		out = append(out, s)
+	}
+	slices.Sort(out)
+	return out
+}

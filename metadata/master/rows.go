@@ -1,0 +1,279 @@
+package master
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// Rows are the lease table's rows as one process sees them, with how long each server lives or is silent. All methods
+// are safe for concurrent use. It implements coord.Follower for lease.Prefix.
+type Rows struct {
+	// Constant after NewRows.
+	clock     func() time.Duration
+	takeAfter time.Duration
+
+	mu struct {
+		sync.Mutex
+		leases map[lease.Partition]lease.Lease
+		revs   map[lease.Partition]coord.Revision
+		born   map[lease.Partition]coord.Revision
+		no     map[string]prohibition
+		bad    map[string]error
+		beats  map[topology.ServerID]*pulse
+		ear    time.Duration // time in which the store answered without a gap
+		last   time.Duration // of the clock: the last answer
+		beatAt time.Duration // of the clock: the last heartbeat that was heard
+		asked  time.Duration // of the clock: when quiet last said so
+		listed bool          // the rows were read at least once
+	}
+}
+
+type prohibition struct {
+	partition lease.Partition
+	server    topology.ServerID
+	note      lease.Note
+	rev       coord.Revision
+	since     time.Duration // of the ear: when it was first seen
+}
+
+// pulse is one server's heartbeat.
+type pulse struct {
+	rev     coord.Revision
+	beat    lease.Beat
+	changed time.Duration // of the ear: the last change
+	liveAt  time.Duration // of the ear: since when it lives, if it does
+}
+
+// NewRows starts without rows. takeAfter is how long a heartbeat may stay unchanged before its server counts as silent.
+// clock never jumps; only differences mean something.
+func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
+	r := &Rows{clock: clock, takeAfter: takeAfter}
+	r.mu.leases, r.mu.revs = map[lease.Partition]lease.Lease{}, map[lease.Partition]coord.Revision{}
+	r.mu.born, r.mu.no = map[lease.Partition]coord.Revision{}, map[string]prohibition{}
+	r.mu.bad, r.mu.beats = map[string]error{}, map[topology.ServerID]*pulse{}
+	r.mu.last = clock()
+	return r
+}
+
+// heardLocked notes that the store answered. Silence of a server counts only while the store is heard.
+func (r *Rows) heardLocked() {
+	now := r.clock()
+	if gap := now - r.mu.last; gap > 0 && gap <= earGap {
+		r.mu.ear += gap
+	}
+	r.mu.last = now
+}
+
+// Listed implements coord.Follower.
+func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heardLocked()
+	r.mu.listed = true
+	clear(r.mu.leases)
+	clear(r.mu.revs)
+	clear(r.mu.born)
+	clear(r.mu.bad)
+	fences := maps.Clone(r.mu.no)
+	clear(r.mu.no)
+	seen := map[topology.ServerID]bool{}
+	for _, row := range rows {
+		if s, ok := lease.ParseBeatKey(row.Key); ok {
+			seen[s] = true
+		}
+		r.learnLocked(row)
+		if old, ok := fences[row.Key]; ok && old.rev == row.Revision {
+			r.mu.no[row.Key] = old
+		}
+	}
+	for s := range r.mu.beats {
+		if !seen[s] {
+			r.silenceLocked(s)
+		}
+	}
+	return nil
+}
+
+// Changed implements coord.Follower.
+func (r *Rows) Changed(events []coord.Event) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heardLocked()
+	for _, e := range events {
+		if !e.Deleted {
+			r.learnLocked(e.Row)
+			continue
+		}
+		delete(r.mu.bad, e.Key)
+		delete(r.mu.no, e.Key)
+		if p, ok := lease.ParseRowKey(e.Key); ok {
+			delete(r.mu.leases, p)
+			delete(r.mu.revs, p)
+		} else if p, ok := lease.ParseBornKey(e.Key); ok {
+			delete(r.mu.born, p)
+		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
+			r.silenceLocked(s)
+		}
+	}
+	return nil
+}
+
+// silenceLocked notes that a heartbeat row is gone: its server is silent from now on.
+func (r *Rows) silenceLocked(s topology.ServerID) {
+	if b := r.mu.beats[s]; b != nil && b.rev != 0 {
+		b.rev = 0
+		b.changed = min(b.changed, r.mu.ear-r.takeAfter)
+	}
+}
+
+func (r *Rows) learnLocked(row coord.Row) {
+	delete(r.mu.bad, row.Key)
+	if p, ok := lease.ParseRowKey(row.Key); ok {
+		l, err := lease.DecodeLease(row.Value)
+		if err != nil {
+			r.mu.bad[row.Key] = err
+			l = lease.Lease{} // counts as holding rows, nobody knows where
+		}
+		r.mu.leases[p], r.mu.revs[p] = l, row.Revision
+		return
+	}
+	if p, ok := lease.ParseBornKey(row.Key); ok {
+		r.mu.born[p] = row.Revision
+		return
+	}
+	if p, s, ok := lease.ParseProhibitKey(row.Key); ok {
+		n := prohibition{partition: p, server: s, rev: row.Revision, since: r.mu.ear}
+		if err := json.Unmarshal(row.Value, &n.note); err != nil {
+			r.mu.bad[row.Key] = err // it prohibits all the same
+		}
+		r.mu.no[row.Key] = n
+		return
+	}
+	if s, ok := lease.ParseBeatKey(row.Key); ok {
+		r.beatLocked(s, row)
+	}
+}
+
+func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
+	b := r.mu.beats[s]
+	if b == nil { // seen for the first time: whether it changes is not known yet
+		b = &pulse{rev: row.Revision, changed: r.mu.ear, liveAt: r.mu.ear}
+		r.mu.beats[s] = b
+	} else if row.Revision == b.rev {
+		return
+	} else if r.mu.ear-b.changed >= r.takeAfter {
+		b.liveAt = r.mu.ear
+	}
+	var err error
+	if b.beat, err = lease.DecodeBeat(row.Value); err != nil {
+		r.mu.bad[row.Key] = err
+		return // a server that writes what nobody reads is silent
+	}
+	b.rev, b.changed = row.Revision, r.mu.ear
+	r.mu.beatAt = r.clock()
+}
+
+// ready reports whether the rows were read.
+func (r *Rows) ready() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.listed
+}
+
+// quietFor is how long no heartbeat must be heard before the store is asked whether there was one. Less than earGap: time
+// in which nothing is heard does not count as silence of anybody.
+const quietFor = 1200 * time.Millisecond
+
+// quiet reports whether no heartbeat at all was heard for a while: then the watch may be stuck, and must be asked anew.
+// It says so at most once in half that time.
+func (r *Rows) quiet() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock()
+	if now-r.mu.beatAt < quietFor || r.mu.asked != 0 && now-r.mu.asked < quietFor/2 {
+		return false
+	}
+	r.mu.asked = now
+	return true
+}
+
+// beatsRead takes in a list of the heartbeats alone.
+func (r *Rows) beatsRead(rows []coord.Row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heardLocked()
+	for _, row := range rows {
+		if s, ok := lease.ParseBeatKey(row.Key); ok {
+			r.beatLocked(s, row)
+		}
+	}
+}
+
+// Fill puts the rows into a state: leases, what was born and prohibited, and of each registered server whether it lives.
+func (r *Rows) Fill(s *State, servers []registry.Server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Leases, s.Born = maps.Clone(r.mu.leases), make(map[lease.Partition]bool, len(r.mu.born))
+	for p := range r.mu.born {
+		s.Born[p] = true
+	}
+	s.No = map[lease.Partition][]topology.ServerID{}
+	for _, n := range r.mu.no {
+		s.No[n.partition] = append(s.No[n.partition], n.server)
+	}
+	s.Servers = nil
+	for _, srv := range servers {
+		one := Server{Server: srv, For: r.mu.ear}
+		if b := r.mu.beats[srv.ID]; b != nil {
+			one.Beat = b.beat
+			silent := r.mu.ear - b.changed
+			if one.Live = b.rev != 0 && silent < r.takeAfter; one.Live {
+				one.For = r.mu.ear - b.liveAt
+			} else {
+				one.For = silent
+			}
+		}
+		s.Servers = append(s.Servers, one)
+	}
+}
+
+// Unreadable are the keys of rows that cannot be read, with the reason.
+func (r *Rows) Unreadable() map[string]error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.mu.bad)
+}
+
+// oldFences are the master's own prohibitions that have stood for at least d.
+func (r *Rows) oldFences(d time.Duration) []coord.Row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []coord.Row
+	for key, n := range r.mu.no {
+		if n.note.Who == fencer && r.mu.ear-n.since >= d {
+			out = append(out, coord.Row{Key: key, Revision: n.rev})
+		}
+	}
+	return out
+}
+
+// sweepable gives the rows of a partition that is no more, with their revisions.
+func (r *Rows) sweepable(p lease.Partition) []coord.Row {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rows := []coord.Row{{Key: lease.RowKey(p), Revision: r.mu.revs[p]}, {Key: lease.BornKey(p), Revision: r.mu.born[p]}}
+	for key, n := range r.mu.no {
+		if n.partition == p && strings.HasPrefix(key, lease.Prefix) {
+			rows = append(rows, coord.Row{Key: key, Revision: n.rev})
+		}
+	}
+	return rows
+}

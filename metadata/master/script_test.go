@@ -1,0 +1,323 @@
+package master
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// world is a cluster on paper: scripts draw it, plans are carried out on it.
+type world struct {
+	State
+	set Settings
+	rng *rand.Rand
+}
+
+func newWorld() *world {
+	w := &world{rng: rand.New(rand.NewPCG(1, 2))}
+	w.Leases, w.Born = map[lease.Partition]lease.Lease{}, map[lease.Partition]bool{}
+	w.No, w.Sizes = map[lease.Partition][]topology.ServerID{}, map[lease.Partition]Size{}
+	w.set.SetDefaults()
+	return w
+}
+
+// TestScripts plays testdata: a cluster is drawn first, then what the master would do about it.
+//
+//	cluster   servers, tables and partitions, as `draw` prints them
+//	plan      what Plan says; arguments change settings (moves=4, create=2, share-hosts)
+//	apply     carries the last plan out and plans again, until there is nothing to do: prints each round
+//	lead      s1 leads cpu/1: what its lease row says from now on
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := newWorld()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			for _, a := range d.CmdArgs {
+				w.arg(t, a)
+			}
+			switch d.Cmd {
+			case "cluster":
+				set := w.set
+				w = newWorld()
+				w.set = set
+				for _, line := range strings.Split(d.Input, "\n") {
+					w.line(t, line)
+				}
+				return w.draw()
+			case "change":
+				for _, line := range strings.Split(d.Input, "\n") {
+					w.line(t, line)
+				}
+				return w.draw()
+			case "plan":
+				return Format(Plan(w.State, w.set, w.rng))
+			case "apply":
+				return w.converge(t) + w.draw()
+			}
+			t.Fatalf("unknown command %s", d.Cmd)
+			return ""
+		})
+	})
+}
+
+func (w *world) arg(t *testing.T, a datadriven.CmdArg) {
+	n := func() int {
+		v, err := strconv.Atoi(a.Vals[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	switch a.Key {
+	case "moves":
+		w.set.MovesMax = n()
+	case "create":
+		w.set.CreateMax = n()
+	case "drop":
+		w.set.DropMax = n()
+	case "share-hosts":
+		w.set.ShareHosts = true
+	default:
+		t.Fatalf("unknown argument %s", a.Key)
+	}
+}
+
+// line reads one line of a drawing.
+func (w *world) line(t *testing.T, line string) {
+	t.Helper()
+	line, _, _ = strings.Cut(line, "#")
+	f := strings.Fields(line)
+	if len(f) == 0 {
+		return
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	span := func(s string) time.Duration {
+		if days, ok := strings.CutSuffix(s, "d"); ok {
+			n, err := strconv.Atoi(days)
+			must(err)
+			return time.Duration(n) * 24 * time.Hour
+		}
+		d, err := time.ParseDuration(s)
+		must(err)
+		return d
+	}
+	switch {
+	case f[0] == "now":
+		w.Now = when(t, f[1])
+	case f[0] == "server":
+		s := Server{Server: registry.Server{ID: topology.ServerID(f[1]), Host: "h" + f[1], Addr: f[1] + ":1"}, Live: true, For: time.Hour}
+		for _, kv := range f[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			switch k {
+			case "host":
+				s.Host = v
+			case "zone":
+				s.Zone = v
+			case "silent":
+				s.Live, s.For = false, span(v)
+			case "live":
+				s.For = span(v)
+			case "drained":
+				s.Drain = &lease.Note{Who: v, Reason: "old disk"}
+			default:
+				t.Fatalf("%s: what is %s?", line, k)
+			}
+		}
+		w.Servers = append(slices.DeleteFunc(w.Servers, func(o Server) bool { return o.ID == s.ID }), s)
+	case f[0] == "table":
+		c := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
+		for _, kv := range f[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			switch k {
+			case "width":
+				c.PartitionWidth = span(v)
+			case "retention":
+				c.Retention = span(v)
+			case "replicas":
+				n, err := strconv.Atoi(v)
+				must(err)
+				c.Replicas = n
+			default:
+				t.Fatalf("%s: what is %s?", line, k)
+			}
+		}
+		m, err := topology.New(f[1], c)
+		must(err)
+		w.Tables = append(w.Tables, m)
+	case f[0] == "lease": // of a partition that is no more: lease cpu/7 free
+		table, id, _ := strings.Cut(f[1], "/")
+		n, err := strconv.ParseUint(id, 10, 64)
+		must(err)
+		key := lease.Partition{Table: table, ID: point.PartitionID(n)}
+		w.Leases[key], w.Born[key] = lease.Lease{State: lease.Free, Epoch: 1}, true
+		if f[2] != "free" {
+			w.Leases[key] = lease.Lease{State: lease.Held, Holder: topology.ServerID(f[2]), Boot: "b", Epoch: 1}
+		}
+	case f[0][0] == 'p':
+		w.partition(t, f)
+	default:
+		t.Fatalf("what is %q?", line)
+	}
+}
+
+// partition reads: p1 [2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) s1 s2 +s3 | led by s1, in sync s1 s2, 1024 MiB to 2026-11-21T11:00:00Z
+func (w *world) partition(t *testing.T, f []string) {
+	t.Helper()
+	m := w.Tables[len(w.Tables)-1]
+	id, err := strconv.ParseUint(f[0][1:], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := topology.Partition{ID: point.PartitionID(id), TimeLo: when(t, strings.Trim(f[1], "[,")), TimeHi: when(t, strings.TrimSuffix(f[2], ")"))}
+	rest := f[3:]
+	for len(rest) > 0 && rest[0] != "|" {
+		name, joins := strings.CutPrefix(rest[0], "+")
+		pl := topology.Placement{ID: point.PlacementID(id*100 + uint64(len(p.Placements)+len(p.Joining)) + 1), Server: topology.ServerID(name)}
+		if joins {
+			p.Joining = append(p.Joining, pl)
+		} else {
+			p.Placements = append(p.Placements, pl)
+		}
+		rest = rest[1:]
+	}
+	next, err := m.Apply(topology.Create{Partitions: []topology.Partition{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Tables[len(w.Tables)-1] = next
+	if len(rest) == 0 {
+		return
+	}
+	key := lease.Partition{Table: m.Table, ID: p.ID}
+	row := lease.Lease{State: lease.Free, Epoch: 7}
+	w.Born[key] = true
+	for _, part := range strings.Split(strings.Join(rest[1:], " "), ",") {
+		g := strings.Fields(part)
+		switch strings.Join(g[:min(2, len(g))], " ") {
+		case "led by":
+			row.State, row.Holder, row.Boot = lease.Held, topology.ServerID(g[2]), "b"
+		case "in sync":
+			for _, s := range g[2:] {
+				row.InSync = append(row.InSync, lease.Member{Server: topology.ServerID(s), Store: "d"})
+			}
+		case "row lost":
+			return // born, and no row
+		default:
+			n, err := strconv.Atoi(g[0])
+			if err != nil || g[1] != "MiB" {
+				t.Fatalf("what is %q?", part)
+			}
+			to := when(t, g[3])
+			w.Sizes[key] = Size{Bytes: int64(n) << 20, Rows: uint64(n) * 1000, MinTime: p.TimeLo, MaxTime: to}
+		}
+	}
+	if row.InSync == nil {
+		row.InSync = []lease.Member{{Server: row.Holder, Store: "d"}}
+	}
+	w.Leases[key] = row
+}
+
+func when(t *testing.T, s string) point.Nanos {
+	t.Helper()
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02", "2006-01-02T15:04"} {
+		if v, err := time.Parse(layout, s); err == nil {
+			return v.UnixNano()
+		}
+	}
+	t.Fatalf("%q is no time", s)
+	return 0
+}
+
+// draw shows the cluster.
+func (w *world) draw() string {
+	var b strings.Builder
+	v := newView(w.State, w.set)
+	for _, s := range v.order {
+		state := fmt.Sprintf("lives for %v", s.For)
+		if !s.Live {
+			state = fmt.Sprintf("silent for %v", s.For)
+		}
+		if s.Drain != nil {
+			state += ", drained by " + s.Drain.Who
+		}
+		fmt.Fprintf(&b, "%s on %s zone %q: %d placements, %d take writes; %s\n", s.ID, s.Host, s.Zone, s.all, s.active, state)
+	}
+	for _, m := range v.Tables {
+		fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d\n", m.Table, m.Seq, m.Config.PartitionWidth, m.Config.Retention, m.Config.Replicas)
+		for p := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: p.ID}
+			fmt.Fprintf(&b, "  %s", p)
+			if l, ok := w.Leases[key]; ok {
+				fmt.Fprintf(&b, " | %s by %s, in sync", l.State, l.Holder)
+				for _, member := range l.InSync {
+					fmt.Fprintf(&b, " %s", member.Server)
+				}
+			} else if w.Born[key] {
+				b.WriteString(" | row lost")
+			}
+			if s, ok := w.Sizes[key]; ok {
+				fmt.Fprintf(&b, ", %s to %s", Bytes(s.Bytes), stamp(s.MaxTime))
+			}
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
+}
+
+// apply carries steps out on paper: all of a table in one transaction, as the runner does.
+func (w *world) apply(steps []Step) error {
+	for i, m := range w.Tables {
+		var ops []topology.Op
+		for _, s := range steps {
+			if s.Table == m.Table {
+				ops = append(ops, s.Ops...)
+			}
+		}
+		next, err := m.Apply(ops...)
+		if err != nil {
+			return err
+		}
+		w.Tables[i] = next
+	}
+	for _, s := range steps {
+		for _, p := range s.Sweep {
+			delete(w.Leases, p)
+			delete(w.Born, p)
+		}
+	}
+	return nil
+}
+
+// converge plans and applies until nothing but alarms is left.
+func (w *world) converge(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for round := 1; ; round++ {
+		steps := Plan(w.State, w.set, w.rng)
+		fmt.Fprintf(&b, "round %d\n%s", round, Format(steps))
+		if !slices.ContainsFunc(steps, func(s Step) bool { return s.Kind != Alarm }) {
+			return b.String()
+		}
+		if err := w.apply(steps); err != nil {
+			t.Fatalf("%s%v", b.String(), err)
+		}
+		if round == 100 {
+			t.Fatalf("no end:\n%s", b.String())
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package master
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// DeadAfter is how long a server must be silent before the placements that hold rows on it are replaced. Default 10 min.
+	// Smaller: replicas are back sooner, and a server that only restarts slowly costs a copy of all it has.
+	DeadAfter time.Duration
+	// EmptyAfter is the same for partitions that nobody wrote to yet: moving them costs nothing. Default 30 s. Smaller:
+	// a restart moves partitions to and fro.
+	EmptyAfter time.Duration
+	// SettleAfter is how long a server must have lived before partitions are moved to it for balance. Default 1 min.
+	// Larger: a server that comes and goes has less effect.
+	SettleAfter time.Duration
+	// Ahead is how far before "now" the partitions of tables in use are made. Default 10 min. Larger: the coordination
+	// store may be away longer without a write that has no partition; more partitions exist.
+	Ahead time.Duration
+	// SplitBytes is the size from which a partition is split. Default 1 GiB; negative: never.
+	SplitBytes int64
+	// ClosedAfter is how long after its end a partition counts as closed: late rows come until then. Default 1 h.
+	ClosedAfter time.Duration
+	// MovesMax bounds how many partitions one round moves. Default 64. Larger: balance comes sooner, with more at a time.
+	MovesMax int
+	// CreateMax bounds how many partitions one round makes. Default 256.
+	CreateMax int
+	// DropMax bounds how many partitions one round drops, and how many lease rows it sweeps. Default 256.
+	DropMax int
+	// ShareHosts lets several placements of a partition lie on one host, for development (C82). Default false.
+	ShareHosts bool
+
+	// Every is how often the runner looks, give or take a quarter. Default 5 s.
+	Every time.Duration
+	// ActFor is how long a master acts after it sent a renewal that proved good; another takes over when the row did not change for
+	// TakeAfter. Default 3 s and 4 s.
+	ActFor, TakeAfter time.Duration
+}
+
+// SetDefaults gives what was not set its default.
+func (s *Settings) SetDefaults() {
+	def(&s.DeadAfter, 10*time.Minute)
+	def(&s.EmptyAfter, 30*time.Second)
+	def(&s.SettleAfter, time.Minute)
+	def(&s.Ahead, 10*time.Minute)
+	def(&s.SplitBytes, 1<<30)
+	def(&s.ClosedAfter, time.Hour)
+	def(&s.MovesMax, 64)
+	def(&s.CreateMax, 256)
+	def(&s.DropMax, 256)
+	def(&s.Every, 5*time.Second)
+	def(&s.ActFor, 3*time.Second)
+	def(&s.TakeAfter, 4*time.Second)
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// Validate reports every mistake. Errors are Invalid.
+func (s Settings) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fault.Errorf(fault.Invalid, "master: "+format, args...))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"dead after", s.DeadAfter}, {"empty after", s.EmptyAfter}, {"settle after", s.SettleAfter}, {"ahead", s.Ahead},
+		{"closed after", s.ClosedAfter}, {"every", s.Every}, {"act for", s.ActFor}} {
+		if d.value <= 0 {
+			bad("%s must be positive, is %v", d.name, d.value)
+		}
+	}
+	if s.EmptyAfter > s.DeadAfter {
+		bad("empty after %v is later than dead after %v", s.EmptyAfter, s.DeadAfter)
+	}
+	if s.TakeAfter*9 <= s.ActFor*11 {
+		bad("take after %v is too soon after act for %v: clocks that differ by a tenth would let two plan", s.TakeAfter, s.ActFor)
+	}
+	if s.MovesMax < 1 || s.CreateMax < 1 || s.DropMax < 1 {
+		bad("moves, creates and drops of a round must be at least one each, are %d, %d and %d", s.MovesMax, s.CreateMax, s.DropMax)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,282 @@
+package master
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// splits cuts partitions that became large, and finishes splits of partitions that nobody led.
+//
+// A partition that is still written to at its end is cut just after its newest row: what is there stays one piece, what
+// comes has a new one. A past one, which only late rows make larger, is cut in the middle of its rows, or of its ring
+// range where they are too close in time, and only at twice the size: cutting it costs more than it brings.
+func (p *planner) splits() {
+	for _, m := range p.Tables {
+		for part := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: part.ID}
+			switch {
+			case p.touched[key] || p.moves >= p.set.MovesMax:
+			case p.empty(key):
+				p.finishEmpty(m, part, key)
+			case part.State == topology.Live && p.set.SplitBytes > 0 && len(part.Joining) == 0:
+				p.splitLarge(m, part, key)
+			}
+		}
+	}
+}
+
+// finishEmpty ends a split or a merge of a partition that nobody led: there is no leader to do it, and nothing to move.
+func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
+	var ops []topology.Op
+	switch part.State {
+	case topology.Splitting:
+		ops = []topology.Op{topology.SplitFinalize{Partition: part.ID, Low: part.Split.Low.ID}, topology.UnloadFinal{Partition: part.ID}}
+	case topology.Unload:
+		ops = []topology.Op{topology.UnloadFinal{Partition: part.ID}}
+	default:
+		return
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
+		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "nobody wrote to it, so there is nothing to wait for"})
+}
+
+func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key lease.Partition) {
+	size, ok := p.Sizes[key]
+	if !ok || size.Rows == 0 || size.Bytes < p.set.SplitBytes {
+		return
+	}
+	cut, where, ok := p.cut(part, size)
+	if !ok {
+		return
+	}
+	low := p.takeIDs(m, 2)
+	split := topology.Split{At: cut, Low: topology.Child{ID: low}, High: topology.Child{ID: low + 1}}
+	half := *part
+	half.ID = low
+	split.Low.Placements = p.placed(m.Table, &half, m.Config.Replicas, nil)
+	half.ID = low + 1
+	split.High.Placements = p.placed(m.Table, &half, m.Config.Replicas, on(split.Low.Placements))
+	if len(split.Low.Placements) == 0 || len(split.High.Placements) == 0 {
+		return
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: []topology.Op{topology.SplitBegin{Partition: part.ID, Split: split}},
+		What: fmt.Sprintf("split p%d at %s into p%d on %s and p%d on %s", part.ID, where, low, list(on(split.Low.Placements)), low+1, list(on(split.High.Placements))),
+		Why:  fmt.Sprintf("it holds %s, the limit is %s", Bytes(size.Bytes), Bytes(p.set.SplitBytes))})
+}
+
+// cut chooses where to cut a large partition: strictly inside, with both halves worth it (C23).
+func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, where string, ok bool) {
+	const least = point.Nanos(topology.PartitionWidthMin)
+	if part.TimeHi > p.Now {
+		t := max(size.MaxTime, p.Now) + least
+		t -= t % least
+		if t-part.TimeLo >= least && part.TimeHi-t >= least {
+			return topology.AtTime(t), stamp(t), true
+		}
+		return at, "", false // it ends soon by itself
+	}
+	if size.Bytes < 2*p.set.SplitBytes {
+		return at, "", false
+	}
+	lo, hi := max(size.MinTime, part.TimeLo), min(size.MaxTime+1, part.TimeHi)
+	if t := lo + (hi-lo)/2; hi-lo >= 2*least && t > part.TimeLo && t < part.TimeHi {
+		return topology.AtTime(t), stamp(t), true
+	}
+	last := part.PointHi - 1 // 0 is 2^64
+	if last-part.PointLo < 2 {
+		return at, "", false
+	}
+	r := part.PointLo + (last-part.PointLo)/2 + 1
+	return topology.AtRing(r), fmt.Sprintf("ring point %#x", r), true
+}
+
+// merges joins neighbours that were never written to and are past: what was cut finer than the table's width, for rows
+// that did not come. Partitions with rows are not merged: their rows would have to move.
+func (p *planner) merges() {
+	for _, m := range p.Tables {
+		var run []*topology.Partition
+		runs := map[uint64][]*topology.Partition{} // by where on the ring
+		end := func(r []*topology.Partition) {
+			if len(r) > 1 {
+				p.merge(m, r)
+			}
+		}
+		for part := range m.All() {
+			run = runs[part.PointLo]
+			if !p.mergeable(m, part) {
+				end(run)
+				delete(runs, part.PointLo)
+				continue
+			}
+			if n := len(run); n > 0 {
+				last := run[n-1]
+				cell, _ := m.Config.Aligned(run[0].TimeLo)
+				mine, _ := m.Config.Aligned(part.TimeHi - 1)
+				if last.PointHi != part.PointHi || last.TimeHi != part.TimeLo || cell != mine || n == topology.MergeMax {
+					end(run)
+					run = nil
+				}
+			}
+			runs[part.PointLo] = append(run, part)
+		}
+		var open []uint64
+		for lo := range runs {
+			open = append(open, lo)
+		}
+		slices.Sort(open)
+		for _, lo := range open {
+			end(runs[lo])
+		}
+	}
+}
+
+func (p *planner) mergeable(m *topology.Map, part *topology.Partition) bool {
+	key := lease.Partition{Table: m.Table, ID: part.ID}
+	return part.State == topology.Live && part.TimeHi <= p.closed() && p.empty(key) && !p.touched[key] && len(part.Joining) == 0 &&
+		len(part.Placements) >= m.Config.Replicas // else C34 would refuse to take them off a server
+}
+
+// closed is the time before which partitions are closed.
+func (p *planner) closed() point.Nanos {
+	if p.Now < math.MinInt64+int64(p.set.ClosedAfter) {
+		return math.MinInt64
+	}
+	return p.Now - int64(p.set.ClosedAfter)
+}
+
+func (p *planner) merge(m *topology.Map, run []*topology.Partition) {
+	if p.moves >= p.set.MovesMax {
+		return
+	}
+	id := p.takeIDs(m, 1)
+	into := topology.Child{ID: id}
+	for _, pl := range run[0].Placements {
+		into.Placements = append(into.Placements, p.placement(pl.Server))
+	}
+	var ops, last []topology.Op
+	var ids []point.PartitionID
+	step := Step{Kind: Merge, Table: m.Table, Partition: run[0].ID, Why: fmt.Sprintf("nobody wrote to them, and they ended more than %v ago", p.set.ClosedAfter)}
+	for _, part := range run {
+		ops = append(ops, p.alike(part, run[0].Placements)...)
+		last = append(last, topology.UnloadFinal{Partition: part.ID})
+		ids = append(ids, part.ID)
+		key := lease.Partition{Table: m.Table, ID: part.ID}
+		step.Fences = append(step.Fences, Fence{key, on(part.Placements)})
+		p.touched[key] = true
+		p.leave(m.Table, part)
+	}
+	for _, pl := range into.Placements {
+		p.count(m.Table, run[0], pl.Server, 1)
+	}
+	p.moves++
+	ops = append(ops, topology.Merge{Partitions: ids, Into: into, ClosedBefore: p.closed()})
+	step.Ops = append(ops, last...)
+	step.What = fmt.Sprintf("merge %s into p%d", names(ids), id)
+	p.add(step)
+}
+
+// alike brings a partition that nobody led to the servers of another: Merge wants that.
+func (p *planner) alike(part *topology.Partition, like []topology.Placement) (ops []topology.Op) {
+	for _, pl := range like {
+		if _, ok := part.On(pl.Server); !ok {
+			fresh := p.placement(pl.Server)
+			ops = append(ops, topology.Join{Partition: part.ID, Placement: fresh}, topology.JoinFinalize{Partition: part.ID, Placement: fresh.ID})
+		}
+	}
+	for _, pl := range part.Placements {
+		if !slices.Contains(on(like), pl.Server) {
+			ops = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID})
+		}
+	}
+	return ops
+}
+
+// balance moves partitions that nobody led and that will take writes, from the servers that have the most of them to
+// those with the fewest, as long as they are two or more apart: a difference of one would go to and fro.
+func (p *planner) balance() {
+	movable := map[topology.ServerID][]candidate{}
+	for _, m := range p.Tables {
+		for part := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: part.ID}
+			if part.State == topology.Live && !p.past(part) && p.empty(key) && !p.touched[key] && len(part.Joining) == 0 && len(part.Placements) >= m.Config.Replicas {
+				for _, pl := range part.Placements {
+					movable[pl.Server] = append(movable[pl.Server], candidate{m, part, pl})
+				}
+			}
+		}
+	}
+	busiest := slices.Clone(p.order)
+	for p.moves < p.set.MovesMax {
+		slices.SortStableFunc(busiest, func(a, b *standing) int { return b.active - a.active })
+		if !slices.ContainsFunc(busiest, func(from *standing) bool { return p.relieve(from, movable) }) {
+			return
+		}
+	}
+}
+
+// candidate is a placement that may be moved.
+type candidate struct {
+	table *topology.Map
+	part  *topology.Partition
+	from  topology.Placement
+}
+
+// relieve moves one placement off a server, the one furthest in the future first.
+func (p *planner) relieve(from *standing, movable map[topology.ServerID][]candidate) bool {
+	all := movable[from.ID]
+	for i := len(all) - 1; i >= 0; i-- {
+		c := all[i]
+		key := lease.Partition{Table: c.table.Table, ID: c.part.ID}
+		if p.touched[key] {
+			continue
+		}
+		others := slices.DeleteFunc(on(c.part.Placements), func(s topology.ServerID) bool { return s == from.ID })
+		to, ok := p.choose(where{part: key, has: others, not: []topology.ServerID{from.ID}, settled: true})
+		if !ok || to.active+2 > from.active || p.zoneUse(others, to.Zone) > p.zoneUse(others, from.Zone) {
+			continue
+		}
+		pl := p.placement(to.ID)
+		p.count(key.Table, c.part, from.ID, -1)
+		p.count(key.Table, c.part, to.ID, 1)
+		p.moves++
+		p.touched[key] = true
+		p.add(Step{Kind: Balance, Table: key.Table, Partition: c.part.ID, Fences: []Fence{{key, on(c.part.Placements)}},
+			Ops: []topology.Op{topology.Join{Partition: c.part.ID, Placement: pl}, topology.JoinFinalize{Partition: c.part.ID, Placement: pl.ID},
+				topology.Remove{Partition: c.part.ID, Placement: c.from.ID}},
+			What: describe(c.part.ID, []topology.ServerID{to.ID}, []topology.ServerID{from.ID}),
+			Why:  fmt.Sprintf("%s has %d placements that take writes, %s has %d; nobody wrote to it yet", from.ID, from.active+1, to.ID, to.active-1)})
+		return true
+	}
+	return false
+}
+
+func (p *planner) zoneUse(servers []topology.ServerID, zone string) (n int) {
+	for _, s := range servers {
+		if st := p.servers[s]; st != nil && st.Zone == zone {
+			n++
+		}
+	}
+	return n
+}
+
+// Bytes writes a size for people: 1.5 GiB.
+func Bytes(n int64) string {
+	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}

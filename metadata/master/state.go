@@ -1,0 +1,188 @@
+package master
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// State is all that a plan is made from. Plan changes nothing in it.
+type State struct {
+	// Now is the wall clock: it says which partitions are past, and what is wanted soon. Retention trusts it only as far
+	// as newer data came in.
+	Now    point.Nanos
+	Tables []*topology.Map
+	// Servers are those that registered, in any order.
+	Servers []Server
+	// Leases are the lease rows that there are. A row that cannot be read has the zero Lease: it counts as holding rows.
+	Leases map[lease.Partition]lease.Lease
+	// Born are the partitions that ever had a lease row.
+	Born map[lease.Partition]bool
+	// No are the prohibitions: which partition must not be led where.
+	No map[lease.Partition][]topology.ServerID
+	// Sizes are those known; a partition may be missing.
+	Sizes map[lease.Partition]Size
+}
+
+// Server is a registered server and what its heartbeat shows.
+type Server struct {
+	registry.Server
+	// Live: its heartbeat changed lately. For is how long it has been so, or how long it has been silent, by the clock of
+	// whoever looked, since it began to look.
+	Live bool
+	For  time.Duration
+	// Beat is its newest heartbeat row; zero: none was seen.
+	Beat lease.Beat
+}
+
+// Size is what a partition holds, as its leader told.
+type Size struct {
+	Bytes int64  `json:"bytes"`
+	Rows  uint64 `json:"rows"`
+	// MinTime and MaxTime are of the rows; they mean nothing where Rows is 0.
+	MinTime point.Nanos `json:"min_time"`
+	MaxTime point.Nanos `json:"max_time"`
+}
+
+// Step is one decision: a transaction on one table's map, or rows to sweep, or, without either, something that only a
+// person or time can mend.
+type Step struct {
+	Kind      Kind
+	Table     string
+	Partition point.PartitionID // the one it is about, or 0
+	Ops       []topology.Op
+	// Fences keep a partition that nobody led yet from being taken while Ops are under way; see Runner.
+	Fences []Fence
+	// Sweep are lease rows of partitions that are no more.
+	Sweep []lease.Partition
+	What  string // "move p7 from s1 to s2"
+	Why   string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
+}
+
+// Fence says that a partition must be without lease row, and must not be taken on any of the servers.
+type Fence struct {
+	Partition lease.Partition
+	Servers   []topology.ServerID
+}
+
+// Kind sorts steps, for metrics.
+type Kind uint8
+
+// The order is the one in which steps are planned and carried out.
+const (
+	Alarm Kind = iota
+	Retention
+	Ahead
+	Repair
+	Drain
+	Split
+	Merge
+	Balance
+	Sweep
+)
+
+var kindNames = [...]string{
+	Alarm: "alarm", Retention: "retention", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
+	Merge: "merge", Balance: "balance", Sweep: "sweep",
+}
+
+// String names the kind.
+func (k Kind) String() string { return kindNames[k] }
+
+// MarshalText gives String's name.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// view is a State with what is looked up often.
+type view struct {
+	State
+	set     Settings
+	servers map[topology.ServerID]*standing
+	order   []*standing // by id
+}
+
+// standing is a server and what lies on it, as far as the plan has come.
+type standing struct {
+	Server
+	active int // placements of partitions that are not past: they take writes now or soon
+	all    int
+	bytes  int64
+}
+
+func newView(s State, set Settings) *view {
+	v := &view{State: s, set: set, servers: map[topology.ServerID]*standing{}}
+	v.Tables = slices.SortedFunc(slices.Values(s.Tables), func(a, b *topology.Map) int { return strings.Compare(a.Table, b.Table) })
+	for _, srv := range s.Servers {
+		st := &standing{Server: srv}
+		v.servers[srv.ID] = st
+		v.order = append(v.order, st)
+	}
+	slices.SortFunc(v.order, func(a, b *standing) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	for _, m := range v.Tables {
+		for p := range m.All() {
+			for _, pl := range p.Placements {
+				v.count(m.Table, p, pl.Server, 1)
+			}
+			for _, pl := range p.Joining {
+				v.count(m.Table, p, pl.Server, 1)
+			}
+			for _, c := range p.Children() {
+				for _, pl := range c.Placements {
+					v.count(m.Table, c, pl.Server, 1)
+				}
+			}
+		}
+	}
+	return v
+}
+
+// count notes that a partition lies on a server, or does no longer (by = -1).
+func (v *view) count(table string, p *topology.Partition, s topology.ServerID, by int) {
+	st := v.servers[s]
+	if st == nil {
+		return
+	}
+	st.all += by
+	if !v.past(p) {
+		st.active += by
+	}
+	st.bytes += int64(by) * v.Sizes[lease.Partition{Table: table, ID: p.ID}].Bytes
+}
+
+// past reports whether a partition takes few writes or none.
+func (v *view) past(p *topology.Partition) bool { return p.TimeHi <= v.Now || !p.Accepts() }
+
+// empty reports whether nobody ever led the partition: then nobody acked a row of it.
+func (v *view) empty(p lease.Partition) bool {
+	_, row := v.Leases[p]
+	return !row && !v.Born[p]
+}
+
+// holders are the servers that hold every acked row. For an empty partition there is none; known is false where a row
+// was lost or cannot be read, and any server may be one.
+func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
+	if v.empty(p) {
+		return nil, true
+	}
+	row, ok := v.Leases[p]
+	if !ok || row.State == "" {
+		return nil, false
+	}
+	for _, m := range row.InSync {
+		hold = append(hold, m.Server)
+	}
+	return hold, len(hold) > 0
+}
+
+// silent reports whether a server is silent for at least d; one that nobody registered is silent for ever.
+func (v *view) silent(s topology.ServerID, d time.Duration) bool {
+	st := v.servers[s]
+	return st == nil || !st.Live && st.For >= d
+}
+
+// usable servers may get placements.
+func (st *standing) usable() bool { return st.Live && st.Drain == nil }
