@@ -17,6 +17,7 @@ type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
+	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
 	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
 }
 

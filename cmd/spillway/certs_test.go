@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+)
+
+func filesOf(dir, host string) rpc.TLS {
+	return rpc.TLS{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, host+".crt"), KeyFile: filepath.Join(dir, host+".key")}
+}
+
+// TestCertsLetPeersSpeak: what the command makes is all that two processes need; what another authority made is not.
+func TestCertsLetPeersSpeak(t *testing.T) {
+	dir, other := filepath.Join(t.TempDir(), "certs"), t.TempDir()
+	ours := certsCmd{OutDir: dir, Hosts: []string{"127.0.0.1", "gw"}, Days: 730}
+	made, err := ours.make()
+	if err != nil || len(made) != 6 {
+		t.Fatal(made, err)
+	}
+	if _, err := (&certsCmd{OutDir: other, Hosts: []string{"gw"}, Days: 730}).make(); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t)
+	srv, err := rpc.NewServer(rpc.Deps{Storage: p.server, Log: p.log}, rpc.Settings{TLS: filesOf(dir, "127.0.0.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		if err := errors.Join(srv.Shutdown(context.Background()), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	ask := func(addr string, tls rpc.TLS) error {
+		to, err := rpc.Dial(addr, rpc.DialSettings{TLS: tls})
+		if err != nil {
+			return err
+		}
+		defer to.Close()
+		_, err = to.Stats(t.Context(), "default", 1)
+		return err
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if err := ask(l.Addr().String(), filesOf(dir, "gw")); err != nil {
+		t.Errorf("with certificates of the same authority: %v", err)
+	}
+	if err := ask("localhost:"+port, filesOf(dir, "gw")); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "match localhost") {
+		t.Errorf("a server whose certificate is for another address: %v", err)
+	}
+	if err := ask(l.Addr().String(), filesOf(other, "gw")); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("with certificates of another authority: %v", err)
+	}
+	if err := ask(l.Addr().String(), rpc.TLS{Insecure: true}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("in the clear: %v", err)
+	}
+}
+
+func TestCertsAreNotOverwritten(t *testing.T) {
+	dir := t.TempDir()
+	f := func(want string, days int, hosts ...string) {
+		t.Helper()
+		before, _ := os.ReadDir(dir)
+		_, err := (&certsCmd{OutDir: dir, Hosts: hosts, Days: days}).make()
+		after, _ := os.ReadDir(dir)
+		if want == "" && err != nil || want != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || len(before) != len(after)) {
+			t.Errorf("%q: %v, %d files before, %d after; want %q", hosts, err, len(before), len(after), want)
+		}
+	}
+	f("", 730, "a", "::1")
+	for _, name := range []string{"ca.crt", "ca.key", "a.crt", "a.key", "--1.crt"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	f("a.crt exists", 730, "b", "a")
+	f("", 30, "b")
+	f("taken", 30, "ca")
+	f("taken", 30, "c", "c")
+	f("neither a name nor", 30, "../c")
+	f("neither a name nor", 30, "*.example")
+	f("good until", 20*365, "d")
+	f("at least one", 0, "d")
+	f("at least one", 1)
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	f("one is missing", 30, "d")
+}
+
+func TestCertsAreGoodForTwoYears(t *testing.T) {
+	dir := t.TempDir()
+	c := certsCmd{OutDir: dir, Hosts: []string{"a"}, Days: 730, now: func() time.Time { return time.Now().AddDate(-3, 0, 0) }}
+	if _, err := c.make(); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := c.readAuthority()
+	if err != nil || time.Until(ca.cert.NotAfter) < 6*365*24*time.Hour {
+		t.Errorf("the authority: %v, %v", ca.cert, err)
+	}
+}
