@@ -237,3 +237,9 @@ func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {
 func Allow(p Partition, s topology.ServerID) coord.Write {
 	return coord.Write{Key: ProhibitKey(p, s), Delete: true}
 }
+
+// Forget gives the writes that take away the rows of a partition that is no longer in its table's map. Who commits them
+// compares the lease row, and saw that it is free or not there: a taker with an older map compares the table's row.
+func Forget(p Partition) []coord.Write {
+	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}}
+}

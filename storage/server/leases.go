@@ -266,8 +266,3 @@ func (s *Server) RemovePlacement(name string, id point.PartitionID, placement po
 	}
 	return t.remove(id, placement)
 }
-
-// Load is the share of the memory for head rows that is used; at 1 inserts are refused.
-func (s *Server) Load() float64 {
-	return float64(s.headBytes.Load()) / float64(s.settings.HeadBytesMax)
-}

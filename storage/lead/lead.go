@@ -1,0 +1,243 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/lease/keeper"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// Maps are the tables as this process knows them; metadata/tables is one.
+type Maps interface {
+	// At gives a table's newest map and the revision of its row.
+	At(table string) (*topology.Map, coord.Revision, bool)
+	Names() []string
+	// Changed is closed at the next change of any table.
+	Changed() <-chan struct{}
+	// Change commits the ops that plan makes of the newest map.
+	Change(ctx context.Context, table string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
+}
+
+// Deps are what the code hands in.
+type Deps struct {
+	Store coord.Store
+	Maps  Maps
+	// Brick is opened and locked: nobody else runs on its directory.
+	Brick      *brick.Brick
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// Rand makes nonces and the name of this boot. The keeper keeps it.
+	Rand *rand.Rand
+	// Clock never goes back and counts suspends. Default keeper.Boottime.
+	Clock func() lease.Time
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// Server is this server's name in partition maps.
+	Server topology.ServerID
+	Keeper keeper.Settings
+	// ReconcileEvery is how often everything here is held against the maps although none changed. Default 30 s. Smaller:
+	// what a watch missed is noticed sooner.
+	ReconcileEvery time.Duration
+	// BatchFor is how long changes of maps are gathered before they are looked at, so that a server does not look at every
+	// transaction by itself (C16). Default 50 ms. Larger: partitions are led later.
+	BatchFor time.Duration
+	// HoldTimeout bounds how long a first insert waits for the in-sync list. Default 2 s.
+	HoldTimeout time.Duration
+	// StopTimeout bounds how long inserts under way are waited for before a lease is let go. What comes later is not acked.
+	// Default 5 s.
+	StopTimeout time.Duration
+	// OverloadFor is how long the load must be at LoadMax or above before a partition is offered to others (C110).
+	// Default 10 s.
+	OverloadFor time.Duration
+}
+
+func (s *Settings) setDefaults() {
+	def(&s.ReconcileEvery, 30*time.Second)
+	def(&s.BatchFor, 50*time.Millisecond)
+	def(&s.HoldTimeout, 2*time.Second)
+	def(&s.StopTimeout, 5*time.Second)
+	def(&s.OverloadFor, 10*time.Second)
+	def(&s.Keeper.Lease.LoadMax, 0.9)
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// Validate reports every mistake. Errors are Invalid.
+func (s Settings) Validate() error {
+	var errs []error
+	if s.Server == "" {
+		errs = append(errs, fault.Errorf(fault.Invalid, "a storage server needs a name: set server"))
+	}
+	for name, d := range map[string]time.Duration{"reconcile every": s.ReconcileEvery, "batch for": s.BatchFor, "hold timeout": s.HoldTimeout,
+		"stop timeout": s.StopTimeout, "overload for": s.OverloadFor} {
+		if d <= 0 {
+			errs = append(errs, fault.Errorf(fault.Invalid, "lead: %s must be positive, is %v", name, d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Lead keeps one server's leases. New, then server.Open with it as Leases, then Run. All methods may be called from any
+// goroutine.
+type Lead struct {
+	// Constant after New.
+	deps     Deps
+	settings Settings
+	store    lease.StoreID
+	keeper   *keeper.Keeper
+	metrics  *metrics
+	stopped  chan struct{} // has room for one: stops are waiting
+
+	// Owned by Run's discovery.
+	seen    map[string]uint64 // highest seq per table, as in the catalogue
+	looked  map[string]looked
+	told    map[lease.Partition]point.PlacementID // what the keeper knows to be assigned here
+	garbage map[lease.Partition]struct{}          // dropped; their rows in the lease table may be left
+	alarms  map[string]string                     // said already
+
+	mu struct {
+		sync.Mutex // guards what is inside; held for nanoseconds
+		records    map[lease.Partition]*record
+		stops      []lease.Stops
+	}
+}
+
+var (
+	_ server.Leases  = (*Lead)(nil)
+	_ keeper.Handler = (*Lead)(nil)
+)
+
+// New makes the leases of a server that holds none yet. Errors are Invalid, Corrupt and Unavailable.
+func New(d Deps, s Settings) (*Lead, error) {
+	s.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Lead{deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), stopped: make(chan struct{}, 1),
+		looked: map[string]looked{}, told: map[lease.Partition]point.PlacementID{}, garbage: map[lease.Partition]struct{}{}, alarms: map[string]string{}}
+	l.mu.records = map[lease.Partition]*record{}
+	var err error
+	if l.seen, err = loadSeen(d.Brick); err != nil {
+		return nil, err
+	}
+	self := lease.Self{Server: s.Server, Boot: lease.Boot(fmt.Sprintf("%016x", d.Rand.Uint64())), Store: l.store}
+	l.keeper, err = keeper.New(keeper.Deps{Store: d.Store, Handler: l, Log: d.Log, Metrics: d.Registerer, Rand: d.Rand, Clock: d.Clock}, self, s.Keeper)
+	if err != nil {
+		return nil, err
+	}
+	l.metrics = newMetrics(d.Registerer, l)
+	return l, nil
+}
+
+// MayAct implements server.Leases.
+func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
+	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
+}
+
+// Alone implements server.Leases. The store of leases is away for us, or we are; whoever else it is there for can take
+// nothing of which we alone are in sync. It ends when a heartbeat proves good: then what the rows say counts again.
+func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
+	l.mu.Lock()
+	r := l.mu.records[lease.Partition{Table: table, ID: id}]
+	if r == nil || !r.lapsed || !r.alone {
+		l.mu.Unlock()
+		return 0, false
+	}
+	epoch := r.epoch
+	l.mu.Unlock()
+	return epoch, !l.keeper.Status().Good
+}
+
+// Why implements server.Leases.
+func (l *Lead) Why(table string, id point.PartitionID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.mu.records[lease.Partition{Table: table, ID: id}]
+	switch {
+	case r == nil || r.placement == 0:
+		return "it has no placement here"
+	case r.leading:
+		return "its lease begins or ends at this moment"
+	case r.why != "":
+		return r.why
+	}
+	return "the lease is not with this server"
+}
+
+// Hold implements server.Leases: the in-sync list becomes this placement alone. Many may wait for one change.
+func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
+	ctx, cancel := context.WithTimeout(ctx, l.settings.HoldTimeout)
+	defer cancel()
+	p := lease.Partition{Table: table, ID: id}
+	for {
+		l.mu.Lock()
+		r := l.recordLocked(p)
+		send := false
+		switch {
+		case r.epoch == epoch && r.alone && (r.leading || r.lapsed):
+			l.mu.Unlock()
+			return nil
+		case r.epoch > epoch || r.epoch == epoch && !r.leading:
+			l.mu.Unlock()
+			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
+		case r.epoch == epoch && !r.holding: // else Leads is on its way to us, or another insert has asked
+			r.holding, send = true, true
+		}
+		self, changed := l.self(r.placement), r.wait()
+		l.mu.Unlock()
+		if send {
+			l.metrics.holds.Inc()
+			if err := l.keeper.Tell(ctx, lease.SetInSync{Partition: p, Members: []lease.Member{self}}); err != nil {
+				l.mu.Lock()
+				r.holding = false
+				r.wake()
+				l.mu.Unlock()
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fault.Errorf(fault.Stale, "partition %v: the lease table did not take the in-sync list in time; nothing was written", p)
+		}
+	}
+}
+
+// Status is what this server knows of its leases, for people.
+func (l *Lead) Status() lease.Status { return l.keeper.Status() }
+
+// Drain gives away what this server leads, one after the other where somebody else can take it (C124); off undoes it.
+// Errors are Canceled.
+func (l *Lead) Drain(ctx context.Context, on bool) error {
+	return l.keeper.Tell(ctx, lease.Drain{On: on})
+}
+
+// Leave lets go of all leases and returns when others may take them; Run must go on meanwhile. A process whose store is
+// fenced does not leave: what it was about to ack nobody knows, so its leases run out. Errors are Canceled and
+// Unavailable (fenced).
+func (l *Lead) Leave(ctx context.Context) error {
+	if err := l.deps.Brick.Err(); err != nil {
+		return fault.Annotate(err, "leases run out")
+	}
+	return l.keeper.Leave(ctx)
+}
