@@ -1,0 +1,32 @@
+// Package files is METADATA files: a table's partition map on a majority of its metadata servers, then one
+// compare-and-swap of the table's row.
+//
+// The coordination store is for small rows only (C03), and a map grows with its partitions. So the row names a
+// transaction, and the map lies in a file of that name on N storage servers:
+//
+//	              Change(base, new txn, ops)               row "tables/<t>" = {txn, seq, metadata servers}
+//	proposer ──────────────▶ any metadata server ── 1 read ───────────▶ is base the committed transaction?
+//	                                 │
+//	                                 ├─ 2 Store(ops) ─▶ own disk  ─fsync─┐
+//	                                 ├─ 2 Store(ops) ─▶ another   ─fsync─┼─▶ 3 a majority has it
+//	                                 └─ 2 Store(ops) ─▶ a third one  … ──┘      │ (the rest is told in the background)
+//	                                                                            ▼
+//	proposer ◀── 5 txn, seq ─────── 4 swap the row, if it is still as read in 1: the commit point
+//
+// Ops are pure, so every server makes the same bytes of them; the sums are compared, and a server that comes to another
+// map stops the transaction (C06). Where a server lacks the base it says so and gets the file whole.
+//
+// Everything may be done twice: the proposer drew the transaction's name, so proposing, storing and swapping again finds
+// what is there (C05). A lost answer of the swap is resolved by reading the row, and the history of files, and looking
+// for one's own transaction (C08). A list of servers that changed meanwhile changed the row too (C09): then it begins
+// again, and asks the new list.
+//
+// Txn (one transaction) and Shelf (what a server has, and may delete) are pure machines. Coordinator and Server run them:
+// Coordinator for any process that makes tables, Server for those that keep files.
+//
+// Invariants kept: I2 (by topology's Apply), I5 (queues, caches, files that nobody decided about), I7 (file durable
+// before the row names it, deleted only when no row can name it any more). And: the committed transaction's file is on
+// a majority of the row's servers.
+//
+// Refuses to: know what ops mean, delete by time, keep configuration anywhere but in the map.
+package files

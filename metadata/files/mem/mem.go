@@ -1,0 +1,77 @@
+// Package mem is a disk of METADATA files that lives and dies with its process: for tests and simulations.
+package mem
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Disk implements files.Disk.
+type Disk struct {
+	mu struct {
+		sync.Mutex
+		files map[key]*peer.File
+	}
+}
+
+type key struct {
+	table string
+	txn   peer.TxnID
+}
+
+var _ files.Disk = (*Disk)(nil)
+
+// New makes an empty disk.
+func New() *Disk {
+	d := &Disk{}
+	d.mu.files = map[key]*peer.File{}
+	return d
+}
+
+// Put implements files.Disk.
+func (d *Disk) Put(f *peer.File) error {
+	own := *f
+	own.Map, own.Ops = slices.Clone(f.Map), nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.files[key{f.Table, f.Txn}] = &own
+	return nil
+}
+
+// Get implements files.Disk.
+func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.mu.files[key{table, txn}]
+	if f == nil {
+		return nil, fault.Errorf(fault.NotFound, "no METADATA file of transaction %x of table %q is here", txn, table)
+	}
+	own := *f
+	own.Map = slices.Clone(f.Map)
+	return &own, nil
+}
+
+// List implements files.Disk.
+func (d *Disk) List() ([]files.Info, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	out := make([]files.Info, 0, len(d.mu.files))
+	for _, f := range d.mu.files {
+		out = append(out, files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)})
+	}
+	return out, nil
+}
+
+// Delete implements files.Disk.
+func (d *Disk) Delete(gone ...files.Info) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range gone {
+		delete(d.mu.files, key{i.Table, i.Txn})
+	}
+	return nil
+}

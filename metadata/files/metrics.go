@@ -1,0 +1,36 @@
+package files
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	transactions *prometheus.CounterVec // result: committed, or a fault's kind
+	seconds      prometheus.Histogram
+	stores       *prometheus.CounterVec // result: stored, or a fault's kind
+	swept        prometheus.Counter
+	caughtUp     prometheus.Counter
+	alarms       prometheus.Counter
+	lagging      prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r) // with nil, nothing is registered
+	return &metrics{
+		transactions: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_files_transactions_total",
+			Help: "METADATA transactions coordinated here, by how they ended."}, []string{"result"}),
+		seconds: f.NewHistogram(prometheus.HistogramOpts{Name: "spillway_files_transaction_seconds",
+			Help: "How long a METADATA transaction took.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)}),
+		stores: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_files_stores_total",
+			Help: "METADATA files that others asked to store here, by result."}, []string{"result"}),
+		swept: f.NewCounter(prometheus.CounterOpts{Name: "spillway_files_swept_files_total",
+			Help: "METADATA files deleted because they were old or nobody decided about them."}),
+		caughtUp: f.NewCounter(prometheus.CounterOpts{Name: "spillway_files_caught_up_files_total",
+			Help: "METADATA files fetched from another server because the coordinator's did not arrive."}),
+		alarms: f.NewCounter(prometheus.CounterOpts{Name: "spillway_files_alarms_total",
+			Help: "Things that must never happen, such as two maps made by the same ops. Anything above 0 needs a person."}),
+		lagging: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_files_lagging_tables",
+			Help: "Tables whose committed METADATA file should be here and is not."}),
+	}
+}

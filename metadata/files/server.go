@@ -1,0 +1,291 @@
+package files
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Server is a metadata server. All methods are safe for concurrent use.
+type Server struct {
+	*Coordinator
+
+	work chan struct{} // wakes Run
+
+	state struct {
+		sync.Mutex
+		shelf *Shelf
+		turns map[string]*turn
+		rows  map[string]known // of all tables, as Run has heard
+		miss  map[string]bool  // tables whose committed file should be here and is not
+		sweep map[string]bool  // tables to sweep
+	}
+}
+
+type known struct {
+	row Row
+	rev coord.Revision
+}
+
+var _ peer.Metadata = (*Server)(nil)
+
+// turn is who may change a table: coordinate, or write and delete its files.
+type turn struct {
+	change, disk chan struct{}
+	waiting      int
+}
+
+// New makes the metadata server of a process; its disk is read. Call Run, and Close in the end. Errors are Invalid, or
+// the disk's.
+func New(d Deps, s Settings) (*Server, error) {
+	if d.Self == "" || d.Disk == nil {
+		return nil, fault.Errorf(fault.Invalid, "a metadata server needs a name and a disk")
+	}
+	c, err := newCoordinator(d, s)
+	if err != nil {
+		return nil, err
+	}
+	found, err := d.Disk.List()
+	if err != nil {
+		return nil, fault.Annotate(err, "METADATA files")
+	}
+	srv := &Server{Coordinator: c, work: make(chan struct{}, 1)}
+	srv.state.shelf, srv.state.turns = NewShelf(found), map[string]*turn{}
+	srv.state.rows, srv.state.miss, srv.state.sweep = map[string]known{}, map[string]bool{}, map[string]bool{}
+	c.keep = srv.keepOwn
+	c.shelf = func(table string, txn peer.TxnID) []Link {
+		srv.state.Lock()
+		defer srv.state.Unlock()
+		return srv.state.shelf.Links(table, txn)
+	}
+	return srv, nil
+}
+
+// enterTurn waits for a turn; leaveTurn gives it back. Errors are Throttled (too many wait) or Canceled.
+func (s *Server) enterTurn(ctx context.Context, table string, which func(*turn) chan struct{}) error {
+	s.state.Lock()
+	t := s.state.turns[table]
+	if t == nil {
+		t = &turn{change: make(chan struct{}, 1), disk: make(chan struct{}, 1)}
+		s.state.turns[table] = t
+	}
+	if t.waiting >= s.settings.QueueMax {
+		s.state.Unlock()
+		return fault.Errorf(fault.Throttled, "%d changes of table %q wait for their turn here", s.settings.QueueMax, table)
+	}
+	t.waiting++
+	s.state.Unlock()
+	select {
+	case which(t) <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		s.state.Lock()
+		defer s.state.Unlock()
+		s.forgetTurnLocked(table, t)
+		return ctx.Err()
+	}
+}
+
+func (s *Server) leaveTurn(table string, which func(*turn) chan struct{}) {
+	s.state.Lock()
+	defer s.state.Unlock()
+	t := s.state.turns[table]
+	<-which(t)
+	s.forgetTurnLocked(table, t)
+}
+
+func (s *Server) forgetTurnLocked(table string, t *turn) {
+	if t.waiting--; t.waiting == 0 {
+		delete(s.state.turns, table)
+	}
+}
+
+func changeTurn(t *turn) chan struct{} { return t.change }
+func diskTurn(t *turn) chan struct{}   { return t.disk }
+
+// Change implements peer.Metadata. Changes of one table take turns; whoever finds that its base is overtaken when its
+// turn comes is told so at once. Besides what the interface says: Throttled (too many wait), TooLarge, Corrupt (servers
+// do not agree; nothing is committed, and a person is told), Canceled.
+func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
+	if err := CheckName(c.Table); err != nil {
+		return nil, err
+	}
+	if c.Txn == (peer.TxnID{}) || c.Txn == c.Base {
+		return nil, fault.Errorf(fault.Invalid, "table %q: the change has no transaction id of its own", c.Table)
+	}
+	if len(c.Ops) > peer.MapBytesMax {
+		return nil, fault.Errorf(fault.TooLarge, "table %q: ops of %d bytes", c.Table, len(c.Ops))
+	}
+	if err := s.enterTurn(ctx, c.Table, changeTurn); err != nil {
+		return nil, err
+	}
+	defer s.leaveTurn(c.Table, changeTurn)
+	own := *c
+	own.Ops = slices.Clone(c.Ops) // the transaction may outlive the call
+	d, err := s.run(ctx, c.Table, NewChange(&own))
+	if err != nil {
+		return nil, err
+	}
+	return &d.Changed, nil
+}
+
+// Store implements peer.Metadata. Besides what the interface says: Invalid, Throttled, Canceled.
+func (s *Server) Store(ctx context.Context, f *peer.File) error {
+	err := s.take(ctx, f, nil)
+	s.metrics.stores.WithLabelValues(resultName(err, "stored")).Inc()
+	return err
+}
+
+func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) error {
+	return s.take(ctx, f, m)
+}
+
+// take has a file on the disk before it returns. m is its map, if it is at hand.
+func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error {
+	if err := s.enterTurn(ctx, f.Table, diskTurn); err != nil {
+		return err
+	}
+	defer s.leaveTurn(f.Table, diskTurn)
+	here, err := s.accept(f)
+	if here || err != nil {
+		return err
+	}
+	if f, m, err = s.whole(f, m); err != nil {
+		return err
+	}
+	if err := s.deps.Disk.Put(f); err != nil {
+		return err
+	}
+	s.cache.put(f, m)
+	s.state.Lock()
+	defer s.state.Unlock()
+	s.state.shelf.Put(Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)})
+	s.missLocked(f.Table)
+	return nil
+}
+
+// accept says whether a file is here already, or may come.
+func (s *Server) accept(f *peer.File) (here bool, err error) {
+	s.state.Lock()
+	defer s.state.Unlock()
+	here, err = s.state.shelf.Take(f)
+	if err != nil {
+		return false, err
+	}
+	if here {
+		i, _ := s.state.shelf.Get(f.Table, f.Txn)
+		s.state.shelf.Put(i) // it is being counted again
+		return true, nil
+	}
+	row := s.state.rows[f.Table].row
+	if f.Seq > row.Seq && s.state.shelf.Undecided(f.Table, row) >= s.settings.UndecidedMax {
+		s.state.sweep[f.Table] = true
+		s.wake()
+		return false, fault.Errorf(fault.Throttled, "table %q: %d files lie here that no transaction decided about; they are being swept", f.Table, s.settings.UndecidedMax)
+	}
+	return false, nil
+}
+
+// whole gives a file with its map, and the map: what was sent, or what the ops make of the base.
+func (s *Server) whole(f *peer.File, m *topology.Map) (*peer.File, *topology.Map, error) {
+	w := *f
+	w.Ops = nil
+	if f.Map != nil {
+		if m == nil {
+			w.Map = slices.Clone(f.Map) // the sender's memory is the sender's
+			var err error
+			if m, err = decode(&w); err != nil {
+				return nil, nil, err
+			}
+		}
+		return &w, m, nil
+	}
+	_, base, err := s.own(f.Table, f.Base)
+	if err != nil || f.Base == f.Txn {
+		if fault.Is(err, fault.Corrupt) {
+			s.lose(f.Table, f.Base, err)
+		}
+		return nil, nil, fault.Errorf(fault.Stale, "table %q: what transaction %d stands on is not here: send it whole", f.Table, f.Seq)
+	}
+	ops, err := topology.DecodeOps(f.Ops)
+	if err != nil {
+		return nil, nil, fault.Wrap(err, fault.Invalid, "ops")
+	}
+	if m, err = base.Apply(ops...); err != nil {
+		return nil, nil, fault.Wrap(err, fault.Corrupt, "table %q: the ops that made transaction %d elsewhere are refused here", f.Table, f.Seq)
+	}
+	w.Map = m.Encode()
+	if sum := xxhash.Sum64(w.Map); sum != f.Sum || m.Seq != f.Seq {
+		return nil, nil, fault.Errorf(fault.Corrupt, "table %q: the ops of transaction %d make another map here: sum %016x, elsewhere %016x", f.Table, f.Seq, sum, f.Sum)
+	}
+	return &w, m, nil
+}
+
+// lose notes that a file is damaged: it counts as absent, and is fetched anew if it is needed.
+func (s *Server) lose(table string, txn peer.TxnID, err error) {
+	s.deps.Log.Error("a METADATA file is damaged; it is fetched from another metadata server if it is needed", "table", table, "error", err)
+	s.cache.remove(table, txn)
+	s.state.Lock()
+	defer s.state.Unlock()
+	s.state.shelf.Remove(table, txn)
+	s.missLocked(table)
+	s.wake()
+}
+
+// Fetch implements peer.Metadata: only ever the file that was asked for (C14). Errors are NotFound, Unavailable, Invalid.
+func (s *Server) Fetch(_ context.Context, table string, txn peer.TxnID) (*peer.File, error) {
+	if err := CheckName(table); err != nil {
+		return nil, err
+	}
+	f, _, err := s.own(table, txn)
+	if fault.Is(err, fault.Corrupt) {
+		s.lose(table, txn, err)
+		return nil, fault.Wrap(err, fault.NotFound, "the file was damaged")
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer := *f
+	answer.Map = slices.Clone(f.Map)
+	return &answer, nil
+}
+
+// Map gives the decoded map of a transaction whose file is here; it is shared.
+func (s *Server) Map(table string, txn peer.TxnID) (*topology.Map, error) {
+	_, m, err := s.own(table, txn)
+	return m, err
+}
+
+// Adopt turns the rows of the layout before, which hold whole maps, into files on this disk and rows that name them. It
+// is for a process that is the only one: its rows then name it as the only metadata server.
+func (s *Server) Adopt(ctx context.Context) error {
+	rows, _, err := s.deps.Store.List(ctx, Prefix)
+	if err != nil {
+		return fault.Annotate(err, "read the tables")
+	}
+	for _, row := range rows {
+		if _, err := DecodeRow(row); err == nil {
+			continue
+		}
+		table := TableOf(row.Key)
+		if _, err := s.run(ctx, table, NewAdopt(table, s.NewTxnID(), []topology.ServerID{s.deps.Self})); err != nil {
+			return fault.Annotate(err, "move the map of table %q out of its row", table)
+		}
+		s.deps.Log.Info("a table's map was moved out of its row", "table", table)
+	}
+	return nil
+}
+
+func (s *Server) wake() {
+	select {
+	case s.work <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,54 @@
+package metafile
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// head is what stands before a map (FORMAT.md).
+type head struct {
+	seq   uint64
+	base  peer.TxnID
+	sum   uint64
+	bytes uint64
+}
+
+const (
+	headVersion = 1
+	headBytes   = 1 + 8 + 16 + 8 + 8 + 8
+)
+
+func (h *head) encode() []byte {
+	b := make([]byte, 0, headBytes)
+	b = append(b, headVersion)
+	b = binary.BigEndian.AppendUint64(b, h.seq)
+	b = append(b, h.base[:]...)
+	b = binary.BigEndian.AppendUint64(b, h.sum)
+	b = binary.BigEndian.AppendUint64(b, h.bytes)
+	return binary.BigEndian.AppendUint64(b, xxhash.Sum64(b))
+}
+
+// decodeHead reads what encode wrote. Errors are Corrupt.
+func decodeHead(b []byte) (h head, err error) {
+	if len(b) > 0 && b[0] != headVersion {
+		return h, fault.Errorf(fault.Corrupt, "METADATA file of version %d; this build reads version %d", b[0], headVersion)
+	}
+	if len(b) != headBytes {
+		return h, fault.Errorf(fault.Corrupt, "what stands before the map has %d bytes, not %d", len(b), headBytes)
+	}
+	if xxhash.Sum64(b[:headBytes-8]) != binary.BigEndian.Uint64(b[headBytes-8:]) {
+		return h, fault.Errorf(fault.Corrupt, "what stands before the map does not match its sum")
+	}
+	h.seq = binary.BigEndian.Uint64(b[1:])
+	copy(h.base[:], b[9:])
+	h.sum = binary.BigEndian.Uint64(b[25:])
+	h.bytes = binary.BigEndian.Uint64(b[33:])
+	if h.seq == 0 || h.bytes > peer.MapBytesMax {
+		return h, fault.Errorf(fault.Corrupt, "transaction %d with a map of %d bytes cannot be", h.seq, h.bytes)
+	}
+	return h, nil
+}
