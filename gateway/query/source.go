@@ -25,6 +25,20 @@ type Source interface {
 	Stats(ctx context.Context, table string, topN int) (*peer.Stats, error)
 }
 
+type partialKey struct{}
+
+// WithPartial gives a context under which an answer may lack what cannot be had now: then Warn says so. Without it that is
+// an error.
+func WithPartial(ctx context.Context) context.Context {
+	return context.WithValue(ctx, partialKey{}, true)
+}
+
+// Partial reports whether an answer may lack rows.
+func Partial(ctx context.Context) bool {
+	allowed, _ := ctx.Value(partialKey{}).(bool)
+	return allowed
+}
+
 // Warnings collects what a request's answer may lack. Safe for concurrent use: a fan-out warns from many goroutines.
 type Warnings struct {
 	mu struct {

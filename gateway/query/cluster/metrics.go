@@ -1,0 +1,47 @@
+package cluster
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// metrics count requests to storage servers. Label outcome: ok or a fault's Kind.
+type metrics struct {
+	requests *prometheus.CounterVec
+	again    prometheus.Counter
+	moved    prometheus.Counter
+	partial  prometheus.Counter
+	fan      prometheus.Histogram
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
+	return &metrics{
+		requests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_cluster_requests_total", Help: "Requests to storage servers for queries, by outcome.",
+		}, []string{"outcome"}),
+		again: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_cluster_replans_total", Help: "Times a query was asked again by a newer map or of another leader.",
+		}),
+		moved: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_cluster_moved_total", Help: "Requests given up because another server leads by now.",
+		}),
+		partial: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_cluster_partial_answers_total", Help: "Answers that lack rows, as their askers allowed.",
+		}),
+		fan: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "spillway_cluster_servers_asked", Help: "Storage servers that one query asks.",
+			Buckets: []float64{1, 2, 3, 5, 10, 20, 50, 100, 200},
+		}),
+	}
+}
+
+func (m *metrics) request(err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = fault.KindOf(err).String()
+	}
+	m.requests.WithLabelValues(outcome).Inc()
+}

@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// group is what one server is asked for in one go.
+type group struct {
+	server     topology.ServerID
+	layer      int
+	partitions []*topology.Partition
+}
+
+func (g *group) ids() []point.PartitionID {
+	ids := make([]point.PartitionID, len(g.partitions))
+	for i, p := range g.partitions {
+		ids[i] = p.ID
+	}
+	return ids
+}
+
+// orphan is a partition that nobody can be asked for, and why.
+type orphan struct {
+	partition *topology.Partition
+	err       error
+}
+
+// plan groups partitions by who leads them. Partitions of one group never overlap, so that of two rows at one time it is
+// known which partition's is newer.
+func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
+	layers := layersOf(ps)
+	type key struct {
+		server topology.ServerID
+		layer  int
+	}
+	groups := map[key]*group{}
+	var orphans []orphan
+	for _, p := range ps {
+		s, err := leader(p)
+		if err != nil {
+			orphans = append(orphans, orphan{p, err})
+			continue
+		}
+		k := key{s, layers[p.ID]}
+		g := groups[k]
+		if g == nil {
+			g = &group{server: s, layer: k.layer}
+			groups[k] = g
+		}
+		g.partitions = append(g.partitions, p)
+	}
+	out := make([]group, 0, len(groups))
+	for _, g := range slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
+		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer))
+	}) {
+		out = append(out, *g)
+	}
+	return out, orphans
+}
+
+// layersOf gives each partition that lies over older ones a number above theirs. Nearly always none does, and the map is
+// nil. ps are sorted by time.
+func layersOf(ps []*topology.Partition) map[point.PartitionID]int {
+	over := map[point.PartitionID][]*topology.Partition{} // the older ones below each
+	var open []*topology.Partition                        // those that reach up to where we are
+	for _, p := range ps {
+		open = slices.DeleteFunc(open, func(q *topology.Partition) bool { return q.TimeHi <= p.TimeLo })
+		for _, q := range open {
+			if ringsOverlap(p, q) {
+				above, below := p, q
+				if p.ID < q.ID {
+					above, below = q, p
+				}
+				over[above.ID] = append(over[above.ID], below)
+			}
+		}
+		open = append(open, p)
+	}
+	if len(over) == 0 {
+		return nil
+	}
+	layers := map[point.PartitionID]int{}
+	for _, id := range slices.Sorted(maps.Keys(over)) { // what lies below has a lower id, and its layer already
+		for _, below := range over[id] {
+			layers[id] = max(layers[id], layers[below.ID]+1)
+		}
+	}
+	return layers
+}
+
+func ringsOverlap(a, b *topology.Partition) bool {
+	return (a.PointHi == 0 || b.PointLo < a.PointHi) && (b.PointHi == 0 || a.PointLo < b.PointHi)
+}
