@@ -119,10 +119,7 @@ rivals: ## install the servers that load compares with, by apt-get; needs root
 clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
 	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*
 
-KAFKA_LIBS := .cache/kafka/libs
-
-$(KAFKA_LIBS):
-	mvn -q -B -f cmd/spillway/testdata/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(KAFKA_LIBS)
-
-test-kafka: $(KAFKA_LIBS) ## a real Apache Kafka and kills of its consumers; needs Java and Maven; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
-	KAFKA_LIBS=$(CURDIR)/$(KAFKA_LIBS) go test -tags kafka -count=1 -timeout=20m -v -run RealKafka ./cmd/spillway
+test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
+	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \
+	$(call has,-tags kafka ./cmd/spillway,RealKafka); set -x; \
+	KAFKA_LIBS=$${KAFKA_LIBS:-$(CURDIR)/.cache/kafka/libs} go test -tags kafka -count=1 -timeout=30m -v -run RealKafka ./cmd/spillway

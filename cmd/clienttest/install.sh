@@ -2,8 +2,9 @@
 # Builds the clients that cmd/clienttest starts: a Telegraf and a Prometheus, each inside its own module and with the
 # versions of everything that its own go.mod names. The first time takes some minutes and a few hundred megabytes of
 # modules; what is there already is left alone. $CLIENTS_DIR says where they go; .cache/bin of this repository otherwise.
+# Kafka is a broker and no client, and Java: its jars come from Maven Central into $KAFKA_LIBS, else .cache/kafka/libs.
 #
-#	cmd/clienttest/install.sh [telegraf|prometheus]...
+#	cmd/clienttest/install.sh [telegraf|prometheus|kafka]...
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -30,16 +31,44 @@ build() {
 	echo "$stamp" >"$binary.from"
 }
 
+# jars fetches the jars that a pom.xml names, all or none of them.
+jars() {
+	pom=$root/cmd/spillway/testdata/kafka/pom.xml
+	libs=${KAFKA_LIBS:-$root/.cache/kafka/libs}
+	if ! command -v java >/dev/null; then
+		echo "install.sh: Kafka needs Java 17 or newer, and there is no java here" >&2
+		exit 1
+	fi
+	if cmp -s "$pom" "$libs/pom.xml"; then
+		return
+	fi
+	if ! command -v mvn >/dev/null; then
+		echo "install.sh: the jars of Kafka are fetched by Maven, and there is no mvn here" >&2
+		exit 1
+	fi
+	rm -rf "$libs.new"
+	if ! timeout 300 mvn -q -B -f "$pom" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$libs.new" >&2; then
+		echo "install.sh: the jars of Kafka cannot be fetched; is Maven Central, or the mirror of your settings.xml, within reach?" >&2
+		exit 1
+	fi
+	cp "$pom" "$libs.new/pom.xml"
+	rm -rf "$libs"
+	mv "$libs.new" "$libs"
+}
+
 [ $# -gt 0 ] || set -- telegraf prometheus
 for name; do
 	case $name in
 	telegraf)
 		# Telegraf's own builder makes such tags of a configuration: only the plugins that the tests use.
 		build telegraf v1.37.2 github.com/influxdata/telegraf ./cmd/telegraf \
-			custom,inputs.file,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,serializers.influx,serializers.prometheusremotewrite
+			custom,inputs.file,inputs.tail,parsers.influx,outputs.influxdb,outputs.influxdb_v2,outputs.http,outputs.kafka,serializers.influx,serializers.json,serializers.prometheusremotewrite
 		;;
 	prometheus)
 		build prometheus v0.315.0 github.com/prometheus/prometheus ./cmd/prometheus remove_all_sd
+		;;
+	kafka)
+		jars
 		;;
 	*)
 		echo "install.sh: no such client: $name" >&2

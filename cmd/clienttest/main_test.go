@@ -7,17 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
-// Set by TestMain, constant afterwards.
-var (
-	spillwayBinary string
-	// missing says why a client is not there; its tests are skipped with these words.
-	missing = map[string]string{}
-)
+// spillwayBinary is set by TestMain, constant afterwards.
+var spillwayBinary string
 
-// TestMain builds the spillway of this tree, and the clients where they are not yet.
+// TestMain builds the spillway of this tree.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "clienttest-")
 	if err != nil {
@@ -29,11 +26,6 @@ func TestMain(m *testing.M) {
 	if err := told("go", "build", "-o", spillwayBinary, "../spillway"); err != nil {
 		fmt.Fprintln(os.Stderr, "clienttest: spillway does not build:", err)
 	} else {
-		for _, name := range []string{"telegraf", "prometheus"} {
-			if err := told("./install.sh", name); err != nil {
-				missing[name] = fmt.Sprintf("there is no %s: install.sh: %v (what it said stands above)", name, err)
-			}
-		}
 		code = m.Run()
 	}
 	_ = os.RemoveAll(dir)
@@ -47,12 +39,25 @@ func told(name string, args ...string) error {
 	return cmd.Run()
 }
 
+// installers make what a test needs, when the first test needs it.
+var installers = map[string]func() error{
+	"telegraf":   sync.OnceValue(func() error { return told("./install.sh", "telegraf") }),
+	"prometheus": sync.OnceValue(func() error { return told("./install.sh", "prometheus") }),
+	"kafka":      sync.OnceValue(func() error { return told("./install.sh", "kafka") }),
+}
+
+// install installs one of them, or skips the test.
+func install(t *testing.T, name string) {
+	t.Helper()
+	if err := installers[name](); err != nil {
+		t.Skipf("there is no %s: install.sh: %v (what it said stands above)", name, err)
+	}
+}
+
 // client finds a client's binary, or skips the test.
 func client(t *testing.T, name string) string {
 	t.Helper()
-	if why, ok := missing[name]; ok {
-		t.Skip(why)
-	}
+	install(t, name)
 	dir := os.Getenv("CLIENTS_DIR")
 	if dir == "" {
 		dir = filepath.Join("..", "..", ".cache", "bin")

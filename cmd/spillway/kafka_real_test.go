@@ -5,10 +5,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,35 +19,102 @@ import (
 )
 
 // TestRealKafkaLosesNothing: two processes share a group; a producer writes rows, bad lines among them; one of the two is
-// killed every few seconds, by turns. In the end the rows of both together are those that were produced, the bad ones
-// are in the dead-letter topic, and no offset is missing.
+// killed every few seconds, by turns. After each kill every row below the committed offsets is there; in the end the rows
+// of both processes together are those that were produced, none twice in a process, the bad ones are in the dead-letter
+// topic, and the commits have reached the ends of all partitions.
 //
 //	KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=3s make test-kafka
 func TestRealKafkaLosesNothing(t *testing.T) {
 	for _, protocol := range []string{"classic", "consumer"} {
 		t.Run(protocol, func(t *testing.T) {
 			b := realKafka(t)
-			b.Create(8, "metrics")
+			b.Create(kafkaPartitions, "metrics")
 			b.Create(1, "dead")
 			testKills(t, b, protocol, envInt(t, "KAFKA_ROWS", 200_000))
 		})
 	}
 }
 
-const seriesOfKafka = 50
+const (
+	seriesOfKafka   = 50
+	kafkaPartitions = 8
+	// badEvery: each such record holds a bad line beside its good one.
+	badEvery = 1000
+)
 
 var errProducing = errors.New("the producer is not done")
 
-// waitForLag waits until a group has committed all of the topic.
-func waitForLag(t *testing.T, b *kafkatest.Cluster, group string) {
-	t.Helper()
-	lag := int64(0)
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if lag = b.Lag(group, "metrics", 8); lag == 0 {
-			return
+// flood is what a producer sends: row i is a value of series i mod seriesOfKafka, at began + i ms.
+type flood struct {
+	rows  int
+	began time.Time
+
+	mu    sync.Mutex
+	acked []place // guarded by mu; by row
+}
+
+// place is where a record lies; the zero place is none, offsets count from 1 here.
+type place struct {
+	partition int32
+	offset    int64
+}
+
+func (f *flood) produce(b *kafkatest.Cluster) error {
+	f.acked = make([]place, f.rows)
+	for i := range f.rows {
+		text := fmt.Sprintf("m,s=%d v=%d %d\n", i%seriesOfKafka, i, f.began.Add(time.Duration(i)*time.Millisecond).UnixNano())
+		if i%badEvery == badEvery-1 {
+			text += fmt.Sprintf("bad %d\n", i)
+		}
+		b.ProduceTo("metrics", text, func(partition int32, offset int64) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.acked[i] = place{partition, offset + 1}
+		})
+		if i%500 == 499 { // no faster than that: kills shall fall into the middle
+			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	t.Fatalf("%d records are not committed", lag)
+	return b.Flush()
+}
+
+// below gives the rows whose offsets a group has committed.
+func (f *flood) below(committed []int64) (rows []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, at := range f.acked {
+		if at.offset > 0 && at.offset <= committed[at.partition] {
+			rows = append(rows, i)
+		}
+	}
+	return rows
+}
+
+// stored tells which rows are in any of the stores, and how many are in more than one, since their partition moved after
+// they were written and before they were committed.
+func (f *flood) stored(t *testing.T, stores []*process) (have []bool, moved int) {
+	t.Helper()
+	have = make([]bool, f.rows)
+	for _, p := range stores {
+		here := make([]bool, f.rows)
+		for s := range seriesOfKafka {
+			for _, samples := range p.rows(fmt.Sprintf(`m_v{s="%d"}`, s), "10h", time.Now().Add(time.Hour)) {
+				for _, x := range samples {
+					i := int(x.value)
+					switch {
+					case i < 0 || i >= f.rows || i%seriesOfKafka != s || x.ms != f.began.UnixMilli()+int64(i):
+						t.Fatalf("nobody wrote %v to series %d", x, s)
+					case here[i]:
+						t.Fatalf("row %d comes twice from one store", i)
+					case have[i]:
+						moved++
+					}
+					here[i], have[i] = true, true
+				}
+			}
+		}
+	}
+	return have, moved
 }
 
 func testKills(t *testing.T, b *kafkatest.Cluster, protocol string, rows int) {
@@ -57,79 +127,78 @@ func testKills(t *testing.T, b *kafkatest.Cluster, protocol string, rows int) {
 	}
 	setting := fmt.Sprintf(`SPILLWAY_KAFKA=[{brokers: [%q], group: g, protocol: %s, session_timeout: 6s, rebalance_timeout: 10s, revoke_wait: 3s,
   dead_letter: {topic: dead}, topics: [{name: metrics}]}]`, b.Addrs[0], protocol)
-	both := []*process{newProcess(t, setting), newProcess(t, setting)}
+	both := []*process{newProcess(t, setting)}
+	both = append(both, newProcessOf(t, both[0].bin, setting))
 	for _, p := range both {
 		p.start()
 	}
-	began := time.Now().Add(-time.Hour).Truncate(time.Second)
+	f := &flood{rows: rows, began: time.Now().Add(-time.Hour).Truncate(time.Second)}
 	produced := make(chan error, 1)
-	go func() { produced <- produceRows(b, rows, began) }()
+	go func() { produced <- f.produce(b) }()
 
 	rng := rand.New(rand.NewPCG(1, 2))
-	kills := 0
+	began, kills, midway := time.Now(), 0, 0
 	for err := error(errProducing); kills < 4 || err == errProducing; {
-		select {
-		case err = <-produced:
-			if err != nil {
-				t.Fatal(err)
+		if err == errProducing {
+			select {
+			case err = <-produced:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(every/2 + time.Duration(rng.Int64N(int64(every)))):
 			}
-		case <-time.After(every/2 + time.Duration(rng.Int64N(int64(every)))):
+		} else {
+			time.Sleep(time.Duration(rng.Int64N(int64(every))))
 		}
 		p := both[kills%2]
 		p.kill()
 		kills++
+		must := f.below(b.Committed("g", "metrics", kafkaPartitions))
 		time.Sleep(time.Duration(rng.Int64N(int64(time.Second))))
 		p.start()
-	}
-	waitForLag(t, b, "g")
-	checkRows(t, both, rows, began)
-	letters := letters(b, rows/badEvery)
-	t.Logf("%s: %d rows, %d kills, %d dead letters for %d bad records", protocol, rows, kills, letters, rows/badEvery)
-}
-
-// badEvery: each such record holds a bad line beside its good one.
-const badEvery = 1000
-
-func produceRows(b *kafkatest.Cluster, rows int, began time.Time) error {
-	for i := range rows {
-		text := fmt.Sprintf("m,s=%d v=%d %d\n", i%seriesOfKafka, i, began.Add(time.Duration(i)*time.Millisecond).UnixNano())
-		if i%badEvery == badEvery-1 {
-			text += fmt.Sprintf("bad %d\n", i)
-		}
-		b.Produce("metrics", text)
-		if i%2000 == 1999 { // no faster than that: kills shall fall into the middle
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
-	return b.Flush()
-}
-
-func checkRows(t *testing.T, both []*process, rows int, began time.Time) {
-	t.Helper()
-	have := make([]bool, rows)
-	count, twice := 0, 0
-	for _, p := range both {
-		for s := range seriesOfKafka {
-			for _, samples := range p.rows(fmt.Sprintf(`m_v{s="%d"}`, s), "10h", time.Now().Add(time.Hour)) {
-				for _, x := range samples {
-					i := int(x.value)
-					if i < 0 || i >= rows || i%seriesOfKafka != s || x.ms != began.UnixMilli()+int64(i) {
-						t.Fatalf("nobody wrote %v to series %d", x, s)
-					}
-					if have[i] {
-						twice++ // in both stores: its partition moved after it was written and before it was committed
-					} else {
-						have[i] = true
-						count++
-					}
-				}
+		have, _ := f.stored(t, both)
+		for _, i := range must {
+			if !have[i] {
+				t.Fatalf("after kill %d: the offset of row %d is committed and the row is nowhere", kills, i)
 			}
 		}
+		midway += len(must)
 	}
-	if count != rows {
-		t.Errorf("%d rows of %d are there", count, rows)
+	waitForLag(t, b, "g", both...)
+	took := time.Since(began)
+	have, moved := f.stored(t, both)
+	lost := 0
+	for _, there := range have {
+		if !there {
+			lost++
+		}
 	}
-	t.Logf("%d rows delivered to both processes", twice)
+	if lost > 0 {
+		t.Errorf("%d rows of %d are lost", lost, rows)
+	}
+	if all := f.below(b.Committed("g", "metrics", kafkaPartitions)); len(all) != rows {
+		t.Errorf("the offsets of %d records of %d are committed", len(all), rows)
+	}
+	letters := letters(b, rows/badEvery)
+	t.Logf("%s: %d records in %v, %d kills, %d lost, %d looks below committed offsets; %d rows delivered to both processes; %d dead letters for %d bad records",
+		protocol, rows, took.Round(time.Second), kills, lost, midway, moved, letters, rows/badEvery)
+}
+
+// waitForLag waits until a group has committed all of the topic. If it never does, the processes say why.
+func waitForLag(t *testing.T, b *kafkatest.Cluster, group string, who ...*process) {
+	t.Helper()
+	lag := int64(0)
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if lag = b.Lag(group, "metrics", kafkaPartitions); lag == 0 {
+			return
+		}
+	}
+	for i, p := range who {
+		_, status, err := p.get(kafkaStatusPath)
+		p.stop()
+		t.Logf("process %d: %s %v\n%s", i, status, err, &p.log)
+	}
+	t.Fatalf("%d records are not committed: offsets %v", lag, b.Committed(group, "metrics", kafkaPartitions))
 }
 
 // letters counts dead letters until there is one for each bad record.
@@ -144,13 +213,16 @@ func letters(b *kafkatest.Cluster, bad int) (n int) {
 	return n
 }
 
-func realKafka(t *testing.T) *kafkatest.Cluster {
+// kafkaLibs is the folder of Kafka's jars.
+func kafkaLibs(t *testing.T) string {
 	libs := os.Getenv("KAFKA_LIBS")
 	if libs == "" {
 		t.Fatal("KAFKA_LIBS names no folder of jars: run make test-kafka")
 	}
-	return kafkatest.Real(t, libs)
+	return libs
 }
+
+func realKafka(t *testing.T) *kafkatest.Cluster { return kafkatest.Real(t, kafkaLibs(t)) }
 
 // TestRealKafkaCat produces with kcat, where it is installed: another client's idea of records, headers and codecs.
 func TestRealKafkaCat(t *testing.T) {
@@ -159,23 +231,34 @@ func TestRealKafkaCat(t *testing.T) {
 		t.Skip("kcat is not installed")
 	}
 	b := realKafka(t)
-	b.Create(8, "metrics")
+	b.Create(kafkaPartitions, "metrics")
 	p := newProcess(t, fmt.Sprintf(`SPILLWAY_KAFKA=[{brokers: [%q], topics: [{regex: "met.*"}]}]`, b.Addrs[0]))
 	p.start()
 	now := time.Now()
-	for i, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
-		cmd := exec.Command(kcat, "-P", "-b", b.Addrs[0], "-t", "metrics", "-z", codec, "-H", "precision=ms")
-		cmd.Stdin = strings.NewReader(fmt.Sprintf("m,s=0 v=%d %d\n", i, now.UnixMilli()+int64(i)))
+	codecs := []string{"none", "gzip", "snappy", "lz4", "zstd"}
+	want := map[string][]sampleAt{}
+	for i, codec := range codecs {
+		cmd := exec.Command(kcat, "-P", "-b", b.Addrs[0], "-t", "metrics", "-z", codec,
+			"-H", "precision=ms", "-H", "table=cats", "-H", "smear=off", "-H", "of-no-meaning=x")
+		var lines strings.Builder
+		for n := range 100 { // a record each; alike enough that every codec finds something to do
+			ms, value := now.UnixMilli()+int64(n), float64(1000*i+n)
+			fmt.Fprintf(&lines, "m,i=%s v=%v %d\n", codec, value, ms)
+			want["m_v/"+codec] = append(want["m_v/"+codec], sampleAt{ms, value})
+		}
+		cmd.Stdin = strings.NewReader(lines.String())
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("kcat -z %s: %v: %s", codec, err, out)
 		}
 	}
 	waitForLag(t, b, "spillway")
-	n := 0
-	for _, samples := range p.rows("m_v", "1h", now.Add(time.Minute)) {
-		n += len(samples)
+	if n := b.Lag("nobody", "metrics", kafkaPartitions); n != int64(100*len(codecs)) {
+		t.Fatalf("kcat made %d records", n)
 	}
-	if n != 5 {
-		t.Fatalf("%d rows of 5", n)
+	if got := p.rowsOf("cats", "m_v", "1h", now.Add(time.Minute)); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the table has %v\nwant %v", got, want)
+	}
+	if got := p.rows("m_v", "1h", now.Add(time.Minute)); len(got) != 0 {
+		t.Errorf("the table of who names none has %v", got)
 	}
 }

@@ -40,6 +40,11 @@ func newProcess(t *testing.T, env ...string) *process {
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	return newProcessOf(t, bin, env...)
+}
+
+// newProcessOf is newProcess with a program that is built.
+func newProcessOf(t *testing.T, bin string, env ...string) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -139,8 +144,14 @@ type sampleAt struct {
 // rows asks for every sample of the metric up to time at, over the range, by series.
 func (p *process) rows(metric, over string, at time.Time) map[string][]sampleAt {
 	p.t.Helper()
+	return p.rowsOf("default", metric, over, at)
+}
+
+// rowsOf is rows of any table.
+func (p *process) rowsOf(table, metric, over string, at time.Time) map[string][]sampleAt {
+	p.t.Helper()
 	q := url.Values{"query": {metric + "[" + over + "]"}, "time": {strconv.FormatInt(at.Unix(), 10)}, "timeout": {"100s"}}
-	status, text, err := p.get("/api/v1/query?" + q.Encode())
+	status, text, err := p.get("/t/" + table + "/api/v1/query?" + q.Encode())
 	if err != nil || status != http.StatusOK {
 		p.t.Fatalf("query of %s: %d %.500s %v\n%s", metric, status, text, err, &p.log)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,7 +58,7 @@ func (m *member) open() error {
 	}
 	opts = append(opts,
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.revoked), kgo.OnPartitionsLost(m.lost),
-		kgo.OnOffsetsFetched(m.resumed), kgo.WithLogger(clientLog{m.log}), kgo.WithHooks(groupErrors{m}, &m.fetch))
+		kgo.OnOffsetsFetched(m.resumed), kgo.WithLogger(clientLog{m.log}), kgo.WithHooks(groupErrors{m}, &brokers{m: m, failures: map[string]int{}}, &m.fetch))
 	if m.c.deps.Dial != nil {
 		opts = append(opts, kgo.Dialer(m.c.deps.Dial))
 	}
@@ -544,9 +545,17 @@ func (l clientLog) Level() kgo.LogLevel {
 	return kgo.LogLevelWarn
 }
 
+// toldByBrokers begin messages that come with every try and say what brokers says better.
+var toldByBrokers = []string{"unable to initialize sasl", "unable to request api versions", "unable to open connection", "read from broker"}
+
 // Log implements kgo.Logger.
 func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	to := slog.LevelDebug
+	for _, prefix := range toldByBrokers {
+		if strings.HasPrefix(msg, prefix) {
+			level = kgo.LogLevelDebug
+		}
+	}
 	switch level {
 	case kgo.LogLevelError:
 		to = slog.LevelWarn

@@ -12,14 +12,14 @@ import (
 type metrics struct {
 	c *Consumer
 
-	rebalances, retries                                  *prometheus.CounterVec
+	rebalances, retries, brokerErrors                    *prometheus.CounterVec
 	commits, commitErrors, fetchErrors, groupErrors      prometheus.Counter
 	letterErrors, panics, strings, topicTurns, partTurns prometheus.Counter
 	writes                                               *prometheus.HistogramVec
 
 	all []prometheus.Collector
 
-	records, bytes, rows, poison, lag, offset, commitAge, inFlight, inFlightMax *prometheus.Desc
+	records, bytes, rows, poison, lag, offset, commitAge, joined, inFlight, inFlightMax *prometheus.Desc
 }
 
 // partitionLabelsMax bounds the partitions of a topic that have series of their own.
@@ -42,6 +42,7 @@ func newMetrics(c *Consumer) *metrics {
 	}
 	m.rebalances = vec("rebalances_total", "Changes of our partitions.", "cluster", "event")
 	m.retries = vec("write_retries_total", "Work that failed for a passing reason and is tried again.", "cluster", "kind")
+	m.brokerErrors = vec("broker_errors_total", "Connections and requests that failed, a refused login among them; they are tried again.", "cluster")
 	m.commits = counter("commits_total", "Commits of offsets that brokers took.")
 	m.commitErrors = counter("commit_errors_total", "Commits of offsets that failed, in whole or in part; they are tried again.")
 	m.fetchErrors = counter("fetch_errors_total", "Partitions that could not be read.")
@@ -61,6 +62,7 @@ func newMetrics(c *Consumer) *metrics {
 	m.lag = desc("lag_records", "Records between what is done and the end of the partition.", "cluster", "topic", "partition")
 	m.offset = desc("committed_offset", "Offset that is committed.", "cluster", "topic", "partition")
 	m.commitAge = desc("commit_age_seconds", "Time since a commit succeeded or nothing waited to be committed.", "cluster")
+	m.joined = desc("group_joined", "1 while we are in the group, else 0.", "cluster")
 	m.inFlight = desc("in_flight_bytes", "Bytes of records that wait or are being written.")
 	m.inFlightMax = desc("in_flight_max_bytes", "Bound of in_flight_bytes.")
 	return m
@@ -86,7 +88,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, c := range m.all {
 		c.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.records, m.bytes, m.rows, m.poison, m.lag, m.offset, m.commitAge, m.inFlight, m.inFlightMax} {
+	for _, d := range []*prometheus.Desc{m.records, m.bytes, m.rows, m.poison, m.lag, m.offset, m.commitAge, m.joined, m.inFlight, m.inFlightMax} {
 		ch <- d
 	}
 }
@@ -101,6 +103,11 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.inFlightMax, prometheus.GaugeValue, float64(s.InFlightBytesMax))
 	for i, cl := range s.Clusters {
 		ch <- prometheus.MustNewConstMetric(m.commitAge, prometheus.GaugeValue, cl.CommitAge, cl.Name)
+		joined := 0.
+		if cl.Member != "" {
+			joined = 1
+		}
+		ch <- prometheus.MustNewConstMetric(m.joined, prometheus.GaugeValue, joined, cl.Name)
 		m.collectCounts(ch, cl.Name, m.c.members[i].stats)
 		m.collectOffsets(ch, cl)
 	}

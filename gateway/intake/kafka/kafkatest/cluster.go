@@ -1,15 +1,8 @@
-// Package kafkatest runs Kafka for tests: a fake cluster in the process, or one node of Apache Kafka. Tests of other
-// packages speak to it in strings, so that franz-go stays where it is.
 package kafkatest
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -41,58 +34,6 @@ func Fake(t testing.TB) *Cluster {
 	}
 	t.Cleanup(c.Close)
 	return connect(t, c.ListenAddrs()...)
-}
-
-// Real starts one node of Apache Kafka in KRaft mode, whose jars are in the folder libs. It needs java.
-func Real(t testing.TB, libs string) *Cluster {
-	t.Helper()
-	dir := t.TempDir()
-	addr, controller := freeAddr(t), freeAddr(t)
-	conf := filepath.Join(dir, "server.properties")
-	text := fmt.Sprintf(`process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@%[2]s
-listeners=PLAINTEXT://%[1]s,CONTROLLER://%[2]s
-advertised.listeners=PLAINTEXT://%[1]s
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs=%[3]s
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=1000
-group.consumer.min.session.timeout.ms=1000
-group.consumer.session.timeout.ms=6000
-group.consumer.min.heartbeat.interval.ms=500
-group.consumer.heartbeat.interval.ms=1000
-`, addr, controller, filepath.Join(dir, "log"))
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	java := func(class string, args ...string) *exec.Cmd {
-		return exec.Command("java", append([]string{"-Xmx512m", "-XX:+UseSerialGC", "-cp", filepath.Join(libs, "*"), class}, args...)...)
-	}
-	if out, err := java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", conf).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	server := java("kafka.Kafka", conf)
-	var log bytes.Buffer
-	server.Stdout, server.Stderr = &log, &log
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-		if t.Failed() {
-			t.Logf("Kafka said:\n%s", log.Bytes()[max(0, log.Len()-4000):])
-		}
-	})
-	return connect(t, addr)
 }
 
 func freeAddr(t testing.TB) string {
@@ -143,13 +84,18 @@ func (c *Cluster) Create(partitions int32, topics ...string) {
 }
 
 // Produce sends a record and does not wait; partitions take turns.
-func (c *Cluster) Produce(topic, value string) {
-	c.client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(value)}, func(_ *kgo.Record, err error) {
+func (c *Cluster) Produce(topic, value string) { c.ProduceTo(topic, value, func(int32, int64) {}) }
+
+// ProduceTo is Produce, and tells where the record went when the broker has acked it; told is called one at a time.
+func (c *Cluster) ProduceTo(topic, value string, told func(partition int32, offset int64)) {
+	c.client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(value)}, func(r *kgo.Record, err error) {
 		if err != nil {
 			c.failed.Lock()
 			defer c.failed.Unlock()
 			c.failed.err = err
+			return
 		}
+		told(r.Partition, r.Offset)
 	})
 }
 
@@ -185,6 +131,15 @@ func (c *Cluster) Lag(group, topic string, partitions int32) (lag int64) {
 			lag += p.Offset
 		}
 	}
+	for _, offset := range c.Committed(group, topic, partitions) {
+		lag -= offset
+	}
+	return lag
+}
+
+// Committed are the offsets that a group has committed, by partition; 0 where it has none.
+func (c *Cluster) Committed(group, topic string, partitions int32) []int64 {
+	c.t.Helper()
 	req := kmsg.NewPtrOffsetFetchRequest()
 	g := kmsg.NewOffsetFetchRequestGroup()
 	g.Group, req.Group = group, group
@@ -193,16 +148,17 @@ func (c *Cluster) Lag(group, topic string, partitions int32) (lag int64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	out := make([]int64, partitions)
 	for _, g := range resp.Groups {
 		for _, rt := range g.Topics {
 			for _, p := range rt.Partitions {
-				if rt.Topic == topic || rt.Topic == "" {
-					lag -= max(0, p.Offset)
+				if (rt.Topic == topic || rt.Topic == "") && p.Partition < partitions {
+					out[p.Partition] = max(0, p.Offset)
 				}
 			}
 		}
 	}
-	return lag
+	return out
 }
 
 // Read gives each value of a topic to f, from its beginning, until f returns false; it fails after a minute.
