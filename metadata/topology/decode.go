@@ -75,7 +75,7 @@ func (m *Map) of(ps []*Partition) (*Map, error) {
 		}
 	}
 	m.byTime, m.byID = build(boxes), build(numbers)
-	m.stops = stops(&m.byTime)
+	m.stops, m.shelves = stops(&m.byTime), shelves(&m.byID)
 	return m, m.Check()
 }
 
@@ -417,7 +417,7 @@ type args struct {
 	at          point.PlacementID
 	placement   Placement
 	child       Child
-	ids, ids2   []point.PartitionID
+	ids         []point.PartitionID
 	partitions  []Partition
 	split       Split
 	flag        bool

@@ -2,15 +2,41 @@
 //
 // The keyspace is ring point × time. A partition is a rectangle of it, half open: [PointLo, PointHi) × [TimeLo, TimeHi).
 //
-//	time ▲
-//	     │  ┌────────┬────────┐
-//	     │  │ p7     │ p8     │   a table with two columns of the ring
-//	     │  ├────────┼────────┤   and partitions one day wide
-//	     │  │ p5     │ p6     │
-//	     └──┴────────┴────────┴──▶ ring point
+//	time ▲        column 0     column 1
+//	     │  ┌────────────┬───┬───┬───┐
+//	     │  │            │p12│p13│p14│   presplit: narrow ones before now reaches them
+//	now ─┼─ │    p7      ├───┴───┴───┤
+//	     │  │            │    p8     │
+//	     │  ├────────────┼─────┬─────┤
+//	     │  │    p5      │ p10 │ p11 │   split: they took over from p6, which unloads into them
+//	     │  └────────────┴─────┴─────┘
+//	     └──────────────────────────────▶ ring point
 //
-// Invariant (I2): no two partitions of a map overlap. Times that no partition covers yet are covered on demand, or ahead
-// of time, in aligned steps of the table's partition width.
+// Who wants a change plans it as ops on the newest map, with every random number and clock reading in them. All metadata
+// servers apply them to the same map and get the same bytes:
 //
-// The package has no clock, lock or I/O: the same op on the same map gives the same bytes everywhere.
+//	proposer ──[]Op──EncodeOps──▶ server: DecodeOps ──Apply──▶ map, seq + 1 ──Encode──▶ METADATA file, checksum
+//
+// A partition's life. Find gives the one that accepts writes, Overlapping all that hold rows to read:
+//
+//	                               ┌──SplitAbort──┐
+//	                               ▼              │
+//	Create, Presplit ──────────▶ Live ──SplitBegin──▶ Splitting ──SplitFinalize──▶ Unload ──UnloadFinal──▶ gone
+//	                               └──────────────Merge──────────────────────────────▲
+//	writes                        itself           itself, until sealed            those it unloads into
+//	reads                         itself           itself                          itself and those
+//
+// Drop and Expire end it in any state.
+//
+// Invariants, which ops keep and Check reports:
+//   - I2: of the partitions that accept writes (Live, Splitting) no two overlap, and what was covered stays covered unless an
+//     op drops it. Times that nothing covers yet are covered on demand (Covering) or ahead (Presplitting), in columns.
+//   - Ids and Seq only rise; an id is never given out twice.
+//   - A partition lies on one server at least, on none twice, and no op takes live placements below Replicas (C34).
+//   - One that unloads names who takes over its rows (C27), and goes after those that still unload into it.
+//   - I5: partitions, placements, columns, ops and bytes are bounded by the constants …Max.
+//
+// A map shares with the one before it all but the few leaves that changed (index.go), so that an op on 100,000 partitions
+// costs microseconds and readers may keep old maps. The package has no clock, lock or I/O. FORMAT.md draws the bytes,
+// DESIGN.md has decisions and figures.
 package topology

@@ -22,9 +22,12 @@ type box struct {
 	timeLo, timeHi   point.Nanos
 	pointLo, pointHi uint64
 	id               point.PartitionID
+	closed           bool // it accepts no writes
 }
 
-func (p *Partition) box() box { return box{p.TimeLo, p.TimeHi, p.PointLo, p.PointHi, p.ID} }
+func (p *Partition) box() box {
+	return box{p.TimeLo, p.TimeHi, p.PointLo, p.PointHi, p.ID, !p.Accepts()}
+}
 
 // compare orders by time, then ring. A parent may begin where its child does: the older id comes first.
 func (b box) compare(o box) int {
@@ -205,15 +208,31 @@ type stop struct {
 	begin point.Nanos // of the first partition in the leaf
 	end   point.Nanos // of the last to end
 	reach point.Nanos // the latest end in this leaf and all before it: where it is not past t, no older one holds t
+
+	entries []entry[box] // of the leaf, one hop nearer
 }
 
 func stops(x *index[box]) []stop {
 	out := make([]stop, len(x.leaves))
 	for i, l := range x.leaves {
-		out[i] = stop{l.entries[0].key.timeLo, l.end, l.end}
+		out[i] = stop{l.entries[0].key.timeLo, l.end, l.end, l.entries}
 		if i > 0 {
 			out[i].reach = max(l.end, out[i-1].reach)
 		}
+	}
+	return out
+}
+
+// shelf is where a search by id begins.
+type shelf struct {
+	first   number
+	entries []entry[number]
+}
+
+func shelves(x *index[number]) []shelf {
+	out := make([]shelf, len(x.leaves))
+	for i, l := range x.leaves {
+		out[i] = shelf{l.entries[0].key, l.entries}
 	}
 	return out
 }

@@ -22,10 +22,11 @@ type Map struct {
 	// Layouts say how new partitions cut the ring, by From. None: they take the whole ring.
 	Layouts []Layout
 
-	// Invariant: both indexes hold the same partitions, and stops describes byTime's leaves.
-	byTime index[box]
-	byID   index[number]
-	stops  []stop
+	// Invariant: both indexes hold the same partitions; stops and shelves say what their leaves hold.
+	byTime  index[box]
+	byID    index[number]
+	stops   []stop
+	shelves []shelf
 }
 
 // New makes the map of a new table, without partitions. Errors are Invalid.
@@ -50,13 +51,13 @@ func (m *Map) Find(ring uint64, t point.Nanos) (*Partition, bool) {
 		if s.end <= t {
 			continue
 		}
-		es := m.byTime.leaves[i].entries
+		es := s.entries
 		j := len(es)
 		if es[j-1].key.timeLo > t { // only in the first leaf
 			j = sort.Search(len(es), func(j int) bool { return es[j].key.timeLo > t })
 		}
 		for j--; j >= 0; j-- {
-			if e := &es[j]; e.key.contains(ring, t) && e.p.Accepts() {
+			if e := &es[j]; e.key.contains(ring, t) && !e.key.closed {
 				return e.p, true
 			}
 		}
@@ -65,7 +66,23 @@ func (m *Map) Find(ring uint64, t point.Nanos) (*Partition, bool) {
 }
 
 // ByID gives a partition by its id, in whatever state. Children of a split that is not finalized are no partitions yet.
-func (m *Map) ByID(id point.PartitionID) (*Partition, bool) { return m.byID.get(number(id)) }
+func (m *Map) ByID(id point.PartitionID) (*Partition, bool) {
+	n := number(id)
+	i := sort.Search(len(m.shelves), func(i int) bool { return m.shelves[i].first > n }) - 1
+	if i < 0 {
+		return nil, false
+	}
+	s := &m.shelves[i]
+	// Where no id of the leaf is gone, it lies as far from the first as it is larger: then one look is enough.
+	if j := n - s.first; j < number(len(s.entries)) && s.entries[j].key == n {
+		return s.entries[j].p, true
+	}
+	j := sort.Search(len(s.entries), func(j int) bool { return s.entries[j].key >= n })
+	if j < len(s.entries) && s.entries[j].key == n {
+		return s.entries[j].p, true
+	}
+	return nil, false
+}
 
 // Overlapping lists the partitions to read for rows of [lo, hi], both ends included, oldest first: those that accept
 // writes, and those that unload into them, in which the same rows may lie.

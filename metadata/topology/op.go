@@ -67,7 +67,7 @@ func (t *txn) seal(base *Map) (*Map, error) {
 	if t.wrote {
 		m.byTime.seal(t)
 		m.byID.seal(t)
-		m.stops = stops(&m.byTime)
+		m.stops, m.shelves = stops(&m.byTime), shelves(&m.byID)
 	}
 	return &m, nil
 }
@@ -92,6 +92,9 @@ func (t *txn) remove(p *Partition) {
 	t.m.byID.remove(t, number(p.ID))
 }
 
+// byID looks into the index as it is now; the map's own ByID sees it as of the last transaction.
+func (t *txn) byID(id point.PartitionID) (*Partition, bool) { return t.m.byID.get(number(id)) }
+
 // use takes a new id.
 func (t *txn) use(id point.PartitionID) error {
 	if id == 0 || id+1 == 0 {
@@ -106,7 +109,7 @@ func (t *txn) use(id point.PartitionID) error {
 
 // get gives the partition that an op is about. It is Stale when it was dropped or replaced, Invalid when it never was.
 func (t *txn) get(id point.PartitionID) (*Partition, error) {
-	if p, ok := t.m.ByID(id); ok {
+	if p, ok := t.byID(id); ok {
 		return p, nil
 	}
 	if id == 0 || id >= t.m.NextID {
@@ -152,7 +155,7 @@ func (t *txn) create(ps []Partition) error {
 		if err := p.valid(); err != nil {
 			return err
 		}
-		if old, ok := t.m.ByID(p.ID); ok && old.equal(p) {
+		if old, ok := t.byID(p.ID); ok && old.equal(p) {
 			continue
 		}
 		// The id first: who was late by one transaction should hear Stale, not that somebody else was faster.
@@ -189,16 +192,16 @@ func (o Drop) apply(t *txn) error {
 		if id == 0 || id >= t.m.NextID {
 			return fault.Errorf(fault.Invalid, "%s never existed: name a partition of the map", name(id))
 		}
-		if p, ok := t.m.ByID(id); ok {
+		if p, ok := t.byID(id); ok {
 			for _, heir := range p.Into {
-				if _, ok := t.m.ByID(heir); ok && !slices.Contains(o.IDs, heir) {
+				if _, ok := t.byID(heir); ok && !slices.Contains(o.IDs, heir) {
 					return fault.Errorf(fault.Invalid, "%s unloads into %s: drop that too, or let it finish", name(id), name(heir))
 				}
 			}
 		}
 	}
 	for _, id := range o.IDs {
-		if p, ok := t.m.ByID(id); ok {
+		if p, ok := t.byID(id); ok {
 			t.remove(p)
 		}
 	}

@@ -64,12 +64,12 @@ func (o Presplit) apply(t *txn) error {
 // presplit reports whether the op is in place already.
 func (t *txn) presplit(o Presplit) bool {
 	for i := range o.Partitions {
-		if p, ok := t.m.ByID(o.Partitions[i].ID); !ok || !p.equal(&o.Partitions[i]) {
+		if p, ok := t.byID(o.Partitions[i].ID); !ok || !p.equal(&o.Partitions[i]) {
 			return false
 		}
 	}
 	for _, id := range o.Replace {
-		if _, ok := t.m.ByID(id); ok || id >= t.m.NextID {
+		if _, ok := t.byID(id); ok || id >= t.m.NextID {
 			return false
 		}
 	}

@@ -113,7 +113,7 @@ func (o SplitAbort) String() string {
 }
 
 // UnloadFinal takes out a partition whose rows are all in those it unloads into (C78). That they are, the proposer saw:
-// each of them has recorded its final ends.
+// each of them has recorded its final ends. What still gets rows from another waits for that one.
 type UnloadFinal struct {
 	Partition point.PartitionID
 }
@@ -128,6 +128,17 @@ func (o UnloadFinal) apply(t *txn) error {
 	}
 	if p.State != Unload {
 		return fault.Errorf(fault.Invalid, "%s is %s: only one that unloads can be finished; to delete its rows, drop it", name(p.ID), p.State)
+	}
+	b := p.box()
+	var owing *Partition
+	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
+		if o.overlaps(&b) && slices.Contains(q.Into, p.ID) {
+			owing = q
+		}
+		return owing == nil
+	})
+	if owing != nil {
+		return fault.Errorf(fault.Invalid, "%s still unloads into %s: finish that first", name(owing.ID), name(p.ID))
 	}
 	t.remove(p)
 	return nil
@@ -152,7 +163,7 @@ func (o Merge) apply(t *txn) error {
 	if len(o.Partitions) < 2 || len(o.Partitions) > MergeMax {
 		return fault.Errorf(fault.Invalid, "%d partitions to merge: name 2 to %d neighbours", len(o.Partitions), MergeMax)
 	}
-	if done, ok := t.m.ByID(o.Into.ID); ok && slices.Equal(done.Placements, o.Into.Placements) && t.mergedInto(o.Partitions, done.ID) {
+	if done, ok := t.byID(o.Into.ID); ok && slices.Equal(done.Placements, o.Into.Placements) && t.mergedInto(o.Partitions, done.ID) {
 		return nil
 	}
 	var sum Partition
@@ -207,7 +218,7 @@ func (o Merge) apply(t *txn) error {
 // mergedInto reports whether all of ids unload into one, or have done so and are gone.
 func (t *txn) mergedInto(ids []point.PartitionID, into point.PartitionID) bool {
 	for _, id := range ids {
-		if p, ok := t.m.ByID(id); ok && !slices.Contains(p.Into, into) {
+		if p, ok := t.byID(id); ok && !slices.Contains(p.Into, into) {
 			return false
 		}
 	}
