@@ -98,7 +98,9 @@ func plan(v view) []action {
 	for at := range v.Map.All() {
 		h, isHere := here[at.ID]
 		pl, ok := at.On(v.Server)
+		_, joining := at.JoiningOn(v.Server)
 		switch {
+		case joining: // it leads nothing before it is live
 		case isHere && (!ok || pl.ID != h.Placement):
 			// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
 			out = append(out, action{kind: unload, partition: at.ID, placement: h.Placement, why: "it alone has the rows"})
