@@ -27,8 +27,7 @@ type executor struct {
 	rows    *Rows // nil: nothing is swept
 	log     *slog.Logger
 	metrics *metrics
-	may     func() bool
-	by      string // who fences; default the master
+	may     func() bool // nil: always
 }
 
 const (
@@ -58,6 +57,21 @@ func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []S
 			x.sweep(ctx, maps, s)
 		}
 	}
+}
+
+// Do carries out one step for a person, on the very map it was planned on. Errors are Stale (something changed meanwhile:
+// look again), Invalid, or the store's: then the step may or may not have been carried out.
+func Do(ctx context.Context, store coord.Store, tables Tables, m *topology.Map, s Step, log *slog.Logger) error {
+	x := &executor{store: store, tables: tables, log: log, metrics: newMetrics(nil)}
+	fenced, err := x.fence(ctx, s)
+	if err == nil {
+		seq := m.Seq
+		err = x.change(ctx, m.Table, &seq, []Step{s})
+	}
+	if !inDoubt(err) {
+		x.unfence(context.WithoutCancel(ctx), fenced)
+	}
+	return err
 }
 
 // table carries out the steps of one table.
@@ -142,15 +156,11 @@ func (x *executor) failed(s Step, err error) {
 // fence prohibits what a step wants fenced, and gives the rows to take back. Errors are Stale (somebody leads it by now)
 // and the store's; rows are given with an error too.
 func (x *executor) fence(ctx context.Context, s Step) (fenced []coord.Row, err error) {
-	by := x.by
-	if by == "" {
-		by = fencer
-	}
 	for _, f := range s.Fences {
 		conditions := []coord.Condition{{Key: lease.RowKey(f.Partition)}, {Key: lease.BornKey(f.Partition)}}
 		var writes []coord.Write
 		for _, server := range f.Servers {
-			w := lease.Prohibit(f.Partition, server, lease.Note{Who: by, When: time.Now().UTC(), Reason: s.What})
+			w := lease.Prohibit(f.Partition, server, lease.Note{Who: fencer, When: time.Now().UTC(), Reason: s.What})
 			if _, there, err := x.store.Get(ctx, w.Key); err != nil {
 				return fenced, err
 			} else if there {

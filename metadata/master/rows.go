@@ -50,6 +50,7 @@ type pulse struct {
 	beat    lease.Beat
 	changed time.Duration // of the ear: the last change
 	liveAt  time.Duration // of the ear: since when it lives, if it does
+	moved   bool          // it changed since it was first seen
 }
 
 // NewRows starts without rows. takeAfter is how long a heartbeat may stay unchanged before its server counts as silent.
@@ -172,6 +173,7 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	} else if r.mu.ear-b.changed >= r.takeAfter {
 		b.liveAt = r.mu.ear
 	}
+	b.moved = b.moved || b.rev != 0 && b.rev != row.Revision
 	var err error
 	if b.beat, err = lease.DecodeBeat(row.Value); err != nil {
 		r.mu.bad[row.Key] = err

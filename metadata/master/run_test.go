@@ -246,7 +246,7 @@ func TestTheStoreIsAwayAndNobodyIsTakenForDead(t *testing.T) {
 	until(t, "it is master no more", func() bool { return !is() })
 	store.away.Store(false)
 	until(t, "it is master again", is)
-	until(t, "it planned", func() bool { _, steps := r.Master(); return steps == nil || len(steps) == 0 })
+	until(t, "it planned", func() bool { _, steps := r.Master(); return len(steps) == 0 })
 	if maps.server(t, 1) != "s2" || maps.server(t, 2) != "s2" {
 		t.Error("partitions moved because the store was away")
 	}

@@ -3,10 +3,12 @@ package master
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -47,56 +49,90 @@ func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lea
 		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "nobody wrote to it, so there is nothing to wait for"})
 }
 
+// SplitAt plans what a person asks for: to cut a partition at a time or a ring point, strictly inside it. Of one that
+// nobody led the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
+// split, or unloads) and Invalid.
+func SplitAt(s State, set Settings, rng *rand.Rand, table string, id point.PartitionID, at topology.Cut) (Step, error) {
+	set.SetDefaults()
+	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}}
+	for _, m := range p.Tables {
+		part, ok := m.ByID(id)
+		if m.Table != table || !ok {
+			continue
+		}
+		step, ok := p.split(m, part, at)
+		if !ok {
+			return Step{}, fault.Errorf(fault.Unavailable, "no server is there that could hold the halves of p%d", id)
+		}
+		key := lease.Partition{Table: table, ID: id}
+		if p.empty(key) {
+			low := step.Ops[0].(topology.SplitBegin).Split.Low.ID
+			step.Ops = append(step.Ops, topology.SplitFinalize{Partition: id, Low: low}, topology.UnloadFinal{Partition: id})
+			step.Fences = []Fence{{key, on(part.Placements)}}
+		}
+		step.Why = "asked for"
+		_, err := m.Apply(step.Ops...)
+		return step, err
+	}
+	return Step{}, fault.Errorf(fault.NotFound, "table %q has no p%d", table, id)
+}
+
 func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	size, ok := p.Sizes[key]
 	if !ok || size.Rows == 0 || size.Bytes < p.set.SplitBytes {
 		return
 	}
-	cut, where, ok := p.cut(part, size)
+	cut, ok := p.cut(part, size)
 	if !ok {
 		return
 	}
+	step, ok := p.split(m, part, cut)
+	if !ok {
+		return
+	}
+	step.Why = fmt.Sprintf("it holds %s, the limit is %s", Bytes(size.Bytes), Bytes(p.set.SplitBytes))
+	p.moves++
+	p.touched[key] = true
+	p.add(step)
+}
+
+// split plans the beginning of a split; false: no server may hold the halves.
+func (p *planner) split(m *topology.Map, part *topology.Partition, at topology.Cut) (Step, bool) {
 	low := p.takeIDs(m, 2)
-	split := topology.Split{At: cut, Low: topology.Child{ID: low}, High: topology.Child{ID: low + 1}}
+	split := topology.Split{At: at, Low: topology.Child{ID: low}, High: topology.Child{ID: low + 1}}
 	half := *part
 	half.ID = low
 	split.Low.Placements = p.placed(m.Table, &half, m.Config.Replicas, nil)
 	half.ID = low + 1
 	split.High.Placements = p.placed(m.Table, &half, m.Config.Replicas, on(split.Low.Placements))
-	if len(split.Low.Placements) == 0 || len(split.High.Placements) == 0 {
-		return
-	}
-	p.moves++
-	p.touched[key] = true
-	p.add(Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: []topology.Op{topology.SplitBegin{Partition: part.ID, Split: split}},
-		What: fmt.Sprintf("split p%d at %s into p%d on %s and p%d on %s", part.ID, where, low, list(on(split.Low.Placements)), low+1, list(on(split.High.Placements))),
-		Why:  fmt.Sprintf("it holds %s, the limit is %s", Bytes(size.Bytes), Bytes(p.set.SplitBytes))})
+	return Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: []topology.Op{topology.SplitBegin{Partition: part.ID, Split: split}},
+		What: fmt.Sprintf("split p%d at %s into p%d on %s and p%d on %s", part.ID, at, low, list(on(split.Low.Placements)), low+1, list(on(split.High.Placements)))}, len(split.Low.Placements) > 0 && len(split.High.Placements) > 0
 }
 
 // cut chooses where to cut a large partition: strictly inside, with both halves worth it (C23).
-func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, where string, ok bool) {
+func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, ok bool) {
 	const least = point.Nanos(topology.PartitionWidthMin)
 	if part.TimeHi > p.Now {
 		t := max(size.MaxTime, p.Now) + least
 		t -= t % least
 		if t-part.TimeLo >= least && part.TimeHi-t >= least {
-			return topology.AtTime(t), stamp(t), true
+			return topology.AtTime(t), true
 		}
-		return at, "", false // it ends soon by itself
+		return at, false // it ends soon by itself
 	}
 	if size.Bytes < 2*p.set.SplitBytes {
-		return at, "", false
+		return at, false
 	}
 	lo, hi := max(size.MinTime, part.TimeLo), min(size.MaxTime+1, part.TimeHi)
 	if t := lo + (hi-lo)/2; hi-lo >= 2*least && t > part.TimeLo && t < part.TimeHi {
-		return topology.AtTime(t), stamp(t), true
+		return topology.AtTime(t), true
 	}
 	last := part.PointHi - 1 // 0 is 2^64
 	if last-part.PointLo < 2 {
-		return at, "", false
+		return at, false
 	}
 	r := part.PointLo + (last-part.PointLo)/2 + 1
-	return topology.AtRing(r), fmt.Sprintf("ring point %#x", r), true
+	return topology.AtRing(r), true
 }
 
 // merges joins neighbours that were never written to and are past: what was cut finer than the table's width, for rows
