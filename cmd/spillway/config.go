@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,20 @@ type config struct {
 
 	Query query.Settings `yaml:"query"`
 	API   api.Settings   `yaml:"api"`
+
+	// Of a cluster's processes only.
+	Coord  coordConfig  `yaml:"coord"`
+	Server serverConfig `yaml:"server"`
+	Peer   peerConfig   `yaml:"peer"`
+}
+
+// serverConfig is who a storage server is.
+type serverConfig struct {
+	// ID names it, for good: two servers never share one. Default: the host's name.
+	ID string `yaml:"id"`
+	// Host and Zone are what may fail as one; placements of a partition keep apart. Default host: the host's name.
+	Host string `yaml:"host"`
+	Zone string `yaml:"zone"`
 }
 
 type httpConfig struct {
@@ -143,8 +158,31 @@ func defaultConfig() config {
 		Admin:    adminConfig{Listen: "127.0.0.1:8429"},
 		Tables:   tablesConfig{CreateOnWrite: true, PartitionWidth: duration(24 * time.Hour)},
 		Influx:   influxConfig{Separator: "_", Strings: "count"},
+		Peer:     peerConfig{Listen: "127.0.0.1:8430"},
 		OTLP:     otlpConfig{TranslationStrategy: string(otlp.UnderscoreEscapingWithSuffixes), TargetInfo: true, Delta: string(otlp.DeltaRefuse)},
 	}
+}
+
+// loadConfig puts defaults, file and environment together, in this order; flags go over it.
+func loadConfig(file string) (config, error) {
+	c := defaultConfig()
+	if file != "" {
+		if err := c.read(file); err != nil {
+			return c, err
+		}
+	}
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SPILLWAY_CONFIG_FILE=") }) // kong has read it
+	return c, c.environ(env)
+}
+
+// complete fills in what depends on the machine and checks everything.
+func (c *config) complete() error {
+	if err := c.budget(memoryOfMachine()); err != nil {
+		return err
+	}
+	c.Query.SetDefaults()
+	c.API.SetDefaults()
+	return c.validate()
 }
 
 // read puts a YAML file over the configuration. Errors are Invalid and name the line.

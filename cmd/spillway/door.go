@@ -47,6 +47,7 @@ type door struct {
 type gatewayDeps struct {
 	tables  *tables.Tables
 	servers forward.Servers
+	leaders forward.Leaders // nil: this process alone
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
 	// describe adds to the status page what the door does not know: servers, leaders. Nil: nothing.
@@ -79,7 +80,7 @@ func buildInfo() prometheus.Collector {
 // open puts the parts of a gateway together.
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
-	d.forward = forward.New(forward.Deps{Tables: behind.tables, Servers: behind.servers, Clock: forward.NewClock(0), Log: d.log}, d.cfg.forward())
+	d.forward = forward.New(forward.Deps{Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	reader, err := query.New(query.Deps{Source: behind.source, Log: d.log, Registerer: d.registry}, d.cfg.Query)
 	if err != nil {
 		return err

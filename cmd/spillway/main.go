@@ -15,6 +15,8 @@ var version = "dev"
 
 type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
+	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: takes writes and queries, keeps nothing."`
+	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
 	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`

@@ -21,13 +21,15 @@ type board struct {
 
 type row struct {
 	lease lease.Lease
-	err   error // the row cannot be read
+	err   error         // the row cannot be read
+	since time.Duration // of the ear: when this epoch was first seen
 }
 
 type beat struct {
 	rev   coord.Revision
 	boot  lease.Boot    // "": the row is gone
 	since time.Duration // of the ear: when this revision was first seen
+	load  float64
 }
 
 func newBoard(takeAfter time.Duration) *board {
@@ -53,13 +55,19 @@ func (e *ear) heard(now time.Time) {
 // list takes in all rows there are; it reports whether leaders changed.
 func (b *board) list(now time.Time, rows []coord.Row) {
 	b.ear.heard(now)
-	clear(b.rows)
+	leases := b.rows
+	b.rows = make(map[lease.Partition]row, len(leases))
 	old := b.beats
 	b.beats = map[topology.ServerID]beat{}
 	for _, r := range rows {
 		if s, ok := lease.ParseBeatKey(r.Key); ok {
 			if known, ok := old[s]; ok {
 				b.beats[s] = known
+			}
+		}
+		if p, ok := lease.ParseRowKey(r.Key); ok {
+			if known, ok := leases[p]; ok {
+				b.rows[p] = known
 			}
 		}
 		b.learn(r)
@@ -96,7 +104,11 @@ func (b *board) beatsRead(now time.Time, rows []coord.Row) (changed bool) {
 func (b *board) learn(r coord.Row) (changed bool) {
 	if p, ok := lease.ParseRowKey(r.Key); ok {
 		l, err := lease.DecodeLease(r.Value)
-		b.rows[p] = row{l, err}
+		since := b.ear.total
+		if was, ok := b.rows[p]; ok && err == nil && was.lease.Epoch == l.Epoch {
+			since = was.since
+		}
+		b.rows[p] = row{l, err, since}
 		return true
 	}
 	s, ok := lease.ParseBeatKey(r.Key)
@@ -109,7 +121,7 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // one that cannot be read names no boot: it is alive for nobody
-	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total}
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load}
 	return was.boot != hb.Boot || !wasLive
 }
 

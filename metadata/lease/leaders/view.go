@@ -105,6 +105,24 @@ func (v *View) Live(s topology.ServerID) bool {
 	return v.mu.board.live(s)
 }
 
+// LeadAge is how long a partition's epoch has been seen, counted while the store was heard; 0 where nobody leads.
+func (v *View) LeadAge(p lease.Partition) time.Duration {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	if !ok || r.err != nil || r.lease.State != lease.Held {
+		return 0
+	}
+	return v.mu.board.ear.total - r.since
+}
+
+// Load is what a server's newest heartbeat says of its load; 1 is all it can do.
+func (v *View) Load(s topology.ServerID) float64 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.beats[s].load
+}
+
 // Age is how long ago the store was last heard: how old what is known may be.
 func (v *View) Age() time.Duration {
 	v.mu.RLock()

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/gateway/ui"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// clusterView is a cluster as any of its processes sees it: the store, the servers, the ways to them, who leads, the
+// tables. Fields are in the order in which they are opened.
+type clusterView struct {
+	coord    coord.Store
+	registry *registry.View
+	peers    *peers.Peers
+	leaders  *leaders.View
+	placer   *master.Placer
+	tables   *tables.Tables
+}
+
+// open connects to the coordination store and reads what is there. own is the storage server in this very process, if
+// there is one, and how it is called.
+func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, registerer prometheus.Registerer, own topology.ServerID, local peers.Local) (err error) {
+	dial := rpc.DialSettings{TLS: cfg.Peer.tls(), Metrics: rpc.NewDialMetrics(registerer), Log: log}
+	if err := dial.Validate(); err != nil {
+		return err
+	}
+	if v.coord == nil {
+		if v.coord, err = cfg.Coord.open(ctx); err != nil {
+			return err
+		}
+	}
+	if v.registry, err = registry.Open(ctx, v.coord, log, newRand()); err != nil {
+		return err
+	}
+	here := map[topology.ServerID]peers.Local{}
+	if own != "" {
+		here[own] = local
+	}
+	v.peers = peers.Open(peers.Deps{Servers: v.registry, Log: log, Registerer: registerer, Local: here,
+		Dial: func(addr string) (peers.Peer, error) { return rpc.Dial(addr, dial) }}, peers.Settings{})
+	v.leaders, err = leaders.Open(ctx, leaders.Deps{Store: v.coord, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
+	if err != nil {
+		return err
+	}
+	v.placer = master.NewPlacer(v.look, master.Settings{})
+	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own,
+		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, cfg.tables())
+	return err
+}
+
+// actors adds what follows the cluster while the process runs.
+func (v *clusterView) actors(ctx context.Context, g *run.Group) {
+	g.Add(actor(ctx, v.registry.Run))
+	g.Add(actor(ctx, v.peers.Run))
+	g.Add(actor(ctx, v.leaders.Run))
+	g.Add(actor(ctx, v.tables.Run))
+}
+
+// close closes what was opened.
+func (v *clusterView) close() error {
+	var errs []error
+	if v.peers != nil {
+		errs = append(errs, v.peers.Close())
+	}
+	if v.coord != nil {
+		errs = append(errs, v.coord.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// look is what placing goes by: the tables and servers, without leases.
+func (v *clusterView) look() master.State {
+	s := master.State{Now: time.Now().UnixNano()}
+	for _, name := range v.tables.Names() {
+		if m, ok := v.tables.Get(name); ok {
+			s.Tables = append(s.Tables, m)
+		}
+	}
+	for _, r := range v.registry.All() {
+		s.Servers = append(s.Servers, master.Server{Server: r, Live: v.leaders.Live(r.ID), For: time.Hour})
+	}
+	return s
+}
+
+// metadataServers are those that may keep the files of a new table: the living first.
+func (v *clusterView) metadataServers() []topology.ServerID {
+	var live, silent []topology.ServerID
+	for _, r := range v.registry.All() {
+		switch {
+		case r.Drain != nil:
+		case v.leaders.Live(r.ID):
+			live = append(live, r.ID)
+		default:
+			silent = append(silent, r.ID)
+		}
+	}
+	newRand().Shuffle(len(live), func(i, j int) { live[i], live[j] = live[j], live[i] })
+	return append(live, silent...)
+}
+
+// describe tells the status page of servers and leaders.
+func (v *clusterView) describe(_ context.Context, s *ui.Status) {
+	s.CoordinationAge = v.leaders.Age()
+	if s.CoordinationAge > 10*time.Second {
+		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store was not heard for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
+	}
+	leads, bytes := map[string]int{}, map[string]uint64{}
+	for i := range s.Tables {
+		for j := range s.Tables[i].Partitions {
+			p := &s.Tables[i].Partitions[j]
+			key := lease.Partition{Table: s.Tables[i].Name, ID: point.PartitionID(p.ID)}
+			if server, epoch, ok := v.leaders.Leader(key); ok {
+				p.Leader, p.Epoch, p.LeaseAge = string(server), uint64(epoch), v.leaders.LeadAge(key)
+				leads[p.Leader]++
+				bytes[p.Leader] += p.Bytes
+			}
+			if l, ok := v.leaders.Lease(key); ok && l.Offline != nil {
+				p.Offline = l.Offline.Reason
+			}
+		}
+	}
+	for _, r := range v.registry.All() {
+		one := ui.Server{ID: string(r.ID), Addr: r.Addr, Host: r.Host, Zone: r.Zone, Draining: r.Drain != nil,
+			Live: v.leaders.Live(r.ID), Load: v.leaders.Load(r.ID), Leads: leads[string(r.ID)], Bytes: bytes[string(r.ID)]}
+		if !one.Live {
+			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat.", r.ID, r.Addr))
+		}
+		s.Servers = append(s.Servers, one)
+	}
+}
+
+// newRand gives a source of its own to whoever needs one.
+func newRand() *rand.Rand {
+	var seed [16]byte
+	_, _ = crand.Read(seed[:]) // it never fails
+	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
+}

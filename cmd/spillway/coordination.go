@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/etcd"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// coordConfig says where a cluster agrees.
+type coordConfig struct {
+	// URL of the coordination store: etcd://host:port[,host:port…][/prefix], or etcds:// for TLS. The prefix keeps several
+	// clusters apart in one etcd. Default prefix spillway.
+	URL string `yaml:"url"`
+	// Username and PasswordFile, where etcd asks for them.
+	Username     string `yaml:"username"`
+	PasswordFile string `yaml:"password_file"`
+	// CA verifies etcd's certificate; default: those of the system. Cert and Key are this client's own, if etcd wants one.
+	CA   string `yaml:"ca"`
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+}
+
+// coordFlags are coordConfig on the command line.
+type coordFlags struct {
+	URL          *string `name:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS." env:"SPILLWAY_COORD_URL" placeholder:"URL"`
+	Username     *string `name:"coord.username" help:"User name for the coordination store." env:"SPILLWAY_COORD_USERNAME"`
+	PasswordFile *string `name:"coord.password-file" help:"File with the password." env:"SPILLWAY_COORD_PASSWORD_FILE"`
+	CA           *string `name:"coord.ca" help:"File with the authority that signed the store's certificate." env:"SPILLWAY_COORD_CA"`
+	Cert         *string `name:"coord.cert" help:"File with this client's certificate." env:"SPILLWAY_COORD_CERT"`
+	Key          *string `name:"coord.key" help:"File with its key." env:"SPILLWAY_COORD_KEY"`
+}
+
+func (f *coordFlags) over(c *coordConfig) {
+	over(&c.URL, f.URL)
+	over(&c.Username, f.Username)
+	over(&c.PasswordFile, f.PasswordFile)
+	over(&c.CA, f.CA)
+	over(&c.Cert, f.Cert)
+	over(&c.Key, f.Key)
+}
+
+// etcd reads the settings. Errors are Invalid and say what a right one looks like.
+func (c coordConfig) etcd() (etcd.Settings, *tls.Config, error) {
+	none := func(format string, args ...any) (etcd.Settings, *tls.Config, error) {
+		return etcd.Settings{}, nil, fault.Errorf(fault.Invalid, format, args...)
+	}
+	const shape = "etcd://host:2379[,host:2379][/prefix], or etcds:// with TLS"
+	if c.URL == "" {
+		return none("--coord is missing: %s", shape)
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "etcd" && u.Scheme != "etcds" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return none("--coord %q is not of the form %s", c.URL, shape)
+	}
+	s := etcd.Settings{Prefix: strings.Trim(u.Path, "/"), Username: c.Username}
+	scheme := map[string]string{"etcd": "http://", "etcds": "https://"}[u.Scheme]
+	for _, e := range strings.Split(u.Host, ",") {
+		if _, _, err := net.SplitHostPort(e); err != nil {
+			e = net.JoinHostPort(strings.Trim(e, "[]"), "2379")
+		}
+		s.Endpoints = append(s.Endpoints, scheme+e)
+	}
+	if c.PasswordFile != "" {
+		text, err := os.ReadFile(c.PasswordFile)
+		if err != nil {
+			return none("password of the coordination store: %v", err)
+		}
+		s.Password = strings.TrimRight(string(text), "\r\n")
+	}
+	if u.Scheme == "etcd" {
+		if c.CA != "" || c.Cert != "" || c.Key != "" {
+			return none("--coord %q is without TLS, and certificates are set: use etcds://", c.URL)
+		}
+		return s, nil, nil
+	}
+	t, err := c.tls()
+	return s, t, err
+}
+
+func (c coordConfig) tls() (*tls.Config, error) {
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "authority of the coordination store")
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fault.Errorf(fault.Invalid, "%s holds no certificate in PEM", c.CA)
+		}
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return nil, fault.Errorf(fault.Invalid, "--coord.cert and --coord.key go together")
+	}
+	if c.Cert != "" {
+		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // read anew: certificates are renewed
+			pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+			return &pair, err
+		}
+	}
+	return t, nil
+}
+
+// open connects to the store. Errors are Invalid or Unavailable.
+func (c coordConfig) open(ctx context.Context) (coord.Store, error) {
+	s, t, err := c.etcd()
+	if err != nil {
+		return nil, err
+	}
+	store, err := etcd.Open(ctx, etcd.Deps{TLS: t}, s)
+	if err != nil {
+		return nil, fault.Annotate(err, "coordination store %s", c.URL)
+	}
+	return store, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"net"
+	"os"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+)
+
+// peerConfig is how the processes of a cluster reach and know each other.
+type peerConfig struct {
+	// Listen is the address that a storage server takes its peers' calls at. Default 127.0.0.1:8430.
+	Listen string `yaml:"listen"`
+	// Advertise is the address that it gives to others. Default: that of Listen, with this host's name where it names none.
+	Advertise string `yaml:"advertise"`
+	// CA, Cert and Key are files in PEM: the authority that signed everybody's certificates, and this process's own.
+	CA   string `yaml:"ca"`
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+	// ServerName is what certificates of servers must be for, when it is not the host of their address.
+	ServerName string `yaml:"server_name"`
+	// Insecure speaks in the clear with everybody who asks: for development. Default false.
+	Insecure bool `yaml:"insecure"`
+}
+
+// peerFlags are the security of peerConfig on the command line.
+type peerFlags struct {
+	CA         *string `name:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes." env:"SPILLWAY_PEER_CA"`
+	Cert       *string `name:"peer.tls.cert" help:"File with this process's certificate." env:"SPILLWAY_PEER_CERT"`
+	Key        *string `name:"peer.tls.key" help:"File with its key." env:"SPILLWAY_PEER_KEY"`
+	ServerName *string `name:"peer.tls.server-name" help:"What certificates of servers must be for, when it is not the host of their address." env:"SPILLWAY_PEER_SERVER_NAME"`
+	Insecure   *bool   `name:"dev.insecure-peers" negatable:"" help:"Speak with peers in the clear, for development." env:"SPILLWAY_PEER_INSECURE"`
+}
+
+func (f *peerFlags) over(c *peerConfig) {
+	over(&c.CA, f.CA)
+	over(&c.Cert, f.Cert)
+	over(&c.Key, f.Key)
+	over(&c.ServerName, f.ServerName)
+	over(&c.Insecure, f.Insecure)
+}
+
+func (c peerConfig) tls() rpc.TLS {
+	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName, Insecure: c.Insecure}
+}
+
+// advertised gives the address for others, of a server that listens at l.
+func (c peerConfig) advertised(l net.Addr) (string, error) {
+	if c.Advertise != "" {
+		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+			return "", fault.Wrap(err, fault.Invalid, "--peer.advertise")
+		}
+		return c.Advertise, nil
+	}
+	host, port, err := net.SplitHostPort(l.String())
+	if err != nil {
+		return "", fault.Wrap(err, fault.Invalid, "--peer.listen")
+	}
+	if ip := net.ParseIP(host); ip != nil && !ip.IsUnspecified() {
+		return l.String(), nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fault.Wrap(err, fault.Invalid, "this host's name; set --peer.advertise")
+	}
+	return net.JoinHostPort(name, port), nil
+}

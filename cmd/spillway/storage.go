@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/lead"
+	"github.com/spillwaydb/spillway/storage/metafile"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// storageCmd is a storage server of a cluster: it keeps rows and METADATA files, and is a candidate for master.
+type storageCmd struct {
+	ConfigFile    string  `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
+	ID            *string `name:"id" help:"This server's name, for good (default: the host's name)."`
+	DataDir       *string `name:"data-dir" help:"Where everything is kept (default ./spillway-data)." type:"path"`
+	PeerListen    *string `name:"peer.listen" help:"Address for gateways and other servers (default 127.0.0.1:8430)."`
+	PeerAdvertise *string `name:"peer.advertise" help:"Address that is given to them (default: that of --peer.listen, with the host's name where it names none)."`
+	Host          *string `name:"host" help:"What fails as one with this server; placements of a partition keep apart (default: the host's name)."`
+	Zone          *string `name:"zone" help:"A larger thing that fails as one: a rack, a data centre."`
+	AdminListen   *string `name:"admin.listen" help:"Address for metrics, health and pprof; empty: none (default 127.0.0.1:8429)."`
+	LogLevel      *string `name:"log.level" help:"debug, info, warn or error (default info)."`
+	Memory        *size   `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
+	ReplaceStore  bool    `name:"replace-store" help:"Take over the name of a server whose directory is gone for good."`
+	NoMaster      bool    `name:"no-master" help:"Do not be a candidate for master."`
+
+	Coord coordFlags `embed:""`
+	Peer  peerFlags  `embed:""`
+}
+
+func (s *storageCmd) config() (config, error) {
+	c, err := loadConfig(s.ConfigFile)
+	if err != nil {
+		return c, err
+	}
+	over(&c.Server.ID, s.ID)
+	over(&c.Server.Host, s.Host)
+	over(&c.Server.Zone, s.Zone)
+	over(&c.DataDir, s.DataDir)
+	over(&c.Peer.Listen, s.PeerListen)
+	over(&c.Peer.Advertise, s.PeerAdvertise)
+	over(&c.Admin.Listen, s.AdminListen)
+	over(&c.LogLevel, s.LogLevel)
+	over(&c.Storage.MemoryBytes, s.Memory)
+	s.Coord.over(&c.Coord)
+	s.Peer.over(&c.Peer)
+	for _, name := range []*string{&c.Server.ID, &c.Server.Host} {
+		if *name == "" {
+			if *name, err = os.Hostname(); err != nil {
+				return c, fault.Wrap(err, fault.Invalid, "this host's name; set --id and --host")
+			}
+		}
+	}
+	return c, c.complete()
+}
+
+// Run is the life of a storage server: it returns when a signal or a failure ended it and everything is closed.
+func (s *storageCmd) Run() error {
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	cfg.limitHeap()
+	level, _ := cfg.level()
+	registerer := prometheus.NewRegistry()
+	log := newLog(os.Stderr, level, registerer)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	p := &storage{cfg: &cfg, log: log, registerer: registerer, id: topology.ServerID(cfg.Server.ID)}
+	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
+		return errors.Join(err, p.close())
+	}
+	err = p.run(ctx)
+	closing := p.close()
+	if fenced := p.brick.Err(); fenced != nil && errors.Is(err, fenced) {
+		return err // closing only says the same again
+	}
+	return errors.Join(err, closing)
+}
+
+// storage is a storage server's process. Fields are in the order in which they are opened.
+type storage struct {
+	// Constant after open.
+	cfg        *config
+	log        *slog.Logger
+	registerer *prometheus.Registry
+	id         topology.ServerID
+
+	listener net.Listener
+	admin    net.Listener
+	brick    *brick.Brick
+	files    *files.Server
+	view     clusterView
+	lead     *lead.Lead
+	server   *server.Server
+	rpc      *rpc.Server
+	master   *master.Runner // nil: no candidate
+}
+
+func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
+	p.registerer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	if p.listener, err = net.Listen("tcp", p.cfg.Peer.Listen); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "peer.listen")
+	}
+	if p.cfg.Admin.Listen != "" {
+		if p.admin, err = net.Listen("tcp", p.cfg.Admin.Listen); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "admin.listen")
+		}
+	}
+	if p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: p.log, Registerer: p.registerer}, p.cfg.brick()); err != nil {
+		return err
+	}
+	if err := noteSettings(p.cfg); err != nil {
+		return err
+	}
+	if p.view.coord, err = p.cfg.Coord.open(ctx); err != nil {
+		return err
+	}
+	p.files, err = files.New(files.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
+		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) }}, files.Settings{})
+	if err != nil {
+		return err
+	}
+	if err := p.view.open(ctx, p.cfg, p.log, p.registerer, p.id, peers.Local{Metadata: p.files}); err != nil {
+		return err
+	}
+	if err := p.openServer(ctx); err != nil {
+		return err
+	}
+	if err := p.register(ctx, replace); err != nil || !candidate {
+		return err
+	}
+	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach,
+		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{})
+	return err
+}
+
+func (p *storage) openServer(ctx context.Context) (err error) {
+	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand()},
+		lead.Settings{Server: p.id})
+	if err != nil {
+		return err
+	}
+	set := p.cfg.server()
+	set.Server = p.id
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Leases: p.lead, Log: p.log, Registerer: p.registerer}, set)
+	if err != nil {
+		return err
+	}
+	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: p.files, Log: p.log, Registerer: p.registerer}, rpc.Settings{TLS: p.cfg.Peer.tls()})
+	return err
+}
+
+// register tells the cluster where this server is.
+func (p *storage) register(ctx context.Context, replace bool) error {
+	addr, err := p.cfg.Peer.advertised(p.listener.Addr())
+	if err != nil {
+		return err
+	}
+	return registry.Register(ctx, p.view.coord, registry.Server{ID: p.id, Addr: addr, Host: p.cfg.Server.Host, Zone: p.cfg.Server.Zone,
+		Store: lease.StoreID(p.brick.ID().String()), Version: version, Since: time.Now().UTC().Truncate(time.Second)}, replace)
+}
+
+// reach gives a storage server, this one by a call.
+func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
+	if id == p.id {
+		return p.server, true
+	}
+	return p.view.peers.Server(id)
+}
+
+// leaveTimeout bounds how long a stopping server takes to let its leases go; then they run out.
+const leaveTimeout = 5 * time.Second
+
+// run serves until a signal comes or a part fails.
+func (p *storage) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var g run.Group
+	// Actors are stopped in this order: first the leases are let go, while all that needs is still there.
+	g.Add(p.leaving(ctx))
+	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
+	if p.master != nil {
+		g.Add(actor(ctx, p.master.Run))
+	}
+	g.Add(func() error { return p.rpc.Serve(p.listener) }, func(error) { p.hangUp() })
+	g.Add(actor(ctx, func(ctx context.Context) error { return p.lead.Run(ctx, p.server) }))
+	g.Add(actor(ctx, p.drain))
+	g.Add(actor(ctx, p.files.Run))
+	p.view.actors(ctx, &g)
+	g.Add(actor(ctx, p.server.Run))
+	if p.admin != nil {
+		srv := &http.Server{Handler: p.pages(), ReadHeaderTimeout: 10 * time.Second}
+		g.Add(func() error { return ignoreClosed(srv.Serve(p.admin)) }, func(error) { _ = srv.Close() })
+	}
+	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
+	err := g.Run()
+	if errors.Is(err, run.ErrSignal) {
+		p.log.Info("stopping", "reason", err)
+		return nil
+	}
+	return err
+}
+
+// leaving is an actor that does nothing but let the leases go at the end.
+func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
+	done := make(chan struct{})
+	return func() error { <-done; return nil }, func(error) {
+		defer close(done)
+		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+		defer cancel()
+		if err := p.lead.Leave(ctx); err != nil {
+			p.log.Warn("not every lease was let go; others take them when they have run out", "error", err)
+		}
+	}
+}
+
+// hangUp lets calls under way finish and takes no new ones.
+func (p *storage) hangUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.HTTP.ShutdownTimeout))
+	defer cancel()
+	if err := p.rpc.Shutdown(ctx); err != nil {
+		p.log.Warn("not every call of a peer could finish", "error", err)
+	}
+}
+
+// drain does what people say of this server in its row.
+func (p *storage) drain(ctx context.Context) error {
+	on := false
+	for {
+		changed := p.view.registry.Changed() // taken before looking
+		if row, ok := p.view.registry.Get(p.id); ok && (row.Drain != nil) != on {
+			on = !on
+			p.log.Info("draining", "on", on)
+			if err := p.lead.Drain(ctx, on); err != nil {
+				return nil // ctx ended
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// close closes what was opened, in the opposite order.
+func (p *storage) close() error {
+	var errs []error
+	if p.listener != nil {
+		_ = p.listener.Close() // rpc has closed it, if it ever got it
+	}
+	if p.admin != nil {
+		_ = p.admin.Close()
+	}
+	if p.server != nil {
+		errs = append(errs, p.server.Close())
+	}
+	if p.files != nil {
+		p.files.Close()
+	}
+	errs = append(errs, p.view.close())
+	if p.brick != nil {
+		errs = append(errs, p.brick.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// pages serves health, metrics and profiles.
+func (p *storage) pages() http.Handler {
+	mux := profilePages()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "Spillway is healthy.") })
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := p.brick.Err(); err != nil {
+			http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		s := p.lead.Status()
+		fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
+	})
+	return mux
+}
