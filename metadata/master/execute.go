@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -193,33 +194,120 @@ func (x *executor) unfence(ctx context.Context, rows []coord.Row) {
 	}
 }
 
-// sweep forgets lease rows of partitions that are no more. Where the whole table is gone, that is compared.
+// sweep forgets lease rows of partitions that are no more. Where the whole table is gone, its row must say so: a map that
+// merely cannot be had says nothing.
 func (x *executor) sweep(ctx context.Context, maps []*topology.Map, s Step) {
 	if x.rows == nil {
 		return
 	}
 	var guard []coord.Condition
 	if !slices.ContainsFunc(maps, func(m *topology.Map) bool { return m.Table == s.Table }) {
-		guard = append(guard, coord.Condition{Key: "tables/" + s.Table})
+		row, gone, err := tableGone(ctx, x.store, s.Table)
+		if err != nil || !gone {
+			x.failed(s, errOr(err, "the table is there"))
+			return
+		}
+		guard = append(guard, coord.Condition{Key: row.Key, Revision: row.Revision})
 	}
 	for _, p := range s.Sweep {
 		if x.may != nil && !x.may() {
 			return
 		}
-		conditions := slices.Clone(guard)
-		var writes []coord.Write
-		for _, row := range x.rows.sweepable(p) {
-			conditions = append(conditions, coord.Condition{Key: row.Key, Revision: row.Revision})
-			if row.Revision != 0 {
-				writes = append(writes, coord.Write{Key: row.Key, Delete: true})
-			}
-		}
-		if _, ok, err := x.store.Commit(ctx, conditions, writes); err != nil || !ok {
+		if ok, err := forget(ctx, x.store, guard, x.rows.sweepable(p)); err != nil || !ok {
 			x.failed(s, errOr(err, "its rows changed"))
 			return
 		}
 	}
 	x.told(s, nil)
+}
+
+// tableGone reports whether a table was dropped: its row says so, or there is none. The row, or its key, is given.
+func tableGone(ctx context.Context, store coord.Store, table string) (coord.Row, bool, error) {
+	key := files.Key(table)
+	row, there, err := store.Get(ctx, key)
+	if err != nil || !there {
+		return coord.Row{Key: key}, err == nil, err
+	}
+	r, err := files.DecodeRow(row)
+	return row, err == nil && r.Dropped, nil // a row that cannot be read is no reason to forget anything
+}
+
+// forget deletes rows that are still as they were seen; those of revision 0 were not there.
+func forget(ctx context.Context, store coord.Store, guard []coord.Condition, rows []coord.Row) (bool, error) {
+	conditions := slices.Clone(guard)
+	var writes []coord.Write
+	for _, row := range rows {
+		conditions = append(conditions, coord.Condition{Key: row.Key, Revision: row.Revision})
+		if row.Revision != 0 {
+			writes = append(writes, coord.Write{Key: row.Key, Delete: true})
+		}
+	}
+	_, ok, err := store.Commit(ctx, conditions, writes)
+	return ok, err
+}
+
+// FillDropped notes which of the tables that only lease rows name were dropped. Errors are the store's.
+func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
+	s.Dropped = map[string]bool{}
+	seen := map[string]bool{}
+	for _, m := range s.Tables {
+		seen[m.Table] = true
+	}
+	for _, table := range s.leased() {
+		if seen[table] {
+			continue
+		}
+		_, gone, err := tableGone(ctx, store, table)
+		if err != nil {
+			return err
+		}
+		s.Dropped[table] = gone
+	}
+	return nil
+}
+
+// leased are the tables that lease rows name.
+func (s *State) leased() []string {
+	tables := map[string]bool{}
+	for p := range s.Leases {
+		tables[p.Table] = true
+	}
+	for p := range s.Born {
+		tables[p.Table] = true
+	}
+	return sortedKeys(tables)
+}
+
+// ForgetTable deletes all lease rows of a table that was dropped. Errors are Stale (it was not) and the store's.
+func ForgetTable(ctx context.Context, store coord.Store, table string) error {
+	row, gone, err := tableGone(ctx, store, table)
+	if err != nil {
+		return err
+	}
+	if !gone {
+		return fault.Errorf(fault.Stale, "table %q was not dropped: its lease rows stay", table)
+	}
+	guard := []coord.Condition{{Key: row.Key, Revision: row.Revision}}
+	rows, _, err := store.List(ctx, lease.Prefix)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		p, ok := lease.ParseRowKey(r.Key)
+		if !ok {
+			p, ok = lease.ParseBornKey(r.Key)
+		}
+		if !ok {
+			p, _, ok = lease.ParseProhibitKey(r.Key)
+		}
+		if !ok || p.Table != table {
+			continue
+		}
+		if _, err := forget(ctx, store, guard, []coord.Row{r}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func errOr(err error, text string) error {

@@ -238,8 +238,7 @@ func (p *planner) before(m *topology.Map, part *topology.Partition, made []topol
 	return on(old.Placements)[:1]
 }
 
-// sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever,
-// and the rows of a dropped table would be taken for those of one with the same name (C19).
+// sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever.
 func (p *planner) sweep() {
 	maps, unborn := map[string]*topology.Map{}, map[string]map[point.PartitionID]bool{}
 	for _, m := range p.Tables {
@@ -251,6 +250,8 @@ func (p *planner) sweep() {
 			if _, ok := m.ByID(part.ID); ok || part.ID >= m.NextID || unborn[m.Table][part.ID] {
 				return
 			}
+		} else if !p.Dropped[part.Table] {
+			return
 		}
 		if row, ok := p.Leases[part]; ok && row.State != lease.Free && !p.silent(row.Holder, p.set.DeadAfter) {
 			return // its holder has not heard yet

@@ -263,6 +263,9 @@ func (r *Runner) round(ctx context.Context, rows *Rows) {
 	r.metrics.rounds.Inc()
 	r.unfenceOld(ctx, rows)
 	s := r.look(rows)
+	if err := s.FillDropped(ctx, r.deps.Store); err != nil {
+		r.deps.Log.Debug("which tables were dropped is not known; their lease rows stay", "error", err)
+	}
 	began := time.Now()
 	r.mu.Lock()
 	steps := Plan(s, r.settings, r.mu.rng)

@@ -27,6 +27,7 @@ type world struct {
 func newWorld() *world {
 	w := &world{rng: rand.New(rand.NewPCG(1, 2))}
 	w.Leases, w.Born = map[lease.Partition]lease.Lease{}, map[lease.Partition]bool{}
+	w.Dropped = map[string]bool{}
 	w.No, w.Sizes = map[lease.Partition][]topology.ServerID{}, map[lease.Partition]Size{}
 	w.set.SetDefaults()
 	return w
@@ -168,6 +169,8 @@ func (w *world) line(t *testing.T, line string) {
 		if f[2] != "free" {
 			w.Leases[key] = lease.Lease{State: lease.Held, Holder: topology.ServerID(f[2]), Boot: "b", Epoch: 1}
 		}
+	case f[0] == "dropped":
+		w.Dropped[f[1]] = true
 	case f[0][0] == 'p':
 		w.partition(t, f)
 	default:

@@ -25,6 +25,9 @@ type State struct {
 	Born map[lease.Partition]bool
 	// No are the prohibitions: which partition must not be led where.
 	No map[lease.Partition][]topology.ServerID
+	// Dropped are tables without a map of which it is known that they were dropped. A map may also be missing because
+	// nobody has it at hand: then nothing is concluded.
+	Dropped map[string]bool
 	// Sizes are those known; a partition may be missing.
 	Sizes map[lease.Partition]Size
 }
