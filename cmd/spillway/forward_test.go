@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -42,7 +43,8 @@ func openPath(t *testing.T, store coord.Store, create bool, set forward.Settings
 	log := slog.New(slog.DiscardHandler)
 	p := &path{t: t}
 	var err error
-	p.tables, err = tables.Open(t.Context(), tables.Deps{Store: store, Log: log,
+	meta := filesmem.NewServer(store, localServer)
+	p.tables, err = tables.Open(t.Context(), tables.Deps{Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
 		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }},
 		tables.Settings{New: topology.Config{PartitionWidth: time.Hour}, CreateOnWrite: create})
 	p.must(err)

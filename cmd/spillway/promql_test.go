@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -46,8 +47,10 @@ func openNode(tb testing.TB, width time.Duration) *node {
 			tb.Fatal(err)
 		}
 	}
+	store := mem.New()
+	meta := filesmem.NewServer(store, localServer)
 	maps, err := tables.Open(ctx, tables.Deps{
-		Store: mem.New(), Log: log,
+		Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
 		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} },
 	}, tables.Settings{New: topology.Config{PartitionWidth: width}, CreateOnWrite: true})
 	must(err)

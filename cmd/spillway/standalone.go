@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,12 +19,14 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/metafile"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -44,19 +47,8 @@ type standaloneCmd struct {
 
 // config puts file, environment and flags together, in this order.
 func (s *standaloneCmd) config() (config, error) {
-	c := defaultConfig()
-	if s.ConfigFile != "" {
-		if err := c.read(s.ConfigFile); err != nil {
-			return c, err
-		}
-	}
-	env := os.Environ()
-	for i, e := range env {
-		if len(e) > len("SPILLWAY_CONFIG_FILE=") && e[:len("SPILLWAY_CONFIG_FILE=")] == "SPILLWAY_CONFIG_FILE=" {
-			env[i] = "" // kong has read it
-		}
-	}
-	if err := c.environ(env); err != nil {
+	c, err := loadConfig(s.ConfigFile)
+	if err != nil {
 		return c, err
 	}
 	over(&c.DataDir, s.DataDir)
@@ -71,12 +63,7 @@ func (s *standaloneCmd) config() (config, error) {
 		return c, err
 	}
 	over(&c.Storage.MemoryBytes, s.Memory)
-	if err := c.budget(memoryOfMachine()); err != nil {
-		return c, err
-	}
-	c.Query.SetDefaults()
-	c.API.SetDefaults()
-	return c, c.validate()
+	return c, c.complete()
 }
 
 func over[T any](dst, src *T) {
@@ -117,6 +104,7 @@ type standalone struct {
 	door
 	brick  *brick.Brick
 	coord  *local.Store
+	files  *files.Server
 	tables *tables.Tables
 	server *server.Server
 }
@@ -162,8 +150,17 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.files, err = files.New(files.Deps{
+		Store: p.coord, Peers: p.metadata, Log: p.log, Registerer: p.registry,
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Self: localServer, Disk: metafile.New(p.brick),
+	}, files.Settings{}); err != nil {
+		return err
+	}
+	if err := p.files.Adopt(ctx); err != nil {
+		return err
+	}
 	p.tables, err = tables.Open(ctx, tables.Deps{
-		Store: p.coord, Log: p.log,
+		Store: p.coord, Log: p.log, Own: localServer, Metadata: p.metadata, Servers: p.IDs,
 		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} },
 	}, p.cfg.tables())
 	if err != nil {
@@ -205,6 +202,9 @@ func (p *standalone) Server(id topology.ServerID) (peer.Storage, bool) {
 	return p.server, id == localServer
 }
 
+// metadata reaches the metadata server of this process, the only one.
+func (p *standalone) metadata(id topology.ServerID) (peer.Metadata, bool) { return p.files.Alone(id) }
+
 // IDs implements forward.Servers.
 func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
 
@@ -229,6 +229,7 @@ func (p *standalone) run(ctx context.Context) error {
 	var g run.Group
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
 	g.Add(actor(ctx, p.server.Run))
+	g.Add(actor(ctx, p.files.Run))
 	g.Add(actor(ctx, p.tables.Run))
 	g.Add(actor(ctx, p.retain))
 	p.actors(ctx, &g)
@@ -241,6 +242,12 @@ func (p *standalone) close() error {
 	errs := []error{p.door.close()}
 	if p.server != nil {
 		errs = append(errs, p.server.Close())
+	}
+	if p.tables != nil {
+		p.tables.Close()
+	}
+	if p.files != nil {
+		p.files.Close()
 	}
 	if p.coord != nil {
 		errs = append(errs, p.coord.Close())

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -62,8 +63,10 @@ func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID
 	}
 	var err error
 	log := slog.New(slog.DiscardHandler)
+	store := mem.New()
+	meta := filesmem.NewServer(store, servers[0])
 	c.tables, err = tables.Open(t.Context(), tables.Deps{
-		Store: mem.New(), Log: log, Rand: rand.New(rand.NewPCG(1, 2)),
+		Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log, Rand: rand.New(rand.NewPCG(1, 2)),
 		Place: func(_ string, p point.PartitionID) []topology.ServerID {
 			return []topology.ServerID{servers[int(p)%len(servers)]}
 		},

@@ -257,6 +257,12 @@ func (s *Server) Fetch(_ context.Context, table string, txn peer.TxnID) (*peer.F
 	return &answer, nil
 }
 
+// Alone reaches the metadata servers of a process that is the only one: itself.
+func (s *Server) Alone(id topology.ServerID) (peer.Metadata, bool) { return s, id == s.deps.Self }
+
+// Only lists the metadata servers of such a process.
+func (s *Server) Only() []topology.ServerID { return []topology.ServerID{s.deps.Self} }
+
 // Map gives the decoded map of a transaction whose file is here; it is shared.
 func (s *Server) Map(table string, txn peer.TxnID) (*topology.Map, error) {
 	_, m, err := s.own(table, txn)

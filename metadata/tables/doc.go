@@ -1,11 +1,21 @@
 // Package tables is the tables as this process knows them: each one's newest partition map, and the changes it may ask for.
 //
-// A reader takes a map and keeps it for a whole request: one request, one snapshot (C129). A change is a pure op of
-// package topology on the newest map, committed by compare-and-swap on the table's row; whoever loses the race applies
-// its op to the winner's map and tries again, so that concurrent creators end with one table (C19).
+// A reader takes a map and keeps it for a whole request: one request, one snapshot (C129). A change is made of ops,
+// planned on the newest map and proposed to a metadata server (package files); whoever loses the race plans anew on the
+// winner's map, so that concurrent creators end with one table (C19).
 //
-//	row "tables/<name>" ──watch──▶ Tables ──Get──▶ *topology.Map (immutable)
-//	                    ◀──CAS─── Create · Cover · Drop · SetConfig
+//	row "tables/<name>" ──watch──▶ Follow ──which transaction?──▶ Fetch from a metadata server ─▶ decode ─┐
+//	                                                                                                      ▼
+//	Change · Cover · Drop · SetConfig ─▶ group ─▶ plan, plan, plan … ─▶ one transaction ─▶ Get ─▶ *topology.Map
+//	                                       ▲                                   │                    (immutable)
+//	                                       └────────── Stale: plan anew ◀──────┘
 //
-// Invariants: I2 (one owner per key), by topology's Check on everything that is read or written.
+// Changes of one table that come together in one process are planned one after the other, each on the map that the one
+// before leads to, and proposed as one transaction: a thousand writers that find a new day uncovered make one.
+//
+// What is known is served for as long as nothing newer can be had: neither the store nor a metadata server needs to
+// answer for reads to go on (C127). With a Cache a process starts without them, too.
+//
+// Invariants: I2 (one owner per key), by topology; I5 (proposals that wait, and maps being fetched, are bounded); a
+// table's map never goes back to a lower sequence number.
 package tables

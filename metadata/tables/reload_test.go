@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 )
 
@@ -38,8 +37,11 @@ func (s *slow) List(ctx context.Context, prefix string) ([]coord.Row, coord.Revi
 }
 
 func TestATableMadeWhileTheListIsReadIsNotForgotten(t *testing.T) {
-	store := &slow{Store: mem.New(), arrive: make(chan struct{})}
-	tb := open(t, store, tables.Settings{CreateOnWrite: true})
+	site := newSite(t, 1)
+	store := &slow{Store: site.store, arrive: make(chan struct{})}
+	d := site.deps()
+	d.Store = store
+	tb := site.openWith(d, tables.Settings{CreateOnWrite: true})
 	if _, err := tb.Ensure(t.Context(), "old"); err != nil {
 		t.Fatal(err)
 	}

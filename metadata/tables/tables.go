@@ -3,196 +3,125 @@ package tables
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
+
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
-	"github.com/spillwaydb/spillway/protocols/point"
 )
-
-const rowPrefix = "tables/"
-
-// Deps are what the tables need of others.
-type Deps struct {
-	Store coord.Store
-	Log   *slog.Logger
-	// Place chooses the servers of a new partition.
-	Place func(table string, p point.PartitionID) []topology.ServerID
-	// Metadata reaches a metadata server: this process's own by a call, others by the network.
-	Metadata func(topology.ServerID) (peer.Metadata, bool)
-	// Own is the metadata server in this process, asked first; empty: there is none.
-	Own topology.ServerID
-	// Servers lists who may be metadata servers of a new table, the best first.
-	Servers func() []topology.ServerID
-	// Rand makes transaction ids, placement ids and jitter. The tables keep it.
-	Rand *rand.Rand
-}
-
-// Settings are numbers a user sets.
-type Settings struct {
-	// New is the configuration of tables made without one of their own.
-	New topology.Config
-	// CreateOnWrite lets Ensure make tables that do not exist.
-	CreateOnWrite bool
-	// TablesMax bounds how many tables writers can bring into being. Default 10,000.
-	TablesMax int
-}
 
 // Tables knows the newest maps. All methods are safe for concurrent use.
 type Tables struct {
 	// Constant after Open.
 	deps     Deps
 	settings Settings
+	creator  *files.Coordinator
+	fetches  singleflight.Group
+
+	wanted chan struct{} // wakes Run: a row names a transaction whose map is not known
+	save   chan struct{} // wakes Run: a map changed that the cache should have
 
 	mu struct {
 		sync.RWMutex
-		maps map[string]*topology.Map
-		rows map[string]coord.Revision
-		rev  coord.Revision // of the store, as far as the watch has come
-
+		tables  map[string]*table
 		changed chan struct{} // closed and replaced at every change
+		queues  map[string]*queue
+		unsaved map[string]bool
+		since   time.Time // when what is known was last known to be the newest; zero: it is now
+	}
+
+	random struct {
+		sync.Mutex
+		rng *rand.Rand
 	}
 }
 
-// Open reads all tables. Call Run to follow changes that other processes make.
+// table is what is known of one. A table that was dropped has no map.
+//
+// Invariant: seq never goes down.
+type table struct {
+	m    *topology.Map
+	row  files.Row      // as of m
+	rev  coord.Revision // of the newest row that named m; 0: only a cache did
+	want files.Row      // the newest row
+	at   coord.Revision // of want
+}
+
+// Open reads all tables. Where the store does not answer, or a table's file cannot be had, what the cache has is served
+// until Run gets it; without a cache the store's error is returned. Call Run to follow changes that others make.
 func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
-	if s.TablesMax == 0 {
-		s.TablesMax = 10_000
+	s.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
 	}
-	if err := s.New.Validate(); err != nil {
-		return nil, fault.Annotate(err, "configuration of new tables")
+	if d.Metadata == nil {
+		return nil, fault.Errorf(fault.Invalid, "tables need a way to reach metadata servers")
 	}
-	t := &Tables{deps: d, settings: s}
-	t.mu.maps, t.mu.rows, t.mu.changed = map[string]*topology.Map{}, map[string]coord.Revision{}, make(chan struct{})
-	return t, t.reload(ctx)
-}
-
-func (t *Tables) reload(ctx context.Context) error {
-	rows, rev, err := t.deps.Store.List(ctx, rowPrefix)
-	if err != nil {
-		return fault.Annotate(err, "read the tables")
+	if d.Rand == nil {
+		d.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	seen := map[string]bool{}
-	for _, row := range rows {
-		seen[strings.TrimPrefix(row.Key, rowPrefix)] = true
-		if err := t.learn(row); err != nil {
-			return err
-		}
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.mu.rev = rev
-	for name, made := range t.mu.rows {
-		if !seen[name] && made <= rev { // one that is newer than the list was made by this process meanwhile
-			t.forgetLocked(name)
-		}
-	}
-	return nil
-}
-
-// learn takes a row's map in unless a newer one is known.
-func (t *Tables) learn(row coord.Row) error {
-	name := strings.TrimPrefix(row.Key, rowPrefix)
-	m, err := topology.Decode(row.Value)
-	if err != nil {
-		return fault.Annotate(err, "table %q", name)
-	}
-	t.put(name, m, row.Revision)
-	return nil
-}
-
-func (t *Tables) put(name string, m *topology.Map, rev coord.Revision) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if rev > t.mu.rows[name] {
-		t.mu.maps[name], t.mu.rows[name] = m, rev
-		t.announceLocked()
-	}
-}
-
-func (t *Tables) announceLocked() {
-	close(t.mu.changed)
+	t := &Tables{deps: d, settings: s, wanted: make(chan struct{}, 1), save: make(chan struct{}, 1)}
+	t.mu.tables, t.mu.queues, t.mu.unsaved = map[string]*table{}, map[string]*queue{}, map[string]bool{}
 	t.mu.changed = make(chan struct{})
-}
-
-// forget takes in that a table was deleted at rev, unless it was made again since.
-func (t *Tables) forget(name string, rev coord.Revision) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.mu.rows[name] < rev {
-		t.forgetLocked(name)
+	t.random.rng = d.Rand
+	var err error
+	if t.creator, err = files.NewCoordinator(files.Deps{Store: d.Store, Peers: d.Metadata, Log: d.Log,
+		Rand: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}, files.Settings{}); err != nil {
+		return nil, err
 	}
-}
-
-func (t *Tables) forgetLocked(name string) {
-	delete(t.mu.maps, name)
-	delete(t.mu.rows, name)
-	t.announceLocked()
-}
-
-// Run follows the store until ctx ends: changes of other processes become visible here. A watch that fell too far
-// behind is answered by reading everything anew (C15).
-func (t *Tables) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		t.mu.RLock()
-		rev := t.mu.rev
-		t.mu.RUnlock()
-		err := t.deps.Store.Watch(ctx, rowPrefix, rev, t.follow)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !errors.Is(err, coord.ErrCompacted) {
-			t.deps.Log.Warn("following the tables was interrupted; reading them anew", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Second/2 + rand.N(time.Second)):
-		}
-		if err := t.reload(ctx); err != nil {
-			t.deps.Log.Warn("the tables cannot be read; going on with what is known", "error", err)
-		}
+	cached := t.loadCache()
+	rows, _, err := d.Store.List(ctx, files.Prefix)
+	switch {
+	case err == nil:
+	case cached > 0:
+		d.Log.Warn("the tables cannot be read; going on with the cached ones", "tables", cached, "error", err)
+		return t, nil
+	default:
+		return nil, fault.Annotate(err, "read the tables")
 	}
-	return nil
+	t.listed(rows)
+	t.fetchWanted(ctx)
+	return t, nil
 }
 
-func (t *Tables) follow(events []coord.Event) error {
-	for _, e := range events {
-		if e.Deleted {
-			t.forget(strings.TrimPrefix(e.Key, rowPrefix), e.Revision)
-		} else if err := t.learn(e.Row); err != nil {
-			return err
-		}
-		t.mu.Lock()
-		t.mu.rev = max(t.mu.rev, e.Revision)
-		t.mu.Unlock()
-	}
-	return nil
-}
+// Close ends what goes on behind a table that was made. Call it after Run has returned.
+func (t *Tables) Close() { t.creator.Close() }
 
 // Get gives a table's newest known map.
 func (t *Tables) Get(name string) (*topology.Map, bool) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	m, ok := t.mu.maps[name]
+	m, _, ok := t.At(name)
 	return m, ok
 }
 
 // At gives a table's newest known map and the revision of the row that named it: whoever writes to the store what is true
-// only by this map compares the row (a lease row's birth, package lease).
+// only by this map compares the row (a lease row's birth, package lease). A comparison that fails says that this process
+// has not heard of the newest row yet.
 func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	m, ok = t.mu.maps[name]
-	return m, t.mu.rows[name], ok
+	if v := t.mu.tables[name]; v != nil && v.m != nil {
+		return v.m, v.rev, true
+	}
+	return nil, 0, false
+}
+
+// Dropped reports whether a table was dropped, and at which sequence number: absence alone does not say so.
+func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if v := t.mu.tables[name]; v != nil && v.row.Dropped {
+		return v.row.Seq, true
+	}
+	return 0, false
 }
 
 // Changed gives a channel that is closed at the next change of any table: take it first, then look.
@@ -206,91 +135,32 @@ func (t *Tables) Changed() <-chan struct{} {
 func (t *Tables) Names() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return slices.Sorted(maps.Keys(t.mu.maps))
+	names := make([]string, 0, len(t.mu.tables))
+	for name, v := range t.mu.tables {
+		if v.m != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
-// Ensure gives a table's map and makes the table if writers may do that. Errors are NotFound (they may not), Throttled
-// (too many tables), or the store's.
-func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error) {
-	if m, ok := t.Get(name); ok {
-		return m, nil
-	}
-	if !t.settings.CreateOnWrite {
-		return nil, fault.Errorf(fault.NotFound, "table %q does not exist and is not created on write", name)
-	}
-	return t.Create(ctx, name, t.settings.New)
+// Since tells how old the picture may be: the zero time while the store is followed and every map is here, else when that
+// ended, or when the cache was written.
+func (t *Tables) Since() time.Time {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.mu.since
 }
 
-// Create makes a table; one that exists is given as it is.
-func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
-	if m, ok := t.Get(name); ok {
-		return m, nil
-	}
-	if n := len(t.Names()); n >= t.settings.TablesMax {
-		return nil, fault.Errorf(fault.Throttled, "there are %d tables, at most %d are made", n, t.settings.TablesMax)
-	}
-	m, err := topology.New(name, c)
-	if err != nil {
-		return nil, err
-	}
-	rev, ok, err := t.deps.Store.Commit(ctx, []coord.Condition{{Key: rowPrefix + name}}, []coord.Write{{Key: rowPrefix + name, Value: m.Encode()}})
-	if err == nil && ok {
-		t.deps.Log.Info("table created", "table", name, "retention", c.Retention, "partition_width", c.PartitionWidth)
-		t.put(name, m, rev)
-		return m, nil
-	}
-	// Somebody else made it, or the answer was lost: either way the row tells (C08).
-	return t.refresh(ctx, name)
-}
-
-// Refresh gives a table's map at seq minSeq or newer: the known one if it is new enough, else what the store has. It is
-// what to do about an answer that is Stale. Errors are NotFound, Unavailable (the store does not answer, or has nothing
-// that new) or Canceled.
+// Refresh gives a table's map at seq minSeq or newer: the known one if it is new enough, else what the store has; 0 asks
+// the store in any case. It is what to do about an answer that is Stale. Errors are NotFound, Unavailable (the store or
+// the metadata servers do not answer, or have nothing that new) or Canceled.
 func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error) {
 	if m, ok := t.Get(name); ok && minSeq > 0 && m.Seq >= minSeq {
 		return m, nil
 	}
-	m, err := t.refresh(ctx, name)
-	if err == nil && m.Seq < minSeq {
-		err = fault.Errorf(fault.Unavailable, "table %q is at transaction %d, not yet at %d", name, m.Seq, minSeq)
-	}
-	return m, err
-}
-
-// DropTable takes a table away with all its partitions. One that does not exist is fine. Errors are Unavailable.
-func (t *Tables) DropTable(ctx context.Context, name string) error {
-	for {
-		row, ok, err := t.deps.Store.Get(ctx, rowPrefix+name)
-		if err != nil || !ok {
-			return err
-		}
-		rev, ok, err := t.deps.Store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Delete: true}})
-		if err != nil {
-			return err
-		}
-		if ok {
-			t.forget(name, rev)
-			return nil
-		}
-	}
-}
-
-// Change commits the ops that plan makes of the newest map, as one transaction, and gives the map they lead to. plan is
-// called again on a newer map whenever another change was faster, so it must only look at its map; no ops end the
-// change with the map as it is. Errors are plan's, Invalid (an op refuses), NotFound, Unavailable (the change may or may
-// not be committed: look, then plan anew) or Canceled.
-func (t *Tables) Change(ctx context.Context, name string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error) {
-	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
-		ops, err := plan(m)
-		if err != nil || len(ops) == 0 {
-			return m, err
-		}
-		return m.Apply(ops...)
-	})
-}
-
-func (t *Tables) refresh(ctx context.Context, name string) (*topology.Map, error) {
-	row, ok, err := t.deps.Store.Get(ctx, rowPrefix+name)
+	row, ok, err := t.deps.Store.Get(ctx, files.Key(name))
 	if err != nil {
 		return nil, fault.Annotate(err, "read table %q", name)
 	}
@@ -300,63 +170,285 @@ func (t *Tables) refresh(ctx context.Context, name string) (*topology.Map, error
 	if err := t.learn(row); err != nil {
 		return nil, err
 	}
-	m, _ := t.Get(name)
+	if err := t.fetch(ctx, name); err != nil {
+		return nil, err
+	}
+	m, ok := t.Get(name)
+	switch {
+	case !ok:
+		return nil, fault.Errorf(fault.NotFound, "table %q was dropped", name)
+	case m.Seq < minSeq:
+		return nil, fault.Errorf(fault.Unavailable, "table %q is at transaction %d, not yet at %d", name, m.Seq, minSeq)
+	}
 	return m, nil
 }
 
-// Cover gives a map in which a partition holds each of the times, making partitions as needed.
-func (t *Tables) Cover(ctx context.Context, name string, times []point.Nanos) (*topology.Map, error) {
-	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
-		return m.Apply(m.Covering(times, func(p point.PartitionID) []topology.Placement {
-			var placed []topology.Placement
-			for _, s := range t.deps.Place(name, p) {
-				placed = append(placed, topology.Placement{ID: point.PlacementID(rand.Uint64()), Server: s})
+// learn takes a row in; its map is wanted then, unless it is known.
+func (t *Tables) learn(row coord.Row) error {
+	r, err := files.DecodeRow(row)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	name := files.TableOf(row.Key)
+	v := t.mu.tables[name]
+	if v == nil {
+		v = &table{}
+		t.mu.tables[name] = v
+	}
+	if row.Revision <= v.at {
+		return nil
+	}
+	v.want, v.at = r, row.Revision
+	switch {
+	case r.Dropped && r.Seq >= v.row.Seq:
+		v.m, v.row, v.rev = nil, r, row.Revision
+		t.announceLocked(name)
+	case v.m != nil && r.Txn == v.row.Txn:
+		v.row, v.rev = r, row.Revision
+		t.announceLocked(name)
+	case r.Seq > v.row.Seq || v.m == nil:
+		wake(t.wanted)
+	}
+	return nil
+}
+
+// publish takes a map in unless a newer one is known. rev is 0 where only the transaction is known.
+func (t *Tables) publish(m *topology.Map, row files.Row, rev coord.Revision) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.mu.tables[m.Table]
+	if v == nil {
+		v = &table{}
+		t.mu.tables[m.Table] = v
+	}
+	if row.Seq < v.row.Seq || row.Seq == v.row.Seq && v.m != nil || v.row.Dropped && row.Seq == v.row.Seq {
+		return
+	}
+	if row.Txn == v.want.Txn {
+		row, rev = v.want, v.at
+	}
+	if row.Servers == nil {
+		row.Servers = v.row.Servers
+		if v.at > v.rev { // the newest row is of a transaction in between, and its list is the newer one
+			row.Servers = v.want.Servers
+		}
+	}
+	v.m, v.row, v.rev = m, row, max(rev, v.rev)
+	t.announceLocked(m.Table)
+}
+
+func (t *Tables) announceLocked(name string) {
+	close(t.mu.changed)
+	t.mu.changed = make(chan struct{})
+	if t.deps.Cache != nil {
+		t.mu.unsaved[name] = true
+		wake(t.save)
+	}
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// listed takes all rows in: a table that is not among them is none. Rows of tables are never deleted by this build, but by
+// people.
+func (t *Tables) listed(rows []coord.Row) {
+	seen := map[string]bool{}
+	var newest coord.Revision
+	for _, row := range rows {
+		seen[files.TableOf(row.Key)] = true
+		newest = max(newest, row.Revision)
+		if err := t.learn(row); err != nil {
+			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", files.TableOf(row.Key), "error", err)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, v := range t.mu.tables {
+		if !seen[name] && v.at <= newest { // one that is newer than the list was made meanwhile
+			t.forgetLocked(name)
+		}
+	}
+}
+
+func (t *Tables) forgetLocked(name string) {
+	delete(t.mu.tables, name)
+	t.announceLocked(name)
+}
+
+// fetchMax bounds the maps that are fetched at a time.
+const fetchMax = 8
+
+// fetchWanted fetches the maps that rows name and that are not known. It reports whether it got them all.
+func (t *Tables) fetchWanted(ctx context.Context) bool {
+	t.mu.RLock()
+	var names []string
+	for name, v := range t.mu.tables {
+		if v.lacks() {
+			names = append(names, name)
+		}
+	}
+	t.mu.RUnlock()
+	var g errgroup.Group
+	g.SetLimit(fetchMax)
+	for _, name := range names {
+		g.Go(func() error {
+			err := t.fetch(ctx, name)
+			if err != nil && ctx.Err() == nil {
+				t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
 			}
-			return placed
-		}))
-	})
+			return err
+		})
+	}
+	return g.Wait() == nil
 }
 
-// Drop takes partitions out of the map; servers that hold them then delete them.
-func (t *Tables) Drop(ctx context.Context, name string, ids ...point.PartitionID) (*topology.Map, error) {
-	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) { return m.Drop(ids...), nil })
+// lacks reports whether the newest row names a map that is not here.
+func (v *table) lacks() bool {
+	return v.at > 0 && !v.want.Dropped && (v.m == nil || v.want.Seq > v.row.Seq)
 }
 
-// SetConfig changes a table's configuration.
-func (t *Tables) SetConfig(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
-	return t.change(ctx, name, func(m *topology.Map) (*topology.Map, error) {
-		return m.WithConfig(c)
-	})
-}
-
-// change commits op's result by compare-and-swap, on the newest map each time. A lost race means that another change
-// was committed, so the loop ends: with every round somebody has moved on.
-func (t *Tables) change(ctx context.Context, name string, op func(*topology.Map) (*topology.Map, error)) (*topology.Map, error) {
-	for {
-		t.mu.RLock()
-		m, rev := t.mu.maps[name], t.mu.rows[name]
+// fetch gets the map that the newest known row of a table names, unless it is known. Whoever asks at the same time waits
+// for the same answer.
+func (t *Tables) fetch(ctx context.Context, name string) error {
+	t.mu.RLock()
+	v := t.mu.tables[name]
+	if v == nil || !v.lacks() {
 		t.mu.RUnlock()
-		if m == nil {
-			return nil, fault.Errorf(fault.NotFound, "table %q does not exist", name)
-		}
-		next, err := op(m)
-		if err != nil || next == m {
-			return m, err
-		}
-		if err := next.Check(); err != nil {
-			fault.Bug("I2: an op broke the map of %q: %v", name, err)
-		}
-		key := rowPrefix + name
-		committed, ok, err := t.deps.Store.Commit(ctx, []coord.Condition{{Key: key, Revision: rev}}, []coord.Write{{Key: key, Value: next.Encode()}})
-		if err == nil && ok {
-			t.put(name, next, committed)
-			return next, nil
-		}
-		if _, rerr := t.refresh(ctx, name); rerr != nil {
-			return nil, errors.Join(err, rerr)
-		}
+		return nil
+	}
+	want, at := v.want, v.at
+	t.mu.RUnlock()
+	result := t.fetches.DoChan(name+string(want.Txn[:]), func() (any, error) {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.settings.ServerTimeout*time.Duration(len(want.Servers)))
+		defer cancel()
+		m, err := t.fetchFrom(limit, name, want)
 		if err != nil {
 			return nil, err
+		}
+		t.publish(m, want, at)
+		return nil, nil
+	})
+	select {
+	case r := <-result:
+		return r.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// decoded is a metadata server that has maps at hand: the one in this process.
+type decoded interface {
+	Map(table string, txn peer.TxnID) (*topology.Map, error)
+}
+
+func (t *Tables) fetchFrom(ctx context.Context, name string, want files.Row) (*topology.Map, error) {
+	failed := fault.Errorf(fault.Unavailable, "asked %v", want.Servers)
+	for _, s := range t.order(want.Servers) {
+		p, ok := t.deps.Metadata(s)
+		if !ok {
+			failed = errors.Join(failed, fault.Errorf(fault.Unavailable, "%s is not known or not connected", s))
+			continue
+		}
+		m, err := t.ask(ctx, p, name, want)
+		if err == nil {
+			return m, nil
+		}
+		failed = errors.Join(failed, fault.Annotate(err, "%s", s))
+	}
+	return nil, fault.Wrap(failed, fault.Unavailable, "table %q: no metadata server gives the map of transaction %d", name, want.Seq)
+}
+
+func (t *Tables) ask(ctx context.Context, p peer.Metadata, name string, want files.Row) (*topology.Map, error) {
+	if d, ok := p.(decoded); ok {
+		if m, err := d.Map(name, want.Txn); err == nil {
+			return m, nil
+		}
+	}
+	limit, cancel := context.WithTimeout(ctx, t.settings.ServerTimeout)
+	defer cancel()
+	f, err := p.Fetch(limit, name, want.Txn)
+	if err != nil {
+		return nil, err
+	}
+	m, err := topology.Decode(f.Map)
+	if err != nil {
+		return nil, err
+	}
+	if m.Table != name || m.Seq != want.Seq {
+		return nil, fault.Errorf(fault.Corrupt, "asked for transaction %d of %q, got %d of %q", want.Seq, name, m.Seq, m.Table)
+	}
+	return m, nil
+}
+
+// order is the servers as they are asked: the own one first, the others as it comes.
+func (t *Tables) order(servers []topology.ServerID) []topology.ServerID {
+	servers = slices.Clone(servers)
+	t.random.Lock()
+	t.random.rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	t.random.Unlock()
+	if i := slices.Index(servers, t.deps.Own); i > 0 {
+		servers[0], servers[i] = servers[i], servers[0]
+	}
+	return servers
+}
+
+// loadCache takes in what was known in an earlier life, and says of how many tables.
+func (t *Tables) loadCache() int {
+	if t.deps.Cache == nil {
+		return 0
+	}
+	cached, err := t.deps.Cache.Load()
+	if err != nil {
+		t.deps.Log.Warn("the cache of maps cannot be read", "error", err)
+	}
+	for _, c := range cached {
+		row, err := files.DecodeRow(coord.Row{Key: files.Key(c.Table), Value: c.Row})
+		if err != nil {
+			t.deps.Log.Warn("a cached map is left out", "table", c.Table, "error", err)
+			continue
+		}
+		m, err := topology.Decode(c.Map)
+		if err != nil || m.Table != c.Table || m.Seq != row.Seq {
+			t.deps.Log.Warn("a cached map is left out", "table", c.Table, "error", err)
+			continue
+		}
+		t.mu.tables[c.Table] = &table{m: m, row: row, want: row}
+		if t.mu.since.IsZero() || c.At.Before(t.mu.since) {
+			t.mu.since = c.At
+		}
+	}
+	return len(t.mu.tables)
+}
+
+// saveCache gives the cache what changed.
+func (t *Tables) saveCache(now time.Time) {
+	t.mu.Lock()
+	unsaved := slices.Collect(maps.Keys(t.mu.unsaved))
+	clear(t.mu.unsaved)
+	t.mu.Unlock()
+	for _, name := range unsaved {
+		t.mu.RLock()
+		v := t.mu.tables[name]
+		var m *topology.Map
+		var row files.Row
+		if v != nil {
+			m, row = v.m, v.row
+		}
+		t.mu.RUnlock()
+		var err error
+		if m == nil {
+			err = t.deps.Cache.Forget(name)
+		} else {
+			err = t.deps.Cache.Save(Cached{Table: name, Row: row.Encode(), Map: m.Encode(), At: now})
+		}
+		if err != nil {
+			t.deps.Log.Warn("a map could not be cached", "table", name, "error", err)
 		}
 	}
 }

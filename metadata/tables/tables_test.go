@@ -2,42 +2,23 @@ package tables_test
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-var daily = topology.Config{PartitionWidth: 24 * time.Hour}
-
-func open(t *testing.T, store coord.Store, s tables.Settings) *tables.Tables {
-	t.Helper()
-	s.New = daily
-	got, err := tables.Open(t.Context(), tables.Deps{
-		Store: store,
-		Log:   slog.New(slog.DiscardHandler),
-		Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{"s1"} },
-	}, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
 func TestTablesAreMadeOnWriteOnlyWhereAllowed(t *testing.T) {
-	store := mem.New()
-	closed := open(t, store, tables.Settings{})
+	site := newSite(t, 3)
+	closed := site.open(tables.Settings{})
 	if _, err := closed.Ensure(t.Context(), "a"); !fault.Is(err, fault.NotFound) {
 		t.Fatalf("got %v, want not_found", err)
 	}
-	free := open(t, store, tables.Settings{CreateOnWrite: true, TablesMax: 2})
+	free := site.open(tables.Settings{CreateOnWrite: true, TablesMax: 2})
 	for _, name := range []string{"a", "b", "a"} {
 		if _, err := free.Ensure(t.Context(), name); err != nil {
 			t.Fatal(err)
@@ -50,8 +31,8 @@ func TestTablesAreMadeOnWriteOnlyWhereAllowed(t *testing.T) {
 
 // Two processes that create the same table and cover the same times end with the same map, each time covered once.
 func TestConcurrentProcessesAgree(t *testing.T) {
-	store := mem.New()
-	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{CreateOnWrite: true})
+	site := newSite(t, 3)
+	one, two := site.open(tables.Settings{CreateOnWrite: true}), site.open(tables.Settings{CreateOnWrite: true})
 	var wg sync.WaitGroup
 	for _, p := range []*tables.Tables{one, two} {
 		for worker := range 4 {
@@ -86,8 +67,8 @@ func TestConcurrentProcessesAgree(t *testing.T) {
 }
 
 func TestOtherProcessesChangesArriveByWatch(t *testing.T) {
-	store := mem.New()
-	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{})
+	site := newSite(t, 3)
+	one, two := site.open(tables.Settings{CreateOnWrite: true}), site.open(tables.Settings{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- two.Run(ctx) }()
@@ -111,7 +92,7 @@ func TestOtherProcessesChangesArriveByWatch(t *testing.T) {
 }
 
 func TestDropAndConfigAreOnce(t *testing.T) {
-	p := open(t, mem.New(), tables.Settings{CreateOnWrite: true})
+	p := newSite(t, 1).open(tables.Settings{CreateOnWrite: true})
 	if _, err := p.Ensure(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +117,8 @@ func TestDropAndConfigAreOnce(t *testing.T) {
 }
 
 func TestAChangeIsPlannedOnTheNewestMap(t *testing.T) {
-	store := mem.New()
-	one, two := open(t, store, tables.Settings{CreateOnWrite: true}), open(t, store, tables.Settings{})
+	site := newSite(t, 3)
+	one, two := site.open(tables.Settings{CreateOnWrite: true}), site.open(tables.Settings{})
 	if _, err := one.Ensure(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}

@@ -2,10 +2,14 @@
 package mem
 
 import (
+	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -74,4 +78,17 @@ func (d *Disk) Delete(gone ...files.Info) error {
 		delete(d.mu.files, key{i.Table, i.Txn})
 	}
 	return nil
+}
+
+// NewServer makes a metadata server on a disk of this kind that is the only one there is.
+func NewServer(store coord.Store, self topology.ServerID) *files.Server {
+	s, err := files.New(files.Deps{
+		Store: store, Peers: func(topology.ServerID) (peer.Metadata, bool) { return nil, false },
+		Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		Self: self, Disk: New(),
+	}, files.Settings{})
+	if err != nil {
+		fault.Bug("a metadata server in memory: %v", err)
+	}
+	return s
 }

@@ -1,0 +1,385 @@
+package tables
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Plan makes the ops of a change, on a map that it must only look at; no ops mean that nothing needs to change.
+type Plan = func(*topology.Map) ([]topology.Op, error)
+
+// proposal is a plan and who waits for what comes of it.
+type proposal struct {
+	plan   Plan
+	result chan outcome // of one
+}
+
+type outcome struct {
+	m   *topology.Map
+	err error
+}
+
+// queue is the proposals of one table. While it exists, a goroutine works on it.
+type queue struct{ waiting []*proposal }
+
+// groupMax bounds the proposals of one transaction.
+const groupMax = 256
+
+// Change commits the ops that plan makes of the newest map, and gives the map they lead to; others' changes may be in the
+// same transaction. plan is called again on a newer map whenever another change was faster. It is called from another
+// goroutine, and may be called after a Change whose ctx ended has returned. Errors are plan's, Invalid or Stale (an op
+// refuses), NotFound, Unavailable (it may or may not be committed: look, then plan anew), Throttled or Canceled.
+func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.Map, error) {
+	p := &proposal{plan: plan, result: make(chan outcome, 1)}
+	if err := t.enqueue(name, p); err != nil {
+		return nil, err
+	}
+	select {
+	case o := <-p.result:
+		return o.m, o.err
+	case <-ctx.Done():
+		return nil, fault.Annotate(ctx.Err(), "change of table %q", name)
+	}
+}
+
+func (t *Tables) enqueue(name string, p *proposal) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.mu.queues[name]
+	if q == nil {
+		q = &queue{}
+		t.mu.queues[name] = q
+		go t.work(name, q) // ends when nobody waits, each change within ChangeTimeout
+	}
+	if len(q.waiting) >= t.settings.WaitingMax {
+		return fault.Errorf(fault.Throttled, "%d changes of table %q wait here", t.settings.WaitingMax, name)
+	}
+	q.waiting = append(q.waiting, p)
+	return nil
+}
+
+func (t *Tables) work(name string, q *queue) {
+	for {
+		t.mu.Lock()
+		n := min(len(q.waiting), groupMax)
+		group := q.waiting[:n:n]
+		q.waiting = q.waiting[n:]
+		if n == 0 {
+			delete(t.mu.queues, name)
+		}
+		t.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		t.commitGroup(name, group)
+	}
+}
+
+// commitGroup commits proposals as one transaction, or, where that is refused, one by one.
+func (t *Tables) commitGroup(name string, group []*proposal) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.settings.ChangeTimeout)
+	defer cancel()
+	group, alone := slices.Clip(group), []*proposal(nil)
+	defer func() {
+		for _, p := range alone {
+			t.commitGroup(name, []*proposal{p})
+		}
+	}()
+	m, err := t.commit(ctx, name, &group, &alone)
+	if len(group) > 1 && (fault.Is(err, fault.Invalid) || fault.Is(err, fault.Stale) || fault.Is(err, fault.TooLarge)) {
+		for _, p := range group {
+			t.commitGroup(name, []*proposal{p})
+		}
+		return
+	}
+	for _, p := range group {
+		p.result <- outcome{m, err}
+	}
+}
+
+// commit plans and proposes until the group is committed. Proposals whose plan fails are answered and leave the group;
+// those that do not go together with others leave it for alone.
+func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*proposal) (*topology.Map, error) {
+	var failed error
+	for try := 0; ; try++ {
+		if try > 0 {
+			select {
+			case <-ctx.Done():
+				return nil, fault.Wrap(errors.Join(failed, ctx.Err()), fault.Unavailable, "table %q kept changing, or could not be changed", name)
+			case <-time.After(t.jitter(min(time.Millisecond<<min(try, 10), 200*time.Millisecond))):
+			}
+		}
+		m, row, err := t.known(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		next, ops := planGroup(m, group, alone)
+		if len(ops) == 0 {
+			return m, nil
+		}
+		c := &peer.Change{Table: name, Base: row.Txn, Txn: t.newTxnID(), Ops: topology.EncodeOps(ops)}
+		changed, err := t.propose(ctx, c, row.Servers)
+		switch {
+		case err == nil:
+			if changed.Seq == next.Seq && changed.Txn == c.Txn {
+				t.publish(next, files.Row{Txn: c.Txn, Seq: next.Seq}, 0)
+				return next, nil
+			}
+			return t.Refresh(ctx, name, changed.Seq)
+		case fault.Is(err, fault.Stale), fault.Is(err, fault.Unavailable), fault.Is(err, fault.Throttled), fault.Is(err, fault.Canceled):
+			// Whatever became of it, a plan on the newest map is right: either it finds its own effect, or it makes it.
+			failed = err
+			if _, rerr := t.Refresh(ctx, name, 0); rerr != nil && !fault.Is(rerr, fault.Unavailable) {
+				return nil, rerr
+			}
+		default:
+			return nil, err
+		}
+	}
+}
+
+// known gives the map to plan on, and the row that names it.
+func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.Row, error) {
+	look := func() (*topology.Map, files.Row) {
+		t.mu.RLock()
+		defer t.mu.RUnlock()
+		if v := t.mu.tables[name]; v != nil {
+			return v.m, v.row
+		}
+		return nil, files.Row{}
+	}
+	m, row := look()
+	if m == nil {
+		if _, err := t.Refresh(ctx, name, 0); err != nil {
+			return nil, row, err
+		}
+		m, row = look()
+	}
+	if m == nil {
+		return nil, row, fault.Errorf(fault.NotFound, "table %q does not exist", name)
+	}
+	return m, row, nil
+}
+
+// planGroup has every plan make its ops on the map that those before lead to, and gives the map that all lead to from m as
+// one transaction.
+func planGroup(m *topology.Map, group, alone *[]*proposal) (*topology.Map, []topology.Op) {
+	var all []topology.Op
+	next := m
+	*group = slices.DeleteFunc(*group, func(p *proposal) bool {
+		ops, err := p.plan(next)
+		if err == nil && len(ops) > 0 {
+			var after *topology.Map
+			if after, err = m.Apply(append(slices.Clip(all), ops...)...); err == nil {
+				if after != m {
+					next = after
+					all = append(all, ops...)
+				}
+				return false
+			}
+			if len(all) > 0 {
+				*alone = append(*alone, p)
+				return true
+			}
+		}
+		if err != nil {
+			p.result <- outcome{nil, err}
+		}
+		return err != nil
+	})
+	if next == m {
+		return m, nil
+	}
+	return next, all
+}
+
+// propose asks one metadata server after the other: the same transaction, so that it is committed at most once.
+func (t *Tables) propose(ctx context.Context, c *peer.Change, servers []topology.ServerID) (*peer.Changed, error) {
+	failed := fault.Errorf(fault.Unavailable, "asked %v", servers)
+	for _, s := range t.order(servers) {
+		p, ok := t.deps.Metadata(s)
+		if !ok {
+			failed = errors.Join(failed, fault.Errorf(fault.Unavailable, "%s is not known or not connected", s))
+			continue
+		}
+		limit, cancel := context.WithTimeout(ctx, t.settings.ServerTimeout)
+		changed, err := p.Change(limit, c)
+		cancel()
+		if err == nil || !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Throttled) && !fault.Is(err, fault.Canceled) {
+			return changed, err
+		}
+		failed = errors.Join(failed, fault.Annotate(err, "%s", s))
+	}
+	return nil, fault.Wrap(failed, fault.Unavailable, "no metadata server of table %q commits", c.Table)
+}
+
+func (t *Tables) newTxnID() peer.TxnID {
+	t.random.Lock()
+	defer t.random.Unlock()
+	return files.NewTxnID(t.random.rng)
+}
+
+// Ensure gives a table's map and makes the table if writers may do that. Errors are NotFound (they may not), Throttled
+// (too many tables), Unavailable or Canceled.
+func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error) {
+	if m, ok := t.Get(name); ok {
+		return m, nil
+	}
+	if !t.settings.CreateOnWrite {
+		// Another process may have made it a moment ago.
+		m, err := t.Refresh(ctx, name, 0)
+		if fault.Is(err, fault.NotFound) {
+			err = fault.Errorf(fault.NotFound, "table %q does not exist and is not created on write", name)
+		}
+		return m, err
+	}
+	return t.Create(ctx, name, t.settings.New)
+}
+
+// Create makes a table; one that exists is given as it is.
+func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
+	if m, ok := t.Get(name); ok {
+		return m, nil
+	}
+	if n := len(t.Names()); n >= t.settings.TablesMax {
+		return nil, fault.Errorf(fault.Throttled, "there are %d tables, at most %d are made", n, t.settings.TablesMax)
+	}
+	m, err := topology.New(name, c)
+	if err != nil {
+		return nil, err
+	}
+	d, err := t.creator.Create(ctx, m, t.keepers(name))
+	switch {
+	case err == nil:
+		t.deps.Log.Info("table created", "table", name, "retention", c.Retention, "partition_width", c.PartitionWidth, "metadata_servers", d.Row.Servers)
+		if d.Map != nil {
+			t.publish(d.Map, d.Row, d.Revision)
+			return d.Map, nil
+		}
+	case !fault.Is(err, fault.Stale): // somebody else was faster
+		return nil, err
+	}
+	return t.Refresh(ctx, name, 0)
+}
+
+// keepers chooses who keeps a new table's METADATA file: by rendezvous hashing, so that tables spread over servers.
+func (t *Tables) keepers(name string) []topology.ServerID {
+	servers := slices.Clone(t.deps.Servers())
+	weight := func(s topology.ServerID) uint64 { return xxhash.Sum64String(name + "\x00" + string(s)) }
+	slices.SortFunc(servers, func(a, b topology.ServerID) int {
+		if weight(a) > weight(b) {
+			return -1
+		}
+		return 1
+	})
+	return servers[:min(len(servers), t.settings.MetadataServers)]
+}
+
+// Cover gives a map in which a partition holds each of the times, making partitions as needed.
+func (t *Tables) Cover(ctx context.Context, name string, times []point.Nanos) (*topology.Map, error) {
+	times = slices.Clone(times)
+	return t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
+		c := m.Covering(times, func(p point.PartitionID) []topology.Placement {
+			var placed []topology.Placement
+			for _, s := range t.deps.Place(name, p) {
+				placed = append(placed, topology.Placement{ID: t.newPlacementID(), Server: s})
+			}
+			return placed
+		})
+		if len(c.Partitions) == 0 {
+			return nil, nil
+		}
+		return []topology.Op{c}, nil
+	})
+}
+
+func (t *Tables) newPlacementID() point.PlacementID {
+	t.random.Lock()
+	defer t.random.Unlock()
+	return point.PlacementID(t.random.rng.Uint64())
+}
+
+// Drop takes partitions out of the map; servers that hold them then delete them.
+func (t *Tables) Drop(ctx context.Context, name string, ids ...point.PartitionID) (*topology.Map, error) {
+	ids = slices.Clone(ids)
+	return t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
+		there := slices.DeleteFunc(slices.Clone(ids), func(id point.PartitionID) bool { _, ok := m.ByID(id); return !ok })
+		if len(there) == 0 {
+			return nil, nil
+		}
+		return []topology.Op{topology.Drop{IDs: there}}, nil
+	})
+}
+
+// SetConfig changes a table's configuration.
+func (t *Tables) SetConfig(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
+	return t.Change(ctx, name, func(*topology.Map) ([]topology.Op, error) {
+		return []topology.Op{topology.SetConfig{Config: c}}, nil
+	})
+}
+
+// DropTable takes a table away: first its partitions, then the table. The row stays, marked, so that a table of the same
+// name made later never gives out the same sequence numbers and partition ids. One that does not exist is fine. Errors are
+// Unavailable, Throttled or Canceled.
+func (t *Tables) DropTable(ctx context.Context, name string) error {
+	for {
+		m, err := t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
+			var ids []point.PartitionID
+			for p := range m.All() {
+				ids = append(ids, p.ID)
+			}
+			if len(ids) == 0 {
+				return nil, nil
+			}
+			return []topology.Op{topology.Drop{IDs: ids}}, nil
+		})
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		_, row, err := t.known(ctx, name)
+		if fault.Is(err, fault.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if row.Seq == m.Seq && m.Len() == 0 {
+			d, err := t.creator.Drop(ctx, name, row.Txn)
+			if err == nil {
+				t.dropped(name, d)
+				t.deps.Log.Info("table dropped", "table", name, "seq", d.Row.Seq)
+				return nil
+			}
+			if !fault.Is(err, fault.Stale) {
+				return err
+			}
+		}
+		if _, err := t.Refresh(ctx, name, 0); err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+}
+
+func (t *Tables) dropped(name string, d files.Done) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.mu.tables[name]
+	if v == nil || d.Revision < v.at {
+		return
+	}
+	v.m, v.row, v.rev, v.want, v.at = nil, d.Row, d.Revision, d.Row, d.Revision
+	t.announceLocked(name)
+}
