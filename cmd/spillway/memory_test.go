@@ -68,3 +68,15 @@ func TestMemoryLimitsAreRead(t *testing.T) {
 		t.Errorf("this machine has %d bytes", memoryOfMachine())
 	}
 }
+
+// TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before it first collects: collectAt percent
+// of what the ballast stands for.
+func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
+	for _, all := range []size{memoryLeast, 1 << 30, 16 << 30} {
+		c := defaultConfig()
+		c.Storage.MemoryBytes = all
+		if n := c.idleHeap(); n < 8<<20 || n > 64<<20 || n*collectAt/100 > int64(all)/50 {
+			t.Errorf("%d of a budget of %d", n, all)
+		}
+	}
+}

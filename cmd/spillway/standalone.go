@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -79,6 +80,7 @@ func (s *standaloneCmd) Run() error {
 		return err
 	}
 	cfg.limitHeap()
+	defer runtime.KeepAlive(cfg.ballast())
 	level, _ := cfg.level()
 	registry := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registry)
