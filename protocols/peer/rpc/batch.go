@@ -91,7 +91,7 @@ func sameTimes(a, b []point.Nanos) bool {
 	return len(a) == len(b) && (&a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// addTimes writes a column as it is, or as runs of equal distances where that takes a quarter at most.
+// addTimes writes a column as it is, or as runs of equal distances where there are at most half as many runs as times.
 func (w *batchWriter) addTimes(ts []point.Nanos) {
 	w.times = binary.AppendUvarint(w.times, uint64(len(ts)))
 	runs := 0
@@ -100,7 +100,7 @@ func (w *batchWriter) addTimes(ts []point.Nanos) {
 			runs++
 		}
 	}
-	if runs > len(ts)/8 && len(ts) > 2 {
+	if runs > len(ts)/2 {
 		w.times = append(w.times, timesRaw)
 		for _, t := range ts {
 			w.times = binary.LittleEndian.AppendUint64(w.times, uint64(t))

@@ -103,7 +103,12 @@ func (p *Peer) Addr() string { return p.addr }
 func (p *Peer) newLine() (*line, error) {
 	l := &line{}
 	dialer := net.Dialer{}
+	authority := p.addr // whom the certificate must be for, with a port or without
+	if p.settings.TLS.ServerName != "" {
+		authority = p.settings.TLS.ServerName
+	}
 	conn, err := grpc.NewClient("passthrough:///"+p.addr,
+		grpc.WithAuthority(authority),
 		grpc.WithTransportCredentials(p.creds),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(messageBytesMax), grpc.MaxCallSendMsgSize(messageBytesMax)),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

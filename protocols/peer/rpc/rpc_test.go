@@ -864,4 +864,3 @@ func TestSettingsAreChecked(t *testing.T) {
 		t.Error(err)
 	}
 }
-

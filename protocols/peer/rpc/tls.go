@@ -82,7 +82,6 @@ func (c *certificates) load() (*tls.Config, error) {
 		RootCAs:      pool,
 		ClientCAs:    pool,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ServerName:   c.settings.ServerName,
 		// A session that is resumed would not be held against an authority that was replaced.
 		SessionTicketsDisabled: true,
 	}, nil

@@ -1,0 +1,189 @@
+package rpc
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// testAuthority signs certificates, as `spillway certs` does.
+type testAuthority struct {
+	cert *x509.Certificate
+	der  []byte
+	key  *ecdsa.PrivateKey
+}
+
+func newTestAuthority(t testing.TB) *testAuthority {
+	t.Helper()
+	a := &testAuthority{}
+	var err error
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	c := testCert("authority")
+	c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+	if a.der, err = x509.CreateCertificate(rand.Reader, c, c, a.key.Public(), a.key); err != nil {
+		t.Fatal(err)
+	}
+	if a.cert, err = x509.ParseCertificate(a.der); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func testCert(name string) *x509.Certificate {
+	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<60))
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+}
+
+// files writes a certificate for a host.
+func (a *testAuthority) files(t testing.TB, host string) TLS {
+	t.Helper()
+	dir := t.TempDir()
+	f := TLS{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "node.crt"), KeyFile: filepath.Join(dir, "node.key")}
+	a.write(t, f, host)
+	return f
+}
+
+func (a *testAuthority) write(t testing.TB, f TLS, host string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := testCert(host)
+	c.KeyUsage, c.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	if ip := net.ParseIP(host); ip != nil {
+		c.IPAddresses = []net.IP{ip}
+	} else {
+		c.DNSNames = []string{host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		f.CAFile:   {Type: "CERTIFICATE", Bytes: a.der},
+		f.CertFile: {Type: "CERTIFICATE", Bytes: der},
+		f.KeyFile:  {Type: "EC PRIVATE KEY", Bytes: secret},
+	} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPeersKnowEachOther: only certificates of the one authority, and servers only by their own address or name.
+func TestPeersKnowEachOther(t *testing.T) {
+	a, other := newTestAuthority(t), newTestAuthority(t)
+	addr, _ := serve(t, newMemory(), Settings{TLS: a.files(t, "127.0.0.1")})
+	named, _ := serve(t, newMemory(), Settings{TLS: a.files(t, "storage-1")})
+	f := func(what, addr string, tls TLS, want string) {
+		t.Helper()
+		p := dial(t, addr, DialSettings{TLS: tls})
+		st, err := p.OpenStream(t.Context(), "t")
+		if want == "" {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+				return
+			}
+			_ = st.Close()
+			return
+		}
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want Unavailable and %q", what, err, want)
+		}
+	}
+	gw := a.files(t, "gw")
+	f("the same authority", addr, gw, "")
+	f("another authority", addr, other.files(t, "gw"), "unknown authority")
+	trusting := other.files(t, "gw") // believes the server, and is not believed
+	pem, err := os.ReadFile(gw.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(trusting.CAFile, pem, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f("a caller of another authority", addr, trusting, "peer")
+	f("in the clear", addr, plain, "peer")
+	f("a server for another address", named, gw, "127.0.0.1")
+	gw.ServerName = "storage-1"
+	f("a server by its name", named, gw, "")
+	f("a server of another name", addr, gw, "storage-1")
+}
+
+// TestCertificatesAreReadAgain: a new authority on both sides comes into force without a restart, and files that are
+// broken leave the old ones in force.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	first, second := newTestAuthority(t), newTestAuthority(t)
+	server, gw := first.files(t, "127.0.0.1"), first.files(t, "gw")
+	var log bytes.Buffer
+	srv, err := NewServer(Deps{Storage: newMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Settings{TLS: server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	works := func(tls TLS) error {
+		p := dial(t, l.Addr().String(), DialSettings{TLS: tls})
+		_, _, err := p.LabelNames(t.Context(), &peer.Select{}, 0)
+		return err
+	}
+	if err := works(gw); err != nil {
+		t.Fatal(err)
+	}
+	touch := func(f TLS, at time.Time) {
+		for _, name := range []string{f.CAFile, f.CertFile, f.KeyFile} {
+			if err := os.Chtimes(name, at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile(server.KeyFile, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	touch(server, time.Now().Add(time.Second))
+	if err := works(gw); err != nil {
+		t.Errorf("with a broken key file: %v", err)
+	}
+	second.write(t, server, "127.0.0.1")
+	touch(server, time.Now().Add(2*time.Second))
+	wantKind(t, "a caller of the authority before", works(gw), fault.Unavailable)
+	second.write(t, gw, "gw")
+	if err := works(gw); err != nil {
+		t.Errorf("a caller of the new authority: %v", err)
+	}
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"cannot be read", "re-read"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("nothing of %q was logged: %s", want, &log)
+		}
+	}
+}
