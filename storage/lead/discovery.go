@@ -61,7 +61,7 @@ func (l *Lead) reconcile(ctx context.Context, srv *server.Server, all bool) erro
 		l.looked[name] = now
 	}
 	if all {
-		errs = append(errs, l.sweep(ctx))
+		errs = append(errs, l.sweep(ctx, srv), l.unsee(here))
 	}
 	l.metrics.alarms.Set(float64(len(l.alarms)))
 	return errors.Join(errs...)
@@ -229,12 +229,13 @@ func (l *Lead) finish(ctx context.Context, srv *server.Server, name string, id p
 }
 
 // sweep takes the lease table's rows of partitions away that were dropped, once nobody holds them.
-func (l *Lead) sweep(ctx context.Context) error {
+func (l *Lead) sweep(ctx context.Context, srv *server.Server) error {
 	var errs []error
 	for p := range l.garbage {
 		done, err := l.forget(ctx, p)
 		if done {
 			delete(l.garbage, p)
+			srv.Forget(p.Table, p.ID)
 			l.mu.Lock()
 			delete(l.mu.records, p)
 			l.mu.Unlock()

@@ -341,6 +341,41 @@ func TestOldMapDeletesNothing(t *testing.T) {
 	w.until("the alarm is over", func() bool { return gauge(t, s1) == 0 })
 }
 
+// TestDroppedTable: with rows of it here it is an alarm, and they stay; without, it is forgotten and may be made again.
+func TestDroppedTable(t *testing.T) {
+	w := newWorld(t)
+	s1 := w.start("s1", vfs.NewMem())
+	p := w.create("s1")
+	w.led(p)
+	w.must(s1.put(p, 1, point.All))
+	first, _ := w.maps.Get("t")
+	w.maps.drop()
+	w.until("it raises an alarm", func() bool { return gauge(t, s1) == 1 })
+	s1.wantRows("7: 101", p)
+	w.maps.put(first)
+	w.until("the alarm is over", func() bool { return gauge(t, s1) == 0 })
+	w.change(topology.Drop{IDs: []point.PartitionID{p}})
+	w.until("its rows are gone", func() bool { return len(s1.server.Held()) == 0 })
+	w.until("its lease is forgotten", func() bool {
+		_, ok, err := w.store.Get(t.Context(), lease.RowKey(lease.Partition{Table: "t", ID: p}))
+		return err == nil && !ok
+	})
+	w.maps.drop()
+	w.until("the highest seq is forgotten", func() bool {
+		_, ok, err := s1.brick.Get([]byte(seenPrefix + "t"))
+		return err == nil && !ok
+	})
+	again, err := topology.New("t", topology.Config{PartitionWidth: 100 * time.Second})
+	w.must(err)
+	w.maps.put(again)
+	if p = w.create("s1"); p != 1 {
+		t.Fatalf("the new table begins with partition %d", p)
+	}
+	w.led(p)
+	w.must(s1.put(p, 5, point.All))
+	s1.wantRows("7: 105", p)
+}
+
 // TestOnlyCopyIsNotRemovedByAMap: a partition whose rows are on one server alone was given to another by mistake.
 func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	w := newWorld(t)
@@ -417,6 +452,31 @@ func TestSplitEmptyPartitionIsForgotten(t *testing.T) {
 	w.led(2)
 	w.must(s1.putAs(2, 7, 103e9, point.All))
 	s1.wantRows("7: 103", 2)
+}
+
+// TestOverloadedServerOffersWhatItHasNoRowsOf: what it alone has the rows of it keeps, however busy it is.
+func TestOverloadedServerOffersWhatItHasNoRowsOf(t *testing.T) {
+	w := newWorld(t)
+	w.heads = 64 << 10
+	s1 := w.start("s1", vfs.NewMem())
+	full := w.create("s1")
+	w.led(full)
+	s2 := w.start("s2", vfs.NewMem())
+	w.until("s2 is heard", func() bool { return s2.Status().Good })
+	var empty point.PartitionID
+	for s1.Status().Held < 2 { // by turns: each server takes its share
+		empty = w.create("s1", "s2")
+		w.led(empty)
+		w.until("both are in sync", func() bool { l, _ := w.row(empty); return len(l.InSync) == 2 })
+	}
+	w.until("s1 leads the newest one", func() bool { return s1.leads(empty) })
+	for i := 0; s1.server.HeadLoad() < 0.95; i++ {
+		w.must(s1.putAs(full, i, int64(full)*100e9, point.All))
+	}
+	w.until("the empty one is led by s2", func() bool { return s2.leads(empty) })
+	if !s1.leads(full) {
+		t.Error("the overloaded server gave up what only it has")
+	}
 }
 
 func TestLeavingLetsOthersTakeAtOnce(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // The highest seq of each table's map that was ever seen here lies in the brick's catalogue:
@@ -51,6 +52,29 @@ func loadSeen(b *brick.Brick) (map[string]uint64, error) {
 		seen[strings.TrimPrefix(string(k), seenPrefix)] = seq
 		return fault.Annotate(err, "table %q", k)
 	})
+}
+
+// unsee forgets tables that are gone and of which nothing is here: one that is made again under the name begins anew.
+func (l *Lead) unsee(here map[string][]server.Held) error {
+	b := l.deps.Brick.NewBatch()
+	defer b.Close()
+	var gone []string
+	for table := range l.seen {
+		if _, _, ok := l.deps.Maps.At(table); !ok && len(here[table]) == 0 {
+			gone = append(gone, table)
+			b.Delete([]byte(seenPrefix + table))
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := b.Commit(true); err != nil {
+		return fault.Annotate(err, "forget the highest seq of %d tables", len(gone))
+	}
+	for _, table := range gone {
+		delete(l.seen, table)
+	}
+	return nil
 }
 
 // see keeps seqs that are higher than those known, durably.

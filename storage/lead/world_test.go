@@ -39,6 +39,7 @@ type world struct {
 	lease lease.Settings
 	nodes map[topology.ServerID]*node
 	stamp point.Stamp
+	heads int64 // HeadBytesMax
 }
 
 func newWorld(t *testing.T) *world {
@@ -63,6 +64,7 @@ type atlas struct {
 	m       *topology.Map
 	row     coord.Revision
 	changed chan struct{}
+	gone    bool // the table was dropped
 }
 
 func newAtlas(t *testing.T, store coord.Store) *atlas {
@@ -82,7 +84,7 @@ func (a *atlas) put(m *topology.Map) {
 	if err != nil {
 		a.t.Error(err)
 	}
-	a.m, a.row = m, rev
+	a.m, a.row, a.gone = m, rev, false
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
@@ -90,14 +92,29 @@ func (a *atlas) put(m *topology.Map) {
 func (a *atlas) At(name string) (*topology.Map, coord.Revision, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if name != "t" || a.m == nil {
+	if name != "t" || a.m == nil || a.gone {
 		return nil, 0, false
 	}
 	return a.m, a.row, true
 }
 
 func (a *atlas) Get(name string) (*topology.Map, bool) { m, _, ok := a.At(name); return m, ok }
-func (a *atlas) Names() []string                       { return []string{"t"} }
+
+func (a *atlas) Names() []string {
+	if _, ok := a.Get("t"); !ok {
+		return nil
+	}
+	return []string{"t"}
+}
+
+// drop takes the table away; put brings one of its name.
+func (a *atlas) drop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone = true
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
 
 func (a *atlas) Changed() <-chan struct{} {
 	a.mu.Lock()
@@ -188,11 +205,11 @@ func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 	}
 	n.Lead, err = New(Deps{Store: n.store, Maps: w.maps, Brick: n.brick, Log: log, Registerer: registry, Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)),
 		Clock: func() lease.Time { return time.Since(began) + time.Duration(n.skew.Load()) }},
-		Settings{Server: id, Keeper: keeper.Settings{Lease: w.lease}, ReconcileEvery: 200 * time.Millisecond, BatchFor: 5 * time.Millisecond})
+		Settings{Server: id, Keeper: keeper.Settings{Lease: w.lease}, ReconcileEvery: 200 * time.Millisecond, BatchFor: 5 * time.Millisecond, OverloadFor: 50 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if n.server, err = server.Open(context.Background(), server.Deps{Brick: n.brick, Maps: w.maps, Leases: n.Lead, Log: log, Registerer: registry}, server.Settings{Server: id}); err != nil {
+	if n.server, err = server.Open(context.Background(), server.Deps{Brick: n.brick, Maps: w.maps, Leases: n.Lead, Log: log, Registerer: registry}, server.Settings{Server: id, HeadBytesMax: w.heads}); err != nil {
 		w.t.Fatal(err)
 	}
 	if n.stream, err = n.server.OpenStream(context.Background(), "t"); err != nil {

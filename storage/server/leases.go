@@ -257,6 +257,13 @@ func (s *Server) Seal(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).seal()
 }
 
+// Forget lets go of what is remembered of a partition that is not here and will not be led again.
+func (s *Server) Forget(name string, id point.PartitionID) {
+	if t, ok := s.table(name); ok {
+		t.forget(id)
+	}
+}
+
 // RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. One that is
 // not here is fine. After an error it can be called again.
 func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID) error {

@@ -128,6 +128,15 @@ func (t *table) remove(id point.PartitionID, placement point.PlacementID) error 
 	return t.dropLocked(p)
 }
 
+// forget lets go of a gate behind which there is nothing.
+func (t *table) forget(id point.PartitionID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.mu.partitions[id]; !ok {
+		delete(t.mu.gates, id)
+	}
+}
+
 // dropLocked removes a partition; creating is held.
 func (t *table) dropLocked(p *partition.Partition) error {
 	if err := p.Drop(); err != nil {
