@@ -32,7 +32,7 @@ type Deps struct {
 
 // Cache keeps the newest maps somewhere. Its methods are called from one goroutine.
 type Cache interface {
-	// Load gives what was saved last of each table. An error means that nothing of use is there; it is logged.
+	// Load gives what was saved last of each table. An error is logged, and what is given beside it is used.
 	Load() ([]Cached, error)
 	// Save keeps a table's map in place of an older one. An error is logged; the map is saved again when it changes.
 	Save(Cached) error
