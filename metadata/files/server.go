@@ -185,6 +185,7 @@ func (s *Server) accept(f *peer.File) (here bool, err error) {
 		return true, nil
 	}
 	row := s.state.rows[f.Table].row
+	row.Seq = max(row.Seq, f.Seq-1) // the coordinator read the row: what this file stands on is committed
 	if f.Seq > row.Seq && s.state.shelf.Undecided(f.Table, row) >= s.settings.UndecidedMax {
 		s.state.sweep[f.Table] = true
 		s.wake()

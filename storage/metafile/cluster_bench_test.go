@@ -1,6 +1,7 @@
 package metafile
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -51,6 +52,10 @@ func benchTransaction(b *testing.B, partitions int) {
 		s, err := files.New(files.Deps{Store: store, Peers: peers, Log: log, Rand: rand.New(rand.NewPCG(1, uint64(i))), Self: id, Disk: New(br)}, files.Settings{})
 		must(err)
 		defer s.Close()
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		defer func() { stop(); must(<-done) }()
 		servers[id] = s
 		ids = append(ids, id)
 	}
@@ -75,11 +80,12 @@ func benchTransaction(b *testing.B, partitions int) {
 			times = append(times, int64(hour)*int64(time.Hour))
 			hour++
 		}
-		c := &peer.Change{Table: "cpu", Base: base, Txn: files.NewTxnID(rng), Ops: topology.EncodeOps([]topology.Op{m.Covering(times, place)})}
+		op := m.Covering(times, place)
+		c := &peer.Change{Table: "cpu", Base: base, Txn: files.NewTxnID(rng), Ops: topology.EncodeOps([]topology.Op{op})}
 		got, err := s.Change(b.Context(), c)
 		must(err)
 		base = got.Txn
-		m, err = s.Map("cpu", base)
+		m, err = m.Apply(op)
 		must(err)
 	}
 	add(partitions)
