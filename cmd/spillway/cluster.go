@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
 	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -30,6 +32,7 @@ import (
 // tables. Fields are in the order in which they are opened.
 type clusterView struct {
 	coord    coord.Store
+	rows     *mapcache.Store // coord with a memory; nil in a storage server
 	registry *registry.View
 	peers    *peers.Peers
 	leaders  *leaders.View
@@ -45,11 +48,20 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		return err
 	}
 	if v.coord == nil {
-		if v.coord, err = cfg.Coord.open(ctx); err != nil {
+		if v.coord, err = cfg.Coord.connect(ctx, own == ""); err != nil {
 			return err
 		}
 	}
-	if v.registry, err = registry.Open(ctx, v.coord, log, newRand()); err != nil {
+	store := v.coord
+	var cache tables.Cache
+	if own == "" { // only a gateway may go by what was: a storage server acts for what it reads
+		kept, err := v.remember(cfg, log, registerer)
+		if err != nil {
+			return err
+		}
+		store, cache = v.rows, kept
+	}
+	if v.registry, err = registry.Open(ctx, store, log, newRand()); err != nil {
 		return err
 	}
 	here := map[topology.ServerID]peers.Local{}
@@ -58,18 +70,32 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	}
 	v.peers = peers.Open(peers.Deps{Servers: v.registry, Log: log, Registerer: registerer, Local: here,
 		Dial: func(addr string) (peers.Peer, error) { return rpc.Dial(addr, dial) }}, peers.Settings{})
-	v.leaders, err = leaders.Open(ctx, leaders.Deps{Store: v.coord, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
+	v.leaders, err = leaders.Open(ctx, leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
 	if err != nil {
 		return err
 	}
 	v.placer = master.NewPlacer(v.look, master.Settings{})
-	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own,
+	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
 		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, cfg.tables())
 	return err
 }
 
+// remember has what a gateway knows of its cluster be kept on disk, so that it starts and reads without the store (C127).
+func (v *clusterView) remember(cfg *config, log *slog.Logger, registerer prometheus.Registerer) (*mapcache.Cache, error) {
+	cache, err := mapcache.Open(filepath.Join(cfg.DataDir, "cluster"), mapcache.Settings{})
+	if err != nil {
+		return nil, err
+	}
+	v.rows = mapcache.NewStore(mapcache.StoreDeps{Inner: v.coord, Cache: cache, Log: log, Registerer: registerer,
+		Prefixes: []string{registry.Prefix, lease.Prefix}, Volatile: []string{lease.BeatPrefix}})
+	return cache, nil
+}
+
 // actors adds what follows the cluster while the process runs.
 func (v *clusterView) actors(ctx context.Context, g *run.Group) {
+	if v.rows != nil {
+		g.Add(actor(ctx, v.rows.Run))
+	}
 	g.Add(actor(ctx, v.registry.Run))
 	g.Add(actor(ctx, v.peers.Run))
 	g.Add(actor(ctx, v.leaders.Run))
@@ -79,6 +105,9 @@ func (v *clusterView) actors(ctx context.Context, g *run.Group) {
 // close closes what was opened.
 func (v *clusterView) close() error {
 	var errs []error
+	if v.tables != nil {
+		v.tables.Close()
+	}
 	if v.peers != nil {
 		errs = append(errs, v.peers.Close())
 	}

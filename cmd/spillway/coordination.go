@@ -110,11 +110,15 @@ func (c coordConfig) tls() (*tls.Config, error) {
 }
 
 // open connects to the store. Errors are Invalid or Unavailable.
-func (c coordConfig) open(ctx context.Context) (coord.Store, error) {
+func (c coordConfig) open(ctx context.Context) (coord.Store, error) { return c.connect(ctx, false) }
+
+// connect connects to the store; lazy: to one that does not answer, too.
+func (c coordConfig) connect(ctx context.Context, lazy bool) (coord.Store, error) {
 	s, t, err := c.etcd()
 	if err != nil {
 		return nil, err
 	}
+	s.Lazy = lazy
 	store, err := etcd.Open(ctx, etcd.Deps{TLS: t}, s)
 	if err != nil {
 		return nil, fault.Annotate(err, "coordination store %s", c.URL)

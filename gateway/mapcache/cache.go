@@ -136,29 +136,31 @@ func (c *Cache) write(name string, f *file) error {
 		return fault.Errorf(fault.TooLarge, "cached maps would take %d bytes, at most %d are allowed", all, c.settings.BytesMax)
 	}
 	path := filepath.Join(c.dir, name)
-	if err := writeSynced(path+suffixTemp, b); err != nil {
+	temp, err := writeSynced(c.dir, b)
+	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "cache file")
 	}
-	if err := os.Rename(path+suffixTemp, path); err != nil {
+	if err := os.Rename(temp, path); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "cache file")
 	}
 	c.mu.sizes[name] = int64(len(b))
 	return fault.Wrap(syncDir(c.dir), fault.Unavailable, "directory for cached maps")
 }
 
-func writeSynced(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+// writeSynced writes a file of a new name: processes that share the directory by mistake do not mix their bytes.
+func writeSynced(dir string, b []byte) (path string, err error) {
+	f, err := os.CreateTemp(dir, "*"+suffixTemp)
 	if err != nil {
-		return err
+		return "", err
 	}
 	_, err = f.Write(b)
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
+		return "", errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
+	return f.Name(), nil
 }
 
 func syncDir(dir string) error {

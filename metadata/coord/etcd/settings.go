@@ -26,6 +26,9 @@ type Settings struct {
 	// PingEvery is how long a connection may be silent before it is tried. Default 5 s. Smaller: a member that went away
 	// without a word is noticed sooner; etcd refuses less than its own minimum (5 s by default while requests are rare).
 	PingEvery time.Duration
+	// Lazy opens a store that does not answer too, for who can do without one for a while. Default false: wrong addresses
+	// are then known at once. With a user name the store must answer in any case.
+	Lazy bool
 }
 
 func (s *Settings) setDefaults() {

@@ -29,7 +29,8 @@ type Store struct {
 
 var _ coord.Store = (*Store)(nil)
 
-// Open connects to the cluster and reads one key, so that wrong addresses, certificates and passwords are known at once.
+// Open connects to the cluster and reads one key, so that wrong addresses, certificates and passwords are known at once
+// (unless it is Lazy).
 // Errors are Invalid (settings) or Unavailable.
 func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 	s.setDefaults()
@@ -52,7 +53,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 	st := &Store{client: client, prefix: s.Prefix + "/", settings: s, life: life, end: end}
 	first, cancel := context.WithTimeout(ctx, s.DialTimeout)
 	defer cancel()
-	if _, err := client.Get(first, st.prefix, clientv3.WithCountOnly()); err != nil {
+	if _, err := client.Get(first, st.prefix, clientv3.WithCountOnly()); err != nil && !s.Lazy {
 		return nil, errors.Join(fault.Wrap(err, fault.Unavailable, "open etcd at %s", strings.Join(s.Endpoints, ", ")), st.Close())
 	}
 	return st, nil
