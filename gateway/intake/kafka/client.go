@@ -46,10 +46,10 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.FetchMaxWait(time.Second),
 		kgo.MaxDecompressBatchBytes(c.BatchBytesMax),
 
-		// Dead letters. acks=all and idempotence are the client's defaults.
+		// Dead letters. acks=all and idempotence are the client's defaults. Contexts bound them: RecordDeliveryTimeout
+		// counts from a record's timestamp, and letters keep that of the record they are of.
 		kgo.ProducerBatchMaxBytes(letterBytesMax),
 		kgo.ProducerLinger(0),
-		kgo.RecordDeliveryTimeout(time.Duration(c.WriteTimeMax)),
 		kgo.AllowAutoTopicCreation(),
 	}
 	if c.Protocol == "consumer" {

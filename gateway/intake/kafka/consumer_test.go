@@ -158,6 +158,22 @@ func TestPoisonIsPutAsideAndThePartitionGoesOn(t *testing.T) {
 	}
 }
 
+// A consumer that comes late must get past a bad record, whose letter is as old as it is.
+func TestABadRecordOfLongAgoIsPutAside(t *testing.T) {
+	w, m := newWorld(t), newMemory()
+	at := time.Now().Add(-24 * time.Hour).Truncate(time.Millisecond)
+	bad := &kgo.Record{Topic: "metrics", Value: []byte("no line"), Timestamp: at}
+	if err := w.producer.ProduceSync(context.Background(), bad).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	w.produce("metrics", 0, line("a", 1))
+	w.start(m)
+	w.waitCommitted("g", map[string]int64{"metrics/0": 2})
+	if l := w.letters(1)[0]; string(l.Value) != "no line" || !l.Timestamp.Equal(at) {
+		t.Errorf("letter %q of %v, want one of %v", l.Value, l.Timestamp, at)
+	}
+}
+
 func TestAtomicRecordsAreKeptWholeOrNotAtAll(t *testing.T) {
 	w, m := newWorld(t), newMemory()
 	w.produce("metrics", 0, line("a", 1)+"\nbad", line("a", 2)+"\n"+line("a", 3))
