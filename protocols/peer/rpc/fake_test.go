@@ -35,7 +35,9 @@ type memory struct {
 	names   []string
 }
 
-func newMemory() *memory { return &memory{defs: map[point.SeriesID]point.Labels{}} }
+func newMemory() *memory {
+	return &memory{defs: map[point.SeriesID]point.Labels{}, st: &peer.Stats{}, file: &peer.File{}, changed: &peer.Changed{}}
+}
 
 func (m *memory) note(q any) error {
 	m.mu.Lock()
