@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a coordination store, the maps, and servers.
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	store coord.Store
 	maps  *atlas
 	lease lease.Settings
@@ -42,7 +42,7 @@ type world struct {
 	heads int64 // HeadBytesMax
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, store: mem.New(), nodes: map[topology.ServerID]*node{}, stamp: 1 << 20,
 		lease: lease.Settings{RenewEvery: 100 * time.Millisecond, ValidFor: 800 * time.Millisecond, TakeAfter: 1100 * time.Millisecond, TurnStep: 20 * time.Millisecond,
 			OverWait: 100 * time.Millisecond, CoolDown: 500 * time.Millisecond, LowerEvery: time.Hour, ScanEvery: time.Second, RetryAfter: 20 * time.Millisecond}}
@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 
 // atlas is the maps, shared by all servers, with rows in the store as the lease table needs them.
 type atlas struct {
-	t     *testing.T
+	t     testing.TB
 	store coord.Store
 
 	mu      sync.Mutex
@@ -67,7 +67,7 @@ type atlas struct {
 	gone    bool // the table was dropped
 }
 
-func newAtlas(t *testing.T, store coord.Store) *atlas {
+func newAtlas(t testing.TB, store coord.Store) *atlas {
 	m, err := topology.New("t", topology.Config{PartitionWidth: 100 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,6 @@ func (f *fickle) Commit(ctx context.Context, c []coord.Condition, ws []coord.Wri
 
 func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 	w.t.Helper()
-	began := time.Now()
 	n := &node{w: w, id: id, fs: fs, store: &fickle{Store: w.store}, ended: make(chan error, 1)}
 	log, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	var err error
@@ -204,7 +203,7 @@ func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 		w.t.Fatal(err)
 	}
 	n.Lead, err = New(Deps{Store: n.store, Maps: w.maps, Brick: n.brick, Log: log, Registerer: registry, Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)),
-		Clock: func() lease.Time { return time.Since(began) + time.Duration(n.skew.Load()) }},
+		Clock: func() lease.Time { return keeper.Boottime() + time.Duration(n.skew.Load()) }},
 		Settings{Server: id, Keeper: keeper.Settings{Lease: w.lease}, ReconcileEvery: 200 * time.Millisecond, BatchFor: 5 * time.Millisecond, OverloadFor: 50 * time.Millisecond})
 	if err != nil {
 		w.t.Fatal(err)
