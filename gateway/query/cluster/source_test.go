@@ -1,0 +1,297 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// world is a table of three partitions, each a hundred nanoseconds wide, on three servers.
+type world struct {
+	t      *testing.T
+	source *Source
+
+	mu      sync.Mutex
+	m       *topology.Map
+	leads   map[point.PartitionID]topology.ServerID // as the gateway knows it
+	truth   map[point.PartitionID]topology.ServerID // as the servers do
+	changed chan struct{}
+	servers map[topology.ServerID]*storage
+}
+
+// storage is one server: it answers for partitions that it leads, and may be in some trouble.
+type storage struct {
+	*querytest.Store
+	w      *world
+	id     topology.ServerID
+	mute   bool  // it says nothing until the asker gives up
+	breaks error // it sends one series and then this
+	asked  int
+}
+
+func newWorld(t *testing.T) *world {
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, changed: make(chan struct{}), servers: map[topology.ServerID]*storage{},
+		leads: map[point.PartitionID]topology.ServerID{1: "n1", 2: "n2", 3: "n3"}, truth: map[point.PartitionID]topology.ServerID{1: "n1", 2: "n2", 3: "n3"},
+	}
+	w.m = m.Cover([]point.Nanos{0, 1e9, 2e9}, func(p point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 1, Server: w.truth[p]}}
+	})
+	for i, id := range []topology.ServerID{"n1", "n2", "n3"} {
+		s := &storage{Store: querytest.NewStore(), w: w, id: id}
+		w.servers[id] = s
+		b := point.GetBatch(point.NewDict(0))
+		for series := range 3 {
+			b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(series))), int64(i)*1e9, float64(i))
+		}
+		if err := querytest.Inserter(s.Store, "t", point.PartitionID(i+1))(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.source = New(Deps{Tables: w, Leaders: w, Servers: w, Log: slog.New(slog.DiscardHandler)}, Settings{})
+	return w
+}
+
+func (w *world) Get(name string) (*topology.Map, bool) { return w.m, name == "t" }
+
+func (w *world) Refresh(context.Context, string, uint64) (*topology.Map, error) { return w.m, nil }
+
+func (w *world) Changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+func (w *world) Find(table string, p *topology.Partition, _ int) (leaders.Lead, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.leads[p.ID]; s != "" {
+		return leaders.Lead{Server: s}, nil
+	}
+	return leaders.Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d", table, p.ID)
+}
+
+func (w *world) Server(id topology.ServerID) (peer.Storage, bool) {
+	s, ok := w.servers[id]
+	return s, ok
+}
+
+func (w *world) All() []topology.ServerID { return []topology.ServerID{"n1", "n2", "n3"} }
+
+// change changes what the gateway knows.
+func (w *world) change(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	s.w.mu.Lock()
+	s.asked++
+	mute, breaks := s.mute, s.breaks
+	stale := false
+	for _, id := range q.Partitions {
+		stale = stale || s.w.truth[id] != s.id
+	}
+	s.w.mu.Unlock()
+	if mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if stale {
+		return nil, fault.Errorf(fault.Stale, "%s does not lead %v", s.id, q.Partitions)
+	}
+	in, err := s.Store.Select(ctx, q)
+	if breaks != nil {
+		in = &breaking{SeriesSet: in, err: breaks}
+	}
+	return in, err
+}
+
+// breaking breaks off after one series.
+type breaking struct {
+	peer.SeriesSet
+	given int
+	err   error
+}
+
+func (b *breaking) Next() bool { b.given++; return b.given < 2 && b.SeriesSet.Next() }
+func (b *breaking) Err() error { return b.err }
+
+// rows reads everything: "0: 0 1 2, …" are times in seconds by series.
+func (w *world) rows(ctx context.Context) (string, error) {
+	set, err := w.source.Select(ctx, &peer.Select{Table: "t", Hi: 1e18})
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for set.Next() {
+		s := set.At().Labels.Get("i") + ":"
+		for _, at := range set.At().Times {
+			s += fmt.Sprint(" ", at/1e9)
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", "), errors.Join(set.Err(), set.Close())
+}
+
+const whole = "0: 0 1 2, 1: 0 1 2, 2: 0 1 2"
+
+// reads wants an answer, and nothing left open after it.
+func (w *world) reads(want string) {
+	w.t.Helper()
+	got, err := w.rows(w.t.Context())
+	if err != nil || got != want {
+		w.t.Errorf("read %q %v, want %q", got, err, want)
+	}
+	w.closed()
+}
+
+func (w *world) closed() {
+	w.t.Helper()
+	synctest.Wait()
+	for id, s := range w.servers {
+		if n := s.Unclosed(); n != 0 {
+			w.t.Errorf("%d sets of %s are not closed", n, id)
+		}
+	}
+}
+
+func inWorld(t *testing.T, story func(w *world)) {
+	synctest.Test(t, func(t *testing.T) { story(newWorld(t)) })
+}
+
+func TestSeriesOfAllServersAreOne(t *testing.T) {
+	inWorld(t, func(w *world) { w.reads(whole) })
+}
+
+// TestAQueryFollowsALease: the gateway hears late of a leader that moved; nobody leads for a while; the old leader hangs.
+func TestAQueryFollowsALease(t *testing.T) {
+	inWorld(t, func(w *world) {
+		// In the memory of a test n1 has what n2 had.
+		w.servers["n1"].Store, w.servers["n2"].Store = w.servers["n2"].Store, w.servers["n1"].Store
+		w.change(func() { w.truth[1], w.truth[2] = "n2", "n1" })
+		go func() {
+			time.Sleep(100 * time.Millisecond)
+			w.change(func() { w.leads[1], w.leads[2] = "n2", "n1" })
+		}()
+		w.reads(whole)
+
+		w.change(func() { w.leads[3] = "" })
+		go func() {
+			time.Sleep(time.Second)
+			w.change(func() { w.leads[3] = "n3" })
+		}()
+		start := time.Now()
+		w.reads(whole)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("took %v: it should have gone on as soon as there was a leader", took)
+		}
+
+		w.change(func() { w.servers["n3"].mute = true })
+		w.servers["n2"].Store, w.servers["n3"].Store = w.servers["n3"].Store, w.servers["n2"].Store
+		go func() {
+			time.Sleep(3 * time.Second)
+			w.change(func() {
+				w.truth = map[point.PartitionID]topology.ServerID{1: "n3", 2: "n1", 3: "n2"}
+				w.leads = map[point.PartitionID]topology.ServerID{1: "n3", 2: "n1", 3: "n2"}
+				w.servers["n3"].mute = false
+			})
+		}()
+		w.reads(whole)
+	})
+}
+
+func TestWhatStaysStaleIsAnError(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.change(func() { w.truth[2] = "elsewhere" })
+		start := time.Now()
+		_, err := w.rows(w.t.Context())
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "partition 2") {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if n := w.servers["n2"].asked; n < 2 || n > triesMax {
+			t.Errorf("asked %d times", n)
+		}
+		w.closed()
+		ctx, warned := query.WithWarnings(query.WithPartial(w.t.Context()))
+		if got, err := w.rows(ctx); got != "0: 0 2, 1: 0 2, 2: 0 2" || err != nil || len(warned.Texts()) != 1 || !strings.Contains(warned.Texts()[0], "partition 2") {
+			t.Errorf("in part: %q %v, warned of %q", got, err, warned.Texts())
+		}
+		w.closed()
+		w.change(func() { w.leads[2] = "" }) // nobody at all
+		if got, err := w.rows(ctx); got != "0: 0 2, 1: 0 2, 2: 0 2" || err != nil {
+			t.Errorf("without a leader: %q %v", got, err)
+		}
+		w.closed()
+	})
+}
+
+// TestAServerThatBreaksOffIsSaid: half of its series must not look like all of them.
+func TestAServerThatBreaksOffIsSaid(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.servers["n2"].breaks = fault.Errorf(fault.Unavailable, "connection reset")
+		if got, err := w.rows(w.t.Context()); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "n2") {
+			t.Errorf("%q %v", got, err)
+		}
+		w.closed()
+		ctx, warned := query.WithWarnings(query.WithPartial(w.t.Context()))
+		if got, err := w.rows(ctx); got != "0: 0 1 2, 1: 0 2, 2: 0 2" || err != nil || len(warned.Texts()) != 1 {
+			t.Errorf("in part: %q %v %q", got, err, warned.Texts())
+		}
+		w.closed()
+	})
+}
+
+func TestRefusalsAndCancellationEndEverything(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.servers["n2"].breaks = fault.Errorf(fault.TooLarge, "too many samples")
+		if _, err := w.rows(w.t.Context()); !fault.Is(err, fault.TooLarge) {
+			t.Errorf("%v", err)
+		}
+		w.closed()
+		w.servers["n2"].mute = true
+		ctx, stop := context.WithTimeout(w.t.Context(), 10*time.Second)
+		defer stop()
+		if _, err := w.rows(ctx); !fault.Is(err, fault.Canceled) {
+			t.Errorf("%v", err)
+		}
+		w.closed()
+		// A set that is closed half way stops those who read ahead.
+		w.servers["n2"].mute, w.servers["n2"].breaks = false, nil
+		set, err := w.source.Select(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18})
+		if err != nil || !set.Next() {
+			t.Fatal(err)
+		}
+		if err := set.Close(); err != nil {
+			t.Error(err)
+		}
+		w.closed()
+		if _, err := w.source.Select(w.t.Context(), &peer.Select{Table: "nobody's"}); !fault.Is(err, fault.NotFound) {
+			t.Errorf("%v", err)
+		}
+	})
+}
