@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -146,6 +147,10 @@ func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, 
 		a.fail(w, formError(err))
 		return
 	}
+	if err := c.mayBePartial(); err != nil {
+		a.fail(w, err)
+		return
+	}
 	ans, err := handle(c)
 	if ans.close != nil {
 		defer ans.close()
@@ -160,6 +165,22 @@ func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, 
 	}
 	ans.warnings = append(ans.warnings, c.warnings.Texts()...)
 	a.respond(w, c.Request, ans)
+}
+
+// mayBePartial lets the answer lack what cannot be had now, with a warning, where the request allows that.
+func (c *call) mayBePartial() error {
+	text := c.Form.Get("partial_response")
+	if text == "" {
+		return nil
+	}
+	allowed, err := strconv.ParseBool(text)
+	if err != nil {
+		return invalidParam("partial_response", err)
+	}
+	if allowed {
+		c.ctx = query.WithPartial(c.ctx)
+	}
+	return nil
 }
 
 // allowOrigin lets pages of other origins read the answer, where the settings say so.

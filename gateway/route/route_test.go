@@ -2,6 +2,7 @@ package route_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -14,6 +15,29 @@ import (
 
 func place(point.PartitionID) []topology.Placement {
 	return []topology.Placement{{ID: 1, Server: "s1"}}
+}
+
+// empty is a map whose partitions will be cut into ring columns.
+func empty(t *rapid.T, columns int) *topology.Map {
+	m, err := topology.New("t", topology.Config{PartitionWidth: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if columns == 1 {
+		return m
+	}
+	weights := make([]uint32, columns)
+	for i := range weights {
+		weights[i] = uint32(i + 1)
+	}
+	ranges, err := topology.Spread(nil, weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = m.Apply(topology.SetColumns{Layout: topology.Layout{From: math.MinInt64, Weights: weights, Ranges: ranges}}); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // Against the naive way, row by row: every row is in exactly the share of its partition, in its old order, or its time
@@ -32,7 +56,7 @@ func TestCutLosesAndDoublesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c route.Cutter
 		for range 3 {
-			m, _ := topology.New("t", topology.Config{PartitionWidth: 10 * time.Second})
+			m := empty(t, rapid.IntRange(1, 4).Draw(t, "columns"))
 			span := rapid.Int64Range(1, 60).Draw(t, "span")
 			at := rapid.Int64Range(-span*1e9, span*1e9)
 			m = m.Cover(rapid.SliceOfN(at, 0, 4).Draw(t, "covered"), place)
@@ -40,7 +64,7 @@ func TestCutLosesAndDoublesNothing(t *testing.T) {
 			want := map[point.PartitionID][]string{}
 			lost := 0
 			note := func(id point.SeriesID, at point.Nanos, v any) {
-				if p, ok := m.Find(0, at); ok {
+				if p, ok := m.Find(d.Labels(id).RingPoint(), at); ok {
 					want[p.ID] = append(want[p.ID], fmt.Sprint(id, at, v))
 				} else {
 					lost++
