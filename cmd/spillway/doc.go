@@ -1,6 +1,8 @@
 // Command spillway takes metrics in, keeps every acked one of them, and gives them back through PromQL.
 //
 //	spillway standalone     gateway, storage and metadata in one process; nothing else needed
+//	spillway table, partition, server, master, audit    look at a cluster and steer it; every change is noted
+//	spillway doctor         what is wrong with a cluster, and what to do
 //	spillway kafka status   the lag of the topics that a running process reads
 //
 // Main is a list of actors: each part is opened in the order in which it is needed, run beside the others, and stopped

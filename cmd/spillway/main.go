@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -17,6 +18,12 @@ type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: takes writes and queries, keeps nothing."`
 	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
+	Table      tableCmd      `cmd:"" help:"Make, show, change and drop tables."`
+	Partition  partitionCmd  `cmd:"" help:"Show partitions and their leases, split and steer them."`
+	Server     serverCmd     `cmd:"" help:"Show storage servers, drain and remove them."`
+	Master     masterCmd     `cmd:"" help:"Show what the master would do."`
+	Doctor     doctorCmd     `cmd:"" help:"Tell what is wrong with a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
+	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
 	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
@@ -32,9 +39,21 @@ func main() {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	if err := ctx.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
-		os.Exit(1)
+		os.Exit(fail(err))
 	}
+}
+
+// fail says what went wrong, and gives the number that the process ends with.
+func fail(err error) int {
+	if code := exitCode(0); errors.As(err, &code) {
+		return int(code) // what is to be said was said
+	}
+	fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
+	var coder interface{ ExitCode() int }
+	if errors.As(err, &coder) {
+		return coder.ExitCode()
+	}
+	return 1
 }
 
 type versionCmd struct{}

@@ -36,7 +36,7 @@ func (p *planner) repair() {
 			}
 			hold, known := p.holders(key)
 			if !known {
-				p.alarm(m.Table, part.ID, "cannot be led", "its lease row is gone or cannot be read, and it had one: nobody knows who holds its rows; look at `spillway partition show`, then restore")
+				p.alarm(m.Table, part.ID, names([]point.PartitionID{part.ID})+" cannot be led", "its lease row is gone or cannot be read, and it had one: nobody knows who holds its rows; look at `spillway partition show`, then restore")
 				continue
 			}
 			if !slices.ContainsFunc(hold, func(s topology.ServerID) bool { return !p.silent(s, p.set.EmptyAfter) }) {

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"os/user"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+)
+
+// adminFlags are those of every command for people: where the cluster is, who asks, and how to answer.
+type adminFlags struct {
+	Coord   coordFlags    `embed:""`
+	Peer    peerFlags     `embed:""`
+	Output  string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+	By      string        `name:"by" help:"Who does it, for the audit (default the user and the host)."`
+	Timeout time.Duration `name:"timeout" help:"How long everything may take." default:"30s"`
+}
+
+// flags gives what a command was told; for those that hold a command and not know which.
+func (f *adminFlags) flags() *adminFlags { return f }
+
+// admin is a cluster as a person at a terminal sees it: the coordination store, the servers' rows and the tables' maps.
+type admin struct {
+	store   coord.Store
+	servers *registry.View
+	tables  *tables.Tables
+	// lacking says why maps are missing, by table; "" stands for all. What needs no map works all the same.
+	lacking map[string]error
+	peers   *peers.Peers
+	log     *slog.Logger
+	rng     *rand.Rand
+
+	out  io.Writer
+	json bool
+	by   string
+	// listen is how long heartbeats are waited for, before a server counts as silent.
+	listen time.Duration
+}
+
+// listenFor is three times as long as heartbeats are apart.
+const listenFor = 3 * time.Second
+
+// with opens the cluster, runs f, and closes.
+func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	var c coordConfig
+	f.Coord.over(&c)
+	store, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	var p peerConfig
+	f.Peer.over(&p)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	dial := func(addr string) (peers.Peer, error) { return rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(), Log: log}) }
+	a, err := openAdmin(ctx, store, dial, log)
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	a.out, a.json, a.by = os.Stdout, f.Output == "json", f.By
+	if a.by == "" {
+		a.by = whoami()
+	}
+	return errors.Join(do(ctx, a), a.close())
+}
+
+// openAdmin reads servers and tables. Whoever cannot be dialled is asked for nothing.
+func openAdmin(ctx context.Context, store coord.Store, dial func(addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {
+	seed := func() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
+	a := &admin{store: store, log: log, rng: seed(), out: io.Discard, listen: listenFor}
+	var err error
+	if a.servers, err = registry.Open(ctx, store, log, seed()); err != nil {
+		return nil, err
+	}
+	a.peers = peers.Open(peers.Deps{Servers: a.servers, Dial: dial, Log: log}, peers.Settings{})
+	placer := master.NewPlacer(a.paper, master.Settings{})
+	opening, cancel := context.WithTimeout(ctx, openMax)
+	defer cancel()
+	if a.tables, err = tables.Open(opening, tables.Deps{
+		Store: store, Log: log, Place: placer.Place, Metadata: a.peers.Metadata, Servers: a.serverIDs, Rand: seed(),
+	}, tables.Settings{New: topology.Config{PartitionWidth: 24 * time.Hour}}); err != nil {
+		a.tables, a.lacking = nil, map[string]error{"": err}
+		return a, nil
+	}
+	return a, a.missing(opening)
+}
+
+// openMax bounds how long maps are asked for before a command goes on without.
+const openMax = 10 * time.Second
+
+// missing notes the tables whose maps no metadata server gives. Errors are the store's.
+func (a *admin) missing(ctx context.Context) error {
+	rows, _, err := a.store.List(ctx, files.Prefix)
+	if err != nil {
+		return err
+	}
+	a.lacking = map[string]error{}
+	for _, row := range rows {
+		name := files.TableOf(row.Key)
+		r, err := files.DecodeRow(row)
+		if err == nil && !r.Dropped {
+			if _, ok := a.tables.Get(name); !ok {
+				err = fault.Errorf(fault.Unavailable, "no metadata server gives the map of table %q: %s keep it; do they run, and are --peer.tls… right?", name, joinIDs(r.Servers))
+			}
+		}
+		if err != nil {
+			a.lacking[name] = err
+		}
+	}
+	return nil
+}
+
+// incomplete says what is missing, if any map is.
+func (a *admin) incomplete() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(a.lacking)) {
+		errs = append(errs, a.lacking[name])
+	}
+	return errors.Join(errs...)
+}
+
+func (a *admin) close() error {
+	if a.tables != nil {
+		a.tables.Close()
+	}
+	return errors.Join(a.peers.Close(), a.store.Close())
+}
+
+// serverIDs are the servers that are not drained.
+func (a *admin) serverIDs() []topology.ServerID {
+	var out []topology.ServerID
+	for _, s := range a.servers.All() {
+		if s.Drain == nil {
+			out = append(out, s.ID)
+		}
+	}
+	return out
+}
+
+// paper is the state without heartbeats: every registered server counts as alive. For placing what the CLI makes itself.
+func (a *admin) paper() master.State {
+	s := master.State{Now: time.Now().UnixNano(), Tables: a.maps()}
+	for _, srv := range a.servers.All() {
+		s.Servers = append(s.Servers, master.Server{Server: srv, Live: true, For: time.Hour})
+	}
+	return s
+}
+
+func (a *admin) maps() []*topology.Map {
+	if a.tables == nil {
+		return nil
+	}
+	var out []*topology.Map
+	for _, name := range a.tables.Names() {
+		if m, ok := a.tables.Get(name); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// look listens to the cluster for a moment: who lives, who leads what.
+func (a *admin) look(ctx context.Context) (master.State, *master.Rows, error) {
+	s, rows, err := master.Observe(ctx, a.store, a.servers.All(), a.listen, a.log, a.rng)
+	s.Tables = a.maps()
+	return s, rows, err
+}
+
+// table gives a table's map. Errors are NotFound, or why it cannot be had.
+func (a *admin) table(name string) (*topology.Map, error) {
+	for _, why := range []string{"", name} {
+		if err := a.lacking[why]; err != nil {
+			return nil, err
+		}
+	}
+	m, ok := a.tables.Get(name)
+	if !ok {
+		return nil, fault.Errorf(fault.NotFound, "there is no table %q; `spillway table list` shows those there are", name)
+	}
+	return m, nil
+}
+
+// print answers with v as JSON, or with what draw draws, in aligned columns.
+func (a *admin) print(v any, draw func(w io.Writer)) error {
+	if a.json {
+		e := json.NewEncoder(a.out)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	}
+	t := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	draw(t)
+	return t.Flush()
+}
+
+// done answers a command that changed something.
+func (a *admin) done(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	return a.print(map[string]string{"done": text}, func(w io.Writer) { fmt.Fprintln(w, text) })
+}
+
+func (a *admin) note(reason string) lease.Note {
+	return lease.Note{Who: a.by, When: time.Now().UTC().Truncate(time.Millisecond), Reason: reason}
+}
+
+func whoami() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}
+
+// since writes how long ago a time was, for people; zero times never were.
+func since(d time.Duration) string {
+	if d >= 48*time.Hour {
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+	return d.Round(time.Second).String()
+}
+
+func joinIDs(ids []topology.ServerID) string {
+	var s []string
+	for _, id := range ids {
+		s = append(s, string(id))
+	}
+	return strings.Join(s, " ")
+}
+
+// or gives text, or a dash.
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// pause waits, or ends with ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

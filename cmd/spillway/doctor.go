@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// doctorCmd tells what is wrong with a cluster, and what to do (C116, C126). It ends with 0 when nothing is, with 1 when
+// something needs a look but everything is served, and with 2 when something is not served, or nothing can be seen.
+type doctorCmd struct {
+	adminFlags `embed:""`
+}
+
+// finding is one thing that is wrong.
+type finding struct {
+	Severity string `json:"severity"` // broken or degraded
+	Kind     string `json:"kind"`
+	Subject  string `json:"subject"`
+	What     string `json:"what"`
+	Do       string `json:"do"`
+}
+
+// exitCode ends the process with its number; what is to be said was said.
+type exitCode int
+
+// Error names the number.
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// ExitCode is asked for by main.
+func (e exitCode) ExitCode() int { return int(e) }
+
+const (
+	exitDegraded exitCode = 1
+	exitBroken   exitCode = 2
+)
+
+// Run examines a cluster.
+func (c *doctorCmd) Run() error {
+	err := c.with(c.run)
+	if err == nil || err == error(exitDegraded) || err == error(exitBroken) {
+		return err
+	}
+	return seenNothing{err}
+}
+
+// seenNothing is a failure to look, which scripts must not take for health.
+type seenNothing struct{ error }
+
+// ExitCode is asked for by main.
+func (seenNothing) ExitCode() int { return int(exitBroken) }
+
+// Unwrap gives the reason.
+func (s seenNothing) Unwrap() error { return s.error }
+
+func (c *doctorCmd) run(ctx context.Context, a *admin) error {
+	before, _, err := a.store.Get(ctx, master.Key)
+	if err != nil {
+		return err
+	}
+	s, rows, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	e := examination{admin: a, s: s, rows: rows, live: map[topology.ServerID]bool{}, report: []finding{}}
+	for _, srv := range s.Servers {
+		e.live[srv.ID] = srv.Live
+	}
+	for _, table := range slices.Sorted(maps.Keys(a.lacking)) {
+		e.broken("no map", or(table, "cluster"), a.lacking[table].Error(), "start the storage servers that keep it")
+	}
+	e.unreadable()
+	e.dead()
+	e.partitions()
+	// A renewal comes every second; listening above took as long only where somebody was silent.
+	for deadline := a.listen; ; deadline -= a.listen / 10 {
+		moves, err := a.masterMoves(ctx, before)
+		if err != nil {
+			return err
+		}
+		if moves {
+			break
+		}
+		if deadline <= 0 {
+			e.degraded("no master", "cluster", "no server renews the master's row: nothing is repaired, dropped or made ahead", "start a storage server, or look at the logs of those that run")
+			break
+		}
+		if err := pause(ctx, a.listen/10); err != nil {
+			return err
+		}
+	}
+	return e.tell()
+}
+
+// examination is one look at a cluster.
+type examination struct {
+	*admin
+	s      master.State
+	rows   *master.Rows
+	live   map[topology.ServerID]bool
+	report []finding
+}
+
+func (e *examination) add(severity, kind, subject, what, do string) {
+	e.report = append(e.report, finding{severity, kind, subject, what, do})
+}
+
+func (e *examination) broken(kind, subject, what, do string) {
+	e.add("broken", kind, subject, what, do)
+}
+
+func (e *examination) degraded(kind, subject, what, do string) {
+	e.add("degraded", kind, subject, what, do)
+}
+
+func (e *examination) tell() error {
+	status, end := "well", error(nil)
+	for _, f := range e.report {
+		if f.Severity == "broken" {
+			status, end = "broken", exitBroken
+		} else if end == nil {
+			status, end = "degraded", exitDegraded
+		}
+	}
+	slices.SortStableFunc(e.report, func(a, b finding) int { return strings.Compare(a.Severity, b.Severity) }) // broken first
+	partitions := 0
+	for _, m := range e.s.Tables {
+		partitions += m.Len()
+	}
+	err := e.print(map[string]any{"status": status, "findings": e.report}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d servers, %d tables, %d partitions, %d findings\n", status, len(e.s.Servers), len(e.s.Tables), partitions, len(e.report))
+		for _, f := range e.report {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t→ %s\n", f.Severity, f.Kind, f.Subject, f.What, f.Do)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return end
+}
+
+// unreadable are rows that this build cannot read.
+func (e *examination) unreadable() {
+	bad := e.rows.Unreadable()
+	for _, key := range slices.Sorted(maps.Keys(bad)) {
+		e.broken("unreadable row", key, bad[key].Error(), "update the binaries if a newer one wrote it; else delete it, and restore the partition")
+	}
+	if len(e.s.Servers) == 0 {
+		e.broken("no servers", "cluster", "no storage server ever registered", "start one")
+	}
+}
+
+// dead are servers whose heartbeat does not change.
+func (e *examination) dead() {
+	for _, srv := range e.s.Servers {
+		r := showServer(&e.s, srv)
+		switch {
+		case !srv.Live && r.OnlyCopy > 0:
+			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
+		case !srv.Live:
+			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements", since(srv.For), r.Placements), "start it, or drain it and remove it")
+		case srv.Drain != nil:
+			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements are left, it leads %d", r.Drain, r.Placements, r.Leads), "wait, then stop it and remove it; or undrain it")
+		}
+	}
+}
+
+// partitions looks at each partition's lease and placements. What many partitions of a table share is told once.
+func (e *examination) partitions() {
+	for _, m := range e.s.Tables {
+		few, copies := []point.PartitionID{}, []point.PartitionID{}
+		for p := range m.All() {
+			key := lease.Partition{Table: m.Table, ID: p.ID}
+			l, ok := e.s.Leases[key]
+			e.lease(key, p, l, ok)
+			e.prohibited(key, p)
+			if p.State == topology.Live && len(p.Placements) < m.Config.Replicas {
+				few = append(few, p.ID)
+			}
+			if ok && l.State != "" && len(l.InSync) < m.Config.Replicas {
+				copies = append(copies, p.ID)
+			}
+			if p.Incomplete {
+				e.degraded("incomplete", key.String(), "rows may be missing for good: a person had it go on without those who held them", "restore them from a backup, or accept it")
+			}
+		}
+		if len(few) > 0 {
+			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), m.Config.Replicas, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` tells what is coming")
+		}
+		if len(copies) > 0 {
+			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), m.Config.Replicas, partitionNames(copies)), "wait until the others have caught up")
+		}
+	}
+}
+
+func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.Lease, ok bool) {
+	name := fmt.Sprintf("%s p%d", key.Table, key.ID)
+	switch {
+	case !ok && e.s.Born[key]:
+		e.broken("missing lease", key.String(), "its lease row was deleted: nobody knows who holds its rows", "spillway partition restore "+name)
+	case !ok && !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return e.live[pl.Server] }):
+		e.broken("unowned", key.String(), "nobody led it yet, and none of its servers lives", "start one of "+joinIDs(on(p))+"; the master moves it if another lives")
+	case !ok, l.State == "": // new, or told as unreadable
+	case l.Offline != nil:
+		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
+	case l.State == lease.Held && !e.live[l.Holder]:
+		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(l))
+	case l.State == lease.Free:
+		e.broken("unowned", key.String(), "nobody leads it", e.mayTake(l))
+	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
+		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it lets go when it sees the map")
+	}
+}
+
+// mayTake tells who could lead.
+func (e *examination) mayTake(l lease.Lease) string {
+	var ids []topology.ServerID
+	for _, m := range l.InSync {
+		if e.live[m.Server] {
+			return fmt.Sprintf("wait: %s may take it; if it does not, look at its log and at prohibitions", m.Server)
+		}
+		ids = append(ids, m.Server)
+	}
+	return "start one of those in sync: " + joinIDs(ids)
+}
+
+func (e *examination) prohibited(key lease.Partition, p *topology.Partition) {
+	no := slices.Sorted(slices.Values(e.s.No[key]))
+	if len(no) == 0 {
+		return
+	}
+	do := fmt.Sprintf("spillway partition allow %s p%d %s", key.Table, key.ID, no[0])
+	if !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return !slices.Contains(no, pl.Server) }) {
+		e.broken("prohibited", key.String(), "on all its servers: "+joinIDs(no), do)
+		return
+	}
+	e.degraded("prohibited", key.String(), "on "+joinIDs(no), do)
+}
+
+func on(p *topology.Partition) []topology.ServerID {
+	var out []topology.ServerID
+	for _, pl := range p.Placements {
+		out = append(out, pl.Server)
+	}
+	return out
+}
+
+// partitionNames lists a few.
+func partitionNames(ids []point.PartitionID) string {
+	const shown = 5
+	var out []string
+	for _, id := range ids[:min(len(ids), shown)] {
+		out = append(out, fmt.Sprintf("p%d", id))
+	}
+	if more := len(ids) - shown; more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,512 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+type partitionCmd struct {
+	List     partitionListCmd     `cmd:"" help:"List a table's partitions, with who leads them."`
+	Show     partitionShowCmd     `cmd:"" help:"Show all that is known of a partition."`
+	Split    partitionSplitCmd    `cmd:"" help:"Cut a partition in two."`
+	Bump     partitionBumpCmd     `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
+	Prohibit partitionProhibitCmd `cmd:"" help:"Keep a partition off a server."`
+	Allow    partitionAllowCmd    `cmd:"" help:"Take a prohibition back."`
+	Offline  partitionOfflineCmd  `cmd:"" help:"Keep everybody from leading a partition."`
+	Online   partitionOnlineCmd   `cmd:"" help:"Let it be led again."`
+	Restore  partitionRestoreCmd  `cmd:"" help:"Put a deleted lease row back."`
+}
+
+// partitionArg names one partition.
+type partitionArg struct {
+	Table string      `arg:"" help:"Table."`
+	ID    partitionID `arg:"" name:"partition" help:"Partition: 7 or p7."`
+}
+
+func (p partitionArg) key() lease.Partition {
+	return lease.Partition{Table: p.Table, ID: point.PartitionID(p.ID)}
+}
+
+// partitionID is written 7 or p7.
+type partitionID point.PartitionID
+
+// UnmarshalText reads 7 or p7.
+func (p *partitionID) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(string(text), "p"), 10, 64)
+	*p = partitionID(n)
+	return fault.Wrap(err, fault.Invalid, "%q is no partition: 7 or p7", text)
+}
+
+// partition gives the map and the partition. Errors are NotFound.
+func (a *admin) partition(p partitionArg) (*topology.Map, *topology.Partition, error) {
+	m, err := a.table(p.Table)
+	if err != nil {
+		return nil, nil, err
+	}
+	part, ok := m.ByID(point.PartitionID(p.ID))
+	if !ok {
+		return nil, nil, fault.Errorf(fault.NotFound, "table %q has no p%d; `spillway partition list %s` shows those it has", p.Table, p.ID, p.Table)
+	}
+	return m, part, nil
+}
+
+// partitionRow is a partition as shown.
+type partitionRow struct {
+	Partition uint64   `json:"partition"`
+	Begin     string   `json:"begin"`
+	End       string   `json:"end"`
+	Ring      string   `json:"ring,omitempty"`
+	State     string   `json:"state"`
+	Servers   []string `json:"servers"`
+	Joining   []string `json:"joining,omitempty"`
+	Leader    string   `json:"leader,omitempty"`
+	Epoch     uint64   `json:"epoch,omitempty"`
+	InSync    []string `json:"in_sync,omitempty"`
+	Lease     string   `json:"lease"` // new, held, free, offline, lost, unreadable
+	Note      string   `json:"note,omitempty"`
+}
+
+func showPartition(s *master.State, table string, p *topology.Partition) partitionRow {
+	r := partitionRow{Partition: uint64(p.ID), Begin: instant(p.TimeLo), End: instant(p.TimeHi), State: p.State.String()}
+	if p.PointLo != 0 || p.PointHi != 0 {
+		r.Ring = fmt.Sprintf("%016x-%016x", p.PointLo, p.PointHi-1)
+	}
+	for _, pl := range p.Placements {
+		r.Servers = append(r.Servers, string(pl.Server))
+	}
+	for _, pl := range p.Joining {
+		r.Joining = append(r.Joining, string(pl.Server))
+	}
+	key := lease.Partition{Table: table, ID: p.ID}
+	l, ok := s.Leases[key]
+	switch {
+	case !ok && s.Born[key]:
+		r.Lease = "lost"
+	case !ok:
+		r.Lease = "new"
+	case l.State == "":
+		r.Lease = "unreadable"
+	default:
+		r.Lease, r.Leader, r.Epoch = string(l.State), string(l.Holder), uint64(l.Epoch)
+	}
+	if l.State == lease.Free {
+		r.Leader = ""
+	}
+	for _, m := range l.InSync {
+		r.InSync = append(r.InSync, string(m.Server))
+	}
+	if l.Offline != nil {
+		r.Lease, r.Note = "offline", noted("offline", *l.Offline)
+	}
+	if no := s.No[key]; len(no) > 0 {
+		r.Note = strings.TrimPrefix(r.Note+", prohibited on "+joinIDs(slices.Sorted(slices.Values(no))), ", ")
+	}
+	if p.Incomplete {
+		r.Note = strings.TrimPrefix(r.Note+", may be incomplete", ", ")
+	}
+	return r
+}
+
+func noted(what string, n lease.Note) string {
+	return fmt.Sprintf("%s by %s at %s: %s", what, n.Who, n.When.Format(time.RFC3339), or(n.Reason, "no reason given"))
+}
+
+type partitionListCmd struct {
+	adminFlags `embed:""`
+	Table      string    `arg:"" help:"Table."`
+	From       time.Time `name:"from" help:"Only those that hold times from then on (RFC 3339)."`
+	To         time.Time `name:"to" help:"Only those that hold times up to then."`
+}
+
+// Run lists a table's partitions.
+func (c *partitionListCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionListCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	s, _, err := a.rows(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []partitionRow{}
+	for p := range m.All() {
+		if (c.From.IsZero() || p.TimeHi > c.From.UnixNano()) && (c.To.IsZero() || p.TimeLo <= c.To.UnixNano()) {
+			rows = append(rows, showPartition(&s, c.Table, p))
+		}
+	}
+	return a.print(rows, func(w io.Writer) {
+		fmt.Fprintln(w, "PARTITION\tBEGIN\tEND\tRING\tSTATE\tSERVERS\tLEASE\tLEADER\tIN SYNC\tNOTE")
+		for _, r := range rows {
+			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Partition, r.Begin, r.End, or(r.Ring, "all"), r.State,
+				strings.Join(append(slices.Clone(r.Servers), plus(r.Joining)...), " "), r.Lease, or(r.Leader, "-"), or(strings.Join(r.InSync, " "), "-"), or(r.Note, "-"))
+		}
+	})
+}
+
+func plus(joining []string) []string {
+	var out []string
+	for _, s := range joining {
+		out = append(out, "+"+s)
+	}
+	return out
+}
+
+// rows reads the lease table without waiting for heartbeats.
+func (a *admin) rows(ctx context.Context) (master.State, *master.Rows, error) {
+	rows := master.NewRows(func() time.Duration { return 0 }, time.Hour)
+	list, rev, err := a.store.List(ctx, lease.Prefix)
+	if err != nil {
+		return master.State{}, nil, err
+	}
+	if err := rows.Listed(list, rev); err != nil {
+		return master.State{}, nil, err
+	}
+	s := master.State{Now: time.Now().UnixNano(), Tables: a.maps()}
+	rows.Fill(&s, a.servers.All())
+	return s, rows, nil
+}
+
+type partitionShowCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+}
+
+// Run shows a partition.
+func (c *partitionShowCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
+	m, p, err := a.partition(c.partitionArg)
+	if err != nil {
+		return err
+	}
+	s, rows, err := a.rows(ctx)
+	if err != nil {
+		return err
+	}
+	r := showPartition(&s, c.Table, p)
+	l := s.Leases[c.key()]
+	return a.print(struct {
+		partitionRow
+		Row *lease.Lease `json:"lease_row,omitempty"`
+	}{r, leaseOrNil(l)}, func(w io.Writer) {
+		fmt.Fprintf(w, "partition\tp%d of table %s, transaction %d\ntime\t%s … %s\nring\t%s\nstate\t%s\n", r.Partition, c.Table, m.Seq, r.Begin, r.End, or(r.Ring, "all"), r.State)
+		for _, pl := range p.Placements {
+			fmt.Fprintf(w, "placement\t%s  %s\n", pl.ID, pl.Server)
+		}
+		for _, pl := range p.Joining {
+			fmt.Fprintf(w, "joining\t%s  %s\n", pl.ID, pl.Server)
+		}
+		for _, child := range p.Children() {
+			fmt.Fprintf(w, "child\t%s\n", child)
+		}
+		switch r.Lease {
+		case "new":
+			fmt.Fprintln(w, "lease\tnobody led it yet")
+		case "lost":
+			fmt.Fprintf(w, "lease\tthe row is gone: `spillway partition restore %s p%d` puts it back\n", c.Table, r.Partition)
+		case "unreadable":
+			fmt.Fprintf(w, "lease\tthe row cannot be read: %v\n", rows.Unreadable()[lease.RowKey(c.key())])
+		default:
+			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, or(string(l.Holder), "nobody"), or(string(l.Boot), "-"), l.Epoch)
+		}
+		for _, member := range l.InSync {
+			fmt.Fprintf(w, "in sync\t%s  %s, store %s\n", member.Placement, member.Server, member.Store)
+		}
+		for _, e := range l.Ends {
+			fmt.Fprintf(w, "epoch end\t%d at %d\n", e.Epoch, e.Seq)
+		}
+		if l.Bump != nil {
+			fmt.Fprintf(w, "note\t%s\n", noted("bumped", *l.Bump))
+		}
+		if r.Note != "" {
+			fmt.Fprintf(w, "note\t%s\n", r.Note)
+		}
+	})
+}
+
+func leaseOrNil(l lease.Lease) *lease.Lease {
+	if l.State == "" {
+		return nil
+	}
+	return &l
+}
+
+type partitionSplitCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	At           string `name:"at" required:"" help:"Where: a time (RFC 3339), a ring point (0x8000000000000000), or time-middle, ring-middle."`
+	Reason       string `name:"reason" help:"Why, for the audit."`
+	DryRun       bool   `name:"dry-run" help:"Show the plan only."`
+}
+
+// Run splits a partition. One that nobody wrote to is in two pieces at once; of another its leader first seals it.
+func (c *partitionSplitCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
+	m, p, err := a.partition(c.partitionArg)
+	if err != nil {
+		return err
+	}
+	cut, err := cutAt(c.At, p)
+	if err != nil {
+		return err
+	}
+	s, _, err := a.look(ctx)
+	if err != nil {
+		return err
+	}
+	step, err := master.SplitAt(s, master.Settings{}, a.rng, c.Table, p.ID, cut)
+	if err != nil {
+		return err
+	}
+	if c.DryRun {
+		return a.done("would %s", step.What)
+	}
+	return a.act(ctx, c.Reason, "table "+c.Table+": "+step.What, func() error {
+		if err := master.Do(ctx, a.store, a.tables, m, step, a.log); err != nil {
+			return err
+		}
+		return a.done("%s", step.What)
+	})
+}
+
+// cutAt reads where a partition is to be cut.
+func cutAt(text string, p *topology.Partition) (topology.Cut, error) {
+	switch {
+	case text == "time-middle":
+		return topology.AtTime(p.TimeLo + (p.TimeHi-p.TimeLo)/2), nil
+	case text == "ring-middle":
+		return topology.AtRing(p.PointLo + (p.PointHi-1-p.PointLo)/2 + 1), nil
+	case strings.HasPrefix(text, "0x"):
+		r, err := strconv.ParseUint(text[2:], 16, 64)
+		return topology.AtRing(r), fault.Wrap(err, fault.Invalid, "--at")
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	return topology.AtTime(t.UnixNano()), fault.Wrap(err, fault.Invalid, "--at is neither a time such as 2006-01-02T15:04:05Z nor a ring point such as 0x8000000000000000")
+}
+
+// changeLease changes a lease row by compare-and-swap. Errors are NotFound (there is none), Corrupt, Stale (it kept
+// changing) or the store's.
+func (a *admin) changeLease(ctx context.Context, p lease.Partition, f func(lease.Lease) (lease.Lease, error)) error {
+	for range 10 {
+		row, ok, err := a.store.Get(ctx, lease.RowKey(p))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fault.Errorf(fault.NotFound, "%s has no lease row: nobody led it yet, or it was deleted (`spillway partition show %s p%d` tells)", p, p.Table, p.ID)
+		}
+		l, err := lease.DecodeLease(row.Value)
+		if err != nil {
+			return err
+		}
+		next, err := f(l)
+		if err != nil {
+			return err
+		}
+		_, ok, err = a.store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Value: next.Encode()}})
+		if err != nil || ok {
+			return err
+		}
+	}
+	return fault.Errorf(fault.Stale, "the lease row of %s kept changing: try again", p)
+}
+
+type partitionBumpCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Reason       string `name:"reason" help:"Why, for the audit." default:"by hand"`
+}
+
+// Run has the leader let go at once (C121).
+func (c *partitionBumpCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
+	return a.act(ctx, c.Reason, "bump "+c.key().String(), func() error {
+		err := a.changeLease(ctx, c.key(), func(l lease.Lease) (lease.Lease, error) { return l.Bumped(a.note(c.Reason)), nil })
+		if err != nil {
+			return err
+		}
+		return a.done("%s is let go by its leader, and taken again", c.key())
+	})
+}
+
+type partitionOfflineCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Reason       string `name:"reason" required:"" help:"Why: it is shown to everybody who misses the partition."`
+}
+
+// Run takes a partition offline (C123).
+func (c *partitionOfflineCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionOfflineCmd) run(ctx context.Context, a *admin) error {
+	return a.act(ctx, c.Reason, "take "+c.key().String()+" offline", func() error {
+		err := a.changeLease(ctx, c.key(), func(l lease.Lease) (lease.Lease, error) {
+			if l.Offline != nil {
+				return l, fault.Errorf(fault.Invalid, "%s is %s already", c.key(), noted("offline", *l.Offline))
+			}
+			return l.TakenOffline(a.note(c.Reason)), nil
+		})
+		if err != nil {
+			return err
+		}
+		return a.done("%s is offline until `spillway partition online %s p%d`", c.key(), c.Table, c.ID)
+	})
+}
+
+type partitionOnlineCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Reason       string `name:"reason" help:"Why, for the audit."`
+}
+
+// Run lets a partition be led again.
+func (c *partitionOnlineCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionOnlineCmd) run(ctx context.Context, a *admin) error {
+	return a.act(ctx, c.Reason, "take "+c.key().String()+" online", func() error {
+		err := a.changeLease(ctx, c.key(), func(l lease.Lease) (lease.Lease, error) {
+			if l.Offline == nil {
+				return l, fault.Errorf(fault.Invalid, "%s is not offline", c.key())
+			}
+			return l.TakenOnline(), nil
+		})
+		if err != nil {
+			return err
+		}
+		return a.done("%s is online", c.key())
+	})
+}
+
+type partitionProhibitCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Server       topology.ServerID `arg:"" help:"Server."`
+	Reason       string            `name:"reason" required:"" help:"Why."`
+}
+
+// Run keeps a partition off a server (C122). A holder there lets go.
+func (c *partitionProhibitCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionProhibitCmd) run(ctx context.Context, a *admin) error {
+	if _, _, err := a.partition(c.partitionArg); err != nil {
+		return err
+	}
+	if _, ok := a.servers.Get(c.Server); !ok {
+		return fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", c.Server)
+	}
+	return a.act(ctx, c.Reason, fmt.Sprintf("prohibit %s on %s", c.key(), c.Server), func() error {
+		if _, _, err := a.store.Commit(ctx, nil, []coord.Write{lease.Prohibit(c.key(), c.Server, a.note(c.Reason))}); err != nil {
+			return err
+		}
+		return a.done("%s is not led by %s until `spillway partition allow %s p%d %s`", c.key(), c.Server, c.Table, c.ID, c.Server)
+	})
+}
+
+type partitionAllowCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Server       topology.ServerID `arg:"" help:"Server."`
+	Reason       string            `name:"reason" help:"Why, for the audit."`
+}
+
+// Run takes a prohibition back.
+func (c *partitionAllowCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionAllowCmd) run(ctx context.Context, a *admin) error {
+	row, ok, err := a.store.Get(ctx, lease.ProhibitKey(c.key(), c.Server))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fault.Errorf(fault.NotFound, "%s is not prohibited on %s", c.key(), c.Server)
+	}
+	return a.act(ctx, c.Reason, fmt.Sprintf("allow %s on %s", c.key(), c.Server), func() error {
+		_, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{lease.Allow(c.key(), c.Server)})
+		if err == nil && !ok {
+			err = fault.Errorf(fault.Stale, "the prohibition changed meanwhile: look again")
+		}
+		if err != nil {
+			return err
+		}
+		return a.done("%s may be led by %s", c.key(), c.Server)
+	})
+}
+
+type partitionRestoreCmd struct {
+	adminFlags   `embed:""`
+	partitionArg `embed:""`
+	Holds        []topology.ServerID `name:"holds" required:"" help:"The servers that hold every acked row, in chain order."`
+	Confirm      string              `name:"confirm" help:"The token that the command prints without it."`
+	Reason       string              `name:"reason" required:"" help:"What happened to the row."`
+}
+
+// Run puts back a lease row that was deleted: nobody but a person can know who held the rows. The row is written free, with an
+// epoch that everybody's next is above, so that whoever is named takes it at once.
+func (c *partitionRestoreCmd) Run() error { return c.with(c.run) }
+
+func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {
+	_, p, err := a.partition(c.partitionArg)
+	if err != nil {
+		return err
+	}
+	born, ok, err := a.store.Get(ctx, lease.BornKey(c.key()))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fault.Errorf(fault.Invalid, "%s never had a lease row: its placements take it by themselves", c.key())
+	}
+	if _, ok, err := a.store.Get(ctx, lease.RowKey(c.key())); err != nil {
+		return err
+	} else if ok {
+		return fault.Errorf(fault.Invalid, "%s has its lease row: there is nothing to put back", c.key())
+	}
+	row := lease.Lease{State: lease.Free, Epoch: point.Epoch(born.Revision)}
+	for _, id := range c.Holds {
+		pl, ok := p.On(id)
+		srv, known := a.servers.Get(id)
+		if !ok || !known {
+			return fault.Errorf(fault.Invalid, "%s holds no live placement of %s, or is not registered: name servers that `spillway partition show %s p%d` shows", id, c.key(), c.Table, c.ID)
+		}
+		row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: id, Store: srv.Store})
+	}
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s %d %s", c.key(), born.Revision, joinIDs(c.Holds)) // a hash takes everything
+	token := fmt.Sprintf("%08x", h.Sum32())
+	what := fmt.Sprintf("put the lease row of %s back, its rows held by %s", c.key(), joinIDs(c.Holds))
+	if c.Confirm != token {
+		return fault.Errorf(fault.Invalid, "this would %s. Rows that only others acked would be lost to readers, and then deleted. If that is meant, add --confirm=%s", what, token)
+	}
+	return a.act(ctx, c.Reason, what, func() error {
+		// A holder that is still alive puts its row back by itself: give it the time to.
+		if _, _, err := a.look(ctx); err != nil {
+			return err
+		}
+		_, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(c.key())}, {Key: born.Key, Revision: born.Revision}},
+			[]coord.Write{{Key: lease.RowKey(c.key()), Value: row.Encode()}})
+		if err == nil && !ok {
+			err = fault.Errorf(fault.Stale, "somebody else put the row back meanwhile: look again")
+		}
+		if err != nil {
+			return err
+		}
+		return a.done("%s may be led again", c.key())
+	})
+}

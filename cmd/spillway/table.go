@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+type tableCmd struct {
+	Create tableCreateCmd `cmd:"" help:"Make a table."`
+	List   tableListCmd   `cmd:"" help:"List the tables."`
+	Show   tableShowCmd   `cmd:"" help:"Show a table's settings and columns."`
+	Set    tableSetCmd    `cmd:"" help:"Change a table's settings."`
+	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
+}
+
+// tableRow is a table as shown.
+type tableRow struct {
+	Table          string         `json:"table"`
+	Seq            uint64         `json:"seq"`
+	Partitions     int            `json:"partitions"`
+	PartitionWidth duration       `json:"partition_width"`
+	Retention      duration       `json:"retention"`
+	Replicas       int            `json:"replicas"`
+	Begin          string         `json:"begin,omitempty"`
+	End            string         `json:"end,omitempty"`
+	Columns        []tableColumns `json:"columns,omitempty"`
+}
+
+type tableColumns struct {
+	From    string   `json:"from"`
+	Weights []uint32 `json:"weights"`
+}
+
+func showTable(m *topology.Map) tableRow {
+	r := tableRow{Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
+		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas}
+	var end point.Nanos
+	for p := range m.All() {
+		if r.Begin == "" {
+			r.Begin, end = instant(p.TimeLo), p.TimeHi
+		}
+		end = max(end, p.TimeHi)
+		r.End = instant(end)
+	}
+	for _, l := range m.Layouts {
+		r.Columns = append(r.Columns, tableColumns{From: instant(l.From), Weights: l.Weights})
+	}
+	return r
+}
+
+func instant(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339Nano) }
+
+func span(d duration) string {
+	if d == 0 {
+		return "for ever"
+	}
+	return model.Duration(d).String()
+}
+
+type tableListCmd struct {
+	adminFlags `embed:""`
+}
+
+// Run lists the tables.
+func (c *tableListCmd) Run() error { return c.with(c.run) }
+
+func (c *tableListCmd) run(_ context.Context, a *admin) error {
+	rows := []tableRow{}
+	for _, m := range a.maps() {
+		rows = append(rows, showTable(m))
+	}
+	err := a.print(rows, func(w io.Writer) {
+		fmt.Fprintln(w, "TABLE\tSEQ\tPARTITIONS\tWIDTH\tRETENTION\tREPLICAS\tBEGIN\tEND")
+		for _, r := range rows {
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
+		}
+	})
+	return errors.Join(err, a.incomplete())
+}
+
+type tableShowCmd struct {
+	adminFlags `embed:""`
+	Table      string `arg:"" help:"Name."`
+}
+
+// Run shows a table.
+func (c *tableShowCmd) Run() error { return c.with(c.run) }
+
+func (c *tableShowCmd) run(_ context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	r := showTable(m)
+	return a.print(r, func(w io.Writer) {
+		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\ncovers\t%s … %s\n",
+			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
+		for _, l := range r.Columns {
+			fmt.Fprintf(w, "columns\tfrom %s: weights %v\n", l.From, l.Weights)
+		}
+	})
+}
+
+// tableSettings are those of a table that a person may set.
+type tableSettings struct {
+	PartitionWidth *duration `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
+	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
+	Replicas       *int      `name:"replicas" help:"Live placements that a partition should have."`
+	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
+}
+
+func (s tableSettings) over(c *topology.Config) {
+	if s.PartitionWidth != nil {
+		c.PartitionWidth = time.Duration(*s.PartitionWidth)
+	}
+	if s.Retention != nil {
+		c.Retention = time.Duration(*s.Retention)
+	}
+	over(&c.Replicas, s.Replicas)
+}
+
+type tableCreateCmd struct {
+	adminFlags    `embed:""`
+	tableSettings `embed:""`
+	Table         string `arg:"" help:"Name."`
+}
+
+// Run makes a table.
+func (c *tableCreateCmd) Run() error { return c.with(c.run) }
+
+func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
+	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
+	c.tableSettings.over(&cfg)
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if _, err := a.table(c.Table); !fault.Is(err, fault.NotFound) {
+		if err != nil {
+			return err
+		}
+		return fault.Errorf(fault.Invalid, "table %q exists; `spillway table set` changes its settings", c.Table)
+	}
+	what := fmt.Sprintf("create table %s, width %s, retention %s, %d replicas", c.Table, span(duration(cfg.PartitionWidth)), span(duration(cfg.Retention)), max(cfg.Replicas, 1))
+	return a.act(ctx, "", what, func() error {
+		m, err := a.tables.Create(ctx, c.Table, cfg)
+		if err == nil && len(c.Weights) > 0 {
+			var op topology.Op
+			if op, err = columns(m, c.Weights, time.Time{}); err == nil {
+				_, err = a.tables.Change(ctx, c.Table, func(*topology.Map) ([]topology.Op, error) { return []topology.Op{op}, nil })
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return a.done("table %s is made", c.Table)
+	})
+}
+
+// columns makes the op that cuts the ring by weights from a boundary on; zero: the first one at which nothing lies yet.
+func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, error) {
+	now := time.Now().UnixNano()
+	at := now
+	for p := range m.All() {
+		at = max(at, p.TimeHi)
+	}
+	_, boundary := m.Config.Aligned(at - 1)
+	switch {
+	case !from.IsZero():
+		boundary = from.UnixNano()
+	case m.Len() == 0:
+		boundary, _ = m.Config.Aligned(now) // nothing lies anywhere: at once
+	}
+	ranges, err := topology.Spread(m.RangesAt(boundary), weights)
+	if err != nil {
+		return nil, err
+	}
+	return topology.SetColumns{Now: now, Layout: topology.Layout{From: boundary, Weights: weights, Ranges: ranges}}, nil
+}
+
+type tableSetCmd struct {
+	adminFlags    `embed:""`
+	tableSettings `embed:""`
+	Table         string    `arg:"" help:"Name."`
+	From          time.Time `name:"columns-from" help:"When --weights take effect: a multiple of the partition width, after all partitions that exist (default the first such time)."`
+	Reason        string    `name:"reason" help:"Why, for the audit."`
+	DryRun        bool      `name:"dry-run" help:"Show what would be changed."`
+}
+
+// Run changes a table's settings. Shortening the retention deletes rows: the master does it.
+func (c *tableSetCmd) Run() error { return c.with(c.run) }
+
+func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	plan := func(m *topology.Map) ([]topology.Op, error) {
+		cfg := m.Config
+		c.tableSettings.over(&cfg)
+		ops := []topology.Op{topology.SetConfig{Config: cfg}}
+		if len(c.Weights) > 0 {
+			op, err := columns(m, c.Weights, c.From)
+			if err != nil {
+				return nil, err
+			}
+			ops = append(ops, op)
+		}
+		return ops, nil
+	}
+	ops, err := plan(m)
+	if err != nil {
+		return err
+	}
+	next, err := m.Apply(ops...)
+	if err != nil {
+		return err
+	}
+	before, after := showTable(m), showTable(next)
+	what := fmt.Sprintf("set table %s: width %s → %s, retention %s → %s, replicas %d → %d", c.Table, span(before.PartitionWidth), span(after.PartitionWidth),
+		span(before.Retention), span(after.Retention), before.Replicas, after.Replicas)
+	if len(c.Weights) > 0 {
+		what += fmt.Sprintf(", columns %v from %s", c.Weights, after.Columns[len(after.Columns)-1].From)
+	}
+	if c.DryRun {
+		return a.done("would %s", what)
+	}
+	return a.act(ctx, c.Reason, what, func() error {
+		if _, err := a.tables.Change(ctx, c.Table, plan); err != nil {
+			return err
+		}
+		return a.done("%s", what)
+	})
+}
+
+type tableDropCmd struct {
+	adminFlags `embed:""`
+	Table      string `arg:"" help:"Name."`
+	Confirm    string `name:"confirm" help:"The table's name again."`
+	Reason     string `name:"reason" help:"Why, for the audit."`
+	DryRun     bool   `name:"dry-run" help:"Show what would be deleted."`
+}
+
+// Run drops all partitions, so that servers are told to delete their rows; waits until nobody holds one; then forgets
+// the table and its lease rows.
+func (c *tableDropCmd) Run() error { return c.with(c.run) }
+
+func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	if c.DryRun {
+		return a.done("would drop table %s with %d partitions and all their rows", c.Table, m.Len())
+	}
+	if c.Confirm != c.Table {
+		return fault.Errorf(fault.Invalid, "table %s has %d partitions, and all their rows would be deleted; if that is meant, add --confirm=%s", c.Table, m.Len(), c.Table)
+	}
+	return a.act(ctx, c.Reason, fmt.Sprintf("drop table %s with %d partitions", c.Table, m.Len()), func() error {
+		if _, err := a.tables.Change(ctx, c.Table, func(m *topology.Map) ([]topology.Op, error) {
+			var ids []point.PartitionID
+			for p := range m.All() {
+				ids = append(ids, p.ID)
+			}
+			if len(ids) == 0 {
+				return nil, nil
+			}
+			return []topology.Op{topology.Drop{IDs: ids}}, nil
+		}); err != nil {
+			return err
+		}
+		if err := a.untilFree(ctx, c.Table); err != nil {
+			return err
+		}
+		if err := a.tables.DropTable(ctx, c.Table); err != nil {
+			return err
+		}
+		if err := master.ForgetTable(ctx, a.store, c.Table); err != nil {
+			return err
+		}
+		return a.done("table %s is dropped", c.Table)
+	})
+}
+
+// untilFree waits until no server that lives holds a lease of the table.
+func (a *admin) untilFree(ctx context.Context, table string) error {
+	for {
+		s, _, err := a.look(ctx)
+		if err != nil {
+			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: run the command again")
+		}
+		held := ""
+		for p, l := range s.Leases {
+			for _, srv := range s.Servers {
+				if p.Table == table && l.State == lease.Held && l.Holder == srv.ID && srv.Live {
+					held = fmt.Sprintf("%s by %s", p, srv.ID)
+				}
+			}
+		}
+		if held == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fault.Errorf(fault.Unavailable, "the partitions are dropped, and %s is still held: run the command again", held)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
