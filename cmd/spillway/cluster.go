@@ -150,6 +150,9 @@ func (v *clusterView) metadataServers() []topology.ServerID {
 // describe tells the status page of servers and leaders.
 func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	s.CoordinationAge = v.leaders.Age()
+	if v.rows != nil { // what was read from disk is as old as it was then
+		s.CoordinationAge = max(s.CoordinationAge, v.rows.Age())
+	}
 	if s.CoordinationAge > 10*time.Second {
 		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store was not heard for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
 	}
