@@ -197,9 +197,9 @@ func (s *Server) accept(f *peer.File) (here bool, err error) {
 // whole gives a file with its map, and the map: what was sent, or what the ops make of the base.
 func (s *Server) whole(f *peer.File, m *topology.Map) (*peer.File, *topology.Map, error) {
 	w := *f
-	w.Ops = nil
 	if f.Map != nil {
 		if m == nil {
+			w.Ops = nil                 // they may be anything
 			w.Map = slices.Clone(f.Map) // the sender's memory is the sender's
 			var err error
 			if m, err = decode(&w); err != nil {
@@ -254,7 +254,7 @@ func (s *Server) Fetch(_ context.Context, table string, txn peer.TxnID) (*peer.F
 		return nil, err
 	}
 	answer := *f
-	answer.Map = slices.Clone(f.Map)
+	answer.Map, answer.Ops = slices.Clone(f.Map), nil
 	return &answer, nil
 }
 

@@ -16,12 +16,13 @@ import (
 
 // Disk keeps METADATA files. All methods may be called from many goroutines.
 type Disk interface {
-	// Put keeps a file durably before it returns; one of the same name is replaced. f.Map is whole, f.Ops are not kept.
-	// It keeps nothing of f's memory. Errors are Unavailable.
+	// Put keeps a file durably before it returns; one of the same name is replaced. f.Map is whole; f.Ops, where they are
+	// given, lead to it from f.Base, and may be kept in its place. It keeps nothing of f's memory. Errors are Unavailable.
 	Put(f *peer.File) error
 	// Get reads a file whole and checks its sum. Errors are NotFound, Corrupt or Unavailable.
 	Get(table string, txn peer.TxnID) (*peer.File, error)
-	// List gives all files without their maps, read from what stands before them. Errors are Corrupt or Unavailable.
+	// List gives all files without their maps, read from what stands before them. It is called first. Errors are Corrupt
+	// or Unavailable.
 	List() ([]Info, error)
 	// Delete takes files away, now or at the next Put. Those that are not there are fine. Errors are Unavailable.
 	Delete(files ...Info) error

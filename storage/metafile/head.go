@@ -15,11 +15,12 @@ type head struct {
 	base  peer.TxnID
 	sum   uint64
 	bytes uint64
+	root  peer.TxnID // the file that this one is kept as ops on; zero: it is kept whole
 }
 
 const (
 	headVersion = 1
-	headBytes   = 1 + 8 + 16 + 8 + 8 + 8
+	headBytes   = 1 + 8 + 16 + 8 + 8 + 16 + 8
 )
 
 func (h *head) encode() []byte {
@@ -29,6 +30,7 @@ func (h *head) encode() []byte {
 	b = append(b, h.base[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.sum)
 	b = binary.BigEndian.AppendUint64(b, h.bytes)
+	b = append(b, h.root[:]...)
 	return binary.BigEndian.AppendUint64(b, xxhash.Sum64(b))
 }
 
@@ -47,6 +49,7 @@ func decodeHead(b []byte) (h head, err error) {
 	copy(h.base[:], b[9:])
 	h.sum = binary.BigEndian.Uint64(b[25:])
 	h.bytes = binary.BigEndian.Uint64(b[33:])
+	copy(h.root[:], b[41:])
 	if h.seq == 0 || h.bytes > peer.MapBytesMax {
 		return h, fault.Errorf(fault.Corrupt, "transaction %d with a map of %d bytes cannot be", h.seq, h.bytes)
 	}
