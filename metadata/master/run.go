@@ -190,6 +190,7 @@ func (r *Runner) term(ctx context.Context) {
 	rows := NewRows(r.deps.Clock, r.settings.TakeAfter)
 	r.mu.Lock()
 	pause := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64()))
+	dice := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64())) // a plan takes a while: not under the lock
 	r.mu.sizes = nil
 	r.mu.Unlock()
 	var g errgroup.Group
@@ -199,7 +200,7 @@ func (r *Runner) term(ctx context.Context) {
 		defer end()
 		for r.mayAct() && ctx.Err() == nil {
 			if rows.ready() && r.probe(ctx, rows) {
-				r.round(ctx, rows)
+				r.round(ctx, rows, dice)
 			}
 			r.pauseOrLost(ctx, rows)
 		}
@@ -259,7 +260,7 @@ func (r *Runner) look(rows *Rows) State {
 }
 
 // round looks, plans and carries out.
-func (r *Runner) round(ctx context.Context, rows *Rows) {
+func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand) {
 	r.metrics.rounds.Inc()
 	r.unfenceOld(ctx, rows)
 	s := r.look(rows)
@@ -267,8 +268,8 @@ func (r *Runner) round(ctx context.Context, rows *Rows) {
 		r.deps.Log.Debug("which tables were dropped is not known; their lease rows stay", "error", err)
 	}
 	began := time.Now()
+	steps := Plan(s, r.settings, dice)
 	r.mu.Lock()
-	steps := Plan(s, r.settings, r.mu.rng)
 	before := r.mu.last
 	r.mu.last = steps
 	r.mu.Unlock()
