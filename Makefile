@@ -16,14 +16,14 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
 
 # Where goroutines meet. The decoders are functions of their bytes and run without the race detector, five times faster.
-RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./cmd/spillway
+RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... ./cmd/spillway
 
 # One goroutine that inflates megabytes, or thousands of queries one after the other: minutes of the race detector's
 # time for nothing. They run without it.
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka
+.PHONY: help build run test check test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
 
 help:
 	@echo "Spillway. Targets:"
@@ -118,6 +118,14 @@ rivals: ## install the servers that load compares with, by apt-get; needs root
 
 clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
 	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*
+
+cluster: build ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
+	go build -o bin/cluster ./cmd/cluster
+	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
+
+test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=6 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=20s
+	@$(call has,./cmd/spillway,TestCluster)
+	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

@@ -97,6 +97,12 @@ type sender struct {
 	next   float64
 	acked  int
 	sent   map[string]map[int64]*fate // by series and millisecond
+
+	// Of a cluster only.
+	doors []*process  // the gateways, one of which is asked each time
+	codes map[int]int // how often each status came; with doors, 5xx is an answer that may come
+	last  time.Time   // of the last ack
+	gap   time.Duration
 }
 
 // fate is what was sent for one time of one series: the values in their order, and how many were sent up to the last
@@ -118,15 +124,22 @@ func (s *sender) run(quit chan struct{}) {
 			return
 		default:
 		}
+		if len(s.doors) > 0 {
+			s.p = s.doors[s.rng.IntN(len(s.doors))]
+		}
 		rows := s.batch()
 		if s.write(rows) {
-			s.acked += len(rows)
-			for _, r := range rows {
-				f := s.sent[r.series][r.ms]
-				f.acked = max(f.acked, r.version)
-			}
+			s.ack(rows)
 		}
 		time.Sleep(time.Duration(s.rng.IntN(8)) * time.Millisecond)
+	}
+}
+
+func (s *sender) ack(rows []sentRow) {
+	s.acked += len(rows)
+	for _, r := range rows {
+		f := s.sent[r.series][r.ms]
+		f.acked = max(f.acked, r.version)
 	}
 }
 
@@ -188,10 +201,23 @@ func (s *sender) write(rows []sentRow) bool {
 	if err != nil {
 		return false // it was killed; nobody knows what became of the rows
 	}
-	if status/100 != 2 {
+	if s.doors != nil {
+		s.note(status)
+	}
+	if status/100 != 2 && (s.doors == nil || status/100 != 5) {
 		s.p.t.Errorf("%s: %d %s", path, status, text)
 	}
 	return status/100 == 2
+}
+
+// note counts an answer, and how long none was an ack.
+func (s *sender) note(status int) {
+	s.codes[status]++
+	if status/100 == 2 {
+		now := time.Now()
+		s.gap = max(s.gap, now.Sub(s.last))
+		s.last = now
+	}
 }
 
 func (s *sender) remote1(rows []sentRow) []byte {

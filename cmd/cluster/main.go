@@ -1,0 +1,149 @@
+// Command cluster runs a cluster on this machine, in the foreground, to try it out: etcd, storage servers and gateways are
+// processes of one built binary. Ctrl-C stops all of them.
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+func main() {
+	var p processes.Plan
+	flag.StringVar(&p.Bin, "bin", "bin/spillway", "the built program")
+	flag.StringVar(&p.Dir, "dir", ".cache/cluster", "where data, certificates and logs are; it may be of an earlier run")
+	flag.IntVar(&p.Storage, "storage", 3, "how many storage servers")
+	flag.IntVar(&p.Gateways, "gateways", 2, "how many gateways")
+	flag.IntVar(&p.Etcd, "etcd", 1, "how many etcd members")
+	flag.IntVar(&p.Port, "port", 28600, "the first port; the others follow it")
+	flag.StringVar(&p.Memory, "memory", "1GiB", "what each storage server and gateway may use")
+	insecure := flag.Bool("insecure", false, "peers speak in the clear, without certificates")
+	flag.Parse()
+	p.Certs = !*insecure
+	if err := run(p); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+// startTimeout bounds how long the processes may take to serve, stopTimeout to end.
+const (
+	startTimeout = 90 * time.Second
+	stopTimeout  = 30 * time.Second
+)
+
+func run(p processes.Plan) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if p.Storage < 1 || p.Gateways < 1 || p.Etcd < 1 {
+		return fmt.Errorf("%d storage servers, %d gateways and %d etcd members: there must be one of each at least", p.Storage, p.Gateways, p.Etcd)
+	}
+	var err error
+	if p.Dir, err = filepath.Abs(p.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	p.Out = func(name string) io.Writer { return &lines{prefix: fmt.Sprintf("%-8s", name), to: os.Stderr, mu: &mu} }
+	c, err := processes.Layout(p)
+	if err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	began := time.Now()
+	if err := c.Start(starting); err != nil {
+		c.Kill()
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	mu.Lock()
+	fmt.Print(describe(p, c, time.Since(began)))
+	mu.Unlock()
+	err = wait(ctx, c)
+	fmt.Fprintln(os.Stderr, "stopping all")
+	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if stopped := c.Stop(stopping); err == nil {
+		err = stopped
+	}
+	return err
+}
+
+// wait returns at ctrl-C, or with an error when a process ended by itself.
+func wait(ctx context.Context, c *processes.Cluster) error {
+	ended := make(chan string, len(c.All()))
+	for _, p := range c.All() {
+		go func() {
+			<-p.Done()
+			ended <- p.Name
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case name := <-ended:
+		return fmt.Errorf("%s ended; its last words stand above", name)
+	}
+}
+
+func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nA cluster of %d storage servers, %d gateways and %d etcd members serves after %.1f s. Ctrl-C stops it; data stay in %s\n\n",
+		p.Storage, p.Gateways, p.Etcd, took.Seconds(), p.Dir)
+	for _, addr := range c.HTTP {
+		fmt.Fprintf(&b, "  gateway     http://%s/             status page; Prometheus' API for Grafana\n", addr)
+		fmt.Fprintf(&b, "              http://%s/api/v1/write remote write; line protocol: /write?db=default\n", addr)
+	}
+	for i, addr := range c.Admin {
+		fmt.Fprintf(&b, "  storage s%d  http://%s/metrics, /-/ready; kill -9 %d is worth a try\n", i+1, addr, c.Storage[i].PID())
+	}
+	security := " --dev.insecure-peers"
+	if p.Certs {
+		dir := filepath.Join(p.Dir, "certs")
+		security = fmt.Sprintf(" --peer.tls.ca=%[1]s/ca.crt --peer.tls.cert=%[1]s/127.0.0.1.crt --peer.tls.key=%[1]s/127.0.0.1.key", dir)
+	}
+	fmt.Fprintf(&b, "  etcd        --coord=%s, for further processes and commands\n\n", c.Coord)
+	fmt.Fprintf(&b, "  curl 'http://%s/write?db=default' -d 'cpu,host=a usage=0.5'\n", c.HTTP[0])
+	fmt.Fprintf(&b, "  curl 'http://%s/api/v1/query?query=cpu_usage'\n\n", c.HTTP[len(c.HTTP)-1])
+	fmt.Fprintf(&b, "  one more storage server: %s storage --id=s%d --host=h%[2]d --data-dir=%s --peer.listen=127.0.0.1:%d --coord=%s%s\n\n",
+		p.Bin, p.Storage+1, filepath.Join(p.Dir, fmt.Sprint("s", p.Storage+1)), p.Port+100, c.Coord, security)
+	return b.String()
+}
+
+// lines puts a name in front of every line. It is written to by one goroutine.
+type lines struct {
+	prefix string
+	to     io.Writer
+	mu     *sync.Mutex // of all that write to it
+	rest   []byte
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.rest = append(l.rest, b...)
+	for {
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
+		if !ok {
+			return len(b), nil
+		}
+		l.mu.Lock()
+		fmt.Fprintf(l.to, "%s %s\n", l.prefix, line)
+		l.mu.Unlock()
+		l.rest = append([]byte(nil), rest...)
+	}
+}

@@ -1,0 +1,210 @@
+package processes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Plan is which processes there are.
+type Plan struct {
+	Bin string // the built program
+	Dir string // where every process has a directory
+	// Etcd is how many etcd members there are, Storage and Gateways how many of the others.
+	Etcd, Storage, Gateways int
+	// Port is the first of the ports, which follow each other; 0: any that are free.
+	Port int
+	// Memory is what each storage server and gateway may use, as in --memory: they share a machine.
+	Memory string
+	// Place gives the address of a process (m1, s1, g1), and a command that runs it there: in a network namespace, say. nil:
+	// all are on 127.0.0.1. Elsewhere Port must be set, and nobody looks whether ports are free.
+	Place func(name string) (host string, in []string)
+	// Certs makes certificates, and every peer shows its own; else peers speak in the clear.
+	Certs bool
+	// StorageArgs and GatewayArgs are further arguments, Env further variables of all of them.
+	StorageArgs, GatewayArgs, Env []string
+	// Out gives who hears what a process says; nil: nobody.
+	Out func(name string) io.Writer
+}
+
+// Cluster is the processes of a Plan. Peers and Admin are the addresses of storage servers, HTTP and GatewayAdmin of gateways.
+type Cluster struct {
+	Etcd, Storage, Gateways          []*Process
+	Coord                            string // what --coord says
+	EtcdClients                      []string
+	Peers, Admin, HTTP, GatewayAdmin []string
+}
+
+// Layout chooses ports and arguments, and starts nothing. The error says which port is taken, if Plan names them.
+func Layout(p Plan) (*Cluster, error) {
+	ports, err := p.ports(2 * (p.Etcd + p.Storage + p.Gateways))
+	if err != nil {
+		return nil, err
+	}
+	security, err := p.security()
+	if err != nil {
+		return nil, err
+	}
+	next := func(name string) string {
+		host, _ := p.place(name)
+		addr := net.JoinHostPort(host, ports[0])
+		ports = ports[1:]
+		return addr
+	}
+	c := &Cluster{}
+	for i := range p.Gateways { // the first ports are those that people type
+		c.HTTP = append(c.HTTP, next(nameOf("g", i)))
+	}
+	for i := range p.Gateways {
+		c.GatewayAdmin = append(c.GatewayAdmin, next(nameOf("g", i)))
+	}
+	var etcdPeers, members []string
+	for i := range p.Etcd {
+		name := nameOf("m", i)
+		c.EtcdClients, etcdPeers = append(c.EtcdClients, next(name)), append(etcdPeers, next(name))
+		members = append(members, name+"="+etcdPeers[i])
+	}
+	c.Coord = "etcd://" + strings.Join(c.EtcdClients, ",")
+	for i := range p.Etcd {
+		name := nameOf("m", i)
+		c.Etcd = append(c.Etcd, p.process(name, c.EtcdClients[i]+"/health", "etcd", "--name="+name, "--data-dir="+filepath.Join(p.Dir, name),
+			"--listen="+c.EtcdClients[i], "--peer-listen="+etcdPeers[i], "--initial-cluster="+strings.Join(members, ",")))
+	}
+	for i := range p.Storage {
+		name := nameOf("s", i)
+		c.Peers, c.Admin = append(c.Peers, next(name)), append(c.Admin, next(name))
+		args := append([]string{"storage", "--id=" + name, fmt.Sprintf("--host=h%d", i+1), "--data-dir=" + filepath.Join(p.Dir, name),
+			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, security...)
+		c.Storage = append(c.Storage, p.process(name, c.Admin[i]+"/-/ready", append(args, p.StorageArgs...)...))
+	}
+	for i := range p.Gateways {
+		name := nameOf("g", i)
+		args := append([]string{"gateway", "--data-dir=" + filepath.Join(p.Dir, name), "--http.listen=" + c.HTTP[i],
+			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, security...)
+		c.Gateways = append(c.Gateways, p.process(name, c.HTTP[i]+"/-/ready", append(args, p.GatewayArgs...)...))
+	}
+	return c, nil
+}
+
+func nameOf(kind string, i int) string { return kind + strconv.Itoa(i+1) }
+
+func (p Plan) place(name string) (host string, in []string) {
+	if p.Place == nil {
+		return "127.0.0.1", nil
+	}
+	return p.Place(name)
+}
+
+func (p Plan) process(name, ready string, args ...string) *Process {
+	_, in := p.place(name)
+	if p.Memory != "" && args[0] != "etcd" {
+		args = append(args, "--memory="+p.Memory)
+	}
+	out := &Process{Name: name, Line: append([]string{p.Bin}, args...), Ready: "http://" + ready, Env: p.Env, In: in}
+	if p.Out != nil {
+		out.Out = p.Out(name)
+	}
+	return out
+}
+
+// ports gives n that nobody listens at: from a port on, or any.
+func (p Plan) ports(n int) (out []string, err error) {
+	for i := range n {
+		port := "0"
+		if p.Port != 0 {
+			port = strconv.Itoa(p.Port + i)
+		}
+		if p.Place != nil {
+			out = append(out, port)
+			continue
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err != nil && p.Port != 0 {
+			return nil, fmt.Errorf("port %s is taken (%w); %d ports from %d on are needed: choose others", port, err, n, p.Port)
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all are held until all are found: none comes twice
+		_, port, err = net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, port)
+	}
+	return out, nil
+}
+
+// security makes certificates for this machine's address, unless an earlier run has, and gives the arguments that use them.
+func (p Plan) security() ([]string, error) {
+	if !p.Certs {
+		return []string{"--dev.insecure-peers"}, nil
+	}
+	dir := filepath.Join(p.Dir, "certs")
+	file := func(name string) string { return filepath.Join(dir, name) }
+	if found, err := filepath.Glob(file("127.0.0.1.crt")); err != nil || len(found) == 0 {
+		cmd := exec.Command(p.Bin, "certs", "--out-dir="+dir, "--hosts=127.0.0.1")
+		cmd.Env = environ()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("certificates: %w: %s", err, out)
+		}
+	}
+	return []string{"--peer.tls.ca=" + file("ca.crt"), "--peer.tls.cert=" + file("127.0.0.1.crt"), "--peer.tls.key=" + file("127.0.0.1.key")}, nil
+}
+
+// All are the processes in the order in which they start.
+func (c *Cluster) All() []*Process {
+	var all []*Process
+	for _, group := range c.groups() {
+		all = append(all, group...)
+	}
+	return all
+}
+
+func (c *Cluster) groups() [][]*Process { return [][]*Process{c.Etcd, c.Storage, c.Gateways} }
+
+// Start starts all, etcd first, and returns when all serve.
+func (c *Cluster) Start(ctx context.Context) error {
+	for _, group := range c.groups() {
+		for _, p := range group {
+			if err := p.Launch(); err != nil {
+				return err
+			}
+		}
+		for _, p := range group {
+			if err := p.Wait(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Stop ends all in the opposite order, each as an operator would, and kills those that do not end before ctx.
+func (c *Cluster) Stop(ctx context.Context) error {
+	var errs []error
+	for _, group := range [][]*Process{c.Gateways, c.Storage, c.Etcd} {
+		ended := make([]error, len(group))
+		var wg sync.WaitGroup
+		for i, p := range group {
+			wg.Go(func() { ended[i] = p.Stop(ctx) })
+		}
+		wg.Wait()
+		errs = append(errs, ended...)
+	}
+	return errors.Join(errs...)
+}
+
+// Kill ends all at once.
+func (c *Cluster) Kill() {
+	for _, p := range c.All() {
+		p.Kill()
+	}
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// crowd is a cluster of real processes under test, and a look at it from outside: the test follows leases and maps as a
+// gateway does.
+type crowd struct {
+	t *testing.T
+	*processes.Cluster
+	doors []*process // the gateways, as those who write and ask see them
+	view  clusterView
+}
+
+// needsCluster leaves long tests to `make test-cluster`.
+func needsCluster(t *testing.T) {
+	t.Helper()
+	if testing.Short() || os.Getenv("CLUSTER") == "" {
+		t.Skip("processes of a cluster are killed and cut off in `make test-cluster`")
+	}
+}
+
+// envDuration is a size of a test.
+func envDuration(t *testing.T, name string, def time.Duration) time.Duration {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, s, err)
+	}
+	return d
+}
+
+// patience is how long a test waits for what must come: far longer than it takes, on a machine that does other work.
+const patience = time.Minute
+
+// newCrowd starts a cluster. Bin and Dir of the plan are the test's.
+func newCrowd(t *testing.T, p processes.Plan) *crowd {
+	t.Helper()
+	p.Dir, p.Memory, p.Bin = t.TempDir(), "512MiB", os.Getenv("CLUSTER_BIN")
+	if p.Bin == "" {
+		p.Bin = filepath.Join(t.TempDir(), "spillway")
+		if out, err := exec.Command("go", "build", "-o", p.Bin, ".").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	p.Env = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	layout, err := processes.Layout(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &crowd{t: t, Cluster: layout}
+	for _, addr := range c.HTTP {
+		c.doors = append(c.doors, &process{t: t, addr: addr})
+	}
+	t.Cleanup(func() {
+		c.Kill()
+		if t.Failed() {
+			c.show()
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	peer := peerConfig{Insecure: true}
+	if p.Certs {
+		file := func(name string) string { return filepath.Join(p.Dir, "certs", name) }
+		peer = peerConfig{CA: file("ca.crt"), Cert: file("127.0.0.1.crt"), Key: file("127.0.0.1.key")}
+	}
+	c.look(peer)
+	return c
+}
+
+// show prints the last words of all.
+func (c *crowd) show() {
+	for _, p := range c.All() {
+		lines := strings.Split(strings.TrimSpace(p.Said()), "\n")
+		c.t.Logf("%s said last:\n%s", p.Name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+	}
+}
+
+// look begins to follow leases and maps.
+func (c *crowd) look(peer peerConfig) {
+	cfg := defaultConfig()
+	cfg.Coord.URL, cfg.Peer, cfg.DataDir = c.Coord, peer, c.t.TempDir()
+	ctx, stop := context.WithCancel(context.Background())
+	if err := c.view.open(ctx, &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), "", peers.Local{}); err != nil {
+		stop()
+		c.t.Fatal(err)
+	}
+	var g run.Group
+	g.Add(func() error { <-ctx.Done(); return nil }, func(error) { stop() })
+	c.view.actors(ctx, &g)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run() }()
+	c.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			c.t.Error(err)
+		}
+		_ = c.view.close()
+	})
+}
+
+func (c *crowd) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// within waits until ok says so.
+func (c *crowd) within(d time.Duration, what string, ok func() bool) {
+	c.t.Helper()
+	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("after %v not yet: %s", d, what)
+		}
+	}
+}
+
+// start starts processes and waits until they serve.
+func (c *crowd) start(ps ...*processes.Process) {
+	c.t.Helper()
+	for _, p := range ps {
+		c.must(p.Launch())
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	for _, p := range ps {
+		c.must(p.Wait(ctx))
+	}
+}
+
+// table makes one.
+func (c *crowd) table(name string, width time.Duration, replicas int) {
+	c.t.Helper()
+	_, err := c.view.tables.Create(c.t.Context(), name, topology.Config{PartitionWidth: width, Replicas: replicas})
+	c.must(err)
+}
+
+// cover makes n partitions that follow each other from a time on, in groups, and returns when all are led.
+func (c *crowd) cover(table string, from time.Time, width time.Duration, n int) []lease.Partition {
+	c.t.Helper()
+	for at := 0; at < n; at += 250 {
+		var times []point.Nanos
+		for i := at; i < min(n, at+250); i++ {
+			times = append(times, point.Nanos(from.Add(time.Duration(i)*width).UnixNano()))
+		}
+		_, err := c.view.tables.Cover(c.t.Context(), table, times)
+		c.must(err)
+	}
+	ps := c.partitions(table)
+	c.within(2*patience, "all partitions of "+table+" are led", func() bool { return len(c.unled(ps)) == 0 })
+	return ps
+}
+
+func (c *crowd) partitions(table string) (ps []lease.Partition) {
+	c.t.Helper()
+	var m *topology.Map
+	c.within(patience, "table "+table+" is known", func() (ok bool) { m, ok = c.view.tables.Get(table); return ok && m.Len() > 0 })
+	for p := range m.All() {
+		ps = append(ps, lease.Partition{Table: table, ID: p.ID})
+	}
+	return ps
+}
+
+// leader is who leads by the rows.
+func (c *crowd) leader(p lease.Partition) (topology.ServerID, point.Epoch) {
+	s, e, ok := c.view.leaders.Leader(p)
+	if !ok {
+		return "", 0
+	}
+	return s, e
+}
+
+func (c *crowd) unled(ps []lease.Partition) []lease.Partition {
+	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { s, _ := c.leader(p); return s != "" })
+}
+
+// led are those that a server leads.
+func (c *crowd) led(ps []lease.Partition, by topology.ServerID) []lease.Partition {
+	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { s, _ := c.leader(p); return s != by })
+}
+
+// moves watches until every partition is led by another than was, and says when each was, since began.
+func (c *crowd) moves(ps []lease.Partition, was topology.ServerID, began time.Time) []time.Duration {
+	c.t.Helper()
+	var took []time.Duration
+	left := slices.Clone(ps)
+	for end := time.Now().Add(patience); len(left) > 0; {
+		changed := c.view.leaders.Changed() // taken before looking
+		now := time.Since(began)
+		left = slices.DeleteFunc(left, func(p lease.Partition) bool {
+			s, _ := c.leader(p)
+			gone := s != "" && s != was
+			if gone {
+				took = append(took, now)
+			}
+			return gone
+		})
+		select {
+		case <-changed:
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			c.t.Fatalf("%d of %d partitions that %s led are not led by another after %v", len(left), len(ps), was, patience)
+		}
+	}
+	slices.Sort(took)
+	return took
+}
+
+// spreadOf is what a list of durations, which is sorted, comes to.
+func spreadOf(took []time.Duration) string {
+	if len(took) == 0 {
+		return "none"
+	}
+	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(time.Millisecond) }
+	return fmt.Sprintf("%d: first %v, median %v, last %v", len(took), at(0), at(0.5), at(1))
+}
+
+// server is the process of a storage server.
+func (c *crowd) server(id topology.ServerID) *processes.Process {
+	i := slices.IndexFunc(c.Storage, func(p *processes.Process) bool { return p.Name == string(id) })
+	return c.Storage[i]
+}
+
+// askAt is an instant query of a table through a gateway: its status and body.
+func askAt(door *process, table, query string, at time.Time) (int, string) {
+	q := url.Values{"query": {query}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)}}
+	status, text, err := door.get("/t/" + table + "/api/v1/query?" + q.Encode())
+	if err != nil {
+		return 0, err.Error()
+	}
+	return status, string(text)
+}
+
+// answers waits until every gateway answers the query, and returns how long that took.
+func (c *crowd) answers(table, query string) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	for _, d := range c.doors {
+		last := ""
+		for end := began.Add(patience); ; time.Sleep(20 * time.Millisecond) {
+			status, text := askAt(d, table, query, time.Now())
+			if status == http.StatusOK {
+				break
+			}
+			if last = fmt.Sprintf("%d %.300s", status, text); time.Now().After(end) {
+				c.t.Fatalf("%s is not answered by the gateway at %s: %s", query, d.addr, last)
+			}
+		}
+	}
+	return time.Since(began)
+}
+
+// acks waits until every gateway acks a line for the table, and returns how long that took.
+func (c *crowd) acks(table, line string) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	for _, d := range c.doors {
+		last := ""
+		for end := began.Add(patience); ; time.Sleep(20 * time.Millisecond) {
+			status, text, err := putLine(d, table, line)
+			if err == nil && status == http.StatusNoContent {
+				break
+			}
+			if last = fmt.Sprintf("%d %.300s %v", status, text, err); time.Now().After(end) {
+				c.t.Fatalf("a row of %s is not acked by the gateway at %s: %s", table, d.addr, last)
+			}
+		}
+	}
+	return time.Since(began)
+}
+
+// putLine writes line protocol with milliseconds.
+func putLine(d *process, table, lines string) (int, []byte, error) {
+	return d.do(http.MethodPost, "/write?precision=ms&db="+table, http.Header{"Content-Type": {"text/plain"}}, []byte(lines))
+}
+
+// metric sums a metric of a process' page, over all labels.
+func metric(t *testing.T, addr, name string) float64 {
+	t.Helper()
+	answer, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	return sumOf(t, answer.Body, name)
+}
+
+func sumOf(t *testing.T, page io.Reader, name string) (sum float64) {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, ok := families[name]
+	if !ok {
+		return 0
+	}
+	for _, m := range f.Metric {
+		sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+	}
+	return sum
+}
