@@ -68,11 +68,11 @@ func (l *Lead) reconcile(ctx context.Context, srv *server.Server, all bool) erro
 }
 
 func (l *Lead) reconcileTable(ctx context.Context, srv *server.Server, name string, now looked, here []server.Held) error {
-	v := view{Map: now.m, Seen: l.seen[name], Server: l.settings.Server}
+	v := View{Map: now.m, Seen: l.seen[name], Server: l.settings.Server}
 	for _, h := range here {
-		v.Held = append(v.Held, held{h.Partition, h.Placement, h.Empty, !h.Empty && l.covered(ctx, now.m, h)})
+		v.Held = append(v.Held, Held{h.Partition, h.Placement, h.Empty, !h.Empty && l.covered(ctx, now.m, h)})
 	}
-	actions := plan(v)
+	actions := Plan(v)
 	l.raise(name, actions)
 	if now.m == nil || now.m.Seq < v.Seen {
 		return nil // nothing begins and nothing ends by what cannot be believed
@@ -82,11 +82,11 @@ func (l *Lead) reconcileTable(ctx context.Context, srv *server.Server, name stri
 	}
 	var errs []error
 	for _, a := range actions {
-		switch a.kind {
-		case remove:
+		switch a.Kind {
+		case Remove:
 			errs = append(errs, l.remove(srv, name, a))
-		case final:
-			errs = append(errs, l.finish(ctx, srv, name, a.partition))
+		case Final:
+			errs = append(errs, l.finish(ctx, srv, name, a.Partition))
 		}
 	}
 	return errors.Join(errs...)
@@ -115,11 +115,11 @@ func (l *Lead) covered(ctx context.Context, m *topology.Map, h server.Held) bool
 }
 
 // raise says what a person should look at, once, and forgets what is over.
-func (l *Lead) raise(name string, actions []action) {
+func (l *Lead) raise(name string, actions []Action) {
 	now := map[string]string{}
 	for _, a := range actions {
-		if a.kind == alarm {
-			now[fmt.Sprintf("%s/%d", name, a.partition)] = a.why
+		if a.Kind == Alarm {
+			now[fmt.Sprintf("%s/%d", name, a.Partition)] = a.Why
 		}
 	}
 	for key, why := range now {
@@ -145,21 +145,21 @@ func lastSlash(s string) int {
 }
 
 // assign tells the keeper which placements may lead, all of the table in one step, and seals what unloads before.
-func (l *Lead) assign(ctx context.Context, srv *server.Server, name string, now looked, actions []action) error {
+func (l *Lead) assign(ctx context.Context, srv *server.Server, name string, now looked, actions []Action) error {
 	var all []lease.Assigned
 	wanted := map[lease.Partition]point.PlacementID{}
 	for _, a := range actions {
-		if a.kind != serve && a.kind != unload && a.kind != final {
+		if a.Kind != Serve && a.Kind != Unload && a.Kind != Final {
 			continue
 		}
-		p := lease.Partition{Table: name, ID: a.partition}
-		at, _ := now.m.ByID(a.partition)
-		if a.kind != serve {
-			srv.Seal(name, a.partition)
+		p := lease.Partition{Table: name, ID: a.Partition}
+		at, _ := now.m.ByID(a.Partition)
+		if a.Kind != Serve {
+			srv.Seal(name, a.Partition)
 		}
-		wanted[p] = a.placement
-		all = append(all, lease.Assigned{Partition: p, Placement: a.placement, Placements: at.Placements, TableRow: now.row,
-			BrickEpoch: l.deps.Brick.HighestEpoch(a.placement)})
+		wanted[p] = a.Placement
+		all = append(all, lease.Assigned{Partition: p, Placement: a.Placement, Placements: at.Placements, TableRow: now.row,
+			BrickEpoch: l.deps.Brick.HighestEpoch(a.Placement)})
 	}
 	l.mu.Lock()
 	for p, placement := range wanted {
@@ -195,12 +195,12 @@ func (l *Lead) assign(ctx context.Context, srv *server.Server, name string, now 
 	return nil
 }
 
-func (l *Lead) remove(srv *server.Server, name string, a action) error {
-	if err := srv.RemovePlacement(name, a.partition, a.placement); err != nil {
+func (l *Lead) remove(srv *server.Server, name string, a Action) error {
+	if err := srv.RemovePlacement(name, a.Partition, a.Placement); err != nil {
 		return err
 	}
 	l.metrics.removed.Inc()
-	l.deps.Log.Info("placement removed", "table", name, "partition", a.partition, "placement", a.placement, "reason", a.why)
+	l.deps.Log.Info("placement removed", "table", name, "partition", a.Partition, "placement", a.Placement, "reason", a.Why)
 	return nil
 }
 

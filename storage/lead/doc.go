@@ -1,6 +1,6 @@
 // Package lead keeps what a storage server does in step with its leases and with the tables' maps.
 //
-//	tables' maps ──Changed──▶ discovery: plan(map, what is here) ─▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
+//	tables' maps ──Changed──▶ discovery: Plan(map, what is here) ─▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
 //	                              │ seal · remove · forget · alarm               │ keeper │
 //	                              ▼                                              └───┬────┘
 //	 insert ─▶ server.Server ──MayAct, Hold, Alone──▶ Lead ◀──Leads, Stops, InSyncSet┘

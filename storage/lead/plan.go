@@ -7,8 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// held is a placement that is here.
-type held struct {
+// Held is a placement that is here.
+type Held struct {
 	Partition point.PartitionID
 	Placement point.PlacementID
 	// Empty: it never took a row.
@@ -17,55 +17,55 @@ type held struct {
 	Covered bool
 }
 
-// view is what is known of a table.
-type view struct {
+// View is what is known of a table.
+type View struct {
 	Map    *topology.Map // nil: none
 	Seen   uint64        // the highest seq ever seen here
 	Server topology.ServerID
-	Held   []held
+	Held   []Held
 }
 
-// kind is what to do with a partition or a placement.
-type kind uint8
+// Kind is what to do with a partition or a placement.
+type Kind uint8
 
 const (
-	// serve: the placement may lead. Its rows, if there are any, are loaded already: a server loads all it has at its start.
-	serve kind = iota
-	// unload: as serve, but no row is taken any more (C78).
-	unload
-	// final: unload, and nothing is in it: whoever leads it may have it taken out of the map.
-	final
-	// remove: the map says explicitly that it is not wanted here any more, and no acked row goes with it.
-	remove
-	// alarm: the map does not want what is here, or is not to be believed; it stays, and a person looks.
-	alarm
+	// Serve: the placement may lead. Its rows, if there are any, are loaded already: a server loads all it has at its start.
+	Serve Kind = iota
+	// Unload: as Serve, but no row is taken any more (C78).
+	Unload
+	// Final: Unload, and nothing is in it: whoever leads it may have it taken out of the map.
+	Final
+	// Remove: the map says explicitly that it is not wanted here any more, and no acked row goes with it.
+	Remove
+	// Alarm: the map does not want what is here, or is not to be believed; it stays, and a person looks.
+	Alarm
 )
 
-var kindNames = [...]string{serve: "serve", unload: "unload", final: "final", remove: "remove", alarm: "alarm"}
+var kindNames = [...]string{Serve: "serve", Unload: "unload", Final: "final", Remove: "remove", Alarm: "alarm"}
 
-// action is one thing to do. Partition 0: of the table as a whole.
-type action struct {
-	kind      kind
-	partition point.PartitionID
-	placement point.PlacementID
-	why       string
+// Action is one thing to do. Partition 0: of the table as a whole.
+type Action struct {
+	Kind      Kind
+	Partition point.PartitionID
+	Placement point.PlacementID
+	Why       string
 }
 
-func (a action) String() string {
-	s := fmt.Sprintf("%-6s p%d", kindNames[a.kind], a.partition)
-	if a.partition == 0 {
-		s = kindNames[a.kind]
+func (a Action) String() string {
+	s := fmt.Sprintf("%-6s p%d", kindNames[a.Kind], a.Partition)
+	if a.Partition == 0 {
+		s = kindNames[a.Kind]
 	}
-	if a.placement != 0 {
-		s += fmt.Sprintf(" placement %d", a.placement)
+	if a.Placement != 0 {
+		s += fmt.Sprintf(" placement %d", a.Placement)
 	}
-	if a.why != "" {
-		s += ": " + a.why
+	if a.Why != "" {
+		s += ": " + a.Why
 	}
 	return s
 }
 
-// plan says what a server does about a table (C16, C17): removals and alarms by what is held, then what it serves, in the
+// Plan says what a server does about a table (C16, C17): removals and alarms by what is held, then what it serves, in the
 // map's order. It is asked again after every change, so what it says once more is nothing new.
 //
 //	held here                   the map says                           so
@@ -73,22 +73,22 @@ func (a action) String() string {
 //	anything                    it is older than one seen before       alarm
 //	placement 7 of partition 3  3 is not in it, though given out       remove: dropped
 //	                            3 is on this server by placement 7     serve, or unload
-//	                            3 is on others, or here by placement 8 remove if others have all acked rows or it is empty,
+//	                            3 is on others, or here by placement 8 Remove if others have all acked rows or it is empty,
 //	                                                                   else alarm, and it may go on to lead
-func plan(v view) []action {
+func Plan(v View) []Action {
 	switch {
 	case v.Map == nil && len(v.Held) == 0:
 		return nil
 	case v.Map == nil:
-		return []action{{kind: alarm, why: fmt.Sprintf("the table has no map, but %d partitions are here; nothing is deleted", len(v.Held))}}
+		return []Action{{Kind: Alarm, Why: fmt.Sprintf("the table has no map, but %d partitions are here; nothing is deleted", len(v.Held))}}
 	case v.Map.Seq < v.Seen:
-		return []action{{kind: alarm, why: fmt.Sprintf("its map is at %d, but %d was seen before; nothing is deleted or begun", v.Map.Seq, v.Seen)}}
+		return []Action{{Kind: Alarm, Why: fmt.Sprintf("its map is at %d, but %d was seen before; nothing is deleted or begun", v.Map.Seq, v.Seen)}}
 	}
-	var out []action
-	here := map[point.PartitionID]held{}
+	var out []Action
+	here := map[point.PartitionID]Held{}
 	for _, h := range v.Held {
 		a, known := v.about(h)
-		if !known || a.kind == alarm {
+		if !known || a.Kind == Alarm {
 			here[h.Partition] = h
 		}
 		if known {
@@ -103,27 +103,27 @@ func plan(v view) []action {
 		case joining: // it leads nothing before it is live
 		case isHere && (!ok || pl.ID != h.Placement):
 			// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
-			out = append(out, action{kind: unload, partition: at.ID, placement: h.Placement, why: "it alone has the rows"})
+			out = append(out, Action{Kind: Unload, Partition: at.ID, Placement: h.Placement, Why: "it alone has the rows"})
 		case !ok:
 		case at.Accepts():
-			out = append(out, action{kind: serve, partition: at.ID, placement: pl.ID})
+			out = append(out, Action{Kind: Serve, Partition: at.ID, Placement: pl.ID})
 		case !isHere || h.Empty:
-			out = append(out, action{kind: final, partition: at.ID, placement: pl.ID})
+			out = append(out, Action{Kind: Final, Partition: at.ID, Placement: pl.ID})
 		default:
-			out = append(out, action{kind: unload, partition: at.ID, placement: pl.ID})
+			out = append(out, Action{Kind: Unload, Partition: at.ID, Placement: pl.ID})
 		}
 	}
 	return out
 }
 
 // about says what to do with a placement that the map does not list; known is false when it does.
-func (v *view) about(h held) (a action, known bool) {
-	a = action{partition: h.Partition, placement: h.Placement}
+func (v *View) about(h Held) (a Action, known bool) {
+	a = Action{Partition: h.Partition, Placement: h.Placement}
 	at, ok := v.Map.ByID(h.Partition)
 	if !ok {
-		a.kind, a.why = remove, fmt.Sprintf("dropped by map %d", v.Map.Seq)
+		a.Kind, a.Why = Remove, fmt.Sprintf("dropped by map %d", v.Map.Seq)
 		if h.Partition >= v.Map.NextID {
-			a.kind, a.why = alarm, fmt.Sprintf("map %d never gave this partition out", v.Map.Seq)
+			a.Kind, a.Why = Alarm, fmt.Sprintf("map %d never gave this partition out", v.Map.Seq)
 		}
 		return a, true
 	}
@@ -135,11 +135,11 @@ func (v *view) about(h held) (a action, known bool) {
 	case on && pl.ID == h.Placement:
 		return a, false
 	case h.Empty:
-		a.kind, a.why = remove, "it is empty, and the map has other placements"
+		a.Kind, a.Why = Remove, "it is empty, and the map has other placements"
 	case h.Covered:
-		a.kind, a.why = remove, "others have every acked row, and the map has other placements"
+		a.Kind, a.Why = Remove, "others have every acked row, and the map has other placements"
 	default:
-		a.kind, a.why = alarm, "the map has other placements, but nobody else is known to have its rows"
+		a.Kind, a.Why = Alarm, "the map has other placements, but nobody else is known to have its rows"
 	}
 	return a, true
 }

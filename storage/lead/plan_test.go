@@ -79,7 +79,7 @@ func TestPlan(t *testing.T) {
 			split := topology.Split{At: topology.AtRing(1 << 63), Low: child(low), High: child(low + 1)}
 			return apply(d, topology.SplitBegin{Partition: at.ID, Split: split}, topology.SplitFinalize{Partition: at.ID, Low: low})
 		case "plan":
-			v := view{Map: m}
+			v := View{Map: m}
 			for _, a := range d.CmdArgs {
 				switch a.Key {
 				case "server":
@@ -91,7 +91,7 @@ func TestPlan(t *testing.T) {
 				}
 			}
 			for line := range strings.Lines(d.Input) {
-				var h held
+				var h Held
 				if _, err := fmt.Sscan(line, &h.Partition, &h.Placement); err != nil {
 					d.Fatalf(t, "%q: %v", line, err)
 				}
@@ -99,7 +99,7 @@ func TestPlan(t *testing.T) {
 				v.Held = append(v.Held, h)
 			}
 			var b strings.Builder
-			for _, a := range plan(v) {
+			for _, a := range Plan(v) {
 				fmt.Fprintln(&b, a)
 			}
 			return b.String()
