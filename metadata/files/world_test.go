@@ -510,12 +510,12 @@ func (w *world) draw() string {
 		}
 		fmt.Fprintf(&b, "%s   %s%s\n", n.id, strings.Join(fs, " "), away)
 	}
-	for i, p := range w.pending {
+	for _, p := range w.pending {
 		heard := ""
 		if p.in != nil {
 			heard = ", the answer"
 		}
-		fmt.Fprintf(&b, "  waits %d: %s %s%s\n", i, p.r.name, describe(p.e), heard)
+		fmt.Fprintf(&b, "  waits: %s %s%s\n", p.r.name, describe(p.e), heard)
 	}
 	return b.String()
 }
