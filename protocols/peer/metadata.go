@@ -52,6 +52,6 @@ type File struct {
 	Seq   uint64
 	Sum   uint64 // xxhash64 of the encoded map
 	Map   []byte // topology.Map.Encode; nil: Base and Ops stand for it
-	Base  TxnID
+	Base  TxnID  // the transaction before it, beside Map too: it tells which proposals were committed
 	Ops   []byte
 }
