@@ -31,11 +31,11 @@ type coordConfig struct {
 // coordFlags are coordConfig on the command line.
 type coordFlags struct {
 	URL          *string `name:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS." env:"SPILLWAY_COORD_URL" placeholder:"URL"`
-	Username     *string `name:"coord.username" help:"User name for the coordination store." env:"SPILLWAY_COORD_USERNAME"`
-	PasswordFile *string `name:"coord.password-file" help:"File with the password." env:"SPILLWAY_COORD_PASSWORD_FILE"`
-	CA           *string `name:"coord.ca" help:"File with the authority that signed the store's certificate." env:"SPILLWAY_COORD_CA"`
-	Cert         *string `name:"coord.cert" help:"File with this client's certificate." env:"SPILLWAY_COORD_CERT"`
-	Key          *string `name:"coord.key" help:"File with its key." env:"SPILLWAY_COORD_KEY"`
+	Username     *string `name:"coord.username" help:"User name for the coordination store." placeholder:"NAME" env:"SPILLWAY_COORD_USERNAME"`
+	PasswordFile *string `name:"coord.password-file" help:"File with the password." placeholder:"FILE" env:"SPILLWAY_COORD_PASSWORD_FILE"`
+	CA           *string `name:"coord.ca" help:"File with the authority that signed the store's certificate." placeholder:"FILE" env:"SPILLWAY_COORD_CA"`
+	Cert         *string `name:"coord.cert" help:"File with this client's certificate." placeholder:"FILE" env:"SPILLWAY_COORD_CERT"`
+	Key          *string `name:"coord.key" help:"File with its key." placeholder:"FILE" env:"SPILLWAY_COORD_KEY"`
 }
 
 func (f *coordFlags) over(c *coordConfig) {

@@ -26,10 +26,10 @@ type peerConfig struct {
 
 // peerFlags are the security of peerConfig on the command line.
 type peerFlags struct {
-	CA         *string `name:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes." env:"SPILLWAY_PEER_CA"`
-	Cert       *string `name:"peer.tls.cert" help:"File with this process's certificate." env:"SPILLWAY_PEER_CERT"`
-	Key        *string `name:"peer.tls.key" help:"File with its key." env:"SPILLWAY_PEER_KEY"`
-	ServerName *string `name:"peer.tls.server-name" help:"What certificates of servers must be for, when it is not the host of their address." env:"SPILLWAY_PEER_SERVER_NAME"`
+	CA         *string `name:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes." placeholder:"FILE" env:"SPILLWAY_PEER_CA"`
+	Cert       *string `name:"peer.tls.cert" help:"File with this process's certificate." placeholder:"FILE" env:"SPILLWAY_PEER_CERT"`
+	Key        *string `name:"peer.tls.key" help:"File with its key." placeholder:"FILE" env:"SPILLWAY_PEER_KEY"`
+	ServerName *string `name:"peer.tls.server-name" help:"What certificates of servers must be for, when it is not the host of their address." placeholder:"NAME" env:"SPILLWAY_PEER_SERVER_NAME"`
 	Insecure   *bool   `name:"dev.insecure-peers" negatable:"" help:"Speak with peers in the clear, for development." env:"SPILLWAY_PEER_INSECURE"`
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/spillwaydb/spillway/gateway/peers"
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -136,7 +137,10 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := noteSettings(p.cfg); err != nil {
 		return err
 	}
-	if p.view.coord, err = p.cfg.Coord.open(ctx); err != nil {
+	if p.view.coord, err = p.cfg.Coord.connect(ctx, true); err != nil {
+		return err
+	}
+	if err := awaitStore(ctx, p.view.coord, p.log); err != nil {
 		return err
 	}
 	p.files, err = files.New(files.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
@@ -156,6 +160,24 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{})
 	return err
+}
+
+// awaitStore waits for the coordination store: a storage server can do nothing without, and may well come up before it.
+func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error {
+	for tries := 0; ; tries++ {
+		_, _, err := store.Get(ctx, master.Key)
+		if !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+		if tries%10 == 0 {
+			log.Warn("the coordination store does not answer; waiting for it", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func (p *storage) openServer(ctx context.Context) (err error) {
