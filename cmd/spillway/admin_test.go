@@ -147,7 +147,7 @@ func (tw *town) command(line []string) string {
 		flags() *adminFlags
 	}
 	cmd := ctx.Selected().Target.Addr().Interface().(runnable)
-	a.out, a.json, a.by, a.listen = &out, cmd.flags().Output == "json", "ann@desk", 300*time.Millisecond
+	a.out, a.json, a.by, a.listen = &out, cmd.flags().Output == "json", "ann@desk", time.Second
 	beating, stop := context.WithCancel(tw.t.Context())
 	done := make(chan struct{})
 	go func() {
