@@ -106,10 +106,13 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	c.table("moving", time.Minute, 3)
 	moving := c.cover("moving", from, time.Minute, 60)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
-	c.acks("default", fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()))
-	ps := c.partitions("default")
+	stop := c.load(senders)
+	time.Sleep(time.Second)
+	stop() // every partition that the senders write to has rows by now
 	for round := range envInt(t, "CLUSTER_PAUSES", 2) {
 		c.within(patience, "all are led", func() bool { return len(c.unled(moving)) == 0 })
+		ps := c.partitions("default")
+		c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
 		rows := ps[len(ps)-1]
 		if round%2 == 1 { // one that leads more of what has no rows
 			rows = c.byLeader(ps, c.leadsMost(c.emptyOf(moving)))
@@ -117,7 +120,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		s, epoch := c.leader(rows)
 		victim := c.server(s)
 		empty := c.emptyOf(c.led(moving, s))
-		stop := c.load(senders)
+		stop = c.load(senders)
 		time.Sleep(500 * time.Millisecond)
 		c.must(victim.Pause())
 		took := c.moves(empty, s, time.Now())

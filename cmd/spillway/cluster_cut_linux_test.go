@@ -1,0 +1,181 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// wires is a network of its own: four places, each with one address, joined by a router that can be told to lose what one
+// sends to another, without a word to either.
+//
+//	etcd 10.213.1.2 ──┐            ┌── rest 10.213.3.2: gateways, other storage servers
+//	                  ├── router ──┤
+//	s1   10.213.2.2 ──┘            └── test 10.213.4.2: this process
+type wires struct {
+	t      *testing.T
+	router string
+	space  map[string]string // network namespace by place; "": this process' own
+	addr   map[string]string
+}
+
+func newWires(t *testing.T) *wires {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a network is cut by network namespaces, which need root: run this test as root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("a network is cut with the program ip, and there is none: install iproute2")
+	}
+	name := func(s string) string { return fmt.Sprintf("cut%d%s", os.Getpid(), s) }
+	w := &wires{t: t, router: name("r"), space: map[string]string{}, addr: map[string]string{}}
+	if out, err := exec.Command("ip", "netns", "add", w.router).CombinedOutput(); err != nil {
+		t.Skipf("a network is cut by network namespaces, and here are none: %v %s", err, out)
+	}
+	t.Cleanup(func() { w.ip("netns", "del", w.router) }) // its wires go with it
+	w.in(w.router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	for i, place := range []string{"etcd", "s1", "rest", "test"} {
+		near, far := fmt.Sprintf("r%d", i), fmt.Sprintf("w%d_%d", i, os.Getpid())
+		w.addr[place] = fmt.Sprintf("10.213.%d.2", i+1)
+		gateway := fmt.Sprintf("10.213.%d.1", i+1)
+		w.ip("link", "add", far, "type", "veth", "peer", "name", near, "netns", w.router)
+		w.ip("-n", w.router, "addr", "add", gateway+"/24", "dev", near)
+		w.ip("-n", w.router, "link", "set", near, "up")
+		if place == "test" {
+			w.ip("addr", "add", w.addr[place]+"/24", "dev", far)
+			w.ip("link", "set", far, "up")
+			w.ip("route", "add", "10.213.0.0/16", "via", gateway)
+			continue
+		}
+		space := name(place)
+		w.space[place] = space
+		w.ip("netns", "add", space)
+		t.Cleanup(func() { w.ip("netns", "del", space) })
+		w.ip("link", "set", far, "netns", space)
+		w.ip("-n", space, "addr", "add", w.addr[place]+"/24", "dev", far)
+		w.ip("-n", space, "link", "set", far, "up")
+		w.ip("-n", space, "link", "set", "lo", "up")
+		w.ip("-n", space, "route", "add", "default", "via", gateway)
+	}
+	return w
+}
+
+func (w *wires) ip(args ...string) { w.t.Helper(); w.run("ip", args...) }
+
+func (w *wires) in(space string, line ...string) {
+	w.t.Helper()
+	w.run("ip", append([]string{"netns", "exec", space}, line...)...)
+}
+
+func (w *wires) run(name string, args ...string) {
+	w.t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		w.t.Errorf("%s %s: %v %s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// cut loses everything between two places, in both directions, until heal.
+func (w *wires) cut(a, b string) { w.t.Helper(); w.rules("add", a, b) }
+
+func (w *wires) heal(a, b string) { w.t.Helper(); w.rules("del", a, b) }
+
+func (w *wires) rules(verb, a, b string) {
+	w.t.Helper()
+	for _, way := range [][2]string{{a, b}, {b, a}} {
+		w.ip("-n", w.router, "rule", verb, "from", w.addr[way[0]], "to", w.addr[way[1]], "blackhole")
+	}
+}
+
+// place says where a process of the cluster runs.
+func (w *wires) place(name string) (string, []string) {
+	where := "rest"
+	switch {
+	case name == "s1":
+		where = "s1"
+	case strings.HasPrefix(name, "m"):
+		where = "etcd"
+	}
+	return w.addr[where], []string{"ip", "netns", "exec", w.space[where]}
+}
+
+// TestClusterCutApartLosesNothingAcked loses all packets between one storage server and etcd, then between it and all
+// others but etcd, while it is written to, and looks after each healing whether all acked rows are there, each once.
+func TestClusterCutApartLosesNothingAcked(t *testing.T) {
+	needsCluster(t)
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	w := newWires(t)
+	if t.Failed() {
+		t.FailNow()
+	}
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless, Place: w.place, Port: 28700})
+	if host, _, _ := net.SplitHostPort(c.Peers[0]); host != w.addr["s1"] {
+		t.Fatalf("s1 is at %s", c.Peers[0])
+	}
+	c.table("moving", time.Minute, 3)
+	from := time.Now().Truncate(time.Hour).Add(-48 * time.Hour)
+	moving := c.cover("moving", from, time.Minute, 60)
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
+	stop := c.load(senders)
+	time.Sleep(time.Second)
+	stop()
+	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
+	const cutFor = 9 * time.Second // longer than a lease lasts and another waits
+	for round, far := range []string{"etcd", "rest"} {
+		ps := c.partitions("default")
+		c.within(patience, "all are led", func() bool { return len(c.unled(append(ps, moving...))) == 0 })
+		empty := c.emptyOf(c.led(moving, "s1"))
+		held := c.led(ps, "s1")
+		before := c.leases(held)
+		if len(held) == 0 {
+			t.Errorf("s1 leads nothing that has rows: the cut proves little")
+		}
+		began := time.Now()
+		w.cut("s1", far)
+		stop = c.load(senders)
+		var written map[string]int64
+		if far == "etcd" {
+			t.Logf("s1 is cut off from etcd: others lead what has no rows: %s", spreadOf(c.moves(empty, "s1", began)))
+			written = c.putInto("moving", empty, round)
+		}
+		time.Sleep(time.Until(began.Add(cutFor)))
+		for p, l := range c.leases(held) {
+			if l != before[p] {
+				t.Errorf("%v has rows on s1 alone and was led by %v; now by %v", p, before[p], l)
+			}
+		}
+		if far == "rest" {
+			for _, p := range empty {
+				if s, _ := c.leader(p); s != topology.ServerID("s1") {
+					t.Errorf("%v is led by %q, though s1's heartbeat never failed", p, s)
+				}
+			}
+		}
+		w.heal("s1", far)
+		t.Logf("s1 was cut off from %s for %v; acks of all after %v", far, time.Since(began).Round(time.Millisecond), c.acks("default", warm()).Round(time.Millisecond))
+		time.Sleep(time.Second)
+		stop()
+		for _, s := range senders {
+			c.answers("default", s.metric)
+			for _, s.p = range c.doors {
+				if s.check(); t.Failed() {
+					t.Fatalf("after s1 was cut off from %s", far)
+				}
+			}
+		}
+		if written == nil {
+			written = c.putInto("moving", empty, round)
+		}
+		c.holdsOnce("moving", written)
+		c.alive(c.All()...)
+		c.report(senders)
+	}
+}

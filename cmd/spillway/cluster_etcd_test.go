@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// led is who led a partition, and by which epoch.
+type led struct {
+	server topology.ServerID
+	epoch  point.Epoch
+}
+
+func (c *crowd) leases(ps []lease.Partition) map[lease.Partition]led {
+	out := map[lease.Partition]led{}
+	for _, p := range ps {
+		s, e := c.leader(p)
+		out[p] = led{s, e}
+	}
+	return out
+}
+
+// alive fails the test when a process has ended.
+func (c *crowd) alive(ps ...*processes.Process) {
+	c.t.Helper()
+	for _, p := range ps {
+		select {
+		case <-p.Done():
+			c.t.Fatalf("%s ended by itself", p.Name)
+		default:
+		}
+	}
+}
+
+// TestClusterGoesOnWithoutEtcd takes one of three etcd members away, then all of them for a while (CLUSTER_ETCD_AWAY).
+// Reads go on, also through a gateway that is started meanwhile; writes are acked or answered with 503; when etcd is back,
+// everything goes on by itself and no lease has moved.
+func TestClusterGoesOnWithoutEtcd(t *testing.T) {
+	needsCluster(t)
+	seed, away := uint64(envInt(t, "TEST_SEED", int(rand.Uint32()))), envDuration(t, "CLUSTER_ETCD_AWAY", 15*time.Second)
+	t.Logf("TEST_SEED=%d CLUSTER_ETCD_AWAY=%v", seed, away)
+	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 3, Gateways: 2, Env: restless})
+	c.table("moving", time.Minute, 3)
+	moving := c.cover("moving", time.Now().Truncate(time.Hour), time.Minute, 30)
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
+	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
+	c.acks("default", warm())
+	stop := c.load(senders)
+	time.Sleep(time.Second)
+	stop() // every partition that the senders write to has rows by now
+	ps := append(c.partitions("default"), moving...)
+	c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
+	before := c.leases(ps)
+
+	stop = c.load(senders)
+	for _, m := range c.Etcd {
+		m.Kill()
+		time.Sleep(1500 * time.Millisecond)
+		c.start(m)
+	}
+	stop()
+	c.report(senders)
+	for _, s := range senders {
+		s.gap, s.codes = 0, map[int]int{}
+		s.check()
+	}
+	c.unmoved(before, "one etcd member after the other was killed")
+
+	for _, m := range c.Etcd {
+		m.Kill()
+	}
+	began := time.Now()
+	stop = c.load(senders)
+	half := away / 2
+	reads := c.readsWithoutEtcd(began.Add(half))
+	c.Gateways[1].Kill()
+	restarted := time.Now()
+	c.start(c.Gateways[1])
+	t.Logf("a gateway that was killed and started without etcd was ready after %v", time.Since(restarted).Round(time.Millisecond))
+	reads += c.readsWithoutEtcd(began.Add(away))
+	stop()
+	t.Logf("without etcd for %v: %d reads, all answered", time.Since(began).Round(time.Millisecond), reads)
+	c.report(senders)
+	for _, s := range senders {
+		for _, s.p = range c.doors {
+			if s.check(); t.Failed() {
+				t.Fatal("without etcd")
+			}
+		}
+		s.codes = map[int]int{}
+	}
+
+	c.start(c.Etcd...)
+	back := c.acks("default", warm())
+	t.Logf("etcd is back: acks through both gateways after %v", back.Round(time.Millisecond))
+	c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
+	stop = c.load(senders)
+	time.Sleep(6 * time.Second) // longer than it takes to take a lease
+	stop()
+	for _, s := range senders {
+		s.check()
+		for code := range s.codes {
+			if code != http.StatusNoContent {
+				t.Errorf("etcd is back and acks came, then %d answers were %d", s.codes[code], code)
+			}
+		}
+	}
+	c.unmoved(before, "etcd was away")
+	c.alive(c.All()...)
+}
+
+// readsWithoutEtcd asks every gateway again and again, up to a time, for what every partition with rows has.
+func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
+	c.t.Helper()
+	for time.Now().Before(until) {
+		for _, d := range c.doors {
+			status, text := askAt(d, "default", "sum(count_over_time(kill_0_0[6h]))", time.Now())
+			if status != http.StatusOK {
+				c.t.Fatalf("a read through the gateway at %s: %d %.300s", d.addr, status, text)
+			}
+			n++
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return n
+}
+
+// unmoved checks that the leases are those of before.
+func (c *crowd) unmoved(before map[lease.Partition]led, when string) {
+	c.t.Helper()
+	for p, was := range before {
+		if s, e := c.leader(p); s != was.server || e != was.epoch {
+			c.t.Errorf("%s: %v was led by %s in epoch %d, and is by %q in %d", when, p, was.server, was.epoch, s, e)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+// TestClusterOfAThousandPartitions has 1,000 active partitions on five servers: what they cost etcd when nothing happens,
+// and how long it takes until others lead what a lost server led. CLUSTER_STEADY is how long is measured.
+func TestClusterOfAThousandPartitions(t *testing.T) {
+	needsCluster(t)
+	const n = 1000
+	steady := envDuration(t, "CLUSTER_STEADY", 20*time.Second)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 5, Gateways: 1})
+	c.table("many", time.Second, 3)
+	began, from := time.Now(), time.Now().Truncate(time.Hour).Add(-time.Hour)
+	ps := c.cover("many", from, time.Second, n)
+	t.Logf("%d partitions made and led within %v", len(ps), time.Since(began).Round(time.Millisecond))
+
+	most := c.leadsMost(ps)
+	led := c.led(ps, most)
+	began = time.Now()
+	c.server(most).Kill()
+	took := c.moves(led, most, began)
+	t.Logf("%s is lost: all that it led are led by others: %s", most, spreadOf(took))
+	if last := took[len(took)-1]; last > 6*time.Second {
+		t.Errorf("the last of %d was led after %v: 6 s is what the leases promise", len(led), last)
+	}
+	c.start(c.server(most))
+
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "m,i=%d v=%d %d\n", i, i, from.Add(time.Duration(i)*time.Second).UnixMilli())
+	}
+	began = time.Now()
+	c.within(patience, "a row in each partition is acked", func() bool {
+		status, text, err := putLine(c.doors[0], "many", b.String())
+		if err != nil || status != http.StatusNoContent && status/100 != 5 {
+			t.Fatalf("%d %.300s %v", status, text, err)
+		}
+		return status == http.StatusNoContent
+	})
+	t.Logf("a row in each of them acked after %v", time.Since(began).Round(time.Millisecond))
+	if got := c.doors[0].rowsOf("many", "m_v", "3h", from.Add(time.Hour)); len(got) != n {
+		t.Errorf("%d series are there", len(got))
+	}
+
+	time.Sleep(2 * time.Second) // what the rows set off is over
+	_, rev, err := c.view.coord.List(t.Context(), "nothing/")
+	c.must(err)
+	cpu, puts := metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), metric(t, c.EtcdClients[0], "etcd_mvcc_put_total")
+	began = time.Now()
+	time.Sleep(steady)
+	seconds := time.Since(began).Seconds()
+	_, rev2, err := c.view.coord.List(t.Context(), "nothing/")
+	c.must(err)
+	writes := float64(rev2-rev) / seconds
+	core := (metric(t, c.EtcdClients[0], "process_cpu_seconds_total") - cpu) / seconds
+	t.Logf("steady over %.0f s: %.1f transactions/s, %.1f rows/s written to etcd, which takes %.2f%% of a core", seconds, writes,
+		(metric(t, c.EtcdClients[0], "etcd_mvcc_put_total")-puts)/seconds, 100*core)
+	if writes > 10 {
+		t.Errorf("%.1f store writes/s: 10 is the bound", writes)
+	}
+	if core > 0.02 {
+		t.Errorf("etcd takes %.2f%% of a core: 2%% is the bound", 100*core)
+	}
+	if n := len(c.unled(ps)); n > 0 {
+		t.Errorf("%d partitions are led by nobody", n)
+	}
+}
