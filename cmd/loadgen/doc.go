@@ -17,5 +17,10 @@
 //
 //	SPILLWAY_TABLES_PARTITION_WIDTH=1m loadgen -interval 10s -scrapes 60
 //
+// Whether a server keeps up, minute after minute, with nothing growing. Bodies are encoded beside it, which takes a part of
+// the machine away, but not of what the server spends:
+//
+//	loadgen -protocol influx -for 10m
+//
 // A figure is a ratio within one run: machines differ and are shared, so absolute numbers mean little.
 package main

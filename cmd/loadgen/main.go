@@ -31,6 +31,7 @@ type options struct {
 	seed     uint64
 	spillway string
 	profile  string
+	soak     time.Duration
 }
 
 func parse() (options, error) {
@@ -53,6 +54,7 @@ func parse() (options, error) {
 	flag.Uint64Var(&o.seed, "seed", 1, "of the rows")
 	flag.StringVar(&o.spillway, "spillway", "bin/spillway", "the spillway binary")
 	flag.StringVar(&o.profile, "profile", "", "file for a CPU profile of spillway under load")
+	flag.DurationVar(&o.soak, "for", 0, "instead: load the first server for so long, encoding beside it, and print a line every half minute")
 	flag.Parse()
 	o.servers = strings.Split(servers, ",")
 	if fleet.NewEncoder(o.protocol) == nil {
@@ -76,6 +78,9 @@ func main() {
 }
 
 func run(o options) error {
+	if o.soak > 0 {
+		return soak(o)
+	}
 	bodies, series := makeBodies(o)
 	bytes := 0
 	for _, b := range bodies {

@@ -12,7 +12,7 @@ import (
 
 // segments is what a spillway says of its segments: files on disk also hold the log, of which 64 MiB stay open however
 // little is in it.
-type segments struct{ count, bytes, rows float64 }
+type segments struct{ count, bytes, rows, head, log float64 }
 
 // segmentsOf asks; zero for other servers.
 func segmentsOf(t *rival.Server) (s segments, err error) {
@@ -35,6 +35,10 @@ func segmentsOf(t *rival.Server) (s segments, err error) {
 			s.bytes = n
 		case "spillway_server_segment_rows":
 			s.rows = n
+		case "spillway_server_head_bytes":
+			s.head = n
+		case "spillway_brick_log_bytes":
+			s.log = n
 		}
 	}
 	return s, err

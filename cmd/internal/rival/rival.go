@@ -133,6 +133,7 @@ func (t *Server) Stop() {
 type Usage struct {
 	CPU     float64 // user and system, in seconds
 	PeakRSS int64
+	RSS     int64 // now
 	Written int64 // bytes that reached the disk's cache
 }
 
@@ -154,6 +155,7 @@ func (t *Server) Usage() (Usage, error) {
 	sys, _ := strconv.ParseFloat(string(f[12]), 64)
 	u.CPU = (user + sys) / ticksPerSecond
 	u.PeakRSS = procValue(dir+"status", "VmHWM:") * 1024
+	u.RSS = procValue(dir+"status", "VmRSS:") * 1024
 	u.Written = procValue(dir+"io", "write_bytes:")
 	return u, nil
 }
