@@ -11,8 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// metricsList is what cmd/spillway's test holds against a running process: a name and a type a line.
-const metricsList = "../cmd/spillway/testdata/metrics.txt"
+// metricsLists are what cmd/spillway's tests hold against running processes, alone, gateway and storage server: a name and a
+// type a line.
+const metricsLists = "../cmd/spillway/testdata/metrics*.txt"
 
 // fromLibraries are metrics of client_golang, named so by it.
 var fromLibraries = regexp.MustCompile(`^(go|process)_`)
@@ -20,16 +21,22 @@ var fromLibraries = regexp.MustCompile(`^(go|process)_`)
 var metricName = regexp.MustCompile(`\b(spillway|go|process)_[a-z0-9_]+`)
 
 func TestDashboardsAskForMetricsThatExist(t *testing.T) {
-	text, err := os.ReadFile(metricsList)
-	if err != nil {
-		t.Fatal(err)
+	lists, err := filepath.Glob(metricsLists)
+	if err != nil || len(lists) != 3 {
+		t.Fatalf("lists of metrics: %v %v", lists, err)
 	}
 	known := map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		name, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
-		known[name] = true
-		if kind == "histogram" {
-			known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = true, true, true
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			name, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+			known[name] = true
+			if kind == "histogram" {
+				known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = true, true, true
+			}
 		}
 	}
 	files, err := filepath.Glob("dashboards/*.json")

@@ -34,6 +34,7 @@ type crowd struct {
 	t *testing.T
 	*processes.Cluster
 	doors []*process // the gateways, as those who write and ask see them
+	peer  peerConfig // how its processes know each other
 	view  clusterView
 }
 
@@ -92,12 +93,12 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	if err := c.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	peer := peerConfig{Insecure: true}
+	c.peer.Insecure = !p.Certs
 	if p.Certs {
 		file := func(name string) string { return filepath.Join(p.Dir, "certs", name) }
-		peer = peerConfig{CA: file("ca.crt"), Cert: file("127.0.0.1.crt"), Key: file("127.0.0.1.key")}
+		c.peer = peerConfig{CA: file("ca.crt"), Cert: file("127.0.0.1.crt"), Key: file("127.0.0.1.key")}
 	}
-	c.look(peer)
+	c.look()
 	return c
 }
 
@@ -110,9 +111,9 @@ func (c *crowd) show() {
 }
 
 // look begins to follow leases and maps.
-func (c *crowd) look(peer peerConfig) {
+func (c *crowd) look() {
 	cfg := defaultConfig()
-	cfg.Coord.URL, cfg.Peer, cfg.DataDir = c.Coord, peer, c.t.TempDir()
+	cfg.Coord.URL, cfg.Peer, cfg.DataDir = c.Coord, c.peer, c.t.TempDir()
 	ctx, stop := context.WithCancel(context.Background())
 	if err := c.view.open(ctx, &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), "", peers.Local{}); err != nil {
 		stop()

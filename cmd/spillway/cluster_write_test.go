@@ -92,6 +92,12 @@ func TestClusterReadsWhatWasAckedThroughAnyGateway(t *testing.T) {
 			t.Errorf("four columns lie on %v alone", servers)
 		}
 	})
+
+	t.Run("metrics are the listed ones", func(t *testing.T) {
+		here := *c
+		here.t = t
+		holdMetricsOfCluster(&here)
+	})
 }
 
 // columns cuts a table's ring into parts of the same size, from ever on.

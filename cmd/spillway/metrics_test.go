@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -64,8 +65,39 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 	if code, text := p.do(t, http.MethodGet, "/api/v1/query?query=cpu_usage", ""); code != http.StatusOK {
 		t.Fatalf("a query: %d %s", code, text)
 	}
+	holdMetrics(t, p.registry, "testdata/metrics.txt")
+}
+
+// The processes of a cluster have metrics that a process alone has not.
+func holdMetricsOfCluster(c *crowd) {
+	cfg := defaultConfig()
+	cfg.Coord.URL, cfg.Peer = c.Coord, c.peer
+	cfg.HTTP.Listen, cfg.Admin.Listen, cfg.Peer.Listen = "127.0.0.1:0", "", "127.0.0.1:0"
+	cfg.Server.ID, cfg.Server.Host, cfg.DataDir = "s9", "h9", c.t.TempDir()
+	ctx, stop := context.WithCancel(c.t.Context())
+	defer stop()
+
+	registry := prometheus.NewRegistry()
+	s := &storage{cfg: &cfg, log: newLog(io.Discard, slog.LevelInfo, registry), registerer: registry, id: "s9"}
+	if err := s.open(ctx, false, true); err != nil {
+		c.t.Error(err)
+	} else {
+		holdMetrics(c.t, registry, "testdata/metrics_storage.txt")
+	}
+	c.must(s.close())
+
+	registry, cfg.DataDir = prometheus.NewRegistry(), c.t.TempDir()
+	g, err := openGateway(ctx, &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
+	c.must(err)
+	holdMetrics(c.t, registry, "testdata/metrics_gateway.txt")
+	c.must(g.close())
+}
+
+// holdMetrics holds the metrics of a process against a golden list.
+func holdMetrics(t *testing.T, registry *prometheus.Registry, golden string) {
+	t.Helper()
 	kinds := map[string]string{}
-	families, err := p.registry.Gather()
+	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +105,7 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
 	}
 	descs := make(chan *prometheus.Desc, 1024)
-	p.registry.Describe(descs)
+	registry.Describe(descs)
 	close(descs)
 	var lines []string
 	for d := range descs {
@@ -89,7 +121,6 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 	}
 	slices.Sort(lines)
 	got := strings.Join(slices.Compact(lines), "")
-	const golden = "testdata/metrics.txt"
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
@@ -100,6 +131,6 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("metrics are\n%s\nthe list says\n%s\nrun the test with -update if that is meant", got, want)
+		t.Errorf("metrics are\n%s\n%s says\n%s\nrun the test with -update if that is meant", got, golden, want)
 	}
 }
