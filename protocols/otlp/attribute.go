@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // pair is an attribute or a label: bytes of the body, of the arena or of the decoder's memory of names.
@@ -20,12 +21,12 @@ type pair struct{ name, value []byte }
 // readKeyValue takes a KeyValue apart; value is the AnyValue as it lies, nil when absent.
 func readKeyValue(m []byte) (key, value []byte, err error) {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 1:
-			key = f.bytes(&err)
-		case f.num == 2:
+		case f.Num == 1:
+			key = f.Bytes(&err)
+		case f.Num == 2:
 			err = once(&value, &f)
 		}
 		if err != nil {
@@ -56,19 +57,19 @@ const (
 
 func readValue(m []byte) (v anyValue, err error) {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
-		if err == nil && f.num >= valueString && f.num <= valueBytes {
-			if f.num == v.typ && (f.num == valueArray || f.num == valueMap) {
+		f, next, err := wire.Read(m, i)
+		if err == nil && f.Num >= valueString && f.Num <= valueBytes {
+			if f.Num == v.typ && (f.Num == valueArray || f.Num == valueMap) {
 				return v, errTwice
 			}
-			v = anyValue{typ: f.num}
-			switch f.num {
+			v = anyValue{typ: f.Num}
+			switch f.Num {
 			case valueBool, valueInt:
-				v.bits = f.varint(&err)
+				v.bits = f.Varint(&err)
 			case valueDouble:
-				v.bits = f.expect(wireFixed64, &err)
+				v.bits = f.Expect(wire.Fixed64, &err)
 			default:
-				v.data = f.bytes(&err)
+				v.data = f.Bytes(&err)
 			}
 		}
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // RowsMax bounds what one request may hold: data points, the rows they become, exemplars and metadata together.
@@ -65,11 +66,11 @@ func (d *Decoder) Decode(body []byte, f Format, b *point.Batch) error {
 		return fault.Errorf(fault.TooLarge, "OTLP: body of %d bytes, at most %d are taken", len(body), BodyMax)
 	}
 	if f == JSON {
-		wire, err := fromJSON(body)
+		packed, err := fromJSON(body)
 		if err != nil {
 			return err
 		}
-		body = wire
+		body = packed
 	}
 	d.b, d.room, d.item = b, RowsMax, 0
 	d.begun.set(b)
@@ -143,8 +144,8 @@ func (d *Decoder) spend(n int) error {
 var errTwice = errors.New("a message that may stand once stands twice")
 
 // once takes the bytes of a message that may stand once. what is nil before.
-func once(what *[]byte, f *field) (err error) {
-	m := f.bytes(&err)
+func once(what *[]byte, f *wire.Field) (err error) {
+	m := f.Bytes(&err)
 	if err == nil && *what != nil {
 		err = errTwice
 	}
@@ -155,12 +156,12 @@ func once(what *[]byte, f *field) (err error) {
 // each calls read for each field of bytes with this number, and skips the others.
 func each(m []byte, num int32, read func([]byte) error) error {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		if f.num == num {
-			data := f.bytes(&err)
+		if f.Num == num {
+			data := f.Bytes(&err)
 			if err == nil {
 				err = read(data)
 			}
@@ -178,7 +179,7 @@ func (d *Decoder) request(body []byte) error { return each(body, 1, d.resourceMe
 // resourceMetrics reads the resource first, wherever it stands.
 func (d *Decoder) resourceMetrics(m []byte) error {
 	var res []byte
-	if err := each(m, 1, func(r []byte) error { return once(&res, &field{typ: wireBytes, data: r}) }); err != nil {
+	if err := each(m, 1, func(r []byte) error { return once(&res, &wire.Field{Type: wire.Bytes, Data: r}) }); err != nil {
 		return err
 	}
 	if err := d.beginResource(res); err != nil {
@@ -193,13 +194,13 @@ func (d *Decoder) resourceMetrics(m []byte) error {
 func (d *Decoder) scopeMetrics(m []byte) error {
 	var instrumentation, schema []byte
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 1:
+		case f.Num == 1:
 			err = once(&instrumentation, &f)
-		case f.num == 3:
-			schema = f.bytes(&err)
+		case f.Num == 3:
+			schema = f.Bytes(&err)
 		}
 		if err != nil {
 			return err
@@ -260,17 +261,17 @@ func (d *Decoder) readMetric(m []byte) error {
 
 func (mt *metric) read(m []byte) error {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 1:
-			mt.name = f.bytes(&err)
-		case f.num == 2:
-			mt.description = f.bytes(&err)
-		case f.num == 3:
-			mt.unit = f.bytes(&err)
-		case f.num == kindGauge, f.num == kindSum, f.num >= kindHistogram && f.num <= kindSummary:
-			mt.kind = f.num
+		case f.Num == 1:
+			mt.name = f.Bytes(&err)
+		case f.Num == 2:
+			mt.description = f.Bytes(&err)
+		case f.Num == 3:
+			mt.unit = f.Bytes(&err)
+		case f.Num == kindGauge, f.Num == kindSum, f.Num >= kindHistogram && f.Num <= kindSummary:
+			mt.kind = f.Num
 			err = once(&mt.data, &f)
 		}
 		if err != nil {
@@ -288,17 +289,17 @@ func (mt *metric) read(m []byte) error {
 func (mt *metric) readTemporality() error {
 	m := mt.data
 	for i := 0; i < len(m); {
-		if _, next, ok := readMessage(m, i, 1<<3|wireBytes); ok {
+		if _, next, ok := wire.ReadMessage(m, i, 1<<3|wire.Bytes); ok {
 			i = next
 			continue
 		}
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 2:
-			mt.temporality = f.varint(&err)
-		case f.num == 3 && mt.kind == kindSum:
-			mt.monotonic = f.varint(&err) != 0
+		case f.Num == 2:
+			mt.temporality = f.Varint(&err)
+		case f.Num == 3 && mt.kind == kindSum:
+			mt.monotonic = f.Varint(&err) != 0
 		}
 		if err != nil {
 			return err
@@ -495,25 +496,25 @@ func (d *Decoder) number(m []byte) (reason, err error) {
 	var value float64
 	valued := false
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return nil, err
 		}
-		switch f.num {
+		switch f.Num {
 		case 3:
-			p.time = f.expect(wireFixed64, &err)
+			p.time = f.Expect(wire.Fixed64, &err)
 		case 4:
-			value, valued = f.double(&err), true
+			value, valued = f.Double(&err), true
 		case 5:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.exemplars.add(m, i, next)
 		case 6:
-			value, valued = float64(int64(f.expect(wireFixed64, &err))), true
+			value, valued = float64(int64(f.Expect(wire.Fixed64, &err))), true
 		case 7:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.attrs.add(m, i, next)
 		case 8:
-			p.flags = f.varint(&err)
+			p.flags = f.Varint(&err)
 		}
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 var (
@@ -59,19 +60,19 @@ func (d *Decoder) readExemplars(pick func(float64) point.SeriesID) error {
 func readExemplar(m []byte) (e exemplar, err error) {
 	e.filtered = m
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 2:
-			e.time = f.expect(wireFixed64, &err)
-		case f.num == 3:
-			e.value, e.valued = f.double(&err), true
-		case f.num == 4:
-			e.spanID = f.bytes(&err)
-		case f.num == 5:
-			e.trace = f.bytes(&err)
-		case f.num == 6:
-			e.value, e.valued = float64(int64(f.expect(wireFixed64, &err))), true
+		case f.Num == 2:
+			e.time = f.Expect(wire.Fixed64, &err)
+		case f.Num == 3:
+			e.value, e.valued = f.Double(&err), true
+		case f.Num == 4:
+			e.spanID = f.Bytes(&err)
+		case f.Num == 5:
+			e.trace = f.Bytes(&err)
+		case f.Num == 6:
+			e.value, e.valued = float64(int64(f.Expect(wire.Fixed64, &err))), true
 		}
 		if err != nil {
 			return e, err

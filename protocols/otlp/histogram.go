@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // HistogramBucketsMax bounds the buckets of a histogram: those with explicit bounds, or those of one sign that are not
@@ -69,29 +70,29 @@ func (d *Decoder) histogram(m []byte) (reason, err error) {
 	s.reset()
 	var x explicit
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return nil, err
 		}
-		switch f.num {
+		switch f.Num {
 		case 3:
-			p.time = f.expect(wireFixed64, &err)
+			p.time = f.Expect(wire.Fixed64, &err)
 		case 4:
-			x.count = f.expect(wireFixed64, &err)
+			x.count = f.Expect(wire.Fixed64, &err)
 		case 5:
-			x.sum, x.hasSum = f.double(&err), true
+			x.sum, x.hasSum = f.Double(&err), true
 		case 6:
-			err = f.eachDouble(s.addCount) // fixed64 lies on the wire as double does
+			err = f.EachDouble(s.addCount) // fixed64 lies on the wire as double does
 		case 7:
-			err = f.eachDouble(s.addBound)
+			err = f.EachDouble(s.addBound)
 		case 8:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.exemplars.add(m, i, next)
 		case 9:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.attrs.add(m, i, next)
 		case 10:
-			p.flags = f.varint(&err)
+			p.flags = f.Varint(&err)
 		}
 		if err != nil {
 			return nil, err
@@ -264,35 +265,35 @@ func (d *Decoder) exponential(m []byte) (reason, err error) {
 	var positive, negative []byte
 	var h histogram.Histogram
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return nil, err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.attrs.add(m, i, next)
 		case 3:
-			p.time = f.expect(wireFixed64, &err)
+			p.time = f.Expect(wire.Fixed64, &err)
 		case 4:
-			h.Count = f.expect(wireFixed64, &err)
+			h.Count = f.Expect(wire.Fixed64, &err)
 		case 5:
-			h.Sum = f.double(&err)
+			h.Sum = f.Double(&err)
 		case 6:
-			h.Schema = zigzag32(f.varint(&err))
+			h.Schema = wire.ZigZag32(f.Varint(&err))
 		case 7:
-			h.ZeroCount = f.expect(wireFixed64, &err)
+			h.ZeroCount = f.Expect(wire.Fixed64, &err)
 		case 8:
 			err = once(&positive, &f)
 		case 9:
 			err = once(&negative, &f)
 		case 10:
-			p.flags = f.varint(&err)
+			p.flags = f.Varint(&err)
 		case 11:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.exemplars.add(m, i, next)
 		case 14:
-			h.ZeroThreshold = f.double(&err)
+			h.ZeroThreshold = f.Double(&err)
 		}
 		if err != nil {
 			return nil, err
@@ -366,9 +367,9 @@ func (b *buckets) read(m []byte, scaleDown uint) error {
 		at++
 	}
 	for i := 0; i < len(m); {
-		f, after, err := readField(m, i)
-		if err == nil && f.num == 2 {
-			err = f.eachVarint(next)
+		f, after, err := wire.Read(m, i)
+		if err == nil && f.Num == 2 {
+			err = f.EachVarint(next)
 		}
 		if err != nil {
 			return err
@@ -381,9 +382,9 @@ func (b *buckets) read(m []byte, scaleDown uint) error {
 
 func bucketsOffset(m []byte) (offset int64, err error) {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
-		if err == nil && f.num == 1 {
-			offset = int64(zigzag32(f.varint(&err)))
+		f, next, err := wire.Read(m, i)
+		if err == nil && f.Num == 1 {
+			offset = int64(wire.ZigZag32(f.Varint(&err)))
 		}
 		if err != nil {
 			return 0, err
@@ -458,24 +459,24 @@ func (d *Decoder) summary(m []byte) (reason, err error) {
 	s.reset()
 	var x explicit
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return nil, err
 		}
-		switch f.num {
+		switch f.Num {
 		case 3:
-			p.time = f.expect(wireFixed64, &err)
+			p.time = f.Expect(wire.Fixed64, &err)
 		case 4:
-			x.count = f.expect(wireFixed64, &err)
+			x.count = f.Expect(wire.Fixed64, &err)
 		case 5:
-			x.sum = f.double(&err)
+			x.sum = f.Double(&err)
 		case 6:
-			err = s.addQuantile(f.bytes(&err), err)
+			err = s.addQuantile(f.Bytes(&err), err)
 		case 7:
-			f.bytes(&err)
+			f.Bytes(&err)
 			p.attrs.add(m, i, next)
 		case 8:
-			p.flags = f.varint(&err)
+			p.flags = f.Varint(&err)
 		}
 		if err != nil {
 			return nil, err
@@ -503,15 +504,15 @@ func (d *Decoder) summary(m []byte) (reason, err error) {
 func (s *histogramScratch) addQuantile(m []byte, err error) error {
 	var quantile, value float64
 	for i := 0; i < len(m) && err == nil; {
-		var f field
-		if f, i, err = readField(m, i); err != nil {
+		var f wire.Field
+		if f, i, err = wire.Read(m, i); err != nil {
 			break
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			quantile = f.double(&err)
+			quantile = f.Double(&err)
 		case 2:
-			value = f.double(&err)
+			value = f.Double(&err)
 		}
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"errors"
 	"strconv"
 	"unicode/utf8"
 
@@ -27,6 +28,9 @@ func (d *Decoder) refuseAt(item, points int, err error, text func() string) {
 // textMax bounds, in bytes, what is shown of a refused data point.
 const textMax = 200
 
+// errEnough ends the showing of attributes.
+var errEnough = errors.New("no more attributes are shown")
+
 // pointText shows the data point being read: the metric's name as sent and the attributes that can be read.
 func (d *Decoder) pointText() string {
 	b := append([]byte(escaped(d.metric.name)), '{')
@@ -34,7 +38,7 @@ func (d *Decoder) pointText() string {
 	_ = each(d.p.attrs.data, d.attributesField(), func(kv []byte) error {
 		key, value, err := readKeyValue(kv)
 		if err != nil || len(b) > textMax {
-			return errTruncated
+			return errEnough
 		}
 		d.arena = d.arena[:0]
 		text, _, err := d.valueText(value)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // Attributes of a resource that identify it.
@@ -163,16 +164,16 @@ func (d *Decoder) beginScope(m, schema []byte) error {
 	d.arena = d.arena[:0]
 	var name, version []byte
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		switch {
 		case err != nil:
-		case f.num == 1:
-			name = f.bytes(&err)
-		case f.num == 2:
-			version = f.bytes(&err)
-		case f.num == 3:
+		case f.Num == 1:
+			name = f.Bytes(&err)
+		case f.Num == 2:
+			version = f.Bytes(&err)
+		case f.Num == 3:
 			var reason error
-			if reason, err = d.scopeAttribute(f.bytes(&err)); reason != nil {
+			if reason, err = d.scopeAttribute(f.Bytes(&err)); reason != nil {
 				s.fault = reason
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // Outcome is what became of a request, for the answer.
@@ -137,7 +138,7 @@ func (o *Outcome) success(f Format) []byte {
 	}
 	var partial []byte
 	if o.RefusedRows > 0 {
-		partial = binary.AppendUvarint(append(partial, 1<<3|wireVarint), uint64(o.RefusedRows))
+		partial = binary.AppendUvarint(append(partial, 1<<3|wire.Varint), uint64(o.RefusedRows))
 	}
 	partial = appendBytes(partial, 2, reasons)
 	return appendBytes(nil, 1, string(partial))
@@ -148,7 +149,7 @@ func status(f Format, code int, message string) []byte {
 	if f != Protobuf {
 		return mustJSON(map[string]any{"code": code, "message": message})
 	}
-	b := binary.AppendUvarint([]byte{1<<3 | wireVarint}, uint64(code))
+	b := binary.AppendUvarint([]byte{1<<3 | wire.Varint}, uint64(code))
 	return appendBytes(b, 2, strings.ToValidUTF8(message, "�"))
 }
 
@@ -157,7 +158,7 @@ func appendBytes(b []byte, num byte, s string) []byte {
 	if s == "" {
 		return b
 	}
-	b = binary.AppendUvarint(append(b, num<<3|wireBytes), uint64(len(s)))
+	b = binary.AppendUvarint(append(b, num<<3|wire.Bytes), uint64(len(s)))
 	return append(b, s...)
 }
 

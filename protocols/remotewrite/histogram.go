@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // HistogramBucketsMax bounds each list of a native histogram: spans, buckets of one sign, custom bounds. Prometheus
@@ -44,8 +45,8 @@ func (h *histogramReader) reset() {
 func (h *histogramReader) read(m []byte, v Version) (err error) {
 	h.reset()
 	for i := 0; i < len(m) && err == nil; {
-		var f field
-		if f, i, err = readField(m, i); err != nil {
+		var f wire.Field
+		if f, i, err = wire.Read(m, i); err != nil {
 			break
 		}
 		err = h.field(&f, v)
@@ -53,62 +54,62 @@ func (h *histogramReader) read(m []byte, v Version) (err error) {
 	return err
 }
 
-func (h *histogramReader) field(f *field, v Version) (err error) {
-	switch f.num {
+func (h *histogramReader) field(f *wire.Field, v Version) (err error) {
+	switch f.Num {
 	case 1:
-		h.count, h.countF, h.isFloat = f.varint(&err), 0, false
+		h.count, h.countF, h.isFloat = f.Varint(&err), 0, false
 	case 2:
-		h.count, h.countF, h.isFloat = 0, f.double(&err), true
+		h.count, h.countF, h.isFloat = 0, f.Double(&err), true
 	case 3:
-		h.sum = f.double(&err)
+		h.sum = f.Double(&err)
 	case 4:
-		h.schema = zigzag32(f.varint(&err))
+		h.schema = wire.ZigZag32(f.Varint(&err))
 	case 5:
-		h.zeroThreshold = f.double(&err)
+		h.zeroThreshold = f.Double(&err)
 	case 6:
-		h.zeroCount, h.zeroCountF = f.varint(&err), 0
+		h.zeroCount, h.zeroCountF = f.Varint(&err), 0
 	case 7:
-		h.zeroCount, h.zeroCountF = 0, f.double(&err)
+		h.zeroCount, h.zeroCountF = 0, f.Double(&err)
 	case 8:
 		h.negSpans, err = h.span(h.negSpans, f)
 	case 9:
-		err = f.eachVarint(func(u uint64) { h.negDeltas = bounded(h, h.negDeltas, zigzag(u)) })
+		err = f.EachVarint(func(u uint64) { h.negDeltas = bounded(h, h.negDeltas, wire.ZigZag(u)) })
 	case 10:
-		err = f.eachDouble(func(c float64) { h.negCounts = bounded(h, h.negCounts, c) })
+		err = f.EachDouble(func(c float64) { h.negCounts = bounded(h, h.negCounts, c) })
 	case 11:
 		h.posSpans, err = h.span(h.posSpans, f)
 	case 12:
-		err = f.eachVarint(func(u uint64) { h.posDeltas = bounded(h, h.posDeltas, zigzag(u)) })
+		err = f.EachVarint(func(u uint64) { h.posDeltas = bounded(h, h.posDeltas, wire.ZigZag(u)) })
 	case 13:
-		err = f.eachDouble(func(c float64) { h.posCounts = bounded(h, h.posCounts, c) })
+		err = f.EachDouble(func(c float64) { h.posCounts = bounded(h, h.posCounts, c) })
 	case 14:
-		h.hint = int32(f.varint(&err))
+		h.hint = int32(f.Varint(&err))
 	case 15:
-		h.time = int64(f.varint(&err))
+		h.time = int64(f.Varint(&err))
 	case 16:
-		err = f.eachDouble(func(c float64) { h.bounds = bounded(h, h.bounds, c) })
+		err = f.EachDouble(func(c float64) { h.bounds = bounded(h, h.bounds, c) })
 	case 17:
 		if v == V2 {
-			h.start = int64(f.varint(&err))
+			h.start = int64(f.Varint(&err))
 		}
 	}
 	return err
 }
 
-func (h *histogramReader) span(to []histogram.Span, f *field) ([]histogram.Span, error) {
+func (h *histogramReader) span(to []histogram.Span, f *wire.Field) ([]histogram.Span, error) {
 	var err error
-	m := f.bytes(&err)
+	m := f.Bytes(&err)
 	var s histogram.Span
 	for i := 0; i < len(m) && err == nil; {
-		var g field
-		if g, i, err = readField(m, i); err != nil {
+		var g wire.Field
+		if g, i, err = wire.Read(m, i); err != nil {
 			break
 		}
-		switch g.num {
+		switch g.Num {
 		case 1:
-			s.Offset = zigzag32(g.varint(&err))
+			s.Offset = wire.ZigZag32(g.Varint(&err))
 		case 2:
-			s.Length = uint32(g.varint(&err))
+			s.Length = uint32(g.Varint(&err))
 		}
 	}
 	if err != nil {

@@ -5,13 +5,14 @@ import (
 	"math"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // Tags of the fields that every sample has, as one byte each.
 const (
-	tagSampleValue = 1<<3 | wireFixed64
-	tagSampleTime  = 2<<3 | wireVarint
-	tagSampleStart = 3<<3 | wireVarint
+	tagSampleValue = 1<<3 | wire.Fixed64
+	tagSampleTime  = 2<<3 | wire.Varint
+	tagSampleStart = 3<<3 | wire.Varint
 )
 
 // sample is the message Sample of both versions. Times are in milliseconds; start exists in 2.0 alone, 0 is "not given".
@@ -45,7 +46,7 @@ func readSample(m []byte, v Version) (s sample, err error) {
 		i = 9
 	}
 	if len(m) > i && m[i] == tagSampleTime {
-		t, next, err := uvarint(m, i+1)
+		t, next, err := wire.Uvarint(m, i+1)
 		if err == nil && next == len(m) {
 			s.time = int64(t)
 			return s, nil
@@ -56,17 +57,17 @@ func readSample(m []byte, v Version) (s sample, err error) {
 
 func readSampleFields(m []byte, v Version) (s sample, err error) {
 	for i := 0; i < len(m) && err == nil; {
-		var f field
-		if f, i, err = readField(m, i); err != nil {
+		var f wire.Field
+		if f, i, err = wire.Read(m, i); err != nil {
 			break
 		}
 		switch {
-		case f.num == 1:
-			s.value = f.double(&err)
-		case f.num == 2:
-			s.time = int64(f.varint(&err))
-		case f.num == 3 && v == V2:
-			s.start = int64(f.varint(&err))
+		case f.Num == 1:
+			s.value = f.Double(&err)
+		case f.Num == 2:
+			s.time = int64(f.Varint(&err))
+		case f.Num == 3 && v == V2:
+			s.start = int64(f.Varint(&err))
 		}
 	}
 	return s, err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // SymbolsMax bounds the symbols of one 2.0 request. A request of 10,000 series with 12 labels, none shared, has 240,000.
@@ -125,11 +126,11 @@ func shortRef(b []byte, i int) (ref uint64, next int) {
 func (s *symbols) hashLongRefs(packed []byte) (h point.Hash, ok bool) {
 	m := mixBegin()
 	for i := 0; i < len(packed); {
-		name, next, err := uvarint(packed, i)
+		name, next, err := wire.Uvarint(packed, i)
 		if err != nil {
 			return h, false
 		}
-		value, next, err := uvarint(packed, next)
+		value, next, err := wire.Uvarint(packed, next)
 		if err != nil || !s.has(uint32(name)) || !s.has(uint32(value)) {
 			return h, false
 		}

@@ -5,11 +5,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 const (
-	tagLabelName  = 1<<3 | wireBytes
-	tagLabelValue = 2<<3 | wireBytes
+	tagLabelName  = 1<<3 | wire.Bytes
+	tagLabelValue = 2<<3 | wire.Bytes
 )
 
 // usualLabels is the same for labels by reference: even in number, at most LabelsMax, to symbols that are there.

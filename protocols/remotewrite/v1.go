@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // DecoderV1 reads prometheus.WriteRequest. The zero DecoderV1 is ready; keep it for many requests, by one goroutine at a
@@ -18,9 +19,9 @@ type DecoderV1 struct {
 
 // Tags of WriteRequest and TimeSeries as one byte.
 const (
-	tagSeriesV1 = 1<<3 | wireBytes
-	tagLabel    = 1<<3 | wireBytes
-	tagSampleV1 = 2<<3 | wireBytes
+	tagSeriesV1 = 1<<3 | wire.Bytes
+	tagLabel    = 1<<3 | wire.Bytes
+	tagSampleV1 = 2<<3 | wire.Bytes
 )
 
 var errScattered = errors.New("label fields stand apart")
@@ -40,26 +41,26 @@ func (d *DecoderV1) Decode(body []byte, b *point.Batch) error {
 
 func (d *DecoderV1) request(body []byte) error {
 	for i := 0; i < len(body); {
-		if m, next, ok := readMessage(body, i, tagSeriesV1); ok {
+		if m, next, ok := wire.ReadMessage(body, i, tagSeriesV1); ok {
 			if err := d.series(m); err != nil {
 				return err
 			}
 			i = next
 			continue
 		}
-		f, next, err := readField(body, i)
+		f, next, err := wire.Read(body, i)
 		if err != nil {
 			return err
 		}
 		i = next
-		switch f.num {
+		switch f.Num {
 		case 1:
-			m := f.bytes(&err)
+			m := f.Bytes(&err)
 			if err == nil {
 				err = d.series(m)
 			}
 		case 3:
-			m := f.bytes(&err)
+			m := f.Bytes(&err)
 			if err == nil {
 				err = d.metadata(m)
 			}
@@ -112,11 +113,11 @@ func labelSpan(m []byte) int {
 // hasLabel reports whether a label field stands in m. What it cannot read is for others to complain of.
 func hasLabel(m []byte) bool {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return false
 		}
-		if f.num == 1 {
+		if f.Num == 1 {
 			return true
 		}
 		i = next
@@ -129,12 +130,12 @@ func hasLabel(m []byte) bool {
 func (d *DecoderV1) gather(m []byte) error {
 	d.scattered = d.scattered[:0]
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		if f.num == 1 {
-			label := f.bytes(&err)
+		if f.Num == 1 {
+			label := f.Bytes(&err)
 			if err != nil {
 				return err
 			}
@@ -187,11 +188,11 @@ func (d *DecoderV1) rows(m []byte, skipLabels bool) error {
 			i = end
 			continue
 		}
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		if f.num == 1 && !skipLabels {
+		if f.Num == 1 && !skipLabels {
 			return errScattered
 		}
 		if err := d.row(&f); err != nil {
@@ -218,21 +219,21 @@ func (d *DecoderV1) sample(m []byte) error {
 	return nil
 }
 
-func (d *DecoderV1) row(f *field) (err error) {
-	if f.num < 1 || f.num > 4 {
+func (d *DecoderV1) row(f *wire.Field) (err error) {
+	if f.Num < 1 || f.Num > 4 {
 		return nil
 	}
-	m := f.bytes(&err)
-	if err != nil || f.num == 1 {
+	m := f.Bytes(&err)
+	if err != nil || f.Num == 1 {
 		return err
 	}
-	if f.num == 2 {
+	if f.Num == 2 {
 		return d.sample(m)
 	}
 	if err := d.spend(); err != nil {
 		return err
 	}
-	switch f.num {
+	switch f.Num {
 	case 3:
 		err = d.exemplar(m)
 	case 4:
@@ -271,11 +272,11 @@ func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal
 func (d *DecoderV1) addLabels(raw []byte) (refusal, err error) {
 	n := 0
 	for i := 0; i < len(raw); n++ {
-		f, next, err := readField(raw, i)
+		f, next, err := wire.Read(raw, i)
 		if err != nil {
 			return nil, err
 		}
-		name, value, err := readLabel(f.data)
+		name, value, err := readLabel(f.Data)
 		if err != nil {
 			return nil, err
 		}
@@ -301,15 +302,15 @@ func (d *common) addLabel(name, value []byte, n int) error {
 
 func readLabel(m []byte) (name, value []byte, err error) {
 	for i := 0; i < len(m) && err == nil; {
-		var f field
-		if f, i, err = readField(m, i); err != nil {
+		var f wire.Field
+		if f, i, err = wire.Read(m, i); err != nil {
 			break
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			name = f.bytes(&err)
+			name = f.Bytes(&err)
 		case 2:
-			value = f.bytes(&err)
+			value = f.Bytes(&err)
 		}
 	}
 	return name, value, err
@@ -318,11 +319,11 @@ func readLabel(m []byte) (name, value []byte, err error) {
 func textOfLabels(raw []byte) string {
 	var t pairText
 	for i := 0; i < len(raw) && !t.cut; {
-		f, next, err := readField(raw, i)
+		f, next, err := wire.Read(raw, i)
 		if err != nil {
 			break
 		}
-		name, value, _ := readLabel(f.data)
+		name, value, _ := readLabel(f.Data)
 		t.add(name, value)
 		i = next
 	}
@@ -335,14 +336,14 @@ func (d *DecoderV1) exemplar(m []byte) error {
 	var refusal error
 	n := 0
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
 			var name, value []byte
-			if label := f.bytes(&err); err == nil {
+			if label := f.Bytes(&err); err == nil {
 				name, value, err = readLabel(label)
 			}
 			if err == nil && refusal == nil {
@@ -350,9 +351,9 @@ func (d *DecoderV1) exemplar(m []byte) error {
 			}
 			n++
 		case 2:
-			e.value = f.double(&err)
+			e.value = f.Double(&err)
 		case 3:
-			e.time = int64(f.varint(&err))
+			e.time = int64(f.Varint(&err))
 		}
 		if err != nil {
 			return err
@@ -371,19 +372,19 @@ func (d *DecoderV1) metadata(m []byte) error {
 	var kind int32
 	var name, help, unit []byte
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			kind = int32(f.varint(&err))
+			kind = int32(f.Varint(&err))
 		case 2:
-			name = f.bytes(&err)
+			name = f.Bytes(&err)
 		case 4:
-			help = f.bytes(&err)
+			help = f.Bytes(&err)
 		case 5:
-			unit = f.bytes(&err)
+			unit = f.Bytes(&err)
 		}
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // DecoderV2 reads io.prometheus.write.v2.Request. The zero DecoderV2 is ready; keep it for many requests, by one
@@ -39,9 +40,9 @@ type metadataMessage struct {
 
 // Tags of Request and TimeSeries as one byte.
 const (
-	tagSeriesV2 = 5<<3 | wireBytes
-	tagRefs     = 1<<3 | wireBytes
-	tagSampleV2 = 2<<3 | wireBytes
+	tagSeriesV2 = 5<<3 | wire.Bytes
+	tagRefs     = 1<<3 | wire.Bytes
+	tagSampleV2 = 2<<3 | wire.Bytes
 )
 
 // Decode appends the rows of a decompressed request to b, as DecoderV1.Decode does; the same errors and lifetimes. A
@@ -69,19 +70,19 @@ func (d *DecoderV2) request(body []byte) error {
 		return err
 	}
 	for i := first; i < len(body); {
-		if m, next, ok := readMessage(body, i, tagSeriesV2); ok {
+		if m, next, ok := wire.ReadMessage(body, i, tagSeriesV2); ok {
 			if err := d.series(m); err != nil {
 				return err
 			}
 			i = next
 			continue
 		}
-		f, next, err := readField(body, i)
+		f, next, err := wire.Read(body, i)
 		if err != nil {
 			return err
 		}
-		if f.num == 5 {
-			if err := d.series(f.data); err != nil {
+		if f.Num == 5 {
+			if err := d.series(f.Data); err != nil {
 				return err
 			}
 		}
@@ -95,28 +96,28 @@ func (d *DecoderV2) request(body []byte) error {
 func (d *DecoderV2) readSymbols(body []byte) (first int, err error) {
 	first = -1
 	for i := 0; i < len(body); {
-		if _, next, ok := readMessage(body, i, tagSeriesV2); ok {
+		if _, next, ok := wire.ReadMessage(body, i, tagSeriesV2); ok {
 			if first < 0 {
 				first = i
 			}
 			i = next
 			continue
 		}
-		f, next, err := readField(body, i)
+		f, next, err := wire.Read(body, i)
 		if err != nil {
 			return 0, err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1, 2, 3:
 			// Reserved in 2.0, and what a 1.0 request is made of. Skipping it would acknowledge data nobody stored.
 			err = errors.New("this is a 1.0 message: its content type must say proto=prometheus.WriteRequest, or nothing")
 		case 4:
-			symbol := f.bytes(&err)
+			symbol := f.Bytes(&err)
 			if err == nil {
 				err = d.symbols.add(d.b.Dict, symbol, next)
 			}
 		case 5:
-			f.bytes(&err)
+			f.Bytes(&err)
 			if first < 0 {
 				first = i
 			}
@@ -140,7 +141,7 @@ func (d *DecoderV2) series(m []byte) error {
 	if d.StartTimestampZero != nil {
 		d.startZeros = d.zeros
 	}
-	packed, next, _ := readMessage(m, 0, tagRefs)
+	packed, next, _ := wire.ReadMessage(m, 0, tagRefs)
 	err := d.seriesOf(packed, m[next:], false)
 	if err == errScattered {
 		d.rewind()
@@ -163,12 +164,12 @@ func (d *DecoderV2) rewind() {
 func (d *DecoderV2) gather(m []byte) error {
 	d.scattered = d.scattered[:0]
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		if f.num == 1 {
-			err = f.eachVarint(func(u uint64) { d.scattered = binary.AppendUvarint(d.scattered, uint64(uint32(u))) })
+		if f.Num == 1 {
+			err = f.EachVarint(func(u uint64) { d.scattered = binary.AppendUvarint(d.scattered, uint64(uint32(u))) })
 			if err != nil {
 				return err
 			}
@@ -242,8 +243,8 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 // parseRefs unpacks references into d.refs.
 func (d *DecoderV2) parseRefs(packed []byte) error {
 	d.refs = d.refs[:0]
-	f := field{typ: wireBytes, data: packed}
-	return f.eachVarint(d.addRef)
+	f := wire.Field{Type: wire.Bytes, Data: packed}
+	return f.EachVarint(d.addRef)
 }
 
 // addRef keeps a reference, and one beyond what any series may have.
@@ -295,11 +296,11 @@ func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
 			i = end
 			continue
 		}
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		if f.num == 1 && !skipRefs {
+		if f.Num == 1 && !skipRefs {
 			return errScattered
 		}
 		if err := d.row(&f); err != nil {
@@ -310,18 +311,18 @@ func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
 	return nil
 }
 
-func (d *DecoderV2) row(f *field) (err error) {
-	if f.num == 6 && f.typ == wireVarint {
-		d.created = int64(f.bits)
+func (d *DecoderV2) row(f *wire.Field) (err error) {
+	if f.Num == 6 && f.Type == wire.Varint {
+		d.created = int64(f.Bits)
 	}
-	if f.num < 2 || f.num > 5 {
+	if f.Num < 2 || f.Num > 5 {
 		return nil
 	}
-	m := f.bytes(&err)
+	m := f.Bytes(&err)
 	if err != nil {
 		return err
 	}
-	switch f.num {
+	switch f.Num {
 	case 2:
 		return d.sample(m)
 	case 3:
@@ -396,12 +397,12 @@ func (d *DecoderV2) startOf(own, t int64) (start int64, ok bool) {
 // createdOf finds the created timestamp of a series, which stands behind its samples.
 func createdOf(m []byte) (ms int64) {
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return 0
 		}
-		if f.num == 6 && f.typ == wireVarint {
-			ms = int64(f.bits)
+		if f.Num == 6 && f.Type == wire.Varint {
+			ms = int64(f.Bits)
 		}
 		i = next
 	}
@@ -416,17 +417,17 @@ func (d *DecoderV2) exemplar(m []byte) error {
 	d.refs = d.refs[:0]
 	var e exemplar
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			err = f.eachVarint(d.addRef)
+			err = f.EachVarint(d.addRef)
 		case 2:
-			e.value = f.double(&err)
+			e.value = f.Double(&err)
 		case 3:
-			e.time = int64(f.varint(&err))
+			e.time = int64(f.Varint(&err))
 		}
 		if err != nil {
 			return err
@@ -445,17 +446,17 @@ func (md *metadataMessage) read(m []byte) error {
 		return nil
 	}
 	for i := 0; i < len(m); {
-		f, next, err := readField(m, i)
+		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
 		}
-		switch f.num {
+		switch f.Num {
 		case 1:
-			md.kind = int32(f.varint(&err))
+			md.kind = int32(f.Varint(&err))
 		case 3:
-			md.help = uint32(f.varint(&err))
+			md.help = uint32(f.Varint(&err))
 		case 4:
-			md.unit = uint32(f.varint(&err))
+			md.unit = uint32(f.Varint(&err))
 		}
 		if err != nil {
 			return err
@@ -474,11 +475,11 @@ func (md *metadataMessage) readUsual(m []byte) bool {
 			return false
 		}
 		switch m[i] {
-		case 1<<3 | wireVarint:
+		case 1<<3 | wire.Varint:
 			md.kind = int32(v)
-		case 3<<3 | wireVarint:
+		case 3<<3 | wire.Varint:
 			md.help = uint32(v)
-		case 4<<3 | wireVarint:
+		case 4<<3 | wire.Varint:
 			md.unit = uint32(v)
 		default:
 			return false
@@ -529,11 +530,11 @@ func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {
 // nameOf finds the symbol of the series' metric name; it stands first in nearly every series. An empty one is none.
 func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
 	for i := 0; i < len(packed); {
-		key, next, err := uvarint(packed, i)
+		key, next, err := wire.Uvarint(packed, i)
 		if err != nil {
 			return 0, false
 		}
-		value, next, err := uvarint(packed, next)
+		value, next, err := wire.Uvarint(packed, next)
 		if err != nil {
 			return 0, false
 		}
@@ -571,11 +572,11 @@ func (d *DecoderV2) textOf(packed []byte) string {
 		return d.symbols.at(uint32(ref))
 	}
 	for i := 0; i < len(packed) && !t.cut; {
-		name, next, err := uvarint(packed, i)
+		name, next, err := wire.Uvarint(packed, i)
 		if err != nil {
 			break
 		}
-		value, next, err := uvarint(packed, next)
+		value, next, err := wire.Uvarint(packed, next)
 		if err != nil {
 			break
 		}
