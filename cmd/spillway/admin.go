@@ -185,11 +185,11 @@ func (a *admin) maps() []*topology.Map {
 	return out
 }
 
-// look listens to the cluster for a moment: who lives, who leads what.
+// look listens to the cluster for a moment: who lives, who leads what, who keeps METADATA files.
 func (a *admin) look(ctx context.Context) (master.State, *master.Rows, error) {
 	s, rows, err := master.Observe(ctx, a.store, a.servers.All(), a.listen, a.log, a.rng)
 	s.Tables = a.maps()
-	return s, rows, err
+	return s, rows, errors.Join(err, s.FillMetadata(ctx, a.store))
 }
 
 // table gives a table's map. Errors are NotFound, or why it cannot be had.

@@ -7,10 +7,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -79,6 +83,9 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	}
 	e.unreadable()
 	e.dead()
+	if err := e.metadata(ctx); err != nil {
+		return err
+	}
 	e.partitions()
 	// A renewal comes every second; listening above took as long only where somebody was silent.
 	for deadline := a.listen; ; deadline -= a.listen / 10 {
@@ -166,11 +173,87 @@ func (e *examination) dead() {
 		case !srv.Live && r.OnlyCopy > 0:
 			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
 		case !srv.Live:
-			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements", since(srv.For), r.Placements), "start it, or drain it and remove it")
+			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
 		case srv.Drain != nil:
-			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements are left, it leads %d", r.Drain, r.Placements, r.Leads), "wait, then stop it and remove it; or undrain it")
+			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}
 	}
+}
+
+// fetchMax bounds how long a metadata server is asked for a file.
+const fetchMax = 5 * time.Second
+
+// metadata asks who keeps each table's METADATA files for the committed one: without a majority that has it the map cannot be
+// changed, so that no partition is made, moved or dropped.
+func (e *examination) metadata(ctx context.Context) error {
+	rows, _, err := e.store.List(ctx, files.Prefix)
+	if err != nil {
+		return err
+	}
+	live := 0
+	for _, srv := range e.s.Servers {
+		if srv.Live && srv.Drain == nil {
+			live++
+		}
+	}
+	for _, row := range rows {
+		table := files.TableOf(row.Key)
+		r, lack, why, err := e.lacking(ctx, row)
+		if err != nil {
+			return err
+		}
+		have := len(r.Servers) - len(lack)
+		switch few := min(master.MetadataServers, live); {
+		case len(r.Servers) == 0:
+		case have < len(r.Servers)/2+1:
+			e.broken("no majority", table, fmt.Sprintf("%d of its %d metadata servers give transaction %d, so its map cannot be changed; the last answer of %s: %v", have, len(r.Servers), r.Seq, joinIDs(lack), why), "start "+joinIDs(lack)+", or one more storage server: the master has others keep it")
+		case have < few:
+			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` tells what is coming")
+		}
+	}
+	return nil
+}
+
+// lacking are the metadata servers that do not give a table's committed file, and why the last one does not. A file may be
+// on its way: who lives is asked again for a moment. A table that was dropped, or whose row cannot be read, lacks nobody.
+func (e *examination) lacking(ctx context.Context, row coord.Row) (r files.Row, lack []topology.ServerID, why, err error) {
+	for deadline := e.listen; ; deadline -= e.listen / 10 {
+		if r, err = files.DecodeRow(row); err != nil || r.Dropped {
+			return files.Row{}, nil, nil, nil // told as a table without a map
+		}
+		lack = nil
+		wait := false
+		for _, s := range r.Servers {
+			if err := e.keeps(ctx, s, files.TableOf(row.Key), r); err != nil {
+				lack, why = append(lack, s), err
+				wait = wait || fault.Is(err, fault.NotFound)
+			}
+		}
+		if !wait || deadline <= 0 {
+			return r, lack, why, nil
+		}
+		if err := pause(ctx, e.listen/10); err != nil {
+			return r, nil, nil, err
+		}
+		if row, _, err = e.store.Get(ctx, row.Key); err != nil {
+			return r, nil, nil, err
+		}
+	}
+}
+
+// keeps asks a server for the committed file. A server that is silent is not asked.
+func (e *examination) keeps(ctx context.Context, s topology.ServerID, table string, r files.Row) error {
+	if !e.live[s] {
+		return fault.Errorf(fault.Unavailable, "it is silent")
+	}
+	p, ok := e.peers.Metadata(s)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "it is not known")
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchMax)
+	defer cancel()
+	_, err := p.Fetch(ctx, table, r.Txn)
+	return err
 }
 
 // partitions looks at each partition's lease and placements. What many partitions of a table share is told once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,8 @@ type serverRow struct {
 	SilentFor  float64 `json:"silent_seconds,omitempty"`
 	Placements int     `json:"placements"`
 	Leads      int     `json:"leads"`
-	OnlyCopy   int     `json:"only_copy"` // partitions whose rows are in sync nowhere else
+	Metadata   int     `json:"metadata_tables"` // tables whose METADATA files it keeps
+	OnlyCopy   int     `json:"only_copy"`       // partitions whose rows are in sync nowhere else
 	Load       float64 `json:"load"`
 	Drain      string  `json:"drain,omitempty"`
 }
@@ -55,6 +57,11 @@ func showServer(s *master.State, srv master.Server) serverRow {
 			if on || joins {
 				r.Placements++
 			}
+		}
+	}
+	for _, keepers := range s.Metadata {
+		if slices.Contains(keepers, srv.ID) {
+			r.Metadata++
 		}
 	}
 	for _, l := range s.Leases {
@@ -85,13 +92,13 @@ func (c *serverListCmd) run(ctx context.Context, a *admin) error {
 		rows = append(rows, showServer(&s, srv))
 	}
 	return a.print(rows, func(w io.Writer) {
-		fmt.Fprintln(w, "SERVER\tADDRESS\tHOST\tZONE\tSTATE\tPLACEMENTS\tLEADS\tONLY COPY OF\tLOAD\tVERSION")
+		fmt.Fprintln(w, "SERVER\tADDRESS\tHOST\tZONE\tSTATE\tPLACEMENTS\tLEADS\tONLY COPY OF\tMETADATA OF\tLOAD\tVERSION")
 		for _, r := range rows {
 			state := r.State
 			if r.SilentFor > 0 {
 				state += " for " + since(time.Duration(r.SilentFor*float64(time.Second)))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, or(r.Zone, "-"), state, r.Placements, r.Leads, r.OnlyCopy, r.Load*100, or(r.Version, "-"))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.Server, r.Addr, r.Host, or(r.Zone, "-"), state, r.Placements, r.Leads, r.OnlyCopy, r.Metadata, r.Load*100, or(r.Version, "-"))
 		}
 	})
 }
@@ -123,7 +130,7 @@ func (c *serverShowCmd) run(ctx context.Context, a *admin) error {
 			if !srv.Live {
 				fmt.Fprintf(w, "silent\tfor %s, by the clock in its last heartbeat\n", since(srv.For))
 			}
-			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, leads %d partitions, is the only one in sync of %d\n", or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Leads, r.OnlyCopy)
+			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Leads, r.OnlyCopy, r.Metadata)
 		})
 	}
 	return fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", c.Server)
@@ -200,13 +207,13 @@ func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 		switch {
 		case srv.Live:
 			return fault.Errorf(fault.Invalid, "server %s lives: stop it first, after `spillway server drain`", c.Server)
-		case r.Placements+r.OnlyCopy > 0 && !c.Force && !c.DryRun:
-			return fault.Errorf(fault.Invalid, "%d placements still name server %s, of %d partitions only it has all rows: drain it and wait, or add --force if it is gone for good", r.Placements, c.Server, r.OnlyCopy)
+		case r.Placements+r.OnlyCopy+r.Metadata > 0 && !c.Force && !c.DryRun:
+			return fault.Errorf(fault.Invalid, "%d placements still name server %s, of %d partitions only it has all rows, and it keeps the METADATA files of %d tables: drain it and wait, or add --force if it is gone for good", r.Placements, c.Server, r.OnlyCopy, r.Metadata)
 		case c.Force && c.Confirm != string(c.Server) && !c.DryRun:
 			return fault.Errorf(fault.Invalid, "of %d partitions only server %s has all rows, and they would be lost; if that is meant, add --confirm=%s", r.OnlyCopy, c.Server, c.Server)
 		}
 		if c.DryRun {
-			return a.done("would forget server %s: %d placements name it, of %d partitions only it has all rows", c.Server, r.Placements, r.OnlyCopy)
+			return a.done("would forget server %s: %d placements name it, of %d partitions only it has all rows, it keeps the METADATA files of %d tables", c.Server, r.Placements, r.OnlyCopy, r.Metadata)
 		}
 		return a.act(ctx, c.Reason, fmt.Sprintf("remove server %s, which %d placements name and which alone has all rows of %d partitions", c.Server, r.Placements, r.OnlyCopy), func() error {
 			row, ok, err := a.store.Get(ctx, registry.Key(c.Server))

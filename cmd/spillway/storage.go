@@ -157,7 +157,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.register(ctx, replace); err != nil || !candidate {
 		return err
 	}
-	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach,
+	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, Keepers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{})
 	return err
 }

@@ -8,7 +8,7 @@
 //
 // Plan is a pure function: the same state, settings and random source give the same steps, and each says why. What it
 // decides: where new partitions go, what becomes of the placements of servers that are dead or drained, which empty partitions
-// move when servers come or go, what retention drops, which partitions are split because of their size and which unused
+// move when servers come or go, who keeps each table's METADATA files, what retention drops, which partitions are split because of their size and which unused
 // ones are merged, and which must exist before "now" reaches them.
 //
 // Runner looks every few seconds. Only the holder of the row "master" plans; should two hold it for a moment nothing is

@@ -25,7 +25,8 @@ import (
 type executor struct {
 	store   coord.Store
 	tables  Tables
-	rows    *Rows // nil: nothing is swept
+	keepers Keepers // nil: who keeps METADATA files is not changed
+	rows    *Rows   // nil: nothing is swept
 	log     *slog.Logger
 	metrics *metrics
 	may     func() bool // nil: always
@@ -54,6 +55,9 @@ func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []S
 		}
 	}
 	for _, s := range steps {
+		if s.Keeper != nil {
+			x.keeper(ctx, s)
+		}
 		if len(s.Sweep) > 0 {
 			x.sweep(ctx, maps, s)
 		}

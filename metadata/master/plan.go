@@ -27,6 +27,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.splits()
 	p.merges()
 	p.balance()
+	p.metadata()
 	p.sweep()
 	return append(p.alarms, p.steps...)
 }
@@ -40,6 +41,8 @@ type planner struct {
 	alarms  []Step
 	touched map[lease.Partition]bool
 	moves   int
+	keeping int                          // changes of who keeps METADATA files
+	kept    map[topology.ServerID]int    // tables whose METADATA files a server keeps
 	next    map[string]point.PartitionID // ids given out in this plan, by table
 }
 

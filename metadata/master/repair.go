@@ -62,17 +62,27 @@ func (p *planner) repair() {
 // massive reports whether so many servers are silent that the fault is likelier in what we see than in all of them. Then
 // nothing that costs copies is begun.
 func (p *planner) massive() bool {
-	var silent []topology.ServerID
+	silent := p.silentServers()
+	if !p.manySilent() {
+		return false
+	}
+	p.alarm("", 0, "no rows are copied", "%d of %d servers are silent (%s): more likely something between them and the coordination store is broken", len(silent), len(p.order), list(silent))
+	return true
+}
+
+func (p *planner) silentServers() (silent []topology.ServerID) {
 	for _, st := range p.order {
 		if p.silent(st.ID, p.set.EmptyAfter) {
 			silent = append(silent, st.ID)
 		}
 	}
-	if len(silent) < 2 || len(silent)*2 <= len(p.order) {
-		return false
-	}
-	p.alarm("", 0, "no rows are copied", "%d of %d servers are silent (%s): more likely something between them and the coordination store is broken", len(silent), len(p.order), list(silent))
-	return true
+	return silent
+}
+
+// manySilent reports whether more than half of several servers are silent.
+func (p *planner) manySilent() bool {
+	n := len(p.silentServers())
+	return n >= 2 && n*2 > len(p.order)
 }
 
 // bad says why a placement on a server should go, if it should: the server is drained, or silent for longer than patience.

@@ -169,6 +169,16 @@ func (w *world) line(t *testing.T, line string) {
 		if f[2] != "free" {
 			w.Leases[key] = lease.Lease{State: lease.Held, Holder: topology.ServerID(f[2]), Boot: "b", Epoch: 1}
 		}
+	case f[0] == "metadata": // who keeps a table's files: metadata cpu s1 s2
+		if w.Metadata == nil {
+			w.Metadata = map[string][]topology.ServerID{}
+		}
+		w.Metadata[f[1]] = nil
+		for _, id := range f[2:] {
+			w.Metadata[f[1]] = append(w.Metadata[f[1]], topology.ServerID(id))
+		}
+	case f[0] == "forget": // a server that was removed from the registry
+		w.Servers = slices.DeleteFunc(w.Servers, func(o Server) bool { return string(o.ID) == f[1] })
 	case f[0] == "dropped":
 		w.Dropped[f[1]] = true
 	case f[0][0] == 'p':
@@ -260,6 +270,9 @@ func (w *world) draw() string {
 		}
 		fmt.Fprintf(&b, "%s on %s zone %q: %d placements, %d take writes; %s\n", s.ID, s.Host, s.Zone, s.all, s.active, state)
 	}
+	for _, table := range sortedKeys(w.Metadata) {
+		fmt.Fprintf(&b, "%s is kept by %s\n", table, list(w.Metadata[table]))
+	}
 	for _, m := range v.Tables {
 		fmt.Fprintf(&b, "%s seq=%d width=%v retention=%v replicas=%d\n", m.Table, m.Seq, m.Config.PartitionWidth, m.Config.Retention, m.Config.Replicas)
 		for p := range m.All() {
@@ -298,6 +311,12 @@ func (w *world) apply(steps []Step) error {
 		w.Tables[i] = next
 	}
 	for _, s := range steps {
+		if k := s.Keeper; k != nil && k.Leave {
+			w.Metadata[s.Table] = slices.DeleteFunc(w.Metadata[s.Table], func(o topology.ServerID) bool { return o == k.Server })
+		} else if k != nil {
+			w.Metadata[s.Table] = append(w.Metadata[s.Table], k.Server)
+			slices.Sort(w.Metadata[s.Table])
+		}
 		for _, p := range s.Sweep {
 			delete(w.Leases, p)
 			delete(w.Born, p)

@@ -28,6 +28,8 @@ type State struct {
 	// Dropped are tables without a map of which it is known that they were dropped. A map may also be missing because
 	// nobody has it at hand: then nothing is concluded.
 	Dropped map[string]bool
+	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
+	Metadata map[string][]topology.ServerID
 	// Sizes are those known; a partition may be missing.
 	Sizes map[lease.Partition]Size
 }
@@ -52,7 +54,7 @@ type Size struct {
 	MaxTime point.Nanos `json:"max_time"`
 }
 
-// Step is one decision: a transaction on one table's map, or rows to sweep, or, without either, something that only a
+// Step is one decision: a transaction on one table's map, rows to sweep, or who keeps it; or, without any, something that only a
 // person or time can mend.
 type Step struct {
 	Kind      Kind
@@ -63,8 +65,10 @@ type Step struct {
 	Fences []Fence
 	// Sweep are lease rows of partitions that are no more.
 	Sweep []lease.Partition
-	What  string // "move p7 from s1 to s2"
-	Why   string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
+	// Keeper changes who keeps the table's METADATA files; nil: it does not.
+	Keeper *Keeper
+	What   string // "move p7 from s1 to s2"
+	Why    string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
 }
 
 // Fence says that a partition must be without lease row, and must not be taken on any of the servers.
@@ -86,12 +90,13 @@ const (
 	Split
 	Merge
 	Balance
+	Metadata
 	Sweep
 )
 
 var kindNames = [...]string{
 	Alarm: "alarm", Retention: "retention", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
-	Merge: "merge", Balance: "balance", Sweep: "sweep",
+	Merge: "merge", Balance: "balance", Metadata: "metadata", Sweep: "sweep",
 }
 
 // String names the kind.
