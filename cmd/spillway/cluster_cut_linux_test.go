@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -107,7 +108,8 @@ func (w *wires) place(name string) (string, []string) {
 }
 
 // TestClusterCutApartLosesNothingAcked loses all packets between one storage server and etcd, then between it and all
-// others but etcd, while it is written to, and looks after each healing whether all acked rows are there, each once.
+// others but etcd, then between all others and etcd, while rows are written, and looks after each healing whether all
+// acked rows are there, each once.
 func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -128,51 +130,52 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	time.Sleep(time.Second)
 	stop()
 	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
-	const cutFor = 9 * time.Second // longer than a lease lasts and another waits
-	for round, far := range []string{"etcd", "rest"} {
-		ps := c.partitions("default")
+	const cutFor = 7 * time.Second // longer than a lease lasts and another waits
+	for round, cut := range [][2]string{{"s1", "etcd"}, {"s1", "rest"}, {"rest", "etcd"}} {
+		ps := c.partitions("default") // they have rows, each on its leader alone
 		c.within(patience, "all are led", func() bool { return len(c.unled(append(ps, moving...))) == 0 })
-		empty := c.emptyOf(c.led(moving, "s1"))
-		held := c.led(ps, "s1")
-		before := c.leases(held)
-		if len(held) == 0 {
-			t.Errorf("s1 leads nothing that has rows: the cut proves little")
+		before := c.leases(ps)
+		if len(c.led(ps, "s1")) == 0 {
+			t.Error("s1 leads nothing that has rows: the cuts prove little")
+		}
+		empty := map[topology.ServerID][]lease.Partition{}
+		for _, s := range []topology.ServerID{"s1", "s2", "s3"} {
+			empty[s] = c.emptyOf(c.led(moving, s))
 		}
 		began := time.Now()
-		w.cut("s1", far)
+		w.cut(cut[0], cut[1])
 		stop = c.load(senders)
 		var written map[string]int64
-		if far == "etcd" {
-			t.Logf("s1 is cut off from etcd: others lead what has no rows: %s", spreadOf(c.moves(empty, "s1", began)))
-			written = c.putInto("moving", empty, round)
+		switch cut {
+		case [2]string{"s1", "etcd"}:
+			t.Logf("s1 is cut off from etcd: others lead what has no rows: %s", spreadOf(c.moves(empty["s1"], "s1", began)))
+			written = c.putInto("moving", empty["s1"], round)
+		case [2]string{"rest", "etcd"}:
+			t.Logf("all but s1 are cut off from etcd: s1 leads what has no rows: %s", spreadOf(c.moves(empty["s3"], "s3", began)))
 		}
 		time.Sleep(time.Until(began.Add(cutFor)))
-		for p, l := range c.leases(held) {
-			if l != before[p] {
-				t.Errorf("%v has rows on s1 alone and was led by %v; now by %v", p, before[p], l)
-			}
-		}
-		if far == "rest" {
-			for _, p := range empty {
-				if s, _ := c.leader(p); s != topology.ServerID("s1") {
+		c.unmoved(before, fmt.Sprintf("while %v was cut", cut))
+		if cut == [2]string{"s1", "rest"} {
+			for _, p := range empty["s1"] {
+				if s, _ := c.leader(p); s != "s1" {
 					t.Errorf("%v is led by %q, though s1's heartbeat never failed", p, s)
 				}
 			}
 		}
-		w.heal("s1", far)
-		t.Logf("s1 was cut off from %s for %v; acks of all after %v", far, time.Since(began).Round(time.Millisecond), c.acks("default", warm()).Round(time.Millisecond))
+		w.heal(cut[0], cut[1])
+		t.Logf("%v was cut for %v; acks of all after %v", cut, time.Since(began).Round(time.Millisecond), c.acks("default", warm()).Round(time.Millisecond))
 		time.Sleep(time.Second)
 		stop()
 		for _, s := range senders {
 			c.answers("default", s.metric)
 			for _, s.p = range c.doors {
 				if s.check(); t.Failed() {
-					t.Fatalf("after s1 was cut off from %s", far)
+					t.Fatalf("after %v was cut", cut)
 				}
 			}
 		}
 		if written == nil {
-			written = c.putInto("moving", empty, round)
+			written = c.putInto("moving", empty[[]topology.ServerID{"", "s2", "s3"}[round]], round)
 		}
 		c.holdsOnce("moving", written)
 		c.alive(c.All()...)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,13 +81,17 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	}
 	began := time.Now()
 	stop = c.load(senders)
+	var refusing sync.WaitGroup
+	refusing.Go(func() { c.refusesWithoutEtcd(moving) })
 	half := away / 2
 	reads := c.readsWithoutEtcd(began.Add(half))
+	refusing.Wait()
 	c.Gateways[1].Kill()
 	restarted := time.Now()
-	c.start(c.Gateways[1])
+	c.must(c.Gateways[1].Launch())
+	c.hangsNobody(c.Gateways[1].Ready)
 	t.Logf("a gateway that was killed and started without etcd was ready after %v", time.Since(restarted).Round(time.Millisecond))
-	reads += c.readsWithoutEtcd(began.Add(away))
+	reads += c.readsWithoutEtcd(time.Now().Add(half))
 	stop()
 	t.Logf("without etcd for %v: %d reads, all answered", time.Since(began).Round(time.Millisecond), reads)
 	c.report(senders)
@@ -117,10 +123,49 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	c.alive(c.All()...)
 }
 
+// hangsNobody asks a process that starts until it serves: it refuses, or answers soon.
+func (c *crowd) hangsNobody(url string) {
+	c.t.Helper()
+	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c.within(patience, url+" is ready", func() bool {
+		answer, err := client.Get(url)
+		if err != nil {
+			if os.IsTimeout(err) {
+				c.t.Errorf("a process that is starting took a connection and did not answer: %v", err)
+			}
+			return false
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+}
+
+// refusesWithoutEtcd writes what needs etcd, once no lease is good any more: a first row in a partition, which more than
+// its leader could take over, and a row of a time that no partition covers. Both are answered with 503.
+func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
+	c.t.Helper()
+	time.Sleep(4 * time.Second)
+	m, _ := c.view.tables.Get("moving")
+	p, _ := m.ByID(empty[0].ID)
+	covered := int64(p.TimeLo) / int64(time.Millisecond)
+	var wg sync.WaitGroup
+	for what, ms := range map[string]int64{"a first row in a partition": covered, "a row of a time without a partition": covered - 100*3600_000} {
+		wg.Go(func() {
+			began := time.Now()
+			status, text, err := putLine(c.doors[0], "moving", fmt.Sprintf("m,i=0 v=1 %d", ms))
+			if err != nil || status != http.StatusServiceUnavailable {
+				c.t.Errorf("%s: %d %s %v", what, status, text, err)
+			}
+			c.t.Logf("without etcd, %s: %d after %v: %s", what, status, time.Since(began).Round(time.Millisecond), text)
+		})
+	}
+	wg.Wait()
+}
+
 // readsWithoutEtcd asks every gateway again and again, up to a time, for what every partition with rows has.
 func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 	c.t.Helper()
-	for time.Now().Before(until) {
+	for n == 0 || time.Now().Before(until) {
 		for _, d := range c.doors {
 			status, text := askAt(d, "default", "sum(count_over_time(kill_0_0[6h]))", time.Now())
 			if status != http.StatusOK {

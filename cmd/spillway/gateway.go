@@ -87,10 +87,12 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if err := p.listen(); err != nil {
+	if err := p.view.open(ctx, cfg, log, registerer, "", peers.Local{}); err != nil {
 		return nil, err
 	}
-	if err := p.view.open(ctx, cfg, log, registerer, "", peers.Local{}); err != nil {
+	// Only now, though a port in use is the likeliest mistake: without the coordination store all this takes seconds, and
+	// whoever is connected meanwhile would wait for an answer that another gateway has.
+	if err := p.listen(); err != nil {
 		return nil, err
 	}
 	source := cluster.New(cluster.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Log: log, Registerer: registerer}, cluster.Settings{})
