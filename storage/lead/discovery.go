@@ -85,6 +85,8 @@ func (l *Lead) reconcileTable(ctx context.Context, srv *server.Server, name stri
 		switch a.Kind {
 		case Remove:
 			errs = append(errs, l.remove(srv, name, a))
+		case Split:
+			errs = append(errs, l.handOver(ctx, srv, name, now.m, a.Partition))
 		case Final:
 			errs = append(errs, l.finish(ctx, srv, name, a.Partition))
 		}
@@ -149,12 +151,12 @@ func (l *Lead) assign(ctx context.Context, srv *server.Server, name string, now 
 	var all []lease.Assigned
 	wanted := map[lease.Partition]point.PlacementID{}
 	for _, a := range actions {
-		if a.Kind != Serve && a.Kind != Unload && a.Kind != Final {
+		if a.Kind != Serve && a.Kind != Split && a.Kind != Unload && a.Kind != Final {
 			continue
 		}
 		p := lease.Partition{Table: name, ID: a.Partition}
 		at, _ := now.m.ByID(a.Partition)
-		if a.Kind != Serve {
+		if a.Kind != Serve && a.Kind != Split {
 			srv.Seal(name, a.Partition)
 		}
 		wanted[p] = a.Placement
@@ -202,6 +204,38 @@ func (l *Lead) remove(srv *server.Server, name string, a Action) error {
 	l.metrics.removed.Inc()
 	l.deps.Log.Info("placement removed", "table", name, "partition", a.Partition, "placement", a.Placement, "reason", a.Why)
 	return nil
+}
+
+// handOver ends a split that began, if the partition is led here: it is sealed, and when nothing is under way any more its
+// halves take over, in one transaction. Where that fails it takes rows again: should the transaction have been committed
+// all the same, what comes meanwhile is read beside the halves, as all that it holds.
+func (l *Lead) handOver(ctx context.Context, srv *server.Server, name string, m *topology.Map, id point.PartitionID) (err error) {
+	at, ok := m.ByID(id)
+	if _, led := l.MayAct(name, id); !ok || !led || at.Split == nil {
+		return nil // whoever leads it does it, or we with a later round
+	}
+	low := at.Split.Low.ID
+	srv.Seal(name, id)
+	defer func() {
+		if err != nil {
+			srv.Unseal(name, id)
+		}
+	}()
+	limited, cancel := context.WithTimeout(ctx, l.settings.StopTimeout)
+	defer cancel()
+	if _, err := srv.Quiesce(limited, name, id); err != nil {
+		return err
+	}
+	_, err = l.deps.Maps.Change(limited, name, func(m *topology.Map) ([]topology.Op, error) {
+		if _, led := l.MayAct(name, id); !led {
+			return nil, fault.Errorf(fault.Stale, "partition %s/%d is led by another now: that one hands it over", name, id)
+		}
+		return []topology.Op{topology.SplitFinalize{Partition: id, Low: low}}, nil
+	})
+	if err == nil {
+		l.deps.Log.Info("partition was split", "table", name, "partition", id, "low", low)
+	}
+	return err
 }
 
 // finish has a partition that unloads taken out of the map if it is led here and nothing was ever written to it.

@@ -442,6 +442,76 @@ func TestSplitPartitionWithRowsStaysReadable(t *testing.T) {
 	w.stale(s1.put(p, 4, point.All))
 }
 
+// begin begins a split and leaves the rest to whoever leads.
+func (w *world) begin(p, low point.PartitionID, server topology.ServerID) {
+	child := func(id point.PartitionID) topology.Child {
+		return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(10 * id), Server: server}}}
+	}
+	w.change(topology.SplitBegin{Partition: p, Split: topology.Split{At: topology.AtTime(int64(p)*100e9 + 50e9), Low: child(low), High: child(low + 1)}})
+}
+
+func (w *world) state(p point.PartitionID) topology.State {
+	w.t.Helper()
+	m, _ := w.maps.Get("t")
+	at, ok := m.ByID(p)
+	if !ok {
+		w.t.Fatalf("no p%d", p)
+	}
+	return at.State
+}
+
+// TestSplitOfPartitionWithRowsIsFinished: its leader seals it and hands it over; before, it was being split for ever.
+func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
+	w := newWorld(t)
+	s1 := w.start("s1", vfs.NewMem())
+	w.start("s2", vfs.NewMem())
+	p := w.create("s1")
+	w.led(p)
+	w.must(s1.put(p, 1, point.All))
+	w.begin(p, 2, "s2")
+	w.until("it unloads", func() bool { return w.state(p) == topology.Unload })
+	if w.led(2) == s1 || w.led(3) == s1 {
+		t.Error("a half is led where it has no placement")
+	}
+	w.stale(s1.put(p, 2, point.All))
+	w.must(w.led(2).putAs(2, 7, 103e9, point.All))
+	w.must(w.led(3).putAs(3, 7, 170e9, point.All))
+	s1.wantRows("7: 101", p)
+	w.led(2).wantRows("7: 103", 2)
+	w.led(3).wantRows("7: 170", 3)
+}
+
+// TestPartitionTakesRowsWhileItsSplitCannotBeFinished: no majority of metadata servers, or a person who thought better of it.
+func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
+	w := newWorld(t)
+	s1 := w.start("s1", vfs.NewMem())
+	p := w.create("s1")
+	w.led(p)
+	w.must(s1.put(p, 1, point.All))
+	refuse := func(f func(topology.Op) error) {
+		w.maps.mu.Lock()
+		defer w.maps.mu.Unlock()
+		w.maps.refuse = f
+	}
+	refuse(func(op topology.Op) error {
+		if _, ok := op.(topology.SplitFinalize); ok {
+			return errAway
+		}
+		return nil
+	})
+	w.begin(p, 2, "s1")
+	w.until("finishing was tried", func() bool {
+		w.maps.mu.Lock()
+		defer w.maps.mu.Unlock()
+		return w.maps.refused > 0
+	})
+	w.until("it takes rows", func() bool { return s1.put(p, 2, point.All) == nil })
+	refuse(nil)
+	w.change(topology.SplitAbort{Partition: p, Low: 2})
+	w.until("it takes rows again", func() bool { return s1.put(p, 3, point.All) == nil })
+	s1.wantRows("7: 101 102 103", p)
+}
+
 func TestSplitEmptyPartitionIsForgotten(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())

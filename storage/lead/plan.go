@@ -31,6 +31,8 @@ type Kind uint8
 const (
 	// Serve: the placement may lead. Its rows, if there are any, are loaded already: a server loads all it has at its start.
 	Serve Kind = iota
+	// Split: as Serve, and it is to be cut in two: whoever leads it hands its part of the keyspace over to the halves (C22).
+	Split
 	// Unload: as Serve, but no row is taken any more (C78).
 	Unload
 	// Final: Unload, and nothing is in it: whoever leads it may have it taken out of the map.
@@ -41,7 +43,7 @@ const (
 	Alarm
 )
 
-var kindNames = [...]string{Serve: "serve", Unload: "unload", Final: "final", Remove: "remove", Alarm: "alarm"}
+var kindNames = [...]string{Serve: "serve", Split: "split", Unload: "unload", Final: "final", Remove: "remove", Alarm: "alarm"}
 
 // Action is one thing to do. Partition 0: of the table as a whole.
 type Action struct {
@@ -105,6 +107,8 @@ func Plan(v View) []Action {
 			// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
 			out = append(out, Action{Kind: Unload, Partition: at.ID, Placement: h.Placement, Why: "it alone has the rows"})
 		case !ok:
+		case at.State == topology.Splitting:
+			out = append(out, Action{Kind: Split, Partition: at.ID, Placement: pl.ID})
 		case at.Accepts():
 			out = append(out, Action{Kind: Serve, Partition: at.ID, Placement: pl.ID})
 		case !isHere || h.Empty:

@@ -64,7 +64,9 @@ type atlas struct {
 	m       *topology.Map
 	row     coord.Revision
 	changed chan struct{}
-	gone    bool // the table was dropped
+	gone    bool                    // the table was dropped
+	refuse  func(topology.Op) error // nil: nothing
+	refused int
 }
 
 func newAtlas(t testing.TB, store coord.Store) *atlas {
@@ -125,6 +127,17 @@ func (a *atlas) Changed() <-chan struct{} {
 func (a *atlas) Change(_ context.Context, name string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error) {
 	m, _ := a.Get(name)
 	ops, err := plan(m)
+	a.mu.Lock()
+	refuse := a.refuse
+	if len(ops) == 0 || refuse == nil || refuse(ops[0]) == nil {
+		refuse = nil
+	} else {
+		a.refused++
+	}
+	a.mu.Unlock()
+	if refuse != nil {
+		return nil, refuse(ops[0])
+	}
 	if err != nil {
 		return nil, err
 	}

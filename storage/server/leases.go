@@ -73,6 +73,12 @@ type gate struct {
 	sealed bool
 }
 
+func (g *gate) unseal() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sealed = false
+}
+
 // enter reports whether the gate is open. Who enters leaves.
 func (g *gate) enter() bool {
 	g.mu.Lock()
@@ -255,6 +261,11 @@ func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID)
 // Seal makes a partition take no row any more, in this life of the process. What is here stays readable.
 func (s *Server) Seal(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).seal()
+}
+
+// Unseal takes a Seal back: nobody took over.
+func (s *Server) Unseal(name string, id point.PartitionID) {
+	s.tableOrNew(name).gate(id).unseal()
 }
 
 // Forget lets go of what is remembered of a partition that is not here and will not be led again.
