@@ -8,8 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// Tags of the fields that every sample has, as one byte each.
+// Tags of a sample in its series and of the fields that every sample has, as one byte each.
 const (
+	tagSample      = 2<<3 | wire.Bytes
 	tagSampleValue = 1<<3 | wire.Fixed64
 	tagSampleTime  = 2<<3 | wire.Varint
 	tagSampleStart = 3<<3 | wire.Varint

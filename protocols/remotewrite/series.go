@@ -1,11 +1,13 @@
 package remotewrite
 
 import (
+	"errors"
 	"strconv"
 	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
 // RowsMax bounds what one request may hold: series, samples, histograms, exemplars and metadata together. Senders
@@ -116,6 +118,45 @@ func (d *common) rewind() {
 	d.room = d.startRoom
 }
 
+var errScattered = errors.New("label fields stand apart")
+
+// hasLabel reports whether a field of labels, or of references to them, stands in m. What it cannot read is for others to
+// complain of.
+func hasLabel(m []byte) bool {
+	for i := 0; i < len(m); {
+		f, next, err := wire.Read(m, i)
+		if err != nil {
+			return false
+		}
+		if f.Num == 1 {
+			return true
+		}
+		i = next
+	}
+	return false
+}
+
+// addLabel adds the n-th label of a set, counted from 0.
+func (d *common) addLabel(name, value []byte, n int) error {
+	switch {
+	case n >= point.LabelsMax:
+		return fault.Errorf(fault.Invalid, "more than %d labels", point.LabelsMax)
+	case len(name) == 0:
+		return fault.Errorf(fault.Invalid, "empty label name with value %s", cutText(escaped(value)))
+	}
+	d.labels.Add(name, value)
+	return nil
+}
+
+// internBuilt gives the labels in the builder a number. The error says what is wrong with them, or that there is no room.
+func (d *common) internBuilt(h point.Hash) (point.SeriesID, error) {
+	labels, err := d.labels.Labels()
+	if err != nil {
+		return 0, err
+	}
+	return d.b.Dict.Intern(h, labels)
+}
+
 // addSample appends a sample of the series being read.
 func (d *common) addSample(s *sample) {
 	switch {
@@ -150,6 +191,17 @@ func (d *common) addHistogram() {
 type exemplar struct {
 	value float64
 	time  int64
+}
+
+// field takes in the fields that both versions write alike.
+func (e *exemplar) field(f *wire.Field) (err error) {
+	switch f.Num {
+	case 2:
+		e.value = f.Double(&err)
+	case 3:
+		e.time = int64(f.Varint(&err))
+	}
+	return err
 }
 
 // addExemplar appends an exemplar whose labels are in the builder. err says what was wrong with them already.

@@ -21,10 +21,7 @@ type DecoderV1 struct {
 const (
 	tagSeriesV1 = 1<<3 | wire.Bytes
 	tagLabel    = 1<<3 | wire.Bytes
-	tagSampleV1 = 2<<3 | wire.Bytes
 )
-
-var errScattered = errors.New("label fields stand apart")
 
 // Decode appends the rows of a decompressed request to b. Series, samples, histograms, exemplars and metadata that
 // cannot be taken are in b.Refused with the index of their series; their siblings are taken. An error means that the
@@ -110,21 +107,6 @@ func labelSpan(m []byte) int {
 	return i
 }
 
-// hasLabel reports whether a label field stands in m. What it cannot read is for others to complain of.
-func hasLabel(m []byte) bool {
-	for i := 0; i < len(m); {
-		f, next, err := wire.Read(m, i)
-		if err != nil {
-			return false
-		}
-		if f.Num == 1 {
-			return true
-		}
-		i = next
-	}
-	return false
-}
-
 // gather collects the label fields of a TimeSeries from wherever they are, spelt as those that stand together are, so
 // that both have one hash.
 func (d *DecoderV1) gather(m []byte) error {
@@ -180,7 +162,7 @@ func (d *DecoderV1) seriesOf(raw, rest []byte, skipLabels bool) error {
 func (d *DecoderV1) rows(m []byte, skipLabels bool) error {
 	for i := 0; i < len(m); {
 		// A sample takes at most 21 bytes in any sane spelling: one byte of length.
-		if m[i] == tagSampleV1 && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
+		if m[i] == tagSample && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
 			end := i + 2 + int(m[i+1])
 			if err := d.sample(m[i+2 : end]); err != nil {
 				return err
@@ -259,11 +241,7 @@ func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal
 	if refusal, err = d.addLabels(raw); refusal != nil || err != nil {
 		return 0, refusal, err
 	}
-	labels, refusal := d.labels.Labels()
-	if refusal != nil {
-		return 0, refusal, nil
-	}
-	id, refusal = d.b.Dict.Intern(h, labels)
+	id, refusal = d.internBuilt(h)
 	return id, refusal, nil
 }
 
@@ -286,18 +264,6 @@ func (d *DecoderV1) addLabels(raw []byte) (refusal, err error) {
 		}
 	}
 	return refusal, nil
-}
-
-// addLabel adds the n-th label of a set, counted from 0.
-func (d *common) addLabel(name, value []byte, n int) error {
-	switch {
-	case n >= point.LabelsMax:
-		return fault.Errorf(fault.Invalid, "more than %d labels", point.LabelsMax)
-	case len(name) == 0:
-		return fault.Errorf(fault.Invalid, "empty label name with value %s", cutText(escaped(value)))
-	}
-	d.labels.Add(name, value)
-	return nil
 }
 
 func readLabel(m []byte) (name, value []byte, err error) {
@@ -350,10 +316,8 @@ func (d *DecoderV1) exemplar(m []byte) error {
 				refusal = d.addLabel(name, value, n)
 			}
 			n++
-		case 2:
-			e.value = f.Double(&err)
-		case 3:
-			e.time = int64(f.Varint(&err))
+		default:
+			err = e.field(&f)
 		}
 		if err != nil {
 			return err

@@ -42,7 +42,6 @@ type metadataMessage struct {
 const (
 	tagSeriesV2 = 5<<3 | wire.Bytes
 	tagRefs     = 1<<3 | wire.Bytes
-	tagSampleV2 = 2<<3 | wire.Bytes
 )
 
 // Decode appends the rows of a decompressed request to b, as DecoderV1.Decode does; the same errors and lifetimes. A
@@ -232,11 +231,7 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 	if refusal := d.addRefs(); refusal != nil {
 		return 0, refusal, nil
 	}
-	labels, refusal := d.labels.Labels()
-	if refusal != nil {
-		return 0, refusal, nil
-	}
-	id, refusal = d.b.Dict.Intern(h, labels)
+	id, refusal = d.internBuilt(h)
 	return id, refusal, nil
 }
 
@@ -288,7 +283,7 @@ func (d *DecoderV2) seriesFault() error {
 func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
 	for i := 0; i < len(m); {
 		// A sample takes at most 32 bytes in any sane spelling: one byte of length.
-		if m[i] == tagSampleV2 && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
+		if m[i] == tagSample && len(m)-i > 1 && int(m[i+1]) <= min(0x7f, len(m)-i-2) {
 			end := i + 2 + int(m[i+1])
 			if err := d.sample(m[i+2 : end]); err != nil {
 				return err
@@ -424,10 +419,8 @@ func (d *DecoderV2) exemplar(m []byte) error {
 		switch f.Num {
 		case 1:
 			err = f.EachVarint(d.addRef)
-		case 2:
-			e.value = f.Double(&err)
-		case 3:
-			e.time = int64(f.Varint(&err))
+		default:
+			err = e.field(&f)
 		}
 		if err != nil {
 			return err
