@@ -11,6 +11,9 @@ HOSTS   ?= 1000
 SCRAPES ?= 60
 HOURS   ?= 12
 REPEAT  ?= 3
+SEED    ?= 0
+EVENTS  ?= 1000000
+FAULTS  ?= all
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
@@ -23,7 +26,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
+.PHONY: help build run test check sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
 
 help:
 	@echo "Spillway. Targets:"
@@ -63,6 +66,9 @@ crash: ## power cuts at every moment, on disks that lose what was not synced; CR
 	@$(call has,./storage/brick,LoseNothingAcked$$)
 	@$(call has,./storage/server,LoseNothingAcked$$)
 	CRASH_IMAGES=$${CRASH_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
+
+sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or partition,crash,… ARGS=-v
+	go run ./cmd/sim -seed $(SEED) -events $(EVENTS) -faults $(FAULTS) $(ARGS)
 
 # Test files that define -update, or -rewrite as the datadriven package does.
 UPDATERS  = $$(grep -rl --include='*_test.go' 'flag.Bool("update"' $(CODE) | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
@@ -123,7 +129,7 @@ cluster: build ## etcd, storage servers and gateways on this machine, to try out
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=5 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=20s
+test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
 

@@ -130,7 +130,7 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	time.Sleep(time.Second)
 	stop()
 	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
-	const cutFor = 7 * time.Second // longer than a lease lasts and another waits
+	const cutFor = 6 * time.Second // longer than a lease lasts and another waits
 	for round, cut := range [][2]string{{"s1", "etcd"}, {"s1", "rest"}, {"rest", "etcd"}} {
 		ps := c.partitions("default") // they have rows, each on its leader alone
 		c.within(patience, "all are led", func() bool { return len(c.unled(append(ps, moving...))) == 0 })

@@ -25,7 +25,7 @@ var restless = []string{
 // again after a while, and holds what is read against what was sent. CLUSTER_KILLS sets how often, TEST_SEED when.
 func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	needsCluster(t)
-	kills, seed := envInt(t, "CLUSTER_KILLS", 5), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	kills, seed := envInt(t, "CLUSTER_KILLS", 4), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d CLUSTER=1 CLUSTER_KILLS=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
 	rng := rand.New(rand.NewPCG(seed, 0))
