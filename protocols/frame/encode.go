@@ -53,5 +53,5 @@ func (e *Encoder) appendBody(f *Frame) {
 	b = appendValues(b, f.Values, f.IDs)
 	b = appendHists(b, f.Hists)
 	b = appendExemplars(b, f.Exemplars)
-	e.body = appendDefs(b, f.Defs)
+	e.body = appendDefs(slices.Grow(b, defsBound(f.Defs)), f.Defs)
 }

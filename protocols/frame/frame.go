@@ -103,9 +103,7 @@ func (f *Frame) Check() error {
 // bodyBound is at least the length of the body.
 func (f *Frame) bodyBound() int {
 	n := fixedBytes + len(f.IDs)*rowBytesMax + len(f.Hists)*sideBytesMax + len(f.Exemplars)*sideBytesMax
-	for _, l := range f.Defs {
-		n += len(l) + 5
-	}
+	n += defsBound(f.Defs)
 	for i := range f.Hists {
 		n += len(f.Hists[i].H)
 	}

@@ -65,6 +65,15 @@ func appendDefs(b []byte, defs []point.Labels) []byte {
 	return b
 }
 
+// defsBound is at least the length of what appendDefs appends.
+func defsBound(defs []point.Labels) int {
+	n := 0
+	for _, l := range defs {
+		n += len(l) + 5
+	}
+	return n
+}
+
 // defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at all.
 func (r *reader) defs(defs []point.Labels) {
 	for i := range defs {

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -37,7 +38,11 @@ func (x *ids) release() {
 // put publishes that the next dense ids belong to refs. The references on them become x's.
 func (x *ids) put(refs ...series.Ref) {
 	first := x.len()
-	list := append(x.all(), refs...)
+	list := x.all()
+	if first+len(refs) > cap(list) { // to twice the size, where append would take a quarter more, and copy all, four times
+		list = slices.Grow(list, max(len(refs), first))
+	}
+	list = append(list, refs...)
 	x.refs.Store(&list)
 	for i, ref := range refs {
 		x.dense.Put(ref, point.DenseID(first+i))

@@ -9,6 +9,9 @@
 //	                    └─▶ postings: name ▶ value ▶ refs            a list while few, a bitmap once many
 //	matchers ──Match──▶ bitmap of refs
 //
+// New series wait, at most waitingMax of them, and enter the postings when somebody reads those, or at a Sweep. Nobody sees
+// the difference but in time: every reader first lets enter what came before it.
+//
 // The life of a ref:
 //
 //	Intern ─▶ live (count > 0) ─last Release─▶ idle ─Sweep─▶ freed: found no more ─every older Pin gone─▶ free to be reused

@@ -26,11 +26,15 @@ type Index struct {
 
 	mu struct { // guards what is inside; taken before a shard's lock, never after
 		sync.RWMutex
-		postings
-		free   []Ref
-		next   Ref
-		sweeps uint64 // passes that took refs out of the postings
+		postings // of every series but those that wait
+		free     []Ref
+		next     Ref
+		sweeps   uint64     // passes that took refs out of the postings
+		waiting  []refRange // live, and not in the postings yet; in the order in which they came
 	}
+	// Of those that had to wait, ever: how many came, and how many of them have entered the postings. Written under mu.
+	// Invariant: entered <= came <= entered + waitingMax, and a ref is counted as come before anybody can be given it.
+	came, entered atomic.Uint64
 
 	idle struct {
 		sync.Mutex
@@ -79,7 +83,8 @@ func (x *Index) Intern(l point.Labels) Ref {
 	return x.InternAll([]point.Labels{l}, make([]Ref, 0, 1))[0]
 }
 
-// internSection bounds the series that enter the postings under one lock, so that a reader waits for less than 100 µs.
+// internSection bounds the series that are made, or enter the postings, under one lock, so that others wait for less than
+// 100 µs.
 const internSection = 256
 
 // InternAll is Intern for many at once, which costs a third for those that are new. It appends the refs to dst, in the
@@ -122,8 +127,8 @@ func (x *Index) take(h uint64, l point.Labels) (Ref, bool) {
 	return ref, ok
 }
 
-// internNew gives refs to those that are unknown. Another Intern may be given one of them before all are in the postings,
-// but whoever then asks for a Match waits for the lock held here: who is given a ref finds it.
+// internNew gives refs to those that are unknown. They enter the postings later, see catchUp, or now if too many wait. Then
+// another Intern may be given one of them before all are in the postings, but whoever reads those waits for the lock held here.
 func (x *Index) internNew(hashes []uint64, ls []point.Labels, refs []Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -133,6 +138,51 @@ func (x *Index) internNew(hashes []uint64, ls []point.Labels, refs []Ref) {
 		}
 	}
 	x.mu.settle()
+}
+
+// waitingMax bounds the series that wait to enter the postings, and so how long the first question after a flood of new
+// series waits for its answer: 30 to 50 ms. What comes beyond it enters at once: its labels are in the cache, those of the
+// oldest are not any more.
+const waitingMax = 128 << 10
+
+// catchUp enters into the postings what came before the call. New series wait for it because the postings cost as much as
+// all else here, and whoever sends them is waiting for an answer, which nobody who asks is at that moment, mostly. Whoever
+// reads postings calls it first; it is one look when nothing waits. A section at a time, as other readers wait.
+func (x *Index) catchUp() {
+	for upTo := x.came.Load(); x.entered.Load() < upTo; {
+		x.mu.Lock()
+		if x.entered.Load() < upTo { // somebody else may have done it
+			x.enterLocked(internSection)
+		}
+		x.mu.Unlock()
+	}
+}
+
+// enterLocked enters the n series that have waited longest, or all if they are fewer.
+func (x *Index) enterLocked(n int) {
+	n = min(n, int(x.came.Load()-x.entered.Load()))
+	for range n {
+		w := &x.mu.waiting[0]
+		x.mu.add(w.from, x.entries.at(w.from).labels)
+		if w.from++; w.from == w.to {
+			x.mu.waiting = x.mu.waiting[1:]
+		}
+	}
+	x.mu.settle()
+	x.entered.Add(uint64(n))
+}
+
+// refRange is neighbours, [from, to).
+type refRange struct{ from, to Ref }
+
+// waitLocked lets a ref, which nobody else knows yet, wait.
+func (x *Index) waitLocked(ref Ref) {
+	x.came.Add(1)
+	if n := len(x.mu.waiting); n > 0 && x.mu.waiting[n-1].to == ref {
+		x.mu.waiting[n-1].to++
+		return
+	}
+	x.mu.waiting = append(x.mu.waiting, refRange{ref, ref + 1})
 }
 
 func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
@@ -147,7 +197,11 @@ func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 	e := x.entries.at(ref)
 	e.labels = l
 	e.count.Store(1)
-	x.mu.add(ref, l)
+	if x.came.Load()-x.entered.Load() < waitingMax {
+		x.waitLocked(ref) // before the shard tells others of it
+	} else {
+		x.mu.add(ref, l)
+	}
 	sh.put(h, ref)
 	x.live.Add(1)
 	return ref

@@ -50,6 +50,25 @@ func BenchmarkInternNew(b *testing.B) {
 	}
 }
 
+// BenchmarkCatchUp is what the first question after many new series waits for.
+func BenchmarkCatchUp(b *testing.B) {
+	ls := hostLabels(101_000)
+	done := 0
+	var cpu cpu
+	cpu.start(b)
+	for b.Loop() {
+		b.StopTimer()
+		cpu.pause()
+		x := New()
+		x.InternAll(ls, nil)
+		cpu.resume()
+		b.StartTimer()
+		x.catchUp()
+		done += len(ls)
+	}
+	cpu.report(b, done)
+}
+
 func BenchmarkInternKnown(b *testing.B) {
 	ls, x := filled(101_000)
 	b.ReportAllocs()

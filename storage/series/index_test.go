@@ -267,6 +267,75 @@ func TestPinKeepsRefsFromBeingReused(t *testing.T) {
 	}
 }
 
+// TestSeriesThatWaitAreSeenByEveryReader asks each kind of question as the first one after series came, and looks at what it
+// cost those who brought them: nothing enters the postings before somebody asks, and no more wait than may.
+func TestSeriesThatWaitAreSeenByEveryReader(t *testing.T) {
+	host7 := []*labels.Matcher{matcher(labels.MatchEqual, "host", "h7")}
+	some := roaring.New()
+	some.AddRange(0, 2000)
+	for name, ask := range map[string]func(x *Index) any{
+		"Match":              func(x *Index) any { return x.Match(host7).GetCardinality() == 1 },
+		"Match of all":       func(x *Index) any { return x.Match(nil).GetCardinality() == 3000 },
+		"LabelNames":         func(x *Index) any { return len(x.LabelNames(nil)) == 2 },
+		"LabelNames within":  func(x *Index) any { return len(x.LabelNames(some)) == 2 },
+		"LabelValues":        func(x *Index) any { return len(x.LabelValues("host", nil)) == 3000 },
+		"LabelValues within": func(x *Index) any { return len(x.LabelValues("host", some)) == 2000 },
+		"Stats":              func(x *Index) any { st := x.Stats(1); return st.Series == 3000 && st.LabelPairs == 3001 },
+		"Sweep":              func(x *Index) any { x.Sweep(); return x.mu.all.GetCardinality() == 3000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := New()
+			for i := range 3000 {
+				x.Intern(point.MakeLabels("__name__", "up", "host", fmt.Sprint("h", i)))
+			}
+			if n := x.entered.Load(); n != 0 {
+				t.Fatalf("%d series entered the postings before anybody asked", n)
+			}
+			if ask(x) != true {
+				t.Error("series are missing")
+			}
+			if x.entered.Load() != 3000 || len(x.mu.waiting) != 0 {
+				t.Errorf("%d entered, %d ranges wait", x.entered.Load(), len(x.mu.waiting))
+			}
+		})
+	}
+}
+
+func TestNoMoreWaitThanMay(t *testing.T) {
+	x := New()
+	ls := make([]point.Labels, 1000)
+	for n := 0; n < waitingMax+5000; n += len(ls) {
+		for i := range ls {
+			ls[i] = point.MakeLabels("__name__", "up", "n", fmt.Sprint(n+i))
+		}
+		x.InternAll(ls, nil)
+		if wait := x.came.Load() - x.entered.Load(); wait > waitingMax {
+			t.Fatalf("%d wait", wait)
+		}
+	}
+	if x.mu.all.GetCardinality() != uint64(x.Len())-waitingMax {
+		t.Errorf("%d of %d entered at once", x.mu.all.GetCardinality(), x.Len())
+	}
+	if n := x.Match(nil).GetCardinality(); n != uint64(x.Len()) {
+		t.Errorf("%d found of %d", n, x.Len())
+	}
+}
+
+// TestSeriesGoWhileTheyWait: what is let go before anybody asked is not found, and its ref means another series then.
+func TestSeriesGoWhileTheyWait(t *testing.T) {
+	x := New()
+	gone := x.Intern(point.MakeLabels("__name__", "gone"))
+	x.Intern(point.MakeLabels("__name__", "stays"))
+	x.Release(gone)
+	x.Sweep()
+	if again := x.Intern(point.MakeLabels("__name__", "other")); again != gone {
+		t.Fatalf("ref %d, not the free one %d", again, gone)
+	}
+	if got := x.LabelValues("__name__", nil); !slices.Equal(got, []string{"other", "stays"}) {
+		t.Errorf("found %q", got)
+	}
+}
+
 func TestIdleSeriesRevives(t *testing.T) {
 	x := New()
 	l := point.MakeLabels("__name__", "up")

@@ -14,6 +14,7 @@ import (
 // LabelNames gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
 // by references or by a Pin.
 func (x *Index) LabelNames(within *roaring.Bitmap) []string {
+	x.catchUp()
 	x.mu.RLock()
 	all := slices.Collect(maps.Values(x.mu.names))
 	x.mu.RUnlock()
@@ -63,6 +64,7 @@ func (x *Index) anyMeets(list []*value, within *roaring.Bitmap) bool {
 // LabelValues gives the values that a label has among the series in within, or among all if it is nil; sorted, without
 // "" for the series that lack it. The refs must be held by references or by a Pin.
 func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
+	x.catchUp()
 	list := x.values(label)
 	if within != nil && filterIsCheaper(within, len(list)) {
 		seen := make(map[string]bool)
@@ -90,6 +92,7 @@ func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
 // Stats fills the figures of peer.Stats that labels tell: Series, LabelPairs and the top lists, topN lines each, the
 // largest first.
 func (x *Index) Stats(topN int) peer.Stats {
+	x.catchUp()
 	x.mu.RLock()
 	all := slices.Collect(maps.Values(x.mu.names))
 	st := peer.Stats{Series: x.mu.all.GetCardinality()}

@@ -14,6 +14,7 @@ import (
 func (x *Index) Match(ms []*labels.Matcher) *roaring.Bitmap {
 	pin := x.Pin()
 	defer pin.Unpin()
+	x.catchUp()
 	q := plan(ms)
 	b, sweeps := x.begin(q.exact)
 	for _, m := range q.open {

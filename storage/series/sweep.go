@@ -49,6 +49,7 @@ func (x *Index) sweepLocked() {
 	idle := x.idle.refs
 	x.idle.refs = nil
 	x.idle.Unlock()
+	x.catchUp() // what leaves the postings must have entered
 
 	e := x.epoch.Load()
 	for len(idle) > 0 {
