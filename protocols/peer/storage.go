@@ -101,6 +101,11 @@ type Select struct {
 	// LabelsOnly asks for series without rows. A series is listed if it may have rows in the range.
 	LabelsOnly bool
 
+	// MapSeq is the transaction of the map by which Partitions were chosen, where all of them took rows by it; 0: the asker
+	// does not say. A server with a newer map, by which others take the rows of one of them, answers Stale: the asker
+	// would miss what those have.
+	MapSeq uint64
+
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -468,8 +469,18 @@ func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	p := w.create("s1")
 	w.led(p)
 	w.must(s1.put(p, 1, point.All))
+	before, _ := w.maps.Get("t")
 	w.begin(p, 2, "s2")
 	w.until("it unloads", func() bool { return w.state(p) == topology.Unload })
+	// Who reads by the map of before would miss what the halves take.
+	ask := func(seq uint64) error {
+		_, _, err := s1.server.LabelNames(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{p}, Hi: 1 << 62, MapSeq: seq}, 0)
+		return err
+	}
+	w.stale(ask(before.Seq))
+	after, _ := w.maps.Get("t")
+	w.must(ask(after.Seq))
+	w.must(ask(0))
 	if w.led(2) == s1 || w.led(3) == s1 {
 		t.Error("a half is led where it has no placement")
 	}

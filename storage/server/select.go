@@ -62,11 +62,20 @@ func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
 	return t, sn, nil
 }
 
-// answers reports whether this server leads all that a query names: only then it has all their rows. Errors are Stale.
+// answers reports whether this server leads all that a query names: only then it has all their rows. Where others took over
+// since the map by which the query names them, whoever asks would miss what those took. Errors are Stale.
 func (s *Server) answers(q *peer.Select) error {
+	m, ok := s.deps.Maps.Get(q.Table)
+	newer := ok && q.MapSeq > 0 && m.Seq > q.MapSeq
 	for _, id := range q.Partitions {
 		if !s.mayRead(q.Table, id) {
 			return s.notLed(q.Table, id)
+		}
+		if !newer {
+			continue
+		}
+		if at, there := m.ByID(id); !there || !at.Accepts() {
+			return fault.Errorf(fault.Stale, "others take the rows of partition %s/%d by map %d, it was chosen by map %d", q.Table, id, m.Seq, q.MapSeq)
 		}
 	}
 	return nil

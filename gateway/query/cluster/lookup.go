@@ -25,9 +25,7 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, whole: whole,
 		begin: func(groups []group) { answers = make([]T, len(groups)) },
 		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
-			asked := *q
-			asked.Partitions = g.ids()
-			a, err := ask(ctx, &asked, st)
+			a, err := ask(ctx, g.ask(q), st)
 			if err == nil {
 				answers[i] = a
 			}

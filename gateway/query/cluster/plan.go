@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -13,6 +14,8 @@ import (
 type group struct {
 	server     topology.ServerID
 	layer      int
+	accepts    bool   // its partitions take rows by that map
+	seq        uint64 // of the map, if they do
 	partitions []*topology.Partition
 }
 
@@ -37,6 +40,8 @@ func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.S
 	type key struct {
 		server topology.ServerID
 		layer  int
+		// What unloads already is asked for by itself: that others took over is nothing new about it.
+		accepts bool
 	}
 	groups := map[key]*group{}
 	var orphans []orphan
@@ -46,21 +51,38 @@ func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.S
 			orphans = append(orphans, orphan{p, err})
 			continue
 		}
-		k := key{s, layers[p.ID]}
+		k := key{s, layers[p.ID], p.Accepts()}
 		g := groups[k]
 		if g == nil {
-			g = &group{server: s, layer: k.layer}
+			g = &group{server: s, layer: k.layer, accepts: k.accepts}
 			groups[k] = g
 		}
 		g.partitions = append(g.partitions, p)
 	}
 	out := make([]group, 0, len(groups))
 	for _, g := range slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer))
+		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer), boolOrder(a.accepts, b.accepts))
 	}) {
 		out = append(out, *g)
 	}
 	return out, orphans
+}
+
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// ask makes the question to a server of what is asked of all.
+func (g *group) ask(q *peer.Select) *peer.Select {
+	mine := *q
+	mine.Partitions, mine.MapSeq = g.ids(), g.seq
+	return &mine
 }
 
 // layersOf gives each partition that lies over older ones a number above theirs. Nearly always none does, and the map is

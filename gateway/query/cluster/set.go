@@ -26,9 +26,7 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 			set.readers = make([]*reader, len(groups))
 		},
 		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
-			asked := *q
-			asked.Partitions = g.ids()
-			in, err := st.Select(ctx, &asked)
+			in, err := st.Select(ctx, g.ask(q))
 			if err != nil {
 				return err
 			}

@@ -13,10 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -81,9 +81,8 @@ type Source struct {
 	// Constant after New.
 	deps     Deps
 	settings Settings
+	maps     *tables.Refresher
 	metrics  *metrics
-
-	maps singleflight.Group // refreshes under way, by table
 }
 
 var _ query.Source = (*Source)(nil)
@@ -91,7 +90,7 @@ var _ query.Source = (*Source)(nil)
 // New makes a Source.
 func New(d Deps, s Settings) *Source {
 	s.setDefaults()
-	return &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer)}
+	return &Source{deps: d, settings: s, maps: tables.NewRefresher(d.Tables, d.Log), metrics: newMetrics(d.Registerer)}
 }
 
 // request is a question to all who lead partitions of a table in a range of time.
@@ -124,6 +123,11 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			lead, err := s.deps.Leaders.Find(r.table, p, try)
 			return lead.Server, err
 		})
+		for i := range groups {
+			if groups[i].accepts {
+				groups[i].seq = m.Seq
+			}
+		}
 		var missing []gap
 		for _, o := range orphans {
 			missing = append(missing, gap{[]*topology.Partition{o.partition}, "", o.err})
@@ -264,7 +268,7 @@ type news struct {
 func (n *news) wait(ctx context.Context, table string, m *topology.Map, missing []gap, deadline time.Time, try int) bool {
 	stale := slices.ContainsFunc(missing, func(x gap) bool { return !fault.Is(x.err, fault.Unavailable) })
 	if stale {
-		n.s.refresh(ctx, table, m)
+		n.s.maps.Refresh(ctx, table, m)
 	}
 	left := time.NewTimer(time.Until(deadline))
 	defer left.Stop()
@@ -304,29 +308,6 @@ func (n *news) any(table string, m *topology.Map, missing []gap, try int) bool {
 		}
 	}
 	return false
-}
-
-// refreshMax bounds the wait for a newer map.
-const refreshMax = time.Second
-
-// refresh looks for a newer map than m, once for all who ask at the same time. That there is none, or no answer, is no
-// error: reads go on with what is known (C127).
-func (s *Source) refresh(ctx context.Context, table string, m *topology.Map) {
-	if now, ok := s.deps.Tables.Get(table); !ok || now.Seq > m.Seq {
-		return
-	}
-	done := s.maps.DoChan(table, func() (any, error) {
-		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), refreshMax)
-		defer stop()
-		return s.deps.Tables.Refresh(ctx, table, 0)
-	})
-	select {
-	case r := <-done:
-		if r.Err != nil {
-			s.deps.Log.Debug("looking for a newer map", "table", table, "error", r.Err)
-		}
-	case <-ctx.Done():
-	}
 }
 
 // without gives an answer that lacks what is missing, where that is allowed.

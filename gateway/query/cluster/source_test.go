@@ -27,6 +27,7 @@ type world struct {
 
 	mu      sync.Mutex
 	m       *topology.Map
+	newest  *topology.Map                           // what a refresh finds; nil: m
 	leads   map[point.PartitionID]topology.ServerID // as the gateway knows it
 	truth   map[point.PartitionID]topology.ServerID // as the servers do
 	changed chan struct{}
@@ -70,9 +71,20 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) Get(name string) (*topology.Map, bool) { return w.m, name == "t" }
+func (w *world) Get(name string) (*topology.Map, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.m, name == "t"
+}
 
-func (w *world) Refresh(context.Context, string, uint64) (*topology.Map, error) { return w.m, nil }
+func (w *world) Refresh(context.Context, string, uint64) (*topology.Map, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.newest != nil {
+		w.m = w.newest
+	}
+	return w.m, nil
+}
 
 func (w *world) Changed() <-chan struct{} {
 	w.mu.Lock()
@@ -112,6 +124,10 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 	stale := false
 	for _, id := range q.Partitions {
 		stale = stale || s.w.truth[id] != s.id
+		if m := s.w.newest; m != nil && q.MapSeq > 0 && q.MapSeq < m.Seq {
+			at, there := m.ByID(id)
+			stale = stale || !there || !at.Accepts()
+		}
 	}
 	s.w.mu.Unlock()
 	if mute {
@@ -294,4 +310,39 @@ func TestRefusalsAndCancellationEndEverything(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestRowsOfASplitPartitionsHalvesAreRead: the gateway has not heard yet that partition 1 was split, and its low half has
+// taken rows. Only the server that leads partition 1 can say so.
+func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
+	w := newWorld(t)
+	low, high := topology.Child{ID: 4, Placements: []topology.Placement{{ID: 4, Server: "n2"}}}, topology.Child{ID: 5, Placements: []topology.Placement{{ID: 5, Server: "n2"}}}
+	newest, err := w.m.Apply(topology.SplitBegin{Partition: 1, Split: topology.Split{At: topology.AtTime(5e8), Low: low, High: high}}, topology.SplitFinalize{Partition: 1, Low: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.change(func() {
+		w.newest = newest
+		for _, known := range []map[point.PartitionID]topology.ServerID{w.leads, w.truth} {
+			known[4], known[5] = "n2", "n2"
+		}
+	})
+	b := point.GetBatch(point.NewDict(0))
+	b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "new")), 1e8, 1)
+	if err := querytest.Inserter(w.servers["n2"].Store, "t", 4)(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // by the old map, and by the new one
+		set, err := w.source.Select(t.Context(), &peer.Select{Table: "t", Hi: 1e18})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for set.Next() {
+			n++
+		}
+		if err := errors.Join(set.Err(), set.Close()); err != nil || n != 4 {
+			t.Errorf("%d series are read, there are 4; %v", n, err)
+		}
+	}
 }

@@ -137,6 +137,7 @@ type Select struct {
 	LabelsOnly    bool                   `protobuf:"varint,7,opt,name=labels_only,json=labelsOnly,proto3" json:"labels_only,omitempty"`
 	SeriesMax     int64                  `protobuf:"varint,8,opt,name=series_max,json=seriesMax,proto3" json:"series_max,omitempty"`
 	SamplesMax    int64                  `protobuf:"varint,9,opt,name=samples_max,json=samplesMax,proto3" json:"samples_max,omitempty"`
+	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"` // of the map by which partitions were chosen; 0: not told
 	// For LabelNames and LabelValues.
 	Name  []byte `protobuf:"bytes,20,opt,name=name,proto3" json:"name,omitempty"`
 	Limit int64  `protobuf:"varint,21,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -235,6 +236,13 @@ func (x *Select) GetSeriesMax() int64 {
 func (x *Select) GetSamplesMax() int64 {
 	if x != nil {
 		return x.SamplesMax
+	}
+	return 0
+}
+
+func (x *Select) GetMapSeq() uint64 {
+	if x != nil {
+		return x.MapSeq
 	}
 	return 0
 }
@@ -1143,7 +1151,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\aMatcher\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\rR\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\xe6\x02\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\xff\x02\n" +
 	"\x06Select\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12%\n" +
 	"\x0eall_partitions\x18\x02 \x01(\bR\rallPartitions\x12\x1e\n" +
@@ -1158,7 +1166,9 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\n" +
 	"series_max\x18\b \x01(\x03R\tseriesMax\x12\x1f\n" +
 	"\vsamples_max\x18\t \x01(\x03R\n" +
-	"samplesMax\x12\x12\n" +
+	"samplesMax\x12\x17\n" +
+	"\amap_seq\x18\n" +
+	" \x01(\x04R\x06mapSeq\x12\x12\n" +
 	"\x04name\x18\x14 \x01(\fR\x04name\x12\x14\n" +
 	"\x05limit\x18\x15 \x01(\x03R\x05limit\x12\x1d\n" +
 	"\n" +
