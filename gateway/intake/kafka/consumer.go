@@ -112,7 +112,7 @@ func newWorker(c *Consumer) *worker {
 	if err != nil {
 		fault.Bug("settings that were checked: %v", err)
 	}
-	return &worker{c: c, decoder: decoder, scratch: new(point.Batch)}
+	return &worker{c: c, decoder: decoder, scratch: scratch{Batch: new(point.Batch)}}
 }
 
 // loop takes work until ctx ends.

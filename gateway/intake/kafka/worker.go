@@ -20,7 +20,8 @@ import (
 type worker struct {
 	c       *Consumer
 	decoder *record.Decoder
-	scratch *point.Batch // of one record
+	scratch scratch
+	spare   *point.Batch // of the write before, empty; nil: none
 
 	// Owned by the call of process under way.
 	ctx    context.Context
@@ -69,7 +70,7 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	w.tables, w.stuck = map[string]*tableWrite{}, map[partition]bool{}
 	defer func() {
 		for _, t := range w.tables {
-			t.batch.Put()
+			w.put(t.batch)
 		}
 		w.tables, w.stuck = nil, nil
 	}()
@@ -86,6 +87,29 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	}
 	w.putAside(job)
 	return w.worst
+}
+
+// batch gives an empty batch, if it can the one of the write before. The pool forgets at every second collection, and
+// fetches bring many: a batch that grows anew from nothing costs more than the rows in it.
+func (w *worker) batch(d *point.Dict) *point.Batch {
+	b := w.spare
+	if b == nil {
+		return point.GetBatch(d)
+	}
+	w.spare = nil
+	b.Dict = d
+	return b
+}
+
+// put takes a batch back. What a worker keeps is no larger than the records of two writes.
+func (w *worker) put(b *point.Batch) {
+	const row = 20 // bytes
+	if w.spare != nil || int64(cap(b.IDs))*row > 2*w.c.settings.WriteBytesMax || cap(b.Hists)+cap(b.Exemplars)+cap(b.Metadata) > 0 {
+		b.Put()
+		return
+	}
+	b.Reset()
+	w.spare = b
 }
 
 // begin makes room for the fates of a batch's records, once.
@@ -144,6 +168,8 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 	delete(b.letters, i) // what an earlier try found, this one finds again
 	t, o, err := w.target(r)
 	if err == nil {
+		w.scratch.begin(t.batch)
+		defer w.scratch.end()
 		err = w.decode(r, &o, t)
 	}
 	if err != nil {
@@ -154,7 +180,7 @@ func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
 		}
 		return
 	}
-	s := w.scratch
+	s := w.scratch.Batch
 	if err := again(s); err != nil {
 		w.fail(b.ticket.partition, err)
 		return
@@ -205,16 +231,14 @@ func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 	if err != nil {
 		return nil, o, err
 	}
-	t := &tableWrite{table: table, level: topic.level, batch: point.GetBatch(table.Dict())}
+	t := &tableWrite{table: table, level: topic.level, batch: w.batch(table.Dict())}
 	w.tables[o.Table] = t
 	return t, o, nil
 }
 
 // decode fills w.scratch. A defect that a record finds must not end the process, since the record would come again.
 func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err error) {
-	s := w.scratch
-	s.Reset()
-	s.Dict = t.batch.Dict
+	s := w.scratch.Batch
 	defer func() {
 		if p := recover(); p != nil {
 			w.c.metrics.panics.Inc()
@@ -235,7 +259,7 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 
 // renew throws scratch memory away that a panic may have left in disorder.
 func (w *worker) renew() {
-	w.scratch = new(point.Batch)
+	w.scratch = scratch{Batch: new(point.Batch)}
 	if d, err := record.NewDecoder(w.c.settings.Record); err == nil {
 		w.decoder.Close()
 		w.decoder = d
@@ -272,8 +296,8 @@ func reasonOf(s *point.Batch) string {
 	return text
 }
 
-// add copies a record's rows behind the others. The price is 20 bytes a row; for it the rows of small records are
-// written together, and each record is judged alone. A record that must not wait takes the others with it: a write for
+// add puts a record's rows behind the others, without a copy where they lie there already (scratch). So the rows of small
+// records are written together, and each record is judged alone. A record that must not wait takes the others with it: a write for
 // each change of the wish would be a write for each record where two producers take turns.
 func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	d := t.batch
@@ -282,7 +306,7 @@ func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	}
 	d.Smear = smear
 	d.BeginItem()
-	d.IDs, d.Times, d.Values = append(d.IDs, s.IDs...), append(d.Times, s.Times...), append(d.Values, s.Values...)
+	d.IDs, d.Times, d.Values = join(d.IDs, s.IDs), join(d.Times, s.Times), join(d.Values, s.Values)
 	d.Hists = append(d.Hists, s.Hists...)
 	d.Exemplars = append(d.Exemplars, s.Exemplars...)
 	d.Metadata = append(d.Metadata, s.Metadata...)
