@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -92,10 +91,10 @@ type Forwarder struct {
 	settings Settings
 	leaders  Leaders
 	alone    bool // there is no other server that could lead
+	maps     *tables.Refresher
 	metrics  *metrics
 
 	budget budget
-	maps   singleflight.Group // refreshes under way, by table
 
 	mu struct {
 		sync.RWMutex
@@ -106,7 +105,8 @@ type Forwarder struct {
 // New makes a forwarder.
 func New(d Deps, s Settings) *Forwarder {
 	s.setDefaults()
-	f := &Forwarder{deps: d, settings: s, leaders: d.Leaders, alone: d.Leaders == nil, metrics: newMetrics(d.Registerer)}
+	f := &Forwarder{deps: d, settings: s, leaders: d.Leaders, alone: d.Leaders == nil,
+		maps: tables.NewRefresher(d.Tables, d.Log), metrics: newMetrics(d.Registerer)}
 	if f.alone {
 		f.leaders = constant{}
 	}

@@ -298,7 +298,7 @@ func (w *attempt) drop(first *point.Batch) {
 func (w *attempt) await(ctx context.Context, deadline time.Time) error {
 	err := w.failed[0].err
 	if w.stale() {
-		w.t.f.refresh(ctx, w.t.name, w.m)
+		w.t.f.maps.Refresh(ctx, w.t.name, w.m)
 	}
 	timer := time.NewTimer(pause(w.try))
 	defer timer.Stop()
@@ -365,27 +365,4 @@ const (
 func pause(try int) time.Duration {
 	p := min(pauseMin<<min(try, 10), pauseMax)
 	return p/2 + rand.N(p)
-}
-
-// refreshMax bounds the wait for a newer map; without it the write goes on with the one it has.
-const refreshMax = time.Second
-
-// refresh looks for a newer map than m, once for all who ask at the same time. That there is none, or no answer, is no
-// error: the leader may be what is stale, or the server that said so.
-func (f *Forwarder) refresh(ctx context.Context, table string, m *topology.Map) {
-	if now, ok := f.deps.Tables.Get(table); !ok || now.Seq > m.Seq {
-		return
-	}
-	done := f.maps.DoChan(table, func() (any, error) {
-		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), refreshMax)
-		defer stop()
-		return f.deps.Tables.Refresh(ctx, table, 0)
-	})
-	select {
-	case r := <-done:
-		if r.Err != nil {
-			f.deps.Log.Debug("looking for a newer map", "table", table, "error", r.Err)
-		}
-	case <-ctx.Done():
-	}
 }

@@ -1,0 +1,54 @@
+package tables
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// refresherMax bounds the wait for a newer map; without it a request goes on with the one it has.
+const refresherMax = time.Second
+
+// refreshed is what a Refresher asks; Tables is one.
+type refreshed interface {
+	Get(name string) (*topology.Map, bool)
+	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
+}
+
+// Refresher looks for newer maps on behalf of requests that met an old one. Safe for concurrent use.
+type Refresher struct {
+	tables refreshed
+	log    *slog.Logger
+	asked  singleflight.Group // refreshes under way, by table
+}
+
+// NewRefresher makes one that asks tables.
+func NewRefresher(tables refreshed, log *slog.Logger) *Refresher {
+	return &Refresher{tables: tables, log: log}
+}
+
+// Refresh looks for a newer map than m, once for all who ask for the table at the same time, unless one is known. It
+// returns when there was an answer, after a second at the latest, or when ctx ended. That there is none newer, or no
+// answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is
+// known (C127).
+func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map) {
+	if now, ok := r.tables.Get(table); !ok || now.Seq > m.Seq {
+		return
+	}
+	done := r.asked.DoChan(table, func() (any, error) {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), refresherMax)
+		defer stop()
+		return r.tables.Refresh(ctx, table, 0)
+	})
+	select {
+	case res := <-done:
+		if res.Err != nil {
+			r.log.Debug("looking for a newer map", "table", table, "error", res.Err)
+		}
+	case <-ctx.Done():
+	}
+}

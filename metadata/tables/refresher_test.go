@@ -1,0 +1,97 @@
+package tables_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// silentStore knows one table and does not answer refreshes until it is told to.
+type silentStore struct {
+	known  *topology.Map
+	asked  atomic.Int32
+	answer chan struct{}
+}
+
+func (s *silentStore) Get(name string) (*topology.Map, bool) { return s.known, s.known.Table == name }
+
+func (s *silentStore) Refresh(ctx context.Context, _ string, minSeq uint64) (*topology.Map, error) {
+	s.asked.Add(1)
+	if minSeq != 0 {
+		return nil, errors.New("the map that is known was good enough")
+	}
+	select {
+	case <-s.answer:
+		return s.known, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func silent(seq uint64) (*silentStore, *tables.Refresher) {
+	s := &silentStore{known: &topology.Map{Table: "cpu", Seq: seq}, answer: make(chan struct{})}
+	return s, tables.NewRefresher(s, slog.New(slog.DiscardHandler))
+}
+
+func TestRefreshAsksOnceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := silent(7)
+		var g sync.WaitGroup
+		for range 10 {
+			g.Go(func() { r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 7}) })
+		}
+		synctest.Wait()
+		close(s.answer)
+		g.Wait()
+		if n := s.asked.Load(); n != 1 {
+			t.Errorf("ten requests asked %d times", n)
+		}
+		r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 7})
+		if n := s.asked.Load(); n != 2 {
+			t.Errorf("one that came later: asked %d times in all", n)
+		}
+	})
+}
+
+func TestRefreshNeedsNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r := silent(7)
+		r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 6})  // a newer one is known
+		r.Refresh(t.Context(), "disk", &topology.Map{Seq: 6}) // dropped
+		if n := s.asked.Load(); n != 0 {
+			t.Errorf("asked %d times", n)
+		}
+
+		from := time.Now()
+		r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 7})
+		if took := time.Since(from); took != time.Second {
+			t.Errorf("nobody answered: it took %v", took)
+		}
+
+		// Who leaves early does not take the answer away from others.
+		leaving, leave := context.WithTimeout(t.Context(), time.Millisecond)
+		defer leave()
+		from = time.Now()
+		var stays sync.WaitGroup
+		r1 := make(chan time.Duration, 1)
+		stays.Go(func() { r.Refresh(leaving, "cpu", &topology.Map{Seq: 7}); r1 <- time.Since(from) })
+		synctest.Wait()
+		stays.Go(func() { r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 7}) })
+		if took := <-r1; took != time.Millisecond {
+			t.Errorf("the one who left waited %v", took)
+		}
+		close(s.answer)
+		stays.Wait()
+		if took := time.Since(from); took != time.Millisecond || s.asked.Load() != 2 {
+			t.Errorf("the one who stayed waited %v; asked %d times in all", took, s.asked.Load())
+		}
+	})
+}
