@@ -1,0 +1,223 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/lead"
+)
+
+// mapChanged gathers changes of the map for a moment, then holds what is here against it.
+func (s *server) mapChanged() {
+	if !s.batching {
+		s.batching = true
+		s.after(50*time.Millisecond, "reconcile", func() { s.batching = false; s.reconcile() })
+	}
+}
+
+// reconcile carries out storage/lead's plan. One at a time; what it waits for is asked of the store and the disk.
+func (s *server) reconcile() {
+	if s.planning {
+		s.again = true
+		return
+	}
+	m, rev := s.view.m, s.view.mapRev
+	if m == nil {
+		return // not heard of yet: storage/lead says nothing about tables it never heard of
+	}
+	s.planning = true
+	s.disk.see(m.Seq)
+	s.disk.sync(s.proc, nil, func() { // before anything is deleted by it
+		s.covered(m, s.disk.held(), map[point.PartitionID]bool{}, func(covered map[point.PartitionID]bool) {
+			s.carryOut(m, rev, covered)
+			s.planning = false
+			if s.again {
+				s.again = false
+				s.reconcile()
+			}
+		})
+	})
+}
+
+// covered asks of every placement that the map does not want whether its lease row lists others in sync, and not it.
+func (s *server) covered(m *topology.Map, held []point.PartitionID, covered map[point.PartitionID]bool, done func(map[point.PartitionID]bool)) {
+	for i, id := range held {
+		r := s.disk.copies[id]
+		at, ok := m.ByID(id)
+		if r == nil || !ok || r.empty() {
+			continue
+		}
+		if pl, on := at.On(s.id); on && pl.ID == r.placement {
+			continue
+		}
+		s.get(lease.RowKey(part(id)), storeTimeout, func(g got, answered bool) {
+			if led, err := lease.DecodeLease(g.row.Value); answered && g.ok && err == nil {
+				covered[id] = len(led.InSync) > 0 && !slices.ContainsFunc(led.InSync, func(m lease.Member) bool {
+					return m.Placement == r.placement || m.Server == s.id
+				})
+			}
+			s.covered(m, held[i+1:], covered, done)
+		})
+		return
+	}
+	done(covered)
+}
+
+func (s *server) carryOut(m *topology.Map, rev coord.Revision, covered map[point.PartitionID]bool) {
+	v := lead.View{Map: m, Seen: s.disk.seen, Server: s.id}
+	for _, id := range s.disk.held() {
+		r := s.disk.copies[id]
+		v.Held = append(v.Held, lead.Held{Partition: id, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
+	}
+	actions := lead.Plan(v)
+	if m.Seq < v.Seen {
+		return // nothing begins and nothing ends by what cannot be believed
+	}
+	s.assign(m, rev, actions)
+	for _, a := range actions {
+		switch {
+		case a.Kind == lead.Remove, a.Kind == lead.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
+			s.w.say("%s removes p%d: %s", s.id, a.Partition, a.Why)
+			s.disk.remove(a.Partition)
+			s.disk.sync(s.proc, nil, func() {})
+			s.w.n.removed++
+		case a.Kind == lead.Final:
+			s.finish(a.Partition)
+		case a.Kind == lead.Unload:
+		default:
+			if at, ok := m.ByID(a.Partition); ok && at.State == topology.Splitting {
+				s.handOver(a.Partition, at.Split.Low.ID)
+			}
+		}
+	}
+}
+
+// assign tells the lease machine which placements may lead, all in one step; what unloads is sealed before.
+func (s *server) assign(m *topology.Map, rev coord.Revision, actions []lead.Action) {
+	var all []lease.Assigned
+	wanted := map[point.PartitionID]bool{}
+	for _, a := range actions {
+		if a.Kind == lead.Remove || a.Kind == lead.Alarm {
+			continue
+		}
+		if g := s.gate(a.Partition); !g.handing {
+			g.sealed = a.Kind == lead.Unload || a.Kind == lead.Final
+		}
+		at, _ := m.ByID(a.Partition)
+		wanted[a.Partition] = true
+		r := s.record(a.Partition)
+		if r.placement != a.Placement {
+			r.placement, r.alone = a.Placement, false
+		}
+		var epoch point.Epoch
+		if c := s.disk.copies[a.Partition]; c != nil && c.placement == a.Placement {
+			epoch = c.epoch
+		}
+		all = append(all, lease.Assigned{Partition: part(a.Partition), Placement: a.Placement, Placements: at.Placements, TableRow: rev, BrickEpoch: epoch})
+		s.told[a.Partition] = a.Placement
+	}
+	if len(all) > 0 {
+		s.step(lease.Assignments{All: all})
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.told)) {
+		if wanted[id] {
+			continue
+		}
+		s.step(lease.Unassigned{Partition: part(id)})
+		delete(s.told, id)
+		s.record(id).placement = 0
+		if _, ok := m.ByID(id); !ok {
+			s.garbage[id] = true
+		}
+	}
+}
+
+// handOver ends a split that began, if the partition is led here: it is sealed, and when nothing is under way any more its
+// halves take over. Where that fails it takes rows again.
+func (s *server) handOver(id, low point.PartitionID) {
+	g := s.gate(id)
+	if _, ok := s.mayAct(id); !ok || g.handing || g.sealed {
+		return
+	}
+	g.handing, g.sealed = true, true
+	s.quiesce(id, func(empty bool) {
+		if _, ok := s.mayAct(id); !ok || !empty {
+			g.handing, g.sealed = false, false
+			return
+		}
+		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id, Low: low}}), func(a changedAnswer) {
+			g.handing, g.sealed = false, a.err == nil
+			if a.err == nil {
+				s.w.n.splits++
+			}
+		})
+	})
+}
+
+// finish has a partition that unloads taken out of the map if it is led here and nothing was ever written to it.
+func (s *server) finish(id point.PartitionID) {
+	if _, ok := s.machine.MayAct(part(id), s.clock()); !ok {
+		return
+	}
+	s.quiesce(id, func(empty bool) {
+		r := s.disk.copies[id]
+		if _, ok := s.machine.MayAct(part(id), s.clock()); !ok || !empty || r != nil && !r.empty() {
+			return
+		}
+		c := s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id}})
+		s.change(c, func(a changedAnswer) {
+			if a.err == nil {
+				s.w.n.finals++
+			}
+		})
+	})
+}
+
+// propose makes a transaction on the newest map of a view. Everything random in it is drawn here.
+func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
+	c := &peer.Change{Table: table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
+	w.check.proposed[c.Txn] = ops
+	return c
+}
+
+// forget takes the lease rows of partitions away that were dropped, once nobody holds them.
+func (s *server) forget() {
+	m := s.view.m
+	if m == nil || m.Seq < s.disk.seen {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.garbage)) {
+		if _, there := m.ByID(id); there {
+			delete(s.garbage, id)
+			continue
+		}
+		s.forgetOne(id, func() {
+			delete(s.garbage, id)
+			delete(s.records, id)
+			delete(s.gates, id)
+		})
+	}
+}
+
+func (s *server) forgetOne(id point.PartitionID, done func()) {
+	key := lease.RowKey(part(id))
+	s.get(key, storeTimeout, func(g got, ok bool) {
+		if !ok {
+			return
+		}
+		if led, err := lease.DecodeLease(g.row.Value); g.ok && (err != nil || led.State != lease.Free) {
+			return
+		}
+		s.commit([]coord.Condition{{Key: key, Revision: g.row.Revision}}, lease.Forget(part(id)), storeTimeout, func(c committed, ok bool) {
+			if ok && c.ok {
+				done()
+			}
+		})
+	})
+}

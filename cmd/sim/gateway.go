@@ -1,0 +1,475 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// gateway is a process that keeps nothing: it sends rows to whoever leads by its view, asks for them back, and proposes
+// changes of the map through any server.
+type gateway struct {
+	*proc
+	view  *view
+	rows  map[point.PartitionID]lease.Lease
+	store map[topology.ServerID]lease.StoreID // by heartbeat rows
+
+	open    int    // rows under way
+	last    string // what became of the last try of a row that was not acked
+	changes int    // changes under way
+	recent  []ack
+	next    rowID
+}
+
+const (
+	width      = int64(time.Hour)
+	widths     = 12 // the times that are written to
+	rowsOpen   = 8
+	insertTime = 2 * time.Second
+)
+
+func (g *gateway) start() {
+	g.rows, g.store = map[point.PartitionID]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
+	g.view = &view{p: g.proc, changed: func() {}}
+	g.view.follow()
+	g.follow(lease.Prefix, func(l listed) {
+		clear(g.rows)
+		for _, row := range l.rows {
+			g.learn(row, false)
+		}
+	}, func(events []coord.Event) {
+		for _, e := range events {
+			g.learn(e.Row, e.Deleted)
+		}
+	})
+	g.every(150*time.Millisecond, "write", func() {
+		if !g.w.calm && g.open < rowsOpen {
+			g.open++
+			g.next++
+			row := rowID(g.node)<<40 | g.next
+			g.w.n.rows++
+			g.write(row, g.w.rng.Uint64(), g.w.rng.Int64N(widths*width))
+		}
+	})
+	g.every(400*time.Millisecond, "read", g.read)
+	g.every(1500*time.Millisecond, "propose", func() {
+		if !g.w.calm && g.changes < 4 && g.view.m != nil {
+			g.change(g.draw())
+		}
+	})
+	g.every(2*time.Second, "look after", g.lookAfter)
+	g.every(time.Second, "refresh", g.view.refresh)
+}
+
+func (g *gateway) learn(row coord.Row, gone bool) {
+	if s, ok := lease.ParseBeatKey(row.Key); ok && !gone {
+		if b, err := lease.DecodeBeat(row.Value); err == nil {
+			g.store[s] = b.Store
+		}
+	}
+	if p, ok := lease.ParseRowKey(row.Key); ok {
+		if gone {
+			delete(g.rows, p.ID)
+		} else if l, err := lease.DecodeLease(row.Value); err == nil {
+			g.rows[p.ID] = l
+		}
+	}
+}
+
+// write sends a row until it is acked, with a view that may be old.
+func (g *gateway) write(row rowID, ring uint64, t point.Nanos) {
+	again := func() {
+		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(row, ring, t) })
+	}
+	if g.view.m == nil {
+		again()
+		return
+	}
+	at, ok := g.view.m.Find(ring, t)
+	if !ok {
+		g.last = fmt.Sprintf("nothing covers %d by map %d", t, g.view.m.Seq)
+		if g.changes < 8 {
+			g.change(g.cover(t))
+		}
+		again()
+		return
+	}
+	to := g.leader(at)
+	if to < 0 {
+		g.last = fmt.Sprintf("nobody to ask for %s", at)
+		again()
+		return
+	}
+	ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
+		g.w.servers[to].insert(at.ID, row, say)
+	}, func(a answer, ok bool) {
+		if !ok || a != acked {
+			g.last = fmt.Sprintf("%s at %s: answered %v; the lease row by %s: %+v", at, g.w.servers[to].id, ok, g.name, g.rows[at.ID])
+			again()
+			return
+		}
+		g.open--
+		g.w.n.acked++
+		g.recent = append(g.recent, ack{partition: at.ID, row: row})
+		if len(g.recent) > 64 {
+			g.recent = g.recent[32:]
+		}
+	})
+}
+
+// leader guesses who leads: by the lease row, else any placement.
+func (g *gateway) leader(at *topology.Partition) int {
+	if l, ok := g.rows[at.ID]; ok && l.State == lease.Held && !g.w.chance(3) {
+		return g.w.indexOf(l.Holder)
+	}
+	return g.w.indexOf(at.Placements[g.w.rng.IntN(len(at.Placements))].Server)
+}
+
+// read asks for a row that was acked. Who may answer must have it.
+func (g *gateway) read() {
+	if len(g.recent) == 0 || g.view.m == nil {
+		return
+	}
+	a := g.recent[g.w.rng.IntN(len(g.recent))]
+	to := -1
+	if at, ok := g.view.m.ByID(a.partition); ok {
+		to = g.leader(at)
+	}
+	if to < 0 {
+		return
+	}
+	ask(g.proc, to, insertTime, "read", func(answer func(bool)) {
+		s := g.w.servers[to]
+		has, may := s.read(a.partition, a.row)
+		if may {
+			g.w.n.reads++
+			g.w.check.read(s, a.partition, a.row, has)
+		}
+		answer(has)
+	}, func(bool, bool) {})
+}
+
+// change proposes ops, the same transaction again and again, until it is known what became of it.
+func (g *gateway) change(ops []topology.Op) {
+	if len(ops) == 0 {
+		return
+	}
+	c := g.w.propose(g.view, ops)
+	seq := g.view.row.Seq
+	g.w.n.changes++
+	g.changes++
+	g.send(c, seq, 0)
+}
+
+func (g *gateway) send(c *peer.Change, seq uint64, tries int) {
+	to := g.w.rng.IntN(len(g.w.servers))
+	ask(g.proc, to, 20*time.Second, "change", func(answer func(changedAnswer)) {
+		g.w.servers[to].change(c, answer)
+	}, func(a changedAnswer, ok bool) {
+		switch {
+		case ok && a.err == nil:
+			g.w.check.toldCommitted(c.Txn, a.changed)
+		case ok && fault.Is(a.err, fault.Stale):
+			g.w.n.stale++
+			g.w.check.toldNot(c.Txn)
+		case ok && fault.Is(a.err, fault.Invalid):
+			g.w.n.invalid++
+			g.w.check.toldNot(c.Txn)
+		case g.view.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && g.view.row.Txn != c.Base:
+			g.w.n.unresolved++ // nobody knows any more what became of it: look at the newest map
+		default:
+			if g.w.healed {
+				tries++
+			}
+			g.after(g.w.spread(time.Second), "change again", func() { g.send(c, seq, tries) })
+			return
+		}
+		g.changes--
+	})
+}
+
+// Draws of ops; many of them make no sense by the time they come.
+
+func (g *gateway) place(point.PartitionID) []topology.Placement {
+	var out []topology.Placement
+	for _, i := range g.w.rng.Perm(len(g.w.servers))[:min(2, len(g.w.servers))] {
+		out = append(out, g.placement(g.w.servers[i].id))
+	}
+	return out
+}
+
+func (g *gateway) placement(s topology.ServerID) topology.Placement {
+	return topology.Placement{ID: point.PlacementID(g.w.rng.Uint64() | 1), Server: s}
+}
+
+func (g *gateway) cover(times ...point.Nanos) []topology.Op {
+	c := g.view.m.Covering(times, g.place)
+	if len(c.Partitions) == 0 {
+		return nil
+	}
+	return []topology.Op{c}
+}
+
+const partitionsMax = 32
+
+func (g *gateway) draw() []topology.Op {
+	m, rng := g.view.m, g.w.rng
+	all := slices.Collect(m.All())
+	if len(all) == 0 {
+		return g.cover(rng.Int64N(widths * width))
+	}
+	p := all[rng.IntN(len(all))]
+	kind := rng.IntN(12)
+	if len(all) > partitionsMax {
+		kind = 7
+	}
+	switch kind {
+	case 0, 1:
+		return g.cover(rng.Int64N(widths*width), rng.Int64N(widths*width))
+	case 2, 3:
+		if p.State == topology.Splitting {
+			return []topology.Op{topology.SplitFinalize{Partition: p.ID, Low: p.Split.Low.ID}}
+		}
+		cut := topology.AtTime(p.TimeLo + (p.TimeHi-p.TimeLo)/2)
+		if rng.IntN(2) == 0 {
+			cut = topology.AtRing(p.PointLo + (p.PointHi-p.PointLo)/2)
+		}
+		return []topology.Op{topology.SplitBegin{Partition: p.ID, Split: topology.Split{At: cut,
+			Low: topology.Child{ID: m.NextID, Placements: g.place(0)}, High: topology.Child{ID: m.NextID + 1, Placements: g.place(0)}}}}
+	case 4:
+		if p.State == topology.Splitting {
+			if rng.IntN(3) == 0 {
+				return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: p.Split.Low.ID}}
+			}
+			return []topology.Op{topology.SplitFinalize{Partition: p.ID, Low: p.Split.Low.ID}}
+		}
+	case 5: // beyond what is written to, so that what is replaced has no rows
+		edges := []topology.Edge{{At: widths*width + rng.Int64N(2*width)}, {At: widths*width + rng.Int64N(4*width)}}
+		o := m.Presplitting((widths-1)*width, edges, g.place)
+		if len(o.Partitions) > 0 && len(all) < partitionsMax/2 {
+			return []topology.Op{o}
+		}
+	case 6:
+		weights := [][]uint32{{1}, {1, 1}, {1, 2, 1}}[rng.IntN(3)]
+		from := (widths + int64(rng.IntN(6))) * width
+		if ranges, err := topology.Spread(m.RangesAt(from), weights); err == nil {
+			return []topology.Op{topology.SetColumns{Now: 0, Layout: topology.Layout{From: from, Weights: weights, Ranges: ranges}}}
+		}
+	case 7:
+		return []topology.Op{topology.Drop{IDs: family(m, p.ID)}}
+	case 8:
+		free := slices.DeleteFunc(slices.Clone(g.w.servers), func(s *server) bool { return slices.Contains(placements(p), s.id) })
+		if len(free) > 0 && len(p.Joining) == 0 {
+			return []topology.Op{topology.Join{Partition: p.ID, Placement: g.placement(free[rng.IntN(len(free))].id)}}
+		}
+	case 9, 10:
+		return g.takeOut(p)
+	case 11:
+		c := m.Config
+		c.Retention = time.Duration(20+rng.IntN(20)) * time.Hour
+		return []topology.Op{topology.SetConfig{Config: c}}
+	}
+	return nil
+}
+
+// takeOut removes a placement: a joining one, or one that is live while an in-sync one stays by the lease row as it is
+// seen. If it is not as it is seen, the server that has the only copy must keep it all the same.
+func (g *gateway) takeOut(p *topology.Partition) []topology.Op {
+	if len(p.Joining) > 0 {
+		return []topology.Op{topology.Remove{Partition: p.ID, Placement: p.Joining[0].ID}}
+	}
+	l, led := g.rows[p.ID]
+	if !led || len(p.Placements) < 2 {
+		return nil
+	}
+	pl := p.Placements[g.w.rng.IntN(len(p.Placements))]
+	stays := slices.ContainsFunc(l.InSync, func(m lease.Member) bool {
+		return m.Placement != pl.ID && slices.ContainsFunc(p.Placements, func(q topology.Placement) bool { return q.ID == m.Placement })
+	})
+	alone := len(l.InSync) == 1 && l.InSync[0].Placement == pl.ID && g.w.check.hasRows(p.ID)
+	if !stays && !alone {
+		return nil
+	}
+	return []topology.Op{topology.Remove{Partition: p.ID, Placement: pl.ID}}
+}
+
+// lookAfter does what people do, and the master: it drops what is lost with the disks it was on, puts bumps and
+// prohibitions, and forgets lease rows of partitions that are no more.
+func (g *gateway) lookAfter() {
+	m := g.view.m
+	if m == nil || g.view.mapRev != g.view.rev {
+		return
+	}
+	var lost []point.PartitionID
+	for p := range m.All() {
+		if l, ok := g.rows[p.ID]; ok && g.isLost(l) {
+			lost = append(lost, family(m, p.ID)...)
+		}
+	}
+	if len(lost) > 0 && g.changes < 8 {
+		g.change([]topology.Op{topology.Drop{IDs: lost}})
+	} else if g.changes < 8 {
+		g.change(g.takeBack())
+	}
+	for _, id := range slices.Sorted(maps.Keys(g.rows)) {
+		if _, ok := m.ByID(id); ok || id >= m.NextID || g.isChild(id) {
+			continue
+		}
+		l := g.rows[id]
+		if l.State == lease.Free || g.isLost(l) || g.gone(l) {
+			g.sweepLease(id)
+		}
+	}
+	if g.w.opt.Faults.has(people) && !g.w.healed && g.w.chance(20) && len(g.rows) > 0 {
+		ids := slices.Sorted(maps.Keys(g.rows))
+		g.meddle(ids[g.w.rng.IntN(len(ids))])
+	}
+}
+
+// family lists a partition with those that unload into it and those that it unloads into, and so on: where one of them went
+// alone, the others would lie on keys that nobody accepts and nobody may cover.
+func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
+	ids := []point.PartitionID{id}
+	for i := 0; i < len(ids); i++ {
+		for p := range m.All() {
+			kin := p.ID == ids[i] || slices.Contains(p.Into, ids[i])
+			if !kin {
+				continue
+			}
+			for _, other := range append([]point.PartitionID{p.ID}, p.Into...) {
+				if _, there := m.ByID(other); there && !slices.Contains(ids, other) {
+					ids = append(ids, other)
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// takeBack gives a partition back to a server that is in sync, where the map has only others, or those whose disks were
+// lost: they cannot lead it.
+func (g *gateway) takeBack() []topology.Op {
+	for p := range g.view.m.All() {
+		l, ok := g.rows[p.ID]
+		there := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return g.store[m.Server] != m.Store })
+		if !ok || len(there) == 0 || p.State == topology.Unload ||
+			slices.ContainsFunc(there, func(m lease.Member) bool {
+				return slices.Contains(p.Placements, topology.Placement{ID: m.Placement, Server: m.Server})
+			}) {
+			continue
+		}
+		m := there[0]
+		var ops []topology.Op
+		if pl, ok := p.JoiningOn(m.Server); ok {
+			ops = append(ops, topology.Remove{Partition: p.ID, Placement: pl.ID})
+		}
+		return append(ops, topology.Join{Partition: p.ID, Placement: topology.Placement{ID: m.Placement, Server: m.Server}},
+			topology.JoinFinalize{Partition: p.ID, Placement: m.Placement})
+	}
+	return nil
+}
+
+func (g *gateway) isChild(id point.PartitionID) bool {
+	for p := range g.view.m.All() {
+		if p.Split != nil && (p.Split.Low.ID == id || p.Split.High.ID == id) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLost reports whether every store that the row lists is known to be replaced.
+func (g *gateway) isLost(l lease.Lease) bool {
+	return len(l.InSync) > 0 && !slices.ContainsFunc(l.InSync, func(m lease.Member) bool {
+		now, ok := g.store[m.Server]
+		return !ok || now == m.Store
+	})
+}
+
+// gone reports whether the process that the row names has been replaced: by the world's own knowledge, as the master's
+// would be after ten minutes of silence.
+func (g *gateway) gone(l lease.Lease) bool {
+	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
+}
+
+func (g *gateway) sweepLease(id point.PartitionID) {
+	key := lease.RowKey(part(id))
+	g.get(key, storeTimeout, func(x got, ok bool) {
+		if !ok || !x.ok {
+			return
+		}
+		l, err := lease.DecodeLease(x.row.Value)
+		if err != nil || l.State != lease.Free && !g.gone(l) {
+			return
+		}
+		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(part(id)), storeTimeout, func(committed, bool) {})
+	})
+}
+
+// meddle bumps a partition, takes it offline or back, or keeps it off a server for a while.
+func (g *gateway) meddle(id point.PartitionID) {
+	key := lease.RowKey(part(id))
+	note := lease.Note{Who: "ann", Reason: "looks odd"}
+	g.w.n.people++
+	if g.w.chance(30) {
+		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
+		g.commit(nil, []coord.Write{lease.Prohibit(part(id), s, note)}, storeTimeout, func(committed, bool) {})
+		g.after(g.w.spread(20*time.Second), "allow", func() { g.allow(id, s) })
+		return
+	}
+	g.get(key, storeTimeout, func(x got, ok bool) {
+		l, err := lease.DecodeLease(x.row.Value)
+		if !ok || !x.ok || err != nil {
+			return
+		}
+		switch {
+		case l.Offline != nil:
+			l = l.TakenOnline()
+		case g.w.chance(50):
+			l = l.Bumped(note)
+		default:
+			l = l.TakenOffline(note)
+			g.after(g.w.spread(20*time.Second), "online", func() { g.online(id) })
+		}
+		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, []coord.Write{{Key: key, Value: l.Encode()}}, storeTimeout, func(committed, bool) {})
+	})
+}
+
+func (g *gateway) allow(id point.PartitionID, s topology.ServerID) {
+	g.commit(nil, []coord.Write{lease.Allow(part(id), s)}, storeTimeout, func(_ committed, ok bool) {
+		if !ok {
+			g.after(time.Second, "allow", func() { g.allow(id, s) })
+		}
+	})
+}
+
+func (g *gateway) online(id point.PartitionID) {
+	key := lease.RowKey(part(id))
+	again := func() { g.after(time.Second, "online", func() { g.online(id) }) }
+	g.get(key, storeTimeout, func(x got, ok bool) {
+		l, err := lease.DecodeLease(x.row.Value)
+		switch {
+		case !ok:
+			again()
+		case !x.ok || err != nil || l.Offline == nil:
+		default:
+			g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, []coord.Write{{Key: key, Value: l.TakenOnline().Encode()}}, storeTimeout, func(c committed, ok bool) {
+				if !ok || !c.ok {
+					again()
+				}
+			})
+		}
+	})
+}
+
+// txnID draws the name of a transaction.
+func (w *world) txnID() peer.TxnID { return files.NewTxnID(w.rng) }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+)
+
+// network is what may happen to a message. Delays are drawn for each, so that messages overtake one another.
+type network struct {
+	lossPct, dupPct, slowPct int
+	slowMax                  time.Duration
+	cut                      map[[2]int]time.Duration // from, to: nothing arrives until then
+}
+
+func (n *network) calm() { *n = network{cut: map[[2]int]time.Duration{}} }
+
+func (w *world) delay() time.Duration {
+	d := time.Duration(200+w.rng.IntN(3000)) * time.Microsecond
+	if w.net.slowPct > 0 && w.chance(w.net.slowPct) {
+		d += time.Duration(w.rng.Int64N(int64(w.net.slowMax)))
+	}
+	return d
+}
+
+func (w *world) severed(from, to int) bool { return w.now < w.net.cut[[2]int{from, to}] }
+
+// send has f happen at the other end, unless the message is lost; twice if it is doubled. A connection that is cut loses
+// what is on its way.
+func (w *world) send(from, to int, twice bool, what string, f func()) {
+	if from == to {
+		w.after(50*time.Microsecond, what, f)
+		return
+	}
+	if w.severed(from, to) || w.net.lossPct > 0 && w.chance(w.net.lossPct) {
+		return
+	}
+	arrive := func() {
+		if !w.severed(from, to) {
+			f()
+		}
+	}
+	w.after(w.delay(), what, arrive)
+	if twice && w.net.dupPct > 0 && w.chance(w.net.dupPct) {
+		w.after(w.delay()+w.delay(), what, arrive)
+	}
+}
+
+// ask sends a request to another process, whichever runs there when it arrives. done hears the answer, or ok false when
+// none came within timeout by the asker's clock; never both, never twice.
+func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func(answer func(T)), done func(v T, ok bool)) {
+	w, over := p.w, false
+	limit := p.after(timeout, "no answer", func() {
+		if !over {
+			over = true
+			var none T
+			done(none, false)
+		}
+	})
+	answer := func(v T) {
+		w.send(to, p.node, true, "answer", func() {
+			p.do(func() {
+				if !over {
+					over = true
+					limit.stop()
+					done(v, true)
+				}
+			})
+		})
+	}
+	// The coordination store takes each request once: its clients do not repeat what is no question.
+	w.send(p.node, to, to != w.store.node(), what, func() { w.nodes[to].do(func() { handle(answer) }) })
+}
+
+// store is the coordination store: the rows of coord/mem, with watches that are late and forget.
+type store struct {
+	w         *world
+	rows      coord.Store
+	rev       coord.Revision
+	history   []coord.Event
+	forgotten coord.Revision // changes up to here are no longer in history
+	away      time.Duration  // until when it answers nobody
+	watches   []*watch
+}
+
+func (s *store) node() int { return s.w.opt.Servers + s.w.opt.Gateways }
+
+// watch is one process's watch of a prefix.
+type watch struct {
+	p       *proc
+	prefix  string
+	after   coord.Revision
+	stalled time.Duration
+	due     bool
+	changed func([]coord.Event)
+	again   func()
+	over    bool
+}

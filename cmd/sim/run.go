@@ -1,0 +1,289 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// Result is what became of a run.
+type Result struct {
+	Options  Options
+	Events   int
+	Time     time.Duration // simulated
+	Hash     uint64        // of all that happened, in order
+	Broken   string        // the invariant that did not hold, or what did not converge; empty: none
+	Tail     []string      // the last things that happened
+	HealedIn time.Duration
+	n        counts
+}
+
+// metadataServers is how many keep the table's files at first.
+const metadataServers = 3
+
+// Run plays a cluster's life: faults for Events events, then all is well, and it must come to agree.
+func Run(o Options, say func(string)) Result {
+	w := newWorld(o)
+	w.trace.all = say
+	for i := range w.servers {
+		w.boot(i, true)
+	}
+	w.makeTable()
+	for _, g := range w.clients {
+		g.start()
+	}
+	w.moveServers()
+	w.nemesis()
+	for w.events < o.Events && w.step(math.MaxInt64) {
+		if w.events%1024 == 0 {
+			w.everybody()
+		}
+	}
+	healedIn := w.heal()
+	return Result{Options: o, Events: w.events, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, n: w.n}
+}
+
+// makeTable makes the table before anything goes wrong.
+func (w *world) makeTable() {
+	m, err := topology.New(table, topology.Config{PartitionWidth: time.Hour, Replicas: 1})
+	if err != nil {
+		panic(err)
+	}
+	var servers []topology.ServerID
+	for _, s := range w.servers[:min(metadataServers, len(w.servers))] {
+		servers = append(servers, s.id)
+	}
+	made := false
+	w.servers[0].view.run(files.NewCreate(w.txnID(), m, servers), func(d files.Done) { made = d.Err == nil })
+	// A swap without a majority is a rule that may be broken: the table itself is made all the same.
+	for !made && w.broken == "" && w.step(time.Minute) {
+	}
+}
+
+// moveServers changes now and then who keeps the table's files: one joins, or one is taken off.
+func (w *world) moveServers() {
+	if w.opt.Faults == 0 {
+		return
+	}
+	w.after(w.spread(25*time.Second), "metadata servers", func() {
+		if w.healed {
+			return
+		}
+		defer w.moveServers()
+		at, who := w.servers[w.rng.IntN(len(w.servers))], w.servers[w.rng.IntN(len(w.servers))]
+		if at.dead {
+			return
+		}
+		listed := slices.Contains(w.check.row.Servers, who.id)
+		switch {
+		case listed && len(w.check.row.Servers) > metadataServers:
+			at.view.run(files.NewRemove(table, who.id), func(files.Done) {})
+		case !listed && len(w.check.row.Servers) < len(w.servers):
+			at.view.run(files.NewJoin(table, who.id), func(files.Done) {})
+		}
+	})
+}
+
+// everybody looks at all partitions on all servers, besides the looks at every beginning of a lease.
+func (w *world) everybody() {
+	if w.check.m == nil {
+		return
+	}
+	for p := range w.check.m.All() {
+		var acts *server
+		for _, s := range w.servers {
+			if s.dead || w.now < s.rogue {
+				continue
+			}
+			if _, ok := s.mayAct(p.ID); ok {
+				if acts != nil {
+					w.fail("I3: %s and %s may both act for p%d", acts.id, s.id, p.ID)
+				}
+				acts = s
+			}
+		}
+	}
+}
+
+// healMax bounds how long a cluster may take to agree when all is well.
+const healMax = 3 * time.Minute
+
+// heal ends all faults. Then, within bounded time, the cluster must be whole; how long it took is given.
+func (w *world) heal() time.Duration {
+	if w.broken != "" {
+		return 0
+	}
+	w.say("all is well again")
+	began := w.now
+	w.healed, w.calm = true, true
+	w.net.calm()
+	w.store.away = 0
+	for _, x := range w.store.watches {
+		x.stalled = 0
+	}
+	for i, s := range w.servers {
+		s.rogue = 0
+		if s.dead {
+			w.boot(i, false)
+			continue
+		}
+		s.disk.slow = 0
+		s.paused = w.now
+		s.resume()
+	}
+	w.putBack()
+	why := "not looked yet"
+	for next := w.now; w.broken == ""; {
+		if !w.step(began + healMax) {
+			break
+		}
+		if w.now < next {
+			continue
+		}
+		if why = w.notWhole(); why == "" {
+			w.rowsAreThere()
+			return w.now - began
+		}
+		next = w.now + 200*time.Millisecond
+	}
+	if w.broken == "" {
+		w.fail("%s, %v after all was well", why, healMax)
+	}
+	return 0
+}
+
+// putBack is what people do in the end: partitions go online, prohibitions go.
+func (w *world) putBack() {
+	for _, row := range w.store.list(lease.Prefix) {
+		if _, _, ok := lease.ParseProhibitKey(row.Key); ok {
+			w.store.commit(nil, []coord.Write{{Key: row.Key, Delete: true}})
+		}
+		if _, ok := lease.ParseRowKey(row.Key); ok {
+			if l, err := lease.DecodeLease(row.Value); err == nil && l.Offline != nil {
+				w.store.commit(nil, []coord.Write{{Key: row.Key, Value: l.TakenOnline().Encode()}})
+			}
+		}
+	}
+}
+
+// notWhole says what is missing for the cluster to be whole; nothing: "".
+func (w *world) notWhole() string {
+	c := w.check
+	w.n.stuck = 0
+	for _, id := range c.row.Servers {
+		if c.has[id][c.row.Txn] == nil {
+			return fmt.Sprintf("not whole: metadata server %s does not have the file of transaction %d", id, c.row.Seq)
+		}
+	}
+	for _, s := range w.servers {
+		if s.view.m == nil || s.view.m.Seq != c.row.Seq || s.view.mapRev != s.view.rev {
+			return fmt.Sprintf("not whole: %s does not know the map of transaction %d", s.id, c.row.Seq)
+		}
+	}
+	for _, g := range w.clients {
+		switch {
+		case g.changes > 0:
+			return fmt.Sprintf("not whole: %d changes of %s are not answered", g.changes, g.name)
+		case g.open > 0:
+			return fmt.Sprintf("not whole: %d rows of %s are not acked: %s", g.open, g.name, g.last)
+		}
+	}
+	for p := range c.m.All() {
+		leader := w.leader(p)
+		if leader != nil {
+			continue
+		}
+		if w.canLead(p) {
+			return fmt.Sprintf("not whole: nobody leads %s; its row: %+v", p, c.listed[p.ID])
+		}
+		w.n.stuck++
+		if c.hasLiving(p.ID) {
+			return fmt.Sprintf("I1: nobody can lead %s, which has acked rows", p)
+		}
+	}
+	return ""
+}
+
+func (w *world) leader(p *topology.Partition) *server {
+	for _, s := range w.servers {
+		if _, ok := s.machine.MayAct(part(p.ID), s.clock()); ok {
+			return s
+		}
+	}
+	return nil
+}
+
+// canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it. A partition
+// without rows whose listed placements were all taken out waits for a person, or the master.
+func (w *world) canLead(p *topology.Partition) bool {
+	l, ever := w.check.listed[p.ID]
+	for _, s := range w.servers {
+		pl, on := p.On(s.id)
+		if !ever || l.Epoch == 0 {
+			if on {
+				return true
+			}
+			continue
+		}
+		r := s.disk.copies[p.ID]
+		for _, m := range l.InSync {
+			if m.Store == s.disk.id && (on && pl.ID == m.Placement || r != nil && r.placement == m.Placement) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rowsAreThere holds that every acked row is at the placement that leads (I1).
+func (w *world) rowsAreThere() {
+	for _, id := range w.check.ids() {
+		p, ok := w.check.m.ByID(id)
+		if !ok {
+			if w.check.hasLiving(id) {
+				w.fail("I1: p%d is gone from the map with acked rows, and nobody dropped it", id)
+			}
+			continue
+		}
+		leader := w.leader(p)
+		for row, store := range w.check.rows[id] { // whichever is missing, the run fails
+			if w.check.dead[store] {
+				continue
+			}
+			if leader == nil || leader.disk.copies[id] == nil || !hasRow(leader.disk.copies[id], row) {
+				w.fail("I1: an acked row of p%d is not at the placement that leads", id)
+				return
+			}
+		}
+	}
+}
+
+func hasRow(r *replica, row rowID) bool { _, ok := r.rows[row]; return ok }
+
+// String is the one line at the end.
+func (r Result) String() string {
+	n := r.n
+	end := fmt.Sprintf("whole %.1f s after the faults", r.HealedIn.Seconds())
+	if r.Broken != "" {
+		end = "BROKEN"
+	}
+	return fmt.Sprintf("seed %#x: %d events, %v simulated, hash %016x; "+
+		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
+		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d stuck; "+
+		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
+		r.Options.Seed, r.Events, r.Time.Round(time.Second), r.Hash,
+		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
+		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.stuck,
+		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
+}
+
+// Again is the line to paste that plays the same run.
+func (r Result) Again() string {
+	return fmt.Sprintf("make sim SEED=%#x EVENTS=%d FAULTS=%s", r.Options.Seed, r.Options.Events, r.Options.Faults)
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func options(seed uint64, events int) Options {
+	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: 5, Gateways: 2}
+}
+
+// report prints what is needed to see it again.
+func report(t *testing.T, r Result) {
+	t.Helper()
+	if r.Broken != "" {
+		t.Fatalf("%s\n\n%s\n%s\nagain: %s", strings.Join(r.Tail, "\n"), r.Broken, r, r.Again())
+	}
+	t.Log(r)
+}
+
+// TestSeeds plays a few known lives and one that nobody has seen; SIM_EVENTS=1000000 for longer ones.
+func TestSeeds(t *testing.T) {
+	events := 12_000
+	if s := os.Getenv("SIM_EVENTS"); s != "" {
+		var err error
+		if events, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sum counts
+	for _, seed := range []uint64{1, 2, 0x2f9c31, rand.Uint64() & 0xffffffff} {
+		r := Run(options(seed, events), nil)
+		report(t, r)
+		sum.acked += r.n.acked
+		sum.txns += r.n.txns
+		sum.takes += r.n.takes
+		sum.crashes += r.n.crashes
+	}
+	if sum.acked < 200 || sum.txns < 40 || sum.takes < 40 || sum.crashes < 1 {
+		t.Errorf("not much happened: %+v", sum)
+	}
+}
+
+// TestEachFaultAlone: a run with one kind of fault is whole in the end too, and so is one with none.
+func TestEachFaultAlone(t *testing.T) {
+	for i, f := range append([]faults{0}, eachFault()...) {
+		o := options(uint64(100+i), 4000)
+		o.Faults = f
+		report(t, Run(o, nil))
+	}
+}
+
+func eachFault() (all []faults) {
+	for i := range faultNames {
+		all = append(all, 1<<i)
+	}
+	return all
+}
+
+// TestFewServers: clusters of one and of two servers.
+func TestFewServers(t *testing.T) {
+	for n := 1; n <= 3; n++ {
+		o := options(uint64(200+n), 5000)
+		o.Servers = n
+		if n < 3 {
+			o.Faults &^= lost
+		}
+		report(t, Run(o, nil))
+	}
+}
+
+// TestSameSeedSameRun: a run is made of its options alone, event for event and line for line.
+func TestSameSeedSameRun(t *testing.T) {
+	var lines [2][]string
+	var results [2]Result
+	for i := range lines {
+		results[i] = Run(options(0x5eed, 6000), func(line string) { lines[i] = append(lines[i], line) })
+	}
+	if results[0].Hash != results[1].Hash || results[0].Events != results[1].Events {
+		t.Errorf("%s\n%s", results[0], results[1])
+	}
+	for i, line := range lines[0] {
+		if i >= len(lines[1]) || lines[1][i] != line {
+			t.Fatalf("line %d differs:\n%s\n%s", i, line, strings.Join(lines[1][i:min(i+1, len(lines[1]))], ""))
+		}
+	}
+	if other := Run(options(0x5eee, 6000), nil); other.Hash == results[0].Hash {
+		t.Error("another seed gave the same run")
+	}
+}
+
+// broken are rules that are taken out of the glue, the faults under which that is soonest seen, and what a checker must
+// say then.
+var broken = []struct {
+	rule   rule
+	faults faults
+	says   string
+	lives  int
+}{
+	{brickEpochOff, slow | people | pause | rogue, "I3", 400},
+	{validFromAnswer, allFaults, "I3", 100},
+	{casWithoutMajority, allFaults, "I7", 10},
+	{sweepCommitted, allFaults, "I7", 10},
+	{heartbeatNotCompared, allFaults, "I", 100},
+	{storeBeforeSync, allFaults, "I7", 100},
+	{ackBeforeSync, crash | slow, "I1", 100},
+	{noHold, allFaults, "I1", 100},
+	{alarmRemoves, allFaults, "I1", 100},
+}
+
+// TestBrokenRulesAreSeen takes out one rule after the other: without it some life breaks the promise that it keeps. A
+// checker that saw nothing would prove nothing.
+func TestBrokenRulesAreSeen(t *testing.T) {
+	for _, b := range broken {
+		t.Run(string(b.rule), func(t *testing.T) {
+			for seed := range uint64(b.lives) {
+				o := options(seed+1, 12_000)
+				o.broken, o.Faults = b.rule, b.faults
+				if r := Run(o, nil); r.Broken != "" {
+					if !strings.HasPrefix(r.Broken, b.says) {
+						t.Errorf("seed %d: %s, but not as %s", seed+1, r.Broken, b.says)
+					}
+					t.Logf("seed %d, event %d: %s", seed+1, r.Events, r.Broken)
+					return
+				}
+			}
+			t.Errorf("%d lives, and nobody noticed", b.lives)
+		})
+	}
+}
+
+// TestReplayLineIsWhatMakeTakes: the line of a failure names seed, events and faults as they are read back.
+func TestReplayLineIsWhatMakeTakes(t *testing.T) {
+	o := options(0x2f9c31, 500)
+	o.Faults = loss | crash
+	if got, want := (Result{Options: o}).Again(), "make sim SEED=0x2f9c31 EVENTS=500 FAULTS=loss,crash"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for f := range allFaults + 1 {
+		if back, err := parseFaults(f.String()); err != nil || back != f {
+			t.Fatalf("%s is read as %s, %v", f, back, err)
+		}
+	}
+	if _, err := parseFaults("loss,rain"); err == nil || !strings.Contains(err.Error(), `"rain"`) {
+		t.Errorf("rain: %v", err)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	for b.Loop() {
+		r := Run(options(7, 100_000), nil)
+		b.ReportMetric(float64(r.Events)/b.Elapsed().Seconds()*float64(b.N), "events/s")
+	}
+}

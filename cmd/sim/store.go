@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+const (
+	storeTimeout = time.Second
+	historyMax   = 512
+)
+
+func newStore(w *world) *store { return &store{w: w, rows: mem.New()} }
+
+// commit makes a transaction at the store itself.
+func (s *store) commit(conditions []coord.Condition, writes []coord.Write) (coord.Revision, bool) {
+	rev, ok, err := s.rows.Commit(context.Background(), conditions, writes)
+	if err != nil {
+		fault.Bug("the store in memory failed: %v", err)
+	}
+	if !ok {
+		return 0, false
+	}
+	s.rev = rev
+	for _, wr := range writes {
+		s.history = append(s.history, coord.Event{Row: coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev}, Deleted: wr.Delete})
+		s.w.check.written(wr, rev)
+	}
+	if drop := len(s.history) - historyMax; drop > 0 {
+		s.compact(drop)
+	}
+	for _, x := range s.watches {
+		if slices.ContainsFunc(writes, func(wr coord.Write) bool { return strings.HasPrefix(wr.Key, x.prefix) }) {
+			s.schedule(x, s.w.delay())
+		}
+	}
+	return rev, true
+}
+
+// compact forgets the oldest changes.
+func (s *store) compact(n int) {
+	if n == 0 {
+		return
+	}
+	s.forgotten = s.history[n-1].Revision
+	for n < len(s.history) && s.history[n].Revision == s.forgotten { // a transaction is one
+		n++
+	}
+	s.history = slices.Delete(s.history, 0, n)
+}
+
+// get reads at the store itself.
+func (s *store) get(key string) (coord.Row, bool) {
+	row, ok, _ := s.rows.Get(context.Background(), key)
+	return row, ok
+}
+
+func (s *store) list(prefix string) []coord.Row {
+	rows, _, _ := s.rows.List(context.Background(), prefix)
+	return rows
+}
+
+func (s *store) schedule(x *watch, d time.Duration) {
+	if x.due || x.over {
+		return
+	}
+	x.due = true
+	s.w.after(max(d, x.stalled-s.w.now), "watch", func() { s.pump(x) })
+}
+
+// pump sends a watch what is new. A connection that is cut keeps it for later, as long as the store remembers.
+func (s *store) pump(x *watch) {
+	x.due = false
+	switch {
+	case x.over:
+		return
+	case x.p.dead:
+		x.over = true
+		s.watches = slices.DeleteFunc(s.watches, func(y *watch) bool { return y == x })
+		return
+	case s.w.now < x.stalled:
+		s.schedule(x, 0)
+		return
+	case s.w.now < s.away || s.w.severed(s.node(), x.p.node) || s.w.severed(x.p.node, s.node()):
+		s.schedule(x, 200*time.Millisecond)
+		return
+	case x.after < s.forgotten:
+		x.over = true
+		s.watches = slices.DeleteFunc(s.watches, func(y *watch) bool { return y == x })
+		x.p.do(x.again)
+		return
+	}
+	var events []coord.Event
+	for _, e := range s.history {
+		if e.Revision > x.after && strings.HasPrefix(e.Key, x.prefix) {
+			events = append(events, e)
+		}
+	}
+	x.after = s.rev
+	if len(events) > 0 {
+		x.p.do(func() { x.changed(events) })
+	}
+}
+
+// What processes ask of the store.
+
+type committed struct {
+	rev coord.Revision
+	ok  bool
+}
+
+type listed struct {
+	rows []coord.Row
+	rev  coord.Revision
+}
+
+type got struct {
+	row coord.Row
+	ok  bool
+}
+
+// request asks the store. While it is away it takes nothing and says nothing.
+func request[T any](p *proc, timeout time.Duration, what string, f func() T, done func(T, bool)) {
+	s := p.w.store
+	ask(p, s.node(), timeout, what, func(answer func(T)) {
+		if p.w.now >= s.away {
+			answer(f())
+		}
+	}, done)
+}
+
+func (p *proc) commit(conditions []coord.Condition, writes []coord.Write, timeout time.Duration, done func(c committed, answered bool)) {
+	request(p, timeout, "commit", func() committed {
+		rev, ok := p.w.store.commit(conditions, writes)
+		return committed{rev, ok}
+	}, done)
+}
+
+func (p *proc) list(prefix string, timeout time.Duration, done func(l listed, answered bool)) {
+	request(p, timeout, "list", func() listed { return listed{p.w.store.list(prefix), p.w.store.rev} }, done)
+}
+
+func (p *proc) get(key string, timeout time.Duration, done func(g got, answered bool)) {
+	request(p, timeout, "get", func() got {
+		row, ok := p.w.store.get(key)
+		return got{row, ok}
+	}, done)
+}
+
+// follow hears of all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
+func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event)) {
+	again := func() { p.follow(prefix, all, changed) }
+	p.list(prefix, storeTimeout, func(l listed, ok bool) {
+		if !ok {
+			p.after(p.w.spread(500*time.Millisecond), "follow", again)
+			return
+		}
+		all(l)
+		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again}
+		p.w.store.watches = append(p.w.store.watches, x)
+		p.w.store.schedule(x, p.w.delay())
+	})
+}

@@ -1,0 +1,443 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// view is what a process knows of the table: its row, as the watch shows it, and the newest map at hand.
+type view struct {
+	p       *proc
+	self    *server // nil at a gateway, which keeps no files
+	row     files.Row
+	rev     coord.Revision
+	m       *topology.Map
+	mapRev  coord.Revision // of the row that named m
+	loading bool
+	changed func() // the map is another one
+	heard   func() // the row is another one
+	last    map[peer.TxnID]*stored
+}
+
+const (
+	peerTimeout   = 3 * time.Second
+	changeTimeout = 15 * time.Second
+	txnStore      = 2 * time.Second
+)
+
+func (v *view) follow() {
+	v.last = map[peer.TxnID]*stored{}
+	v.p.follow(files.Prefix, func(l listed) {
+		for _, row := range l.rows {
+			v.learn(row)
+		}
+	}, func(events []coord.Event) {
+		for _, e := range events {
+			if !e.Deleted {
+				v.learn(e.Row)
+			}
+		}
+	})
+}
+
+func (v *view) learn(row coord.Row) {
+	if row.Key != files.Key(table) || row.Revision <= v.rev {
+		return
+	}
+	r, err := files.DecodeRow(row)
+	if err != nil {
+		v.p.w.fail("the table's row cannot be read: %v", err)
+		return
+	}
+	v.row, v.rev = r, row.Revision
+	if v.heard != nil {
+		v.heard()
+	}
+	v.refresh()
+}
+
+// refresh brings the map to what the row says.
+func (v *view) refresh() {
+	if v.loading || v.rev == v.mapRev || v.rev == 0 {
+		return
+	}
+	if v.m != nil && v.m.Seq == v.row.Seq { // only its servers changed, or it was touched
+		v.mapRev = v.rev
+		v.changed()
+		return
+	}
+	v.loading = true
+	row, rev := v.row, v.rev
+	v.load(row.Txn, row.Servers, func(s *stored) {
+		v.loading = false
+		if s == nil {
+			v.p.after(v.p.w.spread(500*time.Millisecond), "refresh", v.refresh)
+			return
+		}
+		if v.m == nil || s.m.Seq > v.m.Seq {
+			v.m = s.m
+		}
+		v.mapRev = rev
+		clear(v.last)
+		v.last[row.Txn] = s
+		v.changed()
+		v.refresh()
+	})
+}
+
+// fetched answers a request for a file.
+type fetched struct{ s *stored }
+
+// load finds a file: on the own disk, else at the servers, one after the other. done hears nil if nobody has it.
+func (v *view) load(txn peer.TxnID, servers []topology.ServerID, done func(*stored)) {
+	if s := v.last[txn]; s != nil {
+		done(s)
+		return
+	}
+	if v.self != nil {
+		if s := v.self.disk.files[txn]; s != nil {
+			done(s)
+			return
+		}
+	}
+	servers = slices.Clone(servers)
+	v.p.w.rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
+	v.fetch(txn, servers, done)
+}
+
+func (v *view) fetch(txn peer.TxnID, servers []topology.ServerID, done func(*stored)) {
+	if len(servers) == 0 {
+		done(nil)
+		return
+	}
+	at := v.p.w.indexOf(servers[0])
+	if at == v.p.node {
+		v.fetch(txn, servers[1:], done)
+		return
+	}
+	ask(v.p, at, peerTimeout, "fetch", func(answer func(fetched)) {
+		answer(fetched{v.p.w.servers[at].disk.files[txn]})
+	}, func(f fetched, ok bool) {
+		if !ok || f.s == nil {
+			v.fetch(txn, servers[1:], done)
+			return
+		}
+		if sum := xxhash.Sum64(f.s.f.Map); sum != f.s.f.Sum {
+			v.p.w.fail("a METADATA file was damaged on its way")
+		}
+		done(f.s)
+	})
+}
+
+func (w *world) indexOf(s topology.ServerID) int {
+	return slices.IndexFunc(w.servers, func(x *server) bool { return x.id == s })
+}
+
+// runTxn performs what a transaction wants done, as files.Coordinator does.
+type runTxn struct {
+	v    *view
+	t    *files.Txn
+	done func(files.Done)
+	over bool
+}
+
+func (v *view) run(t *files.Txn, done func(files.Done)) {
+	r := &runTxn{v: v, t: t, done: done}
+	v.p.after(changeTimeout, "a transaction expires", func() {
+		if !r.over {
+			r.step(files.Expired{})
+		}
+	})
+	r.step(files.Begin{})
+}
+
+func (r *runTxn) step(in files.Input) {
+	for _, e := range r.t.Step(in, nil) {
+		r.perform(e)
+	}
+}
+
+var errSilent = fault.Errorf(fault.Unavailable, "no answer")
+
+func (r *runTxn) perform(e files.Effect) {
+	v, w := r.v, r.v.p.w
+	switch e := e.(type) {
+	case files.ReadRow:
+		pause := time.Duration(0)
+		if e.Failed > 0 {
+			pause = w.spread(20 * time.Millisecond << min(e.Failed, 6))
+		}
+		v.p.after(pause, "read the row", func() {
+			v.p.get(files.Key(table), txnStore, func(g got, ok bool) {
+				if !ok {
+					r.step(files.RowRead{Err: errSilent})
+					return
+				}
+				r.step(files.RowRead{Row: g.row, OK: g.ok})
+			})
+		})
+	case files.Load:
+		v.load(e.Txn, e.Servers, func(s *stored) {
+			if s == nil {
+				r.step(files.Loaded{Err: errSilent})
+				return
+			}
+			r.step(files.Loaded{File: s.f, Map: s.m})
+		})
+	case files.Store:
+		r.store(e)
+	case files.Swap:
+		v.p.commit([]coord.Condition{e.Condition}, []coord.Write{e.Write}, txnStore, func(c committed, ok bool) {
+			if !ok {
+				r.step(files.Swapped{Err: errSilent})
+				return
+			}
+			r.step(files.Swapped{OK: c.ok, Revision: c.rev})
+		})
+	case files.Look:
+		v.look(e, e.Txn, nil, func(links []files.Link) { r.step(files.History{Links: links}) })
+	case files.Alarm:
+		w.fail("METADATA alarm at %s about %s: %s", v.p.name, e.Server, e.Text)
+	case files.Done:
+		r.over = true
+		r.done(e)
+	}
+}
+
+// stored answers a request to keep a file.
+type storedAnswer struct{ err error }
+
+func (r *runTxn) store(e files.Store) {
+	v, w := r.v, r.v.p.w
+	answer := func(err error) { r.step(files.Stored{Round: e.Round, Server: e.Server, Err: err}) }
+	at := w.indexOf(e.Server)
+	if w.opt.broken == casWithoutMajority {
+		v.p.after(time.Millisecond, "pretends to store", func() { answer(nil) })
+		if at != v.p.node {
+			return
+		}
+		answer = func(error) {}
+	}
+	if at == v.p.node {
+		v.self.take(e.Whole, e.Map, answer)
+		return
+	}
+	ask(v.p, at, peerTimeout, "store", func(answer func(storedAnswer)) {
+		w.servers[at].take(e.File, nil, func(err error) { answer(storedAnswer{err}) })
+	}, func(a storedAnswer, ok bool) {
+		if !ok {
+			a.err = errSilent
+		}
+		answer(a.err)
+	})
+}
+
+const lookMax = 64
+
+// look gives a transaction and those before it, as far as they are kept or until it comes upon what is sought.
+func (v *view) look(e files.Look, txn peer.TxnID, links []files.Link, done func([]files.Link)) {
+	if txn == (peer.TxnID{}) || len(links) >= lookMax {
+		done(links)
+		return
+	}
+	v.load(txn, e.Servers, func(s *stored) {
+		if s == nil {
+			done(links)
+			return
+		}
+		links = append(links, files.Link{Txn: s.f.Txn, Base: s.f.Base, Seq: s.f.Seq})
+		if s.f.Txn == e.Sought || s.f.Base == e.Base {
+			done(links)
+			return
+		}
+		v.look(e, s.f.Base, links, done)
+	})
+}
+
+// What a metadata server does.
+
+const (
+	keepFiles    = 16
+	undecidedMax = 4
+	changesMax   = 64
+	sweepEvery   = 10 * time.Second
+	catchUpGrace = 250 * time.Millisecond
+)
+
+// take has a file on the disk before it answers. m is its map, if it is at hand.
+func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
+	here, err := s.shelf.Take(f)
+	if err != nil {
+		answer(err)
+		return
+	}
+	if here {
+		i, _ := s.shelf.Get(table, f.Txn)
+		s.shelf.Put(i) // it is being counted again
+		// Where the same file is on its way to the disk, this waits for it.
+		s.disk.sync(s.proc, nil, func() { answer(nil) })
+		return
+	}
+	row := s.view.row
+	row.Seq = max(row.Seq, f.Seq-1)
+	if f.Seq > row.Seq && s.shelf.Undecided(table, row) >= undecidedMax {
+		s.sweep()
+		answer(fault.Errorf(fault.Throttled, "too many files that no transaction decided about"))
+		return
+	}
+	whole, err := s.whole(f, m)
+	if err != nil {
+		answer(err)
+		return
+	}
+	s.disk.putFile(whole)
+	finish := func() {
+		if s.disk.files[f.Txn] != whole && s.disk.files[f.Txn] == nil { // swept meanwhile
+			answer(fault.Errorf(fault.Unavailable, "it was swept"))
+			return
+		}
+		s.shelf.Put(infoOf(whole.f))
+		answer(nil)
+	}
+	disk, id := s.disk, s.id
+	durable := func() { s.w.check.fileDurable(id, disk, whole) }
+	if s.w.opt.broken == storeBeforeSync {
+		s.disk.sync(s.proc, durable, func() {})
+		finish()
+		return
+	}
+	s.disk.sync(s.proc, durable, finish)
+}
+
+// whole gives a file with its map: what was sent, or what the ops make of the base.
+func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
+	own := *f
+	own.Ops = nil
+	if f.Map != nil {
+		if m == nil {
+			var err error
+			if m, err = topology.Decode(f.Map); err != nil {
+				return nil, err
+			}
+		}
+		return &stored{&own, m}, nil
+	}
+	base := s.disk.files[f.Base]
+	if base == nil || f.Base == f.Txn {
+		return nil, fault.Errorf(fault.Stale, "its base is not here: send it whole")
+	}
+	ops, err := topology.DecodeOps(f.Ops)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "ops")
+	}
+	if m, err = base.m.Apply(ops...); err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "the ops are refused here")
+	}
+	if own.Map = m.Encode(); xxhash.Sum64(own.Map) != f.Sum || m.Seq != f.Seq {
+		return nil, fault.Errorf(fault.Corrupt, "the ops make another map here")
+	}
+	return &stored{&own, m}, nil
+}
+
+// changedAnswer answers a proposal.
+type changedAnswer struct {
+	changed peer.Changed
+	err     error
+}
+
+// change coordinates a proposed transaction; those of one server take turns.
+func (s *server) change(c *peer.Change, answer func(changedAnswer)) {
+	if len(s.turns) >= changesMax {
+		answer(changedAnswer{err: fault.Errorf(fault.Throttled, "many changes wait")})
+		return
+	}
+	s.turns = append(s.turns, func() {
+		s.view.run(files.NewChange(c), func(d files.Done) {
+			answer(changedAnswer{d.Changed, d.Err})
+			s.turns = s.turns[1:]
+			if len(s.turns) > 0 {
+				s.turns[0]()
+			}
+		})
+	})
+	if len(s.turns) == 1 {
+		s.turns[0]()
+	}
+}
+
+// heardRow fetches the committed file if it should be here and is not, once it had time to come by itself.
+func (s *server) heardRow() {
+	s.after(catchUpGrace, "catch up", s.catchUp)
+}
+
+func (s *server) catchUp() {
+	row := s.view.row
+	if s.catching || !slices.Contains(row.Servers, s.id) || s.disk.files[row.Txn] != nil {
+		return
+	}
+	s.catching = true
+	s.view.load(row.Txn, row.Servers, func(f *stored) {
+		if f == nil {
+			s.catching = false
+			s.after(s.w.spread(time.Second), "catch up", s.catchUp)
+			return
+		}
+		s.take(f.f, f.m, func(error) {
+			s.catching = false
+			s.catchUp()
+		})
+	})
+}
+
+// sweep deletes files that nobody needs: by a row that is read after a mark was taken, and touched if there is much that
+// no transaction decided about.
+func (s *server) sweep() {
+	if s.sweeping {
+		return
+	}
+	s.sweeping = true
+	before := s.shelf.Mark()
+	s.get(files.Key(table), txnStore, func(g got, ok bool) {
+		row, err := files.DecodeRow(g.row)
+		if !ok || !g.ok || err != nil {
+			s.sweeping = false
+			return
+		}
+		if s.shelf.Undecided(table, row) < undecidedMax {
+			s.clear(row, before, false)
+			return
+		}
+		s.view.run(files.NewTouch(table), func(d files.Done) {
+			if d.Err != nil {
+				s.sweeping = false
+				return
+			}
+			s.clear(d.Row, before, true)
+		})
+	})
+}
+
+func (s *server) clear(row files.Row, before files.Mark, touched bool) {
+	s.sweeping = false
+	if s.w.opt.broken == sweepCommitted && row.Seq > 2 {
+		row.Txn, row.Seq = peer.TxnID{1}, row.Seq+keepFiles
+	}
+	gone := s.shelf.Decided(table, row, keepFiles)
+	if touched {
+		gone = append(gone, s.shelf.Abandoned(table, row, before)...)
+	}
+	for _, i := range gone {
+		s.shelf.Remove(table, i.Txn)
+		s.disk.deleteFile(i.Txn)
+		s.w.n.sweeps++
+		s.w.check.fileGone(s.id, i.Txn)
+	}
+}

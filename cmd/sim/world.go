@@ -1,0 +1,231 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// Options are what a run is made from: the same options give the same run, event for event.
+type Options struct {
+	Seed     uint64
+	Events   int
+	Faults   faults
+	Servers  int
+	Gateways int
+	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
+	broken rule
+}
+
+// world is servers, gateways, a coordination store and what lies between them, in real time that only the world knows.
+// One goroutine; everything random comes from rng.
+type world struct {
+	opt    Options
+	rng    *rand.Rand
+	now    time.Duration // real
+	queue  heap
+	seq    uint64
+	events int
+	hash   uint64
+	trace  trace
+	broken string // the first violation, or a failure to converge
+
+	store   *store
+	servers []*server // the process of each; dead ones too
+	clients []*gateway
+	nodes   []*proc // servers, gateways, then the store
+	net     network
+	check   *checker
+	healed  bool
+	calm    bool // no new work by clients
+	boots   int
+	n       counts
+}
+
+// counts are what a run did, for its last line: a run in which nothing happened proves nothing.
+type counts struct {
+	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
+	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
+	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
+	lost, stuck                                                                       int
+}
+
+const table = "cpu"
+
+func newWorld(o Options) *world {
+	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4))}
+	w.hash = 14695981039346656037
+	w.check = newChecker(w)
+	w.store = newStore(w)
+	w.net.calm()
+	for i := range o.Servers {
+		w.servers = append(w.servers, &server{proc: &proc{w: w, node: i, rate: w.rate(), dead: true}, id: serverID(i)})
+		w.nodes = append(w.nodes, w.servers[i].proc)
+	}
+	for i := range o.Gateways {
+		g := &gateway{proc: &proc{w: w, node: o.Servers + i, rate: w.rate(), name: fmt.Sprintf("g%d", i+1)}}
+		w.clients = append(w.clients, g)
+		w.nodes = append(w.nodes, g.proc)
+	}
+	w.nodes = append(w.nodes, &proc{w: w, node: o.Servers + o.Gateways, rate: 1, name: "store"})
+	return w
+}
+
+func serverID(i int) topology.ServerID { return topology.ServerID(fmt.Sprintf("s%d", i+1)) }
+
+// rate draws how fast a clock goes.
+func (w *world) rate() float64 {
+	if !w.opt.Faults.has(clocks) {
+		return 1
+	}
+	return []float64{0.9, 1, 1.1, 0.9 + 0.2*w.rng.Float64()}[w.rng.IntN(4)]
+}
+
+// after has f happen d from now.
+func (w *world) after(d time.Duration, what string, f func()) *timer {
+	w.seq++
+	t := &timer{at: w.now + max(d, 0), seq: w.seq, what: what, f: f}
+	w.queue.push(t)
+	return t
+}
+
+// step makes the next event happen, if it is not after until. It reports whether there was one.
+func (w *world) step(until time.Duration) bool {
+	for len(w.queue) > 0 && w.broken == "" {
+		if w.queue[0].at > until {
+			return false
+		}
+		t := w.queue.pop()
+		if t.f == nil {
+			continue
+		}
+		w.now = t.at
+		w.events++
+		w.mix(uint64(t.at), t.what)
+		t.f()
+		return true
+	}
+	return false
+}
+
+// mix takes an event into the hash of the run.
+func (w *world) mix(at uint64, what string) {
+	const prime = 1099511628211
+	h := (w.hash ^ at) * prime
+	for i := range len(what) {
+		h = (h ^ uint64(what[i])) * prime
+	}
+	w.hash = h
+}
+
+func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
+
+// spread gives d, give or take a half.
+func (w *world) spread(d time.Duration) time.Duration {
+	return d/2 + time.Duration(w.rng.Int64N(int64(d)))
+}
+
+// fail notes a violation; the first one counts, and ends the run.
+func (w *world) fail(form string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(form, args...)
+		w.say("VIOLATION %s", w.broken)
+	}
+}
+
+// proc is a running process: of a server, of a gateway, or the coordination store.
+type proc struct {
+	w       *world
+	node    int
+	name    string
+	rate    float64       // of its clock
+	origin  time.Duration // real time at which its clock showed 0
+	dead    bool
+	paused  time.Duration // until when
+	pending []func()
+}
+
+// clock is what the process's own clock shows.
+func (p *proc) clock() lease.Time { return lease.Time(float64(p.w.now-p.origin) * p.rate) }
+
+// do runs f in the process: later if it is paused, never if it is dead.
+func (p *proc) do(f func()) {
+	switch {
+	case p.dead:
+	case p.w.now < p.paused:
+		p.pending = append(p.pending, f)
+	default:
+		f()
+	}
+}
+
+// after has f happen in the process when d passed on its own clock.
+func (p *proc) after(d time.Duration, what string, f func()) *timer {
+	return p.w.after(time.Duration(float64(d)/p.rate), what, func() { p.do(f) })
+}
+
+// every has f happen again and again.
+func (p *proc) every(d time.Duration, what string, f func()) {
+	p.after(p.w.spread(d), what, func() {
+		f()
+		p.every(d, what, f)
+	})
+}
+
+func (p *proc) pause(d time.Duration) {
+	p.paused = max(p.paused, p.w.now+d)
+	p.w.after(p.paused-p.w.now, "goes on", p.resume)
+}
+
+func (p *proc) resume() {
+	if p.w.now < p.paused {
+		return
+	}
+	todo := p.pending
+	p.pending = nil
+	for _, f := range todo {
+		p.do(f)
+	}
+}
+
+// trace holds the last things that happened, unformatted: most are never read.
+type trace struct {
+	lines [traceMax]line
+	n     int
+	all   func(string) // every line, as it happens; nil: nobody listens
+}
+
+type line struct {
+	at   time.Duration
+	form string
+	args []any
+}
+
+const traceMax = 256
+
+func (l line) String() string {
+	return fmt.Sprintf("%12.6f  ", l.at.Seconds()) + fmt.Sprintf(l.form, l.args...)
+}
+
+// say notes what happened. args must be values that nobody changes later.
+func (w *world) say(form string, args ...any) {
+	l := line{w.now, form, args}
+	w.trace.lines[w.trace.n%traceMax] = l
+	w.trace.n++
+	w.mix(uint64(w.trace.n), form)
+	if w.trace.all != nil {
+		w.trace.all(l.String())
+	}
+}
+
+// tail gives the last n lines.
+func (t *trace) tail(n int) []string {
+	var out []string
+	for i := max(0, t.n-min(n, traceMax)); i < t.n; i++ {
+		out = append(out, t.lines[i%traceMax].String())
+	}
+	return out
+}
