@@ -297,7 +297,7 @@ func (a *admin) untilFree(ctx context.Context, table string) error {
 	for {
 		s, _, err := a.look(ctx)
 		if err != nil {
-			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: run the command again")
+			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: run the command again, and stop who writes to the table, or partitions come anew")
 		}
 		held := ""
 		for p, l := range s.Leases {
