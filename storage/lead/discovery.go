@@ -240,7 +240,8 @@ func (l *Lead) handOver(ctx context.Context, srv *server.Server, name string, m 
 
 // finish has a partition that unloads taken out of the map if it is led here and nothing was ever written to it.
 func (l *Lead) finish(ctx context.Context, srv *server.Server, name string, id point.PartitionID) error {
-	if _, ok := l.MayAct(name, id); !ok {
+	epoch, ok := l.MayAct(name, id)
+	if !ok {
 		return nil // with the next round, if it is still there then
 	}
 	limited, cancel := context.WithTimeout(ctx, l.settings.StopTimeout)
@@ -253,8 +254,9 @@ func (l *Lead) finish(ctx context.Context, srv *server.Server, name string, id p
 			return nil
 		}
 	}
-	if _, ok := l.MayAct(name, id); !ok {
-		return nil
+	// Should our lease end while the change is under way, a server with an older map could take the partition and ack rows.
+	if err := l.Hold(ctx, name, id, epoch); err != nil {
+		return err
 	}
 	_, err := l.deps.Maps.Change(ctx, name, func(*topology.Map) ([]topology.Op, error) {
 		return []topology.Op{topology.UnloadFinal{Partition: id}}, nil

@@ -535,6 +535,35 @@ func TestSplitEmptyPartitionIsForgotten(t *testing.T) {
 	s1.wantRows("7: 103", 2)
 }
 
+// TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition: when an empty partition is proposed to be taken out of the map,
+// nobody else is in sync any more, who could take it meanwhile by an older map and ack rows.
+func TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition(t *testing.T) {
+	w := newWorld(t)
+	w.start("s1", vfs.NewMem())
+	s2 := w.start("s2", vfs.NewMem())
+	w.until("s2 is heard", func() bool { return s2.Status().Good })
+	p := w.create("s1", "s2")
+	w.led(p)
+	w.until("both are in sync", func() bool { l, _ := w.row(p); return len(l.InSync) == 2 })
+	inSync := 0
+	w.maps.mu.Lock()
+	w.maps.refuse = func(op topology.Op) error {
+		if _, ok := op.(topology.UnloadFinal); ok && inSync == 0 {
+			l, _ := w.row(p)
+			inSync = len(l.InSync)
+		}
+		return nil
+	}
+	w.maps.mu.Unlock()
+	w.split(p, 2, "s1")
+	w.until("the parent is out of the map", func() bool { m, _ := w.maps.Get("t"); _, there := m.ByID(p); return !there })
+	w.maps.mu.Lock()
+	defer w.maps.mu.Unlock()
+	if inSync != 1 {
+		t.Errorf("%d were in sync when it was proposed", inSync)
+	}
+}
+
 // TestOverloadedServerOffersWhatItHasNoRowsOf: what it alone has the rows of it keeps, however busy it is.
 func TestOverloadedServerOffersWhatItHasNoRowsOf(t *testing.T) {
 	w := newWorld(t)
