@@ -170,11 +170,16 @@ func (s *server) finish(id point.PartitionID) {
 		if _, ok := s.machine.MayAct(part(id), s.clock()); !ok || !empty || r != nil && !r.empty() {
 			return
 		}
-		c := s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id}})
-		s.change(c, func(a changedAnswer) {
-			if a.err == nil {
-				s.w.n.finals++
+		epoch, _ := s.machine.MayAct(part(id), s.clock())
+		s.hold(id, epoch, func(ok bool) { // so that nobody takes it meanwhile by an older map
+			if !ok {
+				return
 			}
+			s.change(s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id}}), func(a changedAnswer) {
+				if a.err == nil {
+					s.w.n.finals++
+				}
+			})
 		})
 	})
 }
