@@ -438,6 +438,20 @@ func TestInternAllKnowsItsOwn(t *testing.T) {
 	}
 }
 
+// A ref listed as idle twice may be freed, and given to another series that comes and goes, before the second entry is looked at.
+func TestASeriesThatIsDismissedWhileItWaitsDoesNotComeBack(t *testing.T) {
+	x := New()
+	ref := x.Intern(point.MakeLabels("__name__", "short"))
+	x.Release(ref)
+	if gone := x.dismiss([]Ref{ref}); !slices.Equal(gone, []Ref{ref}) {
+		t.Fatalf("dismissed %v", gone)
+	}
+	x.catchUp()
+	if !x.mu.all.IsEmpty() || len(x.mu.waiting) != 0 {
+		t.Errorf("in the postings %v, waiting %v", x.mu.all.ToArray(), x.mu.waiting)
+	}
+}
+
 // TestConcurrentLives has writers take and give back series while readers match: nobody may ever see a ref whose labels
 // do not match, and at the end nothing is left.
 func TestConcurrentLives(t *testing.T) {

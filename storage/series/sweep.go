@@ -49,25 +49,32 @@ func (x *Index) sweepLocked() {
 	idle := x.idle.refs
 	x.idle.refs = nil
 	x.idle.Unlock()
-	x.catchUp() // what leaves the postings must have entered
 
 	e := x.epoch.Load()
 	for len(idle) > 0 {
 		n := min(len(idle), sweepSection)
-		gone := x.forget(idle[:n])
+		x.sweep.limbo[e&1] = append(x.sweep.limbo[e&1], x.dismiss(idle[:n])...)
 		idle = idle[n:]
-		if len(gone) == 0 {
-			continue
-		}
-		x.mu.Lock()
-		x.mu.remove(gone, x.Labels)
-		x.mu.sweeps++
-		x.mu.Unlock()
-		x.sweep.limbo[e&1] = append(x.sweep.limbo[e&1], gone...)
 	}
 	// Twice: without readers what was freed above is free to be reused at once.
 	x.reclaimLocked()
 	x.reclaimLocked()
+}
+
+// dismiss takes those of refs that are still idle out of everything by which they are found. What leaves the postings must
+// have entered them. Only what is out of its shard already is sure to have come, so catching up is done after that: a
+// ref that is listed twice may be another series by now, which is as idle and still waits.
+func (x *Index) dismiss(refs []Ref) (gone []Ref) {
+	gone = x.forget(refs)
+	if len(gone) == 0 {
+		return nil
+	}
+	x.catchUp()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.mu.remove(gone, x.Labels)
+	x.mu.sweeps++
+	return gone
 }
 
 // forget takes those of refs that are still idle out of the shards, so that no Intern finds them.
