@@ -66,12 +66,15 @@ type hold struct {
 	goodUntil time.Duration
 }
 
+// lookGap is the same for those who look at the master's row only, every two seconds.
+const lookGap = 2 * earGap
+
 // earGap is the longest pause between two answers that counts as time in which nothing changed.
 const earGap = 2 * time.Second
 
 // saw takes in an answer: what the row is.
 func (h *hold) saw(now time.Duration, row coord.Row) {
-	if gap := now - h.last; gap > 0 && gap <= earGap {
+	if gap := now - h.last; gap > 0 && gap <= lookGap {
 		h.ear += gap
 	}
 	h.last = now

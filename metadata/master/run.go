@@ -99,28 +99,39 @@ func (r *Runner) Run(ctx context.Context) error {
 // keep renews the row, or waits for it to grow old.
 func (r *Runner) keep(ctx context.Context) error {
 	for ctx.Err() == nil {
-		r.renew(ctx)
-		r.sleep(ctx, r.settings.ActFor/3)
+		pause := r.settings.ActFor / 3
+		if !r.renew(ctx) {
+			pause *= 2 // there are many candidates, and every look costs the store something
+		}
+		r.sleep(ctx, pause)
 	}
 	r.letGo(context.WithoutCancel(ctx))
 	return nil
 }
 
-// renew reads the row if it is not known, and writes it when it is ours or may be taken.
-func (r *Runner) renew(ctx context.Context) {
+// renew reads the row, unless it is known to be ours, and writes it when it is ours or may be taken. It reports whether
+// the row is ours, or not known.
+func (r *Runner) renew(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.settings.ActFor/2)
 	defer cancel()
-	row, _, err := r.deps.Store.Get(ctx, Key)
-	if err != nil {
-		r.deps.Log.Debug("the master's row cannot be read", "error", err)
-		return
+	r.mu.Lock()
+	known := r.mu.hold.asked && r.mu.hold.ours()
+	r.mu.Unlock()
+	if !known {
+		row, _, err := r.deps.Store.Get(ctx, Key)
+		if err != nil {
+			r.deps.Log.Debug("the master's row cannot be read", "error", err)
+			return true
+		}
+		r.mu.Lock()
+		r.mu.hold.saw(r.deps.Clock(), row)
+		r.mu.Unlock()
 	}
 	r.mu.Lock()
-	r.mu.hold.saw(r.deps.Clock(), row)
 	next, rev, ok := r.mu.hold.want()
 	r.mu.Unlock()
 	if !ok {
-		return
+		return false
 	}
 	sent := r.deps.Clock()
 	committed, ok, err := r.deps.Store.Commit(ctx, []coord.Condition{{Key: Key, Revision: rev}}, []coord.Write{{Key: Key, Value: next.Encode()}})
@@ -128,9 +139,10 @@ func (r *Runner) renew(ctx context.Context) {
 	defer r.mu.Unlock()
 	if err != nil || !ok {
 		r.mu.hold.doubt()
-		return
+		return true
 	}
 	r.mu.hold.wrote(sent, r.deps.Clock(), next, committed)
+	return true
 }
 
 // letGo frees the row, if it is ours. Should that fail, others wait until it is old.
