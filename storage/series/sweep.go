@@ -49,6 +49,7 @@ func (x *Index) sweepLocked() {
 	idle := x.idle.refs
 	x.idle.refs = nil
 	x.idle.Unlock()
+	x.catchUp() // nothing waits for longer than from one sweep to the next
 
 	e := x.epoch.Load()
 	for len(idle) > 0 {
