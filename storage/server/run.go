@@ -151,7 +151,7 @@ func (s *Server) compactDue(ctx context.Context) {
 
 // report counts and logs what maintenance could not do; it is tried again in the next round.
 func (s *Server) report(p *partition.Partition, what string, err error) bool {
-	if err == nil || fault.Is(err, fault.Canceled) {
+	if err == nil || gone(err) {
 		return err == nil
 	}
 	s.metrics.failures.WithLabelValues(what).Inc()
@@ -159,6 +159,9 @@ func (s *Server) report(p *partition.Partition, what string, err error) bool {
 	s.deps.Log.Error("maintenance failed", "what", what, "table", id.Table, "partition", id.Partition, "error", err)
 	return false
 }
+
+// gone reports whether maintenance met a partition that was dropped, or closed, meanwhile: that is no failure.
+func gone(err error) bool { return fault.Is(err, fault.Canceled) || fault.Is(err, fault.Stale) }
 
 // FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that
 // are dropped meanwhile are left out.
@@ -169,7 +172,7 @@ func (s *Server) FlushAll(ctx context.Context, compact bool) error {
 			if err == nil && compact {
 				err = p.Compact(ctx, partition.ByRequest)
 			}
-			if err != nil && (ctx.Err() != nil || !fault.Is(err, fault.Canceled)) {
+			if err != nil && (ctx.Err() != nil || !gone(err)) {
 				return err
 			}
 		}
