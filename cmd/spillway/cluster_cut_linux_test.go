@@ -154,7 +154,7 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 			t.Logf("all but s1 are cut off from etcd: s1 leads what has no rows: %s", spreadOf(c.moves(empty["s3"], "s3", began)))
 		}
 		time.Sleep(time.Until(began.Add(cutFor)))
-		c.unmoved(before, fmt.Sprintf("while %v was cut", cut))
+		c.unmoved(before, nil, fmt.Sprintf("while %v was cut", cut))
 		if cut == [2]string{"s1", "rest"} {
 			for _, p := range empty["s1"] {
 				if s, _ := c.leader(p); s != "s1" {

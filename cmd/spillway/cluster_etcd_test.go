@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func (c *crowd) alive(ps ...*processes.Process) {
 
 // TestClusterGoesOnWithoutEtcd takes one of three etcd members away, then all of them for a while (CLUSTER_ETCD_AWAY).
 // Reads go on, also through a gateway that is started meanwhile; writes are acked or answered with 503; when etcd is back,
-// everything goes on by itself and no lease has moved.
+// everything goes on by itself, and no lease of a partition with rows has moved.
 func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	needsCluster(t)
 	seed, away := uint64(envInt(t, "TEST_SEED", int(rand.Uint32()))), envDuration(t, "CLUSTER_ETCD_AWAY", 15*time.Second)
@@ -61,6 +62,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	ps := append(c.partitions("default"), moving...)
 	c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
 	before := c.leases(ps)
+	empty := c.emptyOf(ps)
 
 	stop = c.load(senders)
 	for _, m := range c.Etcd {
@@ -74,7 +76,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 		s.gap, s.codes = 0, map[int]int{}
 		s.check()
 	}
-	c.unmoved(before, "one etcd member after the other was killed")
+	c.unmoved(before, empty, "one etcd member after the other was killed")
 
 	for _, m := range c.Etcd {
 		m.Kill()
@@ -119,7 +121,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 			}
 		}
 	}
-	c.unmoved(before, "etcd was away")
+	c.unmoved(before, empty, "etcd was away")
 	c.alive(c.All()...)
 }
 
@@ -178,12 +180,20 @@ func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 	return n
 }
 
-// unmoved checks that the leases are those of before.
-func (c *crowd) unmoved(before map[lease.Partition]led, when string) {
+// unmoved checks that the leases of partitions with rows are those of before. Of empty ones it counts how many have moved:
+// who hears of etcd four seconds before a leader does takes them, as on a busy machine somebody may.
+func (c *crowd) unmoved(before map[lease.Partition]led, empty []lease.Partition, when string) {
 	c.t.Helper()
+	moved := 0
 	for p, was := range before {
-		if s, e := c.leader(p); s != was.server || e != was.epoch {
+		s, e := c.leader(p)
+		switch {
+		case s == was.server && e == was.epoch:
+		case slices.Contains(empty, p):
+			moved++
+		default:
 			c.t.Errorf("%s: %v was led by %s in epoch %d, and is by %q in %d", when, p, was.server, was.epoch, s, e)
 		}
 	}
+	c.t.Logf("%s: of %d partitions with rows and %d of %d without the leases are where they were", when, len(before)-len(empty), len(empty)-moved, len(empty))
 }

@@ -6,10 +6,13 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -44,7 +47,13 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 		DialTimeout: s.DialTimeout, DialKeepAliveTime: s.PingEvery, DialKeepAliveTimeout: s.RequestTimeout,
 		// A request is sent once. What a retry would hide, the rules above must know (C117).
 		MaxUnaryRetries: 1,
-		Logger:          zap.NewNop(), // what matters comes back as an error
+		// An etcd that is back must be heard of by all within less time than it takes to take a lease: who hears of it
+		// seconds before its holder does would else take an empty partition's. gRPC's own pauses grow to two minutes.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 2 * s.RequestTimeout,
+		})},
+		Logger: zap.NewNop(), // what matters comes back as an error
 	})
 	if err != nil {
 		end()
