@@ -191,6 +191,7 @@ func (c *crowd) unmoved(before map[lease.Partition]led, empty []lease.Partition,
 		case s == was.server && e == was.epoch:
 		case slices.Contains(empty, p):
 			moved++
+			c.t.Logf("%s: empty %v was led by %s in epoch %d, and is by %q in %d", when, p, was.server, was.epoch, s, e)
 		default:
 			c.t.Errorf("%s: %v was led by %s in epoch %d, and is by %q in %d", when, p, was.server, was.epoch, s, e)
 		}
