@@ -109,7 +109,7 @@ func (c coordConfig) tls() (*tls.Config, error) {
 	return t, nil
 }
 
-// open connects to the store. Errors are Invalid or Unavailable.
+// open connects to the store; watches of the same rows by several parts of the process are one. Errors are Invalid or Unavailable.
 func (c coordConfig) open(ctx context.Context) (coord.Store, error) { return c.connect(ctx, false) }
 
 // connect connects to the store; lazy: to one that does not answer, too.
@@ -123,5 +123,5 @@ func (c coordConfig) connect(ctx context.Context, lazy bool) (coord.Store, error
 	if err != nil {
 		return nil, fault.Annotate(err, "coordination store %s", c.URL)
 	}
-	return store, nil
+	return coord.Share(store), nil
 }

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -17,10 +18,15 @@ type Follower interface {
 // Follow tells f of a prefix's rows until ctx ends: a watch that broke, or fell too far behind, is answered by a list
 // (C15). It returns nil when ctx ended. rng spreads the pauses, so that a cluster does not list in step.
 func Follow(ctx context.Context, s Store, prefix string, f Follower, log *slog.Logger, rng *rand.Rand) error {
-	for {
+	for atOnce := false; ; {
 		err := followOnce(ctx, s, prefix, f)
 		if ctx.Err() != nil {
 			return nil
+		}
+		// Where a list is all that is missing it is read at once, though not twice: a cache for a store that is away says
+		// so as long as that lasts.
+		if atOnce = errors.Is(err, ErrCompacted) && !atOnce; atOnce {
+			continue
 		}
 		log.Debug("following rows begins anew", "prefix", prefix, "error", err)
 		pause := time.Second/2 + time.Duration(rng.Int64N(int64(time.Second/2)))
