@@ -78,7 +78,10 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 	var p peerConfig
 	f.Peer.over(&p)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	dial := func(addr string) (peers.Peer, error) { return rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(), Log: log}) }
+	own := rpc.Identity{} // any: on a server's or gateway's host its certificate does, for what that may call
+	dial := func(id topology.ServerID, addr string) (peers.Peer, error) {
+		return rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(own), Server: string(id), Log: log})
+	}
 	a, err := openAdmin(ctx, store, dial, log)
 	if err != nil {
 		return errors.Join(err, store.Close())
@@ -91,7 +94,7 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 }
 
 // openAdmin reads servers and tables. Whoever cannot be dialled is asked for nothing.
-func openAdmin(ctx context.Context, store coord.Store, dial func(addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {
+func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.ServerID, addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {
 	seed := func() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
 	a := &admin{store: store, log: log, rng: seed(), out: io.Discard, listen: listenFor}
 	var err error

@@ -75,7 +75,7 @@ func newTown(t *testing.T) *town {
 // open is what a command stands on.
 func (tw *town) open(log *slog.Logger) *admin {
 	tw.t.Helper()
-	dial := func(addr string) (peers.Peer, error) {
+	dial := func(_ topology.ServerID, addr string) (peers.Peer, error) {
 		if srv, ok := tw.files[addr]; ok && !tw.cut {
 			return townPeer{Server: srv}, nil
 		}

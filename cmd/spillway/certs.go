@@ -12,21 +12,25 @@ import (
 	"io/fs"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
-// certsCmd makes what peers know each other by: an authority, and a certificate for each host, which is good for serving
-// and for calling. With the authority's key beside its certificate more hosts are added later.
+// certsCmd makes what peers know each other by: an authority, and a certificate for each process, which says what it is and
+// so what it may call. With the authority's key beside its certificate more are added later.
 type certsCmd struct {
-	OutDir string           `name:"out-dir" default:"certs" help:"Directory for the files; made if it is not there." type:"path"`
-	Hosts  []string         `name:"hosts" required:"" help:"Names or IP addresses by which processes are called, or that call: a,b,127.0.0.1. Each gets a certificate."`
-	Days   int              `name:"days" default:"730" help:"How long the hosts' certificates are good. The authority's is good for ten years."`
-	now    func() time.Time // nil: the clock
+	OutDir   string           `name:"out-dir" default:"certs" help:"Directory for the files; made if it is not there." type:"path"`
+	Storage  []string         `name:"storage" help:"Storage servers, by the id they are started with, and the names or IP addresses they are called by, if other than that: s1=10.0.0.1,s2=b.example+10.0.0.2." placeholder:"ID=HOST,..."`
+	Gateways []string         `name:"gateways" help:"Names of gateways: g1,g2." placeholder:"NAME,..."`
+	Admins   []string         `name:"admins" help:"Names of people or hosts that run commands: ops." placeholder:"NAME,..."`
+	Days     int              `name:"days" default:"730" help:"How long the certificates are good. The authority's is good for ten years."`
+	now      func() time.Time // nil: the clock
 }
 
 const (
@@ -40,10 +44,38 @@ func (c *certsCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	ca, first := c.file(caName, "crt"), hostFile(c.Hosts[0])
-	fmt.Printf("%s\n\nOn each host, with the files of its own name:\n\n  --peer.tls.ca=%s --peer.tls.cert=%s --peer.tls.key=%s\n\nKeep %s away from the hosts: whoever has it can make certificates.\n",
+	ps, _ := c.processes()
+	ca, first := c.file(caName, "crt"), fileOf(ps[0].id.Name)
+	fmt.Printf("%s\n\nEach process, with the files of its own name:\n\n  --peer.tls.ca=%s --peer.tls.cert=%s --peer.tls.key=%s\n\nKeep %s away from the hosts: whoever has it can make certificates.\n",
 		strings.Join(made, "\n"), ca, c.file(first, "crt"), c.file(first, "key"), c.file(caName, "key"))
 	return nil
+}
+
+// certified is a process that gets a certificate.
+type certified struct {
+	id    rpc.Identity
+	hosts []string // by which it is called
+}
+
+// processes reads what the flags say.
+func (c *certsCmd) processes() (out []certified, err error) {
+	for _, s := range c.Storage {
+		id, hosts, ok := strings.Cut(s, "=")
+		if !ok {
+			hosts = id
+		}
+		out = append(out, certified{rpc.Identity{Role: rpc.RoleStorage, Name: id}, strings.Split(hosts, "+")})
+	}
+	for _, g := range c.Gateways {
+		out = append(out, certified{id: rpc.Identity{Role: rpc.RoleGateway, Name: g}})
+	}
+	for _, a := range c.Admins {
+		out = append(out, certified{id: rpc.Identity{Role: rpc.RoleAdmin, Name: a}})
+	}
+	if len(out) == 0 {
+		return nil, fault.Errorf(fault.Invalid, "--storage, --gateways, --admins: at least one certificate is needed")
+	}
+	return out, nil
 }
 
 // authority is who signs.
@@ -75,8 +107,12 @@ func (c *certsCmd) make() (made []string, err error) {
 	if end := now.AddDate(0, 0, c.Days); end.After(ca.cert.NotAfter) {
 		return made, fault.Errorf(fault.Invalid, "the authority in %s is good until %s only: fewer --days, or a new directory", c.OutDir, ca.cert.NotAfter.Format(time.DateOnly))
 	}
-	for _, host := range c.Hosts {
-		files, err := c.newHost(ca, host, now)
+	ps, err := c.processes()
+	if err != nil {
+		return made, err
+	}
+	for _, p := range ps {
+		files, err := c.newProcess(ca, p, now)
 		made = append(made, files...)
 		if err != nil {
 			return made, err
@@ -87,20 +123,23 @@ func (c *certsCmd) make() (made []string, err error) {
 
 // check finds mistakes, and files in the way, before anything is written.
 func (c *certsCmd) check() error {
-	if len(c.Hosts) == 0 {
-		return fault.Errorf(fault.Invalid, "--hosts: at least one is needed")
+	ps, err := c.processes()
+	if err != nil {
+		return err
 	}
 	if c.Days < 1 {
 		return fault.Errorf(fault.Invalid, "--days=%d: at least one is needed", c.Days)
 	}
 	names := map[string]bool{caName: true}
-	for _, host := range c.Hosts {
-		name := hostFile(host)
-		if net.ParseIP(host) == nil && (host == "" || strings.ContainsAny(host, "/\\: \t*") || strings.HasPrefix(host, ".") || strings.HasPrefix(host, "-")) {
-			return fault.Errorf(fault.Invalid, "--hosts: %q is neither a name nor an IP address", host)
+	for _, p := range ps {
+		for _, host := range append([]string{p.id.Name}, p.hosts...) {
+			if !nameOrAddress(host) {
+				return fault.Errorf(fault.Invalid, "%s: %q is neither a name nor an IP address", p.id, host)
+			}
 		}
+		name := fileOf(p.id.Name)
 		if names[name] {
-			return fault.Errorf(fault.Invalid, "--hosts: the files of %q have a name that is taken; rename it", host)
+			return fault.Errorf(fault.Invalid, "%s: the files of %q have a name that is taken; rename it", p.id, p.id.Name)
 		}
 		names[name] = true
 		for _, ext := range []string{"crt", "key"} {
@@ -117,8 +156,12 @@ func (c *certsCmd) check() error {
 	return nil
 }
 
-// hostFile is a host as the name of its files; an IPv6 address has dashes for colons.
-func hostFile(host string) string { return strings.ReplaceAll(host, ":", "-") }
+func nameOrAddress(host string) bool {
+	return net.ParseIP(host) != nil || host != "" && !strings.ContainsAny(host, "/\\: \t*+=") && !strings.HasPrefix(host, ".") && !strings.HasPrefix(host, "-")
+}
+
+// fileOf is a process as the name of its files; an IPv6 address has dashes for colons.
+func fileOf(name string) string { return strings.ReplaceAll(name, ":", "-") }
 
 func (c *certsCmd) file(name, ext string) string { return filepath.Join(c.OutDir, name+"."+ext) }
 
@@ -172,27 +215,34 @@ func (c *certsCmd) newAuthority(now time.Time) (a authority, files []string, err
 	return a, files, err
 }
 
-func (c *certsCmd) newHost(ca authority, host string, now time.Time) ([]string, error) {
+// newProcess makes a certificate for who calls; for a storage server, for who is called too.
+func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	t, err := template(host, now, now.AddDate(0, 0, c.Days))
+	t, err := template(p.id.Name, now, now.AddDate(0, 0, c.Days))
 	if err != nil {
 		return nil, err
 	}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
-	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	if ip := net.ParseIP(host); ip != nil {
-		t.IPAddresses = []net.IP{ip}
-	} else {
-		t.DNSNames = []string{host}
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	t.URIs = []*url.URL{p.id.URI()}
+	if p.id.Role == rpc.RoleStorage {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	for _, host := range p.hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, host)
+		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, ca.cert, key.Public(), ca.key)
 	if err != nil {
 		return nil, err
 	}
-	return c.write(hostFile(host), der, key)
+	return c.write(fileOf(p.id.Name), der, key)
 }
 
 // template is good from an hour ago: clocks of hosts differ.

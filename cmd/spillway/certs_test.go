@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
@@ -21,16 +22,16 @@ func filesOf(dir, host string) rpc.TLS {
 // TestCertsLetPeersSpeak: what the command makes is all that two processes need; what another authority made is not.
 func TestCertsLetPeersSpeak(t *testing.T) {
 	dir, other := filepath.Join(t.TempDir(), "certs"), t.TempDir()
-	ours := certsCmd{OutDir: dir, Hosts: []string{"127.0.0.1", "gw"}, Days: 730}
+	ours := certsCmd{OutDir: dir, Storage: []string{"s1=127.0.0.1+storage-1"}, Gateways: []string{"gw"}, Admins: []string{"ops"}, Days: 730}
 	made, err := ours.make()
-	if err != nil || len(made) != 6 {
+	if err != nil || len(made) != 8 {
 		t.Fatal(made, err)
 	}
-	if _, err := (&certsCmd{OutDir: other, Hosts: []string{"gw"}, Days: 730}).make(); err != nil {
+	if _, err := (&certsCmd{OutDir: other, Gateways: []string{"gw"}, Days: 730}).make(); err != nil {
 		t.Fatal(err)
 	}
 	p := open(t)
-	srv, err := rpc.NewServer(rpc.Deps{Storage: p.server, Log: p.log}, rpc.Settings{TLS: filesOf(dir, "127.0.0.1")})
+	srv, err := rpc.NewServer(rpc.Deps{Storage: p.server, Log: p.log}, rpc.Settings{TLS: filesOf(dir, "s1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,23 @@ func TestCertsLetPeersSpeak(t *testing.T) {
 	if err := ask(l.Addr().String(), filesOf(dir, "gw")); err != nil {
 		t.Errorf("with certificates of the same authority: %v", err)
 	}
-	if err := ask("localhost:"+port, filesOf(dir, "gw")); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "match localhost") {
+	if err := ask(l.Addr().String(), filesOf(dir, "ops")); err != nil {
+		t.Errorf("an admin asks how much there is: %v", err)
+	}
+	for host, want := range map[string]fault.Kind{"gw": fault.Internal, "ops": fault.Denied, "s1": fault.Denied} {
+		to, err := rpc.Dial(l.Addr().String(), rpc.DialSettings{TLS: filesOf(dir, host), Server: "s1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = to.LabelNames(t.Context(), &peer.Select{Table: "default"}, 1)
+		if (err == nil) != (want == fault.Internal) || err != nil && !fault.Is(err, want) {
+			t.Errorf("%s reads: %v", host, err)
+		}
+		if err := to.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := ask("localhost:"+port, filesOf(dir, "gw")); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "not localhost") {
 		t.Errorf("a server whose certificate is for another address: %v", err)
 	}
 	if err := ask(l.Addr().String(), filesOf(other, "gw")); !fault.Is(err, fault.Unavailable) {
@@ -74,7 +91,7 @@ func TestCertsAreNotOverwritten(t *testing.T) {
 	f := func(want string, days int, hosts ...string) {
 		t.Helper()
 		before, _ := os.ReadDir(dir)
-		_, err := (&certsCmd{OutDir: dir, Hosts: hosts, Days: days}).make()
+		_, err := (&certsCmd{OutDir: dir, Storage: hosts, Days: days}).make()
 		after, _ := os.ReadDir(dir)
 		if want == "" && err != nil || want != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || len(before) != len(after)) {
 			t.Errorf("%q: %v, %d files before, %d after; want %q", hosts, err, len(before), len(after), want)
@@ -96,6 +113,8 @@ func TestCertsAreNotOverwritten(t *testing.T) {
 	f("good until", 20*365, "d")
 	f("at least one", 0, "d")
 	f("at least one", 1)
+	f("neither a name nor", 30, "e=*.example")
+	f("neither a name nor", 30, "e=")
 	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +123,7 @@ func TestCertsAreNotOverwritten(t *testing.T) {
 
 func TestCertsAreGoodForTwoYears(t *testing.T) {
 	dir := t.TempDir()
-	c := certsCmd{OutDir: dir, Hosts: []string{"a"}, Days: 730, now: func() time.Time { return time.Now().AddDate(-3, 0, 0) }}
+	c := certsCmd{OutDir: dir, Storage: []string{"a"}, Days: 730, now: func() time.Time { return time.Now().AddDate(-3, 0, 0) }}
 	if _, err := c.make(); err != nil {
 		t.Fatal(err)
 	}

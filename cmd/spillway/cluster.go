@@ -43,7 +43,11 @@ type clusterView struct {
 // open connects to the coordination store and reads what is there. own is the storage server in this very process, if
 // there is one, and how it is called.
 func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, registerer prometheus.Registerer, own topology.ServerID, local peers.Local) (err error) {
-	dial := rpc.DialSettings{TLS: cfg.Peer.tls(), Metrics: rpc.NewDialMetrics(registerer), Log: log}
+	is := rpc.Identity{Role: rpc.RoleGateway}
+	if own != "" {
+		is = rpc.Identity{Role: rpc.RoleStorage, Name: string(own)}
+	}
+	dial := rpc.DialSettings{TLS: cfg.Peer.tls(is), Metrics: rpc.NewDialMetrics(registerer), Log: log}
 	if err := dial.Validate(); err != nil {
 		return err
 	}
@@ -69,7 +73,11 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		here[own] = local
 	}
 	v.peers = peers.Open(peers.Deps{Servers: v.registry, Log: log, Registerer: registerer, Local: here,
-		Dial: func(addr string) (peers.Peer, error) { return rpc.Dial(addr, dial) }}, peers.Settings{})
+		Dial: func(id topology.ServerID, addr string) (peers.Peer, error) {
+			to := dial
+			to.Server = string(id)
+			return rpc.Dial(addr, to)
+		}}, peers.Settings{})
 	v.leaders, err = leaders.Open(ctx, leaders.Deps{Store: store, Log: log, Rand: newRand(), Registerer: registerer}, leaders.Settings{})
 	if err != nil {
 		return err

@@ -96,7 +96,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	c.peer.Insecure = !p.Certs
 	if p.Certs {
 		file := func(name string) string { return filepath.Join(p.Dir, "certs", name) }
-		c.peer = peerConfig{CA: file("ca.crt"), Cert: file("127.0.0.1.crt"), Key: file("127.0.0.1.key")}
+		c.peer = peerConfig{CA: file("ca.crt"), Cert: file("g1.crt"), Key: file("g1.key")}
 	}
 	c.look()
 	return c

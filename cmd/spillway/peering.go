@@ -41,8 +41,9 @@ func (f *peerFlags) over(c *peerConfig) {
 	over(&c.Insecure, f.Insecure)
 }
 
-func (c peerConfig) tls() rpc.TLS {
-	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName, Insecure: c.Insecure}
+// tls is for a process that is own: its certificate must say so.
+func (c peerConfig) tls(own rpc.Identity) rpc.TLS {
+	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName, Insecure: c.Insecure, Own: own}
 }
 
 // advertised gives the address for others, of a server that listens at l.

@@ -69,7 +69,7 @@ func newTarget[T testing.TB](t T, over func(testing.TB, peer.Storage) peer.Stora
 // overLoopback is a storage as another process sees it, with certificates.
 func overLoopback(t testing.TB, s peer.Storage) peer.Storage {
 	dir := t.TempDir()
-	if _, err := (&certsCmd{OutDir: dir, Hosts: []string{"127.0.0.1", "gw"}, Days: 1}).make(); err != nil {
+	if _, err := (&certsCmd{OutDir: dir, Storage: []string{"127.0.0.1"}, Gateways: []string{"gw"}, Days: 1}).make(); err != nil {
 		t.Fatal(err)
 	}
 	srv, err := rpc.NewServer(rpc.Deps{Storage: s}, rpc.Settings{TLS: filesOf(dir, "127.0.0.1")})

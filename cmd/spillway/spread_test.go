@@ -127,7 +127,7 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	}
 	s.view, err = registry.Open(tb.Context(), s.store, log, rand.New(rand.NewPCG(3, 4)))
 	s.must(err)
-	dial := func(addr string) (peers.Peer, error) {
+	dial := func(_ topology.ServerID, addr string) (peers.Peer, error) {
 		return rpc.Dial(addr, rpc.DialSettings{TLS: rpc.TLS{Insecure: true}})
 	}
 	s.peers = peers.Open(peers.Deps{Servers: s.view, Dial: dial, Local: local, Log: log, Registerer: s.reg}, peers.Settings{})

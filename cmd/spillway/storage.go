@@ -192,7 +192,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: p.files, Log: p.log, Registerer: p.registerer}, rpc.Settings{TLS: p.cfg.Peer.tls()})
+	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: p.files, Log: p.log, Registerer: p.registerer}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
 }
 

@@ -95,7 +95,7 @@ func byKind(inner, err error) *apiError {
 		return &apiError{http.StatusBadRequest, typeBadData, err}
 	case fault.TooLarge:
 		return &apiError{http.StatusUnprocessableEntity, typeExecution, err}
-	case fault.Throttled, fault.Stale, fault.Unavailable:
+	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Denied: // Denied: this gateway, by a storage server
 		return &apiError{http.StatusServiceUnavailable, typeUnavailable, err}
 	case fault.NotFound:
 		return &apiError{http.StatusNotFound, typeNotFound, err}

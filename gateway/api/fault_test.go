@@ -45,6 +45,7 @@ func TestEveryKindHasItsAnswer(t *testing.T) {
 		fault.Corrupt:     {500, "internal", false},
 		fault.NotFound:    {404, "not_found", false},
 		fault.Canceled:    {499, "canceled", false},
+		fault.Denied:      {503, "unavailable", true},
 	}
 	for _, k := range fault.Kinds() {
 		src := broken{querytest.NewStore(), func(context.Context) error { return fault.Errorf(k, "the pier is closed") }}

@@ -33,9 +33,9 @@ type Registry interface {
 // Deps are what Peers are given.
 type Deps struct {
 	Servers Registry
-	// Dial makes a connection. It does not wait for the other side: a connection to a server that is away comes up when
+	// Dial makes a connection to a server at an address. It does not wait for the other side: a connection to a server that is away comes up when
 	// the server does. An error is one of configuration, and dialling is tried again.
-	Dial func(addr string) (Peer, error)
+	Dial func(id topology.ServerID, addr string) (Peer, error)
 	// Local are servers in this process. They are called as they are and need no row.
 	Local map[topology.ServerID]Local
 
@@ -133,7 +133,7 @@ func (p *Peers) connect(id topology.ServerID, addr string) bool {
 	if have != nil && have.addr == addr {
 		return true
 	}
-	made, err := p.deps.Dial(addr)
+	made, err := p.deps.Dial(id, addr)
 	if err != nil {
 		p.metrics.dials.WithLabelValues("error").Inc()
 		p.deps.Log.Warn("no connection to a storage server; trying again", "server", id, "addr", addr, "error", err)

@@ -54,7 +54,7 @@ type network struct {
 	bad   map[string]bool // cannot be dialled
 }
 
-func (n *network) dial(addr string) (Peer, error) {
+func (n *network) dial(_ topology.ServerID, addr string) (Peer, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.bad[addr] {

@@ -28,11 +28,14 @@ const (
 	NotFound
 	// Canceled is work whose asker went away or whose time ran out.
 	Canceled
+	// Denied is a call that its caller has no right to make; a person must change what it shows or what it may.
+	Denied
 )
 
 var kindNames = [...]string{
 	Internal: "internal", Invalid: "invalid", TooLarge: "too_large", Throttled: "throttled", Stale: "stale",
 	Unavailable: "unavailable", Corrupt: "corrupt", NotFound: "not_found", Canceled: "canceled",
+	Denied: "denied",
 }
 
 // String gives the name used in logs, metrics and on the wire.

@@ -110,6 +110,7 @@ var replies = [...]reply{
 	fault.Corrupt:     {500, 500, 500, "internal error", "internal error: damaged data was found"},
 	fault.NotFound:    {404, 404, 404, "not found", ""},
 	fault.Canceled:    {503, 503, 503, "unavailable", "timeout"},
+	fault.Denied:      {503, 503, 503, "unavailable", ""}, // a gateway, by a storage server: not the sender's fault
 }
 
 func replyTo(k fault.Kind) reply {

@@ -101,6 +101,7 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 		fault.Corrupt:     {500, 500, 500},
 		fault.NotFound:    {404, 404, 404},
 		fault.Canceled:    {503, 503, 503},
+		fault.Denied:      {503, 503, 503},
 	}
 	for _, k := range fault.Kinds() {
 		w, ok := want[k]

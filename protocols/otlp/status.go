@@ -65,7 +65,7 @@ func verdictOf(k fault.Kind) verdict {
 		return verdict{http.StatusRequestEntityTooLarge, codeResourceExhausted}
 	case fault.NotFound:
 		return verdict{http.StatusNotFound, codeNotFound}
-	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Canceled:
+	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Canceled, fault.Denied: // Denied: a gateway, by a storage server
 		return verdict{http.StatusServiceUnavailable, codeUnavailable}
 	case fault.Internal, fault.Corrupt:
 		return verdict{http.StatusServiceUnavailable, codeInternal}

@@ -40,7 +40,7 @@ func TestEveryKindHasItsAnswer(t *testing.T) {
 	want := map[fault.Kind][3]int{
 		fault.Internal: {503, 13, 503}, fault.Invalid: {400, 3, 0}, fault.TooLarge: {413, 8, 0}, fault.Throttled: {503, 14, 503},
 		fault.Stale: {503, 14, 503}, fault.Unavailable: {503, 14, 503}, fault.Corrupt: {503, 13, 503}, fault.NotFound: {404, 5, 0},
-		fault.Canceled: {503, 14, 503},
+		fault.Canceled: {503, 14, 503}, fault.Denied: {503, 14, 503},
 	}
 	if diff := cmp.Diff(fault.Kinds(), slices.Sorted(maps.Keys(want))); diff != "" {
 		t.Fatalf("kinds without an answer:\n%s", diff)

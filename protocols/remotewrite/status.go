@@ -59,7 +59,7 @@ func statusOf(k fault.Kind) int {
 		return http.StatusRequestEntityTooLarge
 	case fault.NotFound:
 		return http.StatusNotFound
-	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Canceled:
+	case fault.Throttled, fault.Stale, fault.Unavailable, fault.Canceled, fault.Denied: // Denied: a gateway, by a storage server
 		return http.StatusServiceUnavailable
 	case fault.Internal, fault.Corrupt:
 		return http.StatusInternalServerError

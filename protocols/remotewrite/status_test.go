@@ -19,6 +19,7 @@ func TestEveryKindHasItsStatus(t *testing.T) {
 	want := map[fault.Kind]int{
 		fault.Internal: 500, fault.Invalid: 400, fault.TooLarge: 413, fault.Throttled: 503, fault.Stale: 503,
 		fault.Unavailable: 503, fault.Corrupt: 500, fault.NotFound: 404, fault.Canceled: 503,
+		fault.Denied: 503,
 	}
 	if diff := cmp.Diff(fault.Kinds(), slices.Sorted(maps.Keys(want))); diff != "" {
 		t.Fatalf("kinds without a status:\n%s", diff)

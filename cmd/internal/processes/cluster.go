@@ -48,8 +48,7 @@ func Layout(p Plan) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	security, err := p.security()
-	if err != nil {
+	if err := p.certify(); err != nil {
 		return nil, err
 	}
 	next := func(name string) string {
@@ -81,13 +80,13 @@ func Layout(p Plan) (*Cluster, error) {
 		name := nameOf("s", i)
 		c.Peers, c.Admin = append(c.Peers, next(name)), append(c.Admin, next(name))
 		args := append([]string{"storage", "--id=" + name, fmt.Sprintf("--host=h%d", i+1), "--data-dir=" + filepath.Join(p.Dir, name),
-			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, security...)
+			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, p.Security(name)...)
 		c.Storage = append(c.Storage, p.process(name, c.Admin[i]+"/-/ready", append(args, p.StorageArgs...)...))
 	}
 	for i := range p.Gateways {
 		name := nameOf("g", i)
 		args := append([]string{"gateway", "--data-dir=" + filepath.Join(p.Dir, name), "--http.listen=" + c.HTTP[i],
-			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, security...)
+			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, p.Security(name)...)
 		c.Gateways = append(c.Gateways, p.process(name, c.HTTP[i]+"/-/ready", append(args, p.GatewayArgs...)...))
 	}
 	return c, nil
@@ -142,21 +141,48 @@ func (p Plan) ports(n int) (out []string, err error) {
 	return out, nil
 }
 
-// security makes certificates for this machine's address, unless an earlier run has, and gives the arguments that use them.
-func (p Plan) security() ([]string, error) {
+// AdminName is who runs commands, with a certificate of its own.
+const AdminName = "ops"
+
+// certify makes a certificate for each process, for one storage server more, and for commands, unless an earlier run has.
+func (p Plan) certify() error {
 	if !p.Certs {
-		return []string{"--dev.insecure-peers"}, nil
+		return nil
 	}
-	dir := filepath.Join(p.Dir, "certs")
-	file := func(name string) string { return filepath.Join(dir, name) }
-	if found, err := filepath.Glob(file("127.0.0.1.crt")); err != nil || len(found) == 0 {
-		cmd := exec.Command(p.Bin, "certs", "--out-dir="+dir, "--hosts=127.0.0.1")
-		cmd.Env = environ()
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("certificates: %w: %s", err, out)
+	if found, err := filepath.Glob(p.certFile(AdminName + ".crt")); err == nil && len(found) > 0 {
+		return nil
+	}
+	var storage, gateways []string
+	for i := range p.Storage + 1 {
+		name, host := nameOf("s", i), "127.0.0.1" // where one more is started by hand
+		if i < p.Storage {
+			host, _ = p.place(name)
 		}
+		storage = append(storage, name+"="+host)
 	}
-	return []string{"--peer.tls.ca=" + file("ca.crt"), "--peer.tls.cert=" + file("127.0.0.1.crt"), "--peer.tls.key=" + file("127.0.0.1.key")}, nil
+	for i := range p.Gateways {
+		gateways = append(gateways, nameOf("g", i))
+	}
+	args := []string{"certs", "--out-dir=" + p.certFile(""), "--storage=" + strings.Join(storage, ","), "--admins=" + AdminName}
+	if len(gateways) > 0 {
+		args = append(args, "--gateways="+strings.Join(gateways, ","))
+	}
+	cmd := exec.Command(p.Bin, args...)
+	cmd.Env = environ()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("certificates: %w: %s", err, out)
+	}
+	return nil
+}
+
+func (p Plan) certFile(name string) string { return filepath.Join(p.Dir, "certs", name) }
+
+// Security is the arguments by which a process (s1, g1, AdminName) speaks with its peers.
+func (p Plan) Security(name string) []string {
+	if !p.Certs {
+		return []string{"--dev.insecure-peers"}
+	}
+	return []string{"--peer.tls.ca=" + p.certFile("ca.crt"), "--peer.tls.cert=" + p.certFile(name+".crt"), "--peer.tls.key=" + p.certFile(name+".key")}
 }
 
 // All are the processes in the order in which they start.

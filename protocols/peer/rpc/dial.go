@@ -66,7 +66,7 @@ func Dial(addr string, s DialSettings) (*Peer, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "address of a peer")
 	}
-	creds, err := newCredentials(s.TLS, s.Log)
+	creds, err := newCredentials(s.TLS, s.Server, s.Log)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,8 @@
 //     and a peer that is frozen or cut off ends the calls in flight after SilenceMax.
 //   - An error of a stream that cannot be used any more has peer.ErrStreamBroken in its chain.
 //   - Every message, window and number of calls is bounded (I5), and Throttled is the answer at the bound.
-//   - Certificates of one authority on both sides, unless Insecure; files are re-read when they change.
+//   - Certificates of one authority on both sides, unless Insecure; files are re-read when they change. Each says what its
+//     process is, which decides what it may call (identity.go): else Denied.
 //
 // It keeps I1 in that nobody but the peer says that rows are safe: a lost ack is an error.
 //

@@ -16,6 +16,7 @@ var codeOfKind = [...]codes.Code{
 	fault.Internal: codes.Internal, fault.Invalid: codes.InvalidArgument, fault.TooLarge: codes.OutOfRange,
 	fault.Throttled: codes.ResourceExhausted, fault.Stale: codes.FailedPrecondition, fault.Unavailable: codes.Unavailable,
 	fault.Corrupt: codes.DataLoss, fault.NotFound: codes.NotFound, fault.Canceled: codes.Canceled,
+	fault.Denied: codes.PermissionDenied,
 }
 
 // toStatus is an error as it travels.

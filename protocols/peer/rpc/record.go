@@ -236,7 +236,7 @@ func (d *insertDecoder) kept() bool { return cap(d.in.IDs) <= 1<<17 && cap(d.in.
 // kindCodes are the kinds on the wire; 0 is a good ack. They never change.
 var kindCodes = [...]fault.Kind{
 	1: fault.Internal, 2: fault.Invalid, 3: fault.TooLarge, 4: fault.Throttled, 5: fault.Stale, 6: fault.Unavailable,
-	7: fault.Corrupt, 8: fault.NotFound, 9: fault.Canceled,
+	7: fault.Corrupt, 8: fault.NotFound, 9: fault.Canceled, 10: fault.Denied,
 }
 
 func codeOf(k fault.Kind) byte {

@@ -69,7 +69,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
-	creds, err := newCredentials(s.TLS, d.Log)
+	creds, err := newCredentials(s.TLS, "", d.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,9 @@ func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStr
 	case <-s.stopping:
 		err = errStopping
 	default:
-		err = f(ss)
+		if err = s.allow(name, ss.Context()); err == nil {
+			err = f(ss)
+		}
 	}
 	s.metrics.calls.WithLabelValues(name, kindLabel(err)).Inc()
 	return err

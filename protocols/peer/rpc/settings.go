@@ -17,8 +17,13 @@ type TLS struct {
 	// ServerName is what certificates of servers must be for, when it is not the host of the address. Only for Dial.
 	ServerName string
 
-	// Insecure speaks in the clear with everybody who asks: for development. Then there are no files.
+	// Insecure speaks in the clear with everybody who asks: for development. Then there are no files, and everybody may
+	// call everything.
 	Insecure bool
+
+	// Own is what this process is: its certificate must say so, and be for that name if Own has one. The zero Identity is
+	// not looked at.
+	Own Identity
 }
 
 func (t *TLS) validate() error {
@@ -93,6 +98,9 @@ func joinInvalid(errs []error) error {
 // DialSettings are numbers a user sets on the side of the gateway, and what all its peers share.
 type DialSettings struct {
 	TLS TLS
+
+	// Server is the name of the storage server behind the address: its certificate must be for that. "": for any.
+	Server string
 
 	// SilenceMax is how long a peer may send nothing at all while calls wait for it and it is asked for a sign of life;
 	// then its connection is given up and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer whose

@@ -20,6 +20,7 @@ import (
 // cannot be read are a warning: the old ones stay in force.
 type certificates struct {
 	settings TLS
+	server   string // whom a client calls; "": any storage server
 	log      *slog.Logger
 
 	mu struct {
@@ -35,12 +36,13 @@ type fileState struct {
 	size     int64
 }
 
-// newCredentials reads the files once, so that a mistake is told at the start. Errors are Invalid.
-func newCredentials(t TLS, log *slog.Logger) (credentials.TransportCredentials, error) {
+// newCredentials reads the files once, so that a mistake is told at the start. server is whom a client calls. Errors are
+// Invalid.
+func newCredentials(t TLS, server string, log *slog.Logger) (credentials.TransportCredentials, error) {
 	if t.Insecure {
 		return insecure.NewCredentials(), nil
 	}
-	c := &certificates{settings: t, log: log}
+	c := &certificates{settings: t, server: server, log: log}
 	seen, err := c.look()
 	if err != nil {
 		return nil, err
@@ -67,6 +69,9 @@ func (c *certificates) load() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.settings.CertFile, c.settings.KeyFile)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", c.settings.CertFile, c.settings.KeyFile)
+	}
+	if err := c.settings.Own.check(pair.Leaf); err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s", c.settings.CertFile)
 	}
 	pem, err := os.ReadFile(c.settings.CAFile)
 	if err != nil {
@@ -107,7 +112,17 @@ func (c *certificates) current() credentials.TransportCredentials {
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (c *certificates) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c.current().ClientHandshake(ctx, authority, conn)
+	secure, info, err := c.current().ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t, ok := info.(credentials.TLSInfo); ok {
+		if err := (Identity{RoleStorage, c.server}).check(t.State.PeerCertificates[0]); err != nil {
+			_ = secure.Close()
+			return nil, nil, fault.Wrap(err, fault.Denied, "the server at %s", conn.RemoteAddr())
+		}
+	}
+	return secure, info, nil
 }
 
 // ServerHandshake implements credentials.TransportCredentials.

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,22 +53,33 @@ func testCert(name string) *x509.Certificate {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 }
 
-// files writes a certificate for a host.
+// files writes a certificate for a host: of a gateway, or of a storage server that is called so.
 func (a *testAuthority) files(t testing.TB, host string) TLS {
+	t.Helper()
+	id := Identity{RoleStorage, host}
+	if host == "gw" {
+		id.Role = RoleGateway
+	}
+	return a.filesOf(t, host, id.URI())
+}
+
+// filesOf writes a certificate for a host that says these things of its process.
+func (a *testAuthority) filesOf(t testing.TB, host string, is ...*url.URL) TLS {
 	t.Helper()
 	dir := t.TempDir()
 	f := TLS{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "node.crt"), KeyFile: filepath.Join(dir, "node.key")}
-	a.write(t, f, host)
+	a.write(t, f, host, is...)
 	return f
 }
 
-func (a *testAuthority) write(t testing.TB, f TLS, host string) {
+func (a *testAuthority) write(t testing.TB, f TLS, host string, is ...*url.URL) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := testCert(host)
+	c.URIs = is
 	c.KeyUsage, c.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	if ip := net.ParseIP(host); ip != nil {
 		c.IPAddresses = []net.IP{ip}
@@ -168,10 +180,10 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if err := works(gw); err != nil {
 		t.Errorf("with a broken key file: %v", err)
 	}
-	second.write(t, server, "127.0.0.1")
+	second.write(t, server, "127.0.0.1", Identity{RoleStorage, "s1"}.URI())
 	touch(server, time.Now().Add(2*time.Second))
 	wantKind(t, "a caller of the authority before", works(gw), fault.Unavailable)
-	second.write(t, gw, "gw")
+	second.write(t, gw, "gw", Identity{RoleGateway, "g1"}.URI())
 	if err := works(gw); err != nil {
 		t.Errorf("a caller of the new authority: %v", err)
 	}

@@ -1,0 +1,140 @@
+package rpc
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Role is what a process of a cluster is, which decides what it may call.
+type Role string
+
+// The roles. Storage servers keep rows and METADATA, and one of them is the master; gateways write and read for clients;
+// admins are the commands that people run.
+const (
+	RoleStorage Role = "storage"
+	RoleGateway Role = "gateway"
+	RoleAdmin   Role = "admin"
+)
+
+// Roles lists every Role.
+func Roles() []Role { return []Role{RoleStorage, RoleGateway, RoleAdmin} }
+
+// Identity is what a certificate says of its process: its one URI with the scheme spillway,
+//
+//	spillway://storage/s1    spillway://gateway/g1    spillway://admin/ops
+//
+// in its subject alternative name. The authority stands for the cluster, so a cluster has no name in it.
+type Identity struct {
+	Role Role
+	Name string
+}
+
+const identityScheme = "spillway"
+
+// URI is the identity as a certificate has it.
+func (i Identity) URI() *url.URL {
+	return &url.URL{Scheme: identityScheme, Host: string(i.Role), Path: "/" + i.Name}
+}
+
+// String gives storage/s1.
+func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
+
+// renew says what to do about a certificate that was made before roles were.
+const renew = "renew it with `spillway certs --storage ID=HOST --gateways NAME --admins NAME`, in the directory that has the authority's key"
+
+// IdentityOf reads who a certificate is for. Errors are Denied: it says nothing of a role, or not clearly.
+func IdentityOf(cert *x509.Certificate) (Identity, error) {
+	var found []*url.URL
+	for _, u := range cert.URIs {
+		if u.Scheme == identityScheme {
+			found = append(found, u)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return Identity{}, fault.Errorf(fault.Denied, "the certificate of %q has no role: %s", cert.Subject.CommonName, renew)
+	case 1:
+	default:
+		return Identity{}, fault.Errorf(fault.Denied, "the certificate of %q has %d roles, one is allowed", cert.Subject.CommonName, len(found))
+	}
+	id := Identity{Role(found[0].Host), strings.TrimPrefix(found[0].Path, "/")}
+	if !slices.Contains(Roles(), id.Role) || id.Name == "" {
+		return Identity{}, fault.Errorf(fault.Denied, "the certificate of %q is for %s, which is no role and name that are known here", cert.Subject.CommonName, found[0])
+	}
+	return id, nil
+}
+
+// check holds a certificate against what it should be for; an empty name is any. The zero Identity is always content.
+func (i Identity) check(cert *x509.Certificate) error {
+	if i == (Identity{}) {
+		return nil
+	}
+	is, err := IdentityOf(cert)
+	switch {
+	case err != nil:
+		return err
+	case is.Role != i.Role:
+		return fault.Errorf(fault.Denied, "the certificate of %q is for %s, not for a process of role %q", cert.Subject.CommonName, is, i.Role)
+	case i.Name != "" && is.Name != i.Name:
+		return fault.Errorf(fault.Denied, "the certificate of %q is for %s, not for %s", cert.Subject.CommonName, is, i)
+	}
+	return nil
+}
+
+// rights is who may call what. A role that is not named may not. What each needs it for:
+//
+//	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
+//	storage   METADATA, of which every storage server keeps some; as the master, how much others hold
+//	admin     METADATA, as the commands for people change it; how much servers hold
+var rights = map[string][]Role{
+	methodInserts:      {RoleGateway},
+	methodSelect:       {RoleGateway},
+	methodLabelNames:   {RoleGateway},
+	methodLabelValues:  {RoleGateway},
+	methodExemplars:    {RoleGateway},
+	methodPutMetadata:  {RoleGateway},
+	methodGetMetadata:  {RoleGateway},
+	methodDeleteSeries: {RoleGateway},
+	methodStats:        {RoleGateway, RoleStorage, RoleAdmin},
+	methodChange:       {RoleGateway, RoleStorage, RoleAdmin},
+	methodStore:        {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
+	methodFetch:        {RoleGateway, RoleStorage, RoleAdmin},
+	methodPing:         {RoleGateway, RoleStorage, RoleAdmin},
+}
+
+// allow decides whether a caller may call a method, by its certificate. Errors are Denied.
+func (s *Server) allow(method string, ctx context.Context) error {
+	if s.settings.TLS.Insecure {
+		return nil
+	}
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return fault.Errorf(fault.Denied, "%s: who calls is not known", method)
+	}
+	t, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(t.State.PeerCertificates) == 0 {
+		return fault.Errorf(fault.Denied, "%s: the caller at %v shows no certificate", method, p.Addr)
+	}
+	id, err := IdentityOf(t.State.PeerCertificates[0])
+	if err == nil && !slices.Contains(rights[method], id.Role) {
+		err = fault.Errorf(fault.Denied, "role %q may not call %s, only %s", id.Role, method, roleList(rights[method]))
+	}
+	return fault.Annotate(err, "%s for %v", method, p.Addr)
+}
+
+func roleList(roles []Role) string {
+	var out []string
+	for _, r := range roles {
+		out = append(out, fmt.Sprintf("%q", r))
+	}
+	return strings.Join(out, ", ")
+}
