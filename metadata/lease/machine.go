@@ -390,6 +390,7 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 	}
 	if prefix == Prefix {
 		m.floor = rev
+		m.prune()
 	}
 	m.rev = max(m.rev, rev)
 }

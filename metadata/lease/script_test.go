@@ -25,6 +25,8 @@ import (
 //	prohibit 1 s2 | allow 1 s2
 //	delete-row 1 | delete-beat s1
 //	give-up 1                            its leader has too much to do
+//	drop 1 | forget 1                    it is in no map any more; its rows are taken away
+//	known s1                             the partitions s1 has in mind
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		var w *world
@@ -102,6 +104,14 @@ func (w *world) command(cmd string, args []string) error {
 	case "give-up":
 		p := w.part(args[0])
 		w.procs[w.leaders()[p]].step(GiveUp{p, "too much to do"})
+	case "drop":
+		w.unassign(w.part(args[0]))
+	case "forget":
+		if !w.forget(w.part(args[0])) {
+			w.tracef("somebody holds it")
+		}
+	case "known":
+		w.tracef("%s knows %v", args[0], w.procs[w.index(args[0])].known())
 	default:
 		return fmt.Errorf("no command %q", cmd)
 	}
