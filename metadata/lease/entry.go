@@ -149,6 +149,8 @@ func (m *Machine) mustLetGo(e *entry) (why string, gaveUp bool) {
 	switch {
 	case e.row.Offline != nil:
 		return "taken offline by " + e.row.Offline.Who + ": " + e.row.Offline.Reason, false
+	case e.row.Vacant():
+		return "it is empty, and is moved", false
 	case e.row.Bump != nil:
 		return "bumped by " + e.row.Bump.Who + ": " + e.row.Bump.Reason, false
 	case m.prohibited(e, m.self.Server):
@@ -211,7 +213,7 @@ func (m *Machine) wantInSync(in SetInSync) {
 
 func (m *Machine) sendInSync(e *entry) {
 	row := e.row
-	row.InSync, row.Ends, row.Nonce = e.want.Members, e.want.Ends, e.nonce
+	row.InSync, row.Ends, row.Empty, row.Nonce = e.want.Members, e.want.Ends, false, e.nonce
 	e.wrote = e.rev
 	// The same nonce again after an answer was lost: both compare the same revision, so that at most one comes true.
 	e.busy = m.commit(Acquire, request{job: jobInSync, p: e.p, lease: row},

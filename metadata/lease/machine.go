@@ -57,8 +57,8 @@ type Machine struct {
 	draining bool
 	leave    bool
 	left     bool
-	drainTo  Partition // given away last by drain or share
-	moveAt   Time      // when the next may go
+	given    []Partition // given away last by drain or share
+	moveAt   Time        // when the next may go
 
 	// As of this Step.
 	now   Time

@@ -97,6 +97,9 @@ type Lease struct {
 	Epoch  point.Epoch       `json:"epoch"`
 	// InSync is in chain order; the holder is a member.
 	InSync []Member `json:"in_sync,omitempty"`
+	// Empty: no row of the partition was ever acked, and none will be before the holder has taken this away, which it does
+	// with the in-sync list. Only the very first lease row begins so; a row without it may have rows.
+	Empty bool `json:"empty,omitempty"`
 	// Ends are the last serials of closed epochs, as the holder knew them.
 	Ends []point.EpochEnd `json:"ends,omitempty"`
 	// Offline keeps everybody from leading until it is removed (C123).
@@ -223,6 +226,13 @@ func (l Lease) TakenOffline(n Note) Lease { l.Offline = &n; return l }
 // TakenOnline lets the in-sync placements lead again. The row still names who held it last, so that a holder which has
 // not yet heard that it was offline is waited for like any other.
 func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
+
+// Vacated takes an empty partition from whoever is in sync: a holder lets go, and who takes next is whom the partition map
+// names then. It is for whoever moves the partition; for one that is not empty it is a mistake that costs acked rows.
+func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
+
+// Vacant reports whether the placements of the partition map may lead, whoever led before.
+func (l *Lease) Vacant() bool { return l.Empty && len(l.InSync) == 0 }
 
 // Prohibit gives the transaction that keeps a partition off a server; a holder lets go.
 func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {

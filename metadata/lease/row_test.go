@@ -26,6 +26,9 @@ var goldenLease = Lease{
 	Offline: &Note{"ann", noon, "crashes on load"}, Bump: &Note{"ben", noon, "reload"}, Nonce: "b7-01",
 }
 
+// goldenEmpty is the row of a partition that nobody wrote to yet.
+var goldenEmpty = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", Epoch: 42, InSync: []Member{{1, "s1", "4f1c"}}, Empty: true, Nonce: "b7-01"}
+
 var goldenBeat = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Draining: true, Time: noon}
 
 func golden(t *testing.T, name string, got []byte) []byte {
@@ -52,6 +55,18 @@ func TestRowsKeepTheirForm(t *testing.T) {
 	if diff := cmp.Diff(goldenLease, l); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
+	if l.Empty {
+		t.Error("a row from before there was such a mark is said to be empty")
+	}
+	for name, want := range map[string]Lease{"lease_empty.json": goldenEmpty, "lease_vacant.json": goldenEmpty.Vacated()} {
+		l, err := DecodeLease(golden(t, name, want.Encode()))
+		if diff := cmp.Diff(want, l); diff != "" || err != nil {
+			t.Errorf("%v\n%s", err, diff)
+		}
+	}
+	if vacant := goldenEmpty.Vacated(); !vacant.Vacant() || goldenEmpty.Vacant() || goldenLease.Vacant() || vacant.Holder != "s1" || vacant.Epoch != 42 {
+		t.Errorf("vacated: %+v", vacant)
+	}
 	b, err := DecodeBeat(golden(t, "beat.json", goldenBeat.Encode()))
 	if diff := cmp.Diff(goldenBeat, b); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
@@ -60,10 +75,12 @@ func TestRowsKeepTheirForm(t *testing.T) {
 }
 
 func TestCutRowsAreCorrupt(t *testing.T) {
-	lease, beat := goldenLease.Encode(), goldenBeat.Encode()
-	for i := range lease {
-		if _, err := DecodeLease(lease[:i]); !fault.Is(err, fault.Corrupt) {
-			t.Fatalf("lease row cut at %d: %v", i, err)
+	beat := goldenBeat.Encode()
+	for _, lease := range [][]byte{goldenLease.Encode(), goldenEmpty.Encode(), goldenEmpty.Vacated().Encode()} {
+		for i := range lease {
+			if _, err := DecodeLease(lease[:i]); !fault.Is(err, fault.Corrupt) {
+				t.Fatalf("lease row cut at %d: %v", i, err)
+			}
 		}
 	}
 	for i := range beat {
@@ -89,6 +106,7 @@ func TestStrangeRowsAreCorrupt(t *testing.T) {
 
 func FuzzDecodeLease(f *testing.F) {
 	f.Add(goldenLease.Encode())
+	f.Add(goldenEmpty.Encode())
 	f.Add([]byte(`{"v":1,"state":"free","epoch":0}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := DecodeLease(b)

@@ -31,6 +31,9 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 		}
 	}
 	row := &e.row
+	if e.present() && m.open(e) { // who may lead is as of this very map
+		c.also = append(c.also, coord.Condition{Key: tableKey(e.p.Table), Revision: e.assigned.TableRow})
+	}
 	switch {
 	case e.unreadable:
 		return c, false
@@ -109,9 +112,9 @@ func (m *Machine) quietFor(since Time) bool {
 	return false
 }
 
-// members are those that may lead: the in-sync list, or what the map says where nobody ever led.
+// members are those that may lead: the in-sync list, or what the map says where that holds.
 func (m *Machine) members(e *entry) []Member {
-	if !m.unborn(e) {
+	if !m.open(e) {
 		return e.row.InSync
 	}
 	var members []Member
@@ -127,6 +130,11 @@ func (m *Machine) members(e *entry) []Member {
 
 // unborn reports whether nobody ever led a partition.
 func (m *Machine) unborn(e *entry) bool { return e.born == 0 && (!e.present() || e.row.Epoch == 0) }
+
+// open reports whether the map says who may lead: nobody ever did, or the partition is empty and was taken from those who did.
+func (m *Machine) open(e *entry) bool {
+	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant()
+}
 
 func (m *Machine) listed(e *entry, members []Member) bool {
 	return slices.Contains(members, Member{e.assigned.Placement, m.self.Server, m.self.Store})
@@ -153,11 +161,11 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		}
 	}
 	wait := Time(before) * m.set.TurnStep
-	if len(members) < len(e.assigned.Placements) && m.unborn(e) {
+	if len(members) < len(e.assigned.Placements) && m.open(e) {
 		wait += m.set.OverWait // the others may be about to start, and would be missing in the first in-sync list
 	}
 	if mine && better {
-		wait += m.set.OverWait
+		wait += m.set.OverWait + m.above()
 	}
 	if e.gaveUp && m.now < e.cool {
 		wait += m.set.OverWait
@@ -171,6 +179,16 @@ func (m *Machine) candidate(e *entry, c Member) bool {
 	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !b.beat.Draining && !m.prohibited(e, c.Server)
 }
 
+// aboveMax bounds above, in OverWaits: somebody who lives and has room may still be stuck.
+const aboveMax = 4
+
+// above is how much longer we wait for what we hold above our share: when many partitions are to be taken at once, who is
+// fast must not have taken most of them before the others have begun.
+func (m *Machine) above() Time {
+	over := Time(max(0, m.held-m.share))
+	return min(aboveMax*m.set.OverWait*over/Time(max(m.share, 1)), aboveMax*m.set.OverWait)
+}
+
 func (m *Machine) isOver(held int, load float64) bool {
 	return held >= m.share || load >= m.set.LoadMax
 }
@@ -180,6 +198,8 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		State: Held, Holder: m.self.Server, Boot: m.self.Boot, Store: m.self.Store,
 		Epoch:  max(point.Epoch(m.rev), e.row.Epoch, e.assigned.BrickEpoch) + 1,
 		InSync: slices.Clone(members), Ends: e.row.Ends, Nonce: m.nonce(),
+		// A brick that saw an epoch may have rows, whatever somebody did to the lease rows.
+		Empty: (e.row.Empty && !m.unborn(e) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
 	}
 	e.nonce = row.Nonce
 	conditions := append([]coord.Condition{
@@ -220,13 +240,18 @@ func (m *Machine) count() {
 	m.share = (partitions + max(servers, 1) - 1) / max(servers, 1)
 }
 
-// planMoves gives one partition away at a time: when draining, once the last has found its new leader; above our share,
-// slowly (C108). Only where somebody else can take it.
+// movesMax bounds how many empty partitions are given away at a time.
+const movesMax = 32
+
+// planMoves gives partitions away where somebody else can take them: when draining, once the last have found their new
+// leaders; above our share, slowly (C108). One at a time, but empty ones, for which nobody waits, in numbers: half of what is above
+// the share, because others may do so at the same moment.
 func (m *Machine) planMoves() {
-	settled := true
-	if e := m.entries[m.drainTo]; e != nil {
-		settled = !m.ours(e) && (!e.present() || e.row.State == Held)
-	}
+	settled := !slices.ContainsFunc(m.given, func(p Partition) bool {
+		e := m.entries[p]
+		return e != nil && (m.ours(e) || e.present() && e.row.State != Held)
+	})
+	room := movesMax
 	switch {
 	case !m.good(m.now) || m.leave:
 		return
@@ -238,19 +263,24 @@ func (m *Machine) planMoves() {
 		m.at(m.moveAt)
 		return
 	}
+	why := "the server drains"
+	if !m.draining {
+		why, room = "above this server's share", min(room, (m.held-m.share+1)/2)
+	}
+	given := []Partition(nil)
 	for _, p := range m.order {
 		e := m.entries[p]
-		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !m.someoneFor(e) {
+		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e) {
 			continue
 		}
-		why := "above this server's share"
-		m.moveAt = m.now + m.jitter(m.set.LowerEvery)
-		if m.draining {
-			why = "the server drains"
-		}
-		m.drainTo = p
+		given = append(given, p)
 		m.letGo(e, why, true)
-		return
+		if !e.row.Empty || len(given) >= room {
+			break
+		}
+	}
+	if len(given) > 0 {
+		m.given, m.moveAt = given, m.now+m.jitter(m.set.LowerEvery)
 	}
 }
 

@@ -42,6 +42,8 @@ type world struct {
 	takes   int
 	accepts int
 	refused int // by bricks: the second line
+	vacated int
+	broken  string // a rule that the world leaves out, to see whether it notices
 	delay   func() time.Duration
 	lossPct int
 	failure string
@@ -173,12 +175,18 @@ func (w *world) start(i int, fresh bool) {
 	w.tracef("%s starts as %s on %s", self.Server, self.Boot, self.Store)
 	p.step(Tick{Wall: time.Unix(1_800_000_000, 0)})
 	p.relist()
+	w.assign(i, w.parts)
+}
+
+// assign tells a server that it has a placement of each.
+func (w *world) assign(i int, parts []Partition) {
+	p, self := w.procs[i], w.procs[i].self
 	var placements []topology.Placement
 	for j, q := range w.procs {
 		placements = append(placements, topology.Placement{ID: point.PlacementID(j + 1), Server: q.self.Server})
 	}
 	row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
-	for _, part := range w.parts {
+	for _, part := range parts {
 		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, BrickEpoch: w.bricks[self.Store][part]})
 	}
 }
@@ -330,13 +338,16 @@ func (w *world) committed(wr coord.Write) {
 	}
 	was, ever := w.listed[part]
 	w.listed[part] = row
+	if row.Empty && w.acted[part] > 0 {
+		w.fail("the row of %s says that it is empty, and rows were accepted at epoch %d", part, w.acted[part])
+	}
 	if row.State != Held || was.State == Held && was.Boot == row.Boot && was.Epoch == row.Epoch {
 		return
 	}
 	w.takes++
 	w.taken[part] = w.now
 	w.tracef("%s/%s takes %s at epoch %d", row.Holder, row.Boot, part, row.Epoch)
-	if ever && was.Epoch > 0 {
+	if ever && was.Epoch > 0 && !was.Vacant() {
 		if m, ok := was.member(row.Holder); !ok || m.Store != row.Store {
 			w.fail("%s took %s with %s, which is not listed: %v", row.Holder, part, row.Store, was.InSync)
 		}
@@ -362,6 +373,10 @@ func (w *world) act(i int, part Partition, pause time.Duration) {
 	}
 	chain := slices.Clone(w.listed[part].InSync)
 	if m, ok := p.actor.(*Machine); ok {
+		if m.entries[part].row.Empty && w.broken != actsOnEmpty {
+			w.hold(i, part) // rows are taken once the mark is gone
+			return
+		}
 		chain = slices.Clone(m.entries[part].row.InSync)
 	}
 	chain = append(chain, p.want[part]...)
@@ -384,6 +399,55 @@ func (w *world) act(i int, part Partition, pause time.Duration) {
 			}
 			w.acted[part] = epoch
 		})
+	})
+}
+
+// hold takes the mark away that the partition is empty, as who leads does before the first row.
+func (w *world) hold(i int, part Partition) {
+	if p := w.procs[i]; p.want[part] == nil {
+		p.want[part] = []Member{{point.PlacementID(i + 1), p.self.Server, p.self.Store}}
+		p.step(SetInSync{Partition: part, Members: p.want[part]})
+	}
+}
+
+// Rules that the world may leave out.
+const (
+	actsOnEmpty = "rows are taken while the mark is there"
+	blind       = "an empty partition is moved without a look at its row"
+)
+
+// vacate moves an empty partition as the master does: behind a fence, from some of its servers or from all. What it saw is
+// a while old when it commits.
+func (w *world) vacate(part Partition) {
+	row, ok, _ := w.store.Get(context.Background(), RowKey(part))
+	if !ok {
+		return
+	}
+	l, err := DecodeLease(row.Value)
+	if err != nil {
+		panic(err)
+	}
+	if !l.Empty {
+		return
+	}
+	var fences, allow []coord.Write
+	conditions := []coord.Condition{{Key: row.Key, Revision: row.Revision}}
+	for _, p := range w.procs {
+		if w.rng.IntN(3) > 0 {
+			fences = append(fences, Prohibit(part, p.self.Server, Note{Who: "master"}))
+			allow = append(allow, Allow(part, p.self.Server))
+		}
+	}
+	if w.broken == blind {
+		conditions = nil
+	}
+	w.after(time.Duration(w.rng.IntN(500))*time.Millisecond, func() {
+		if _, ok := w.commit(conditions, append(fences, coord.Write{Key: row.Key, Value: l.Vacated().Encode()})); !ok {
+			return
+		}
+		w.vacated++
+		w.tracef("the master takes %s from %s", part, l.Holder)
+		w.after(time.Duration(w.rng.IntN(5000))*time.Millisecond, func() { w.commit(nil, allow) })
 	})
 }
 

@@ -185,7 +185,9 @@ func (l *Lead) Why(table string, id point.PartitionID) string {
 	return "the lease is not with this server"
 }
 
-// Hold implements server.Leases: the in-sync list becomes this placement alone. Many may wait for one change.
+// Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark goes that says that the partition is
+// empty, in one change of the row as it was: who moves an empty partition changes that row too, so that one of both fails.
+// Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.HoldTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ type record struct {
 	epoch     point.Epoch       // of the newest Leads
 	leading   bool              // between Leads and Stops
 	lapsed    bool              // it stopped because the heartbeat was not renewed, and nothing was heard since
-	alone     bool              // by the row as last known this placement is the only one in sync
+	alone     bool              // by the row as last known this placement is the only one in sync, of rows that there may be
 	members   int               // in sync, by that row
 	holding   bool              // a SetInSync is under way
 	why       string            // of the last Stops
@@ -34,7 +34,7 @@ func (r *record) wake() {
 
 func (r *record) see(l *lease.Lease, self lease.Member) {
 	r.members = len(l.InSync)
-	r.alone = r.members == 1 && l.InSync[0] == self
+	r.alone = r.members == 1 && l.InSync[0] == self && !l.Empty
 }
 
 func (l *Lead) self(p point.PlacementID) lease.Member {
