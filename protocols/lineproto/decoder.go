@@ -66,6 +66,7 @@ type Decoder struct {
 	shared      []byte // canonical labels of all fields' series, without the metric's name
 	gap         int    // where in shared that goes; -1: the builder has to say what is wrong
 	spliced     []byte
+	fresh       point.Fresh // new series of the line
 	labels      point.LabelsBuilder
 	template    []point.LineField // what the Dict knows under the key, and what the line adds
 

@@ -15,6 +15,7 @@ type key struct {
 	fields []point.LineField // what the Dict knows under it, and what the line adds
 	known  int               // of fields, what the Dict knows
 	next   int               // the one of fields that is expected next
+	rows   int               // where the line's rows begin in the batch
 	parsed bool              // Decoder.tags and Decoder.measurement hold it unescaped
 	sorted bool              // Decoder.shared holds its labels
 }
@@ -25,10 +26,11 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	s, b := d.body, d.batch
 	rows := len(b.IDs)
 	d.strings = d.strings[:0]
+	d.fresh.Reset()
 
 	// 1. The key. One that the Dict knows was checked when it was first seen.
 	end := keyEnd(s, p)
-	k := key{at: p, hash: b.Dict.Hash(s[p:end])}
+	k := key{at: p, rows: rows, hash: b.Dict.Hash(s[p:end])}
 	k.hash.Lo ^= d.naming.Lo
 	k.hash.Hi ^= d.naming.Hi
 	if known := b.Dict.LookupLine(k.hash); known != nil && end < len(s) && s[end] == ' ' {
@@ -39,6 +41,9 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 
 	// 2. The fields.
 	if p, ok = d.fields(&k, skipSpaces(s, end)); !ok {
+		return p, false
+	}
+	if !d.settle(&k) {
 		return p, false
 	}
 	d.tell(&k)
@@ -103,6 +108,7 @@ func (d *Decoder) fields(k *key, p int) (next int, ok bool) {
 				}
 			}
 			if !hit {
+				b.IDs = ids // for settle
 				if id, ok = d.fieldID(k, s[p:q]); !ok {
 					return q, false
 				}

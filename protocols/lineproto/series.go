@@ -98,34 +98,77 @@ func (d *Decoder) fieldID(k *key, name []byte) (id point.SeriesID, ok bool) {
 		k.next = i + 1
 		return k.fields[i].ID, true
 	}
-	dict := d.batch.Dict
-	h := d.hashUnder(k.hash, 'f', name)
-	if len(k.fields) >= fieldsScanned {
-		if id, ok = dict.Lookup(h); ok {
-			return id, true
-		}
+	if len(k.fields) < fieldsScanned { // comparing will find it, no hash need
+		return d.await(k, name)
 	}
-	labels, ok := d.fieldLabels(k, name)
-	if !ok {
+	if !d.settle(k) {
 		return 0, false
 	}
-	var err error
-	if len(k.fields) < fieldsScanned {
-		id, err = dict.InternLabelsBytes(labels, h) // comparing will find it, the hash need not
-	} else {
-		id, err = dict.InternBytes(h, labels)
+	dict := d.batch.Dict
+	h := d.hashUnder(k.hash, 'f', name)
+	if id, ok = dict.Lookup(h); ok {
+		return id, true
 	}
+	if d.spliced, ok = d.fieldLabels(d.spliced[:0], k, name); !ok {
+		return 0, false
+	}
+	id, err := dict.InternBytes(h, d.spliced)
 	if err != nil {
 		return 0, d.fail(err)
 	}
 	if len(k.fields) < fieldsKept {
-		if len(k.fields) == k.known { // it is the Dict's
-			d.template = append(d.template[:0], k.fields...)
-		}
-		d.template = append(d.template, point.LineField{Name: d.sharedName(name), ID: id})
-		k.fields, k.next = d.template, len(d.template)
+		d.expect(k, point.LineField{Name: d.sharedName(name), ID: id})
 	}
 	return id, true
+}
+
+// waits marks a number that is not one yet: the rest of it is a place in Decoder.fresh.
+const waits point.SeriesID = 1 << 31
+
+// await puts a new field among those of the line that get their numbers together. Until settle a place stands for its
+// number, in the template and in the rows of the line.
+func (d *Decoder) await(k *key, name []byte) (id point.SeriesID, ok bool) {
+	if d.fresh.Text, ok = d.fieldLabels(d.fresh.Text, k, name); !ok {
+		return 0, false
+	}
+	id = waits | point.SeriesID(d.fresh.Len())
+	d.fresh.End(point.Hash{})
+	d.expect(k, point.LineField{Name: d.sharedName(name), ID: id})
+	return id, true
+}
+
+// expect adds a field to the template.
+func (d *Decoder) expect(k *key, f point.LineField) {
+	if len(k.fields) == k.known { // it is the Dict's
+		d.template = append(d.template[:0], k.fields...)
+	}
+	d.template = append(d.template, f)
+	k.fields, k.next = d.template, len(d.template)
+}
+
+// settle gives those that wait their numbers. Without ok d.flaw is set.
+func (d *Decoder) settle(k *key) (ok bool) {
+	if d.fresh.Len() == 0 {
+		return true
+	}
+	if err := d.batch.Dict.InternAll(&d.fresh); err != nil {
+		return d.fail(err)
+	}
+	for i := range d.template[k.known:] {
+		d.settleID(&d.template[k.known+i].ID)
+	}
+	rows := d.batch.IDs[k.rows:]
+	for i := range rows {
+		d.settleID(&rows[i])
+	}
+	d.fresh.Reset()
+	return true
+}
+
+func (d *Decoder) settleID(id *point.SeriesID) {
+	if *id >= waits {
+		*id = d.fresh.IDs[*id&^waits]
+	}
 }
 
 // tell gives the Dict the fields that the line had and the key's template had not: all at once, so that a new key's
@@ -179,8 +222,8 @@ func (d *Decoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash {
 	return d.batch.Dict.Hash(d.sum)
 }
 
-// fieldLabels names the series of a numeric field. The result is scratch.
-func (d *Decoder) fieldLabels(k *key, name []byte) ([]byte, bool) {
+// fieldLabels names the series of a numeric field. It appends the canonical labels to dst; without ok nothing.
+func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 	if !k.sorted {
 		d.sortShared(k)
 	}
@@ -189,13 +232,13 @@ func (d *Decoder) fieldLabels(k *key, name []byte) ([]byte, bool) {
 		d.metric = append(d.metric, d.Settings.Separator...)
 		d.metric = appendUnescaped(d.metric, name, stopName)
 	}
-	if labels, ok := d.splice(); ok {
-		return labels, true
+	if out, ok := d.splice(dst); ok {
+		return out, true
 	}
 	d.startLabels(k)
 	d.labels.Add(metricName, d.metric)
 	labels, ok := d.finishLabels()
-	return []byte(labels), ok
+	return append(dst, labels...), ok
 }
 
 // sortShared makes canonical labels of what a line's fields have in common, once for all of them.
@@ -220,17 +263,20 @@ func (d *Decoder) sortShared(k *key) {
 	}
 }
 
-// splice puts the metric's name into the labels that all fields share; ok is false when there is anything wrong with it.
-func (d *Decoder) splice() (labels []byte, ok bool) {
+// splice appends the labels that all fields share, with the metric's name among them; ok is false when there is anything
+// wrong with it, and dst as it was.
+func (d *Decoder) splice(dst []byte) (labels []byte, ok bool) {
 	if d.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
-		return nil, false
+		return dst, false
 	}
-	b := append(d.spliced[:0], d.shared[:d.gap]...)
+	b := append(dst, d.shared[:d.gap]...)
 	b = append(append(b, byte(len(metricName))), metricName...)
 	b = binary.AppendUvarint(b, uint64(len(d.metric)))
 	b = append(append(b, d.metric...), d.shared[d.gap:]...)
-	d.spliced = b
-	return b, len(b) <= point.LabelsBytesMax
+	if len(b)-len(dst) > point.LabelsBytesMax {
+		return dst, false
+	}
+	return b, true
 }
 
 var metricName = []byte(point.MetricName)

@@ -28,7 +28,7 @@ type Dict struct {
 	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
 
 	series   pages[Labels]
-	hashes   pages[Hash] // raw hash under which series i was first seen, for LookupAfter
+	hashes   firstHashes // under which series were first seen, for LookupAfter
 	lineKeys pages[atomic.Pointer[LineKey]]
 
 	mu struct {
@@ -51,12 +51,12 @@ const (
 	LineFieldsMax = 1024
 )
 
-// NewDict makes an empty Dict of at most seriesMax series (0: DictSeriesMax).
+// NewDict makes an empty Dict of at most seriesMax series (0: DictSeriesMax; never more than SeriesIDMax).
 func NewDict(seriesMax int) *Dict {
 	if seriesMax <= 0 {
 		seriesMax = DictSeriesMax
 	}
-	return &Dict{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, seriesMax: seriesMax}
+	return &Dict{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, seriesMax: min(seriesMax, SeriesIDMax)}
 }
 
 // Hash sums b.
@@ -79,7 +79,7 @@ func (d *Dict) Lookup(h Hash) (SeriesID, bool) {
 // LookupAfter is Lookup for senders that repeat their series in the same order: it tries the number after prev first,
 // which lies beside it in memory. Any prev is allowed.
 func (d *Dict) LookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
-	if next := uint32(prev) + 1; next < uint32(d.hashes.len()) && *d.hashes.at(next) == h {
+	if next := uint32(prev) + 1; d.hashes.is(next, h) {
 		return SeriesID(next), true
 	}
 	return d.Lookup(h)
@@ -108,7 +108,8 @@ func (d *Dict) remember(h Hash, id SeriesID, err error) {
 
 func (d *Dict) spellingsMax() int64 { return SpellingsPerSeries * int64(d.seriesMax) }
 
-// InternLabels gives labels their number without remembering raw bytes; first is kept for LookupAfter if the series is new.
+// InternLabels gives labels their number without remembering raw bytes; first is kept for
+// LookupAfter if the series is new, unless it is zero.
 func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
 	return d.number([]byte(labels), labels, first) // the conversion copies nothing
 }
@@ -132,6 +133,12 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash) (SeriesID, error)
 			return SeriesID(id), nil
 		}
 	}
+	id, err := d.addLocked(ch, labels, owned, first)
+	return SeriesID(id), err
+}
+
+// addLocked numbers labels that have no number yet. With the zero Hash as first they are not found by LookupAfter.
+func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (uint32, error) {
 	if d.series.len() >= d.seriesMax {
 		return 0, fault.Errorf(fault.Throttled, "%d series are active, the most there is memory for: rows of further ones are refused until some are gone", d.seriesMax)
 	}
@@ -139,9 +146,11 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash) (SeriesID, error)
 		owned = d.copyLocked(labels)
 	}
 	id := d.series.append(owned) // before hashes: whoever finds the hash may ask for the labels
-	d.hashes.append(first)
-	d.canon.putLocked(ch, id)
-	return SeriesID(id), nil
+	if first != (Hash{}) {
+		d.hashes.set(id, first)
+	}
+	d.canon.putLocked(sum, id)
+	return id, nil
 }
 
 // textBytes is the size of the pieces of memory that labels are copied into. Series that come together, as those of a

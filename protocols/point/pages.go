@@ -42,3 +42,42 @@ func (p *pages[T]) reserve() uint32 {
 	}
 	return i
 }
+
+// firstHashes are hashes by series number. A page exists only where there is one: series of line protocol are found by
+// other means. set is for one writer at a time, by rising number.
+type firstHashes struct {
+	dir atomic.Pointer[[]*[pageLen]Hash]
+	n   atomic.Uint32 // 1 + the highest number that was set
+}
+
+// is reports whether h was set for i.
+func (p *firstHashes) is(i uint32, h Hash) bool {
+	if i >= p.n.Load() {
+		return false
+	}
+	page := (*p.dir.Load())[i/pageLen]
+	return page != nil && page[i%pageLen] == h
+}
+
+func (p *firstHashes) set(i uint32, h Hash) {
+	dir := p.dir.Load()
+	if dir == nil || int(i/pageLen) >= len(*dir) {
+		dir = p.grow(int(i / pageLen))
+	}
+	(*dir)[i/pageLen][i%pageLen] = h
+	p.n.Store(i + 1)
+}
+
+// grow makes the page at. Pages are made by rising number, so that none is ever put into a directory that others read.
+func (p *firstHashes) grow(at int) *[]*[pageLen]Hash {
+	var dir []*[pageLen]Hash
+	if old := p.dir.Load(); old != nil {
+		dir = *old
+	}
+	for len(dir) < at {
+		dir = append(dir, nil)
+	}
+	dir = append(dir, new([pageLen]Hash))
+	p.dir.Store(&dir)
+	return &dir
+}

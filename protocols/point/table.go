@@ -55,6 +55,17 @@ func (t *table) get(h Hash) (uint32, bool) {
 	}
 }
 
+// warm reads from the buckets of all hs, so that their cache lines come at once and not each when it is asked for. The sum
+// keeps the compiler from leaving the reads out.
+func (t *table) warm(hs []Hash) (sum uint32) {
+	for _, h := range hs {
+		if p := t.shard(h).buckets.Load(); p != nil {
+			sum += (*p)[h.Lo&uint64(len(*p)-1)].id[0].Load()
+		}
+	}
+	return sum
+}
+
 // put maps h to id unless h is mapped already: the first mapping stays. It reports whether it added one.
 func (t *table) put(h Hash, id uint32) bool {
 	sh := t.shard(h)
@@ -135,6 +146,16 @@ func (t *labelTable) get(hash uint64, labels []byte, series *pages[Labels]) (uin
 			return uint32(s) - 1, true
 		}
 	}
+}
+
+// warm reads from the slots of all hashes, as table.warm does.
+func (t *labelTable) warm(hashes []uint64) (sum uint64) {
+	for _, hash := range hashes {
+		if p := t.shard(hash).slots.Load(); p != nil {
+			sum += (*p)[hash&uint64(len(*p)-1)].Load()
+		}
+	}
+	return sum
 }
 
 // putLocked maps labels with that hash, which must not be mapped yet, to id; for one caller at a time.

@@ -1,0 +1,115 @@
+package point
+
+import "hash/maphash"
+
+// Fresh is a list of label sets that are probably new, to be numbered together by Dict.InternAll. Alone, each waits for
+// two or three places of large tables that are in no cache; together they wait for them at once, and take the Dict's lock
+// once. Reuse it by Reset; not for concurrent use. The zero Fresh is empty.
+type Fresh struct {
+	// Text holds the sets in canonical form, one after the other: append one, then call End.
+	Text []byte
+	// IDs are their numbers after InternAll, in the order of the sets.
+	IDs []SeriesID
+
+	ends   []int
+	hashes []Hash
+	sums   []uint64
+}
+
+// Reset empties the list and keeps its memory.
+func (f *Fresh) Reset() {
+	f.Text, f.IDs, f.ends, f.hashes = f.Text[:0], f.IDs[:0], f.ends[:0], f.hashes[:0]
+}
+
+// Len counts the sets.
+func (f *Fresh) Len() int { return len(f.ends) }
+
+// End makes a set of what was appended to Text since the last End. Raw bytes with hash h mean it, as in Dict.Intern; with
+// the zero Hash none are remembered.
+func (f *Fresh) End(h Hash) {
+	f.ends, f.hashes = append(f.ends, len(f.Text)), append(f.hashes, h)
+}
+
+// Drop takes back what was appended to Text since the last End.
+func (f *Fresh) Drop() { f.Text = f.Text[:f.end(len(f.ends)-1)] }
+
+// end is where set i ends; what stands before the first ends at 0.
+func (f *Fresh) end(i int) int {
+	if i < 0 {
+		return 0
+	}
+	return f.ends[i]
+}
+
+func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
+
+// InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full; then
+// f.IDs holds the numbers of the sets before the first that found no room. Nothing of f is kept.
+func (d *Dict) InternAll(f *Fresh) error {
+	f.sums, f.IDs = f.sums[:0], f.IDs[:0]
+	for i := range f.ends {
+		f.sums = append(f.sums, maphash.Bytes(d.seeds[0], f.labels(i)))
+	}
+	d.canon.warm(f.sums)
+	unknown := false
+	for i, sum := range f.sums {
+		id, ok := d.canon.get(sum, f.labels(i), &d.series)
+		if !ok {
+			id, unknown = uint32(NoSeries), true
+		}
+		f.IDs = append(f.IDs, SeriesID(id))
+	}
+	var err error
+	if unknown {
+		err = d.addAll(f)
+	}
+	for i, id := range f.IDs {
+		if f.hashes[i] != (Hash{}) {
+			d.remember(f.hashes[i], id, nil)
+		}
+	}
+	return err
+}
+
+// addAll numbers the sets that have no number yet. It looks again: somebody may have been quicker, or a set is there twice.
+func (d *Dict) addAll(f *Fresh) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range f.IDs {
+		if f.IDs[i] != NoSeries {
+			continue
+		}
+		labels := f.labels(i)
+		id, ok := d.canon.get(f.sums[i], labels, &d.series)
+		if !ok {
+			var err error
+			if id, err = d.addLocked(f.sums[i], labels, "", f.hashes[i]); err != nil {
+				f.IDs = f.IDs[:i]
+				return err
+			}
+		}
+		f.IDs[i] = SeriesID(id)
+	}
+	return nil
+}
+
+const (
+	// SeriesIDMax bounds the numbers of a Dict, so that there are others for other uses.
+	SeriesIDMax = 1 << 30
+	// NoSeries is the number of no series.
+	NoSeries SeriesID = 1<<32 - 1
+)
+
+// LookupAll is Lookup for several at once, which wait for the table together. It appends their numbers to ids, NoSeries
+// where a hash is not known.
+func (d *Dict) LookupAll(hs []Hash, ids []SeriesID) []SeriesID {
+	d.raw.warm(hs)
+	for _, h := range hs {
+		id, ok := d.Lookup(h)
+		if !ok {
+			id = NoSeries
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
