@@ -13,15 +13,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// executor carries steps out. A partition that nobody led has no rows, and may be moved, split or merged freely; but
-// somebody might take it, and ack rows, between the look and the commit. So it is fenced:
+// executor carries steps out. A partition without rows may be moved, split or merged freely; but somebody might ack rows
+// between the look and the commit. So it is fenced:
 //
-//  1. prohibit it on the servers it lies on, in a transaction that compares: no lease row, never born
+//  1. in one transaction, prohibit it on the servers it lies on, and take the in-sync list out of its lease row; it compares
+//     that there is no lease row and never was, or that the row is the one that says that it is empty
 //  2. change the map
 //  3. take the prohibitions back
 //
-// Whoever takes a lease compares that it is not prohibited (C122), so from 1 to 3 nobody does. If the answer to 2 is
-// lost, the fence stays until it is older than any change under way; a later master finds it by its note.
+// Whoever takes a lease compares that it is not prohibited (C122), so from 1 to 3 nobody does. Whoever leads changes the very
+// row that 1 compares before the first ack, so that one of both fails; after 1 it lets go. Who takes it next, when its leader has
+// let go or is silent for long enough, is whom the map of 2 names. If the answer to 2 is lost, the fence stays until it is older
+// than any change under way; a later master finds it by its note.
 type executor struct {
 	store   coord.Store
 	tables  Tables
@@ -158,11 +161,35 @@ func (x *executor) failed(s Step, err error) {
 	x.log.Log(context.Background(), level, "not carried out; the next round plans anew", "kind", s.Kind.String(), "table", s.Table, "what", s.What, "error", err)
 }
 
-// fence prohibits what a step wants fenced, and gives the rows to take back. Errors are Stale (somebody leads it by now)
+// vacate gives what must be so for a partition to be empty, and what takes it from whoever leads it. Errors are Stale (it may
+// have rows, or a person took it offline) and the store's.
+func (x *executor) vacate(ctx context.Context, p lease.Partition) ([]coord.Condition, []coord.Write, error) {
+	row, there, err := x.store.Get(ctx, lease.RowKey(p))
+	if err != nil {
+		return nil, nil, err
+	}
+	if !there {
+		return []coord.Condition{{Key: lease.RowKey(p)}, {Key: lease.BornKey(p)}}, nil, nil
+	}
+	same := []coord.Condition{{Key: row.Key, Revision: row.Revision}}
+	led, err := lease.DecodeLease(row.Value)
+	switch {
+	case err != nil || !led.Empty || led.Offline != nil:
+		return nil, nil, fault.Errorf(fault.Stale, "%s may have rows by now", p)
+	case led.Vacant():
+		return same, nil, nil
+	}
+	return same, []coord.Write{{Key: row.Key, Value: led.Vacated().Encode()}}, nil
+}
+
+// fence prohibits what a step wants fenced, and gives the rows to take back. Errors are Stale (it may have rows by now)
 // and the store's; rows are given with an error too.
 func (x *executor) fence(ctx context.Context, s Step) (fenced []coord.Row, err error) {
 	for _, f := range s.Fences {
-		conditions := []coord.Condition{{Key: lease.RowKey(f.Partition)}, {Key: lease.BornKey(f.Partition)}}
+		conditions, vacated, err := x.vacate(ctx, f.Partition)
+		if err != nil {
+			return fenced, err
+		}
 		var writes []coord.Write
 		for _, server := range f.Servers {
 			w := lease.Prohibit(f.Partition, server, lease.Note{Who: fencer, When: time.Now().UTC(), Reason: s.What})
@@ -173,12 +200,12 @@ func (x *executor) fence(ctx context.Context, s Step) (fenced []coord.Row, err e
 			}
 			conditions, writes = append(conditions, coord.Condition{Key: w.Key}), append(writes, w)
 		}
-		rev, ok, err := x.store.Commit(ctx, conditions, writes)
+		rev, ok, err := x.store.Commit(ctx, conditions, append(vacated, writes...))
 		if err != nil {
 			return fenced, err // the fence may stand: it is taken away when it is old
 		}
 		if !ok {
-			return fenced, fault.Errorf(fault.Stale, "somebody leads %s by now", f.Partition)
+			return fenced, fault.Errorf(fault.Stale, "%s has another lease row by now", f.Partition)
 		}
 		for _, w := range writes {
 			fenced = append(fenced, coord.Row{Key: w.Key, Revision: rev})

@@ -205,10 +205,10 @@ func (p *planner) ahead() {
 	}
 }
 
-// inUse reports whether the partition that holds now was ever led.
+// inUse reports whether the partition that holds now was ever led: servers lead what exists, and rows may come late.
 func (p *planner) inUse(m *topology.Map) bool {
 	for _, part := range m.Overlapping(p.Now, p.Now) {
-		if !p.empty(lease.Partition{Table: m.Table, ID: part.ID}) {
+		if p.led(lease.Partition{Table: m.Table, ID: part.ID}) {
 			return true
 		}
 	}

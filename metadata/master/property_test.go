@@ -67,7 +67,16 @@ func drawWorld(t *rapid.T) *world {
 }
 
 func drawLease(t *rapid.T, w *world, key lease.Partition, p topology.Partition) {
-	switch rapid.IntRange(0, 4).Draw(t, "lease") {
+	switch rapid.IntRange(0, 6).Draw(t, "lease") {
+	case 5, 6: // led, and nobody wrote to it
+		row := lease.Lease{State: rapid.SampledFrom([]lease.State{lease.Held, lease.Free}).Draw(t, "held"), Boot: "b", Epoch: 3, Holder: p.Placements[0].Server, Empty: true}
+		for _, pl := range p.Placements[:rapid.IntRange(0, len(p.Placements)).Draw(t, "in sync")] {
+			row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: pl.Server})
+		}
+		if rapid.IntRange(0, 3).Draw(t, "offline") == 0 {
+			row.Offline = &lease.Note{Who: "ann", Reason: "test"}
+		}
+		w.Leases[key], w.Born[key] = row, true
 	case 0, 1: // led
 		row := lease.Lease{State: lease.Held, Boot: "b", Epoch: 3, Holder: p.Placements[0].Server}
 		for _, pl := range p.Placements[:rapid.IntRange(1, len(p.Placements)).Draw(t, "in sync")] {
@@ -81,6 +90,12 @@ func drawLease(t *rapid.T, w *world, key lease.Partition, p topology.Partition) 
 			delete(w.Born, key)
 		}
 	}
+}
+
+// mayHaveRows is the rule once more: what was ever led may, unless its row says that it is empty. What is offline stays so.
+func mayHaveRows(w *world, key lease.Partition) bool {
+	row, led := w.Leases[key]
+	return (led || w.Born[key]) && (!row.Empty || row.Offline != nil)
 }
 
 // TestPlansAreSafeAndEnd applies plan after plan to random clusters, and holds every step against what must always be so.
@@ -123,7 +138,7 @@ func TestPlansAreSafeAndEnd(t *testing.T) {
 // checkStep: what changes an empty partition is fenced on every server that might take it, and nothing with rows is.
 func checkStep(t *rapid.T, w *world, s Step) {
 	for _, f := range s.Fences {
-		if w.Born[f.Partition] || !reflect.DeepEqual(w.Leases[f.Partition], lease.Lease{}) {
+		if mayHaveRows(w, f.Partition) {
 			t.Fatalf("%v is fenced, and has rows", f.Partition)
 		}
 		for _, m := range w.Tables {
@@ -154,9 +169,10 @@ func checkMaps(t *rapid.T, w *world, before, after *topology.Map, steps []Step) 
 	for p := range before.All() {
 		key := lease.Partition{Table: before.Table, ID: p.ID}
 		next, ok := after.ByID(p.ID)
-		row, led := w.Leases[key]
+		row := w.Leases[key]
+		rows := mayHaveRows(w, key)
 		if !ok {
-			if led || w.Born[key] {
+			if mayHaveRows(w, key) {
 				if !slices.ContainsFunc(steps, func(s Step) bool { return s.Kind == Retention && s.Table == before.Table }) {
 					t.Fatalf("%s had rows and is gone", p)
 				}
@@ -166,10 +182,10 @@ func checkMaps(t *rapid.T, w *world, before, after *topology.Map, steps []Step) 
 		if floor := min(len(p.Placements), before.Config.Replicas); len(next.Placements) < floor {
 			t.Fatalf("%s is below its floor of %d: %s", p, floor, next)
 		}
-		if (led || w.Born[key]) && len(row.InSync) == 0 && !slices.Equal(p.Placements, next.Placements) {
+		if rows && len(row.InSync) == 0 && !slices.Equal(p.Placements, next.Placements) {
 			t.Fatalf("nobody knows who holds %s, and it changed: %s", p, next)
 		}
-		if led {
+		if rows && len(row.InSync) > 0 {
 			left := slices.ContainsFunc(row.InSync, func(m lease.Member) bool {
 				_, live := next.On(m.Server)
 				_, joins := next.JoiningOn(m.Server)
@@ -212,7 +228,7 @@ func TestAServerThatDiesLosesNoEmptyPartition(t *testing.T) {
 		for _, m := range w.Tables {
 			for p := range m.All() {
 				key := lease.Partition{Table: m.Table, ID: p.ID}
-				if _, led := w.Leases[key]; led || w.Born[key] || p.State != topology.Live {
+				if mayHaveRows(w, key) || p.State != topology.Live {
 					continue
 				}
 				ok := slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool {

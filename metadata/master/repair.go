@@ -14,7 +14,7 @@ import (
 // repair brings every partition to its number of good placements, and takes those away that are on servers which are
 // dead or drained.
 //
-//	nobody led it yet     moved at once, in one transaction behind a fence: there is nothing to lose
+//	no row was ever acked moved at once, in one transaction behind a fence: there is nothing to lose
 //	rows, held elsewhere  another server joins; once enough are live, the bad one leaves the in-sync list, then the map
 //	rows, held only there nothing may be done: an alarm (I1)
 //
@@ -33,6 +33,9 @@ func (p *planner) repair() {
 					p.repairEmpty(m, part, key)
 				}
 				continue
+			}
+			if p.Empty(key) {
+				continue // offline: a person wants it so
 			}
 			hold, known := p.holders(key)
 			if !known {
@@ -112,7 +115,7 @@ func (p *planner) kindFor(s topology.ServerID) Kind {
 	return Repair
 }
 
-// repairEmpty replaces placements of a partition that nobody led, in one transaction.
+// repairEmpty replaces placements of a partition without rows, in one transaction. Who leads it lets go.
 func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var good, gone []topology.Placement
 	for _, pl := range part.Placements {

@@ -474,3 +474,93 @@ func TestAPlacerSpreadsWhatIsMadeInOneGo(t *testing.T) {
 		t.Error("placed on nobody")
 	}
 }
+
+// TestAnEmptyPartitionIsTakenFromItsLeader: s2 leads a partition that its row says is empty, and is silent. It moves, unless
+// s2 took the mark away before the fence; after the fence it can do so no more.
+func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
+	ctx := t.Context()
+	p := lease.Partition{Table: "cpu", ID: 1}
+	led := lease.Lease{State: lease.Held, Holder: "s2", Boot: "b", Store: "d", Epoch: 3, InSync: []lease.Member{{Placement: 1, Server: "s2", Store: "d"}}, Empty: true}
+	get := func(store coord.Store) (lease.Lease, coord.Revision) {
+		row, _, err := store.Get(ctx, lease.RowKey(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := lease.DecodeLease(row.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, row.Revision
+	}
+	// hold is what a leader does before the first ack, by the row as it was when it last saw it.
+	hold := func(store coord.Store, seen coord.Revision) bool {
+		row := led
+		row.Empty = false
+		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(p), Revision: seen}}, []coord.Write{{Key: lease.RowKey(p), Value: row.Encode()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	setup := func() (x *executor, maps *shelf, carryOut func(), seen coord.Revision) {
+		maps = newShelf(tomorrow(t, 1, "s2"))
+		m, _ := maps.Get("cpu")
+		x = &executor{store: mem.New(), tables: maps, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}
+		rev, _, err := x.store.Commit(ctx, nil, []coord.Write{{Key: lease.RowKey(p), Value: led.Encode()}, {Key: lease.BornKey(p), Value: []byte(`{"v":1}`)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := State{Now: time.Now().UnixNano(), Tables: []*topology.Map{m}, Leases: map[lease.Partition]lease.Lease{p: led}, Born: map[lease.Partition]bool{p: true}}
+		for _, srv := range servers() {
+			s.Servers = append(s.Servers, Server{Server: srv, Live: srv.ID != "s2", For: time.Hour})
+		}
+		steps := Plan(s, Settings{}, rand.New(rand.NewPCG(1, 1)))
+		if len(steps) != 1 || steps[0].Kind != Repair {
+			t.Fatalf("plan: %s", Format(steps))
+		}
+		return x, maps, func() { x.carryOut(ctx, []*topology.Map{m}, steps) }, rev
+	}
+
+	x, maps, carryOut, _ := setup()
+	carryOut()
+	l, _ := get(x.store)
+	if !l.Vacant() || l.State != lease.Held || l.Holder != "s2" || l.Boot != "b" || l.Epoch != 3 {
+		t.Errorf("the row became %+v", l) // whoever takes it has to wait for s2 as ever
+	}
+	if maps.server(t, 1) == "s2" {
+		t.Error("it did not move")
+	}
+	if rows, _, err := x.store.List(ctx, lease.Prefix+"no/"); err != nil || len(rows) != 0 {
+		t.Errorf("left behind: %v %v", rows, err)
+	}
+
+	// Rows were acked after the plan was made.
+	x, maps, carryOut, seen := setup()
+	if !hold(x.store, seen) {
+		t.Fatal("the leader cannot take rows")
+	}
+	carryOut()
+	if l, _ := get(x.store); maps.server(t, 1) != "s2" || l.Empty || len(l.InSync) != 1 {
+		t.Errorf("rows were moved away from under their leader, to %s; the row is %+v", maps.server(t, 1), l)
+	}
+
+	// The leader's first row comes while the map is being changed.
+	x, maps, carryOut, seen = setup()
+	held := true
+	maps.before = func() { held = hold(x.store, seen) }
+	carryOut()
+	if held || maps.server(t, 1) == "s2" {
+		t.Errorf("held %v while it moved, and lies on %s", held, maps.server(t, 1))
+	}
+
+	// A person took it offline meanwhile.
+	x, maps, carryOut, seen = setup()
+	if _, ok, err := x.store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(p), Revision: seen}},
+		[]coord.Write{{Key: lease.RowKey(p), Value: led.TakenOffline(lease.Note{Who: "ann"}).Encode()}}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	carryOut()
+	if l, _ := get(x.store); maps.server(t, 1) != "s2" || l.Offline == nil || l.Vacant() {
+		t.Errorf("what is offline was moved: %+v", l)
+	}
+}

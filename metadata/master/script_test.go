@@ -224,6 +224,10 @@ func (w *world) partition(t *testing.T, f []string) {
 		switch strings.Join(g[:min(2, len(g))], " ") {
 		case "led by":
 			row.State, row.Holder, row.Boot = lease.Held, topology.ServerID(g[2]), "b"
+		case "empty":
+			row.Empty = true
+		case "offline":
+			row.Offline = &lease.Note{Who: "ann", Reason: "test"}
 		case "in sync":
 			for _, s := range g[2:] {
 				row.InSync = append(row.InSync, lease.Member{Server: topology.ServerID(s), Store: "d"})
@@ -283,6 +287,12 @@ func (w *world) draw() string {
 				for _, member := range l.InSync {
 					fmt.Fprintf(&b, " %s", member.Server)
 				}
+				if l.Empty {
+					b.WriteString(", empty")
+				}
+				if l.Offline != nil {
+					b.WriteString(", offline")
+				}
 			} else if w.Born[key] {
 				b.WriteString(" | row lost")
 			}
@@ -311,6 +321,12 @@ func (w *world) apply(steps []Step) error {
 		w.Tables[i] = next
 	}
 	for _, s := range steps {
+		for _, f := range s.Fences { // who led it lets go
+			if l, ok := w.Leases[f.Partition]; ok {
+				l.State = lease.Free
+				w.Leases[f.Partition] = l.Vacated()
+			}
+		}
 		if k := s.Keeper; k != nil && k.Leave {
 			w.Metadata[s.Table] = slices.DeleteFunc(w.Metadata[s.Table], func(o topology.ServerID) bool { return o == k.Server })
 		} else if k != nil {

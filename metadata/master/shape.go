@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// splits cuts partitions that became large, and finishes splits of partitions that nobody led.
+// splits cuts partitions that became large, and finishes splits of partitions without rows.
 //
 // A partition that is still written to at its end is cut just after its newest row: what is there stays one piece, what
 // comes has a new one. A past one, which only late rows make larger, is cut in the middle of its rows, or of its ring
@@ -32,7 +32,7 @@ func (p *planner) splits() {
 	}
 }
 
-// finishEmpty ends a split or a merge of a partition that nobody led: there is no leader to do it, and nothing to move.
+// finishEmpty ends a split or a merge of a partition without rows: there is nothing to move, and nothing to wait for.
 func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var ops []topology.Op
 	switch part.State {
@@ -50,7 +50,7 @@ func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lea
 }
 
 // SplitAt plans what a person asks for: to cut a partition at a time or a ring point, strictly inside it. Of one that
-// nobody led the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
+// nobody wrote to the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
 // split, or unloads) and Invalid.
 func SplitAt(s State, set Settings, rng *rand.Rand, table string, id point.PartitionID, at topology.Cut) (Step, error) {
 	set.SetDefaults()
@@ -220,7 +220,7 @@ func (p *planner) merge(m *topology.Map, run []*topology.Partition) {
 	p.add(step)
 }
 
-// alike brings a partition that nobody led to the servers of another: Merge wants that.
+// alike brings a partition without rows to the servers of another: Merge wants that.
 func (p *planner) alike(part *topology.Partition, like []topology.Placement) (ops []topology.Op) {
 	for _, pl := range like {
 		if _, ok := part.On(pl.Server); !ok {
@@ -236,7 +236,7 @@ func (p *planner) alike(part *topology.Partition, like []topology.Placement) (op
 	return ops
 }
 
-// balance moves partitions that nobody led and that will take writes, from the servers that have the most of them to
+// balance moves partitions that have no rows and will take writes, from the servers that have the most of them to
 // those with the fewest, as long as they are two or more apart: a difference of one would go to and fro.
 func (p *planner) balance() {
 	movable := map[topology.ServerID][]candidate{}

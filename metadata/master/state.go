@@ -61,7 +61,7 @@ type Step struct {
 	Table     string
 	Partition point.PartitionID // the one it is about, or 0
 	Ops       []topology.Op
-	// Fences keep a partition that nobody led yet from being taken while Ops are under way; see Runner.
+	// Fences keep an empty partition from being taken, and from getting rows, while Ops are under way; see executor.
 	Fences []Fence
 	// Sweep are lease rows of partitions that are no more.
 	Sweep []lease.Partition
@@ -71,7 +71,7 @@ type Step struct {
 	Why    string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
 }
 
-// Fence says that a partition must be without lease row, and must not be taken on any of the servers.
+// Fence says that a partition must be empty, and must not be taken on any of the servers.
 type Fence struct {
 	Partition lease.Partition
 	Servers   []topology.ServerID
@@ -164,16 +164,29 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 // past reports whether a partition takes few writes or none.
 func (v *view) past(p *topology.Partition) bool { return p.TimeHi <= v.Now || !p.Accepts() }
 
-// empty reports whether nobody ever led the partition: then nobody acked a row of it.
-func (v *view) empty(p lease.Partition) bool {
-	_, row := v.Leases[p]
-	return !row && !v.Born[p]
+// Empty reports whether it is certain that no row of the partition was ever acked: nobody ever led it, or its lease row
+// says so. Who leads it says the opposite there before the first row is acked.
+func (s *State) Empty(p lease.Partition) bool {
+	row, ok := s.Leases[p]
+	if !ok {
+		return !s.Born[p]
+	}
+	return row.Empty
 }
+
+// led reports whether anybody ever led the partition.
+func (v *view) led(p lease.Partition) bool {
+	_, ok := v.Leases[p]
+	return ok || v.Born[p]
+}
+
+// empty reports whether the partition may be changed as one that has no rows. What a person took offline stays as it is.
+func (v *view) empty(p lease.Partition) bool { return v.Empty(p) && v.Leases[p].Offline == nil }
 
 // holders are the servers that hold every acked row. For an empty partition there is none; known is false where a row
 // was lost or cannot be read, and any server may be one.
 func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
-	if v.empty(p) {
+	if v.Empty(p) {
 		return nil, true
 	}
 	row, ok := v.Leases[p]
