@@ -92,6 +92,14 @@ func genHistogram(t *rapid.T) prompb.Histogram {
 	return h
 }
 
+// seriesCount is now and then as many as are looked up ahead, and more.
+func seriesCount(t *rapid.T) int {
+	if rapid.IntRange(0, 19).Draw(t, "long") == 0 {
+		return rapid.IntRange(30, 80).Draw(t, "series")
+	}
+	return rapid.IntRange(0, 4).Draw(t, "series")
+}
+
 func genV1(t *rapid.T) *prompb.WriteRequest {
 	req := &prompb.WriteRequest{}
 	toV1 := func(ls []label) (out []prompb.Label) {
@@ -100,7 +108,7 @@ func genV1(t *rapid.T) *prompb.WriteRequest {
 		}
 		return out
 	}
-	for range rapid.IntRange(0, 4).Draw(t, "series") {
+	for range seriesCount(t) {
 		ts := prompb.TimeSeries{Labels: toV1(labelPairs(t))}
 		for range rapid.IntRange(0, 3).Draw(t, "samples") {
 			ts.Samples = append(ts.Samples, prompb.Sample{Value: floats(t, "value"), Timestamp: ints64(t, "time")})
@@ -136,7 +144,7 @@ func genV2(t *rapid.T) *writev2.Request {
 		}
 		return out
 	}
-	for range rapid.IntRange(0, 4).Draw(t, "series") {
+	for range seriesCount(t) {
 		ts := writev2.TimeSeries{LabelsRefs: refs(labelPairs(t))}
 		kind := rapid.SampledFrom([]string{"samples", "samples", "histograms", "histograms", "both", "none"}).Draw(t, "kind")
 		if kind == "samples" || kind == "both" {

@@ -38,6 +38,7 @@ type common struct {
 	refused   int  // rows of a series that is not accepted
 
 	prev   point.SeriesID // of the series before, for LookupAfter; a hint that may be wrong
+	ahead  ahead          // series that were looked up already
 	usual  []byte         // canonical labels of a new series
 	labels point.LabelsBuilder
 	hist   histogramReader
@@ -70,6 +71,7 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 	}
 	d.version, d.b, d.room, d.item = v, b, RowsMax, 0
 	d.begun.set(b)
+	d.ahead.reset()
 	d.zeros, d.taken = Written{}, Written{}
 	return nil
 }

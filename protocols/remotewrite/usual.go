@@ -19,7 +19,7 @@ func (s *symbols) usualLabels(dst []byte, refs []uint32) (labels []byte, ok bool
 		return dst, false
 	}
 	var name []byte
-	named := false
+	named, from := false, len(dst)
 	for i := 0; i < len(refs); i += 2 {
 		if !s.has(refs[i]) || !s.has(refs[i+1]) {
 			return dst, false
@@ -33,7 +33,7 @@ func (s *symbols) usualLabels(dst []byte, refs []uint32) (labels []byte, ok bool
 		dst = append(append(dst, byte(len(next))), next...)
 		dst = append(append(dst, byte(len(value))), value...)
 	}
-	return dst, named && utf8.Valid(dst)
+	return dst, named && utf8.Valid(dst[from:])
 }
 
 // usualLabels gives the canonical form of labels in the spelling that every known sender uses: name before value, both
@@ -44,7 +44,7 @@ func (s *symbols) usualLabels(dst []byte, refs []uint32) (labels []byte, ok bool
 // new, as at the start of a partition.
 func usualLabels(dst, raw []byte) (labels []byte, ok bool) {
 	var name []byte
-	named := false
+	named, from := false, len(dst)
 	for n := 0; len(raw) > 0; n++ {
 		// One label: tag, length, tag, length, name, tag, length, value.
 		if len(raw) < 8 || raw[0] != tagLabel || raw[1] >= 0x80 || int(raw[1]) > len(raw)-2 {
@@ -68,5 +68,5 @@ func usualLabels(dst, raw []byte) (labels []byte, ok bool) {
 	}
 	// Lengths below 128 are ASCII themselves, so that one look at the whole tells the same as one at each piece; a rune
 	// cannot straddle a piece's end, because a length is no continuation byte.
-	return dst, named && utf8.Valid(dst)
+	return dst, named && utf8.Valid(dst[from:])
 }

@@ -39,7 +39,10 @@ func (d *DecoderV1) Decode(body []byte, b *point.Batch) error {
 func (d *DecoderV1) request(body []byte) error {
 	for i := 0; i < len(body); {
 		if m, next, ok := wire.ReadMessage(body, i, tagSeriesV1); ok {
-			if err := d.series(m); err != nil {
+			if d.ahead.due() {
+				d.lookAhead(body, i)
+			}
+			if err := d.series(m, i); err != nil {
 				return err
 			}
 			i = next
@@ -54,7 +57,7 @@ func (d *DecoderV1) request(body []byte) error {
 		case 1:
 			m := f.Bytes(&err)
 			if err == nil {
-				err = d.series(m)
+				err = d.series(m, -1)
 			}
 		case 3:
 			m := f.Bytes(&err)
@@ -72,20 +75,54 @@ func (d *DecoderV1) request(body []byte) error {
 	return nil
 }
 
-// series reads one TimeSeries. Senders write all labels first; then their bytes are hashed where they lie.
-func (d *DecoderV1) series(m []byte) error {
+// lookAhead looks up the series at body[i] and those behind it.
+func (d *DecoderV1) lookAhead(body []byte, i int) {
+	d.ahead.begin()
+	for range aheadSeries {
+		m, next, ok := wire.ReadMessage(body, i, tagSeriesV1)
+		if !ok {
+			break
+		}
+		labels := next - len(m)
+		rest := labels + labelSpan(m)
+		d.ahead.add(place{i, labels, rest, next}, d.b.Dict.Hash(body[labels:rest]))
+		i = next
+	}
+	d.ahead.number(d.b.Dict, func(dst []byte, p place) ([]byte, bool) {
+		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
+			return dst, false
+		}
+		return usualLabels(dst, body[p.labels:p.rest])
+	})
+}
+
+// series reads one TimeSeries, at that place of the body (-1: an unusual one). Senders write all labels first; then their
+// bytes are hashed where they lie.
+func (d *DecoderV1) series(m []byte, at int) error {
 	if err := d.beginSeries(); err != nil {
 		return err
 	}
 	span := labelSpan(m)
-	err := d.seriesOf(m[:span], m[span:], false)
+	var f found
+	if !d.ahead.take(at, &f) {
+		f = d.find(m[:span])
+	}
+	err := d.seriesOf(m[:span], m[span:], f, false)
 	if err == errScattered {
 		d.rewind()
 		if err = d.gather(m); err == nil {
-			err = d.seriesOf(d.scattered, m, true)
+			err = d.seriesOf(d.scattered, m, d.find(d.scattered), true)
 		}
 	}
 	return err
+}
+
+// find looks up the series whose label fields are raw.
+func (d *DecoderV1) find(raw []byte) (f found) {
+	f.hash, f.whole = d.b.Dict.Hash(raw), true
+	f.id, f.known = d.b.Dict.LookupAfter(d.prev, f.hash)
+	d.ahead.note(f.known)
+	return f
 }
 
 // labelSpan measures the label fields at the beginning of a TimeSeries: one byte of tag, one or two of length each.
@@ -132,17 +169,16 @@ func (d *DecoderV1) gather(m []byte) error {
 
 // seriesOf reads a series whose label fields are raw and whose other fields are in rest. Unless labels in rest are to be
 // skipped, it stops with errScattered at the first.
-func (d *DecoderV1) seriesOf(raw, rest []byte, skipLabels bool) error {
-	h := d.b.Dict.Hash(raw)
-	id, known := d.b.Dict.LookupAfter(d.prev, h)
+func (d *DecoderV1) seriesOf(raw, rest []byte, f found, skipLabels bool) error {
+	id := f.id
 	d.accept, d.refused = true, 0
 	var refusal error
-	if !known {
+	if !f.known {
 		if !skipLabels && hasLabel(rest) {
 			return errScattered // before half of the labels become a series
 		}
 		var err error
-		id, refusal, err = d.intern(raw, h)
+		id, refusal, err = d.intern(raw, f.hash)
 		if err != nil {
 			return err
 		}

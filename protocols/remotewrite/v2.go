@@ -70,7 +70,10 @@ func (d *DecoderV2) request(body []byte) error {
 	}
 	for i := first; i < len(body); {
 		if m, next, ok := wire.ReadMessage(body, i, tagSeriesV2); ok {
-			if err := d.series(m); err != nil {
+			if d.ahead.due() {
+				d.lookAhead(body, i)
+			}
+			if err := d.series(m, i); err != nil {
 				return err
 			}
 			i = next
@@ -81,7 +84,7 @@ func (d *DecoderV2) request(body []byte) error {
 			return err
 		}
 		if f.Num == 5 {
-			if err := d.series(f.Data); err != nil {
+			if err := d.series(f.Data, -1); err != nil {
 				return err
 			}
 		}
@@ -132,8 +135,34 @@ func (d *DecoderV2) readSymbols(body []byte) (first int, err error) {
 	return first, nil
 }
 
-// series reads one TimeSeries. Senders write all references first, packed into one field.
-func (d *DecoderV2) series(m []byte) error {
+// lookAhead looks up the series at body[i] and those behind it, up to one whose references are no good.
+func (d *DecoderV2) lookAhead(body []byte, i int) {
+	d.ahead.begin()
+	for range aheadSeries {
+		m, next, ok := wire.ReadMessage(body, i, tagSeriesV2)
+		if !ok {
+			break
+		}
+		packed, rest, _ := wire.ReadMessage(m, 0, tagRefs)
+		h, ok := d.symbols.hashRefs(packed)
+		if !ok {
+			break
+		}
+		from := next - len(m) + rest
+		d.ahead.add(place{i, from - len(packed), from, next}, h)
+		i = next
+	}
+	d.ahead.number(d.b.Dict, func(dst []byte, p place) ([]byte, bool) {
+		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) || d.parseRefs(body[p.labels:p.rest]) != nil {
+			return dst, false
+		}
+		return d.symbols.usualLabels(dst, d.refs)
+	})
+}
+
+// series reads one TimeSeries, at that place of the body (-1: an unusual one). Senders write all references first, packed
+// into one field.
+func (d *DecoderV2) series(m []byte, at int) error {
 	if err := d.beginSeries(); err != nil {
 		return err
 	}
@@ -141,11 +170,15 @@ func (d *DecoderV2) series(m []byte) error {
 		d.startZeros = d.zeros
 	}
 	packed, next, _ := wire.ReadMessage(m, 0, tagRefs)
-	err := d.seriesOf(packed, m[next:], false)
+	var f found
+	if !d.ahead.take(at, &f) {
+		f = d.find(packed)
+	}
+	err := d.seriesOf(packed, m[next:], f, false)
 	if err == errScattered {
 		d.rewind()
 		if err = d.gather(m); err == nil {
-			err = d.seriesOf(d.scattered, m, true)
+			err = d.seriesOf(d.scattered, m, d.find(d.scattered), true)
 		}
 	}
 	return err
@@ -180,9 +213,9 @@ func (d *DecoderV2) gather(m []byte) error {
 
 // seriesOf reads a series whose references are packed and whose other fields are in rest. Unless references in rest are
 // to be skipped, it stops with errScattered at the first.
-func (d *DecoderV2) seriesOf(packed, rest []byte, skipRefs bool) error {
+func (d *DecoderV2) seriesOf(packed, rest []byte, f found, skipRefs bool) error {
 	d.samples, d.histograms, d.exemplars, d.created, d.meta = 0, 0, 0, 0, metadataMessage{}
-	id, refusal, err := d.identify(packed, rest, skipRefs)
+	id, refusal, err := d.identify(packed, rest, f, skipRefs)
 	if err != nil {
 		return err
 	}
@@ -207,13 +240,19 @@ func (d *DecoderV2) seriesOf(packed, rest []byte, skipRefs bool) error {
 	return nil
 }
 
-// identify finds the series' number. refusal is what is wrong with its labels, err what is wrong with the message.
-func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.SeriesID, refusal, err error) {
-	h, ok := d.symbols.hashRefs(packed)
-	if ok {
-		if id, known := d.b.Dict.LookupAfter(d.prev, h); known {
-			return id, nil, nil
-		}
+// find looks up the series whose references are packed.
+func (d *DecoderV2) find(packed []byte) (f found) {
+	if f.hash, f.whole = d.symbols.hashRefs(packed); f.whole {
+		f.id, f.known = d.b.Dict.LookupAfter(d.prev, f.hash)
+	}
+	d.ahead.note(f.known)
+	return f
+}
+
+// identify gives the series' number. refusal is what is wrong with its labels, err what is wrong with the message.
+func (d *DecoderV2) identify(packed, rest []byte, f found, skipRefs bool) (id point.SeriesID, refusal, err error) {
+	if f.known {
+		return f.id, nil, nil
 	}
 	if !skipRefs && hasLabel(rest) {
 		return 0, errScattered, errScattered // before half of the labels become a series
@@ -224,14 +263,15 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 	if err := d.parseRefs(packed); err != nil {
 		return 0, nil, err
 	}
+	var ok bool
 	if d.usual, ok = d.symbols.usualLabels(d.usual[:0], d.refs); ok {
-		id, refusal = d.b.Dict.InternBytes(h, d.usual)
+		id, refusal = d.b.Dict.InternBytes(f.hash, d.usual)
 		return id, refusal, nil
 	}
 	if refusal := d.addRefs(); refusal != nil {
 		return 0, refusal, nil
 	}
-	id, refusal = d.internBuilt(h)
+	id, refusal = d.internBuilt(f.hash)
 	return id, refusal, nil
 }
 

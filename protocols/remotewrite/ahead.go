@@ -1,0 +1,94 @@
+package remotewrite
+
+import "github.com/spillwaydb/spillway/protocols/point"
+
+// Where series follow each other that the Dict does not know, as in the first requests of a sender, each would wait alone
+// for the Dict's tables, which are in no cache. So the next ones of the request are looked up, and numbered, together:
+//
+//	request ── unknown ─ unknown ─ ┌ aheadSeries of them ┐ ─ …
+//	                               └ hash all ▶ look all up ▶ number those that are new ┘ ▶ read each one's rows
+//
+// A known series costs a comparison. What may be wrong with a series is left to those who read it: here it is passed over.
+const (
+	aheadSeries = 32 // a core waits for 10 to 16 places of memory at once
+	aheadAfter  = 2  // unknown series in a row
+)
+
+// found is what the Dict knows of a series.
+type found struct {
+	hash  point.Hash
+	whole bool           // hash is one of the whole label set
+	id    point.SeriesID // if known
+	known bool
+}
+
+// ahead is the series of a request that were looked up before they are read.
+type ahead struct {
+	unknown int // in a row, up to now
+	list    []place
+	next    int // of list, to be read
+	hashes  []point.Hash
+	ids     []point.SeriesID
+	fresh   point.Fresh
+	whose   []int // of list, by set in fresh
+}
+
+// place is where a series lies in the body: from its tag on, its labels (packed references in 2.0) and what follows them.
+type place struct{ at, labels, rest, end int }
+
+// reset forgets the series of the last request.
+func (a *ahead) reset() { a.list, a.next = a.list[:0], 0 }
+
+// due reports whether the series that is next should be looked up with those behind it.
+func (a *ahead) due() bool { return a.unknown >= aheadAfter && a.next == len(a.list) }
+
+// take gives what was found of the series at that place of the body.
+func (a *ahead) take(at int, f *found) bool {
+	if a.next >= len(a.list) || a.list[a.next].at != at {
+		return false
+	}
+	*f = found{hash: a.hashes[a.next], whole: true, id: a.ids[a.next], known: a.ids[a.next] != point.NoSeries}
+	a.next++
+	return true
+}
+
+// note counts a series that was looked up alone.
+func (a *ahead) note(known bool) {
+	if a.unknown++; known {
+		a.unknown = 0
+	}
+}
+
+func (a *ahead) begin() {
+	a.reset()
+	a.hashes, a.ids, a.whose = a.hashes[:0], a.ids[:0], a.whose[:0]
+	a.fresh.Reset()
+}
+
+func (a *ahead) add(p place, h point.Hash) { a.list, a.hashes = append(a.list, p), append(a.hashes, h) }
+
+// number looks all up and gives numbers to those that are new. labels appends the canonical labels of one to dst, or says
+// that they are not for it to read.
+func (a *ahead) number(d *point.Dict, labels func(dst []byte, p place) ([]byte, bool)) {
+	a.ids = d.LookupAll(a.hashes, a.ids)
+	for i, id := range a.ids {
+		if id != point.NoSeries {
+			continue
+		}
+		var ok bool
+		if a.fresh.Text, ok = labels(a.fresh.Text, a.list[i]); !ok {
+			a.fresh.Drop()
+			continue
+		}
+		a.fresh.End(a.hashes[i])
+		a.whose = append(a.whose, i)
+	}
+	if len(a.whose) == 0 {
+		a.unknown = 0 // known again, or not ours
+		return
+	}
+	_ = d.InternAll(&a.fresh) // what finds no room is refused when it is read
+	for i, id := range a.fresh.IDs {
+		a.ids[a.whose[i]] = id
+	}
+}
