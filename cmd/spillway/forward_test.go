@@ -293,7 +293,7 @@ func TestLargeBatchesArriveWhole(t *testing.T) {
 		if got, want := p.rows(), strings.Join(want, "; "); got != want {
 			t.Errorf("%+v: read\n%s\nwant\n%s", set, got, want)
 		}
-		ex, err := p.server.Exemplars(t.Context(), "t", nil, 0, 10, [][]peer.Matcher{nil})
+		ex, err := p.server.Exemplars(t.Context(), &peer.Select{Table: "t", Hi: 10}, [][]peer.Matcher{nil})
 		if err != nil || len(ex) != 30 {
 			t.Errorf("%+v: exemplars of %d series, want 30; %v", set, len(ex), err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -72,6 +73,12 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 func holdMetricsOfCluster(c *crowd) {
 	cfg := defaultConfig()
 	cfg.Coord.URL, cfg.Peer = c.Coord, c.peer
+	if !cfg.Peer.Insecure {
+		dir := filepath.Dir(cfg.Peer.CA)
+		_, err := (&certsCmd{OutDir: dir, Storage: []string{"s9=127.0.0.1"}, Days: 1}).make()
+		c.must(err)
+		cfg.Peer.Cert, cfg.Peer.Key = filepath.Join(dir, "s9.crt"), filepath.Join(dir, "s9.key")
+	}
 	cfg.HTTP.Listen, cfg.Admin.Listen, cfg.Peer.Listen = "127.0.0.1:0", "", "127.0.0.1:0"
 	cfg.Server.ID, cfg.Server.Host, cfg.DataDir = "s9", "h9", c.t.TempDir()
 	ctx, stop := context.WithCancel(c.t.Context())
@@ -86,7 +93,7 @@ func holdMetricsOfCluster(c *crowd) {
 	}
 	c.must(s.close())
 
-	registry, cfg.DataDir = prometheus.NewRegistry(), c.t.TempDir()
+	registry, cfg.DataDir, cfg.Peer = prometheus.NewRegistry(), c.t.TempDir(), c.peer
 	g, err := openGateway(ctx, &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
 	c.must(err)
 	holdMetrics(c.t, registry, "testdata/metrics_gateway.txt")

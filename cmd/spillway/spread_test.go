@@ -243,7 +243,7 @@ func TestThreeServersAnswerAsOne(t *testing.T) {
 			"names":  func(s query.Source) (any, bool, error) { return tuple(s.LabelNames(t.Context(), q, limit)) },
 			"values": func(s query.Source) (any, bool, error) { return tuple(s.LabelValues(t.Context(), q, "i", limit)) },
 			"exemplars": func(s query.Source) (any, bool, error) {
-				ex, err := s.Exemplars(t.Context(), q.Table, nil, q.Lo, q.Hi, [][]peer.Matcher{q.Matchers})
+				ex, err := s.Exemplars(t.Context(), &peer.Select{Table: q.Table, Lo: q.Lo, Hi: q.Hi}, [][]peer.Matcher{q.Matchers})
 				for i := range ex {
 					for j := range ex[i].Exemplars {
 						ex[i].Exemplars[j].ID = 0

@@ -89,9 +89,9 @@ func (c *conn) LabelValues(ctx context.Context, q *peer.Select, name string, lim
 }
 
 // Exemplars implements peer.Storage.
-func (c *conn) Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) (found []peer.SeriesExemplars, err error) {
+func (c *conn) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) (found []peer.SeriesExemplars, err error) {
 	err = c.call(func() (err error) {
-		found, err = c.peer.Exemplars(ctx, table, partitions, lo, hi, sets)
+		found, err = c.peer.Exemplars(ctx, q, sets)
 		return err
 	})
 	return found, err

@@ -19,7 +19,7 @@ type Source interface {
 	Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error)
 	LabelNames(ctx context.Context, q *peer.Select, limit int) (names []string, truncated bool, err error)
 	LabelValues(ctx context.Context, q *peer.Select, name string, limit int) (values []string, truncated bool, err error)
-	Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error)
+	Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error)
 	GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error)
 	DeleteSeries(ctx context.Context, q *peer.Select) error
 	Stats(ctx context.Context, table string, topN int) (*peer.Stats, error)

@@ -152,7 +152,7 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 	for i, ms := range sets {
 		asked[i] = peerMatchers(ms)
 	}
-	found, err := t.reader.source.Exemplars(ctx, t.name, nil, point.NanosOf(mint), point.LastNanosOf(maxt), asked)
+	found, err := t.reader.source.Exemplars(ctx, &peer.Select{Table: t.name, Lo: point.NanosOf(mint), Hi: point.LastNanosOf(maxt)}, asked)
 	if err = t.absent(err); err != nil {
 		return nil, err
 	}

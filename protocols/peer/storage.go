@@ -24,8 +24,8 @@ type Storage interface {
 	LabelValues(ctx context.Context, q *Select, name string, limit int) (values []string, truncated bool, err error)
 
 	// Exemplars gives the exemplars in the range of series that match any of the matcher sets, by series in label
-	// order, by time within.
-	Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]Matcher) ([]SeriesExemplars, error)
+	// order, by time within. Of q its Matchers, LabelsOnly and bounds are not looked at.
+	Exemplars(ctx context.Context, q *Select, sets [][]Matcher) ([]SeriesExemplars, error)
 
 	// PutMetadata keeps descriptions of metric families; GetMetadata gives them, of one metric or of all ("").
 	PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error
@@ -105,6 +105,10 @@ type Select struct {
 	// does not say. A server with a newer map, by which others take the rows of one of them, answers Stale: the asker
 	// would miss what those have.
 	MapSeq uint64
+
+	// MapNext is the first partition that the asker's map does not have, nor any above it; 0: the asker does not say. A
+	// server that knows of such a partition with times in [Lo, Hi] answers Stale.
+	MapNext point.PartitionID
 
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int

@@ -156,7 +156,9 @@ func (l *Lead) assign(ctx context.Context, srv *server.Server, name string, now 
 		}
 		p := lease.Partition{Table: name, ID: a.Partition}
 		at, _ := now.m.ByID(a.Partition)
-		if a.Kind != Serve && a.Kind != Split {
+		if a.Kind == Serve || a.Kind == Split {
+			srv.Unseal(name, a.Partition) // perhaps the map took it away before
+		} else {
 			srv.Seal(name, a.Partition)
 		}
 		wanted[p] = a.Placement
@@ -208,17 +210,17 @@ func (l *Lead) remove(srv *server.Server, name string, a Action) error {
 
 // handOver ends a split that began, if the partition is led here: it is sealed, and when nothing is under way any more its
 // halves take over, in one transaction. Where that fails it takes rows again: should the transaction have been committed
-// all the same, what comes meanwhile is read beside the halves, as all that it holds.
+// all the same, what comes meanwhile is read beside the halves, as all that it holds, and nobody reads it without them.
 func (l *Lead) handOver(ctx context.Context, srv *server.Server, name string, m *topology.Map, id point.PartitionID) (err error) {
 	at, ok := m.ByID(id)
 	if _, led := l.MayAct(name, id); !ok || !led || at.Split == nil {
 		return nil // whoever leads it does it, or we with a later round
 	}
-	low := at.Split.Low.ID
-	srv.Seal(name, id)
+	low, proposed := at.Split.Low.ID, false
+	srv.HandOver(name, id)
 	defer func() {
 		if err != nil {
-			srv.Unseal(name, id)
+			srv.HandOverFailed(name, id, proposed)
 		}
 	}()
 	limited, cancel := context.WithTimeout(ctx, l.settings.StopTimeout)
@@ -230,6 +232,7 @@ func (l *Lead) handOver(ctx context.Context, srv *server.Server, name string, m 
 		if _, led := l.MayAct(name, id); !led {
 			return nil, fault.Errorf(fault.Stale, "partition %s/%d is led by another now: that one hands it over", name, id)
 		}
+		proposed = true
 		return []topology.Op{topology.SplitFinalize{Partition: id, Low: low}}, nil
 	})
 	if err == nil {

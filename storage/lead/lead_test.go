@@ -399,6 +399,25 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	w.until("its copy is removed", func() bool { return len(s1.server.Held()) == 0 })
 }
 
+// TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is put right, by the placement that has the rows.
+func TestOnlyCopyThatIsGivenBackTakesRowsAgain(t *testing.T) {
+	w := newWorld(t)
+	s1 := w.start("s1", vfs.NewMem())
+	p := w.create("s1")
+	w.led(p)
+	w.must(s1.put(p, 1, point.All))
+	ours, other := topology.Placement{ID: 11, Server: "s1"}, topology.Placement{ID: 99, Server: "s2"}
+	move := func(from, to topology.Placement) {
+		w.change(topology.Join{Partition: p, Placement: to}, topology.JoinFinalize{Partition: p, Placement: to.ID}, topology.Remove{Partition: p, Placement: from.ID})
+	}
+	move(ours, other)
+	w.until("it raises an alarm", func() bool { return gauge(t, s1) == 1 })
+	w.stale(s1.put(p, 2, point.All))
+	move(other, ours)
+	w.until("it takes rows again", func() bool { return s1.put(p, 3, point.All) == nil })
+	s1.wantRows("7: 101 103", p)
+}
+
 func (w *world) split(p, low point.PartitionID, server topology.ServerID) {
 	child := func(id point.PartitionID) topology.Child {
 		return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(10 * id), Server: server}}}
@@ -510,6 +529,12 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 		}
 		return nil
 	})
+	ask := func(seq uint64) error {
+		_, _, err := s1.server.LabelNames(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{p}, Hi: 1 << 62, MapSeq: seq}, 0)
+		return err
+	}
+	began, _ := w.maps.Get("t")
+	w.must(ask(began.Seq))
 	w.begin(p, 2, "s1")
 	w.until("finishing was tried", func() bool {
 		w.maps.mu.Lock()
@@ -517,6 +542,12 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 		return w.maps.refused > 0
 	})
 	w.until("it takes rows", func() bool { return s1.put(p, 2, point.All) == nil })
+	// Nobody answered: the halves may have taken over, and whoever does not know them may miss what they acked.
+	began, _ = w.maps.Get("t")
+	for range 20 {
+		w.stale(ask(began.Seq))
+		w.must(ask(0)) // who knows that it unloads asks the halves too
+	}
 	refuse(nil)
 	w.change(topology.SplitAbort{Partition: p, Low: 2})
 	w.until("it takes rows again", func() bool { return s1.put(p, 3, point.All) == nil })

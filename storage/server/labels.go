@@ -60,11 +60,13 @@ func sorted(set map[string]struct{}, limit int) ([]string, bool) {
 }
 
 // Exemplars implements peer.Storage.
-func (s *Server) Exemplars(ctx context.Context, name string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+func (s *Server) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
 	bySeries := map[point.Labels][]point.ExemplarRow{}
 	for _, ms := range sets {
 		one := map[point.Labels][]point.ExemplarRow{}
-		if err := s.exemplarsOf(ctx, &peer.Select{Table: name, Partitions: partitions, Lo: lo, Hi: hi, Matchers: ms}, one); err != nil {
+		set := *q
+		set.Matchers = ms
+		if err := s.exemplarsOf(ctx, &set, one); err != nil {
 			return nil, err
 		}
 		maps.Copy(bySeries, one) // a series that several sets match has the same exemplars in each

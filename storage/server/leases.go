@@ -71,12 +71,38 @@ type gate struct {
 	inside int
 	idle   chan struct{} // closed when nobody is inside any more; nil: nobody waits for it
 	sealed bool
+
+	// Others may have taken over, and nobody told us yet: while handing, or as long as no map newer than doubt is known.
+	handing bool
+	doubt   uint64
 }
 
-func (g *gate) unseal() {
+// open takes a seal back.
+func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sealed = false
+}
+
+// handOver seals for others; takeBack says that they did not take over, as far as is known: a map newer than doubt would
+// tell, if that is not 0.
+func (g *gate) handOver() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sealed, g.handing = true, true
+}
+
+func (g *gate) takeBack(doubt uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sealed, g.handing, g.doubt = false, false, max(g.doubt, doubt)
+}
+
+// handedOver reports whether others may have taken over although the map seq, the newest here, does not say so.
+func (g *gate) handedOver(seq uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.handing || seq <= g.doubt
 }
 
 // enter reports whether the gate is open. Who enters leaves.
@@ -263,9 +289,44 @@ func (s *Server) Seal(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).seal()
 }
 
-// Unseal takes a Seal back: nobody took over.
+// Unseal takes a Seal back: the map gave the partition back. What is being handed over stays so for readers.
 func (s *Server) Unseal(name string, id point.PartitionID) {
-	s.tableOrNew(name).gate(id).unseal()
+	if g, ok := s.gateOf(name, id); ok {
+		g.open()
+	}
+}
+
+// HandOver seals a partition whose part of the keyspace others are about to take. From now until its outcome is known here
+// nobody reads it by a map that knows nothing of them: the transaction may be committed, and rows of theirs acked, before
+// this process hears of it.
+func (s *Server) HandOver(name string, id point.PartitionID) {
+	s.tableOrNew(name).gate(id).handOver()
+}
+
+// HandOverFailed takes a HandOver back: rows are taken again. What was proposed may have been committed all the same: then
+// readers wait for a newer map here, which says so or rules it out (each names the one it is based on).
+func (s *Server) HandOverFailed(name string, id point.PartitionID, proposed bool) {
+	g, ok := s.gateOf(name, id)
+	if !ok {
+		return
+	}
+	var doubt uint64
+	if m, ok := s.deps.Maps.Get(name); ok && proposed {
+		doubt = m.Seq
+	}
+	g.takeBack(doubt)
+}
+
+// gateOf gives a gate, if there is one.
+func (s *Server) gateOf(name string, id point.PartitionID) (*gate, bool) {
+	t, ok := s.table(name)
+	if !ok {
+		return nil, false
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	g, ok := t.mu.gates[id]
+	return g, ok
 }
 
 // Forget lets go of what is remembered of a partition that is not here and will not be led again.

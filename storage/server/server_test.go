@@ -296,7 +296,7 @@ func TestLabelsMetadataAndExemplarsComeBackAfterRestart(t *testing.T) {
 		if err != nil || !truncated || !slices.Equal(names, []string{"__name__"}) {
 			t.Errorf("%s: names %v %v %v", what, names, truncated, err)
 		}
-		got, err := p.server.Exemplars(t.Context(), "t", nil, 0, 20e9, [][]peer.Matcher{{{Name: "i", Value: "1"}}, {{Name: "__name__", Value: "m"}}})
+		got, err := p.server.Exemplars(t.Context(), &peer.Select{Table: "t", Hi: 20e9}, [][]peer.Matcher{{{Name: "i", Value: "1"}}, {{Name: "__name__", Value: "m"}}})
 		if err != nil || len(got) != 1 || len(got[0].Exemplars) != 1 || got[0].Exemplars[0].Labels != ex.Labels || got[0].Exemplars[0].Value != 7 {
 			t.Errorf("%s: exemplars %v %v", what, got, err)
 		}

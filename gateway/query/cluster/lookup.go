@@ -71,10 +71,10 @@ func (s *Source) LabelValues(ctx context.Context, q *peer.Select, name string, l
 }
 
 // Exemplars implements query.Source.
-func (s *Source) Exemplars(ctx context.Context, table string, partitions []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
-	found, err := gather(ctx, s, &peer.Select{Table: table, Partitions: partitions, Lo: lo, Hi: hi}, false,
+func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	found, err := gather(ctx, s, q, false,
 		func(ctx context.Context, q *peer.Select, st peer.Storage) ([]peer.SeriesExemplars, error) {
-			return st.Exemplars(ctx, q.Table, q.Partitions, q.Lo, q.Hi, sets)
+			return st.Exemplars(ctx, q, sets)
 		})
 	if err != nil {
 		return nil, err

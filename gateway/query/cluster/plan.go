@@ -14,8 +14,9 @@ import (
 type group struct {
 	server     topology.ServerID
 	layer      int
-	accepts    bool   // its partitions take rows by that map
-	seq        uint64 // of the map, if they do
+	accepts    bool              // its partitions take rows by that map
+	seq        uint64            // of the map, if they do
+	next       point.PartitionID // the first that the map does not have
 	partitions []*topology.Partition
 }
 
@@ -81,7 +82,7 @@ func boolOrder(a, b bool) int {
 // ask makes the question to a server of what is asked of all.
 func (g *group) ask(q *peer.Select) *peer.Select {
 	mine := *q
-	mine.Partitions, mine.MapSeq = g.ids(), g.seq
+	mine.Partitions, mine.MapSeq, mine.MapNext = g.ids(), g.seq, g.next
 	return &mine
 }
 

@@ -124,6 +124,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return lead.Server, err
 		})
 		for i := range groups {
+			groups[i].next = m.NextID
 			if groups[i].accepts {
 				groups[i].seq = m.Seq
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -121,14 +122,7 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 	s.w.mu.Lock()
 	s.asked++
 	mute, breaks := s.mute, s.breaks
-	stale := false
-	for _, id := range q.Partitions {
-		stale = stale || s.w.truth[id] != s.id
-		if m := s.w.newest; m != nil && q.MapSeq > 0 && q.MapSeq < m.Seq {
-			at, there := m.ByID(id)
-			stale = stale || !there || !at.Accepts()
-		}
-	}
+	stale := s.staleLocked(q)
 	s.w.mu.Unlock()
 	if mute {
 		<-ctx.Done()
@@ -142,6 +136,32 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 		in = &breaking{SeriesSet: in, err: breaks}
 	}
 	return in, err
+}
+
+func (s *storage) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	s.w.mu.Lock()
+	stale := s.staleLocked(q)
+	s.w.mu.Unlock()
+	if stale {
+		return nil, fault.Errorf(fault.Stale, "%s does not lead %v", s.id, q.Partitions)
+	}
+	return s.Store.Exemplars(ctx, q, sets)
+}
+
+// staleLocked is a server's rule: it leads what is asked for, and knows of nobody else who should be asked.
+func (s *storage) staleLocked(q *peer.Select) (stale bool) {
+	m := s.w.newest
+	if m != nil && q.MapNext < m.NextID {
+		stale = slices.ContainsFunc(m.Overlapping(q.Lo, q.Hi), func(p *topology.Partition) bool { return p.ID >= q.MapNext })
+	}
+	for _, id := range q.Partitions {
+		stale = stale || s.w.truth[id] != s.id
+		if m != nil && q.MapSeq > 0 && q.MapSeq < m.Seq {
+			at, there := m.ByID(id)
+			stale = stale || !there || !at.Accepts()
+		}
+	}
+	return stale
 }
 
 // breaking breaks off after one series.
@@ -327,11 +347,7 @@ func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 			known[4], known[5] = "n2", "n2"
 		}
 	})
-	b := point.GetBatch(point.NewDict(0))
-	b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "new")), 1e8, 1)
-	if err := querytest.Inserter(w.servers["n2"].Store, "t", 4)(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	w.insert("n2", 4, 1e8)
 	for range 2 { // by the old map, and by the new one
 		set, err := w.source.Select(t.Context(), &peer.Select{Table: "t", Hi: 1e18})
 		if err != nil {
@@ -344,5 +360,38 @@ func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 		if err := errors.Join(set.Err(), set.Close()); err != nil || n != 4 {
 			t.Errorf("%d series are read, there are 4; %v", n, err)
 		}
+	}
+}
+
+// insert puts a row, with an exemplar, of a series of its own.
+func (w *world) insert(server topology.ServerID, p point.PartitionID, at int64) {
+	b := point.GetBatch(point.NewDict(0))
+	id := querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "new"))
+	b.Append(id, at, 1)
+	b.Exemplars = append(b.Exemplars, point.ExemplarRow{ID: id, Time: at, Value: 1})
+	if err := querytest.Inserter(w.servers[server].Store, "t", p)(w.t.Context(), b); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestRowsOfPartitionsNotHeardOfAreRead: another gateway has just made partition 4, and n2 acked rows of it. n1, which is
+// asked for something else in that time, knows of it, and this gateway does not yet; so it is for exemplars.
+func TestRowsOfPartitionsNotHeardOfAreRead(t *testing.T) {
+	for _, what := range []string{"select", "exemplars"} {
+		inWorld(t, func(w *world) {
+			newest := w.m.Cover([]point.Nanos{5e9}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 4, Server: "n2"}}
+			})
+			w.insert("n2", 4, 5e9)
+			w.change(func() { w.newest, w.leads[4], w.truth[4] = newest, "n2", "n2" })
+			if what == "select" {
+				w.reads(whole + ", new: 5")
+				return
+			}
+			found, err := w.source.Exemplars(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18}, [][]peer.Matcher{nil})
+			if err != nil || len(found) != 1 || found[0].Labels.Get("i") != "new" {
+				w.t.Errorf("exemplars %v %v", found, err)
+			}
+		})
 	}
 }

@@ -326,14 +326,14 @@ func (s *Store) list(q *peer.Select, limit int, pick func(l point.Labels, add fu
 }
 
 // Exemplars gives the exemplars in the range of series that match any of the sets.
-func (s *Store) Exemplars(_ context.Context, name string, _ []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+func (s *Store) Exemplars(_ context.Context, asked *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
 	found := map[point.Labels][]point.ExemplarRow{}
 	for _, ms := range sets {
-		q := &peer.Select{Table: name, Matchers: ms}
+		q := &peer.Select{Table: asked.Table, Matchers: ms}
 		err := s.each(q, func(l point.Labels, in *series) error {
 			var within []point.ExemplarRow
 			for _, e := range in.exemplars {
-				if lo <= e.Time && e.Time <= hi {
+				if asked.Lo <= e.Time && e.Time <= asked.Hi {
 					within = append(within, e)
 				}
 			}

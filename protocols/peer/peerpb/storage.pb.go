@@ -137,7 +137,8 @@ type Select struct {
 	LabelsOnly    bool                   `protobuf:"varint,7,opt,name=labels_only,json=labelsOnly,proto3" json:"labels_only,omitempty"`
 	SeriesMax     int64                  `protobuf:"varint,8,opt,name=series_max,json=seriesMax,proto3" json:"series_max,omitempty"`
 	SamplesMax    int64                  `protobuf:"varint,9,opt,name=samples_max,json=samplesMax,proto3" json:"samples_max,omitempty"`
-	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"` // of the map by which partitions were chosen; 0: not told
+	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"`    // of the map by which partitions were chosen; 0: not told
+	MapNext       uint64                 `protobuf:"varint,11,opt,name=map_next,json=mapNext,proto3" json:"map_next,omitempty"` // the first partition that map does not have; 0: not told
 	// For LabelNames and LabelValues.
 	Name  []byte `protobuf:"bytes,20,opt,name=name,proto3" json:"name,omitempty"`
 	Limit int64  `protobuf:"varint,21,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -243,6 +244,13 @@ func (x *Select) GetSamplesMax() int64 {
 func (x *Select) GetMapSeq() uint64 {
 	if x != nil {
 		return x.MapSeq
+	}
+	return 0
+}
+
+func (x *Select) GetMapNext() uint64 {
+	if x != nil {
+		return x.MapNext
 	}
 	return 0
 }
@@ -372,6 +380,8 @@ type ExemplarsQuery struct {
 	Lo            int64                  `protobuf:"zigzag64,4,opt,name=lo,proto3" json:"lo,omitempty"`
 	Hi            int64                  `protobuf:"zigzag64,5,opt,name=hi,proto3" json:"hi,omitempty"`
 	Sets          []*Matchers            `protobuf:"bytes,6,rep,name=sets,proto3" json:"sets,omitempty"`
+	MapSeq        uint64                 `protobuf:"varint,7,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"` // as in Select
+	MapNext       uint64                 `protobuf:"varint,8,opt,name=map_next,json=mapNext,proto3" json:"map_next,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -446,6 +456,20 @@ func (x *ExemplarsQuery) GetSets() []*Matchers {
 		return x.Sets
 	}
 	return nil
+}
+
+func (x *ExemplarsQuery) GetMapSeq() uint64 {
+	if x != nil {
+		return x.MapSeq
+	}
+	return 0
+}
+
+func (x *ExemplarsQuery) GetMapNext() uint64 {
+	if x != nil {
+		return x.MapNext
+	}
+	return 0
 }
 
 type Exemplar struct {
@@ -1151,7 +1175,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\aMatcher\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\rR\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\xff\x02\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\x9a\x03\n" +
 	"\x06Select\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12%\n" +
 	"\x0eall_partitions\x18\x02 \x01(\bR\rallPartitions\x12\x1e\n" +
@@ -1168,7 +1192,8 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\vsamples_max\x18\t \x01(\x03R\n" +
 	"samplesMax\x12\x17\n" +
 	"\amap_seq\x18\n" +
-	" \x01(\x04R\x06mapSeq\x12\x12\n" +
+	" \x01(\x04R\x06mapSeq\x12\x19\n" +
+	"\bmap_next\x18\v \x01(\x04R\amapNext\x12\x12\n" +
 	"\x04name\x18\x14 \x01(\fR\x04name\x12\x14\n" +
 	"\x05limit\x18\x15 \x01(\x03R\x05limit\x12\x1d\n" +
 	"\n" +
@@ -1177,7 +1202,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"A\n" +
 	"\bMatchers\x125\n" +
-	"\bmatchers\x18\x01 \x03(\v2\x19.spillway.peer.v1.MatcherR\bmatchers\"\xbd\x01\n" +
+	"\bmatchers\x18\x01 \x03(\v2\x19.spillway.peer.v1.MatcherR\bmatchers\"\xf1\x01\n" +
 	"\x0eExemplarsQuery\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12%\n" +
 	"\x0eall_partitions\x18\x02 \x01(\bR\rallPartitions\x12\x1e\n" +
@@ -1186,7 +1211,9 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"partitions\x12\x0e\n" +
 	"\x02lo\x18\x04 \x01(\x12R\x02lo\x12\x0e\n" +
 	"\x02hi\x18\x05 \x01(\x12R\x02hi\x12.\n" +
-	"\x04sets\x18\x06 \x03(\v2\x1a.spillway.peer.v1.MatchersR\x04sets\"L\n" +
+	"\x04sets\x18\x06 \x03(\v2\x1a.spillway.peer.v1.MatchersR\x04sets\x12\x17\n" +
+	"\amap_seq\x18\a \x01(\x04R\x06mapSeq\x12\x19\n" +
+	"\bmap_next\x18\b \x01(\x04R\amapNext\"L\n" +
 	"\bExemplar\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x12R\x04time\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x06R\x05value\x12\x16\n" +

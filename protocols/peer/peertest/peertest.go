@@ -289,7 +289,7 @@ func exemplars(t *testing.T, s *suite) {
 	trace := point.MakeLabels("__name__", "x", "trace_id", "1")
 	s.must(st.Insert(t.Context(), s.insert(1, peer.Insert{Exemplars: []point.ExemplarRow{
 		{ID: 2, Time: s.at(3), Value: 1.5, Labels: trace}, {ID: 2, Time: s.at(1), Value: 2.5}, {ID: 0, Time: s.at(2), Value: 3, Labels: trace}}})))
-	got, err := s.Storage.Exemplars(t.Context(), s.Table, nil, s.Lo, s.Hi-1, [][]peer.Matcher{{{Name: "host", Value: "h002"}}, {{Name: "host", Value: "h000"}}})
+	got, err := s.Storage.Exemplars(t.Context(), &peer.Select{Table: s.Table, Lo: s.Lo, Hi: s.Hi - 1}, [][]peer.Matcher{{{Name: "host", Value: "h002"}}, {{Name: "host", Value: "h000"}}})
 	s.must(err)
 	text := ""
 	for _, x := range got {

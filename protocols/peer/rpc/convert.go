@@ -56,7 +56,7 @@ func toSelect(q *peer.Select) *peerpb.Select {
 	all, partitions := toPartitions(q.Partitions)
 	return &peerpb.Select{
 		Table: q.Table, AllPartitions: all, Partitions: partitions, Lo: q.Lo, Hi: q.Hi, Matchers: mapped(q.Matchers, toMatcher),
-		LabelsOnly: q.LabelsOnly, MapSeq: q.MapSeq, SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
+		LabelsOnly: q.LabelsOnly, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
 	}
 }
 
@@ -64,7 +64,8 @@ func ofSelect(p *peerpb.Select) (*peer.Select, error) {
 	matchers, err := ofMatchers(p.GetMatchers())
 	return &peer.Select{
 		Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()), Lo: p.GetLo(), Hi: p.GetHi(),
-		Matchers: matchers, LabelsOnly: p.GetLabelsOnly(), MapSeq: p.GetMapSeq(), SeriesMax: int(p.GetSeriesMax()), SamplesMax: int(p.GetSamplesMax()),
+		Matchers: matchers, LabelsOnly: p.GetLabelsOnly(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext()),
+		SeriesMax: int(p.GetSeriesMax()), SamplesMax: int(p.GetSamplesMax()),
 	}, err
 }
 

@@ -147,8 +147,8 @@ func (m *memory) LabelValues(_ context.Context, q *peer.Select, name string, lim
 	return append([]string{name}, m.names...), limit == 7, m.note(q)
 }
 
-func (m *memory) Exemplars(_ context.Context, table string, ps []point.PartitionID, lo, hi point.Nanos, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
-	return m.ex, m.note([]any{table, ps, lo, hi, sets})
+func (m *memory) Exemplars(_ context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	return m.ex, m.note([]any{q, sets})
 }
 
 func (m *memory) PutMetadata(_ context.Context, table string, rows []point.MetadataRow) error {

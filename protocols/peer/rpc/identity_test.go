@@ -23,7 +23,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	}
 	_, _, errs[methodLabelNames] = p.LabelNames(ctx, &peer.Select{}, 0)
 	_, _, errs[methodLabelValues] = p.LabelValues(ctx, &peer.Select{}, "", 0)
-	_, errs[methodExemplars] = p.Exemplars(ctx, "t", nil, 0, 0, nil)
+	_, errs[methodExemplars] = p.Exemplars(ctx, &peer.Select{}, nil)
 	errs[methodPutMetadata] = p.PutMetadata(ctx, "t", nil)
 	_, errs[methodGetMetadata] = p.GetMetadata(ctx, "t", "")
 	errs[methodDeleteSeries] = p.DeleteSeries(ctx, &peer.Select{})

@@ -210,7 +210,7 @@ func TestKindsSurvive(t *testing.T) {
 		_, calls["get"] = p.GetMetadata(t.Context(), "t", "")
 		_, _, calls["names"] = p.LabelNames(t.Context(), &peer.Select{}, 0)
 		_, _, calls["values"] = p.LabelValues(t.Context(), &peer.Select{}, "", 0)
-		_, calls["exemplars"] = p.Exemplars(t.Context(), "t", nil, 0, 0, nil)
+		_, calls["exemplars"] = p.Exemplars(t.Context(), &peer.Select{}, nil)
 		for what, err := range calls {
 			if !fault.Is(err, want) || !strings.Contains(err.Error(), fmt.Sprintf("the reason is %q", k)) {
 				t.Errorf("%s: %v arrived as %v, of kind %v", what, m.fail, err, fault.KindOf(err))
@@ -418,9 +418,10 @@ func TestEveryFieldTravels(t *testing.T) {
 	values, more, err := p.LabelValues(t.Context(), &q, "n", 6)
 	must(err)
 	same("values", []any{values, more, m.last}, []any{append([]string{"n"}, m.names...), false, &q})
-	exs, err := p.Exemplars(t.Context(), "t", parts, -3, 4, sets)
+	of := peer.Select{Table: "t", Partitions: parts, Lo: -3, Hi: 4, MapSeq: 8, MapNext: 9}
+	exs, err := p.Exemplars(t.Context(), &of, sets)
 	must(err)
-	same("exemplars", []any{exs, m.last}, []any{ex, []any{"t", parts, point.Nanos(-3), point.Nanos(4), sets}})
+	same("exemplars", []any{exs, m.last}, []any{ex, []any{&of, sets}})
 	must(p.PutMetadata(t.Context(), "t", rows))
 	same("put metadata", m.last, []any{"t", rows})
 	gotRows, err := p.GetMetadata(t.Context(), "t", "m")

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Deps are what a server serves.
@@ -227,7 +228,8 @@ func (s *Server) exemplars(ctx context.Context, p *peerpb.ExemplarsQuery) (*peer
 			return nil, err
 		}
 	}
-	all, err := s.deps.Storage.Exemplars(ctx, p.GetTable(), ofPartitions(p.GetAllPartitions(), p.GetPartitions()), p.GetLo(), p.GetHi(), sets)
+	all, err := s.deps.Storage.Exemplars(ctx, &peer.Select{Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()),
+		Lo: p.GetLo(), Hi: p.GetHi(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext())}, sets)
 	return &peerpb.Exemplars{Series: mapped(all, toSeriesExemplars)}, err
 }
 

@@ -1,0 +1,117 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestNobodyReadsWithoutThoseWhoMayHaveTakenOver: partition 1 is handed over to 4 and 5, and its leader has not heard yet
+// whether the transaction was committed. A reader that knows partition 1 alone may miss what was acked by the halves.
+func TestNobodyReadsWithoutThoseWhoMayHaveTakenOver(t *testing.T) {
+	maps := &someMap{m: newMap(t).m}
+	p := start(t, vfs.NewMem(), maps, 1)
+	defer p.stop(t)
+	at := maps.m.Seq
+	f := func(what string, seq uint64, next, id point.PartitionID, stale bool) {
+		t.Helper()
+		q := &peer.Select{Table: "t", Partitions: []point.PartitionID{id}, Lo: 0, Hi: 99e9, MapSeq: seq, MapNext: next}
+		set, err := p.server.Select(t.Context(), q)
+		if err == nil {
+			err = set.Close()
+		}
+		_, _, names := p.server.LabelNames(t.Context(), q, 0)
+		_, exemplars := p.server.Exemplars(t.Context(), q, [][]peer.Matcher{{{Name: "i", Value: "1"}}})
+		q.Matchers = []peer.Matcher{{Name: "i", Value: "1"}}
+		for call, err := range map[string]error{"select": err, "names": names, "exemplars": exemplars, "delete": p.server.DeleteSeries(t.Context(), q)} {
+			if fault.Is(err, fault.Stale) != stale || err != nil && !stale {
+				t.Errorf("%s, %s: %v; stale: %t", what, call, err, stale)
+			}
+		}
+	}
+	change := func(ops ...topology.Op) {
+		t.Helper()
+		m, err := maps.m.Apply(ops...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.m = m
+	}
+	f("as ever", at, 4, 1, false)
+	p.server.HandOver("t", 1)
+	f("handing over", at, 4, 1, true)
+	f("handing over, by who knows that it unloads", 0, 0, 1, false)
+	f("handing over another", at, 4, 2, false)
+	p.server.HandOverFailed("t", 1, false)
+	f("nothing was proposed", at, 4, 1, false)
+	p.server.HandOver("t", 1)
+	p.server.HandOverFailed("t", 1, true)
+	f("the proposal got no answer", at, 4, 1, true)
+	p.server.HandOver("t", 1)
+	p.server.HandOverFailed("t", 1, false)
+	f("another round that came to nothing", at, 4, 1, true)
+	change(topology.SplitBegin{Partition: 2, Split: halves(4)})
+	f("another transaction was committed instead", at, 4, 1, false)
+	change(topology.SplitFinalize{Partition: 2, Low: 4})
+	f("partitions 4 and 5 are elsewhere", at, 4, 1, false)
+	change(topology.SplitBegin{Partition: 1, Split: halves(6)}, topology.SplitFinalize{Partition: 1, Low: 6})
+	f("partitions 6 and 7 are there", at, 4, 3, true)
+	f("and the asker knows", maps.m.Seq, 8, 3, false)
+	f("but not that 1 unloads", at, 8, 1, true)
+}
+
+type someMap struct{ m *topology.Map }
+
+// Get implements server.Maps.
+func (s *someMap) Get(string) (*topology.Map, bool) { return s.m, true }
+
+// halves cut the first or the second partition in the middle.
+func halves(low point.PartitionID) topology.Split {
+	at := topology.AtTime(150e9)
+	if low == 6 {
+		at = topology.AtTime(50e9)
+	}
+	child := func(id point.PartitionID) topology.Child {
+		return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(100 + id), Server: "s1"}}}
+	}
+	return topology.Split{At: at, Low: child(low), High: child(low + 1)}
+}
+
+// TestPartitionThatIsGivenBackTakesRows: what the map took away and gave back is as before.
+func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	defer st.Close()
+	insert := func() error {
+		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+	}
+	if err := insert(); err != nil {
+		t.Fatal(err)
+	}
+	p.server.Seal("t", 1)
+	if err := insert(); !fault.Is(err, fault.Stale) {
+		t.Errorf("sealed: %v", err)
+	}
+	p.server.Unseal("t", 1)
+	if err := insert(); err != nil {
+		t.Error(err)
+	}
+}
+
+func openStream(t *testing.T, s peer.Storage) peer.Stream {
+	t.Helper()
+	st, err := s.OpenStream(t.Context(), "t")
+	if err == nil {
+		err = st.Define(t.Context(), []peer.Def{{ID: 0, Labels: point.MakeLabels("__name__", "m", "i", "1")}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
