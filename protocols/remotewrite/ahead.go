@@ -14,14 +14,6 @@ const (
 	aheadAfter  = 2  // unknown series in a row
 )
 
-// found is what the Dict knows of a series.
-type found struct {
-	hash  point.Hash
-	whole bool           // hash is one of the whole label set
-	id    point.SeriesID // if known
-	known bool
-}
-
 // ahead is the series of a request that were looked up before they are read.
 type ahead struct {
 	unknown int // in a row, up to now
@@ -42,21 +34,14 @@ func (a *ahead) reset() { a.list, a.next = a.list[:0], 0 }
 // due reports whether the series that is next should be looked up with those behind it.
 func (a *ahead) due() bool { return a.unknown >= aheadAfter && a.next == len(a.list) }
 
-// take gives what was found of the series at that place of the body.
-func (a *ahead) take(at int, f *found) bool {
+// take gives what was found of the series at that place of the body: its hash and its number, or NoSeries.
+func (a *ahead) take(at int) (h point.Hash, id point.SeriesID, ok bool) {
 	if a.next >= len(a.list) || a.list[a.next].at != at {
-		return false
+		return h, id, false
 	}
-	*f = found{hash: a.hashes[a.next], whole: true, id: a.ids[a.next], known: a.ids[a.next] != point.NoSeries}
+	h, id = a.hashes[a.next], a.ids[a.next]
 	a.next++
-	return true
-}
-
-// note counts a series that was looked up alone.
-func (a *ahead) note(known bool) {
-	if a.unknown++; known {
-		a.unknown = 0
-	}
+	return h, id, true
 }
 
 func (a *ahead) begin() {

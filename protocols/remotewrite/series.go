@@ -33,6 +33,7 @@ type common struct {
 	item      int  // its index from 1
 	start     mark // where the batch stood before it
 	startRoom int
+	hash      point.Hash // of its labels as written
 	id        point.SeriesID
 	accept    bool // false: its labels are refused, its rows are only counted
 	refused   int  // rows of a series that is not accepted
@@ -118,6 +119,16 @@ func (d *common) beginSeries() error {
 func (d *common) rewind() {
 	d.start.restore(d.b)
 	d.room = d.startRoom
+}
+
+// find looks up the series of d.hash: its number, or NoSeries.
+func (d *common) find() point.SeriesID {
+	if id, ok := d.b.Dict.LookupAfter(d.prev, d.hash); ok {
+		d.ahead.unknown = 0
+		return id
+	}
+	d.ahead.unknown++
+	return point.NoSeries
 }
 
 var errScattered = errors.New("label fields stand apart")

@@ -103,26 +103,21 @@ func (d *DecoderV1) series(m []byte, at int) error {
 		return err
 	}
 	span := labelSpan(m)
-	var f found
-	if !d.ahead.take(at, &f) {
-		f = d.find(m[:span])
+	var id point.SeriesID
+	var ok bool
+	if d.hash, id, ok = d.ahead.take(at); !ok {
+		d.hash = d.b.Dict.Hash(m[:span])
+		id = d.find()
 	}
-	err := d.seriesOf(m[:span], m[span:], f, false)
+	err := d.seriesOf(id, m[:span], m[span:], false)
 	if err == errScattered {
 		d.rewind()
 		if err = d.gather(m); err == nil {
-			err = d.seriesOf(d.scattered, m, d.find(d.scattered), true)
+			d.hash = d.b.Dict.Hash(d.scattered)
+			err = d.seriesOf(d.find(), d.scattered, m, true)
 		}
 	}
 	return err
-}
-
-// find looks up the series whose label fields are raw.
-func (d *DecoderV1) find(raw []byte) (f found) {
-	f.hash, f.whole = d.b.Dict.Hash(raw), true
-	f.id, f.known = d.b.Dict.LookupAfter(d.prev, f.hash)
-	d.ahead.note(f.known)
-	return f
 }
 
 // labelSpan measures the label fields at the beginning of a TimeSeries: one byte of tag, one or two of length each.
@@ -167,18 +162,17 @@ func (d *DecoderV1) gather(m []byte) error {
 	return nil
 }
 
-// seriesOf reads a series whose label fields are raw and whose other fields are in rest. Unless labels in rest are to be
-// skipped, it stops with errScattered at the first.
-func (d *DecoderV1) seriesOf(raw, rest []byte, f found, skipLabels bool) error {
-	id := f.id
+// seriesOf reads a series whose label fields are raw and whose other fields are in rest; id is its number, or NoSeries.
+// Unless labels in rest are to be skipped, it stops with errScattered at the first.
+func (d *DecoderV1) seriesOf(id point.SeriesID, raw, rest []byte, skipLabels bool) error {
 	d.accept, d.refused = true, 0
 	var refusal error
-	if !f.known {
+	if id == point.NoSeries {
 		if !skipLabels && hasLabel(rest) {
 			return errScattered // before half of the labels become a series
 		}
 		var err error
-		id, refusal, err = d.intern(raw, f.hash)
+		id, refusal, err = d.intern(raw, d.hash)
 		if err != nil {
 			return err
 		}

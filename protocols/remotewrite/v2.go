@@ -170,15 +170,16 @@ func (d *DecoderV2) series(m []byte, at int) error {
 		d.startZeros = d.zeros
 	}
 	packed, next, _ := wire.ReadMessage(m, 0, tagRefs)
-	var f found
-	if !d.ahead.take(at, &f) {
-		f = d.find(packed)
+	var id point.SeriesID
+	var ok bool
+	if d.hash, id, ok = d.ahead.take(at); !ok {
+		id = d.findRefs(packed)
 	}
-	err := d.seriesOf(packed, m[next:], f, false)
+	err := d.seriesOf(id, packed, m[next:], false)
 	if err == errScattered {
 		d.rewind()
 		if err = d.gather(m); err == nil {
-			err = d.seriesOf(d.scattered, m, d.find(d.scattered), true)
+			err = d.seriesOf(d.findRefs(d.scattered), d.scattered, m, true)
 		}
 	}
 	return err
@@ -211,13 +212,15 @@ func (d *DecoderV2) gather(m []byte) error {
 	return nil
 }
 
-// seriesOf reads a series whose references are packed and whose other fields are in rest. Unless references in rest are
-// to be skipped, it stops with errScattered at the first.
-func (d *DecoderV2) seriesOf(packed, rest []byte, f found, skipRefs bool) error {
+// seriesOf reads a series whose references are packed and whose other fields are in rest; id is its number, or NoSeries.
+// Unless references in rest are to be skipped, it stops with errScattered at the first.
+func (d *DecoderV2) seriesOf(id point.SeriesID, packed, rest []byte, skipRefs bool) error {
 	d.samples, d.histograms, d.exemplars, d.created, d.meta = 0, 0, 0, 0, metadataMessage{}
-	id, refusal, err := d.identify(packed, rest, f, skipRefs)
-	if err != nil {
-		return err
+	var refusal, err error
+	if id == point.NoSeries {
+		if id, refusal, err = d.identify(packed, rest, skipRefs); err != nil {
+			return err
+		}
 	}
 	d.id, d.prev, d.accept = id, id, refusal == nil
 	if d.StartTimestampZero != nil {
@@ -240,20 +243,18 @@ func (d *DecoderV2) seriesOf(packed, rest []byte, f found, skipRefs bool) error 
 	return nil
 }
 
-// find looks up the series whose references are packed.
-func (d *DecoderV2) find(packed []byte) (f found) {
-	if f.hash, f.whole = d.symbols.hashRefs(packed); f.whole {
-		f.id, f.known = d.b.Dict.LookupAfter(d.prev, f.hash)
+// findRefs looks up the series whose references are packed: its number, or NoSeries.
+func (d *DecoderV2) findRefs(packed []byte) point.SeriesID {
+	var ok bool
+	if d.hash, ok = d.symbols.hashRefs(packed); !ok {
+		return point.NoSeries
 	}
-	d.ahead.note(f.known)
-	return f
+	return d.find()
 }
 
-// identify gives the series' number. refusal is what is wrong with its labels, err what is wrong with the message.
-func (d *DecoderV2) identify(packed, rest []byte, f found, skipRefs bool) (id point.SeriesID, refusal, err error) {
-	if f.known {
-		return f.id, nil, nil
-	}
+// identify gives a series that is not known its number. refusal is what is wrong with its labels, err what is wrong with
+// the message.
+func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.SeriesID, refusal, err error) {
 	if !skipRefs && hasLabel(rest) {
 		return 0, errScattered, errScattered // before half of the labels become a series
 	}
@@ -265,13 +266,13 @@ func (d *DecoderV2) identify(packed, rest []byte, f found, skipRefs bool) (id po
 	}
 	var ok bool
 	if d.usual, ok = d.symbols.usualLabels(d.usual[:0], d.refs); ok {
-		id, refusal = d.b.Dict.InternBytes(f.hash, d.usual)
+		id, refusal = d.b.Dict.InternBytes(d.hash, d.usual)
 		return id, refusal, nil
 	}
 	if refusal := d.addRefs(); refusal != nil {
 		return 0, refusal, nil
 	}
-	id, refusal = d.internBuilt(f.hash)
+	id, refusal = d.internBuilt(d.hash)
 	return id, refusal, nil
 }
 
