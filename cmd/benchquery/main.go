@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +27,8 @@ type options struct {
 	seed     uint64
 	spillway string
 	only     string
+	data     string
+	end      int64
 }
 
 func parse() (options, error) {
@@ -39,6 +44,8 @@ func parse() (options, error) {
 	flag.Uint64Var(&o.seed, "seed", 1, "of the rows")
 	flag.StringVar(&o.spillway, "spillway", "bin/spillway", "the spillway binary")
 	flag.StringVar(&o.only, "only", "", "queries whose names begin so; empty: all")
+	flag.StringVar(&o.data, "data", "", "where the servers' data stays for a later run with the same end; empty: it goes")
+	flag.Int64Var(&o.end, "end", 0, "the time of the last rows, in seconds since 1970; 0: now")
 	flag.Parse()
 	o.servers = strings.Split(servers, ",")
 	if o.hosts < 1 || o.hours < 1 || o.conns < 1 || o.repeat < 1 || o.interval < time.Millisecond {
@@ -60,9 +67,17 @@ func main() {
 
 func run(o options) error {
 	end := time.Now().Truncate(time.Minute)
-	var columns []column
+	if o.end != 0 {
+		end = time.Unix(o.end, 0)
+	}
+	var columns []*column
+	defer func() {
+		for _, c := range columns {
+			c.server.Stop()
+		}
+	}()
 	for _, name := range o.servers {
-		c, err := measure(o, name, end)
+		c, err := prepare(o, name, end)
 		if errors.Is(err, rival.ErrNotInstalled) {
 			fmt.Printf("%s is not installed\n", name)
 			continue
@@ -72,45 +87,77 @@ func run(o options) error {
 		}
 		columns = append(columns, c)
 	}
+	time.Sleep(o.settle)
+	for _, q := range queries(o) {
+		if err := inTurns(columns, q, o.repeat, end); err != nil {
+			return fmt.Errorf("%s: %w", q.Name, err)
+		}
+	}
 	show(o, columns)
 	return nil
 }
 
-// column is what one server did.
+// column is a server and what it did.
 type column struct {
-	name    string
+	server  *rival.Server
+	asker   asker
 	answers []answer // by query
 }
 
 // answer is what one query took.
 type answer struct {
 	p50    time.Duration
+	cpu    time.Duration // of the server, for each time the query was asked
 	series int
 }
 
-func measure(o options, name string, end time.Time) (column, error) {
-	s, err := rival.Start(name, o.spillway)
+// prepare gives a server that holds the rows up to end.
+func prepare(o options, name string, end time.Time) (*column, error) {
+	s, loaded, err := start(o, name, end)
 	if err != nil {
-		return column{}, err
+		return nil, err
 	}
-	defer s.Stop()
-	c := column{name: s.Name}
-	begin := time.Now()
+	c := &column{server: s, asker: asker{url: s.URL}}
+	if loaded {
+		return c, nil
+	}
+	begin, before := time.Now(), s.CPUTime()
 	if err := load(o, s.URL, end); err != nil {
-		return c, fmt.Errorf("load: %w", err)
+		s.Stop()
+		return nil, fmt.Errorf("load: %w", err)
 	}
-	fmt.Printf("%s: loaded in %.0f s\n", s.Name, time.Since(begin).Seconds())
-	time.Sleep(o.settle)
-	a := asker{url: s.URL, end: end}
-	defer a.client.CloseIdleConnections()
-	for _, q := range queries(o) {
-		one, err := a.median(q, o.repeat)
-		if err != nil {
-			return c, fmt.Errorf("%s: %w", q.Name, err)
+	fmt.Printf("%s: loaded in %.0f s, %.0f s of CPU\n", s.Name, time.Since(begin).Seconds(), (s.CPUTime() - before).Seconds())
+	return c, remember(o, name, end)
+}
+
+// start starts a server; loaded says that an earlier run left these rows in its directory.
+func start(o options, name string, end time.Time) (s *rival.Server, loaded bool, err error) {
+	if o.data == "" || strings.Contains(name, "=") {
+		s, err = rival.Start(name, o.spillway)
+		return s, false, err
+	}
+	dir := filepath.Join(o.data, name)
+	text, err := os.ReadFile(dir + ".rows")
+	if loaded = err == nil && string(text) == rows(o, end); !loaded {
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+			return nil, false, err
 		}
-		c.answers = append(c.answers, one)
 	}
-	return c, nil
+	s, err = rival.StartIn(name, o.spillway, dir)
+	return s, loaded, err
+}
+
+// remember notes that a server's directory is loaded.
+func remember(o options, name string, end time.Time) error {
+	if o.data == "" || strings.Contains(name, "=") {
+		return nil
+	}
+	return os.WriteFile(filepath.Join(o.data, name)+".rows", []byte(rows(o, end)), 0o600)
+}
+
+// rows says which rows a run loads.
+func rows(o options, end time.Time) string {
+	return fmt.Sprintf("hosts %d, hours %d, interval %v, seed %d, end %d\n", o.hosts, o.hours, o.interval, o.seed, end.Unix())
 }
 
 func queries(o options) []fleet.Query {
@@ -123,30 +170,60 @@ func queries(o options) []fleet.Query {
 	return out
 }
 
-// show prints a line for each query: p50 of each server, and the first server's as a part of each other's.
-func show(o options, columns []column) {
+// inTurns asks all servers a query once for nothing, then as often as told, one server after the other each time: what
+// disturbs the machine for a while disturbs them alike.
+func inTurns(columns []*column, q fleet.Query, repeat int, end time.Time) error {
+	took := make([][]time.Duration, len(columns))
+	answers := make([]answer, len(columns))
+	for round := range repeat + 1 {
+		for i, c := range columns {
+			cpu, begin := c.server.CPUTime(), time.Now()
+			body, err := c.asker.ask(q, end)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.server.Name, err)
+			}
+			if round == 0 {
+				answers[i].series = bytes.Count(body, []byte(`"metric":`))
+				continue
+			}
+			took[i] = append(took[i], time.Since(begin))
+			answers[i].cpu += (c.server.CPUTime() - cpu) / time.Duration(repeat)
+		}
+	}
+	for i, c := range columns {
+		slices.Sort(took[i])
+		answers[i].p50 = took[i][len(took[i])/2]
+		c.answers = append(c.answers, answers[i])
+	}
+	return nil
+}
+
+// show prints a line for each query: p50 and CPU time of each server, and the first server's p50 as a part of each other's.
+func show(o options, columns []*column) {
 	if len(columns) == 0 {
 		return
 	}
-	fmt.Printf("\n%d series × %d h every %v, p50 of %d\n\n%-24s", o.hosts*101, o.hours, o.interval, o.repeat, "query")
+	load, _ := os.ReadFile("/proc/loadavg")
+	fmt.Printf("\n%d series × %d h every %v, p50 of %d and CPU time, ms; load %s\n%-22s", o.hosts*101, o.hours, o.interval, o.repeat, load, "query")
 	for _, c := range columns {
-		fmt.Printf("%18s", c.name)
+		fmt.Printf("%15s%9s", c.server.Name, "CPU")
 	}
 	for _, c := range columns[1:] {
-		fmt.Printf("  / %-15s", c.name)
+		fmt.Printf("   / %-15s", c.server.Name)
 	}
 	fmt.Println()
 	for i, q := range queries(o) {
-		fmt.Printf("%-24s", q.Name)
-		mark := ""
+		fmt.Printf("%-22s", q.Name)
+		first, mark := columns[0].answers[i], ""
 		for _, c := range columns {
-			fmt.Printf("%15.2f ms", ms(c.answers[i].p50))
-			if c.answers[i].series != columns[0].answers[i].series {
-				mark += fmt.Sprintf("  %s gives %d series instead of %d", c.name, c.answers[i].series, columns[0].answers[i].series)
+			a := c.answers[i]
+			fmt.Printf("%15.2f%9.2f", ms(a.p50), ms(a.cpu))
+			if a.series != first.series {
+				mark += fmt.Sprintf("  %s gives %d series instead of %d", c.server.Name, a.series, first.series)
 			}
 		}
 		for _, c := range columns[1:] {
-			fmt.Printf("  %-17.2f", ms(columns[0].answers[i].p50)/ms(c.answers[i].p50))
+			fmt.Printf("   %-17.2f", ms(first.p50)/ms(c.answers[i].p50))
 		}
 		fmt.Println(mark)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sort"
+	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -246,7 +247,7 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (
 	if err != nil {
 		return nil, loadError(err)
 	}
-	return &rows{in, c.budget}, nil
+	return &rows{in: in, budget: c.budget}, nil
 }
 
 // loadError is worded as the engine does it.
@@ -257,28 +258,83 @@ func loadError(err error) error {
 // rows counts what it hands out. A nil set is an empty one.
 type rows struct {
 	in     peer.SeriesSet
+	mu     sync.Mutex // guards all below, and in while it is not paged
+	number int
 	budget *budget
 }
 
-func (r *rows) Next() (*peer.Series, error) {
-	if r.in == nil {
-		return nil, nil
+// Pager implements columnar.Rows.
+func (r *rows) Pager(seriesMax int) peer.Pager {
+	if in, ok := r.in.(peer.PagedSet); ok {
+		return &pagedRows{r, in.Pager(seriesMax)}
 	}
-	if !r.in.Next() {
-		if err := r.in.Err(); err != nil {
-			return nil, loadError(err)
-		}
-		return nil, nil
-	}
-	if err := r.budget.take(r.in.At()); err != nil {
-		return nil, loadError(err)
-	}
-	return r.in.At(), nil
+	return &plainRows{rows: r, most: seriesMax}
 }
 
+// Close implements columnar.Rows.
 func (r *rows) Close() error {
 	if r.in == nil {
 		return nil
 	}
 	return r.in.Close()
 }
+
+// pagedRows reads pages beside other goroutines.
+type pagedRows struct {
+	rows *rows
+	in   peer.Pager
+}
+
+// Next implements peer.Pager.
+func (p *pagedRows) Next() (page peer.Page, ok bool, err error) {
+	if page, ok, err = p.in.Next(); err == nil && ok {
+		p.rows.mu.Lock()
+		defer p.rows.mu.Unlock()
+		for i := range page.Series {
+			if err = p.rows.budget.take(&page.Series[i]); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return page, false, loadError(err)
+	}
+	return page, ok, nil
+}
+
+// Close implements peer.Pager.
+func (p *pagedRows) Close() { p.in.Close() }
+
+// plainRows makes pages of a set that is read by one goroutine at a time. They stay valid.
+type plainRows struct {
+	rows *rows
+	most int
+}
+
+// Next implements peer.Pager.
+func (p *plainRows) Next() (page peer.Page, ok bool, err error) {
+	r := p.rows
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.in == nil {
+		return page, false, nil
+	}
+	for len(page.Series) < p.most && r.in.Next() {
+		if err := r.budget.take(r.in.At()); err != nil {
+			return page, false, loadError(err)
+		}
+		page.Series = append(page.Series, *r.in.At())
+	}
+	if len(page.Series) < p.most {
+		page.Last = true
+		if err := r.in.Err(); err != nil {
+			return page, false, loadError(err)
+		}
+	}
+	page.Number = r.number
+	r.number++
+	return page, len(page.Series) > 0, nil
+}
+
+// Close implements peer.Pager.
+func (p *plainRows) Close() {}

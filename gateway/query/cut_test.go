@@ -37,7 +37,11 @@ func TestColumnsGiveTheEnginesResults(t *testing.T) {
 			}
 			plain := query.Settings{PlainEngine: true, SamplesMax: max, ExperimentalFunctions: true}
 			want := q.run(t, st, plain)
-			got := q.run(t, st, query.Settings{SamplesMax: max, ExperimentalFunctions: true})
+			var src query.Source = st
+			if n := rapid.IntRange(0, 5).Draw(t, "page"); n > 0 {
+				src = querytest.Paged{Store: st, PageMax: n}
+			}
+			got := q.run(t, src, query.Settings{SamplesMax: max, ExperimentalFunctions: true})
 			if d := querytest.Diff(want, got, 1e-12); d != "" && !q.byChance(t, st, plain, want) {
 				t.Fatalf("%s: the engine has %s", q, d)
 			}

@@ -125,6 +125,40 @@ func text(t *testing.T, v *View) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := strings.Join(lines, "; ")
+	m := v.Memory()
+	defer m.Close()
+	for _, n := range []int{len(ss), 1, 2} {
+		if again := textInto(t, v, m, ss, n); again != all {
+			t.Errorf("read %q, and %q by %d series into memory that is used again", all, again, n)
+		}
+	}
+	return all
+}
+
+// textInto reads n series at a time, and looks at them when all n are read.
+func textInto(t *testing.T, v *View, m *Memory, ss []Series, n int) string {
+	t.Helper()
+	var lines []string
+	for from := 0; from < len(ss); from += n {
+		some := ss[from:min(from+n, len(ss))]
+		got := make([]rows.Run, len(some))
+		m.Reset()
+		err := v.ReadInto(m, some, math.MinInt64, math.MaxInt64, func(i int, r rows.Run) error { got[i] = r; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range got {
+			if r.Len() == 0 {
+				continue
+			}
+			line := some[i].Labels.Get("i")
+			for j, at := range r.Times {
+				line += fmt.Sprintf(" %d:%v", at, r.Values[j])
+			}
+			lines = append(lines, line)
+		}
+	}
 	return strings.Join(lines, "; ")
 }
 
@@ -549,4 +583,49 @@ func TestEntriesOfOlderEpochsStay(t *testing.T) {
 		t.Errorf("the chain is %q", got)
 	}
 	b.close()
+}
+
+// TestManyRowsIntoOneMemory reads series of several blocks, flushed in three parts and with rows in the head, of which
+// some have times of their own.
+func TestManyRowsIntoOneMemory(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	const names, parts, rows = 70, 4, 700
+	for part := range parts {
+		r := &Rows{}
+		for n := range names {
+			ref := b.index.Intern(labelsOf(fmt.Sprint(n)))
+			defer b.index.Release(ref)
+			if n%11 == part {
+				continue
+			}
+			for i := range rows {
+				at := point.Nanos(part*rows+i) * 10
+				if n%7 == 3 && i%5 == 2 {
+					at += point.Nanos(n)
+				}
+				if n%7 == 5 && i > 300 {
+					break
+				}
+				r.Refs, r.Times, r.Values = append(r.Refs, ref), append(r.Times, at), append(r.Values, float64(n*i%100)+float64(part)/10)
+			}
+		}
+		b.stamp += 1024
+		r.Stamp = b.stamp
+		b.must(b.Append(r))
+		if part < parts-1 {
+			b.must(b.Flush(context.Background(), ByRequest))
+		}
+	}
+	v := b.View()
+	defer v.Close()
+	text(t, v)
+	b.must(b.Delete(context.Background(), only("5"), 100, 200))
+	b.must(b.Delete(context.Background(), only("12"), 9000, 15_000))
+	v = b.View()
+	defer v.Close()
+	all := text(t, v)
+	if n := strings.Count(all, ":"); n < names*parts*rows/2 {
+		t.Errorf("%d rows", n)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/head"
 	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
@@ -103,25 +104,60 @@ func (v *View) matchIndex(ms []*labels.Matcher) []Series {
 // Read gives the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied.
 // f is called in the order of ss, for each series that has rows, with the index into ss; it may keep the run.
 func (v *View) Read(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
-	found := make([][]rows.Run, len(ss))
-	if err := v.readSegments(ss, lo, hi, found); err != nil {
-		return err
-	}
+	return v.read(new(Memory), ss, lo, hi, f)
+}
+
+// Memory is what rows are read into again and again. For one goroutine. Close it.
+type Memory struct {
+	segments *segment.Memory // nil: what is read may be kept
+	heads    headMemory
+
+	want   []point.DenseID
+	found  [][]rows.Run
+	recent [][]rows.Run // from heads
+	merger rows.Merger
+}
+
+// Memory gives memory for reads of views of the partition and its like.
+func (v *View) Memory() *Memory { return &Memory{segments: v.p.deps.Cache.Memory()} }
+
+// Reset takes back all that was read into the memory.
+func (m *Memory) Reset() {
+	m.segments.Reset()
+	m.heads.reset()
+	m.merger = rows.Merger{}
+}
+
+// Close gives the memory to others.
+func (m *Memory) Close() { m.segments.Close() }
+
+// ReadInto is Read into m. Runs stay good until m is reset.
+func (v *View) ReadInto(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
+	return v.read(m, ss, lo, hi, f)
+}
+
+func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
+	m.found, m.recent = emptyRuns(m.found, len(ss)), emptyRuns(m.recent, len(ss))
+	spare := 0
 	for _, h := range v.heads {
 		hlo, hhi, ok := h.head.TimeBounds()
 		if !ok || hlo > hi || hhi < lo {
 			continue
 		}
+		most := 0
 		for i := range ss {
-			var r rows.Run
-			if h.head.Read(ss[i].ID, lo, hi, &r) {
-				found[i] = append(found[i], r)
+			if r, ok := m.heads.read(h.head, ss[i].ID, lo, hi, m.segments != nil); ok {
+				m.recent[i] = append(m.recent[i], r)
+				most = max(most, len(r.Times))
 			}
 		}
+		spare += most
 	}
-	var m rows.Merger
-	for i, runs := range found {
-		r := m.Merge(runs)
+	if err := v.readSegments(m, ss, lo, hi, spare); err != nil {
+		return err
+	}
+	for i := range ss {
+		r := m.merger.Merge(append(m.found[i], m.recent[i]...))
 		if r.Len() == 0 {
 			continue
 		}
@@ -132,33 +168,130 @@ func (v *View) Read(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) e
 	return nil
 }
 
-func (v *View) readSegments(ss []Series, lo, hi point.Nanos, found [][]rows.Run) error {
-	var want []point.DenseID
-	var at map[point.DenseID]int
+// emptyRuns gives n empty lists in memory that was used before.
+func emptyRuns(of [][]rows.Run, n int) [][]rows.Run {
+	of = slices.Grow(of[:0], n)[:n]
+	for i := range of {
+		of[i] = of[i][:0]
+	}
+	return of
+}
+
+// readSegments leaves room for spare rows behind those of a series, so that what lies in heads can follow in place.
+func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare int) error {
+	m.want = m.want[:0]
 	for _, g := range v.segments {
 		if g.info.Rows == 0 || g.info.TimeLo > hi || g.info.TimeHi < lo {
 			continue
 		}
-		if want == nil {
-			want, at = make([]point.DenseID, len(ss)), make(map[point.DenseID]int, len(ss))
-			for i, s := range ss {
-				want[i], at[s.ID] = s.ID, i
+		if len(m.want) == 0 {
+			for i := range ss {
+				m.want = append(m.want, ss[i].ID)
 			}
 		}
 		cuts, err := compileTombstones(*g.tombstones.Load())
 		if err != nil {
 			return err
 		}
-		err = g.reader.Read(want, lo, hi, func(id point.DenseID, r rows.Run) error {
-			i := at[id]
-			found[i] = append(found[i], cuts.apply(ss[i].Labels, r)...)
+		take := func(i int, r rows.Run) error {
+			if len(cuts) == 0 {
+				m.found[i] = append(m.found[i], r)
+			} else {
+				m.found[i] = append(m.found[i], cuts.apply(ss[i].Labels, r)...)
+			}
 			return nil
-		})
+		}
+		if m.segments != nil {
+			err = g.reader.ReadInto(m.segments, m.want, lo, hi, spare, take)
+		} else {
+			err = g.reader.ReadNew(m.want, lo, hi, spare, take)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// headMemory is what is read from heads.
+type headMemory struct {
+	times  []point.Nanos
+	values []float64
+	last   []point.Nanos // of the series before: neighbours often have the same
+}
+
+func (m *headMemory) reset() { m.times, m.values, m.last = m.times[:0], m.values[:0], nil }
+
+// read gives a series' rows, in m's memory if reuse.
+func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, reuse bool) (r rows.Run, ok bool) {
+	nt, nv := len(m.times), len(m.values)
+	if reuse {
+		r.Times, r.Values = m.times[nt:nt:cap(m.times)], m.values[nv:nv:cap(m.values)]
+	}
+	if !h.Read(id, lo, hi, &r) {
+		return r, false
+	}
+	n := len(r.Times)
+	if n == 0 {
+		return r, true
+	}
+	shared := slices.Equal(r.Times, m.last)
+	if reuse && cap(m.times)-nt >= n && cap(m.values)-nv >= n {
+		if !shared {
+			m.times = m.times[:nt+n]
+		}
+		m.values = m.values[:nv+n]
+	} else if reuse { // what was read so far keeps the old memory
+		m.times, m.values = make([]point.Nanos, 0, 2*cap(m.times)+64*n), make([]float64, 0, 2*cap(m.values)+64*n)
+	}
+	if shared {
+		r.Times = m.last
+	}
+	r.Times, r.Values = slices.Clip(r.Times), slices.Clip(r.Values)
+	m.last = r.Times
+	return r, true
+}
+
+// Rows guesses how many rows a series has in [lo, hi], on an average.
+func (v *View) Rows(lo, hi point.Nanos) int {
+	n := 0.0
+	for _, g := range v.segments {
+		if g.info.Rows > 0 {
+			n += share(lo, hi, g.info.TimeLo, g.info.TimeHi) * float64(g.info.Rows) / float64(max(1, g.info.Series))
+		}
+	}
+	for _, h := range v.heads {
+		if hlo, hhi, ok := h.head.TimeBounds(); ok {
+			n += share(lo, hi, hlo, hhi) * float64(h.head.Rows()) / float64(max(1, h.head.Series()))
+		}
+	}
+	return int(n)
+}
+
+// share is the part of [from, to] that lies in [lo, hi].
+func share(lo, hi, from, to point.Nanos) float64 {
+	if lo > to || hi < from {
+		return 0
+	}
+	return (float64(min(hi, to)) - float64(max(lo, from)) + 1) / (float64(to) - float64(from) + 1)
+}
+
+// Whole tells how many of the series, from least to most, to read together: see segment.Reader.
+func (v *View) Whole(ss []Series, least, most int) (int, error) {
+	var largest *segmentRef
+	for _, g := range v.segments {
+		if largest == nil || g.info.Rows > largest.info.Rows {
+			largest = g
+		}
+	}
+	if largest == nil || len(ss) <= most {
+		return min(len(ss), most), nil
+	}
+	ids := make([]point.DenseID, most+1)
+	for i := range ids {
+		ids[i] = ss[i].ID
+	}
+	return largest.reader.Whole(ids, least, most)
 }
 
 // Exemplars gives the exemplars in [lo, hi] of the named series, by time, none twice; f as in Read.

@@ -117,15 +117,19 @@ type Merger struct {
 	times []point.Nanos   // what came of them
 }
 
-// Merge is like the function of that name. The times of the result are read only.
+// Merge is like the function of that name, but the times of the result are read only, and its values may be those of the
+// first run with the others' behind them: the room behind the values of a run must be its own.
 func (m *Merger) Merge(runs []Run) Run {
 	if !m.follow(runs) {
 		out := Merge(runs)
 		m.remember(runs, &out)
 		return out
 	}
-	out := Run{Times: m.times, Values: make([]float64, 0, len(m.times)), StampLo: runs[0].StampLo}
-	for i := range runs {
+	out := Run{Times: m.times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi}
+	if cap(out.Values) < len(m.times) {
+		out.Values = append(make([]float64, 0, len(m.times)), out.Values...)
+	}
+	for i := 1; i < len(runs); i++ {
 		r := &runs[i]
 		out.Values = append(out.Values, r.Values...)
 		out.StampLo, out.StampHi = min(out.StampLo, r.StampLo), max(out.StampHi, r.StampHi)

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -47,20 +48,73 @@ type readState struct {
 	values arena[float64]
 	nanos  arena[point.Nanos]
 	keep   bool // runs live on after the group: a Read
+	spare  int  // room behind the values of a series, for what its reader appends
+	level  int  // blocks of the group read before this one
+	places []wanted
+	joins  []join
 
 	// The page of times used last.
 	pageKey pageKey
 	page    [][]point.Nanos
 }
 
+// join is a column of times put together of two. Series that were written together share all their columns, so what is
+// joined for one, at one block of its group, is what the next ones need there.
+type join struct {
+	before, next, all []point.Nanos
+	extended          bool // what lies behind all is in use
+}
+
+// join gives before and next as one column. It may be shared: nobody writes to it.
+func (s *readState) join(before, next []point.Nanos, left int) []point.Nanos {
+	for len(s.joins) <= s.level {
+		s.joins = append(s.joins, join{})
+	}
+	j := &s.joins[s.level]
+	if sameColumn(before, j.before) && sameColumn(next, j.next) {
+		return j.all
+	}
+	all := before
+	if last := s.lastJoin(before); last != nil && cap(before)-len(before) >= len(next) {
+		last.extended = true
+	} else {
+		all = append(s.nanos.take(len(before)+len(next)*left, !s.keep), before...)
+	}
+	*j = join{before: before, next: next, all: append(all, next...)}
+	return j.all
+}
+
+// lastJoin finds the join at the block before that made a column, if nothing follows it in its memory yet.
+func (s *readState) lastJoin(made []point.Nanos) *join {
+	if s.level == 0 {
+		return nil
+	}
+	if j := &s.joins[s.level-1]; sameColumn(j.all, made) && !j.extended {
+		return j
+	}
+	return nil
+}
+
+// again takes back what was handed out of memory that is used again.
+func (s *readState) again() {
+	s.values.again()
+	s.nanos.again()
+	clear(s.joins)
+}
+
+func sameColumn(a, b []point.Nanos) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+}
+
 func (c *Cache) getState() *readState { return c.scratch.Get().(*readState) }
 
 // arenaKept bounds the rows whose memory a pooled state may hold on to.
-const arenaKept = 1 << 18
+const arenaKept = 1 << 19
 
 func (c *Cache) putState(s *readState) {
 	clear(s.runs)
-	s.runs, s.pageKey, s.page = s.runs[:0], pageKey{}, nil
+	clear(s.joins)
+	s.runs, s.pageKey, s.page, s.spare = s.runs[:0], pageKey{}, nil, 0
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
 	}
@@ -78,7 +132,7 @@ func (s *readState) wantAll() {
 }
 
 // wantOnly makes the slots of these places wanted, in their order.
-func (s *readState) wantOnly(ps []placed) {
+func (s *readState) wantOnly(ps []wanted) {
 	for i := range s.want {
 		s.want[i] = -1
 	}
@@ -93,6 +147,47 @@ func (s *readState) wantOnly(ps []placed) {
 // be in any order. The run's values and histograms belong to f; its times may be shared with other runs and are only
 // read. f's error ends the read and is returned as it is.
 func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.DenseID, run rows.Run) error) error {
+	return r.ReadNew(ids, lo, hi, 0, func(i int, run rows.Run) error { return f(ids[i], run) })
+}
+
+// ReadNew is ReadInto memory that is nobody else's: what f is given stays good.
+func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
+	s := r.cache.getState()
+	s.keep, s.spare = true, spare
+	defer r.cache.putState(s)
+	return r.read(s, ids, lo, hi, f)
+}
+
+// Memory is what rows are read into again and again. For one goroutine. Close it.
+type Memory struct {
+	cache *Cache
+	state *readState
+}
+
+// Memory gives memory for reads of segments that share the cache.
+func (c *Cache) Memory() *Memory {
+	s := c.getState()
+	s.keep = false
+	return &Memory{c, s}
+}
+
+// Reset takes back all that was read into the memory.
+func (m *Memory) Reset() { m.state.again() }
+
+// Close gives the memory to others.
+func (m *Memory) Close() {
+	m.cache.putState(m.state)
+	m.state = nil
+}
+
+// ReadInto is Read into m, which is of the reader's cache, and f gets the index into ids. Runs stay good until m is reset.
+// Behind the values of each run there is room for spare more.
+func (r *Reader) ReadInto(m *Memory, ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
+	m.state.spare = spare
+	return r.read(m.state, ids, lo, hi, f)
+}
+
+func (r *Reader) read(s *readState, ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
 	if r.info.Rows == 0 || lo > hi || hi < r.info.TimeLo || lo > r.info.TimeHi {
 		return nil
 	}
@@ -104,15 +199,11 @@ func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.D
 	if err != nil {
 		return err
 	}
-	places, err := r.places(t, ids)
-	if err != nil {
+	if s.places, err = r.places(t, ids, s.places[:0]); err != nil {
 		_ = t.close()
 		return err
 	}
-	s := r.cache.getState()
-	s.keep = true
-	defer r.cache.putState(s)
-	for len(places) > 0 {
+	for places := s.places; len(places) > 0; {
 		n := 1
 		for n < len(places) && places[n].at.group() == places[0].at.group() {
 			n++
@@ -130,50 +221,95 @@ func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.D
 	return t.close()
 }
 
-func hand(ps []placed, runs []rows.Run, lo, hi point.Nanos, f func(point.DenseID, rows.Run) error) error {
+func hand(ps []wanted, runs []rows.Run, lo, hi point.Nanos, f func(int, rows.Run) error) error {
 	for i, p := range ps {
 		runs[i].Cut(lo, hi)
 		if runs[i].Len() == 0 {
 			continue
 		}
-		if err := f(p.id, runs[i]); err != nil {
+		if err := f(int(p.index), runs[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// places finds where the series lie, in file order, without doubles and without series that have no rows here.
-func (r *Reader) places(t *tableIter, ids []point.DenseID) ([]placed, error) {
-	if !slices.IsSorted(ids) {
-		ids = slices.Clone(ids)
-		slices.Sort(ids)
+// wanted is the place of a series that is asked for, and which one it is.
+type wanted struct {
+	placed
+	index int32
+}
+
+// places finds where the series lie, in file order, without doubles and without series that have no rows here, and
+// appends them to out. Series that were neighbours when they were written are so here: ids in label order have places
+// that rise.
+func (r *Reader) places(t *tableIter, ids []point.DenseID, out []wanted) ([]wanted, error) {
+	sorted := true
+	err := r.eachPlace(t, ids, func(i int, at place) {
+		sorted = sorted && (len(out) == 0 || out[len(out)-1].at < at)
+		out = append(out, wanted{placed{ids[i], at}, int32(i)})
+	})
+	if !sorted {
+		slices.SortFunc(out, func(a, b wanted) int { return cmp.Compare(a.at, b.at) })
+		out = slices.CompactFunc(out, func(a, b wanted) bool { return a.at == b.at })
 	}
-	out := make([]placed, 0, len(ids))
+	return out, err
+}
+
+// eachPlace calls f for each of the series that has rows here.
+func (r *Reader) eachPlace(t *tableIter, ids []point.DenseID, f func(i int, at place)) error {
 	var key []byte
-	for len(ids) > 0 {
-		page, n := uint32(ids[0])/pagePlaces, 0
-		key = key32(key, keyPlace, page)
-		held := t.find(key)
-		for ; n < len(ids) && uint32(ids[n])/pagePlaces == page; n++ {
-			if !held || n > 0 && ids[n] == ids[n-1] {
-				continue
-			}
-			at, ok, err := lookupPlace(t.val, ids[n])
-			if err != nil {
-				return nil, r.corrupt(key, err)
-			}
-			if ok {
-				out = append(out, placed{ids[n], at})
+	held, last := false, uint32(0)
+	for i, id := range ids {
+		if page := uint32(id) / pagePlaces; i == 0 || page != last {
+			key, last = key32(key, keyPlace, page), page
+			held = t.find(key)
+			if err := t.failed(); err != nil {
+				return err
 			}
 		}
-		if err := t.failed(); err != nil {
-			return nil, err
+		if !held {
+			continue
 		}
-		ids = ids[n:]
+		at, ok, err := lookupPlace(t.val, id)
+		if err != nil {
+			return r.corrupt(key, err)
+		}
+		if ok {
+			f(i, at)
+		}
 	}
-	slices.SortFunc(out, func(a, b placed) int { return int(int64(a.at) - int64(b.at)) })
-	return out, nil
+	return nil
+}
+
+// Whole tells how many of the series, from least to most, to read together so that no group is opened once for these
+// and once more for those behind them: the rest if it is no more than most, else up to where the last group begins.
+func (r *Reader) Whole(ids []point.DenseID, least, most int) (int, error) {
+	if len(ids) <= most {
+		return len(ids), nil
+	}
+	if err := r.acquire(); err != nil {
+		return 0, err
+	}
+	defer func() { _ = r.release() }()
+	t, err := r.iter()
+	if err != nil {
+		return 0, err
+	}
+	n, last := most, int64(-1)
+	from := least - 1
+	err = r.eachPlace(t, ids[from:most+1], func(i int, at place) {
+		if g := int64(at.group()); g != last {
+			if i > 0 {
+				n = from + i
+			}
+			last = g
+		}
+	})
+	if cerr := t.close(); err == nil {
+		err = cerr
+	}
+	return n, err
 }
 
 // failed is the error that ended a walk; nil when it ended at the end.
@@ -185,7 +321,7 @@ func (t *tableIter) failed() error {
 }
 
 // readGroup fills s.runs with the rows of the places, all of one group, from the blocks that overlap [lo, hi].
-func (r *Reader) readGroup(t *tableIter, s *readState, ps []placed, lo, hi point.Nanos) error {
+func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point.Nanos) error {
 	number := ps[0].at.group()
 	s.key = keyOfGroup(s.key, number, kindRecord)
 	if !t.find(s.key) {
@@ -204,10 +340,11 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []placed, lo, hi point
 	for len(blocks) > 0 && blocks[len(blocks)-1].lo > hi {
 		blocks = blocks[:len(blocks)-1]
 	}
+	for len(blocks) > 0 && blocks[0].hi < lo {
+		blocks = blocks[1:]
+	}
 	for i, b := range blocks {
-		if b.hi < lo {
-			continue
-		}
+		s.level = i
 		s.key = keyBlock(s.key, number, b.lo)
 		if !t.find(s.key) {
 			return r.missing(t, s.key)
@@ -236,8 +373,8 @@ func (r *Reader) takeBlock(s *readState, value []byte, number uint32, total, lef
 	if b.rows != total {
 		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
 	}
-	if s.keep && left == 1 {
-		s.values.fresh(s.wantedFloats())
+	if s.keep && s.level == 0 {
+		s.values.fresh(s.wantedFloats(left))
 	}
 	for i := range b.chunks {
 		ch := &b.chunks[i]
@@ -254,10 +391,11 @@ func (r *Reader) takeBlock(s *readState, value []byte, number uint32, total, lef
 	return nil
 }
 
-func (s *readState) wantedFloats() (n int) {
+// wantedFloats is how much memory the wanted series take if each of the blocks that are left is like the first.
+func (s *readState) wantedFloats(left int) (n int) {
 	for i := range s.block.chunks {
 		if ch := &s.block.chunks[i]; s.want[ch.slot] >= 0 && ch.form != formHist {
-			n += ch.rows
+			n += ch.rows*left + s.spare
 		}
 	}
 	return n
@@ -292,14 +430,11 @@ func (s *readState) takeFloats(i int, ts []point.Nanos, run *rows.Run, left int)
 	n, more := len(run.Times), len(ts)
 	switch {
 	case n == 0:
-		run.Times, run.Values = ts, s.values.take(more*left, !s.keep)
+		run.Times, run.Values = ts, s.values.take(more*left+s.spare, !s.keep)
 	case run.Times[n-1] >= ts[0]:
 		return errForm("block: times of a series do not rise")
 	default:
-		if cap(run.Times) == n { // still the shared column
-			run.Times = append(s.nanos.take(n+more*left, !s.keep), run.Times...)
-		}
-		run.Times = append(run.Times, ts...)
+		run.Times = s.join(run.Times, ts, left)
 		run.Values = slices.Grow(run.Values, more)
 	}
 	run.Values = run.Values[:n+more]
@@ -414,9 +549,9 @@ func (c *Cursor) nextGroup() bool {
 		return false
 	}
 	s.wantAll()
-	s.values.again()
-	s.nanos.again()
+	s.again()
 	for i, b := range s.record.blocks {
+		s.level = i
 		s.key = keyBlock(s.key, c.number, b.lo)
 		if !c.t.find(s.key) {
 			c.err = c.r.missing(c.t, s.key)

@@ -145,14 +145,14 @@ func (r *Reader) verifyPlaces(order []point.DenseID) error {
 	if err != nil {
 		return err
 	}
-	places, err := r.places(t, order)
+	places, err := r.places(t, order, nil)
 	if cerr := t.close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
 		return err
 	}
-	if !slices.EqualFunc(places, order, func(p placed, id point.DenseID) bool { return p.id == id }) {
+	if !slices.EqualFunc(places, order, func(p wanted, id point.DenseID) bool { return p.id == id }) {
 		return fault.Errorf(fault.Corrupt, "segment %s: the places of series are not those of the groups", r.path)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -11,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // TestTableThatNobodyWroteToIsEmpty asks a fresh server for a table that only the map knows.
@@ -71,6 +73,9 @@ func TestManySeriesComeInOrder(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	for _, most := range []int{1, 7, 100, n} {
+		readPages(t, p.server, defs, most)
+	}
 	set, err := p.server.Select(context.Background(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9, SamplesMax: 1000})
 	if err != nil {
 		t.Fatal(err)
@@ -82,5 +87,60 @@ func TestManySeriesComeInOrder(t *testing.T) {
 	}
 	if err := set.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// readPages reads all series by pages from three goroutines and compares labels and rows with what was written.
+func readPages(t *testing.T, s *server.Server, defs []peer.Def, most int) {
+	t.Helper()
+	set, err := s.Select(context.Background(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	var pages sync.Map // by number
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			in := set.(peer.PagedSet).Pager(most)
+			defer in.Close()
+			for {
+				page, ok, err := in.Next()
+				if err != nil {
+					t.Error(err)
+				}
+				if !ok {
+					return
+				}
+				if len(page.Series) > most {
+					t.Errorf("%d series on a page of at most %d", len(page.Series), most)
+				}
+				var text []string
+				for _, s := range page.Series {
+					text = append(text, fmt.Sprint(s.Labels, len(s.Times), s.Values))
+				}
+				if _, twice := pages.LoadOrStore(page.Number, text); twice {
+					t.Errorf("page %d came twice", page.Number)
+				}
+			}
+		})
+	}
+	readers.Wait()
+	var got []string
+	for i := 0; ; i++ {
+		text, ok := pages.Load(i)
+		if !ok {
+			break
+		}
+		got = append(got, text.([]string)...)
+	}
+	if len(got) != len(defs) {
+		t.Fatalf("%d series on pages, want %d", len(got), len(defs))
+	}
+	for i, d := range defs {
+		v := float64(d.ID)
+		if want := fmt.Sprint(d.Labels, 2, []float64{v, v}); got[i] != want {
+			t.Fatalf("series %d on pages of %d: %s, want %s", i, most, got[i], want)
+		}
 	}
 }

@@ -26,6 +26,7 @@ type Server struct {
 	URL   string
 	Admin string // pprof, if it has one
 	dir   string
+	keep  bool // leave dir behind
 	cmd   *exec.Cmd
 }
 
@@ -49,15 +50,22 @@ func Start(name, spillway string) (*Server, error) {
 	if at := strings.Index(name, "="); at > 0 {
 		return &Server{Name: name[:at], URL: name[at+1:]}, nil
 	}
-	port, adminPort, err := freePorts()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "loadgen-"+name+"-")
 	if err != nil {
 		return nil, err
 	}
-	t := &Server{Name: name, URL: "http://127.0.0.1:" + port, dir: dir}
+	return start(name, spillway, dir, false)
+}
+
+// StartIn is Start on a directory that is there, with what an earlier run left in it, and that stays.
+func StartIn(name, spillway, dir string) (*Server, error) { return start(name, spillway, dir, true) }
+
+func start(name, spillway, dir string, keep bool) (*Server, error) {
+	port, adminPort, err := freePorts()
+	if err != nil {
+		return nil, err
+	}
+	t := &Server{Name: name, URL: "http://127.0.0.1:" + port, dir: dir, keep: keep}
 	var bin string
 	var args []string
 	ready := "/-/ready"
@@ -90,7 +98,11 @@ func Start(name, spillway string) (*Server, error) {
 	}
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
-	for range 300 {
+	tries := 300
+	if keep {
+		tries *= 10 // what the earlier run left in logs is read first
+	}
+	for range tries {
 		if resp, err := client.Get(t.URL + ready); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode/100 == 2 {
@@ -100,7 +112,7 @@ func Start(name, spillway string) (*Server, error) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	t.Stop()
-	return nil, errors.New("did not become ready within 30 s")
+	return nil, fmt.Errorf("did not become ready within %d s", tries/10)
 }
 
 func firstInPath(names ...string) string {
@@ -126,7 +138,9 @@ func (t *Server) Stop() {
 		_ = t.cmd.Process.Kill()
 		<-done
 	}
-	_ = os.RemoveAll(t.dir)
+	if !t.keep {
+		_ = os.RemoveAll(t.dir)
+	}
 }
 
 // Usage is what the process spent so far.
@@ -158,6 +172,25 @@ func (t *Server) Usage() (Usage, error) {
 	u.RSS = procValue(dir+"status", "VmRSS:") * 1024
 	u.Written = procValue(dir+"io", "write_bytes:")
 	return u, nil
+}
+
+// CPUTime is what all threads of the process ran so far, finer than Usage tells it; 0 for a server that ran already.
+func (t *Server) CPUTime() time.Duration {
+	if t.cmd == nil {
+		return 0
+	}
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", t.cmd.Process.Pid))
+	var sum time.Duration
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has ended
+		}
+		first, _, _ := strings.Cut(string(text), " ")
+		ns, _ := strconv.ParseInt(first, 10, 64)
+		sum += time.Duration(ns)
+	}
+	return sum
 }
 
 func procValue(file, key string) int64 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -18,10 +19,10 @@ import (
 // ErrAbandoned says that the data is not for columns: the engine has to evaluate.
 var ErrAbandoned = errors.New("the data cannot be evaluated over columns")
 
-// Rows hands out series in label order; they stay valid. It is used by one goroutine at a time.
+// Rows hands out series in label order, by pages.
 type Rows interface {
-	// Next gives nil at the end.
-	Next() (*peer.Series, error)
+	// Pager is that of peer.PagedSet, but after Last a pager may be asked again.
+	Pager(seriesMax int) peer.Pager
 	Close() error
 }
 
@@ -119,43 +120,45 @@ func newCounts(stages, steps int) [][]int {
 	return c
 }
 
-// batch is series that are evaluated together; batches go on in the order in which they were read.
-type batch struct {
-	series []*peer.Series
-	prev   <-chan struct{} // closed when it is this one's turn
-	done   chan struct{}
-}
-
 const (
-	batchSeries = 128
+	batchSeries = 256
 	batchValues = 1 << 16 // bounds a worker's memory, whatever the number of steps
 )
 
 func (r *run) batchLen() int { return max(1, min(batchSeries, batchValues/r.steps)) }
 
-// drive reads and evaluates. What fits into one batch is evaluated on the spot.
+// drive reads and evaluates. What fits into one page is evaluated on the spot.
 func (r *run) drive(ctx context.Context, rows Rows) error {
 	if err := r.start(); err != nil {
 		return err
 	}
-	first, err := r.read(ctx, rows)
-	if err != nil {
-		return err
-	}
-	if len(first) < r.batchLen() {
-		w := r.worker(len(first))
-		w.evaluate(first)
+	in := rows.Pager(r.batchLen())
+	page, ok, err := r.page(ctx, in)
+	if err != nil || !ok || page.Last {
+		defer in.Close()
+		if err != nil || !ok {
+			return err
+		}
+		w := r.worker()
+		defer w.close()
+		w.evaluate(page.Series)
 		return r.merge(w)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	ready := make(chan *batch, r.env.Workers)
-	for range r.env.Workers {
-		g.Go(func() error { return r.work(ctx, ready) })
+	t := newTurns()
+	g.Go(func() error { return r.work(ctx, t, in, page) })
+	for range r.env.Workers - 1 {
+		g.Go(func() error {
+			in := rows.Pager(r.batchLen())
+			page, ok, err := r.page(ctx, in)
+			if err != nil || !ok {
+				in.Close()
+				t.end(err)
+				return err
+			}
+			return r.work(ctx, t, in, page)
+		})
 	}
-	g.Go(func() error {
-		defer close(ready)
-		return r.feed(ctx, rows, first, ready)
-	})
 	return g.Wait()
 }
 
@@ -168,59 +171,88 @@ func (r *run) start() error {
 	return r.meter.keep(held)
 }
 
-// read gives the series of one batch; fewer than its length when there are no more.
-func (r *run) read(ctx context.Context, rows Rows) ([]*peer.Series, error) {
-	out := make([]*peer.Series, 0, min(r.batchLen(), batchSeries))
-	for len(out) < r.batchLen() {
-		s, err := rows.Next()
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil || s == nil {
-			return out, err
-		}
-		if len(s.Hists) > 0 {
-			return nil, ErrAbandoned
-		}
-		out = append(out, s)
+// page reads one.
+func (r *run) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
+	if page, ok, err = in.Next(); err == nil {
+		err = ctx.Err()
 	}
-	return out, nil
-}
-
-func (r *run) feed(ctx context.Context, rows Rows, first []*peer.Series, ready chan<- *batch) error {
-	turn := make(chan struct{})
-	close(turn)
-	for next := first; len(next) > 0; {
-		b := &batch{series: next, prev: turn, done: make(chan struct{})}
-		turn = b.done
-		select {
-		case ready <- b:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		var err error
-		if next, err = r.read(ctx, rows); err != nil {
-			return err
+	if err != nil || !ok {
+		return page, false, err
+	}
+	for i := range page.Series {
+		if len(page.Series[i].Hists) > 0 {
+			return page, false, ErrAbandoned
 		}
 	}
-	return nil
+	return page, true, nil
 }
 
-func (r *run) work(ctx context.Context, ready <-chan *batch) error {
-	w := r.worker(r.batchLen())
-	for b := range ready {
-		w.evaluate(b.series)
-		select {
-		case <-b.prev:
-		case <-ctx.Done():
-			return ctx.Err()
+// work evaluates pages, this one first, until there are no more.
+func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page) (err error) {
+	w := r.worker()
+	defer func() {
+		w.close()
+		in.Close()
+		t.end(err)
+	}()
+	for ok := true; ok; {
+		w.evaluate(page.Series)
+		if !t.wait(page.Number) {
+			return nil // who ended it says why
 		}
 		if err := r.merge(w); err != nil {
 			return err
 		}
-		close(b.done)
+		t.pass()
+		if page, ok, err = r.page(ctx, in); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// turns lets those who hold pages go on in the order of these.
+type turns struct {
+	mu struct {
+		sync.Mutex
+		next  int
+		ended bool
+	}
+	changed *sync.Cond
+}
+
+func newTurns() *turns {
+	t := &turns{}
+	t.changed = sync.NewCond(&t.mu)
+	return t
+}
+
+// wait waits for the turn of page n; false when it will not come.
+func (t *turns) wait(n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.mu.next != n && !t.mu.ended {
+		t.changed.Wait()
+	}
+	return !t.mu.ended
+}
+
+func (t *turns) pass() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.next++
+	t.changed.Broadcast()
+}
+
+// end says that no more turns come after an error.
+func (t *turns) end(err error) {
+	if err == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mu.ended = true
+	t.changed.Broadcast()
 }
 
 // worker evaluates batches up to where they have to come in turn. For one goroutine.
@@ -228,7 +260,7 @@ type worker struct {
 	run    *run
 	reader reader
 	writer writer
-	arena  []float64
+	arena  *[]float64
 
 	// Of the batch evaluated last.
 	columns []evaluated
@@ -251,13 +283,16 @@ type evaluated struct {
 	fresh      int // each once
 }
 
-// worker makes one for batches of at most series.
-func (r *run) worker(series int) *worker {
+// arenas keeps workers' memory between evaluations.
+var arenas = sync.Pool{New: func() any { return new([]float64) }}
+
+// worker makes one. Close it.
+func (r *run) worker() *worker {
 	w := &worker{
 		run:    r,
 		reader: reader{source: &r.plan.source, grid: r.plan.grid},
 		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
-		arena:  make([]float64, r.steps*series),
+		arena:  arenas.Get().(*[]float64),
 	}
 	if r.counts != nil {
 		w.counts = newCounts(len(r.counts), r.steps)
@@ -265,14 +300,21 @@ func (r *run) worker(series int) *worker {
 	return w
 }
 
-func (w *worker) evaluate(series []*peer.Series) {
+func (w *worker) close() { arenas.Put(w.arena) }
+
+func (w *worker) evaluate(series []peer.Series) {
 	r := w.run
+	if n := len(series) * r.steps; cap(*w.arena) < n {
+		*w.arena = make([]float64, n)
+	}
+	arena := (*w.arena)[:cap(*w.arena)]
+	w.reader.turnPage()
 	w.columns, w.keys, w.series, w.hashes, w.names = w.columns[:0], w.keys[:0], nil, w.hashes[:0], w.names[:0]
 	for _, c := range w.counts {
 		clear(c)
 	}
-	for i, s := range series {
-		c := w.column(s, w.arena[i*r.steps:(i+1)*r.steps:(i+1)*r.steps])
+	for i := range series {
+		c := w.column(&series[i], arena[i*r.steps:(i+1)*r.steps:(i+1)*r.steps])
 		if r.groups == nil {
 			w.series = w.writer.append(w.series, &c.result, present(c.values))
 		} else {

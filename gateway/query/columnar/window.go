@@ -18,18 +18,26 @@ type windows struct {
 	times  []point.Nanos
 	lo, hi []int32
 
-	crowded bool // rows may share a millisecond
-	most    int  // rows of the largest window
-	last    int  // rows of the last one
-	total   int  // rows of all windows
-	fresh   int  // rows of all windows, each counted once
+	at      *point.Nanos // the place of a column found equal on this page
+	crowded bool         // rows may share a millisecond
+	most    int          // rows of the largest window
+	last    int          // rows of the last one
+	total   int          // rows of all windows
+	fresh   int          // rows of all windows, each counted once
 }
 
 // fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times. What is kept of an earlier column
-// is written over; a column equal to it costs a comparison. Most series of a fleet share their times.
+// is written over; a column equal to it costs a comparison, and nothing if it lies in the same place on the same page.
+// Most series of a fleet share their times.
 func (w *windows) fit(times []point.Nanos, s *source, g Grid) {
-	if w.lo == nil || !sameColumn(w.times, times) {
-		w.find(times, s, g)
+	if len(times) > 0 && w.at == &times[0] && len(times) == len(w.times) {
+		return
+	}
+	if w.lo == nil || !slices.Equal(w.times, times) {
+		w.find(append(w.times[:0], times...), s, g)
+	}
+	if len(times) > 0 {
+		w.at = &times[0]
 	}
 }
 
@@ -81,16 +89,6 @@ func reach(times []point.Nanos, i int, t point.Nanos) int {
 	return i
 }
 
-func sameColumn(a, b []point.Nanos) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	if len(a) == 0 || &a[0] == &b[0] {
-		return true
-	}
-	return a[0] == b[0] && a[len(a)-1] == b[len(a)-1] && slices.Equal(a, b)
-}
-
 // column is a series as functions see it: at most one row a millisecond, and no markers unless the selector is instant.
 type column struct {
 	*windows
@@ -107,6 +105,9 @@ type reader struct {
 	times  []point.Nanos
 	values []float64
 }
+
+// turnPage forgets where columns lie: their memory may be in use again.
+func (r *reader) turnPage() { r.common.at = nil }
 
 // column is valid until the next one.
 func (r *reader) column(s *peer.Series) column {

@@ -1,0 +1,112 @@
+package server
+
+import (
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// A page is what stays in a processor's cache from when it is decoded until it is evaluated, and not less than what
+// lies together on disk. A set of few rows is one page: handing it around would cost more than reading it.
+const (
+	pageRows      = 1 << 16
+	pageSeriesMin = 32
+	pageSeriesMax = 256
+	onePageRows   = 1 << 13
+)
+
+var _ peer.PagedSet = (*seriesSet)(nil)
+
+// Pager implements peer.PagedSet.
+func (ss *seriesSet) Pager(seriesMax int) peer.Pager {
+	p := &pager{set: ss, reader: newReader(ss.sn), most: seriesMax}
+	p.reader.reuse()
+	return p
+}
+
+// pager reads pages of a set into memory of its own.
+type pager struct {
+	set    *seriesSet
+	reader *reader
+	most   int // series of a page
+}
+
+// Next implements peer.Pager.
+func (p *pager) Next() (page peer.Page, ok bool, err error) {
+	ss := p.set
+	batch, err := p.cut(&page)
+	if err == nil && len(batch) == 0 {
+		return page, false, nil
+	}
+	if err == nil {
+		page.Series, err = p.reader.read(batch, ss.q.Lo, ss.q.Hi)
+	}
+	ss.pages.Lock()
+	defer ss.pages.Unlock()
+	for i := range page.Series {
+		ss.samples += len(page.Series[i].Times) + len(page.Series[i].Hists)
+	}
+	if most := ss.q.SamplesMax; err == nil && most > 0 && ss.samples > most {
+		err = tooManySamples(most)
+	}
+	if err != nil {
+		ss.rest = nil
+		return page, false, err
+	}
+	return page, true, nil
+}
+
+// cut takes a page's series off the rest.
+func (p *pager) cut(page *peer.Page) ([]found, error) {
+	ss := p.set
+	ss.pages.Lock()
+	defer ss.pages.Unlock()
+	if err := ss.ctx.Err(); err != nil {
+		return nil, err
+	}
+	if ss.pages.least == 0 {
+		ss.pages.least, ss.pages.most = ss.pageLen()
+	}
+	n, err := ss.whole(min(ss.pages.least, p.most), min(ss.pages.most, p.most))
+	if err != nil {
+		return nil, err
+	}
+	batch := ss.rest[:n]
+	ss.rest = ss.rest[n:]
+	page.Number, page.Last = ss.pages.number, len(ss.rest) == 0
+	ss.pages.number++
+	return batch, nil
+}
+
+// pageLen gives how many series a page should have, at least and at most.
+func (ss *seriesSet) pageLen() (least, most int) {
+	rows := 1
+	for _, v := range ss.sn.views {
+		rows += v.Rows(ss.q.Lo, ss.q.Hi)
+	}
+	if all := len(ss.rest); rows*all <= onePageRows {
+		return max(1, all), max(1, all)
+	}
+	fair := len(ss.rest)/(2*ss.ahead) + 1
+	least = max(pageSeriesMin, min(pageSeriesMax, fair, pageRows/rows))
+	return least, 2*least - 1
+}
+
+// whole gives how many series come next, so that those that lie together on disk are read together.
+func (ss *seriesSet) whole(least, most int) (int, error) {
+	if len(ss.rest) <= most || len(ss.sn.views) != 1 || least == most {
+		return min(len(ss.rest), most), nil
+	}
+	near := make([]partition.Series, most+1)
+	for i := range near {
+		near[i].ID = ss.rest[i].in[0].id
+	}
+	return ss.sn.views[0].Whole(near, least, most)
+}
+
+// Close implements peer.Pager.
+func (p *pager) Close() { p.reader.close() }
+
+func tooManySamples(most int) error {
+	return fault.Errorf(fault.TooLarge, "the query reads more than %d samples; make it narrower or raise the limit on samples of a query", most)
+}
