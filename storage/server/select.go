@@ -225,6 +225,12 @@ type seriesSet struct {
 	ahead int // batches that are read at a time
 	batch int // series of one
 
+	pages struct { // of pagers
+		sync.Mutex
+		number      int
+		least, most int // series of one; 0: not worked out yet
+	}
+
 	rest    []found // not begun yet
 	reading []*page // begun, in order
 	readers sync.WaitGroup
@@ -281,7 +287,7 @@ func (ss *seriesSet) fill() ([]peer.Series, error) {
 			ss.samples += len(next[i].Times) + len(next[i].Hists)
 		}
 		if ss.samples > most {
-			return nil, fault.Errorf(fault.TooLarge, "the query reads more than %d samples; make it narrower or raise the limit on samples of a query", most)
+			return nil, tooManySamples(most)
 		}
 	}
 	return next, nil
@@ -335,44 +341,82 @@ func (ss *seriesSet) labels() []peer.Series {
 
 // series gives those of a batch that have rows. It may be called from many goroutines.
 func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, error) {
-	runs, err := sn.read(batch, lo, hi)
-	if err != nil {
-		return nil, err
-	}
-	var m rows.Merger
-	out := make([]peer.Series, 0, len(batch))
-	for i := range batch {
-		if r := m.Merge(runs[i]); r.Len() > 0 {
-			out = append(out, peer.Series{Labels: batch[i].labels, Times: r.Times, Values: r.Values, Hists: r.Hists})
-		}
-	}
-	return out, nil
+	r := newReader(sn)
+	return r.read(batch, lo, hi)
 }
 
-// read gives the rows of a batch, by series, each view's as one run.
-func (sn *snapshot) read(batch []found, lo, hi point.Nanos) ([][]rows.Run, error) {
-	runs := make([][]rows.Run, len(batch))
-	for i, v := range sn.views {
-		var ss []partition.Series
-		var back []int
-		for j, f := range batch {
-			for _, m := range f.in {
-				if m.view == i {
-					ss = append(ss, partition.Series{ID: m.id, Labels: f.labels})
-					back = append(back, j)
-				}
-			}
-		}
-		if len(ss) == 0 {
-			continue
-		}
-		err := v.Read(ss, lo, hi, func(k int, r rows.Run) error {
-			runs[back[k]] = append(runs[back[k]], r)
-			return nil
-		})
-		if err != nil {
+// reader reads batches of a snapshot. For one goroutine.
+type reader struct {
+	sn     *snapshot
+	memory []*partition.Memory // by view; nil: what is read may be kept
+
+	series []partition.Series
+	back   []int // their places in the batch
+	runs   [][]rows.Run
+	merger rows.Merger
+	out    []peer.Series
+}
+
+func newReader(sn *snapshot) *reader { return &reader{sn: sn} }
+
+// reuse makes what is read valid only until the next batch.
+func (r *reader) reuse() {
+	r.memory = make([]*partition.Memory, len(r.sn.views))
+	for i, v := range r.sn.views {
+		r.memory[i] = v.Memory()
+	}
+}
+
+func (r *reader) close() {
+	for _, m := range r.memory {
+		m.Close()
+	}
+	r.memory = nil
+}
+
+// read gives the series of a batch that have rows.
+func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) {
+	r.runs = slices.Grow(r.runs[:0], len(batch))[:len(batch)]
+	for i := range r.runs {
+		r.runs[i] = r.runs[i][:0]
+	}
+	for i := range r.sn.views {
+		if err := r.readView(i, batch, lo, hi); err != nil {
 			return nil, err
 		}
 	}
-	return runs, nil
+	r.merger = rows.Merger{}
+	r.out = slices.Grow(r.out[:0], len(batch))
+	for i := range batch {
+		if run := r.merger.Merge(r.runs[i]); run.Len() > 0 {
+			r.out = append(r.out, peer.Series{Labels: batch[i].labels, Times: run.Times, Values: run.Values, Hists: run.Hists})
+		}
+	}
+	return r.out, nil
+}
+
+// readView appends the rows that a view has, as one run a series.
+func (r *reader) readView(i int, batch []found, lo, hi point.Nanos) error {
+	r.series, r.back = r.series[:0], r.back[:0]
+	for j, f := range batch {
+		for _, m := range f.in {
+			if m.view == i {
+				r.series = append(r.series, partition.Series{ID: m.id, Labels: f.labels})
+				r.back = append(r.back, j)
+			}
+		}
+	}
+	if len(r.series) == 0 {
+		return nil
+	}
+	take := func(k int, run rows.Run) error {
+		r.runs[r.back[k]] = append(r.runs[r.back[k]], run)
+		return nil
+	}
+	v := r.sn.views[i]
+	if r.memory == nil {
+		return v.Read(r.series, lo, hi, take)
+	}
+	r.memory[i].Reset()
+	return v.ReadInto(r.memory[i], r.series, lo, hi, take)
 }
