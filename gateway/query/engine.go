@@ -29,12 +29,12 @@ type Engine struct {
 var _ promql.QueryEngine = (*Engine)(nil)
 
 func newEngine(log *slog.Logger, m *metrics, s Settings) *Engine {
-	p := parser.NewParser(parser.Options{
+	p := shallowParser{parser.NewParser(parser.Options{
 		EnableExperimentalFunctions:  s.ExperimentalFunctions,
 		ExperimentalDurationExpr:     s.ExperimentalDurations,
 		EnableExtendedRangeSelectors: s.ExtendedSelectors,
 		EnableBinopFillModifiers:     s.FillModifiers,
-	})
+	})}
 	f := features.NewRegistry()
 	step := s.SubqueryStep.Milliseconds()
 	inner := promql.NewEngine(promql.EngineOpts{
