@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -160,23 +161,29 @@ func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point
 	return slices.Compact(all), nil
 }
 
-// Stats implements query.Source: the sums of all servers. A series counts on each server that knows it.
+// Stats implements query.Source. Rows, bytes and partitions are sums, and right: each lies on one server. Series are sums
+// too: one that lies on several servers, because its partitions do, counts on each.
+// Of the values of a label it is not known which of them several servers have: what is given is the most that one of them
+// has, so there are at least so many. Where that matters, because several servers have series, a warning says so.
 func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	found, err := everybody(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
-		return st.Stats(ctx, table, topN)
+		return st.Stats(ctx, table, listed(topN))
 	})
 	if err != nil {
 		return nil, err
 	}
 	sum := new(peer.Stats)
 	names, values, bytes, pairs := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	timed := false
+	timed, knowing := false, 0
 	for _, st := range found {
+		if st.Series > 0 {
+			knowing++
+		}
 		sum.Series += st.Series
 		sum.HeadRows += st.HeadRows
 		sum.SegmentRows += st.SegmentRows
 		sum.SegmentBytes += st.SegmentBytes
-		sum.LabelPairs += st.LabelPairs
+		sum.LabelPairs = max(sum.LabelPairs, st.LabelPairs)
 		sum.Partitions += st.Partitions
 		sum.Segments += st.Segments
 		if st.MinTime != 0 || st.MaxTime != 0 { // both 0: it has no rows
@@ -185,11 +192,14 @@ func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats
 			}
 			sum.MinTime, sum.MaxTime = min(sum.MinTime, st.MinTime), max(sum.MaxTime, st.MaxTime)
 		}
-		add(names, st.SeriesByName)
-		add(values, st.ValuesByLabel)
-		add(bytes, st.BytesByLabel)
-		add(pairs, st.SeriesByPair)
+		fold(names, st.SeriesByName, add)
+		fold(values, st.ValuesByLabel, larger)
+		fold(bytes, st.BytesByLabel, larger)
+		fold(pairs, st.SeriesByPair, add)
 		sum.ByPartition = append(sum.ByPartition, st.ByPartition...)
+	}
+	if topN > 0 && knowing > 1 {
+		query.Warn(ctx, fmt.Sprintf("the counts of series are sums of %d storage servers, and a series that lies on several counts on each; of label values it is the most that one server has", knowing))
 	}
 	sum.SeriesByName, sum.ValuesByLabel = top(names, topN), top(values, topN)
 	sum.BytesByLabel, sum.SeriesByPair = top(bytes, topN), top(pairs, topN)
@@ -197,11 +207,23 @@ func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats
 	return sum, nil
 }
 
-func add(to map[string]uint64, from []peer.NameCount) {
+// listed is how many of the largest each server lists, for the n largest of all: what is large on the whole may be below
+// the n largest of a server, and its count there must not be lost.
+func listed(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return max(10*n, 1000)
+}
+
+func fold(to map[string]uint64, from []peer.NameCount, f func(a, b uint64) uint64) {
 	for _, c := range from {
-		to[c.Name] += c.Count
+		to[c.Name] = f(to[c.Name], c.Count)
 	}
 }
+
+func add(a, b uint64) uint64    { return a + b }
+func larger(a, b uint64) uint64 { return max(a, b) }
 
 func top(from map[string]uint64, n int) []peer.NameCount {
 	out := make([]peer.NameCount, 0, len(from))

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -12,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/value"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -182,4 +185,51 @@ func TestExemplarsOfOneSeriesComeTogether(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+}
+
+// counted is a server that has statistics and nothing else.
+type counted struct {
+	peer.Storage
+	st    peer.Stats
+	asked int
+}
+
+func (c *counted) Stats(_ context.Context, _ string, n int) (*peer.Stats, error) {
+	c.asked = n
+	return &c.st, nil
+}
+
+type countedServers []*counted
+
+func (s countedServers) Server(id topology.ServerID) (peer.Storage, bool) { return s[id[0]-'0'], true }
+func (s countedServers) All() []topology.ServerID                         { return []topology.ServerID{"0", "1"}[:len(s)] }
+
+// TestLargestOfAllServers: host is the label of most values, though on neither server; job has the same three values on both.
+func TestLargestOfAllServers(t *testing.T) {
+	w := newWorld(t)
+	n := func(name string, count uint64) peer.NameCount { return peer.NameCount{Name: name, Count: count} }
+	both := countedServers{
+		{st: peer.Stats{Series: 10, LabelPairs: 9, HeadRows: 5, SeriesByName: []peer.NameCount{n("up", 7), n("cpu", 6)}, ValuesByLabel: []peer.NameCount{n("host", 6), n("job", 3)}}},
+		{st: peer.Stats{Series: 11, LabelPairs: 8, HeadRows: 6, SeriesByName: []peer.NameCount{n("disk", 7), n("cpu", 4)}, ValuesByLabel: []peer.NameCount{n("host", 5), n("job", 3)}}},
+	}
+	f := func(servers countedServers, warned bool, series, pairs uint64, byName, byLabel peer.NameCount) {
+		t.Helper()
+		source := New(Deps{Tables: w, Leaders: w, Servers: servers, Log: slog.New(slog.DiscardHandler)}, Settings{})
+		ctx, warnings := query.WithWarnings(t.Context())
+		st, err := source.Stats(ctx, "t", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Series != series || st.LabelPairs != pairs || len(st.SeriesByName) != 1 || st.SeriesByName[0] != byName || st.ValuesByLabel[0] != byLabel {
+			t.Errorf("%+v", st)
+		}
+		if warned != (len(warnings.Texts()) == 1) {
+			t.Errorf("warned of %q", warnings.Texts())
+		}
+		if servers[0].asked < 100 {
+			t.Errorf("each server was asked for its %d largest", servers[0].asked)
+		}
+	}
+	f(both, true, 21, 9, n("cpu", 10), n("host", 6))
+	f(both[:1], false, 10, 9, n("up", 7), n("host", 6))
 }
