@@ -251,8 +251,8 @@ type tableDropCmd struct {
 	DryRun     bool   `name:"dry-run" help:"Show what would be deleted."`
 }
 
-// Run drops all partitions, so that servers are told to delete their rows; waits until nobody holds one; then forgets
-// the table and its lease rows.
+// Run marks the table as being dropped, so that writers cannot go on, and drops all partitions, so that servers are told
+// to delete their rows; waits until nobody holds one; then forgets the table and its lease rows.
 func (c *tableDropCmd) Run() error { return c.with(c.run) }
 
 func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
@@ -267,16 +267,7 @@ func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
 		return fault.Errorf(fault.Invalid, "table %s has %d partitions, and all their rows would be deleted; if that is meant, add --confirm=%s", c.Table, m.Len(), c.Table)
 	}
 	return a.act(ctx, c.Reason, fmt.Sprintf("drop table %s with %d partitions", c.Table, m.Len()), func() error {
-		if _, err := a.tables.Change(ctx, c.Table, func(m *topology.Map) ([]topology.Op, error) {
-			var ids []point.PartitionID
-			for p := range m.All() {
-				ids = append(ids, p.ID)
-			}
-			if len(ids) == 0 {
-				return nil, nil
-			}
-			return []topology.Op{topology.Drop{IDs: ids}}, nil
-		}); err != nil {
+		if err := a.tables.BeginDrop(ctx, c.Table); err != nil {
 			return err
 		}
 		if err := a.untilFree(ctx, c.Table); err != nil {
@@ -285,7 +276,8 @@ func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
 		if err := a.tables.DropTable(ctx, c.Table); err != nil {
 			return err
 		}
-		if err := master.ForgetTable(ctx, a.store, c.Table); err != nil {
+		// Somebody who writes may have made it anew already: then the master takes away the rows that are left.
+		if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
 			return err
 		}
 		return a.done("table %s is dropped", c.Table)
@@ -297,7 +289,7 @@ func (a *admin) untilFree(ctx context.Context, table string) error {
 	for {
 		s, _, err := a.look(ctx)
 		if err != nil {
-			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: run the command again, and stop who writes to the table, or partitions come anew")
+			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: nothing is written to the table until the command is run again, and ends")
 		}
 		held := ""
 		for p, l := range s.Leases {
@@ -312,7 +304,7 @@ func (a *admin) untilFree(ctx context.Context, table string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fault.Errorf(fault.Unavailable, "the partitions are dropped, and %s is still held: run the command again", held)
+			return fault.Errorf(fault.Unavailable, "the partitions are dropped, and %s is still held: nothing is written to the table until the command is run again, and ends", held)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

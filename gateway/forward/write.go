@@ -59,10 +59,12 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 	defer func() { w.drop(rows) }()
 	for ; ; w.try++ {
 		w.tables, w.leaders = t.f.deps.Tables.Changed(), t.f.leaders.Changed() // taken before looking
-		var ok bool
-		if w.m, ok = t.f.deps.Tables.Get(t.name); !ok {
-			return fault.Errorf(fault.NotFound, "table %q does not exist any more", t.name)
+		// One that was dropped may be made anew; one that is being dropped takes nothing.
+		m, err := t.f.deps.Tables.Ensure(ctx, t.name)
+		if err != nil {
+			return late(asked, ctx, err)
 		}
+		w.m = m
 		homeless, err := w.run(ctx)
 		if homeless > 0 && err == nil {
 			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf(

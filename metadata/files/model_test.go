@@ -168,6 +168,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		"remove":          func(w *world) *Txn { return NewRemove(cpu, "s2") },
 		"remove itself":   func(w *world) *Txn { return NewRemove(cpu, "s1") },
 		"drop":            func(w *world) *Txn { return NewDrop(cpu, w.row().Txn) },
+		"doom":            func(w *world) *Txn { return NewDoom(cpu) },
 		"change, s3 away": func(w *world) *Txn { w.servers[2].away = true; return w.cover("new", w.row().Txn, 1) },
 		"change, s2 lags": func(w *world) *Txn {
 			w.servers[1].disk, w.servers[1].shelf, w.wiped = map[peer.TxnID]*peer.File{}, NewShelf(nil), true
@@ -193,10 +194,10 @@ func TestCrashAtEveryStep(t *testing.T) {
 				if r2.done == nil || r2.done.Err != nil {
 					w.fail("asked again, it ends with %+v", r2.done)
 				}
-				if now := w.row(); told && now.Txn == old.Txn && slices.Equal(now.Servers, old.Servers) && now.Dropped == old.Dropped {
+				if now := w.row(); told && now.Txn == old.Txn && slices.Equal(now.Servers, old.Servers) && now.Dropped == old.Dropped && now.Dropping == old.Dropping {
 					w.fail("it was told as done, and is not")
 				}
-				if !w.row().Dropped {
+				if !w.row().Dropped && !w.row().Dropping {
 					heal(w, "after")
 				}
 				if w.broken != "" {
@@ -220,5 +221,55 @@ func TestDisagreement(t *testing.T) {
 	}
 	if r.done == nil || !fault.Is(r.done.Err, fault.Corrupt) || w.row().Seq != 1 || !strings.Contains(strings.Join(w.trace, "\n"), "ALARM") {
 		t.Fatalf("%+v\n%s\n%s", r.done, strings.Join(w.trace, "\n"), w.draw())
+	}
+}
+
+// TestRandomWorldsOfADrop: in the midst of a life like the above the table is marked as being dropped. From then on no
+// transaction gives out ids (held by swapped), all else goes on, and the drop can be ended.
+func TestRandomWorldsOfADrop(t *testing.T) {
+	runs := 200
+	if testing.Short() {
+		runs = 50
+	}
+	refused := 0
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		w := newWorld(4, 3)
+		w.undecidedMax = 1 + rng.IntN(3)
+		n, trouble := 0, 5+rng.IntN(40)
+		for i := range 120 {
+			if i == 40 {
+				w.begin("doom", w.servers[rng.IntN(len(w.servers))], NewDoom(cpu))
+			}
+			randomStep(w, rng, &n, trouble)
+		}
+		for _, s := range w.servers {
+			s.away = false
+		}
+		w.run()
+		w.catchUp()
+		r := w.begin("doom again", w.servers[0], NewDoom(cpu))
+		w.run()
+		if r.done == nil || r.done.Err != nil || !w.row().Dropping {
+			w.fail("the table cannot be marked: %+v", r.done)
+		}
+		base := w.row().Txn
+		r = w.begin("late", w.servers[1], w.cover("late", base, 1000))
+		w.run()
+		if r.done == nil || !fault.Is(r.done.Err, fault.Stale) || w.row().Txn != base {
+			w.fail("a partition is made of a table that is being dropped: %+v", r.done)
+		}
+		r = w.begin("end", w.servers[2], NewDrop(cpu, base))
+		w.run()
+		if row := w.row(); r.done == nil || r.done.Err != nil || !row.Dropped || row.Dropping {
+			w.fail("the drop does not end: %+v, row %+v", r.done, row)
+		}
+		if w.broken != "" {
+			t.Fatalf("seed %d: %s\n%s\n%s", seed, w.broken, strings.Join(w.trace, "\n"), w.draw())
+		}
+		refused += strings.Count(strings.Join(w.trace, "\n"), "no partitions are made of it")
+	}
+	if refused < 2*runs {
+		t.Errorf("%d transactions refused: the worlds are too tame", refused)
 	}
 }

@@ -31,6 +31,9 @@ type Row struct {
 	// Dropped says that the table is gone. The row stays, so that a table of the same name made later goes on counting:
 	// neither sequence numbers nor partition ids come twice.
 	Dropped bool
+	// Dropping says that the table is about to go: no transaction gives out partition ids any more, so that those who
+	// write to it cannot bring it back while servers let go of what they hold. A drop that has begun must be ended.
+	Dropping bool
 }
 
 const (
@@ -43,16 +46,17 @@ const (
 )
 
 type storedRow struct {
-	V       int                 `json:"v"`
-	Txn     string              `json:"txn"`
-	Seq     uint64              `json:"seq"`
-	Servers []topology.ServerID `json:"servers"`
-	Dropped bool                `json:"dropped,omitempty"`
+	V        int                 `json:"v"`
+	Txn      string              `json:"txn"`
+	Seq      uint64              `json:"seq"`
+	Servers  []topology.ServerID `json:"servers"`
+	Dropped  bool                `json:"dropped,omitempty"`
+	Dropping bool                `json:"dropping,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
 func (r Row) Encode() []byte {
-	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped})
+	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping})
 	if err != nil {
 		fault.Bug("a table's row does not encode: %v", err)
 	}
@@ -82,8 +86,10 @@ func DecodeRow(row coord.Row) (Row, error) {
 		return bad("%d metadata servers", len(s.Servers))
 	case !slices.IsSorted(s.Servers) || len(slices.Compact(slices.Clone(s.Servers))) < len(s.Servers) || s.Servers[0] == "":
 		return bad("metadata servers %q are not in order, double or without a name", s.Servers)
+	case s.Dropped && s.Dropping:
+		return bad("the table is dropped and about to be")
 	}
-	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped}
+	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping}
 	if b, err := hex.DecodeString(s.Txn); err != nil || len(b) != len(r.Txn) {
 		return bad("transaction id %q", s.Txn)
 	} else {

@@ -40,6 +40,8 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 	f("v2.json", files.Row{Txn: id, Seq: 7, Servers: []topology.ServerID{"s1", "s2", "s3"}})
 	f("v2-dropped.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropped: true})
 
+	f("v2-dropping.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropping: true})
+
 	refuse := func(value string) {
 		t.Helper()
 		if _, err := files.DecodeRow(coord.Row{Key: "tables/cpu", Value: []byte(value)}); !fault.Is(err, fault.Corrupt) {
@@ -54,12 +56,13 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s2","s1"]}`)
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s1","s1"]}`)
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":[""]}`)
+	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s1"],"dropped":true,"dropping":true}`)
 	refuse(`{"v":2,"txn":"0011","seq":1,"servers":["s1"]}`)
 	refuse(`{"v":2,"txn":"00000000000000000000000000000000","seq":1,"servers":["s1"]}`)
 }
 
 func FuzzDecodeRow(f *testing.F) {
-	for _, file := range []string{"v1.json", "v2.json", "v2-dropped.json"} {
+	for _, file := range []string{"v1.json", "v2.json", "v2-dropped.json", "v2-dropping.json"} {
 		golden, err := os.ReadFile("testdata/rows/" + file)
 		if err != nil {
 			f.Fatal(err)

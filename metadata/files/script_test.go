@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // TestScripts plays stories in testdata/scripts: each command draws the row and the disks as they are then, what waits to
@@ -19,6 +20,7 @@ import (
 //	propose t2 on=s1                 a day more, on the committed map, by coordinator s1; nothing is done yet
 //	again t2 on=s2                   the same proposal elsewhere
 //	join s4 on=s1 | remove s2 on=s1 | touch on=s1
+//	doom on=s1 | clear on=s1 | drop on=s1   the table is being dropped; its partitions go; it is dropped
 //	run                              everything that waits, in order, and what comes of it
 //	do store on s2                   the first thing that waits of that description; t2 may stand before it
 //	lose … | lose-answer … | late …  its request is lost; its answer is; its answer comes when it is done again
@@ -69,6 +71,16 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.begin("join of "+args[0], at, NewJoin(cpu, server()))
 	case "remove":
 		w.begin("removal of "+args[0], at, NewRemove(cpu, server()))
+	case "doom":
+		w.begin("doom", at, NewDoom(cpu))
+	case "clear": // all partitions go
+		var ids []point.PartitionID
+		for p := range w.mapOf(w.row().Txn).All() {
+			ids = append(ids, p.ID)
+		}
+		w.begin("clear", at, NewChange(&peer.Change{Table: cpu, Base: w.row().Txn, Txn: w.id("clear"), Ops: topology.EncodeOps([]topology.Op{topology.Drop{IDs: ids}})}))
+	case "drop":
+		w.begin("drop", at, NewDrop(cpu, w.row().Txn))
 	case "touch":
 		w.begin("touch", at, NewTouch(cpu))
 	case "run":

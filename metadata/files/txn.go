@@ -61,6 +61,7 @@ const (
 	remove
 	drop
 	touch
+	doom
 )
 
 type phase uint8
@@ -120,6 +121,9 @@ func NewJoin(table string, s topology.ServerID) *Txn {
 func NewRemove(table string, s topology.ServerID) *Txn {
 	return &Txn{goal: remove, table: table, subject: s}
 }
+
+// NewDoom marks a table as being dropped: from then on no transaction makes partitions of it.
+func NewDoom(table string) *Txn { return &Txn{goal: doom, table: table} }
 
 // NewDrop marks a table as dropped, if at is still its committed transaction.
 func NewDrop(table string, at peer.TxnID) *Txn { return &Txn{goal: drop, table: table, base: at} }
@@ -230,9 +234,13 @@ func (t *Txn) decide() {
 		t.end(fault.Errorf(fault.Invalid, "%s is the only metadata server of table %q: let another one join first", t.subject, t.table))
 	case t.goal == join && len(t.row.Servers) >= ServersMax:
 		t.end(fault.Errorf(fault.Invalid, "table %q has %d metadata servers, the most there may be", t.table, ServersMax))
+	case t.goal == doom:
+		t.next = t.row
+		t.next.Dropping = true
+		t.swap()
 	case t.goal == drop:
 		t.next = t.row
-		t.next.Dropped = true
+		t.next.Dropped, t.next.Dropping = true, false
 		t.swap()
 	case t.goal == touch:
 		t.next = t.row
@@ -252,6 +260,8 @@ func (t *Txn) reached() bool {
 		return t.row.has(t.subject)
 	case remove:
 		return !t.row.has(t.subject)
+	case doom:
+		return t.row.Dropping || t.row.Dropped
 	case drop:
 		return t.row.Dropped
 	case touch:
@@ -284,6 +294,8 @@ func (t *Txn) loaded(in Loaded) {
 		case next.Seq == in.Map.Seq: // nothing to change is no transaction
 			t.id = t.row.Txn
 			t.end(nil)
+		case t.row.Dropping && next.NextID != in.Map.NextID: // certain, and who reads the row sees why
+			t.end(fault.Errorf(fault.Stale, "table %q is being dropped: no partitions are made of it", t.table))
 		default:
 			t.store(next, t.row, t.ops)
 		}
@@ -328,7 +340,7 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	}
 	t.m = m
 	t.file = &peer.File{Table: t.table, Txn: t.id, Seq: m.Seq, Sum: xxhash.Sum64(b), Map: b, Base: t.row.Txn, Ops: ops}
-	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers}
+	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping}
 	t.ask(t.next.Servers, majority(len(t.next.Servers)))
 }
 

@@ -115,13 +115,7 @@ func (w *world) row() Row {
 
 // cover proposes a partition for a day, based on a transaction.
 func (w *world) cover(name string, base peer.TxnID, day int) *Txn {
-	var m *topology.Map
-	for _, s := range w.servers {
-		if f := s.disk[base]; f != nil {
-			m, _ = topology.Decode(f.Map)
-		}
-	}
-	ops := w.coverOps(m, day)
+	ops := w.coverOps(w.mapOf(base), day)
 	return NewChange(&peer.Change{Table: cpu, Base: base, Txn: w.id(name), Ops: topology.EncodeOps(ops)})
 }
 
@@ -299,7 +293,26 @@ func (w *world) swapped(wr coord.Write) {
 			w.fail("%s was told that it is not committed, and was later", r.name)
 		}
 	}
+	if n := len(w.history); n > 0 && w.history[n-1].Dropping && !row.Dropped {
+		was := w.history[n-1]
+		switch old, now := w.mapOf(was.Txn), w.mapOf(row.Txn); {
+		case !row.Dropping:
+			w.fail("transaction %d forgets that the table is being dropped", row.Seq)
+		case old != nil && now != nil && now.NextID != old.NextID:
+			w.fail("transaction %d makes partitions of a table that is being dropped", row.Seq)
+		}
+	}
 	w.history = append(w.history, row)
+}
+
+// mapOf gives a transaction's map, if any server has it.
+func (w *world) mapOf(txn peer.TxnID) (m *topology.Map) {
+	for _, s := range w.servers {
+		if f := s.disk[txn]; f != nil {
+			m, _ = topology.Decode(f.Map)
+		}
+	}
+	return m
 }
 
 func (w *world) load(at *node, txn peer.TxnID, servers []topology.ServerID) (*peer.File, *topology.Map) {
@@ -491,6 +504,9 @@ func (w *world) draw() string {
 	dropped := ""
 	if row.Dropped {
 		dropped = ", dropped"
+	}
+	if row.Dropping {
+		dropped = ", being dropped"
 	}
 	fmt.Fprintf(&b, "row  %s seq %d on %v%s\n", w.names[row.Txn], row.Seq, row.Servers, dropped)
 	for _, n := range w.servers {

@@ -123,7 +123,7 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 		if err != nil {
 			return nil, err
 		}
-		next, ops := planGroup(m, group, alone)
+		next, ops := planGroup(m, row.Dropping, group, alone)
 		if len(ops) == 0 {
 			return m, nil
 		}
@@ -154,7 +154,9 @@ func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.R
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		if v := t.mu.tables[name]; v != nil {
-			return v.m, v.row
+			row := v.row
+			row.Dropping = v.dropping()
+			return v.m, row
 		}
 		return nil, files.Row{}
 	}
@@ -172,22 +174,25 @@ func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.R
 }
 
 // planGroup has every plan make its ops on the map that those before lead to, and gives the map that all lead to from m as
-// one transaction.
-func planGroup(m *topology.Map, group, alone *[]*proposal) (*topology.Map, []topology.Op) {
+// one transaction. While the table is being dropped a plan that makes partitions fails.
+func planGroup(m *topology.Map, dropping bool, group, alone *[]*proposal) (*topology.Map, []topology.Op) {
 	var all []topology.Op
 	next := m
 	*group = slices.DeleteFunc(*group, func(p *proposal) bool {
 		ops, err := p.plan(next)
 		if err == nil && len(ops) > 0 {
 			var after *topology.Map
-			if after, err = m.Apply(append(slices.Clip(all), ops...)...); err == nil {
+			after, err = m.Apply(append(slices.Clip(all), ops...)...)
+			switch {
+			case err == nil && dropping && after.NextID != m.NextID:
+				err = isDropping(m.Table)
+			case err == nil:
 				if after != m {
 					next = after
 					all = append(all, ops...)
 				}
 				return false
-			}
-			if len(all) > 0 {
+			case len(all) > 0:
 				*alone = append(*alone, p)
 				return true
 			}
@@ -229,10 +234,21 @@ func (t *Tables) newTxnID() peer.TxnID {
 	return files.NewTxnID(t.random.rng)
 }
 
-// Ensure gives a table's map and makes the table if writers may do that. Errors are NotFound (they may not), Throttled
-// (too many tables), Unavailable or Canceled.
+// Ensure gives the map of a table to write to, and makes the table if writers may do that. Errors are NotFound (they may
+// not), Throttled (too many tables), Unavailable (also: it is being dropped) or Canceled.
 func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error) {
-	if m, ok := t.Get(name); ok {
+	t.mu.RLock()
+	v := t.mu.tables[name]
+	var m *topology.Map
+	dropping := v != nil && v.dropping()
+	if v != nil {
+		m = v.m
+	}
+	t.mu.RUnlock()
+	switch {
+	case dropping:
+		return nil, isDropping(name)
+	case m != nil:
 		return m, nil
 	}
 	if !t.settings.CreateOnWrite {
@@ -328,25 +344,61 @@ func (t *Tables) SetConfig(ctx context.Context, name string, c topology.Config) 
 	})
 }
 
-// DropTable takes a table away: first its partitions, then the table. The row stays, marked, so that a table of the same
-// name made later never gives out the same sequence numbers and partition ids. One that does not exist is fine. Errors are
-// Unavailable, Throttled or Canceled.
+// isDropping is what who writes to a table hears while it is being dropped.
+func isDropping(name string) error {
+	return fault.Errorf(fault.Unavailable, "table %q is being dropped: nothing is written to it until that has ended", name)
+}
+
+// BeginDrop marks a table as being dropped, so that no partitions are made of it any more, and takes those that there are
+// out of its map: their servers let go of them and delete their rows. From then on writers hear Unavailable. What has begun
+// must be ended, by DropTable; both may be called again. One that does not exist is fine. Errors are Unavailable, Throttled
+// or Canceled.
+func (t *Tables) BeginDrop(ctx context.Context, name string) error {
+	_, err := t.beginDrop(ctx, name)
+	return err
+}
+
+// beginDrop gives the map without partitions, or nil where there is no such table.
+func (t *Tables) beginDrop(ctx context.Context, name string) (*topology.Map, error) {
+	if m, ok := t.Get(name); ok && m.Len() == 0 {
+		t.mu.RLock()
+		done := t.mu.tables[name].dropping()
+		t.mu.RUnlock()
+		if done {
+			return m, nil
+		}
+	}
+	d, err := t.creator.Doom(ctx, name)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.learnRow(name, d.Row, d.Revision)
+	m, err := t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
+		var ids []point.PartitionID
+		for p := range m.All() {
+			ids = append(ids, p.ID)
+		}
+		if len(ids) == 0 {
+			return nil, nil
+		}
+		return []topology.Op{topology.Drop{IDs: ids}}, nil
+	})
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// DropTable takes a table away: first its partitions, if BeginDrop did not, then the table. The row stays, marked, so that
+// a table of the same name made later never gives out the same sequence numbers and partition ids. One that does not exist
+// is fine. Errors are Unavailable, Throttled or Canceled.
 func (t *Tables) DropTable(ctx context.Context, name string) error {
 	for {
-		m, err := t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
-			var ids []point.PartitionID
-			for p := range m.All() {
-				ids = append(ids, p.ID)
-			}
-			if len(ids) == 0 {
-				return nil, nil
-			}
-			return []topology.Op{topology.Drop{IDs: ids}}, nil
-		})
-		if fault.Is(err, fault.NotFound) {
-			return nil
-		}
-		if err != nil {
+		m, err := t.beginDrop(ctx, name)
+		if err != nil || m == nil {
 			return err
 		}
 		_, row, err := t.known(ctx, name)

@@ -189,29 +189,32 @@ func (t *Tables) learn(row coord.Row) error {
 	if err != nil {
 		return err
 	}
+	t.learnRow(files.TableOf(row.Key), r, row.Revision)
+	return nil
+}
+
+func (t *Tables) learnRow(name string, r files.Row, rev coord.Revision) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	name := files.TableOf(row.Key)
 	v := t.mu.tables[name]
 	if v == nil {
 		v = &table{}
 		t.mu.tables[name] = v
 	}
-	if row.Revision <= v.at {
-		return nil
+	if rev <= v.at {
+		return
 	}
-	v.want, v.at = r, row.Revision
+	v.want, v.at = r, rev
 	switch {
 	case r.Dropped && r.Seq >= v.row.Seq:
-		v.m, v.row, v.rev = nil, r, row.Revision
+		v.m, v.row, v.rev = nil, r, rev
 		t.announceLocked(name)
 	case v.m != nil && r.Txn == v.row.Txn:
-		v.row, v.rev = r, row.Revision
+		v.row, v.rev = r, rev
 		t.announceLocked(name)
 	case r.Seq > v.row.Seq || v.m == nil:
 		wake(t.wanted)
 	}
-	return nil
 }
 
 // publish takes a map in unless a newer one is known. rev is 0 where only the transaction is known.
@@ -230,7 +233,7 @@ func (t *Tables) publish(m *topology.Map, row files.Row, rev coord.Revision) {
 		row, rev = v.want, v.at
 	}
 	if row.Servers == nil {
-		row.Servers = v.row.Servers
+		row.Servers, row.Dropping = v.row.Servers, v.dropping()
 		if v.at > v.rev { // the newest row is of a transaction in between, and its list is the newer one
 			row.Servers = v.want.Servers
 		}
@@ -306,6 +309,14 @@ func (t *Tables) fetchWanted(ctx context.Context) bool {
 		})
 	}
 	return g.Wait() == nil
+}
+
+// dropping reports whether the newest row says that the table is being dropped.
+func (v *table) dropping() bool {
+	if v.at > v.rev {
+		return v.want.Dropping
+	}
+	return v.row.Dropping
 }
 
 // lacks reports whether the newest row names a map that is not here.
