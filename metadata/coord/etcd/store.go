@@ -52,7 +52,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 2 * s.RequestTimeout,
-		})},
+		}), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(2 * window)},
 		Logger: zap.NewNop(), // what matters comes back as an error
 	})
 	if err != nil {
@@ -67,6 +67,10 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 	}
 	return st, nil
 }
+
+// window is how many bytes etcd may send ahead, of an answer and of a watch; rows are small, a page of a list has less. It
+// is fixed because gRPC else finds it out by a ping for each message, which costs etcd more than the message.
+const window = 1 << 20
 
 // Get implements coord.Store.
 func (s *Store) Get(ctx context.Context, key string) (coord.Row, bool, error) {
