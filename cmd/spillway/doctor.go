@@ -175,7 +175,7 @@ func (e *examination) dead() {
 		case !srv.Live:
 			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
 		case srv.Drain != nil:
-			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
+			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}
 	}
 }
@@ -268,7 +268,7 @@ func (e *examination) partitions() {
 			if p.State == topology.Live && len(p.Placements) < m.Config.Replicas {
 				few = append(few, p.ID)
 			}
-			if ok && l.State != "" && len(l.InSync) < m.Config.Replicas {
+			if ok && l.State != "" && !l.Empty && len(l.InSync) < m.Config.Replicas {
 				copies = append(copies, p.ID)
 			}
 			if p.Incomplete {
@@ -295,22 +295,30 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 	case l.Offline != nil:
 		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
 	case l.State == lease.Held && !e.live[l.Holder]:
-		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(l))
+		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(p, l))
 	case l.State == lease.Free:
-		e.broken("unowned", key.String(), "nobody leads it", e.mayTake(l))
+		e.broken("unowned", key.String(), "nobody leads it", e.mayTake(p, l))
 	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
 		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it lets go when it sees the map")
 	}
 }
 
 // mayTake tells who could lead.
-func (e *examination) mayTake(l lease.Lease) string {
+func (e *examination) mayTake(p *topology.Partition, l lease.Lease) string {
 	var ids []topology.ServerID
 	for _, m := range l.InSync {
-		if e.live[m.Server] {
-			return fmt.Sprintf("wait: %s may take it; if it does not, look at its log and at prohibitions", m.Server)
-		}
 		ids = append(ids, m.Server)
+	}
+	if l.Vacant() {
+		ids = on(p)
+	}
+	for _, s := range ids {
+		if e.live[s] {
+			return fmt.Sprintf("wait: %s may take it; if it does not, look at its log and at prohibitions", s)
+		}
+	}
+	if l.Empty {
+		return "wait: it has no rows, and the master moves it; or start one of " + joinIDs(ids)
 	}
 	return "start one of those in sync: " + joinIDs(ids)
 }

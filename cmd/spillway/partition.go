@@ -76,6 +76,7 @@ type partitionRow struct {
 	Epoch     uint64   `json:"epoch,omitempty"`
 	InSync    []string `json:"in_sync,omitempty"`
 	Lease     string   `json:"lease"` // new, held, free, offline, lost, unreadable
+	Empty     bool     `json:"empty"` // no row was ever acked
 	Note      string   `json:"note,omitempty"`
 }
 
@@ -91,6 +92,7 @@ func showPartition(s *master.State, table string, p *topology.Partition) partiti
 		r.Joining = append(r.Joining, string(pl.Server))
 	}
 	key := lease.Partition{Table: table, ID: p.ID}
+	r.Empty = s.Empty(key)
 	l, ok := s.Leases[key]
 	switch {
 	case !ok && s.Born[key]:
@@ -223,6 +225,9 @@ func (c *partitionShowCmd) run(ctx context.Context, a *admin) error {
 			fmt.Fprintf(w, "lease\tthe row cannot be read: %v\n", rows.Unreadable()[lease.RowKey(c.key())])
 		default:
 			fmt.Fprintf(w, "lease\t%s, last led by %s, boot %s, epoch %d\n", r.Lease, or(string(l.Holder), "nobody"), or(string(l.Boot), "-"), l.Epoch)
+		}
+		if l.Empty {
+			fmt.Fprintln(w, "rows\tnone was ever acked")
 		}
 		for _, member := range l.InSync {
 			fmt.Fprintf(w, "in sync\t%s  %s, store %s\n", member.Placement, member.Server, member.Store)

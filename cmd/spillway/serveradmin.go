@@ -35,6 +35,7 @@ type serverRow struct {
 	State      string  `json:"state"` // live, draining, silent
 	SilentFor  float64 `json:"silent_seconds,omitempty"`
 	Placements int     `json:"placements"`
+	Empty      int     `json:"empty_placements"` // of partitions that nobody wrote to yet
 	Leads      int     `json:"leads"`
 	Metadata   int     `json:"metadata_tables"` // tables whose METADATA files it keeps
 	OnlyCopy   int     `json:"only_copy"`       // partitions whose rows are in sync nowhere else
@@ -54,8 +55,12 @@ func showServer(s *master.State, srv master.Server) serverRow {
 		for p := range m.All() {
 			_, on := p.On(srv.ID)
 			_, joins := p.JoiningOn(srv.ID)
-			if on || joins {
-				r.Placements++
+			if !on && !joins {
+				continue
+			}
+			r.Placements++
+			if s.Empty(lease.Partition{Table: m.Table, ID: p.ID}) {
+				r.Empty++
 			}
 		}
 	}
@@ -68,7 +73,7 @@ func showServer(s *master.State, srv master.Server) serverRow {
 		if l.State == lease.Held && l.Holder == srv.ID {
 			r.Leads++
 		}
-		if len(l.InSync) == 1 && l.InSync[0].Server == srv.ID {
+		if !l.Empty && len(l.InSync) == 1 && l.InSync[0].Server == srv.ID {
 			r.OnlyCopy++
 		}
 	}
@@ -130,7 +135,7 @@ func (c *serverShowCmd) run(ctx context.Context, a *admin) error {
 			if !srv.Live {
 				fmt.Fprintf(w, "silent\tfor %s, by the clock in its last heartbeat\n", since(srv.For))
 			}
-			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Leads, r.OnlyCopy, r.Metadata)
+			fmt.Fprintf(w, "boot\t%s\nload\t%.0f %%\nholds\t%d placements, %d of them of partitions without rows, leads %d partitions, is the only one in sync of %d, keeps the METADATA files of %d tables\n", or(string(srv.Beat.Boot), "-"), r.Load*100, r.Placements, r.Empty, r.Leads, r.OnlyCopy, r.Metadata)
 		})
 	}
 	return fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", c.Server)
