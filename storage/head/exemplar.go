@@ -15,22 +15,38 @@ type Exemplar struct {
 	Labels point.Labels
 }
 
-const exemplarBytes = 64 // with its share of the slice and the map around it, without its labels
+const exemplarBytes = 68 // with its place in the ring, its share of the slice and the map around it, without its labels
 
-// AppendExemplar adds an exemplar; false: the head holds as many as it may. Like Append it is for one caller at a time.
-func (h *Head) AppendExemplar(id point.DenseID, e Exemplar) bool {
+// AppendExemplar adds an exemplar. Where the head holds as many as it may, the one that came first goes, as in Prometheus'
+// ring; then evicted is true. Like Append it is for one caller at a time.
+func (h *Head) AppendExemplar(id point.DenseID, e Exemplar) (evicted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.exemplarN >= h.set.ExemplarsMax {
-		return false
-	}
 	if h.exemplars == nil {
 		h.exemplars = make(map[point.DenseID][]Exemplar)
 	}
+	if evicted = len(h.exemplarRing) == h.set.ExemplarsMax; evicted {
+		h.evictLocked(h.exemplarRing[h.exemplarNext])
+		h.exemplarRing[h.exemplarNext] = id
+		h.exemplarNext = (h.exemplarNext + 1) % len(h.exemplarRing)
+	} else {
+		h.exemplarRing = append(h.exemplarRing, id)
+	}
 	h.exemplars[id] = append(h.exemplars[id], e)
-	h.exemplarN++
 	h.heapBytes += exemplarBytes + len(e.Labels)
-	return true
+	return evicted
+}
+
+// evictLocked lets go of a series' exemplar that came first.
+func (h *Head) evictLocked(id point.DenseID) {
+	of := h.exemplars[id]
+	h.heapBytes -= exemplarBytes + len(of[0].Labels)
+	if len(of) == 1 {
+		delete(h.exemplars, id)
+		return
+	}
+	of[0] = Exemplar{} // its labels are not held by what is left of the slice
+	h.exemplars[id] = of[1:]
 }
 
 // Exemplars appends a series' exemplars with times in [lo, hi] to dst, by time, the same one never twice.

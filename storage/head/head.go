@@ -12,8 +12,8 @@ import (
 
 // Settings are the numbers a user sets.
 type Settings struct {
-	// ExemplarsMax bounds the exemplars kept; those beyond are refused. Default 100,000. Larger: about 150 bytes each
-	// until the next flush.
+	// ExemplarsMax bounds the exemplars kept; beyond it the oldest go. Default 100,000. Larger: about 150 bytes each until
+	// the next flush.
 	ExemplarsMax int
 
 	onHeap bool // arena on the collector's heap, where the race detector sees it
@@ -40,8 +40,10 @@ type Head struct {
 	aside     map[point.DenseID][]asideRow
 	hists     map[point.DenseID][]histRow
 	exemplars map[point.DenseID][]Exemplar
-	exemplarN int
-	heapBytes int // what the three maps hold, about
+	// exemplarRing are the series of all exemplars in the order in which they came; once it is full, from exemplarNext on.
+	exemplarRing []point.DenseID
+	exemplarNext int
+	heapBytes    int // what the three maps hold, about
 
 	series           int
 	rows             int
@@ -334,6 +336,6 @@ func (h *Head) Free() {
 	defer h.mu.Unlock()
 	h.arena.free()
 	h.pages, h.stamps, h.ids = nil, nil, nil
-	h.aside, h.hists, h.exemplars = nil, nil, nil
-	h.exemplarN, h.heapBytes, h.series, h.rows = 0, 0, 0, 0
+	h.aside, h.hists, h.exemplars, h.exemplarRing = nil, nil, nil, nil
+	h.exemplarNext, h.heapBytes, h.series, h.rows = 0, 0, 0, 0
 }

@@ -1,8 +1,10 @@
 package head
 
 import (
+	"cmp"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -397,12 +399,9 @@ func TestExemplars(t *testing.T) {
 	defer h.Free()
 	a := point.MakeLabels("__name__", "x", "trace_id", "a")
 	for i, e := range []Exemplar{{Time: 30, Value: 3, Labels: a}, {Time: 10, Value: 1, Labels: a}, {Time: 30, Value: 3, Labels: a}, {Time: 20, Value: 2, Labels: a}} {
-		if !h.AppendExemplar(point.DenseID(4-i/3*3), e) {
-			t.Fatalf("exemplar %d refused", i)
+		if h.AppendExemplar(point.DenseID(4-i/3*3), e) {
+			t.Fatalf("exemplar %d took another's place", i)
 		}
-	}
-	if h.AppendExemplar(1, Exemplar{}) {
-		t.Error("one too many was taken")
 	}
 	if got := h.Exemplars(4, 10, 30, nil); len(got) != 2 || got[0].Time != 10 || got[1].Time != 30 {
 		t.Errorf("series 4: %v", got)
@@ -411,6 +410,40 @@ func TestExemplars(t *testing.T) {
 	_ = h.EachExemplar(func(_ point.DenseID, e Exemplar) error { order = append(order, e.Time); return nil })
 	if !slices.Equal(order, []point.Nanos{20, 10, 30}) {
 		t.Errorf("order %v", order)
+	}
+}
+
+// TestNewestExemplarsStay: of all series together those that came last stay, whatever their times, and memory does not grow.
+func TestNewestExemplarsStay(t *testing.T) {
+	const most = 10
+	h := New(Settings{ExemplarsMax: most})
+	defer h.Free()
+	rng := rand.New(rand.NewPCG(1, 2))
+	type one struct {
+		id point.DenseID
+		at point.Nanos
+	}
+	var came []one
+	full := 0
+	for i := range 1000 {
+		x := one{point.DenseID(rng.IntN(4)), point.Nanos(1000 - i)}
+		came = append(came, x)
+		if evicted := h.AppendExemplar(x.id, Exemplar{Time: x.at, Labels: "\x01a\x01b"}); evicted != (i >= most) {
+			t.Fatalf("exemplar %d: evicted %t", i, evicted)
+		}
+		if i == most-1 {
+			full = h.Bytes()
+		}
+		want := came[max(0, len(came)-most):]
+		want = slices.SortedFunc(slices.Values(want), func(a, b one) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.at, b.at)) })
+		var got []one
+		_ = h.EachExemplar(func(id point.DenseID, e Exemplar) error { got = append(got, one{id, e.Time}); return nil })
+		if !slices.Equal(got, want) {
+			t.Fatalf("after %d: %v, want %v", i, got, want)
+		}
+	}
+	if n := h.Bytes(); n != full {
+		t.Errorf("%d bytes, after the first ten %d", n, full)
 	}
 }
 

@@ -16,6 +16,8 @@ type Metrics struct {
 	compactedRows  prometheus.Counter
 	compactedBytes prometheus.Counter
 	compactSeconds prometheus.Histogram
+
+	evictedExemplars prometheus.Counter
 }
 
 // NewMetrics registers the metrics.
@@ -38,8 +40,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		compactedRows:  counter("compacted_rows_total", "Rows written by compactions."),
 		compactedBytes: counter("compacted_bytes_total", "Bytes of segments written by compactions."),
 		compactSeconds: seconds("compaction_duration_seconds", "How long compactions took."),
+
+		evictedExemplars: counter("evicted_exemplars_total", "Exemplars that made room for newer ones before they reached a segment."),
 	}
-	r.MustRegister(m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds)
+	r.MustRegister(m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.evictedExemplars)
 	return m
 }
 

@@ -236,7 +236,9 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 		h.AppendHist(f.Stamp, r.ID, r.Time, bytes.Clone(r.H))
 	}
 	for _, e := range f.Exemplars {
-		h.AppendExemplar(e.ID, head.Exemplar{Time: e.Time, Value: e.Value, Labels: e.Labels})
+		if h.AppendExemplar(e.ID, head.Exemplar{Time: e.Time, Value: e.Value, Labels: e.Labels}) {
+			p.deps.Metrics.evictedExemplars.Inc()
+		}
 	}
 	p.deps.HeadBytes.Add(int64(h.Bytes() - before))
 	p.mu.lastWrite = now
