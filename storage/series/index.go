@@ -20,6 +20,7 @@ type Index struct {
 
 	entries entries // grown under mu
 	live    atomic.Int64
+	made    atomic.Uint64 // series that were ever new; raised under mu, after all others can find them
 
 	epoch  atomic.Uint64
 	pinned [2]atomic.Int64 // Pins by the parity of their epoch
@@ -83,29 +84,21 @@ func (x *Index) Intern(l point.Labels) Ref {
 	return x.InternAll([]point.Labels{l}, make([]Ref, 0, 1))[0]
 }
 
-// internSection bounds the series that are made, or enter the postings, under one lock, so that others wait for less than
-// 100 µs.
-const internSection = 256
-
 // InternAll is Intern for many at once, which costs a third for those that are new. It appends the refs to dst, in the
 // order of the labels.
 func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
-	var hashes [internSection]uint64
+	var s section
 	for len(ls) > 0 {
 		n := min(len(ls), internSection)
 		from := len(dst)
-		fresh := 0
 		for i, l := range ls[:n] {
-			hashes[i] = maphash.String(x.seed, string(l))
-			ref, ok := x.take(hashes[i], l)
-			if !ok {
-				ref = unknown
-				fresh++
-			}
-			dst = append(dst, ref)
+			s.hashes[i] = maphash.String(x.seed, string(l))
+			dst = append(dst, unknown)
 		}
-		if fresh > 0 {
-			x.internNew(hashes[:n], ls[:n], dst[from:])
+		s.sort(n)
+		made := x.made.Load() // before looking
+		if s.take(x, ls[:n], dst[from:]); s.n > 0 {
+			x.internNew(&s, made, ls[:n], dst[from:])
 		}
 		ls = ls[n:]
 	}
@@ -115,28 +108,26 @@ func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
 // unknown stands for a series that has no ref yet.
 const unknown Ref = math.MaxUint32
 
-// take finds a known series and takes a reference on it.
-func (x *Index) take(h uint64, l point.Labels) (Ref, bool) {
-	sh := &x.shards[h>>shardShift]
-	sh.RLock()
-	defer sh.RUnlock()
-	ref, ok := x.findLocked(sh, h, l)
-	if ok {
-		x.entries.at(ref).count.Add(1) // under the lock: a sweep frees only what it holds the lock for
-	}
-	return ref, ok
-}
-
 // internNew gives refs to those that are unknown. They enter the postings later, see catchUp, or now if too many wait. Then
 // another Intern may be given one of them before all are in the postings, but whoever reads those waits for the lock held here.
-func (x *Index) internNew(hashes []uint64, ls []point.Labels, refs []Ref) {
+func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i, l := range ls {
-		if refs[i] == unknown {
-			refs[i] = x.internNewLocked(hashes[i], l)
+	if x.made.Load() == made && !s.twice() {
+		for i, ref := range refs {
+			if ref == unknown {
+				refs[i] = x.makeLocked(ls[i])
+			}
+		}
+		s.put(x, refs)
+	} else {
+		for i, l := range ls {
+			if refs[i] == unknown {
+				refs[i] = x.internNewLocked(s.hashes[i], l)
+			}
 		}
 	}
+	x.made.Add(uint64(s.n))
 	x.mu.settle()
 }
 
@@ -185,6 +176,7 @@ func (x *Index) waitLocked(ref Ref) {
 	x.mu.waiting = append(x.mu.waiting, refRange{ref, ref + 1})
 }
 
+// internNewLocked is for a series that somebody may have made since it was looked up.
 func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 	sh := &x.shards[h>>shardShift]
 	sh.Lock()
@@ -193,16 +185,22 @@ func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 		x.entries.at(ref).count.Add(1)
 		return ref
 	}
+	ref := x.makeLocked(l)
+	sh.put(h, ref)
+	return ref
+}
+
+// makeLocked makes a series, before its shard tells others of it. The caller is given the first reference.
+func (x *Index) makeLocked(l point.Labels) Ref {
 	ref := x.takeLocked()
 	e := x.entries.at(ref)
 	e.labels = l
 	e.count.Store(1)
 	if x.came.Load()-x.entered.Load() < waitingMax {
-		x.waitLocked(ref) // before the shard tells others of it
+		x.waitLocked(ref)
 	} else {
 		x.mu.add(ref, l)
 	}
-	sh.put(h, ref)
 	x.live.Add(1)
 	return ref
 }
