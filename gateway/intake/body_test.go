@@ -28,6 +28,12 @@ func packings(body []byte) map[string][]byte {
 	enc, _ := zstd.NewWriter(nil)
 	defer enc.Close()
 	half := len(body) / 2
+	var streamed bytes.Buffer // without its size, as collectors send it
+	sw, _ := zstd.NewWriter(&streamed)
+	sw.Write(body[:half])
+	sw.Flush()
+	sw.Write(body[half:])
+	sw.Close()
 	return map[string][]byte{
 		"identity":        body,
 		"gzip":            gzipped(string(body)),
@@ -36,6 +42,7 @@ func packings(body []byte) map[string][]byte {
 		"deflate raw":     raw.Bytes(),
 		"snappy":          snappy.Encode(nil, body),
 		"zstd":            enc.EncodeAll(body, nil),
+		"zstd streamed":   streamed.Bytes(),
 		"zstd two frames": append(enc.EncodeAll(body[:half], nil), enc.EncodeAll(body[half:], nil)...),
 	}
 }

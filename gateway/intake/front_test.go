@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -342,17 +343,21 @@ func TestBombsStaySmall(t *testing.T) {
 		status     int
 		most       int64
 	}{
-		{"gzip", influx, gzipped(string(zeros)), []string{"Content-Encoding", "gzip"}, 413, 4 << 20},
-		{"deflate", influx, deflated.Bytes(), []string{"Content-Encoding", "deflate"}, 413, 4 << 20},
-		{"zstd with its size", influx, enc.EncodeAll(zeros, nil), []string{"Content-Encoding", "zstd"}, 413, 8 << 20},
-		{"zstd without", influx, noSize.Bytes(), []string{"Content-Encoding", "zstd"}, 413, 14 << 20},
-		{"rw zstd", remote, enc.EncodeAll(zeros, nil), []string{"Content-Type", "application/x-protobuf", "Content-Encoding", "zstd"}, 413, 8 << 20},
+		{"gzip", influx, gzipped(string(zeros)), []string{"Content-Encoding", "gzip"}, 413, 1 << 20},
+		{"deflate", influx, deflated.Bytes(), []string{"Content-Encoding", "deflate"}, 413, 1 << 20},
+		{"zstd with its size", influx, enc.EncodeAll(zeros, nil), []string{"Content-Encoding", "zstd"}, 413, 1 << 20},
+		{"zstd without", influx, noSize.Bytes(), []string{"Content-Encoding", "zstd"}, 413, 1 << 20},
+		{"rw zstd", remote, enc.EncodeAll(zeros, nil), []string{"Content-Type", "application/x-protobuf", "Content-Encoding", "zstd"}, 413, 1 << 20},
 		{"snappy that lies", remote, lie, rw1Header, 400, 1 << 20},
 		{"snappy too large", remote, snappy.Encode(nil, make([]byte, 65<<20)), rw1Header, 413, 16 << 20},
 	} {
-		var a answer
-		n := allocated(func() { a = f.do(t, c.what, c.body, c.header...) })
-		a.want(t, c.status)
+		// What a decoder takes once and keeps is not the bomb's, and there is a decoder a processor: the least of many.
+		n := int64(math.MaxInt64)
+		for range 4 + 2*runtime.GOMAXPROCS(0) {
+			var a answer
+			n = min(n, allocated(func() { a = f.do(t, c.what, c.body, c.header...) }))
+			a.want(t, c.status)
+		}
 		if n > c.most {
 			t.Errorf("%s: %d bytes packed cost %d bytes of memory", c.name, len(c.body), n)
 		}

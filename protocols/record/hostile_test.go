@@ -284,3 +284,26 @@ func FuzzHeader(f *testing.F) {
 		}
 	})
 }
+
+// A producer that compresses as a stream does not say how large a value is. Such values were dead letters.
+func TestValuesOfProducersThatStreamAreTaken(t *testing.T) {
+	d := decoder(t)
+	for _, n := range []int{1, 100, 1000, 20_000} {
+		var packed bytes.Buffer
+		w, err := zstd.NewWriter(&packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			fmt.Fprintf(w, "cpu,host=h%d usage=%d\n", i%20, i%100)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b := point.GetBatch(point.NewDict(0))
+		if err := d.Decode(packed.Bytes(), &record.Options{}, at, b); err != nil || b.Rows() != n {
+			t.Errorf("%d of %d rows, %v", b.Rows(), n, err)
+		}
+		b.Put()
+	}
+}

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/remotewrite"
+	"github.com/spillwaydb/spillway/protocols/unzstd"
 )
 
 // Packing is how a value is compressed beyond what Kafka does to its batches. The zero Packing is found out: gzip and
@@ -45,7 +45,7 @@ func ParsePacking(s string) (Packing, error) {
 // A value that unpacks to more than freeBytes may not be more than expandMax times its packed size: real line protocol
 // reaches 29 with zstd, a bomb 1,000 with gzip and 30,000 with zstd.
 const (
-	freeBytes = 1 << 20
+	freeBytes = 256 << 10
 	expandMax = 256
 )
 
@@ -59,17 +59,13 @@ type unpacker struct {
 
 	gzip *gzip.Reader
 	src  bytes.Reader
-	zstd *zstd.Decoder
+	zstd *unzstd.Decoder
 }
 
-// windowMax is the largest window a zstd frame may ask for. No memory is taken for it: we decode into memory of ours.
-const windowMax = 64 << 20
-
 func newUnpacker(max int) (unpacker, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(1),
-		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
+	z, err := unzstd.New(1)
 	if err != nil {
-		return unpacker{}, fault.Wrap(err, fault.Internal, "zstd decoder")
+		return unpacker{}, err
 	}
 	return unpacker{max: max, zstd: z}, nil
 }
@@ -152,23 +148,19 @@ func (u *unpacker) tooLarge() error {
 	return fault.Errorf(fault.TooLarge, "the value unpacks to more than is taken: at most %d bytes, and %d times its size beyond %d bytes", u.max, expandMax, freeBytes)
 }
 
-// unzstd tries rooms of growing size, whatever size the frame declares: a lie costs nothing.
 func (u *unpacker) unzstd(value []byte) ([]byte, error) {
-	limit := u.mayExpand(len(value))
-	for room := min(limit, max(cap(u.buf), 4*len(value), 4096)); ; room = min(limit, 4*room) {
-		if cap(u.buf) < room {
-			u.buf = make([]byte, 0, room)
+	limits := unzstd.Limits{Max: int64(u.max), Free: freeBytes, Expand: expandMax}
+	out, err := u.zstd.Decode(value, limits, func(n int64) ([]byte, error) {
+		if int64(cap(u.buf)) < n {
+			u.buf = make([]byte, 0, n)
 		}
-		out, err := u.zstd.DecodeAll(value, u.buf[:0:room])
-		switch {
-		case err == nil:
-			return out, nil
-		case errors.Is(err, zstd.ErrWindowSizeExceeded):
-			return nil, u.tooLarge()
-		case !errors.Is(err, zstd.ErrDecoderSizeExceeded):
-			return nil, fault.Wrap(err, fault.Invalid, "corrupt zstd value")
-		case room == limit:
-			return nil, u.tooLarge()
-		}
+		return u.buf[:0], nil
+	})
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.Is(err, unzstd.ErrTooLarge), errors.Is(err, unzstd.ErrExpands):
+		return nil, u.tooLarge()
 	}
+	return nil, fault.Wrap(err, fault.Invalid, "corrupt zstd value")
 }

@@ -1,0 +1,96 @@
+package unzstd
+
+import (
+	"errors"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Errors that are not corruption.
+var (
+	ErrTooLarge = errors.New("zstd: larger than is taken")
+	ErrExpands  = errors.New("zstd: expands too much for its size")
+)
+
+// Limits bound what a body may become, in bytes.
+type Limits struct {
+	Max    int64 // of all that comes out
+	Free   int64 // so much may come out of anything
+	Expand int64 // beyond that, so many bytes for each byte that went in
+}
+
+// expandUsual is an expansion that real bodies reach: room for it is given at once.
+const expandUsual = 32
+
+// Decoder unpacks. It is safe for concurrent use.
+type Decoder struct{ z *zstd.Decoder }
+
+// New makes a Decoder that works on at most parallel bodies at a time; 0: one a processor. Close frees what it holds.
+func New(parallel int) (*Decoder, error) {
+	// DecodeAll into memory of ours, never past its capacity: the decoder takes none for windows or declared sizes.
+	z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(parallel),
+		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(windowMax))
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "zstd decoder")
+	}
+	return &Decoder{z}, nil
+}
+
+// windowMax is the largest window a frame may declare. No memory is taken for it.
+const windowMax = 1 << 30
+
+// Decode unpacks packed. room gives an empty slice with a capacity of n at least, and may then use the memory of the one
+// it gave before; what it refuses with ends Decode. The result lies in the last slice of room.
+//
+// Errors: ErrTooLarge, ErrExpands, what room says, and any other: packed is corrupt.
+func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, error)) ([]byte, error) {
+	bound, err := l.bound(packed)
+	if err != nil {
+		return nil, err
+	}
+	size := int64(len(packed))
+	limit := min(l.Max, max(l.Free, l.Expand*size))
+	n := min(bound, limit, max(l.Free, expandUsual*size))
+	for {
+		dst, err := room(n)
+		if err != nil {
+			return nil, err
+		}
+		out, err := d.z.DecodeAll(packed, dst[:0])
+		have := int64(cap(dst))
+		switch {
+		case err == nil && int64(len(out)) > limit:
+			return nil, l.exceeded(limit)
+		case err == nil:
+			return out, nil
+		case have >= bound:
+			return nil, err // it was not for lack of room
+		case have >= limit:
+			return nil, l.exceeded(limit)
+		}
+		// The decoder's word for a lack of room is not always the same, so every error may be one.
+		if !d.fits(packed, have/l.Expand, dst) {
+			return nil, ErrExpands
+		}
+		n = min(4*have, limit)
+	}
+}
+
+func (l Limits) exceeded(limit int64) error {
+	if limit == l.Max {
+		return ErrTooLarge
+	}
+	return ErrExpands
+}
+
+// fits reports whether the first n bytes of packed, cut between two blocks, unpack into room.
+func (d *Decoder) fits(packed []byte, n int64, room []byte) bool {
+	part := head(packed, int(n))
+	_, err := d.z.DecodeAll(part, room[:0])
+	return err == nil
+}
+
+// Close frees what the Decoder holds.
+func (d *Decoder) Close() { d.z.Close() }

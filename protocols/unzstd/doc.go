@@ -1,0 +1,17 @@
+// Package unzstd unpacks zstd bodies from outside into memory of the caller's, in rooms that grow, and recognises a body
+// that expands too far before it has cost much.
+//
+// Decoders of streams take what a sender declares for its window, up to 8 MiB for 300 bytes; whole-body decoders want to know
+// how much room there must be, which a sender that streams does not say. So the headers of frames and blocks are read
+// first, which is cheap and gives an upper bound of what comes out:
+//
+//	frame ──▶ declares its size ─────────────▶ exactly that
+//	      └─▶ blocks: raw, repeated ─────────▶ exactly what their headers say
+//	                  compressed ────────────▶ at most 128 KiB each, which all but the last have as a rule
+//
+// If that is no more than real bodies reach, it is the room and the body is decoded once. If it is more, the body is
+// either made of small blocks or a bomb: rooms grow fourfold, and before each step the part of the body that would be
+// allowed to fill the present room is decoded alone. A body whose part does not fit is a bomb.
+//
+// Format: RFC 8878. Non-goals: dictionaries.
+package unzstd
