@@ -295,7 +295,7 @@ func TestValuesOfProducersThatStreamAreTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range n {
-			fmt.Fprintf(w, "cpu,host=h%d usage=%d\n", i%20, i%100)
+			fmt.Fprintf(w, "cpu,host=h%d usage=%d\n", i%20, i*i%9973)
 		}
 		if err := w.Close(); err != nil {
 			t.Fatal(err)
