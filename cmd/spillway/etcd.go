@@ -67,6 +67,9 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	// Rows are small and change often: history is needed only by watches that broke a moment ago.
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "10m"
+	// What is committed lies in its log, fsynced. Its tables need not follow ten times a second: heartbeats never pause, and
+	// each time is an fsync, too.
+	c.BackendBatchInterval = time.Second
 	if e.InitialCluster != "" {
 		members, err := membersOf(e.InitialCluster)
 		if err != nil {
