@@ -315,12 +315,15 @@ func (c *checker) leaseWritten(id point.PartitionID, wr coord.Write) {
 	}
 	was, ever := c.listed[id]
 	c.listed[id] = row
+	if row.Empty && c.hasRows(id) {
+		c.w.fail("I1: the lease row of p%d says that no row was acked, and %d were", id, len(c.rows[id]))
+	}
 	if row.State != lease.Held || was.State == lease.Held && was.Boot == row.Boot && was.Epoch == row.Epoch {
 		return
 	}
 	c.w.n.takes++
 	c.w.say("%s/%s takes p%d at epoch %d", row.Holder, row.Boot, id, row.Epoch)
-	if ever && was.Epoch > 0 && !slices.ContainsFunc(was.InSync, func(m lease.Member) bool { return m.Server == row.Holder && m.Store == row.Store }) {
+	if ever && was.Epoch > 0 && !was.Vacant() && !slices.ContainsFunc(was.InSync, func(m lease.Member) bool { return m.Server == row.Holder && m.Store == row.Store }) {
 		c.w.fail("I3: %s took p%d with %s, which is not in sync: %v", row.Holder, id, row.Store, was.InSync)
 	}
 	if row.Epoch <= was.Epoch {

@@ -62,7 +62,11 @@ func (g *gateway) start() {
 	})
 	g.every(400*time.Millisecond, "read", g.read)
 	g.every(1500*time.Millisecond, "propose", func() {
-		if !g.w.calm && g.changes < 4 && g.view.m != nil {
+		switch {
+		case g.w.calm || g.changes >= 4 || g.view.m == nil:
+		case g.w.chance(40):
+			g.moveEmpty()
+		default:
 			g.change(g.draw())
 		}
 	})
@@ -160,17 +164,22 @@ func (g *gateway) read() {
 
 // change proposes ops, the same transaction again and again, until it is known what became of it.
 func (g *gateway) change(ops []topology.Op) {
-	if len(ops) == 0 {
-		return
+	if len(ops) > 0 {
+		g.changeAnd(ops, func(bool) {})
 	}
+}
+
+// changeAnd is change, and done hears when nothing is under way any more, and whether it is known what became of it.
+func (g *gateway) changeAnd(ops []topology.Op, done func(known bool)) {
 	c := g.w.propose(g.view, ops)
 	seq := g.view.row.Seq
 	g.w.n.changes++
 	g.changes++
-	g.send(c, seq, 0)
+	g.send(c, seq, 0, done)
 }
 
-func (g *gateway) send(c *peer.Change, seq uint64, tries int) {
+func (g *gateway) send(c *peer.Change, seq uint64, tries int, done func(known bool)) {
+	known := true
 	to := g.w.rng.IntN(len(g.w.servers))
 	ask(g.proc, to, 20*time.Second, "change", func(answer func(changedAnswer)) {
 		g.w.servers[to].change(c, answer)
@@ -185,15 +194,17 @@ func (g *gateway) send(c *peer.Change, seq uint64, tries int) {
 			g.w.n.invalid++
 			g.w.check.toldNot(c.Txn)
 		case g.view.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && g.view.row.Txn != c.Base:
+			known = false
 			g.w.n.unresolved++ // nobody knows any more what became of it: look at the newest map
 		default:
 			if g.w.healed {
 				tries++
 			}
-			g.after(g.w.spread(time.Second), "change again", func() { g.send(c, seq, tries) })
+			g.after(g.w.spread(time.Second), "change again", func() { g.send(c, seq, tries, done) })
 			return
 		}
 		g.changes--
+		done(known)
 	})
 }
 
@@ -420,7 +431,7 @@ func (g *gateway) meddle(id point.PartitionID) {
 	key := lease.RowKey(part(id))
 	note := lease.Note{Who: "ann", Reason: "looks odd"}
 	g.w.n.people++
-	if g.w.chance(30) {
+	if g.w.chance(30) && !g.w.fenced[id] {
 		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
 		g.commit(nil, []coord.Write{lease.Prohibit(part(id), s, note)}, storeTimeout, func(committed, bool) {})
 		g.after(g.w.spread(20*time.Second), "allow", func() { g.allow(id, s) })

@@ -78,6 +78,8 @@ const (
 	storeBeforeSync      rule = "a file counts before it is synced"
 	ackBeforeSync        rule = "a row is acked before it is synced"
 	noHold               rule = "rows are taken while others are in sync"
+	markStays            rule = "rows are taken while the lease row says that there are none"
+	moveBlind            rule = "an empty partition is moved without comparing its lease row"
 	alarmRemoves         rule = "what the map does not want is deleted"
 )
 

@@ -225,7 +225,7 @@ func (w *world) canLead(p *topology.Partition) bool {
 	l, ever := w.check.listed[p.ID]
 	for _, s := range w.servers {
 		pl, on := p.On(s.id)
-		if !ever || l.Epoch == 0 {
+		if !ever || l.Epoch == 0 || l.Vacant() {
 			if on {
 				return true
 			}
@@ -275,11 +275,11 @@ func (r Result) String() string {
 	}
 	return fmt.Sprintf("seed %#x: %d events, %v simulated, hash %016x; "+
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
-		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d stuck; "+
+		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d empty ones moved, %d stuck; "+
 		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
 		r.Options.Seed, r.Events, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
-		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.stuck,
+		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.moved, n.stuck,
 		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
 }
 

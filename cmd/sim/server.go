@@ -186,6 +186,7 @@ type record struct {
 	leading   bool
 	lapsed    bool
 	alone     bool
+	single    bool // alone, or the row says that there are no rows yet
 	holding   bool
 	waiting   []func()
 }
@@ -213,7 +214,8 @@ func (s *server) member(r *record) lease.Member {
 }
 
 func (r *record) see(l *lease.Lease, self lease.Member) {
-	r.alone = len(l.InSync) == 1 && l.InSync[0] == self
+	r.alone = len(l.InSync) == 1 && l.InSync[0] == self && !l.Empty
+	r.single = len(l.InSync) == 1 && l.InSync[0] == self
 }
 
 func (s *server) leads(e lease.Leads) {
@@ -316,7 +318,7 @@ func (s *server) hold(id point.PartitionID, epoch point.Epoch, done func(ok bool
 		r := s.record(id)
 		switch {
 		case over:
-		case s.w.opt.broken == noHold, r.epoch == epoch && r.alone && (r.leading || r.lapsed):
+		case s.w.opt.broken == noHold, s.w.opt.broken == markStays && r.epoch == epoch && r.single && r.leading, r.epoch == epoch && r.alone && (r.leading || r.lapsed):
 			limit.stop()
 			end(true)
 		case r.epoch > epoch || r.epoch == epoch && !r.leading:

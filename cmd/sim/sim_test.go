@@ -38,8 +38,9 @@ func TestSeeds(t *testing.T) {
 		sum.txns += r.n.txns
 		sum.takes += r.n.takes
 		sum.crashes += r.n.crashes
+		sum.moved += r.n.moved
 	}
-	if sum.acked < 200 || sum.txns < 40 || sum.takes < 40 || sum.crashes < 1 {
+	if sum.moved < 4 || sum.acked < 200 || sum.txns < 40 || sum.takes < 40 || sum.crashes < 1 {
 		t.Errorf("not much happened: %+v", sum)
 	}
 }
@@ -104,10 +105,12 @@ var broken = []struct {
 	{validFromAnswer, allFaults, "I3", 100},
 	{casWithoutMajority, allFaults, "I7", 10},
 	{sweepCommitted, allFaults, "I7", 10},
-	{heartbeatNotCompared, allFaults, "I", 100},
+	{heartbeatNotCompared, allFaults, "I", 400},
 	{storeBeforeSync, allFaults, "I7", 100},
 	{ackBeforeSync, crash | slow, "I1", 100},
 	{noHold, allFaults, "I1", 100},
+	{markStays, allFaults, "I1", 100},
+	{moveBlind, allFaults, "I1", 100},
 	{alarmRemoves, allFaults, "I1", 100},
 }
 

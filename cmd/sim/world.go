@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Options are what a run is made from: the same options give the same run, event for event.
@@ -40,7 +41,8 @@ type world struct {
 	net     network
 	check   *checker
 	healed  bool
-	calm    bool // no new work by clients
+	calm    bool                       // no new work by clients
+	fenced  map[point.PartitionID]bool // empty partitions that are being moved
 	boots   int
 	n       counts
 }
@@ -50,7 +52,7 @@ type counts struct {
 	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
-	lost, stuck                                                                       int
+	lost, stuck, moved                                                                int
 }
 
 const table = "cpu"
@@ -59,6 +61,7 @@ func newWorld(o Options) *world {
 	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4))}
 	w.hash = 14695981039346656037
 	w.check = newChecker(w)
+	w.fenced = map[point.PartitionID]bool{}
 	w.store = newStore(w)
 	w.net.calm()
 	for i := range o.Servers {
