@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 
 	"github.com/prometheus/prometheus/promql"
@@ -48,6 +49,10 @@ func formError(err error) error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return &apiError{http.StatusRequestEntityTooLarge, typeBadData, err}
+	}
+	var slow net.Error
+	if errors.As(err, &slow) && slow.Timeout() {
+		return &apiError{http.StatusRequestTimeout, typeTimeout, errors.New("the body did not arrive in time")}
 	}
 	return badDataf("error parsing form values: %w", err)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,7 @@ type front struct {
 	metrics *prometheus.Registry
 	addr    string
 	client  *http.Client
+	endless atomic.Int64 // answers at /endless that ended
 }
 
 // start runs a Front whose fallback echoes requests.
@@ -215,7 +217,7 @@ func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) 
 	}
 	f := &front{metrics: prometheus.NewRegistry(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 	var err error
-	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(echo), Registerer: f.metrics}, s)
+	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Registerer: f.metrics}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,6 +240,26 @@ func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) 
 		}
 	})
 	return f
+}
+
+// serve echoes, thinks at /slow, and never stops talking at /endless.
+func (f *front) serve(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slow":
+		_, _ = io.ReadAll(r.Body)
+		select {
+		case <-time.After(500 * time.Millisecond):
+			fmt.Fprint(w, "thought")
+		case <-r.Context().Done():
+		}
+	case "/endless":
+		for err := error(nil); err == nil; {
+			_, err = w.Write(make([]byte, 1<<16))
+		}
+		f.endless.Add(1)
+	default:
+		echo(w, r)
+	}
 }
 
 func echo(w http.ResponseWriter, r *http.Request) {

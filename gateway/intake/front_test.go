@@ -401,6 +401,29 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 	}
 }
 
+// A query may take minutes, but its form must arrive, and its answer be read: both were waited for without end.
+func TestSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T) {
+	f := start(t, func(s *intake.Settings) { s.BodyTimeMax = 200 * time.Millisecond })
+	w := f.dial(t)
+	w.say("POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\nquery=")
+	w.hear().want(t, 200, "POST /other query=") // what the handler got before its reading failed
+	w.closed()
+
+	w = f.dial(t)
+	w.say(get("/endless"))
+	eventually(t, "the handler gives up", func() bool { return f.endless.Load() > 0 })
+
+	// A connection lives on through long thoughts and pauses.
+	w = f.dial(t)
+	for range 2 {
+		w.say(post("/slow", "query=1"))
+		w.hear().want(t, 200, "thought")
+		time.Sleep(300 * time.Millisecond)
+		w.say(get("/other"))
+		w.hear().want(t, 200, "GET /other")
+	}
+}
+
 func TestTooLongAHeader(t *testing.T) {
 	f := start(t)
 	w := f.dial(t)

@@ -65,10 +65,10 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	d := doorAt(path)
 	if d == nil {
-		f.fallback.ServeHTTP(w, r)
+		f.passOn(w, r)
 		return
 	}
-	body := &plainBody{r: r, control: http.NewResponseController(w)}
+	body := &plainBody{from: r.Body, length: r.ContentLength, h: r.Header, control: http.NewResponseController(w)}
 	// Not every ResponseWriter has a connection with deadlines; those that have none are not attacked through it.
 	_ = body.control.SetReadDeadline(time.Now().Add(f.settings.BodyTimeMax))
 	resp := f.answer(r.Context(), d, r.Method, path, r.URL.RawQuery, body)
@@ -82,23 +82,60 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// plainBody is a net/http request as a source.
+// passOn gives a request to the fallback, which may think as long as it likes, while the client may not: its body comes in
+// time, and it keeps reading the answer.
+func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // the last request's on this connection
+	if r.Body != nil && r.Body != http.NoBody {
+		_ = control.SetReadDeadline(time.Now().Add(f.settings.BodyTimeMax))
+		r.Body = &plainBody{from: r.Body, control: control}
+	}
+	answer := &patientWriter{ResponseWriter: w, control: control, patience: f.settings.BodyTimeMax}
+	defer answer.push() // what is still in buffers when the fallback is done
+	f.fallback.ServeHTTP(answer, r)
+}
+
+// patientWriter waits for a client that reads slowly, but not for one that stopped: its answer would be held in memory
+// for as long as it likes.
+type patientWriter struct {
+	http.ResponseWriter
+	control  *http.ResponseController
+	patience time.Duration
+}
+
+func (w *patientWriter) push() { _ = w.control.SetWriteDeadline(time.Now().Add(w.patience)) }
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	w.push()
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// plainBody is a net/http request as a source, and the body of a request that is passed on.
 type plainBody struct {
-	r       *http.Request
+	from    io.ReadCloser
+	length  int64
+	h       http.Header
 	control *http.ResponseController
 }
 
-func (b *plainBody) header(name string) string { return b.r.Header.Get(name) }
+func (b *plainBody) header(name string) string { return b.h.Get(name) }
 
 func (b *plainBody) body() io.Reader { return b }
 
-func (b *plainBody) declared() int64 { return b.r.ContentLength }
+func (b *plainBody) declared() int64 { return b.length }
 
-// Read lifts the deadline at the body's end: waiting for the ack is not the sender's fault.
+// Read lifts the deadline at the body's end: waiting for the answer is not the sender's fault. After a failure it stays,
+// since the server still tries to read the rest.
 func (b *plainBody) Read(p []byte) (int, error) {
-	n, err := b.r.Body.Read(p)
-	if err != nil {
+	n, err := b.from.Read(p)
+	if err == io.EOF {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
+
+func (b *plainBody) Close() error { return b.from.Close() }

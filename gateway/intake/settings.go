@@ -27,7 +27,8 @@ type Settings struct {
 	PeekTimeMax time.Duration
 	// HeaderTimeMax is how long a request's header may take. Default 10 s.
 	HeaderTimeMax time.Duration
-	// BodyTimeMax is how long a write request's header and body may take together. Default 60 s.
+	// BodyTimeMax is how long a request's body may take; of a write request, header and body together. It is also how long
+	// the client of a query may stop reading the answer. Default 60 s.
 	BodyTimeMax time.Duration
 	// IdleTimeMax is how long a connection is kept between requests. Default 3 min, longer than the 90 s after which Go
 	// clients drop theirs, so that it is not we who close a connection a request is just being written to.
