@@ -34,7 +34,7 @@ type options struct {
 func parse() (options, error) {
 	var o options
 	var servers string
-	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run, in turn")
+	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run, or name=url of one that runs and holds the rows")
 	flag.IntVar(&o.hosts, "hosts", 200, "hosts, of 101 series each")
 	flag.IntVar(&o.hours, "hours", 12, "hours of rows")
 	flag.DurationVar(&o.interval, "interval", 10*time.Second, "time between rows")
@@ -130,11 +130,11 @@ func prepare(o options, name string, end time.Time) (*column, error) {
 	return c, remember(o, name, end)
 }
 
-// start starts a server; loaded says that an earlier run left these rows in its directory.
+// start starts a server; loaded says that an earlier run left these rows in its directory, or that it runs already.
 func start(o options, name string, end time.Time) (s *rival.Server, loaded bool, err error) {
 	if o.data == "" || strings.Contains(name, "=") {
 		s, err = rival.Start(name, o.spillway)
-		return s, false, err
+		return s, strings.Contains(name, "="), err
 	}
 	dir := filepath.Join(o.data, name)
 	text, err := os.ReadFile(dir + ".rows")

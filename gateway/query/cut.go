@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -79,9 +80,9 @@ func (q *cutQuerier) Select(ctx context.Context, ordered bool, hints *storage.Se
 func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 	stmt := q.Statement().(*parser.EvalStmt)
 	grid := gridOf(stmt)
-	plan, ok := columnar.Compile(stmt.Expr, grid, stmt.LookbackDelta)
+	plan := compile(stmt.Expr, grid, stmt.LookbackDelta)
 	extent := extentWhole
-	if ok {
+	if plan != nil {
 		timer, ctx := q.Stats().Timers.GetSpanTimer(ctx, stats.ExecTotalTime)
 		a, err := c.run(ctx, plan, false)
 		timer.Finish()
@@ -89,12 +90,16 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 			return c.whole(q, stmt, a, err)
 		}
 		extent = extentAbandoned
-	} else {
-		expr, err := c.parts(ctx, stmt, grid, stmt.Expr)
+	}
+	if _, chain := plan.(*columnar.Plan); !chain {
+		expr, err := c.below(ctx, stmt, grid, stmt.Expr)
 		if err != nil {
 			return &promql.Result{Err: err}
 		}
-		stmt.Expr, extent = expr, c.extent()
+		stmt.Expr = expr
+		if extent != extentAbandoned || len(c.standins) > 0 {
+			extent = c.extent()
+		}
 	}
 	c.engine.metrics.cuts.WithLabelValues(extent).Inc()
 	res := q.Query.Exec(ctx)
@@ -103,6 +108,22 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 		res.Warnings.Merge(c.notes)
 	}
 	return res
+}
+
+// plan is what columnar runs: a chain or a tree.
+type plan interface {
+	Run(ctx context.Context, env columnar.Env) (*columnar.Answer, error)
+}
+
+// compile gives nil for what is not for columns.
+func compile(expr parser.Expr, g columnar.Grid, lookback time.Duration) plan {
+	if p, ok := columnar.Compile(expr, g, lookback); ok {
+		return p
+	}
+	if t, ok := columnar.CompileTree(expr, g, lookback); ok {
+		return t
+	}
+	return nil
 }
 
 func (c *cutter) extent() string {
@@ -148,14 +169,14 @@ func (c *cutter) count(q *query, peak int) {
 }
 
 // run evaluates a plan. What is abandoned was not counted.
-func (c *cutter) run(ctx context.Context, p *columnar.Plan, markers bool) (*columnar.Answer, error) {
-	before := *c.budget
+func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
+	before := c.budget.state()
 	a, err := p.Run(ctx, columnar.Env{
 		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
 	})
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned):
-		*c.budget = before
+		c.budget.restore(before)
 		return nil, err
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
@@ -178,19 +199,28 @@ func ended(ctx context.Context) error {
 
 // parts replaces the largest subtrees that can be evaluated over columns by stand-ins.
 func (c *cutter) parts(ctx context.Context, s *parser.EvalStmt, g columnar.Grid, expr parser.Expr) (parser.Expr, error) {
-	if plan, ok := columnar.Compile(expr, g, s.LookbackDelta); ok {
-		if plan.Selector() {
-			return expr, nil // nothing is gained
-		}
-		a, err := c.run(ctx, plan, true)
-		if errors.Is(err, columnar.ErrAbandoned) {
-			return expr, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		return c.standin(expr, a), nil
+	p := compile(expr, g, s.LookbackDelta)
+	if p == nil {
+		return c.below(ctx, s, g, expr)
 	}
+	chain, ok := p.(*columnar.Plan)
+	if ok && chain.Selector() {
+		return expr, nil // nothing is gained
+	}
+	a, err := c.run(ctx, p, true)
+	switch {
+	case errors.Is(err, columnar.ErrAbandoned) && ok:
+		return expr, nil
+	case errors.Is(err, columnar.ErrAbandoned):
+		return c.below(ctx, s, g, expr)
+	case err != nil:
+		return nil, err
+	}
+	return c.standin(expr, a), nil
+}
+
+// below does it for what an expression is made of.
+func (c *cutter) below(ctx context.Context, s *parser.EvalStmt, g columnar.Grid, expr parser.Expr) (parser.Expr, error) {
 	for _, child := range children(expr) {
 		e, err := c.parts(ctx, s, g, *child)
 		if err != nil {

@@ -205,7 +205,7 @@ func (e *expression) vector(depth int) string {
 	if depth == 0 {
 		return e.source()
 	}
-	switch rapid.IntRange(0, 9).Draw(e.t, "form") {
+	switch rapid.IntRange(0, 11).Draw(e.t, "form") {
 	case 0, 1, 2:
 		return e.operator(depth)
 	case 3, 4, 5, 6:
@@ -217,8 +217,11 @@ func (e *expression) vector(depth int) string {
 			return "vector(scalar" + e.call(depth) + ")"
 		}
 		return f + e.call(depth)
-	case 8:
+	case 8, 9:
 		return e.between(depth)
+	case 10:
+		e.chain, e.ordered = false, e.ordered && e.single
+		return e.relabelled(e.vector(depth - 1))
 	}
 	return e.source()
 }
@@ -291,7 +294,23 @@ func (e *expression) between(depth int) string {
 	e.chain = false
 	l, r := e.vector(depth-1), e.vector(depth-1)
 	e.ordered = e.ordered && e.single
-	return "(" + l + e.pick("matching", " or ", " and ", " unless ", " + on(x, y) ", " / ignoring(z) group_left () ") + r + ")"
+	if rapid.IntRange(0, 2).Draw(e.t, "relabelled") == 0 {
+		l = e.relabelled(l)
+	}
+	op := e.pick("matching", " or ", " and ", " unless ", " / ", " > ", " == bool ", " - ", " % ", " ^ ")
+	with := e.pick("labels", "", "", "on(x, y) ", "ignoring(z) ", "on() ", "ignoring(x) ", "on(y, __name__) ", "ignoring(y, x) ")
+	if !strings.ContainsAny(op, "orandunless") && rapid.IntRange(0, 5).Draw(e.t, "many") == 0 {
+		with += "group_left () "
+	}
+	if strings.HasPrefix(with, "group_left") {
+		with = "on(x) " + with
+	}
+	return "(" + l + op + with + r + ")"
+}
+
+func (e *expression) relabelled(in string) string {
+	return "label_replace(" + in + ", " + e.pick("to", `"x"`, `"w"`, `"__name__"`) + ", " + e.pick("with", `"$1"`, `"1"`, `""`, `"a_$1"`) +
+		", " + e.pick("from", `"x"`, `"y"`, `"__name__"`, `"missing"`) + ", " + e.pick("of", `"(.*)"`, `"(1|2)"`, `""`) + ")"
 }
 
 // TestHowMuchIsCut names what goes where, by the metric that shows it.
@@ -331,9 +350,14 @@ func TestHowMuchIsCut(t *testing.T) {
 	f("whole", `miles > bool 3`, all)
 	f("whole", `topk(2, max_over_time(miles[2s] offset 1s))`, all)
 	f("whole", `stddev(count by (boat) (missing))`, all)
-	f("part", `sum(rate(miles[3s])) / on () sum(rate(miles[5s]))`, all)
+	f("whole", `sum(rate(miles[3s])) / on () sum(rate(miles[5s]))`, all)
+	f("whole", `100 * (1 - miles / miles)`, all)
+	f("whole", `label_replace(max_over_time(miles[3s]), "as", "$1", "boat", "(.*)") or avg by (boat) (miles)`, all)
+	f("abandoned", `depth + depth`, all)
+	f("part", `sum(depth) + sum(miles)`, all)
+	f("part", `abs(miles / miles)`, all)
 	f("part", `abs(rate(miles[3s]))`, all)
-	f("none", `miles / miles`, all)
+	f("none", `miles / on (boat) group_left () miles`, all)
 	f("none", `rate(miles[3s] @ 5)`, all)
 	f("none", `max_over_time(rate(miles[3s])[3s:1s])`, all)
 	f("none", `absent(sum(miles))`, all)

@@ -102,6 +102,7 @@ func outcome(err error) string {
 
 // loaded adds what a query loaded.
 func (m *metrics) loaded(b *budget) {
-	m.series.Add(float64(b.series))
-	m.rows.Add(float64(b.rows))
+	s := b.state()
+	m.series.Add(float64(s[0]))
+	m.rows.Add(float64(s[1]))
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -94,25 +95,47 @@ func (s *set) Err() error {
 // Warnings is empty: what the source has to say goes through Warn, for every kind of request alike.
 func (s *set) Warnings() annotations.Annotations { return nil }
 
-// budget bounds what one query loads, over all its selectors. One goroutine at a time.
+// budget bounds what one query loads, over all its selectors. Safe for concurrent use.
 type budget struct {
-	seriesMax, rowsMax int
-	series, rows       int
+	seriesMax, rowsMax int // constant
+
+	mu loads
+}
+
+// loads is what was loaded so far.
+type loads struct {
+	sync.Mutex
+	series, rows int
+}
+
+// state and restore are for what was loaded in vain.
+func (b *budget) state() [2]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return [2]int{b.mu.series, b.mu.rows}
+}
+
+func (b *budget) restore(s [2]int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.series, b.mu.rows = s[0], s[1]
 }
 
 // histRowBytes is how many bytes of an encoded histogram count as one row.
 const histRowBytes = 16
 
 func (b *budget) take(s *peer.Series) error {
-	b.series++
-	b.rows += len(s.Times)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.series++
+	b.mu.rows += len(s.Times)
 	for _, h := range s.Hists {
-		b.rows += 1 + len(h.H)/histRowBytes
+		b.mu.rows += 1 + len(h.H)/histRowBytes
 	}
 	switch {
-	case b.series > b.seriesMax:
+	case b.mu.series > b.seriesMax:
 		return fault.Errorf(fault.TooLarge, "the query loads more than %d series; select fewer or raise query.series_max", b.seriesMax)
-	case b.rows > b.rowsMax:
+	case b.mu.rows > b.rowsMax:
 		return fault.Errorf(fault.TooLarge, "the query loads more than %d rows; select a shorter range or fewer series, or raise query.rows_max", b.rowsMax)
 	}
 	return nil

@@ -23,6 +23,10 @@ type Plan struct {
 	grid   Grid
 	source source
 	stages []stage
+
+	// Of a tree: what the stages begin with, if not with the source.
+	under func(parser.Expr) (node, bool)
+	base  node
 }
 
 // source is a selector and what is made of each of its windows.
@@ -79,7 +83,7 @@ func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 		p.source = source{window: lookback, instant: true, function: lastValue, position: e.PosRange}
 		return p.selector(e)
 	case *parser.Call:
-		return p.call(e)
+		return p.call(e) || p.onto(e)
 	case *parser.UnaryExpr:
 		return p.vector(e.Expr, lookback) && p.unary(e)
 	case *parser.BinaryExpr:
@@ -88,6 +92,15 @@ func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 		return p.aggregate(e, lookback)
 	}
 	return false
+}
+
+// onto lets the stages begin with what a tree knows how to evaluate.
+func (p *Plan) onto(expr parser.Expr) (ok bool) {
+	if p.under == nil {
+		return false
+	}
+	p.base, ok = p.under(expr)
+	return ok
 }
 
 func (p *Plan) selector(e *parser.VectorSelector) bool {
@@ -132,7 +145,7 @@ func (p *Plan) unary(e *parser.UnaryExpr) bool {
 func (p *Plan) binary(e *parser.BinaryExpr, lookback time.Duration) bool {
 	compute, ok := arithmetic[e.Op]
 	if !ok && !e.Op.IsComparisonOperator() {
-		return false
+		return p.onto(e)
 	}
 	op := &operator{op: e.Op, compute: compute, asBool: e.ReturnBool}
 	vector, held := e.LHS, 0
@@ -142,7 +155,7 @@ func (p *Plan) binary(e *parser.BinaryExpr, lookback time.Duration) bool {
 		// The engine evaluates the left side first and holds it meanwhile.
 		op.number, op.swapped, vector, held = n, true, e.RHS, p.grid.Len()
 	} else {
-		return false
+		return p.onto(e)
 	}
 	if vector.Type() != parser.ValueTypeVector || !p.vector(vector, lookback) {
 		return false

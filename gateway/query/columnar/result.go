@@ -33,6 +33,8 @@ type Answer struct {
 	// Visited counts samples as the engine does: each as often as a window held it. Read counts each once. Peak is the
 	// most that the engine would have held at a time.
 	Visited, Read, Peak int
+
+	columns []result // instead of Series
 }
 
 // Vector is the answer of an evaluation at one time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,6 +37,8 @@ type Env struct {
 	Workers int
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
+
+	columns bool // the answer is to have columns, and no series
 }
 
 // Run evaluates. Errors: ErrAbandoned, those of Open and Rows as they are, promql.ErrTooManySamples, ctx's.
@@ -80,6 +83,7 @@ type run struct {
 	meter  meter
 	groups *groups
 	series promql.Matrix
+	kept   []result            // columns, if they are wanted, of a plan without aggregations
 	seen   map[uint64]struct{} // labels without the reserved ones
 	names  map[string]struct{} // metrics that do not sound like counters
 	notes  annotations.Annotations
@@ -266,6 +270,7 @@ type worker struct {
 	columns []evaluated
 	keys    []byte
 	series  promql.Matrix // when nothing is aggregated
+	kept    []result      // or these
 	hashes  []uint64      // of labels that lost the reserved ones
 	typed   bool          // some have a type or a unit
 	names   []string
@@ -310,14 +315,20 @@ func (w *worker) evaluate(series []peer.Series) {
 	arena := (*w.arena)[:cap(*w.arena)]
 	w.reader.turnPage()
 	w.columns, w.keys, w.series, w.hashes, w.names = w.columns[:0], w.keys[:0], nil, w.hashes[:0], w.names[:0]
+	w.kept = w.kept[:0]
 	for _, c := range w.counts {
 		clear(c)
 	}
 	for i := range series {
 		c := w.column(&series[i], arena[i*r.steps:(i+1)*r.steps:(i+1)*r.steps])
-		if r.groups == nil {
+		switch {
+		case r.groups == nil && r.env.columns:
+			if present(c.values) > 0 {
+				w.kept = append(w.kept, result{point.Labels(strings.Clone(string(c.labels))), c.dropped, slices.Clone(c.values)})
+			}
+		case r.groups == nil:
 			w.series = w.writer.append(w.series, &c.result, present(c.values))
-		} else {
+		default:
 			from := len(w.keys)
 			w.keys = r.groups.of.key(w.keys, c.labels, c.dropped)
 			c.key = w.keys[from:len(w.keys):len(w.keys)]
@@ -444,7 +455,7 @@ func (r *run) merge(w *worker) error {
 			return err
 		}
 	}
-	r.series = append(r.series, w.series...)
+	r.series, r.kept = append(r.series, w.series...), append(r.kept, w.kept...)
 	return nil
 }
 
@@ -484,13 +495,19 @@ func (r *run) finish() (*Answer, error) {
 		}
 		w := writer{grid: r.plan.grid, markers: r.env.Markers}
 		for i := range columns {
-			r.series = w.append(r.series, &columns[i], present(columns[i].values))
+			switch n := present(columns[i].values); {
+			case n == 0:
+			case r.env.columns:
+				r.kept = append(r.kept, columns[i])
+			default:
+				r.series = w.append(r.series, &columns[i], n)
+			}
 		}
 	}
 	if r.series == nil {
 		r.series = promql.Matrix{}
 	}
-	return &Answer{Series: r.series, Notes: r.notes, Visited: r.meter.processed, Read: r.meter.read, Peak: r.meter.peak}, nil
+	return &Answer{columns: r.kept, Series: r.series, Notes: r.notes, Visited: r.meter.processed, Read: r.meter.read, Peak: r.meter.peak}, nil
 }
 
 func (r *run) noteSource() {
@@ -564,7 +581,7 @@ func (r *run) apply(s stage, columns []result, in []int, base int) error {
 		s.operator.apply(columns[i].values)
 	}
 	if s.operator.dropsName() {
-		if err := r.dropAll(columns); err != nil {
+		if err := dropAll(columns); err != nil {
 			return err
 		}
 	}
@@ -572,16 +589,12 @@ func (r *run) apply(s stage, columns []result, in []int, base int) error {
 }
 
 // dropAll drops the reserved labels of columns; those that become equal are for the engine.
-func (r *run) dropAll(columns []result) error {
-	w := worker{run: r}
-	seen := map[uint64]struct{}{}
+func dropAll(columns []result) error {
 	for i := range columns {
 		columns[i].dropped = true
-		h := w.hash(columns[i].labels)
-		if _, twice := seen[h]; twice {
-			return ErrAbandoned
-		}
-		seen[h] = struct{}{}
+	}
+	if len(byLabels(columns)) < len(columns) {
+		return ErrAbandoned
 	}
 	return nil
 }
