@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/otlp"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -24,6 +25,8 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 			enc = encGzip
 		case otlp.Zstd:
 			enc = encZstd
+		case otlp.Deflate:
+			enc = encDeflate
 		}
 		f.writeOTLP(ctx, c, format, enc, level, &o)
 	}
@@ -52,10 +55,39 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	defer b.Put()
 	o.Err = f.decodeOTLP(c, format, body.b, b)
 	f.buffers.free(&body)
+	points := b.RefusedRows // a decoder refuses data points
 	if o.Err == nil {
+		rows, reasons, hists := b.RefusedRows, len(b.Refused), len(b.Hists)
 		_, o.Err = f.store(ctx, c, t, b, nowNanos(), level, true)
+		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists))
 	}
-	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is given back before the answer is written
+	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), points // b is given back before the answer is written
+}
+
+// pointsOf counts the data points behind the rows that were refused for reasons from so many on: the rows of a classic
+// histogram share one, each native histogram is one, and target_info, which nobody sent, is none and no reason. What has
+// more reasons than are kept is counted as rows, of which there are no fewer.
+func pointsOf(b *point.Batch, reasons, rows, hists int) int {
+	if len(b.Refused) == point.RefusalsMax {
+		return rows
+	}
+	points, last := hists, 0
+	kept := b.Refused[:reasons]
+	for _, r := range b.Refused[reasons:] {
+		if strings.Contains(r.Text, `__name__="target_info"`) {
+			continue
+		}
+		kept = append(kept, r)
+		if r.Item > 0 && r.Item != last {
+			points++
+			last = r.Item
+		}
+	}
+	b.Refused = kept
+	if points == 0 && len(kept) > reasons {
+		return rows
+	}
+	return points
 }
 
 // decodeOTLP charges for what JSON takes while it is read, and decodes.

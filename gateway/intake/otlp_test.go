@@ -1,11 +1,13 @@
 package intake_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
@@ -64,6 +66,10 @@ func TestOTLP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var deflated bytes.Buffer
+	zw := zlib.NewWriter(&deflated)
+	zw.Write(body)
+	zw.Close()
 	gzip := []string{"Content-Encoding", "gzip"}
 	for i, c := range []struct {
 		path   string
@@ -74,6 +80,7 @@ func TestOTLP(t *testing.T) {
 		{"/v1/metrics", body, otlpProto, ""},
 		{"/api/v1/otlp/v1/metrics", gzipped(string(body)), append(gzip, otlpProto...), ""},
 		{"/opentelemetry/v1/metrics", packer.EncodeAll(body, nil), append([]string{"Content-Encoding", "zstd"}, otlpProto...), ""},
+		{"/v1/metrics", deflated.Bytes(), append([]string{"Content-Encoding", "deflate"}, otlpProto...), ""},
 		{"/otlp/v1/metrics", []byte(inJSON), otlpJSON, "{}"},
 		{"/v1/metrics", gzipped(inJSON), append(gzip, otlpJSON...), "{}"},
 	} {
@@ -118,7 +125,7 @@ func TestOTLPRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	msg := r.GetPartialSuccess().GetErrorMessage()
-	if n := r.GetPartialSuccess().GetRejectedDataPoints(); n < 2 || !strings.Contains(msg, "label name is empty") || !strings.Contains(msg, "1970-01-01T00:00:05Z is older than what the table keeps") {
+	if n := r.GetPartialSuccess().GetRejectedDataPoints(); n != 2 || !strings.Contains(msg, "label name is empty") || !strings.Contains(msg, "1970-01-01T00:00:05Z is older than what the table keeps") {
 		t.Errorf("%d points refused: %s", n, msg)
 	}
 	if got := f.memory.table("default").dump(); !strings.Contains(got, fmt.Sprintf("{__name__=\"http_requests_total\", job=\"cart\"} 7 @%d\n", now.UnixNano())) || strings.Contains(got, "@5000000000\n") {
@@ -143,6 +150,31 @@ func TestOTLPRefusals(t *testing.T) {
 	}
 	f.memory.createOnWrite = false
 	f.do(t, "POST /t/unknown/v1/metrics", ok, otlpProto...).want(t, 404, "unknown")
+}
+
+// A classic histogram of six rows is one data point, and so is a native one; target_info is none.
+func TestOTLPCountsRefusedDataPointsAndNotRows(t *testing.T) {
+	f := start(t)
+	late := uint64(now.Add(time.Hour).UnixNano())
+	point := &metricspb.HistogramDataPoint{TimeUnixNano: late, Count: 6, Sum: proto.Float64(9), BucketCounts: []uint64{1, 2, 3}, ExplicitBounds: []float64{1, 2}}
+	native := &metricspb.ExponentialHistogramDataPoint{TimeUnixNano: late, Count: 1, Sum: proto.Float64(1), Positive: &metricspb.ExponentialHistogramDataPoint_Buckets{BucketCounts: []uint64{1}}}
+	body, err := proto.Marshal(&collectorpb.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
+		Resource: &resourcepb.Resource{Attributes: []*commonpb.KeyValue{text("service.name", "cart"), text("host.name", "n1")}},
+		ScopeMetrics: []*metricspb.ScopeMetrics{{Metrics: []*metricspb.Metric{
+			{Name: "a", Data: &metricspb.Metric_Histogram{Histogram: &metricspb.Histogram{AggregationTemporality: cumulative, DataPoints: []*metricspb.HistogramDataPoint{point}}}},
+			{Name: "b", Data: &metricspb.Metric_ExponentialHistogram{ExponentialHistogram: &metricspb.ExponentialHistogram{AggregationTemporality: cumulative, DataPoints: []*metricspb.ExponentialHistogramDataPoint{native}}}},
+			{Name: "c", Data: &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: []*metricspb.NumberDataPoint{counted(now.Add(time.Hour), 1), counted(now, 1)}}}},
+		}}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := f.do(t, "POST /v1/metrics", body, otlpProto...)
+	a.want(t, 200)
+	var r collectorpb.ExportMetricsServiceResponse
+	if err := proto.Unmarshal([]byte(a.body), &r); err != nil || r.GetPartialSuccess().GetRejectedDataPoints() != 3 {
+		t.Errorf("%v %v, want 3 data points refused", err, &r)
+	}
 }
 
 func TestOTLPSettings(t *testing.T) {

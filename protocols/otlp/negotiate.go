@@ -27,6 +27,8 @@ const (
 	Gzip
 	// Zstd is what collectors can be told to use.
 	Zstd
+	// Deflate is what SDKs can be told to use, by OTEL_EXPORTER_OTLP_COMPRESSION.
+	Deflate
 )
 
 // ErrUnsupported is in the chain of every error of Negotiate: the answer is 415.
@@ -60,7 +62,9 @@ func Negotiate(contentType, contentEncoding string) (Format, Encoding, error) {
 		return f, Gzip, nil
 	case strings.EqualFold(enc, "zstd"):
 		return f, Zstd, nil
+	case strings.EqualFold(enc, "deflate"):
+		return f, Deflate, nil
 	default:
-		return f, 0, fault.Errorf(fault.Invalid, "%w: content encoding %q; send gzip, zstd or none", ErrUnsupported, cutText(enc))
+		return f, 0, fault.Errorf(fault.Invalid, "%w: content encoding %q; send gzip, deflate, zstd or none", ErrUnsupported, cutText(enc))
 	}
 }

@@ -143,6 +143,7 @@ func TestNegotiate(t *testing.T) {
 	f("Application/JSON; charset=utf-8", " GZIP ", otlp.JSON, otlp.Gzip, false)
 	f("application/json", "identity", otlp.JSON, otlp.Identity, false)
 	f("application/x-protobuf", "zstd", otlp.Protobuf, otlp.Zstd, false)
+	f("application/x-protobuf", "deflate", otlp.Protobuf, otlp.Deflate, false)
 	f("application/x-protobuf", "br", otlp.Protobuf, 0, true)
 	f("text/plain", "gzip", 0, 0, true)
 	f("", "", 0, 0, true)
