@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,8 @@ type town struct {
 	runs  map[topology.ServerID]bool
 	n     uint64
 	cut   bool // nobody can be dialled
+	// damaged is what servers say of a partition of theirs, by address.
+	damaged map[string]peer.PartitionStats
 }
 
 func newTown(t *testing.T) *town {
@@ -77,7 +80,7 @@ func (tw *town) open(log *slog.Logger) *admin {
 	tw.t.Helper()
 	dial := func(_ topology.ServerID, addr string) (peers.Peer, error) {
 		if srv, ok := tw.files[addr]; ok && !tw.cut {
-			return townPeer{Server: srv}, nil
+			return townPeer{Server: srv, damaged: tw.damaged[addr]}, nil
 		}
 		return nil, fault.Errorf(fault.Unavailable, "no route to %s", addr)
 	}
@@ -92,11 +95,15 @@ func (tw *town) open(log *slog.Logger) *admin {
 type townPeer struct {
 	peer.Storage
 	*files.Server
+	damaged peer.PartitionStats
 }
 
 func (townPeer) Close() error { return nil }
 
-func (townPeer) Stats(context.Context, string, int) (*peer.Stats, error) {
+func (p townPeer) Stats(context.Context, string, int) (*peer.Stats, error) {
+	if p.damaged.Damaged != "" {
+		return &peer.Stats{ByPartition: []peer.PartitionStats{p.damaged}}, nil
+	}
 	return nil, fault.Errorf(fault.NotFound, "no such table")
 }
 
@@ -207,6 +214,7 @@ func steady(s string) string {
 //	servers   one a line: s1 host=a zone=x [down]; registers them, and they beat unless they are down
 //	cover     table and times: as if writes came for them
 //	lease     partition, state, holder, in sync: as package lease would write the row
+//	damage    server, partition, what it says is damaged
 //	cut       from now on nobody can be dialled
 //	delete    a row
 //	write     a row, with the text as its value
@@ -225,6 +233,14 @@ func TestAdmin(t *testing.T) {
 				for _, line := range strings.Split(d.Input, "\n") {
 					tw.row(d.Cmd, strings.Fields(line))
 				}
+				return ""
+			case "damage":
+				f := strings.SplitN(d.Input, " ", 3)
+				id, err := strconv.ParseUint(strings.TrimPrefix(f[1], "p"), 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				tw.damaged = map[string]peer.PartitionStats{f[0] + ":8430": {ID: point.PartitionID(id), Damaged: f[2]}}
 				return ""
 			case "cut": // no server can be dialled
 				tw.cut = true

@@ -87,6 +87,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	e.partitions()
+	e.damaged(ctx)
 	// A renewal comes every second; listening above took as long only where somebody was silent.
 	for deadline := a.listen; ; deadline -= a.listen / 10 {
 		moves, err := a.masterMoves(ctx, before)
@@ -176,6 +177,32 @@ func (e *examination) dead() {
 			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
 		case srv.Drain != nil:
 			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
+		}
+	}
+}
+
+// damaged asks the servers that live for segments they cannot read. Who does not answer is found elsewhere.
+func (e *examination) damaged(ctx context.Context) {
+	for _, srv := range e.s.Servers {
+		st, ok := e.peers.Server(srv.ID)
+		if !srv.Live || !ok {
+			continue
+		}
+		for _, m := range e.s.Tables {
+			limited, cancel := context.WithTimeout(ctx, fetchMax)
+			held, err := st.Stats(limited, m.Table, 0)
+			cancel()
+			if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Canceled) {
+				break
+			}
+			if err != nil {
+				continue
+			}
+			for _, p := range held.ByPartition {
+				if p.Damaged != "" {
+					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is neither read nor written; `spillway partition split` has its halves take new rows")
+				}
+			}
 		}
 	}
 }

@@ -32,6 +32,11 @@ func (d *door) status(ctx context.Context) ui.Status {
 			s.Problems = append(s.Problems, fmt.Sprintf("The sizes of table %s are not known: %v", name, err))
 			st = &peer.Stats{}
 		}
+		for _, p := range st.ByPartition {
+			if p.Damaged != "" {
+				s.Problems = append(s.Problems, fmt.Sprintf("A segment cannot be read, and its partition is neither read nor written: %s.", p.Damaged))
+			}
+		}
 		s.Tables = append(s.Tables, tableStatus(m, st))
 	}
 	if d.kafka != nil {

@@ -171,6 +171,7 @@ type PartitionStats struct {
 	Rows             uint64 // with doubles that a compaction has not met yet
 	Bytes            uint64 // of its segments, and of its rows in memory
 	MinTime, MaxTime point.Nanos
+	Damaged          string // which segment cannot be read and what to do; "": all can
 }
 
 // NameCount is one line of a top list.

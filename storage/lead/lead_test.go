@@ -511,6 +511,40 @@ func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	w.led(3).wantRows("7: 170", 3)
 }
 
+// TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain: its leader cannot read a segment, and so takes no rows of its part of the
+// keyspace; its halves do.
+func TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain(t *testing.T) {
+	w := newWorld(t)
+	fs := vfs.NewMem()
+	s1 := w.start("s1", fs)
+	p := w.create("s1")
+	w.led(p)
+	w.must(s1.put(p, 1, point.All))
+	w.must(s1.server.FlushAll(t.Context(), false))
+	dir := s1.brick.SegmentDir(11)
+	s1.kill()
+	names, err := fs.List(dir)
+	w.must(err)
+	for _, name := range names {
+		w.must(fs.Remove(fs.PathJoin(dir, name)))
+	}
+	s1 = w.start("s1", fs)
+	w.led(p)
+	if err := s1.put(p, 2, point.All); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("an insert: %v, want unavailable", err)
+	}
+	w.begin(p, 2, "s1")
+	w.until("it unloads", func() bool { return w.state(p) == topology.Unload })
+	w.must(w.led(2).putAs(2, 7, 103e9, point.All))
+	w.led(2).wantRows("7: 103", 2)
+	if _, err := s1.read(p); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a select: %v, want corrupt", err)
+	}
+	if len(s1.server.Held()) != 2 {
+		t.Error("the damaged partition was given up")
+	}
+}
+
 // TestPartitionTakesRowsWhileItsSplitCannotBeFinished: no majority of metadata servers, or a person who thought better of it.
 func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 	w := newWorld(t)

@@ -21,7 +21,7 @@ const compactBatch = 256
 // CompactIfDue folds the segments into one major when the policy says so. One compaction of a partition runs at a time.
 func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	chain, wait := p.chain(now)
-	if wait {
+	if wait || p.Damaged() != nil {
 		return nil
 	}
 	if why := p.settings.CompactDue(&chain); why != NotDue {
@@ -46,7 +46,12 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 // Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile
 // are folded in as well, the last of them under the flush lock, so that the chain never forks (C50). Deleted rows and
 // the losers of equal timestamps are left out.
+//
+// A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). Then it is Corrupt.
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
+	if err := p.Damaged(); err != nil {
+		return err
+	}
 	if !p.compactMu.TryLock() {
 		return nil
 	}

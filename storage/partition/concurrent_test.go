@@ -92,7 +92,7 @@ func TestEveryoneReadsWhatHeWrote(t *testing.T) {
 
 // readAnything reads everything that anybody wrote: times must rise.
 func readAnything(b *bench) error {
-	v := b.View()
+	v, _ := b.View()
 	defer v.Close()
 	ss, err := v.Match(nil)
 	if err != nil {
@@ -168,7 +168,7 @@ func (o *owner) delete() error {
 }
 
 func (o *owner) check() error {
-	v := o.b.View()
+	v, _ := o.b.View()
 	defer v.Close()
 	ss, err := v.Match(nil)
 	if err != nil {
@@ -261,7 +261,7 @@ func TestNothingComesAfterADrop(t *testing.T) {
 var errEnded = errors.New("the partition is gone")
 
 func ended(b *bench) error {
-	v := b.View()
+	v, _ := b.View()
 	if v == nil {
 		return errEnded
 	}

@@ -19,6 +19,9 @@ func (p *Partition) Delete(ctx context.Context, ms []peer.Matcher, lo, hi point.
 	if err != nil {
 		return err
 	}
+	if err := p.Damaged(); err != nil {
+		return err
+	}
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	if err := p.flushOrdered(ctx, ByDelete); err != nil {

@@ -58,6 +58,7 @@ type Partition struct {
 		raised    bool        // the brick refuses lower epochs than ours
 		held      point.Epoch // the highest in what is held
 		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
+		damaged   error       // a segment cannot be read: nothing is read, taken, flushed or changed, only dropped; nil: all can
 		state     *State      // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef
@@ -140,7 +141,7 @@ func (p *Partition) takeSegmentID() point.SegmentID {
 }
 
 // openSegments opens what the catalogue lists and removes files it does not: what a crash left of a flush or of a
-// compaction that was not committed, or of a replaced segment.
+// compaction that was not committed, or of a replaced segment. Where one is damaged, nothing is removed.
 func (p *Partition) openSegments() error {
 	st := p.mu.state
 	b := p.deps.Brick
@@ -148,12 +149,19 @@ func (p *Partition) openSegments() error {
 	for _, g := range st.Segments {
 		file := b.SegmentPath(st.Placement, g.ID)
 		r, err := segment.Open(b.FS(), file, g.Info, p.deps.Cache)
+		if isDamage(err) {
+			p.damage(err)
+			continue
+		}
 		if err != nil {
-			return fault.Annotate(err, "partition %s/%d: restore %s from a replica or a backup", st.Table, st.Partition, file)
+			return fault.Annotate(err, "partition %s/%d", st.Table, st.Partition)
 		}
 		listed[path.Base(file)] = true
 		p.mu.segments = append(p.mu.segments, newSegmentRef(r, g, file, b.FS()))
 		p.mu.defined += int(g.Definitions)
+	}
+	if p.mu.damaged != nil {
+		return nil
 	}
 	dir := b.SegmentDir(st.Placement)
 	names, err := b.FS().List(dir)
@@ -191,9 +199,16 @@ func (p *Partition) Replay(rec []byte, d *frame.Decoder, f *frame.Frame) error {
 
 // ReplayFrame takes a frame in that the log holds beyond Flushed; frames must come in the order of their serials. Only
 // for recovery, before the first Append. It keeps nothing of f but the strings of its definitions.
+//
+// Frames of a damaged partition stay in the log for when it is whole again.
 func (p *Partition) ReplayFrame(f *frame.Frame) error {
-	if err := p.warm(); err != nil {
-		return err
+	if p.Damaged() == nil {
+		switch err := p.warm(); {
+		case isDamage(err):
+			p.damage(err)
+		case err != nil:
+			return err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,6 +216,10 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 	if f.Prev != p.mu.last {
 		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v follows %v in the log, but %v was replayed last: log frames are missing",
 			p.ident.Table, p.ident.Partition, f.Serial, f.Prev, p.mu.last)
+	}
+	if p.mu.damaged != nil {
+		p.acceptedLocked(f.Serial)
+		return nil
 	}
 	if int(f.FirstDef) != known.len() && len(f.Defs) > 0 {
 		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v defines series from %d on, but %d are known",
@@ -242,12 +261,17 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 	}
 	p.deps.HeadBytes.Add(int64(h.Bytes() - before))
 	p.mu.lastWrite = now
-	p.mu.last = f.Serial
-	if n := len(p.mu.ends); n > 0 && p.mu.ends[n-1].Epoch == f.Serial.Epoch {
-		p.mu.ends[n-1].Seq = f.Serial.Seq
+	p.acceptedLocked(f.Serial)
+}
+
+// acceptedLocked notes the newest frame.
+func (p *Partition) acceptedLocked(s point.Serial) {
+	p.mu.last = s
+	if n := len(p.mu.ends); n > 0 && p.mu.ends[n-1].Epoch == s.Epoch {
+		p.mu.ends[n-1].Seq = s.Seq
 	} else {
-		p.mu.ends = append(p.mu.ends, point.EpochEnd(f.Serial))
-		p.mu.held = max(p.mu.held, f.Serial.Epoch)
+		p.mu.ends = append(p.mu.ends, point.EpochEnd(s))
+		p.mu.held = max(p.mu.held, s.Epoch)
 	}
 }
 
@@ -298,6 +322,13 @@ func (p *Partition) Flushed() point.Serial {
 func (p *Partition) Segments() []segment.Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.damaged != nil { // what there was, and will be when it is restored
+		infos := make([]segment.Info, len(p.mu.state.Segments))
+		for i, g := range p.mu.state.Segments {
+			infos[i] = g.Info
+		}
+		return infos
+	}
 	infos := make([]segment.Info, len(p.mu.segments))
 	for i, g := range p.mu.segments {
 		infos[i] = g.info
@@ -371,15 +402,15 @@ func (p *Partition) Drop() error {
 
 // TimeBounds gives the lowest and highest time of all rows; ok is false when there are none.
 func (p *Partition) TimeBounds() (lo, hi point.Nanos, ok bool) {
-	v := p.View()
+	v, st := p.viewHeads()
 	if v == nil {
 		return 0, 0, false
 	}
 	defer v.Close()
 	lo, hi = math.MaxInt64, math.MinInt64
-	for _, g := range v.segments {
-		if g.info.Rows > 0 {
-			lo, hi = min(lo, g.info.TimeLo), max(hi, g.info.TimeHi)
+	for _, g := range st.Segments {
+		if g.Rows > 0 {
+			lo, hi = min(lo, g.TimeLo), max(hi, g.TimeHi)
 		}
 	}
 	for _, h := range v.heads {

@@ -164,7 +164,7 @@ func textInto(t *testing.T, v *View, m *Memory, ss []Series, n int) string {
 
 func (b *bench) want(want string) {
 	b.t.Helper()
-	v := b.View()
+	v, _ := b.View()
 	defer v.Close()
 	if got := text(b.t, v); got != want {
 		b.t.Errorf("read %q, want %q", got, want)
@@ -195,7 +195,7 @@ func TestADeletionAfterADropDoesNotBringThePartitionBack(t *testing.T) {
 	}
 	b.must(b.Flush(t.Context(), ByAge))
 	b.must(b.Compact(t.Context(), ByRequest))
-	if b.View() != nil {
+	if v, err := b.View(); v != nil || err != nil {
 		t.Error("a view of a dropped partition")
 	}
 	b.must(b.Drop()) // again is fine
@@ -222,7 +222,7 @@ func TestViewsFindTheirSeriesAfterThePartitionCooled(t *testing.T) {
 	if b.Cool(time.Now().Add(time.Hour), 0) {
 		t.Error("cooled with rows in the head")
 	}
-	v := b.View()
+	v, _ := b.View()
 	b.must(b.Flush(t.Context(), ByIdle))
 	if !b.Cool(time.Now().Add(time.Hour), time.Minute) {
 		t.Fatal("did not cool")
@@ -238,7 +238,7 @@ func TestViewsFindTheirSeriesAfterThePartitionCooled(t *testing.T) {
 	}
 	b.want("a 1:10") // the segments answer
 	names := map[string]struct{}{}
-	cold := b.View()
+	cold, _ := b.View()
 	b.must(cold.LabelValues(nil, "i", names))
 	cold.Close()
 	if _, ok := names["a"]; !ok || len(names) != 1 {
@@ -264,7 +264,7 @@ func TestExemplarsAloneAreFlushed(t *testing.T) {
 	for range 2 {
 		b.must(b.Flush(t.Context(), ByAge))
 		b.must(b.Compact(t.Context(), ByRequest))
-		v := b.View()
+		v, _ := b.View()
 		ss, err := v.Match(nil)
 		b.must(err)
 		n := 0
@@ -302,7 +302,7 @@ func TestExemplarsSentAgainAfterAFlushAreReadOnce(t *testing.T) {
 	send(1024, 7, -7)
 	b.must(b.Flush(t.Context(), ByAge))
 	send(2048, -7, 3, 7)
-	v := b.View()
+	v, _ := b.View()
 	defer v.Close()
 	ss, err := v.Match(nil)
 	b.must(err)
@@ -617,12 +617,12 @@ func TestManyRowsIntoOneMemory(t *testing.T) {
 			b.must(b.Flush(context.Background(), ByRequest))
 		}
 	}
-	v := b.View()
+	v, _ := b.View()
 	defer v.Close()
 	text(t, v)
 	b.must(b.Delete(context.Background(), only("5"), 100, 200))
 	b.must(b.Delete(context.Background(), only("12"), 9000, 15_000))
-	v = b.View()
+	v, _ = b.View()
 	defer v.Close()
 	all := text(t, v)
 	if n := strings.Count(all, ":"); n < names*parts*rows/2 {

@@ -23,12 +23,16 @@ type View struct {
 	heads    []*headRef
 }
 
-// View takes a snapshot; nil when the partition was dropped.
-func (p *Partition) View() *View {
+// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: what a damaged segment has nobody knows, not
+// even which series.
+func (p *Partition) View() (*View, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.dropped {
-		return nil
+	switch {
+	case p.mu.dropped:
+		return nil, nil
+	case p.mu.damaged != nil:
+		return nil, p.mu.damaged
 	}
 	v := &View{p: p, warm: p.mu.warm, ids: p.ids.Load().retain()}
 	for _, g := range p.mu.segments {
@@ -38,7 +42,23 @@ func (p *Partition) View() *View {
 		v.heads = append(v.heads, h.retain())
 	}
 	v.heads = append(v.heads, p.mu.active.retain())
-	return v
+	return v, nil
+}
+
+// viewHeads is a snapshot of the heads alone, with the state that lists the segments below them; nil when the partition was
+// dropped.
+func (p *Partition) viewHeads() (*View, *State) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.dropped {
+		return nil, nil
+	}
+	v := &View{p: p}
+	for _, h := range p.mu.frozen {
+		v.heads = append(v.heads, h.retain())
+	}
+	v.heads = append(v.heads, p.mu.active.retain())
+	return v, p.mu.state
 }
 
 // Close lets go of the snapshot.

@@ -12,8 +12,11 @@ import (
 // when they are done already.
 func (p *Partition) ready() error {
 	p.mu.Lock()
-	epoch, raised := p.mu.epoch, p.mu.raised
+	epoch, raised, damaged := p.mu.epoch, p.mu.raised, p.mu.damaged
 	p.mu.Unlock()
+	if damaged != nil {
+		return fault.Wrap(damaged, fault.Unavailable, "no rows are taken")
+	}
 	if !raised && epoch != 0 {
 		// Brick.Append would do it, but under our lock and with an fsync.
 		if err := p.Lead(epoch); err != nil {

@@ -40,6 +40,14 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return float64(n)
 		}),
 		gauge("partitions", "Partitions on this server.", func() float64 { return s.sum(func(*partition.Partition) float64 { return 1 }) }),
+		gauge("damaged_partitions", "Partitions that are neither read nor written because a segment of theirs cannot be read.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 {
+				if p.Damaged() != nil {
+					return 1
+				}
+				return 0
+			})
+		}),
 		gauge("segments", "Segments on this server.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(len(p.Segments())) })
 		}),

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -164,18 +165,22 @@ func (s *Server) report(p *partition.Partition, what string, err error) bool {
 func gone(err error) bool { return fault.Is(err, fault.Canceled) || fault.Is(err, fault.Stale) }
 
 // FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that
-// are dropped meanwhile are left out.
+// are dropped meanwhile are left out; those that cannot be, because they are damaged, are an error after all others.
 func (s *Server) FlushAll(ctx context.Context, compact bool) error {
+	var damaged error
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
 			err := p.Flush(ctx, partition.ByStop)
 			if err == nil && compact {
 				err = p.Compact(ctx, partition.ByRequest)
 			}
-			if err != nil && (ctx.Err() != nil || !gone(err)) {
+			switch {
+			case err != nil && p.Damaged() != nil:
+				damaged = errors.Join(damaged, err)
+			case err != nil && (ctx.Err() != nil || !gone(err)):
 				return err
 			}
 		}
 	}
-	return nil
+	return damaged
 }

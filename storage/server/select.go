@@ -55,7 +55,12 @@ func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
 		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
 			continue
 		}
-		if v := p.View(); v != nil {
+		v, err := p.View()
+		if err != nil { // never less than there is
+			sn.close()
+			return nil, nil, err
+		}
+		if v != nil {
 			sn.views = append(sn.views, v)
 		}
 	}

@@ -21,6 +21,9 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 		st.Partitions++
 		head := uint64(p.HeadRows())
 		one := peer.PartitionStats{ID: p.Identity().Partition, Rows: head, Bytes: uint64(p.HeadBytes())}
+		if err := p.Damaged(); err != nil {
+			one.Damaged = err.Error()
+		}
 		st.HeadRows += head
 		if lo, hi, ok := p.TimeBounds(); ok {
 			st.MinTime, st.MaxTime = min(st.MinTime, lo), max(st.MaxTime, hi)

@@ -1060,6 +1060,7 @@ type PartitionStats struct {
 	Bytes         uint64                 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	MinTime       int64                  `protobuf:"zigzag64,4,opt,name=min_time,json=minTime,proto3" json:"min_time,omitempty"`
 	MaxTime       int64                  `protobuf:"zigzag64,5,opt,name=max_time,json=maxTime,proto3" json:"max_time,omitempty"`
+	Damaged       string                 `protobuf:"bytes,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1127,6 +1128,13 @@ func (x *PartitionStats) GetMaxTime() int64 {
 		return x.MaxTime
 	}
 	return 0
+}
+
+func (x *PartitionStats) GetDamaged() string {
+	if x != nil {
+		return x.Damaged
+	}
+	return ""
 }
 
 type Nothing struct {
@@ -1259,13 +1267,14 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x0fvalues_by_label\x18\v \x03(\v2\x1b.spillway.peer.v1.NameCountR\rvaluesByLabel\x12A\n" +
 	"\x0ebytes_by_label\x18\f \x03(\v2\x1b.spillway.peer.v1.NameCountR\fbytesByLabel\x12A\n" +
 	"\x0eseries_by_pair\x18\r \x03(\v2\x1b.spillway.peer.v1.NameCountR\fseriesByPair\x12C\n" +
-	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\"\x80\x01\n" +
+	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\"\x9a\x01\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x19\n" +
 	"\bmin_time\x18\x04 \x01(\x12R\aminTime\x12\x19\n" +
-	"\bmax_time\x18\x05 \x01(\x12R\amaxTime\"\t\n" +
+	"\bmax_time\x18\x05 \x01(\x12R\amaxTime\x12\x18\n" +
+	"\adamaged\x18\x06 \x01(\tR\adamaged\"\t\n" +
 	"\aNothingB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"math"
+	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -124,7 +125,8 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		SeriesByName: toNameCounts(s.SeriesByName), ValuesByLabel: toNameCounts(s.ValuesByLabel),
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
-			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime}
+			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
+				Damaged: strings.ToValidUTF8(p.Damaged, "?")}
 		}),
 	}
 }
@@ -136,7 +138,8 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		SeriesByName: ofNameCounts(p.GetSeriesByName()), ValuesByLabel: ofNameCounts(p.GetValuesByLabel()),
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
-			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime()}
+			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
+				Damaged: p.GetDamaged()}
 		}),
 	}
 }

@@ -1,0 +1,31 @@
+package partition
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// isDamage reports whether an error says that a segment's file is not what was written: cut off, overwritten, gone, or on a
+// bad sector. What else fails, a format of a newer build or too many open files, concerns more than one partition.
+func isDamage(err error) bool { return fault.Is(err, fault.Corrupt) || errors.Is(err, syscall.EIO) }
+
+// damage makes the partition one of which nothing is read, taken, flushed or changed. Only while it is opened and replayed.
+func (p *Partition) damage(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.damaged == nil {
+		p.mu.damaged = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
+			p.ident.Table, p.ident.Partition, err)
+	}
+	p.log.Error("a segment is damaged: its partition is neither read nor written until the file is restored from a backup and the server restarted, or the partition dropped",
+		"error", err)
+}
+
+// Damaged says which segment cannot be read, and what to do; nil: all can. It is Corrupt.
+func (p *Partition) Damaged() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.damaged
+}
