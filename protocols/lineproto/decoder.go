@@ -49,12 +49,13 @@ type Decoder struct {
 	// Owned by the call of Decode under way.
 	body     []byte
 	batch    *point.Batch
-	now      point.Nanos // already cut to the precision
-	naming   point.Hash  // mixed into every key's hash: what else decides how series are named
-	line     int         // number, from 1, of the physical line at the cursor
-	itemBase int         // items in the batch before this body
-	refusals int         // lines of this body refused so far
-	flaw     flaw        // why the line in hand is bad
+	now      point.Nanos    // already cut to the precision
+	prev     *point.LineKey // of the line before, or nil
+	naming   point.Hash     // mixed into every key's hash: what else decides how series are named
+	line     int            // number, from 1, of the physical line at the cursor
+	itemBase int            // items in the batch before this body
+	refusals int            // lines of this body refused so far
+	flaw     flaw           // why the line in hand is bad
 
 	// Scratch, of the line in hand.
 	tags        []tag
@@ -116,7 +117,7 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 
 // end lets go of the caller's memory.
 func (d *Decoder) end() {
-	d.body, d.batch, d.flaw = nil, nil, flaw{}
+	d.body, d.batch, d.prev, d.flaw = nil, nil, nil, flaw{}
 	clear(d.tags[:cap(d.tags)])
 	clear(d.strings[:cap(d.strings)])
 }

@@ -33,8 +33,8 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	k := key{at: p, rows: rows, hash: b.Dict.Hash(s[p:end])}
 	k.hash.Lo ^= d.naming.Lo
 	k.hash.Hi ^= d.naming.Hi
-	if known := b.Dict.LookupLine(k.hash); known != nil && end < len(s) && s[end] == ' ' {
-		k.fields, k.known = known.Fields, len(known.Fields)
+	if known := b.Dict.LookupLineAfter(d.prev, k.hash); known != nil && end < len(s) && s[end] == ' ' {
+		k.fields, k.known, d.prev = known.Fields, len(known.Fields), known
 	} else if p, ok = d.parseKey(&k, p); !ok {
 		return p, false
 	}

@@ -175,7 +175,7 @@ func (d *Decoder) settleID(id *point.SeriesID) {
 // template is allocated once and in its size.
 func (d *Decoder) tell(k *key) {
 	if len(k.fields) > k.known {
-		d.batch.Dict.ExtendLineAll(k.hash, k.known, k.fields[k.known:])
+		d.prev = d.batch.Dict.ExtendLineAll(k.hash, k.known, k.fields[k.known:])
 	}
 }
 

@@ -169,9 +169,13 @@ func (d *Dict) copyLocked(labels []byte) Labels {
 }
 
 // LineKey is what is known of one line-protocol key (measurement and tags as written): the fields seen under it and
-// their series, in the order in which they were first seen. Immutable.
+// their series, in the order in which they were first seen. Fields never change; more of them make a new LineKey.
 type LineKey struct {
 	Fields []LineField
+
+	hash  Hash
+	next  atomic.Pointer[LineKey] // that was asked for behind this one, for LookupLineAfter
+	stale atomic.Bool             // there is one with more fields
 }
 
 // LineField is a field of a LineKey: its name as written (escapes included) and its series.
@@ -189,6 +193,22 @@ func (d *Dict) LookupLine(h Hash) *LineKey {
 	return d.lineKeys.at(i).Load()
 }
 
+// LookupLineAfter is LookupLine for senders that repeat their lines in the same order: it tries the key that was found
+// behind prev last time, which spares two reads of memory that is in no cache. prev may be nil, and is of this Dict.
+func (d *Dict) LookupLineAfter(prev *LineKey, h Hash) *LineKey {
+	if prev == nil {
+		return d.LookupLine(h)
+	}
+	if k := prev.next.Load(); k != nil && k.hash == h && !k.stale.Load() {
+		return k
+	}
+	k := d.LookupLine(h)
+	if k != nil { // what is not remembered is not remembered here
+		prev.next.Store(k)
+	}
+	return k
+}
+
 // ExtendLine adds a field to what is known of a line's key and returns the new value. A field already there stays. A
 // key that has LineFieldsMax fields is returned as it is; a key too many is returned and not remembered.
 func (d *Dict) ExtendLine(h Hash, f LineField) *LineKey { return d.ExtendLineAll(h, 0, []LineField{f}) }
@@ -200,10 +220,10 @@ func (d *Dict) ExtendLineAll(h Hash, seen int, fields []LineField) *LineKey {
 	defer d.mu.Unlock()
 	i, ok := d.lines.get(h)
 	if !ok {
-		return d.addLineLocked(h, &LineKey{Fields: slices.Clone(fields[:min(len(fields), LineFieldsMax)])})
+		return d.addLineLocked(h, &LineKey{hash: h, Fields: slices.Clone(fields[:min(len(fields), LineFieldsMax)])})
 	}
 	old := d.lineKeys.at(i).Load()
-	k := &LineKey{Fields: old.Fields}
+	k := &LineKey{hash: h, Fields: old.Fields}
 	others := old.Fields[min(seen, len(old.Fields)):]
 	for _, f := range fields {
 		if len(k.Fields) < LineFieldsMax && !slices.ContainsFunc(others, func(have LineField) bool { return have.Name == f.Name }) {
@@ -215,6 +235,7 @@ func (d *Dict) ExtendLineAll(h Hash, seen int, fields []LineField) *LineKey {
 		return old
 	}
 	d.lineKeys.at(i).Store(k)
+	old.stale.Store(true)
 	return k
 }
 

@@ -3,6 +3,7 @@ package point_test
 import (
 	"fmt"
 	"math"
+	"math/rand"
 	"slices"
 	"strings"
 	"sync"
@@ -121,6 +122,40 @@ func TestLineKeysGrowFieldByField(t *testing.T) {
 	k := d.ExtendLine(h, point.LineField{Name: "user", ID: 99}) // a field already there stays
 	if len(old.Fields) != 1 || len(k.Fields) != 2 || k.Fields[0].ID != 4 || k.Fields[1].ID != 5 || d.LookupLine(h) != k {
 		t.Errorf("first %v, then %v", old.Fields, k.Fields)
+	}
+}
+
+func TestLineKeysAreFoundBehindOthers(t *testing.T) {
+	d := point.NewDict(0)
+	const n = 2000
+	var hashes []point.Hash
+	for i := range n {
+		hashes = append(hashes, d.Hash(fmt.Append(nil, "line ", i)))
+		d.ExtendLine(hashes[i], point.LineField{Name: "f", ID: point.SeriesID(i)})
+	}
+	rng := rand.New(rand.NewSource(1))
+	order, another := rng.Perm(n), rng.Perm(n)
+	for turn, order := range [][]int{order, order, another, another} {
+		prev := (*point.LineKey)(nil)
+		for _, i := range order {
+			if rng.Intn(10) == 0 {
+				d.ExtendLine(hashes[i], point.LineField{Name: fmt.Sprint("g", turn), ID: 7})
+			}
+			k := d.LookupLineAfter(prev, hashes[i])
+			if k == nil || k != d.LookupLine(hashes[i]) || int(k.Fields[0].ID) != i {
+				t.Fatalf("line %d = %v", i, k)
+			}
+			prev = k
+		}
+	}
+	in := func(prev *point.LineKey) *point.LineKey { return d.LookupLineAfter(prev, hashes[1]) }
+	one := d.LookupLineAfter(nil, hashes[0])
+	if in(one) != in(one) || d.LookupLineAfter(one, point.Hash{}) != nil {
+		t.Error("what follows a line changed, or an unknown line is known")
+	}
+	now := d.ExtendLine(hashes[1], point.LineField{Name: "more", ID: 9})
+	if in(one) != now {
+		t.Error("a key is found behind another as it was before it grew")
 	}
 }
 
