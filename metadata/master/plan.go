@@ -95,7 +95,7 @@ func (p *planner) retention() {
 		now := min(newest, p.Now)
 		ids := m.Expired(now)
 		ids = ids[:min(len(ids), p.set.DropMax-dropped)]
-		ids = withHeirs(m, ids)
+		ids = m.Droppable(ids)
 		if len(ids) == 0 {
 			continue
 		}
@@ -107,23 +107,6 @@ func (p *planner) retention() {
 		}
 		p.add(Step{Kind: Retention, Table: m.Table, Partition: ids[0], Ops: []topology.Op{topology.Drop{IDs: ids}},
 			What: "drop " + names(ids), Why: fmt.Sprintf("they end before %s, which is %v before the newest row or now", stamp(now-int64(m.Config.Retention)), m.Config.Retention)})
-	}
-}
-
-// withHeirs takes out of ids those that still unload into others that stay: topology refuses to drop them alone.
-func withHeirs(m *topology.Map, ids []point.PartitionID) []point.PartitionID {
-	for {
-		kept := slices.DeleteFunc(slices.Clone(ids), func(id point.PartitionID) bool {
-			part, ok := m.ByID(id)
-			return !ok || slices.ContainsFunc(part.Into, func(heir point.PartitionID) bool {
-				_, there := m.ByID(heir)
-				return there && !slices.Contains(ids, heir)
-			})
-		})
-		if len(kept) == len(ids) {
-			return kept
-		}
-		ids = kept
 	}
 }
 

@@ -139,8 +139,11 @@ func (m *Map) AssignedTo(s ServerID) iter.Seq[Assignment] {
 	}
 }
 
-// Expired lists the partitions that lie wholly before the retention, seen from now: what Expire drops.
-func (m *Map) Expired(now point.Nanos) []point.PartitionID {
+// Expired lists the partitions that lie wholly before the retention, seen from now. Of those that unload into
+// others, and of these, only whole families (Droppable): the others wait until their rows have moved.
+func (m *Map) Expired(now point.Nanos) []point.PartitionID { return m.Droppable(m.before(now)) }
+
+func (m *Map) before(now point.Nanos) []point.PartitionID {
 	before, ok := m.expiry(now)
 	if !ok {
 		return nil

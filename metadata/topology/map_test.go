@@ -95,6 +95,57 @@ func TestExpiredCountsWholePartitions(t *testing.T) {
 	f(5*day, 1, 2, 3)
 }
 
+// What belongs to one split or merge expires together: half of it gone would leave keys without an owner, or lose rows.
+func TestExpiredCountsWholeFamilies(t *testing.T) {
+	day := int64(24 * time.Hour)
+	m, err := topology.New("t", topology.Config{PartitionWidth: 24 * time.Hour, Retention: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(ops ...topology.Op) {
+		t.Helper()
+		if m, err = m.Apply(ops...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holds := func(now int64, want ...point.PartitionID) {
+		t.Helper()
+		got := m.Expired(now)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("at %d: %v, want %v", now, got, want)
+		}
+		after, err := m.Apply(topology.Drop{IDs: got})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := int64(0); at < 3*day; at += day / 4 { // who has no owner has no partition at all
+			if _, owned := after.Find(0, at); !owned && len(after.Overlapping(at, at)) > 0 {
+				t.Errorf("at %d: %d has no owner in\n%v", now, at, after)
+			}
+		}
+	}
+	m = m.Cover([]int64{0, day, 2 * day}, place) // 1, 2, 3
+	child := func(id point.PartitionID) topology.Child {
+		p, _ := m.ByID(1)
+		return topology.Child{ID: id, Placements: p.Placements}
+	}
+	must(topology.SplitBegin{Partition: 1, Split: topology.Split{At: topology.AtTime(day / 2), Low: child(4), High: child(5)}},
+		topology.SplitFinalize{Partition: 1, Low: 4})
+	holds(day + day/2)       // 4 is over, and 1 still unloads into it
+	holds(2*day, 1, 4, 5)    // all are over
+	holds(3*day, 1, 2, 4, 5) // and the next, which has no family
+	unloading := m
+	must(topology.UnloadFinal{Partition: 1})
+	holds(day+day/2, 4)
+	m = unloading
+	must(topology.Merge{Partitions: []point.PartitionID{2, 3}, Into: child(6), ClosedBefore: 3 * day})
+	holds(3*day, 1, 4, 5) // 2 unloads into 6, which is not over
+	holds(4*day, 1, 2, 3, 4, 5, 6)
+	if got := m.Droppable([]point.PartitionID{1, 2, 3, 4, 6, 99}); !slices.Equal(got, []point.PartitionID{2, 3, 6}) {
+		t.Errorf("without 5: %v", got)
+	}
+}
+
 func TestConfigRefusals(t *testing.T) {
 	f := func(c topology.Config) {
 		t.Helper()

@@ -182,7 +182,8 @@ func (o Create) String() string {
 }
 
 // Drop takes the named partitions out, with all their rows. Those that are gone already are passed over. Of one that unloads,
-// those that take over its rows must go too, or be gone: else use UnloadFinal.
+// those that take over its rows must go too, or be gone: else use UnloadFinal. Those alone may go, and leave keys without an
+// owner until the one that unloads is gone: see Droppable.
 type Drop struct {
 	IDs []point.PartitionID
 }
@@ -208,15 +209,48 @@ func (o Drop) apply(t *txn) error {
 	return nil
 }
 
+// owing gives one that still unloads into p, other than those named; nil: there is none.
+func (t *txn) owing(p *Partition, but []point.PartitionID) (owing *Partition) {
+	b := p.box()
+	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
+		if o.overlaps(&b) && slices.Contains(q.Into, p.ID) && !slices.Contains(but, q.ID) {
+			owing = q
+		}
+		return owing == nil
+	})
+	return owing
+}
+
+// Droppable leaves out of ids parts of families of which others are not named: one that unloads where what takes over its
+// rows stays (Drop would refuse it), and one that takes over rows where what unloads them stays (its keys would have no
+// owner). The slice is used.
+func (m *Map) Droppable(ids []point.PartitionID) []point.PartitionID {
+	t := &txn{m: *m}
+	for {
+		before := len(ids)
+		kept := slices.Clone(ids)
+		ids = slices.DeleteFunc(ids, func(id point.PartitionID) bool {
+			p, ok := m.ByID(id)
+			return !ok || t.owing(p, kept) != nil || slices.ContainsFunc(p.Into, func(heir point.PartitionID) bool {
+				_, there := m.ByID(heir)
+				return there && !slices.Contains(kept, heir)
+			})
+		})
+		if len(ids) == before {
+			return ids
+		}
+	}
+}
+
 // String tells people what the op does.
 func (o Drop) String() string { return "drop " + names(o.IDs) }
 
-// Expire drops all partitions that lie wholly before the retention, seen from Now.
+// Expire drops all partitions that lie wholly before the retention, seen from Now; Expired names what leaves no gaps.
 type Expire struct {
 	Now point.Nanos
 }
 
-func (o Expire) apply(t *txn) error { return Drop{IDs: t.m.Expired(o.Now)}.apply(t) }
+func (o Expire) apply(t *txn) error { return Drop{IDs: t.m.before(o.Now)}.apply(t) }
 
 // String tells people what the op does.
 func (o Expire) String() string { return "drop what expired by " + stamp(o.Now) }

@@ -129,16 +129,8 @@ func (o UnloadFinal) apply(t *txn) error {
 	if p.State != Unload {
 		return fault.Errorf(fault.Invalid, "%s is %s: only one that unloads can be finished; to delete its rows, drop it", name(p.ID), p.State)
 	}
-	b := p.box()
-	var owing *Partition
-	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
-		if o.overlaps(&b) && slices.Contains(q.Into, p.ID) {
-			owing = q
-		}
-		return owing == nil
-	})
-	if owing != nil {
-		return fault.Errorf(fault.Invalid, "%s still unloads into %s: finish that first", name(owing.ID), name(p.ID))
+	if q := t.owing(p, nil); q != nil {
+		return fault.Errorf(fault.Invalid, "%s still unloads into %s: finish that first", name(q.ID), name(p.ID))
 	}
 	t.remove(p)
 	return nil
