@@ -150,7 +150,7 @@ func TestLineKeysAreFoundBehindOthers(t *testing.T) {
 	}
 	in := func(prev *point.LineKey) *point.LineKey { return d.LookupLineAfter(prev, hashes[1]) }
 	one := d.LookupLineAfter(nil, hashes[0])
-	if in(one) != in(one) || d.LookupLineAfter(one, point.Hash{}) != nil {
+	if first := in(one); first == nil || in(one) != first || d.LookupLineAfter(one, point.Hash{}) != nil {
 		t.Error("what follows a line changed, or an unknown line is known")
 	}
 	now := d.ExtendLine(hashes[1], point.LineField{Name: "more", ID: 9})

@@ -114,11 +114,7 @@ func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.made.Load() == made && !s.twice() {
-		for i, ref := range refs {
-			if ref == unknown {
-				refs[i] = x.makeLocked(ls[i])
-			}
-		}
+		x.makeAllLocked(s.n, ls, refs)
 		s.put(x, refs)
 	} else {
 		for i, l := range ls {
@@ -166,9 +162,8 @@ func (x *Index) enterLocked(n int) {
 // refRange is neighbours, [from, to).
 type refRange struct{ from, to Ref }
 
-// waitLocked lets a ref, which nobody else knows yet, wait.
+// waitLocked lets a ref, which nobody else knows yet and which is counted as come, wait.
 func (x *Index) waitLocked(ref Ref) {
-	x.came.Add(1)
 	if n := len(x.mu.waiting); n > 0 && x.mu.waiting[n-1].to == ref {
 		x.mu.waiting[n-1].to++
 		return
@@ -185,24 +180,34 @@ func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 		x.entries.at(ref).count.Add(1)
 		return ref
 	}
-	ref := x.makeLocked(l)
-	sh.put(h, ref)
-	return ref
+	refs := [1]Ref{unknown}
+	x.makeAllLocked(1, []point.Labels{l}, refs[:])
+	sh.put(h, refs[0])
+	return refs[0]
 }
 
-// makeLocked makes a series, before its shard tells others of it. The caller is given the first reference.
-func (x *Index) makeLocked(l point.Labels) Ref {
-	ref := x.takeLocked()
-	e := x.entries.at(ref)
-	e.labels = l
-	e.count.Store(1)
-	if x.came.Load()-x.entered.Load() < waitingMax {
-		x.waitLocked(ref)
-	} else {
-		x.mu.add(ref, l)
+// makeAllLocked makes the n series that are unknown, before their shards tell others of them. The caller is given the
+// first reference on each.
+func (x *Index) makeAllLocked(n int, ls []point.Labels, refs []Ref) {
+	room := min(n, waitingMax-int(x.came.Load()-x.entered.Load()))
+	x.came.Add(uint64(room))
+	x.live.Add(int64(n))
+	for i, l := range ls {
+		if refs[i] != unknown {
+			continue
+		}
+		ref := x.takeLocked()
+		e := x.entries.at(ref)
+		e.labels = l
+		e.count.Store(1)
+		if room > 0 {
+			x.waitLocked(ref)
+			room--
+		} else {
+			x.mu.add(ref, l)
+		}
+		refs[i] = ref
 	}
-	x.live.Add(1)
-	return ref
 }
 
 // findLocked looks labels up in their shard.
