@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -296,6 +297,57 @@ func TestLargeBatchesArriveWhole(t *testing.T) {
 		ex, err := p.server.Exemplars(t.Context(), &peer.Select{Table: "t", Hi: 10}, [][]peer.Matcher{nil})
 		if err != nil || len(ex) != 30 {
 			t.Errorf("%+v: exemplars of %d series, want 30; %v", set, len(ex), err)
+		}
+	}
+}
+
+// flushing is a way to a server that writes a segment after each insert.
+type flushing struct{ *path }
+
+func (f flushing) Server(topology.ServerID) (peer.Storage, bool) { return flushingStorage{f.server}, true }
+
+type flushingStorage struct{ *server.Server }
+
+func (s flushingStorage) OpenStream(ctx context.Context, table string) (peer.Stream, error) {
+	st, err := s.Server.OpenStream(ctx, table)
+	return flushingStream{st, s.Server}, err
+}
+
+type flushingStream struct {
+	peer.Stream
+	s *server.Server
+}
+
+func (s flushingStream) Insert(ctx context.Context, in *peer.Insert) error {
+	return errors.Join(s.Stream.Insert(ctx, in), s.s.FlushAll(ctx, false))
+}
+
+// TestLaterInOneRequestWins: also where the request is cut between two rows of one series and time and a flush comes in
+// between, so that nothing but their ranks can tell; and where what comes later is another request.
+func TestLaterInOneRequestWins(t *testing.T) {
+	for _, set := range []forward.Settings{{}, {InsertRowsMax: 1}, {InsertRowsMax: 3}, {InsertBytesMax: 1}, {InsertBytesMax: 400}} {
+		p := openPath(t, mem.New(), true, set, nil)
+		f := forward.New(forward.Deps{Tables: p.tables, Servers: flushing{p}, Clock: forward.NewClock(0), Log: slog.New(slog.DiscardHandler)}, set)
+		t.Cleanup(func() { p.must(f.Close()) })
+		table, err := f.Table(t.Context(), "t")
+		p.must(err)
+		write := func(values ...float64) {
+			b := point.GetBatch(table.Dict())
+			for _, v := range values {
+				for _, name := range []string{"a", "b"} {
+					id, err := intern(b, name)
+					p.must(err)
+					b.Append(id, 1, v)
+				}
+			}
+			p.must(table.Write(t.Context(), b, point.All))
+			b.Put()
+		}
+		for i, last := range []float64{3, 2, 9, 1} {
+			write(5, 8, 7, 6, 4, last)
+			if got, want := p.rows(), fmt.Sprintf("a [%v]; b [%v]", last, last); got != want {
+				t.Errorf("%+v, request %d: read %s, want %s", set, i, got, want)
+			}
 		}
 	}
 }

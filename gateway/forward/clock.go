@@ -20,12 +20,15 @@ type Clock struct {
 func NewClock(gateway int) *Clock { return &Clock{gateway: point.Stamp(gateway % stampStep)} }
 
 // Next gives the stamp of what is received now.
-func (c *Clock) Next() point.Stamp {
+func (c *Clock) Next() point.Stamp { return c.Reserve(1) }
+
+// Reserve gives the first of n stamps, stampStep apart, of what is received now.
+func (c *Clock) Reserve(n int) point.Stamp {
 	now := uint64(time.Now().UnixNano()) &^ (stampStep - 1)
 	for {
 		last := c.last.Load()
 		next := max(now, last+stampStep)
-		if c.last.CompareAndSwap(last, next) {
+		if c.last.CompareAndSwap(last, next+uint64(n-1)*stampStep) {
 			return point.Stamp(next) | c.gateway
 		}
 	}

@@ -12,6 +12,7 @@ type pieces struct {
 	values    []float64
 	hists     []point.HistRow
 	exemplars []point.ExemplarRow
+	acked     int // pieces
 }
 
 func (p *pieces) len() int { return len(p.ids) + len(p.hists) + len(p.exemplars) }
@@ -30,6 +31,32 @@ func (p *pieces) drop(in *peer.Insert) {
 	n := len(in.IDs)
 	p.ids, p.times, p.values = p.ids[n:], p.times[n:], p.values[n:]
 	p.hists, p.exemplars = p.hists[len(in.Hists):], p.exemplars[len(in.Exemplars):]
+	p.acked++
+}
+
+// ranks are the stamps of one write: of two rows of one series and time the later wins also where they came in different
+// pieces. All are of the moment of receipt, before those of whatever comes later.
+//
+// Invariant: a piece has a higher rank than those before it in its share, at this try or an earlier one, until n are used
+// up: then what is left has the same, and of two such rows the greater bits win.
+type ranks struct {
+	first point.Stamp
+	n     int
+	used  int // by earlier tries
+}
+
+// rankBytes is what rows are reckoned to have at most, on an average, where a piece is cut by its bytes.
+const rankBytes = 24 << 10
+
+// reserve takes as many ranks as that many rows can need.
+func reserve(c *Clock, rows int, s *Settings) ranks {
+	n := 1 + rows/min(s.InsertRowsMax, max(1, s.InsertBytesMax/rankBytes))
+	return ranks{first: c.Reserve(n), n: n}
+}
+
+// of gives the rank of the piece after those that were acked.
+func (r *ranks) of(acked int) point.Stamp {
+	return r.first + point.Stamp(min(r.used+acked, r.n-1)*stampStep)
 }
 
 // itemBytes is more than anything takes in a frame beside its labels or its histogram.

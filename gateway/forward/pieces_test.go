@@ -19,7 +19,7 @@ func TestPiecesFitIntoFrames(t *testing.T) {
 	for round := range 200 {
 		d, b, longest := mixture(rng)
 		rows, bytes := 1+rng.IntN(50), 200+rng.IntN(20_000)
-		rest := pieces{b.IDs, b.Times, b.Values, b.Hists, b.Exemplars}
+		rest := pieces{ids: b.IDs, times: b.Times, values: b.Values, hists: b.Hists, exemplars: b.Exemplars}
 		var got peer.Insert
 		for rest.len() > 0 {
 			var in peer.Insert

@@ -23,8 +23,8 @@ import (
 // Write takes everything in b and returns when it is as safe as the level says. Rows at times for which no partition can
 // be made are refused in b. Errors keep the Kind of the share that failed; what had been kept by then stays.
 //
-// Shares that met an old map, or no leader, are routed and sent again until the time-out, with the stamp they had: by then
-// the map is newer or the leader another. Those that were acked are not sent again.
+// Shares that met an old map, or no leader, are routed and sent again until the time-out, with ranks of the moment of receipt: by
+// then the map is newer or the leader another. Those that were acked are not sent again.
 func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) error {
 	g, b2, err := t.enter(b)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		ctx, stop = context.WithDeadline(ctx, deadline)
 		defer stop()
 	}
-	w := attempt{t: t, g: g, stamp: t.f.deps.Clock.Next(), level: level, rest: rows}
+	w := attempt{t: t, g: g, ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows}
 	defer func() { w.drop(rows) }()
 	for ; ; w.try++ {
 		w.tables, w.leaders = t.f.deps.Tables.Changed(), t.f.leaders.Changed() // taken before looking
@@ -97,11 +97,11 @@ type attempt struct {
 	// Constant.
 	t     *Table
 	g     *generation
-	stamp point.Stamp
 	level point.Level
 
 	// Of this try.
 	try             int
+	ranks           ranks
 	m               *topology.Map
 	tables, leaders <-chan struct{}
 	rest            *point.Batch
@@ -110,6 +110,7 @@ type attempt struct {
 	mu     sync.Mutex
 	failed []failure
 	next   *point.Batch // the rows of those that failed
+	pieces int          // of one of them, the most
 }
 
 // failure is a share that may be sent again.
@@ -248,8 +249,9 @@ func (w *attempt) transfer(ctx context.Context, id topology.ServerID, storage pe
 
 func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest *pieces) error {
 	set := &w.t.f.settings
-	in := peer.Insert{Partition: p, MapSeq: w.m.Seq, Stamp: w.stamp, Level: w.level}
+	in := peer.Insert{Partition: p, MapSeq: w.m.Seq, Level: w.level}
 	for rest.len() > 0 {
+		in.Stamp = w.ranks.of(rest.acked)
 		rest.first(&in, set.InsertRowsMax)
 		if err := l.define(ctx, w.g.dict, &in); err != nil {
 			return err
@@ -268,6 +270,7 @@ func (w *attempt) fail(f failure, rest *pieces) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
+	w.pieces = max(w.pieces, rest.acked+1) // one was perhaps kept and not acked
 	if w.next == nil {
 		w.next = point.GetBatch(w.g.dict)
 	}
@@ -282,6 +285,7 @@ func (w *attempt) keep(first *point.Batch) {
 		w.rest.Put()
 	}
 	w.rest, w.next, w.failed = w.next, nil, w.failed[:0]
+	w.ranks.used, w.pieces = w.ranks.used+w.pieces, 0
 	w.t.f.metrics.rerouted.Add(float64(w.rest.Rows()))
 }
 
