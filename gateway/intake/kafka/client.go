@@ -20,6 +20,10 @@ import (
 // letterBytesMax is the largest record that we try to put aside whole. Brokers take 1 MiB unless told otherwise.
 const letterBytesMax = 64 << 20
 
+// metadataAge is after how long a topic that was made later, or has more partitions now, is found at the latest. The
+// client's default of five minutes looks like topics that are not read.
+const metadataAge = 20 * time.Second
+
 // options are those of the client of a cluster, but for the callbacks of the group.
 func (c *Cluster) options() ([]kgo.Opt, error) {
 	start, err := startOf(c.Start)
@@ -30,6 +34,7 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.SeedBrokers(c.Brokers...),
 		kgo.ClientID(c.ClientID),
 		kgo.SoftwareNameAndVersion("spillway", "1"),
+		kgo.MetadataMaxAge(metadataAge),
 
 		kgo.ConsumerGroup(c.Group),
 		kgo.ConsumeStartOffset(start),
