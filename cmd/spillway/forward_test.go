@@ -304,7 +304,9 @@ func TestLargeBatchesArriveWhole(t *testing.T) {
 // flushing is a way to a server that writes a segment after each insert.
 type flushing struct{ *path }
 
-func (f flushing) Server(topology.ServerID) (peer.Storage, bool) { return flushingStorage{f.server}, true }
+func (f flushing) Server(topology.ServerID) (peer.Storage, bool) {
+	return flushingStorage{f.server}, true
+}
 
 type flushingStorage struct{ *server.Server }
 
