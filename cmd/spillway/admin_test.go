@@ -229,7 +229,7 @@ func TestAdmin(t *testing.T) {
 					tw.server(strings.Fields(line))
 				}
 				return ""
-			case "cover", "lease":
+			case "cover", "lease", "begin-drop":
 				for _, line := range strings.Split(d.Input, "\n") {
 					tw.row(d.Cmd, strings.Fields(line))
 				}
@@ -312,6 +312,12 @@ func (tw *town) row(kind string, f []string) {
 			tw.t.Error(err)
 		}
 	}()
+	if kind == "begin-drop" { // a command that died on its way
+		if err := a.tables.BeginDrop(tw.t.Context(), f[0]); err != nil {
+			tw.t.Fatal(err)
+		}
+		return
+	}
 	if kind == "cover" {
 		var times []point.Nanos
 		for _, s := range f[1:] {

@@ -35,6 +35,7 @@ type tableRow struct {
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
+	Dropping       bool           `json:"dropping,omitempty"` // nothing is written to it until a drop has ended
 }
 
 type tableColumns struct {
@@ -78,12 +79,18 @@ func (c *tableListCmd) Run() error { return c.with(c.run) }
 func (c *tableListCmd) run(_ context.Context, a *admin) error {
 	rows := []tableRow{}
 	for _, m := range a.maps() {
-		rows = append(rows, showTable(m))
+		r := showTable(m)
+		r.Dropping = a.tables.Dropping(r.Table)
+		rows = append(rows, r)
 	}
 	err := a.print(rows, func(w io.Writer) {
 		fmt.Fprintln(w, "TABLE\tSEQ\tPARTITIONS\tWIDTH\tRETENTION\tREPLICAS\tBEGIN\tEND")
 		for _, r := range rows {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
+			name := r.Table
+			if r.Dropping {
+				name += " (being dropped)"
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", name, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
 		}
 	})
 	return errors.Join(err, a.incomplete())
@@ -103,7 +110,11 @@ func (c *tableShowCmd) run(_ context.Context, a *admin) error {
 		return err
 	}
 	r := showTable(m)
+	r.Dropping = a.tables.Dropping(c.Table)
 	return a.print(r, func(w io.Writer) {
+		if r.Dropping {
+			fmt.Fprintf(w, "state\tbeing dropped: nothing is written to it until `spillway table drop` has ended\n")
+		}
 		fmt.Fprintf(w, "table\t%s\nmap\ttransaction %d, %d partitions\npartition width\t%s\nretention\t%s\nreplicas\t%d\ncovers\t%s … %s\n",
 			r.Table, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
 		for _, l := range r.Columns {

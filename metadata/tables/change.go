@@ -360,13 +360,8 @@ func (t *Tables) BeginDrop(ctx context.Context, name string) error {
 
 // beginDrop gives the map without partitions, or nil where there is no such table.
 func (t *Tables) beginDrop(ctx context.Context, name string) (*topology.Map, error) {
-	if m, ok := t.Get(name); ok && m.Len() == 0 {
-		t.mu.RLock()
-		done := t.mu.tables[name].dropping()
-		t.mu.RUnlock()
-		if done {
-			return m, nil
-		}
+	if m, ok := t.Get(name); ok && m.Len() == 0 && t.Dropping(name) {
+		return m, nil
 	}
 	d, err := t.creator.Doom(ctx, name)
 	if fault.Is(err, fault.NotFound) {

@@ -124,6 +124,14 @@ func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
 	return 0, false
 }
 
+// Dropping reports whether a table is being dropped: nothing is written to it until that has ended.
+func (t *Tables) Dropping(name string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	v := t.mu.tables[name]
+	return v != nil && v.dropping()
+}
+
 // Changed gives a channel that is closed at the next change of any table: take it first, then look.
 func (t *Tables) Changed() <-chan struct{} {
 	t.mu.RLock()
