@@ -96,13 +96,12 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 		if err != nil {
 			return nil, err
 		}
-		for it := found.Iterator(); it.HasNext(); {
-			id := point.DenseID(it.Next())
-			l, _, err := g.reader.Labels(id)
-			if err != nil {
-				return nil, err
-			}
+		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
 			out = append(out, Series{ID: id, Labels: l})
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
@@ -197,13 +196,18 @@ func emptyRuns(of [][]rows.Run, n int) [][]rows.Run {
 	return of
 }
 
-// readSegments leaves room for spare rows behind those of a series, so that what lies in heads can follow in place.
+// readSegments leaves room for spare rows behind those of a series, and for those of later segments, so that what lies
+// there can follow in place.
 func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare int) error {
 	m.want = m.want[:0]
+	for _, g := range v.segments {
+		spare += g.rows(lo, hi)
+	}
 	for _, g := range v.segments {
 		if g.info.Rows == 0 || g.info.TimeLo > hi || g.info.TimeHi < lo {
 			continue
 		}
+		spare -= g.rows(lo, hi)
 		if len(m.want) == 0 {
 			for i := range ss {
 				m.want = append(m.want, ss[i].ID)
@@ -274,18 +278,25 @@ func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, re
 
 // Rows guesses how many rows a series has in [lo, hi], on an average.
 func (v *View) Rows(lo, hi point.Nanos) int {
-	n := 0.0
+	n := 0
 	for _, g := range v.segments {
-		if g.info.Rows > 0 {
-			n += share(lo, hi, g.info.TimeLo, g.info.TimeHi) * float64(g.info.Rows) / float64(max(1, g.info.Series))
-		}
+		n += g.rows(lo, hi)
 	}
 	for _, h := range v.heads {
 		if hlo, hhi, ok := h.head.TimeBounds(); ok {
-			n += share(lo, hi, hlo, hhi) * float64(h.head.Rows()) / float64(max(1, h.head.Series()))
+			n += int(share(lo, hi, hlo, hhi) * float64(h.head.Rows()) / float64(max(1, h.head.Series())))
 		}
 	}
-	return int(n)
+	return n
+}
+
+// rows guesses how many rows a series has in [lo, hi], and a few more.
+func (g *segmentRef) rows(lo, hi point.Nanos) int {
+	part := share(lo, hi, g.info.TimeLo, g.info.TimeHi)
+	if g.info.Rows == 0 || part == 0 {
+		return 0
+	}
+	return int(part*float64(g.info.Rows)/float64(max(1, g.info.Series))) + 8
 }
 
 // share is the part of [from, to] that lies in [lo, hi].

@@ -113,21 +113,32 @@ func join(spans []span) Run {
 // each other: series that were written together have the same times, and a column is then joined once. For one
 // goroutine; the zero Merger is ready.
 type Merger struct {
-	parts [][]point.Nanos // columns of times that were joined last
-	times []point.Nanos   // what came of them
+	joins []joined // newest last
 }
+
+// joined is what came of columns of times. A flush in the midst of a scrape makes two kinds of neighbours.
+type joined struct {
+	parts [][]point.Nanos
+	times []point.Nanos
+}
+
+const joinsMax = 8
 
 // Merge is like the function of that name, but the times of the result are read only, and its values may be those of the
 // first run with the others' behind them: the room behind the values of a run must be its own.
 func (m *Merger) Merge(runs []Run) Run {
-	if !m.follow(runs) {
+	if len(runs) < 2 {
+		return Merge(runs)
+	}
+	times := m.find(runs)
+	if times == nil {
 		out := Merge(runs)
 		m.remember(runs, &out)
 		return out
 	}
-	out := Run{Times: m.times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi}
-	if cap(out.Values) < len(m.times) {
-		out.Values = append(make([]float64, 0, len(m.times)), out.Values...)
+	out := Run{Times: times, Values: runs[0].Values, StampLo: runs[0].StampLo, StampHi: runs[0].StampHi}
+	if cap(out.Values) < len(times) {
+		out.Values = append(make([]float64, 0, len(times)), out.Values...)
 	}
 	for i := 1; i < len(runs); i++ {
 		r := &runs[i]
@@ -137,13 +148,27 @@ func (m *Merger) Merge(runs []Run) Run {
 	return out
 }
 
-// follow tells whether the runs, of floats alone, have the times of those joined last.
-func (m *Merger) follow(runs []Run) bool {
-	if len(m.parts) == 0 || len(runs) != len(m.parts) {
+// find gives what came of the times of such runs, of floats alone; nil if they were not joined lately.
+func (m *Merger) find(runs []Run) []point.Nanos {
+	for i := len(m.joins) - 1; i >= 0; i-- {
+		if follows(runs, m.joins[i].parts) {
+			return m.joins[i].times
+		}
+	}
+	return nil
+}
+
+func follows(runs []Run, parts [][]point.Nanos) bool {
+	if len(runs) != len(parts) {
 		return false
 	}
 	for i := range runs {
-		if len(runs[i].Hists) > 0 || !sameTimes(runs[i].Times, m.parts[i]) {
+		if len(runs[i].Times) != len(parts[i]) || len(runs[i].Hists) > 0 {
+			return false
+		}
+	}
+	for i := range runs {
+		if !sameTimes(runs[i].Times, parts[i]) {
 			return false
 		}
 	}
@@ -154,21 +179,31 @@ func sameTimes(a, b []point.Nanos) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// remember keeps the columns of runs that were only put one behind the other, in the order in which they came.
+// remember keeps the columns of runs that were only put one behind the other, in the order in which they came. What came
+// of them is made one with what came of others, if it is the same.
 func (m *Merger) remember(runs []Run, out *Run) {
-	m.parts, m.times = m.parts[:0], nil
-	if len(runs) < 2 || len(out.Hists) > 0 {
+	if len(out.Hists) > 0 {
 		return
 	}
+	var parts [][]point.Nanos
 	for i := range runs {
 		r := &runs[i]
 		if len(r.Times) == 0 || len(r.Hists) > 0 || i > 0 && r.Times[0] <= runs[i-1].Times[len(runs[i-1].Times)-1] {
-			m.parts = m.parts[:0]
 			return
 		}
-		m.parts = append(m.parts, r.Times)
+		parts = append(parts, r.Times)
 	}
-	m.times = slices.Clip(out.Times)
+	out.Times = slices.Clip(out.Times)
+	for _, j := range m.joins {
+		if sameTimes(j.times, out.Times) {
+			out.Times = j.times
+			break
+		}
+	}
+	if len(m.joins) == joinsMax {
+		m.joins = slices.Delete(m.joins, 0, 1)
+	}
+	m.joins = append(m.joins, joined{parts, out.Times})
 }
 
 // grow takes memory for that many rows; the run is new.

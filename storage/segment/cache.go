@@ -11,7 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded columns of times.
+// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded columns of times and
+// definitions.
 // It also holds the decoder that they share. Safe for concurrent use; close it after its readers.
 type Cache struct {
 	blocks  *pebble.Cache
@@ -20,22 +21,22 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		pages map[pageKey]*list.Element // of *timesEntry
+		pages map[pageKey]*list.Element // of *cached
 		order *list.List                // front: used last
 		bytes int64
 	}
-	timesMax int64
+	pagesMax int64
 }
 
 // CacheBytes is the default size of a Cache.
 const CacheBytes = 64 << 20
 
-// NewCache makes a cache of about size bytes (0: CacheBytes), an eighth of it for columns of times.
+// NewCache makes a cache of about size bytes (0: CacheBytes), a quarter of it for what is decoded.
 func NewCache(size int64) *Cache {
 	if size <= 0 {
 		size = CacheBytes
 	}
-	c := &Cache{blocks: pebble.NewCache(size - size/8), decoder: newDecoder(), timesMax: size / 8}
+	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.order = map[pageKey]*list.Element{}, list.New()
 	return c
@@ -68,20 +69,25 @@ func (c *Cache) options() (o sstable.ReaderOptions, free func()) {
 	}
 }
 
-// pageKey names a page of times of one open reader.
+// pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
+// first id.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
 }
 
-type timesEntry struct {
+const definitionsGroup = groupsMax // no group has this number
+
+// cached is a decoded page.
+type cached struct {
 	key   pageKey
 	cols  [][]point.Nanos
+	defs  []definition
 	bytes int64
 }
 
-// times gives a page's columns if they are cached. They are shared: nobody writes to them.
-func (c *Cache) times(k pageKey) ([][]point.Nanos, bool) {
+// page gives a page if it is cached. It is shared: nobody writes to it.
+func (c *Cache) page(k pageKey) (*cached, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.mu.pages[k]
@@ -89,7 +95,15 @@ func (c *Cache) times(k pageKey) ([][]point.Nanos, bool) {
 		return nil, false
 	}
 	c.mu.order.MoveToFront(e)
-	return e.Value.(*timesEntry).cols, true
+	return e.Value.(*cached), true
+}
+
+// times gives a page's columns if they are cached.
+func (c *Cache) times(k pageKey) ([][]point.Nanos, bool) {
+	if p, ok := c.page(k); ok {
+		return p.cols, true
+	}
+	return nil, false
 }
 
 func (c *Cache) putTimes(k pageKey, cols [][]point.Nanos) {
@@ -97,20 +111,32 @@ func (c *Cache) putTimes(k pageKey, cols [][]point.Nanos) {
 	for _, col := range cols {
 		size += 24 + 8*int64(len(col))
 	}
+	c.put(&cached{key: k, cols: cols, bytes: size})
+}
+
+func (c *Cache) putDefinitions(k pageKey, defs []definition) {
+	size := int64(64)
+	for i := range defs {
+		size += 24 + int64(len(defs[i].labels))
+	}
+	c.put(&cached{key: k, defs: defs, bytes: size})
+}
+
+func (c *Cache) put(p *cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.mu.pages[k]; ok || size > c.timesMax {
+	if _, ok := c.mu.pages[p.key]; ok || p.bytes > c.pagesMax {
 		return
 	}
-	c.mu.pages[k] = c.mu.order.PushFront(&timesEntry{k, cols, size})
-	c.mu.bytes += size
-	for c.mu.bytes > c.timesMax {
+	c.mu.pages[p.key] = c.mu.order.PushFront(p)
+	c.mu.bytes += p.bytes
+	for c.mu.bytes > c.pagesMax {
 		c.dropLocked(c.mu.order.Back())
 	}
 }
 
 func (c *Cache) dropLocked(e *list.Element) {
-	entry := c.mu.order.Remove(e).(*timesEntry)
+	entry := c.mu.order.Remove(e).(*cached)
 	delete(c.mu.pages, entry.key)
 	c.mu.bytes -= entry.bytes
 }

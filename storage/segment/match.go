@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"encoding/binary"
 	"slices"
 	"sort"
 
@@ -25,24 +26,77 @@ func (r *Reader) Labels(id point.DenseID) (l point.Labels, ok bool, err error) {
 			err = cerr
 		}
 	}()
-	// The page is the last that begins at or before id.
-	kv := t.it.SeekLT(key32(nil, keyDefinitions, uint32(id)+1), 0)
-	if kv == nil || len(kv.K.UserKey) == 0 || kv.K.UserKey[0] != keyDefinitions {
-		return "", false, t.failed()
-	}
-	v, _, err := kv.Value(nil)
+	defs, err := r.definitionsAt(t, id)
 	if err != nil {
-		return "", false, diskError(err, r.path)
-	}
-	defs, err := parseDefinitions(v, r.cache.decoder)
-	if err != nil {
-		return "", false, r.corrupt(kv.K.UserKey, err)
+		return "", false, err
 	}
 	i, ok := slices.BinarySearchFunc(defs, id, func(d definition, id point.DenseID) int { return int(int64(d.id) - int64(id)) })
 	if !ok {
 		return "", false, nil
 	}
 	return defs[i].labels, true, nil
+}
+
+// EachLabels calls f with those of the series whose labels are held here, in rising order of ids. Each page of
+// definitions is opened once. f's error ends the walk and is returned as it is.
+func (r *Reader) EachLabels(ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
+	if err := r.acquire(); err != nil {
+		return err
+	}
+	defer func() { _ = r.release() }()
+	t, err := r.iter()
+	if err != nil {
+		return err
+	}
+	err = r.eachLabels(t, ids, f)
+	if cerr := t.close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
+	var defs []definition // of the page that holds the id before, from there on
+	for it := ids.Iterator(); it.HasNext(); {
+		id := point.DenseID(it.Next())
+		if n := len(defs); n == 0 || defs[n-1].id < id {
+			var err error
+			if defs, err = r.definitionsAt(t, id); err != nil {
+				return err
+			}
+		}
+		i, ok := slices.BinarySearchFunc(defs, id, func(d definition, id point.DenseID) int { return int(int64(d.id) - int64(id)) })
+		defs = defs[i:]
+		if !ok {
+			continue
+		}
+		if err := f(id, defs[0].labels); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// definitionsAt opens the page that holds the definition of id, if any does: the last that begins at or before it.
+func (r *Reader) definitionsAt(t *tableIter, id point.DenseID) ([]definition, error) {
+	kv := t.it.SeekLT(key32(nil, keyDefinitions, uint32(id)+1), 0)
+	if kv == nil || len(kv.K.UserKey) != 5 || kv.K.UserKey[0] != keyDefinitions {
+		return nil, t.failed()
+	}
+	k := pageKey{r, definitionsGroup, binary.BigEndian.Uint32(kv.K.UserKey[1:])}
+	if p, ok := r.cache.page(k); ok {
+		return p.defs, nil
+	}
+	v, _, err := kv.Value(nil)
+	if err != nil {
+		return nil, diskError(err, r.path)
+	}
+	defs, err := parseDefinitions(v, r.cache.decoder)
+	if err != nil {
+		return nil, r.corrupt(kv.K.UserKey, err)
+	}
+	r.cache.putDefinitions(k, defs)
+	return defs, nil
 }
 
 // Match gives the series, among those whose definitions are held here, for which all matchers hold; an absent label

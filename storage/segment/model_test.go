@@ -221,6 +221,21 @@ func compareMatches(t *rapid.T, r *Reader, s *source) {
 			t.Fatalf("%v: got %v, want %v", ms, got, want)
 		}
 	}
+	some := roaring.New()
+	for id := range uint32(300) {
+		if rapid.IntRange(0, 2).Draw(t, "asked") > 0 {
+			some.Add(id)
+		}
+	}
+	var got []definition
+	must(t, r.EachLabels(some, func(id point.DenseID, l point.Labels) error {
+		got = append(got, definition{id, l})
+		return nil
+	}))
+	want := slices.DeleteFunc(slices.Clone(s.defs), func(d definition) bool { return !some.Contains(uint32(d.id)) })
+	if !slices.Equal(got, want) {
+		t.Fatalf("labels of %v: %v, want %v", some, got, want)
+	}
 	for _, id := range s.order {
 		l, ok, err := r.Labels(id)
 		must(t, err)

@@ -51,7 +51,7 @@ type readState struct {
 	spare  int  // room behind the values of a series, for what its reader appends
 	level  int  // blocks of the group read before this one
 	places []wanted
-	joins  []join
+	joins  [][joinsKept]join // by level
 
 	// The page of times used last.
 	pageKey pageKey
@@ -65,14 +65,20 @@ type join struct {
 	extended          bool // what lies behind all is in use
 }
 
+// joinsKept is how many different columns neighbours may have that are still joined once: those that were written in
+// the midst of a flush have a row more or less.
+const joinsKept = 4
+
 // join gives before and next as one column. It may be shared: nobody writes to it.
 func (s *readState) join(before, next []point.Nanos, left int) []point.Nanos {
 	for len(s.joins) <= s.level {
-		s.joins = append(s.joins, join{})
+		s.joins = append(s.joins, [joinsKept]join{})
 	}
-	j := &s.joins[s.level]
-	if sameColumn(before, j.before) && sameColumn(next, j.next) {
-		return j.all
+	kept := &s.joins[s.level]
+	for i := range kept {
+		if j := &kept[i]; sameColumn(before, j.before) && sameColumn(next, j.next) {
+			return j.all
+		}
 	}
 	all := before
 	if last := s.lastJoin(before); last != nil && cap(before)-len(before) >= len(next) {
@@ -80,8 +86,9 @@ func (s *readState) join(before, next []point.Nanos, left int) []point.Nanos {
 	} else {
 		all = append(s.nanos.take(len(before)+len(next)*left, !s.keep), before...)
 	}
-	*j = join{before: before, next: next, all: append(all, next...)}
-	return j.all
+	copy(kept[1:], kept[:])
+	kept[0] = join{before: before, next: next, all: append(all, next...)}
+	return kept[0].all
 }
 
 // lastJoin finds the join at the block before that made a column, if nothing follows it in its memory yet.
@@ -89,8 +96,11 @@ func (s *readState) lastJoin(made []point.Nanos) *join {
 	if s.level == 0 {
 		return nil
 	}
-	if j := &s.joins[s.level-1]; sameColumn(j.all, made) && !j.extended {
-		return j
+	kept := &s.joins[s.level-1]
+	for i := range kept {
+		if j := &kept[i]; sameColumn(j.all, made) && !j.extended {
+			return j
+		}
 	}
 	return nil
 }

@@ -125,8 +125,19 @@ func (r *reader) column(s *peer.Series) column {
 	return column{&r.own, r.values}
 }
 
-// hasMarker looks for stale markers. NaNs are few: only they are looked at twice.
+// hasMarker looks for stale markers. A sum of numbers is a number: only where it is not, values are looked at one by one.
 func hasMarker(values []float64) bool {
+	for len(values) >= 8 {
+		v := values[:8:8]
+		if sum := ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); sum-sum != 0 && anyMarker(v) {
+			return true
+		}
+		values = values[8:]
+	}
+	return anyMarker(values)
+}
+
+func anyMarker(values []float64) bool {
 	for _, v := range values {
 		if v != v && isAbsent(v) {
 			return true
