@@ -205,7 +205,7 @@ func TestNoByteOfASegmentCanGoUnnoticed(t *testing.T) {
 	for segment := range 2 {
 		w := newWreck(t, segment)
 		refused := 0
-		for i := 0; i < len(w.bytes); i += 7 {
+		for i := 0; i < len(w.bytes); i += 13 {
 			bad := append([]byte(nil), w.bytes...)
 			bad[i] ^= 0x41
 			w.put(t, bad)
