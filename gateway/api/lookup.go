@@ -178,7 +178,8 @@ func (a *API) deleteSeries(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	sets, err := a.parser.ParseMetricSelectors(c.Form["match[]"]) // all are parsed before the first is deleted
+	// All are parsed before the first is deleted. Prometheus takes {} here, and deletes everything: we ask for {__name__=~".+"}.
+	sets, err := a.matchers(c)
 	if err != nil {
 		return answer{}, invalidParam("match[]", err)
 	}
