@@ -248,7 +248,7 @@ func (f *front) serve(w http.ResponseWriter, r *http.Request) {
 	case "/slow":
 		_, _ = io.ReadAll(r.Body)
 		select {
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(2500 * time.Millisecond):
 			fmt.Fprint(w, "thought")
 		case <-r.Context().Done():
 		}
