@@ -181,7 +181,8 @@ func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 }
 
 // unmoved checks that the leases of partitions with rows are those of before. Of empty ones it counts how many have moved:
-// who hears of etcd four seconds before a leader does takes them, as on a busy machine somebody may.
+// who leads more than its share for ten seconds gives one up, and who hears of etcd four seconds before a leader does takes
+// them, as on a busy machine somebody may.
 func (c *crowd) unmoved(before map[lease.Partition]led, empty []lease.Partition, when string) {
 	c.t.Helper()
 	moved := 0

@@ -254,6 +254,7 @@ func (m *Machine) planMoves() {
 	room := movesMax
 	switch {
 	case !m.good(m.now) || m.leave:
+		m.moveAt = m.now + m.set.LowerEvery // time without the store is no time above our share
 		return
 	case m.draining && settled:
 	case !m.draining && m.held <= m.share:

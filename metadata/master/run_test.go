@@ -475,6 +475,20 @@ func TestAPlacerSpreadsWhatIsMadeInOneGo(t *testing.T) {
 	}
 }
 
+// meddled is a store in which something happens just before the first commit.
+type meddled struct {
+	coord.Store
+	before func()
+}
+
+func (m *meddled) Commit(ctx context.Context, c []coord.Condition, w []coord.Write) (coord.Revision, bool, error) {
+	if m.before != nil {
+		m.before()
+		m.before = nil
+	}
+	return m.Store.Commit(ctx, c, w)
+}
+
 // TestAnEmptyPartitionIsTakenFromItsLeader: s2 leads a partition that its row says is empty, and is silent. It moves, unless
 // s2 took the mark away before the fence; after the fence it can do so no more.
 func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
@@ -551,6 +565,16 @@ func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 	carryOut()
 	if held || maps.server(t, 1) == "s2" {
 		t.Errorf("held %v while it moved, and lies on %s", held, maps.server(t, 1))
+	}
+
+	// It comes between the look at the row and the fence.
+	x, maps, carryOut, seen = setup()
+	inner := x.store
+	held = false
+	x.store = &meddled{Store: inner, before: func() { held = hold(inner, seen) }}
+	carryOut()
+	if l, _ := get(inner); !held || maps.server(t, 1) != "s2" || l.Empty || len(l.InSync) != 1 {
+		t.Errorf("held %v, lies on %s, the row is %+v", held, maps.server(t, 1), l)
 	}
 
 	// A person took it offline meanwhile.
