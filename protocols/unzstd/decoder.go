@@ -58,8 +58,11 @@ func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, er
 		if err != nil {
 			return nil, err
 		}
-		out, err := d.z.DecodeAll(packed, dst[:0])
 		have := int64(cap(dst))
+		if have < bound && !d.fits(packed, have/l.Expand, dst) {
+			return nil, ErrExpands
+		}
+		out, err := d.z.DecodeAll(packed, dst[:0])
 		switch {
 		case err == nil && int64(len(out)) > limit:
 			return nil, l.exceeded(limit)
@@ -70,11 +73,7 @@ func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, er
 		case have >= limit:
 			return nil, l.exceeded(limit)
 		}
-		// The decoder's word for a lack of room is not always the same, so every error may be one.
-		if !d.fits(packed, have/l.Expand, dst) {
-			return nil, ErrExpands
-		}
-		n = min(4*have, limit)
+		n = min(4*have, limit) // the decoder's word for a lack of room is not always the same, so every error may be one
 	}
 }
 

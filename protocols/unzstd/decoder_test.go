@@ -71,7 +71,7 @@ func lines(n int) []byte {
 // A sender that streams does not say how large its body is. Such bodies were refused as corrupt.
 func TestBodiesOfSendersThatStreamArrive(t *testing.T) {
 	d := decoder(t)
-	for _, n := range []int{1, 10, 100, 1000, 5000, 20_000} {
+	for _, n := range []int{1, 10, 100, 1000, 8000} {
 		plain := lines(n)
 		for _, flush := range []int{0, len(plain), 64 << 10, 1000} {
 			for _, level := range []zstd.EncoderLevel{zstd.SpeedFastest, zstd.SpeedBestCompression} {
@@ -181,7 +181,7 @@ func TestDamageIsAnError(t *testing.T) {
 	d := decoder(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	packed := pack(t, lines(2000), 5000)
-	for range 2000 {
+	for range 500 {
 		b := bytes.Clone(packed)
 		b[r.IntN(len(b))] ^= byte(1 + r.IntN(255))
 		out, err := d.Decode(b, limits, new(rooms).room)

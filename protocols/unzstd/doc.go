@@ -10,8 +10,8 @@
 //	                  compressed ────────────▶ at most 128 KiB each, which all but the last have as a rule
 //
 // If that is no more than real bodies reach, it is the room and the body is decoded once. If it is more, the body is
-// either made of small blocks or a bomb: rooms grow fourfold, and before each step the part of the body that would be
-// allowed to fill the present room is decoded alone. A body whose part does not fit is a bomb.
+// either made of small blocks or a bomb: rooms grow fourfold, and into each the part of the body that may fill it is
+// decoded first. A body whose part does not fit is a bomb.
 //
 // Format: RFC 8878. Non-goals: dictionaries.
 package unzstd
