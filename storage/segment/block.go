@@ -3,6 +3,7 @@ package segment
 import (
 	"encoding/binary"
 	"slices"
+	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -242,6 +243,45 @@ func (r *blockReader) open(b []byte, own uint32, d *zstd.Decoder) error {
 		return errForm("planes of a block")
 	}
 	return nil
+}
+
+// openBlock is a block as open leaves it, in memory of its own. Many may read it: it is only cut.
+type openBlock struct {
+	chunks        []chunk
+	rows          int
+	ints, doubles [8][]byte
+}
+
+// twin copies the block that was just opened; nil if it holds histograms.
+func (r *blockReader) twin() *openBlock {
+	t := &openBlock{chunks: slices.Clone(r.chunks), rows: r.rows}
+	for i := range t.chunks {
+		if t.chunks[i].form == formHist {
+			return nil
+		}
+		t.chunks[i].except = slices.Clone(t.chunks[i].except)
+	}
+	for k := range r.ints.open {
+		t.ints[k], t.doubles[k] = slices.Clone(r.ints.open[k]), slices.Clone(r.doubles.open[k])
+	}
+	return t
+}
+
+// use makes the reader read what was opened before, for once.
+func (r *blockReader) use(b *openBlock) {
+	r.chunks, r.rows, r.ints.open, r.doubles.open = b.chunks, b.rows, b.ints, b.doubles
+}
+
+// bytes is what the block takes in memory, about.
+func (b *openBlock) bytes() int64 {
+	n := int(unsafe.Sizeof(*b)) + len(b.chunks)*int(unsafe.Sizeof(chunk{}))
+	for k := range b.ints {
+		n += len(b.ints[k]) + len(b.doubles[k])
+	}
+	for i := range b.chunks {
+		n += len(b.chunks[i].except) * int(unsafe.Sizeof(exception{}))
+	}
+	return int64(n)
 }
 
 func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {

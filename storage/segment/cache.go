@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded columns of times and
-// definitions.
+// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and what is decoded of them:
+// columns of times, definitions, blocks of which few series were asked for.
 // It also holds the decoder that they share. Safe for concurrent use; close it after its readers.
 type Cache struct {
 	blocks  *pebble.Cache
@@ -70,19 +70,24 @@ func (c *Cache) options() (o sstable.ReaderOptions, free func()) {
 }
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
-// first id.
+// first id; or a block: then at is its lowest time.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
+	at          point.Nanos
 }
 
-const definitionsGroup = groupsMax // no group has this number
+const (
+	definitionsGroup = groupsMax // no group has this number
+	blockPage        = 1<<32 - 1
+)
 
 // cached is a decoded page.
 type cached struct {
 	key   pageKey
 	cols  [][]point.Nanos
 	defs  []definition
+	block *openBlock
 	bytes int64
 }
 
@@ -120,6 +125,10 @@ func (c *Cache) putDefinitions(k pageKey, defs []definition) {
 		size += 24 + int64(len(defs[i].labels))
 	}
 	c.put(&cached{key: k, defs: defs, bytes: size})
+}
+
+func (c *Cache) putBlock(k pageKey, b *openBlock) {
+	c.put(&cached{key: k, block: b, bytes: b.bytes()})
 }
 
 func (c *Cache) put(p *cached) {

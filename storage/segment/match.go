@@ -83,7 +83,7 @@ func (r *Reader) definitionsAt(t *tableIter, id point.DenseID) ([]definition, er
 	if kv == nil || len(kv.K.UserKey) != 5 || kv.K.UserKey[0] != keyDefinitions {
 		return nil, t.failed()
 	}
-	k := pageKey{r, definitionsGroup, binary.BigEndian.Uint32(kv.K.UserKey[1:])}
+	k := pageKey{reader: r, group: definitionsGroup, page: binary.BigEndian.Uint32(kv.K.UserKey[1:])}
 	if p, ok := r.cache.page(k); ok {
 		return p.defs, nil
 	}

@@ -39,6 +39,8 @@ type readState struct {
 	key    []byte
 	record groupRecord
 	block  blockReader
+	opened blockReader  // reads a cached one
+	b      *blockReader // the one of the two that is read
 	times  timesReader
 
 	// Of the group being read.
@@ -129,6 +131,7 @@ func (c *Cache) putState(s *readState) {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
 	}
 	s.block.hists, s.block.histLens = nil, cursor{}
+	s.opened.use(&openBlock{})
 	c.scratch.Put(s)
 }
 
@@ -355,11 +358,7 @@ func (r *Reader) readGroup(t *tableIter, s *readState, ps []wanted, lo, hi point
 	}
 	for i, b := range blocks {
 		s.level = i
-		s.key = keyBlock(s.key, number, b.lo)
-		if !t.find(s.key) {
-			return r.missing(t, s.key)
-		}
-		if err := r.takeBlock(s, t.val, number, b.rows, len(blocks)-i); err != nil {
+		if err := r.takeBlock(t, s, pageKey{r, number, blockPage, b.lo}, b.rows, len(blocks)-i); err != nil {
 			return err
 		}
 	}
@@ -373,13 +372,48 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 	return r.corrupt(key, errForm("table: the key is missing"))
 }
 
-// takeBlock appends the wanted chunks of a block to s.runs. left is the number of blocks still to come with this one:
-// memory for a series' rows is taken once.
-func (r *Reader) takeBlock(s *readState, value []byte, number uint32, total, left int) error {
-	b := &s.block
-	if err := b.open(value, number, r.cache.decoder); err != nil {
+// openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing it
+// is most of the work, and whoever shows some hosts will ask again.
+func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
+	if !s.keepsOpen() {
+		return r.loadBlock(t, s, k)
+	}
+	if p, ok := r.cache.page(k); ok {
+		s.opened.use(p.block)
+		s.b = &s.opened
+		return nil
+	}
+	if err := r.loadBlock(t, s, k); err != nil {
+		return err
+	}
+	if b := s.block.twin(); b != nil {
+		r.cache.putBlock(k, b)
+	}
+	return nil
+}
+
+// keepsOpen tells whether few of a group's series are wanted.
+func (s *readState) keepsOpen() bool { return 4*len(s.runs) <= len(s.record.ids) }
+
+func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
+	s.key = keyBlock(s.key, k.group, k.at)
+	if !t.find(s.key) {
+		return r.missing(t, s.key)
+	}
+	s.b = &s.block
+	if err := s.block.open(t.val, k.group, r.cache.decoder); err != nil {
 		return r.corrupt(s.key, err)
 	}
+	return nil
+}
+
+// takeBlock appends the wanted chunks of a block to s.runs. left is the number of blocks still to come with this one:
+// memory for a series' rows is taken once.
+func (r *Reader) takeBlock(t *tableIter, s *readState, k pageKey, total, left int) error {
+	if err := r.openBlock(t, s, k); err != nil {
+		return err
+	}
+	b := s.b
 	if b.rows != total {
 		return r.corrupt(s.key, errForm("block: its rows are not as many as the group's record says"))
 	}
@@ -403,8 +437,8 @@ func (r *Reader) takeBlock(s *readState, value []byte, number uint32, total, lef
 
 // wantedFloats is how much memory the wanted series take if each of the blocks that are left is like the first.
 func (s *readState) wantedFloats(left int) (n int) {
-	for i := range s.block.chunks {
-		if ch := &s.block.chunks[i]; s.want[ch.slot] >= 0 && ch.form != formHist {
+	for i := range s.b.chunks {
+		if ch := &s.b.chunks[i]; s.want[ch.slot] >= 0 && ch.form != formHist {
 			n += ch.rows*left + s.spare
 		}
 	}
@@ -413,7 +447,7 @@ func (s *readState) wantedFloats(left int) (n int) {
 
 // takeChunk decodes chunk i behind the rows of run. The first chunk of a run shares its column of times.
 func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
-	ch := &s.block.chunks[i]
+	ch := &s.b.chunks[i]
 	ts, err := r.column(s, ch.times)
 	if err != nil {
 		return err
@@ -429,7 +463,7 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 		if n := len(run.Hists); n > 0 && run.Hists[n-1].Time >= ts[0] {
 			return errForm("block: times of a series do not rise")
 		}
-		hs, err := s.block.histograms(i, ts, true)
+		hs, err := s.b.histograms(i, ts, true)
 		run.Hists = append(run.Hists, hs...)
 		return err
 	}
@@ -448,13 +482,13 @@ func (s *readState) takeFloats(i int, ts []point.Nanos, run *rows.Run, left int)
 		run.Values = slices.Grow(run.Values, more)
 	}
 	run.Values = run.Values[:n+more]
-	s.block.values(i, run.Values[n:])
+	s.b.values(i, run.Values[n:])
 	return nil
 }
 
 // column finds a column of times. Shared and read-only; its capacity is its length.
 func (r *Reader) column(s *readState, at columnRef) ([]point.Nanos, error) {
-	k := pageKey{r, at.group, at.page}
+	k := pageKey{reader: r, group: at.group, page: at.page}
 	if s.pageKey != k {
 		cols, err := r.timesPage(s, k)
 		if err != nil {
@@ -562,12 +596,7 @@ func (c *Cursor) nextGroup() bool {
 	s.again()
 	for i, b := range s.record.blocks {
 		s.level = i
-		s.key = keyBlock(s.key, c.number, b.lo)
-		if !c.t.find(s.key) {
-			c.err = c.r.missing(c.t, s.key)
-			return false
-		}
-		if c.err = c.r.takeBlock(s, c.t.val, c.number, b.rows, len(s.record.blocks)-i); c.err != nil {
+		if c.err = c.r.takeBlock(c.t, s, pageKey{c.r, c.number, blockPage, b.lo}, b.rows, len(s.record.blocks)-i); c.err != nil {
 			return false
 		}
 	}
