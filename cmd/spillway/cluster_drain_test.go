@@ -161,6 +161,7 @@ func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	for series, ms := range c.putInto("single", all, 22) {
 		written[series] = ms
 	}
+	c.answers("single", "sum(count_over_time(m_v[8h]))") // every gateway has found s1 again
 	c.holdsOnce("single", written)
 	for _, p := range rows["s1"] {
 		if s, _ := c.leader(p); s != "s1" {
