@@ -32,6 +32,7 @@ const (
 	headLeast     = 32 << 20
 	cacheLeast    = 16 << 20
 	cacheMost     = 256 << 20 // compactions read through it too: what it may hold, it will hold
+	hugeMost      = 4 << 30   // addresses only, but the collector notes 8 bytes for each 8 KiB of them
 	seriesBytes   = 700       // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
@@ -64,8 +65,10 @@ func (c *config) budget(machine int64) error {
 
 // limitHeap tells the collector its part of the budget. Go's own environment variables win.
 func (c *config) limitHeap() {
+	part := int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax
+	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax)
+		debug.SetMemoryLimit(part)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)

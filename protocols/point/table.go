@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/memory"
 )
 
 // Both tables below are read without a lock: a slot is written once, its id last and atomically. Writers of one shard
@@ -88,7 +90,7 @@ func (sh *shard) growLocked(old *[]bucket) *[]bucket {
 	if old != nil {
 		n = 2 * len(*old)
 	}
-	next := make([]bucket, n)
+	next := memory.Touch(make([]bucket, n))
 	if old != nil {
 		for i := range *old {
 			b := &(*old)[i]
@@ -174,7 +176,7 @@ func (sh *labelShard) growLocked(old *[]atomic.Uint64) *[]atomic.Uint64 {
 	if old != nil {
 		n = 2 * len(*old)
 	}
-	next := make([]atomic.Uint64, n)
+	next := memory.Touch(make([]atomic.Uint64, n))
 	if old != nil {
 		for i := range *old {
 			if s := (*old)[i].Load(); s != 0 {

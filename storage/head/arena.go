@@ -3,6 +3,8 @@ package head
 import (
 	"encoding/binary"
 	"unsafe"
+
+	"github.com/spillwaydb/spillway/protocols/memory"
 )
 
 // A block is one cache line: rows from byte 4 on, and in the first four bytes the index of the block that follows
@@ -52,6 +54,7 @@ func (a *arena) cut(rest *[]byte, size int) unsafe.Pointer {
 			return nil
 		}
 		a.used += slabBytes // all of it is resident as soon as any of it is
+		slab[0] = 0         // to write it first spares a fault: see memory.Touch
 		*rest = slab
 	}
 	p := unsafe.Pointer(unsafe.SliceData(*rest))
@@ -100,6 +103,7 @@ func (a *arena) take() uint32 {
 	a.next++
 	if !a.whole {
 		a.used += blockBytes
+		a.block(i)[0] = 0 // to write it first spares a fault: see memory.Touch
 	}
 	return i
 }
@@ -123,8 +127,12 @@ func (a *arena) page() *page {
 			return (*page)(m)
 		}
 	}
+	m := a.memory(pageBytes)
+	if a.used > 0 { // the first page may stay almost empty
+		memory.Touch(unsafe.Slice((*byte)(m), pageBytes))
+	}
 	a.used += pageBytes
-	return (*page)(a.memory(pageBytes))
+	return (*page)(m)
 }
 
 // memory gives size zeroed bytes, aligned to a page. A system that gives no mapping is asked for heap instead:

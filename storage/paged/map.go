@@ -4,7 +4,11 @@
 // §5.4). A look-up is two dependent reads and no lock; numbers that were put never change.
 package paged
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/memory"
+)
 
 const pageLen = 1024
 
@@ -58,6 +62,7 @@ func (m *Map[K, V]) Put(k K, v V) {
 		grown := make([]*[pageLen]atomic.Uint32, max(len(dir), at+1))
 		copy(grown, dir)
 		grown[at] = new([pageLen]atomic.Uint32)
+		memory.Touch(grown[at][:])
 		m.dir.Store(&grown)
 		dir = grown
 	}

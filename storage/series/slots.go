@@ -1,5 +1,7 @@
 package series
 
+import "github.com/spillwaydb/spillway/protocols/memory"
+
 // slots find refs by the hash of their labels: open addressing, one step at a time. A slot is 8 bytes and holds no pointer,
 // so that the collector has nothing to look at: 32 bits of the hash, then ref+1; 0: free. A shard's lock guards them.
 type slots struct {
@@ -32,7 +34,7 @@ func (s *slots) insert(slot uint64) {
 
 func (s *slots) grow() {
 	old := s.list
-	s.list = make([]uint64, max(slotsMin, 2*len(old)))
+	s.list = memory.Touch(make([]uint64, max(slotsMin, 2*len(old))))
 	for _, slot := range old {
 		if slot != 0 {
 			s.insert(slot)

@@ -1,7 +1,6 @@
 package rival
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrNotInstalled says that there is no such program here.
@@ -151,8 +152,6 @@ type Usage struct {
 	Written int64 // bytes that reached the disk's cache
 }
 
-const ticksPerSecond = 100 // USER_HZ, the same on every Linux that Go runs on
-
 // Usage reads it from /proc; nothing for a server that ran already.
 func (t *Server) Usage() (Usage, error) {
 	var u Usage
@@ -160,37 +159,24 @@ func (t *Server) Usage() (Usage, error) {
 		return u, nil
 	}
 	dir := fmt.Sprintf("/proc/%d/", t.cmd.Process.Pid)
-	stat, err := os.ReadFile(dir + "stat")
-	if err != nil {
-		return u, err
-	}
-	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	user, _ := strconv.ParseFloat(string(f[11]), 64)
-	sys, _ := strconv.ParseFloat(string(f[12]), 64)
-	u.CPU = (user + sys) / ticksPerSecond
+	u.CPU = t.CPUTime().Seconds()
 	u.PeakRSS = procValue(dir+"status", "VmHWM:") * 1024
 	u.RSS = procValue(dir+"status", "VmRSS:") * 1024
 	u.Written = procValue(dir+"io", "write_bytes:")
 	return u, nil
 }
 
-// CPUTime is what all threads of the process ran so far, finer than Usage tells it; 0 for a server that ran already.
+// CPUTime is what all threads of the process ran so far, to the nanosecond; 0 for a server that ran already.
 func (t *Server) CPUTime() time.Duration {
 	if t.cmd == nil {
 		return 0
 	}
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", t.cmd.Process.Pid))
-	var sum time.Duration
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			continue // the thread has ended
-		}
-		first, _, _ := strings.Cut(string(text), " ")
-		ns, _ := strconv.ParseInt(first, 10, 64)
-		sum += time.Duration(ns)
+	const scheduled = 2 // of a process' three clocks the one that counts what its threads ran: clock_getcpuclockid(3)
+	var at unix.Timespec
+	if err := unix.ClockGettime(^int32(t.cmd.Process.Pid)<<3|scheduled, &at); err != nil {
+		return 0 // it is gone
 	}
-	return sum
+	return time.Duration(at.Nano())
 }
 
 func procValue(file, key string) int64 {

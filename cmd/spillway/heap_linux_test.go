@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// What the heap grows by after the advice lies in memory that was advised.
+func TestHeapGrowsInHugePages(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
+		t.Skip("this kernel has no transparent huge pages")
+	}
+	adviseFresh(256 << 20)
+	debug.FreeOSMemory()
+	var grown [][]byte
+	advised := 0
+	for range 100 {
+		b := make([]byte, 1<<20)
+		grown = append(grown, b)
+		if strings.Contains(flagsAt(t, uintptr(unsafe.Pointer(unsafe.SliceData(b)))), " hg") {
+			advised++
+		}
+	}
+	runtime.KeepAlive(grown)
+	if advised < len(grown)/2 {
+		t.Errorf("%d of %d MiB are advised to be of huge pages", advised, len(grown))
+	}
+}
+
+// flagsAt is the line VmFlags of the mapping that holds an address.
+func flagsAt(t *testing.T, at uintptr) string {
+	t.Helper()
+	f, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	in := false
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var from, to uintptr
+		if n, _ := fmt.Sscanf(s.Text(), "%x-%x ", &from, &to); n == 2 {
+			in = from <= at && at < to
+		} else if in && strings.HasPrefix(s.Text(), "VmFlags:") {
+			return s.Text()
+		}
+	}
+	return ""
+}
