@@ -22,6 +22,7 @@ type ahead struct {
 	hashes  []point.Hash
 	ids     []point.SeriesID
 	fresh   point.Fresh
+	usual   usual // of fresh
 	whose   []int // of list, by set in fresh
 }
 
@@ -48,6 +49,7 @@ func (a *ahead) begin() {
 	a.reset()
 	a.hashes, a.ids, a.whose = a.hashes[:0], a.ids[:0], a.whose[:0]
 	a.fresh.Reset()
+	a.usual.reset()
 }
 
 func (a *ahead) add(p place, h point.Hash) { a.list, a.hashes = append(a.list, p), append(a.hashes, h) }

@@ -40,7 +40,8 @@ type common struct {
 
 	prev   point.SeriesID // of the series before, for LookupAfter; a hint that may be wrong
 	ahead  ahead          // series that were looked up already
-	usual  []byte         // canonical labels of a new series
+	usual  usual          // of one new series, into text
+	text   []byte
 	labels point.LabelsBuilder
 	hist   histogramReader
 }

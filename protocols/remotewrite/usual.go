@@ -13,60 +13,109 @@ const (
 	tagLabelValue = 2<<3 | wire.Bytes
 )
 
-// usualLabels is the same for labels by reference: even in number, at most LabelsMax, to symbols that are there.
-func (s *symbols) usualLabels(dst []byte, refs []uint32) (labels []byte, ok bool) {
-	if len(refs)%2 != 0 || len(refs) > 2*point.LabelsMax {
-		return dst, false
-	}
-	var name []byte
-	named, from := false, len(dst)
-	for i := 0; i < len(refs); i += 2 {
-		if !s.has(refs[i]) || !s.has(refs[i+1]) {
-			return dst, false
-		}
-		next, value := s.at(refs[i]), s.at(refs[i+1])
-		if len(next) == 0 || len(value) == 0 || len(next)|len(value) >= 0x80 || i > 0 && bytes.Compare(name, next) >= 0 {
-			return dst, false
-		}
-		name = next
-		named = named || string(next) == point.MetricName
-		dst = append(append(dst, byte(len(next))), next...)
-		dst = append(append(dst, byte(len(value))), value...)
-	}
-	return dst, named && utf8.Valid(dst[from:])
-}
-
-// usualLabels gives the canonical form of labels in the spelling that every known sender uses: name before value, both
-// shorter than 128 bytes and not empty, sorted, whole UTF-8. It appends to dst, which the result shares. Anything else is
-// left to the builder, which also knows what to say about it: ok is then false.
+// usual gives the canonical form of labels in the spelling that every known sender uses: sorted, with a metric name, names
+// and values shorter than 128 bytes and not empty, whole UTF-8. Anything else is left to the builder, which also knows what
+// to say about it.
 //
 // A new series costs three times less this way than by way of the builder: most of a scrape's time when every series is
-// new, as at the start of a partition.
-func usualLabels(dst, raw []byte) (labels []byte, ok bool) {
-	var name []byte
-	named, from := false, len(dst)
-	for n := 0; len(raw) > 0; n++ {
-		// One label: tag, length, tag, length, name, tag, length, value.
-		if len(raw) < 8 || raw[0] != tagLabel || raw[1] >= 0x80 || int(raw[1]) > len(raw)-2 {
+// new, as at the start of a partition. And neighbours of one target differ in one or two labels at the front: where the
+// rest of what was sent is the end of what was sent before, its canonical form is the end of the form before.
+type usual struct {
+	raw    []byte // labels that were given before, as they were sent
+	starts []labelStart
+	named  int // which of them is the metric name
+	spare  []labelStart
+}
+
+// labelStart is where a label begins: in bytes before the end of all labels, as they were sent and in canonical form.
+type labelStart struct{ raw, text int }
+
+// reset forgets the labels given before.
+func (u *usual) reset() { u.raw, u.starts = nil, u.starts[:0] }
+
+// labels appends the canonical form of raw to dst, or leaves something there and says that raw is not usual. Right before
+// it stand the labels given before, if there are any since reset; what they were sent as must not have changed. read gives
+// the first label of what it gets and its length, 0 if it is not usual.
+func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
+	u.spare = u.spare[:0]
+	from, named, like := len(dst), -1, 0
+	var last []byte
+	rest := raw // to be read, or the end of what was sent before
+	for len(rest) > 0 {
+		name, value, n := read(rest)
+		if n == 0 || len(name) == 0 || len(value) == 0 || len(name)|len(value) >= 0x80 || bytes.Compare(last, name) >= 0 {
 			return dst, false
 		}
-		m := raw[2 : 2+raw[1]]
-		raw = raw[2+len(m):]
-		if len(m) < 6 || m[0] != tagLabelName || m[1] >= 0x80 || m[1] == 0 || int(m[1]) > len(m)-5 {
-			return dst, false
+		for like < len(u.starts) && u.starts[like].raw > len(rest) {
+			like++
 		}
-		next, rest := m[2:2+m[1]], m[2+m[1]:]
-		if rest[0] != tagLabelValue || rest[1] >= 0x80 || rest[1] == 0 || int(rest[1]) != len(rest)-2 {
-			return dst, false
+		if like < len(u.starts) && u.starts[like].raw == len(rest) && bytes.HasSuffix(u.raw, rest) {
+			break
 		}
-		if n >= point.LabelsMax || bytes.Compare(name, next) >= 0 {
-			return dst, false
+		if string(name) == point.MetricName {
+			named = len(u.spare)
 		}
-		name = next
-		named = named || string(next) == point.MetricName
-		dst = append(append(dst, m[1:2+m[1]]...), rest[1:]...)
+		u.spare = append(u.spare, labelStart{len(rest), len(dst) - from})
+		dst = append(append(dst, byte(len(name))), name...)
+		dst = append(append(dst, byte(len(value))), value...)
+		last, rest = name, rest[n:]
 	}
 	// Lengths below 128 are ASCII themselves, so that one look at the whole tells the same as one at each piece; a rune
 	// cannot straddle a piece's end, because a length is no continuation byte.
-	return dst, named && utf8.Valid(dst[from:])
+	if !utf8.Valid(dst[from:]) {
+		return dst, false
+	}
+	if len(rest) > 0 {
+		dst = append(dst, dst[from-u.starts[like].text:from]...)
+	}
+	for i := range u.spare {
+		u.spare[i].text = len(dst) - from - u.spare[i].text
+	}
+	if len(rest) > 0 {
+		if named < 0 && u.named >= like {
+			named = len(u.spare) + u.named - like
+		}
+		u.spare = append(u.spare, u.starts[like:]...)
+	}
+	if named < 0 || len(u.spare) > point.LabelsMax {
+		return dst, false
+	}
+	u.raw, u.named = raw, named
+	u.starts, u.spare = u.spare, u.starts
+	return dst, true
+}
+
+// usualLabel reads a label of a 1.0 request: tag, length, tag, length, name, tag, length, value.
+func usualLabel(raw []byte) (name, value []byte, n int) {
+	if len(raw) < 8 || raw[0] != tagLabel || raw[1] >= 0x80 || int(raw[1]) > len(raw)-2 {
+		return nil, nil, 0
+	}
+	m := raw[2 : 2+raw[1]]
+	if len(m) < 6 || m[0] != tagLabelName || m[1] >= 0x80 || int(m[1]) > len(m)-5 {
+		return nil, nil, 0
+	}
+	name, value = m[2:2+m[1]], m[4+m[1]:]
+	if m[2+m[1]] != tagLabelValue || m[3+m[1]] >= 0x80 || int(m[3+m[1]]) != len(value) {
+		return nil, nil, 0
+	}
+	return name, value, 2 + len(m)
+}
+
+// usualLabel reads a label of a 2.0 request: references of its name and its value.
+func (s *symbols) usualLabel(packed []byte) (name, value []byte, n int) {
+	nameRef, i := shortRef(packed, 0)
+	valueRef, n := shortRef(packed, i)
+	if nameRef|valueRef >= badRef { // a large table
+		var err error
+		if nameRef, i, err = wire.Uvarint(packed, 0); err == nil {
+			valueRef, n, err = wire.Uvarint(packed, i)
+		}
+		if err != nil {
+			return nil, nil, 0
+		}
+	}
+	if nameRef >= uint64(len(s.spans)) || valueRef >= uint64(len(s.spans)) {
+		return nil, nil, 0
+	}
+	return s.at(uint32(nameRef)), s.at(uint32(valueRef)), n
 }

@@ -1,6 +1,10 @@
 package remotewrite
 
 import (
+	"encoding/binary"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/prometheus/prompb"
@@ -12,7 +16,6 @@ import (
 // Where the short way gives an answer it is the builder's; and it does give one for what senders send.
 func TestUsualLabelsAreTheBuilders(t *testing.T) {
 	text := rapid.OneOf(rapid.StringMatching(`[a-z_]{1,12}`), rapid.String(), rapid.Just(point.MetricName), rapid.StringN(120, 140, 150), rapid.Just(""), rapid.Just("\xff"))
-	taken := 0
 	rapid.Check(t, func(t *rapid.T) {
 		var ts prompb.TimeSeries
 		for range rapid.IntRange(0, 5).Draw(t, "labels") {
@@ -22,11 +25,10 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 		if err != nil {
 			t.Skip("prompb does not encode it")
 		}
-		got, ok := usualLabels(nil, raw)
+		got, ok := new(usual).labels(nil, raw, usualLabel)
 		if !ok {
 			return
 		}
-		taken++
 		var b point.LabelsBuilder
 		for _, l := range ts.Labels {
 			b.Add([]byte(l.Name), []byte(l.Value))
@@ -36,16 +38,16 @@ func TestUsualLabelsAreTheBuilders(t *testing.T) {
 			t.Fatalf("%q: got %q, the builder says %q %v", ts.Labels, got, want, err)
 		}
 	})
-	usual := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: "up"}, {Name: "host", Value: "é"}, {Name: "job", Value: "x"}}}
-	raw, err := usual.Marshal()
+	sent := prompb.TimeSeries{Labels: []prompb.Label{{Name: "__name__", Value: "up"}, {Name: "host", Value: "é"}, {Name: "job", Value: "x"}}}
+	raw, err := sent.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := usualLabels(nil, raw); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
+	if got, ok := new(usual).labels(nil, raw, usualLabel); !ok || point.Labels(got) != point.MakeLabels("__name__", "up", "host", "é", "job", "x") {
 		t.Fatalf("what every sender sends: %q %v", got, ok)
 	}
 	for n := range raw {
-		if got, ok := usualLabels(nil, raw[:n]); ok && !point.Labels(got).ValidSeries() {
+		if got, ok := new(usual).labels(nil, raw[:n], usualLabel); ok && !point.Labels(got).ValidSeries() {
 			t.Fatalf("cut at %d: %q", n, got)
 		}
 	}
@@ -70,7 +72,11 @@ func TestUsualLabelsByReferenceAreTheBuilders(t *testing.T) {
 			}
 		}
 		refs := rapid.SliceOfN(rapid.Uint32Range(0, uint32(len(names))), 0, 9).Draw(t, "refs")
-		got, ok := s.usualLabels(nil, refs)
+		var packed []byte
+		for _, r := range refs {
+			packed = binary.AppendUvarint(packed, uint64(r))
+		}
+		got, ok := new(usual).labels(nil, packed, s.usualLabel)
 		if !ok {
 			return
 		}
@@ -83,4 +89,77 @@ func TestUsualLabelsByReferenceAreTheBuilders(t *testing.T) {
 			t.Fatalf("%v: got %q, the builder says %q %v", refs, got, want, err)
 		}
 	})
+}
+
+// Sets that follow one another and share what they will, in the same text: each is what it is alone.
+func TestUsualLabelsAfterOthers(t *testing.T) {
+	name := rapid.SampledFrom([]string{point.MetricName, "a", "host", "job", "zone", "\x0a\x01"})
+	value := rapid.OneOf(rapid.SampledFrom([]string{"x", "y", "\x0a\x08\x0a\x01a\x12\x03abc", "é", "\xff"}), rapid.StringN(100, 130, 140))
+	set := rapid.Custom(func(t *rapid.T) []prompb.Label {
+		var set []prompb.Label
+		for range rapid.IntRange(0, 6).Draw(t, "labels") {
+			set = append(set, prompb.Label{Name: name.Draw(t, "name"), Value: value.Draw(t, "value")})
+		}
+		if rapid.IntRange(0, 9).Draw(t, "unsorted") > 0 {
+			slices.SortFunc(set, func(a, b prompb.Label) int { return strings.Compare(a.Name, b.Name) })
+			set = slices.CompactFunc(set, func(a, b prompb.Label) bool { return a.Name == b.Name })
+		}
+		return set
+	})
+	shared := 0
+	for round := 0; round < 50 && shared == 0; round++ {
+		rapid.Check(t, func(t *rapid.T) {
+			var u usual
+			var text, before []byte
+			for i, labels := range rapid.SliceOfN(set, 1, 8).Draw(t, "sets") {
+				if i > 0 && rapid.Bool().Draw(t, "again") { // the same but for what stands in front
+					labels = append(labels, prompb.Label{Name: "~", Value: "shared"})
+				}
+				raw, err := (&prompb.TimeSeries{Labels: labels}).Marshal()
+				if err != nil {
+					t.Skip("prompb does not encode it")
+				}
+				alone, wantOK := new(usual).labels(nil, raw, usualLabel)
+				got, ok := u.labels(text, raw, usualLabel)
+				if ok != wantOK || ok && string(got[len(text):]) != string(alone) {
+					t.Fatalf("after %q, %q: got %q %v, alone %q %v", before, labels, got[len(text):], ok, alone, wantOK)
+				}
+				if ok {
+					if len(text) > 0 && len(u.spare) > 0 && u.starts[len(u.starts)-1] == u.spare[len(u.spare)-1] {
+						shared++
+					}
+					text, before = got, raw
+				}
+			}
+		})
+	}
+	if shared == 0 {
+		t.Error("no set ended as the one before: nothing is shown")
+	}
+}
+
+// A target's new series, one after the other: what each costs when most of it was there before.
+func BenchmarkUsualLabels(b *testing.B) {
+	raws := make([][]byte, 32)
+	for i := range raws {
+		ts := prompb.TimeSeries{Labels: []prompb.Label{{Name: point.MetricName, Value: "node_cpu_seconds_total_" + strconv.Itoa(i)}}}
+		for _, l := range []string{"arch", "datacenter", "hostname", "os", "rack", "region", "service", "team"} {
+			ts.Labels = append(ts.Labels, prompb.Label{Name: l, Value: "the-" + l + "-of-this-target"})
+		}
+		raws[i], _ = ts.Marshal()
+	}
+	var u usual
+	var text []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		u.reset()
+		text = text[:0]
+		for _, raw := range raws {
+			var ok bool
+			if text, ok = u.labels(text, raw, usualLabel); !ok {
+				b.Fatal("not usual")
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(raws)), "ns/series")
 }

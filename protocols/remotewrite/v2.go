@@ -153,10 +153,10 @@ func (d *DecoderV2) lookAhead(body []byte, i int) {
 		i = next
 	}
 	d.ahead.number(d.b.Dict, func(dst []byte, p place) ([]byte, bool) {
-		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) || d.parseRefs(body[p.labels:p.rest]) != nil {
+		if p.labels == p.rest || hasLabel(body[p.rest:p.end]) {
 			return dst, false
 		}
-		return d.symbols.usualLabels(dst, d.refs)
+		return d.ahead.usual.labels(dst, body[p.labels:p.rest], d.symbols.usualLabel)
 	})
 }
 
@@ -261,13 +261,14 @@ func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.Serie
 	if len(packed) == 0 {
 		return 0, errNoLabels, nil
 	}
+	var ok bool
+	d.usual.reset()
+	if d.text, ok = d.usual.labels(d.text[:0], packed, d.symbols.usualLabel); ok {
+		id, refusal = d.b.Dict.InternBytes(d.hash, d.text)
+		return id, refusal, nil
+	}
 	if err := d.parseRefs(packed); err != nil {
 		return 0, nil, err
-	}
-	var ok bool
-	if d.usual, ok = d.symbols.usualLabels(d.usual[:0], d.refs); ok {
-		id, refusal = d.b.Dict.InternBytes(d.hash, d.usual)
-		return id, refusal, nil
 	}
 	if refusal := d.addRefs(); refusal != nil {
 		return 0, refusal, nil
