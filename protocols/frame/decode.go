@@ -59,7 +59,7 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	r.values(f.Values, f.IDs)
 	r.hists(f.Hists, limit)
 	r.exemplars(f.Exemplars, limit)
-	r.defs(f.Defs)
+	r.defs(f.Defs, h.tails)
 	if r.left() > 0 {
 		r.fail("bytes follow the last definition")
 	}

@@ -28,10 +28,10 @@ func (e *Encoder) Append(dst []byte, f *Frame) []byte {
 	start := len(dst)
 	room := s2.MaxEncodedLen(len(e.body))
 	dst = slices.Grow(dst, HeaderLen+room)[:start+HeaderLen]
-	flags := byte(flagS2)
+	flags := f.bodyFlags() | flagS2
 	packed := s2.Encode(dst[len(dst):len(dst)+room], e.body)
 	if len(packed) >= len(e.body) { // as values without a pattern are: do not pay for it at every reading
-		flags = 0
+		flags &^= flagS2
 		dst = append(dst, e.body...)
 	} else {
 		dst = dst[:len(dst)+len(packed)]
@@ -53,5 +53,13 @@ func (e *Encoder) appendBody(f *Frame) {
 	b = appendValues(b, f.Values, f.IDs)
 	b = appendHists(b, f.Hists)
 	b = appendExemplars(b, f.Exemplars)
-	e.body = appendDefs(slices.Grow(b, defsBound(f.Defs)), f.Defs)
+	e.body = appendDefs(b, f.Defs)
+}
+
+// bodyFlags says how the body of f is written. A frame without definitions is what it was before tails were shared.
+func (f *Frame) bodyFlags() byte {
+	if len(f.Defs) > 0 {
+		return flagTails
+	}
+	return 0
 }

@@ -69,6 +69,15 @@ func goldenFrames() map[string]*frame.Frame {
 			Hists:     []frame.HistRow{{ID: 1, Time: newYear - 1, H: h}, {ID: 0, Time: newYear, H: h}},
 			Exemplars: []frame.ExemplarRow{{ID: 1, Time: newYear, Value: 0.1, Labels: point.MakeLabels("__name__", "x", "trace_id", "4bf92f35")}},
 		},
+		"tails": {
+			Kind: frame.Rows, Serial: point.Serial{Epoch: 1, Seq: 1}, Stamp: newYear,
+			Defs: []point.Labels{
+				point.MakeLabels("__name__", "cpu_user", "host", "h1", "os", "linux"),
+				point.MakeLabels("__name__", "cpu_idle", "host", "h1", "os", "linux"),
+				point.MakeLabels("__name__", "up", "host", "h2", "os", "linux"),
+				point.MakeLabels("__name__", "up", "host", "h3", "os", "plan9"),
+			},
+		},
 	}
 }
 
@@ -98,7 +107,7 @@ func TestFrameBytesStayReadable(t *testing.T) {
 }
 
 // body gives the body before compression: the compressor may change, what is compressed may not.
-func body(t *testing.T, b []byte) []byte {
+func body(t testing.TB, b []byte) []byte {
 	t.Helper()
 	if b[2]&2 == 0 {
 		return b[frame.HeaderLen:]
@@ -110,11 +119,19 @@ func body(t *testing.T, b []byte) []byte {
 	return raw
 }
 
+// encodings are the golden frames as bytes, among them one of an older version.
+func encodings(t testing.TB) map[string][]byte {
+	all := map[string][]byte{"definitions, whole": wholeDefinitions(t)}
+	for name, f := range goldenFrames() {
+		all[name] = encode(f)
+	}
+	return all
+}
+
 func TestFrameCutAnywhereIsCorrupt(t *testing.T) {
 	var d frame.Decoder
 	var f frame.Frame
-	for name, want := range goldenFrames() {
-		b := encode(want)
+	for name, b := range encodings(t) {
 		for n := range b {
 			if err := d.Decode(b[:n:n], &f); !fault.Is(err, fault.Corrupt) || f.Samples() > 0 {
 				t.Errorf("%s cut to %d of %d bytes: %v, want corrupt", name, n, len(b), err)
@@ -130,8 +147,7 @@ func TestFrameCutAnywhereIsCorrupt(t *testing.T) {
 func TestBodyCutAnywhereIsCorrupt(t *testing.T) {
 	var d frame.Decoder
 	var f frame.Frame
-	for name, want := range goldenFrames() {
-		b := encode(want)
+	for name, b := range encodings(t) {
 		raw := body(t, b)
 		for n := range raw {
 			if err := d.Decode(reframe(b, raw[:n]), &f); !fault.Is(err, fault.Corrupt) {
@@ -297,9 +313,7 @@ func drawFrame(t *rapid.T) *frame.Frame {
 		Foreign: rapid.Bool().Draw(t, "foreign"),
 	}
 	f.FirstDef = point.DenseID(rapid.SampledFrom([]uint32{1, 2, 1000, math.MaxUint32 - 10}).Draw(t, "first def"))
-	for range rapid.IntRange(0, 3).Draw(t, "defs") {
-		f.Defs = append(f.Defs, point.MakeLabels("__name__", "m", "x", rapid.StringN(1, 9, 99).Draw(t, "label")))
-	}
+	f.Defs = drawDefs(t, 3)
 	id := rapid.Custom(func(t *rapid.T) point.DenseID {
 		return point.DenseID(rapid.Uint32Range(0, uint32(f.FirstDef)+uint32(len(f.Defs))-1).Draw(t, "id"))
 	})
@@ -384,8 +398,8 @@ func TestRowsAreSmall(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, g := range goldenFrames() {
-		f.Add(encode(g))
+	for _, b := range encodings(f) {
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < frame.HeaderLen {
@@ -409,17 +423,19 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzBody(f *testing.F) {
-	for _, g := range goldenFrames() {
-		b := encode(g)
-		raw := b[frame.HeaderLen:]
-		if b[2]&2 != 0 {
-			raw, _ = s2.Decode(nil, raw)
+	for _, b := range encodings(f) {
+		h, err := frame.Header(b)
+		if err != nil {
+			f.Fatal(err)
 		}
-		f.Add(uint16(len(g.IDs)), uint8(len(g.Hists)), raw)
+		f.Add(uint16(h.Rows), uint8(h.Hists), b[atFlags]&flagTails != 0, body(f, b))
 	}
 	empty := encode(goldenFrames()["empty"])
-	f.Fuzz(func(t *testing.T, rows uint16, hists uint8, raw []byte) {
+	f.Fuzz(func(t *testing.T, rows uint16, hists uint8, tails bool, raw []byte) {
 		b := reframe(empty, raw)
+		if tails {
+			b[atFlags] |= flagTails
+		}
 		binary.LittleEndian.PutUint32(b[4:], uint32(rows))
 		binary.LittleEndian.PutUint32(b[48:], uint32(hists))
 		var d frame.Decoder

@@ -32,7 +32,8 @@ const (
 const (
 	flagForeign = 1 << 0
 	flagS2      = 1 << 1
-	flagsKnown  = flagForeign | flagS2
+	flagTails   = 1 << 2 // definitions share tails
+	flagsKnown  = flagForeign | flagS2 | flagTails
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -47,6 +48,7 @@ type Head struct {
 	Hists        int // native histograms
 
 	s2        bool
+	tails     bool
 	bodyBytes int
 	bodySum   uint32
 }
@@ -65,7 +67,7 @@ func Header(b []byte) (Head, error) {
 	h := Head{
 		Serial: serialAt(b, atSerial), Prev: serialAt(b, atPrev),
 		Stamp: point.Stamp(binary.LittleEndian.Uint64(b[atStamp:])),
-		Kind:  Kind(b[atKind]), Foreign: b[atFlags]&flagForeign != 0, s2: b[atFlags]&flagS2 != 0,
+		Kind:  Kind(b[atKind]), Foreign: b[atFlags]&flagForeign != 0, s2: b[atFlags]&flagS2 != 0, tails: b[atFlags]&flagTails != 0,
 		Rows: int(u32(b, atRows)), Hists: int(u32(b, atHists)),
 		bodyBytes: int(u32(b, atBodyBytes)), bodySum: u32(b, atBodySum),
 	}
@@ -77,7 +79,7 @@ func (h *Head) check(flags, reserved byte) error {
 	case h.Kind != Rows:
 		return fault.Errorf(fault.Corrupt, "frame %v of %v, known is %v", h.Serial, h.Kind, Rows)
 	case flags&^flagsKnown != 0 || reserved != 0:
-		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x", h.Serial, flags, reserved)
+		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x: a newer version wrote it", h.Serial, flags, reserved)
 	case h.Rows > RowsMax || h.Hists > RowsMax:
 		return fault.Errorf(fault.Corrupt, "frame %v of %d rows and %d histograms, at most %d fit", h.Serial, h.Rows, h.Hists, RowsMax)
 	case h.bodyBytes > BodyMax:

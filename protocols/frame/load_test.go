@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand"
+	"strconv"
+	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -71,15 +73,54 @@ func (l *devops) step(i int) {
 	}
 }
 
-// labels gives the labels of the series i.
-func (l *devops) labels(i int) point.Labels {
-	host, metric := i/devopsMetrics, i%devopsMetrics
-	return point.MakeLabels(
-		"__name__", fmt.Sprintf("group%d_field_%d", metric/10, metric%10),
-		"hostname", fmt.Sprintf("host_%d", host), "region", "eu-central-1", "datacenter", "eu-central-1a",
-		"rack", fmt.Sprint(host%97), "os", "Ubuntu16.04LTS", "arch", "x64", "team", "SF",
-		"service", fmt.Sprint(host%19), "service_version", "1", "service_environment", "production",
-	)
+// shape is what one host reports, in the order in which it does: the 101 fields of the time-series benchmark suite's
+// devops use case, group by group. Some groups have a tag of their own.
+var shape = []struct{ group, tag, fields string }{
+	{"cpu", "", "usage_user usage_system usage_idle usage_nice usage_iowait usage_irq usage_softirq usage_steal usage_guest usage_guest_nice"},
+	{"diskio", "serial", "reads writes read_bytes write_bytes read_time write_time io_time"},
+	{"disk", "path", "total inodes_total free used used_percent inodes_free inodes_used"},
+	{"kernel", "", "boot_time interrupts context_switches processes_forked disk_pages_in disk_pages_out"},
+	{"mem", "", "total available used free cached buffered used_percent available_percent buffered_percent"},
+	{"net", "interface", "bytes_sent bytes_recv packets_sent packets_recv err_in err_out drop_in drop_out"},
+	{"nginx", "port", "accepts handled requests active reading waiting writing"},
+	{"postgresl", "", numbered("counter_", 10) + numbered("gauge_", 6)},
+	{"redis", "port", numbered("counter_", 14) + numbered("gauge_", 12) + numbered("fixed_", 5)},
+}
+
+// numbered gives "counter_0 counter_1 … ".
+func numbered(prefix string, n int) string {
+	var s strings.Builder
+	for i := range n {
+		fmt.Fprintf(&s, "%s%d ", prefix, i)
+	}
+	return s.String()
+}
+
+// definitions gives the labels of all series of so many hosts, in the order of their numbers: hostname, nine tags more, and
+// the metric name.
+func definitions(hosts int) []point.Labels {
+	rng := rand.New(rand.NewSource(2))
+	one := func(of ...string) string { return of[rng.Intn(len(of))] }
+	var all []point.Labels
+	for h := range hosts {
+		region := one("eu-central-1", "eu-west-1", "us-east-1", "us-west-2", "ap-northeast-1", "sa-east-1")
+		tags := []string{
+			"arch", one("x64", "x86"), "datacenter", region + one("a", "b", "c"), "hostname", fmt.Sprintf("host_%d", h),
+			"os", one("Ubuntu15.10", "Ubuntu16.04LTS", "Ubuntu16.10"), "rack", strconv.Itoa(rng.Intn(100)), "region", region,
+			"service", strconv.Itoa(rng.Intn(20)), "service_environment", one("production", "staging", "test"),
+			"service_version", strconv.Itoa(rng.Intn(2)), "team", one("CHI", "LON", "NYC", "SF"),
+		}
+		for _, g := range shape {
+			for _, field := range strings.Fields(g.fields) {
+				pairs := append([]string{point.MetricName, g.group + "_" + field}, tags...)
+				if g.tag != "" {
+					pairs = append(pairs, g.tag, g.tag+"-0")
+				}
+				all = append(all, point.MakeLabels(pairs...))
+			}
+		}
+	}
+	return all
 }
 
 // steady is a frame of one later scrape of hosts, all of whose series are known.

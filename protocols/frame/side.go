@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Histograms, exemplars and definitions are few beside rows: plain varints, and s2 finds what repeats.
+// Histograms and exemplars are few beside rows: plain varints, and s2 finds what repeats.
 
 func appendHists(b []byte, hists []HistRow) []byte {
 	var place sidePlace
@@ -50,36 +50,6 @@ func (r *reader) exemplars(exemplars []ExemplarRow, limit uint64) {
 		x.Labels = point.Labels(r.bytes())
 		if !x.Labels.Valid() {
 			r.fail("the labels of an exemplar are malformed")
-		}
-		if r.err != nil {
-			return
-		}
-	}
-}
-
-func appendDefs(b []byte, defs []point.Labels) []byte {
-	for _, l := range defs {
-		b = binary.AppendUvarint(b, uint64(len(l)))
-		b = append(b, l...)
-	}
-	return b
-}
-
-// defsBound is at least the length of what appendDefs appends.
-func defsBound(defs []point.Labels) int {
-	n := 0
-	for _, l := range defs {
-		n += len(l) + 5
-	}
-	return n
-}
-
-// defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at all.
-func (r *reader) defs(defs []point.Labels) {
-	for i := range defs {
-		defs[i] = point.Labels(r.bytes())
-		if !defs[i].ValidSeries() {
-			r.fail("the labels of a definition are malformed")
 		}
 		if r.err != nil {
 			return

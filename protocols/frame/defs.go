@@ -1,0 +1,111 @@
+package frame
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Definitions that stand beside one another are mostly those of one host: they differ in the metric name, which is in
+// front, and share the rest. Each is written without the tail that it shares with the one before, so that s2 has a
+// fifth of the text to read (DESIGN.md).
+
+// defBytesUsual is about what a definition leaves where tails are shared. Where they are not, the body grows as it comes.
+const defBytesUsual = 40
+
+func appendDefs(b []byte, defs []point.Labels) []byte {
+	b = slices.Grow(b, len(defs)*defBytesUsual)
+	prev, tail := point.Labels(""), 0
+	for _, l := range defs {
+		tail = sharedTail(string(prev), string(l), tail-tailSlack)
+		rest := l[:len(l)-tail]
+		b = binary.AppendUvarint(b, uint64(tail))
+		b = binary.AppendUvarint(b, uint64(len(rest)))
+		b = append(b, rest...)
+		prev = l
+	}
+	return b
+}
+
+// defsBound is at least the length of what appendDefs appends, as no tail takes more bytes than it spares, and at least
+// what that expands to.
+func defsBound(defs []point.Labels) int {
+	n := 0
+	for _, l := range defs {
+		n += len(l) + 5
+	}
+	return n
+}
+
+// tailSlack is by how many bytes the tails of one host's series differ: by what the ends of metric names share.
+const tailSlack = 16
+
+// sharedTail counts the bytes that two strings have in common at their ends, eight at a time. So many as are likely are
+// compared at once before, which is a third of the time where the text is not in the cache (DESIGN.md); likely may be wrong.
+func sharedTail(a, b string, likely int) int {
+	n := 0
+	if likely > 0 && likely <= min(len(a), len(b)) && a[len(a)-likely:] == b[len(b)-likely:] {
+		n = likely
+	}
+	x, y := []byte(a[:len(a)-n]), []byte(b[:len(b)-n]) // not copied, as nobody writes to them
+	for len(x) >= 8 && len(y) >= 8 {
+		differ := binary.LittleEndian.Uint64(x[len(x)-8:]) ^ binary.LittleEndian.Uint64(y[len(y)-8:])
+		if differ != 0 {
+			return n + bits.LeadingZeros64(differ)/8 // the last byte is the highest
+		}
+		x, y, n = x[:len(x)-8], y[:len(y)-8], n+8
+	}
+	for len(x) > 0 && len(y) > 0 && x[len(x)-1] == y[len(y)-1] {
+		x, y, n = x[:len(x)-1], y[:len(y)-1], n+1
+	}
+	return n
+}
+
+// defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at
+// all. Without tails every set stands there whole, as older writers had it.
+//
+// Two bytes can stand for a set of any length: what all of them together expand to is counted before memory is taken.
+func (r *reader) defs(defs []point.Labels, tails bool) {
+	prev, room := point.Labels(""), BodyMax
+	for i := range defs {
+		tail := point.Labels("")
+		if tails {
+			tail = r.tailOf(prev)
+		}
+		rest := r.bytes()
+		if room -= len(rest) + len(tail); room < 0 {
+			r.fail("the definitions expand to too much")
+			return
+		}
+		defs[i] = joined(rest, tail)
+		if !defs[i].ValidSeries() {
+			r.fail("the labels of a definition are malformed")
+		}
+		if r.err != nil {
+			return
+		}
+		prev = defs[i]
+	}
+}
+
+// tailOf reads a length and gives so many bytes from the end of prev.
+func (r *reader) tailOf(prev point.Labels) point.Labels {
+	n := r.uvarint()
+	if n > uint64(len(prev)) {
+		r.fail("a definition shares more than there is")
+		return ""
+	}
+	return prev[len(prev)-int(n):]
+}
+
+// joined is one string, allocated once.
+func joined(rest []byte, tail point.Labels) point.Labels {
+	var b strings.Builder
+	b.Grow(len(rest) + len(tail))
+	b.Write(rest)
+	b.WriteString(string(tail))
+	return point.Labels(b.String())
+}
