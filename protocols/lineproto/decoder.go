@@ -59,12 +59,14 @@ type Decoder struct {
 
 	// Scratch, of the line in hand.
 	tags        []tag
+	tagsRaw     []byte // of the body, what tags was read from; nil if an escape is in it
 	measurement []byte
 	text        []byte // unescaped pieces
 	sum         []byte // bytes to be hashed
 	strings     []stringField
 	metric      []byte // a metric's name
 	shared      []byte // canonical labels of all fields' series, without the metric's name
+	sharedKnown bool   // shared and gap are of tags
 	gap         int    // where in shared that goes; -1: the builder has to say what is wrong
 	spliced     []byte
 	fresh       point.Fresh // new series of the line
@@ -113,11 +115,12 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
 	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0
 	d.naming = d.hashNaming()
+	d.tagsRaw, d.sharedKnown = nil, false
 }
 
 // end lets go of the caller's memory.
 func (d *Decoder) end() {
-	d.body, d.batch, d.prev, d.flaw = nil, nil, nil, flaw{}
+	d.body, d.batch, d.prev, d.flaw, d.tagsRaw = nil, nil, nil, flaw{}, nil
 	clear(d.tags[:cap(d.tags)])
 	clear(d.strings[:cap(d.strings)])
 }

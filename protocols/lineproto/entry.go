@@ -11,6 +11,7 @@ import (
 // key is the measurement and the tags of the line in hand.
 type key struct {
 	at     int               // where it starts in the body
+	end    int               // and ends, if nothing is wrong with it
 	hash   point.Hash        // of its bytes as written and the naming settings
 	fields []point.LineField // what the Dict knows under it, and what the line adds
 	known  int               // of fields, what the Dict knows
@@ -30,7 +31,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 
 	// 1. The key. One that the Dict knows was checked when it was first seen.
 	end := keyEnd(s, p)
-	k := key{at: p, rows: rows, hash: b.Dict.Hash(s[p:end])}
+	k := key{at: p, end: end, rows: rows, hash: b.Dict.Hash(s[p:end])}
 	k.hash.Lo ^= d.naming.Lo
 	k.hash.Hi ^= d.naming.Hi
 	if known := b.Dict.LookupLineAfter(d.prev, k.hash); known != nil && end < len(s) && s[end] == ' ' {

@@ -1,6 +1,7 @@
 package lineproto
 
 import (
+	"bytes"
 	"encoding/binary"
 	"unicode/utf8"
 
@@ -10,7 +11,7 @@ import (
 // parseKey reads the key at p strictly into d.measurement and d.tags. Without ok it returns the place of the mistake.
 func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 	s := d.body
-	d.tags, d.text = d.tags[:0], d.text[:0]
+	d.text = d.text[:0]
 	end, escaped := scan(s, p, stopMeasurement)
 	if end == p {
 		return d.bad(p, "no measurement at the start of the line", nil)
@@ -19,9 +20,17 @@ func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 		return d.bad(end, "bytes that are not UTF-8 in measurement", s[p:end])
 	}
 	d.measurement = d.unescape(s[p:end], stopMeasurement, escaped)
-	for end < len(s) && s[end] == ',' {
-		if end, ok = d.parseTag(end + 1); !ok {
-			return end, false
+	if from := end; d.sameTags(k, from) {
+		end = k.end
+	} else {
+		d.tags, d.tagsRaw, d.sharedKnown = d.tags[:0], nil, false
+		for end < len(s) && s[end] == ',' {
+			if end, ok = d.parseTag(end + 1); !ok {
+				return end, false
+			}
+		}
+		if end == k.end && bytes.IndexByte(s[from:end], '\\') < 0 {
+			d.tagsRaw = s[from:end]
 		}
 	}
 	switch {
@@ -32,6 +41,12 @@ func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 	}
 	k.parsed = true
 	return end, true
+}
+
+// sameTags reports whether the tags at p are those that d.tags was read from last: a host's measurements have the same.
+func (d *Decoder) sameTags(k *key, p int) bool {
+	s := d.body
+	return len(d.tagsRaw) > 0 && p < k.end && k.end < len(s) && s[k.end] == ' ' && string(s[p:k.end]) == string(d.tagsRaw)
 }
 
 // parseTag reads the pair at p into d.tags. An empty value is kept here, for the sake of its name, and dropped with the
@@ -243,7 +258,14 @@ func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 
 // sortShared makes canonical labels of what a line's fields have in common, once for all of them.
 func (d *Decoder) sortShared(k *key) {
-	k.sorted, d.gap = true, -1
+	k.sorted = true
+	if !k.parsed {
+		d.parseKey(k, k.at)
+	}
+	if d.sharedKnown {
+		return
+	}
+	d.sharedKnown, d.gap = true, -1
 	d.startLabels(k)
 	labels, err := d.labels.Unnamed()
 	if err != nil || labels.Len() == point.LabelsMax {
