@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"unsafe"
 
@@ -33,6 +34,8 @@ func hugeHeap(n int64) {
 
 //go:noinline
 func adviseFresh(n int64) {
+	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
+	runtime.MemProfileRate = 0 // it is no allocation that a profile should show
 	fresh := make([]byte, n)
 	page := os.Getpagesize()
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(fresh)))) & (page - 1)
