@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/fleet"
 	"github.com/spillwaydb/spillway/cmd/internal/rival"
-	"github.com/spillwaydb/spillway/protocols/memory"
 )
 
 // result is one measurement.
@@ -52,17 +50,9 @@ func ms(d time.Duration) string { return fmt.Sprintf("%.1fms", float64(d.Microse
 // touched is more than any server takes in the first scrapes of the usual loads.
 const touched = 1 << 30
 
-// touchMemory takes memory from the system and gives it back, so that the server that starts next gets it. Some hosts take
-// what a virtual machine has left free for two seconds, and who touches it then waits for the host: 14 µs for 4 KiB where
-// this was written, 60 times what the machine itself needs. That is nothing to compare servers by.
-func touchMemory() {
-	memory.Touch(make([]byte, touched))
-	debug.FreeOSMemory()
-}
-
 // measure starts a server, sends the warm scrapes, then the measured ones.
 func measure(o options, name string, bodies []body) (result, error) {
-	touchMemory()
+	touchMemory(touched)
 	t, err := rival.Start(name, o.spillway)
 	if err != nil {
 		return result{}, err
