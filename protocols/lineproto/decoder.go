@@ -60,20 +60,30 @@ type Decoder struct {
 	// Scratch, of the line in hand.
 	tags        []tag
 	tagsRaw     []byte // of the body, what tags was read from; nil if an escape is in it
+	tagEnds     []int  // where in tagsRaw each of tags ends
 	measurement []byte
 	text        []byte // unescaped pieces
 	sum         []byte // bytes to be hashed
 	strings     []stringField
-	metric      []byte // a metric's name
-	shared      []byte // canonical labels of all fields' series, without the metric's name
-	sharedKnown bool   // shared and gap are of tags
-	gap         int    // where in shared that goes; -1: the builder has to say what is wrong
+	metric      []byte  // a metric's name
+	shared      *shared // of the line's series
+	lastShared  [4]shared
+	clock       int
 	spliced     []byte
 	fresh       point.Fresh // new series of the line
 	labels      point.LabelsBuilder
 	template    []point.LineField // what the Dict knows under the key, and what the line adds
 
 	names map[string]string // fields' names, shared by templates
+}
+
+// shared is what the series of a line have in common. A host's measurements have the same tags, or one more each, in turns:
+// the last few are kept.
+type shared struct {
+	raw    []byte // of the body, the tags; nil if nothing may be known by them
+	labels []byte // canonical, without the metric's name
+	gap    int    // where in labels that goes; -1: the builder has to say what is wrong
+	used   int    // Decoder.clock
 }
 
 // tag is an unescaped pair; its bytes are in the body or in Decoder.text.
@@ -115,12 +125,15 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
 	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0
 	d.naming = d.hashNaming()
-	d.tagsRaw, d.sharedKnown = nil, false
+	d.tagsRaw = nil
 }
 
 // end lets go of the caller's memory.
 func (d *Decoder) end() {
 	d.body, d.batch, d.prev, d.flaw, d.tagsRaw = nil, nil, nil, flaw{}, nil
+	for i := range d.lastShared {
+		d.lastShared[i].raw = nil
+	}
 	clear(d.tags[:cap(d.tags)])
 	clear(d.strings[:cap(d.strings)])
 }

@@ -20,18 +20,17 @@ func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 		return d.bad(end, "bytes that are not UTF-8 in measurement", s[p:end])
 	}
 	d.measurement = d.unescape(s[p:end], stopMeasurement, escaped)
-	if from := end; d.sameTags(k, from) {
-		end = k.end
-	} else {
-		d.tags, d.tagsRaw, d.sharedKnown = d.tags[:0], nil, false
-		for end < len(s) && s[end] == ',' {
-			if end, ok = d.parseTag(end + 1); !ok {
-				return end, false
-			}
+	from := end
+	end += d.keepTags(k, from)
+	d.tagsRaw = nil
+	for end < len(s) && s[end] == ',' {
+		if end, ok = d.parseTag(end + 1); !ok {
+			return end, false
 		}
-		if end == k.end && bytes.IndexByte(s[from:end], '\\') < 0 {
-			d.tagsRaw = s[from:end]
-		}
+		d.tagEnds = append(d.tagEnds, end-from)
+	}
+	if end == k.end && bytes.IndexByte(s[from:end], '\\') < 0 {
+		d.tagsRaw = s[from:end]
 	}
 	switch {
 	case end == len(s) || s[end] == '\n' || s[end] == '\r':
@@ -43,10 +42,19 @@ func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 	return end, true
 }
 
-// sameTags reports whether the tags at p are those that d.tags was read from last: a host's measurements have the same.
-func (d *Decoder) sameTags(k *key, p int) bool {
-	s := d.body
-	return len(d.tagsRaw) > 0 && p < k.end && k.end < len(s) && s[k.end] == ' ' && string(s[p:k.end]) == string(d.tagsRaw)
+// keepTags keeps those of d.tags, from the first on, that stand at p too, and gives their length there: a host's measurements
+// begin with the same.
+func (d *Decoder) keepTags(k *key, p int) (n int) {
+	kept, s := 0, d.body
+	for _, end := range d.tagEnds {
+		at := p + end
+		if end > len(d.tagsRaw) || at > k.end || at == len(s) || string(s[p+n:at]) != string(d.tagsRaw[n:end]) || s[at] != ',' && (at < k.end || s[at] != ' ') {
+			break
+		}
+		kept, n = kept+1, end
+	}
+	d.tags, d.tagEnds = d.tags[:kept], d.tagEnds[:kept]
+	return n
 }
 
 // parseTag reads the pair at p into d.tags. An empty value is kept here, for the sake of its name, and dropped with the
@@ -262,20 +270,33 @@ func (d *Decoder) sortShared(k *key) {
 	if !k.parsed {
 		d.parseKey(k, k.at)
 	}
-	if d.sharedKnown {
+	c, known := &d.lastShared[0], false
+	for i := range d.lastShared {
+		other := &d.lastShared[i]
+		if known = len(d.tagsRaw) > 0 && string(other.raw) == string(d.tagsRaw); known {
+			c = other
+			break
+		}
+		if other.used < c.used {
+			c = other
+		}
+	}
+	d.clock++
+	d.shared, c.used = c, d.clock
+	if known {
 		return
 	}
-	d.sharedKnown, d.gap = true, -1
+	c.raw, c.gap = d.tagsRaw, -1
 	d.startLabels(k)
 	labels, err := d.labels.Unnamed()
 	if err != nil || labels.Len() == point.LabelsMax {
 		return
 	}
-	d.shared = append(d.shared[:0], labels...)
+	c.labels = append(c.labels[:0], labels...)
 	for rest := labels; ; {
 		name, _, next, ok := rest.Next()
 		if !ok || name > point.MetricName {
-			d.gap = len(labels) - len(rest)
+			c.gap = len(labels) - len(rest)
 			return
 		}
 		if name == point.MetricName {
@@ -288,13 +309,14 @@ func (d *Decoder) sortShared(k *key) {
 // splice appends the labels that all fields share, with the metric's name among them; ok is false when there is anything
 // wrong with it, and dst as it was.
 func (d *Decoder) splice(dst []byte) (labels []byte, ok bool) {
-	if d.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
+	c := d.shared
+	if c.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {
 		return dst, false
 	}
-	b := append(dst, d.shared[:d.gap]...)
+	b := append(dst, c.labels[:c.gap]...)
 	b = append(append(b, byte(len(metricName))), metricName...)
 	b = binary.AppendUvarint(b, uint64(len(d.metric)))
-	b = append(append(b, d.metric...), d.shared[d.gap:]...)
+	b = append(append(b, d.metric...), c.labels[c.gap:]...)
 	if len(b)-len(dst) > point.LabelsBytesMax {
 		return dst, false
 	}

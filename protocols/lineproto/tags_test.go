@@ -17,8 +17,8 @@ func TestTagsOfTheLineBefore(t *testing.T) {
 	tags := rapid.SampledFrom([]string{"", ",a=1", ",a=1,b=2", ",b=2,a=1", ",a=1,a=1", ",a=1,b=", `,a=1\ `, `,a=1\,b=2`, `,a\=1=2`, ",a", ",a=1,", ",é=ü", ",\xff=1", ",__name__=x", ",A=1,z=2"})
 	fields := rapid.SampledFrom([]string{" value=1", " f=1", " f=1,g=2i", ` s="x"`, " f=", "", " f=1 5", "  f=1", "\tf=1"})
 	rapid.Check(t, func(t *rapid.T) {
-		few := rapid.SampledFrom(rapid.SliceOfN(tags, 1, 2).Draw(t, "few"))
-		lines := make([]string, rapid.IntRange(1, 12).Draw(t, "lines"))
+		few := rapid.SampledFrom(rapid.SliceOfN(tags, 1, 6).Draw(t, "few"))
+		lines := make([]string, rapid.IntRange(1, 20).Draw(t, "lines"))
 		for i := range lines {
 			lines[i] = key.Draw(t, "key") + few.Draw(t, "tags") + fields.Draw(t, "fields")
 		}
