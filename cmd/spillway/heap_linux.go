@@ -12,7 +12,7 @@ import (
 
 // hugeHeap asks for huge pages for the first so many bytes that the collector's heap will take, where the system gives
 // them to those who ask. They come 512 small ones at a time, which makes a new series a quarter cheaper, and a look-up in
-// a large table misses less; DESIGN.md has the figures.
+// a large table misses less; docs/proofs/speed.md has the figures.
 //
 // The advice belongs to addresses: they are taken as one piece that nobody writes to, and given back. What the heap then
 // grows by lies in them.
