@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,9 @@ import (
 func hugeHeap(n int64) {
 	if mode, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); !bytes.Contains(mode, []byte("[madvise]")) {
 		return // always: they come without asking
+	}
+	if strings.Contains(os.Getenv("GODEBUG"), "disablethp=1") {
+		return // a user who wants none
 	}
 	// Whoever bounds addresses, and not memory, has no room for a reserve.
 	if policy, err := os.ReadFile("/proc/sys/vm/overcommit_memory"); err != nil || bytes.HasPrefix(policy, []byte("2")) {
