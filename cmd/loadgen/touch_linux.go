@@ -16,7 +16,7 @@ func touchMemory(n int) {
 	if err != nil {
 		return // then the servers wait for the host, and all of them do
 	}
-	_ = unix.Madvise(m, unix.MADV_HUGEPAGE)
+	memory.Huge(m)
 	memory.Touch(m)
 	_ = unix.Munmap(m)
 }

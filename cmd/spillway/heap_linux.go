@@ -6,9 +6,10 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/spillwaydb/spillway/protocols/memory"
 )
 
 // hugeHeap asks for huge pages for the first so many bytes that the collector's heap will take, where the system gives
@@ -36,12 +37,11 @@ func hugeHeap(n int64) {
 	debug.FreeOSMemory()
 }
 
+// adviseFresh gives the advice for n bytes that the heap has not had yet. Nothing of them is alive after it.
+//
 //go:noinline
 func adviseFresh(n int64) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 0 // it is no allocation that a profile should show
-	fresh := make([]byte, n)
-	page := os.Getpagesize()
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(fresh)))) & (page - 1)
-	_ = unix.Madvise(fresh[skip:], unix.MADV_HUGEPAGE)
+	memory.Huge(make([]byte, n))
 }

@@ -63,7 +63,8 @@ func (c *config) budget(machine int64) error {
 	return nil
 }
 
-// limitHeap tells the collector its part of the budget. Go's own environment variables win.
+// limitHeap tells the collector its part of the budget, and where it is to be of huge pages. Go's own environment variables
+// win.
 func (c *config) limitHeap() {
 	part := int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax
 	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))

@@ -125,7 +125,6 @@ func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
 	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0
 	d.naming = d.hashNaming()
-	d.tagsRaw = nil
 }
 
 // end lets go of the caller's memory.

@@ -270,22 +270,10 @@ func (d *Decoder) sortShared(k *key) {
 	if !k.parsed {
 		d.parseKey(k, k.at)
 	}
-	c, known := &d.lastShared[0], false
-	for i := range d.lastShared {
-		other := &d.lastShared[i]
-		if known = len(d.tagsRaw) > 0 && string(other.raw) == string(d.tagsRaw); known {
-			c = other
-			break
-		}
-		if other.used < c.used {
-			c = other
-		}
-	}
-	d.clock++
-	d.shared, c.used = c, d.clock
-	if known {
+	if d.findShared() {
 		return
 	}
+	c := d.shared
 	c.raw, c.gap = d.tagsRaw, -1
 	d.startLabels(k)
 	labels, err := d.labels.Unnamed()
@@ -304,6 +292,24 @@ func (d *Decoder) sortShared(k *key) {
 		}
 		rest = next
 	}
+}
+
+// findShared makes d.shared the one of the last few that is of the tags in hand, or the one that was used least lately.
+func (d *Decoder) findShared() (known bool) {
+	d.shared = &d.lastShared[0]
+	for i := range d.lastShared {
+		c := &d.lastShared[i]
+		if known = len(d.tagsRaw) > 0 && string(c.raw) == string(d.tagsRaw); known {
+			d.shared = c
+			break
+		}
+		if c.used < d.shared.used {
+			d.shared = c
+		}
+	}
+	d.clock++
+	d.shared.used = d.clock
+	return known
 }
 
 // splice appends the labels that all fields share, with the metric's name among them; ok is false when there is anything

@@ -1,6 +1,3 @@
-// Package memory spares the system work with fresh memory.
-//
-// What is promised: nothing here changes a value.
 package memory
 
 import "unsafe"

@@ -80,6 +80,8 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 
 // end counts what was taken, or takes everything back when the body was no good. It gives err its place and Kind.
 func (d *common) end(err error) error {
+	d.usual.reset() // nothing of the body is kept
+	d.ahead.usual.reset()
 	if err != nil {
 		d.begun.restore(d.b)
 		if fault.KindOf(err) == fault.TooLarge {

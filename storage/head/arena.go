@@ -71,7 +71,7 @@ func (a *arena) slab() []byte {
 		a.maps = append(a.maps, m)
 		aligned := -uintptr(unsafe.Pointer(unsafe.SliceData(m))) & (slabBytes - 1)
 		a.region = m[aligned : aligned+regionBytes]
-		adviseHuge(a.region)
+		memory.Huge(a.region)
 	}
 	slab := a.region[:slabBytes]
 	a.region = a.region[slabBytes:]

@@ -159,7 +159,11 @@ func (t *Server) Usage() (Usage, error) {
 		return u, nil
 	}
 	dir := fmt.Sprintf("/proc/%d/", t.cmd.Process.Pid)
-	u.CPU = t.CPUTime().Seconds()
+	cpu, err := t.cpuTime()
+	if err != nil {
+		return u, err
+	}
+	u.CPU = cpu.Seconds()
 	u.PeakRSS = procValue(dir+"status", "VmHWM:") * 1024
 	u.RSS = procValue(dir+"status", "VmRSS:") * 1024
 	u.Written = procValue(dir+"io", "write_bytes:")
@@ -171,12 +175,17 @@ func (t *Server) CPUTime() time.Duration {
 	if t.cmd == nil {
 		return 0
 	}
+	d, _ := t.cpuTime() // nothing of one that is gone
+	return d
+}
+
+func (t *Server) cpuTime() (time.Duration, error) {
 	const scheduled = 2 // of a process' three clocks the one that counts what its threads ran: clock_getcpuclockid(3)
 	var at unix.Timespec
 	if err := unix.ClockGettime(^int32(t.cmd.Process.Pid)<<3|scheduled, &at); err != nil {
-		return 0 // it is gone
+		return 0, fmt.Errorf("the CPU clock of %s: %w", t.Name, err)
 	}
-	return time.Duration(at.Nano())
+	return time.Duration(at.Nano()), nil
 }
 
 func procValue(file, key string) int64 {

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package head
-
-// adviseHuge has nobody to ask here.
-func adviseHuge([]byte) {}
