@@ -43,6 +43,9 @@ type Settings struct {
 	// GenerationSeriesMax bounds the series of one dictionary. Rows of series beyond are refused as Throttled until the
 	// next generation; those that are known go on. Default point.DictSeriesMax.
 	GenerationSeriesMax int
+	// Labels bound the labels of new series; beyond them rows are refused as Invalid with the name of the series. Default
+	// point.DefaultLabelLimits.
+	Labels point.LabelLimits
 	// GenerationAgeMin is how soon a dictionary that fills up may be followed by a new one. Default 10 min. Larger: series
 	// that are gone keep new ones out for longer; smaller: with more active series than fit, all are numbered anew and
 	// again, which costs ten times what their rows do.
@@ -72,6 +75,9 @@ func (s *Settings) setDefaults() {
 	}
 	if s.GenerationSeriesMax == 0 {
 		s.GenerationSeriesMax = point.DictSeriesMax
+	}
+	if s.Labels == (point.LabelLimits{}) {
+		s.Labels = point.DefaultLabelLimits
 	}
 	if s.InsertRowsMax == 0 {
 		s.InsertRowsMax = 1 << 16
@@ -131,7 +137,7 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 		return t, nil
 	}
 	t = &Table{f: f, name: name}
-	t.current.Store(newGeneration(f.settings.GenerationSeriesMax))
+	t.current.Store(newGeneration(&f.settings))
 	f.mu.tables[name] = t
 	return t, nil
 }
@@ -190,7 +196,7 @@ func (t *Table) renew(g *generation) {
 	if t.current.Load() != g {
 		return
 	}
-	t.current.Store(newGeneration(t.f.settings.GenerationSeriesMax))
+	t.current.Store(newGeneration(&t.f.settings))
 	t.old.Store(g) // batches begun with it still find it
 	if err := g.retire(); err != nil {
 		t.f.deps.Log.Warn("closing the streams of an old generation", "table", t.name, "error", err)
@@ -239,7 +245,7 @@ func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 func renumber(to, from *point.Batch) error {
 	id := func(old point.SeriesID) (point.SeriesID, error) {
 		l := from.Dict.Labels(old)
-		return to.Dict.InternLabels(l, to.Dict.Hash([]byte(l)))
+		return to.Dict.InternTaken(to.Dict.Hash([]byte(l)), l)
 	}
 	for i, old := range from.IDs {
 		n, err := id(old)

@@ -23,8 +23,9 @@ type generation struct {
 	links links
 }
 
-func newGeneration(seriesMax int) *generation {
-	g := &generation{dict: point.NewDict(seriesMax), born: time.Now()}
+func newGeneration(s *Settings) *generation {
+	g := &generation{dict: point.NewDict(s.GenerationSeriesMax), born: time.Now()}
+	g.dict.SetLabelLimits(s.Labels)
 	g.users.Store(1)
 	return g
 }

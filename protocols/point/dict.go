@@ -27,6 +27,9 @@ type Dict struct {
 
 	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
 
+	limits  atomic.Pointer[LabelLimits] // nil: none but the format's
+	limited atomic.Uint64               // series beyond them
+
 	series   pages[Labels]
 	hashes   firstHashes // under which series were first seen, for LookupAfter
 	lineKeys pages[atomic.Pointer[LineKey]]
@@ -86,16 +89,16 @@ func (d *Dict) LookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
 }
 
 // Intern gives labels their number, a new one if need be, and remembers that raw bytes with hash h mean them.
-// The error is Throttled when the Dict is full.
+// The error is Throttled when the Dict is full, Invalid when the series is new and exceeds the Dict's LabelLimits.
 func (d *Dict) Intern(h Hash, labels Labels) (SeriesID, error) {
-	id, err := d.number([]byte(labels), labels, h)
+	id, err := d.number([]byte(labels), labels, h, true)
 	d.remember(h, id, err)
 	return id, err
 }
 
 // InternBytes is Intern for labels in memory of the caller's, who may use it again: they are copied if they are new.
 func (d *Dict) InternBytes(h Hash, labels []byte) (SeriesID, error) {
-	id, err := d.number(labels, "", h)
+	id, err := d.number(labels, "", h, true)
 	d.remember(h, id, err)
 	return id, err
 }
@@ -111,20 +114,33 @@ func (d *Dict) spellingsMax() int64 { return SpellingsPerSeries * int64(d.series
 // InternLabels gives labels their number without remembering raw bytes; first is kept for
 // LookupAfter if the series is new, unless it is zero.
 func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
-	return d.number([]byte(labels), labels, first) // the conversion copies nothing
+	return d.number([]byte(labels), labels, first, true) // the conversion copies nothing
+}
+
+// InternTaken is Intern for labels that another Dict took already, whose rows may be acked: no limit is asked.
+func (d *Dict) InternTaken(h Hash, labels Labels) (SeriesID, error) {
+	id, err := d.number([]byte(labels), labels, h, false)
+	d.remember(h, id, err)
+	return id, err
 }
 
 // InternLabelsBytes is InternLabels for labels in memory of the caller's, who may use it again.
 func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
-	return d.number(labels, "", first)
+	return d.number(labels, "", first, true)
 }
 
-// number gives labels their number. owned is the same labels in memory that the Dict may keep, or "".
-func (d *Dict) number(labels []byte, owned Labels, first Hash) (SeriesID, error) {
+// number gives labels their number. owned is the same labels in memory that the Dict may keep, or "". With limited,
+// those that have none yet are held against the limits.
+func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {
 	ch := maphash.Bytes(d.seeds[0], labels)
 	seen := d.series.len()
 	if id, ok := d.canon.get(ch, labels, &d.series); ok {
 		return SeriesID(id), nil
+	}
+	if limited {
+		if err := d.limit(labels); err != nil {
+			return 0, err
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,6 +1,9 @@
 package point
 
-import "hash/maphash"
+import (
+	"cmp"
+	"hash/maphash"
+)
 
 // Fresh is a list of label sets that are probably new, to be numbered together by Dict.InternAll. Alone, each waits for
 // two or three places of large tables that are in no cache; together they wait for them at once, and take the Dict's lock
@@ -44,32 +47,45 @@ func (f *Fresh) end(i int) int {
 func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 
 // InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full; then
-// f.IDs holds the numbers of the sets before the first that found no room. Nothing of f is kept.
+// f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits
+// gets NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
 	f.sums, f.IDs = f.sums[:0], f.IDs[:0]
 	for i := range f.ends {
 		f.sums = append(f.sums, maphash.Bytes(d.seeds[0], f.labels(i)))
 	}
 	d.canon.warm(f.sums)
-	unknown := false
+	unknown := 0
+	var refused error
 	for i, sum := range f.sums {
 		id, ok := d.canon.get(sum, f.labels(i), &d.series)
 		if !ok {
-			id, unknown = uint32(NoSeries), true
+			id = uint32(NoSeries)
+			unknown++
+			if err := d.limit(f.labels(i)); err != nil {
+				id = uint32(refusedSeries)
+				unknown--
+				refused = cmp.Or(refused, err)
+			}
 		}
 		f.IDs = append(f.IDs, SeriesID(id))
 	}
 	var err error
-	if unknown {
+	if unknown > 0 {
 		err = d.addAll(f)
 	}
 	for i, id := range f.IDs {
-		if f.hashes[i] != (Hash{}) {
+		if id == refusedSeries {
+			f.IDs[i] = NoSeries
+		} else if f.hashes[i] != (Hash{}) {
 			d.remember(f.hashes[i], id, nil)
 		}
 	}
-	return err
+	return cmp.Or(err, refused)
 }
+
+// refusedSeries marks, within InternAll, a set that is new and gets no number.
+const refusedSeries = NoSeries - 1
 
 // addAll numbers the sets that have no number yet. It looks again: somebody may have been quicker, or a set is there twice.
 func (d *Dict) addAll(f *Fresh) error {

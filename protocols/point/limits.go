@@ -1,0 +1,100 @@
+package point
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// LabelLimits bound the labels of the series that a table takes. A zero field means the format's own bound: LabelsMax,
+// LabelNameMax, LabelValueMax. A Dict asks them once a series, when it is new, and never for a sample.
+type LabelLimits struct {
+	Count      int // labels, the metric name included
+	NameBytes  int // of a label's name
+	ValueBytes int // of a label's value, the metric's name included
+	// DryRun takes series beyond the limits and only counts them: Dict.LabelLimited.
+	DryRun bool
+}
+
+// DefaultLabelLimits are what users of Prometheus and Mimir expect: far above what any sensible sender writes, and far
+// below what costs others.
+var DefaultLabelLimits = LabelLimits{Count: 64, NameBytes: 1024, ValueBytes: 8 << 10}
+
+// Validate reports every mistake at once: a limit may be lower than the format's bound and not higher.
+func (l LabelLimits) Validate() error {
+	var errs []error
+	for _, f := range [...]struct {
+		name       string
+		value, max int
+	}{{"Count", l.Count, LabelsMax}, {"NameBytes", l.NameBytes, LabelNameMax}, {"ValueBytes", l.ValueBytes, LabelValueMax}} {
+		if f.value < 0 || f.value > f.max {
+			errs = append(errs, fmt.Errorf("%s %d is not between 0 and %d", f.name, f.value, f.max))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Check says which limit canonical labels exceed, or nil. The error is Invalid and names the label.
+func (l *LabelLimits) Check(labels []byte) error {
+	count, name, value := orMax(l.Count), orMax(l.NameBytes), orMax(l.ValueBytes)
+	// Most sets are shorter than every limit: then nothing in them is longer. A pair takes four bytes at least.
+	if len(labels) <= min(name, value, 4*count) {
+		return nil
+	}
+	n := 0
+	for rest := labels; len(rest) > 0; n++ {
+		var k, v []byte
+		k, rest = cutBytes(rest)
+		v, rest = cutBytes(rest)
+		switch {
+		case len(k) > name:
+			return fault.Errorf(fault.Invalid, "label name %.64q of %d bytes, the table takes at most %d", string(k), len(k), name)
+		case len(v) > value:
+			return fault.Errorf(fault.Invalid, "label %.64q has a value of %d bytes, the table takes at most %d", string(k), len(v), value)
+		}
+	}
+	if n > count {
+		return fault.Errorf(fault.Invalid, "%d labels, the table takes at most %d", n, count)
+	}
+	return nil
+}
+
+// cutBytes cuts a string with its length off canonical labels.
+func cutBytes(b []byte) (head, rest []byte) {
+	n, k := binary.Uvarint(b)
+	return b[k : k+int(n)], b[k+int(n):]
+}
+
+func orMax(limit int) int {
+	if limit == 0 {
+		return math.MaxInt / 4
+	}
+	return limit
+}
+
+// SetLabelLimits sets the limits that series are held against when they are new from now on. Those that have a number
+// keep it. A Dict without limits has only the format's bounds.
+func (d *Dict) SetLabelLimits(l LabelLimits) { d.limits.Store(&l) }
+
+// LabelLimited counts the series that exceeded a limit when they were asked for, in a dry run too.
+func (d *Dict) LabelLimited() uint64 { return d.limited.Load() }
+
+// limit says why labels that have no number get none, or nil.
+func (d *Dict) limit(labels []byte) error {
+	l := d.limits.Load()
+	if l == nil {
+		return nil
+	}
+	err := l.Check(labels)
+	if err == nil {
+		return nil
+	}
+	d.limited.Add(1)
+	if l.DryRun {
+		return nil
+	}
+	return err
+}

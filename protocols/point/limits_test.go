@@ -1,0 +1,103 @@
+package point_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+func labelled(pairs ...string) point.Labels {
+	return point.MakeLabels(append([]string{"__name__", "up"}, pairs...)...)
+}
+
+func manyLabels(n int) point.Labels {
+	pairs := make([]string, 0, 2*n)
+	for i := range n - 1 {
+		pairs = append(pairs, "l"+strings.Repeat("x", i), "v")
+	}
+	return labelled(pairs...)
+}
+
+func TestLabelLimits(t *testing.T) {
+	name, value := strings.Repeat("n", 1024), strings.Repeat("v", 8<<10)
+	for _, c := range []struct {
+		what   string
+		labels point.Labels
+		limits point.LabelLimits
+		refuse string // part of the reason; "": taken
+	}{
+		{"the longest name and value", labelled(name, value), point.DefaultLabelLimits, ""},
+		{"a value one byte longer", labelled("path", value+"v"), point.DefaultLabelLimits, `label "path" has a value of 8193 bytes, the table takes at most 8192`},
+		{"a metric's name one byte longer", point.MakeLabels("__name__", value+"v"), point.DefaultLabelLimits, `"__name__" has a value of 8193`},
+		{"64 labels", manyLabels(64), point.DefaultLabelLimits, ""},
+		{"65 labels", manyLabels(65), point.DefaultLabelLimits, "65 labels, the table takes at most 64"},
+		{"two labels of one", labelled("a", "b"), point.LabelLimits{Count: 1}, "2 labels"},
+		{"a name over a limit of one byte", labelled("ab", "c"), point.LabelLimits{NameBytes: 1}, `label name "__name__" of 8 bytes`},
+		{"no limits", labelled(name, strings.Repeat("v", point.LabelValueMax)), point.LabelLimits{}, ""},
+		{"a dry run", manyLabels(65), point.LabelLimits{Count: 64, DryRun: true}, ""},
+	} {
+		d := point.NewDict(0)
+		d.SetLabelLimits(c.limits)
+		_, err := d.InternLabels(c.labels, point.Hash{})
+		switch {
+		case c.refuse == "" && err != nil, c.refuse != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.refuse)):
+			t.Errorf("%s: %v, want %q", c.what, err, c.refuse)
+		case (c.refuse != "" || c.limits.DryRun) != (d.LabelLimited() == 1):
+			t.Errorf("%s: %d series counted", c.what, d.LabelLimited())
+		}
+	}
+}
+
+func TestLabelLimitsAreForNewSeriesOnly(t *testing.T) {
+	d := point.NewDict(0)
+	long := labelled("path", strings.Repeat("v", 100))
+	id := mustIntern(t, d, "long", long)
+	d.SetLabelLimits(point.LabelLimits{ValueBytes: 50})
+	if again, err := d.InternLabels(long, point.Hash{}); err != nil || again != id {
+		t.Errorf("a series that has a number: %d, %v", again, err)
+	}
+	other := labelled("path", strings.Repeat("w", 100))
+	if _, err := d.InternLabels(other, point.Hash{}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a new series: %v", err)
+	}
+	if _, err := d.InternTaken(d.Hash([]byte("w")), other); err != nil {
+		t.Errorf("rows of another dictionary, which may be acked: %v", err)
+	}
+}
+
+func TestALimitedSeriesOfAListLeavesTheOthers(t *testing.T) {
+	d := point.NewDict(0)
+	d.SetLabelLimits(point.DefaultLabelLimits)
+	var f point.Fresh
+	for _, l := range []point.Labels{labelled("a", "1"), manyLabels(65), labelled("a", "2"), manyLabels(66)} {
+		f.Text = append(f.Text, l...)
+		f.End(d.Hash([]byte(l)))
+	}
+	err := d.InternAll(&f)
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "65 labels") {
+		t.Errorf("InternAll: %v", err)
+	}
+	want := []point.SeriesID{0, point.NoSeries, 1, point.NoSeries}
+	for i, id := range f.IDs {
+		if id != want[i] {
+			t.Errorf("numbers %v, want %v", f.IDs, want)
+			break
+		}
+	}
+	if _, ok := d.Lookup(d.Hash([]byte(manyLabels(65)))); ok {
+		t.Error("a refused series is remembered")
+	}
+}
+
+func TestLabelLimitsStayWithinTheFormat(t *testing.T) {
+	if err := point.DefaultLabelLimits.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, l := range []point.LabelLimits{{Count: 257}, {NameBytes: 1025}, {ValueBytes: 64<<10 + 1}, {Count: -1}} {
+		if l.Validate() == nil {
+			t.Errorf("%+v is taken", l)
+		}
+	}
+}
