@@ -100,7 +100,7 @@ func (a *API) find(path string) (rt route, param string, ok bool) {
 // ServeHTTP answers one request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.allowOrigin(w, r)
-	table, path, err := tablename.Of(r.URL.EscapedPath(), r.Header.Get, urlParam(r.URL))
+	table, path, err := tablename.Of(r.URL.EscapedPath(), r.Header.Values, urlParam(r.URL))
 	if err != nil {
 		a.fail(w, err)
 		return
@@ -118,7 +118,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
 		return
 	}
-	c := &call{Request: r, table: a.query.Table(table), param: param}
+	c := &call{Request: r, table: a.query.Table(table.Table), param: param}
 	c.ctx, c.warnings = query.WithWarnings(r.Context())
 	seen := &seenWriter{ResponseWriter: w, status: http.StatusOK}
 	start := time.Now()
@@ -130,14 +130,26 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serve(seen, c, rt.handle)
 }
 
-// urlParam reads the URL's parameters only when one of that name may be there.
-func urlParam(u *url.URL) func(string) string {
-	return func(name string) string {
-		if !strings.Contains(u.RawQuery, name+"=") {
-			return ""
+// urlParam reads the URL's parameters only when one of that name may be there, perhaps percent-encoded.
+func urlParam(u *url.URL) func(string) []string {
+	return func(name string) []string {
+		if !strings.Contains(u.RawQuery, name+"=") && !strings.Contains(u.RawQuery, "%") {
+			return nil
 		}
-		return u.Query().Get(name)
+		return u.Query()[name]
 	}
+}
+
+// nameInBody refuses a body that names another table than the URL and the header do: those decide, before it is read.
+func (c *call) nameInBody() error {
+	for _, p := range tablename.Params {
+		for _, v := range c.PostForm[p] {
+			if v != "" && v != c.table.Name() {
+				return badDataf("the request is for the table %q, %s= in its body says %q; name the table in the URL", c.table.Name(), p, v)
+			}
+		}
+	}
+	return nil
 }
 
 // serve reads the parameters, lets a handler answer, and writes what it says.
@@ -145,6 +157,10 @@ func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, 
 	c.Body = http.MaxBytesReader(w, c.Body, a.settings.FormBytesMax)
 	if err := c.ParseForm(); err != nil {
 		a.fail(w, formError(err))
+		return
+	}
+	if err := c.nameInBody(); err != nil {
+		a.fail(w, err)
 		return
 	}
 	if err := c.mayBePartial(); err != nil {

@@ -52,10 +52,13 @@ func (f *Front) failure2(err error, name string) Response {
 
 // buckets serves /api/v2/buckets: GET lists them or looks one up by name or id, POST makes one.
 func (f *Front) buckets(ctx context.Context, c *call) Response {
+	if c.TableErr != nil {
+		return f.failure2(c.TableErr, "")
+	}
 	if c.Method == http.MethodPost {
 		return f.createBucket(ctx, c)
 	}
-	names, err := f.writer.List(ctx)
+	names, err := f.list(ctx, c.Name)
 	if err != nil {
 		return f.failure2(err, "")
 	}
@@ -89,7 +92,11 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 		return f.failure2(fault.Wrap(err, fault.Invalid, "the body is not the JSON of a bucket"), "")
 	}
 	table := databaseOf(want.Name)
-	if err := tablename.Check(table); err != nil {
+	err = tablename.Check(table)
+	if err == nil {
+		err = within(c.Name, table)
+	}
+	if err != nil {
 		return f.failure2(err, want.Name)
 	}
 	names, err := f.writer.List(ctx)

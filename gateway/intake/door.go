@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -40,7 +41,7 @@ var (
 
 // doorAt finds the door of a path, which may begin with /t/<table>; nil: it is none of ours.
 func doorAt(path string) *door {
-	_, rest, _ := cutTable(path)
+	_, rest, _ := tablename.Cut(path)
 	switch rest {
 	case "/api/v1/write", "/api/v1/push", "/api/v1/prom/write": // Prometheus; Mimir and VictoriaMetrics; Cortex
 		return doorRemoteWrite

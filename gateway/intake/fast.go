@@ -207,6 +207,18 @@ type fastBody struct {
 
 func (b *fastBody) header(name string) string { return string(b.ctx.Request.Header.Peek(name)) }
 
+func (b *fastBody) headers(name string) []string {
+	values := b.ctx.Request.Header.PeekAll(name)
+	if len(values) == 0 {
+		return nil
+	}
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = string(v)
+	}
+	return out
+}
+
 func (b *fastBody) body() io.Reader { return b }
 
 func (b *fastBody) declared() int64 {

@@ -284,7 +284,7 @@ func (f *front) do(t testing.TB, what string, body []byte, header ...string) ans
 		t.Fatal(err)
 	}
 	for i := 0; i < len(header); i += 2 {
-		rq.Header.Set(header[i], header[i+1])
+		rq.Header.Add(header[i], header[i+1])
 	}
 	return f.send(t, rq)
 }

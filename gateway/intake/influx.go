@@ -62,7 +62,7 @@ func (f *Front) influx3(ctx context.Context, c *call) Response {
 
 // missing asks for a table's name: an Influx client that names none is set up wrong, and "default" would hide it.
 func missing(c *call, text string) error {
-	if c.Named {
+	if c.named() {
 		return nil
 	}
 	return fault.Errorf(fault.Invalid, "%s", text)

@@ -124,6 +124,8 @@ type plainBody struct {
 
 func (b *plainBody) header(name string) string { return b.h.Get(name) }
 
+func (b *plainBody) headers(name string) []string { return b.h.Values(name) }
+
 func (b *plainBody) body() io.Reader { return b }
 
 func (b *plainBody) declared() int64 { return b.length }

@@ -43,13 +43,19 @@ func (f *Front) query(ctx context.Context, c *call) Response {
 }
 
 func (f *Front) queryResponse(ctx context.Context, c *call) Response {
-	q, db := c.Query.Get("q"), c.Query.Get("db")
+	if c.TableErr != nil {
+		return f.failure1(c.TableErr)
+	}
+	q := c.Query.Get("q")
 	if c.Method == http.MethodPost {
 		form, err := f.form(c)
+		if err == nil {
+			err = c.nameIn(form)
+		}
 		if err != nil {
 			return f.failure1(err)
 		}
-		q, db = first(form.Get("q"), q), first(form.Get("db"), db)
+		q = first(form.Get("q"), q)
 	}
 	if q == "" {
 		return f.failure1(fault.Errorf(fault.Invalid, `missing required parameter "q"`))
@@ -61,12 +67,9 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	if err != nil {
 		return f.failure1(fault.Errorf(fault.Invalid, "%w", err))
 	}
-	if db == "" && c.Named && c.TableErr == nil {
-		db = c.Table // /t/<table>/query
-	}
 	results := make([]result, len(list))
 	for i, ts := range list {
-		series, err := f.statement(ctx, ts, databaseOf(db))
+		series, err := f.statement(ctx, ts, c.Name)
 		results[i] = result{StatementID: i, Series: series}
 		if err != nil {
 			results[i].Error = err.Error()
@@ -75,6 +78,18 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	return asJSON(http.StatusOK, struct {
 		Results []result `json:"results"`
 	}{results})
+}
+
+// nameIn adds the databases that a form names to those that the URL and the header name.
+func (rq *Request) nameIn(form url.Values) error {
+	for _, p := range tablename.Params {
+		for _, v := range form[p] {
+			if err := rq.Agree(databaseOf(v), tablename.ByParam, p+"= in the body"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func first(a, b string) string {
@@ -111,16 +126,16 @@ func (f *Front) form(c *call) (url.Values, error) {
 	return form, fault.Wrap(err, fault.Invalid, "error parsing form values")
 }
 
-// statement answers one statement.
-func (f *Front) statement(ctx context.Context, ts []token, db string) ([]rows, error) {
+// statement answers one statement of a request for a table.
+func (f *Front) statement(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
 	word := func(i int, keywords ...string) bool { return i < len(ts) && ts[i].is(keywords...) }
 	switch {
 	case word(0, "CREATE") && word(1, "DATABASE"):
-		return nil, f.createDatabase(ctx, ts[2:])
+		return nil, f.createDatabase(ctx, ts[2:], db)
 	case word(0, "DROP") && word(1, "DATABASE"):
 		return nil, errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
 	case word(0, "SHOW") && word(1, "DATABASES"):
-		return f.showDatabases(ctx, ts[2:])
+		return f.showDatabases(ctx, ts[2:], db)
 	case word(0, "SHOW") && word(1, "RETENTION") && word(2, "POLICIES"):
 		return f.showPolicies(ctx, ts[3:], db)
 	case word(0, "SHOW") && word(1, "MEASUREMENTS"):
@@ -141,7 +156,7 @@ func (f *Front) statement(ctx context.Context, ts []token, db string) ([]rows, e
 
 // createDatabase takes WITH and its policy and does not look at it: how long rows are kept is a table's own setting, and
 // Telegraf gives up on a database it may not create.
-func (f *Front) createDatabase(ctx context.Context, ts []token) error {
+func (f *Front) createDatabase(ctx context.Context, ts []token, db tablename.Name) error {
 	switch {
 	case len(ts) == 0:
 		return errors.New("error parsing query: found EOF, expected identifier")
@@ -151,14 +166,34 @@ func (f *Front) createDatabase(ctx context.Context, ts []token) error {
 	if err := tablename.Check(ts[0].text); err != nil {
 		return err
 	}
+	if err := within(db, ts[0].text); err != nil {
+		return err
+	}
 	return f.writer.Create(ctx, ts[0].text)
 }
 
-func (f *Front) showDatabases(ctx context.Context, ts []token) ([]rows, error) {
+// within refuses a statement about another table than the one that the request's path or header names.
+func within(request tablename.Name, table string) error {
+	if request.Pinned() && table != request.Table {
+		return fault.Errorf(fault.Invalid, "the request is for the table %q, the statement for %q", request.Table, table)
+	}
+	return nil
+}
+
+// list names the tables that a request may see: all, or only the one that its path or header names.
+func (f *Front) list(ctx context.Context, request tablename.Name) ([]string, error) {
+	names, err := f.writer.List(ctx)
+	if err == nil && request.Pinned() {
+		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n != request.Table })
+	}
+	return names, err
+}
+
+func (f *Front) showDatabases(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
 	if len(ts) > 0 {
 		return nil, fmt.Errorf("%s is not supported here", ts[0].text)
 	}
-	names, err := f.writer.List(ctx)
+	names, err := f.list(ctx, db)
 	if err != nil {
 		return nil, err
 	}
@@ -174,13 +209,20 @@ func column(names []string) [][]any {
 }
 
 // open finds the table of a SHOW without making it, and the number of rows it may be answered with.
-func (f *Front) open(ctx context.Context, ts []token, db string) (Table, int, error) {
+func (f *Front) open(ctx context.Context, ts []token, request tablename.Name) (Table, int, error) {
 	on, limit, err := clauses(ts)
 	if err != nil {
 		return nil, 0, err
 	}
-	if db = first(on, db); db == "" {
+	db := on
+	if db == "" && request.By != tablename.ByDefault {
+		db = request.Table
+	}
+	if db == "" {
 		return nil, 0, errors.New("database name required")
+	}
+	if err := within(request, db); err != nil {
+		return nil, 0, err
 	}
 	names, err := f.writer.List(ctx)
 	if err != nil {
@@ -196,7 +238,7 @@ func (f *Front) open(ctx context.Context, ts []token, db string) (Table, int, er
 	return t, limit, err
 }
 
-func (f *Front) showPolicies(ctx context.Context, ts []token, db string) ([]rows, error) {
+func (f *Front) showPolicies(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
 	t, _, err := f.open(ctx, ts, db)
 	if err != nil {
 		return nil, err
@@ -218,7 +260,7 @@ func influxDuration(seconds int64) string {
 
 var errNoCatalogue = errors.New("this is not supported here: read names through the Prometheus API, /api/v1/labels")
 
-func (f *Front) showMeasurements(ctx context.Context, ts []token, db string) ([]rows, error) {
+func (f *Front) showMeasurements(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
 	t, limit, err := f.open(ctx, ts, db)
 	if err != nil {
 		return nil, err
@@ -235,7 +277,7 @@ func (f *Front) showMeasurements(ctx context.Context, ts []token, db string) ([]
 }
 
 // showSeries answers from the table's series; view makes rows of them.
-func (f *Front) showSeries(ctx context.Context, ts []token, db string, view func([]point.Labels) []rows) ([]rows, error) {
+func (f *Front) showSeries(ctx context.Context, ts []token, db tablename.Name, view func([]point.Labels) []rows) ([]rows, error) {
 	t, limit, err := f.open(ctx, ts, db)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,9 +19,9 @@ type Request struct {
 	Path   string     // without the table's prefix and the query
 	Query  url.Values // of the URL
 
-	// Table is the table the request names, "default" when it names none. TableErr (Invalid) says what is wrong with the name.
-	Table    string
-	Named    bool
+	// Name is the table that the request names, "default" when it names none. TableErr (Invalid) says what is wrong with
+	// it; then Table is empty.
+	tablename.Name
 	TableErr error
 
 	from source
@@ -30,6 +31,8 @@ type Request struct {
 type source interface {
 	// header gives the first value of a header, "" when it is absent.
 	header(name string) string
+	// headers gives all values of a header, in order.
+	headers(name string) []string
 	// body is read at most once. It ends with io.EOF.
 	body() io.Reader
 	// declared is the body's Content-Length, -1 when it has none.
@@ -49,43 +52,29 @@ func newRequest(method, path, rawQuery string, from source) (*Request, error) {
 		}
 		rq.Query = q
 	}
-	rq.Table, rq.Path, rq.TableErr = tablename.Of(path, rq.tableHeader, rq.tableParam)
-	rq.Named = rq.Named || len(rq.Path) < len(path)
-	if rq.TableErr != nil {
-		_, rq.Path, _ = cutTable(path)
-	}
+	rq.Name, rq.Path, rq.TableErr = tablename.Of(path, from.headers, rq.tableParam)
 	return rq, nil
 }
 
-func (rq *Request) tableHeader(name string) string {
-	v := rq.from.header(name)
-	rq.Named = rq.Named || v != ""
-	return v
-}
+// named reports whether the request names a table, be it a wrong one.
+func (rq *Request) named() bool { return rq.By != tablename.ByDefault || rq.TableErr != nil }
 
 // tableParam maps Influx' names to tables: of a v2 bucket "db/rp" the table is db. A retention policy, here or in the
 // parameter rp, is not looked at: a table keeps what it keeps.
-func (rq *Request) tableParam(name string) string {
-	v := rq.Query.Get(name)
-	rq.Named = rq.Named || v != ""
-	return databaseOf(v)
+func (rq *Request) tableParam(name string) []string {
+	values := rq.Query[name]
+	for i, v := range values {
+		if db := databaseOf(v); db != v {
+			values = slices.Clone(values)
+			values[i] = db
+		}
+	}
+	return values
 }
 
 func databaseOf(bucket string) string {
 	db, _, _ := strings.Cut(bucket, "/")
 	return db
-}
-
-// cutTable splits /t/<table>/rest without judging the name.
-func cutTable(path string) (table, rest string, ok bool) {
-	rest, ok = strings.CutPrefix(path, "/t/")
-	if !ok {
-		return "", path, false
-	}
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		return rest[:i], rest[i:], true
-	}
-	return rest, "/", true
 }
 
 // AckHeader is the header in which a request of any protocol says when it wants its answer.

@@ -22,6 +22,7 @@ type Options struct {
 	Smear Smear
 
 	explicit bool // header format was seen, it outranks content-type
+	named    bool // a header named the table, which outranks the topic's
 }
 
 // Smear is point.Smear as settings and headers write it: on, off, or nothing.
@@ -58,7 +59,7 @@ func (o *Options) Header(key string, value []byte) (err error) {
 	case headerEncoding:
 		o.Packing, err = ParsePacking(string(value))
 	case "table", "db", "bucket", "tenant", "x-spillway-table", "x-scope-orgid":
-		o.Table = string(value)
+		err = o.table(string(value))
 	case headerPrecision, "x-spillway-precision":
 		o.Precision, err = ParsePrecision(string(value))
 	case headerAtomic:
@@ -69,6 +70,15 @@ func (o *Options) Header(key string, value []byte) (err error) {
 		o.Smear, err = ParseSmear(string(value))
 	}
 	return err
+}
+
+// table takes the table that a header names. Headers may repeat it, and must not contradict each other.
+func (o *Options) table(name string) error {
+	if o.named && o.Table != name {
+		return fault.Errorf(fault.Invalid, "the headers name two tables, %q and %q", cut(o.Table), cut(name))
+	}
+	o.Table, o.named = name, true
+	return nil
 }
 
 // ParseSmear reads on and off, or a boolean. The error is Invalid.
