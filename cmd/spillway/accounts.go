@@ -1,0 +1,58 @@
+package main
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+)
+
+// accounts are those of the process' memory: who allocates by what a user sent books it here before.
+//
+//	storage.memory_bytes ─┬─ 4/32  runtime      booked for good: code, stacks, garbage
+//	                      ├─ 6/32  heads        rows not yet flushed
+//	                      ├─ 6/32  series       names of series, their numbers and indexes
+//	                      ├─ 2/32  caches       blocks of segments
+//	                      ├─ 1/32  bodies       requests under way
+//	                      ├─ 4/32  queries      at most 12/32
+//	                      ├─ 1/32  compactions  and flushes
+//	                      └─ 8/32  for whichever asks first
+//
+// These are floors: what an account may hold whatever the others do.
+type accounts struct {
+	process, heads, series, caches, bodies, queries, compactions *budget.Account
+}
+
+const (
+	accountParts   = 32 // what the figures below are parts of
+	runtimeParts   = 4
+	queryPartsMost = 12
+)
+
+// openAccounts shares the memory out; the registry shows it.
+func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error) {
+	part := bytes / accountParts
+	a := &accounts{process: budget.New("process", bytes)}
+	runtime, err := a.process.Child("runtime", budget.Share{})
+	if err != nil {
+		return nil, err
+	}
+	runtime.Force(runtimeParts * part)
+	for _, child := range []struct {
+		name        string
+		floor, most int64
+		to          **budget.Account
+	}{
+		{"heads", 6, 0, &a.heads},
+		{"series", 6, 0, &a.series},
+		{"caches", 2, 0, &a.caches},
+		{"bodies", 1, 0, &a.bodies},
+		{"queries", 4, queryPartsMost, &a.queries},
+		{"compactions", 1, 0, &a.compactions},
+	} {
+		if *child.to, err = a.process.Child(child.name, budget.Share{Floor: child.floor * part, Max: child.most * part}); err != nil {
+			return nil, err
+		}
+	}
+	a.process.Register(registry)
+	return a, nil
+}

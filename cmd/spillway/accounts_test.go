@@ -1,0 +1,16 @@
+package main
+
+import "testing"
+
+// Every account's floor fits beside the others, in the least memory there may be and in much.
+func TestFloorsOfAccountsFit(t *testing.T) {
+	for _, bytes := range []int64{memoryLeast, 512 << 20, 4<<30 + 17, 1 << 40} {
+		a, err := openAccounts(bytes, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shared := a.heads.Free() - a.heads.Share().Floor; shared < bytes/8 {
+			t.Errorf("%d of %d bytes are for whichever asks first", shared, bytes)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package budget
+
+import (
+	"context"
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// Share is what an account gets of the one above it.
+type Share struct {
+	// Floor is what the account may hold whatever the others do, bytes.
+	Floor int64
+	// Max is the most it may hold, bytes; 0: as much as the account above it.
+	Max int64
+}
+
+// Account is a part of the memory of the process. Safe for concurrent use.
+type Account struct {
+	// Constant after New and Child.
+	name   string
+	parent *Account // nil: the root
+	share  Share
+	tree   *tree
+
+	// Guarded by tree.mu.
+	used     int64
+	peak     int64
+	children []*Account
+	closed   bool
+	granted  uint64 // bytes booked in all
+	refused  uint64 // reservations
+}
+
+// tree is what the accounts of one process have in common.
+type tree struct {
+	mu      sync.Mutex
+	waiting []*waiter // in the order of their arrival
+}
+
+// waiter is one that waits for memory.
+type waiter struct {
+	account *Account
+	bytes   int64
+	granted chan struct{} // closed when the bytes are booked
+}
+
+// WaitingMax is how many may wait for memory of one process; the next is refused.
+const WaitingMax = 1024
+
+// New makes the account of a process that may use so many bytes.
+func New(name string, bytes int64) *Account {
+	return &Account{name: name, share: Share{Max: bytes}, tree: &tree{}}
+}
+
+// Child makes an account below a, whose floor is booked in a at once. The error is Throttled when a has not as much left,
+// and Invalid for a share that makes no sense.
+func (a *Account) Child(name string, s Share) (*Account, error) {
+	if s.Max == 0 {
+		s.Max = a.share.Max
+	}
+	if s.Floor < 0 || s.Max < s.Floor {
+		return nil, fault.Errorf(fault.Invalid, "account %s: a floor of %d bytes and a max of %d", name, s.Floor, s.Max)
+	}
+	c := &Account{name: name, parent: a, share: s, tree: a.tree}
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if !a.fitsLocked(s.Floor) {
+		return nil, fault.Errorf(fault.Throttled, "account %s: its floor of %d bytes does not fit into %s, which holds %d of %d", name, s.Floor, a.name, a.used, a.share.Max)
+	}
+	a.addLocked(s.Floor)
+	a.children = append(a.children, c)
+	return c, nil
+}
+
+// Close gives the floor of an account back, which must be empty and have no children.
+func (a *Account) Close() {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if a.used != 0 || len(a.children) > 0 {
+		fault.Bug("account %s is closed and holds %d bytes in %d accounts", a.name, a.used, len(a.children))
+	}
+	if a.closed || a.parent == nil {
+		return
+	}
+	a.closed = true
+	siblings := a.parent.children
+	for i, c := range siblings {
+		if c == a {
+			a.parent.children = append(siblings[:i:i], siblings[i+1:]...)
+		}
+	}
+	a.parent.addLocked(-a.share.Floor)
+	a.tree.serveLocked()
+}
+
+// Name is the account's.
+func (a *Account) Name() string { return a.name }
+
+// Share is what the account gets.
+func (a *Account) Share() Share { return a.share }
+
+// Reserve books n bytes at once. The error is TooLarge for more than the account may ever hold, and Throttled when there
+// are too few now, or when others wait for the same account already.
+func (a *Account) Reserve(n int64) error {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if !a.waitedForLocked() && a.fitsLocked(n) {
+		a.bookLocked(n)
+		return nil
+	}
+	return a.refuseLocked(n)
+}
+
+// Wait books n bytes as soon as there are as many, in the order in which callers came to the account. The error is
+// TooLarge for more than it may ever hold, Throttled when too many wait already, and Canceled when ctx ended first.
+func (a *Account) Wait(ctx context.Context, n int64) error {
+	w, err := a.join(n)
+	if w == nil {
+		return err
+	}
+	select {
+	case <-w.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if !a.tree.leaveLocked(w) {
+		return nil // granted meanwhile
+	}
+	a.refused++
+	a.tree.serveLocked() // those behind may be smaller
+	return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for %d bytes of memory for %s", n, a.name)
+}
+
+// join books at once, or queues.
+func (a *Account) join(n int64) (*waiter, error) {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	switch {
+	case !a.waitedForLocked() && a.fitsLocked(n):
+		a.bookLocked(n)
+		return nil, nil
+	case n > a.mostLocked() || len(a.tree.waiting) >= WaitingMax:
+		return nil, a.refuseLocked(n)
+	}
+	w := &waiter{account: a, bytes: n, granted: make(chan struct{})}
+	a.tree.waiting = append(a.tree.waiting, w)
+	return w, nil
+}
+
+// Force books n bytes that are there already, whether they fit or not.
+func (a *Account) Force(n int64) {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	a.bookLocked(n)
+}
+
+// Release gives n bytes back.
+func (a *Account) Release(n int64) {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if n < 0 || n > a.used {
+		fault.Bug("account %s holds %d bytes and releases %d", a.name, a.used, n)
+	}
+	a.addLocked(-n)
+	a.tree.serveLocked()
+}
+
+// Used is how much is booked now, floors of children included.
+func (a *Account) Used() int64 {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	return a.used
+}
+
+// Free is how much could be reserved now.
+func (a *Account) Free() int64 {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	return max(0, a.freeLocked())
+}
+
+// chargeLocked is what the account above books for this one.
+func (a *Account) chargeLocked() int64 { return max(a.used, a.share.Floor) }
+
+// freeLocked may be negative after Force.
+func (a *Account) freeLocked() int64 {
+	free := a.share.Max - a.used
+	if a.parent != nil {
+		free = min(free, max(0, a.share.Floor-a.used)+max(0, a.parent.freeLocked()))
+	}
+	return free
+}
+
+// fitsLocked tells whether n more bytes keep every account within its max. What is left of a floor is there even where
+// Force took more than there was.
+func (a *Account) fitsLocked(n int64) bool {
+	if n < 0 {
+		fault.Bug("account %s: reservation of %d bytes", a.name, n)
+	}
+	if n == 0 || a.parent == nil || n > a.share.Max-a.used {
+		return n <= max(0, a.share.Max-a.used)
+	}
+	above := a.used + n - a.chargeLocked()
+	return above <= 0 || a.parent.fitsLocked(above)
+}
+
+// mostLocked is what the account could hold if no other held more than its floor.
+func (a *Account) mostLocked() int64 {
+	if a.parent == nil {
+		return a.share.Max
+	}
+	others := int64(0)
+	for _, c := range a.parent.children {
+		if c != a {
+			others += c.share.Floor
+		}
+	}
+	return min(a.share.Max, max(a.share.Floor, a.parent.mostLocked()-others))
+}
+
+func (a *Account) bookLocked(n int64) {
+	a.addLocked(n)
+	a.granted += uint64(n)
+}
+
+func (a *Account) addLocked(n int64) {
+	before := a.chargeLocked()
+	a.used += n
+	a.peak = max(a.peak, a.used)
+	if d := a.chargeLocked() - before; a.parent != nil && d != 0 {
+		a.parent.addLocked(d)
+	}
+}
+
+func (a *Account) refuseLocked(n int64) error {
+	a.refused++
+	if most := a.mostLocked(); n > most {
+		return fault.Errorf(fault.TooLarge, "%d bytes of memory for %s are more than the %d there can be", n, a.name, most)
+	}
+	return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are asked for, %d are free; try again later", a.name, n, max(0, a.freeLocked()))
+}
+
+// waitedForLocked tells whether somebody waits for this account.
+func (a *Account) waitedForLocked() bool {
+	for _, w := range a.tree.waiting {
+		if w.account == a {
+			return true
+		}
+	}
+	return false
+}
+
+// serveLocked books for those who wait what now fits. Who comes first to an account is served first; other accounts do
+// not wait for it, as what it lacks may be its own.
+func (t *tree) serveLocked() {
+	if len(t.waiting) == 0 {
+		return
+	}
+	passed := map[*Account]bool{}
+	left := t.waiting[:0]
+	for _, w := range t.waiting {
+		if passed[w.account] || !w.account.fitsLocked(w.bytes) {
+			passed[w.account] = true
+			left = append(left, w)
+			continue
+		}
+		w.account.bookLocked(w.bytes)
+		close(w.granted)
+	}
+	clear(t.waiting[len(left):])
+	t.waiting = left
+}
+
+// leaveLocked takes a waiter out; false when it was served.
+func (t *tree) leaveLocked(w *waiter) bool {
+	for i, other := range t.waiting {
+		if other == w {
+			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,131 @@
+package budget
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// ChunkBytes is how much a Loan books at a time.
+const ChunkBytes = 1 << 20
+
+// Loan is what one user of an account holds, a query or a request: it grows in chunks and goes back whole. Safe for
+// concurrent use; within a chunk Take is one atomic addition.
+type Loan struct {
+	// Constant after Borrow.
+	account *Account
+	max     int64
+
+	used atomic.Int64
+
+	mu     sync.Mutex
+	held   atomic.Int64 // Invariant: what was taken <= held; written under mu
+	closed bool
+}
+
+// Borrow begins a loan of at most bytesMax (0: what the account may hold), of which the first chunk is waited for. Errors
+// are those of Wait.
+func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
+	if bytesMax == 0 {
+		bytesMax = a.share.Max
+	}
+	first := min(ChunkBytes, bytesMax)
+	if err := a.Wait(ctx, first); err != nil {
+		return nil, err
+	}
+	l := &Loan{account: a, max: bytesMax}
+	l.held.Store(first)
+	return l, nil
+}
+
+// Take books n more bytes. The error is TooLarge beyond what this loan may be, and Throttled when the account has no
+// more; then nothing was taken. A nil Loan takes anything.
+func (l *Loan) Take(n int64) error {
+	if l == nil || l.used.Add(n) <= l.held.Load() {
+		return nil
+	}
+	if err := l.grow(); err != nil {
+		l.used.Add(-n)
+		return err
+	}
+	return nil
+}
+
+// grow books chunks until what is used is held.
+func (l *Loan) grow() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	used, held := l.used.Load(), l.held.Load()
+	switch {
+	case l.closed:
+		return fault.Errorf(fault.Canceled, "the memory was given back already")
+	case used <= held:
+		return nil
+	case used > l.max:
+		return fault.Errorf(fault.TooLarge, "more than %d bytes of memory are needed for %s, the most for one", l.max, l.account.name)
+	}
+	chunk := min((used-held+ChunkBytes-1)/ChunkBytes*ChunkBytes, l.max-held)
+	if err := l.account.Reserve(chunk); err != nil {
+		if chunk = used - held; l.account.Reserve(chunk) != nil {
+			return err
+		}
+	}
+	l.held.Store(held + chunk)
+	return nil
+}
+
+// Give takes n bytes back for what the same loan takes next. The account gets what is more than two chunks.
+func (l *Loan) Give(n int64) {
+	if l == nil {
+		return
+	}
+	if l.used.Add(-n)+2*ChunkBytes >= l.held.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := l.held.Load()
+	keep := max(l.used.Load(), 0) + ChunkBytes
+	if l.closed || held <= keep {
+		return
+	}
+	l.held.Store(keep)
+	// Who took before that found enough, and is counted now; who takes later grows, after this.
+	if used := l.used.Load(); used > keep {
+		keep = min(used, held)
+		l.held.Store(keep)
+	}
+	l.account.Release(held - keep)
+}
+
+// Used is how much was taken and not given back.
+func (l *Loan) Used() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.used.Load()
+}
+
+// Held is how much the account has booked for the loan.
+func (l *Loan) Held() int64 {
+	if l == nil {
+		return 0
+	}
+	return l.held.Load()
+}
+
+// Close gives everything back. Takes fail from now on, but for what fits into nothing.
+func (l *Loan) Close() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	l.account.Release(l.held.Swap(0))
+}

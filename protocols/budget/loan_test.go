@@ -1,0 +1,168 @@
+package budget_test
+
+import (
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+const chunk = budget.ChunkBytes
+
+func TestLoanGrowsInChunks(t *testing.T) {
+	process := budget.New("process", 10*chunk)
+	l, err := process.Borrow(t.Context(), 4*chunk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(take, used int64) {
+		t.Helper()
+		if err := l.Take(take); err != nil {
+			t.Error(err)
+		}
+		if got := process.Used(); got != used || l.Held() != used {
+			t.Errorf("%d booked, %d held, want %d", got, l.Held(), used)
+		}
+	}
+	f(0, chunk)
+	f(chunk, chunk)
+	f(1, 2*chunk)
+	f(2*chunk, 4*chunk)
+	if err := l.Take(chunk); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+	f(chunk-1, 4*chunk)
+	if err := process.Reserve(6 * chunk); err != nil {
+		t.Error(err)
+	}
+	l.Give(4 * chunk)
+	if got := l.Held(); got != chunk {
+		t.Errorf("%d held", got)
+	}
+	l.Close()
+	l.Close()
+	if got := process.Used(); got != 6*chunk {
+		t.Errorf("%d booked after the end", got)
+	}
+	if err := l.Take(1); err == nil {
+		t.Error("taken from a loan that is closed")
+	}
+}
+
+func TestLoanTakesTheLastBytes(t *testing.T) {
+	process := budget.New("process", 2*chunk+10)
+	l, err := process.Borrow(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int64{chunk, chunk, 10} {
+		if err := l.Take(n); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := l.Take(1); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
+	}
+}
+
+func TestNoLoanTakesAnything(t *testing.T) {
+	var l *budget.Loan
+	if err := l.Take(1 << 60); err != nil {
+		t.Error(err)
+	}
+	l.Give(1)
+	l.Close()
+}
+
+// A loan that many use at once never holds less than what they took, and gives all of it back.
+func TestLoansBookWhatIsTaken(t *testing.T) {
+	process := budget.New("process", 64*chunk)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			l, err := process.Borrow(t.Context(), 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer l.Close()
+			var users sync.WaitGroup
+			for u := range 4 {
+				users.Go(func() {
+					mine := int64(0)
+					for i := range 3000 {
+						n := int64((i*7919+u)%5) * chunk / 3
+						if i%2 == 0 && l.Take(n) == nil {
+							mine += n
+						} else if i%2 == 1 {
+							l.Give(mine)
+							mine = 0
+						}
+						if used, held := mine, l.Held(); used > held {
+							t.Errorf("%d taken, %d held", used, held)
+							return
+						}
+					}
+					l.Give(mine)
+				})
+			}
+			users.Wait()
+			if used := l.Used(); used != 0 {
+				t.Errorf("%d still taken", used)
+			}
+		})
+	}
+	wg.Wait()
+	if got := process.Used(); got != 0 {
+		t.Errorf("%d still booked", got)
+	}
+}
+
+func TestLoanAgreesWithTheModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		process := budget.New("process", 20*chunk)
+		most := rapid.Int64Range(1, 20*chunk).Draw(t, "max")
+		l, err := process.Borrow(t.Context(), most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, used := int64(0), int64(0)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			n := rapid.Int64Range(0, 3*chunk).Draw(t, "bytes")
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				l.Give(min(n, used))
+				used -= min(n, used)
+			case 1:
+				if process.Reserve(n) == nil {
+					other += n
+				}
+			default:
+				want := used+n <= most && used+n-l.Held() <= 20*chunk-other-l.Held()
+				if err := l.Take(n); (err == nil) != want {
+					t.Fatalf("%d more than %d: %v", n, used, err)
+				}
+				if want {
+					used += n
+				}
+			}
+			if held := l.Held(); held < used || held > most || process.Used() != held+other {
+				t.Fatalf("%d used, %d held, %d booked", used, held, process.Used())
+			}
+		}
+	})
+}
+
+func BenchmarkLoanTake(b *testing.B) {
+	process := budget.New("process", 1<<40)
+	l, err := process.Borrow(b.Context(), 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		_ = l.Take(512)
+	}
+}
