@@ -26,7 +26,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
 
 help:
 	@echo "Spillway. Targets:"
@@ -66,6 +66,10 @@ crash: ## power cuts at every moment, on disks that lose what was not synced; CR
 	@$(call has,./storage/brick,LoseNothingAcked$$)
 	@$(call has,./storage/server,LoseNothingAcked$$)
 	CRASH_IMAGES=$${CRASH_IMAGES:-1000} go test -count=1 -timeout=15m -run 'LoseNothingAcked$$' ./storage/brick ./storage/server
+
+corrupt: ## a store's files corrupted again and again, closed and under a running process: no row is lost in silence; N=500 TEST_SEED= CORRUPT_WORLD=dir CORRUPT_CASE=
+	@$(call has,./cmd/spillway,CorruptionsLoseNothing)
+	CORRUPT_N=$${N:-500} go test -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway
 
 sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or partition,crash,… ARGS=-v
 	go run ./cmd/sim -seed $(SEED) -events $(EVENTS) -faults $(FAULTS) $(ARGS)

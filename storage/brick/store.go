@@ -47,9 +47,9 @@ func identify(fs vfs.FS, dataDir, logDir string) (StoreID, error) {
 	case err != nil:
 		return id, err
 	case logFound && !found:
-		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s has no file %s; is data_dir right?", logDir, logID, dataDir, storeFile)
+		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s has no file %s; is data_dir right? If it is, the file was lost: restore it from a backup, or copy that of the log directory", logDir, logID, dataDir, storeFile)
 	case logFound && logID != id:
-		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s is store %s; is log_dir right?", logDir, logID, dataDir, id)
+		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s is store %s; is log_dir right? If it is, one of the two files %s is damaged: restore it from a backup", logDir, logID, dataDir, id, storeFile)
 	case !found:
 		_, _ = rand.Read(id[:]) // never fails
 		if err := writeStoreID(fs, dataDir, id); err != nil {
@@ -81,7 +81,9 @@ func readStoreID(fs vfs.FS, dir string) (id StoreID, found bool, err error) {
 			return id, true, nil
 		}
 	}
-	return id, false, fault.Errorf(fault.Corrupt, "%s is not a store's identity: %q", fs.PathJoin(dir, storeFile), b)
+	return id, false, fault.Errorf(fault.Corrupt,
+		"%s is damaged: it should hold the store's identity, two lines of 55 bytes in all, and holds %.80q; restore it: the file %s of the log directory and that of the data directory hold the same, so that a copy of the other one is right",
+		fs.PathJoin(dir, storeFile), b, storeFile)
 }
 
 // writeStoreID writes beside and renames, so that a crash leaves no half of it.
