@@ -25,11 +25,12 @@ type block [blockBytes]byte
 type arena struct {
 	onHeap bool // for systems without mmap, and for the race detector, which does not see mapped memory
 
-	chunks []*[chunkBlocks]block
-	next   uint32 // block to hand out next; block 0 is never handed out, so that 0 means none
+	chunks []unsafe.Pointer // to chunkBlocks blocks each; the first to fewer while there are few
+	next   uint32           // block to hand out next; block 0 is never handed out, so that 0 means none
+	limit  uint32           // blocks from here on have no memory yet
 	maps   [][]byte
 	used   int  // bytes handed out, and whole slabs
-	whole  bool // the last chunk is of a slab: its blocks are counted
+	whole  bool // the last chunk's blocks are counted already: it is small, or of a slab
 	warmth byte // of no use but to keep the reads that made it
 
 	region   []byte // what is left of the last region, whole slabs
@@ -80,7 +81,7 @@ func (a *arena) slab() []byte {
 
 // block finds a block by its index.
 func (a *arena) block(i uint32) *block {
-	return &a.chunks[i>>chunkShift][i&(chunkBlocks-1)]
+	return (*block)(unsafe.Add(a.chunks[i>>chunkShift], int(i&(chunkBlocks-1))*blockBytes))
 }
 
 // load reads eight bytes from byte off of a block on, little endian. They may lie beyond its end, in the block after it.
@@ -96,8 +97,8 @@ func (a *arena) take() uint32 {
 	if a.next&(chunkBlocks-1) == chunkBlocks-1 {
 		a.next++ // the last block of a chunk stays empty: load may read beyond the one before
 	}
-	if int(a.next>>chunkShift) == len(a.chunks) {
-		a.chunks = append(a.chunks, a.chunk())
+	if a.next >= a.limit {
+		a.grow()
 	}
 	i := a.next
 	a.next++
@@ -108,7 +109,46 @@ func (a *arena) take() uint32 {
 	return i
 }
 
-func (a *arena) chunk() *[chunkBlocks]block {
+// The first chunk begins with few blocks, on the collector's heap, and is moved twice as it grows: a partition that is
+// touched by a single row costs a kilobyte. Its last block stays empty like that of any chunk.
+const (
+	blocksFirst  = 16
+	blocksSecond = 128
+)
+
+// grow makes room for one more block at least. Blocks may move: nobody holds a pointer to one across take.
+func (a *arena) grow() {
+	switch {
+	case a.limit == 0:
+		a.chunks, a.limit, a.whole = append(a.chunks, smallBlocks(blocksFirst)), blocksFirst-1, true
+		a.used += blocksFirst * blockBytes
+	case a.limit == blocksFirst-1:
+		a.move(smallBlocks(blocksSecond))
+		a.limit = blocksSecond - 1
+		a.used += (blocksSecond - blocksFirst) * blockBytes
+	case a.limit == blocksSecond-1:
+		a.used -= blocksSecond * blockBytes
+		a.move(a.chunk())
+		a.limit = chunkBlocks
+		if !a.whole {
+			a.used += int(a.next) * blockBytes
+		}
+	default:
+		a.chunks = append(a.chunks, a.chunk())
+		a.limit += chunkBlocks
+	}
+}
+
+func smallBlocks(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]block, n))) }
+
+// move copies what the first chunk holds to larger memory.
+func (a *arena) move(to unsafe.Pointer) {
+	n := int(a.next)
+	copy(unsafe.Slice((*block)(to), n), unsafe.Slice((*block)(a.chunks[0]), n))
+	a.chunks[0] = to
+}
+
+func (a *arena) chunk() unsafe.Pointer {
 	var m unsafe.Pointer
 	if a.whole = false; a.used >= slabsFrom && !a.onHeap {
 		m = a.cut(&a.ofChunks, chunkBytes)
@@ -117,7 +157,7 @@ func (a *arena) chunk() *[chunkBlocks]block {
 	if m == nil {
 		m = a.memory(chunkBytes)
 	}
-	return (*[chunkBlocks]block)(m)
+	return m
 }
 
 // page gives the state of 1024 series without rows.

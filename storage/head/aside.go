@@ -46,7 +46,10 @@ func (h *Head) AppendHist(stamp point.Stamp, id point.DenseID, t point.Nanos, hi
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.frameLocked(stamp)
-	s := &h.pageLocked(id).series[id&(pageSeries-1)]
+	if !h.few.over {
+		h.fitLocked([]point.DenseID{id})
+	}
+	s := h.targetLocked(id).s
 	if h.hists == nil {
 		h.hists = make(map[point.DenseID][]histRow)
 	}

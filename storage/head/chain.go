@@ -107,8 +107,8 @@ const (
 
 // page is the state of 1024 neighbouring series. It holds no Go pointers.
 type page struct {
+	groups [pageGroups]group // in front, so that the first series share a page of the system's with them
 	series [pageSeries]series
-	groups [pageGroups]group
 }
 
 const pageBytes = int(unsafe.Sizeof(page{}))

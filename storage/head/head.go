@@ -34,6 +34,7 @@ type Head struct {
 
 	arena  arena
 	pages  []*page       // by id; nil where no series has rows
+	few    few           // instead of the first page while no series beyond the first few has rows
 	stamps []point.Stamp // of frame n+1; a frame is a row of appends with one stamp
 	ids    []uint64      // bit set: series that have rows
 
@@ -44,6 +45,7 @@ type Head struct {
 	exemplarRing []point.DenseID
 	exemplarNext int
 	heapBytes    int // what the three maps hold, about
+	madePages    int // those of pages that are there
 
 	series           int
 	rows             int
@@ -103,9 +105,16 @@ type target struct {
 func (h *Head) appendAheadLocked(stamp point.Stamp, frame uint32, ids []point.DenseID, times []point.Nanos, values []float64) {
 	var room [aheadRows]target
 	targets := room[:len(ids)]
+	if !h.few.over {
+		h.fitLocked(ids)
+	}
 	for i, id := range ids {
-		p := h.pageLocked(id)
-		targets[i] = target{&p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]}
+		if n := int(id >> pageShift); n < len(h.pages) && h.pages[n] != nil {
+			p := h.pages[n]
+			targets[i] = target{&p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]}
+		} else {
+			targets[i] = h.targetLocked(id)
+		}
 	}
 	h.arena.warm(targets, frame)
 	lo, hi := h.timeLo, h.timeHi
@@ -175,21 +184,34 @@ func (h *Head) frameLocked(stamp point.Stamp) uint32 {
 	return uint32(len(h.stamps))
 }
 
-// pageLocked gives the page of a series, a new one if need be.
-func (h *Head) pageLocked(id point.DenseID) *page {
-	if n := int(id >> pageShift); n < len(h.pages) && h.pages[n] != nil {
-		return h.pages[n]
+// targetLocked gives the state of a series, in a new page if need be. Where the head holds few series, fitLocked must have
+// been asked about this one.
+func (h *Head) targetLocked(id point.DenseID) target {
+	n := int(id >> pageShift)
+	switch {
+	case int(id) < len(h.few.series):
+		return target{&h.few.series[id], &h.few.groups[id>>groupShift]}
+	case n >= len(h.pages) || h.pages[n] == nil:
+		h.newPageLocked(n)
 	}
-	return h.newPageLocked(int(id >> pageShift))
+	p := h.pages[n]
+	return target{&p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]}
 }
 
-func (h *Head) newPageLocked(n int) *page {
+func (h *Head) newPageLocked(n int) {
 	for len(h.pages) <= n {
 		h.pages = append(h.pages, nil)
-		h.ids = append(h.ids, make([]uint64, pageSeries/64)...)
 	}
+	h.growIDsLocked((n + 1) * pageSeries)
 	h.pages[n] = h.arena.page()
-	return h.pages[n]
+	h.madePages++
+}
+
+// growIDsLocked makes room for n ids.
+func (h *Head) growIDsLocked(n int) {
+	if words := (n + 63) / 64; words > len(h.ids) {
+		h.ids = append(h.ids, make([]uint64, words-len(h.ids))...)
+	}
 }
 
 // noteLocked remembers that a series has rows.
@@ -257,6 +279,9 @@ func (h *Head) expectLocked(s *series, lo, hi point.Nanos) int {
 
 func (h *Head) findLocked(id point.DenseID) (*series, *group) {
 	n := int(id >> pageShift)
+	if int(id) < len(h.few.series) {
+		return &h.few.series[id], &h.few.groups[id>>groupShift]
+	}
 	if n >= len(h.pages) || h.pages[n] == nil {
 		return nil, nil
 	}
@@ -297,7 +322,17 @@ func (h *Head) Rows() int {
 func (h *Head) Bytes() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return h.arena.used + h.heapBytes + 8*cap(h.stamps) + 8*cap(h.ids) + 8*cap(h.pages)
+	return h.arena.used + h.heapBytes + 8*cap(h.stamps) + 8*cap(h.ids) + 8*cap(h.pages) + h.few.bytes() - h.untouchedLocked()
+}
+
+// untouchedLocked is what of the only page is surely not resident: where a late row comes to a partition of many series, all
+// of it but what that row touched.
+func (h *Head) untouchedLocked() int {
+	if h.madePages != 1 || h.arena.used >= slabsFrom {
+		return 0
+	}
+	const pageOfSystem = 4 << 10
+	return max(0, pageBytes-pageOfSystem*(2+h.series))
 }
 
 // TimeBounds gives the lowest and highest time of all rows; ok is false while there are none.
@@ -335,7 +370,8 @@ func (h *Head) Free() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.arena.free()
-	h.pages, h.stamps, h.ids = nil, nil, nil
+	h.pages, h.few, h.madePages = nil, few{}, 0
+	h.stamps, h.ids = nil, nil
 	h.aside, h.hists, h.exemplars, h.exemplarRing = nil, nil, nil, nil
 	h.exemplarNext, h.heapBytes, h.series, h.rows = 0, 0, 0, 0
 }

@@ -368,8 +368,8 @@ func TestDrainStopsAtAnError(t *testing.T) {
 func TestFreedHeadIsEmpty(t *testing.T) {
 	h := New(Settings{})
 	h.Append(1, []point.DenseID{1}, []point.Nanos{1}, []float64{1})
-	if h.Bytes() < pageBytes {
-		t.Errorf("%d bytes for a page of %d", h.Bytes(), pageBytes)
+	if least := h.few.bytes(); h.Bytes() < least || least == 0 {
+		t.Errorf("%d bytes where the state of series takes %d", h.Bytes(), least)
 	}
 	h.Free()
 	var run rows.Run
