@@ -87,6 +87,12 @@ type tablesConfig struct {
 	PartitionWidth duration `yaml:"partition_width"`
 	// Max bounds the number of tables. Default 10,000.
 	Max int `yaml:"max"`
+	// NewPerSecond bounds the tables that writes make. Default 20, after a burst of 200.
+	NewPerSecond int `yaml:"new_per_second"`
+	// NewPartitionsPerRequest bounds the partitions that one request makes, NewPartitionsPerSecond those of a table: what
+	// needs more is answered 503 or 429 and goes on with each time it is sent again. Default 64 and 50.
+	NewPartitionsPerRequest int `yaml:"new_partitions_per_request"`
+	NewPartitionsPerSecond  int `yaml:"new_partitions_per_second"`
 }
 
 type intakeConfig struct {
@@ -296,7 +302,7 @@ func (c *config) table() topology.Config {
 }
 
 func (c *config) tables() tables.Settings {
-	return tables.Settings{New: c.table(), CreateOnWrite: c.Tables.CreateOnWrite, TablesMax: c.Tables.Max}
+	return tables.Settings{New: c.table(), CreateOnWrite: c.Tables.CreateOnWrite, TablesMax: c.Tables.Max, NewPerSecond: c.Tables.NewPerSecond}
 }
 
 func (c *config) brick() brick.Settings {
@@ -318,7 +324,10 @@ func (c *config) server() server.Settings {
 }
 
 func (c *config) forward() forward.Settings {
-	return forward.Settings{GenerationSeriesMax: c.Intake.SeriesMax}
+	return forward.Settings{
+		GenerationSeriesMax:   c.Intake.SeriesMax,
+		NewPartitionsPerWrite: c.Tables.NewPartitionsPerRequest, NewPartitionsPerSecond: c.Tables.NewPartitionsPerSecond,
+	}
 }
 
 func (c *config) intake() intake.Settings {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/pace"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -57,6 +58,13 @@ type Settings struct {
 	// PartitionsMax bounds the partitions that rows can bring into being in one table. Rows beyond are refused as
 	// Invalid, the others of their batch are kept. Default 50,000.
 	PartitionsMax int
+	// NewPartitionsPerWrite bounds the partitions that one write makes; rows that need more are refused as Throttled when all
+	// others are kept, and come through when they are sent again. Default 64. Larger: a request holds the disk for longer, 3
+	// waits for it a partition.
+	NewPartitionsPerWrite int
+	// NewPartitionsPerSecond bounds those that rows make in one table, beyond a burst of four writes; the partition of
+	// now is not counted. Default 50: ten years of days take a minute. Larger: one table takes more of the disk from others.
+	NewPartitionsPerSecond int
 	// Timeout is how long a write goes on trying while servers do not know a partition or its leader is away; then it is
 	// answered as Unavailable, or Stale. In a cluster it ends also what a server does not answer. Default 5 s: enough
 	// for a partition that moves, and what common senders wait. Larger: requests that wait take memory for longer.
@@ -87,6 +95,12 @@ func (s *Settings) setDefaults() {
 	}
 	if s.PartitionsMax == 0 {
 		s.PartitionsMax = 50_000
+	}
+	if s.NewPartitionsPerWrite == 0 {
+		s.NewPartitionsPerWrite = 64
+	}
+	if s.NewPartitionsPerSecond == 0 {
+		s.NewPartitionsPerSecond = 50
 	}
 }
 
@@ -136,7 +150,7 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 	if t, ok := f.mu.tables[name]; ok {
 		return t, nil
 	}
-	t = &Table{f: f, name: name}
+	t = &Table{f: f, name: name, pace: f.settings.newPace()}
 	t.current.Store(newGeneration(&f.settings))
 	f.mu.tables[name] = t
 	return t, nil
@@ -157,6 +171,7 @@ func (f *Forwarder) Close() error {
 type Table struct {
 	f    *Forwarder
 	name string
+	pace *pace.Bucket // of new partitions
 
 	current atomic.Pointer[generation]
 	turn    sync.Mutex // one generation begins at a time

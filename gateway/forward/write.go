@@ -55,7 +55,8 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		ctx, stop = context.WithDeadline(ctx, deadline)
 		defer stop()
 	}
-	w := attempt{t: t, g: g, ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows}
+	w := attempt{t: t, g: g, ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows,
+		fresh: fresh{left: t.f.settings.NewPartitionsPerWrite}}
 	defer func() { w.drop(rows) }()
 	for ; ; w.try++ {
 		w.tables, w.leaders = t.f.deps.Tables.Changed(), t.f.leaders.Changed() // taken before looking
@@ -72,7 +73,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 				t.name, t.f.settings.PartitionsMax)})
 		}
 		if err == nil && len(w.failed) == 0 {
-			return nil
+			return w.fresh.err(&t.f.settings, t.name)
 		}
 		if err == nil {
 			err = w.await(ctx, deadline)
@@ -105,6 +106,7 @@ type attempt struct {
 	m               *topology.Map
 	tables, leaders <-chan struct{}
 	rest            *point.Batch
+	fresh           fresh // of all tries
 
 	// What became of it.
 	mu     sync.Mutex
@@ -133,8 +135,14 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 	defer t.cutters.Put(c)
 	shares, uncovered := c.Cut(w.m, w.rest)
 	for len(uncovered) > 0 {
-		times := missing(w.m, uncovered, t.f.settings.PartitionsMax-w.m.Len())
+		all := missing(w.m, uncovered, t.f.settings.PartitionsMax-w.m.Len())
+		times := w.allow(all, w.m.Config, time.Now())
+		waits := len(times) < len(all)
 		if len(times) == 0 {
+			if waits {
+				w.fresh.deferred += len(uncovered)
+				uncovered = nil
+			}
 			break
 		}
 		next, err := t.f.deps.Tables.Cover(ctx, t.name, times)

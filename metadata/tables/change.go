@@ -259,6 +259,9 @@ func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error)
 		}
 		return m, err
 	}
+	if t.pace.Take(time.Now(), 1) == 0 {
+		return nil, fault.Errorf(fault.Throttled, "table %q does not exist yet, and writers make at most %d tables a second; send it again", name, t.settings.NewPerSecond)
+	}
 	return t.Create(ctx, name, t.settings.New)
 }
 

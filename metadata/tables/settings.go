@@ -56,6 +56,9 @@ type Settings struct {
 	CreateOnWrite bool
 	// TablesMax bounds how many tables writers can bring into being. Default 10,000.
 	TablesMax int
+	// NewPerSecond bounds the tables that this process makes for writers, beyond a burst of NewBurst; more are answered
+	// Throttled. A person's command is not bounded. Default 20. Larger: one sender that invents names takes the disk from others.
+	NewPerSecond int
 	// MetadataServers is how many keep a new table's METADATA file, or all where there are fewer. Default 3.
 	MetadataServers int
 	// ChangeTimeout ends a change that loses every race, or finds no metadata server. Default 20 s.
@@ -66,9 +69,15 @@ type Settings struct {
 	WaitingMax int
 }
 
+// NewBurst is how many tables writers make at once before NewPerSecond is felt: a fleet that comes up brings its own.
+const NewBurst = 200
+
 func (s *Settings) setDefaults() {
 	if s.TablesMax == 0 {
 		s.TablesMax = 10_000
+	}
+	if s.NewPerSecond == 0 {
+		s.NewPerSecond = 20
 	}
 	if s.MetadataServers == 0 {
 		s.MetadataServers = 3
@@ -86,7 +95,7 @@ func (s *Settings) setDefaults() {
 
 // Validate reports what cannot work. Errors are Invalid.
 func (s Settings) Validate() error {
-	if s.TablesMax < 0 || s.MetadataServers < 0 || s.MetadataServers > 15 || s.ChangeTimeout < 0 || s.ServerTimeout < 0 || s.WaitingMax < 0 {
+	if s.TablesMax < 0 || s.MetadataServers < 0 || s.MetadataServers > 15 || s.ChangeTimeout < 0 || s.ServerTimeout < 0 || s.WaitingMax < 0 || s.NewPerSecond < 0 {
 		return fault.Errorf(fault.Invalid, "settings of tables: nothing may be negative, and at most 15 servers keep a METADATA file: %+v", s)
 	}
 	return fault.Annotate(s.New.Validate(), "configuration of new tables")

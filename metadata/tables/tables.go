@@ -16,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/pace"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -26,6 +27,7 @@ type Tables struct {
 	settings Settings
 	creator  *files.Coordinator
 	fetches  singleflight.Group
+	pace     *pace.Bucket // of tables made for writers
 
 	wanted chan struct{} // wakes Run: a row names a transaction whose map is not known
 	save   chan struct{} // wakes Run: a map changed that the cache should have
@@ -69,7 +71,8 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	if d.Rand == nil {
 		d.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	t := &Tables{deps: d, settings: s, wanted: make(chan struct{}, 1), save: make(chan struct{}, 1)}
+	t := &Tables{deps: d, settings: s, wanted: make(chan struct{}, 1), save: make(chan struct{}, 1),
+		pace: pace.New(float64(s.NewPerSecond), NewBurst)}
 	t.mu.tables, t.mu.queues, t.mu.unsaved = map[string]*table{}, map[string]*queue{}, map[string]bool{}
 	t.mu.changed = make(chan struct{})
 	t.random.rng = d.Rand

@@ -101,7 +101,7 @@ func (x *index[K]) get(k K) (*Partition, bool) {
 func (x *index[K]) own(t *txn, i int) *leaf[K] {
 	l := x.leaves[i]
 	if l.owner != t {
-		l = &leaf[K]{owner: t, entries: append(make([]entry[K], 0, leafMax), l.entries...), end: l.end}
+		l = &leaf[K]{owner: t, entries: append(make([]entry[K], 0, min(leafMax, len(l.entries)*5/4+1)), l.entries...), end: l.end}
 		x.leaves[i] = l
 	}
 	return l
@@ -110,7 +110,7 @@ func (x *index[K]) own(t *txn, i int) *leaf[K] {
 // put takes p in, instead of the one with the same key if there is one.
 func (x *index[K]) put(t *txn, k K, p *Partition) {
 	if len(x.leaves) == 0 {
-		x.leaves = append(x.leaves, &leaf[K]{owner: t, entries: append(make([]entry[K], 0, leafMax), entry[K]{k, p}), end: k.end()})
+		x.leaves = append(x.leaves, &leaf[K]{owner: t, entries: []entry[K]{{k, p}}, end: k.end()})
 		x.n++
 		return
 	}

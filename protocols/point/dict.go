@@ -170,14 +170,19 @@ func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (u
 }
 
 // textBytes is the size of the pieces of memory that labels are copied into. Series that come together, as those of a
-// host do, lie beside each other and mostly go together; one that stays keeps its piece, some 50 series' worth.
-const textBytes = 8 << 10
+// host do, lie beside each other and mostly go together; one that stays keeps its piece, some 50 series' worth. The first
+// pieces are smaller, for tables of few series.
+const (
+	textBytes      = 8 << 10
+	textBytesFirst = 256
+)
 
 // copyLocked gives labels memory of the Dict's. Apart, each would be an object for the collector and an eighth larger.
 func (d *Dict) copyLocked(labels []byte) Labels {
 	if d.mu.text.Cap()-d.mu.text.Len() < len(labels) {
+		size := max(textBytesFirst, min(textBytes, 2*d.mu.text.Cap()))
 		d.mu.text = strings.Builder{}
-		d.mu.text.Grow(max(textBytes, len(labels)))
+		d.mu.text.Grow(max(size, len(labels)))
 	}
 	from := d.mu.text.Len()
 	d.mu.text.Write(labels) // never moves what stands there already: there is room

@@ -9,7 +9,7 @@ type pages[T any] struct {
 	n   atomic.Uint32
 }
 
-const pageLen = 1024
+const pageLen = 128 // a page of labels is 2 kB: thousands of tables have a few series each
 
 func (p *pages[T]) len() int { return int(p.n.Load()) }
 

@@ -254,7 +254,7 @@ func TestNothingComesAfterADrop(t *testing.T) {
 		if n := b.index.Len(); n != 0 {
 			t.Errorf("%d series are left", n)
 		}
-		if n := b.deps.HeadBytes.Load(); n != 0 {
+		if n := b.deps.HeadBytes.(*headBytes).Load(); n != 0 {
 			t.Errorf("%d bytes of heads are left", n)
 		}
 		if names := b.files(); len(names) != 0 {

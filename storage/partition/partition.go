@@ -28,9 +28,12 @@ type Deps struct {
 	Cache   *segment.Cache
 	Log     *slog.Logger
 	Metrics *Metrics
-	// HeadBytes is the memory of all heads of the server; partitions keep it current.
-	HeadBytes *atomic.Int64
+	// HeadBytes counts the memory of heads; partitions keep it current.
+	HeadBytes HeadBytes
 }
+
+// HeadBytes is where the memory of heads is counted. Safe for concurrent use.
+type HeadBytes interface{ Add(n int64) }
 
 // Partition is one placement. Append, View and the queries of a View may be called from any goroutine.
 type Partition struct {

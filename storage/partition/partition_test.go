@@ -27,6 +27,11 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
+// headBytes is the account of one test.
+type headBytes struct{ atomic.Int64 }
+
+func (h *headBytes) Add(n int64) { h.Int64.Add(n) }
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is one partition and what it stands on.
@@ -50,7 +55,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, brick: br, cache: segment.NewCache(1 << 20), index: series.New(), stamp: point.Stamp(epoch) << 32}
-	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(atomic.Int64)}
+	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes)}
 	err = br.Scan(StatePrefix(), func(_, v []byte) error {
 		st, err := DecodeState(v)
 		if err == nil {
@@ -206,7 +211,7 @@ func TestADeletionAfterADropDoesNotBringThePartitionBack(t *testing.T) {
 	if n := b.index.Len(); n != 0 {
 		t.Errorf("%d series are left", n)
 	}
-	if n := b.deps.HeadBytes.Load(); n != 0 {
+	if n := b.deps.HeadBytes.(*headBytes).Load(); n != 0 {
 		t.Errorf("%d bytes of heads are left", n)
 	}
 	b.close()

@@ -281,7 +281,7 @@ type entries struct {
 	dir atomic.Pointer[[]*[entriesPage]entry]
 }
 
-const entriesPage = 1024
+const entriesPage = 128 // 3 kB: thousands of tables have a few series each
 
 func (p *entries) at(ref Ref) *entry { return &(*p.dir.Load())[ref/entriesPage][ref%entriesPage] }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,24 +55,102 @@ func every(ctx context.Context, period time.Duration, f func(context.Context)) e
 func (s *Server) flushDue(ctx context.Context) {
 	now := time.Now()
 	pinned := s.pinned()
+	f := s.newFlusher()
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
 			why := partition.NotDue
 			if pinned[p] {
 				why = partition.ByLog
 			}
-			s.report(p, "flush", p.Maintain(ctx, now, why))
-			p.Cool(now, coolAfter)
+			f.run(p, func() error {
+				err := p.Maintain(ctx, now, why)
+				p.Cool(now, coolAfter)
+				return err
+			})
 		}
 	}
+	f.wait()
 	s.coolUnderPressure(ctx, now)
-	for s.headBytes.Load() > s.settings.HeadBytesMax/2 && ctx.Err() == nil {
-		p := s.largestHead()
-		if p == nil || !s.report(p, "flush", p.Flush(ctx, partition.ByMemory)) {
+	s.flushUnderPressure(ctx)
+}
+
+// flushUnderPressure flushes heads until they take half of what they may. One that cannot be flushed is left out: the memory
+// of others is given back all the same.
+func (s *Server) flushUnderPressure(ctx context.Context) {
+	failed := map[*partition.Partition]bool{}
+	for ctx.Err() == nil {
+		excess := s.heads.all.Load() - s.settings.HeadBytesMax/2
+		if excess <= 0 {
 			return
+		}
+		batch := victims(s.held(failed), excess, s.settings.HeadBytesMax/max(1, s.heads.tables.Load()))
+		if len(batch) == 0 {
+			return
+		}
+		f := s.newFlusher()
+		for _, h := range batch {
+			f.run(h.p, func() error { return h.p.Flush(ctx, partition.ByMemory) })
+		}
+		f.wait()
+		for _, p := range f.failed {
+			failed[p] = true
 		}
 	}
 }
+
+// held lists the partitions with rows in memory, but for those.
+func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
+	now := time.Now()
+	for _, t := range s.tables() {
+		used := t.heads.used.Load()
+		for _, p := range t.all() {
+			if n := p.HeadBytes(); n > 0 && !but[p] {
+				held = append(held, heldHead{p, n, used, now.Sub(p.Shape().LastWrite)})
+			}
+		}
+	}
+	return held
+}
+
+// flusher flushes several partitions at once where they are small: such a flush is a few waits for the disk, which it does
+// for several as fast as for one. A large one runs alone, because the columns that it makes take memory.
+type flusher struct {
+	s      *Server
+	group  errgroup.Group
+	mu     sync.Mutex
+	failed []*partition.Partition
+}
+
+const (
+	smallFlushes = 8       // at once
+	smallFlush   = 1 << 20 // bytes of a head
+)
+
+func (s *Server) newFlusher() *flusher {
+	f := &flusher{s: s}
+	f.group.SetLimit(smallFlushes)
+	return f
+}
+
+// run runs flush, in the background if the partition is small. A partition whose head is empty costs nothing.
+func (f *flusher) run(p *partition.Partition, flush func() error) {
+	job := func() error {
+		if err := flush(); !f.s.report(p, "flush", err) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failed = append(f.failed, p)
+		}
+		return nil
+	}
+	switch n := p.HeadBytes(); {
+	case n > 0 && n < smallFlush:
+		f.group.Go(job)
+	default:
+		_ = job() // reported
+	}
+}
+
+func (f *flusher) wait() { _ = f.group.Wait() }
 
 // coolUnderPressure makes partitions forget their series while all together hold too much, the longest idle first.
 func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
@@ -126,19 +205,6 @@ func (s *Server) pinned() map[*partition.Partition]bool {
 		}
 	}
 	return out
-}
-
-// largestHead gives the partition whose flush gives back most memory; nil when none gives any.
-func (s *Server) largestHead() (largest *partition.Partition) {
-	var most int64
-	for _, t := range s.tables() {
-		for _, p := range t.all() {
-			if n := p.HeadBytes(); n > most {
-				largest, most = p, n
-			}
-		}
-	}
-	return largest
 }
 
 func (s *Server) compactDue(ctx context.Context) {

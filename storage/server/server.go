@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,9 +43,9 @@ type Settings struct {
 	Epoch point.Epoch
 	// Partition are the settings of every partition.
 	Partition partition.Settings
-	// HeadBytesMax bounds the memory of all head rows together. From half of it on the largest heads are flushed, so that
-	// what is being flushed and what comes meanwhile fit beside each other; at the bound inserts are answered Throttled.
-	// Default 1 GiB.
+	// HeadBytesMax bounds the memory of all head rows together. From half of it on heads are flushed, so that what is being
+	// flushed and what comes meanwhile fit beside each other; from three quarters on inserts of tables that hold more than
+	// their share are answered Throttled, at the bound all (heads.go). Default 1 GiB.
 	HeadBytesMax int64
 	// NamesBytesMax bounds what partitions hold to know their series by, 12 bytes for each of each. Beyond it those that
 	// were not written to for the longest time are flushed and cooled: backfill over 100 days with a million series would
@@ -95,7 +94,7 @@ type Server struct {
 	cache     *segment.Cache
 	metrics   *metrics
 	partition *partition.Metrics
-	headBytes atomic.Int64
+	heads     heads
 
 	mu struct {
 		sync.RWMutex
@@ -114,6 +113,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	if srv.leases == nil {
 		srv.leases = always{s.Epoch}
 	}
+	srv.heads.max = s.HeadBytesMax
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)
@@ -174,7 +174,7 @@ func (s *Server) removeOrphans() error {
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: &s.headBytes}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: &t.heads}
 }
 
 func (s *Server) table(name string) (*table, bool) {
@@ -193,7 +193,7 @@ func (s *Server) tableOrNew(name string) *table {
 	if t, ok := s.mu.tables[name]; ok {
 		return t
 	}
-	t := newTable(name)
+	t := newTable(name, &s.heads)
 	s.mu.tables[name] = t
 	return t
 }

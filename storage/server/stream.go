@@ -97,9 +97,9 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 	if st.closed {
 		return errClosed
 	}
-	if used := st.s.headBytes.Load(); used > st.s.settings.HeadBytesMax {
+	if err := st.t.heads.admit(); err != nil {
 		st.s.metrics.throttled.Inc()
-		return fault.Errorf(fault.Throttled, "head rows take %d bytes, at most %d are allowed: flushing has to catch up", used, st.s.settings.HeadBytesMax)
+		return err
 	}
 	pa, err := st.s.enter(st.t, in.Partition, in.Level)
 	if err != nil {

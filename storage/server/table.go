@@ -20,6 +20,7 @@ type table struct {
 	name  string
 	index *series.Index
 
+	heads    tableHeads
 	families families
 	order    order
 
@@ -32,8 +33,8 @@ type table struct {
 	}
 }
 
-func newTable(name string) *table {
-	t := &table{name: name, index: series.New()}
+func newTable(name string, all *heads) *table {
+	t := &table{name: name, index: series.New(), heads: tableHeads{of: all}}
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
 	t.mu.gates = map[point.PartitionID]*gate{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}
