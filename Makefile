@@ -14,6 +14,9 @@ REPEAT  ?= 3
 SEED    ?= 0
 EVENTS  ?= 1000000
 FAULTS  ?= all
+MEMORY  ?= 512MiB
+FOR     ?= 5s
+ONLY    ?= .
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
@@ -26,7 +29,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack
 
 help:
 	@echo "Spillway. Targets:"
@@ -129,11 +132,19 @@ rivals: ## install the servers that load compares with, by apt-get; needs root
 clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
 	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*
 
+attack: build ## hostile requests of every kind against one process, while a bystander writes and reads; MEMORY=512MiB FOR=5s ONLY=queries/ ARGS=-latency
+	go build -o bin/attack ./cmd/attack
+	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '$(ONLY)' $(ARGS)
+
 cluster: build ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100
+test-attack: build ## hostile requests of every kind against one process, while a bystander writes and reads; MEMORY=512MiB FOR=5s ONLY=queries/ ARGS=-latency
+	go build -o bin/attack ./cmd/attack
+	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '$(ONLY)' $(ARGS)
+
+cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
 

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+// startMax bounds how long a start may take, stopMax an end.
+const (
+	startMax = 2 * time.Minute
+	stopMax  = 60 * time.Second
+)
+
+// target is the process under attack.
+type target struct {
+	p      *processes.Process
+	addr   string
+	dir    string
+	memory int64
+	client *http.Client
+}
+
+func startTarget(ctx context.Context, o options) (*target, error) {
+	dir, err := os.MkdirTemp("", "spillway-attack-")
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	t := &target{addr: addr, dir: dir, client: &http.Client{
+		Timeout:   time.Minute,
+		Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true},
+	}}
+	if t.memory, err = bytesOf(o.memory); err != nil {
+		return nil, err
+	}
+	t.p = &processes.Process{
+		Name: "spillway",
+		Line: []string{
+			o.bin, "standalone", "--data-dir=" + filepath.Join(dir, "data"), "--http.listen=" + addr, "--admin.listen=",
+			"--memory=" + o.memory, "--enable-delete",
+		},
+		Ready: "http://" + addr + "/-/ready",
+		// A flush after a second of rest: whatever cannot be flushed is found while the attack is still under way.
+		Env: []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s"},
+	}
+	if o.verbose {
+		t.p.Out = os.Stderr
+	}
+	return t, t.start(ctx)
+}
+
+// bytesOf reads 512MiB, 4GiB.
+func bytesOf(s string) (int64, error) {
+	for unit, n := range map[string]int64{"MiB": 1 << 20, "GiB": 1 << 30} {
+		if text, ok := strings.CutSuffix(s, unit); ok {
+			v, err := strconv.ParseInt(text, 10, 64)
+			return v * n, err
+		}
+	}
+	return 0, fmt.Errorf("memory %q: give it in MiB or GiB", s)
+}
+
+func (t *target) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startMax)
+	defer cancel()
+	return t.p.Start(ctx)
+}
+
+func (t *target) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stopMax)
+	defer cancel()
+	t.client.CloseIdleConnections()
+	return t.p.Stop(ctx)
+}
+
+// restart starts a process that ended by itself.
+func (t *target) restart(ctx context.Context) error {
+	t.client.CloseIdleConnections()
+	return t.start(ctx)
+}
+
+// end kills the process and removes what it wrote.
+func (t *target) end() {
+	t.p.Kill()
+	_ = os.RemoveAll(t.dir)
+}
+
+func (t *target) alive() bool {
+	select {
+	case <-t.p.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// resetPeak has the system measure the peak of resident memory anew.
+func (t *target) resetPeak() {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", t.p.PID()), []byte("5"), 0)
+}
+
+// peak is the peak of resident memory in bytes since resetPeak; 0 if the process is gone.
+func (t *target) peak() int64 { return t.status("VmHWM:") }
+
+// rss is resident memory now, in bytes.
+func (t *target) rss() int64 { return t.status("VmRSS:") }
+
+// killOver is how much of its budget a process may take before it is killed: this machine may have other tenants.
+const killOver = 4
+
+// guarded runs f and kills the process if it outgrows its budget by far meanwhile.
+func (t *target) guarded(f func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		every(ctx, 20*time.Millisecond, func() {
+			if t.alive() && t.rss() > killOver*t.memory {
+				t.p.Kill()
+			}
+		})
+	})
+	f()
+	stop()
+	wg.Wait()
+}
+
+func (t *target) status(key string) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.p.PID()))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}
+
+// answerMax bounds what is kept of an answer.
+const answerMax = 64 << 20
+
+// ask sends one request and reads the answer.
+func (t *target) ask(ctx context.Context, method, path string, header http.Header, body []byte) (status int, answer []byte, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+t.addr+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	if header != nil {
+		r.Header = header
+	}
+	got, err := t.client.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer got.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(got.Body, answerMax))
+	if n := got.Header.Get("Retry-After"); err == nil && (got.StatusCode == http.StatusServiceUnavailable || got.StatusCode == http.StatusTooManyRequests) && path != "/-/ready" {
+		if _, bad := strconv.Atoi(n); bad != nil {
+			err = fmt.Errorf("%w: %d with Retry-After %q: %.200s", errAnswer, got.StatusCode, n, answer)
+		}
+	}
+	return got.StatusCode, answer, err
+}
+
+// metric gives the value of one of the process's own metrics.
+func (t *target) metric(ctx context.Context, name string) (float64, error) {
+	status, answer, err := t.ask(ctx, http.MethodGet, "/metrics", nil, nil)
+	if err != nil || status != http.StatusOK {
+		return 0, fmt.Errorf("/metrics: %d %w", status, err)
+	}
+	for line := range strings.Lines(string(answer)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, fmt.Errorf("/metrics has no %s", name)
+}
+
+// errAnswer marks answers that break the protocol.
+var errAnswer = errors.New("bad answer")
