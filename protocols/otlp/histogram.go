@@ -13,16 +13,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// HistogramBucketsMax bounds the buckets of a histogram: those with explicit bounds, or those of one sign that are not
-// empty.
-const HistogramBucketsMax = 1 << 14
-
 // histogramScratch is the memory in which histograms and summaries are taken apart.
 type histogramScratch struct {
 	counts []uint64
 	bounds []float64
 	ids    []point.SeriesID // of the buckets, the last one of +Inf; for exemplars
-	long   bool             // there were more counts or bounds than HistogramBucketsMax
+	long   bool             // there were more counts or bounds than point.HistogramBucketsMax
 
 	pos, neg buckets
 	buf      []byte
@@ -41,7 +37,7 @@ func (s *histogramScratch) forget() {
 
 // addCount keeps a count of a bucket as the wire has it.
 func (s *histogramScratch) addCount(v float64) {
-	if len(s.counts) > HistogramBucketsMax {
+	if len(s.counts) >= point.HistogramBucketsMax {
 		s.long = true
 		return
 	}
@@ -49,7 +45,7 @@ func (s *histogramScratch) addCount(v float64) {
 }
 
 func (s *histogramScratch) addBound(v float64) {
-	if len(s.bounds) >= HistogramBucketsMax {
+	if len(s.bounds) >= point.HistogramBucketsMax {
 		s.long = true
 		return
 	}
@@ -115,7 +111,7 @@ func (d *Decoder) histogram(m []byte) (reason, err error) {
 // for the one that is there anyway.
 func (s *histogramScratch) boundsFault(noValue bool) error {
 	if s.long {
-		return fault.Errorf(fault.Invalid, "histogram of more than %d buckets", HistogramBucketsMax)
+		return fault.Errorf(fault.Invalid, "histogram of more than %d buckets", point.HistogramBucketsMax)
 	}
 	for i, bound := range s.bounds {
 		if math.IsNaN(bound) || i > 0 && bound <= s.bounds[i-1] {
@@ -414,7 +410,7 @@ func (b *buckets) add(index int64, count uint64) {
 var (
 	errBucketCount = fault.Errorf(fault.Invalid, "histogram with a bucket of more than 2^63 observations")
 	errBucketIndex = fault.Errorf(fault.Invalid, "histogram with a bucket whose index is out of range")
-	errBuckets     = fault.Errorf(fault.Invalid, "histogram of more than %d buckets that are not empty", HistogramBucketsMax)
+	errBuckets     = fault.Errorf(fault.Invalid, "histogram of more than %d buckets of one sign that are not empty", point.HistogramBucketsMax-gapMax)
 )
 
 // gapMax is how many empty buckets in a row are written out; more begin another span.
@@ -433,7 +429,7 @@ func (b *buckets) close() {
 	case int64(int32(b.index)) != b.index || int64(int32(gap)) != gap:
 		b.fault = errBucketIndex
 		return
-	case len(b.deltas) >= HistogramBucketsMax:
+	case len(b.deltas) >= point.HistogramBucketsMax-gapMax:
 		b.fault = errBuckets
 		return
 	case len(b.spans) == 0 || gap > gapMax:
@@ -487,7 +483,7 @@ func (d *Decoder) summary(m []byte) (reason, err error) {
 		return reason, nil
 	}
 	if s.long {
-		return fault.Errorf(fault.Invalid, "summary of more than %d quantiles", HistogramBucketsMax), nil
+		return fault.Errorf(fault.Invalid, "summary of more than %d quantiles", point.HistogramBucketsMax), nil
 	}
 	if err := d.spend(len(s.bounds) + 1); err != nil {
 		return nil, err

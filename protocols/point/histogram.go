@@ -26,6 +26,15 @@ const (
 	histMinLen = histFixed + 9 // every number and count after the sum takes at least one byte
 )
 
+// Bounds of one native histogram. Decoders refuse what exceeds them, so that a row that was acked always fits where rows lie.
+const (
+	// HistogramBucketsMax bounds each list: spans and buckets of either sign, custom bounds. Prometheus makes 160 buckets at
+	// most by default.
+	HistogramBucketsMax = 1 << 14
+	// HistogramBytesMax bounds the encoding. It follows from HistogramBucketsMax: no item takes more than ten bytes.
+	HistogramBytesMax = 1 << 20
+)
+
 // AppendHistogram appends the encoding of h to dst. Every bit of every float is kept; nil and empty slices are the same;
 // a hint that Prometheus does not know becomes UnknownCounterReset. Whether h is consistent is for the caller to check
 // (h.Validate) before it accepts it: DecodeHistogram refuses what is not.

@@ -10,10 +10,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// HistogramBucketsMax bounds each list of a native histogram: spans, buckets of one sign, custom bounds. Prometheus
-// itself makes 160 buckets at most by default.
-const HistogramBucketsMax = 1 << 16
-
 // histogramReader reads the message Histogram of both versions into memory it keeps for the next one.
 type histogramReader struct {
 	time, start int64 // milliseconds; start 0 is "not given"
@@ -27,7 +23,7 @@ type histogramReader struct {
 	posDeltas, negDeltas []int64
 	posCounts, negCounts []float64
 	bounds               []float64
-	oversized            bool // some list had more than HistogramBucketsMax items; the rest was not kept
+	oversized            bool // some list had more than point.HistogramBucketsMax items; the rest was not kept
 
 	buf []byte
 }
@@ -119,7 +115,7 @@ func (h *histogramReader) span(to []histogram.Span, f *wire.Field) ([]histogram.
 }
 
 func bounded[T any](h *histogramReader, to []T, v T) []T {
-	if len(to) >= HistogramBucketsMax {
+	if len(to) >= point.HistogramBucketsMax {
 		h.oversized = true
 		return to
 	}
@@ -130,7 +126,7 @@ func bounded[T any](h *histogramReader, to []T, v T) []T {
 // finer than Prometheus' finest are brought down to it, as Prometheus does. Errors are Invalid.
 func (h *histogramReader) encode() (_ []byte, err error) {
 	if h.oversized {
-		return nil, fault.Errorf(fault.Invalid, "native histogram with more than %d spans, buckets or bounds", HistogramBucketsMax)
+		return nil, fault.Errorf(fault.Invalid, "native histogram with more than %d spans, buckets of one sign or bounds", point.HistogramBucketsMax)
 	}
 	if h.isFloat {
 		h.buf, err = appendFloatHistogram(h.buf[:0], h.float())

@@ -181,10 +181,15 @@ func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState) (seg
 	if err != nil {
 		return segment.Info{}, err
 	}
-	if err := p.writeMajor(ctx, w, v, defs); err != nil {
+	excess := p.newExcess(func(id point.DenseID) point.Labels { return defs[id].Labels })
+	if err := p.writeMajor(ctx, w, v, defs, excess); err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
-	return p.finish(w, m.ID)
+	info, err := p.finish(w, m.ID)
+	if err == nil {
+		excess.report()
+	}
+	return info, err
 }
 
 func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
@@ -198,7 +203,7 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 	return m
 }
 
-func (p *Partition) writeMajor(ctx context.Context, w *segment.Writer, v *View, defs []Series) error {
+func (p *Partition) writeMajor(ctx context.Context, w *segment.Writer, v *View, defs []Series, excess *excess) error {
 	for _, s := range defs {
 		if err := w.Define(s.ID, s.Labels); err != nil {
 			return err
@@ -220,7 +225,9 @@ func (p *Partition) writeMajor(ctx context.Context, w *segment.Writer, v *View, 
 		if err := p.goingOn(ctx); err != nil {
 			return err
 		}
-		err := v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error { return w.AddExemplars(batch[i].ID, ex) })
+		err := v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error {
+			return w.AddExemplars(batch[i].ID, excess.exemplars(batch[i].ID, ex))
+		})
 		if err != nil {
 			return err
 		}

@@ -130,14 +130,22 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 	}
 	fr.order = p.extendOrder(fr.order, fr.defined)
 	h := fr.head.head
-	err = h.Drain(fr.order, func(id point.DenseID, r *rows.Run) error { return w.Add(id, r) })
+	excess := p.newExcess(func(id point.DenseID) point.Labels { return p.deps.Index.Labels(refs[id]) })
+	err = h.Drain(fr.order, func(id point.DenseID, r *rows.Run) error {
+		excess.run(id, r)
+		return w.Add(id, r)
+	})
 	if err == nil {
-		err = addExemplars(h, w)
+		err = addExemplars(h, w, excess)
 	}
 	if err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
-	return p.finish(w, m.ID)
+	info, err := p.finish(w, m.ID)
+	if err == nil {
+		excess.report()
+	}
+	return info, err
 }
 
 // finish publishes a segment's file, or leaves none: with each retry there would be one more until the next start.
@@ -150,12 +158,12 @@ func (p *Partition) finish(w *segment.Writer, id point.SegmentID) (segment.Info,
 }
 
 // addExemplars hands the head's exemplars to the writer, a series at a time.
-func addExemplars(h *head.Head, w *segment.Writer) error {
+func addExemplars(h *head.Head, w *segment.Writer, excess *excess) error {
 	var of point.DenseID
 	var ex []point.ExemplarRow
 	err := h.EachExemplar(func(id point.DenseID, e head.Exemplar) error {
 		if id != of && len(ex) > 0 {
-			if err := w.AddExemplars(of, ex); err != nil {
+			if err := w.AddExemplars(of, excess.exemplars(of, ex)); err != nil {
 				return err
 			}
 			ex = ex[:0]
@@ -167,7 +175,7 @@ func addExemplars(h *head.Head, w *segment.Writer) error {
 	if err != nil || len(ex) == 0 {
 		return err
 	}
-	return w.AddExemplars(of, ex)
+	return w.AddExemplars(of, excess.exemplars(of, ex))
 }
 
 func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
@@ -178,14 +186,17 @@ func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
 	return segment.Create(b.FS(), b.SegmentPath(p.ident.Placement, m.ID), m, segment.Settings{})
 }
 
-// commitSegment makes a finished segment part of the placement: opened first, so that nothing is promised that cannot
-// be read, then in the catalogue.
+// commitSegment makes a finished segment part of the placement: opened and checked first, so that nothing is promised that
+// cannot be read, then in the catalogue.
 func (p *Partition) commitSegment(next *State, info segment.Info) (*segmentRef, error) {
 	b := p.deps.Brick
 	file := b.SegmentPath(p.ident.Placement, info.ID)
 	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
 	if err != nil {
 		return nil, errors.Join(err, p.removeSegmentFile(info.ID)) // or each retry would leave one
+	}
+	if err := r.Check(); err != nil {
+		return nil, errors.Join(err, r.Close(), p.removeSegmentFile(info.ID))
 	}
 	if err := p.commit(next); err != nil {
 		return nil, errors.Join(err, r.Close()) // the file stays: whether the catalogue names it is open

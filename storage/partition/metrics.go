@@ -18,6 +18,7 @@ type Metrics struct {
 	compactSeconds prometheus.Histogram
 
 	evictedExemplars prometheus.Counter
+	cutRows          *prometheus.CounterVec // by what they exceed: histogram_bytes, exemplars
 }
 
 // NewMetrics registers the metrics.
@@ -42,8 +43,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		compactSeconds: seconds("compaction_duration_seconds", "How long compactions took."),
 
 		evictedExemplars: counter("evicted_exemplars_total", "Exemplars that made room for newer ones before they reached a segment."),
+		cutRows: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_partition_cut_rows_total", Help: "Rows left out of a segment because no segment can hold them, by what they exceed.",
+		}, []string{"bound"}),
 	}
-	r.MustRegister(m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.evictedExemplars)
+	r.MustRegister(m.cutRows, m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.evictedExemplars)
 	return m
 }
 

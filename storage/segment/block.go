@@ -19,10 +19,13 @@ const (
 	chunkRowsMax   = 512      // rows of one series in a block
 	groupSeriesMax = 128      // series of a group
 	histChunkBytes = 16 << 10 // a chunk of histograms is cut at this size
-	histBytesMax   = 1 << 20  // one histogram
-	histBlockMax   = 8 << 20  // histograms of a block
+	histBlockMax   = 8 << 20  // histograms of a block: those before the last series are below groupHistsMax
 	headMax        = 2 << 20  // head of a block, raw
 )
+
+// HistogramBytesMax bounds one histogram in a segment. It is four times what decoders take (point.HistogramBytesMax): logs of
+// earlier versions hold longer ones, which were acked.
+const HistogramBytesMax = 4 << 20
 
 // chunk is one series' share of a block: up to chunkRowsMax float rows or histograms.
 type chunk struct {
@@ -290,7 +293,7 @@ func (r *blockReader) openHists(c *cursor, d *zstd.Decoder, rows, size int) {
 		return
 	}
 	var lens []byte
-	lens, r.histMem[0] = c.frame(d, c.count(3*rows), r.histMem[0]) // 3 bytes hold histBytesMax
+	lens, r.histMem[0] = c.frame(d, c.count(4*rows), r.histMem[0]) // 4 bytes hold HistogramBytesMax
 	r.hists, r.histMem[1] = c.frame(d, size, r.histMem[1])
 	r.histLens = cursor{b: lens}
 }
@@ -384,7 +387,7 @@ func (r *blockReader) parseParams(c *cursor, ch *chunk) {
 		ch.first, ch.width = c.uint64(), 8
 		return
 	case formHist:
-		ch.histBytes = c.count(max(histChunkBytes, histBytesMax))
+		ch.histBytes = c.count(max(histChunkBytes, HistogramBytesMax))
 		return
 	}
 	ch.scale, ch.width = c.byte(), c.byte()

@@ -138,7 +138,7 @@ func FuzzRecords(f *testing.F) {
 		case 3:
 			_, _ = parseDefinitions(b, d)
 		case 4:
-			_, _ = parseNames(b, d)
+			_, _, _ = parseNames(nil, b, d)
 		case 5:
 			_ = eachPosting(b, d, func(string, cursor) bool { return true })
 		case 6:

@@ -9,8 +9,23 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// exemplarsMax bounds the exemplars of one series, raw.
+// exemplarsMax bounds the exemplars of one series, raw: some 100,000 traces.
 const exemplarsMax = 16 << 20
+
+// exemplarBytes is at least what an exemplar takes, raw.
+func exemplarBytes(e *point.ExemplarRow) int { return 28 + len(e.Labels) }
+
+// NewestExemplars gives the newest of a series' exemplars, as many as a segment holds of one series, and how many are left
+// out. ex is in order of time, and is only cut.
+func NewestExemplars(ex []point.ExemplarRow) (kept []point.ExemplarRow, left int) {
+	size := 0
+	for i := len(ex) - 1; i >= 0; i-- {
+		if size += exemplarBytes(&ex[i]); size > exemplarsMax {
+			return ex[i+1:], i + 1
+		}
+	}
+	return ex, 0
+}
 
 // packExemplars writes one series' exemplars: raw length, frame of (time step, value bits, labels).
 func packExemplars(ex []point.ExemplarRow, pk *packer) []byte {

@@ -206,11 +206,18 @@ func findName(names []labelName, name string) *labelName {
 	return &names[i]
 }
 
+// names reads the record of names, with its further parts if it has any.
 func (r *Reader) names() (names []labelName, err error) {
-	_, err = r.get([]byte{keyNames}, func(v []byte) error {
-		names, err = parseNames(v, r.cache.decoder)
+	more := false
+	parse := func(v []byte) error {
+		names, more, err = parseNames(names, v, r.cache.decoder)
 		return err
-	})
+	}
+	_, err = r.get([]byte{keyNames}, parse)
+	for part := uint32(0); more && err == nil; part++ {
+		more = false
+		_, err = r.get(keyPosting(nil, moreNames, part), parse)
+	}
 	return names, err
 }
 

@@ -94,24 +94,18 @@ const (
 	pagePostingsMin = 3 // least bytes a value takes
 )
 
-// write puts the record of names and the pages of each name, in order.
+// write puts the record of names, the pages of each name in order, and further parts of the record where it is long.
 func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
 	names := slices.Sorted(maps.Keys(p.names))
 	var pages [][][]byte
-	var record []byte
-	record = binary.AppendUvarint(record, uint64(len(names)))
+	lines := make([]labelName, 0, len(names))
 	for _, name := range names {
 		ps, firsts := packValues(p.names[name], pk)
 		pages = append(pages, ps)
-		record = appendString(record, name)
-		record = binary.AppendUvarint(record, uint64(len(p.names[name])))
-		record = binary.AppendUvarint(record, uint64(len(ps)))
-		for _, first := range firsts {
-			record = appendString(record, first)
-		}
+		lines = append(lines, labelName{name: name, values: len(p.names[name]), firsts: firsts})
 	}
-	out := binary.AppendUvarint(nil, uint64(len(record)))
-	if err := put([]byte{keyNames}, pk.append(out, record)); err != nil {
+	parts := packNames(lines, namesPart)
+	if err := put([]byte{keyNames}, packRecord(parts[0], pk)); err != nil {
 		return err
 	}
 	for n, ps := range pages {
@@ -121,16 +115,66 @@ func (p *postings) write(put func(key, value []byte) error, pk *packer) error {
 			}
 		}
 	}
+	for i, part := range parts[1:] {
+		if err := put(keyPosting(nil, moreNames, uint32(i)), packRecord(part, pk)); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+func packRecord(raw []byte, pk *packer) []byte {
+	return pk.append(binary.AppendUvarint(nil, uint64(len(raw))), raw)
+}
+
+// packNames writes the record of names, in parts that are closed at a size. A name whose line does not fit goes on in the
+// next part, without counting its values again.
+func packNames(lines []labelName, size int) (parts [][]byte) {
+	var body []byte
+	names := 0
+	end := func() {
+		parts = append(parts, append(binary.AppendUvarint(nil, uint64(names)), body...))
+		body, names = nil, 0
+	}
+	for _, l := range lines {
+		values, firsts := l.values, l.firsts
+		for {
+			room, n := size-len(body), 0
+			for n < len(firsts) && (room > 0 || n == 0) {
+				room -= len(firsts[n])
+				n++
+			}
+			body = appendString(body, l.name)
+			body = binary.AppendUvarint(body, uint64(values))
+			body = binary.AppendUvarint(body, uint64(n))
+			for _, first := range firsts[:n] {
+				body = appendString(body, first)
+			}
+			names++
+			values, firsts = 0, firsts[n:]
+			if len(body) >= size {
+				end()
+			}
+			if len(firsts) == 0 {
+				break
+			}
+		}
+	}
+	if names > 0 || len(parts) == 0 {
+		end()
+	}
+	return parts
 }
 
 func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// packValues makes the pages of one name and gives the first value of each.
+// packValues makes the pages of one name, and gives for each what stands between the values before it and its own: its first
+// value, or a beginning of it.
 func packValues(values map[string]*runs, pk *packer) (pages [][]byte, firsts []string) {
 	sorted := slices.Sorted(maps.Keys(values))
+	last := ""
 	for len(sorted) > 0 {
 		var heads, strs, ids []byte
 		n := 0
@@ -148,48 +192,75 @@ func packValues(values map[string]*runs, pk *packer) (pages [][]byte, firsts []s
 			page = binary.AppendUvarint(page, uint64(len(part)))
 			page = pk.append(page, part)
 		}
-		pages, firsts = append(pages, page), append(firsts, sorted[0])
-		sorted = sorted[n:]
+		pages, firsts = append(pages, page), append(firsts, separator(last, sorted[0]))
+		last, sorted = sorted[n-1], sorted[n:]
 	}
 	return pages, firsts
 }
+
+// separator gives a beginning of first that is greater than last, which is less than first. Every query reads all of them:
+// long ones are cut, so that values of kilobytes do not stand there whole.
+func separator(last, first string) string {
+	if len(first) <= separatorWhole {
+		return first
+	}
+	n := 0
+	for n < len(last) && last[n] == first[n] {
+		n++
+	}
+	return first[:max(n+1, separatorWhole)]
+}
+
+const separatorWhole = 64 // bytes of a value that are never cut
 
 // labelName is one name's line in the record of names.
 type labelName struct {
 	name   string
 	number uint32
 	values int
-	firsts []string // first value of each page
+	firsts []string // of each page: greater than all values before it, not greater than its own
 }
 
-// namesMax bounds the record of names, raw.
-const namesMax = 64 << 20
+// Bounds of the record of names, raw.
+const (
+	namesPart = 16 << 20  // a part is closed at this size
+	namesMax  = 64 << 20  // a part; one of earlier versions is the whole record
+	moreNames = 1<<32 - 1 // in place of a name's number: the further parts
+)
 
-func parseNames(b []byte, d *zstd.Decoder) ([]labelName, error) {
+// parseNames reads a part of the record of names and appends its lines to names, which are those of the parts before it. more
+// says that another may follow.
+func parseNames(names []labelName, b []byte, d *zstd.Decoder) (_ []labelName, more bool, err error) {
 	c := cursor{b: b}
 	raw, _ := c.frame(d, c.count(namesMax), nil)
 	if !c.end() {
-		return nil, errForm("record of label names")
+		return nil, false, errForm("record of label names")
 	}
 	c = cursor{b: raw}
-	var names []labelName
+	before := len(names)
 	for i := range c.count(len(raw)) {
-		n := labelName{name: string(c.bytes(c.count(point.LabelNameMax))), number: uint32(i), values: c.count(1 << 32)}
+		n := labelName{name: string(c.bytes(c.count(point.LabelNameMax))), number: uint32(len(names)), values: c.count(1 << 32)}
 		for range c.count(len(c.b)) {
 			n.firsts = append(n.firsts, string(c.bytes(c.count(point.LabelValueMax))))
 			if c.bad {
 				break
 			}
 		}
-		if c.bad || i > 0 && n.name <= names[i-1].name {
-			return nil, errForm("record of label names")
+		last := len(names) - 1
+		switch {
+		case c.bad, last >= 0 && n.name < names[last].name, i > 0 && n.name == names[last].name:
+			return nil, false, errForm("record of label names")
+		case last >= 0 && last == before-1 && n.name == names[last].name: // it goes on
+			names[last].values += n.values
+			names[last].firsts = append(names[last].firsts, n.firsts...)
+		default:
+			names = append(names, n)
 		}
-		names = append(names, n)
 	}
 	if !c.end() {
-		return nil, errForm("record of label names")
+		return nil, false, errForm("record of label names")
 	}
-	return names, nil
+	return names, len(raw) >= namesPart, nil
 }
 
 // eachPosting calls f for every value of a page with its runs, until f returns false. The value and the runs are valid

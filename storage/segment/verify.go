@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"encoding/binary"
 	"io"
 	"slices"
 
@@ -52,6 +53,60 @@ func (r *Reader) Verify() error {
 		}
 	}
 	return nil
+}
+
+// Check reads what every query needs, and what cannot be read without which the whole file is of no use: header, definitions,
+// names, postings and the set of series. It costs a tenth of Verify. A segment is checked before the catalogue names it.
+// Errors: Corrupt, Unavailable.
+func (r *Reader) Check() error {
+	n, last := uint64(0), int64(-1)
+	if err := r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+		n++
+		if int64(id) <= last {
+			return fault.Errorf(fault.Corrupt, "segment %s: definition of series %d follows %d", r.path, id, last)
+		}
+		last = int64(id)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := r.disagree("definitions", n, r.info.Definitions); err != nil {
+		return err
+	}
+	if err := r.checkPostings(); err != nil {
+		return err
+	}
+	ids, err := r.SeriesIDs()
+	if err != nil {
+		return err
+	}
+	return r.disagree("series", ids.GetCardinality(), r.info.Series)
+}
+
+// checkPostings reads the record of names and every page of postings, and compares how many pages there are.
+func (r *Reader) checkPostings() error {
+	names, err := r.names()
+	if err != nil {
+		return err
+	}
+	want := uint64(0)
+	for i := range names {
+		want += uint64(len(names[i].firsts))
+	}
+	pages := uint64(0)
+	if err := r.each(keyPostings, func(key, value []byte) error {
+		if len(key) != len(keyPosting(nil, 0, 0)) || binary.BigEndian.Uint32(key[1:]) == moreNames {
+			return nil
+		}
+		pages++
+		if err := eachPosting(value, r.cache.decoder, func(string, cursor) bool { return true }); err != nil {
+			return r.corrupt(key, err)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return r.disagree("pages of postings", pages, want)
 }
 
 func (r *Reader) disagree(what string, have, want uint64) error {

@@ -220,8 +220,8 @@ func (w *Writer) checkRun(id point.DenseID, r *rows.Run) error {
 		if i > 0 && r.Hists[i].Time <= r.Hists[i-1].Time {
 			return w.invalid("series %d: histogram at %d follows %d", id, r.Hists[i].Time, r.Hists[i-1].Time)
 		}
-		if n := len(r.Hists[i].H); n > histBytesMax {
-			w.err = fault.Errorf(fault.TooLarge, "segment %s: series %d has a histogram of %d bytes, at most %d are taken", w.path, id, n, histBytesMax)
+		if n := len(r.Hists[i].H); n > HistogramBytesMax {
+			w.err = fault.Errorf(fault.TooLarge, "segment %s: series %d has a histogram of %d bytes, at most %d are taken", w.path, id, n, HistogramBytesMax)
 			return w.err
 		}
 	}
@@ -284,7 +284,7 @@ func (w *Writer) AddExemplars(id point.DenseID, ex []point.ExemplarRow) error {
 		if i > 0 && ex[i].Time < ex[i-1].Time || !ex[i].Labels.Valid() {
 			return w.invalid("series %d: exemplar %d is out of order or has labels that are not canonical", id, i)
 		}
-		size += 28 + len(ex[i].Labels)
+		size += exemplarBytes(&ex[i])
 	}
 	if size > exemplarsMax {
 		w.err = fault.Errorf(fault.TooLarge, "segment %s: series %d has %d bytes of exemplars, at most %d are taken", w.path, id, size, exemplarsMax)

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -221,5 +222,81 @@ func TestFullHeadsRefuseUntilTheyAreFlushed(t *testing.T) {
 	}
 	if st, err := s.Stats(t.Context(), "t", 0); err != nil || int(st.HeadRows+st.SegmentRows) != acked {
 		t.Errorf("%d rows in heads and %d in segments, acked %d; %v", st.HeadRows, st.SegmentRows, acked, err)
+	}
+}
+
+// TestAPartitionThatCannotBeFlushedStopsNoOther: the largest head cannot be written, and memory is over its bound: the others
+// go to disk and take rows, and so does it when it can again.
+func TestAPartitionThatCannotBeFlushedStopsNoOther(t *testing.T) {
+	f := &failing{kind: errorfs.OpFileSyncData, part: fmt.Sprintf("segments/%016x/", 101)}
+	log := slog.New(slog.DiscardHandler)
+	b, err := brick.Open(brick.Deps{FS: errorfs.Wrap(vfs.NewMem(), f), Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.Open(t.Context(), server.Deps{Brick: b, Maps: newMap(t), Log: log, Registerer: prometheus.NewRegistry()},
+		server.Settings{Server: "s1", Epoch: 1, HeadBytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := process{b, s}
+	defer p.stop(t)
+	w := newWriter(t, s)
+	if err := w.stream.Define(t.Context(), []peer.Def{{ID: 1, Labels: labelsOf(1)}}); err != nil {
+		t.Fatal(err)
+	}
+	acked := map[point.PartitionID]int{}
+	insert := func(id point.PartitionID) error {
+		in := &peer.Insert{Partition: id, Stamp: point.Stamp(acked[id]+1) << 20}
+		for i := range 5000 {
+			in.IDs, in.Times, in.Values = append(in.IDs, 1), append(in.Times, int64(id-1)*100e9+int64(acked[id]+i)), append(in.Values, 1/float64(i+1))
+		}
+		err := w.stream.Insert(t.Context(), in)
+		if err == nil {
+			acked[id] += 5000
+		}
+		return err
+	}
+	f.on.Store(true)
+	for s.HeadLoad() < 0.6 {
+		must(t, insert(1))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for { // until more came to the second than fits beside the first; the package's time limit ends this if need be
+		if err := insert(2); err != nil && !fault.Is(err, fault.Throttled) {
+			t.Fatal(err)
+		} else if err == nil && acked[2] > 10*acked[1] {
+			break
+		} else if err != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if st, err := s.Stats(t.Context(), "t", 0); err != nil || st.HeadRows < uint64(acked[1]) {
+		t.Errorf("%d rows in heads, %d of the first partition cannot be elsewhere; %v", st.HeadRows, acked[1], err)
+	}
+	f.on.Store(false)
+	stop()
+	must(t, <-ended)
+	must(t, s.FlushAll(t.Context(), false))
+	if st, err := s.Stats(t.Context(), "t", 0); err != nil || int(st.SegmentRows) != acked[1]+acked[2] {
+		t.Errorf("%d rows in segments, acked %v; %v", st.SegmentRows, acked, err)
+	}
+}
+
+// TestStoppingFlushesWhatItCan: a partition that cannot be flushed is an error after all others are.
+func TestStoppingFlushesWhatItCan(t *testing.T) {
+	f := &failing{kind: errorfs.OpFileSyncData, part: fmt.Sprintf("segments/%016x/", 101)}
+	p := start(t, errorfs.Wrap(vfs.NewMem(), f), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	w.insert(t, 1024, []row{{1, 10e9, 1}, {1, 110e9, 1}, {1, 210e9, 1}}, model{})
+	f.on.Store(true)
+	if err := p.server.FlushAll(t.Context(), false); err == nil {
+		t.Error("the flush of all went well")
+	}
+	if st, err := p.server.Stats(t.Context(), "t", 0); err != nil || st.SegmentRows != 2 || st.HeadRows != 1 {
+		t.Errorf("%d rows in segments and %d in heads; %v", st.SegmentRows, st.HeadRows, err)
 	}
 }

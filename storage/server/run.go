@@ -98,14 +98,15 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 	}
 }
 
-// held lists the partitions with rows in memory, but for those.
+// held lists the partitions with rows in memory, but for those and for what failed and is not to be tried again yet.
 func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 	now := time.Now()
 	for _, t := range s.tables() {
 		used := t.heads.used.Load()
 		for _, p := range t.all() {
-			if n := p.HeadBytes(); n > 0 && !but[p] {
-				held = append(held, heldHead{p, n, used, now.Sub(p.Shape().LastWrite)})
+			n, shape := p.HeadBytes(), p.Shape()
+			if n > 0 && !but[p] && !now.Before(shape.RetryAt) {
+				held = append(held, heldHead{p, n, used, now.Sub(shape.LastWrite)})
 			}
 		}
 	}
@@ -231,9 +232,9 @@ func (s *Server) report(p *partition.Partition, what string, err error) bool {
 func gone(err error) bool { return fault.Is(err, fault.Canceled) || fault.Is(err, fault.Stale) }
 
 // FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that
-// are dropped meanwhile are left out; those that cannot be, because they are damaged, are an error after all others.
+// are dropped meanwhile are left out; those that cannot be flushed are an error after all others.
 func (s *Server) FlushAll(ctx context.Context, compact bool) error {
-	var damaged error
+	var failed []error
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
 			err := p.Flush(ctx, partition.ByStop)
@@ -241,12 +242,12 @@ func (s *Server) FlushAll(ctx context.Context, compact bool) error {
 				err = p.Compact(ctx, partition.ByRequest)
 			}
 			switch {
-			case err != nil && p.Damaged() != nil:
-				damaged = errors.Join(damaged, err)
-			case err != nil && (ctx.Err() != nil || !gone(err)):
-				return err
+			case err != nil && ctx.Err() != nil:
+				return errors.Join(append(failed, err)...)
+			case err != nil && (!gone(err) || p.Damaged() != nil):
+				failed = append(failed, err)
 			}
 		}
 	}
-	return damaged
+	return errors.Join(failed...)
 }
