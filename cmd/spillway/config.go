@@ -142,18 +142,21 @@ type storageConfig struct {
 	// MemoryBytes is what the whole process may use; head_bytes_max, cache_bytes, intake.in_flight_bytes_max and
 	// intake.series_max follow from it unless they are set (memory.go). Default 60 % of the machine or of the control
 	// group. Written as bytes or with a unit: 4GiB.
-	MemoryBytes    size     `yaml:"memory_bytes"`
-	LogDir         string   `yaml:"log_dir"`
-	LogBytesMax    int64    `yaml:"log_bytes_max"`
-	NoSync         bool     `yaml:"no_sync"`
-	SkipDamagedLog bool     `yaml:"skip_damaged_log"`
-	FreeBytesMin   uint64   `yaml:"free_bytes_min"`
-	HeadBytesMax   int64    `yaml:"head_bytes_max"`
-	CacheBytes     int64    `yaml:"cache_bytes"`
-	FlushAge       duration `yaml:"flush_age"`
-	FlushIdle      duration `yaml:"flush_idle"`
-	FlushBytes     int64    `yaml:"flush_bytes"`
-	MinorsMax      int      `yaml:"minors_max"`
+	MemoryBytes    size   `yaml:"memory_bytes"`
+	LogDir         string `yaml:"log_dir"`
+	LogBytesMax    int64  `yaml:"log_bytes_max"`
+	NoSync         bool   `yaml:"no_sync"`
+	SkipDamagedLog bool   `yaml:"skip_damaged_log"`
+	FreeBytesMin   uint64 `yaml:"free_bytes_min"`
+	HeadBytesMax   int64  `yaml:"head_bytes_max"`
+	CacheBytes     int64  `yaml:"cache_bytes"`
+	// OpenFilesMax bounds the segment files open at once. Default: a half of what RLIMIT_NOFILE leaves, at most 4,096
+	// (files.go).
+	OpenFilesMax int      `yaml:"open_files_max"`
+	FlushAge     duration `yaml:"flush_age"`
+	FlushIdle    duration `yaml:"flush_idle"`
+	FlushBytes   int64    `yaml:"flush_bytes"`
+	MinorsMax    int      `yaml:"minors_max"`
 }
 
 func defaultConfig() config {
@@ -184,6 +187,9 @@ func loadConfig(file string) (config, error) {
 // complete fills in what depends on the machine and checks everything.
 func (c *config) complete() error {
 	if err := c.budget(memoryOfMachine()); err != nil {
+		return err
+	}
+	if err := c.descriptors(fileLimit()); err != nil {
 		return err
 	}
 	c.Query.SetDefaults()
@@ -314,7 +320,7 @@ func (c *config) brick() brick.Settings {
 
 func (c *config) server() server.Settings {
 	return server.Settings{
-		HeadBytesMax: c.Storage.HeadBytesMax, CacheBytes: c.Storage.CacheBytes, LogBytesMax: c.Storage.LogBytesMax,
+		HeadBytesMax: c.Storage.HeadBytesMax, CacheBytes: c.Storage.CacheBytes, OpenFilesMax: c.Storage.OpenFilesMax, LogBytesMax: c.Storage.LogBytesMax,
 		StreamSeriesMax: c.Intake.SeriesMax,
 		Partition: partition.Settings{
 			HeadBytesMax: c.Storage.FlushBytes, FlushAge: time.Duration(c.Storage.FlushAge),

@@ -65,6 +65,7 @@ func (g *gatewayCmd) Run() error {
 	level, _ := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
+	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p, err := openGateway(ctx, &cfg, log, registerer)

@@ -64,6 +64,22 @@ func foreignEnviron() []string {
 // start starts it and returns when it is ready.
 func (p *process) start() {
 	p.t.Helper()
+	p.spawn()
+	for {
+		select {
+		case <-p.done:
+			p.t.Fatalf("the process ended: %v\n%s", p.err, &p.log)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if status, _, err := p.get("/-/ready"); err == nil && status == http.StatusOK {
+			return
+		}
+	}
+}
+
+// spawn starts it and returns at once.
+func (p *process) spawn() {
+	p.t.Helper()
 	p.log.Reset()
 	line := append(slices.Clone(p.in), p.bin, "standalone", "--data-dir="+filepath.Join(p.dir, "data"), "--http.listen="+p.addr, "--admin.listen=")
 	p.cmd = exec.Command(line[0], line[1:]...)
@@ -77,16 +93,6 @@ func (p *process) start() {
 		close(p.done)
 	}()
 	p.t.Cleanup(p.kill)
-	for {
-		select {
-		case <-p.done:
-			p.t.Fatalf("the process ended: %v\n%s", p.err, &p.log)
-		case <-time.After(10 * time.Millisecond):
-		}
-		if status, _, err := p.get("/-/ready"); err == nil && status == http.StatusOK {
-			return
-		}
-	}
 }
 
 // kill ends it as the kernel would: nothing is flushed, closed or said.

@@ -84,6 +84,7 @@ func (s *standaloneCmd) Run() error {
 	level, _ := cfg.level()
 	registry := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registry)
+	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p, err := openStandalone(ctx, &cfg, log, registry)

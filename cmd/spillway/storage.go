@@ -88,6 +88,7 @@ func (s *storageCmd) Run() error {
 	level, _ := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
+	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	p := &storage{cfg: &cfg, log: log, registerer: registerer, id: topology.ServerID(cfg.Server.ID)}

@@ -10,6 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/otlp"
 )
 
+// ConnsMax is the default of Settings.ConnsMax.
+const ConnsMax = 16_384
+
 // Settings are the numbers a user sets. Zero means the default.
 type Settings struct {
 	// BodyBytesMax bounds a body as it comes over the wire. Default 32 MiB. Beyond it the answer is 413.
@@ -79,7 +82,7 @@ func (s *Settings) setDefaults() {
 	orDefault(&s.BodyBytesMax, 32<<20)
 	orDefault(&s.DecodedBytesMax, 64<<20)
 	orDefault(&s.InFlightBytesMax, 256<<20)
-	orDefault(&s.ConnsMax, 16_384)
+	orDefault(&s.ConnsMax, ConnsMax)
 	orDefault(&s.PeekTimeMax, 10*time.Second)
 	orDefault(&s.HeaderTimeMax, 10*time.Second)
 	orDefault(&s.BodyTimeMax, 60*time.Second)

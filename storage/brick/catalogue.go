@@ -12,17 +12,22 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
+// catalogueFilesMax bounds the tables of the catalogue that are open at once; beside them pebble has its lock, log and manifest.
+const catalogueFilesMax = 24
+
 // openCatalogue opens the pebble database below dir. A failure pebble calls fatal fences the brick.
 func (b *Brick) openCatalogue(dir string) (*pebble.DB, error) {
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
+	files := pebble.NewFileCache(1, catalogueFilesMax)
+	defer files.Unref()
 	db, err := pebble.Open(dir, &pebble.Options{
 		FS:                          b.fs,
 		Cache:                       cache,
 		MemTableSize:                uint64(b.set.CatalogueMemBytes),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
-		MaxOpenFiles:                100,
+		FileCache:                   files,
 		FormatMajorVersion:          pebble.FormatValueSeparation, // pinned: a newer program must still open an older one's store on purpose
 		Logger:                      catalogueLog{b},
 	})

@@ -186,6 +186,27 @@ func (b *bench) files() []string {
 	return names
 }
 
+// A query that runs while its partition is dropped, and whose files were closed to make room, is told to look again.
+func TestAQueryOfADroppedPartitionIsNotToldOfDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	b := openBench(t, fs, 1)
+	b.cache.LimitFiles(1)
+	for i := range 2 {
+		b.must(b.put("a", point.Nanos(i), 10))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	ss, err := v.Match(nil)
+	b.must(err)
+	b.must(b.Drop())
+	if err := v.Read(ss, 0, 1000, func(int, rows.Run) error { return nil }); !fault.Is(err, fault.Stale) {
+		t.Errorf("reading: %v, want stale", err)
+	}
+	b.close()
+}
+
 func TestADeletionAfterADropDoesNotBringThePartitionBack(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)

@@ -1,6 +1,8 @@
 package partition
 
 import (
+	"errors"
+	"os"
 	"slices"
 
 	"github.com/RoaringBitmap/roaring/v2"
@@ -94,17 +96,30 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 	for _, g := range v.segments {
 		found, err := g.reader.Match(ms)
 		if err != nil {
-			return nil, err
+			return nil, v.failed(err)
 		}
 		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
 			out = append(out, Series{ID: id, Labels: l})
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			return nil, v.failed(err)
 		}
 	}
 	return out, nil
+}
+
+// failed is the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
+func (v *View) failed(err error) error {
+	if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	v.p.mu.Lock()
+	defer v.p.mu.Unlock()
+	if v.p.mu.dropped {
+		return v.p.gone()
+	}
+	return err
 }
 
 func (v *View) matchIndex(ms []*labels.Matcher) []Series {
@@ -231,7 +246,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 			err = g.reader.ReadNew(m.want, lo, hi, spare, take)
 		}
 		if err != nil {
-			return err
+			return v.failed(err)
 		}
 	}
 	return nil
@@ -322,7 +337,8 @@ func (v *View) Whole(ss []Series, least, most int) (int, error) {
 	for i := range ids {
 		ids[i] = ss[i].ID
 	}
-	return largest.reader.Whole(ids, least, most)
+	n, err := largest.reader.Whole(ids, least, most)
+	return n, v.failed(err)
 }
 
 // Exemplars gives the exemplars in [lo, hi] of the named series, by time, none twice; f as in Read.
@@ -341,7 +357,7 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 			return nil
 		})
 		if err != nil {
-			return err
+			return v.failed(err)
 		}
 	}
 	var buf []head.Exemplar

@@ -26,6 +26,8 @@ type Cache struct {
 		bytes int64
 	}
 	pagesMax int64
+
+	files files
 }
 
 // CacheBytes is the default size of a Cache.
@@ -39,6 +41,7 @@ func NewCache(size int64) *Cache {
 	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4}
 	c.scratch.New = func() any { return new(readState) }
 	c.mu.pages, c.mu.order = map[pageKey]*list.Element{}, list.New()
+	c.files.max = FilesMax
 	return c
 }
 
@@ -59,12 +62,13 @@ func (c *Cache) Bytes() int64 {
 	return c.mu.bytes + c.blocks.Size()
 }
 
-// options gives a reader a part of the block cache of its own, and what frees that part.
-func (c *Cache) options() (o sstable.ReaderOptions, free func()) {
+// options gives a reader a part of the block cache of its own, what empties that part, and what gives it back.
+func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 	h := c.blocks.NewHandle()
 	o.CacheOpts.CacheHandle = h // one file a handle: the file number can stay 0
-	return o, func() {
-		h.EvictFile(0)
+	evict = func() { h.EvictFile(0) }
+	return o, evict, func() {
+		evict()
 		h.Close()
 	}
 }

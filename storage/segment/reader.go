@@ -1,11 +1,12 @@
 package segment
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2"
@@ -18,7 +19,8 @@ import (
 )
 
 // Reader reads one segment file. All methods may be called from many goroutines, also while Close is: what has begun
-// ends, what comes later is Unavailable. Nothing of the file is kept in memory but what the Cache holds.
+// ends, what comes later is Unavailable. Nothing of the file is kept in memory but what the Cache holds, and no file
+// descriptor between reads but those the Cache allows: see files.go.
 //
 // Errors of all methods: Corrupt (checksum or form; the message names file and key), Unavailable (closed, disk).
 type Reader struct {
@@ -27,79 +29,29 @@ type Reader struct {
 	path  string
 	info  Info
 	cache *Cache
-	sst   *sstable.Reader
-	free  func() // gives the part of the block cache back
+	opts  sstable.ReaderOptions // with a part of the block cache that stays while the file is closed and opened again
+	evict func()                // empties that part
+	free  func()                // gives it back
 
+	file   atomic.Pointer[file] // the open file; nil while it is closed. Replaced under opening
 	closed atomic.Bool
-	refs   atomic.Int64 // 1 for being open, 1 for each read; at 0 the file is closed and stays so
+
+	opening  sync.Mutex // held while the file is opened or closed; taken before the cache's lock
+	modified time.Time  // of the file when it was opened last; guarded by opening
 }
 
 // Open opens a finished segment and compares its size and header with want, what the catalogue says of it. A want of
 // size 0 compares nothing: for tools. The whole-file checksum is Verify's affair.
-// Errors: Corrupt (also when the file is missing: it has to be fetched again), Invalid (format version).
+// Errors: Corrupt (also when the file is missing: it has to be fetched again), Invalid (format version), Unavailable.
 func Open(fs vfs.FS, path string, want Info, cache *Cache) (*Reader, error) {
-	f, err := fs.Open(path, vfs.RandomReadsOption)
-	if err != nil {
-		return nil, diskError(err, path)
-	}
-	stat, err := f.Stat()
-	if err == nil && want.Size > 0 && stat.Size() != want.Size {
-		err = fault.Errorf(fault.Corrupt, "%d bytes instead of %d", stat.Size(), want.Size)
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, diskError(err, path)
-	}
-	r := &Reader{fs: fs, path: path, cache: cache}
-	if err := r.openTable(f); err != nil {
-		return nil, diskError(err, path)
-	}
-	r.refs.Store(1)
-	r.info, err = r.readHeader()
-	r.info.Size, r.info.Checksum = stat.Size(), want.Checksum
-	if err == nil && want.Size > 0 && !r.info.same(&want) {
-		err = r.corrupt([]byte{keyHeader}, errForm("header: it describes another segment"))
-	}
-	if err != nil {
+	r := &Reader{fs: fs, path: path, info: want, cache: cache}
+	r.opts, r.evict, r.free = cache.options()
+	if err := r.acquire(); err != nil {
 		_ = r.Close()
 		return nil, err
 	}
-	return r, nil
-}
-
-// openTable owns f also when it fails.
-func (r *Reader) openTable(f vfs.File) (err error) {
-	readable, err := sstable.NewSimpleReadable(f)
-	if err != nil {
-		_ = f.Close()
-		return err
-	}
-	opts, free := r.cache.options()
-	// Pebble takes block handles from the footer and the index at their word. Both have checksums, yet a file that was
-	// made badly must not end the process.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fault.Errorf(fault.Corrupt, "no readable table: %v", p)
-		}
-		if err != nil {
-			_ = readable.Close()
-			free()
-		}
-	}()
-	r.free = free
-	r.sst, err = sstable.NewReader(context.Background(), readable, opts)
-	return err
-}
-
-func (r *Reader) readHeader() (info Info, err error) {
-	found, err := r.get([]byte{keyHeader}, func(v []byte) error {
-		info, err = parseHeader(v)
-		return err
-	})
-	if err == nil && !found {
-		err = r.corrupt([]byte{keyHeader}, errForm("table: no header"))
-	}
-	return info, err
+	r.info = r.file.Load().info
+	return r, r.release()
 }
 
 // Info describes the segment: the header, size, and the checksum that Open was told.
@@ -110,29 +62,23 @@ func (r *Reader) Close() error {
 	if r.closed.Swap(true) {
 		return nil
 	}
+	r.opening.Lock()
+	f := r.file.Load()
+	if f != nil {
+		r.cache.forgetFile(f)
+	}
+	r.opening.Unlock()
+	if f == nil {
+		r.end()
+		return nil
+	}
 	return r.release()
 }
 
-func (r *Reader) acquire() error {
-	for {
-		n := r.refs.Load()
-		if n == 0 || r.closed.Load() {
-			return fault.Errorf(fault.Unavailable, "segment %s is closed", r.path)
-		}
-		if r.refs.CompareAndSwap(n, n+1) {
-			return nil
-		}
-	}
-}
-
-func (r *Reader) release() error {
-	if r.refs.Add(-1) > 0 {
-		return nil
-	}
-	err := r.sst.Close()
+// end gives back what the reader has of the cache.
+func (r *Reader) end() {
 	r.cache.forget(r)
 	r.free()
-	return fault.Wrap(err, fault.Unavailable, "close segment %s", r.path)
 }
 
 // diskError gives an error of the file system or of pebble its Kind, and the file's name. What has a Kind keeps it.
@@ -166,8 +112,13 @@ type tableIter struct {
 	err error
 }
 
+// iter begins a walk; the caller has acquired the file, and releases it after close.
 func (r *Reader) iter() (*tableIter, error) {
-	it, err := r.sst.NewIter(sstblock.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+	return r.iterOf(r.file.Load().sst)
+}
+
+func (r *Reader) iterOf(sst *sstable.Reader) (*tableIter, error) {
+	it, err := sst.NewIter(sstblock.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
 	if err != nil {
 		return nil, diskError(err, r.path)
 	}
@@ -216,9 +167,14 @@ func (r *Reader) get(key []byte, f func(value []byte) error) (found bool, err er
 	if err != nil {
 		return false, err
 	}
+	return t.get(key, f)
+}
+
+// get is Reader.get, and ends the walk.
+func (t *tableIter) get(key []byte, f func(value []byte) error) (found bool, err error) {
 	if found = t.find(key); found {
 		if err := f(t.val); err != nil && t.err == nil {
-			t.err = r.corrupt(key, err)
+			t.err = t.r.corrupt(key, err)
 		}
 	}
 	return found, t.close()

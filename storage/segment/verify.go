@@ -44,7 +44,7 @@ func (r *Reader) Verify() error {
 		return fault.Errorf(fault.Corrupt, "segment %s: %d bytes with checksum %016x instead of %d with %016x; it has to be fetched from a peer",
 			r.path, size, sum, r.info.Size, r.info.Checksum)
 	}
-	if err := r.sst.ValidateBlockChecksums(); err != nil {
+	if err := r.file.Load().sst.ValidateBlockChecksums(); err != nil {
 		return diskError(err, r.path)
 	}
 	for _, check := range []func() error{r.verifyDefinitions, r.verifyRows, r.verifyExemplars} {

@@ -31,6 +31,20 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return s.sum(func(p *partition.Partition) float64 { return float64(p.NamesBytes()) })
 		}),
 		gauge("cache_bytes", "Memory of the segment cache.", func() float64 { return float64(s.cache.Bytes()) }),
+		gauge("open_segment_files", "Segment files that are open now.", func() float64 {
+			n, _, _, _ := s.cache.FileStats()
+			return float64(n)
+		}),
+		gauge("open_segment_files_max", "Bound of the segment files that are open at once; those being read stay open beyond it.", func() float64 {
+			_, most, _, _ := s.cache.FileStats()
+			return float64(most)
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "spillway_server_segment_files_closed_total", Help: "Segment files that were closed to keep the number of open ones within its bound. Many a second: queries open files again and again.",
+		}, func() float64 {
+			_, _, _, shut := s.cache.FileStats()
+			return float64(shut)
+		}),
 		gauge("tables", "Tables with data on this server.", func() float64 { return float64(len(s.tables())) }),
 		gauge("series", "Series in memory, of all tables.", func() float64 {
 			n := 0

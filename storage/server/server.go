@@ -56,6 +56,9 @@ type Settings struct {
 	NamesIdleMin time.Duration
 	// CacheBytes bounds the cache of segment blocks. Default 256 MiB.
 	CacheBytes int64
+	// OpenFilesMax bounds the segment files that are open at once; others are opened again when they are read. Default
+	// segment.FilesMax. Smaller: fewer file descriptors, and queries over more segments than that open files.
+	OpenFilesMax int
 	// LogBytesMax is how much log may be kept before the partitions that pin the oldest files are flushed.
 	// Default 4 GiB. Larger: longer recovery.
 	LogBytesMax int64
@@ -75,6 +78,9 @@ func (s *Settings) setDefaults() {
 	}
 	if s.CacheBytes == 0 {
 		s.CacheBytes = 256 << 20
+	}
+	if s.OpenFilesMax == 0 {
+		s.OpenFilesMax = segment.FilesMax
 	}
 	if s.LogBytesMax == 0 {
 		s.LogBytesMax = 4 << 30
@@ -114,6 +120,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 		srv.leases = always{s.Epoch}
 	}
 	srv.heads.max = s.HeadBytesMax
+	srv.cache.LimitFiles(s.OpenFilesMax)
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)

@@ -23,6 +23,8 @@ import (
 const (
 	rowPrefix = "r/"
 	revKey    = "rev"
+
+	filesMax = 8 // tables open at once; they are read at the start only
 )
 
 // Store is a coord.Store on a directory that no other process uses meanwhile.
@@ -36,8 +38,11 @@ var _ coord.Store = (*Store)(nil)
 
 // Open opens or makes the store in dir. Errors are Unavailable (the directory is in use or does not work) or Corrupt.
 func Open(fs vfs.FS, dir string, log *slog.Logger) (*Store, error) {
+	files := pebble.NewFileCache(1, filesMax)
+	defer files.Unref()
 	db, err := pebble.Open(dir, &pebble.Options{
 		FS:                 fs,
+		FileCache:          files,
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       1 << 20,
 		Logger:             quiet{log},

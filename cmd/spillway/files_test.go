@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+func TestDescriptorsAreShared(t *testing.T) {
+	f := func(limit uint64, conns, files, wantConns, wantFiles int) {
+		t.Helper()
+		var c config
+		c.Intake.ConnsMax, c.Storage.OpenFilesMax = conns, files
+		if err := c.descriptors(limit); err != nil {
+			t.Fatal(err)
+		}
+		if c.Intake.ConnsMax != wantConns || c.Storage.OpenFilesMax != wantFiles {
+			t.Errorf("limit %d, set %d and %d: %d connections and %d segments, want %d and %d",
+				limit, conns, files, c.Intake.ConnsMax, c.Storage.OpenFilesMax, wantConns, wantFiles)
+		}
+	}
+	f(1<<20, 0, 0, 16384, 4096)
+	f(1<<63, 0, 0, 16384, 4096)
+	f(4096, 0, 0, 1984, 1984)
+	f(300, 0, 0, 86, 86)
+	f(192, 0, 0, 32, 32)
+	f(1<<20, 10, 20, 10, 20)
+	f(300, 1000, 20, 86, 20)
+
+	var c config
+	if err := c.descriptors(191); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("a limit of 191 gives %v", err)
+	}
+}

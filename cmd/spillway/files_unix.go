@@ -1,0 +1,21 @@
+//go:build unix
+
+package main
+
+import "golang.org/x/sys/unix"
+
+// fileLimit raises the limit of open files as far as the process may, and gives it; a number that never limits where it
+// cannot be found out.
+func fileLimit() uint64 {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 1 << 20
+	}
+	if l.Cur < l.Max {
+		raised := unix.Rlimit{Cur: l.Max, Max: l.Max}
+		if unix.Setrlimit(unix.RLIMIT_NOFILE, &raised) == nil { // macOS refuses what its kernel cannot hold
+			return uint64(raised.Cur)
+		}
+	}
+	return uint64(l.Cur)
+}
