@@ -69,13 +69,19 @@ type serverConfig struct {
 type httpConfig struct {
 	// Listen is the address of the one port for writes and queries. Default 127.0.0.1:8428.
 	Listen string `yaml:"listen"`
+	// WebConfigFile is the exporter-toolkit's file for TLS, users and headers. Default none: plain HTTP for everybody.
+	WebConfigFile string `yaml:"web_config_file"`
+	// TokensFile lists the tokens that may come in, and for what. Default none.
+	TokensFile string `yaml:"tokens_file"`
 	// ShutdownTimeout is how long requests under way may take after SIGTERM. Default 30s.
 	ShutdownTimeout duration `yaml:"shutdown_timeout"`
 }
 
 type adminConfig struct {
-	// Listen is the address of pprof; loopback, and off when empty. Default 127.0.0.1:8429.
+	// Listen is the address of pprof and reload; loopback, and off when empty. Default 127.0.0.1:8429.
 	Listen string `yaml:"listen"`
+	// Hosts are names, besides localhost and addresses, by which it may be called. Default none.
+	Hosts []string `yaml:"hosts,omitempty"`
 }
 
 type tablesConfig struct {

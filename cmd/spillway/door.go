@@ -2,19 +2,23 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
@@ -33,6 +37,7 @@ type door struct {
 	log      *slog.Logger
 	registry *prometheus.Registry
 
+	guard    *access.Guard
 	listener net.Listener
 	admin    net.Listener
 	behind   gatewayDeps
@@ -57,15 +62,30 @@ type gatewayDeps struct {
 // listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
+		return err
+	}
 	if d.listener, err = net.Listen("tcp", d.cfg.HTTP.Listen); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "http.listen")
 	}
+	d.listener = d.secured(d.listener)
 	if d.cfg.Admin.Listen != "" {
 		if d.admin, err = net.Listen("tcp", d.cfg.Admin.Listen); err != nil {
 			return fault.Wrap(err, fault.Unavailable, "admin.listen")
 		}
+		if !isLoopback(d.admin.Addr()) {
+			d.admin = d.secured(d.admin)
+		}
 	}
 	return nil
+}
+
+// secured speaks TLS on a listener where the settings say so.
+func (d *door) secured(ln net.Listener) net.Listener {
+	if c := d.guard.TLS(); c != nil {
+		return tls.NewListener(ln, c)
+	}
+	return ln
 }
 
 // buildInfo is the metric that tells versions apart.
@@ -81,15 +101,15 @@ func buildInfo() prometheus.Collector {
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
 	d.forward = forward.New(forward.Deps{Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
-	reader, err := query.New(query.Deps{Source: behind.source, Log: d.log, Registerer: d.registry}, d.cfg.Query)
+	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry}, d.cfg.Query)
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Log: d.log, Registerer: d.registry, Build: build(), Config: d.cfg.String}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: reader, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.cfg.String}, d.cfg.API)
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Fallback: d.pages(promAPI), Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Fallback: d.pages(promAPI), Access: d.guard, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
@@ -102,10 +122,30 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))
 	}
+	g.Add(actor(ctx, d.guard.Run))
+	g.Add(actor(ctx, d.reloadOnHangup))
 	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
 	if d.admin != nil {
 		srv := &http.Server{Handler: d.adminPages(), ReadHeaderTimeout: 10 * time.Second}
 		g.Add(func() error { return ignoreClosed(srv.Serve(d.admin)) }, func(error) { _ = srv.Close() })
+	}
+}
+
+// reload reads again what may change under a running process. The error is Invalid; then what was in force stays.
+func (d *door) reload() error { return d.guard.Reload() }
+
+// reloadOnHangup reloads at SIGHUP.
+func (d *door) reloadOnHangup(ctx context.Context) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangups:
+			_ = d.reload() // logged and counted
+		}
 	}
 }
 
@@ -159,6 +199,9 @@ func (d *door) close() error {
 // announce tells a person where to go from here.
 func (d *door) announce(what string) {
 	at := "http://" + d.listener.Addr().String()
+	if d.guard.TLS() != nil {
+		at = "https://" + d.listener.Addr().String()
+	}
 	fmt.Fprintf(os.Stderr, `
 Spillway %s is ready; %s
 

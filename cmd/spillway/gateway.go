@@ -20,7 +20,9 @@ type gatewayCmd struct {
 	ConfigFile     string    `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir        *string   `name:"data-dir" help:"Where copies of the partition maps are kept, to start without the coordination store (default ./spillway-data)." type:"path"`
 	Listen         *string   `name:"http.listen" help:"Address for writes and queries (default 127.0.0.1:8428)."`
-	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof; empty: none (default 127.0.0.1:8429)."`
+	WebConfigFile  *string   `name:"web.config.file" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters." type:"path"`
+	TokensFile     *string   `name:"tokens.file" help:"YAML file with the tokens that may come in, and for what; see spillway token create." type:"path"`
+	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof and reload; empty: none (default 127.0.0.1:8429)."`
 	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
 	Retention      *duration `name:"retention" help:"How long tables that writes bring into being keep rows (default 0: for ever)."`
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of such tables covers (default 1d)."`
@@ -40,6 +42,8 @@ func (g *gatewayCmd) config() (config, error) {
 	}
 	over(&c.DataDir, g.DataDir)
 	over(&c.HTTP.Listen, g.Listen)
+	over(&c.HTTP.WebConfigFile, g.WebConfigFile)
+	over(&c.HTTP.TokensFile, g.TokensFile)
 	over(&c.Admin.Listen, g.AdminListen)
 	over(&c.LogLevel, g.LogLevel)
 	over(&c.Tables.Retention, g.Retention)

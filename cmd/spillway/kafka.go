@@ -93,13 +93,15 @@ type kafkaCmd struct {
 type kafkaStatusCmd struct {
 	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428"`
 	Output string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+
+	Client clientFlags `embed:""`
 }
 
 // Run asks a running process and prints what it answers.
 func (k *kafkaStatusCmd) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	s, err := fetchKafkaStatus(ctx, k.URL)
+	s, err := fetchKafkaStatus(ctx, k.Client, k.URL)
 	if err != nil {
 		return err
 	}
@@ -111,14 +113,14 @@ func (k *kafkaStatusCmd) Run() error {
 	return printKafkaStatus(os.Stdout, s)
 }
 
-func fetchKafkaStatus(ctx context.Context, url string) (s kafka.Status, err error) {
+func fetchKafkaStatus(ctx context.Context, client clientFlags, url string) (s kafka.Status, err error) {
 	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+kafkaStatusPath, nil)
 	if err != nil {
 		return s, fault.Wrap(err, fault.Invalid, "--url")
 	}
-	resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(rq)
+	resp, err := client.do(rq)
 	if err != nil {
-		return s, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+		return s, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

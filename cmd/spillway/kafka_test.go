@@ -115,7 +115,7 @@ func TestKafkaToPromQL(t *testing.T) {
 	defer web.Close()
 	var table strings.Builder
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		s, err := fetchKafkaStatus(ctx, web.URL)
+		s, err := fetchKafkaStatus(ctx, clientFlags{}, web.URL)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,6 +27,7 @@ type cli struct {
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
 	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
+	Token      tokenCmd      `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
 	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
 }
 

@@ -2,26 +2,112 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// pages serves everything that is not of intake: the Prometheus API, health, metrics.
+// page is a route that is not of intake, with what it asks of an identity.
+type page struct {
+	pattern string
+	need    access.Need
+	handler http.Handler
+}
+
+// publicPages are those of the port for writes and queries. The API holds each of its routes against a need of its own;
+// the status shows of tables what its reader may read.
+func (d *door) publicPages(promAPI http.Handler) []page {
+	return []page{
+		{"/api/v1/", access.NeedIdentity, promAPI},
+		{"/t/", access.NeedIdentity, promAPI},
+		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
+		{"GET " + ui.Path, access.NeedIdentity, ui.JSON(d.status)},
+		{"GET /{$}", access.NeedIdentity, ui.Page(d.status)},
+		{"GET /metrics", access.NeedMetrics, d.metricsPage()},
+		{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
+		{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
+	}
+}
+
+// adminPages are those of admin.listen. On loopback whoever is on the host may use them.
+func (d *door) privatePages() []page {
+	return append(profilePages(),
+		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloadPage)},
+		page{"GET /metrics", access.NeedMetrics, d.metricsPage()},
+		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
+		page{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
+	)
+}
+
+// profilePages are on no public port.
+func profilePages() []page {
+	var out []page
+	for path, h := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+	} {
+		out = append(out, page{path, access.NeedAdminAll, h})
+	}
+	return out
+}
+
+// pages serves everything on the public port that is not of intake.
 func (d *door) pages(promAPI http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/api/v1/", promAPI)
-	mux.Handle("/t/", promAPI)
-	mux.HandleFunc("GET "+kafkaStatusPath, d.kafkaStatus)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "Spillway is healthy.\n") })
-	mux.HandleFunc("GET /-/ready", d.readiness)
-	mux.Handle("GET "+ui.Path, ui.JSON(d.status))
-	mux.Handle("GET /{$}", ui.Page(d.status))
+	for _, p := range d.publicPages(promAPI) {
+		mux.Handle(p.pattern, d.guard.Handler(p.need, p.handler))
+	}
 	return mux
+}
+
+// adminPages serves admin.listen.
+func (d *door) adminPages() http.Handler {
+	loopback := isLoopback(d.admin.Addr())
+	mux := http.NewServeMux()
+	for _, p := range d.privatePages() {
+		h := p.handler
+		if !loopback {
+			h = d.guard.Handler(p.need, h)
+		}
+		mux.Handle(p.pattern, h)
+	}
+	return localOnly(loopback, d.cfg.Admin.Hosts, mux)
+}
+
+// localOnly checks by which name admin pages are called. Where they are not on loopback, scrapers and probes call by any
+// name, and are let through to what they need.
+func localOnly(loopback bool, hosts []string, pages http.Handler) http.Handler {
+	checked := access.LocalOnly(hosts, pages)
+	if loopback {
+		return checked
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" || strings.HasPrefix(r.URL.Path, "/-/") && r.Method == http.MethodGet {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		checked.ServeHTTP(w, r)
+	})
+}
+
+// isLoopback reports whether only the host itself reaches an address.
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+func (d *door) metricsPage() http.Handler {
+	return promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry})
+}
+
+func healthy(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "Spillway is healthy.\n")
 }
 
 // readiness answers 200 while writes and queries are taken, 503 with the reason otherwise.
@@ -39,19 +125,11 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
 }
 
-// adminPages serves profiles, on an address of their own.
-func (d *door) adminPages() http.Handler {
-	mux := profilePages()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{Registry: d.registry}))
-	return mux
-}
-
-func profilePages() *http.ServeMux {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
+// reloadPage reloads, and says what is wrong with the files if it cannot.
+func (d *door) reloadPage(w http.ResponseWriter, _ *http.Request) {
+	if err := d.reload(); err != nil {
+		http.Error(w, "What was in force stays in force: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "Reloaded.\n")
 }

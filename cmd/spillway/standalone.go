@@ -35,7 +35,9 @@ type standaloneCmd struct {
 	ConfigFile     string    `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir        *string   `name:"data-dir" help:"Where everything is kept (default ./spillway-data)." type:"path"`
 	Listen         *string   `name:"http.listen" help:"Address for writes and queries (default 127.0.0.1:8428)."`
-	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof; empty: none (default 127.0.0.1:8429)."`
+	WebConfigFile  *string   `name:"web.config.file" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters." type:"path"`
+	TokensFile     *string   `name:"tokens.file" help:"YAML file with the tokens that may come in, and for what; see spillway token create." type:"path"`
+	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof and reload; empty: none (default 127.0.0.1:8429)."`
 	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
 	Retention      *duration `name:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever (default 0)."`
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of new tables covers (default 1d)."`
@@ -54,6 +56,8 @@ func (s *standaloneCmd) config() (config, error) {
 	}
 	over(&c.DataDir, s.DataDir)
 	over(&c.HTTP.Listen, s.Listen)
+	over(&c.HTTP.WebConfigFile, s.WebConfigFile)
+	over(&c.HTTP.TokensFile, s.TokensFile)
 	over(&c.Admin.Listen, s.AdminListen)
 	over(&c.LogLevel, s.LogLevel)
 	over(&c.Tables.Retention, s.Retention)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -17,14 +18,16 @@ import (
 // statusTimeout bounds what the status page waits for: a page that says what is known beats one that hangs.
 const statusTimeout = 2 * time.Second
 
-// status tells what the page shows of any gateway: tables, sizes and topics. What is of a cluster, behind adds.
+// status tells what the page shows of any gateway: tables, sizes and topics. What is of a cluster, behind adds. An identity
+// that may not read every table sees its own, and nothing of servers, topics and problems, which tell of others.
 func (d *door) status(ctx context.Context) ui.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s := ui.Status{Version: version, Role: d.role, Now: time.Now(), CoordinationAge: -1}
+	who := access.From(ctx)
 	for _, name := range d.behind.tables.Names() {
 		m, ok := d.behind.tables.Get(name)
-		if !ok {
+		if !ok || !who.May(access.Read, name) {
 			continue
 		}
 		st, err := d.behind.source.Stats(ctx, name, 0)
@@ -49,6 +52,9 @@ func (d *door) status(ctx context.Context) ui.Status {
 	}
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
+	}
+	if !who.MayAll(access.Read) {
+		s.Servers, s.Topics, s.Problems = nil, nil, nil
 	}
 	return s
 }

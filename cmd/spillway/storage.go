@@ -314,9 +314,12 @@ func (p *storage) close() error {
 
 // pages serves health, metrics and profiles.
 func (p *storage) pages() http.Handler {
-	mux := profilePages()
+	mux := http.NewServeMux()
+	for _, page := range profilePages() {
+		mux.Handle(page.pattern, page.handler)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registerer, promhttp.HandlerOpts{Registry: p.registerer}))
-	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "Spillway is healthy.") })
+	mux.HandleFunc("GET /-/healthy", healthy)
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := p.brick.Err(); err != nil {
 			http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
@@ -325,5 +328,5 @@ func (p *storage) pages() http.Handler {
 		s := p.lead.Status()
 		fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
 	})
-	return mux
+	return localOnly(isLoopback(p.admin.Addr()), p.cfg.Admin.Hosts, mux)
 }

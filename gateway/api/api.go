@@ -83,6 +83,9 @@ type Deps struct {
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 
+	// Checked says that contexts of requests carry an access.Identity, and that each route holds it against its need.
+	Checked bool
+
 	Build  Build
 	Config func() string            // the configuration in force, as YAML, without secrets; nil: empty
 	Flags  func() map[string]string // the command line; nil: none
@@ -97,6 +100,7 @@ type API struct {
 	settings Settings
 	metrics  *metrics
 	routes   map[string]route
+	checked  bool
 	origin   *regexp.Regexp // nil: no CORS headers
 	readGate *query.Gate
 	build    Build
@@ -113,7 +117,7 @@ func New(d Deps, s Settings) (*API, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "settings")
 	}
 	a := &API{
-		query: d.Query, parser: d.Query.Parser(), log: d.Log, settings: s, metrics: newMetrics(d.Registerer),
+		query: d.Query, parser: d.Query.Parser(), log: d.Log, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
 		readGate: query.NewGate(s.ReadRunningMax, 10*s.ReadRunningMax),
 		build:    d.Build, config: d.Config, flags: d.Flags, started: time.Now(),
 	}

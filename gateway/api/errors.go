@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -66,8 +67,11 @@ func answerTo(err error) *apiError {
 		timeout  promql.ErrQueryTimeout
 		samples  promql.ErrTooManySamples
 		store    promql.ErrStorage
+		refused  *access.Refusal
 	)
 	switch {
+	case errors.As(err, &refused):
+		return &apiError{refused.Status, refused.Type(), err}
 	case errors.As(err, &decided):
 		return decided
 	case errors.As(err, &canceled):

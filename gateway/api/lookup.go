@@ -1,13 +1,17 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -166,10 +170,22 @@ func (a *API) parseQuery(c *call) (answer, error) {
 	return value(tree(expr)), nil
 }
 
+// by names who sent a request.
+func by(ctx context.Context) string {
+	if id := access.From(ctx); id != nil {
+		return id.Name
+	}
+	return access.Everyone().Name
+}
+
 // deleteSeries removes rows for good; only where the settings open it.
 func (a *API) deleteSeries(c *call) (answer, error) {
 	if !a.settings.Admin {
 		return answer{}, &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
+	}
+	// A form on some page must not delete what the browser of its reader reaches.
+	if err := http.NewCrossOriginProtection().Check(c.Request); err != nil {
+		return answer{}, &apiError{http.StatusForbidden, "forbidden", errors.New("pages of other origins may not delete series")}
 	}
 	if len(c.Form["match[]"]) == 0 {
 		return answer{}, badDataf("no match[] parameter provided")
@@ -183,10 +199,11 @@ func (a *API) deleteSeries(c *call) (answer, error) {
 	if err != nil {
 		return answer{}, invalidParam("match[]", err)
 	}
-	for _, ms := range sets {
+	for i, ms := range sets {
 		if err := c.table.Delete(c.ctx, mint, maxt, ms); err != nil {
 			return answer{}, err
 		}
+		a.log.Info("series deleted", "table", c.table.Name(), "match", c.Form["match[]"][i], "from_ms", mint, "to_ms", maxt, "by", by(c.ctx))
 	}
 	return answer{}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 )
@@ -25,6 +26,7 @@ type call struct {
 type route struct {
 	name    string // of the handler, in metrics
 	methods []string
+	need    access.Need
 	handle  func(*call) (answer, error)
 	raw     func(http.ResponseWriter, *call) // instead of handle, for answers outside the envelope
 }
@@ -46,11 +48,14 @@ const (
 	labelValues = "label/:name/values"
 )
 
-// table lists the paths behind the prefix.
+// table lists the paths behind the prefix. What they need is of the request's table, but where the process is shown.
 func (a *API) table() map[string]route {
 	routes := map[string]route{}
+	needs := func(need access.Need, methods, path string, handle func(*call) (answer, error)) {
+		routes[path] = route{name: path, methods: strings.Fields(methods), need: need, handle: handle}
+	}
 	add := func(methods, path string, handle func(*call) (answer, error)) {
-		routes[path] = route{name: path, methods: strings.Fields(methods), handle: handle}
+		needs(access.NeedRead, methods, path, handle)
 	}
 	add("GET POST", "query", a.instant)
 	add("GET POST", "query_range", a.ranged)
@@ -70,14 +75,25 @@ func (a *API) table() map[string]route {
 	add("GET", "notifications", constant(`[]`))
 	add("GET", "status/walreplay", constant(`{"min":0,"max":0,"current":0}`))
 	add("GET", "status/buildinfo", a.buildInfo)
-	add("GET", "status/runtimeinfo", a.runtimeInfo)
-	add("GET", "status/config", a.configYAML)
-	add("GET", "status/flags", a.flagValues)
+	needs(access.NeedReadAll, "GET", "status/runtimeinfo", a.runtimeInfo)
+	needs(access.NeedAdminAll, "GET", "status/config", a.configYAML)
+	needs(access.NeedReadAll, "GET", "status/flags", a.flagValues)
 	add("GET", "status/tsdb", a.tsdbStatus)
 	add("GET", "features", a.features)
-	add("POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
-	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, raw: a.read}
+	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
+	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.read}
 	return routes
+}
+
+// Routes lists the paths with their methods and what they ask of an identity, for the test of all routes.
+func (a *API) Routes() map[string]access.Need {
+	out := map[string]access.Need{}
+	for path, rt := range a.routes {
+		for _, m := range rt.methods {
+			out[m+" "+prefix+path] = rt.need
+		}
+	}
+	return out
 }
 
 // find cuts the name out of a path that has one.
@@ -117,6 +133,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(rt.methods, ", "))
 		http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
 		return
+	}
+	if a.checked {
+		if err := rt.need.Check(access.From(r.Context()), table.Table); err != nil {
+			access.Refuse(w, r, err)
+			return
+		}
 	}
 	c := &call{Request: r, table: a.query.Table(table.Table), param: param}
 	c.ctx, c.warnings = query.WithWarnings(r.Context())

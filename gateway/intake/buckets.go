@@ -3,11 +3,13 @@ package intake
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/http"
 	"slices"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
@@ -58,7 +60,7 @@ func (f *Front) buckets(ctx context.Context, c *call) Response {
 	if c.Method == http.MethodPost {
 		return f.createBucket(ctx, c)
 	}
-	names, err := f.list(ctx, c.Name)
+	names, err := f.list(ctx, c.asker())
 	if err != nil {
 		return f.failure2(err, "")
 	}
@@ -94,9 +96,13 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 	table := databaseOf(want.Name)
 	err = tablename.Check(table)
 	if err == nil {
-		err = within(c.Name, table)
+		err = f.allows(c.asker(), access.Write, table)
 	}
-	if err != nil {
+	var forbidden *access.Refusal
+	switch {
+	case errors.As(err, &forbidden):
+		return f.refuse(c, err)
+	case err != nil:
 		return f.failure2(err, want.Name)
 	}
 	names, err := f.writer.List(ctx)

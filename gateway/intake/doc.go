@@ -18,5 +18,5 @@
 // bodies, unpacked bodies, rows and bytes in flight are bounded, each with an answer at the bound), I8 (kinds of errors
 // become statuses only in protocols/lineproto, protocols/remotewrite and protocols/otlp).
 //
-// Not here: who may write, TLS (hand Serve a listener that speaks it), Kafka.
+// Not here: what says who may write (gateway/access), TLS (hand Serve a listener that speaks it), Kafka.
 package intake

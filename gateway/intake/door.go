@@ -6,14 +6,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/lineproto"
 )
 
 // door is one of our paths.
 type door struct {
 	protocol protocol
 	methods  string // as in the header Allow
+	need     access.Need
+	words    lineproto.Flavour // of its refusals; 0: the protocol's own
 	serve    func(*Front, context.Context, *call) Response
 }
 
@@ -22,59 +26,69 @@ type call struct {
 	*Request
 	protocol protocol // a door may say it more exactly
 	charge   charge
+	words    lineproto.Flavour // as its door's
+	who      *access.Identity
 }
 
 var (
-	doorRemoteWrite = &door{protoRW1, "POST", (*Front).remoteWrite}
-	doorInflux1     = &door{protoInflux1, "POST", (*Front).influx1}
-	doorInflux2     = &door{protoInflux2, "POST", (*Front).influx2}
-	doorInflux3     = &door{protoInflux3, "POST", (*Front).influx3}
-	doorOTLP        = &door{protoOTLP, "POST", (*Front).otlp}
-	doorQuery       = &door{protoOther, "GET, POST", (*Front).query}
-	doorPing        = &door{protoOther, "GET, HEAD", (*Front).ping}
-	doorPing2       = &door{protoOther, "GET, HEAD", (*Front).ping2}
-	doorHealth      = &door{protoOther, "GET, HEAD", (*Front).health}
-	doorReady       = &door{protoOther, "GET, HEAD", (*Front).ready}
-	doorBuckets     = &door{protoOther, "GET, POST", (*Front).buckets}
-	doorOrgs        = &door{protoOther, "GET", (*Front).orgs}
+	doorRemoteWrite = &door{protoRW1, "POST", access.NeedWrite, 0, (*Front).remoteWrite}
+	doorInflux1     = &door{protoInflux1, "POST", access.NeedWrite, lineproto.V1, (*Front).influx1}
+	doorInflux2     = &door{protoInflux2, "POST", access.NeedWrite, lineproto.V2, (*Front).influx2}
+	doorInflux3     = &door{protoInflux3, "POST", access.NeedWrite, lineproto.V3, (*Front).influx3}
+	doorOTLP        = &door{protoOTLP, "POST", access.NeedWrite, 0, (*Front).otlp}
+	doorQuery       = &door{protoOther, "GET, POST", access.NeedIdentity, lineproto.V1, (*Front).query}
+	doorPing        = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V1, (*Front).ping}
+	doorPing2       = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).ping2}
+	doorHealth      = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).health}
+	doorReady       = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).ready}
+	doorBuckets     = &door{protoOther, "GET, POST", access.NeedIdentity, lineproto.V2, (*Front).buckets}
+	doorOrgs        = &door{protoOther, "GET", access.NeedIdentity, lineproto.V2, (*Front).orgs}
 )
 
-// doorAt finds the door of a path, which may begin with /t/<table>; nil: it is none of ours.
+// doors are all paths of intake, which may begin with /t/<table>.
+var doors = map[string]*door{
+	"/api/v1/write":      doorRemoteWrite,
+	"/api/v1/push":       doorRemoteWrite, // Mimir and VictoriaMetrics
+	"/api/v1/prom/write": doorRemoteWrite, // Cortex
+
+	"/write":           doorInflux1,
+	"/api/v2/write":    doorInflux2,
+	"/api/v3/write_lp": doorInflux3,
+	"/query":           doorQuery,
+	"/ping":            doorPing,
+	"/api/v2/ping":     doorPing2,
+	"/health":          doorHealth,
+	"/ready":           doorReady,
+	"/api/v2/buckets":  doorBuckets,
+	"/api/v2/orgs":     doorOrgs,
+
+	"/v1/metrics":               doorOTLP, // OpenTelemetry
+	"/api/v1/otlp/v1/metrics":   doorOTLP, // Prometheus
+	"/otlp/v1/metrics":          doorOTLP, // Mimir
+	"/opentelemetry/v1/metrics": doorOTLP, // VictoriaMetrics
+}
+
+// Routes lists the paths of intake with their methods and what they ask of an identity, for the test of all routes.
+func Routes() map[string]access.Need {
+	out := map[string]access.Need{}
+	for path, d := range doors {
+		for m := range strings.SplitSeq(d.methods, ", ") {
+			out[m+" "+path] = d.need
+		}
+	}
+	return out
+}
+
+// doorAt finds the door of a path; nil: it is none of ours.
 func doorAt(path string) *door {
 	_, rest, _ := tablename.Cut(path)
-	switch rest {
-	case "/api/v1/write", "/api/v1/push", "/api/v1/prom/write": // Prometheus; Mimir and VictoriaMetrics; Cortex
-		return doorRemoteWrite
-	case "/write":
-		return doorInflux1
-	case "/api/v2/write":
-		return doorInflux2
-	case "/api/v3/write_lp":
-		return doorInflux3
-	case "/v1/metrics", "/api/v1/otlp/v1/metrics", "/otlp/v1/metrics", "/opentelemetry/v1/metrics": // OpenTelemetry; Prometheus; Mimir; VictoriaMetrics
-		return doorOTLP
-	case "/query":
-		return doorQuery
-	case "/ping":
-		return doorPing
-	case "/api/v2/ping":
-		return doorPing2
-	case "/health":
-		return doorHealth
-	case "/ready":
-		return doorReady
-	case "/api/v2/buckets":
-		return doorBuckets
-	case "/api/v2/orgs":
-		return doorOrgs
-	}
-	return nil
+	return doors[rest]
 }
 
 // answer serves a request at a door, and counts it.
 func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery string, from source) Response {
 	start := time.Now()
-	c := &call{protocol: d.protocol, charge: charge{of: &f.inFlight}}
+	c := &call{protocol: d.protocol, words: d.words, charge: charge{of: &f.inFlight}}
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
 	c.charge.release()
 	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
@@ -92,6 +106,9 @@ func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQu
 		return textResponse(http.StatusBadRequest, err.Error())
 	}
 	c.Request = rq
+	if err := f.identify(d, c); err != nil {
+		return f.refuse(c, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.settings.AnswerTimeMax)
 	defer cancel()
 	return d.serve(f, ctx, c)

@@ -107,6 +107,9 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 
 func (f *Front) writeFast(ctx *fasthttp.RequestCtx, r Response) {
 	ctx.SetStatusCode(r.Status)
+	for _, h := range f.access.Headers() {
+		ctx.Response.Header.Set(h.Name, h.Value)
+	}
 	for _, h := range r.Header {
 		ctx.Response.Header.Set(h.Name, h.Value)
 	}
@@ -218,6 +221,8 @@ func (b *fastBody) headers(name string) []string {
 	}
 	return out
 }
+
+func (b *fastBody) remote() string { return b.ctx.RemoteAddr().String() }
 
 func (b *fastBody) body() io.Reader { return b }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/otlp"
 )
@@ -24,7 +25,8 @@ import (
 // Deps are what a Front needs.
 type Deps struct {
 	Writer     Writer
-	Fallback   http.Handler          // every path that is not of intake; nil: 404
+	Fallback   http.Handler          // every path that is not of intake; nil: 404. It asks Access itself.
+	Access     *access.Guard         // nil: everybody may do everything
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: nobody asks for the metrics
 }
@@ -38,6 +40,8 @@ type Front struct {
 	settings Settings
 	writer   Writer
 	fallback http.Handler
+	access   *access.Guard
+	everyone *access.Identity
 	log      *slog.Logger
 	metrics  *metrics
 	unpacker *unpacker
@@ -74,7 +78,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, fallback: d.Fallback, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}
@@ -186,6 +190,7 @@ func (f *Front) meet(c *conn) {
 		err := t.HandshakeContext(ctx)
 		cancel()
 		if err != nil {
+			f.metrics.handshakesFailed.Inc()
 			f.log.Debug("TLS handshake failed", "remote", c.RemoteAddr().String(), "error", err)
 			_ = c.Close()
 			return

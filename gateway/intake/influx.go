@@ -105,10 +105,8 @@ func (f *Front) influx(ctx context.Context, c *call, w lineWrite, err error) Res
 	if status != 0 {
 		a.Status = status
 	}
-	r := Response{Status: a.Status, Body: a.Body}
-	for _, h := range a.Header {
-		r.set(h.Name, h.Value)
-	}
+	var r Response
+	r.takeInflux(a)
 	f.signInflux(c, &r)
 	return r
 }

@@ -31,7 +31,9 @@ type metrics struct {
 	conns        *prometheus.GaugeVec   // server
 	connsRefused prometheus.Counter
 	handedOver   prometheus.Counter
-	panics       prometheus.Counter
+
+	handshakesFailed prometheus.Counter
+	panics           prometheus.Counter
 
 	per [protocols]protocolMetrics
 }
@@ -54,11 +56,13 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget) *metrics {
 		return c
 	}
 	m := &metrics{
-		requests:     counters("requests_total", "Requests answered.", "protocol", "status"),
-		refused:      counters("rows_refused_total", "Rows not taken, by what was wrong with them.", "protocol", "reason"),
-		connsRefused: counter("connections_refused_total", "Connections closed because too many were open."),
-		handedOver:   counter("connections_handed_over_total", "Connections that went from fasthttp to net/http."),
-		panics:       counter("decode_panics_total", "Bodies whose decoding failed by a defect of ours."),
+		requests:         counters("requests_total", "Requests answered.", "protocol", "status"),
+		refused:          counters("rows_refused_total", "Rows not taken, by what was wrong with them.", "protocol", "reason"),
+		connsRefused:     counter("connections_refused_total", "Connections closed because too many were open."),
+		handedOver:       counter("connections_handed_over_total", "Connections that went from fasthttp to net/http."),
+		handshakesFailed: counter("failed_tls_handshakes_total", "Connections that ended in their TLS handshake."),
+
+		panics: counter("decode_panics_total", "Bodies whose decoding failed by a defect of ours."),
 		conns: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "spillway_intake_connections",
 			Help: "Open connections by who serves them."}, []string{"server"}),
 	}

@@ -62,13 +62,16 @@ func tlsState(c any) *tls.ConnectionState {
 
 // ServeHTTP serves intake's paths and passes everything else to the fallback. It may also be used without Serve.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for _, h := range f.access.Headers() {
+		w.Header().Set(h.Name, h.Value)
+	}
 	path := r.URL.EscapedPath()
 	d := doorAt(path)
 	if d == nil {
 		f.passOn(w, r)
 		return
 	}
-	body := &plainBody{from: r.Body, length: r.ContentLength, h: r.Header, control: http.NewResponseController(w)}
+	body := &plainBody{from: r.Body, length: r.ContentLength, h: r.Header, addr: r.RemoteAddr, control: http.NewResponseController(w)}
 	// Not every ResponseWriter has a connection with deadlines; those that have none are not attacked through it.
 	_ = body.control.SetReadDeadline(time.Now().Add(f.settings.BodyTimeMax))
 	resp := f.answer(r.Context(), d, r.Method, path, r.URL.RawQuery, body)
@@ -119,12 +122,15 @@ type plainBody struct {
 	from    io.ReadCloser
 	length  int64
 	h       http.Header
+	addr    string
 	control *http.ResponseController
 }
 
 func (b *plainBody) header(name string) string { return b.h.Get(name) }
 
 func (b *plainBody) headers(name string) []string { return b.h.Values(name) }
+
+func (b *plainBody) remote() string { return b.addr }
 
 func (b *plainBody) body() io.Reader { return b }
 

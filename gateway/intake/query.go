@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
@@ -69,7 +70,7 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	}
 	results := make([]result, len(list))
 	for i, ts := range list {
-		series, err := f.statement(ctx, ts, c.Name)
+		series, err := f.statement(ctx, ts, c.asker())
 		results[i] = result{StatementID: i, Series: series}
 		if err != nil {
 			results[i].Error = err.Error()
@@ -127,25 +128,25 @@ func (f *Front) form(c *call) (url.Values, error) {
 }
 
 // statement answers one statement of a request for a table.
-func (f *Front) statement(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
+func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, error) {
 	word := func(i int, keywords ...string) bool { return i < len(ts) && ts[i].is(keywords...) }
 	switch {
 	case word(0, "CREATE") && word(1, "DATABASE"):
-		return nil, f.createDatabase(ctx, ts[2:], db)
+		return nil, f.createDatabase(ctx, ts[2:], by)
 	case word(0, "DROP") && word(1, "DATABASE"):
 		return nil, errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
 	case word(0, "SHOW") && word(1, "DATABASES"):
-		return f.showDatabases(ctx, ts[2:], db)
+		return f.showDatabases(ctx, ts[2:], by)
 	case word(0, "SHOW") && word(1, "RETENTION") && word(2, "POLICIES"):
-		return f.showPolicies(ctx, ts[3:], db)
+		return f.showPolicies(ctx, ts[3:], by)
 	case word(0, "SHOW") && word(1, "MEASUREMENTS"):
-		return f.showMeasurements(ctx, ts[2:], db)
+		return f.showMeasurements(ctx, ts[2:], by)
 	case word(0, "SHOW") && word(1, "FIELD") && word(2, "KEYS"):
-		return f.showSeries(ctx, ts[3:], db, fieldKeys)
+		return f.showSeries(ctx, ts[3:], by, fieldKeys)
 	case word(0, "SHOW") && word(1, "TAG") && word(2, "KEYS"):
-		return f.showSeries(ctx, ts[3:], db, tagKeys)
+		return f.showSeries(ctx, ts[3:], by, tagKeys)
 	case word(0, "SHOW") && word(1, "SERIES"):
-		return f.showSeries(ctx, ts[2:], db, seriesKeys)
+		return f.showSeries(ctx, ts[2:], by, seriesKeys)
 	}
 	said := make([]string, 0, 3)
 	for _, t := range ts[:min(len(ts), 3)] {
@@ -156,7 +157,7 @@ func (f *Front) statement(ctx context.Context, ts []token, db tablename.Name) ([
 
 // createDatabase takes WITH and its policy and does not look at it: how long rows are kept is a table's own setting, and
 // Telegraf gives up on a database it may not create.
-func (f *Front) createDatabase(ctx context.Context, ts []token, db tablename.Name) error {
+func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
 	case len(ts) == 0:
 		return errors.New("error parsing query: found EOF, expected identifier")
@@ -166,34 +167,48 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, db tablename.Nam
 	if err := tablename.Check(ts[0].text); err != nil {
 		return err
 	}
-	if err := within(db, ts[0].text); err != nil {
+	if err := f.allows(by, access.Write, ts[0].text); err != nil {
 		return err
 	}
 	return f.writer.Create(ctx, ts[0].text)
 }
 
-// within refuses a statement about another table than the one that the request's path or header names.
-func within(request tablename.Name, table string) error {
-	if request.Pinned() && table != request.Table {
-		return fault.Errorf(fault.Invalid, "the request is for the table %q, the statement for %q", request.Table, table)
-	}
-	return nil
+// asker is what bounds the tables that statements and lists reach: the table that the request names by path or header,
+// and what its sender may do.
+type asker struct {
+	tablename.Name
+	who *access.Identity
 }
 
-// list names the tables that a request may see: all, or only the one that its path or header names.
-func (f *Front) list(ctx context.Context, request tablename.Name) ([]string, error) {
+func (c *call) asker() asker { return asker{c.Name, c.who} }
+
+// allows refuses what is about a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
+func (f *Front) allows(by asker, v access.Verb, table string) error {
+	if by.Pinned() && table != by.Table {
+		return fault.Errorf(fault.Invalid, "the request is for the table %q, the statement for %q", by.Table, table)
+	}
+	if by.who.May(v, table) {
+		return nil
+	}
+	return f.access.Forbidden(by.who.Check(v, table))
+}
+
+// list names the tables that the request reaches.
+func (f *Front) list(ctx context.Context, by asker) ([]string, error) {
 	names, err := f.writer.List(ctx)
-	if err == nil && request.Pinned() {
-		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n != request.Table })
+	if err != nil {
+		return nil, err
 	}
-	return names, err
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return by.Pinned() && n != by.Table || !by.who.May(access.Read, n) && !by.who.May(access.Write, n)
+	}), nil
 }
 
-func (f *Front) showDatabases(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
+func (f *Front) showDatabases(ctx context.Context, ts []token, by asker) ([]rows, error) {
 	if len(ts) > 0 {
 		return nil, fmt.Errorf("%s is not supported here", ts[0].text)
 	}
-	names, err := f.list(ctx, db)
+	names, err := f.list(ctx, by)
 	if err != nil {
 		return nil, err
 	}
@@ -209,19 +224,19 @@ func column(names []string) [][]any {
 }
 
 // open finds the table of a SHOW without making it, and the number of rows it may be answered with.
-func (f *Front) open(ctx context.Context, ts []token, request tablename.Name) (Table, int, error) {
+func (f *Front) open(ctx context.Context, ts []token, by asker) (Table, int, error) {
 	on, limit, err := clauses(ts)
 	if err != nil {
 		return nil, 0, err
 	}
 	db := on
-	if db == "" && request.By != tablename.ByDefault {
-		db = request.Table
+	if db == "" && by.By != tablename.ByDefault {
+		db = by.Table
 	}
 	if db == "" {
 		return nil, 0, errors.New("database name required")
 	}
-	if err := within(request, db); err != nil {
+	if err := f.allows(by, access.Read, db); err != nil {
 		return nil, 0, err
 	}
 	names, err := f.writer.List(ctx)
@@ -238,8 +253,8 @@ func (f *Front) open(ctx context.Context, ts []token, request tablename.Name) (T
 	return t, limit, err
 }
 
-func (f *Front) showPolicies(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
-	t, _, err := f.open(ctx, ts, db)
+func (f *Front) showPolicies(ctx context.Context, ts []token, by asker) ([]rows, error) {
+	t, _, err := f.open(ctx, ts, by)
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +275,8 @@ func influxDuration(seconds int64) string {
 
 var errNoCatalogue = errors.New("this is not supported here: read names through the Prometheus API, /api/v1/labels")
 
-func (f *Front) showMeasurements(ctx context.Context, ts []token, db tablename.Name) ([]rows, error) {
-	t, limit, err := f.open(ctx, ts, db)
+func (f *Front) showMeasurements(ctx context.Context, ts []token, by asker) ([]rows, error) {
+	t, limit, err := f.open(ctx, ts, by)
 	if err != nil {
 		return nil, err
 	}
@@ -277,8 +292,8 @@ func (f *Front) showMeasurements(ctx context.Context, ts []token, db tablename.N
 }
 
 // showSeries answers from the table's series; view makes rows of them.
-func (f *Front) showSeries(ctx context.Context, ts []token, db tablename.Name, view func([]point.Labels) []rows) ([]rows, error) {
-	t, limit, err := f.open(ctx, ts, db)
+func (f *Front) showSeries(ctx context.Context, ts []token, by asker, view func([]point.Labels) []rows) ([]rows, error) {
+	t, limit, err := f.open(ctx, ts, by)
 	if err != nil {
 		return nil, err
 	}

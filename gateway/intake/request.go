@@ -33,6 +33,8 @@ type source interface {
 	header(name string) string
 	// headers gives all values of a header, in order.
 	headers(name string) []string
+	// remote is the sender's address.
+	remote() string
 	// body is read at most once. It ends with io.EOF.
 	body() io.Reader
 	// declared is the body's Content-Length, -1 when it has none.

@@ -91,6 +91,17 @@ func (f Flavour) Unauthorized() Answer {
 	return a
 }
 
+// Forbidden is the answer to a request whose credentials are good and do not cover what it asks for.
+func (f Flavour) Forbidden(text string) Answer {
+	switch f {
+	case V1:
+		return answerV1(403, text)
+	case V2:
+		return answerV2(403, "forbidden", text)
+	}
+	return answerV3(403, text, nil)
+}
+
 // reply is a row of the table Kind → answer.
 type reply struct {
 	v1, v2, v3 int

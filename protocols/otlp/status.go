@@ -44,9 +44,11 @@ type HeaderField struct{ Name, Value string }
 const (
 	codeInvalidArgument   = 3
 	codeNotFound          = 5
+	codePermissionDenied  = 7
 	codeResourceExhausted = 8
 	codeInternal          = 13
 	codeUnavailable       = 14
+	codeUnauthenticated   = 16
 )
 
 // verdict is an HTTP status and the code that says the same in a google.rpc.Status.
@@ -94,6 +96,20 @@ func (o *Outcome) Answer(f Format) Answer {
 	if v.status == http.StatusServiceUnavailable || v.status == http.StatusTooManyRequests {
 		a.Header = append(a.Header, HeaderField{"Retry-After", o.retryAfter()})
 	}
+	return a
+}
+
+// Refused is the answer to a request that is not taken for who sends it; code is 401 or 403 of HTTP. Senders drop the data.
+func Refused(f Format, code int, text string) Answer {
+	a := Answer{Status: code, Header: []HeaderField{{"Content-Type", typeJSON}}}
+	if f == Protobuf {
+		a.Header[0].Value = typeProtobuf
+	}
+	grpc := codePermissionDenied
+	if code == http.StatusUnauthorized {
+		grpc = codeUnauthenticated
+	}
+	a.Body = status(f, grpc, text)
 	return a
 }
 

@@ -84,6 +84,12 @@ func (o *Outcome) Answer(v Version) Answer {
 	return a
 }
 
+// Refused is the answer to a request that is not taken for who sends it; status is 401 or 403. Senders drop the data.
+func Refused(v Version, status int, text string) Answer {
+	o := Outcome{}
+	return Answer{Status: status, Header: append(o.written(v), HeaderField{headerContentType, "text/plain; charset=utf-8"}), Body: text + "\n"}
+}
+
 func (o *Outcome) status() int {
 	status := http.StatusNoContent
 	if o.Err != nil {

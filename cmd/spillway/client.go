@@ -1,0 +1,43 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// clientFlags are what a command shows and checks when it calls a running process.
+type clientFlags struct {
+	TokenFile string `name:"token-file" help:"File with a token, where the process asks for one." type:"path" env:"SPILLWAY_TOKEN_FILE"`
+	CAFile    string `name:"ca-file" help:"File with the authority of its certificate (default: those of the system)." type:"path" env:"SPILLWAY_CA_FILE"`
+}
+
+// do sends a request. Errors: Invalid (the files), Unavailable.
+func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "--token-file")
+		}
+		rq.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "--ca-file")
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fault.Errorf(fault.Invalid, "--ca-file %s holds no certificate in PEM form", c.CAFile)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	}
+	resp, err := (&http.Client{Timeout: 10 * time.Second, Transport: transport}).Do(rq)
+	return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+}

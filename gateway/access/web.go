@@ -1,0 +1,201 @@
+package access
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/time/rate"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+const (
+	fileBytesMax = 4 << 20
+	usersMax     = 10_000
+)
+
+// Header is one that every answer carries.
+type Header struct{ Name, Value string }
+
+// webState is what a web-config file says, ready for use. The zero value is that of no file.
+type webState struct {
+	tls     *tls.Config // nil: no TLS
+	expiry  time.Time   // of the certificate
+	users   map[string]user
+	headers []Header
+	limit   limit
+	limiter *rate.Limiter // nil: none
+	digest  digest        // of the file and of all that it names
+}
+
+// user is one that the file lets do everything.
+type user struct {
+	hash string // bcrypt
+	id   *Identity
+}
+
+// limit is rate_limit of the file.
+type limit struct {
+	interval time.Duration
+	burst    int
+}
+
+// loadWeb reads a web-config file and the certificates that it names. The error is Invalid and says what is wrong where.
+func loadWeb(name string) (w webState, err error) {
+	text, err := readFile(name)
+	if err != nil {
+		return w, fault.Wrap(err, fault.Invalid, "web.config.file")
+	}
+	c := web.Config{
+		TLSConfig:  web.TLSConfig{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS13},
+		HTTPConfig: web.HTTPConfig{HTTP2: true},
+	}
+	if err := strictly(text, &c); err != nil {
+		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
+	}
+	c.TLSConfig.SetDirectory(filepath.Dir(name))
+	if err := w.take(name, &c); err != nil {
+		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
+	}
+	if w.digest, err = digestOf(name, &c.TLSConfig); err != nil {
+		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
+	}
+	return w, nil
+}
+
+func (w *webState) take(name string, c *web.Config) error {
+	if err := web.Validate(name); err != nil { // headers, and whatever the toolkit will check one day
+		return err
+	}
+	if c.TLSConfig.IsEnabled() {
+		if err := w.takeTLS(c); err != nil {
+			return err
+		}
+	}
+	if len(c.Users) > usersMax {
+		return fmt.Errorf("basic_auth_users: %d users, at most %d are taken", len(c.Users), usersMax)
+	}
+	w.users = map[string]user{}
+	for name, hash := range c.Users {
+		cost, err := bcrypt.Cost([]byte(hash))
+		if err != nil {
+			return fmt.Errorf("basic_auth_users: the password of %q is no bcrypt hash: %w", name, err)
+		}
+		if cost > costMax {
+			return fmt.Errorf("basic_auth_users: the bcrypt cost of %q is %d, at most %d is taken", name, cost, costMax)
+		}
+		w.users[name] = user{string(hash), full(name)}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.HTTPConfig.Header)) {
+		if v := c.HTTPConfig.Header[name]; v != "" {
+			w.headers = append(w.headers, Header{name, v})
+		}
+	}
+	w.limit = limit{c.RateLimiterConfig.Interval, c.RateLimiterConfig.Burst}
+	if w.limit.interval < 0 || w.limit.interval > 0 && w.limit.burst < 1 {
+		return errors.New("rate_limit: interval must not be negative, and burst at least 1")
+	}
+	if w.limit.interval > 0 {
+		w.limiter = rate.NewLimiter(rate.Every(w.limit.interval), w.limit.burst)
+	}
+	return nil
+}
+
+// takeTLS makes the configuration of handshakes. The certificate is read once here, not at every handshake, so that a
+// file that is just being replaced fails a reload and no handshake.
+func (w *webState) takeTLS(c *web.Config) error {
+	t, err := web.ConfigToTLSConfig(&c.TLSConfig)
+	if err != nil {
+		return err
+	}
+	cert, err := t.GetCertificate(nil)
+	if err != nil {
+		return err
+	}
+	t.Certificates, t.GetCertificate = []tls.Certificate{*cert}, nil
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		return err
+	}
+	w.expiry = leaf.NotAfter
+	if t.ClientCAs != nil && t.ClientCAs.Equal(x509.NewCertPool()) {
+		return errors.New("client_ca holds no certificate in PEM form")
+	}
+	if t.ClientAuth != tls.NoClientCert {
+		// A resumed session would not be held against new authorities and names.
+		t.SessionTicketsDisabled = true
+	}
+	if allowed := t.VerifyPeerCertificate; allowed != nil {
+		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
+			if len(raw) == 0 {
+				return errors.New("no certificate, though client_allowed_sans names some")
+			}
+			return allowed(raw, chains)
+		}
+	}
+	t.NextProtos = []string{"http/1.1"}
+	if c.HTTPConfig.HTTP2 {
+		t.NextProtos = []string{"h2", "http/1.1"}
+	}
+	w.tls = t
+	return nil
+}
+
+// digestOf changes when the file does, or one that it names.
+func digestOf(name string, t *web.TLSConfig) (digest, error) {
+	h := sha256.New()
+	for _, f := range [...]string{name, t.TLSCertPath, t.TLSKeyPath, t.ClientCAs} {
+		if f == "" {
+			continue
+		}
+		text, err := readFile(f)
+		if err != nil {
+			return digest{}, err
+		}
+		sum := sha256.Sum256(text)
+		h.Write(sum[:])
+	}
+	return digest(h.Sum(nil)), nil
+}
+
+// strictly decodes a file of one YAML document: unknown and repeated keys are mistakes, and so is a second document,
+// which would not be read.
+func strictly(text []byte, into any) error {
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	err := d.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return nil // empty
+	}
+	if err == nil && !errors.Is(d.Decode(new(any)), io.EOF) {
+		err = errors.New("more than one YAML document")
+	}
+	return err
+}
+
+// readFile reads a file of settings, which is small.
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, fileBytesMax+1))
+	if err == nil && len(text) > fileBytesMax {
+		err = fmt.Errorf("%s has more than %d bytes", name, fileBytesMax)
+	}
+	return text, err
+}
