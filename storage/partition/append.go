@@ -153,6 +153,11 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 		if id, ok := x.dense.Get(ref); ok {
 			return id
 		}
+		if x.quiet != nil {
+			if id, ok := p.reviveLocked(x, ref); ok {
+				return id
+			}
+		}
 		return f.FirstDef + point.DenseID(a.fresh.number(ref))
 	}
 	for i, ref := range r.Refs {

@@ -25,6 +25,11 @@ import (
 // time. Each writer has its series to itself and reads them back after each step: what it reads must be exactly what it
 // wrote, whatever the others do. In the end the partition is opened anew and must say the same once more.
 func TestEveryoneReadsWhatHeWrote(t *testing.T) {
+	t.Run("all in memory", func(t *testing.T) { everyoneReadsWhatHeWrote(t, Settings{}) })
+	t.Run("quiet ones leave memory", func(t *testing.T) { everyoneReadsWhatHeWrote(t, hushed) })
+}
+
+func everyoneReadsWhatHeWrote(t *testing.T, set Settings) {
 	const writers = 4
 	steps := 150
 	if testing.Short() {
@@ -33,7 +38,7 @@ func TestEveryoneReadsWhatHeWrote(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	fs := vfs.NewMem()
-	b := openBench(t, fs, 1)
+	b := openBenchWith(t, fs, 1, set)
 	quit := make(chan struct{})
 	var wg, upkeep sync.WaitGroup
 	loop := func(f func() error) {
@@ -89,7 +94,7 @@ func TestEveryoneReadsWhatHeWrote(t *testing.T) {
 	upkeep.Wait()
 	t.Logf("cooled %d times, %d frames", cooled.Load(), b.mu.last.Seq)
 	b.close()
-	b = openBench(t, fs, 2)
+	b = openBenchWith(t, fs, 2, set)
 	for _, o := range owners {
 		o.b = b
 		if err := o.check(); err != nil {

@@ -64,14 +64,20 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	p.mu.segments = append(slices.Clone(p.mu.segments), g)
 	p.mu.frozen, p.mu.pending = nil, nil
 	p.mu.defined = fr.defined
-	p.mu.order = fr.order
+	p.mu.order, p.mu.ordered = fr.order, fr.defined
+	p.mu.revived = p.mu.revived[len(fr.revived):]
 	p.mu.Unlock()
+	now := time.Now()
+	due := p.silence.listen(fr.head, now, p.settings.QuietAfter)
 	bytes := int64(fr.head.head.Bytes())
 	fr.head.release()
 	p.deps.HeadBytes.Add(-bytes)
 	p.deps.Brick.Release(p.ident.Placement, fr.last)
 	p.deps.Metrics.flushed(why, info.Rows, uint64(info.Size), time.Since(start))
 	p.log.Info("head flushed", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	if due {
+		p.hush(fr.defined, now)
+	}
 	return nil
 }
 
@@ -85,6 +91,8 @@ type frozen struct {
 	base    int // dense ids below are defined in segments
 	defined int // dense ids below are defined when this head is flushed
 	order   []point.DenseID
+	ordered int // as in the partition
+	revived []point.DenseID
 }
 
 // freeze puts a new head in front of the active one. A head whose flush failed is taken up again first.
@@ -103,7 +111,8 @@ func (p *Partition) freeze() (*frozen, bool) {
 		p.mu.frozen = []*headRef{fr.head}
 		p.mu.active, p.mu.frames, p.mu.ends = newHeadRef(), 0, nil
 	}
-	fr.state, fr.base, fr.order = p.mu.state, p.mu.defined, p.mu.order
+	fr.state, fr.base = p.mu.state, p.mu.defined
+	fr.order, fr.ordered, fr.revived = p.mu.order, p.mu.ordered, p.mu.revived
 	return fr, true
 }
 
@@ -122,16 +131,17 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 	if err != nil {
 		return segment.Info{}, err
 	}
-	refs := p.ids.Load().all()
-	for id := fr.base; id < fr.defined; id++ {
-		if err := w.Define(point.DenseID(id), p.deps.Index.Labels(refs[id])); err != nil {
+	x := p.ids.Load()
+	for id := point.DenseID(fr.base); int(id) < fr.defined; id++ {
+		ref, _ := x.ref(id) // not quiet: no segment defines it yet
+		if err := w.Define(id, p.deps.Index.Labels(ref)); err != nil {
 			return segment.Info{}, errors.Join(err, w.Abort())
 		}
 	}
-	fr.order = p.extendOrder(fr.order, fr.defined)
+	fr.order = p.extendOrder(x, fr)
 	h := fr.head.head
-	excess := p.newExcess(func(id point.DenseID) point.Labels { return p.deps.Index.Labels(refs[id]) })
-	err = h.Drain(fr.order, func(id point.DenseID, r *rows.Run) error {
+	excess := p.newExcess(func(id point.DenseID) point.Labels { return p.labelsOf(x, id) })
+	err = h.Drain(x.withQuiet(fr.order, h), func(id point.DenseID, r *rows.Run) error {
 		excess.run(id, r)
 		return w.Add(id, r)
 	})
@@ -204,23 +214,35 @@ func (p *Partition) commitSegment(next *State, info segment.Info) (*segmentRef, 
 	return newSegmentRef(r, SegmentState{Info: info}, file, b.FS()), nil
 }
 
-// extendOrder gives the dense ids below n in label order, from an order of fewer: the new ones are sorted and merged in.
-// Neighbours in this order are what queries ask for together.
-func (p *Partition) extendOrder(order []point.DenseID, n int) []point.DenseID {
-	if len(order) == n {
-		return order
+// extendOrder gives the dense ids in memory in label order, from an order of fewer: those that are new or came back are
+// sorted and merged in. Neighbours in this order are what queries ask for together.
+func (p *Partition) extendOrder(x *ids, fr *frozen) []point.DenseID {
+	var fresh []point.DenseID
+	add := func(id point.DenseID) {
+		if _, live := x.ref(id); live {
+			fresh = append(fresh, id)
+		}
 	}
-	refs := p.ids.Load().all()
-	label := func(id point.DenseID) point.Labels { return p.deps.Index.Labels(refs[id]) }
-	fresh := make([]point.DenseID, 0, n-len(order))
-	for id := len(order); id < n; id++ {
-		fresh = append(fresh, point.DenseID(id))
+	for _, id := range fr.revived {
+		add(id)
+	}
+	for id := fr.ordered; id < fr.defined; id++ {
+		add(point.DenseID(id))
+	}
+	if len(fresh) == 0 {
+		return fr.order
+	}
+	label := func(id point.DenseID) point.Labels {
+		ref, _ := x.ref(id)
+		return p.deps.Index.Labels(ref)
 	}
 	slices.SortFunc(fresh, func(a, b point.DenseID) int { return label(a).Compare(label(b)) })
+	fresh = slices.Compact(fresh)
+	order := fr.order
 	if len(order) == 0 {
 		return fresh
 	}
-	out := make([]point.DenseID, 0, n)
+	out := make([]point.DenseID, 0, len(order)+len(fresh))
 	for len(order) > 0 && len(fresh) > 0 {
 		if label(order[0]).Compare(label(fresh[0])) <= 0 {
 			out, order = append(out, order[0]), order[1:]
@@ -229,4 +251,20 @@ func (p *Partition) extendOrder(order []point.DenseID, n int) []point.DenseID {
 		}
 	}
 	return append(append(out, order...), fresh...)
+}
+
+// withQuiet adds to an order the series that have rows in a head and are not in memory: a replay made them so.
+func (x *ids) withQuiet(order []point.DenseID, h *head.Head) []point.DenseID {
+	if x.quiet == nil {
+		return order
+	}
+	rest := h.SeriesIDs()
+	for _, id := range order {
+		rest.Remove(uint32(id))
+	}
+	out := slices.Clip(order)
+	for it := rest.Iterator(); it.HasNext(); {
+		out = append(out, point.DenseID(it.Next()))
+	}
+	return out
 }

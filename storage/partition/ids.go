@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -9,15 +10,21 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// ids maps the server's series refs to this partition's dense ids and back. Look-ups take no lock; put is for one
+// ids maps the server's series refs to this partition's dense ids and back. Look-ups take no lock; put and revive are for one
 // writer at a time. It owns one reference on each of its refs, given back when its last holder lets go: the partition
 // is one holder, each view another, so that a view finds all its series by the index also after the partition cooled.
 type ids struct {
 	index   *series.Index
 	holders atomic.Int32
 	dense   paged.Map[series.Ref, point.DenseID]
-	refs    atomic.Pointer[[]series.Ref] // dense id → ref; grows by append, never changes what was published
+	refs    atomic.Pointer[[]atomic.Uint32] // dense id → ref, or quietRef; grows by append
+	live    atomic.Int64                    // dense ids that have a ref
+
+	quiet *quiet // constant: finds those that have none by their labels; nil: all have one
 }
+
+// quietRef stands for the ref of a series whose labels only the segments hold (quiet.go).
+const quietRef series.Ref = math.MaxUint32
 
 // newIDs makes an empty one with one holder.
 func newIDs(index *series.Index) *ids {
@@ -30,23 +37,65 @@ func newIDs(index *series.Index) *ids {
 func (x *ids) retain() *ids { x.holders.Add(1); return x }
 
 func (x *ids) release() {
-	if x.holders.Add(-1) == 0 {
-		x.index.Release(x.all()...)
+	if x.holders.Add(-1) > 0 {
+		return
+	}
+	const part = 4096
+	var refs []series.Ref
+	for list := range slices.Chunk(x.all(), part) {
+		refs = refs[:0]
+		for i := range list {
+			if ref := series.Ref(list[i].Load()); ref != quietRef {
+				refs = append(refs, ref)
+			}
+		}
+		x.index.Release(refs...)
 	}
 }
 
 // put publishes that the next dense ids belong to refs. The references on them become x's.
 func (x *ids) put(refs ...series.Ref) {
 	first := x.len()
-	list := x.all()
-	if first+len(refs) > cap(list) { // to twice the size, where append would take a quarter more, and copy all, four times
-		list = slices.Grow(list, max(len(refs), first))
+	list := x.room(len(refs))
+	for i, ref := range refs {
+		list[first+i].Store(uint32(ref))
 	}
-	list = append(list, refs...)
 	x.refs.Store(&list)
+	x.live.Add(int64(len(refs)))
 	for i, ref := range refs {
 		x.dense.Put(ref, point.DenseID(first+i))
 	}
+}
+
+// putQuiet publishes that the next n dense ids have no ref.
+func (x *ids) putQuiet(n int) {
+	first := x.len()
+	list := x.room(n)
+	for i := range n {
+		list[first+i].Store(uint32(quietRef))
+	}
+	x.refs.Store(&list)
+}
+
+// room gives a list with n more places. What readers know of the old one stays as it is.
+func (x *ids) room(n int) []atomic.Uint32 {
+	old := x.all()
+	first := len(old)
+	if first+n <= cap(old) {
+		return old[:first+n]
+	}
+	list := make([]atomic.Uint32, first+n, max(2*first, first+n)) // to twice the size: append would copy all four times
+	for i := range old {
+		list[i].Store(old[i].Load())
+	}
+	return list
+}
+
+// revive gives a quiet dense id a ref. The reference on it becomes x's.
+func (x *ids) revive(id point.DenseID, ref series.Ref) {
+	x.all()[id].Store(uint32(ref))
+	x.live.Add(1)
+	x.dense.Put(ref, id)
 }
 
 // intern makes the next dense ids mean these labels. The list of refs is scratch and comes back.
@@ -58,10 +107,26 @@ func (x *ids) intern(labels []point.Labels, scratch []series.Ref) []series.Ref {
 
 func (x *ids) len() int { return len(x.all()) }
 
-// all gives dense id → ref as far as published; read only.
-func (x *ids) all() []series.Ref {
+// ref gives a dense id's ref; false for one that is quiet.
+func (x *ids) ref(id point.DenseID) (series.Ref, bool) {
+	ref := series.Ref(x.all()[id].Load())
+	return ref, ref != quietRef
+}
+
+// all gives dense id → ref as far as published, quietRef for some; read only.
+func (x *ids) all() []atomic.Uint32 {
 	if p := x.refs.Load(); p != nil {
 		return *p
 	}
 	return nil
+}
+
+// bytes is what it takes in memory, beside the labels.
+func (x *ids) bytes() int {
+	const denseBytes, refBytes = 4, 4
+	n := x.len()*refBytes + int(x.live.Load())*denseBytes
+	if x.quiet != nil {
+		n += x.quiet.bytes()
+	}
+	return n
 }

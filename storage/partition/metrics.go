@@ -18,6 +18,8 @@ type Metrics struct {
 	compactSeconds prometheus.Histogram
 
 	evictedExemplars prometheus.Counter
+	quieted          prometheus.Counter
+	revived          prometheus.Counter
 	cutRows          *prometheus.CounterVec // by what they exceed: histogram_bytes, exemplars
 }
 
@@ -42,12 +44,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		compactedBytes: counter("compacted_bytes_total", "Bytes of segments written by compactions."),
 		compactSeconds: seconds("compaction_duration_seconds", "How long compactions took."),
 
+		quieted:          counter("quieted_series_total", "Series that left memory because they had no rows for a while."),
+		revived:          counter("revived_series_total", "Series that came back after they had left memory."),
 		evictedExemplars: counter("evicted_exemplars_total", "Exemplars that made room for newer ones before they reached a segment."),
 		cutRows: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_partition_cut_rows_total", Help: "Rows left out of a segment because no segment can hold them, by what they exceed.",
 		}, []string{"bound"}),
 	}
-	r.MustRegister(m.cutRows, m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.evictedExemplars)
+	r.MustRegister(m.cutRows, m.flushes, m.flushedRows, m.flushedBytes, m.flushSeconds, m.compactions, m.compactedRows, m.compactedBytes, m.compactSeconds, m.quieted, m.revived, m.evictedExemplars)
 	return m
 }
 

@@ -52,6 +52,7 @@ type Partition struct {
 
 	// flushMu orders what changes the list of segments: flush, the end of a compaction, deletion. Taken before mu.
 	flushMu sync.Mutex
+	silence silence // guarded by flushMu
 
 	mu struct {
 		sync.Mutex // guards what is inside; held for microseconds: no I/O but the copy into the log's buffer
@@ -75,7 +76,9 @@ type Partition struct {
 		last      point.Serial // given to the newest frame
 		wait      brick.Wait   // for its fsync
 		defined   int          // dense ids whose definitions are in segments
-		order     []point.DenseID
+		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
+		ordered   int
+		revived   []point.DenseID // that have one again; some perhaps twice, or quiet since
 		flush     backoff
 		compact   backoff
 	}

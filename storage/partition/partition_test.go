@@ -49,6 +49,14 @@ var ident = Identity{Table: "t", Partition: 1, Placement: 42, TimeLo: 0, TimeHi:
 // openBench opens the partition of fs under an epoch, and makes it if there is none.
 func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 	t.Helper()
+	return openBenchWith(t, fs, epoch, Settings{})
+}
+
+// hushed are the settings of a partition whose series leave memory as soon as they have no rows.
+var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1}
+
+func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	br, err := brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	if err != nil {
@@ -59,7 +67,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 	err = br.Scan(StatePrefix(), func(_, v []byte) error {
 		st, err := DecodeState(v)
 		if err == nil {
-			b.Partition, err = Open(deps, Settings{}, st, epoch)
+			b.Partition, err = Open(deps, set, st, epoch)
 		}
 		return err
 	})
@@ -75,7 +83,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 		err = br.Recover(released, func(_ point.PlacementID, _ point.Serial, rec []byte) error { return b.Replay(rec, &d, &f) })
 	}
 	if err == nil && b.Partition == nil {
-		b.Partition, err = Create(deps, Settings{}, ident, epoch)
+		b.Partition, err = Create(deps, set, ident, epoch)
 	}
 	if err != nil {
 		t.Fatal(err)

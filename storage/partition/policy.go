@@ -21,6 +21,15 @@ type Settings struct {
 	MinorsMax int
 	// SeriesMax bounds the series of one partition. Default 20,000,000.
 	SeriesMax int
+	// QuietAfter is how long a series has no rows before it leaves the memory of a partition that others still write to; it
+	// may be twice as long. Default 1 h. Smaller: less memory where series come and go; what comes back is looked up anew.
+	QuietAfter time.Duration
+	// QuietSeriesMin is how many must have been quiet for that to be done. Default 4096.
+	QuietSeriesMin int
+	// WarmSeriesMax is up to how many series a partition has all of them in memory from its first row on; of one with more,
+	// those whose rows come. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
+	// today read definitions.
+	WarmSeriesMax int
 }
 
 // SetDefaults fills what was left zero.
@@ -36,6 +45,15 @@ func (s *Settings) SetDefaults() {
 	}
 	if s.MinorsMax == 0 {
 		s.MinorsMax = 12
+	}
+	if s.QuietAfter == 0 {
+		s.QuietAfter = time.Hour
+	}
+	if s.QuietSeriesMin == 0 {
+		s.QuietSeriesMin = 4096
+	}
+	if s.WarmSeriesMax == 0 {
+		s.WarmSeriesMax = 1_000_000
 	}
 	if s.SeriesMax == 0 {
 		s.SeriesMax = 20_000_000

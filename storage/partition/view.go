@@ -80,24 +80,34 @@ func (v *View) Close() {
 // Series is a series of a partition: its number there, its labels, and its number in the index if the view is indexed.
 type Series struct {
 	ID     point.DenseID
-	Ref    series.Ref
+	Ref    series.Ref // good until the view is closed, if Known
+	Known  bool
 	Labels point.Labels
 }
 
-// Indexed tells whether the view finds series in the index: their refs mean them until Close.
-func (v *View) Indexed() bool { return v.warm }
+// Indexed tells whether the view finds all series in the index.
+func (v *View) Indexed() bool { return v.warm && v.ids.quiet == nil }
 
 // Match finds the series of the partition that fulfil all matchers, in no order.
 func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
-	if v.warm {
-		return v.matchIndex(ms), nil
-	}
 	var out []Series
+	if v.warm {
+		out = v.matchIndex(ms)
+	}
+	if v.Indexed() {
+		return out, nil
+	}
+	// What is quiet, or everything. One that comes back just now is found in either.
+	live := roaring.New()
+	for i := range out {
+		live.Add(uint32(out[i].ID))
+	}
 	for _, g := range v.segments {
 		found, err := g.reader.Match(ms)
 		if err != nil {
 			return nil, v.failed(err)
 		}
+		found.AndNot(live)
 		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
 			out = append(out, Series{ID: id, Labels: l})
 			return nil
@@ -129,7 +139,7 @@ func (v *View) matchIndex(ms []*labels.Matcher) []Series {
 	for it := found.Iterator(); it.HasNext(); {
 		ref := series.Ref(it.Next())
 		if id, ok := v.ids.dense.Get(ref); ok {
-			out = append(out, Series{id, ref, v.p.deps.Index.Labels(ref)})
+			out = append(out, Series{id, ref, true, v.p.deps.Index.Labels(ref)})
 		}
 	}
 	return out
@@ -389,6 +399,18 @@ func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
 		for _, n := range v.p.deps.Index.LabelNames(v.within(ms)) {
 			set[n] = struct{}{}
 		}
+	}
+	if v.Indexed() {
+		return nil
+	}
+	if len(ms) == 0 {
+		for _, g := range v.segments {
+			names, err := g.reader.LabelNames()
+			if err != nil {
+				return err
+			}
+			addAll(set, names)
+		}
 		return nil
 	}
 	return v.eachLabel(ms, func(name, _ string) { set[name] = struct{}{} })
@@ -399,6 +421,18 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 	if v.warm {
 		for _, n := range v.p.deps.Index.LabelValues(name, v.within(ms)) {
 			set[n] = struct{}{}
+		}
+	}
+	if v.Indexed() {
+		return nil
+	}
+	if len(ms) == 0 {
+		for _, g := range v.segments {
+			values, err := g.reader.LabelValues(name)
+			if err != nil {
+				return err
+			}
+			addAll(set, values)
 		}
 		return nil
 	}
@@ -413,13 +447,21 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 func (v *View) within(ms []*labels.Matcher) *roaring.Bitmap {
 	defer v.p.deps.Index.Pin().Unpin()
 	own := roaring.New()
-	for _, ref := range v.ids.all() {
-		own.Add(uint32(ref))
+	for list, i := v.ids.all(), 0; i < len(list); i++ {
+		if ref := list[i].Load(); series.Ref(ref) != quietRef {
+			own.Add(ref)
+		}
 	}
 	if len(ms) > 0 {
 		own.And(v.p.deps.Index.Match(ms))
 	}
 	return own
+}
+
+func addAll(set map[string]struct{}, names []string) {
+	for _, n := range names {
+		set[n] = struct{}{}
+	}
 }
 
 func (v *View) eachLabel(ms []*labels.Matcher, f func(name, value string)) error {

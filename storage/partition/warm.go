@@ -44,8 +44,12 @@ func (p *Partition) warm() error {
 		return nil
 	}
 	known := newIDs(p.deps.Index)
+	load := known.load
+	if definitions(segments) > p.settings.WarmSeriesMax {
+		known.quiet, load = newQuiet(), known.loadQuiet
+	}
 	for _, g := range segments {
-		if err := known.load(g); err != nil {
+		if err := load(g); err != nil {
 			known.release() // all or nothing: the next try begins anew
 			return fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
 		}
@@ -53,6 +57,10 @@ func (p *Partition) warm() error {
 	p.mu.Lock()
 	old := p.ids.Swap(known)
 	p.mu.warm = true
+	p.mu.order, p.mu.revived, p.mu.ordered = nil, nil, 0
+	if known.quiet != nil {
+		p.mu.ordered = known.len() // those that are not in memory are in no order
+	}
 	p.mu.Unlock()
 	old.release()
 	return nil
@@ -67,7 +75,7 @@ func (x *ids) load(g *segmentRef) error {
 	var refs []series.Ref
 	err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
 		if n := x.len() + len(labels); int(id) != n {
-			return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, n)
+			return outOfOrder(g, id, n)
 		}
 		if labels = append(labels, l); len(labels) == loadSection {
 			refs = x.intern(labels, refs)
@@ -77,6 +85,18 @@ func (x *ids) load(g *segmentRef) error {
 	})
 	x.intern(labels, refs)
 	return err
+}
+
+func outOfOrder(g *segmentRef, id point.DenseID, n int) error {
+	return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, n)
+}
+
+// definitions counts the series that segments define.
+func definitions(of []*segmentRef) (n int) {
+	for _, g := range of {
+		n += int(g.info.Definitions)
+	}
+	return n
 }
 
 func (p *Partition) isWarm() bool {
@@ -92,8 +112,8 @@ func (p *Partition) NamesBytes() int64 {
 	if !p.mu.warm {
 		return 0
 	}
-	const denseBytes, refBytes, orderBytes = 4, 4, 4
-	return int64(p.ids.Load().len()*(denseBytes+refBytes) + len(p.mu.order)*orderBytes)
+	const orderBytes = 4
+	return int64(p.ids.Load().bytes() + len(p.mu.order)*orderBytes)
 }
 
 // Cool gives the memory of the series' names back, once every frame is in segments and nothing was written for a while.
@@ -114,6 +134,6 @@ func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
 		return nil
 	}
 	p.mu.warm = false
-	p.mu.order = nil
+	p.mu.order, p.mu.revived, p.mu.ordered = nil, nil, 0
 	return p.ids.Swap(newIDs(p.deps.Index))
 }

@@ -135,9 +135,9 @@ func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 			return nil, tooManySeries(max)
 		}
 		if len(sn.views) == 1 {
-			m.only(ss, v.Indexed())
+			m.only(ss)
 		} else {
-			m.add(i, ss, v.Indexed())
+			m.add(i, ss)
 		}
 		if max > 0 && len(m.all) > max {
 			return nil, tooManySeries(max)
@@ -163,21 +163,21 @@ func newMerger(views []*partition.View) *merger {
 }
 
 // only takes the series of a view that is alone.
-func (m *merger) only(ss []partition.Series, indexed bool) {
+func (m *merger) only(ss []partition.Series) {
 	m.all = make([]found, len(ss))
 	members := make([]member, len(ss))
 	for j, s := range ss {
 		members[j] = member{0, s.ID}
-		m.all[j] = found{labels: s.Labels, ref: s.Ref, known: indexed, in: members[j : j+1 : j+1]}
+		m.all[j] = found{labels: s.Labels, ref: s.Ref, known: s.Known, in: members[j : j+1 : j+1]}
 	}
 }
 
-func (m *merger) add(view int, ss []partition.Series, indexed bool) {
+func (m *merger) add(view int, ss []partition.Series) {
 	for i := range ss {
 		j := m.place(&ss[i])
 		f := &m.all[j]
 		f.in = append(f.in, member{view, ss[i].ID})
-		if indexed {
+		if ss[i].Known {
 			f.ref, f.known = ss[i].Ref, true
 		}
 	}
