@@ -73,9 +73,9 @@ type Partition struct {
 		ends      []point.EpochEnd // of those frames
 		born      time.Time        // of the first of them
 		lastWrite time.Time
-		last      point.Serial // given to the newest frame
-		wait      brick.Wait   // for its fsync
-		defined   int          // dense ids whose definitions are in segments
+		last      point.Serial    // given to the newest frame
+		wait      brick.Wait      // for its fsync
+		defined   int             // dense ids whose definitions are in segments
 		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
 		ordered   int
 		revived   []point.DenseID // that have one again; some perhaps twice, or quiet since
