@@ -124,8 +124,28 @@ func (w *corruptTrial) run(begin func(corruptResult)) corruptResult {
 		return fail(err)
 	}
 	begin(w.begun())
+	seen := ""
+	if rng.IntN(3) == 0 {
+		seen = w.verify()
+	}
 	w.lives(rng)
+	if (w.result.Outcome == "reported" || w.result.Outcome == "refused") && seen == fileOK {
+		w.note("VERIFY BLIND", "`spillway verify` found the store whole, and it was "+w.result.Outcome+": "+w.result.Said)
+	}
 	return w.result
+}
+
+// verify has the store verified: nothing may change.
+func (w *corruptTrial) verify() (worst string) {
+	before := w.sums()
+	v := &verification{dir: w.dir, files: map[string]*verifiedFile{}}
+	if err := v.look(context.Background()); err != nil {
+		w.note("VERIFY FAILED", err.Error())
+	}
+	if after := w.sums(); !slices.Equal(before, after) {
+		w.note("VERIFY CHANGED", fmt.Sprintf("%d files became %d", len(before), len(after)))
+	}
+	return v.worst("")
 }
 
 func (w *corruptTrial) begun() corruptResult {
@@ -332,7 +352,7 @@ type corruptSum struct {
 func (w *corruptTrial) sums() (out []corruptSum) {
 	names, _ := corruptFiles(w.dir)
 	for _, n := range names {
-		if b, err := os.ReadFile(filepath.Join(w.dir, n)); err == nil && len(b) > 0 {
+		if b, err := os.ReadFile(filepath.Join(w.dir, n)); err == nil {
 			h := fnv.New64a()
 			_, _ = h.Write(b)
 			out = append(out, corruptSum{n, int64(len(b)), h.Sum64()})
@@ -353,7 +373,7 @@ func (w *corruptTrial) kept(before []corruptSum, refused bool) {
 	}
 	for _, s := range before {
 		segment, log := strings.HasSuffix(s.name, ".seg"), strings.HasPrefix(s.name, "log/") && strings.HasSuffix(s.name, ".log")
-		if !have[s.sum] && (segment || log && refused) {
+		if s.size > 0 && !have[s.sum] && (segment || log && refused) {
 			w.note("DELETED", fmt.Sprintf("%s with %d bytes is gone; the outcome was %s: %s", s.name, s.size, w.result.Outcome, w.result.Said))
 			return
 		}

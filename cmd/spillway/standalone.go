@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -109,15 +112,18 @@ const localServer topology.ServerID = "local"
 // standalone is every part in one process. Fields are in the order in which they are opened.
 type standalone struct {
 	door
+	fs     vfs.FS // constant; what the store lies on
 	brick  *brick.Brick
 	coord  *local.Store
 	files  *files.Server
 	tables *tables.Tables
 	server *server.Server
+
+	unmapped string // what openStorage found about maps that were lost; "": nothing
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
-	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}}
+	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}, fs: vfs.Default}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -147,13 +153,13 @@ func noteSettings(c *config) error {
 
 // openStorage opens the brick, which locks the data directory for the rest, and what stands on it.
 func (p *standalone) openStorage(ctx context.Context) (err error) {
-	if p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
+	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
 		return err
 	}
-	if p.coord, err = local.Open(vfs.Default, filepath.Join(p.cfg.DataDir, "coord"), p.log); err != nil {
+	if p.coord, err = local.Open(p.fs, filepath.Join(p.cfg.DataDir, "coord"), p.log); err != nil {
 		return err
 	}
-	epoch, err := nextEpoch(ctx, p.coord)
+	epoch, err := nextEpoch(ctx, p.coord, p.brick.EpochMax())
 	if err != nil {
 		return err
 	}
@@ -164,6 +170,9 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 		return err
 	}
 	if err := p.files.Adopt(ctx); err != nil {
+		return err
+	}
+	if err := p.files.Restore(ctx); err != nil {
 		return err
 	}
 	p.tables, err = tables.Open(ctx, tables.Deps{
@@ -178,15 +187,35 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Log: p.log, Registerer: p.registry}, set)
-	return err
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Log: p.log, Registerer: p.registry}, set); err != nil {
+		return err
+	}
+	p.reportUnmapped()
+	return nil
+}
+
+// reportUnmapped says which rows no map knows of: the coordination store is not of the same time as the catalogue.
+func (p *standalone) reportUnmapped() {
+	var names []string
+	for _, id := range p.server.Unmapped() {
+		names = append(names, fmt.Sprintf("%s/%d", id.Table, id.Partition))
+	}
+	if len(names) == 0 {
+		return
+	}
+	const shown = 8
+	slices.Sort(names)
+	p.unmapped = fmt.Sprintf("%d partitions are in no map, so that writes to them are refused (their rows are read): %s; the METADATA files were lost: restore %s from a backup",
+		len(names), strings.Join(names[:min(len(names), shown)], " "), filepath.Join(p.cfg.DataDir, "catalogue"))
+	p.log.Error("partitions are in no map", "what", p.unmapped)
 }
 
 const epochRow = "epoch"
 
 // nextEpoch raises the epoch under which this process writes: the data directory is locked, so whoever wrote under the
-// one before is gone.
-func nextEpoch(ctx context.Context, store coord.Store) (point.Epoch, error) {
+// one before is gone. It rises above floor, too, the highest that the rows were written under: the coordination store may
+// have been lost, or an old one put in its place.
+func nextEpoch(ctx context.Context, store coord.Store, floor point.Epoch) (point.Epoch, error) {
 	row, _, err := store.Get(ctx, epochRow)
 	if err != nil {
 		return 0, err
@@ -197,6 +226,7 @@ func nextEpoch(ctx context.Context, store coord.Store) (point.Epoch, error) {
 			return 0, fault.Wrap(err, fault.Corrupt, "epoch in the coordination store")
 		}
 	}
+	last = max(last, uint64(floor))
 	_, ok, err := store.Commit(ctx, []coord.Condition{{Key: epochRow, Revision: row.Revision}}, []coord.Write{{Key: epochRow, Value: strconv.AppendUint(nil, last+1, 10)}})
 	if err == nil && !ok {
 		err = fault.Errorf(fault.Unavailable, "another process raises the epoch of the same directory")
@@ -227,6 +257,9 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 		}
 	}
 	s.Servers = []ui.Server{one}
+	if p.unmapped != "" {
+		s.Problems = append(s.Problems, "Of the store, "+p.unmapped+".")
+	}
 }
 
 // run serves until a signal comes or a part fails.

@@ -62,6 +62,24 @@ func Open(dir string, s Settings) (*Cache, error) {
 	return c, nil
 }
 
+// Check reads one file of the directory and reports whether it is what was written. It changes nothing. Errors are Corrupt and
+// Unavailable.
+func Check(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "cache file")
+	}
+	if info.Size() > fileMax {
+		return fault.Errorf(fault.Corrupt, "cache file %s is over %d bytes", path, int64(fileMax))
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "cache file")
+	}
+	_, err = decode(b)
+	return fault.Annotate(err, "%s", path)
+}
+
 // Load implements tables.Cache. What cannot be read is left out; the error says so beside the rest.
 func (c *Cache) Load() (found []tables.Cached, err error) {
 	c.mu.Lock()

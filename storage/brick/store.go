@@ -22,16 +22,17 @@ func (id StoreID) String() string { return hex.EncodeToString(id[:]) }
 
 const (
 	storeFile = "STORE"
-	lockFile  = "LOCK"
+	// LockFile is held, in both directories of a store, by the process that uses it.
+	LockFile  = "LOCK"
 	storeForm = "spillway store 1\nuuid %s\n"
 )
 
 // lockDir takes a directory for this process.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
-	c, err := fs.Lock(fs.PathJoin(dir, lockFile))
+	c, err := fs.Lock(fs.PathJoin(dir, LockFile))
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable,
-			"%s is in use: another process holds %s; stop it, or give this one a directory of its own", dir, fs.PathJoin(dir, lockFile))
+			"%s is in use: another process holds %s; stop it, or give this one a directory of its own", dir, fs.PathJoin(dir, LockFile))
 	}
 	return c, nil
 }

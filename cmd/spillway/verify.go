@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
+)
+
+// verifyCmd looks at a store that no process uses, and changes no byte of it. It reads every file of every kind, and then
+// starts the store on a file system whose changes stay in memory: what a start would say, it says. It ends with 0 when the
+// store is whole, with 1 when all that was acked can be read and something needs a look, with 2 when something is damaged or
+// a start would be refused, and with 3 when the store could not be looked at.
+type verifyCmd struct {
+	DataDir string `name:"data-dir" help:"The store: the data directory of a process that does not run." default:"./spillway-data" type:"path"`
+	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`
+	Output  string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+	All     bool   `name:"all" help:"List the files that are whole, too."`
+	Quiet   bool   `name:"quiet" short:"q" help:"Tell no progress on the error output."`
+}
+
+const exitUnseen exitCode = 3
+
+// States of a file. The later, the worse.
+const (
+	fileOK      = "ok"      // every checksum fits
+	fileUnused  = "unused"  // nothing names it; it may go
+	fileSuspect = "suspect" // no acked row depends on it, or a start goes on with a warning
+	fileMissing = "missing"
+	fileDamaged = "damaged"
+)
+
+var fileStates = []string{fileOK, fileUnused, fileSuspect, fileMissing, fileDamaged}
+
+// verifiedFile is a file of the store, or something that a start would say of the whole.
+type verifiedFile struct {
+	File  string `json:"file"`
+	Kind  string `json:"kind"`
+	State string `json:"state"`
+	Bytes int64  `json:"bytes"`
+	What  string `json:"what,omitempty"`
+	Do    string `json:"do,omitempty"`
+}
+
+// verification is one look at a store.
+type verification struct {
+	dir, logDir string
+	out         io.Writer // progress; nil: none
+
+	mu    sync.Mutex
+	files map[string]*verifiedFile // by path, relative where it lies below dir
+
+	bytes, total atomic.Int64 // read and to be read, of what is large
+}
+
+// Run looks and tells.
+func (c *verifyCmd) Run() error {
+	v := &verification{dir: c.DataDir, logDir: c.LogDir, out: os.Stderr, files: map[string]*verifiedFile{}}
+	if c.Quiet {
+		v.out = nil
+	}
+	if err := v.look(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
+		return exitUnseen
+	}
+	return v.tell(&admin{out: os.Stdout, json: c.Output == "json"}, c.All)
+}
+
+// look fills in what there is to say. Its error means that nothing could be seen.
+func (v *verification) look(ctx context.Context) error {
+	if err := v.find(); err != nil {
+		return err
+	}
+	if err := v.unlocked(); err != nil {
+		return err
+	}
+	stop := v.progress()
+	defer stop()
+	v.small()
+	tables := v.tables()
+	named := v.rehearse(ctx, tables)
+	if err := v.segments(ctx, named); err != nil {
+		return err
+	}
+	if err := v.unlocked(); err != nil {
+		return fault.Annotate(err, "the store came into use while it was looked at; what was seen means nothing")
+	}
+	return nil
+}
+
+// logDirLine is how settings.yaml says where the log is.
+var logDirLine = regexp.MustCompile(`(?m)^\s+log_dir: "?([^"\n]+?)"?$`)
+
+// find lists the files of the store.
+func (v *verification) find() error {
+	if v.logDir == "" {
+		v.logDir = filepath.Join(v.dir, "log")
+		if text, err := os.ReadFile(filepath.Join(v.dir, "settings.yaml")); err == nil {
+			if m := logDirLine.FindSubmatch(text); m != nil {
+				v.logDir = string(m[1])
+			}
+		}
+	}
+	for _, dir := range []string{v.dir, v.logDir} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			f := v.file(path)
+			f.Bytes = info.Size()
+			return nil
+		})
+		if err != nil && (dir == v.dir || !os.IsNotExist(err)) {
+			return fault.Wrap(err, fault.Unavailable, "look at the store")
+		}
+	}
+	for name := range v.files {
+		if kind := v.files[name].Kind; kind != "other" && kind != "settings" {
+			return nil
+		}
+	}
+	return fault.Errorf(fault.Invalid, "%s holds no store; is --data-dir right?", v.dir)
+}
+
+// rel is how a file is named to a person: below the store, without the store's path.
+func (v *verification) rel(path string) string {
+	if rel, err := filepath.Rel(v.dir, path); err == nil && !strings.HasPrefix(rel, "..") {
+		return filepath.ToSlash(rel)
+	}
+	return path
+}
+
+// path is where a file lies.
+func (v *verification) path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(v.dir, filepath.FromSlash(name))
+}
+
+// file is the entry of a file; a new one is well until something is said against it.
+func (v *verification) file(path string) *verifiedFile {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	name := v.rel(path)
+	f := v.files[name]
+	if f == nil {
+		f = &verifiedFile{File: name, Kind: v.kind(name), State: fileOK}
+		v.files[name] = f
+	}
+	return f
+}
+
+// kind tells what a file is for.
+func (v *verification) kind(name string) string {
+	base := filepath.Base(name)
+	switch dir := filepath.Dir(v.path(name)); {
+	case base == "LOCK":
+		return "lock"
+	case base == "STORE":
+		return "identity"
+	case dir == v.logDir:
+		return "log"
+	case dir == filepath.Join(v.dir, "catalogue"):
+		return "catalogue"
+	case dir == filepath.Join(v.dir, "coord"):
+		return "coordination"
+	case dir == filepath.Join(v.dir, "cluster"):
+		return "map cache"
+	case strings.HasPrefix(name, "segments/"):
+		return "segment"
+	case name == "settings.yaml":
+		return "settings"
+	}
+	return "other"
+}
+
+// say notes something against a file; the worst state counts, and the first reason for it.
+func (v *verification) say(path, state, what, do string) {
+	f := v.file(path)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if slices.Index(fileStates, state) > slices.Index(fileStates, f.State) {
+		f.State, f.What, f.Do = state, what, do
+	}
+}
+
+// worst is the worst state of the files of a kind.
+func (v *verification) worst(kind string) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := fileOK
+	for _, f := range v.files {
+		if (kind == "" || f.Kind == kind) && slices.Index(fileStates, f.State) > slices.Index(fileStates, w) {
+			w = f.State
+		}
+	}
+	return w
+}
+
+// progressPeriod is how often a person learns how far it is.
+const progressPeriod = 5 * time.Second
+
+// progress tells on the error output how far the reading is.
+func (v *verification) progress() (stop func()) {
+	if v.out == nil {
+		return func() {}
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(progressPeriod):
+				n, of := v.bytes.Load(), v.total.Load()
+				fmt.Fprintf(v.out, "spillway verify: %d of %d MiB of segments, %.0f MiB/s\n", n>>20, of>>20, float64(n>>20)/time.Since(began).Seconds())
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// tell prints what was found.
+func (v *verification) tell(a *admin, all bool) error {
+	var shown []verifiedFile
+	kinds := map[string]int{}
+	for _, f := range v.files {
+		kinds[f.Kind]++
+		if all || f.State != fileOK {
+			shown = append(shown, *f)
+		}
+	}
+	slices.SortFunc(shown, func(x, y verifiedFile) int {
+		if d := slices.Index(fileStates, y.State) - slices.Index(fileStates, x.State); d != 0 {
+			return d
+		}
+		return strings.Compare(x.File, y.File)
+	})
+	status, end := "whole", error(nil)
+	switch v.worst("") {
+	case fileOK:
+	case fileUnused, fileSuspect:
+		status, end = "whole, with something to look at", exitDegraded
+	default:
+		status, end = "damaged", exitBroken
+	}
+	err := a.print(map[string]any{"status": status, "files": len(v.files), "kinds": kinds, "findings": shown}, func(w io.Writer) {
+		fmt.Fprintf(w, "the store in %s is %s; %d files, %.1f MiB of segments read\n", v.dir, status, len(v.files), float64(v.bytes.Load())/(1<<20))
+		if len(shown) > 0 {
+			fmt.Fprintln(w, "FILE\tKIND\tSTATE\tWHAT\tWHAT TO DO")
+		}
+		for _, f := range shown {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.File, f.Kind, f.State, oneLine(f.What), f.Do)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return end
+}
+
+// oneLine keeps a message within its row of a table.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// What a person can do.
+const (
+	doRestore     = "restore it from a backup or a replica; keep what is there until then"
+	doForget      = "nothing: it is made anew"
+	doSegment     = "restore the file from a backup; else `spillway partition drop`, or go on without: its partition answers with an error until then"
+	doUnknown     = "look at it; a start puts it aside, nothing reads it"
+	doStart       = "do what it says"
+	doLook        = "nothing at once; the next start says it again"
+	doWaitForOpen = "mend what is told of the files above, then verify again"
+)
+
+// segments reads every segment to its last row: those that the catalogue names, against what it says of them, and those that
+// lie about. named is nil where the catalogue could not be read: then every segment is asked about itself alone.
+func (v *verification) segments(ctx context.Context, named map[string]namedSegment) error {
+	known := named != nil
+	var paths []string
+	v.mu.Lock()
+	for name, f := range v.files {
+		if f.Kind == "segment" && strings.HasSuffix(name, ".seg") {
+			paths = append(paths, v.path(name))
+			v.total.Add(f.Bytes)
+		}
+	}
+	v.mu.Unlock()
+	for path := range named {
+		if !slices.Contains(paths, path) {
+			v.say(path, fileMissing, "the catalogue names it and it is not there", doSegment)
+		}
+	}
+	slices.Sort(paths)
+	reader := newSegmentVerifier()
+	defer reader.close()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, path := range paths {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			want, ok := named[path]
+			err := reader.verify(path, want)
+			v.bytes.Add(v.file(path).Bytes)
+			switch {
+			case err != nil:
+				v.say(path, fileDamaged, err.Error(), doSegment)
+			case known && !ok:
+				v.say(path, fileUnused, "the catalogue does not name it; it is whole", doUnknown)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// unlocked says whether another process has the store.
+func (v *verification) unlocked() error {
+	for _, dir := range []string{v.dir, v.logDir} {
+		if held(filepath.Join(dir, brick.LockFile)) {
+			return fault.Errorf(fault.Unavailable, "%s is in use by a running process, which checks its own segments: see `segments` in its /api/v1/status/cluster and `spillway_server_scrub_*` in its metrics; stop it to verify the whole store", dir)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/gateway/mapcache"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/metafile"
+	"github.com/spillwaydb/spillway/storage/overlay"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// small looks at the files that one glance tells all about.
+func (v *verification) small() {
+	for name, f := range v.files {
+		path := v.path(name)
+		switch {
+		case f.Kind == "lock" && f.Bytes > 0:
+			v.say(path, fileSuspect, fmt.Sprintf("it has %d bytes, and should be empty", f.Bytes), doForget)
+		case f.Kind == "map cache":
+			if err := mapcache.Check(path); err != nil {
+				v.say(path, fileSuspect, err.Error(), doForget)
+			}
+		case f.Kind == "settings":
+			c := defaultConfig()
+			if err := c.read(path); err != nil {
+				v.say(path, fileSuspect, err.Error(), "nothing: the next start writes it; no start reads it")
+			}
+		case f.Kind == "segment" && !strings.HasSuffix(name, ".seg"):
+			v.say(path, fileUnused, "it is no segment", doUnknown)
+		}
+	}
+}
+
+// tables checks every block of the sorted tables of both databases, and reports whether all fit.
+func (v *verification) tables() (ok bool) {
+	ok = true
+	for name, f := range v.files {
+		if !strings.HasSuffix(name, ".sst") || f.Kind != "catalogue" && f.Kind != "coordination" {
+			continue
+		}
+		if err := verifyTable(v.path(name)); err != nil {
+			v.say(v.path(name), fileDamaged, err.Error(), doRestore)
+			ok = false
+		}
+	}
+	return ok
+}
+
+// verifyTable checks the checksum of every block of a pebble table.
+func verifyTable(path string) (err error) {
+	f, err := vfs.Default.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	defer func() {
+		if p := recover(); p != nil { // pebble trusts what a footer says
+			err = fault.Errorf(fault.Corrupt, "no readable table: %v", p)
+		}
+	}()
+	r, err := sstable.NewReader(context.Background(), readable, sstable.ReaderOptions{})
+	if err != nil {
+		return errors.Join(err, readable.Close())
+	}
+	return errors.Join(r.ValidateBlockChecksums(), r.Close())
+}
+
+// namedSegment is what the catalogue says of a segment; the zero value says nothing.
+type namedSegment struct{ info segment.Info }
+
+// rehearse starts the store on a file system whose changes stay in memory, and gives the segments that the catalogue names,
+// by path; nil when it cannot be read.
+func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
+	if !tablesOK { // a database that meets such a block may end the process
+		v.say(filepath.Join(v.dir, "(start)"), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
+		return nil
+	}
+	said := &heard{v: v}
+	p := &standalone{door: door{cfg: v.config(), log: slog.New(said), registry: prometheus.NewRegistry()}, fs: overlay.New(vfs.Default)}
+	err := v.start(ctx, p)
+	var named map[string]namedSegment
+	if p.brick != nil {
+		var scanErr error
+		if named, scanErr = v.named(p.brick); scanErr != nil && err == nil {
+			err = scanErr
+		}
+	}
+	if p.server != nil {
+		v.metadata(p.brick)
+	}
+	said.stop() // what closing says is of this process
+	closing := p.close()
+	if err == nil {
+		err = closing
+	}
+	if err != nil {
+		v.blame(fileDamaged, "a start would be refused: "+err.Error(), doStart)
+	}
+	return named
+}
+
+// config is the settings that a start needs.
+func (v *verification) config() *config {
+	c := defaultConfig()
+	c.DataDir, c.Storage.LogDir = v.dir, v.logDir
+	c.Storage.FreeBytesMin = 1
+	_ = c.budget(memoryOfMachine()) // what cannot be divided stays at defaults
+	return &c
+}
+
+// start opens the store: as a standalone process would where there is a coordination store beside it, as a server of a
+// cluster up to the moment it looks for its cluster otherwise.
+func (v *verification) start(ctx context.Context, p *standalone) (err error) {
+	if _, err := os.Stat(filepath.Join(v.dir, "coord")); err == nil {
+		return p.openStorage(ctx)
+	}
+	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
+		return err
+	}
+	set := p.cfg.server()
+	set.Server, set.Epoch = localServer, 1
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: noMaps{}, Log: p.log, Registerer: p.registry}, set)
+	return err
+}
+
+// noMaps knows no table: opening asks for none.
+type noMaps struct{}
+
+// Get implements server.Maps.
+func (noMaps) Get(string) (*topology.Map, bool) { return nil, false }
+
+// named lists the segments of the catalogue.
+func (v *verification) named(b *brick.Brick) (map[string]namedSegment, error) {
+	out := map[string]namedSegment{}
+	err := b.Scan(partition.StatePrefix(), func(_, value []byte) error {
+		st, err := partition.DecodeState(bytes.Clone(value))
+		if err != nil {
+			return err
+		}
+		for _, g := range st.Segments {
+			out[b.SegmentPath(st.Placement, g.ID)] = namedSegment{g.Info}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// metadata reads every METADATA file.
+func (v *verification) metadata(b *brick.Brick) {
+	disk := metafile.New(b)
+	infos, err := disk.List()
+	for _, i := range infos {
+		if _, gerr := disk.Get(i.Table, i.Txn); gerr != nil && err == nil {
+			err = gerr
+		}
+	}
+	if err != nil {
+		v.blame(fileDamaged, "METADATA: "+err.Error(), doRestore)
+	}
+}
+
+// blame notes something against the file that a message names, or against the start as a whole.
+func (v *verification) blame(state, what, do string) {
+	v.mu.Lock()
+	found := ""
+	for name := range v.files {
+		if strings.Contains(what, v.path(name)) && len(name) > len(found) {
+			found = name
+		}
+	}
+	v.mu.Unlock()
+	if found == "" {
+		found = "(start)"
+	}
+	v.say(v.path(found), state, what, do)
+}
+
+// heard takes what a start logs: warnings and errors are findings.
+type heard struct {
+	v     *verification
+	attrs []slog.Attr
+
+	mu   sync.Mutex
+	over bool
+}
+
+func (h *heard) stop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+}
+
+// Enabled implements slog.Handler.
+func (h *heard) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+// Handle implements slog.Handler.
+func (h *heard) Handle(_ context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over {
+		return nil
+	}
+	text := []string{r.Message}
+	attrs := slices.Clone(h.attrs)
+	r.Attrs(func(a slog.Attr) bool { attrs = append(attrs, a); return true })
+	for _, a := range attrs {
+		text = append(text, fmt.Sprintf("%s=%v", a.Key, a.Value))
+	}
+	state, do := fileSuspect, doLook
+	if r.Level >= slog.LevelError {
+		state, do = fileDamaged, doStart
+	}
+	h.v.blame(state, strings.Join(text, " "), do)
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (h *heard) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &heard{v: h.v, attrs: append(slices.Clone(h.attrs), attrs...)}
+}
+
+// WithGroup implements slog.Handler.
+func (h *heard) WithGroup(string) slog.Handler { return h }
+
+// segmentVerifier reads segments that nobody else reads; its methods may be called from many goroutines.
+type segmentVerifier struct{ cache *segment.Cache }
+
+// verifyCacheBytes is small: every block is read once.
+const verifyCacheBytes = 16 << 20
+
+func newSegmentVerifier() *segmentVerifier {
+	return &segmentVerifier{segment.NewCache(verifyCacheBytes)}
+}
+
+func (s *segmentVerifier) close() { s.cache.Close() }
+
+// verify reads a segment whole and holds it against what the catalogue says of it, if it does.
+func (s *segmentVerifier) verify(path string, want namedSegment) (err error) {
+	r, err := segment.Open(vfs.Default, path, want.info, s.cache)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Verify(), r.Close())
+}

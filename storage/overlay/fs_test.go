@@ -1,0 +1,157 @@
+package overlay_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/storage/overlay"
+)
+
+func write(t *testing.T, fs vfs.FS, name, text string) {
+	t.Helper()
+	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read gives a file's text, or "" when there is none.
+func read(t *testing.T, fs vfs.FS, name string) string {
+	t.Helper()
+	f, err := fs.Open(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestNothingReachesTheDisk: every change shows above, and none below.
+func TestNothingReachesTheDisk(t *testing.T) {
+	under := vfs.NewMem()
+	if err := under.MkdirAll("/d/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"a", "b", "c", "d", "sub/e"} {
+		write(t, under, "/d/"+n, n+" below")
+	}
+	o := overlay.New(under)
+	write(t, o, "/d/a", "a above")
+	write(t, o, "/d/new", "new")
+	for _, err := range []error{o.Remove("/d/b"), o.Rename("/d/c", "/d/a2"), o.RemoveAll("/d/sub"), o.MkdirAll("/d/other", 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reused, err := o.ReuseForWrite("/d/d", "/d/d2", vfs.WriteCategoryUnspecified)
+	if err != nil || reused.Close() != nil {
+		t.Fatal(err)
+	}
+	names, err := o.List("/d")
+	if want := []string{"a", "a2", "d2", "new", "other"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%v %v, want %v", names, err, want)
+	}
+	for name, want := range map[string]string{"a": "a above", "b": "", "c": "", "a2": "c below", "sub/e": "", "new": "new", "d": ""} {
+		if got := read(t, o, "/d/"+name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+		if _, err := o.Stat("/d/" + name); (err == nil) != (want != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, n := range []string{"a", "b", "c", "d", "sub/e"} {
+		if got := read(t, under, "/d/"+n); got != n+" below" {
+			t.Errorf("below, %s became %q", n, got)
+		}
+	}
+	if names, _ := under.List("/d"); len(names) != 5 {
+		t.Errorf("below there is %v", names)
+	}
+	if _, err := o.Create("/none/x", vfs.WriteCategoryUnspecified); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file in no directory: %v", err)
+	}
+}
+
+// TestFilesOfTheDiskTakeNoWrites, and are synced without harm.
+func TestFilesOfTheDiskTakeNoWrites(t *testing.T) {
+	under := vfs.NewMem()
+	write(t, under, "/a", "text")
+	f, err := overlay.New(under).OpenReadWrite("/a", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write([]byte("x")); err == nil {
+		t.Error("a write was taken")
+	}
+	if err := f.Sync(); err != nil {
+		t.Error(err)
+	}
+	b := make([]byte, 4)
+	if _, err := f.ReadAt(b, 0); err != nil || string(b) != "text" {
+		t.Errorf("%q %v", b, err)
+	}
+}
+
+// TestADatabaseOpensOnIt: pebble replays, flushes, compacts and deletes, and the disk stays as it was.
+func TestADatabaseOpensOnIt(t *testing.T) {
+	under := vfs.NewMem()
+	fill := func(fs vfs.FS, from, to byte) {
+		db, err := pebble.Open("/db", &pebble.Options{FS: fs, MemTableSize: 64 << 10, L0CompactionThreshold: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := from; i < to; i++ {
+			if err := errors.Join(db.Set([]byte{i}, make([]byte, 3000), pebble.Sync), db.Flush()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range to {
+			v, c, err := db.Get([]byte{i})
+			if err != nil || len(v) != 3000 {
+				t.Fatalf("key %d: %d bytes, %v", i, len(v), err)
+			}
+			_ = c.Close()
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(under, 0, 20)
+	before := map[string]string{}
+	names, _ := under.List("/db")
+	for _, n := range names {
+		before[n] = read(t, under, "/db/"+n)
+	}
+	o := overlay.New(under)
+	fill(o, 20, 40)
+	fill(o, 40, 50)
+	after, _ := under.List("/db")
+	if len(after) != len(before) {
+		t.Errorf("%v became %v", names, after)
+	}
+	for _, n := range after {
+		if read(t, under, "/db/"+n) != before[n] {
+			t.Errorf("%s changed", n)
+		}
+	}
+}
