@@ -178,6 +178,11 @@ type Table struct {
 	old     atomic.Pointer[generation]
 
 	cutters sync.Pool // *route.Cutter
+
+	merged struct {
+		sync.Mutex
+		told map[string]bool // metrics
+	}
 }
 
 // Dict gives the dictionary for the next batch.

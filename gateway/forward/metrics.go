@@ -17,6 +17,7 @@ type metrics struct {
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
 	full       prometheus.Counter
+	merged     prometheus.Counter
 }
 
 // Reasons of retries and of streams that are opened.
@@ -49,6 +50,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		full: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that could take no more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
+		}),
+		merged: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_merged_series_total", Help: "Series of line protocol that two measurements flatten to, as a_b c=1 and a b_c=2 do. The log names them.",
 		}),
 		streams: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_forward_streams_total", Help: "Streams opened to storage servers, by reason.",

@@ -34,6 +34,7 @@ func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) er
 		defer b2.Put()
 	}
 	defer t.leave(g)
+	t.warnMerged(b)
 	if err := t.metadata(ctx, b2.Metadata); err != nil {
 		return err
 	}

@@ -438,3 +438,26 @@ func TestColumnsEndWhenTheyMust(t *testing.T) {
 		}
 	}
 }
+
+// TestTheNegativeOfAnOddNaNIsAValue: with its sign turned, a NaN has the bits of a stale marker.
+func TestTheNegativeOfAnOddNaNIsAValue(t *testing.T) {
+	st := querytest.NewStore()
+	b := point.GetBatch(point.NewDict(0))
+	for i, bits := range []uint64{0xfff0000000000002, math.Float64bits(7)} {
+		id := querytest.Intern(b.Dict, point.MakeLabels("__name__", "x", "i", fmt.Sprint(i)))
+		b.Append(id, 10e9, math.Float64frombits(bits))
+	}
+	if err := querytest.Inserter(st, "default", 1)(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	for _, expr := range []string{"-x", "-max_over_time(x[1m])", "-(-x)", "count(-x)", "count_over_time(x[1m])", "sum by (i) (-x)", "-x * 1", "-x or x", "0 - x"} {
+		q := asking{expr: expr, start: time.Unix(5, 0), end: time.Unix(60, 0), step: 5 * time.Second}
+		want, got := q.run(t, st, query.Settings{PlainEngine: true}), q.run(t, st, query.Settings{})
+		if d := querytest.Diff(want, got, 0); d != "" {
+			t.Errorf("%s: the engine has %s", expr, d)
+		}
+		if m, err := got.Matrix(); err != nil || len(m) == 0 || len(m[0].Floats) != 11 {
+			t.Errorf("%s: %v, %v", expr, got.Value, err)
+		}
+	}
+}

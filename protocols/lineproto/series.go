@@ -177,6 +177,9 @@ func (d *Decoder) settle(k *key) (ok bool) {
 	if err := d.batch.Dict.InternAll(&d.fresh); err != nil {
 		return d.fail(err)
 	}
+	for _, i := range d.fresh.Known {
+		d.lookForMerge(k, i)
+	}
 	for i := range d.template[k.known:] {
 		d.settleID(&d.template[k.known+i].ID)
 	}
@@ -251,7 +254,7 @@ func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 		d.sortShared(k)
 	}
 	d.metric = append(d.metric[:0], d.measurement...)
-	if string(name) != "value" {
+	if string(name) != bareField {
 		d.metric = append(d.metric, d.Settings.Separator...)
 		d.metric = appendUnescaped(d.metric, name, stopName)
 	}

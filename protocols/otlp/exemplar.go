@@ -119,7 +119,7 @@ func (d *Decoder) exemplarRow(e *exemplar) (row point.ExemplarRow, reason, err e
 	for _, p := range pairs {
 		d.labels.Add(p.name, p.value)
 	}
-	labels, reason := d.labels.Unnamed()
+	labels, reason := d.labels.Exemplar()
 	return point.ExemplarRow{Time: point.Nanos(e.time), Value: e.value, Labels: labels}, reason, nil
 }
 

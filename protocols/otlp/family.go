@@ -125,6 +125,11 @@ func (d *Decoder) giveMetadata() error {
 	if err := d.spend(1); err != nil {
 		return err
 	}
-	d.b.Metadata = append(d.b.Metadata, f.row)
+	row := f.row
+	if err := row.Fit(); err != nil {
+		d.refuseAt(0, 0, err, func() string { return cutText(escaped(d.metric.name)) })
+		return nil
+	}
+	d.b.Metadata = append(d.b.Metadata, row)
 	return nil
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"math"
 	"sort"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -33,7 +35,21 @@ type Batch struct {
 	Refused      []Refusal // the first RefusalsMax, for the answer
 	RefusedRows  int       // all of them
 	StringFields int       // line protocol string fields that became no sample
+
+	// Fields of line protocol whose series is that of another measurement's field too: the first MergesMax, and all of them.
+	Merges []Merge
+	Merged int
 }
+
+// Merge is two fields, of measurements that are spelt otherwise, that are one series: `a_b c=1` and `a b_c=2` are a_b_c.
+type Merge struct {
+	Metric                       string
+	Measurement, Field           string // that came now, as written
+	OtherMeasurement, OtherField string // that came before
+}
+
+// MergesMax bounds the merges that a batch names.
+const MergesMax = 16
 
 // HistRow is one native histogram sample. H is in the encoding of AppendHistogram, in memory of its own.
 type HistRow struct {
@@ -41,6 +57,10 @@ type HistRow struct {
 	Time Nanos
 	H    []byte
 }
+
+// ExemplarLabelsMax bounds the labels of an exemplar, in bytes of their canonical form. Prometheus takes 128 characters,
+// which are less than 600 bytes; some senders write more.
+const ExemplarLabelsMax = 4 << 10
 
 // ExemplarRow is one exemplar of a series. Labels may lack a metric name.
 type ExemplarRow struct {
@@ -65,6 +85,26 @@ func (e ExemplarRow) Compare(o ExemplarRow) int {
 // gaugehistogram, summary, info, stateset, unknown.
 type MetadataRow struct {
 	Metric, Type, Help, Unit string
+}
+
+// MetadataBytesMax bounds a row of metadata, all its texts together.
+const MetadataBytesMax = 16 << 10
+
+// Fit makes the row fit into MetadataBytesMax: a help text is cut, for nobody reads the end of one that long. The error is
+// Invalid: what identifies the family is too long by itself.
+func (r *MetadataRow) Fit() error {
+	room := MetadataBytesMax - len(r.Metric) - len(r.Type) - len(r.Unit)
+	if room < 0 {
+		return fault.Errorf(fault.Invalid, "metadata of %.64q with a name and a unit of %d bytes, at most %d are taken", r.Metric, len(r.Metric)+len(r.Unit), MetadataBytesMax)
+	}
+	if len(r.Help) <= room {
+		return nil
+	}
+	for room > 0 && !utf8.RuneStart(r.Help[room]) {
+		room--
+	}
+	r.Help = strings.Clone(r.Help[:room]) // the whole goes with the request
+	return nil
 }
 
 // RefusalsMax bounds the reasons kept of one request; beyond it rows are only counted.
@@ -115,10 +155,11 @@ func (b *Batch) Reset() {
 	clear(b.Exemplars)
 	clear(b.Metadata)
 	clear(b.Refused)
+	clear(b.Merges)
 	*b = Batch{
 		IDs: b.IDs[:0], Times: b.Times[:0], Values: b.Values[:0],
 		Hists: b.Hists[:0], Exemplars: b.Exemplars[:0], Metadata: b.Metadata[:0],
-		ItemRows: b.ItemRows[:0], Refused: b.Refused[:0],
+		ItemRows: b.ItemRows[:0], Refused: b.Refused[:0], Merges: b.Merges[:0],
 	}
 }
 

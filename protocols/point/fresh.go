@@ -13,6 +13,8 @@ type Fresh struct {
 	Text []byte
 	// IDs are their numbers after InternAll, in the order of the sets.
 	IDs []SeriesID
+	// Known are, after InternAll, the sets that had a number before.
+	Known []int
 
 	ends   []int
 	hashes []Hash
@@ -50,7 +52,7 @@ func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 // f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits
 // gets NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
-	f.sums, f.IDs = f.sums[:0], f.IDs[:0]
+	f.sums, f.IDs, f.Known = f.sums[:0], f.IDs[:0], f.Known[:0]
 	for i := range f.ends {
 		f.sums = append(f.sums, maphash.Bytes(d.seeds[0], f.labels(i)))
 	}
@@ -59,7 +61,9 @@ func (d *Dict) InternAll(f *Fresh) error {
 	var refused error
 	for i, sum := range f.sums {
 		id, ok := d.canon.get(sum, f.labels(i), &d.series)
-		if !ok {
+		if ok {
+			f.Known = append(f.Known, i)
+		} else {
 			id = uint32(NoSeries)
 			unknown++
 			if err := d.limit(f.labels(i)); err != nil {

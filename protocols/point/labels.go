@@ -253,6 +253,15 @@ func (b *LabelsBuilder) Unnamed() (Labels, error) {
 	return Labels(b.buf), nil
 }
 
+// Exemplar is Unnamed for the labels of an exemplar, which have a bound of their own.
+func (b *LabelsBuilder) Exemplar() (Labels, error) {
+	l, err := b.Unnamed()
+	if err == nil && len(l) > ExemplarLabelsMax {
+		return "", fault.Errorf(fault.Invalid, "labels of %d bytes, of an exemplar at most %d are taken", len(l), ExemplarLabelsMax)
+	}
+	return l, err
+}
+
 func (b *LabelsBuilder) checkUTF8() error {
 	for _, p := range b.pairs {
 		if !utf8.Valid(p.name) {

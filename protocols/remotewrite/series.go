@@ -227,7 +227,7 @@ func (d *common) addExemplar(e exemplar, err error) {
 	}
 	var labels point.Labels
 	if err == nil {
-		labels, err = d.labels.Unnamed()
+		labels, err = d.labels.Exemplar()
 	}
 	if err == nil && !millisFit(e.time) {
 		err = fault.Errorf(fault.Invalid, "timestamp %d ms is out of range", e.time)

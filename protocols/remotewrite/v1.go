@@ -390,9 +390,12 @@ func (d *DecoderV1) metadata(m []byte) error {
 		d.b.Refuse(0, point.Refusal{Text: cutText(escaped(name)), Reason: reason, Kind: fault.Invalid})
 		return nil
 	}
-	d.b.Metadata = append(d.b.Metadata, point.MetadataRow{
-		Metric: string(name), Type: metricType(kind), Help: string(help), Unit: string(unit),
-	})
+	row := point.MetadataRow{Metric: string(name), Type: metricType(kind), Help: string(help), Unit: string(unit)}
+	if err := row.Fit(); err != nil {
+		d.b.Refuse(0, point.Refusal{Text: cutText(escaped(name)), Reason: err.Error(), Kind: fault.Invalid})
+		return nil
+	}
+	d.b.Metadata = append(d.b.Metadata, row)
 	return nil
 }
 

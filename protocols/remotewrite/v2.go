@@ -547,19 +547,23 @@ func (d *DecoderV2) giveMetadata(packed []byte) {
 		d.families.add(h, *row)
 	}
 	if row.Metric == "" {
-		d.refuse(0, fault.Errorf(fault.Invalid, "metadata that is not UTF-8"), d.knownText)
+		d.refuse(0, fault.Errorf(fault.Invalid, "metadata that is not UTF-8, or with a name and a unit of more than %d bytes", point.MetadataBytesMax), d.knownText)
 		return
 	}
 	d.b.Metadata = append(d.b.Metadata, *row)
 }
 
-// metadataRow copies the metadata of the series just read; without a name if it is no text.
+// metadataRow copies the metadata of the series just read; without a name if it is no text, or too long.
 func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {
 	help, unit := d.symbols.at(d.meta.help), d.symbols.at(d.meta.unit)
 	if !utf8.Valid(help) || !utf8.Valid(unit) {
 		return &point.MetadataRow{}
 	}
-	return &point.MetadataRow{Metric: string(family), Type: metricType(d.meta.kind), Help: string(help), Unit: string(unit)}
+	row := &point.MetadataRow{Metric: string(family), Type: metricType(d.meta.kind), Help: string(help), Unit: string(unit)}
+	if row.Fit() != nil {
+		return &point.MetadataRow{}
+	}
+	return row
 }
 
 // nameOf finds the symbol of the series' metric name; it stands first in nearly every series. An empty one is none.

@@ -18,11 +18,8 @@ type families struct {
 	byName map[string]point.MetadataRow
 }
 
-// familiesMax and familyBytesMax bound what senders can make a table remember.
-const (
-	familiesMax    = 200_000
-	familyBytesMax = 16 << 10
-)
+// familiesMax bounds what senders can make a table remember; each of them is bounded where it is decoded.
+const familiesMax = 200_000
 
 const familyPrefix = "m/family/"
 
@@ -42,8 +39,8 @@ func (s *Server) PutMetadata(_ context.Context, name string, rows []point.Metada
 	var refused error
 	kept := fresh[:0]
 	for _, r := range fresh {
-		if len(r.Metric)+len(r.Help)+len(r.Unit)+len(r.Type) > familyBytesMax {
-			refused = fault.Errorf(fault.Invalid, "metadata of %.100q is over %d bytes", r.Metric, familyBytesMax)
+		if len(r.Metric)+len(r.Help)+len(r.Unit)+len(r.Type) > point.MetadataBytesMax {
+			refused = fault.Errorf(fault.Invalid, "metadata of %.100q is over %d bytes", r.Metric, point.MetadataBytesMax)
 			continue
 		}
 		if _, known := t.families.byName[r.Metric]; !known && len(t.families.byName)+len(kept) >= familiesMax {

@@ -37,7 +37,7 @@ func (o *operator) apply(values []float64) {
 	case o.negate:
 		for i, v := range values {
 			if !isAbsent(v) {
-				values[i] = -v
+				values[i] = negated(v)
 			}
 		}
 	case o.compute != nil:
@@ -45,6 +45,15 @@ func (o *operator) apply(values []float64) {
 	default:
 		o.compare(values)
 	}
+}
+
+// negated is -v. The marker of absence with the sign set is a value, a NaN, and stays one. It is the only operation that can
+// make the marker of a value: sums and products of such a NaN have another bit set.
+func negated(v float64) float64 {
+	if v = -v; isAbsent(v) {
+		return math.NaN()
+	}
+	return v
 }
 
 func (o *operator) arithmetic(values []float64) {
