@@ -20,6 +20,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/remote"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -32,6 +33,7 @@ import (
 
 // adminFlags are those of every command for people: where the cluster is, who asks, and how to answer.
 type adminFlags struct {
+	Servers []string      `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
 	Coord   coordFlags    `embed:""`
 	Peer    peerFlags     `embed:""`
 	Output  string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
@@ -69,14 +71,12 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	var c coordConfig
-	f.Coord.over(&c)
-	store, err := c.open(ctx)
+	var p peerConfig
+	f.Peer.over(&p)
+	store, err := f.open(ctx, p)
 	if err != nil {
 		return err
 	}
-	var p peerConfig
-	f.Peer.over(&p)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	own := rpc.Identity{} // any: on a server's or gateway's host its certificate does, for what that may call
 	dial := func(id topology.ServerID, addr string) (peers.Peer, error) {
@@ -92,6 +92,55 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 	}
 	return errors.Join(do(ctx, a), a.close())
 }
+
+// open opens the coordination store: through a storage server if any is named, else itself.
+func (f *adminFlags) open(ctx context.Context, p peerConfig) (coord.Store, error) {
+	if len(f.Servers) > 0 {
+		return throughServers(ctx, f.Servers, p)
+	}
+	var c coordConfig
+	f.Coord.over(&c)
+	if c.URL == "" {
+		return nil, fault.Errorf(fault.Invalid, "where is the cluster? --servers HOST:PORT names a storage server (or SPILLWAY_SERVERS), --coord the coordination store")
+	}
+	return c.open(ctx)
+}
+
+// throughServers opens the coordination store at second hand, through the first storage server that answers. Errors are those of
+// the last one: Unavailable, Denied (the certificate is not an administrator's), Invalid.
+func throughServers(ctx context.Context, addrs []string, p peerConfig) (coord.Store, error) {
+	var last error
+	for _, addr := range addrs {
+		server, err := rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(rpc.Identity{})})
+		if err != nil {
+			return nil, err
+		}
+		store := coord.Share(remote.Open(server, server.Close))
+		if last = answers(ctx, store); last == nil {
+			return store, nil
+		}
+		last = fault.Annotate(errors.Join(last, store.Close()), "storage server %s", addr)
+		if fault.Is(last, fault.Denied) {
+			return nil, last
+		}
+	}
+	return nil, last
+}
+
+// answers reads a row. A connection that is just being made refuses calls at once, so it is asked for a while.
+func answers(ctx context.Context, store coord.Store) error {
+	ctx, cancel := context.WithTimeout(ctx, answerMax)
+	defer cancel()
+	for {
+		_, _, err := store.Get(ctx, master.Key)
+		if !fault.Is(err, fault.Unavailable) || pause(ctx, 50*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// answerMax bounds how long one storage server is waited for before the next is tried.
+const answerMax = 3 * time.Second
 
 // openAdmin reads servers and tables. Whoever cannot be dialled is asked for nothing.
 func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.ServerID, addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {

@@ -240,11 +240,17 @@ func (c *config) environ(env []string) error {
 			errs = append(errs, fmt.Errorf("%s%s=%s: %w", environPrefix, name, text, err))
 		}
 	})
+	for _, name := range commandVariables {
+		delete(set, name)
+	}
 	for name := range set {
 		errs = append(errs, fmt.Errorf("%s%s means no setting", environPrefix, name))
 	}
 	return fault.Wrap(errors.Join(errs...), fault.Invalid, "environment")
 }
+
+// commandVariables are those of the commands for people, which a shell that starts processes may have too.
+var commandVariables = []string{"SERVERS"}
 
 // walk visits the scalar settings with the names of their variables.
 func walk(v reflect.Value, path string, f func(name string, v reflect.Value)) {

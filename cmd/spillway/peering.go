@@ -18,6 +18,9 @@ type peerConfig struct {
 	CA   string `yaml:"ca"`
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
+	// CRL is a file in PEM with the certificates that the authority has revoked, signed by it. It is read again when it
+	// changes. Default: none are revoked.
+	CRL string `yaml:"crl"`
 	// ServerName is what certificates of servers must be for, when it is not the host of their address.
 	ServerName string `yaml:"server_name"`
 	// Insecure speaks in the clear with everybody who asks: for development. Default false.
@@ -29,6 +32,7 @@ type peerFlags struct {
 	CA         *string `name:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes." placeholder:"FILE" env:"SPILLWAY_PEER_CA"`
 	Cert       *string `name:"peer.tls.cert" help:"File with this process's certificate." placeholder:"FILE" env:"SPILLWAY_PEER_CERT"`
 	Key        *string `name:"peer.tls.key" help:"File with its key." placeholder:"FILE" env:"SPILLWAY_PEER_KEY"`
+	CRL        *string `name:"peer.tls.crl" help:"File with the certificates that the authority has revoked." placeholder:"FILE" env:"SPILLWAY_PEER_CRL"`
 	ServerName *string `name:"peer.tls.server-name" help:"What certificates of servers must be for, when it is not the host of their address." placeholder:"NAME" env:"SPILLWAY_PEER_SERVER_NAME"`
 	Insecure   *bool   `name:"dev.insecure-peers" negatable:"" help:"Speak with peers in the clear, for development." env:"SPILLWAY_PEER_INSECURE"`
 }
@@ -37,13 +41,14 @@ func (f *peerFlags) over(c *peerConfig) {
 	over(&c.CA, f.CA)
 	over(&c.Cert, f.Cert)
 	over(&c.Key, f.Key)
+	over(&c.CRL, f.CRL)
 	over(&c.ServerName, f.ServerName)
 	over(&c.Insecure, f.Insecure)
 }
 
 // tls is for a process that is own: its certificate must say so.
 func (c peerConfig) tls(own rpc.Identity) rpc.TLS {
-	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ServerName: c.ServerName, Insecure: c.Insecure, Own: own}
+	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, CRLFile: c.CRL, ServerName: c.ServerName, Insecure: c.Insecure, Own: own}
 }
 
 // advertised gives the address for others, of a server that listens at l.

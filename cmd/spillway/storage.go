@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/coord/remote"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
@@ -193,8 +195,20 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: p.files, Log: p.log, Registerer: p.registerer}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
+	p.rpc, err = rpc.NewServer(rpc.Deps{
+		Storage: p.server, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Log: p.log, Registerer: p.registerer,
+	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
+}
+
+// byHand reports whether administrators may write a row. The rest keeps the cluster running: heartbeats, and the master's.
+func byHand(key string) bool {
+	for _, prefix := range []string{files.Prefix, registry.Prefix, auditPrefix, lease.Prefix} {
+		if strings.HasPrefix(key, prefix) {
+			return !strings.HasPrefix(key, lease.BeatPrefix)
+		}
+	}
+	return false
 }
 
 // register tells the cluster where this server is.

@@ -5,4 +5,4 @@
 // protocols/peer/rpc until both conversions know it.
 package peerpb
 
-//go:generate protoc -I ../../.. --go_out=../../.. --go_opt=paths=source_relative protocols/peer/peerpb/storage.proto protocols/peer/peerpb/metadata.proto
+//go:generate protoc -I ../../.. --go_out=../../.. --go_opt=paths=source_relative protocols/peer/peerpb/storage.proto protocols/peer/peerpb/metadata.proto protocols/peer/peerpb/rows.proto

@@ -143,6 +143,10 @@ const (
 	methodChange       = "Change"
 	methodStore        = "Store"
 	methodFetch        = "Fetch"
+	methodGetRow       = "GetRow"
+	methodListRows     = "ListRows"
+	methodCommitRows   = "CommitRows"
+	methodWatchRows    = "WatchRows"
 )
 
 func fullMethod(name string) string { return "/" + service + "/" + name }

@@ -183,6 +183,7 @@ func (p *Peer) watch(ctx context.Context) {
 			return
 		case <-t.C:
 		}
+		closeRevoked(p.creds)
 		p.mu.RLock()
 		l := p.mu.line
 		p.mu.RUnlock()

@@ -94,7 +94,7 @@ func (i Identity) check(cert *x509.Certificate) error {
 //
 //	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
 //	storage   METADATA, of which every storage server keeps some; as the master, how much others hold
-//	admin     METADATA, as the commands for people change it; how much servers hold
+//	admin     METADATA and rows of the coordination store, as the commands for people change them; how much servers hold
 var rights = map[string][]Role{
 	methodInserts:      {RoleGateway},
 	methodSelect:       {RoleGateway},
@@ -109,6 +109,10 @@ var rights = map[string][]Role{
 	methodStore:        {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
 	methodFetch:        {RoleGateway, RoleStorage, RoleAdmin},
 	methodPing:         {RoleGateway, RoleStorage, RoleAdmin},
+	methodGetRow:       {RoleAdmin},
+	methodListRows:     {RoleAdmin},
+	methodCommitRows:   {RoleAdmin},
+	methodWatchRows:    {RoleAdmin},
 }
 
 // allow decides whether a caller may call a method, by its certificate. Errors are Denied.
@@ -116,19 +120,25 @@ func (s *Server) allow(method string, ctx context.Context) error {
 	if s.settings.TLS.Insecure {
 		return nil
 	}
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return fault.Errorf(fault.Denied, "%s: who calls is not known", method)
-	}
-	t, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(t.State.PeerCertificates) == 0 {
-		return fault.Errorf(fault.Denied, "%s: the caller at %v shows no certificate", method, p.Addr)
-	}
-	id, err := IdentityOf(t.State.PeerCertificates[0])
+	id, err := callerOf(ctx)
 	if err == nil && !slices.Contains(rights[method], id.Role) {
 		err = fault.Errorf(fault.Denied, "role %q may not call %s, only %s", id.Role, method, roleList(rights[method]))
 	}
-	return fault.Annotate(err, "%s for %v", method, p.Addr)
+	return fault.Annotate(err, "%s", method)
+}
+
+// callerOf reads the certificate that the caller showed. Errors are Denied.
+func callerOf(ctx context.Context) (Identity, error) {
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return Identity{}, fault.Errorf(fault.Denied, "the caller is not known")
+	}
+	t, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(t.State.PeerCertificates) == 0 {
+		return Identity{}, fault.Errorf(fault.Denied, "the caller at %v shows no certificate", p.Addr)
+	}
+	id, err := IdentityOf(t.State.PeerCertificates[0])
+	return id, fault.Annotate(err, "the caller at %v", p.Addr)
 }
 
 func roleList(roles []Role) string {

@@ -31,6 +31,10 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	_, errs[methodChange] = p.Change(ctx, &peer.Change{})
 	errs[methodStore] = p.Store(ctx, &peer.File{})
 	_, errs[methodFetch] = p.Fetch(ctx, "t", peer.TxnID{})
+	_, _, errs[methodGetRow] = p.GetRow(ctx, "a")
+	_, _, errs[methodListRows] = p.ListRows(ctx, "a")
+	_, _, errs[methodCommitRows] = p.CommitRows(ctx, nil, nil)
+	errs[methodWatchRows] = p.WatchRows(ctx, "a", 0, func([]peer.RowEvent) error { return nil })
 	errs[methodPing] = p.call(ctx, methodPing, &nothing{}, &nothing{})
 	return errs
 }
@@ -53,8 +57,9 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 		}
 	}
 	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries"
-	f(RoleGateway, "")
-	f(RoleStorage, rows)
+	const coordination = " GetRow ListRows CommitRows WatchRows"
+	f(RoleGateway, coordination)
+	f(RoleStorage, rows+coordination)
 	f(RoleAdmin, rows)
 }
 

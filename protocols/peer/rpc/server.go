@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
@@ -24,6 +25,7 @@ import (
 type Deps struct {
 	Storage    peer.Storage
 	Metadata   peer.Metadata // nil: this is no metadata server, calls of it are Unavailable
+	Rows       peer.Rows     // nil: administrators get no rows of the coordination store here
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
 }
@@ -33,6 +35,7 @@ type Server struct {
 	// Constant.
 	deps     Deps
 	settings Settings
+	creds    credentials.TransportCredentials
 	grpc     *grpc.Server
 	metrics  *serverMetrics
 
@@ -74,7 +77,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv := &Server{deps: d, settings: s, stopping: make(chan struct{})}
+	srv := &Server{deps: d, settings: s, creds: creds, stopping: make(chan struct{})}
 	srv.metrics = newServerMetrics(d.Registerer, srv)
 	srv.grpc = grpc.NewServer(
 		grpc.Creds(creds),
@@ -94,6 +97,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 
 // Serve answers on a listener until Shutdown, and closes it.
 func (s *Server) Serve(l net.Listener) error {
+	s.running.Go(s.watchRevoked)
 	err := s.grpc.Serve(l)
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
@@ -144,6 +148,10 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodChange, answer(s, requestBytesMax, s.change))
 	add(methodStore, answer(s, requestBytesMax, s.store))
 	add(methodFetch, answer(s, smallMax, s.fetch))
+	add(methodGetRow, answer(s, smallMax, s.getRow))
+	add(methodListRows, answer(s, smallMax, s.listRows))
+	add(methodCommitRows, answer(s, smallMax, s.commitRows))
+	add(methodWatchRows, s.watchRows)
 	return d
 }
 

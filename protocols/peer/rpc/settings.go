@@ -14,6 +14,10 @@ import (
 type TLS struct {
 	CAFile, CertFile, KeyFile string
 
+	// CRLFile lists certificates that the authority has revoked, in PEM, signed by it; "": none are. Connections of a
+	// certificate that comes on the list are closed within seconds.
+	CRLFile string
+
 	// ServerName is what certificates of servers must be for, when it is not the host of the address. Only for Dial.
 	ServerName string
 
@@ -27,7 +31,7 @@ type TLS struct {
 }
 
 func (t *TLS) validate() error {
-	files := t.CAFile != "" || t.CertFile != "" || t.KeyFile != ""
+	files := t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.CRLFile != ""
 	switch {
 	case t.Insecure && files:
 		return fault.Errorf(fault.Invalid, "peer TLS: insecure, and files of certificates too; choose one")

@@ -25,10 +25,15 @@ type certificates struct {
 
 	mu struct {
 		sync.Mutex
-		seen   [3]fileState
-		config *tls.Config
+		seen    fileStates
+		config  *tls.Config
+		revoked revoked
+		open    map[*openConn]struct{} // connections of which the other side's certificate may be revoked
 	}
 }
+
+// fileStates are those of the authority's certificate, the own certificate, its key and the list of revoked certificates.
+type fileStates [4]fileState
 
 // fileState tells that a file changed.
 type fileState struct {
@@ -47,15 +52,18 @@ func newCredentials(t TLS, server string, log *slog.Logger) (credentials.Transpo
 	if err != nil {
 		return nil, err
 	}
-	if c.mu.config, err = c.load(); err != nil {
+	if c.mu.config, c.mu.revoked, err = c.load(); err != nil {
 		return nil, err
 	}
-	c.mu.seen = seen
+	c.mu.seen, c.mu.open = seen, map[*openConn]struct{}{}
 	return c, nil
 }
 
-func (c *certificates) look() (seen [3]fileState, err error) {
-	for i, name := range [...]string{c.settings.CAFile, c.settings.CertFile, c.settings.KeyFile} {
+func (c *certificates) look() (seen fileStates, err error) {
+	for i, name := range [len(seen)]string{c.settings.CAFile, c.settings.CertFile, c.settings.KeyFile, c.settings.CRLFile} {
+		if name == "" {
+			continue // no list of revoked certificates
+		}
 		info, err := os.Stat(name)
 		if err != nil {
 			return seen, fault.Wrap(err, fault.Invalid, "peer TLS")
@@ -65,21 +73,25 @@ func (c *certificates) look() (seen [3]fileState, err error) {
 	return seen, nil
 }
 
-func (c *certificates) load() (*tls.Config, error) {
+func (c *certificates) load() (*tls.Config, revoked, error) {
 	pair, err := tls.LoadX509KeyPair(c.settings.CertFile, c.settings.KeyFile)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", c.settings.CertFile, c.settings.KeyFile)
+		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s and key %s", c.settings.CertFile, c.settings.KeyFile)
 	}
 	if err := c.settings.Own.check(pair.Leaf); err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s", c.settings.CertFile)
+		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: certificate %s", c.settings.CertFile)
 	}
 	pem, err := os.ReadFile(c.settings.CAFile)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "peer TLS: CA")
+		return nil, nil, fault.Wrap(err, fault.Invalid, "peer TLS: CA")
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fault.Errorf(fault.Invalid, "peer TLS: no certificate in the CA file %s", c.settings.CAFile)
+		return nil, nil, fault.Errorf(fault.Invalid, "peer TLS: no certificate in the CA file %s", c.settings.CAFile)
+	}
+	list, err := readRevoked(c.settings.CRLFile, pem)
+	if err != nil {
+		return nil, nil, err
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
@@ -89,25 +101,31 @@ func (c *certificates) load() (*tls.Config, error) {
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		// A session that is resumed would not be held against an authority that was replaced.
 		SessionTicketsDisabled: true,
-	}, nil
+	}, list, nil
 }
 
 // current is the configuration by the files as they are now.
 func (c *certificates) current() credentials.TransportCredentials {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.refreshLocked()
+	return credentials.NewTLS(c.mu.config)
+}
+
+// refreshLocked reads the files again if they changed.
+func (c *certificates) refreshLocked() {
 	seen, err := c.look()
 	if err == nil && seen != c.mu.seen {
 		var config *tls.Config
-		if config, err = c.load(); err == nil {
-			c.mu.config, c.mu.seen = config, seen
-			c.log.Info("peer certificates re-read", "ca", c.settings.CAFile, "cert", c.settings.CertFile)
+		var list revoked
+		if config, list, err = c.load(); err == nil {
+			c.mu.config, c.mu.revoked, c.mu.seen = config, list, seen
+			c.log.Info("peer certificates re-read", "ca", c.settings.CAFile, "cert", c.settings.CertFile, "revoked", len(list))
 		}
 	}
 	if err != nil {
 		c.log.Warn("peer certificates changed and cannot be read; the old ones stay in force", "error", err)
 	}
-	return credentials.NewTLS(c.mu.config)
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
@@ -122,12 +140,16 @@ func (c *certificates) ClientHandshake(ctx context.Context, authority string, co
 			return nil, nil, fault.Wrap(err, fault.Denied, "the server at %s", conn.RemoteAddr())
 		}
 	}
-	return secure, info, nil
+	return c.admit(secure, info)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (c *certificates) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c.current().ServerHandshake(conn)
+	secure, info, err := c.current().ServerHandshake(conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.admit(secure, info)
 }
 
 // Info implements credentials.TransportCredentials.

@@ -37,7 +37,7 @@ func newTestAuthority(t testing.TB) *testAuthority {
 		t.Fatal(err)
 	}
 	c := testCert("authority")
-	c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+	c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	if a.der, err = x509.CreateCertificate(rand.Reader, c, c, a.key.Public(), a.key); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,129 @@
+package rpc
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// revoke writes a list of certificates, by the files they lie in.
+func (a *testAuthority) revoke(t *testing.T, file string, number int64, certFiles ...string) {
+	t.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
+	for _, name := range certFiles {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{
+			SerialNumber: serialIn(t, name), RevocationTime: time.Now(),
+		})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, a.cert, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func serialIn(t *testing.T, certFile string) *big.Int {
+	t.Helper()
+	text, err := os.ReadFile(certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.SerialNumber
+}
+
+// TestARevokedCertificateOpensNothing: an open connection is closed, a new one refused; others stay.
+func TestARevokedCertificateOpensNothing(t *testing.T) {
+	a := newTestAuthority(t)
+	crl := filepath.Join(t.TempDir(), "ca.crl")
+	a.revoke(t, crl, 1)
+	server := a.files(t, "127.0.0.1")
+	server.CRLFile = crl
+	addr, _ := serve(t, newMemory(), Settings{TLS: server})
+	stolen := a.filesOf(t, "x", Identity{RoleGateway, "stolen"}.URI())
+	thief := dial(t, addr, DialSettings{TLS: stolen})
+	honest := dial(t, addr, DialSettings{TLS: a.filesOf(t, "x", Identity{RoleGateway, "honest"}.URI())})
+	for _, p := range []*Peer{thief, honest} {
+		if _, _, err := p.LabelNames(t.Context(), &peer.Select{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := thief.OpenStream(t.Context(), "t") // it would live for hours
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	a.revoke(t, crl, 2, stolen.CertFile)
+	for { // until the server has looked
+		if _, _, err = thief.LabelNames(t.Context(), &peer.Select{}, 0); err != nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, _, err := honest.LabelNames(t.Context(), &peer.Select{}, 0); err != nil {
+		t.Errorf("the other gateway: %v", err)
+	}
+	pair, err := tls.LoadX509KeyPair(stolen.CertFile, stolen.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := tls.Dial("tcp", addr, &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err == nil { // the server looks at the certificate after the client is done
+		_, err = again.Read(make([]byte, 1))
+		again.Close()
+	}
+	if err == nil {
+		t.Error("a revoked certificate opens a new connection")
+	}
+}
+
+// TestServersOfRevokedCertificatesAreNotCalled: a gateway with the list turns away from the server.
+func TestServersOfRevokedCertificatesAreNotCalled(t *testing.T) {
+	a := newTestAuthority(t)
+	crl := filepath.Join(t.TempDir(), "ca.crl")
+	server := a.files(t, "127.0.0.1")
+	addr, _ := serve(t, newMemory(), Settings{TLS: server})
+	a.revoke(t, crl, 1, server.CertFile)
+	own := a.filesOf(t, "x", Identity{RoleGateway, "g1"}.URI())
+	own.CRLFile = crl
+	p := dial(t, addr, DialSettings{TLS: own})
+	if _, _, err := p.LabelNames(t.Context(), &peer.Select{}, 0); err == nil {
+		t.Error("a server whose certificate is revoked is called")
+	}
+}
+
+// TestListsOfStrangersAreRefused: who cannot sign cannot revoke, and a list that cannot be read does not count as empty.
+func TestListsOfStrangersAreRefused(t *testing.T) {
+	a, stranger := newTestAuthority(t), newTestAuthority(t)
+	f := func(write func(file string)) {
+		t.Helper()
+		own := a.files(t, "127.0.0.1")
+		own.CRLFile = filepath.Join(t.TempDir(), "ca.crl")
+		write(own.CRLFile)
+		if _, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: own}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%v", err)
+		}
+	}
+	f(func(file string) { stranger.revoke(t, file, 1) })
+	f(func(string) {})
+	f(func(file string) {
+		if err := os.WriteFile(file, []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
