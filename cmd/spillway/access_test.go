@@ -212,6 +212,9 @@ func TestATokenOfOneTableSeesNothingOfAnother(t *testing.T) {
 		}
 		for _, secret := range []string{"secret_b", "of_b", "label_b", "tenant-b", `"43"`} {
 			quoted := strings.Contains(target+body+strings.Join(header, " "), secret) // some routes repeat what they were sent
+			if secret == "tenant-b" && name == "scraper" && strings.Contains(target, "/metrics?") {
+				continue // metrics of the whole process name its tables
+			}
 			if strings.Contains(text, secret) && !quoted {
 				t.Errorf("%s: %s %s %s %q: %d shows %s: %.300s", name, method, target, body, header, code, secret, text)
 			}

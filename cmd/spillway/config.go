@@ -20,6 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -34,6 +35,8 @@ import (
 // config is everything a user can set. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier.
 // Unknown keys are refused: a mistyped limit must not go unnoticed.
 type config struct {
+	file string // it was read from; "": none
+
 	DataDir  string `yaml:"data_dir"`
 	LogLevel string `yaml:"log_level"`
 
@@ -44,6 +47,9 @@ type config struct {
 	Influx  influxConfig  `yaml:"influx"`
 	OTLP    otlpConfig    `yaml:"otlp"`
 	Storage storageConfig `yaml:"storage"`
+
+	// Limits are those of each table. They are read anew at SIGHUP.
+	Limits limits.Settings `yaml:"limits"`
 
 	// Kafka is a list of clusters whose topics are read.
 	Kafka []kafka.Cluster `yaml:"kafka,omitempty"`
@@ -182,6 +188,7 @@ func defaultConfig() config {
 func loadConfig(file string) (config, error) {
 	c := defaultConfig()
 	if file != "" {
+		c.file = file
 		if err := c.read(file); err != nil {
 			return c, err
 		}
@@ -200,6 +207,7 @@ func (c *config) complete() error {
 	}
 	c.Query.SetDefaults()
 	c.API.SetDefaults()
+	c.Limits.SetDefaults()
 	return c.validate()
 }
 
@@ -236,7 +244,9 @@ func (c *config) environ(env []string) error {
 			return
 		}
 		delete(set, name)
-		if err := yaml.Unmarshal([]byte(text), v.Addr().Interface()); err != nil {
+		strict := yaml.NewDecoder(strings.NewReader(text))
+		strict.KnownFields(true)
+		if err := strict.Decode(v.Addr().Interface()); err != nil && !errors.Is(err, io.EOF) {
 			errs = append(errs, fmt.Errorf("%s%s=%s: %w", environPrefix, name, text, err))
 		}
 	})
@@ -255,6 +265,9 @@ var commandVariables = []string{"SERVERS"}
 // walk visits the scalar settings with the names of their variables.
 func walk(v reflect.Value, path string, f func(name string, v reflect.Value)) {
 	for i := range v.NumField() {
+		if !v.Type().Field(i).IsExported() {
+			continue
+		}
 		tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
 		name := strings.ToUpper(tag)
 		if path != "" {
@@ -277,7 +290,7 @@ func (c *config) validate() error {
 	if _, err := c.strings(); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(),
+	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
 	if len(c.Kafka) > 0 {
 		errs = append(errs, c.kafka().Validate())

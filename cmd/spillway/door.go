@@ -23,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/tables"
@@ -41,6 +42,7 @@ type door struct {
 	listener net.Listener
 	admin    net.Listener
 	behind   gatewayDeps
+	limits   *limits.Registry
 	forward  *forward.Forwarder
 	front    *intake.Front
 	kafka    *kafka.Consumer // nil: no topics
@@ -100,25 +102,31 @@ func buildInfo() prometheus.Collector {
 // open puts the parts of a gateway together.
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
-	d.forward = forward.New(forward.Deps{Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
+	var err error
+	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry}, d.cfg.Limits); err != nil {
+		return err
+	}
+	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry}, d.cfg.Query)
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.cfg.String}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.settings}, d.cfg.API)
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Fallback: d.pages(promAPI), Access: d.guard, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
 	return err
 }
 
 // actors adds what a door does while its process runs.
 func (d *door) actors(ctx context.Context, g *run.Group) {
+	g.Add(actor(ctx, d.limits.Run))
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))
 	}
@@ -132,7 +140,7 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 }
 
 // reload reads again what may change under a running process. The error is Invalid; then what was in force stays.
-func (d *door) reload() error { return d.guard.Reload() }
+func (d *door) reload() error { return errors.Join(d.guard.Reload(), d.reloadLimits()) }
 
 // reloadOnHangup reloads at SIGHUP.
 func (d *door) reloadOnHangup(ctx context.Context) error {

@@ -27,6 +27,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"/api/v1/", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
+		{"GET " + tableUsePath, access.NeedReadAll, http.HandlerFunc(d.tableUse)},
 		{"GET " + ui.Path, access.NeedIdentity, ui.JSON(d.status)},
 		{"GET /{$}", access.NeedIdentity, ui.Page(d.status)},
 		{"GET /metrics", access.NeedMetrics, d.metricsPage()},

@@ -22,6 +22,7 @@ type tableCmd struct {
 	Show   tableShowCmd   `cmd:"" help:"Show a table's settings and columns."`
 	Set    tableSetCmd    `cmd:"" help:"Change a table's settings."`
 	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
+	Top    tableTopCmd    `cmd:"" help:"Show which tables take most of a running process, and what their limits refuse."`
 }
 
 // tableRow is a table as shown.

@@ -2,6 +2,7 @@ package admit
 
 import (
 	"math"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -29,10 +30,7 @@ func (s Settings) Batch(b *point.Batch, now point.Nanos, table Bounds) (Counts, 
 	if b.Rows() > s.RowsMax {
 		return Counts{}, fault.Errorf(fault.TooLarge, "%d rows in one request, at most %d are taken", b.Rows(), s.RowsMax)
 	}
-	w := window{Bounds: table}
-	if ahead := saturatingAdd(now, int64(s.FutureMax)); ahead < w.Hi {
-		w.Hi, w.now = ahead, now
-	}
+	w := s.window(now, table)
 	if w.Lo > w.Hi { // a retention that ends ahead of the clock keeps nothing
 		w.Lo = w.Hi
 	}
@@ -49,6 +47,37 @@ func (s Settings) Batch(b *point.Batch, now point.Nanos, table Bounds) (Counts, 
 	return c, nil
 }
 
+// Outside counts the rows that Batch would refuse. It changes nothing.
+func (s Settings) Outside(b *point.Batch, now point.Nanos, table Bounds) (c Counts) {
+	w := s.window(now, table)
+	count := func(t point.Nanos) {
+		switch {
+		case t < w.Lo:
+			c.Old++
+		case t > w.Hi:
+			c.Ahead++
+		}
+	}
+	for _, t := range b.Times {
+		count(t)
+	}
+	for i := range b.Hists {
+		count(b.Hists[i].Time)
+	}
+	return c
+}
+
+func (s Settings) window(now point.Nanos, table Bounds) window {
+	w := window{Bounds: table}
+	if ahead := saturatingAdd(now, int64(s.FutureMax)); s.FutureMax > 0 && ahead < w.Hi {
+		w.Hi, w.now = ahead, now
+	}
+	if s.PastMax > 0 && now > math.MinInt64+int64(s.PastMax) && now-int64(s.PastMax) > w.Lo {
+		w.Lo, w.past = now-int64(s.PastMax), s.PastMax
+	}
+	return w
+}
+
 func (c *Counts) add(o Counts) { c.Old, c.Ahead = c.Old+o.Old, c.Ahead+o.Ahead }
 
 func saturatingAdd(a, b int64) int64 {
@@ -61,7 +90,8 @@ func saturatingAdd(a, b int64) int64 {
 // window is what one batch is held against.
 type window struct {
 	Bounds
-	now point.Nanos // set when Hi is due to the clock and not to the table
+	now  point.Nanos   // set when Hi is due to the clock and not to the table
+	past time.Duration // set when Lo is
 }
 
 // outside is one comparison: times below Lo wrap around to beyond the width.

@@ -78,6 +78,8 @@ func (r *refuser) reason() string {
 		at = fmt.Sprintf("times from %s to %s are", format(r.min), format(r.max))
 	}
 	switch {
+	case !r.ahead && r.w.past > 0:
+		return fmt.Sprintf("%s too old: more than %v before now", at, r.w.past)
 	case !r.ahead:
 		return at + " older than what the table keeps: from " + format(r.w.Lo) + " on"
 	case r.w.now != 0:

@@ -12,6 +12,10 @@ type Settings struct {
 	// with a wrong clock fills partitions nobody looks at for longer.
 	FutureMax time.Duration
 
+	// PastMax is how far behind the gateway's clock a row may be, besides the table's own bounds. Default 0: as far as
+	// those let it.
+	PastMax time.Duration
+
 	// RowsMax is the number of float and histogram rows one request may hold. Default 5,000,000. A row takes 20 bytes
 	// while it is on its way.
 	RowsMax int

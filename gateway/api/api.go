@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -80,6 +81,7 @@ type Build struct{ Version, Revision, Date string }
 // Deps are what the API is given.
 type Deps struct {
 	Query      *query.Reader
+	Limits     *limits.Registry      // shown by status/tsdb; nil: there are none
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 
@@ -95,6 +97,7 @@ type Deps struct {
 type API struct {
 	// Constant after New.
 	query    *query.Reader
+	limits   *limits.Registry
 	parser   parser.Parser
 	log      *slog.Logger
 	settings Settings
@@ -117,7 +120,7 @@ func New(d Deps, s Settings) (*API, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "settings")
 	}
 	a := &API{
-		query: d.Query, parser: d.Query.Parser(), log: d.Log, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
+		query: d.Query, limits: d.Limits, parser: d.Query.Parser(), log: d.Log, checked: d.Checked, settings: s, metrics: newMetrics(d.Registerer),
 		readGate: query.NewGate(s.ReadRunningMax, 10*s.ReadRunningMax),
 		build:    d.Build, config: d.Config, flags: d.Flags, started: time.Now(),
 	}

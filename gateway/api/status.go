@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -81,6 +82,8 @@ type tsdbStatus struct {
 	ValuesByLabel []nameCount `json:"labelValueCountByLabelName"`
 	BytesByLabel  []nameCount `json:"memoryInBytesByLabelName"`
 	SeriesByPair  []nameCount `json:"seriesCountByLabelValuePair"`
+	// Limits are those that the table has, the nearest first. Prometheus has nothing of the kind.
+	Limits []limits.Use `json:"limits"`
 }
 
 type nameCount struct {
@@ -115,6 +118,7 @@ func (a *API) tsdbStatus(c *call) (answer, error) {
 	}
 	out.SeriesByName, out.ValuesByLabel = counts(st.SeriesByName), counts(st.ValuesByLabel)
 	out.BytesByLabel, out.SeriesByPair = counts(st.BytesByLabel), counts(st.SeriesByPair)
+	out.Limits = a.limits.Uses(c.table.Name())
 	return value(out), nil
 }
 

@@ -25,6 +25,21 @@ type Servers interface {
 	IDs() []topology.ServerID
 }
 
+// Limits are those of the series of one table. They may change at any time. Safe for concurrent use.
+type Limits interface {
+	// LabelLimits bound the labels of a series that is new.
+	LabelLimits() point.LabelLimits
+	// LabelsRefused is given the number of series that exceeded them.
+	LabelsRefused(series int)
+	// NewSeries is asked for every series that is new to a dictionary that knows so many. It must be short, for the
+	// dictionary is locked. The error is that of the series' rows.
+	NewSeries(known int) error
+	// ActiveSeriesMax is how many series NewSeries lets into one dictionary; 0: as many as come.
+	ActiveSeriesMax() int
+	// Renumbered says that a dictionary that knew so many is followed by an empty one.
+	Renumbered(known int)
+}
+
 // Deps are what forwarding needs of others.
 type Deps struct {
 	Tables  *tables.Tables
@@ -32,6 +47,7 @@ type Deps struct {
 	Leaders Leaders // nil: the first placement of every partition leads, for ever, as in a process that is alone
 	Clock   *Clock
 	Log     *slog.Logger
+	Limits  func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
 
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -151,7 +167,10 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 		return t, nil
 	}
 	t = &Table{f: f, name: name, pace: f.settings.newPace()}
-	t.current.Store(newGeneration(&f.settings))
+	if f.deps.Limits != nil {
+		t.limits = f.deps.Limits(name)
+	}
+	t.current.Store(newGeneration(&f.settings, t.limits))
 	f.mu.tables[name] = t
 	return t, nil
 }
@@ -169,9 +188,10 @@ func (f *Forwarder) Close() error {
 
 // Table is the way into one table.
 type Table struct {
-	f    *Forwarder
-	name string
-	pace *pace.Bucket // of new partitions
+	f      *Forwarder
+	name   string
+	pace   *pace.Bucket // of new partitions
+	limits Limits       // nil: none
 
 	current atomic.Pointer[generation]
 	turn    sync.Mutex // one generation begins at a time
@@ -189,7 +209,10 @@ type Table struct {
 func (t *Table) Dict() *point.Dict {
 	g := t.current.Load()
 	series := g.dict.Len()
-	if t.f.settings.turnDue(time.Since(g.born), series) {
+	if t.limits != nil {
+		t.limit(g)
+	}
+	if t.turnDue(time.Since(g.born), series) {
 		t.renew(g)
 		g = t.current.Load()
 	} else if series >= t.f.settings.GenerationSeriesMax && !g.full.Swap(true) {
@@ -210,13 +233,40 @@ func (s *Settings) turnDue(age time.Duration, series int) bool {
 	return age > s.GenerationAge || age > s.GenerationAgeMin && series > s.GenerationSeriesMax/10*9
 }
 
+// turnDue holds for a table that has as many series as it may have, too: some of them may be gone.
+func (t *Table) turnDue(age time.Duration, series int) bool {
+	if t.f.settings.turnDue(age, series) {
+		return true
+	}
+	if t.limits == nil || age <= t.f.settings.GenerationAgeMin {
+		return false
+	}
+	most := t.limits.ActiveSeriesMax()
+	return most > 0 && series >= most
+}
+
+// limit gives a dictionary the limits that are in force now, and counts what it refused by them.
+func (t *Table) limit(g *generation) {
+	if now := t.limits.LabelLimits(); now != g.dict.LabelLimits() {
+		g.dict.SetLabelLimits(now)
+	}
+	if n := g.dict.LabelLimited(); n > 0 {
+		if was := g.labelsLimited.Swap(n); n > was {
+			t.limits.LabelsRefused(int(n - was))
+		}
+	}
+}
+
 func (t *Table) renew(g *generation) {
 	t.turn.Lock()
 	defer t.turn.Unlock()
 	if t.current.Load() != g {
 		return
 	}
-	t.current.Store(newGeneration(&t.f.settings))
+	if t.limits != nil {
+		t.limits.Renumbered(g.dict.Len())
+	}
+	t.current.Store(newGeneration(&t.f.settings, t.limits))
 	t.old.Store(g) // batches begun with it still find it
 	if err := g.retire(); err != nil {
 		t.f.deps.Log.Warn("closing the streams of an old generation", "table", t.name, "error", err)

@@ -20,12 +20,19 @@ type generation struct {
 	retired atomic.Bool
 	full    atomic.Bool // said so
 
+	labelsLimited atomic.Uint64 // series beyond limits of labels that were counted
+
 	links links
 }
 
-func newGeneration(s *Settings) *generation {
+func newGeneration(s *Settings, l Limits) *generation {
 	g := &generation{dict: point.NewDict(s.GenerationSeriesMax), born: time.Now()}
-	g.dict.SetLabelLimits(s.Labels)
+	if l == nil {
+		g.dict.SetLabelLimits(s.Labels)
+	} else {
+		g.dict.SetLabelLimits(l.LabelLimits())
+		g.dict.Guard(l.NewSeries)
+	}
 	g.users.Store(1)
 	return g
 }

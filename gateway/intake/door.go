@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
@@ -28,6 +29,7 @@ type call struct {
 	charge   charge
 	words    lineproto.Flavour // as its door's
 	who      *access.Identity
+	ticket   limits.Ticket
 }
 
 var (
@@ -90,6 +92,7 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	start := time.Now()
 	c := &call{protocol: d.protocol, words: d.words, charge: charge{of: &f.inFlight}}
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
+	c.ticket.End()
 	c.charge.release()
 	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
 	return resp

@@ -18,6 +18,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/otlp"
 )
@@ -25,6 +26,7 @@ import (
 // Deps are what a Front needs.
 type Deps struct {
 	Writer     Writer
+	Limits     *limits.Registry      // nil: tables have none
 	Fallback   http.Handler          // every path that is not of intake; nil: 404. It asks Access itself.
 	Access     *access.Guard         // nil: everybody may do everything
 	Log        *slog.Logger          // nil: silence
@@ -39,6 +41,7 @@ type Front struct {
 	// Constant after New.
 	settings Settings
 	writer   Writer
+	limits   *limits.Registry
 	fallback http.Handler
 	access   *access.Guard
 	everyone *access.Identity
@@ -78,7 +81,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

@@ -29,6 +29,7 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 			enc = encDeflate
 		}
 		f.writeOTLP(ctx, c, format, enc, level, &o)
+		o.RetryAfter, o.TooMany = f.limited(c, o.Err, o.Refused)
 	}
 	a := o.Answer(format)
 	r := Response{Status: a.Status, Body: a.Body}

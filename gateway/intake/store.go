@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -30,12 +31,19 @@ func (f *Front) load(c *call, enc encoding) (buffer, error) {
 	if c.from.declared() > f.settings.BodyBytesMax {
 		return buffer{}, tooLarge(f.settings.BodyBytesMax)
 	}
+	if err := f.askLimits(c); err != nil {
+		return buffer{}, err
+	}
 	packed, err := f.buffers.readAll(c.from.body(), f.settings.BodyBytesMax, &c.charge, nil)
 	if err != nil {
 		return buffer{}, bodyError(err)
 	}
 	m := &f.metrics.per[c.protocol]
 	m.packed.Add(float64(len(packed.b)))
+	if err := c.ticket.Read(c.Table, len(packed.b)); err != nil {
+		f.buffers.free(&packed)
+		return buffer{}, err
+	}
 	if enc == encIdentity || len(packed.b) == 0 && enc != encSnappy {
 		m.unpacked.Add(float64(len(packed.b)))
 		return packed, nil
@@ -83,7 +91,8 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	f.refusedSince(c, b, 0, 0)
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
 	lo, hi := t.Bounds(now)
-	n, err := f.settings.Admit.Batch(b, now, admit.Bounds{Lo: lo, Hi: hi})
+	c.ticket.Samples(b.Rows())
+	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})
 	if err != nil {
 		return kept{}, err
 	}
@@ -99,6 +108,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
+	c.ticket.Accepted(k.rows())
 	return k, nil
 }
 
@@ -117,7 +127,11 @@ func (f *Front) table(ctx context.Context, c *call) (Table, error) {
 	if c.TableErr != nil {
 		return nil, c.TableErr
 	}
-	return f.writer.Table(ctx, c.Table)
+	t, err := f.writer.Table(ctx, c.Table)
+	if err == nil {
+		c.ticket.Found(c.Table)
+	}
+	return t, err
 }
 
 // lineWrite is what the three Influx doors have in common once their parameters are read.
@@ -133,7 +147,7 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 	o := lineproto.Outcome{DB: c.Table, Partial: w.partial, RetryAfter: f.settings.RetryAfter}
 	body, err := f.load(c, enc)
 	if err != nil {
-		o.Err = err
+		o.Err, o.RetryAfter = err, limits.RetryAfter(err, o.RetryAfter)
 		return w.flavour.Answer(o)
 	}
 	defer f.buffers.free(&body)
@@ -177,8 +191,12 @@ func explain(refused []point.Refusal) {
 }
 
 // writeRemote serves a remote-write body.
-func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version, enc encoding, level point.Level) remotewrite.Outcome {
-	o := remotewrite.Outcome{RetryAfter: f.settings.RetryAfter}
+func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version, enc encoding, level point.Level) (o remotewrite.Outcome) {
+	defer func() {
+		limited := false
+		o.RetryAfter, limited = f.limited(c, o.Err, o.Refused)
+		o.TooMany = limited && f.limits.TooMany()
+	}()
 	body, err := f.load(c, enc)
 	if err != nil {
 		o.Err = err

@@ -243,6 +243,8 @@ type flaw struct {
 	why  string
 	what []byte
 	err  error // instead of why, when another package found the mistake
+	// series: the line is well, but the table does not take a series of it.
+	series bool
 }
 
 func (d *Decoder) bad(p int, why string, what []byte) (int, bool) {
@@ -279,6 +281,9 @@ func (d *Decoder) refuse(line int, text []byte) {
 		return
 	}
 	r := point.Refusal{Item: line, Text: lineText(text), Reason: d.flaw.String(), Kind: kind}
+	if d.flaw.series && !retryable(kind) { // the line was read well: a text of it would say that it was not
+		r.Reason, r.Text = r.Text+": "+r.Reason, ""
+	}
 	b.Refuse(1, r)
 	if full {
 		// The answer must not miss that sending again helps.

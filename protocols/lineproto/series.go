@@ -175,7 +175,7 @@ func (d *Decoder) settle(k *key) (ok bool) {
 		return true
 	}
 	if err := d.batch.Dict.InternAll(&d.fresh); err != nil {
-		return d.fail(err)
+		return d.refused(err)
 	}
 	for _, i := range d.fresh.Known {
 		d.lookForMerge(k, i)
@@ -362,6 +362,12 @@ func (d *Decoder) fail(err error) (ok bool) {
 	return false
 }
 
+// refused keeps the reason why the Dict takes no such series.
+func (d *Decoder) refused(err error) (ok bool) {
+	d.flaw = flaw{err: err, series: true}
+	return false
+}
+
 // info appends the row of the line's info series: its string fields as labels, with the value 1.
 func (d *Decoder) info(k *key) bool {
 	if len(d.strings) > point.LabelsMax {
@@ -378,7 +384,7 @@ func (d *Decoder) info(k *key) bool {
 		}
 		var err error
 		if id, err = dict.Intern(h, labels); err != nil {
-			return d.fail(err)
+			return d.refused(err)
 		}
 	}
 	d.batch.IDs = append(d.batch.IDs, id)

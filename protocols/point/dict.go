@@ -28,6 +28,7 @@ type Dict struct {
 	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
 
 	limits  atomic.Pointer[LabelLimits] // nil: none but the format's
+	guard   func(known int) error       // nil: every series finds room; set before the Dict is used
 	limited atomic.Uint64               // series beyond them
 
 	series   pages[Labels]
@@ -147,6 +148,11 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (Se
 	if d.series.len() != seen { // somebody may have been quicker
 		if id, ok := d.canon.get(ch, labels, &d.series); ok {
 			return SeriesID(id), nil
+		}
+	}
+	if limited {
+		if err := d.askLocked(); err != nil {
+			return 0, err
 		}
 	}
 	id, err := d.addLocked(ch, labels, owned, first)

@@ -48,8 +48,8 @@ func (f *Fresh) end(i int) int {
 
 func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 
-// InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full; then
-// f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits
+// InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full, or what its
+// Guard says; then f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits
 // gets NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
 	f.sums, f.IDs, f.Known = f.sums[:0], f.IDs[:0], f.Known[:0]
@@ -102,8 +102,11 @@ func (d *Dict) addAll(f *Fresh) error {
 		labels := f.labels(i)
 		id, ok := d.canon.get(f.sums[i], labels, &d.series)
 		if !ok {
-			var err error
-			if id, err = d.addLocked(f.sums[i], labels, "", f.hashes[i]); err != nil {
+			err := d.askLocked()
+			if err == nil {
+				id, err = d.addLocked(f.sums[i], labels, "", f.hashes[i])
+			}
+			if err != nil {
 				f.IDs = f.IDs[:i]
 				return err
 			}

@@ -79,6 +79,14 @@ func orMax(limit int) int {
 // keep it. A Dict without limits has only the format's bounds.
 func (d *Dict) SetLabelLimits(l LabelLimits) { d.limits.Store(&l) }
 
+// LabelLimits are those in force; the zero value: only the format's.
+func (d *Dict) LabelLimits() LabelLimits {
+	if l := d.limits.Load(); l != nil {
+		return *l
+	}
+	return LabelLimits{}
+}
+
 // LabelLimited counts the series that exceeded a limit when they were asked for, in a dry run too.
 func (d *Dict) LabelLimited() uint64 { return d.limited.Load() }
 
@@ -97,4 +105,17 @@ func (d *Dict) limit(labels []byte) error {
 		return nil
 	}
 	return err
+}
+
+// Guard lets f decide about every series that is new, given how many are known; an error refuses the series and reaches
+// the decoder as it is. f is called under the Dict's lock, so it must be short and must not call the Dict. Guard is called
+// before the Dict is used.
+func (d *Dict) Guard(f func(known int) error) { d.guard = f }
+
+// askLocked asks the guard for one more series.
+func (d *Dict) askLocked() error {
+	if d.guard == nil {
+		return nil
+	}
+	return d.guard(d.series.len())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
@@ -19,6 +20,7 @@ import (
 // Deps are what consuming needs of others.
 type Deps struct {
 	Writer     intake.Writer
+	Limits     *limits.Registry      // default: tables have none
 	Log        *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 	// Dial opens connections to brokers, where it is not the usual way.
@@ -174,7 +176,7 @@ func (c *Consumer) finish(j *job, err error) {
 	m := c.members[j.topic.member]
 	retryAt := time.Now()
 	if err != nil {
-		pause := m.pause(j.attempts)
+		pause := max(m.pause(j.attempts), min(limits.RetryAfter(err, 0), time.Duration(m.cluster.RetryMax)))
 		retryAt = retryAt.Add(pause)
 		m.failed(j, err, pause)
 	}

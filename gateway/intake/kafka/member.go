@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -529,7 +530,7 @@ func (m *member) failed(j *job, err error, pause time.Duration) {
 	kind := fault.KindOf(err)
 	m.c.metrics.retries.WithLabelValues(m.cluster.Name, kind.String()).Inc()
 	m.stats.failed(fmt.Sprintf("topic %s: %v", j.topic.topic, err))
-	if n := j.attempts; n&(n-1) == 0 {
+	if n := j.attempts; n&(n-1) == 0 && !limits.Limited(err) { // a limit is not news: metrics tell of it
 		m.log.Warn("records could not be written; they are tried again", "topic", j.topic.topic, "kind", kind.String(), "attempts", n+1, "pause", pause, "error", err)
 	}
 }

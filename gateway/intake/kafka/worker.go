@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -39,6 +40,8 @@ type tableWrite struct {
 	level point.Level
 	batch *point.Batch
 	parts []part
+
+	ticket limits.Ticket
 }
 
 // part is what of a tableWrite came from one record.
@@ -71,6 +74,7 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	defer func() {
 		for _, t := range w.tables {
 			w.put(t.batch)
+			t.ticket.End()
 		}
 		w.tables, w.stuck = nil, nil
 	}()
@@ -227,11 +231,18 @@ func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 	if err := tablename.Check(o.Table); err != nil {
 		return nil, o, err
 	}
-	table, err := w.c.deps.Writer.Table(w.ctx, o.Table)
+	// A limit that is reached is an error that passes: what is behind it waits, and its partitions are paused.
+	ticket, err := w.c.deps.Limits.Begin(o.Table, -1)
 	if err != nil {
 		return nil, o, err
 	}
-	t := &tableWrite{table: table, level: topic.level, batch: w.batch(table.Dict())}
+	table, err := w.c.deps.Writer.Table(w.ctx, o.Table)
+	if err != nil {
+		ticket.End()
+		return nil, o, err
+	}
+	ticket.Found(o.Table)
+	t := &tableWrite{table: table, level: topic.level, batch: w.batch(table.Dict()), ticket: ticket}
 	w.tables[o.Table] = t
 	return t, o, nil
 }
@@ -251,9 +262,11 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	if err := w.decoder.Decode(r.Value, o, r.Timestamp.UnixNano(), s); err != nil {
 		return err
 	}
+	t.ticket.More(len(r.Key) + len(r.Value))
+	t.ticket.Samples(s.Rows())
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)
-	_, err = w.c.settings.Admit.Batch(s, now, admit.Bounds{Lo: lo, Hi: hi})
+	_, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi})
 	return err
 }
 
@@ -358,6 +371,7 @@ func (w *worker) stored(t *tableWrite) {
 	for _, p := range t.parts {
 		p.b.store(p.i)
 		w.m.stats.rows(p.b.ticket.partition, p.rows+p.hists-before)
+		t.ticket.Accepted(p.rows + p.hists - before)
 		before = p.rows + p.hists
 	}
 }
@@ -365,7 +379,7 @@ func (w *worker) stored(t *tableWrite) {
 // writeSingly finds the record because of which a write can never succeed.
 func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	from := part{}
-	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict)}
+	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict), ticket: t.ticket} // t ends the ticket
 	defer one.batch.Put()
 	for _, p := range t.parts {
 		if w.stuck[p.b.ticket.partition] {

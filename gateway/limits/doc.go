@@ -1,0 +1,27 @@
+// Package limits bounds what each table may take of a gateway, so that one table's senders and readers do not take what
+// is another's.
+//
+//	        header          body read        decoded                  stored
+//	request ──Begin──▶ … ──Ticket.Read──▶ … ──Ticket.Samples──▶ … ──Ticket.Accepted──▶ answer ──Ticket.End
+//	          │ refused: requests, request_bytes, bytes_per_second, samples_per_second
+//	          ▼
+//	        429 or 503 with Retry-After, before a byte of the body was read
+//
+//	new series ──Table.NewSeries──▶ active_series (for good), new_series_per_second (passes)
+//	query ─────Table.BeginQuery───▶ query_concurrency; its other bounds are in Values
+//
+// Rates are token buckets that are asked before a request and charged after it was read: a request is taken while the
+// bucket is not empty, and may overdraw it by what it holds. So nothing is read, and nothing decoded, only to be refused,
+// and a request is never decoded twice; the debt delays the requests behind it, and the average is kept.
+//
+// A limit of 0 is none. A table in dry run counts what its limits would refuse, and refuses nothing.
+//
+// What a sender chooses does not grow what is kept: a table has state here once it exists, tables are bounded
+// (tables.max), and metrics name at most Settings.MetricsTablesMax of them, the rest together (I5). Refusals keep their
+// Kind (I8): Throttled for what passes with time, Invalid and TooLarge for what does not.
+//
+// Nothing is done per sample: per request a lock of the table and a few additions, per new series one of each.
+//
+// Not here: what all tables together may take (intake's bytes in flight, the store's budgets), and times of rows, which
+// package admit compares.
+package limits

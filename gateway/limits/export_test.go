@@ -1,0 +1,6 @@
+package limits
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Collector makes the metrics of a registry that was given no Registerer.
+func Collector(r *Registry) prometheus.Collector { return collector{r} }

@@ -1,0 +1,79 @@
+package limits
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// queries lets so many queries of a table run at once, and so many wait.
+type queries struct {
+	places  atomic.Pointer[places] // nil: no bound
+	running atomic.Int64
+}
+
+// places are those of one setting: queries that run when it changes keep theirs.
+type places struct {
+	slots   *semaphore.Weighted
+	most    int64
+	waiting atomic.Int64
+}
+
+// queriesWaiting is how many queries may wait for each that may run.
+const queriesWaiting = 10
+
+func (q *queries) set(most int64) {
+	switch old := q.places.Load(); {
+	case most == 0:
+		q.places.Store(nil)
+	case old == nil || old.most != most:
+		q.places.Store(&places{slots: semaphore.NewWeighted(most), most: most})
+	}
+}
+
+// EnterQuery waits until a query of the table may run, and gives the function that ends it. The error is Throttled, when
+// too many wait already, or Canceled when ctx ended first.
+func (t *Table) EnterQuery(ctx context.Context) (leave func(), err error) {
+	if t == nil {
+		return func() {}, nil
+	}
+	f, p := t.force.Load(), t.queries.places.Load()
+	t.counts.queries.Add(1)
+	held := p != nil && p.slots.TryAcquire(1)
+	switch {
+	case p == nil || held:
+	case f.DryRun:
+		t.Refused(QueryConcurrency, 0)
+	default:
+		if err := t.await(ctx, p); err != nil {
+			return nil, err
+		}
+		held = true
+	}
+	t.queries.running.Add(1)
+	return func() {
+		t.queries.running.Add(-1)
+		if held {
+			p.slots.Release(1)
+		}
+	}, nil
+}
+
+func (t *Table) await(ctx context.Context, p *places) error {
+	defer p.waiting.Add(-1)
+	if p.waiting.Add(1) > queriesWaiting*p.most {
+		t.Refused(QueryConcurrency, 0)
+		return refusal(t.name, QueryConcurrency, fault.Throttled, time.Second, "%d of its queries run and %d wait; try again later", p.most, queriesWaiting*p.most)
+	}
+	return fault.Wrap(p.slots.Acquire(ctx, 1), fault.Canceled, "waiting for other queries of table %q to end", t.name)
+}
+
+// QueryRefused is the error of a query that reads more than the table allows, nil in dry run. It is TooLarge, and counted.
+func (t *Table) QueryRefused(l Limit, format string, args ...any) error {
+	f := t.force.Load()
+	return t.refuse(f, refusal(t.name, l, fault.TooLarge, 0, format, args...))
+}

@@ -1,0 +1,134 @@
+package limits
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Deps are what a Registry needs.
+type Deps struct {
+	Log        *slog.Logger          // nil: silence
+	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+}
+
+// Registry holds the limits of all tables and what is counted of each. Safe for concurrent use; a nil Registry has no
+// limits.
+type Registry struct {
+	// Constant after New.
+	log     *slog.Logger
+	started time.Time
+	reloads [2]atomic.Int64 // good, bad
+
+	force atomic.Pointer[inForce]
+
+	mu struct {
+		sync.RWMutex
+		tables map[string]*Table
+		other  shown // of tables without metrics of their own
+		viewed time.Time
+	}
+}
+
+// New makes a registry. The error is Invalid and names every mistake.
+func New(d Deps, s Settings) (*Registry, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	s.SetDefaults()
+	r := &Registry{log: d.Log, started: time.Now()}
+	r.force.Store(s.resolve())
+	r.mu.tables = map[string]*Table{}
+	if d.Registerer != nil {
+		if err := d.Registerer.Register(collector{r}); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Reload puts other settings in force at once, for requests to come. Settings with a mistake change nothing: the error is
+// Invalid and names every one.
+func (r *Registry) Reload(s Settings) error {
+	if err := s.Validate(); err != nil {
+		r.ReloadFailed()
+		return err
+	}
+	s.SetDefaults()
+	f := s.resolve()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.force.Store(f)
+	for name, t := range r.mu.tables {
+		t.set(f.of(name))
+	}
+	r.reloads[0].Add(1)
+	return nil
+}
+
+// ReloadFailed counts a reload whose settings could not even be read.
+func (r *Registry) ReloadFailed() { r.reloads[1].Add(1) }
+
+// Settings are those in force.
+func (r *Registry) Settings() Settings { return r.force.Load().settings }
+
+// values are the limits of a table, whether it exists or not.
+func (r *Registry) values(table string) *Values { return r.force.Load().of(table) }
+
+// Known is what is kept of a table; nil: nothing, because nobody wrote to it or read it here.
+func (r *Registry) Known(name string) *Table {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.mu.tables[name]
+}
+
+// Table is what is kept of a table that exists: the caller has made sure, so that what is kept is bounded as tables are.
+func (r *Registry) Table(name string) *Table {
+	if r == nil {
+		return nil
+	}
+	if t := r.Known(name); t != nil {
+		return t
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.mu.tables[name]
+	if t == nil {
+		t = newTable(r, name, r.force.Load().of(name))
+		r.mu.tables[name] = t
+	}
+	return t
+}
+
+// TooMany reports whether a remote-write sender gets 429 rather than 503 at a limit that passes.
+func (r *Registry) TooMany() bool {
+	return r != nil && r.force.Load().settings.RemoteWriteStatus == RemoteWriteStatusDefault
+}
+
+// viewPeriod is how often rates are worked out.
+const viewPeriod = 5 * time.Second
+
+// Run works out rates until ctx ends.
+func (r *Registry) Run(ctx context.Context) error {
+	tick := time.NewTicker(viewPeriod)
+	defer tick.Stop()
+	r.look(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			r.look(now)
+		}
+	}
+}

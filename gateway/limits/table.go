@@ -1,0 +1,251 @@
+package limits
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Table is what is kept of one table that exists. Safe for concurrent use; a nil Table has no limits and counts nothing.
+type Table struct {
+	// Constant after it was made.
+	name     string
+	registry *Registry
+
+	force    atomic.Pointer[tableForce]
+	counts   counts
+	series   atomic.Int64 // active now
+	requests atomic.Int64 // under way
+	queries  queries
+
+	mu struct {
+		sync.Mutex
+		samples, bytes, newSeries bucket
+	}
+
+	view view // guarded by the registry's lock
+}
+
+// tableForce is what is in force for one table.
+type tableForce struct {
+	Values
+	// A flood of new series must not cost a text each.
+	seriesFull, seriesFast *Refusal
+}
+
+// counts only grow.
+type counts struct {
+	samples, bytes, series, requests, queries atomic.Int64
+
+	refused        [modes][limitsNum]atomic.Int64 // requests, series or queries
+	refusedSamples [modes][limitsNum]atomic.Int64 // where it was known how many there were
+}
+
+// mode says whether a limit refused something, or would have.
+type mode int
+
+const (
+	enforced mode = iota
+	dryRun
+	modes
+)
+
+var modeNames = [modes]string{"enforced", "dry_run"}
+
+func newTable(r *Registry, name string, v *Values) *Table {
+	t := &Table{name: name, registry: r}
+	t.set(v)
+	return t
+}
+
+// set puts limits in force. What the buckets hold stays.
+func (t *Table) set(v *Values) {
+	f := &tableForce{Values: *v}
+	f.seriesFull = refusal(t.name, ActiveSeries, fault.Invalid, 0,
+		"%d series are active, the most it may have; samples of others are not taken until some are gone", v.ActiveSeries)
+	f.seriesFast = refusal(t.name, NewSeriesPerSecond, fault.Throttled, time.Second,
+		"it may have %d new series a second and has more; send again later", v.NewSeriesPerSecond)
+	t.force.Store(f)
+	t.queries.set(int64(v.QueryConcurrency))
+}
+
+// Values are the limits in force.
+func (t *Table) Values() Values {
+	if t == nil {
+		return Values{}
+	}
+	return t.force.Load().Values
+}
+
+// LabelLimits are those of labels, as a dictionary asks them.
+func (t *Table) LabelLimits() point.LabelLimits {
+	v := t.Values()
+	return point.LabelLimits{Count: int(v.LabelsPerSeries), NameBytes: int(v.LabelNameBytes), ValueBytes: int(v.LabelValueBytes), DryRun: v.DryRun}
+}
+
+// LabelsRefused counts series that exceed the limits of labels.
+func (t *Table) LabelsRefused(series int) {
+	if t == nil {
+		return
+	}
+	t.counts.refused[t.mode()][Labels].Add(int64(series))
+}
+
+func (t *Table) mode() mode {
+	if t.force.Load().DryRun {
+		return dryRun
+	}
+	return enforced
+}
+
+// Refused counts what a limit refuses: once, and the samples where they are known. In dry run it counts them as such.
+func (t *Table) Refused(l Limit, samples int) {
+	if t == nil {
+		return
+	}
+	m := t.mode()
+	t.counts.refused[m][l].Add(1)
+	t.counts.refusedSamples[m][l].Add(int64(samples))
+}
+
+// refuse counts a refusal, which is nil in dry run.
+func (t *Table) refuse(f *tableForce, r *Refusal) error {
+	t.Refused(r.Limit, 0)
+	if f.DryRun {
+		return nil
+	}
+	return r
+}
+
+// begin asks what can be asked before a body is read. overdrawn is true in dry run, when the samples would be refused: how
+// many they are shows later.
+func (t *Table) begin(now time.Time) (overdrawn bool, err error) {
+	f := t.force.Load()
+	if most := int64(f.RequestConcurrency); most > 0 && t.requests.Load() >= most {
+		r := refusal(t.name, RequestConcurrency, fault.Throttled, time.Second, "%d of its write requests are under way, the most it may have", most)
+		if err := t.refuse(f, r); err != nil {
+			return false, err
+		}
+	}
+	if rate := f.BytesPerSecond; rate > 0 {
+		if wait, empty := t.empty(&t.mu.bytes, now, float64(rate), burstOf(rate, f.BytesBurst)); empty {
+			r := refusal(t.name, BytesPerSecond, fault.Throttled, wait, "it may send %d bytes a second and sends more; come again in %v", rate, shortly(wait))
+			if err := t.refuse(f, r); err != nil {
+				return false, err
+			}
+		}
+	}
+	if rate := f.SamplesPerSecond; rate > 0 {
+		if wait, empty := t.empty(&t.mu.samples, now, float64(rate), burstOf(rate, f.SamplesBurst)); empty {
+			if !f.DryRun {
+				return false, t.refuse(f, refusal(t.name, SamplesPerSecond, fault.Throttled, wait, "it may send %d samples a second and sends more; come again in %v", rate, shortly(wait)))
+			}
+			overdrawn = true
+		}
+	}
+	return overdrawn, nil
+}
+
+func (t *Table) empty(b *bucket, now time.Time, rate, burst float64) (time.Duration, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b.fill(now, rate, burst)
+	return b.empty(rate)
+}
+
+// enter counts a request as under way, and charges for the bytes it says it has.
+func (t *Table) enter(bytes int64) {
+	t.requests.Add(1)
+	t.counts.requests.Add(1)
+	t.chargeBytes(bytes)
+}
+
+// chargeBytes takes bytes off the rate; fewer than 0 are given back.
+func (t *Table) chargeBytes(n int64) {
+	f := t.force.Load()
+	if rate := f.BytesPerSecond; rate > 0 && n != 0 {
+		t.take(&t.mu.bytes, time.Now(), float64(rate), burstOf(rate, f.BytesBurst), float64(n))
+	}
+}
+
+func (t *Table) chargeSamples(n int64) {
+	f := t.force.Load()
+	if rate := f.SamplesPerSecond; rate > 0 && n > 0 {
+		t.take(&t.mu.samples, time.Now(), float64(rate), burstOf(rate, f.SamplesBurst), float64(n))
+	}
+}
+
+func (t *Table) take(b *bucket, now time.Time, rate, burst, n float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b.fill(now, rate, burst)
+	b.take(n)
+}
+
+// NewSeries is asked, under the lock of a dictionary that knows so many series, whether there may be one more. Errors:
+// Invalid (there are as many as may be, and that does not pass), Throttled (too many are new).
+func (t *Table) NewSeries(known int) error {
+	if t == nil {
+		return nil
+	}
+	f := t.force.Load()
+	if most := int64(f.ActiveSeries); most > 0 && int64(known) >= most {
+		if err := t.refuse(f, f.seriesFull); err != nil {
+			return err
+		}
+	}
+	if f.NewSeriesPerSecond > 0 && t.tooFast(f) {
+		if err := t.refuse(f, f.seriesFast); err != nil {
+			return err
+		}
+	}
+	t.counts.series.Add(1)
+	t.series.Store(int64(known) + 1)
+	return nil
+}
+
+// tooFast takes a new series off their rate, unless it is too many.
+func (t *Table) tooFast(f *tableForce) bool {
+	now := time.Now()
+	if now.Sub(t.registry.started) < time.Duration(t.registry.force.Load().settings.NewSeriesGrace) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, rate := &t.mu.newSeries, f.NewSeriesPerSecond
+	b.fill(now, float64(rate), max(burstOf(rate, f.NewSeriesBurst), b.level)) // more than the burst: Renumbered gave it
+	if _, empty := b.empty(float64(rate)); empty {
+		return true
+	}
+	b.take(1)
+	return false
+}
+
+// Renumbered says that a dictionary that knew so many series is followed by an empty one, to which all will be new: they
+// are not counted against the rate of new series.
+func (t *Table) Renumbered(known int) {
+	if t == nil {
+		return
+	}
+	t.series.Store(0)
+	f := t.force.Load()
+	if f.NewSeriesPerSecond == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, rate := &t.mu.newSeries, f.NewSeriesPerSecond
+	b.fill(time.Now(), float64(rate), burstOf(rate, f.NewSeriesBurst))
+	b.level += float64(known)
+}
+
+// ActiveSeriesMax is how many series a dictionary of this table may hold; 0: as many as there is room for.
+func (t *Table) ActiveSeriesMax() int {
+	if v := t.Values(); !v.DryRun {
+		return int(v.ActiveSeries)
+	}
+	return 0
+}
