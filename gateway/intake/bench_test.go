@@ -46,10 +46,7 @@ func remoteBody(t testing.TB) (body []byte, samples int) {
 }
 
 func benchWire(b *testing.B, path, header string, body []byte, samples int) {
-	benchWireWith(b, startWith(b, hole{point.NewDict(0)}), path, header, body, samples)
-}
-
-func benchWireWith(b *testing.B, f *front, path, header string, body []byte, samples int) {
+	f := startWith(b, hole{point.NewDict(0)})
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		b.Fatal(err)
