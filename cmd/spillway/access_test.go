@@ -253,7 +253,7 @@ func TestATokenOfOneTableSeesNothingOfAnother(t *testing.T) {
 	}
 	for _, q := range []string{"SHOW MEASUREMENTS ON \"tenant-b\"", "SHOW SERIES ON \"tenant-b\"", "SHOW TAG KEYS ON \"tenant-b\"", "SHOW RETENTION POLICIES ON \"tenant-b\"", "CREATE DATABASE \"tenant-b\"", "SHOW DATABASES"} {
 		code, text := w.as(t, "reader-a", http.MethodPost, "/query?q="+url.QueryEscape(q), "")
-		if strings.Contains(text, "secret_b") || code != http.StatusOK || q != "SHOW DATABASES" && !strings.Contains(text, `may not`) || q == "SHOW DATABASES" && strings.Contains(text, "tenant-b") {
+		if strings.Contains(text, "secret_b") || code != http.StatusOK || q != "SHOW DATABASES" && !strings.Contains(text, `lacks the right`) || q == "SHOW DATABASES" && strings.Contains(text, "tenant-b") {
 			t.Errorf("%s: %d %s", q, code, text)
 		}
 	}
@@ -312,10 +312,10 @@ func TestRefusalsAreInTheSendersWords(t *testing.T) {
 		forbidden string
 		header    []string
 	}{
-		{"/write?db=tenant-a", `{"error":"authorization failed"}`, `{"error":"\"reader-a\" may not write table \"tenant-a\""}`, nil},
+		{"/write?db=tenant-a", `{"error":"authorization failed"}`, `{"error":"\"reader-a\" lacks the right \"write\" on table \"tenant-a\""}`, nil},
 		{"/api/v2/write?bucket=tenant-a", `{"code":"unauthorized","message":"unauthorized access"}`, `"code":"forbidden"`, nil},
 		{"/api/v3/write_lp?db=tenant-a", `"error":`, `"error":`, nil},
-		{"/t/tenant-a/api/v1/write", "not known here", "may not write", nil},
+		{"/t/tenant-a/api/v1/write", "not known here", "lacks the right", nil},
 		{"/t/tenant-a/v1/metrics", `"code":16`, `"code":7`, []string{"Content-Type", "application/json"}},
 		{"/t/tenant-a/api/v1/query?query=up", `{"error":"the token or password is not known here","errorType":"unauthorized","status":"error"}`, "", nil},
 		{"/query?q=SHOW+DATABASES", `{"error":"authorization failed"}`, "", nil},

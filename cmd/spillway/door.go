@@ -103,7 +103,7 @@ func buildInfo() prometheus.Collector {
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
 	var err error
-	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry}, d.cfg.Limits); err != nil {
+	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }

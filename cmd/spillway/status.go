@@ -54,7 +54,7 @@ func (d *door) status(ctx context.Context) ui.Status {
 		d.behind.describe(ctx, &s)
 	}
 	if !who.MayAll(access.Read) {
-		s.Servers, s.Topics, s.Problems = nil, nil, nil
+		s.Servers, s.Topics, s.Problems = []ui.Server{}, nil, nil
 	}
 	return s
 }

@@ -216,7 +216,7 @@ func TestScopes(t *testing.T) {
 		t.Error("no identity, or a route without a need, is let through")
 	}
 	err := access.NeedAdmin.Check(id, "b")
-	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), `"x" may not admin table "b"`) {
+	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), `"x" lacks the right "admin" on table "b"`) {
 		t.Errorf("refusal: %v", err)
 	}
 }

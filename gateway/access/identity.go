@@ -103,7 +103,7 @@ func (id *Identity) Check(v Verb, table string) error {
 	if id.May(v, table) {
 		return nil
 	}
-	return id.forbidden("%s table %q", v, table)
+	return id.forbidden("the right %q on table %q", v, table)
 }
 
 // CheckAll is Check for every table.
@@ -111,15 +111,15 @@ func (id *Identity) CheckAll(v Verb) error {
 	if id.MayAll(v) {
 		return nil
 	}
-	return id.forbidden("%s all tables, which shows the whole process", v)
+	return id.forbidden("the right %q on every table, as a route about the whole process needs it", v)
 }
 
 func (id *Identity) forbidden(format string, args ...any) error {
-	who := "the request carries no identity, and"
+	who := "the request"
 	if id != nil {
 		who = fmt.Sprintf("%q", id.Name)
 	}
-	return &Refusal{Status: 403, Reason: "forbidden", Text: who + " may not " + fmt.Sprintf(format, args...)}
+	return &Refusal{Status: 403, Reason: "forbidden", Text: who + " lacks " + fmt.Sprintf(format, args...)}
 }
 
 type identityKey struct{}

@@ -63,13 +63,16 @@ func (n Need) Check(id *Identity, table string) error {
 		if id.MayAll(Read) {
 			return nil
 		}
-		return id.CheckAll(Metrics)
+		if id.MayAll(Metrics) {
+			return nil
+		}
+		return id.forbidden("the right %q, or %q on every table", Metrics, Read)
 	case NeedReadAll:
 		return id.CheckAll(Read)
 	case NeedAdminAll:
 		return id.CheckAll(Admin)
 	}
-	return id.forbidden("use this route")
+	return id.forbidden("an identity that this route takes")
 }
 
 // Handler lets requests through whose identity meets a need, and lets what follows find it in the context (From). OPTIONS

@@ -45,7 +45,7 @@ type Token struct {
 // Scope is what a token may do where.
 type Scope struct {
 	// Tables are names, or patterns in which * stands for any text; "*" alone is every table.
-	Tables []string `yaml:"tables,flow"`
+	Tables []string `yaml:"tables,omitempty,flow"`
 	// May lists read, write, admin (which includes both) and metrics.
 	May []string `yaml:"may,flow"`
 }

@@ -57,14 +57,14 @@ func (a *API) table() map[string]route {
 	add := func(methods, path string, handle func(*call) (answer, error)) {
 		needs(access.NeedRead, methods, path, handle)
 	}
-	add("GET POST", "query", a.instant)
-	add("GET POST", "query_range", a.ranged)
-	add("GET POST", "query_exemplars", a.exemplars)
+	add("GET POST", "query", a.limited(a.instant))
+	add("GET POST", "query_range", a.limited(a.ranged))
+	add("GET POST", "query_exemplars", a.limited(a.exemplars))
 	add("GET POST", "format_query", a.formatQuery)
 	add("GET POST", "parse_query", a.parseQuery)
-	add("GET POST", "labels", a.labelNames)
-	add("GET", labelValues, a.labelValues)
-	add("GET POST", "series", a.series)
+	add("GET POST", "labels", a.limited(a.labelNames))
+	add("GET", labelValues, a.limited(a.labelValues))
+	add("GET POST", "series", a.limited(a.series))
 	add("GET", "metadata", a.metadata)
 	add("GET", "rules", a.rules)
 	add("GET", "alerts", constant(`{"alerts":[]}`))
@@ -81,8 +81,33 @@ func (a *API) table() map[string]route {
 	add("GET", "status/tsdb", a.tsdbStatus)
 	add("GET", "features", a.features)
 	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
-	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.read}
+	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.limitedRead}
 	return routes
+}
+
+// limited lets a handler answer within its table's limits on queries.
+func (a *API) limited(handle func(*call) (answer, error)) func(*call) (answer, error) {
+	return func(c *call) (answer, error) {
+		ctx, leave, err := a.limits.EnterQuery(c.ctx, c.table.Name())
+		if err != nil {
+			return answer{}, err
+		}
+		defer leave()
+		c.ctx = ctx
+		return handle(c)
+	}
+}
+
+// limitedRead is limited for remote reads, whose answers are read from storage while they are written.
+func (a *API) limitedRead(w http.ResponseWriter, c *call) {
+	ctx, leave, err := a.limits.EnterQuery(c.ctx, c.table.Name())
+	if err != nil {
+		failPlain(w, err)
+		return
+	}
+	defer leave()
+	c.ctx = ctx
+	a.read(w, c)
 }
 
 // Routes lists the paths with their methods and what they ask of an identity, for the test of all routes.

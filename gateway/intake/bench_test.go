@@ -46,7 +46,10 @@ func remoteBody(t testing.TB) (body []byte, samples int) {
 }
 
 func benchWire(b *testing.B, path, header string, body []byte, samples int) {
-	f := startWith(b, hole{point.NewDict(0)})
+	benchWireWith(b, startWith(b, hole{point.NewDict(0)}), path, header, body, samples)
+}
+
+func benchWireWith(b *testing.B, f *front, path, header string, body []byte, samples int) {
 	c, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		b.Fatal(err)

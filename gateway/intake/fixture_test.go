@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -198,6 +200,25 @@ type front struct {
 	addr    string
 	client  *http.Client
 	endless atomic.Int64 // answers at /endless that ended
+	tls     *tls.Config  // of those who dial; nil: plain
+}
+
+// starter is start, or startTLS.
+type starter func(t testing.TB, change ...func(*intake.Settings)) *front
+
+// plainAndTLS runs a test over plain connections and over TLS, where the same must hold.
+func plainAndTLS(t *testing.T, test func(t *testing.T, start starter)) {
+	t.Run("plain", func(t *testing.T) { test(t, start) })
+	t.Run("TLS", func(t *testing.T) { test(t, startTLS) })
+}
+
+// startTLS is start with a Front that speaks TLS.
+func startTLS(t testing.TB, change ...func(*intake.Settings)) *front {
+	t.Helper()
+	m := newMemory()
+	f := startOn(t, m, true, change...)
+	f.memory = m
+	return f
 }
 
 // start runs a Front whose fallback echoes requests.
@@ -211,6 +232,11 @@ func start(t testing.TB, change ...func(*intake.Settings)) *front {
 
 func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) *front {
 	t.Helper()
+	return startOn(t, w, false, change...)
+}
+
+func startOn(t testing.TB, w intake.Writer, secure bool, change ...func(*intake.Settings)) *front {
+	t.Helper()
 	var s intake.Settings
 	for _, f := range change {
 		f(&s)
@@ -221,11 +247,25 @@ func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.listen(t, secure)
+	return f
+}
+
+// listen serves until the test ends.
+func (f *front) listen(t testing.TB, secure bool) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.addr = ln.Addr().String()
+	if secure {
+		certs := httptest.NewUnstartedServer(nil)
+		certs.StartTLS()
+		certs.Close()
+		ln = tls.NewListener(ln, &tls.Config{Certificates: certs.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
+		f.tls = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
+	}
 	served := make(chan error, 1)
 	go func() { served <- f.Serve(ln) }()
 	t.Cleanup(func() {
@@ -239,7 +279,6 @@ func startWith(t testing.TB, w intake.Writer, change ...func(*intake.Settings)) 
 			t.Errorf("serve: %v", err)
 		}
 	})
-	return f
 }
 
 // serve echoes, thinks at /slow, and never stops talking at /endless.

@@ -194,6 +194,7 @@ func (f *Front) meet(c *conn) {
 		cancel()
 		if err != nil {
 			f.metrics.handshakesFailed.Inc()
+			answerPlain(err)
 			f.log.Debug("TLS handshake failed", "remote", c.RemoteAddr().String(), "error", err)
 			_ = c.Close()
 			return
@@ -219,6 +220,26 @@ func (f *Front) meet(c *conn) {
 		c.moveTo(serverPlain)
 		f.handed.push(c)
 	}
+}
+
+// answerPlain tells a client that forgot the s of https, in the only words it understands.
+func answerPlain(err error) {
+	var e tls.RecordHeaderError
+	if !errors.As(err, &e) || e.Conn == nil || !beginsHTTP(e.RecordHeader) {
+		return
+	}
+	_ = e.Conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(e.Conn, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\nThis port speaks TLS: use https.\n")
+}
+
+// beginsHTTP reports whether the first bytes of a connection are those of a request that we may be sent.
+func beginsHTTP(head [5]byte) bool {
+	for _, method := range [...]string{"GET /", "POST ", "HEAD ", "PUT /", "PATCH", "DELET", "OPTIO"} {
+		if string(head[:]) == method {
+			return true
+		}
+	}
+	return false
 }
 
 // giveTLS hands a bare TLS connection to net/http, which speaks HTTP/2 only on one. Its end is seen by plainState.

@@ -39,6 +39,9 @@ func (f *front) dial(t testing.TB) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if f.tls != nil {
+		c = tls.Client(c, f.tls)
+	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	return &wire{t, c, bufio.NewReader(c)}
@@ -85,7 +88,9 @@ func get(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: x\
 
 // TestRoutesMixOnOneConnection is what reverse proxies do. The requests are pipelined: what fasthttp has read ahead must
 // reach net/http.
-func TestRoutesMixOnOneConnection(t *testing.T) {
+func TestRoutesMixOnOneConnection(t *testing.T) { plainAndTLS(t, testRoutesMixOnOneConnection) }
+
+func testRoutesMixOnOneConnection(t *testing.T, start starter) {
 	f := start(t)
 	long := strings.Repeat("y", 40_000) // more than any buffer
 	f2 := strings.Join([]string{
@@ -113,7 +118,9 @@ func TestRoutesMixOnOneConnection(t *testing.T) {
 	wantMetric(t, f, "spillway_intake_connections", 1, "server", "nethttp")
 }
 
-func TestHandOverKeepsEveryKindOfBody(t *testing.T) {
+func TestHandOverKeepsEveryKindOfBody(t *testing.T) { plainAndTLS(t, testHandOverKeepsEveryKindOfBody) }
+
+func testHandOverKeepsEveryKindOfBody(t *testing.T, start starter) {
 	f := start(t)
 	big := strings.Repeat("z", 300_000)
 	chunked := fmt.Sprintf("POST /other HTTP/1.1\r\nHost: x\r\nX-Mine: yes\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n%x\r\n%s\r\n0\r\n\r\n", len(big), big)
@@ -149,7 +156,9 @@ func TestHandOverKeepsEveryKindOfBody(t *testing.T) {
 	w.hear().want(t, 200, "GET /again")
 }
 
-func TestFirstLineDecidesWhoServes(t *testing.T) {
+func TestFirstLineDecidesWhoServes(t *testing.T) { plainAndTLS(t, testFirstLineDecidesWhoServes) }
+
+func testFirstLineDecidesWhoServes(t *testing.T, start starter) {
 	f := start(t)
 	for request, server := range map[string]string{
 		post("/t/some/api/v1/push", ""):                 "fasthttp",
@@ -193,7 +202,9 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Fatalf("it never happened that %s", what)
 }
 
-func TestChunkedBodies(t *testing.T) {
+func TestChunkedBodies(t *testing.T) { plainAndTLS(t, testChunkedBodies) }
+
+func testChunkedBodies(t *testing.T, start starter) {
 	f := start(t)
 	w := f.dial(t)
 	w.say("POST /write?db=x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7\r\nm v=1 1\r\n9;ext=1\r\n\nm v=2 2\n\r\n0\r\n\r\n")
@@ -205,7 +216,9 @@ func TestChunkedBodies(t *testing.T) {
 	}
 }
 
-func TestExpectContinue(t *testing.T) {
+func TestExpectContinue(t *testing.T) { plainAndTLS(t, testExpectContinue) }
+
+func testExpectContinue(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) { s.BodyBytesMax = 1000 })
 	w := f.dial(t)
 	w.say("POST /write?db=x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 7\r\n\r\n")
@@ -223,6 +236,10 @@ func TestExpectContinue(t *testing.T) {
 // TestABodyThatEndsEarlyIsNotStored: fasthttp takes the end of the connection for the end of the body. Half a batch
 // would be acknowledged to nobody, and a line cut short is another line.
 func TestABodyThatEndsEarlyIsNotStored(t *testing.T) {
+	plainAndTLS(t, testABodyThatEndsEarlyIsNotStored)
+}
+
+func testABodyThatEndsEarlyIsNotStored(t *testing.T, start starter) {
 	f := start(t)
 	for name, request := range map[string]string{
 		"within its length":     "POST /write?db=x HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nm v=1 1\nm v=2 2",
@@ -234,7 +251,7 @@ func TestABodyThatEndsEarlyIsNotStored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := f.dial(t)
 			w.say(request)
-			if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+			if err := w.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 			if a := w.hear(); a.status < 400 {
@@ -248,7 +265,9 @@ func TestABodyThatEndsEarlyIsNotStored(t *testing.T) {
 	wantMetric(t, f, "spillway_intake_in_flight_bytes", 0)
 }
 
-func TestAmbiguousLengthsAreRefused(t *testing.T) {
+func TestAmbiguousLengthsAreRefused(t *testing.T) { plainAndTLS(t, testAmbiguousLengthsAreRefused) }
+
+func testAmbiguousLengthsAreRefused(t *testing.T, start starter) {
 	f := start(t)
 	for name, head := range map[string]string{
 		"both":             "POST /write?db=x HTTP/1.1\r\nHost: x\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -278,6 +297,10 @@ func TestAmbiguousLengthsAreRefused(t *testing.T) {
 
 // TestWhatIsLeftOfARefusedBodyIsNoRequest: the body holds a request, and must not be served as one.
 func TestWhatIsLeftOfARefusedBodyIsNoRequest(t *testing.T) {
+	plainAndTLS(t, testWhatIsLeftOfARefusedBodyIsNoRequest)
+}
+
+func testWhatIsLeftOfARefusedBodyIsNoRequest(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) { s.BodyBytesMax = 2000 })
 	w := f.dial(t)
 	inner := post("/write?db=smuggled", "m v=1 1")
@@ -378,9 +401,12 @@ func TestSlowBodiesHoldLittle(t *testing.T) {
 	f.do(t, "POST /write?db=x", []byte("m v=1")).want(t, 204) // others are served meanwhile
 }
 
-func TestSlowSendersAreCutOff(t *testing.T) {
+func TestSlowSendersAreCutOff(t *testing.T) { plainAndTLS(t, testSlowSendersAreCutOff) }
+
+func testSlowSendersAreCutOff(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) {
-		s.PeekTimeMax, s.HeaderTimeMax, s.BodyTimeMax = 50*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+		// A handshake must fit into the first of them, on a busy machine too.
+		s.PeekTimeMax, s.HeaderTimeMax, s.BodyTimeMax = time.Second, 50*time.Millisecond, 100*time.Millisecond
 	})
 	w := f.dial(t)
 	w.say("POST /wri")
@@ -403,6 +429,10 @@ func TestSlowSendersAreCutOff(t *testing.T) {
 
 // A query may take minutes, but its form must arrive, and its answer be read: both were waited for without end.
 func TestSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T) {
+	plainAndTLS(t, testSlowReadersAndWritersOfQueriesAreCutOff)
+}
+
+func testSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) { s.BodyTimeMax = 200 * time.Millisecond })
 	w := f.dial(t)
 	w.say("POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\nquery=")
@@ -423,7 +453,9 @@ func TestSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T) {
 	w.hear().want(t, 200, "GET /other")
 }
 
-func TestTooLongAHeader(t *testing.T) {
+func TestTooLongAHeader(t *testing.T) { plainAndTLS(t, testTooLongAHeader) }
+
+func testTooLongAHeader(t *testing.T, start starter) {
 	f := start(t)
 	w := f.dial(t)
 	w.say("POST /write?db=x HTTP/1.1\r\nHost: x\r\nX-Long: "+strings.Repeat("h", 9000), "\r\n\r\n")

@@ -35,6 +35,12 @@ func write(r *limits.Registry, table string, bytes, samples int) error {
 	return nil
 }
 
+func enter(r *limits.Registry, ctx context.Context, table string) (func(), error) {
+	r.Table(table)
+	_, leave, err := r.EnterQuery(ctx, table)
+	return leave, err
+}
+
 func limitOf(err error) string {
 	if r := (*limits.Refusal)(nil); errors.As(err, &r) {
 		return r.Limit.String()
@@ -242,7 +248,7 @@ defaults:
 			if err := x.NewSeries(5); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := x.EnterQuery(t.Context()); err != nil {
+			if _, err := enter(r, t.Context(), "x"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Millisecond)
@@ -307,18 +313,17 @@ func TestATablesOwnTimesAreHeldInsideTheProcess(t *testing.T) {
 func TestQueriesWaitForTheirTableAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry(t, "defaults: {query_concurrency: 1}")
-		x := r.Table("x")
-		leave, err := x.EnterQuery(t.Context())
+		leave, err := enter(r, t.Context(), "x")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Table("y").EnterQuery(t.Context()); err != nil {
+		if _, err := enter(r, t.Context(), "y"); err != nil {
 			t.Errorf("another table's query: %v", err)
 		}
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				leave, err := x.EnterQuery(t.Context())
+				leave, err := enter(r, t.Context(), "x")
 				if err != nil {
 					t.Error(err)
 					return
@@ -327,19 +332,49 @@ func TestQueriesWaitForTheirTableAlone(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if _, err := x.EnterQuery(t.Context()); limitOf(err) != "query_concurrency" || !fault.Is(err, fault.Throttled) {
+		if _, err := enter(r, t.Context(), "x"); limitOf(err) != "query_concurrency" || !fault.Is(err, fault.Throttled) {
 			t.Errorf("the twelfth: %v", err)
 		}
 		leave()
 		wg.Wait()
-		leave, _ = x.EnterQuery(t.Context())
+		leave, _ = enter(r, t.Context(), "x")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := x.EnterQuery(ctx); !fault.Is(err, fault.Canceled) {
+		if _, err := enter(r, ctx, "x"); !fault.Is(err, fault.Canceled) {
 			t.Errorf("it waited for a second: %v", err)
 		}
 		leave()
 	})
+}
+
+// TestOnlyTablesThatExistHaveState: a query names any table it likes.
+func TestOnlyTablesThatExistHaveState(t *testing.T) {
+	r, err := limits.New(limits.Deps{Exists: func(table string) bool { return table == "old" }}, mustRead(t, "defaults: {query_timeout: 1m, request_concurrency: 1}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"guess", "old"} {
+		ctx, leave, err := r.EnterQuery(t.Context(), table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("no time-out")
+		}
+		leave()
+	}
+	if top := r.Top(0); len(top) != 1 || top[0].Table != "old" || top[0].Queries != 1 {
+		t.Errorf("%+v", top)
+	}
+	// The limits of a table hold from the first request on, also after a restart.
+	tk, err := r.Begin("old", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Begin("old", 1); limitOf(err) != "request_concurrency" {
+		t.Error(err)
+	}
+	tk.End()
 }
 
 func TestAReloadIsFeltAtOnceAndABadOneNotAtAll(t *testing.T) {

@@ -35,12 +35,36 @@ func (q *queries) set(most int64) {
 	}
 }
 
-// EnterQuery waits until a query of the table may run, and gives the function that ends it. The error is Throttled, when
-// too many wait already, or Canceled when ctx ended first.
-func (t *Table) EnterQuery(ctx context.Context) (leave func(), err error) {
-	if t == nil {
-		return func() {}, nil
+// EnterQuery waits until a query of a table may run, and gives the context that ends it at its time-out, waiting included,
+// and the function that ends it. The error is Throttled when too many wait already, and Canceled when ctx ended first.
+func (r *Registry) EnterQuery(ctx context.Context, table string) (_ context.Context, leave func(), err error) {
+	if r == nil {
+		return ctx, func() {}, nil
 	}
+	end := func() {}
+	if v := r.values(table); v.QueryTimeout > 0 && !v.DryRun {
+		ctx, end = context.WithTimeout(ctx, time.Duration(v.QueryTimeout))
+	}
+	t := r.Known(table)
+	if t == nil {
+		return ctx, end, nil
+	}
+	start := time.Now()
+	out, err := t.enterQuery(ctx)
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return ctx, func() {
+		out()
+		if most := time.Duration(t.force.Load().QueryTimeout); most > 0 && time.Since(start) >= most {
+			t.Refused(QueryTimeout, 0)
+		}
+		end()
+	}, nil
+}
+
+func (t *Table) enterQuery(ctx context.Context) (leave func(), err error) {
 	f, p := t.force.Load(), t.queries.places.Load()
 	t.counts.queries.Add(1)
 	held := p != nil && p.slots.TryAcquire(1)

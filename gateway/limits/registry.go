@@ -14,6 +14,8 @@ import (
 type Deps struct {
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+	// Exists says whether there is a table of that name. Nil: one exists once Table or Found said so.
+	Exists func(table string) bool
 }
 
 // Registry holds the limits of all tables and what is counted of each. Safe for concurrent use; a nil Registry has no
@@ -21,6 +23,7 @@ type Deps struct {
 type Registry struct {
 	// Constant after New.
 	log     *slog.Logger
+	exists  func(table string) bool
 	started time.Time
 	reloads [2]atomic.Int64 // good, bad
 
@@ -43,7 +46,7 @@ func New(d Deps, s Settings) (*Registry, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	s.SetDefaults()
-	r := &Registry{log: d.Log, started: time.Now()}
+	r := &Registry{log: d.Log, exists: d.Exists, started: time.Now()}
 	r.force.Store(s.resolve())
 	r.mu.tables = map[string]*Table{}
 	if d.Registerer != nil {
@@ -82,11 +85,19 @@ func (r *Registry) Settings() Settings { return r.force.Load().settings }
 // values are the limits of a table, whether it exists or not.
 func (r *Registry) values(table string) *Values { return r.force.Load().of(table) }
 
-// Known is what is kept of a table; nil: nothing, because nobody wrote to it or read it here.
+// Known is what is kept of a table; nil: nothing, because it is not known that it exists.
 func (r *Registry) Known(name string) *Table {
 	if r == nil {
 		return nil
 	}
+	t := r.kept(name)
+	if t == nil && r.exists != nil && r.exists(name) {
+		return r.Table(name)
+	}
+	return t
+}
+
+func (r *Registry) kept(name string) *Table {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.mu.tables[name]
@@ -97,7 +108,7 @@ func (r *Registry) Table(name string) *Table {
 	if r == nil {
 		return nil
 	}
-	if t := r.Known(name); t != nil {
+	if t := r.kept(name); t != nil {
 		return t
 	}
 	r.mu.Lock()

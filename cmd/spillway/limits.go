@@ -33,3 +33,9 @@ func (d *door) settings() string {
 	c.Limits = d.limits.Settings()
 	return c.String()
 }
+
+// exists says whether there is a table of that name.
+func (d *door) exists(table string) bool {
+	_, ok := d.behind.tables.Get(table)
+	return ok
+}
