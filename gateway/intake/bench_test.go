@@ -11,10 +11,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/prompb"
 
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -96,6 +99,37 @@ func BenchmarkWireRemoteWrite(b *testing.B) {
 }
 
 func BenchmarkWireSmall(b *testing.B) { benchWire(b, "/write?db=x", "", []byte("m v=1"), 1) }
+
+// BenchmarkWireSmallLimited and BenchmarkWireRemoteWriteLimited have every limit that a write can meet, none of them reached.
+func BenchmarkWireSmallLimited(b *testing.B) {
+	benchWireWith(b, startLimited(b), "/write?db=x", "", []byte("m v=1"), 1)
+}
+
+func BenchmarkWireRemoteWriteLimited(b *testing.B) {
+	body, n := remoteBody(b)
+	benchWireWith(b, startLimited(b), "/api/v1/write", rwHead, body, n)
+}
+
+func startLimited(b *testing.B) *front {
+	many, bytes, long := limits.Count(1e12), limits.Bytes(1e12), limits.Span(time.Hour)
+	set := limits.Set{SamplesPerSecond: &many, BytesPerSecond: &bytes, RequestBytes: &bytes, RequestConcurrency: &many, ActiveSeries: &many,
+		NewSeriesPerSecond: &many, PastMax: ptr(limits.Span(100 * 365 * 24 * time.Hour)), FutureMax: &long}
+	r, err := limits.New(limits.Deps{}, limits.Settings{Defaults: set})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h := hole{point.NewDict(0)}
+	h.dict.Guard(r.Table("x").NewSeries)
+	f := &front{metrics: prometheus.NewRegistry(), client: new(http.Client)}
+	f.Front, err = intake.New(intake.Deps{Writer: h, Limits: r, Fallback: http.NotFoundHandler(), Registerer: f.metrics}, intake.Settings{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f.listen(b, false)
+	return f
+}
+
+func ptr[T any](v T) *T { return &v }
 
 // BenchmarkPlainSmall is the same small request on net/http, whose cost the fast server is to save.
 func BenchmarkPlainSmall(b *testing.B) {
