@@ -113,13 +113,13 @@ func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string
 	for i, addr := range c.Admin {
 		fmt.Fprintf(&b, "  storage s%d  http://%s/metrics, /-/ready; kill -9 %d is worth a try\n", i+1, addr, c.Storage[i].PID())
 	}
-	fmt.Fprintf(&b, "  etcd        --coord=%s, for further processes and commands\n\n", c.Coord)
+	fmt.Fprintf(&b, "  etcd        --coord=%s %s, for further processes\n\n", c.Coord, strings.Join(p.CoordSecurity(), " "))
 	fmt.Fprintf(&b, "  curl 'http://%s/write?db=default' -d 'cpu,host=a usage=0.5'\n", c.HTTP[0])
 	fmt.Fprintf(&b, "  curl 'http://%s/api/v1/query?query=cpu_usage'\n\n", c.HTTP[len(c.HTTP)-1])
 	more := fmt.Sprint("s", p.Storage+1)
-	fmt.Fprintf(&b, "  commands: %s doctor --coord=%s %s\n", p.Bin, c.Coord, strings.Join(p.Security(processes.AdminName), " "))
+	fmt.Fprintf(&b, "  commands: %s doctor --servers=%s %s\n", p.Bin, strings.Join(c.Peers, ","), strings.Join(p.Security(processes.AdminName), " "))
 	fmt.Fprintf(&b, "  one more storage server: %s storage --id=%s --host=h%d --data-dir=%s --peer.listen=127.0.0.1:%d --coord=%s %s\n\n",
-		p.Bin, more, p.Storage+1, filepath.Join(p.Dir, more), p.Port+100, c.Coord, strings.Join(p.Security(more), " "))
+		p.Bin, more, p.Storage+1, filepath.Join(p.Dir, more), p.Port+100, c.Coord, strings.Join(append(p.Security(more), p.CoordSecurity()...), " "))
 	return b.String()
 }
 

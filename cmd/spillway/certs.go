@@ -29,32 +29,48 @@ type certsCmd struct {
 	Storage  []string         `name:"storage" help:"Storage servers, by the id they are started with, and the names or IP addresses they are called by, if other than that: s1=10.0.0.1,s2=b.example+10.0.0.2." placeholder:"ID=HOST,..."`
 	Gateways []string         `name:"gateways" help:"Names of gateways: g1,g2." placeholder:"NAME,..."`
 	Admins   []string         `name:"admins" help:"Names of people or hosts that run commands: ops." placeholder:"NAME,..."`
+	Etcd     []string         `name:"etcd" help:"Members of etcd, by name, and the names or IP addresses they are called by: m1=10.0.0.7. They get an authority of their own, and so do the users of etcd." placeholder:"NAME=HOST,..."`
+	Users    []string         `name:"etcd-users" help:"Users of etcd besides root: spillway." placeholder:"NAME,..."`
+	Revoke   []string         `name:"revoke" help:"Take certificates back, by the names of their files: g1. The list of all that were is written to ca.crl." placeholder:"NAME,..."`
 	Days     int              `name:"days" default:"730" help:"How long the certificates are good. The authority's is good for ten years."`
 	now      func() time.Time // nil: the clock
 }
 
 const (
-	caYears = 10
-	caName  = "ca"
+	caYears  = 10
+	caName   = "ca"      // signs for the processes of Spillway
+	etcdName = "etcd-ca" // signs for members of etcd and its users
+	rootUser = "root"    // etcd's own name for its administrator
 )
 
 // Run writes the files and says how to use them. Nothing is overwritten.
 func (c *certsCmd) Run() error {
+	if len(c.Revoke) > 0 {
+		return c.revoke()
+	}
 	made, err := c.make()
 	if err != nil {
 		return err
 	}
 	ps, _ := c.processes()
-	ca, first := c.file(caName, "crt"), fileOf(ps[0].id.Name)
+	if ps[0].ca == etcdName {
+		fmt.Println(strings.Join(made, "\n"))
+		return nil
+	}
+	ca, first := c.file(caName, "crt"), ps[0].file
 	fmt.Printf("%s\n\nEach process, with the files of its own name:\n\n  --peer.tls.ca=%s --peer.tls.cert=%s --peer.tls.key=%s\n\nKeep %s away from the hosts: whoever has it can make certificates.\n",
 		strings.Join(made, "\n"), ca, c.file(first, "crt"), c.file(first, "key"), c.file(caName, "key"))
 	return nil
 }
 
-// certified is a process that gets a certificate.
+// certified is a process, or a user of etcd, that gets a certificate.
 type certified struct {
-	id    rpc.Identity
-	hosts []string // by which it is called
+	id     rpc.Identity // the zero one of etcd's
+	ca     string       // the authority that signs: caName, etcdName
+	file   string       // the name of its files
+	name   string       // the certificate's common name, which is the user to etcd
+	hosts  []string     // by which it is called
+	server bool         // it is called, and does not only call
 }
 
 // processes reads what the flags say.
@@ -64,18 +80,42 @@ func (c *certsCmd) processes() (out []certified, err error) {
 		if !ok {
 			hosts = id
 		}
-		out = append(out, certified{rpc.Identity{Role: rpc.RoleStorage, Name: id}, strings.Split(hosts, "+")})
+		out = append(out, ofProcess(rpc.RoleStorage, id, strings.Split(hosts, "+")))
 	}
 	for _, g := range c.Gateways {
-		out = append(out, certified{id: rpc.Identity{Role: rpc.RoleGateway, Name: g}})
+		out = append(out, ofProcess(rpc.RoleGateway, g, nil))
 	}
 	for _, a := range c.Admins {
-		out = append(out, certified{id: rpc.Identity{Role: rpc.RoleAdmin, Name: a}})
+		out = append(out, ofProcess(rpc.RoleAdmin, a, nil))
+	}
+	for _, m := range c.Etcd {
+		name, hosts, ok := strings.Cut(m, "=")
+		if !ok {
+			hosts = name
+		}
+		out = append(out, certified{ca: etcdName, file: "etcd-" + fileOf(name), name: name, hosts: strings.Split(hosts, "+"), server: true})
+	}
+	users := c.Users
+	if len(c.Etcd) > 0 && !c.has("etcd-user-"+rootUser) {
+		users = append([]string{rootUser}, users...)
+	}
+	for _, u := range users {
+		out = append(out, certified{ca: etcdName, file: "etcd-user-" + fileOf(u), name: u})
 	}
 	if len(out) == 0 {
-		return nil, fault.Errorf(fault.Invalid, "--storage, --gateways, --admins: at least one certificate is needed")
+		return nil, fault.Errorf(fault.Invalid, "--storage, --gateways, --admins, --etcd, --etcd-users: at least one certificate is needed")
 	}
 	return out, nil
+}
+
+func ofProcess(role rpc.Role, name string, hosts []string) certified {
+	return certified{rpc.Identity{Role: role, Name: name}, caName, fileOf(name), name, hosts, role == rpc.RoleStorage}
+}
+
+// has reports whether a certificate was made before.
+func (c *certsCmd) has(file string) bool {
+	_, err := os.Lstat(c.file(file, "crt"))
+	return err == nil
 }
 
 // authority is who signs.
@@ -95,23 +135,22 @@ func (c *certsCmd) make() (made []string, err error) {
 	if c.now != nil {
 		now = c.now()
 	}
-	ca, err := c.readAuthority()
-	if errors.Is(err, fs.ErrNotExist) {
-		var files []string
-		ca, files, err = c.newAuthority(now)
-		made = append(made, files...)
-	}
-	if err != nil {
-		return made, err
-	}
-	if end := now.AddDate(0, 0, c.Days); end.After(ca.cert.NotAfter) {
-		return made, fault.Errorf(fault.Invalid, "the authority in %s is good until %s only: fewer --days, or a new directory", c.OutDir, ca.cert.NotAfter.Format(time.DateOnly))
-	}
 	ps, err := c.processes()
 	if err != nil {
 		return made, err
 	}
+	authorities := map[string]authority{}
 	for _, p := range ps {
+		ca, ok := authorities[p.ca]
+		if !ok {
+			var files []string
+			ca, files, err = c.authority(p.ca, now)
+			made = append(made, files...)
+			if err != nil {
+				return made, err
+			}
+			authorities[p.ca] = ca
+		}
 		files, err := c.newProcess(ca, p, now)
 		made = append(made, files...)
 		if err != nil {
@@ -119,6 +158,21 @@ func (c *certsCmd) make() (made []string, err error) {
 		}
 	}
 	return made, nil
+}
+
+// authority reads an authority, or makes it. It must last longer than what it signs.
+func (c *certsCmd) authority(name string, now time.Time) (ca authority, made []string, err error) {
+	ca, err = c.readAuthority(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		ca, made, err = c.newAuthority(name, now)
+	}
+	if err != nil {
+		return ca, made, err
+	}
+	if end := now.AddDate(0, 0, c.Days); end.After(ca.cert.NotAfter) {
+		return ca, made, fault.Errorf(fault.Invalid, "the authority %s is good until %s only: fewer --days, or a new directory", c.file(name, "crt"), ca.cert.NotAfter.Format(time.DateOnly))
+	}
+	return ca, made, nil
 }
 
 // check finds mistakes, and files in the way, before anything is written.
@@ -130,28 +184,27 @@ func (c *certsCmd) check() error {
 	if c.Days < 1 {
 		return fault.Errorf(fault.Invalid, "--days=%d: at least one is needed", c.Days)
 	}
-	names := map[string]bool{caName: true}
+	names := map[string]bool{caName: true, etcdName: true}
 	for _, p := range ps {
-		for _, host := range append([]string{p.id.Name}, p.hosts...) {
+		for _, host := range append([]string{p.name}, p.hosts...) {
 			if !nameOrAddress(host) {
-				return fault.Errorf(fault.Invalid, "%s: %q is neither a name nor an IP address", p.id, host)
+				return fault.Errorf(fault.Invalid, "%s: %q is neither a name nor an IP address", p.file, host)
 			}
 		}
-		name := fileOf(p.id.Name)
-		if names[name] {
-			return fault.Errorf(fault.Invalid, "%s: the files of %q have a name that is taken; rename it", p.id, p.id.Name)
+		if names[p.file] {
+			return fault.Errorf(fault.Invalid, "the files of %q have a name that is taken; rename it", p.name)
 		}
-		names[name] = true
+		names[p.file] = true
 		for _, ext := range []string{"crt", "key"} {
-			if _, err := os.Lstat(c.file(name, ext)); err == nil {
-				return fault.Errorf(fault.Invalid, "%s exists and is not overwritten; nothing was made", c.file(name, ext))
+			if _, err := os.Lstat(c.file(p.file, ext)); err == nil {
+				return fault.Errorf(fault.Invalid, "%s exists and is not overwritten; nothing was made", c.file(p.file, ext))
 			}
 		}
-	}
-	_, noCert := os.Lstat(c.file(caName, "crt"))
-	_, noKey := os.Lstat(c.file(caName, "key"))
-	if (noCert == nil) != (noKey == nil) {
-		return fault.Errorf(fault.Invalid, "of the authority's two files in %s one is missing; nothing was made", c.OutDir)
+		_, noCert := os.Lstat(c.file(p.ca, "crt"))
+		_, noKey := os.Lstat(c.file(p.ca, "key"))
+		if (noCert == nil) != (noKey == nil) {
+			return fault.Errorf(fault.Invalid, "of the authority's two files %s.crt and .key in %s one is missing; nothing was made", p.ca, c.OutDir)
+		}
 	}
 	return nil
 }
@@ -165,12 +218,12 @@ func fileOf(name string) string { return strings.ReplaceAll(name, ":", "-") }
 
 func (c *certsCmd) file(name, ext string) string { return filepath.Join(c.OutDir, name+"."+ext) }
 
-func (c *certsCmd) readAuthority() (a authority, err error) {
-	cert, err := readPEM(c.file(caName, "crt"), "CERTIFICATE")
+func (c *certsCmd) readAuthority(name string) (a authority, err error) {
+	cert, err := readPEM(c.file(name, "crt"), "CERTIFICATE")
 	if err != nil {
 		return a, err
 	}
-	key, err := readPEM(c.file(caName, "key"), "EC PRIVATE KEY")
+	key, err := readPEM(c.file(name, "key"), "EC PRIVATE KEY")
 	if err != nil {
 		return a, err
 	}
@@ -195,11 +248,11 @@ func readPEM(name, kind string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-func (c *certsCmd) newAuthority(now time.Time) (a authority, files []string, err error) {
+func (c *certsCmd) newAuthority(name string, now time.Time) (a authority, files []string, err error) {
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return a, nil, err
 	}
-	t, err := template("Spillway peers "+now.Format(time.DateOnly), now, now.AddDate(caYears, 0, 0))
+	t, err := template(map[string]string{caName: "Spillway peers ", etcdName: "Spillway etcd "}[name]+now.Format(time.DateOnly), now, now.AddDate(caYears, 0, 0))
 	if err != nil {
 		return a, nil, err
 	}
@@ -211,7 +264,7 @@ func (c *certsCmd) newAuthority(now time.Time) (a authority, files []string, err
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return a, nil, err
 	}
-	files, err = c.write(caName, der, a.key)
+	files, err = c.write(name, der, a.key)
 	return a, files, err
 }
 
@@ -221,14 +274,16 @@ func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	t, err := template(p.id.Name, now, now.AddDate(0, 0, c.Days))
+	t, err := template(p.name, now, now.AddDate(0, 0, c.Days))
 	if err != nil {
 		return nil, err
 	}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	t.URIs = []*url.URL{p.id.URI()}
-	if p.id.Role == rpc.RoleStorage {
+	if p.ca == caName {
+		t.URIs = []*url.URL{p.id.URI()}
+	}
+	if p.server {
 		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
 	for _, host := range p.hosts {
@@ -242,7 +297,7 @@ func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	return c.write(fileOf(p.id.Name), der, key)
+	return c.write(p.file, der, key)
 }
 
 // template is good from an hour ago: clocks of hosts differ.

@@ -127,7 +127,7 @@ func TestCertsAreGoodForTwoYears(t *testing.T) {
 	if _, err := c.make(); err != nil {
 		t.Fatal(err)
 	}
-	ca, err := c.readAuthority()
+	ca, err := c.readAuthority(caName)
 	if err != nil || time.Until(ca.cert.NotAfter) < 6*365*24*time.Hour {
 		t.Errorf("the authority: %v, %v", ca.cert, err)
 	}

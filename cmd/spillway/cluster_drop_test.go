@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -168,9 +169,12 @@ func (c *crowd) command(args ...string) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
-	args = append(args, "--coord="+c.Coord)
+	args = append(args, "--servers="+strings.Join(c.Peers, ","))
 	if c.peer.Insecure {
 		args = append(args, "--dev.insecure-peers")
+	} else {
+		dir := filepath.Dir(c.peer.CA)
+		args = append(args, "--peer.tls.ca="+c.peer.CA, "--peer.tls.cert="+filepath.Join(dir, "ops.crt"), "--peer.tls.key="+filepath.Join(dir, "ops.key"))
 	}
 	out, err := exec.CommandContext(ctx, c.Storage[0].Line[0], args...).CombinedOutput()
 	if err != nil {

@@ -33,8 +33,9 @@ import (
 type crowd struct {
 	t *testing.T
 	*processes.Cluster
-	doors []*process // the gateways, as those who write and ask see them
-	peer  peerConfig // how its processes know each other
+	doors []*process  // the gateways, as those who write and ask see them
+	peer  peerConfig  // how its processes know each other
+	coord coordConfig // how they reach etcd
 	view  clusterView
 }
 
@@ -97,6 +98,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	if p.Certs {
 		file := func(name string) string { return filepath.Join(p.Dir, "certs", name) }
 		c.peer = peerConfig{CA: file("ca.crt"), Cert: file("g1.crt"), Key: file("g1.key")}
+		c.coord = coordConfig{CA: file("etcd-ca.crt"), Cert: file("etcd-user-spillway.crt"), Key: file("etcd-user-spillway.key")}
 	}
 	c.look()
 	return c
@@ -113,7 +115,8 @@ func (c *crowd) show() {
 // look begins to follow leases and maps.
 func (c *crowd) look() {
 	cfg := defaultConfig()
-	cfg.Coord.URL, cfg.Peer, cfg.DataDir = c.Coord, c.peer, c.t.TempDir()
+	cfg.Coord, cfg.Peer, cfg.DataDir = c.coord, c.peer, c.t.TempDir()
+	cfg.Coord.URL = c.Coord
 	ctx, stop := context.WithCancel(context.Background())
 	if err := c.view.open(ctx, &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), "", peers.Local{}); err != nil {
 		stop()

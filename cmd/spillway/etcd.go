@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -10,19 +11,30 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // etcdCmd is an etcd member for trying a cluster out and for tests: the same server as etcd's own binary, with few of
-// its settings and no security. A cluster that matters has three members of their own.
+// its settings. A cluster that matters has three members of their own. With certificates, members and clients show each
+// other theirs, and users are switched on: root, and one that may read and write what Spillway keeps there.
 type etcdCmd struct {
 	DataDir        string        `name:"data-dir" help:"Where the member keeps its state." type:"path" default:"./spillway-etcd"`
 	Listen         string        `name:"listen" help:"Address for clients." default:"127.0.0.1:2379"`
 	PeerListen     string        `name:"peer-listen" help:"Address for other members." default:"127.0.0.1:2380"`
 	Name           string        `name:"name" help:"This member's name." default:"m1"`
 	InitialCluster string        `name:"initial-cluster" help:"All members: m1=host:port,m2=host:port with their addresses for members (default: this one alone)."`
+	HealthListen   string        `name:"health-listen" help:"Address that answers /health and /metrics in the clear, to everybody (default: none of its own)."`
+	CA             string        `name:"tls.ca" help:"File with the authority of members and clients. With it, everybody needs a certificate." placeholder:"FILE" type:"path"`
+	Cert           string        `name:"tls.cert" help:"File with this member's certificate." placeholder:"FILE" type:"path"`
+	Key            string        `name:"tls.key" help:"File with its key." placeholder:"FILE" type:"path"`
+	User           string        `name:"user" help:"The user that Spillway's processes are, by the common name of their certificates. With --tls.ca." default:"spillway"`
+	Prefix         string        `name:"prefix" help:"What that user may read and write." default:"spillway"`
 	ReadyTimeout   time.Duration `name:"ready-timeout" help:"How long to wait for the other members." default:"60s"`
 }
 
@@ -48,7 +60,12 @@ func (e *etcdCmd) Run() error {
 	case <-ctx.Done():
 		return nil
 	}
-	fmt.Fprintf(os.Stderr, "\netcd %s is ready; give the others --coord=etcd://%s\n\n", e.Name, e.Listen)
+	if e.CA != "" {
+		if err := e.users(ctx, member); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(os.Stderr, "\netcd %s is ready; give the others --coord=%s://%s\n\n", e.Name, map[bool]string{false: "etcd", true: "etcds"}[e.CA != ""], e.Listen)
 	select {
 	case err := <-member.Err():
 		return fault.Wrap(err, fault.Unavailable, "etcd")
@@ -61,7 +78,19 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Name, c.Dir = e.Name, e.DataDir
 	c.LogLevel, c.LogOutputs = "fatal", []string{"stderr"} // it calls its own stop an error; real ones are returned
-	client, peer := url.URL{Scheme: "http", Host: e.Listen}, url.URL{Scheme: "http", Host: e.PeerListen}
+	if (e.CA == "") != (e.Cert == "") || (e.CA == "") != (e.Key == "") {
+		return nil, fault.Errorf(fault.Invalid, "--tls.ca, --tls.cert and --tls.key go together: `spillway certs --etcd %s=HOST` makes them", e.Name)
+	}
+	scheme := "http"
+	if e.CA != "" {
+		scheme = "https"
+		c.ClientTLSInfo = transport.TLSInfo{CertFile: e.Cert, KeyFile: e.Key, TrustedCAFile: e.CA, ClientCertAuth: true}
+		c.PeerTLSInfo = c.ClientTLSInfo
+	}
+	if e.HealthListen != "" {
+		c.ListenMetricsUrls = []url.URL{{Scheme: "http", Host: e.HealthListen}}
+	}
+	client, peer := url.URL{Scheme: scheme, Host: e.Listen}, url.URL{Scheme: scheme, Host: e.PeerListen}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
@@ -71,7 +100,7 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	// each time is an fsync, too.
 	c.BackendBatchInterval = time.Second
 	if e.InitialCluster != "" {
-		members, err := membersOf(e.InitialCluster)
+		members, err := membersOf(scheme, e.InitialCluster)
 		if err != nil {
 			return nil, err
 		}
@@ -80,8 +109,49 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	return c, fault.Wrap(c.Validate(), fault.Invalid, "etcd")
 }
 
+// usersMax bounds how long switching the users on may take: it needs a majority of the members.
+const usersMax = 30 * time.Second
+
+// users switches on that clients are users, by the common names of their certificates, unless they are on already. Several
+// members may do it at once: what the other did first is fine.
+func (e *etcdCmd) users(ctx context.Context, member *embed.Etcd) error {
+	ctx, cancel := context.WithTimeout(ctx, usersMax)
+	defer cancel()
+	client := v3client.New(member.Server)
+	defer client.Close()
+	status, err := client.AuthStatus(ctx)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "users of etcd")
+	}
+	if status.Enabled {
+		return nil
+	}
+	byCertificate := &clientv3.UserAddOptions{NoPassword: true}
+	from := e.Prefix + "/"
+	rights := clientv3.PermissionType(clientv3.PermReadWrite)
+	steps := []func() error{
+		func() error { _, err := client.UserAddWithOptions(ctx, rootUser, "", byCertificate); return err },
+		func() error { _, err := client.RoleAdd(ctx, rootUser); return err },
+		func() error { _, err := client.UserGrantRole(ctx, rootUser, rootUser); return err },
+		func() error { _, err := client.UserAddWithOptions(ctx, e.User, "", byCertificate); return err },
+		func() error { _, err := client.RoleAdd(ctx, e.User); return err },
+		func() error {
+			_, err := client.RoleGrantPermission(ctx, e.User, from, clientv3.GetPrefixRangeEnd(from), rights)
+			return err
+		},
+		func() error { _, err := client.UserGrantRole(ctx, e.User, e.User); return err },
+		func() error { _, err := client.AuthEnable(ctx); return err },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil && !errors.Is(err, auth.ErrUserAlreadyExist) && !errors.Is(err, auth.ErrRoleAlreadyExist) {
+			return fault.Wrap(err, fault.Unavailable, "users of etcd")
+		}
+	}
+	return nil
+}
+
 // membersOf puts the scheme in front of the addresses of m1=host:port,m2=host:port.
-func membersOf(list string) (string, error) {
+func membersOf(scheme, list string) (string, error) {
 	out := ""
 	for _, member := range strings.Split(list, ",") {
 		name, addr, _ := strings.Cut(member, "=")
@@ -91,7 +161,7 @@ func membersOf(list string) (string, error) {
 		if out != "" {
 			out += ","
 		}
-		out += name + "=http://" + addr
+		out += name + "=" + scheme + "://" + addr
 	}
 	return out, nil
 }

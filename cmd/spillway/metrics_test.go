@@ -72,7 +72,8 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 // The processes of a cluster have metrics that a process alone has not.
 func holdMetricsOfCluster(c *crowd) {
 	cfg := defaultConfig()
-	cfg.Coord.URL, cfg.Peer = c.Coord, c.peer
+	cfg.Coord, cfg.Peer = c.coord, c.peer
+	cfg.Coord.URL = c.Coord
 	if !cfg.Peer.Insecure {
 		dir := filepath.Dir(cfg.Peer.CA)
 		_, err := (&certsCmd{OutDir: dir, Storage: []string{"s9=127.0.0.1"}, Days: 1}).make()

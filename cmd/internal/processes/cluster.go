@@ -26,7 +26,7 @@ type Plan struct {
 	// Place gives the address of a process (m1, s1, g1), and a command that runs it there: in a network namespace, say. nil:
 	// all are on 127.0.0.1. Elsewhere Port must be set, and nobody looks whether ports are free.
 	Place func(name string) (host string, in []string)
-	// Certs makes certificates, and every peer shows its own; else peers speak in the clear.
+	// Certs makes certificates: every peer shows its own, and so do etcd's members and users; else all speak in the clear.
 	Certs bool
 	// StorageArgs and GatewayArgs are further arguments, Env further variables of all of them.
 	StorageArgs, GatewayArgs, Env []string
@@ -44,7 +44,7 @@ type Cluster struct {
 
 // Layout chooses ports and arguments, and starts nothing. The error says which port is taken, if Plan names them.
 func Layout(p Plan) (*Cluster, error) {
-	ports, err := p.ports(2 * (p.Etcd + p.Storage + p.Gateways))
+	ports, err := p.ports(2*(p.Etcd+p.Storage+p.Gateways) + p.Etcd)
 	if err != nil {
 		return nil, err
 	}
@@ -64,29 +64,39 @@ func Layout(p Plan) (*Cluster, error) {
 	for i := range p.Gateways {
 		c.GatewayAdmin = append(c.GatewayAdmin, next(nameOf("g", i)))
 	}
-	var etcdPeers, members []string
+	var etcdPeers, etcdHealth, members []string
 	for i := range p.Etcd {
 		name := nameOf("m", i)
 		c.EtcdClients, etcdPeers = append(c.EtcdClients, next(name)), append(etcdPeers, next(name))
+		etcdHealth = append(etcdHealth, next(name))
 		members = append(members, name+"="+etcdPeers[i])
 	}
 	c.Coord = "etcd://" + strings.Join(c.EtcdClients, ",")
+	if p.Certs {
+		c.Coord = "etcds://" + strings.Join(c.EtcdClients, ",")
+	}
 	for i := range p.Etcd {
 		name := nameOf("m", i)
-		c.Etcd = append(c.Etcd, p.process(name, c.EtcdClients[i]+"/health", "etcd", "--name="+name, "--data-dir="+filepath.Join(p.Dir, name),
-			"--listen="+c.EtcdClients[i], "--peer-listen="+etcdPeers[i], "--initial-cluster="+strings.Join(members, ",")))
+		args := []string{
+			"etcd", "--name=" + name, "--data-dir=" + filepath.Join(p.Dir, name), "--listen=" + c.EtcdClients[i], "--peer-listen=" + etcdPeers[i],
+			"--health-listen=" + etcdHealth[i], "--initial-cluster=" + strings.Join(members, ","),
+		}
+		if p.Certs {
+			args = append(args, "--tls.ca="+p.certFile("etcd-ca.crt"), "--tls.cert="+p.certFile("etcd-"+name+".crt"), "--tls.key="+p.certFile("etcd-"+name+".key"))
+		}
+		c.Etcd = append(c.Etcd, p.process(name, etcdHealth[i]+"/health", args...))
 	}
 	for i := range p.Storage {
 		name := nameOf("s", i)
 		c.Peers, c.Admin = append(c.Peers, next(name)), append(c.Admin, next(name))
 		args := append([]string{"storage", "--id=" + name, fmt.Sprintf("--host=h%d", i+1), "--data-dir=" + filepath.Join(p.Dir, name),
-			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, p.Security(name)...)
+			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, append(p.Security(name), p.CoordSecurity()...)...)
 		c.Storage = append(c.Storage, p.process(name, c.Admin[i]+"/-/ready", append(args, p.StorageArgs...)...))
 	}
 	for i := range p.Gateways {
 		name := nameOf("g", i)
 		args := append([]string{"gateway", "--data-dir=" + filepath.Join(p.Dir, name), "--http.listen=" + c.HTTP[i],
-			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, p.Security(name)...)
+			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, append(p.Security(name), p.CoordSecurity()...)...)
 		c.Gateways = append(c.Gateways, p.process(name, c.HTTP[i]+"/-/ready", append(args, p.GatewayArgs...)...))
 	}
 	return c, nil
@@ -152,7 +162,7 @@ func (p Plan) certify() error {
 	if found, err := filepath.Glob(p.certFile(AdminName + ".crt")); err == nil && len(found) > 0 {
 		return nil
 	}
-	var storage, gateways []string
+	var storage, gateways, members []string
 	for i := range p.Storage + 1 {
 		name, host := nameOf("s", i), "127.0.0.1" // where one more is started by hand
 		if i < p.Storage {
@@ -163,7 +173,15 @@ func (p Plan) certify() error {
 	for i := range p.Gateways {
 		gateways = append(gateways, nameOf("g", i))
 	}
-	args := []string{"certs", "--out-dir=" + p.certFile(""), "--storage=" + strings.Join(storage, ","), "--admins=" + AdminName}
+	for i := range p.Etcd {
+		name := nameOf("m", i)
+		host, _ := p.place(name)
+		members = append(members, name+"="+host)
+	}
+	args := []string{
+		"certs", "--out-dir=" + p.certFile(""), "--storage=" + strings.Join(storage, ","), "--admins=" + AdminName,
+		"--etcd=" + strings.Join(members, ","), "--etcd-users=" + etcdUser,
+	}
 	if len(gateways) > 0 {
 		args = append(args, "--gateways="+strings.Join(gateways, ","))
 	}
@@ -183,6 +201,18 @@ func (p Plan) Security(name string) []string {
 		return []string{"--dev.insecure-peers"}
 	}
 	return []string{"--peer.tls.ca=" + p.certFile("ca.crt"), "--peer.tls.cert=" + p.certFile(name+".crt"), "--peer.tls.key=" + p.certFile(name+".key")}
+}
+
+// etcdUser is the user of etcd that all processes are.
+const etcdUser = "spillway"
+
+// CoordSecurity is the arguments by which a process speaks with etcd.
+func (p Plan) CoordSecurity() []string {
+	if !p.Certs {
+		return nil
+	}
+	user := "etcd-user-" + etcdUser
+	return []string{"--coord.ca=" + p.certFile("etcd-ca.crt"), "--coord.cert=" + p.certFile(user+".crt"), "--coord.key=" + p.certFile(user+".key")}
 }
 
 // All are the processes in the order in which they start.
