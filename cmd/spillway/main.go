@@ -24,6 +24,7 @@ type cli struct {
 	Master     masterCmd     `cmd:"" help:"Show what the master would do."`
 	Doctor     doctorCmd     `cmd:"" help:"Tell what is wrong with a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
 	Verify     verifyCmd     `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
+	Repair     repairCmd     `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`

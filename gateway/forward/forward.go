@@ -208,14 +208,14 @@ type Table struct {
 // Dict gives the dictionary for the next batch.
 func (t *Table) Dict() *point.Dict {
 	g := t.current.Load()
-	series, weight := g.dict.Len(), g.dict.Weight()
+	series := g.dict.Len()
 	if t.limits != nil {
 		t.limit(g)
 	}
-	if t.turnDue(time.Since(g.born), series, weight) {
+	if t.turnDue(time.Since(g.born), series) {
 		t.renew(g)
 		g = t.current.Load()
-	} else if weight >= t.f.settings.GenerationSeriesMax && !g.full.Swap(true) {
+	} else if series >= t.f.settings.GenerationSeriesMax && !g.full.Swap(true) {
 		t.f.metrics.full.Inc()
 		t.f.deps.Log.Warn("more series are active than there is memory for: rows of further ones are refused; raise storage.memory_bytes, or intake.series_max if that was set",
 			"table", t.name, "series_max", t.f.settings.GenerationSeriesMax, "next_try", g.born.Add(t.f.settings.GenerationAgeMin))
@@ -229,13 +229,13 @@ func (t *Table) Dict() *point.Dict {
 // turnDue says whether a new generation begins: by age, or because of its size, for which series that are gone may be
 // the reason. If it is full of active ones a new one would be full at once: then it stays for a while, and what does not
 // fit is refused.
-func (s *Settings) turnDue(age time.Duration, weight int) bool {
-	return age > s.GenerationAge || age > s.GenerationAgeMin && weight > s.GenerationSeriesMax/10*9
+func (s *Settings) turnDue(age time.Duration, series int) bool {
+	return age > s.GenerationAge || age > s.GenerationAgeMin && series > s.GenerationSeriesMax/10*9
 }
 
 // turnDue holds for a table that has as many series as it may have, too: some of them may be gone.
-func (t *Table) turnDue(age time.Duration, series, weight int) bool {
-	if t.f.settings.turnDue(age, weight) {
+func (t *Table) turnDue(age time.Duration, series int) bool {
+	if t.f.settings.turnDue(age, series) {
 		return true
 	}
 	if t.limits == nil || age <= t.f.settings.GenerationAgeMin {

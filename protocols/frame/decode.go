@@ -40,6 +40,11 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	if err := f.unpack(packed, h); err != nil {
 		return err
 	}
+	if h.Kind == Delete {
+		var err error
+		f.Deletion, err = ParseDeletion(f.body[:h.bodyBytes])
+		return err
+	}
 	d.r = reader{padded: f.body, end: h.bodyBytes}
 	r := &d.r
 	f.FirstDef = point.DenseID(r.count(1<<32-1, 0))

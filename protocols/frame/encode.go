@@ -45,6 +45,10 @@ func (e *Encoder) Append(dst []byte, f *Frame) []byte {
 
 // appendBody writes the body into e.body: counts, columns, then what is beside them.
 func (e *Encoder) appendBody(f *Frame) {
+	if f.Kind == Delete {
+		e.body = AppendDeletion(e.body[:0], &f.Deletion)
+		return
+	}
 	b := binary.AppendUvarint(e.body[:0], uint64(f.FirstDef))
 	b = binary.AppendUvarint(b, uint64(len(f.Defs)))
 	b = binary.AppendUvarint(b, uint64(len(f.Exemplars)))

@@ -13,17 +13,23 @@ type Kind uint8
 const (
 	// Rows adds definitions, float rows, histograms and exemplars.
 	Rows Kind = 1
+	// Delete hides rows that the partition took before it.
+	Delete Kind = 2
 )
 
 // String gives the kind's name in logs.
 func (k Kind) String() string {
-	if k == Rows {
+	switch k {
+	case Rows:
 		return "rows"
+	case Delete:
+		return "delete"
 	}
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
 
-// Frame is one partition's rows of one insert: row i is (IDs[i], Times[i], Values[i]).
+// Frame is one partition's rows of one insert: row i is (IDs[i], Times[i], Values[i]). A frame of kind Delete is a deletion and
+// has no rows and no definitions.
 //
 // Invariant: every series a row names is defined: its id < FirstDef + len(Defs).
 type Frame struct {
@@ -47,6 +53,8 @@ type Frame struct {
 
 	Hists     []HistRow
 	Exemplars []ExemplarRow
+
+	Deletion Deletion
 
 	body []byte // what Hists[i].H points into, after Decode
 }
@@ -85,8 +93,14 @@ const (
 // Check says why a frame cannot be encoded: TooLarge when it exceeds a bound and must be cut, Invalid when its columns
 // do not fit together or name series that nobody defined. It reads every id.
 func (f *Frame) Check() error {
+	if f.Kind == Delete {
+		if len(f.IDs)+len(f.Times)+len(f.Values)+len(f.Hists)+len(f.Exemplars)+len(f.Defs) > 0 {
+			return fault.Errorf(fault.Invalid, "frame of a deletion with rows or definitions")
+		}
+		return f.Deletion.Check()
+	}
 	if f.Kind != Rows {
-		return fault.Errorf(fault.Invalid, "frame of %v, known is %v", f.Kind, Rows)
+		return fault.Errorf(fault.Invalid, "frame of %v, known are %v and %v", f.Kind, Rows, Delete)
 	}
 	if len(f.IDs) != len(f.Times) || len(f.IDs) != len(f.Values) {
 		return fault.Errorf(fault.Invalid, "frame of %d ids, %d times and %d values", len(f.IDs), len(f.Times), len(f.Values))

@@ -69,6 +69,10 @@ func goldenFrames() map[string]*frame.Frame {
 			Hists:     []frame.HistRow{{ID: 1, Time: newYear - 1, H: h}, {ID: 0, Time: newYear, H: h}},
 			Exemplars: []frame.ExemplarRow{{ID: 1, Time: newYear, Value: 0.1, Labels: point.MakeLabels("__name__", "x", "trace_id", "4bf92f35")}},
 		},
+		"deletion": {
+			Kind: frame.Delete, Serial: point.Serial{Epoch: 2, Seq: 9}, Prev: point.Serial{Epoch: 2, Seq: 8},
+			Deletion: frame.Deletion{Lo: math.MinInt64, Hi: newYear, Matchers: []frame.Matcher{{Name: "__name__", Value: "up"}, {Type: 3, Name: "job", Value: "node|.*-canary"}}},
+		},
 		"tails": {
 			Kind: frame.Rows, Serial: point.Serial{Epoch: 1, Seq: 1}, Stamp: newYear,
 			Defs: []point.Labels{

@@ -76,8 +76,10 @@ func Header(b []byte) (Head, error) {
 
 func (h *Head) check(flags, reserved byte) error {
 	switch {
-	case h.Kind != Rows:
-		return fault.Errorf(fault.Corrupt, "frame %v of %v, known is %v", h.Serial, h.Kind, Rows)
+	case h.Kind != Rows && h.Kind != Delete:
+		return fault.Errorf(fault.Corrupt, "frame %v of %v, known are %v and %v", h.Serial, h.Kind, Rows, Delete)
+	case h.Kind == Delete && h.Rows+h.Hists > 0:
+		return fault.Errorf(fault.Corrupt, "frame %v of a deletion has rows", h.Serial)
 	case flags&^flagsKnown != 0 || reserved != 0:
 		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x: a newer version wrote it", h.Serial, flags, reserved)
 	case h.Rows > RowsMax || h.Hists > RowsMax:

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/record"
@@ -25,8 +26,12 @@ type Brick struct {
 	log       *slog.Logger
 	set       Settings
 	m         *metrics
-	uuid      StoreID
+	uuid      StoreID // of the store
+	logID     StoreID // of its log, mirror and witness
 	catalogue *pebble.DB
+	commits   commits
+	mirror    mirror   // of the catalogue
+	witness   *witness // of catalogue and log
 	locks     []io.Closer
 	manifest  manifest // read by Open, used up by Recover, then owned by admin: tombs only
 
@@ -52,6 +57,10 @@ type Brick struct {
 		sync    record.PendingSyncIndex
 	}
 	tracker tracker
+	lost    struct {
+		sync.Mutex
+		found LostFound
+	}
 
 	runner runner
 }
@@ -82,23 +91,34 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		}
 		b.locks = append(b.locks, l)
 	}
-	if b.uuid, err = identify(b.fs, s.DataDir, s.LogDir); err != nil {
+	ids, err := identify(b.fs, s.DataDir, s.LogDir)
+	if err != nil {
 		return nil, err
 	}
-	dir := b.fs.PathJoin(s.DataDir, "catalogue")
+	b.uuid, b.logID = ids.store, ids.log
+	dir := b.fs.PathJoin(s.DataDir, catalogueDir)
 	if err := makeDir(b.fs, dir); err != nil {
 		return nil, err
 	}
-	if b.catalogue, err = b.openCatalogue(dir); err != nil {
+	b.mirror = mirror{fs: b.fs, path: b.fs.PathJoin(s.DataDir, mirrorFile), uuid: b.logID}
+	if b.witness, err = openWitness(b.fs, s.DataDir, b.logID); err != nil {
 		return nil, err
 	}
+	if err = b.openCatalogue(dir); err != nil {
+		if b.catalogue != nil {
+			err = errors.Join(err, b.catalogue.Close())
+		}
+		return nil, errors.Join(err, b.mirror.close())
+	}
+	b.openCopies()
 	if b.manifest, err = b.loadManifest(); err != nil {
-		return nil, errors.Join(err, b.catalogue.Close())
+		return nil, errors.Join(err, b.closeCatalogue())
 	}
 	if err := b.m.register(d.Registerer, b); err != nil {
-		return nil, errors.Join(err, b.catalogue.Close())
+		return nil, errors.Join(err, b.closeCatalogue())
 	}
 	b.checkSpace()
+	b.countLostFound(time.Now(), false)
 	b.log.Info("brick opened", "store", b.uuid.String(), "data_dir", s.DataDir, "log_dir", s.LogDir, "file_bytes_max", s.FileBytesMax,
 		"in_flight_bytes_max", s.InFlightBytesMax, "no_sync", s.NoSync, "free_bytes_min", s.FreeBytesMin, "log_files", len(b.manifest.files))
 	return b, nil
@@ -203,7 +223,47 @@ func (b *Brick) Close() error {
 		err = errors.Join(err, b.removeDead())
 	}
 	b.m.unregister()
-	err = errors.Join(err, b.Err(), b.catalogue.Close(), b.unlock())
+	err = errors.Join(err, b.Err(), b.closeCatalogue(), b.unlock())
+	return err
+}
+
+// openCopies brings mirror and witness up to the catalogue that was opened. Neither is worth refusing to start for.
+func (b *Brick) openCopies() {
+	err := b.witness.begin()
+	b.committed(b.commits.last())
+	if err = errors.Join(err, b.tendCopies()); err != nil {
+		b.log.Warn("the copies of what the catalogue holds could not be written; it will be tried again", "error", err)
+	}
+}
+
+// tendCopies brings mirror and witness to the disk.
+func (b *Brick) tendCopies() (err error) {
+	if b.Err() != nil {
+		return nil
+	}
+	if b.mirror.stale() {
+		err = b.remirror()
+	}
+	if seq := b.commits.last(); seq > b.commits.durable.Load() { // without an fsync, and no commit with one followed
+		if err := b.catalogue.LogData(nil, pebble.Sync); err != nil {
+			b.Fence(err)
+		}
+		if b.Err() == nil {
+			b.committed(seq)
+		}
+	}
+	return errors.Join(err, b.mirror.sync(), b.witness.sync())
+}
+
+// closeCatalogue closes the catalogue and leaves mirror and witness exact.
+func (b *Brick) closeCatalogue() error {
+	err := b.catalogue.Close() // syncs it
+	if err == nil && b.Err() == nil {
+		b.committed(b.commits.last())
+	}
+	if cerr := errors.Join(b.mirror.close(), b.witness.close()); cerr != nil {
+		b.log.Warn("the copies of what the catalogue holds could not be completed", "error", cerr)
+	}
 	return err
 }
 

@@ -6,8 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 
+	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -15,31 +20,117 @@ import (
 // catalogueFilesMax bounds the tables of the catalogue that are open at once; beside them pebble has its lock, log and manifest.
 const catalogueFilesMax = 24
 
-// openCatalogue opens the pebble database below dir. A failure pebble calls fatal fences the brick.
-func (b *Brick) openCatalogue(dir string) (*pebble.DB, error) {
+// catalogueOptions are those of the pebble database.
+func catalogueOptions(fs vfs.FS, memBytes int64, log pebble.Logger) *pebble.Options {
+	return &pebble.Options{
+		FS:                          fs,
+		MemTableSize:                uint64(memBytes),
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       2,
+		FormatMajorVersion:          pebble.FormatValueSeparation, // pinned: a newer program must still open an older one's store on purpose
+		Logger:                      log,
+	}
+}
+
+// openPebble opens a pebble database. What its files make it panic with is an error: nobody should lose a process, and
+// with it all other partitions, to one bad byte.
+func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
 	files := pebble.NewFileCache(1, catalogueFilesMax)
 	defer files.Unref()
-	db, err := pebble.Open(dir, &pebble.Options{
-		FS:                          b.fs,
-		Cache:                       cache,
-		MemTableSize:                uint64(b.set.CatalogueMemBytes),
-		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       2,
-		FileCache:                   files,
-		FormatMajorVersion:          pebble.FormatValueSeparation, // pinned: a newer program must still open an older one's store on purpose
-		Logger:                      catalogueLog{b},
-	})
-	if err != nil {
-		kind := fault.Unavailable
-		if errors.Is(err, pebble.ErrCorruption) || pebble.IsCorruptionError(err) {
-			kind = fault.Corrupt
+	o.Cache, o.FileCache = cache, files
+	defer func() {
+		if p := recover(); p != nil {
+			db, err = nil, fault.Errorf(fault.Corrupt, "pebble: %v", p)
 		}
-		return nil, fault.Wrap(err, kind, "open catalogue %s", dir)
-	}
-	return db, nil
+	}()
+	return pebble.Open(dir, o)
 }
+
+// openCatalogue checks the pebble database below dir against what the mirror, the witness and the log directory know of
+// it, without changing a byte, and then opens it. A failure pebble calls fatal fences the brick.
+func (b *Brick) openCatalogue(dir string) error {
+	says, is, err := examine(b.fs, dir, b.set.CatalogueMemBytes)
+	if err == nil {
+		err = b.compareCatalogue(says, is)
+	}
+	if err != nil {
+		return b.catalogueDamage(err, dir)
+	}
+	if b.catalogue, err = openPebble(dir, catalogueOptions(b.fs, b.set.CatalogueMemBytes, catalogueLog{b})); err != nil {
+		return b.catalogueDamage(err, dir)
+	}
+	b.commits.mark = is
+	if says.seq == 0 { // a new store, or one from before there were watermarks
+		return b.NewBatch().Commit(true)
+	}
+	return nil
+}
+
+// examine reads a whole catalogue and changes nothing: what its watermark says, and what is in it. A directory without
+// a database has neither.
+func examine(fs vfs.FS, dir string, memBytes int64) (says, is watermark, err error) {
+	var said collectedLog
+	o := catalogueOptions(fs, memBytes, &said)
+	o.ReadOnly = true
+	db, err := openPebble(dir, o)
+	if errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return says, is, nil
+	}
+	if err != nil {
+		return says, is, errors.Join(err, said.fatal())
+	}
+	defer func() { err = errors.Join(err, db.Close(), said.fatal()) }()
+	return survey(db, nil)
+}
+
+// compareCatalogue refuses a catalogue that does not hold what it says, or is older than a witness knows it to be.
+func (b *Brick) compareCatalogue(says, is watermark) error {
+	if says.seq > 0 && says != is {
+		return fault.Errorf(fault.Corrupt, "it says that it holds %d keys, and holds %d, or others", says.keys, is.keys)
+	}
+	mirrored, base, end, clean, err := readMirror(b.fs, b.mirror.path, b.logID, nil)
+	if err != nil {
+		return err
+	}
+	for _, w := range []struct {
+		who string
+		seq uint64
+	}{{b.witness.path, b.witness.now.catalogue}, {b.mirror.path, mirrored.seq}} {
+		if says.seq < w.seq {
+			return fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as %s knows", says, w.seq, w.who)
+		}
+	}
+	if clean && mirrored == says {
+		if err := b.mirror.resume(base, end); err != nil {
+			b.log.Warn("the mirror of the catalogue cannot be continued; it will be written anew", "error", err)
+		}
+	}
+	return nil
+}
+
+// catalogueDamage gives an error of opening the catalogue its kind, and says what to do.
+func (b *Brick) catalogueDamage(err error, dir string) error {
+	var errno syscall.Errno
+	if fault.Is(err, fault.Unavailable) || errors.As(err, &errno) && !oserror.IsNotExist(err) && errno != syscall.EIO {
+		return fault.Wrap(err, fault.Unavailable, "open catalogue %s", dir)
+	}
+	return fault.Wrap(err, fault.Corrupt, "the catalogue %s is damaged: some of its entries are lost, and with them the knowledge of which rows there are. Nothing was changed. "+
+		"Run `spillway repair --data-dir %s --dry-run` to see what can be rebuilt, and without --dry-run to do it", dir, b.set.DataDir)
+}
+
+// collectedLog keeps what pebble calls fatal while it only reads.
+type collectedLog struct{ errs []error }
+
+func (*collectedLog) Infof(string, ...any)  {}
+func (*collectedLog) Errorf(string, ...any) {}
+
+func (l *collectedLog) Fatalf(format string, args ...any) {
+	l.errs = append(l.errs, fault.Errorf(fault.Corrupt, format, args...))
+}
+
+func (l *collectedLog) fatal() error { return errors.Join(l.errs...) }
 
 // catalogueLog gives pebble's messages a place. What it calls fatal is a failed write or fsync: final for the brick.
 type catalogueLog struct{ b *Brick }
@@ -131,13 +222,13 @@ func prefixEnd(prefix []byte) []byte {
 // Batch is changes of the catalogue that become true together. Keys are any bytes that do not begin with a zero; the
 // convention is "p/<placement>/…" and "m/…". For one goroutine. Ends with Commit or Close.
 type Batch struct {
-	b   *Brick
-	pb  *pebble.Batch
-	err error
+	b       *Brick
+	changes []change
+	err     error
 }
 
 // NewBatch starts an empty batch.
-func (b *Brick) NewBatch() *Batch { return &Batch{b: b, pb: b.catalogue.NewBatch()} }
+func (b *Brick) NewBatch() *Batch { return &Batch{b: b} }
 
 // Set sets a key; key and value are copied.
 func (t *Batch) Set(key, value []byte) {
@@ -161,20 +252,30 @@ func (t *Batch) check(key []byte) bool {
 }
 
 func (t *Batch) set(key, value []byte) {
-	if err := t.pb.Set(key, value, nil); err != nil && t.err == nil {
-		t.err = catalogueFault(err, "set", key)
-	}
+	t.changes = append(t.changes, change{key: slices.Clone(key), value: slices.Clone(value)})
 }
 
 func (t *Batch) delete(key []byte) {
-	if err := t.pb.Delete(key, nil); err != nil && t.err == nil {
-		t.err = catalogueFault(err, "delete", key)
-	}
+	t.changes = append(t.changes, change{key: slices.Clone(key), deleted: true})
+}
+
+// commits orders the commits of a brick: each raises the watermark by what it changes.
+type commits struct {
+	sync.Mutex
+	mark    watermark     // of the newest commit, durable or not
+	durable atomic.Uint64 // the newest commit that surely is
+}
+
+// last is the newest commit.
+func (c *commits) last() uint64 {
+	c.Lock()
+	defer c.Unlock()
+	return c.mark.seq
 }
 
 // Commit makes the batch true, all of it or nothing, and ends it. With sync it is durable when nil is returned; without,
 // it becomes durable with a later one at the latest, and no later commit survives a crash without it. Errors: Invalid
-// (a bad key), Unavailable (the brick is fenced; whether the batch survives is open).
+// (a bad key), Corrupt (the catalogue cannot be read), Unavailable (the brick is fenced; whether the batch survives is open).
 func (t *Batch) Commit(sync bool) error {
 	defer t.Close()
 	if t.err != nil {
@@ -183,20 +284,72 @@ func (t *Batch) Commit(sync bool) error {
 	if err := t.b.Err(); err != nil {
 		return err
 	}
-	opt := pebble.NoSync
+	pb, seq, err := t.apply(sync)
+	if err != nil {
+		return err
+	}
 	if sync {
-		opt = pebble.Sync
+		// Waiting is outside of the lock, so that commits share fsyncs.
+		if err := pb.SyncWait(); err != nil {
+			t.b.Fence(err)
+		}
 	}
-	if err := t.b.catalogue.Apply(t.pb, opt); err != nil {
-		t.b.Fence(err)
+	_ = pb.Close()
+	if err := t.b.Err(); err != nil { // a commit that fails may come back as success and a call of Fatalf
+		return err
 	}
-	return t.b.Err() // a commit that fails comes back as success and a call of Fatalf
+	if sync {
+		t.b.committed(seq)
+	}
+	return nil
+}
+
+// apply hands the batch, with the watermark that it leads to, to pebble.
+func (t *Batch) apply(sync bool) (*pebble.Batch, uint64, error) {
+	b := t.b
+	changes := distinct(t.changes)
+	b.commits.Lock()
+	defer b.commits.Unlock()
+	mark, err := b.commits.mark.after(changes, b.Get)
+	if err != nil {
+		return nil, 0, err
+	}
+	pb := b.catalogue.NewBatch()
+	for _, c := range changes {
+		if c.deleted {
+			err = errors.Join(err, pb.Delete(c.key, nil))
+		} else {
+			err = errors.Join(err, pb.Set(c.key, c.value, nil))
+		}
+	}
+	if err = errors.Join(err, pb.Set(watermarkKey(), mark.append(nil), nil)); err != nil {
+		return nil, 0, fault.Wrap(errors.Join(err, pb.Close()), fault.Internal, "catalogue batch")
+	}
+	if sync {
+		err = b.catalogue.ApplyNoSyncWait(pb, pebble.Sync)
+	} else {
+		err = b.catalogue.Apply(pb, pebble.NoSync)
+	}
+	if err != nil {
+		b.Fence(err)
+		return nil, 0, b.Err()
+	}
+	b.commits.mark = mark
+	b.mirror.queue(mark, changes)
+	return pb, mark.seq, nil
+}
+
+// committed notes that the catalogue is durable up to commit seq.
+func (b *Brick) committed(seq uint64) {
+	for {
+		was := b.commits.durable.Load()
+		if seq <= was || b.commits.durable.CompareAndSwap(was, seq) {
+			break
+		}
+	}
+	b.mirror.durable(seq)
+	b.witness.note(testimony{log: position(b.synced.Load()), catalogue: seq})
 }
 
 // Close ends a batch that is not committed.
-func (t *Batch) Close() {
-	if t.pb != nil {
-		_ = t.pb.Close()
-		t.pb = nil
-	}
-}
+func (t *Batch) Close() { t.changes = nil }

@@ -19,6 +19,7 @@ type remains struct {
 	files   map[uint32][]byte
 	entries map[uint32]fileEntry
 	set     Settings
+	mark    watermark
 }
 
 // remainsOf reads the log of a store that is not open.
@@ -28,7 +29,7 @@ func remainsOf(t *testing.T, fs vfs.FS) *remains {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &remains{uuid: b.uuid, files: map[uint32][]byte{}, entries: map[uint32]fileEntry{}, set: b.set}
+	m := &remains{uuid: b.logID, files: map[uint32][]byte{}, entries: map[uint32]fileEntry{}, set: b.set, mark: b.commits.mark}
 	for n, e := range b.manifest.files {
 		f, err := fs.Open(b.filePath(n))
 		if err != nil {
@@ -48,8 +49,9 @@ func remainsOf(t *testing.T, fs vfs.FS) *remains {
 func (m *remains) read(t *testing.T, n uint32, content []byte) (*recovery, []kept, error) {
 	t.Helper()
 	fs := vfs.NewMem()
-	b := &Brick{fs: fs, log: slog.New(slog.DiscardHandler), uuid: m.uuid, set: m.set}
+	b := &Brick{fs: fs, log: slog.New(slog.DiscardHandler), logID: m.uuid, set: m.set, witness: &witness{}}
 	b.mu.index = newIndex()
+	b.commits.mark = m.mark
 	b.manifest.files = map[uint32]*fileEntry{}
 	if err := fs.MkdirAll(m.set.LogDir, 0o755); err != nil {
 		t.Fatal(err)

@@ -80,9 +80,11 @@ func (b *Brick) filePath(n uint32) string { return b.fs.PathJoin(b.set.LogDir, f
 
 // fileTag is the log number in the chunks of file n: nobody outside knows the UUID, so nobody can forge a chunk, and a
 // file of another store is not taken for ours.
-func (b *Brick) fileTag(n uint32) uint32 {
-	return uint32(xxhash.Sum64(binary.LittleEndian.AppendUint32(b.uuid[:], n)))
+func fileTag(log StoreID, n uint32) uint32 {
+	return uint32(xxhash.Sum64(binary.LittleEndian.AppendUint32(log[:], n)))
 }
+
+func (b *Brick) fileTag(n uint32) uint32 { return fileTag(b.logID, n) }
 
 // newLogWriter lends the type of a log number, which pebble keeps internal.
 func newLogWriter[N ~uint64](make func(io.Writer, N, record.LogWriterConfig) *record.LogWriter, w io.Writer, n uint32, c record.LogWriterConfig) *record.LogWriter {
@@ -129,7 +131,7 @@ func (b *Brick) Append(p point.PlacementID, sender point.Epoch, s point.Serial, 
 	if err := b.takes(len(rec)); err != nil {
 		return Wait{}, err
 	}
-	h := header{kind: kindFrame, synced: position(b.synced.Load()), placement: p, serial: s}
+	h := header{kind: kindFrame, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), placement: p, serial: s}
 	buf := scratches.Get().(*scratch)
 	defer buf.put()
 	buf.b = append(h.append(buf.b[:0]), rec...)
@@ -252,9 +254,9 @@ func (b *Brick) beginLocked(f *logFile, base int64) {
 	b.mu.cur = f
 	f.base = base
 	b.mu.index.addFile(f.number, 0, true)
-	h := header{kind: kindFile, synced: position(b.synced.Load()), serial: point.Serial{Epoch: point.Epoch(f.number)}}
+	h := header{kind: kindFile, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), serial: point.Serial{Epoch: point.Epoch(f.number)}}
 	b.mu.sync.Index = record.NoSyncIndex
-	if _, err := f.w.SyncRecordGeneralized(append(h.append(nil), b.uuid[:]...), &b.mu.sync); err != nil {
+	if _, err := f.w.SyncRecordGeneralized(append(h.append(nil), b.logID[:]...), &b.mu.sync); err != nil {
 		b.Fence(err)
 	}
 	f.last = at(f.number, f.w.Size())

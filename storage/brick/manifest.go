@@ -26,23 +26,30 @@ func placementKey(kind byte, p point.PlacementID) []byte {
 
 const manifestVersion = 1
 
-// fileEntry is the catalogue's word on a log file. A file without an entry is nobody's and is removed; an entry without
-// a file is a loss.
+// fileEntry is the catalogue's word on a log file. A file without an entry was never used, or is nobody's; an entry
+// without a file is a loss, unless the file was to be removed.
 type fileEntry struct {
-	closed bool
-	end    int64  // of a closed file: where its records end; all of it was fsynced
-	skips  []span // damage whose loss was accepted
+	state fileState
+	end   int64  // of a closed file: where its records end; all of it was fsynced
+	skips []span // damage whose loss was accepted
 }
+
+type fileState uint8
+
+const (
+	fileOpen    fileState = 0 // being written, or left by a process that ended without ending it
+	fileClosed  fileState = 1
+	fileRemoved fileState = 2 // nobody needs it: it is about to be removed, or gone
+)
+
+// closed reports whether the file was ended: its end is known.
+func (e *fileEntry) closed() bool { return e.state == fileClosed }
 
 // span is a stretch of a file, [from, to).
 type span struct{ from, to int64 }
 
 func (e *fileEntry) append(b []byte) []byte {
-	state := byte(0)
-	if e.closed {
-		state = 1
-	}
-	b = binary.LittleEndian.AppendUint64(append(b, manifestVersion, state), uint64(e.end))
+	b = binary.LittleEndian.AppendUint64(append(b, manifestVersion, byte(e.state)), uint64(e.end))
 	for _, s := range e.skips {
 		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, uint64(s.from)), uint64(s.to))
 	}
@@ -50,10 +57,10 @@ func (e *fileEntry) append(b []byte) []byte {
 }
 
 func (e *fileEntry) decode(b []byte) error {
-	if len(b) < 10 || b[0] != manifestVersion || b[1] > 1 || (len(b)-10)%16 != 0 {
+	if len(b) < 10 || b[0] != manifestVersion || b[1] > byte(fileRemoved) || (len(b)-10)%16 != 0 {
 		return fault.Errorf(fault.Corrupt, "catalogue entry of a log file: %x", b)
 	}
-	*e = fileEntry{closed: b[1] == 1, end: int64(binary.LittleEndian.Uint64(b[2:]))}
+	*e = fileEntry{state: fileState(b[1]), end: int64(binary.LittleEndian.Uint64(b[2:]))}
 	for b = b[10:]; len(b) > 0; b = b[16:] {
 		s := span{int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:]))}
 		if s.from < 0 || s.to <= s.from {
@@ -142,28 +149,44 @@ func (ts tombstones) since(oldest uint32) tombstones {
 
 // manifest is the brick's own part of the catalogue, as read at the start.
 type manifest struct {
-	files map[uint32]*fileEntry
-	tombs map[point.PlacementID]tombstones
+	files   map[uint32]*fileEntry // that are needed
+	removed []uint32              // that were to be removed
+	tombs   map[point.PlacementID]tombstones
+}
+
+func newManifest() manifest {
+	return manifest{files: map[uint32]*fileEntry{}, tombs: map[point.PlacementID]tombstones{}}
+}
+
+// take reads one of the brick's own keys; an epoch is given to raise.
+func (m *manifest) take(k, v []byte, raise func(point.PlacementID, point.Epoch)) error {
+	switch {
+	case isWatermarkKey(k):
+		return nil
+	case len(k) == 6 && k[1] == keyFile:
+		e, n := new(fileEntry), binary.BigEndian.Uint32(k[2:])
+		err := e.decode(v)
+		if e.state == fileRemoved {
+			m.removed = append(m.removed, n)
+		} else {
+			m.files[n] = e
+		}
+		return err
+	case len(k) == 10 && k[1] == keyEpoch && len(v) == 8:
+		raise(point.PlacementID(binary.BigEndian.Uint64(k[2:])), point.Epoch(binary.LittleEndian.Uint64(v)))
+		return nil
+	case len(k) == 10 && k[1] == keyTomb:
+		ts, err := decodeTombstones(v)
+		m.tombs[point.PlacementID(binary.BigEndian.Uint64(k[2:]))] = ts
+		return err
+	}
+	return fault.Errorf(fault.Corrupt, "catalogue holds key %x, which this program does not know", k)
 }
 
 // loadManifest reads the brick's own keys; the epochs go to the index.
 func (b *Brick) loadManifest() (manifest, error) {
-	m := manifest{files: map[uint32]*fileEntry{}, tombs: map[point.PlacementID]tombstones{}}
-	err := b.scan([]byte{ownKeys}, []byte{ownKeys + 1}, func(k, v []byte) error {
-		switch {
-		case len(k) == 6 && k[1] == keyFile:
-			e := new(fileEntry)
-			m.files[binary.BigEndian.Uint32(k[2:])] = e
-			return e.decode(v)
-		case len(k) == 10 && k[1] == keyEpoch && len(v) == 8:
-			b.mu.index.of(point.PlacementID(binary.BigEndian.Uint64(k[2:]))).epoch = point.Epoch(binary.LittleEndian.Uint64(v))
-			return nil
-		case len(k) == 10 && k[1] == keyTomb:
-			ts, err := decodeTombstones(v)
-			m.tombs[point.PlacementID(binary.BigEndian.Uint64(k[2:]))] = ts
-			return err
-		}
-		return fault.Errorf(fault.Corrupt, "catalogue holds key %x, which this program does not know", k)
-	})
+	m := newManifest()
+	raise := func(p point.PlacementID, e point.Epoch) { b.mu.index.of(p).epoch = e }
+	err := b.scan([]byte{ownKeys}, []byte{ownKeys + 1}, func(k, v []byte) error { return m.take(k, v, raise) })
 	return m, err
 }

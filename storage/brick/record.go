@@ -27,6 +27,7 @@ const (
 	kindFrame recordKind = 1 // one record of a placement
 	kindFile  recordKind = 2 // the first record of a file: whose file, which number
 	kindMark  recordKind = 3 // nothing but its synced field, written when the log falls idle
+	kindDrop  recordKind = 4 // the placement was dropped: for a catalogue that has to be rebuilt
 )
 
 const (
@@ -43,13 +44,19 @@ type header struct {
 	flags uint8
 	// synced is where the fsynced part of the log ended when this record was appended. A reader that finds garbage
 	// before it has found damage, not the torn end of what nobody was told to be safe.
-	synced    position
+	synced position
+	// catalogue is the newest commit of the catalogue that was durable then: a catalogue that is older has lost something.
+	// The low 40 bits; 0 in records from before there were watermarks.
+	catalogue uint64
 	placement point.PlacementID
 	serial    point.Serial
 }
 
+const catalogueBits = 40
+
 func (h *header) append(b []byte) []byte {
-	b = append(b, recordVersion, byte(h.kind), h.flags, 0, 0, 0, 0, 0)
+	c := h.catalogue
+	b = append(b, recordVersion, byte(h.kind), h.flags, byte(c), byte(c>>8), byte(c>>16), byte(c>>24), byte(c>>32))
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.synced))
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.placement))
 	b = binary.LittleEndian.AppendUint64(b, uint64(h.serial.Epoch))
@@ -68,10 +75,11 @@ func decodeRecord(b []byte) (h header, rec []byte, err error) {
 		kind:      recordKind(b[1]),
 		flags:     b[2],
 		synced:    position(binary.LittleEndian.Uint64(b[8:])),
+		catalogue: binary.LittleEndian.Uint64(b) >> (64 - catalogueBits),
 		placement: point.PlacementID(binary.LittleEndian.Uint64(b[16:])),
 		serial:    point.Serial{Epoch: point.Epoch(binary.LittleEndian.Uint64(b[24:])), Seq: binary.LittleEndian.Uint64(b[32:])},
 	}
-	if h.kind < kindFrame || h.kind > kindMark {
+	if h.kind < kindFrame || h.kind > kindDrop {
 		return h, nil, fault.Errorf(fault.Corrupt, "record kind %d is unknown", h.kind)
 	}
 	if h.synced < 0 {

@@ -57,7 +57,7 @@ func FuzzRecord(f *testing.F) {
 
 // FuzzManifest feeds any bytes to the decoders of the brick's catalogue values.
 func FuzzManifest(f *testing.F) {
-	f.Add((&fileEntry{closed: true, end: 5, skips: []span{{1, 2}}}).append(nil))
+	f.Add((&fileEntry{state: fileClosed, end: 5, skips: []span{{1, 2}}}).append(nil))
 	f.Add(tombstones{{at(1, 2), seq(3)}}.append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e fileEntry

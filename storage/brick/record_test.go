@@ -170,7 +170,7 @@ func TestReaderAgreesWithPebble(t *testing.T) {
 }
 
 func TestManifestEntriesTruncatedAtEveryByte(t *testing.T) {
-	e := fileEntry{closed: true, end: 12345, skips: []span{{10, 20}, {30, 99}}}
+	e := fileEntry{state: fileClosed, end: 12345, skips: []span{{10, 20}, {30, 99}}}
 	b := e.append(nil)
 	var back fileEntry
 	if err := back.decode(b); err != nil || !cmp.Equal(e, back, cmp.AllowUnexported(fileEntry{}, span{})) {

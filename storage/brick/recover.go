@@ -1,7 +1,9 @@
 package brick
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -51,15 +53,16 @@ type recovery struct {
 
 	numbers []uint32              // files to read, rising
 	highest uint32                // file number ever used
-	orphans []uint32              // files to remove when all is well
+	orphans []uint32              // files without an entry
 	kept    []uint32              // files read
 	changed map[uint32]*fileEntry // entries to write
 	over    bool                  // the log ended in a file before the last one
 
-	known map[point.PlacementID]*privateLog
-	last  position
-	slab  slab
-	buf   []byte
+	known     map[point.PlacementID]*privateLog
+	last      position
+	catalogue uint64 // the newest commit that a record knows of
+	slab      slab
+	buf       []byte
 
 	records, applied                      int
 	readBytes, appliedBytes, skippedBytes int64
@@ -71,16 +74,32 @@ func (r *recovery) read() error {
 	for i := 0; err == nil && i < len(r.numbers) && !r.over; i++ {
 		err = r.readFile(i)
 	}
+	if err == nil {
+		err = r.checkCatalogue()
+	}
 	return err
 }
 
-// listFiles compares the directory with the catalogue. A file without an entry was never used, or was already given up.
+// checkCatalogue compares the catalogue with what records of the log know of it.
+func (r *recovery) checkCatalogue() error {
+	if has := r.b.commits.mark; r.catalogue > has.seq&(1<<catalogueBits-1) {
+		return r.b.catalogueDamage(fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as the log knows", has, r.catalogue),
+			r.b.fs.PathJoin(r.b.set.DataDir, "catalogue"))
+	}
+	return nil
+}
+
+// listFiles compares the directory with the catalogue. A file without an entry was never used, or is nobody's.
 func (r *recovery) listFiles() error {
 	names, err := r.b.fs.List(r.b.set.LogDir)
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "list %s", r.b.set.LogDir)
 	}
 	r.changed = map[uint32]*fileEntry{}
+	removed := map[uint32]bool{}
+	for _, n := range r.b.manifest.removed {
+		r.highest, removed[n] = max(r.highest, n), true
+	}
 	missing := maps.Clone(r.b.manifest.files)
 	for _, name := range names {
 		n, ok := parseFileName(name)
@@ -88,6 +107,9 @@ func (r *recovery) listFiles() error {
 			continue
 		}
 		r.highest = max(r.highest, n)
+		if removed[n] {
+			continue
+		}
 		if _, ok := missing[n]; !ok {
 			r.orphans = append(r.orphans, n)
 			continue
@@ -130,7 +152,7 @@ func (r *recovery) readFile(i int) error {
 	defer func() { r.buf, r.readBytes = rd.buf, r.readBytes+rd.pos }()
 	for {
 		rd.skipPadding()
-		if e.closed && rd.pos == e.end {
+		if e.closed() && rd.pos == e.end {
 			return nil
 		}
 		if s, ok := e.skip(rd.pos); ok {
@@ -139,7 +161,7 @@ func (r *recovery) readFile(i int) error {
 		}
 		rec, start, err := rd.next()
 		switch {
-		case err == nil && (!e.closed || start < e.end):
+		case err == nil && (!e.closed() || start < e.end):
 			rd.skipPadding()
 			if err := r.record(n, start, rd.pos-start, rec); err != nil {
 				return fault.Annotate(err, "log file %s, offset %d", r.b.filePath(n), start)
@@ -147,7 +169,7 @@ func (r *recovery) readFile(i int) error {
 			continue
 		case err == nil:
 			err = &badChunk{start, start, "a record where the file had ended"}
-		case err == errTrailer && !e.closed:
+		case err == errTrailer && !e.closed():
 			r.close(n, e, start)
 			return nil
 		case err != errTrailer && err != errShort && !isBadChunk(err):
@@ -166,7 +188,7 @@ func isBadChunk(err error) bool {
 
 // close settles that file n ends at end.
 func (r *recovery) close(n uint32, e *fileEntry, end int64) {
-	e.closed, e.end = true, end
+	e.state, e.end = fileClosed, end
 	r.changed[n] = e
 }
 
@@ -175,15 +197,16 @@ func (r *recovery) close(n uint32, e *fileEntry, end int64) {
 func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what error) (done bool, err error) {
 	n := r.numbers[i]
 	path := r.b.filePath(n)
-	damaged := e.closed
+	damaged := e.closed()
 	if !damaged {
 		if damaged, err = r.sworn(i, rd, start); err != nil {
 			return false, err
 		}
 	}
 	if !damaged {
-		lost := rd.size - start
-		r.b.log.Info("torn end of the log is cut off", "file", path, "offset", start, "bytes", lost, "reason", what.Error(), "files_behind", len(r.numbers)-i-1)
+		if err := r.reportTornEnd(i, rd, start, what); err != nil {
+			return false, err
+		}
 		r.close(n, e, start)
 		r.over = true
 		return true, nil
@@ -198,7 +221,7 @@ func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what err
 	}
 	r.skippedBytes += to - start
 	r.b.log.Error("damaged log records skipped", "file", path, "offset", start, "bytes", to-start, "reason", what.Error())
-	if !found && !e.closed {
+	if !found && !e.closed() {
 		r.close(n, e, start)
 		return true, nil
 	}
@@ -214,9 +237,63 @@ func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what err
 	return false, nil
 }
 
+// reportTornEnd says what is cut off at offset start of the i-th file. It was not acked; yet a person may want to know.
+func (r *recovery) reportTornEnd(i int, rd *reader, start int64, what error) error {
+	bytes, records, err := r.remnant(rd, start)
+	for _, n := range r.numbers[i+1:] {
+		if err == nil {
+			err = r.withFile(n, func(rd *reader) error {
+				more, recs, err := r.remnant(rd, 0)
+				bytes, records = bytes+more, records+recs
+				return err
+			})
+		}
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(r.numbers[i]))
+	}
+	level := slog.LevelInfo
+	if bytes > 0 {
+		level = slog.LevelWarn
+	}
+	r.b.log.Log(context.Background(), level, "torn end of the log is cut off: it was not acknowledged", "file", r.b.filePath(r.numbers[i]), "offset", start,
+		"bytes", bytes, "records", records, "reason", what.Error(), "files_behind", len(r.numbers)-i-1)
+	return nil
+}
+
+// remnant counts the bytes behind offset start up to the last one that is not zero, and the records that begin there.
+func (r *recovery) remnant(rd *reader, start int64) (bytes int64, records int, err error) {
+	for off := start; off < rd.size; {
+		b, err := rd.window(off, int(min(blockSize-off%blockSize, rd.size-off)))
+		if err != nil {
+			return 0, 0, err
+		}
+		for i := len(b); i > 0; i-- {
+			if b[i-1] != 0 {
+				bytes = off + int64(i) - start
+				break
+			}
+		}
+		off += int64(len(b))
+	}
+	if bytes == 0 {
+		return 0, 0, nil
+	}
+	err = rd.scan(start, func(_ int64, h header) bool {
+		if h.kind == kindFrame {
+			records++
+		}
+		return true
+	})
+	return bytes, records, err
+}
+
 // sworn looks behind offset start of the i-th file for somebody who knows that this offset had been fsynced.
 func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
 	pos, found := at(r.numbers[i], start), false
+	if r.b.witness.now.log > pos {
+		return true, nil
+	}
 	witness := func(_ int64, h header) bool {
 		found = h.synced > pos
 		return !found
@@ -225,7 +302,7 @@ func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
 		return found, fault.Wrap(err, fault.Unavailable, "log file %s", r.b.filePath(r.numbers[i]))
 	}
 	for _, n := range r.numbers[i+1:] {
-		if r.b.manifest.files[n].closed { // files are closed in order
+		if r.b.manifest.files[n].closed() { // files are closed in order
 			return true, nil
 		}
 		err := r.withFile(n, func(rd *reader) error { return rd.scan(0, witness) })
@@ -252,7 +329,7 @@ func (r *recovery) withFile(n uint32, use func(*reader) error) error {
 // resume finds the next record behind damage at start, or the end of the file.
 func (r *recovery) resume(rd *reader, e *fileEntry, start int64) (to int64, found bool, err error) {
 	to = rd.size
-	if e.closed {
+	if e.closed() {
 		to = e.end
 	}
 	end := to
@@ -273,13 +350,14 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 	}
 	pos := at(file, start)
 	r.last = at(file, start+bytes)
+	r.catalogue = max(r.catalogue, h.catalogue)
 	switch h.kind {
 	case kindFile:
-		if string(payload) != string(r.b.uuid[:]) || h.serial.Epoch != point.Epoch(file) {
-			return fault.Errorf(fault.Corrupt, "the file says it is file %d of store %x; this is store %s", h.serial.Epoch, payload, r.b.uuid)
+		if string(payload) != string(r.b.logID[:]) || h.serial.Epoch != point.Epoch(file) {
+			return fault.Errorf(fault.Corrupt, "the file says it is file %d of store %x; this is the log of store %s", h.serial.Epoch, payload, r.b.logID)
 		}
 		return nil
-	case kindMark:
+	case kindMark, kindDrop:
 		return nil
 	}
 	r.records++
@@ -332,12 +410,17 @@ func (r *recovery) finish() error {
 	// 2. The new file, with the ends of the old ones: one commit.
 	t := b.NewBatch()
 	dropped := r.numbers[len(r.kept):]
-	for _, n := range dropped {
-		r.changed[n] = nil
+	gone, err := r.sortOrphans()
+	if err != nil {
+		return err
+	}
+	gone = append(gone, dropped...)
+	for _, n := range gone {
+		r.changed[n] = &fileEntry{state: fileRemoved}
 	}
 	for n, e := range r.changed {
 		if e == nil {
-			t.delete(fileKey(n))
+			t.delete(fileKey(n)) // it is missing, and that was accepted
 		} else {
 			t.set(fileKey(n), e.append(nil))
 		}
@@ -353,13 +436,37 @@ func (r *recovery) finish() error {
 	b.mu.Lock()
 	b.beginLocked(f, 0)
 	b.mu.Unlock()
-	// 3. What nobody needs goes. Left behind, it would be an orphan of the next start.
-	for _, n := range append(r.orphans, dropped...) {
-		if err := b.fs.Remove(b.filePath(n)); err != nil {
-			b.log.Warn("log file could not be removed", "file", b.filePath(n), "error", err)
-		}
+	b.witness.reset(b.testimony())
+	// 3. What nobody needs goes.
+	if err := b.removeFiles(append(gone, b.manifest.removed...)); err != nil && b.Err() == nil {
+		b.log.Warn("log files could not be removed", "error", err)
 	}
 	return b.Err()
+}
+
+// sortOrphans looks at the files that the catalogue does not know. One without a record was made and never used: it can
+// go. One with records is put aside.
+func (r *recovery) sortOrphans() (unused []uint32, err error) {
+	for _, n := range r.orphans {
+		used := false
+		err := r.withFile(n, func(rd *reader) error {
+			return rd.scan(0, func(_ int64, h header) bool {
+				used = used || h.kind == kindFrame
+				return !used
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !used {
+			unused = append(unused, n)
+			continue
+		}
+		if err := r.b.putAsideIn(r.b.logLostFound(), r.b.filePath(n), "a log file with records that the catalogue does not know"); err != nil {
+			return nil, err
+		}
+	}
+	return unused, nil
 }
 
 // pruneTombstones drops what only spoke of files that are gone.

@@ -18,6 +18,8 @@ type runner struct {
 	once sync.Once
 	done sync.WaitGroup
 
+	synced chan struct{} // of one: the fsynced part of the log grew
+
 	marked position // owned by the runner: what the last mark covers
 	seen   position // what was safe at the last tick
 }
@@ -25,11 +27,37 @@ type runner struct {
 const tickEvery = time.Second
 
 func (r *runner) init() {
-	r.wake, r.quit = make(chan struct{}, 1), make(chan struct{})
+	r.wake, r.quit, r.synced = make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
 }
 
 func (b *Brick) startRunner() {
 	b.runner.done.Go(b.run)
+	b.runner.done.Go(b.testify)
+}
+
+// noteSynced asks for a note in the witness. It never blocks: the flush loop of the log calls it.
+func (r *runner) noteSynced() {
+	select {
+	case r.synced <- struct{}{}:
+	default:
+	}
+}
+
+// testify keeps the witness close behind the fsyncs of the log, without their waiting for it.
+func (b *Brick) testify() {
+	for {
+		select {
+		case <-b.runner.quit:
+			return
+		case <-b.runner.synced:
+			b.witness.note(b.testimony())
+		}
+	}
+}
+
+// testimony is what is durable now.
+func (b *Brick) testimony() testimony {
+	return testimony{log: position(b.synced.Load()), catalogue: b.commits.durable.Load()}
 }
 
 func (r *runner) stop() {
@@ -48,6 +76,8 @@ func (b *Brick) poke() {
 func (b *Brick) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
+	up := time.Now()
+	looked := up
 	for {
 		select {
 		case <-b.runner.quit:
@@ -58,6 +88,13 @@ func (b *Brick) run() {
 			b.checkSpace()
 			b.mark()
 			b.tend()
+			if time.Since(looked) > lostFoundPeriod {
+				looked = time.Now()
+				b.countLostFound(looked, time.Since(up) > 24*time.Hour)
+			}
+			if err := b.tendCopies(); err != nil && b.Err() == nil {
+				b.log.Warn("the copies of what the catalogue holds could not be written; it will be tried again", "error", err)
+			}
 		}
 	}
 }
@@ -109,7 +146,7 @@ func (b *Brick) closeRetired() error {
 		}
 		b.ended(f)
 		t := b.NewBatch()
-		t.set(fileKey(f.number), (&fileEntry{closed: true, end: f.end}).append(nil))
+		t.set(fileKey(f.number), (&fileEntry{state: fileClosed, end: f.end}).append(nil))
 		if err := t.Commit(true); err != nil {
 			continue
 		}
@@ -129,8 +166,8 @@ func (b *Brick) discard(f *logFile) error {
 	return b.forget([]uint32{f.number})
 }
 
-// removeDead deletes the files that nobody needs: first their catalogue entries, durably, then the files. A crash in
-// between leaves files without an entry, which the next start removes.
+// removeDead deletes the files that nobody needs: first their catalogue entries say so, durably, then the files go, then
+// the entries. What a crash leaves of it the next start removes.
 func (b *Brick) removeDead() error {
 	b.mu.Lock()
 	ns := b.mu.index.dead()
@@ -153,18 +190,26 @@ func (b *Brick) removeDead() error {
 func (b *Brick) forget(ns []uint32) error {
 	t := b.NewBatch()
 	for _, n := range ns {
-		t.delete(fileKey(n))
+		t.set(fileKey(n), (&fileEntry{state: fileRemoved}).append(nil))
 	}
 	if err := t.Commit(true); err != nil {
 		return err
 	}
+	return b.removeFiles(ns)
+}
+
+// removeFiles removes files that the catalogue says are to go, and then its entries of them; these need no fsync.
+func (b *Brick) removeFiles(ns []uint32) error {
 	var errs []error
+	t := b.NewBatch()
 	for _, n := range ns {
 		if err := b.fs.Remove(b.filePath(n)); err != nil && !oserror.IsNotExist(err) {
 			errs = append(errs, fault.Wrap(err, fault.Unavailable, "remove log file %s; the next start tries again", b.filePath(n)))
+			continue
 		}
+		t.delete(fileKey(n))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.Commit(false))...)
 }
 
 // mark writes an empty record when nothing was appended for a tick: its header swears that everything before it is
@@ -176,7 +221,7 @@ func (b *Brick) mark() {
 	if !idle || b.Err() != nil {
 		return
 	}
-	h := header{kind: kindMark, synced: synced}
+	h := header{kind: kindMark, synced: synced, catalogue: b.commits.durable.Load()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, end, err := b.writeLocked(h.append(nil)); err == nil {

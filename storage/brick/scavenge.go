@@ -102,7 +102,7 @@ func (b *Brick) copyForward(p point.PlacementID, ext []extent, recs [][]byte) (f
 	released := len(ext) - len(l.ext)
 	copies := make([]extent, 0, len(l.ext))
 	for i, e := range l.ext {
-		h := header{kind: kindFrame, flags: flagCopy, synced: position(b.synced.Load()), placement: p, serial: e.serial()}
+		h := header{kind: kindFrame, flags: flagCopy, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), placement: p, serial: e.serial()}
 		start, end, err := b.writeLocked(append(h.append(nil), recs[released+i]...))
 		if err != nil {
 			return 0, 0, false, err // what was copied is met as a double at the next start, and passed over
@@ -160,11 +160,20 @@ func (b *Brick) Drop(p point.PlacementID) error {
 	defer b.admin.Unlock()
 	b.mu.Lock()
 	end, err := b.endLocked()
+	noted := Wait{}
+	if err == nil && b.readOnly.Load() == nil {
+		h := header{kind: kindDrop, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), placement: p}
+		noted.b = b
+		_, noted.pos, err = b.writeLocked(h.append(nil))
+	}
 	if l := b.mu.index.logs[p]; err == nil && l != nil {
 		b.mu.index.replace(l, nil)
 		delete(b.mu.index.logs, p)
 	}
 	b.mu.Unlock()
+	if err == nil {
+		err = noted.Wait()
+	}
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package brick
 import (
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,9 +52,14 @@ type Settings struct {
 	// SkipDamagedLog accepts the loss of damaged records at the next start instead of refusing it. What was skipped is
 	// logged and remembered, so that the setting is needed once. Default off.
 	SkipDamagedLog bool
+	// LostFoundKeep is how long what was put aside in lost+found is kept for a person to look at. Default 30 days; below
+	// zero: for ever.
+	LostFoundKeep time.Duration
 }
 
 const (
+	lostFoundKeepDefault = 30 * 24 * time.Hour
+
 	fileBytesMin = 64 << 10
 	fileBytesMax = 1 << 30 // an extent counts offsets in 32 bits, with room for what comes while the next file is made
 )
@@ -70,6 +76,9 @@ func (s *Settings) setDefaults(fs vfs.FS) {
 	}
 	if s.CatalogueMemBytes == 0 {
 		s.CatalogueMemBytes = 1 << 20
+	}
+	if s.LostFoundKeep == 0 {
+		s.LostFoundKeep = lostFoundKeepDefault
 	}
 	if s.FreeBytesMin == 0 {
 		s.FreeBytesMin = 512 << 20

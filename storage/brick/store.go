@@ -25,7 +25,18 @@ const (
 	// LockFile is held, in both directories of a store, by the process that uses it.
 	LockFile  = "LOCK"
 	storeForm = "spillway store 1\nuuid %s\n"
+	// rebuiltForm is of a store whose catalogue was rebuilt: it is another one to its peers, and its log is the same.
+	rebuiltForm = "spillway store 2\nuuid %s\nlog %s\n"
+
+	catalogueDir = "catalogue"
+	segmentsDir  = "segments"
 )
+
+// identity is who a store is. They are the same until the store is rebuilt.
+type identity struct {
+	store StoreID // to its peers
+	log   StoreID // in the log, mirror and witness
+}
 
 // lockDir takes a directory for this process.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
@@ -37,33 +48,41 @@ func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
 	return c, nil
 }
 
-// identify reads or makes the identity of a store, and sees to it that both directories carry the same one.
-func identify(fs vfs.FS, dataDir, logDir string) (StoreID, error) {
-	id, found, err := readStoreID(fs, dataDir)
+// readIdentities reads what both directories say. The log's own names the log only.
+func readIdentities(fs vfs.FS, dataDir, logDir string) (id identity, found bool, err error) {
+	id, found, err = readIdentity(fs, dataDir)
 	if err != nil {
-		return id, err
+		return id, found, err
 	}
-	logID, logFound, err := readStoreID(fs, logDir)
+	log, logFound, err := readIdentity(fs, logDir)
 	switch {
 	case err != nil:
-		return id, err
+		return id, found, err
 	case logFound && !found:
-		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s has no file %s; is data_dir right? If it is, the file was lost: restore it from a backup, or copy that of the log directory", logDir, logID, dataDir, storeFile)
-	case logFound && logID != id:
-		return id, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s is store %s; is log_dir right? If it is, one of the two files %s is damaged: restore it from a backup", logDir, logID, dataDir, id, storeFile)
-	case !found:
-		_, _ = rand.Read(id[:]) // never fails
-		if err := writeStoreID(fs, dataDir, id); err != nil {
-			return id, err
-		}
+		return id, found, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s has no file %s; is data_dir right? If it is, the file was lost: restore it from a backup, or copy that of the log directory", logDir, log.log, dataDir, storeFile)
+	case logFound && log.log != id.log:
+		return id, found, fault.Errorf(fault.Corrupt, "%s holds the log of store %s, but %s is store %s; is log_dir right? If it is, one of the two files %s is damaged: restore it from a backup", logDir, log.log, dataDir, id.log, storeFile)
+	case found && !logFound:
+		err = writeIdentity(fs, logDir, identity{id.log, id.log})
 	}
-	if !logFound {
-		err = writeStoreID(fs, logDir, id)
-	}
-	return id, err
+	return id, found, err
 }
 
-func readStoreID(fs vfs.FS, dir string) (id StoreID, found bool, err error) {
+// identify reads or makes the identity of a store, and sees to it that both directories carry the same one.
+func identify(fs vfs.FS, dataDir, logDir string) (identity, error) {
+	id, found, err := readIdentities(fs, dataDir, logDir)
+	if err != nil || found {
+		return id, err
+	}
+	_, _ = rand.Read(id.store[:]) // never fails
+	id.log = id.store
+	if err := writeIdentity(fs, dataDir, id); err != nil {
+		return id, err
+	}
+	return id, writeIdentity(fs, logDir, id)
+}
+
+func readIdentity(fs vfs.FS, dir string) (id identity, found bool, err error) {
 	f, err := fs.Open(fs.PathJoin(dir, storeFile))
 	if oserror.IsNotExist(err) {
 		return id, false, nil
@@ -76,25 +95,47 @@ func readStoreID(fs vfs.FS, dir string) (id StoreID, found bool, err error) {
 	if err != nil {
 		return id, false, fault.Wrap(err, fault.Unavailable, "read %s", fs.PathJoin(dir, storeFile))
 	}
-	var text string
-	if _, err := fmt.Sscanf(string(b), strings.TrimSpace(storeForm), &text); err == nil {
-		if n, err := hex.Decode(id[:], []byte(text)[:min(len(text), 32)]); err == nil && n == len(id) && len(text) == 32 {
-			return id, true, nil
-		}
+	if id, ok := parseIdentity(string(b)); ok {
+		return id, true, nil
 	}
 	return id, false, fault.Errorf(fault.Corrupt,
 		"%s is damaged: it should hold the store's identity, two lines of 55 bytes in all, and holds %.80q; restore it: the file %s of the log directory and that of the data directory hold the same, so that a copy of the other one is right",
 		fs.PathJoin(dir, storeFile), b, storeFile)
 }
 
-// writeStoreID writes beside and renames, so that a crash leaves no half of it.
-func writeStoreID(fs vfs.FS, dir string, id StoreID) error {
+func parseIdentity(text string) (id identity, ok bool) {
+	var store, log string
+	if _, err := fmt.Sscanf(text, strings.TrimSpace(storeForm), &store); err == nil && parseStoreID(store, &id.store) {
+		id.log = id.store
+		return id, true
+	}
+	_, err := fmt.Sscanf(text, strings.TrimSpace(rebuiltForm), &store, &log)
+	return id, err == nil && parseStoreID(store, &id.store) && parseStoreID(log, &id.log)
+}
+
+func parseStoreID(text string, id *StoreID) bool {
+	if len(text) != 32 {
+		return false
+	}
+	n, err := hex.Decode(id[:], []byte(text))
+	return err == nil && n == len(id)
+}
+
+func (id identity) text() []byte {
+	if id.store == id.log {
+		return fmt.Appendf(nil, storeForm, id.store)
+	}
+	return fmt.Appendf(nil, rebuiltForm, id.store, id.log)
+}
+
+// writeIdentity writes beside and renames, so that a crash leaves no half of it.
+func writeIdentity(fs vfs.FS, dir string, id identity) error {
 	path := fs.PathJoin(dir, storeFile)
 	f, err := fs.Create(path+".tmp", writeCategory)
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "create %s", path)
 	}
-	if _, err = f.Write(fmt.Appendf(nil, storeForm, id)); err == nil {
+	if _, err = f.Write(id.text()); err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
@@ -149,7 +190,7 @@ func (b *Brick) ID() StoreID { return b.uuid }
 
 // SegmentDir is the directory of a placement's segments: DataDir/segments/<placement>.
 func (b *Brick) SegmentDir(p point.PlacementID) string {
-	return b.fs.PathJoin(b.set.DataDir, "segments", p.String())
+	return b.fs.PathJoin(b.set.DataDir, segmentsDir, p.String())
 }
 
 // SegmentPath is where a segment lies: SegmentDir/<epoch>-<seq>.seg.
@@ -172,3 +213,6 @@ func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
 	}
 	return nil
 }
+
+// NoSync tells whether acks wait for no fsync.
+func (b *Brick) NoSync() bool { return b.set.NoSync }

@@ -110,6 +110,7 @@ func (b *Brick) advanceLocked() {
 	if !b.set.NoSync {
 		b.synced.Store(int64(safe))
 	}
+	b.runner.noteSynced()
 	b.wakeLocked(safe)
 }
 

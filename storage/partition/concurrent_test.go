@@ -174,7 +174,7 @@ func (o *owner) delete() error {
 	name := slices.Sorted(maps.Keys(o.truth))[o.rng.IntN(len(o.truth))]
 	lo := o.rng.Int64N(50)
 	hi := lo + o.rng.Int64N(20)
-	if err := o.b.Delete(context.Background(), only(name), lo, hi); err != nil {
+	if err := o.b.Delete(context.Background(), 0, only(name), lo, hi); err != nil {
 		return err
 	}
 	maps.DeleteFunc(o.truth[name], func(at int64, _ float64) bool { return at >= lo && at <= hi })
@@ -239,7 +239,7 @@ func TestNothingComesAfterADrop(t *testing.T) {
 				return b.Append(&Rows{Stamp: point.Stamp(n+1) << 10, Refs: []series.Ref{ref}, Times: []int64{int64(n)}, Values: []float64{float64(i)}})
 			})
 		}
-		loop(func(n int) error { return b.Delete(context.Background(), only("0"), 0, int64(n)) })
+		loop(func(n int) error { return b.Delete(context.Background(), 0, only("0"), 0, int64(n)) })
 		loop(func(int) error { return errors.Join(b.Flush(context.Background(), ByAge), ended(b)) })
 		loop(func(int) error { return errors.Join(b.Compact(context.Background(), ByRequest), ended(b)) })
 		loop(func(int) error {

@@ -15,37 +15,21 @@ func isDamage(err error) bool { return fault.Is(err, fault.Corrupt) || errors.Is
 func (p *Partition) damage(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.damaged == nil {
-		p.mu.damaged = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
-			p.ident.Table, p.ident.Partition, err)
-	}
-	p.log.Error("a segment is damaged: its partition is neither read nor written until the file is restored from a backup and the server restarted, or the partition dropped",
-		"error", err)
+	p.damageLocked(err)
 }
 
-// harm makes the partition one of which nothing is read or compacted, because a segment that it serves from turned out to
-// be damaged. Rows go on being taken: they lie in the log and in segments of their own, and their senders would not wait
-// for a person. Like damage, it lasts until the server is started with the file restored.
-func (p *Partition) harm(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mu.harmed == nil {
-		p.mu.harmed = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
+func (p *Partition) damageLocked(err error) {
+	if p.mu.damaged == nil {
+		p.mu.damaged = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, run `spillway repair`, or drop the partition",
 			p.ident.Table, p.ident.Partition, err)
 	}
-	p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read until the file is restored from a backup and the server restarted", "error", err)
+	p.log.Error("a partition is damaged: it is neither read nor written until the file is restored from a backup and the server restarted, the store is repaired, or the partition dropped",
+		"error", err)
 }
 
 // Damaged says which segment cannot be read, and what to do; nil: all can. It is Corrupt.
 func (p *Partition) Damaged() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.damagedLocked()
-}
-
-func (p *Partition) damagedLocked() error {
-	if p.mu.damaged != nil {
-		return p.mu.damaged
-	}
-	return p.mu.harmed
+	return p.mu.damaged
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/head"
@@ -83,16 +84,17 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 
 // frozen is a head that takes no more rows, with what has to be known to write it.
 type frozen struct {
-	head    *headRef
-	state   *State
-	last    point.Serial
-	ends    []point.EpochEnd // of its frames; last is the newest
-	durable brick.Wait
-	base    int // dense ids below are defined in segments
-	defined int // dense ids below are defined when this head is flushed
-	order   []point.DenseID
-	ordered int // as in the partition
-	revived []point.DenseID
+	head      *headRef
+	deletions []frame.Deletion
+	state     *State
+	last      point.Serial
+	ends      []point.EpochEnd // of its frames; last is the newest
+	durable   brick.Wait
+	base      int // dense ids below are defined in segments
+	defined   int // dense ids below are defined when this head is flushed
+	order     []point.DenseID
+	ordered   int // as in the partition
+	revived   []point.DenseID
 }
 
 // freeze puts a new head in front of the active one. A head whose flush failed is taken up again first.
@@ -106,10 +108,11 @@ func (p *Partition) freeze() (*frozen, bool) {
 	case fr == nil && p.mu.frames == 0:
 		return nil, false
 	case fr == nil:
-		fr = &frozen{head: p.mu.active, last: p.mu.last, ends: p.mu.ends, durable: p.mu.wait, defined: p.ids.Load().len()}
+		fr = &frozen{head: p.mu.active, last: p.mu.last, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
+			defined: max(p.ids.Load().len(), p.mu.defined)}
 		p.mu.pending = fr
 		p.mu.frozen = []*headRef{fr.head}
-		p.mu.active, p.mu.frames, p.mu.ends = newHeadRef(), 0, nil
+		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
 	}
 	fr.state, fr.base = p.mu.state, p.mu.defined
 	fr.order, fr.ordered, fr.revived = p.mu.order, p.mu.ordered, p.mu.revived
@@ -123,6 +126,7 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 		ID:    p.takeSegmentID(),
 		Major: len(st.Segments) == 0,
 		Ends:  fr.ends,
+		Range: p.ident.segmentRange(), Deletions: fr.deletions,
 	}
 	if n := len(st.Segments); n > 0 {
 		m.Base = st.Segments[n-1].ID
@@ -132,23 +136,8 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 		return segment.Info{}, err
 	}
 	x := p.ids.Load()
-	for id := point.DenseID(fr.base); int(id) < fr.defined; id++ {
-		ref, _ := x.ref(id) // not quiet: no segment defines it yet
-		if err := w.Define(id, p.deps.Index.Labels(ref)); err != nil {
-			return segment.Info{}, errors.Join(err, w.Abort())
-		}
-	}
-	fr.order = p.extendOrder(x, fr)
-	h := fr.head.head
 	excess := p.newExcess(func(id point.DenseID) point.Labels { return p.labelsOf(x, id) })
-	err = h.Drain(x.withQuiet(fr.order, h), func(id point.DenseID, r *rows.Run) error {
-		excess.run(id, r)
-		return w.Add(id, r)
-	})
-	if err == nil {
-		err = addExemplars(h, w, excess)
-	}
-	if err != nil {
+	if err := p.writeHead(w, x, fr, excess); err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
 	info, err := p.finish(w, m.ID)
@@ -156,6 +145,29 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 		excess.report()
 	}
 	return info, err
+}
+
+// writeHead writes the definitions and rows of a head. A head of deletions alone has none, and its series may not be in memory.
+func (p *Partition) writeHead(w *segment.Writer, x *ids, fr *frozen, excess *excess) error {
+	if x.len() < fr.defined {
+		return nil
+	}
+	for id := point.DenseID(fr.base); int(id) < fr.defined; id++ {
+		ref, _ := x.ref(id) // not quiet: no segment defines it yet
+		if err := w.Define(id, p.deps.Index.Labels(ref)); err != nil {
+			return err
+		}
+	}
+	fr.order = p.extendOrder(x, fr)
+	h := fr.head.head
+	err := h.Drain(x.withQuiet(fr.order, h), func(id point.DenseID, r *rows.Run) error {
+		excess.run(id, r)
+		return w.Add(id, r)
+	})
+	if err != nil {
+		return err
+	}
+	return addExemplars(h, w, excess)
 }
 
 // finish publishes a segment's file, or leaves none: with each retry there would be one more until the next start.

@@ -5,9 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"path"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +61,6 @@ type Partition struct {
 		held      point.Epoch // the highest in what is held
 		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
 		damaged   error       // a segment cannot be read: nothing is read, taken, flushed or changed, only dropped; nil: all can
-		harmed    error       // as damaged, found while serving: nothing is read or compacted; nil: all can be
 		state     *State      // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef
@@ -71,7 +68,8 @@ type Partition struct {
 		pending   *frozen    // the flush of it, also after a failure
 		active    *headRef
 		frames    int              // in the active head
-		ends      []point.EpochEnd // of those frames
+		deletions []frame.Deletion // among those frames
+		ends      []point.EpochEnd // of all of them
 		born      time.Time        // of the first of them
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
@@ -147,12 +145,13 @@ func (p *Partition) takeSegmentID() point.SegmentID {
 	return id
 }
 
-// openSegments opens what the catalogue lists and removes files it does not: what a crash left of a flush or of a
-// compaction that was not committed, or of a replaced segment. Where one is damaged, nothing is removed.
+// openSegments opens what the catalogue lists. What else lies in the directory is Tidy's affair.
 func (p *Partition) openSegments() error {
 	st := p.mu.state
 	b := p.deps.Brick
-	listed := map[string]bool{}
+	if st.Incomplete != "" {
+		p.damage(fault.Errorf(fault.Corrupt, "its catalogue entry was rebuilt and lacks rows: %s", st.Incomplete))
+	}
 	for _, g := range st.Segments {
 		file := b.SegmentPath(st.Placement, g.ID)
 		r, err := segment.Open(b.FS(), file, g.Info, p.deps.Cache)
@@ -163,25 +162,8 @@ func (p *Partition) openSegments() error {
 		if err != nil {
 			return fault.Annotate(err, "partition %s/%d", st.Table, st.Partition)
 		}
-		listed[path.Base(file)] = true
 		p.mu.segments = append(p.mu.segments, newSegmentRef(r, g, file, b.FS()))
 		p.mu.defined += int(g.Definitions)
-	}
-	if p.mu.damaged != nil {
-		return nil
-	}
-	dir := b.SegmentDir(st.Placement)
-	names, err := b.FS().List(dir)
-	if err != nil {
-		return nil // no directory: no segment was ever written here
-	}
-	for _, name := range names {
-		if !listed[name] && (strings.HasSuffix(name, ".seg") || strings.HasSuffix(name, ".tmp")) {
-			p.log.Info("removing a segment file that the catalogue does not know", "file", name)
-			if err := b.FS().Remove(path.Join(dir, name)); err != nil {
-				return fault.Wrap(err, fault.Unavailable, "remove %s", name)
-			}
-		}
 	}
 	return nil
 }
@@ -220,9 +202,9 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known := p.ids.Load()
-	if f.Prev != p.mu.last {
-		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v follows %v in the log, but %v was replayed last: log frames are missing",
-			p.ident.Table, p.ident.Partition, f.Serial, f.Prev, p.mu.last)
+	if f.Prev != p.mu.last && p.mu.damaged == nil {
+		p.damageLocked(fault.Errorf(fault.Corrupt, "frame %v follows %v in the log, but %v was replayed last: log frames are missing",
+			f.Serial, f.Prev, p.mu.last))
 	}
 	if p.mu.damaged != nil {
 		p.acceptedLocked(f.Serial)
@@ -237,6 +219,10 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 	}
 	if !defined(f, known.len()) {
 		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v has rows of a series that nothing defines", p.ident.Table, p.ident.Partition, f.Serial)
+	}
+	if f.Kind == frame.Delete {
+		p.deleteLocked(f, time.Now())
+		return nil
 	}
 	p.applyLocked(f, time.Now())
 	return nil
@@ -385,22 +371,23 @@ func (p *Partition) letGo() *ids {
 		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
 		h.release()
 	}
-	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames, p.mu.ends = nil, nil, newHeadRef(), 0, nil
+	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, nil, newHeadRef(), 0, nil, nil
 	p.mu.warm = false
 	return p.ids.Swap(newIDs(p.deps.Index))
 }
 
-// Drop removes the placement and everything it holds: catalogue entry first, then log and files (I7 backwards). After an
-// error it can be called again; what a crash leaves of it is removed at the next start.
+// Drop removes the placement and everything it holds: the catalogue entry first, and with it a note that log and files are to
+// go; then these; then the note (I7 backwards). After an error it can be called again; what a crash leaves the next start
+// removes by the note.
 func (p *Partition) Drop() error {
 	p.Close()
 	batch := p.deps.Brick.NewBatch()
 	batch.Delete((&State{Identity: p.ident}).key())
+	batch.Set(DropKey(p.ident.Placement), nil)
 	if err := batch.Commit(true); err != nil {
 		return fault.Annotate(err, "drop partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	p.deps.Brick.Drop(p.ident.Placement)
-	if err := p.deps.Brick.RemoveSegmentDir(p.ident.Placement); err != nil {
+	if err := FinishDrop(p.deps.Brick, p.ident.Placement); err != nil {
 		return err
 	}
 	p.log.Info("partition dropped")

@@ -53,7 +53,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 }
 
 // hushed are the settings of a partition whose series leave memory as soon as they have no rows.
-var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, stretchBytes: 200}
+var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1}
 
 func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
 	t.Helper()
@@ -221,7 +221,7 @@ func TestADeletionAfterADropDoesNotBringThePartitionBack(t *testing.T) {
 	b.must(b.put("a", 1, 10))
 	b.must(b.Flush(t.Context(), ByAge))
 	b.must(b.Drop())
-	if err := b.Delete(t.Context(), only("a"), 0, 5); !fault.Is(err, fault.Stale) {
+	if err := b.Delete(t.Context(), 0, only("a"), 0, 5); !fault.Is(err, fault.Stale) {
 		t.Errorf("deleting: %v, want stale", err)
 	}
 	if err := b.put("a", 2, 20); !fault.Is(err, fault.Stale) {
@@ -518,7 +518,7 @@ func TestDeletionsAreBounded(t *testing.T) {
 	}
 	f := func(what string, s SegmentState, t1 Tombstone, wantHit bool, want fault.Kind) {
 		t.Helper()
-		hit, err := hide([]SegmentState{s}, t1)
+		hit, err := hide([]SegmentState{s}, t1, deletionsMax)
 		if hit != wantHit || err != nil && fault.KindOf(err) != want || err == nil && want != fault.Internal {
 			t.Errorf("%s: %t %v", what, hit, err)
 		}
@@ -535,14 +535,14 @@ func TestDeletionsAreBounded(t *testing.T) {
 	b.must(b.put("a", 1, 10))
 	b.must(b.Flush(t.Context(), ByAge))
 	b.must(b.put("a", 2, 20)) // its minor defines nothing
-	b.must(b.Delete(t.Context(), only("nobody"), 0, 10))
+	b.must(b.Delete(t.Context(), 0, only("nobody"), 0, 10))
 	b.want("a 1:10 2:20")
 	for _, g := range b.mu.state.Segments {
 		if len(g.Tombstones) != 0 {
 			t.Errorf("segment %v applies %v", g.ID, g.Tombstones)
 		}
 	}
-	b.must(b.Delete(t.Context(), only("a"), 2, 10))
+	b.must(b.Delete(t.Context(), 0, only("a"), 2, 10))
 	b.want("a 1:10")
 	b.must(b.put("a", 2, 30)) // what comes later is not deleted
 	b.want("a 1:10 2:30")
@@ -568,7 +568,7 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 			v.Close()
 			want := "a 1:10 2:20"
 			if late != "minor" {
-				b.must(b.Delete(t.Context(), only("a"), 1, 1))
+				b.must(b.Delete(t.Context(), 0, only("a"), 1, 1))
 				want = "a 2:20"
 			}
 			if late != "deletion" {
@@ -654,8 +654,8 @@ func TestManyRowsIntoOneMemory(t *testing.T) {
 	v, _ := b.View()
 	defer v.Close()
 	text(t, v)
-	b.must(b.Delete(context.Background(), only("5"), 100, 200))
-	b.must(b.Delete(context.Background(), only("12"), 9000, 15_000))
+	b.must(b.Delete(context.Background(), 0, only("5"), 100, 200))
+	b.must(b.Delete(context.Background(), 0, only("12"), 9000, 15_000))
 	v, _ = b.View()
 	defer v.Close()
 	all := text(t, v)

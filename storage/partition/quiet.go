@@ -151,6 +151,9 @@ func (p *Partition) hush(defined int, now time.Time) {
 	heard := p.silence.heard
 	p.silence = silence{since: now, heard: roaring.New()}
 	x := p.ids.Load()
+	if x.len() < defined {
+		return // cold: what was flushed were deletions alone
+	}
 	going := 0
 	for id := range point.DenseID(min(defined, x.len())) {
 		if _, live := x.ref(id); live && !heard.Contains(uint32(id)) {

@@ -27,6 +27,11 @@ type Identity struct {
 // whole reports whether the placement's column is the whole ring.
 func (i *Identity) whole() bool { return i.PointLo == 0 && i.PointHi == 0 }
 
+// segmentRange is what its segments tell of the partition.
+func (i *Identity) segmentRange() *segment.Range {
+	return &segment.Range{TimeLo: i.TimeLo, TimeHi: i.TimeHi, PointLo: i.PointLo, PointHi: i.PointHi}
+}
+
 func (i *Identity) contains(ring uint64) bool {
 	return ring >= i.PointLo && (i.PointHi == 0 || ring < i.PointHi)
 }
@@ -42,6 +47,9 @@ type State struct {
 	Segments []SegmentState `json:"segments,omitempty"`
 	// NextSegment is the seq of the next segment id.
 	NextSegment uint64 `json:"next_segment"`
+	// Incomplete says why the entry, which was rebuilt, may lack rows that were acked; empty: it lacks none. The partition is
+	// closed as long as it says so.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // SegmentState is a segment and the deletions that still have to be applied to what it gives.
@@ -62,7 +70,15 @@ const statePrefix = "p/"
 // StatePrefix is where catalogue entries of placements lie.
 func StatePrefix() []byte { return []byte(statePrefix) }
 
+// EntryKey is where the entry of a placement lies.
+func EntryKey(id point.PlacementID) string {
+	return string((&State{Identity: Identity{Placement: id}}).key())
+}
+
 func (s *State) key() []byte { return fmt.Appendf(nil, "%s%016x", statePrefix, uint64(s.Placement)) }
+
+// Entry gives the catalogue's key and value.
+func (s *State) Entry() (key, value []byte) { return s.key(), s.encode() }
 
 // encode gives the entry: a version and JSON. Entries are written once per flush; a person with a hex dump can read them.
 func (s *State) encode() []byte {

@@ -3,12 +3,16 @@ package segment
 import (
 	"bytes"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
 
+	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/rows"
 )
@@ -24,12 +28,25 @@ func goldens() map[string]*source {
 	return map[string]*source{"empty": empty, "one": one, "small": small(), "devops": devops(3, 40, 15)}
 }
 
+// described are goldens of what came with version 2: the range of the partition, and deletions.
+func described() map[string]*source {
+	s := &source{meta: Meta{Table: "described", Partition: 9, ID: point.SegmentID{Epoch: 3, Seq: 4}, Base: point.SegmentID{Epoch: 2, Seq: 3},
+		Ends:  []point.EpochEnd{{Epoch: 3, Seq: 77}},
+		Range: &Range{TimeLo: -5, TimeHi: 1e18, PointLo: 1 << 62, PointHi: 1 << 63},
+		Deletions: []frame.Deletion{{Lo: 1, Hi: 2}, {Lo: -9, Hi: 1 << 60, Matchers: []frame.Matcher{
+			{Name: "__name__", Value: "up"}, {Type: 2, Name: "job", Value: "a|\xff"}}}}}}
+	s.add(4, rows.Run{Times: []point.Nanos{5}, Values: []float64{0.5}, StampLo: 7, StampHi: 7})
+	return map[string]*source{"described": s}
+}
+
 func TestGoldenBytes(t *testing.T) {
-	for name, s := range goldens() {
+	all := goldens()
+	maps.Copy(all, described())
+	for name, s := range all {
 		fs := vfs.NewMem()
 		info := s.write(t, fs, "seg")
 		got := readFile(t, fs, "seg")
-		path := filepath.Join("testdata", "golden", name+".v1.seg")
+		path := filepath.Join("testdata", "golden", name+".v2.seg")
 		if *rewrite {
 			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			check(t, os.WriteFile(path, got, 0o644))
@@ -39,14 +56,37 @@ func TestGoldenBytes(t *testing.T) {
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes are written, the golden file has %d and differs: I4 is broken, or the format version must rise", name, len(got), len(want))
 		}
-		writeFile(t, fs, "golden", want)
-		r := openSegment(t, fs, "golden", info, openCache(t, 0))
-		check(t, r.Verify())
-		check(t, r.Scan(func(id point.DenseID, run rows.Run) error {
-			equalRun(t, id, run, s.runs[id])
-			return nil
-		}))
+		r := readGolden(t, fs, want, info, s)
+		if d := cmp.Diff(s.meta, r.Info().Meta); d != "" {
+			t.Errorf("%s tells of itself (-want +got)\n%s", name, d)
+		}
 	}
+}
+
+// TestSegmentsOfVersionOneStayReadable: they lie in the stores of today.
+func TestSegmentsOfVersionOneStayReadable(t *testing.T) {
+	for name, s := range goldens() {
+		fs := vfs.NewMem()
+		want, err := os.ReadFile(filepath.Join("testdata", "golden", name+".v1.seg"))
+		check(t, err)
+		info := s.write(t, fs, "seg")
+		info.FormatVersion, info.Size, info.Checksum = 1, int64(len(want)), xxhash.Sum64(want)
+		if r := readGolden(t, fs, want, info, s); r.Info().Described() || r.Info().FormatVersion != 1 {
+			t.Errorf("%s: %+v", name, r.Info())
+		}
+	}
+}
+
+func readGolden(t *testing.T, fs vfs.FS, b []byte, info Info, s *source) *Reader {
+	t.Helper()
+	writeFile(t, fs, "golden", b)
+	r := openSegment(t, fs, "golden", info, openCache(t, 0))
+	check(t, r.Verify())
+	check(t, r.Scan(func(id point.DenseID, run rows.Run) error {
+		equalRun(t, id, run, s.runs[id])
+		return nil
+	}))
+	return r
 }
 
 // TestSameCallsSameBytes writes twice in one process, the second time after other work has warmed whatever is pooled.

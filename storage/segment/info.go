@@ -2,14 +2,25 @@ package segment
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// FormatVersion is what this package writes; it reads no other.
-const FormatVersion = 1
+// FormatVersion is what this package writes. It reads version 1, too, which tells neither range nor deletions.
+const (
+	FormatVersion    = 2
+	formatVersionOne = 1
+)
+
+// Range is the rectangle of its table's keyspace that a partition covers.
+type Range struct {
+	TimeLo  point.Nanos `json:"time_lo"`
+	TimeHi  point.Nanos `json:"time_hi"` // exclusive
+	PointLo uint64      `json:"point_lo,omitempty"`
+	PointHi uint64      `json:"point_hi,omitempty"` // exclusive; 0 means 2^64
+}
 
 // Meta is what the writer's caller knows of a segment.
 type Meta struct {
@@ -19,6 +30,12 @@ type Meta struct {
 	Base      point.SegmentID   `json:"base"`  // the segment before it; zero for the first (C49)
 	Major     bool              `json:"major"` // holds all rows and all definitions up to Ends
 	Ends      []point.EpochEnd  `json:"ends"`  // frames contained, per epoch, in rising order of epochs (C51)
+
+	// Range is that of the partition, so that a lost catalogue can be made anew of the segments; nil: not told.
+	Range *Range `json:"range,omitempty"`
+	// Deletions are those among the frames contained: they hide rows of the segments that this one is based on, and none of
+	// its own. Only the segment itself keeps them: the catalogue has them at the segments that they hide rows of.
+	Deletions []frame.Deletion `json:"-"`
 }
 
 // Info describes a finished segment. It is what the catalogue keeps and an offer carries; it marshals to JSON.
@@ -64,6 +81,20 @@ func appendHeader(dst []byte, i *Info) []byte {
 		dst = binary.AppendUvarint(dst, uint64(e.Epoch))
 		dst = binary.AppendUvarint(dst, e.Seq)
 	}
+	if i.FormatVersion == formatVersionOne {
+		return dst
+	}
+	dst = append(dst, b2u(i.Range != nil))
+	if r := i.Range; r != nil {
+		dst = binary.AppendVarint(binary.AppendVarint(dst, r.TimeLo), r.TimeHi)
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, r.PointLo), r.PointHi)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(i.Deletions)))
+	var d []byte
+	for n := range i.Deletions {
+		d = frame.AppendDeletion(d[:0], &i.Deletions[n])
+		dst = append(binary.AppendUvarint(dst, uint64(len(d))), d...)
+	}
 	return dst
 }
 
@@ -75,8 +106,8 @@ func b2u(b bool) byte {
 }
 
 func parseHeader(b []byte) (Info, error) {
-	if len(b) > 0 && b[0] != FormatVersion {
-		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads %d", b[0], FormatVersion)
+	if len(b) > 0 && b[0] != FormatVersion && b[0] != formatVersionOne {
+		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads up to %d", b[0], FormatVersion)
 	}
 	c := cursor{b: b}
 	i := Info{FormatVersion: int(c.byte())}
@@ -94,17 +125,39 @@ func parseHeader(b []byte) (Info, error) {
 			break
 		}
 	}
+	if i.FormatVersion != formatVersionOne {
+		if err := i.parseRest(&c); err != nil {
+			return Info{}, err
+		}
+	}
 	if !c.end() {
 		return Info{}, errForm("header")
 	}
 	return i, nil
 }
 
-// same reports whether two descriptions are of one segment, leaving out what only the whole file tells.
+// parseRest reads what came with version 2.
+func (i *Info) parseRest(c *cursor) error {
+	if c.byte() == 1 {
+		i.Range = &Range{TimeLo: c.varint(), TimeHi: c.varint(), PointLo: c.uvarint(), PointHi: c.uvarint()}
+	}
+	for range c.count(len(c.b)) {
+		d, err := frame.ParseDeletion(c.bytes(c.count(len(c.b))))
+		if c.bad || err != nil {
+			return errForm("header: deletion")
+		}
+		i.Deletions = append(i.Deletions, d)
+	}
+	return nil
+}
+
+// Described reports whether the segment tells what partition it is of: its table, number and range.
+func (i Info) Described() bool { return i.Range != nil }
+
+// same reports whether two descriptions are of one segment, leaving out what only the whole file tells, and deletions.
 func (i *Info) same(o *Info) bool {
 	a, b := *i, *o
 	a.Size, a.Checksum, b.Size, b.Checksum = 0, 0, 0, 0
-	endsEqual := slices.Equal(a.Ends, b.Ends)
-	a.Ends, b.Ends = nil, nil
-	return endsEqual && string(appendHeader(nil, &a)) == string(appendHeader(nil, &b))
+	a.Deletions, b.Deletions = nil, nil
+	return string(appendHeader(nil, &a)) == string(appendHeader(nil, &b))
 }

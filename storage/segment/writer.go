@@ -49,8 +49,8 @@ type exemplarRecord struct {
 	value []byte
 }
 
-// tmpSuffix marks a file that Finish has not published; whoever finds one at start may delete it.
-const tmpSuffix = ".tmp"
+// TempSuffix marks a file that Finish has not published; whoever finds one at start may delete it.
+const TempSuffix = ".tmp"
 
 // hashedFile is where the sstable goes: it sums and counts the bytes on their way. Durability is Finish's affair.
 type hashedFile struct {
@@ -94,7 +94,7 @@ const tableFormat = sstable.TableFormatPebblev6
 // Create starts the segment file that will be called path; until Finish it is path + ".tmp". An old file of that name
 // is overwritten. Errors: Unavailable (the file cannot be made).
 func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
-	f, err := fs.Create(path+tmpSuffix, vfs.WriteCategoryUnspecified)
+	f, err := fs.Create(path+TempSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "create segment %s", path)
 	}
@@ -354,7 +354,7 @@ func (w *Writer) publish() error {
 	}
 	w.file.f = nil
 	if err == nil {
-		err = w.fs.Rename(w.path+tmpSuffix, w.path)
+		err = w.fs.Rename(w.path+TempSuffix, w.path)
 	}
 	if err == nil {
 		err = syncDir(w.fs, w.fs.PathDir(w.path))
@@ -390,7 +390,7 @@ func (w *Writer) Abort() error {
 	if w.err == nil {
 		w.err = fault.Errorf(fault.Canceled, "segment %s was given up", w.path)
 	}
-	err := w.fs.Remove(w.path + tmpSuffix)
+	err := w.fs.Remove(w.path + TempSuffix)
 	if err != nil && !vfsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "remove unfinished segment %s", w.path)
 	}

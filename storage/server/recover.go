@@ -98,8 +98,8 @@ func (r *replayer) applyAll(ctx context.Context, q <-chan *task) error {
 	return nil
 }
 
-// recover replays what the log holds beyond the segments. A record of a placement that the catalogue does not know
-// belongs to one that was dropped: its rows were deleted by order, so it is left out.
+// recover replays what the log holds beyond the segments. Records of a placement that was being dropped are left out: its rows
+// were deleted by order. Records of one that the catalogue does not know are counted, and stay.
 func (s *Server) recover(ctx context.Context) error {
 	start := time.Now()
 	placed := map[point.PlacementID]*partition.Partition{}
@@ -110,6 +110,10 @@ func (s *Server) recover(ctx context.Context) error {
 			flushed[p.Identity().Placement] = p.Flushed()
 		}
 	}
+	for _, id := range s.dropping {
+		flushed[id] = point.Serial{Epoch: math.MaxUint64, Seq: math.MaxUint64} // pins no log file
+	}
+	s.unknown = map[point.PlacementID]int{}
 	r := newReplayer(runtime.GOMAXPROCS(0))
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range r.apply {
@@ -119,15 +123,11 @@ func (s *Server) recover(ctx context.Context) error {
 	var records, bytes int
 	g.Go(func() error {
 		defer r.end()
-		released := func(id point.PlacementID) point.Serial {
-			if last, ok := flushed[id]; ok {
-				return last
-			}
-			return point.Serial{Epoch: math.MaxUint64, Seq: math.MaxUint64} // dropped: pins no log file
-		}
+		released := func(id point.PlacementID) point.Serial { return flushed[id] }
 		return s.deps.Brick.Recover(released, func(id point.PlacementID, _ point.Serial, rec []byte) error {
 			p, ok := placed[id]
 			if !ok {
+				s.unknown[id]++
 				return nil
 			}
 			records, bytes = records+1, bytes+len(rec)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -64,14 +63,6 @@ type Settings struct {
 	LogBytesMax int64
 	// StreamSeriesMax bounds the numbers one stream may define. Default 20,000,000.
 	StreamSeriesMax int
-	// ScrubBytesPerSecond bounds how fast all segments are read again to see that they are whole. While the disk is slow or
-	// head rows fill, it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk
-	// has less time for others.
-	ScrubBytesPerSecond int64
-	// ScrubPeriod is how often a pass over all segments begins at most. Default 7 days. Smaller: damage is found sooner.
-	ScrubPeriod time.Duration
-	// NoScrub leaves it to others. Default off.
-	NoScrub bool
 }
 
 func (s *Settings) setDefaults() {
@@ -96,12 +87,6 @@ func (s *Settings) setDefaults() {
 	if s.StreamSeriesMax == 0 {
 		s.StreamSeriesMax = point.DictSeriesMax
 	}
-	if s.ScrubBytesPerSecond == 0 {
-		s.ScrubBytesPerSecond = 8 << 20
-	}
-	if s.ScrubPeriod == 0 {
-		s.ScrubPeriod = 7 * 24 * time.Hour
-	}
 	s.Partition.SetDefaults()
 }
 
@@ -115,11 +100,8 @@ type Server struct {
 	metrics   *metrics
 	partition *partition.Metrics
 	heads     heads
-
-	scrubShown struct {
-		sync.Mutex
-		Scrub
-	}
+	dropping  []point.PlacementID       // whose drop an earlier process began
+	unknown   map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
 	mu struct {
 		sync.RWMutex
@@ -146,17 +128,20 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	if err := errors.Join(srv.load(), srv.loadFamilies()); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
-	if err := srv.removeOrphans(); err != nil {
+	if err := srv.recover(ctx); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
-	if err := srv.recover(ctx); err != nil {
+	if err := srv.tidy(); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
 	return srv, nil
 }
 
 // load opens what the catalogue lists.
-func (s *Server) load() error {
+func (s *Server) load() (err error) {
+	if s.dropping, err = partition.Dropping(s.deps.Brick); err != nil {
+		return err
+	}
 	return s.deps.Brick.Scan(partition.StatePrefix(), func(_, value []byte) error {
 		st, err := partition.DecodeState(value)
 		if err != nil {
@@ -170,33 +155,6 @@ func (s *Server) load() error {
 		t.add(p)
 		return nil
 	})
-}
-
-// removeOrphans removes the segments of placements that the catalogue does not know: a crash came between the end of a
-// drop's catalogue entry and that of its files.
-func (s *Server) removeOrphans() error {
-	known := map[string]bool{}
-	for _, t := range s.tables() {
-		for _, p := range t.all() {
-			known[p.Identity().Placement.String()] = true
-		}
-	}
-	fs := s.deps.Brick.FS()
-	names, err := fs.List(fs.PathDir(s.deps.Brick.SegmentDir(0)))
-	if err != nil {
-		return nil // no directory: no segment was ever written
-	}
-	for _, name := range names {
-		id, err := strconv.ParseUint(name, 16, 64)
-		if err != nil || len(name) != 16 || known[name] {
-			continue
-		}
-		s.deps.Log.Info("removing segments of a placement that was dropped", "placement", name)
-		if err := s.deps.Brick.RemoveSegmentDir(point.PlacementID(id)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {

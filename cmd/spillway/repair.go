@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"text/tabwriter"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// repairCmd looks at a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when nothing
+// was wrong, or all of it could be put right; with 1 when something is lost or closed; with 2 when nothing could be done.
+type repairCmd struct {
+	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
+	DataDir    *string `name:"data-dir" help:"The store (default ./spillway-data)." type:"path"`
+	DryRun     bool    `name:"dry-run" help:"Tell what would be done, and change nothing."`
+}
+
+// Run repairs.
+func (c *repairCmd) Run() error {
+	cfg, err := loadConfig(c.ConfigFile)
+	if err == nil {
+		over(&cfg.DataDir, c.DataDir)
+		err = cfg.complete()
+	}
+	if err != nil {
+		return seenNothing{err}
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), c.DryRun)
+	if err != nil {
+		return seenNothing{err}
+	}
+	tellRepair(os.Stdout, cfg.DataDir, r)
+	if r.Lossy() {
+		return exitDegraded
+	}
+	return nil
+}
+
+// tellRepair prints what was found, what was rebuilt, and what could not be.
+func tellRepair(w io.Writer, dir string, r *server.Repaired) {
+	fmt.Fprintf(w, "store      %s\n", dir)
+	if r.Trouble == nil {
+		fmt.Fprintf(w, "catalogue  whole, commit %d\n", r.Known)
+	} else {
+		fmt.Fprintf(w, "catalogue  damaged: %v\n", r.Trouble)
+	}
+	switch would := map[bool]string{true: "would be ", false: ""}[r.DryRun]; {
+	case !r.Changed:
+		fmt.Fprintln(w, "rebuilt    nothing")
+	case r.Exact:
+		fmt.Fprintf(w, "rebuilt    %sexactly, of its mirror: commit %d, %d entries; the damaged one %smoved to lost+found\n", would, r.Mirrored, r.Entries, would)
+	default:
+		fmt.Fprintf(w, "rebuilt    %sof segments, log and what can be read of catalogue and mirror: commit %d is known of, the mirror holds %d; %d entries\n", would, r.Known, r.Mirrored, r.Entries)
+		fmt.Fprintf(w, "identity   %snew, since the highest epochs are not known for sure; a cluster takes it for an empty disk: start it with --replace-store\n", would)
+		if !r.DryRun {
+			fmt.Fprintf(w, "           %s\n", r.Store)
+		}
+	}
+	if r.LogTrouble == nil {
+		fmt.Fprintf(w, "log        whole, %d files\n", r.LogFiles)
+	} else {
+		fmt.Fprintf(w, "log        damaged, %d files: %v\n", r.LogFiles, r.LogTrouble)
+	}
+	tellPartitions(w, r)
+}
+
+func tellPartitions(w io.Writer, r *server.Repaired) {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "\nTABLE\tPARTITION\tPLACEMENT\tSEGMENTS\tROWS IN SEGMENTS\tLOG RECORDS\tENTRY\tSTATE")
+	for _, p := range r.Partitions {
+		entry, state := "kept", "whole"
+		if p.Rebuilt {
+			entry = "rebuilt"
+		}
+		if p.Problem != nil {
+			state = "closed: " + p.Problem.Error()
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", p.Identity.Table, p.Identity.Partition, p.Identity.Placement, p.Segments, p.Rows, p.InLog, entry, state)
+	}
+	_ = t.Flush() // to the terminal
+	for _, u := range r.Unknown {
+		fmt.Fprintf(w, "not rebuilt: %s; the next start puts it aside in lost+found\n", u)
+	}
+}

@@ -1,0 +1,175 @@
+package brick
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// What a start finds and the catalogue does not know is put aside, never deleted: it may be all that is left of rows
+// whose entry was lost. A person looks at it; what nobody wanted for LostFoundKeep goes.
+//
+//	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     what it was, and when it was put there
+const (
+	lostFoundDir  = "lost+found"
+	lostFoundTime = "20060102T150405.000000000Z"
+	lostFoundSep  = "~"
+
+	lostFoundPeriod = time.Hour
+)
+
+// LostFound counts what lies in lost+found.
+type LostFound struct {
+	Entries int
+	Bytes   int64
+}
+
+func (b *Brick) lostFoundDir() string { return b.fs.PathJoin(b.set.DataDir, lostFoundDir) }
+
+// PutAside moves a file or directory of the data directory to lost+found, durably, and says so in the log. why
+// completes "…: ".
+func (b *Brick) PutAside(path, why string) error { return b.putAsideIn(b.lostFoundDir(), path, why) }
+
+func (b *Brick) putAsideIn(dir, path, why string) error {
+	if err := makeDir(b.fs, dir); err != nil {
+		return err
+	}
+	name := strings.Trim(strings.TrimPrefix(path, b.set.DataDir), "/")
+	to := b.fs.PathJoin(dir, time.Now().UTC().Format(lostFoundTime)+lostFoundSep+strings.ReplaceAll(name, "/", lostFoundSep))
+	n, size := weigh(b.fs, path)
+	err := b.fs.Rename(path, to)
+	if err == nil {
+		err = errors.Join(syncDir(b.fs, dir), syncDir(b.fs, b.fs.PathDir(path)))
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "put %s aside", path)
+	}
+	b.lost.Lock()
+	b.lost.found.Entries++
+	b.lost.found.Bytes += size
+	b.lost.Unlock()
+	b.log.Error("put aside: "+why+". Nothing is deleted; `spillway repair` says whether rows are missing", "from", path, "to", to, "files", n, "bytes", size)
+	return nil
+}
+
+// PutLogAside writes the live records of a placement that nobody owns to a file in lost+found, and then drops them from
+// the log: they would keep its files for ever. The file is made as the log is: FORMAT.md.
+func (b *Brick) PutLogAside(p point.PlacementID) error {
+	if err := makeDir(b.fs, b.lostFoundDir()); err != nil {
+		return err
+	}
+	path := b.fs.PathJoin(b.lostFoundDir(), time.Now().UTC().Format(lostFoundTime)+lostFoundSep+"log"+lostFoundSep+p.String())
+	f, err := b.fs.Create(path, writeCategory)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "create %s", path)
+	}
+	size, records := int64(0), 0
+	err = b.Replay(p, point.Serial{}, func(s point.Serial, rec []byte) error {
+		h := header{kind: kindFrame, placement: p, serial: s}
+		body := append(h.append(nil), rec...)
+		head := binary.LittleEndian.AppendUint32(nil, uint32(len(body)))
+		head = binary.LittleEndian.AppendUint32(head, crc32.Checksum(body, castagnoli))
+		n, err := f.Write(append(head, body...))
+		size, records = size+int64(n), records+1
+		return err
+	})
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = syncDir(b.fs, b.lostFoundDir())
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "write %s", path)
+	}
+	b.lost.Lock()
+	b.lost.found.Entries++
+	b.lost.found.Bytes += size
+	b.lost.Unlock()
+	b.log.Error("put aside: log records of a placement that the catalogue does not know. Nothing is deleted; `spillway repair` says whether rows are missing",
+		"placement", p, "to", path, "records", records, "bytes", size)
+	return b.Drop(p)
+}
+
+// weigh counts the files at or below path, and their bytes.
+func weigh(fs vfs.FS, path string) (files int, bytes int64) {
+	st, err := fs.Stat(path)
+	if err != nil {
+		return 0, 0
+	}
+	if !st.IsDir() {
+		return 1, st.Size()
+	}
+	names, _ := fs.List(path)
+	for _, name := range names {
+		n, size := weigh(fs, fs.PathJoin(path, name))
+		files, bytes = files+n, bytes+size
+	}
+	return files, bytes
+}
+
+// LostFound tells what lies in lost+found.
+func (b *Brick) LostFound() LostFound {
+	b.lost.Lock()
+	defer b.lost.Unlock()
+	return b.lost.found
+}
+
+// lostFoundDirs are where things may have been put: log files stay on their device.
+func (b *Brick) lostFoundDirs() []string {
+	dirs := []string{b.lostFoundDir()}
+	if at := b.logLostFound(); at != dirs[0] {
+		dirs = append(dirs, at)
+	}
+	return dirs
+}
+
+func (b *Brick) logLostFound() string {
+	if b.set.LogDir == b.fs.PathJoin(b.set.DataDir, "log") {
+		return b.lostFoundDir()
+	}
+	return b.fs.PathJoin(b.set.LogDir, lostFoundDir)
+}
+
+// countLostFound looks at what is there, and removes what has been there for longer than a person was given. now is
+// believed only while the process has been up for a day: a clock that is wrong at boot deletes nothing.
+func (b *Brick) countLostFound(now time.Time, expire bool) {
+	var found LostFound
+	for _, dir := range b.lostFoundDirs() {
+		names, err := b.fs.List(dir)
+		if err != nil {
+			continue // there is none
+		}
+		for _, name := range names {
+			path := b.fs.PathJoin(dir, name)
+			at, _, _ := strings.Cut(name, lostFoundSep)
+			since, err := time.Parse(lostFoundTime, at)
+			if expire && err == nil && b.set.LostFoundKeep > 0 && now.Sub(since) > b.set.LostFoundKeep {
+				_, size := weigh(b.fs, path)
+				if err := b.fs.RemoveAll(path); err == nil || oserror.IsNotExist(err) {
+					b.log.Warn("removed from lost+found: nobody wanted it in all the time", "path", path, "bytes", size, "kept", b.set.LostFoundKeep)
+					continue
+				}
+			}
+			_, size := weigh(b.fs, path)
+			found.Entries, found.Bytes = found.Entries+1, found.Bytes+size
+		}
+	}
+	b.lost.Lock()
+	b.lost.found = found
+	b.lost.Unlock()
+}
+
+// String is for the log and for `spillway doctor`.
+func (f LostFound) String() string {
+	return fmt.Sprintf("%d entries of %d bytes in lost+found", f.Entries, f.Bytes)
+}

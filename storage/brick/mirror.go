@@ -1,0 +1,420 @@
+package brick
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// mirror is a second copy of the catalogue in one file: a snapshot, then the commits that followed it. It gets a commit
+// after the catalogue has it durably, so it may lag behind by what a power cut took, and never runs ahead. It is written
+// without an fsync; the runner adds one within a second. Repair makes a new catalogue of it.
+//
+// Failing to write it harms nobody who is served: it is given up and written anew a second later.
+type mirror struct {
+	fs   vfs.FS
+	path string
+	uuid StoreID
+
+	mu      sync.Mutex
+	file    vfs.File         // nil: there is none that could be continued
+	size    int64            // where the next record goes
+	base    int64            // size of its snapshot
+	pending []mirroredCommit // not yet known to be durable in the catalogue, rising in seq
+	since   []mirroredCommit // while a snapshot is being written: what it may lack
+	during  bool
+	dirty   bool
+}
+
+type mirroredCommit struct {
+	seq    uint64
+	record []byte
+}
+
+const (
+	mirrorFile  = "catalogue.mirror"
+	mirrorMagic = "spillway mirror 1\n" // then the store's UUID
+
+	mirrorHeaderBytes = len(mirrorMagic) + 16
+	mirrorPrefixBytes = 8  // length, checksum
+	mirrorFixedBytes  = 25 // kind, watermark
+
+	mirrorPart   = 1 // some keys of a snapshot
+	mirrorEnd    = 2 // the last keys of a snapshot
+	mirrorCommit = 3
+
+	mirrorPartBytes  = 256 << 10 // of a part of a snapshot, about
+	mirrorGrowthMin  = 4 << 20   // bytes of commits before a new snapshot is worth while
+	mirrorChangeSet  = 1
+	mirrorChangeDrop = 2
+)
+
+// appendMirrorRecord draws one record: FORMAT.md.
+func appendMirrorRecord(b []byte, kind byte, w watermark, changes []change) []byte {
+	at := len(b)
+	b = append(b, make([]byte, mirrorPrefixBytes)...)
+	b = append(b, kind)
+	for _, v := range []uint64{w.seq, w.keys, w.sum} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	for _, c := range changes {
+		if c.deleted {
+			b = binary.AppendUvarint(append(b, mirrorChangeDrop), uint64(len(c.key)))
+			b = append(b, c.key...)
+			continue
+		}
+		b = binary.AppendUvarint(append(b, mirrorChangeSet), uint64(len(c.key)))
+		b = append(b, c.key...)
+		b = binary.AppendUvarint(b, uint64(len(c.value)))
+		b = append(b, c.value...)
+	}
+	body := b[at+mirrorPrefixBytes:]
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(body)))
+	binary.LittleEndian.PutUint32(b[at+4:], crc32.Checksum(body, castagnoli))
+	return b
+}
+
+// mirrorRecord is one record, read. The changes alias what was parsed.
+type mirrorRecord struct {
+	kind    byte
+	mark    watermark
+	changes []change
+}
+
+func parseMirrorBody(b []byte) (r mirrorRecord, ok bool) {
+	if len(b) < mirrorFixedBytes || b[0] < mirrorPart || b[0] > mirrorCommit {
+		return r, false
+	}
+	r.kind = b[0]
+	r.mark = watermark{binary.LittleEndian.Uint64(b[1:]), binary.LittleEndian.Uint64(b[9:]), binary.LittleEndian.Uint64(b[17:])}
+	take := func() (s []byte) {
+		n, k := binary.Uvarint(b)
+		if k <= 0 || n > uint64(len(b)-k) {
+			ok = false
+			return nil
+		}
+		s, b = b[k:k+int(n)], b[k+int(n):]
+		return s
+	}
+	ok = true
+	for b = b[mirrorFixedBytes:]; len(b) > 0 && ok; {
+		op := b[0]
+		b = b[1:]
+		c := change{key: take(), deleted: op == mirrorChangeDrop}
+		if op == mirrorChangeSet && ok {
+			c.value = take()
+		}
+		ok = ok && (op == mirrorChangeSet || op == mirrorChangeDrop)
+		r.changes = append(r.changes, c)
+	}
+	return r, ok
+}
+
+// readMirror reads a mirror to the first thing that is not whole, and calls use for each record that belongs to a state
+// it can vouch for. It gives the newest such state, and where its last record ends; seq 0: there is none. clean tells
+// that nothing followed.
+func readMirror(fs vfs.FS, path string, id StoreID, use func(mirrorRecord)) (mark watermark, base, end int64, clean bool, err error) {
+	f, err := fs.Open(path, vfs.SequentialReadsOption)
+	if oserror.IsNotExist(err) {
+		return mark, 0, 0, false, nil
+	}
+	if err != nil {
+		return mark, 0, 0, false, fault.Wrap(err, fault.Unavailable, "open %s", path)
+	}
+	defer f.Close()
+	left, err := fileSize(f)
+	if err != nil {
+		return mark, 0, 0, false, fault.Wrap(err, fault.Unavailable, "read %s", path)
+	}
+	r := bufio.NewReaderSize(f, 256<<10)
+	head := make([]byte, mirrorHeaderBytes)
+	if _, err := io.ReadFull(r, head); err != nil || string(head) != mirrorMagic+string(id[:]) {
+		return mark, 0, 0, false, nil
+	}
+	left -= int64(len(head))
+	at := int64(len(head))
+	for left > 0 {
+		rec, n, ok := readMirrorRecord(r, left)
+		if !ok || !mark.follows(&rec) {
+			return mark, base, end, false, nil
+		}
+		at, left = at+n, left-n
+		if use != nil {
+			use(rec)
+		}
+		if rec.kind == mirrorPart {
+			continue
+		}
+		mark, end = rec.mark, at
+		if rec.kind == mirrorEnd {
+			base = at
+		}
+	}
+	return mark, base, end, mark.seq > 0, nil
+}
+
+// follows reports whether a record may stand behind the state w.
+func (w *watermark) follows(r *mirrorRecord) bool {
+	if r.kind == mirrorCommit {
+		return w.seq > 0 && r.mark.seq == w.seq+1
+	}
+	return w.seq == 0
+}
+
+// readMirrorRecord reads the next record; it allocates no more than is left in the file.
+func readMirrorRecord(r io.Reader, left int64) (rec mirrorRecord, n int64, ok bool) {
+	var prefix [mirrorPrefixBytes]byte
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return rec, 0, false
+	}
+	size := int64(binary.LittleEndian.Uint32(prefix[:]))
+	if size > left-mirrorPrefixBytes {
+		return rec, 0, false
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(r, body); err != nil || crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(prefix[4:]) {
+		return rec, 0, false
+	}
+	rec, ok = parseMirrorBody(body)
+	return rec, mirrorPrefixBytes + size, ok
+}
+
+// mirroredState is the newest state that a mirror holds whole; seq 0: none.
+func mirroredState(fs vfs.FS, path string, id StoreID) (map[string][]byte, watermark, error) {
+	var held []mirrorRecord
+	mark, _, _, _, err := readMirror(fs, path, id, func(r mirrorRecord) { held = append(held, r) })
+	state := map[string][]byte{}
+	for _, r := range held {
+		if r.kind == mirrorCommit && r.mark.seq > mark.seq {
+			break
+		}
+		for _, c := range r.changes {
+			if c.deleted {
+				delete(state, string(c.key))
+			} else {
+				state[string(c.key)] = c.value
+			}
+		}
+	}
+	is := watermark{seq: mark.seq}
+	for k, v := range state {
+		is.add([]byte(k), v)
+	}
+	if is != mark || mark.seq == 0 {
+		return nil, watermark{}, err
+	}
+	return state, mark, err
+}
+
+// resume continues the file where its last record ends.
+func (m *mirror) resume(base, end int64) error {
+	f, err := m.fs.OpenReadWrite(m.path, writeCategory)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "open %s", m.path)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.file, m.base, m.size = f, base, end
+	return nil
+}
+
+// queue takes a commit in the order of seq, before it is durable.
+func (m *mirror) queue(w watermark, changes []change) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.file == nil && !m.during {
+		return
+	}
+	m.pending = append(m.pending, mirroredCommit{w.seq, appendMirrorRecord(nil, mirrorCommit, w, changes)})
+}
+
+// durable writes the commits up to seq, which the catalogue holds durably by now.
+func (m *mirror) durable(seq uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var b []byte
+	n := 0
+	for ; n < len(m.pending) && m.pending[n].seq <= seq; n++ {
+		b = append(b, m.pending[n].record...)
+	}
+	if n == 0 {
+		return
+	}
+	if m.during {
+		m.since = append(m.since, m.pending[:n]...)
+	}
+	m.pending = append(m.pending[:0], m.pending[n:]...)
+	if m.file == nil {
+		return
+	}
+	if _, err := m.file.WriteAt(b, m.size); err != nil {
+		m.giveUpLocked()
+		return
+	}
+	m.size += int64(len(b))
+	m.dirty = true
+}
+
+// giveUpLocked stops continuing a file that could not be written; what it holds stays good.
+func (m *mirror) giveUpLocked() {
+	if m.file != nil {
+		_ = m.file.Close()
+		m.file = nil
+	}
+	if !m.during {
+		m.pending = nil
+	}
+}
+
+// stale reports whether a new snapshot is due.
+func (m *mirror) stale() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.file == nil || m.size-m.base > max(mirrorGrowthMin, m.base)
+}
+
+// sync makes what was written durable.
+func (m *mirror) sync() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.file == nil || !m.dirty {
+		return nil
+	}
+	m.dirty = false
+	if err := m.file.Sync(); err != nil {
+		m.giveUpLocked()
+		return fault.Wrap(err, fault.Unavailable, "sync %s", m.path)
+	}
+	return nil
+}
+
+func (m *mirror) close() error {
+	err := m.sync()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.giveUpLocked()
+	return err
+}
+
+// beginSnapshot collects, from now on, the commits that a snapshot may lack.
+func (m *mirror) beginSnapshot() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.during, m.since = true, nil
+}
+
+// endSnapshot puts a snapshot of the state w, that lies in path+".tmp", in the file's place; f nil: it failed.
+func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since := m.since
+	m.during, m.since = false, nil
+	if f == nil {
+		return nil
+	}
+	m.giveUpKeepingLocked()
+	var b []byte
+	for _, c := range since {
+		if c.seq > w.seq {
+			b = append(b, c.record...)
+		}
+	}
+	if _, err = f.WriteAt(b, size); err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = m.fs.Rename(m.path+".tmp", m.path)
+	}
+	if err == nil {
+		err = syncDir(m.fs, m.fs.PathDir(m.path))
+	}
+	if err != nil {
+		_ = f.Close()
+		m.pending = nil
+		return fault.Wrap(err, fault.Unavailable, "write %s", m.path)
+	}
+	m.file, m.base, m.size, m.dirty = f, size, size+int64(len(b)), false
+	for len(m.pending) > 0 && m.pending[0].seq <= w.seq {
+		m.pending = m.pending[1:]
+	}
+	return nil
+}
+
+func (m *mirror) giveUpKeepingLocked() {
+	if m.file != nil {
+		_ = m.file.Close()
+		m.file = nil
+	}
+}
+
+// writeSnapshot writes all keys of db, whose watermark is w, to a new file beside the mirror.
+func (m *mirror) writeSnapshot(db pebble.Reader, w watermark) (f vfs.File, size int64, err error) {
+	f, err = m.fs.Create(m.path+".tmp", writeCategory)
+	if err != nil {
+		return nil, 0, fault.Wrap(err, fault.Unavailable, "create %s.tmp", m.path)
+	}
+	put := func(b []byte) error {
+		_, err := f.WriteAt(b, size)
+		size += int64(len(b))
+		return err
+	}
+	if err = put(append([]byte(mirrorMagic), m.uuid[:]...)); err == nil {
+		err = eachPart(db, func(kind byte, part []change) error { return put(appendMirrorRecord(nil, kind, w, part)) })
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return nil, 0, fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "write %s.tmp", m.path)
+	}
+	return f, size, nil
+}
+
+// eachPart cuts the content of a catalogue into pieces; the last one, perhaps empty, is the end.
+func eachPart(db pebble.Reader, put func(kind byte, part []change) error) error {
+	var part []change
+	size := 0
+	_, _, err := survey(db, func(k, v []byte) error {
+		part = append(part, change{key: append([]byte(nil), k...), value: append([]byte(nil), v...)})
+		if size += len(k) + len(v); size < mirrorPartBytes {
+			return nil
+		}
+		err := put(mirrorPart, part)
+		part, size = part[:0], 0
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return put(mirrorEnd, part)
+}
+
+// remirror writes the mirror anew, of the catalogue as it is now. Commits go on meanwhile.
+func (b *Brick) remirror() error {
+	b.commits.Lock()
+	b.mirror.beginSnapshot()
+	snap, mark := b.catalogue.NewSnapshot(), b.commits.mark
+	b.commits.Unlock()
+	f, size, err := b.mirror.writeSnapshot(snap, mark)
+	err = errors.Join(err, snap.Close())
+	if err == nil {
+		// The snapshot may hold commits that are not durable yet. The mirror must not know what a power cut can take back.
+		if err = b.catalogue.LogData(nil, pebble.Sync); err == nil {
+			err = b.Err()
+		}
+	}
+	if err != nil && f != nil {
+		_ = f.Close()
+		f = nil
+	}
+	return errors.Join(err, b.mirror.endSnapshot(f, size, mark))
+}

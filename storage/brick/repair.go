@@ -1,0 +1,347 @@
+package brick
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Remains is a store that is looked at for repair: locked, read, and not changed before Rebuild.
+type Remains struct {
+	// Constant after Examine.
+	Trouble  error  // what is wrong with the catalogue; nil: nothing
+	Known    uint64 // the newest commit of the catalogue that anything knows of
+	Mirrored uint64 // the newest commit that the mirror holds whole; 0: none
+
+	fs       vfs.FS
+	set      Settings
+	log      *slog.Logger
+	ids      identity
+	locks    []io.Closer
+	mirror   map[string][]byte // the content of the catalogue at commit Mirrored
+	readable map[string][]byte // what can be read of the catalogue
+	says     watermark
+	files    []uint32 // of the log, rising
+	said     testimony
+	logs     map[point.PlacementID]*LogSeqs
+}
+
+// LogSeqs are the records of a placement that the log holds, superfluous ones too. Seqs of a placement rise by one.
+type LogSeqs struct {
+	Epoch   point.Epoch // the highest
+	Records int
+	Dropped bool     // the log ends with its drop
+	runs    []seqRun // rising
+}
+
+type seqRun struct{ lo, hi uint64 }
+
+func (l *LogSeqs) add(s point.Serial) {
+	l.Epoch, l.Records, l.Dropped = max(l.Epoch, s.Epoch), l.Records+1, false
+	if n := len(l.runs); n > 0 && s.Seq <= l.runs[n-1].hi+1 {
+		l.runs[n-1].hi = max(l.runs[n-1].hi, s.Seq) // a copy that was moved forward counts once
+		return
+	}
+	l.runs = append(l.runs, seqRun{s.Seq, s.Seq})
+}
+
+// After tells up to which seq the log goes on from seq without a gap, and the last one that it has. l may be nil.
+func (l *LogSeqs) After(seq uint64) (to, last uint64) {
+	to, last = seq, seq
+	if l == nil {
+		return to, last
+	}
+	for _, r := range l.runs {
+		if r.lo <= to+1 {
+			to = max(to, r.hi)
+		}
+		last = max(last, r.hi)
+	}
+	return to, last
+}
+
+// Examine looks at a store that no process uses. Errors: Unavailable (in use, not readable), Corrupt (it has no identity).
+// The caller closes it.
+func Examine(d Deps, s Settings) (_ *Remains, err error) {
+	d.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	s.setDefaults(d.FS)
+	r := &Remains{fs: d.FS, set: s, log: d.Log, logs: map[point.PlacementID]*LogSeqs{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	for _, dir := range []string{s.DataDir, s.LogDir} {
+		if _, err := r.fs.Stat(dir); err != nil {
+			return nil, fault.Wrap(err, fault.Unavailable, "%s holds no store; is data_dir right?", dir)
+		}
+		l, err := lockDir(r.fs, dir)
+		if err != nil {
+			return nil, err
+		}
+		r.locks = append(r.locks, l)
+	}
+	var found bool
+	if r.ids, found, err = readIdentities(r.fs, s.DataDir, s.LogDir); err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fault.Errorf(fault.Corrupt, "%s holds no file %s: it is no store", s.DataDir, storeFile)
+	}
+	return r, r.read()
+}
+
+func (r *Remains) read() (err error) {
+	mirrorPath, dir := r.fs.PathJoin(r.set.DataDir, mirrorFile), r.catalogueDir()
+	var mark, is watermark
+	if r.mirror, mark, err = mirroredState(r.fs, mirrorPath, r.ids.log); err != nil {
+		return err
+	}
+	if _, r.said, err = readTestimony(r.fs, r.fs.PathJoin(r.set.DataDir, witnessFile), r.ids.log); err != nil {
+		return err
+	}
+	r.says, is, r.Trouble = examine(r.fs, dir, r.set.CatalogueMemBytes)
+	r.readable = salvage(r.fs, dir, r.set.CatalogueMemBytes)
+	r.Mirrored = mark.seq
+	if err := r.readLog(); err != nil {
+		return err
+	}
+	r.Known = max(r.Known, mark.seq, r.said.catalogue, r.says.seq)
+	switch {
+	case r.Trouble != nil:
+	case r.says.seq > 0 && r.says != is:
+		r.Trouble = fault.Errorf(fault.Corrupt, "it says that it holds %d keys, and holds %d, or others", r.says.keys, is.keys)
+	case r.says.seq < r.Known:
+		r.Trouble = fault.Errorf(fault.Corrupt, "it ends at commit %d, but commit %d was durable", r.says.seq, r.Known)
+	}
+	return nil
+}
+
+// readLog lists the log files and asks their records what they are, and which commit of the catalogue they know of.
+func (r *Remains) readLog() error {
+	names, err := r.fs.List(r.set.LogDir)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "list %s", r.set.LogDir)
+	}
+	for _, name := range names {
+		if n, ok := parseFileName(name); ok {
+			r.files = append(r.files, n)
+		}
+	}
+	slices.Sort(r.files)
+	for _, n := range r.files {
+		path := r.fs.PathJoin(r.set.LogDir, fileName(n))
+		f, err := r.fs.Open(path, vfs.SequentialReadsOption)
+		if err != nil {
+			return fault.Wrap(err, fault.Unavailable, "open log file")
+		}
+		size, err := fileSize(f)
+		if err == nil {
+			err = newReader(f, size, fileTag(r.ids.log, n), 0, nil).scan(0, func(_ int64, h header) bool {
+				r.Known = max(r.Known, h.catalogue)
+				switch h.kind {
+				case kindFrame:
+					r.logOf(h.placement).add(h.serial)
+				case kindDrop:
+					r.logOf(h.placement).Dropped = true
+				}
+				return true
+			})
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "read %s", path)
+		}
+	}
+	return nil
+}
+
+func (r *Remains) logOf(p point.PlacementID) *LogSeqs {
+	if r.logs[p] == nil {
+		r.logs[p] = &LogSeqs{}
+	}
+	return r.logs[p]
+}
+
+// Logs are the placements with records in the log. The map is not changed.
+func (r *Remains) Logs() map[point.PlacementID]*LogSeqs { return r.logs }
+
+// CheckLog reads the log as a start would by the entries, and changes nothing. Corrupt: the start would refuse it.
+func (r *Remains) CheckLog(entries map[string][]byte) error {
+	b := &Brick{fs: r.fs, log: slog.New(slog.DiscardHandler), set: r.set, uuid: r.ids.store, logID: r.ids.log, witness: &witness{now: r.said}, manifest: newManifest()}
+	b.set.SkipDamagedLog = false
+	b.mu.index = newIndex()
+	b.commits.mark.seq = r.Known
+	for k, v := range entries {
+		if k != "" && k[0] == ownKeys {
+			if err := b.manifest.take([]byte(k), v, func(point.PlacementID, point.Epoch) {}); err != nil {
+				return err
+			}
+		}
+	}
+	rc := &recovery{b: b, known: map[point.PlacementID]*privateLog{}, apply: func(point.PlacementID, point.Serial, []byte) error { return nil },
+		released: func(point.PlacementID) point.Serial { return point.Serial{} }}
+	return rc.read()
+}
+
+// salvage reads what a damaged catalogue still gives.
+func salvage(fs vfs.FS, dir string, memBytes int64) map[string][]byte {
+	o := catalogueOptions(fs, memBytes, &collectedLog{})
+	o.ReadOnly = true
+	db, err := openPebble(dir, o)
+	if err != nil {
+		return nil
+	}
+	defer db.Close()
+	out := map[string][]byte{}
+	_, _, _ = survey(db, func(k, v []byte) error { // up to the first error
+		out[string(k)] = slices.Clone(v)
+		return nil
+	})
+	return out
+}
+
+// Exact reports whether the newest commit that anything knows of is known with all that it led to: nothing of the catalogue is
+// lost.
+func (r *Remains) Exact() bool { return r.Trouble == nil || r.Mirrored > 0 && r.Mirrored >= r.Known }
+
+// Entries are the best that is known of the catalogue: exactly what it was, or else what can be read of it, and what the
+// mirror has besides. The map is the caller's.
+func (r *Remains) Entries() map[string][]byte {
+	switch {
+	case r.Trouble == nil:
+		return maps.Clone(r.readable)
+	case r.Exact():
+		return maps.Clone(r.mirror)
+	}
+	out := map[string][]byte{}
+	older, newer := r.readable, r.mirror
+	if r.says.seq > r.Mirrored {
+		older, newer = newer, older
+	}
+	maps.Copy(out, older)
+	maps.Copy(out, newer)
+	r.mendFiles(out)
+	return out
+}
+
+// FS is the file system of the store.
+func (r *Remains) FS() vfs.FS { return r.fs }
+
+// SegmentsDir is the directory of all segment directories.
+func (r *Remains) SegmentsDir() string { return r.fs.PathJoin(r.set.DataDir, segmentsDir) }
+
+// LogFiles counts the files of the log.
+func (r *Remains) LogFiles() int { return len(r.files) }
+
+func (r *Remains) catalogueDir() string { return r.fs.PathJoin(r.set.DataDir, catalogueDir) }
+
+// Rebuild makes a new catalogue of the entries and puts the old one aside in lost+found. Unless they are exact, the
+// store gets a new identity: it no longer knows the highest epochs it saw, so a cluster must take it for an empty disk. The log keeps its own.
+// It returns the store's identity. A crash leaves a store that refuses to start until it is repaired again.
+func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error) {
+	mark := watermark{seq: r.Known}
+	if !exact {
+		mark.seq++
+	}
+	for k, v := range entries {
+		mark.add([]byte(k), v)
+	}
+	fresh := r.catalogueDir() + ".new"
+	if err := r.writeCatalogue(fresh, entries, mark); err != nil {
+		return r.ids.store, err
+	}
+	if !exact {
+		_, _ = rand.Read(r.ids.store[:]) // never fails
+		if err := writeIdentity(r.fs, r.set.DataDir, r.ids); err != nil {
+			return r.ids.store, err
+		}
+	}
+	b := &Brick{fs: r.fs, log: slog.New(slog.DiscardHandler), set: r.set}
+	if _, err := r.fs.Stat(r.catalogueDir()); err == nil {
+		if err := b.PutAside(r.catalogueDir(), "the catalogue that was damaged"); err != nil {
+			return r.ids.store, err
+		}
+	}
+	if err := r.fs.Rename(fresh, r.catalogueDir()); err != nil {
+		return r.ids.store, fault.Wrap(err, fault.Unavailable, "put the new catalogue in place")
+	}
+	return r.ids.store, syncDir(r.fs, r.set.DataDir)
+}
+
+// mendFiles makes the entries of log files those of the files that are there. One that nothing is known of is open: its
+// end is found as after a crash.
+func (r *Remains) mendFiles(entries map[string][]byte) {
+	there := map[uint32]bool{}
+	for _, n := range r.files {
+		there[n] = true
+		if _, ok := entries[string(fileKey(n))]; !ok {
+			entries[string(fileKey(n))] = (&fileEntry{}).append(nil)
+		}
+	}
+	prefix := string([]byte{ownKeys, keyFile})
+	for k := range entries {
+		if len(k) == 6 && k[:2] == prefix && !there[binary.BigEndian.Uint32([]byte(k[2:]))] {
+			delete(entries, k)
+		}
+	}
+}
+
+// RaiseEpoch notes in the entries that an epoch was seen.
+func RaiseEpoch(entries map[string][]byte, p point.PlacementID, e point.Epoch) {
+	k := string(placementKey(keyEpoch, p))
+	if was := entries[k]; len(was) != 8 || binary.LittleEndian.Uint64(was) < uint64(e) {
+		entries[k] = binary.LittleEndian.AppendUint64(nil, uint64(e))
+	}
+}
+
+func (r *Remains) writeCatalogue(dir string, entries map[string][]byte, mark watermark) error {
+	if err := r.fs.RemoveAll(dir); err != nil && !oserror.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "remove %s", dir)
+	}
+	if err := makeDir(r.fs, dir); err != nil {
+		return err
+	}
+	var said collectedLog
+	db, err := openPebble(dir, catalogueOptions(r.fs, r.set.CatalogueMemBytes, &said))
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "create %s", dir)
+	}
+	for _, k := range slices.Sorted(maps.Keys(entries)) {
+		if err == nil {
+			err = db.Set([]byte(k), entries[k], pebble.NoSync)
+		}
+	}
+	if err == nil {
+		err = db.Set(watermarkKey(), mark.append(nil), pebble.Sync)
+	}
+	if err = errors.Join(err, db.Close(), said.fatal()); err == nil {
+		var says, is watermark
+		if says, is, err = examine(r.fs, dir, r.set.CatalogueMemBytes); err == nil && says != is {
+			err = fault.Errorf(fault.Internal, "what was written reads as %v, not as %v", is, says)
+		}
+	}
+	return fault.Wrap(err, fault.Unavailable, "write %s", dir)
+}
+
+// Close gives the directories up.
+func (r *Remains) Close() (err error) {
+	for _, l := range r.locks {
+		err = errors.Join(err, l.Close())
+	}
+	r.locks = nil
+	return err
+}

@@ -1,0 +1,168 @@
+package brick
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// witness is a small file beside the store that remembers what was durable: up to where the log was fsynced, and the
+// newest commit of the catalogue. It is written after the fact and never waited for, so it may lag behind and never runs
+// ahead: a store that holds less than its witness says has lost something.
+type witness struct {
+	fs   vfs.FS
+	path string
+	uuid StoreID
+
+	mu     sync.Mutex
+	file   vfs.File // nil: it could not be made, or is closed
+	now    testimony
+	writes uint64 // of slots
+	dirty  bool   // written and not fsynced
+	failed error  // of the last write; nil: none
+}
+
+// testimony is what a witness says.
+type testimony struct {
+	log       position // all of the log before it was fsynced
+	catalogue uint64   // the commit was fsynced
+}
+
+const (
+	witnessFile    = "WITNESS"
+	witnessMagic   = 0x54495753 // "SWIT"
+	witnessVersion = 1
+	witnessSlot    = 64
+	witnessApart   = 4096 // the two slots lie in different pages, so that a power cut leaves one of them
+)
+
+func appendTestimony(b []byte, id StoreID, writes uint64, t testimony) []byte {
+	b = binary.LittleEndian.AppendUint32(b, witnessMagic)
+	b = binary.LittleEndian.AppendUint32(b, witnessVersion)
+	b = binary.LittleEndian.AppendUint64(b, writes)
+	b = append(b, id[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(t.log))
+	b = binary.LittleEndian.AppendUint64(b, t.catalogue)
+	b = append(b, make([]byte, 12)...)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// parseTestimony gives what one slot says; ok is false when it says nothing of this store.
+func parseTestimony(b []byte, id StoreID) (writes uint64, t testimony, ok bool) {
+	if len(b) < witnessSlot || binary.LittleEndian.Uint32(b) != witnessMagic || binary.LittleEndian.Uint32(b[4:]) != witnessVersion ||
+		string(b[16:32]) != string(id[:]) || crc32.Checksum(b[:60], castagnoli) != binary.LittleEndian.Uint32(b[60:]) {
+		return 0, t, false
+	}
+	return binary.LittleEndian.Uint64(b[8:]), testimony{position(binary.LittleEndian.Uint64(b[32:])), binary.LittleEndian.Uint64(b[40:])}, true
+}
+
+// readTestimony gives the newer of the two slots that are whole. A file that is not there, or of which nothing can be
+// read, says nothing.
+func readTestimony(fs vfs.FS, path string, id StoreID) (writes uint64, t testimony, err error) {
+	f, err := fs.Open(path)
+	if oserror.IsNotExist(err) {
+		return 0, t, nil
+	}
+	if err != nil {
+		return 0, t, fault.Wrap(err, fault.Unavailable, "open %s", path)
+	}
+	defer f.Close()
+	for slot := range int64(2) {
+		b := make([]byte, witnessSlot)
+		if n, err := f.ReadAt(b, slot*witnessApart); err != nil && (n < len(b) || !errors.Is(err, io.EOF)) {
+			continue // short, or a bad sector: the other slot may be good
+		}
+		if n, said, ok := parseTestimony(b, id); ok && n > writes {
+			writes, t = n, said
+		}
+	}
+	return writes, t, nil
+}
+
+func openWitness(fs vfs.FS, dataDir string, id StoreID) (*witness, error) {
+	w := &witness{fs: fs, path: fs.PathJoin(dataDir, witnessFile), uuid: id}
+	var err error
+	w.writes, w.now, err = readTestimony(fs, w.path, id)
+	return w, err
+}
+
+// begin makes the file ready for writing. Failing is no reason not to start: the store is whole without it.
+func (w *witness) begin() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, err := w.fs.OpenReadWrite(w.path, writeCategory)
+	if oserror.IsNotExist(err) {
+		if f, err = w.fs.Create(w.path, writeCategory); err == nil {
+			err = syncDir(w.fs, w.fs.PathDir(w.path))
+		}
+	}
+	if err != nil {
+		if f != nil {
+			_ = f.Close()
+		}
+		return fault.Wrap(err, fault.Unavailable, "open %s", w.path)
+	}
+	w.file = f
+	return nil
+}
+
+// note writes down what became durable; what is older than what was noted is passed over. It does not wait for the disk.
+func (w *witness) note(t testimony) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file == nil || t.log <= w.now.log && t.catalogue <= w.now.catalogue {
+		return
+	}
+	w.now = testimony{max(w.now.log, t.log), max(w.now.catalogue, t.catalogue)}
+	w.writeLocked()
+}
+
+// reset writes down t although it may be less than before: damage was accepted, or the store was rebuilt.
+func (w *witness) reset(t testimony) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file != nil && t != w.now {
+		w.now = t
+		w.writeLocked()
+	}
+}
+
+func (w *witness) writeLocked() {
+	w.writes++
+	var b [witnessSlot]byte
+	_, w.failed = w.file.WriteAt(appendTestimony(b[:0], w.uuid, w.writes, w.now), int64(w.writes%2)*witnessApart)
+	w.dirty = true
+}
+
+// sync makes what was noted durable. Errors are those of the notes before it, too.
+func (w *witness) sync() error {
+	w.mu.Lock()
+	f, dirty, failed := w.file, w.dirty, w.failed
+	w.dirty, w.failed = false, nil
+	w.mu.Unlock()
+	if f == nil || !dirty {
+		return nil
+	}
+	if failed == nil {
+		failed = f.Sync()
+	}
+	return fault.Wrap(failed, fault.Unavailable, "write %s", w.path)
+}
+
+func (w *witness) close() error {
+	err := w.sync()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file != nil {
+		err = errors.Join(err, w.file.Close())
+		w.file = nil
+	}
+	return err
+}

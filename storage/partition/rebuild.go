@@ -1,0 +1,189 @@
+package partition
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Rebuilt is a catalogue entry that was made of the segments of a placement, and what could not be used.
+type Rebuilt struct {
+	State   *State // nil: nothing tells what partition this is
+	Changed bool   // it is not the entry that was known
+	Found   bool   // there are segments, readable or not
+	Problem error  // why the entry lacks rows: its partition is closed; nil: it lacks none
+}
+
+// Rebuild makes the catalogue entry of a placement from what is known of it, perhaps an old entry or none, from the segments in
+// dir, and from the log: after(seq) tells up to which seq the log goes on from there, and the last one it has. An entry that log
+// and segments agree with stays as it is. A segment that is missing or damaged stays in the entry if it was known.
+func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, cache *segment.Cache, after func(seq uint64) (to, last uint64)) Rebuilt {
+	found, bad := readInfos(fs, dir, cache)
+	out := Rebuilt{State: known, Found: len(found) > 0 || bad != nil}
+	if known != nil {
+		out.Problem = lacking(known, found, after)
+		if out.Problem == nil || known.Incomplete != "" {
+			return out
+		}
+	}
+	st, err := describe(id, known, found)
+	if err != nil {
+		out.Problem = orElse(bad, err)
+		return out
+	}
+	found = slices.DeleteFunc(found, func(i segment.Info) bool { return i.Table != st.Table || i.Partition != st.Partition })
+	chain := bestChain(found)
+	if known != nil && !covers(endsOf(chain), known.Ends) {
+		return out // what it lists is missing: it says so when it is opened
+	}
+	st.Segments, st.Ends, st.NextSegment = withDeletions(chain, known), endsOf(chain), 1
+	if n := len(st.Ends); n > 0 {
+		st.Flushed = point.Serial(st.Ends[n-1])
+	}
+	for _, i := range found {
+		st.NextSegment = max(st.NextSegment, i.ID.Seq+1)
+	}
+	if known != nil {
+		st.NextSegment = max(st.NextSegment, known.NextSegment)
+	}
+	out.State, out.Changed = st, true
+	if out.Problem = orElse(bad, lacking(st, found, after)); out.Problem != nil {
+		st.Incomplete = out.Problem.Error()
+	}
+	return out
+}
+
+// describe begins an entry: which partition this is.
+func describe(id point.PlacementID, known *State, found []segment.Info) (*State, error) {
+	switch {
+	case known != nil:
+		return &State{Identity: known.Identity}, nil
+	case len(found) == 0:
+		return nil, fault.Errorf(fault.Corrupt, "no segment tells what partition it is of")
+	case !found[0].Described():
+		return nil, fault.Errorf(fault.Corrupt, "its segments are of table %q, partition %d, and from before segments told the times of their partition",
+			found[0].Table, found[0].Partition)
+	}
+	return &State{Identity: identityOf(id, &found[0])}, nil
+}
+
+func orElse(err, other error) error {
+	if err != nil {
+		return err
+	}
+	return other
+}
+
+// lacking says what an entry lacks: a segment that it lists, or frames that are neither in its segments nor in the log, although a
+// segment or the log has later ones.
+func lacking(st *State, found []segment.Info, after func(seq uint64) (to, last uint64)) error {
+	for _, g := range st.Segments {
+		if !slices.ContainsFunc(found, func(i segment.Info) bool { return i.ID == g.ID && i.Checksum == g.Checksum }) {
+			return fault.Errorf(fault.Corrupt, "segment %v is missing or damaged", g.ID)
+		}
+	}
+	to, last := after(st.Flushed.Seq)
+	for _, i := range found {
+		for _, e := range i.Ends {
+			last = max(last, e.Seq)
+		}
+	}
+	if last > to {
+		return fault.Errorf(fault.Corrupt, "frames %d to %d are neither in its segments nor in the log", to+1, last)
+	}
+	return nil
+}
+
+// readInfos reads what the segments in dir say of themselves, by rising id. An unreadable one is an error beside the others.
+func readInfos(fs vfs.FS, dir string, cache *segment.Cache) (found []segment.Info, bad error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, nil // no directory: no segment was ever written here
+	}
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".seg") {
+			continue
+		}
+		path := fs.PathJoin(dir, name)
+		info, err := segment.Describe(fs, path, cache)
+		if err != nil {
+			bad = orElse(bad, err)
+			continue
+		}
+		found = append(found, info)
+	}
+	slices.SortFunc(found, func(a, b segment.Info) int {
+		return cmp.Or(cmp.Compare(a.ID.Epoch, b.ID.Epoch), cmp.Compare(a.ID.Seq, b.ID.Seq))
+	})
+	return found, bad
+}
+
+// bestChain gives the chain that holds most: it begins with a major and goes on with the minors that are based on each other.
+// Of two that hold the same the one with the newer major is the other one compacted. found is by rising id.
+func bestChain(found []segment.Info) (best []segment.Info) {
+	for i := range found {
+		if !found[i].Major {
+			continue
+		}
+		chain := []segment.Info{found[i]}
+		for grown := true; grown; {
+			grown = false
+			for _, next := range found {
+				if !next.Major && next.Base == chain[len(chain)-1].ID {
+					chain, grown = append(chain, next), true
+					break
+				}
+			}
+		}
+		if covers(endsOf(chain), endsOf(best)) {
+			best = chain
+		}
+	}
+	return best
+}
+
+func endsOf(chain []segment.Info) (ends []point.EpochEnd) {
+	for _, i := range chain {
+		ends = raise(ends, i.Ends...)
+	}
+	return ends
+}
+
+// covers reports whether a holds every frame that b does.
+func covers(a, b []point.EpochEnd) bool {
+	return !slices.ContainsFunc(b, func(e point.EpochEnd) bool {
+		return !slices.ContainsFunc(a, func(h point.EpochEnd) bool { return h.Epoch == e.Epoch && h.Seq >= e.Seq })
+	})
+}
+
+// withDeletions gives each segment of a chain the deletions that were known of it, and those that later ones brought.
+func withDeletions(chain []segment.Info, known *State) []SegmentState {
+	out := make([]SegmentState, len(chain))
+	for i, info := range chain {
+		out[i].Info = info
+		if known != nil {
+			for _, g := range known.Segments {
+				if g.ID == info.ID {
+					out[i] = g
+				}
+			}
+		}
+		for _, d := range info.Deletions {
+			_, _ = hide(out[:i], tombstoneOf(&d), math.MaxInt) // without a bound it cannot fail
+		}
+	}
+	return out
+}
+
+// identityOf is what a segment tells of its partition.
+func identityOf(id point.PlacementID, i *segment.Info) Identity {
+	return Identity{Table: i.Table, Partition: i.Partition, Placement: id,
+		TimeLo: i.Range.TimeLo, TimeHi: i.Range.TimeHi, PointLo: i.Range.PointLo, PointHi: i.Range.PointHi}
+}

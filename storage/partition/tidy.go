@@ -1,0 +1,140 @@
+package partition
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// dropPrefix is where the notes lie of placements that were dropped and whose log and files may still be there.
+const dropPrefix = "x/"
+
+// DropKey is where a placement is noted to be dropped.
+func DropKey(id point.PlacementID) []byte {
+	return fmt.Appendf(nil, "%s%016x", dropPrefix, uint64(id))
+}
+
+// Dropping lists the placements whose drop did not end before the process did.
+func Dropping(b *brick.Brick) (ids []point.PlacementID, err error) {
+	err = b.Scan([]byte(dropPrefix), func(k, _ []byte) error {
+		id, err := strconv.ParseUint(string(k[len(dropPrefix):]), 16, 64)
+		if err != nil {
+			return fault.Errorf(fault.Corrupt, "the catalogue notes %q as being dropped", k)
+		}
+		ids = append(ids, point.PlacementID(id))
+		return nil
+	})
+	return ids, err
+}
+
+// FinishDrop removes the log and the files of a placement whose entry is gone, and the note that they are to go.
+func FinishDrop(b *brick.Brick, id point.PlacementID) error {
+	if err := b.Drop(id); err != nil {
+		return err
+	}
+	if err := b.RemoveSegmentDir(id); err != nil {
+		return err
+	}
+	batch := b.NewBatch()
+	batch.Delete(DropKey(id))
+	return batch.Commit(false) // needs no fsync: to be dropped twice harms nobody
+}
+
+// leftover says what a segment file is that the catalogue does not list.
+type leftover int
+
+const (
+	superseded  leftover = iota // its rows are in what the partition holds: of a flush or compaction that was not committed, or was replaced
+	foreign                     // nothing that this partition wrote, or it cannot be read
+	unaccounted                 // it holds frames that neither the catalogue nor the log knows of: one of them lost something
+)
+
+// judge is pure: info is what the file says of itself, ends is what the partition holds without it.
+func judge(ident *Identity, info *segment.Info, ends []point.EpochEnd) leftover {
+	if info.Table != ident.Table || info.Partition != ident.Partition {
+		return foreign
+	}
+	if covers(ends, info.Ends) {
+		return superseded
+	}
+	return unaccounted
+}
+
+// Tidy ends the recovery of a partition, once the log was replayed: it carries out the deletions that the log holds, and looks at files in the partition's directory that the catalogue does not list, once the log was replayed. What a crash
+// leaves of a flush or a compaction is recognised by what it says of itself, and removed: its rows are in the listed segments
+// or in the log. What is nobody's is put aside. A segment with rows that are nowhere else means that the catalogue or the log
+// lost something: then the partition is damaged, and nothing of it is touched. strict is false for a log that promises nothing
+// after a power cut (brick's NoSync): there such a file is put aside.
+func (p *Partition) Tidy(strict bool) error {
+	if p.Damaged() != nil {
+		return nil
+	}
+	if err := p.redelete(); err != nil {
+		return err
+	}
+	b := p.deps.Brick
+	listed := map[string]bool{}
+	for _, g := range p.Segments() {
+		listed[b.FS().PathBase(b.SegmentPath(p.ident.Placement, g.ID))] = true
+	}
+	dir := b.SegmentDir(p.ident.Placement)
+	names, err := b.FS().List(dir)
+	if err != nil {
+		return nil // no directory: no segment was ever written here
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if listed[name] {
+			continue
+		}
+		if err := p.tidyFile(b.FS().PathJoin(dir, name), strict); err != nil {
+			return err
+		}
+		if p.Damaged() != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (p *Partition) tidyFile(path string, strict bool) error {
+	b := p.deps.Brick
+	switch {
+	case strings.HasSuffix(path, segment.TempSuffix): // never published, so nothing depends on it
+		return p.removeLeftover(path, "of a segment that was not finished")
+	case !strings.HasSuffix(path, ".seg"):
+		return b.PutAside(path, "a file in the directory of a partition that is no segment")
+	}
+	r, err := segment.Open(b.FS(), path, segment.Info{}, p.deps.Cache)
+	if err != nil {
+		if !isDamage(err) && !fault.Is(err, fault.Invalid) {
+			return fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
+		}
+		return b.PutAside(path, "a segment that the catalogue does not list, and that cannot be read")
+	}
+	info := r.Info()
+	if err := r.Close(); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "close %s", path)
+	}
+	switch what := judge(&p.ident, &info, p.Ends()); {
+	case what == superseded:
+		return p.removeLeftover(path, "that holds nothing the listed ones and the log do not")
+	case what == foreign:
+		return b.PutAside(path, "a segment of another partition")
+	case !strict:
+		return b.PutAside(path, "a segment of frames that the log lost with the power")
+	}
+	p.damage(fault.Errorf(fault.Corrupt, "segment %s holds frames up to %v, but catalogue and log know only those up to %v", path, info.Ends, p.Ends()))
+	return nil
+}
+
+func (p *Partition) removeLeftover(path, what string) error {
+	p.log.Info("removing a segment file "+what, "file", path)
+	return fault.Wrap(p.deps.Brick.FS().Remove(path), fault.Unavailable, "remove %s", path)
+}

@@ -1,0 +1,177 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Repaired tells what Repair found in a store, and what it made of it.
+type Repaired struct {
+	Trouble error // what was wrong with the catalogue; nil: nothing
+	// Exact: all entries are what they were. Otherwise they were made of what could be read, of segments and of the log.
+	Exact bool
+	// Changed: a new catalogue was written, or would be without DryRun.
+	Changed         bool
+	DryRun          bool
+	Known, Mirrored uint64 // the newest commit that anything knows of, and that the mirror holds
+	Entries         int
+	LogFiles        int
+	LogTrouble      error // why the log would be refused; nil: it is whole
+	Store           brick.StoreID
+	NewStore        bool
+
+	Partitions []RepairedPartition
+	// Unknown are directories of segments, and placements in the log, that nothing tells the partition of.
+	Unknown []string
+}
+
+// RepairedPartition is what became of one placement.
+type RepairedPartition struct {
+	Identity partition.Identity
+	Segments int
+	Rows     uint64 // in segments
+	InLog    int    // records of the log, superfluous ones too
+	Rebuilt  bool   // its entry was made anew of its segments
+	Problem  error  // what of it could not be rebuilt: it is closed; nil: it is whole
+}
+
+// Lossy reports whether anything is not as it was.
+func (r *Repaired) Lossy() bool {
+	return r.LogTrouble != nil || len(r.Unknown) > 0 || slices.ContainsFunc(r.Partitions, func(p RepairedPartition) bool { return p.Problem != nil })
+}
+
+// Repair looks at the store of a server that does not run, and makes a new catalogue if the one there is lacks something: of
+// its mirror, exactly, where that holds all that is known of; otherwise of what can be read of both, of the segments, which
+// describe themselves, and of the log. With dryRun nothing is changed. Errors: Unavailable, Corrupt (there is no store).
+func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error) {
+	r, err := brick.Examine(d, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	out := &Repaired{Trouble: r.Trouble, Exact: r.Exact(), Known: r.Known, Mirrored: r.Mirrored, DryRun: dryRun, LogFiles: r.LogFiles()}
+	entries := r.Entries()
+	if err := out.placements(r, entries); err != nil {
+		return nil, err
+	}
+	out.Entries = len(entries)
+	out.Changed = r.Trouble != nil || !out.Exact
+	out.NewStore = !out.Exact
+	if !dryRun && out.Changed {
+		if out.Store, err = r.Rebuild(entries, out.Exact); err != nil {
+			return nil, err
+		}
+	}
+	out.LogTrouble = r.CheckLog(entries)
+	return out, nil
+}
+
+// placements checks the entry of every placement that an entry, a directory or the log names, and puts right what it can.
+func (o *Repaired) placements(r *brick.Remains, entries map[string][]byte) error {
+	cache := segment.NewCache(16 << 20)
+	defer cache.Close()
+	known, err := statesOf(entries)
+	if err != nil {
+		return err
+	}
+	ids := map[point.PlacementID]bool{}
+	for id := range known {
+		ids[id] = true
+	}
+	for id := range r.Logs() {
+		ids[id] = true
+	}
+	names, _ := r.FS().List(r.SegmentsDir()) // none: no segment was ever written
+	for _, name := range names {
+		if id, err := strconv.ParseUint(name, 16, 64); err == nil && len(name) == 16 {
+			ids[point.PlacementID(id)] = true
+		}
+	}
+	for _, id := range slices.Sorted(keys(ids)) {
+		if log := r.Logs()[id]; log != nil && log.Dropped && !o.Exact {
+			delete(entries, partition.EntryKey(id))
+			entries[string(partition.DropKey(id))] = nil
+		}
+		if _, dropped := entries[string(partition.DropKey(id))]; !dropped {
+			o.placement(r, entries, id, known[id], cache)
+		}
+	}
+	return nil
+}
+
+func keys(m map[point.PlacementID]bool) func(func(point.PlacementID) bool) {
+	return func(yield func(point.PlacementID) bool) {
+		for id := range m {
+			if !yield(id) {
+				return
+			}
+		}
+	}
+}
+
+func statesOf(entries map[string][]byte) (map[point.PlacementID]*partition.State, error) {
+	out := map[point.PlacementID]*partition.State{}
+	prefix := string(partition.StatePrefix())
+	for k, v := range entries {
+		if !strings.HasPrefix(k, prefix) {
+			continue
+		}
+		st, err := partition.DecodeState(v)
+		if err != nil {
+			return nil, fault.Annotate(err, "entry %q, which two checksums call whole", k)
+		}
+		out[st.Placement] = st
+	}
+	return out, nil
+}
+
+func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id point.PlacementID, known *partition.State, cache *segment.Cache) {
+	log := r.Logs()[id]
+	made := partition.Rebuild(r.FS(), r.FS().PathJoin(r.SegmentsDir(), id.String()), id, known, cache, log.After)
+	st := made.State
+	if st == nil {
+		if made.Found || log != nil && !o.Exact {
+			o.Unknown = append(o.Unknown, unknown(id, log, made.Problem))
+		}
+		return
+	}
+	if made.Changed {
+		o.Exact = false
+		k, v := st.Entry()
+		entries[string(k)] = v
+		if n := len(st.Ends); n > 0 {
+			brick.RaiseEpoch(entries, id, st.Ends[n-1].Epoch)
+		}
+	}
+	p := RepairedPartition{Identity: st.Identity, Segments: len(st.Segments), Rebuilt: made.Changed, Problem: made.Problem}
+	for _, g := range st.Segments {
+		p.Rows += g.Rows
+	}
+	if log != nil {
+		p.InLog = log.Records
+		if !o.Exact {
+			brick.RaiseEpoch(entries, id, log.Epoch)
+		}
+	}
+	o.Partitions = append(o.Partitions, p)
+}
+
+func unknown(id point.PlacementID, log *brick.LogSeqs, why error) string {
+	s := "placement " + id.String()
+	if log != nil {
+		s += fmt.Sprintf(", %d records in the log", log.Records)
+	}
+	if why != nil {
+		s += ": " + why.Error()
+	}
+	return s
+}

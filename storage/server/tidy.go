@@ -1,0 +1,64 @@
+package server
+
+import (
+	"strconv"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// tidy ends what an earlier process began and puts aside what nobody knows. It runs when catalogue and log were read whole
+// and agree: only then it is known what is superfluous.
+func (s *Server) tidy() error {
+	for _, id := range s.dropping {
+		s.deps.Log.Info("ending the drop of a placement", "placement", id)
+		if err := partition.FinishDrop(s.deps.Brick, id); err != nil {
+			return err
+		}
+	}
+	known := map[string]bool{}
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			known[p.Identity().Placement.String()] = true
+			if err := p.Tidy(!s.deps.Brick.NoSync()); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.tidySegments(known); err != nil {
+		return err
+	}
+	for id, n := range s.unknown {
+		if err := s.deps.Brick.PutLogAside(id); err != nil {
+			return err
+		}
+		s.deps.Log.Error("the log holds records of a placement that the catalogue does not know: they were put aside", "placement", id, "records", n)
+	}
+	return nil
+}
+
+// tidySegments puts aside the directories of placements that the catalogue does not know.
+func (s *Server) tidySegments(known map[string]bool) error {
+	b := s.deps.Brick
+	names, err := b.FS().List(b.FS().PathDir(b.SegmentDir(0)))
+	if err != nil {
+		return nil // no directory: no segment was ever written
+	}
+	for _, name := range names {
+		id, err := strconv.ParseUint(name, 16, 64)
+		if err != nil || len(name) != 16 || known[name] {
+			continue
+		}
+		dir := b.SegmentDir(point.PlacementID(id))
+		if files, err := b.FS().List(dir); err == nil && len(files) == 0 {
+			if err := b.RemoveSegmentDir(point.PlacementID(id)); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := b.PutAside(dir, "segments of a placement that the catalogue does not know"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
