@@ -30,11 +30,21 @@ type cutter struct {
 	table  *Table
 	engine *Engine
 
-	budget   *budget // of the whole query
+	usage    *usage // of the whole query
 	standins map[*labels.Matcher]*columnar.Answer
 	notes    annotations.Annotations
 	visited  int
 	read     int
+
+	// What parts of the expression came to, in the order in which they are met: the engine may be asked more than once.
+	parted []parted
+	next   int
+}
+
+// parted is what a part of an expression came to.
+type parted struct {
+	answer *columnar.Answer
+	err    error
 }
 
 // columns lets a Table be found inside what embeds it.
@@ -46,7 +56,7 @@ func (e *Engine) cutter(q storage.Queryable, opts promql.QueryOpts) *cutter {
 	if !ok || !e.columnar || opts != nil && opts.EnablePerStepStats() {
 		return nil
 	}
-	return &cutter{table: t.columns(), engine: e, budget: t.columns().reader.budget()}
+	return &cutter{table: t.columns(), engine: e, usage: t.columns().reader.usage(nil)}
 }
 
 // queryable is what the engine reads.
@@ -56,7 +66,7 @@ func (c *cutter) queryable(q storage.Queryable) storage.Queryable {
 	}
 	return storage.QueryableFunc(func(mint, maxt int64) (storage.Querier, error) {
 		in := c.table.querier(mint, maxt)
-		in.budget = c.budget
+		in.usage = c.usage
 		return &cutQuerier{in, c.standins}, nil
 	})
 }
@@ -91,18 +101,21 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 		}
 		extent = extentAbandoned
 	}
-	if _, chain := plan.(*columnar.Plan); !chain {
+	_, chain := plan.(*columnar.Plan)
+	res := q.exec(ctx, func(stmt *parser.EvalStmt) error {
+		if chain {
+			return nil
+		}
+		c.next = 0
+		clear(c.standins)
 		expr, err := c.below(ctx, stmt, grid, stmt.Expr)
-		if err != nil {
-			return &promql.Result{Err: err}
-		}
 		stmt.Expr = expr
-		if extent != extentAbandoned || len(c.standins) > 0 {
-			extent = c.extent()
-		}
+		return err
+	})
+	if !chain && (extent != extentAbandoned || len(c.standins) > 0) {
+		extent = c.extent()
 	}
 	c.engine.metrics.cuts.WithLabelValues(extent).Inc()
-	res := q.Query.Exec(ctx)
 	c.count(q, 0)
 	if len(c.notes) > 0 {
 		res.Warnings.Merge(c.notes)
@@ -147,7 +160,7 @@ func once(s *parser.EvalStmt) bool { return s.Start.Equal(s.End) && s.Interval =
 // whole is the result of an expression of which nothing is left for the engine.
 func (c *cutter) whole(q *query, s *parser.EvalStmt, a *columnar.Answer, err error) *promql.Result {
 	c.engine.metrics.cuts.WithLabelValues(extentWhole).Inc()
-	c.engine.metrics.loaded(c.budget)
+	c.engine.metrics.loaded(c.usage)
 	if err != nil {
 		return &promql.Result{Err: err}
 	}
@@ -170,13 +183,15 @@ func (c *cutter) count(q *query, peak int) {
 
 // run evaluates a plan. What is abandoned was not counted.
 func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
-	before := c.budget.state()
+	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
+		Take: c.take, Give: c.usage.loan.Give,
 	})
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned):
-		c.budget.restore(before)
+		c.usage.restore(before)
+		c.usage.loan.Give(c.usage.loan.Used() - used)
 		return nil, err
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
@@ -186,6 +201,17 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	c.notes.Merge(a.Notes)
 	c.visited, c.read = c.visited+a.Visited, c.read+a.Read
 	return a, nil
+}
+
+// part evaluates a part of the expression, or gives what it came to before.
+func (c *cutter) part(ctx context.Context, p plan) (*columnar.Answer, error) {
+	if c.next == len(c.parted) {
+		a, err := c.run(ctx, p, true)
+		c.parted = append(c.parted, parted{a, err})
+	}
+	at := c.parted[c.next]
+	c.next++
+	return at.answer, at.err
 }
 
 // ended words the end of a context as the engine does.
@@ -207,7 +233,7 @@ func (c *cutter) parts(ctx context.Context, s *parser.EvalStmt, g columnar.Grid,
 	if ok && chain.Selector() {
 		return expr, nil // nothing is gained
 	}
-	a, err := c.run(ctx, p, true)
+	a, err := c.part(ctx, p)
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned) && ok:
 		return expr, nil
@@ -271,13 +297,21 @@ func children(expr parser.Expr) []*parser.Expr {
 	return nil
 }
 
+// take is columnar.Env's.
+func (c *cutter) take(n int64) error {
+	if err := c.usage.loan.Take(n); err != nil {
+		return needed(err)
+	}
+	return nil
+}
+
 // open is columnar.Env's.
 func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columnar.Rows, error) {
 	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
 	if err != nil {
 		return nil, loadError(err)
 	}
-	return &rows{in: in, budget: c.budget}, nil
+	return &rows{in: in, usage: c.usage}, nil
 }
 
 // loadError is worded as the engine does it.
@@ -290,7 +324,7 @@ type rows struct {
 	in     peer.SeriesSet
 	mu     sync.Mutex // guards all below, and in while it is not paged
 	number int
-	budget *budget
+	usage  *usage
 }
 
 // Pager implements columnar.Rows.
@@ -321,7 +355,7 @@ func (p *pagedRows) Next() (page peer.Page, ok bool, err error) {
 		p.rows.mu.Lock()
 		defer p.rows.mu.Unlock()
 		for i := range page.Series {
-			if err = p.rows.budget.take(&page.Series[i]); err != nil {
+			if err = p.rows.usage.count(&page.Series[i]); err != nil {
 				break
 			}
 		}
@@ -350,7 +384,7 @@ func (p *plainRows) Next() (page peer.Page, ok bool, err error) {
 		return page, false, nil
 	}
 	for len(page.Series) < p.most && r.in.Next() {
-		if err := r.budget.take(r.in.At()); err != nil {
+		if err := r.usage.count(r.in.At()); err != nil {
 			return page, false, loadError(err)
 		}
 		page.Series = append(page.Series, *r.in.At())

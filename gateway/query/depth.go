@@ -22,26 +22,44 @@ const (
 type shallowParser struct{ parser.Parser }
 
 func (p shallowParser) ParseExpr(text string) (parser.Expr, error) {
-	if err := shallow(text); err != nil {
+	if err := bounded(text); err != nil {
 		return nil, err
 	}
 	return p.Parser.ParseExpr(text)
 }
 
 func (p shallowParser) ParseMetricSelector(text string) ([]*labels.Matcher, error) {
-	if err := shallow(text); err != nil {
+	if err := bounded(text); err != nil {
 		return nil, err
 	}
 	return p.Parser.ParseMetricSelector(text)
 }
 
 func (p shallowParser) ParseMetricSelectors(texts []string) ([][]*labels.Matcher, error) {
+	if len(texts) > selectorsMax {
+		return nil, fault.Errorf(fault.Invalid, "%d selectors are more than %d; ask in several requests, or with one regular expression", len(texts), selectorsMax)
+	}
+	// Their regular expressions are compiled beside each other.
+	if err := boundRegexes(strings.Join(texts, "\n")); err != nil {
+		return nil, err
+	}
 	for _, text := range texts {
 		if err := shallow(text); err != nil {
 			return nil, err
 		}
 	}
 	return p.Parser.ParseMetricSelectors(texts)
+}
+
+// selectorsMax is how many selectors a request may list: each is a look-up of its own.
+const selectorsMax = 1000
+
+// bounded refuses what would cost too much to parse. The error is Invalid.
+func bounded(text string) error {
+	if err := shallow(text); err != nil {
+		return err
+	}
+	return boundRegexes(text)
 }
 
 // shallow holds a text against the limits in one pass: strings, comments and what stands in braces do not nest. Every

@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -10,54 +9,81 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/features"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
 // Engine is Prometheus' engine behind a gate: so many queries run, so many wait, the rest are refused. What can be
 // evaluated over columns never reaches it (cut.go).
 type Engine struct {
 	// Constant after newEngine.
-	inner    *promql.Engine
+	inner    []*promql.Engine // by level
+	levels   []int            // of samples that the engine may hold; the last is SamplesMax
+	memory   *budget.Account  // nil: not counted
+	bytesMax int64            // of one query; 0: what the account may hold
+	guard    *guard
 	parser   parser.Parser
 	gate     *Gate
 	metrics  *metrics
 	timeout  time.Duration
-	samples  int  // SamplesMax
+	samples  int // SamplesMax
+	subSteps int // SubquerySteps
+	subStep  time.Duration
 	columnar bool // evaluate over columns what can be
 	features features.Collector
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
-func newEngine(log *slog.Logger, m *metrics, s Settings) *Engine {
+func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	p := shallowParser{parser.NewParser(parser.Options{
 		EnableExperimentalFunctions:  s.ExperimentalFunctions,
-		ExperimentalDurationExpr:     s.ExperimentalDurations,
+		ExperimentalDurationExpr:     true, // as Prometheus 3
 		EnableExtendedRangeSelectors: s.ExtendedSelectors,
 		EnableBinopFillModifiers:     s.FillModifiers,
 	})}
-	f := features.NewRegistry()
-	step := s.SubqueryStep.Milliseconds()
-	inner := promql.NewEngine(promql.EngineOpts{
-		Logger:                   log,
-		MaxSamples:               s.SamplesMax,
-		Timeout:                  s.Timeout,
-		LookbackDelta:            s.Lookback,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return step },
-		EnableAtModifier:         true,
-		EnableNegativeOffset:     true,
-		EnablePerStepStats:       true, // costs only the queries that ask for it
-		EnableDelayedNameRemoval: s.DelayedNameRemoval,
-		FeatureRegistry:          f,
-		Parser:                   p,
-	})
 	e := &Engine{
-		inner: inner, parser: p, metrics: m, timeout: s.Timeout, features: f, samples: s.SamplesMax,
+		parser: p, metrics: m, timeout: s.Timeout, features: features.NewRegistry(), samples: s.SamplesMax,
+		subSteps: s.SubqueryStepsMax, subStep: s.SubqueryStep,
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax),
+		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log),
+	}
+	e.levels = []int{s.SamplesMax}
+	if d.Memory != nil {
+		e.levels = sampleLevels(s.SamplesMax)
+	}
+	step := s.SubqueryStep.Milliseconds()
+	for _, samples := range e.levels {
+		e.inner = append(e.inner, promql.NewEngine(promql.EngineOpts{
+			Logger:                   d.Log,
+			MaxSamples:               samples,
+			Timeout:                  s.Timeout,
+			LookbackDelta:            s.Lookback,
+			NoStepSubqueryIntervalFn: func(int64) int64 { return step },
+			EnableAtModifier:         true,
+			EnableNegativeOffset:     true,
+			EnablePerStepStats:       true, // costs only the queries that ask for it
+			EnableDelayedNameRemoval: s.DelayedNameRemoval,
+			FeatureRegistry:          e.features,
+			Parser:                   p,
+		}))
 	}
 	m.watch(e.gate)
 	return e
+}
+
+// firstSamples is how many samples the engine may hold at the first try where memory is counted. What needs more is
+// evaluated again with four times as many: the engine says only that they are too few. Columns need none of this.
+const firstSamples = 1 << 18
+
+// sampleLevels are the bounds under which a query is tried.
+func sampleLevels(most int) (levels []int) {
+	for n := firstSamples; n < most; n *= 4 {
+		levels = append(levels, n)
+	}
+	return append(levels, most)
 }
 
 // Features tells which parts of PromQL are on, by category and name, as Prometheus' features endpoint does.
@@ -65,64 +91,42 @@ func (e *Engine) Features() map[string]map[string]bool { return e.features.Get()
 
 // NewInstantQuery parses a query to be evaluated at one time. What it returns is used once and closed.
 func (e *Engine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, t time.Time) (promql.Query, error) {
-	c := e.cutter(q, opts)
-	in, err := e.inner.NewInstantQuery(ctx, c.queryable(q), opts, text, t)
-	if err != nil {
-		return nil, err
-	}
-	return &query{Query: in, engine: e, kind: kindInstant, cut: c}, nil
+	return e.newQuery(q, opts, kindInstant, text, func(level int, q storage.Queryable) (promql.Query, error) {
+		return e.inner[level].NewInstantQuery(ctx, q, opts, text, t)
+	})
 }
 
 // NewRangeQuery parses a query to be evaluated at every step from start to end.
 func (e *Engine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
-	c := e.cutter(q, opts)
-	in, err := e.inner.NewRangeQuery(ctx, c.queryable(q), opts, text, start, end, step)
-	if err != nil {
+	return e.newQuery(q, opts, kindRange, text, func(level int, q storage.Queryable) (promql.Query, error) {
+		return e.inner[level].NewRangeQuery(ctx, q, opts, text, start, end, step)
+	})
+}
+
+// newQuery parses and bounds a query. The memory of its tree is booked before.
+func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, text string, parse func(int, storage.Queryable) (promql.Query, error)) (_ promql.Query, err error) {
+	q := &query{engine: e, kind: kind, cut: e.cutter(in, opts)}
+	from := q.queryable(in)
+	q.parse = func(level int) (promql.Query, error) { return parse(level, from) }
+	if q.text, err = e.reserveText(text); err != nil {
 		return nil, err
 	}
-	return &query{Query: in, engine: e, kind: kindRange, cut: c}, nil
-}
-
-// query is a parsed query that passes the gate before it runs.
-type query struct {
-	promql.Query
-	engine *Engine
-	kind   string
-	cut    *cutter // nil: all of it is for the engine
-	stop   stopper
-}
-
-// Exec waits its turn and evaluates. The time-out counts from here on, waiting included.
-func (q *query) Exec(ctx context.Context) *promql.Result {
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, q.engine.timeout)
-	defer cancel()
-	q.stop.arm(cancel)
-	if err := q.engine.gate.Enter(ctx); err != nil {
-		q.engine.metrics.observe(q.kind, start, err)
-		return &promql.Result{Err: err}
+	defer func() {
+		if err != nil {
+			e.releaseText(q.text)
+		}
+	}()
+	if q.Query, err = q.parse(0); err != nil {
+		return nil, err
 	}
-	defer q.engine.gate.Leave()
-	res := q.evaluate(ctx)
-	q.engine.metrics.observe(q.kind, start, res.Err)
-	if s := q.Stats().Samples; s != nil {
-		q.engine.metrics.samples.Add(float64(s.TotalSamples))
+	stmt := q.Statement().(*parser.EvalStmt)
+	if q.steps, err = boundSteps(text, stmt, e.subStep, e.subSteps); err != nil {
+		return nil, err
 	}
-	return res
-}
-
-// evaluate does over columns what can be done so, and leaves the rest to the engine.
-func (q *query) evaluate(ctx context.Context) *promql.Result {
-	if q.cut == nil {
-		return q.Query.Exec(ctx)
+	if q.usage.growth, err = boundGrowth(text, stmt.Expr); err != nil {
+		return nil, err
 	}
-	return q.cut.evaluate(ctx, q)
-}
-
-// Cancel ends an evaluation that goes on, or that has yet to begin.
-func (q *query) Cancel() {
-	q.stop.pull()
-	q.Query.Cancel()
+	return q, nil
 }
 
 // stopper is a cancel function that may be pulled before it is there.

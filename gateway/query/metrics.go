@@ -101,8 +101,8 @@ func outcome(err error) string {
 }
 
 // loaded adds what a query loaded.
-func (m *metrics) loaded(b *budget) {
-	s := b.state()
-	m.series.Add(float64(s[0]))
-	m.rows.Add(float64(s[1]))
+func (m *metrics) loaded(u *usage) {
+	s := u.state()
+	m.series.Add(float64(s.series))
+	m.rows.Add(float64(s.rows))
 }

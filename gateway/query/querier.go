@@ -8,18 +8,20 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
 // querier is a storage.Querier for one query. One goroutine at a time, as the engine uses it.
 type querier struct {
 	table      *Table
 	mint, maxt int64
-	budget     *budget
+	usage      *usage
 	sets       []*set // to be closed
 }
 
 func (t *Table) querier(mint, maxt int64) *querier {
-	return &querier{table: t, mint: mint, maxt: maxt, budget: t.reader.budget()}
+	return &querier{table: t, mint: mint, maxt: maxt, usage: t.reader.usage(nil)}
 }
 
 // seriesLookup is the hint of a reader that wants labels alone.
@@ -35,20 +37,23 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 	if hints != nil {
 		mint, maxt, limit, lookup = hints.Start, hints.End, hints.Limit, hints.Func == seriesLookup
 	}
+	if q.usage.loan == nil {
+		q.usage.loan = budget.LoanOf(ctx)
+	}
 	ask := q.table.ask(mint, maxt, ms)
 	ask.LabelsOnly = lookup
-	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, budget: q.budget}
+	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage}
 	q.sets = append(q.sets, s)
 	return s
 }
 
 // Close frees what unfinished sets hold. Series handed out stay valid.
 func (q *querier) Close() error {
-	q.table.reader.metrics.loaded(q.budget)
+	q.table.reader.metrics.loaded(q.usage)
 	for _, s := range q.sets {
 		s.close()
 	}
-	q.sets, q.budget = nil, q.table.reader.budget()
+	q.sets, q.usage = nil, q.table.reader.usage(q.usage.loan)
 	return nil
 }
 

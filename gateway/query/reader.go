@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -14,6 +15,7 @@ type Deps struct {
 	Source     Source
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
+	Memory     *budget.Account       // what all queries may hold; nil: it is not counted
 }
 
 // Reader reads every table of one source within one set of limits.
@@ -35,7 +37,7 @@ func New(d Deps, s Settings) (*Reader, error) {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Reader{source: d.Source, settings: s, metrics: newMetrics(d.Registerer)}
-	r.engine = newEngine(d.Log, r.metrics, s)
+	r.engine = newEngine(d, r.metrics, s)
 	return r, nil
 }
 
@@ -51,6 +53,6 @@ func (r *Reader) Parser() parser.Parser { return r.engine.parser }
 // Settings gives the settings in force.
 func (r *Reader) Settings() Settings { return r.settings }
 
-func (r *Reader) budget() *budget {
-	return &budget{seriesMax: r.settings.SeriesMax, rowsMax: r.settings.RowsMax}
+func (r *Reader) usage(loan *budget.Loan) *usage {
+	return &usage{seriesMax: r.settings.SeriesMax, rowsMax: r.settings.RowsMax, loan: loan}
 }

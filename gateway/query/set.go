@@ -2,25 +2,23 @@ package query
 
 import (
 	"context"
-	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 // set is a storage.SeriesSet over a peer.SeriesSet, which it opens when it is first moved: the engine names all its
 // selectors before it reads the first.
 type set struct {
-	ctx    context.Context // of the query; a SeriesSet's methods take none
-	table  *Table
-	ask    *peer.Select
-	limit  int // series; 0: none
-	budget *budget
+	ctx   context.Context // of the query; a SeriesSet's methods take none
+	table *Table
+	ask   *peer.Select
+	limit int // series; 0: none
+	usage *usage
 
 	in      peer.SeriesSet
 	builder labels.ScratchBuilder
@@ -66,7 +64,7 @@ func (s *set) advance() bool {
 		s.err = s.in.Err()
 		return false
 	}
-	s.err = s.budget.take(s.in.At())
+	s.err = s.usage.keep(s.in.At())
 	return s.err == nil
 }
 
@@ -94,49 +92,3 @@ func (s *set) Err() error {
 
 // Warnings is empty: what the source has to say goes through Warn, for every kind of request alike.
 func (s *set) Warnings() annotations.Annotations { return nil }
-
-// budget bounds what one query loads, over all its selectors. Safe for concurrent use.
-type budget struct {
-	seriesMax, rowsMax int // constant
-
-	mu loads
-}
-
-// loads is what was loaded so far.
-type loads struct {
-	sync.Mutex
-	series, rows int
-}
-
-// state and restore are for what was loaded in vain.
-func (b *budget) state() [2]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return [2]int{b.mu.series, b.mu.rows}
-}
-
-func (b *budget) restore(s [2]int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.series, b.mu.rows = s[0], s[1]
-}
-
-// histRowBytes is how many bytes of an encoded histogram count as one row.
-const histRowBytes = 16
-
-func (b *budget) take(s *peer.Series) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.series++
-	b.mu.rows += len(s.Times)
-	for _, h := range s.Hists {
-		b.mu.rows += 1 + len(h.H)/histRowBytes
-	}
-	switch {
-	case b.mu.series > b.seriesMax:
-		return fault.Errorf(fault.TooLarge, "the query loads more than %d series; select fewer or raise query.series_max", b.seriesMax)
-	case b.mu.rows > b.rowsMax:
-		return fault.Errorf(fault.TooLarge, "the query loads more than %d rows; select a shorter range or fewer series, or raise query.rows_max", b.rowsMax)
-	}
-	return nil
-}

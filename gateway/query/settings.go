@@ -20,6 +20,9 @@ type Settings struct {
 	Lookback time.Duration `yaml:"lookback"`
 	// SubqueryStep is the step of a subquery that names none. Default 1m.
 	SubqueryStep time.Duration `yaml:"subquery_step"`
+	// SubqueryStepsMax is how many steps one subquery may have over all the time that it is evaluated for. Default
+	// 3,000,000, a year every 15 s. A step takes 50 bytes before the first sample.
+	SubqueryStepsMax int `yaml:"subquery_steps_max"`
 	// SamplesMax is how many samples the engine may hold for one query. Default 50,000,000, of 16 bytes each.
 	SamplesMax int `yaml:"samples_max"`
 	// RowsMax is how many rows one query may load from storage. Default 100,000,000. A row takes 8 bytes, and 8 more
@@ -28,14 +31,15 @@ type Settings struct {
 	// SeriesMax is how many series one query may load from storage. Default 2,000,000, about 300 bytes each.
 	SeriesMax int `yaml:"series_max"`
 
+	// BytesMax is how much memory one query may hold, of what all of them may. Default three quarters of that.
+	BytesMax int64 `yaml:"bytes_max"`
+
 	// PlainEngine leaves every expression to Prometheus' engine. Default off: what can be evaluated over columns is, on
 	// all processors, with the same result. On: dashboards take several times as long, on one processor each.
 	PlainEngine bool `yaml:"plain_engine"`
 
 	// ExperimentalFunctions allows the functions that PromQL may still change. Default off, as in Prometheus.
 	ExperimentalFunctions bool `yaml:"experimental_functions"`
-	// ExperimentalDurations allows arithmetic in durations and offsets. Default off.
-	ExperimentalDurations bool `yaml:"experimental_durations"`
 	// ExtendedSelectors allows the range selectors' anchored and smoothed. Default off.
 	ExtendedSelectors bool `yaml:"extended_selectors"`
 	// FillModifiers allows fill, fill_left and fill_right between vectors. Default off.
@@ -57,6 +61,7 @@ func (s *Settings) SetDefaults() {
 	setDefault(&s.Timeout, 2*time.Minute)
 	setDefault(&s.Lookback, 5*time.Minute)
 	setDefault(&s.SubqueryStep, time.Minute)
+	setDefault(&s.SubqueryStepsMax, 3_000_000)
 	setDefault(&s.SamplesMax, 50_000_000)
 	setDefault(&s.RowsMax, 100_000_000)
 	setDefault(&s.SeriesMax, 2_000_000)
@@ -75,8 +80,10 @@ func (s *Settings) Validate() error {
 	positive("timeout", s.Timeout > 0)
 	positive("lookback", s.Lookback > 0)
 	positive("subquery_step", s.SubqueryStep >= time.Millisecond)
+	positive("subquery_steps_max", s.SubqueryStepsMax > 0)
 	positive("samples_max", s.SamplesMax > 0)
 	positive("rows_max", s.RowsMax > 0)
+	positive("bytes_max", s.BytesMax >= 0)
 	positive("series_max", s.SeriesMax > 0)
 	return errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -72,9 +73,9 @@ func (t *Table) absent(err error) error {
 // Series lists the series that match any of the sets and may have rows in the range, in label order, at most limit
 // (0: all the settings allow); truncated says that there were more.
 func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int) (found []point.Labels, truncated bool, err error) {
-	b := t.reader.budget()
+	u := t.reader.usage(budget.LoanOf(ctx))
 	for _, ms := range sets {
-		some, err := t.seriesOf(ctx, mint, maxt, ms, limit, b)
+		some, err := t.seriesOf(ctx, mint, maxt, ms, limit, u)
 		if err != nil {
 			return nil, false, err
 		}
@@ -89,7 +90,7 @@ func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.M
 }
 
 // seriesOf lists one more than limit, so that the caller can tell.
-func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, b *budget) (found []point.Labels, err error) {
+func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, u *usage) (found []point.Labels, err error) {
 	q := t.ask(mint, maxt, ms)
 	q.LabelsOnly = true
 	in, err := t.open(ctx, q)
@@ -98,7 +99,7 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 	}
 	defer in.Close()
 	for (limit == 0 || len(found) <= limit) && in.Next() {
-		if err := b.take(in.At()); err != nil {
+		if err := u.keep(in.At()); err != nil {
 			return nil, err
 		}
 		found = append(found, in.At().Labels)

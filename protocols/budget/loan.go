@@ -129,3 +129,17 @@ func (l *Loan) Close() {
 	l.closed = true
 	l.account.Release(l.held.Swap(0))
 }
+
+type loanKey struct{}
+
+// WithLoan gives a context under which LoanOf finds the loan: what works for a request draws on the request's loan,
+// whichever package it is in.
+func WithLoan(ctx context.Context, l *Loan) context.Context {
+	return context.WithValue(ctx, loanKey{}, l)
+}
+
+// LoanOf is the loan of the request that ctx belongs to, or nil, from which anything can be taken.
+func LoanOf(ctx context.Context) *Loan {
+	l, _ := ctx.Value(loanKey{}).(*Loan)
+	return l
+}

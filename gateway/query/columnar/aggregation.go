@@ -3,6 +3,7 @@ package columnar
 import (
 	"math"
 	"slices"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/parser/posrange"
@@ -65,7 +66,9 @@ type groups struct {
 	at     map[string]int
 	labels []point.Labels // of groups, in the order in which they came
 	fold   folder
-	ranked *ranking // instead of fold
+	ranked *ranking                // instead of fold
+	cell   int64                   // bytes that a group takes for each step
+	take   func(bytes int64) error // books them
 }
 
 // folder holds what an aggregation keeps of each group and step.
@@ -76,30 +79,47 @@ type folder interface {
 	finish(group int, out []float64)
 }
 
-func newGroups(a *aggregation, steps int) *groups {
-	g := &groups{of: a, steps: steps, at: map[string]int{}}
+// What an aggregation holds besides cells: of a group, of a column, of a value that is ranked.
+const (
+	groupBytes  = 200
+	columnBytes = 100
+	rankBytes   = 32
+)
+
+func newGroups(a *aggregation, steps int, take func(int64) error) *groups {
+	g := &groups{of: a, steps: steps, at: map[string]int{}, take: take}
 	if a.ranks() {
+		g.cell = int64(unsafe.Sizeof(rank{}))
 		g.ranked = &ranking{k: int(min(a.parameter, math.MaxInt32)), least: a.op == parser.BOTTOMK, steps: steps}
 		return g
 	}
 	switch a.op {
 	case parser.SUM:
+		g.cell = int64(unsafe.Sizeof(total{}))
 		g.fold = &sums{cells[total]{steps: steps}}
 	case parser.AVG:
+		g.cell = int64(unsafe.Sizeof(mean{}))
 		g.fold = &means{cells[mean]{steps: steps}}
 	case parser.STDDEV, parser.STDVAR:
+		g.cell = int64(unsafe.Sizeof(spread{}))
 		g.fold = &spreads{cells[spread]{steps: steps}, a.op == parser.STDDEV}
 	case parser.QUANTILE:
 		g.fold = &samples{q: a.parameter}
 	default:
+		g.cell = 8
 		g.fold = &picks{cells[float64]{steps: steps}, a.op}
 	}
 	return g
 }
 
-func (g *groups) add(key []byte, c *result) {
+// add folds a column in. The error is that of take.
+func (g *groups) add(key []byte, c *result) error {
 	group, ok := g.at[string(key)]
 	if !ok {
+		// What it holds, and its column in the end.
+		if err := g.take(int64(g.steps)*(g.cell+8) + groupBytes + int64(len(key))); err != nil {
+			return err
+		}
 		group = len(g.labels)
 		g.labels = append(g.labels, point.Labels(key))
 		g.at[string(g.labels[group])] = group
@@ -110,10 +130,15 @@ func (g *groups) add(key []byte, c *result) {
 		}
 	}
 	if g.ranked != nil {
-		g.ranked.add(group, c)
-		return
+		return g.take(g.ranked.add(group, c))
+	}
+	if g.of.op == parser.QUANTILE { // which keeps every column
+		if err := g.take(int64(g.steps)*8 + columnBytes); err != nil {
+			return err
+		}
 	}
 	g.fold.add(group, c.values)
+	return nil
 }
 
 // finish gives the columns, by groups in the order in which they came.

@@ -58,7 +58,7 @@ func perWindow(f func([]float64) float64) func(*column, *source, Grid, []float64
 	return func(c *column, _ *source, _ Grid, out []float64) {
 		for i, hi := range c.hi {
 			out[i] = absent
-			if lo := c.lo[i]; hi > lo {
+			if lo := c.lo[i]; hi > lo && !c.canceled(hi-lo) {
 				out[i] = f(c.values[lo:hi])
 			}
 		}
@@ -190,7 +190,7 @@ func quantiles(c *column, s *source, _ Grid, out []float64) {
 	var sorted []float64
 	for i, hi := range c.hi {
 		out[i] = absent
-		if lo := c.lo[i]; hi > lo {
+		if lo := c.lo[i]; hi > lo && !c.canceled(8*(hi-lo)) {
 			sorted = append(sorted[:0], c.values[lo:hi]...)
 			out[i] = quantile(s.argument, sorted)
 		}
@@ -255,7 +255,7 @@ func extrapolate(c *column, s *source, g Grid, out []float64, counter, rate bool
 				firstTime: point.MillisOf(c.times[lo]), lastTime: point.MillisOf(c.times[hi-1]),
 			}
 			rise := c.values[hi-1] - w.first
-			if counter && len(fell.at) > 0 {
+			if counter && len(fell.at) > 0 && !c.canceled(hi-lo) {
 				rise = fell.add(rise, lo, hi, c.values)
 			}
 			out[i] = rise * (w.factor(rise) / perSecond)

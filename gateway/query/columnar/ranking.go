@@ -63,7 +63,8 @@ func (r *ranking) open() {
 	r.heaps = append(r.heaps, heaps)
 }
 
-func (r *ranking) add(group int, c *result) {
+// add gives how many bytes more are held.
+func (r *ranking) add(group int, c *result) (bytes int64) {
 	at := int32(-1)
 	for i, v := range c.values {
 		if isAbsent(v) {
@@ -77,14 +78,17 @@ func (r *ranking) add(group int, c *result) {
 		if at < 0 {
 			at = int32(len(r.columns))
 			r.columns = append(r.columns, result{labels: c.labels, dropped: c.dropped})
+			bytes += columnBytes + int64(len(c.labels)) + int64(r.steps)*8
 		}
 		if !full {
 			heap.Push(h, ranked{v, at})
+			bytes += rankBytes
 			continue
 		}
 		h.of[0] = ranked{v, at}
 		heap.Fix(h, 0)
 	}
+	return bytes
 }
 
 // finish gives the columns that are among the first somewhere. Those of a single step come in their order.

@@ -74,6 +74,14 @@ type writer struct {
 	slab    []promql.FPoint
 }
 
+// hashBytes is what it takes to remember a column's labels.
+const hashBytes = 48
+
+// seriesBytes is what a column takes as the engine's series.
+func seriesBytes(points int, c *result) int64 {
+	return int64(points)*16 + 2*columnBytes + int64(len(c.labels))
+}
+
 // slabPoints is how many points share an allocation.
 const slabPoints = 4096
 

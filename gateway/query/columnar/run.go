@@ -35,6 +35,10 @@ type Env struct {
 	SamplesMax int
 	// Workers is how many goroutines evaluate; at least 1.
 	Workers int
+	// Take books bytes that the evaluation will hold until its answer is dropped; nil: they are not counted.
+	Take func(n int64) error
+	// Give takes bytes back; not nil where Take is not.
+	Give func(n int64)
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 
@@ -53,6 +57,18 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 // errTyped says that series of one name have types or units, so that they may be equal without those.
 var errTyped = errors.New("series have types or units")
 
+// take books bytes and looks whether the evaluation is still wanted.
+func (e *Env) take(ctx context.Context) func(int64) error {
+	return func(n int64) error {
+		if e.Take != nil {
+			if err := e.Take(n); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	}
+}
+
 func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
 	hi := p.grid.End - p.source.offset.Milliseconds()
 	lo := p.grid.Start - p.source.offset.Milliseconds() - p.source.window.Milliseconds() + 1
@@ -61,7 +77,7 @@ func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
 		return nil, err
 	}
 	defer rows.Close()
-	r := p.begin(env, sole)
+	r := p.begin(ctx, env, sole)
 	if err := r.drive(ctx, rows); err != nil {
 		return nil, err
 	}
@@ -77,8 +93,10 @@ type run struct {
 	head  []stage // operators before the first aggregation
 	tail  []stage // from the first aggregation on
 	seed  maphash.Seed
-	drops int  // how many stages of the head, the function counted as one, until reserved labels drop; -1: they do not
-	sole  bool // labels are unique without their name
+	drops int                     // how many stages of the head, the function counted as one, until reserved labels drop; -1: they do not
+	sole  bool                    // labels are unique without their name
+	book  func(bytes int64) error // memory that is held from now on
+	done  func() bool             // nobody wants the result any more
 
 	meter  meter
 	groups *groups
@@ -90,15 +108,16 @@ type run struct {
 	counts [][]int // by stage of the head, the function first, and step
 }
 
-func (p *Plan) begin(env Env, sole bool) *run {
+func (p *Plan) begin(ctx context.Context, env Env, sole bool) *run {
 	r := &run{
+		book: env.take(ctx), done: func() bool { return ctx.Err() != nil },
 		plan: p, env: env, steps: p.grid.Len(), head: p.stages, seed: maphash.MakeSeed(), drops: -1, sole: sole,
 		meter: meter{max: env.SamplesMax}, seen: map[uint64]struct{}{}, names: map[string]struct{}{},
 	}
 	for i, s := range p.stages {
 		if s.aggregation != nil {
 			r.head, r.tail = p.stages[:i], p.stages[i:]
-			r.groups = newGroups(s.aggregation, r.steps)
+			r.groups = newGroups(s.aggregation, r.steps, r.book)
 			break
 		}
 	}
@@ -148,10 +167,19 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 		w.evaluate(page.Series)
 		return r.merge(w)
 	}
+	if err := r.book(workerBytes); err != nil {
+		in.Close()
+		return err
+	}
+	defer r.give(workerBytes)
 	g, ctx := errgroup.WithContext(ctx)
 	t := newTurns()
 	g.Go(func() error { return r.work(ctx, t, in, page) })
 	for range r.env.Workers - 1 {
+		if r.env.Take != nil && r.env.Take(workerBytes) != nil {
+			break // fewer have to do
+		}
+		defer r.give(workerBytes)
 		g.Go(func() error {
 			in := rows.Pager(r.batchLen())
 			page, ok, err := r.page(ctx, in)
@@ -164,6 +192,15 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 		})
 	}
 	return g.Wait()
+}
+
+// workerBytes is what a worker holds: a page of rows and its columns.
+const workerBytes = 2 << 20
+
+func (r *run) give(n int64) {
+	if r.env.Give != nil {
+		r.env.Give(n)
+	}
 }
 
 // start counts the numbers that the engine holds before it reads.
@@ -276,6 +313,7 @@ type worker struct {
 	names   []string
 	counts  [][]int
 	scratch []byte
+	bytes   int64 // that the run keeps of the batch
 }
 
 // evaluated is a column on its way to an aggregation, and what the meter wants to know.
@@ -295,7 +333,7 @@ var arenas = sync.Pool{New: func() any { return new([]float64) }}
 func (r *run) worker() *worker {
 	w := &worker{
 		run:    r,
-		reader: reader{source: &r.plan.source, grid: r.plan.grid},
+		reader: newReader(&r.plan.source, r.plan.grid, r.done),
 		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
 		arena:  arenas.Get().(*[]float64),
 	}
@@ -315,7 +353,7 @@ func (w *worker) evaluate(series []peer.Series) {
 	arena := (*w.arena)[:cap(*w.arena)]
 	w.reader.turnPage()
 	w.columns, w.keys, w.series, w.hashes, w.names = w.columns[:0], w.keys[:0], nil, w.hashes[:0], w.names[:0]
-	w.kept = w.kept[:0]
+	w.kept, w.bytes = w.kept[:0], 0
 	for _, c := range w.counts {
 		clear(c)
 	}
@@ -324,10 +362,13 @@ func (w *worker) evaluate(series []peer.Series) {
 		switch {
 		case r.groups == nil && r.env.columns:
 			if present(c.values) > 0 {
+				w.bytes += int64(r.steps)*8 + columnBytes + int64(len(c.labels))
 				w.kept = append(w.kept, result{point.Labels(strings.Clone(string(c.labels))), c.dropped, slices.Clone(c.values)})
 			}
 		case r.groups == nil:
-			w.series = w.writer.append(w.series, &c.result, present(c.values))
+			n := present(c.values)
+			w.bytes += seriesBytes(n, &c.result)
+			w.series = w.writer.append(w.series, &c.result, n)
 		default:
 			from := len(w.keys)
 			w.keys = r.groups.of.key(w.keys, c.labels, c.dropped)
@@ -397,6 +438,7 @@ func (w *worker) drop(c *result, stage, points int) {
 	case points == 0:
 	case !w.run.sole:
 		w.hashes = append(w.hashes, w.hash(c.labels))
+		w.bytes += hashBytes
 	case hasType(c.labels):
 		w.typed = true
 	}
@@ -433,6 +475,9 @@ func (w *worker) hash(l point.Labels) uint64 {
 
 // merge takes over what a worker made of a batch, in turn.
 func (r *run) merge(w *worker) error {
+	if err := r.book(w.bytes); err != nil {
+		return err
+	}
 	if w.typed {
 		return errTyped
 	}
@@ -475,7 +520,7 @@ func (r *run) take(c *evaluated) error {
 	}
 	if r.groups != nil && c.points > 0 {
 		if present := len(r.head) == 0 || present(c.values) > 0; present {
-			r.groups.add(c.key, &c.result)
+			return r.groups.add(c.key, &c.result)
 		}
 	}
 	return nil
@@ -500,6 +545,9 @@ func (r *run) finish() (*Answer, error) {
 			case r.env.columns:
 				r.kept = append(r.kept, columns[i])
 			default:
+				if err := r.book(seriesBytes(n, &columns[i])); err != nil {
+					return nil, err
+				}
 				r.series = w.append(r.series, &columns[i], n)
 			}
 		}
@@ -566,7 +614,10 @@ func (r *run) upper(base int) ([]result, error) {
 			continue
 		}
 		if i > 0 {
-			columns = aggregate(s.aggregation, columns, r.steps)
+			var err error
+			if columns, err = aggregate(s.aggregation, columns, r.steps, r.book); err != nil {
+				return nil, err
+			}
 		}
 		s.aggregation.note(&r.notes)
 		in = countAll(columns, r.steps)
@@ -599,16 +650,18 @@ func dropAll(columns []result) error {
 	return nil
 }
 
-func aggregate(a *aggregation, columns []result, steps int) []result {
-	g := newGroups(a, steps)
+func aggregate(a *aggregation, columns []result, steps int, take func(int64) error) ([]result, error) {
+	g := newGroups(a, steps, take)
 	var key []byte
 	for i := range columns {
 		if c := &columns[i]; present(c.values) > 0 {
 			key = a.key(key[:0], c.labels, c.dropped)
-			g.add(key, c)
+			if err := g.add(key, c); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return g.finish()
+	return g.finish(), nil
 }
 
 func countAll(columns []result, steps int) []int {

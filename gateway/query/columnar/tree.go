@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -112,7 +113,7 @@ func (t *Tree) replace(e *parser.Call, lookback time.Duration) (node, bool) {
 		return nil, false // an error that the engine words
 	}
 	in, ok := t.node(e.Args[0], lookback)
-	return &relabel{to: texts[0], with: texts[1], from: texts[2], match: re, in: in}, ok
+	return &relabel{to: texts[0], with: texts[1], from: texts[2], references: strings.Count(texts[1], "$"), match: re, in: in}, ok
 }
 
 func text(expr parser.Expr) (string, bool) {
@@ -129,7 +130,7 @@ func text(expr parser.Expr) (string, bool) {
 
 // Run evaluates. Chains are evaluated beside each other. Errors are those of Plan.Run.
 func (t *Tree) Run(ctx context.Context, env Env) (*Answer, error) {
-	e := &evaluation{tree: t, env: env, steps: t.grid.Len(), chains: make([]*Answer, len(t.chains))}
+	e := &evaluation{tree: t, env: env, steps: t.grid.Len(), chains: make([]*Answer, len(t.chains)), take: env.take(ctx)}
 	if err := e.runChains(ctx); err != nil {
 		return nil, err
 	}
@@ -140,7 +141,11 @@ func (t *Tree) Run(ctx context.Context, env Env) (*Answer, error) {
 	a := &Answer{Series: promql.Matrix{}, Notes: e.notes, Peak: e.peak}
 	w := writer{grid: t.grid, markers: env.Markers}
 	for i := range columns {
-		a.Series = w.append(a.Series, &columns[i], present(columns[i].values))
+		n := present(columns[i].values)
+		if err := e.take(seriesBytes(n, &columns[i])); err != nil {
+			return nil, err
+		}
+		a.Series = w.append(a.Series, &columns[i], n)
 	}
 	for _, c := range e.chains {
 		a.Visited, a.Read, a.Peak = a.Visited+c.Visited, a.Read+c.Read, max(a.Peak, c.Peak)
@@ -155,6 +160,7 @@ type evaluation struct {
 	env    Env
 	steps  int
 	chains []*Answer
+	take   func(bytes int64) error
 	notes  annotations.Annotations
 	peak   int
 }
@@ -210,7 +216,9 @@ func (s *staged) columns(e *evaluation) ([]result, error) {
 	}
 	for _, st := range s.stages {
 		if st.aggregation != nil {
-			columns = aggregate(st.aggregation, columns, e.steps)
+			if columns, err = aggregate(st.aggregation, columns, e.steps, e.take); err != nil {
+				return nil, err
+			}
 			st.aggregation.note(&e.notes)
 			continue
 		}
@@ -249,8 +257,10 @@ func (s *set) columns(e *evaluation) ([]result, error) {
 	if s.op == parser.LOR {
 		return s.or(e, l, r)
 	}
-	there := newMasks(s.match, e.steps)
-	there.add(r)
+	there := newMasks(s.match, e.steps, e.take)
+	if err := there.add(r); err != nil {
+		return nil, err
+	}
 	for i := range l {
 		mask := there.find(&l[i])
 		for step, v := range l[i].values {
@@ -263,8 +273,10 @@ func (s *set) columns(e *evaluation) ([]result, error) {
 }
 
 func (s *set) or(e *evaluation, l, r []result) ([]result, error) {
-	there := newMasks(s.match, e.steps)
-	there.add(l)
+	there := newMasks(s.match, e.steps, e.take)
+	if err := there.add(l); err != nil {
+		return nil, err
+	}
 	at := byLabels(l)
 	for i := range r {
 		c := &r[i]
@@ -303,17 +315,21 @@ type masks struct {
 	steps int
 	of    map[string][]bool
 	key   []byte
+	take  func(bytes int64) error
 }
 
-func newMasks(match *aggregation, steps int) *masks {
-	return &masks{match: match, steps: steps, of: map[string][]bool{}}
+func newMasks(match *aggregation, steps int, take func(int64) error) *masks {
+	return &masks{match: match, steps: steps, of: map[string][]bool{}, take: take}
 }
 
-func (m *masks) add(columns []result) {
+func (m *masks) add(columns []result) error {
 	for i := range columns {
 		c := &columns[i]
 		mask := m.find(c)
 		if mask == nil {
+			if err := m.take(int64(m.steps+len(m.key)) + columnBytes); err != nil {
+				return err
+			}
 			mask = make([]bool, m.steps)
 			m.of[string(m.key)] = mask
 		}
@@ -323,6 +339,7 @@ func (m *masks) add(columns []result) {
 			}
 		}
 	}
+	return nil
 }
 
 func (m *masks) find(c *result) []bool {
@@ -355,6 +372,9 @@ func (p *pairs) columns(e *evaluation) ([]result, error) {
 		if _, twice := other[string(key)]; twice {
 			return nil, ErrAbandoned
 		}
+		if err := e.take(columnBytes + int64(len(key))); err != nil {
+			return nil, err
+		}
 		other[string(key)] = i
 	}
 	if err := e.hold(l, r); err != nil {
@@ -373,6 +393,9 @@ func (p *pairs) columns(e *evaluation) ([]result, error) {
 		other[string(key)] = -1
 		p.meet(l[i].values, r[at].values)
 		if present(l[i].values) > 0 {
+			if err := e.take(columnBytes + int64(len(l[i].labels))); err != nil {
+				return nil, err
+			}
 			out = append(out, p.named(&l[i]))
 		}
 	}
@@ -424,6 +447,7 @@ func (p *pairs) named(c *result) result {
 // relabel is label_replace.
 type relabel struct {
 	to, with, from string
+	references     int // to groups, in with
 	match          *regexp.Regexp
 	in             node
 }
@@ -438,6 +462,10 @@ func (r *relabel) columns(e *evaluation) ([]result, error) {
 		l := c.plain()
 		value := l.Get(r.from)
 		if at := r.match.FindStringSubmatchIndex(value); at != nil {
+			// A reference is no longer than the value.
+			if err := e.take(columnBytes + int64(len(l)+len(r.with)+r.references*len(value))); err != nil {
+				return nil, err
+			}
 			var ok bool
 			if l, ok = with(l, r.to, string(r.match.ExpandString(nil, r.with, value, at))); !ok {
 				return nil, ErrAbandoned

@@ -24,6 +24,21 @@ type windows struct {
 	last    int          // rows of the last one
 	total   int          // rows of all windows
 	fresh   int          // rows of all windows, each counted once
+
+	work    int         // rows visited since done was asked last
+	done    func() bool // nobody wants the result any more
+	stopped bool
+}
+
+// workMax is how many rows are visited before the evaluation looks whether it is still wanted: a millisecond or two.
+const workMax = 1 << 20
+
+// canceled tells, before rows are visited, that nobody wants the result any more.
+func (w *windows) canceled(rows int32) bool {
+	if w.work += int(rows); w.work > workMax {
+		w.work, w.stopped = 0, w.done()
+	}
+	return w.stopped
 }
 
 // fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times. What is kept of an earlier column
@@ -104,6 +119,10 @@ type reader struct {
 	own    windows // of a series' rows alone
 	times  []point.Nanos
 	values []float64
+}
+
+func newReader(s *source, g Grid, done func() bool) reader {
+	return reader{source: s, grid: g, common: windows{done: done}, own: windows{done: done}}
 }
 
 // turnPage forgets where columns lie: their memory may be in use again.

@@ -58,7 +58,7 @@ func runScripts(t *testing.T, open func(testing.TB) Backend, keep func(file stri
 
 // experiments are all allowed: the scripts use them.
 var experiments = query.Settings{
-	ExperimentalFunctions: true, ExperimentalDurations: true, ExtendedSelectors: true, FillModifiers: true,
+	ExperimentalFunctions: true, ExtendedSelectors: true, FillModifiers: true,
 	DelayedNameRemoval: true,
 }
 

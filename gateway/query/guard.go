@@ -1,0 +1,153 @@
+package query
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	rtm "runtime/metrics"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// guard ends the largest query when the heap outgrows its limit although all that is booked fits. What Prometheus'
+// engine allocates is bounded by a number of samples, which is not always what they take: count_values over a range makes
+// room for all steps for each sample.
+type guard struct {
+	// Constant after newGuard.
+	log   *slog.Logger
+	heap  func() heap
+	every time.Duration
+
+	mu struct {
+		sync.Mutex
+		running map[*watched]struct{}
+		looking bool
+	}
+}
+
+// heap is what the collector says of itself.
+type heap struct {
+	limit int64 // the collector's
+	used  int64 // what the system gave and was not given back
+	live  int64 // what the last collection found alive
+}
+
+// short tells that collecting garbage no longer helps.
+func (h heap) short() bool { return h.used > h.limit+h.limit/64 || h.live > h.limit/16*15 }
+
+const (
+	guardPeriod = 5 * time.Millisecond
+	guardIdle   = 200 // periods without a query after which nobody looks any more
+)
+
+func newGuard(log *slog.Logger) *guard {
+	g := &guard{log: log, heap: readHeap, every: guardPeriod}
+	g.mu.running = map[*watched]struct{}{}
+	return g
+}
+
+// readHeap asks the runtime; it costs some ten microseconds.
+func readHeap() heap {
+	s := []rtm.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	rtm.Read(s)
+	return heap{
+		limit: debug.SetMemoryLimit(-1),
+		used:  int64(s[0].Value.Uint64() - s[1].Value.Uint64()),
+		live:  int64(s[2].Value.Uint64()),
+	}
+}
+
+// watched is an evaluation that the guard may end.
+type watched struct {
+	guard  *guard
+	loan   *budget.Loan
+	cancel context.CancelFunc
+	ended  bool // guarded by guard.mu
+}
+
+// errShort is what a query is answered that was ended for its memory.
+func errShort() error {
+	return fault.Errorf(fault.Throttled, "the process ran short of memory and this was the largest query: select fewer series or a shorter range, or raise --memory")
+}
+
+// watch begins to watch an evaluation under the context it gives.
+func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, *watched) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watched{guard: g, loan: loan, cancel: cancel}
+	if loan == nil {
+		return ctx, w
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.running[w] = struct{}{}
+	if !g.mu.looking {
+		g.mu.looking = true
+		go g.look()
+	}
+	return ctx, w
+}
+
+// leave ends it.
+func (w *watched) leave() {
+	w.cancel()
+	w.guard.mu.Lock()
+	defer w.guard.mu.Unlock()
+	delete(w.guard.mu.running, w)
+}
+
+// cause is err, or why the guard ended the evaluation.
+func (w *watched) cause(err error) error {
+	w.guard.mu.Lock()
+	defer w.guard.mu.Unlock()
+	if w.ended {
+		return errShort()
+	}
+	return err
+}
+
+// look looks at the heap until no query has run for a while.
+func (g *guard) look() {
+	for idle := 0; ; {
+		time.Sleep(g.every)
+		g.mu.Lock()
+		n := len(g.mu.running)
+		if idle++; n > 0 {
+			idle = 0
+		}
+		if idle > guardIdle {
+			g.mu.looking = false
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		if n > 0 && g.heap().short() {
+			g.relieve()
+		}
+	}
+}
+
+// relieve ends the query that holds most, unless one that was ended has not gone yet.
+func (g *guard) relieve() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var largest *watched
+	most := int64(math.MinInt64)
+	for w := range g.mu.running {
+		if w.ended {
+			return
+		}
+		if held := w.loan.Held(); held > most {
+			largest, most = w, held
+		}
+	}
+	if largest == nil {
+		return
+	}
+	largest.ended = true
+	largest.cancel()
+	g.log.Warn("memory ran short: the largest query was ended", "bytes", most)
+}

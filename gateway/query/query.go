@@ -1,0 +1,242 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// query is a parsed query that passes the gate before it runs.
+//
+//	Exec ─gate─▶ loan ─▶ evaluation in a goroutine ─▶ columns ─▶ engine, with more samples each time it asks for them
+//	  └── answers within a moment of its context's end, whether the evaluation notices or not; place and memory go back
+//	      when it has
+type query struct {
+	promql.Query // the newest try
+
+	// Constant after newQuery.
+	engine *Engine
+	kind   string
+	parse  func(level int) (promql.Query, error)
+	cut    *cutter // nil: all of it is for the engine
+	usage  *usage
+	steps  int64 // of subqueries
+	text   int64 // bytes booked for the tree
+	stop   stopper
+
+	// Owned by the evaluation until it is over.
+	loan *budget.Loan
+	over chan struct{} // nil: not begun
+}
+
+// queryable is what the engine reads.
+func (q *query) queryable(in storage.Queryable) storage.Queryable {
+	if q.cut != nil {
+		q.usage = q.cut.usage
+		return q.cut.queryable(in)
+	}
+	t, ok := in.(interface{ columns() *Table })
+	if !ok {
+		q.usage = &usage{}
+		return in
+	}
+	q.usage = t.columns().reader.usage(nil)
+	return storage.QueryableFunc(func(mint, maxt int64) (storage.Querier, error) {
+		own := t.columns().querier(mint, maxt)
+		own.usage = q.usage
+		return own, nil
+	})
+}
+
+// Exec waits its turn and evaluates. The time-out counts from here on, waiting included.
+func (q *query) Exec(ctx context.Context) *promql.Result {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, q.engine.timeout)
+	defer cancel()
+	q.stop.arm(cancel)
+	res := q.enter(ctx)
+	q.engine.metrics.observe(q.kind, start, res.Err)
+	return res
+}
+
+// enter takes a place and the first of the memory, and evaluates.
+func (q *query) enter(ctx context.Context) *promql.Result {
+	if err := q.engine.gate.Enter(ctx); err != nil {
+		return &promql.Result{Err: err}
+	}
+	loan, err := q.engine.borrow(ctx)
+	if err != nil {
+		q.engine.gate.Leave()
+		return &promql.Result{Err: err}
+	}
+	q.loan, q.usage.loan = loan, loan
+	ctx, watched := q.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
+	return q.await(ctx, watched)
+}
+
+// graceTime is how long an answer waits for an evaluation whose context has ended.
+const graceTime = 200 * time.Millisecond
+
+// await evaluates in a goroutine of its own. Some of what the engine does looks at no context for many seconds; nobody
+// has to wait for it.
+func (q *query) await(ctx context.Context, w *watched) *promql.Result {
+	type outcome struct {
+		res   *promql.Result
+		panic any
+	}
+	done := make(chan outcome, 1)
+	q.over = make(chan struct{})
+	go func() {
+		var out outcome
+		defer func() {
+			if out.panic = recover(); out.panic != nil {
+				q.engine.guard.log.Error("a query ended in a panic", "panic", fmt.Sprint(out.panic))
+			}
+			w.leave()
+			q.engine.gate.Leave()
+			close(q.over)
+			done <- out
+		}()
+		out.res = q.evaluate(ctx)
+	}()
+	var out outcome
+	select {
+	case out = <-done:
+	case <-ctx.Done():
+		select {
+		case out = <-done:
+		case <-time.After(graceTime):
+			return &promql.Result{Err: w.cause(ended(ctx))}
+		}
+	}
+	if out.panic != nil {
+		panic(out.panic)
+	}
+	if out.res.Err != nil {
+		out.res.Err = w.cause(out.res.Err)
+	}
+	if s := q.Stats().Samples; s != nil {
+		q.engine.metrics.samples.Add(float64(s.TotalSamples))
+	}
+	return out.res
+}
+
+// evaluate does over columns what can be done so, and leaves the rest to the engine.
+func (q *query) evaluate(ctx context.Context) *promql.Result {
+	if err := q.loan.Take(q.steps * stepBytes); err != nil {
+		return &promql.Result{Err: needed(err)}
+	}
+	if q.cut == nil {
+		return q.exec(ctx, func(*parser.EvalStmt) error { return nil })
+	}
+	return q.cut.evaluate(ctx, q)
+}
+
+// What a sample takes that the engine holds: of a series that has many, and of one that has no other.
+const (
+	sampleBytes     = 32
+	soleSampleBytes = 160
+)
+
+// exec lets the engine evaluate a statement as it is prepared, with as many samples as it needs and there is memory for.
+func (q *query) exec(ctx context.Context, prepare func(*parser.EvalStmt) error) *promql.Result {
+	e := q.engine
+	each := int64(sampleBytes)
+	if once(q.Statement().(*parser.EvalStmt)) {
+		each = soleSampleBytes
+	}
+	booked := int64(0)
+	for level, samples := range e.levels {
+		if level > 0 {
+			next, err := q.parse(level)
+			if err != nil {
+				return &promql.Result{Err: err}
+			}
+			q.Query.Close()
+			q.Query = next
+		}
+		stmt := q.Statement().(*parser.EvalStmt)
+		if err := prepare(stmt); err != nil {
+			return &promql.Result{Err: err}
+		}
+		if err := q.loan.Take(int64(samples)*each - booked); err != nil {
+			return &promql.Result{Err: needed(err)}
+		}
+		booked = int64(samples) * each
+		before := q.usage.state()
+		res := q.Query.Exec(ctx)
+		var few promql.ErrTooManySamples
+		if level == len(e.levels)-1 || !errors.As(res.Err, &few) {
+			return res
+		}
+		q.usage.restore(before)
+	}
+	return nil // not reached: there is a last level
+}
+
+// Cancel ends an evaluation that goes on, or that has yet to begin.
+func (q *query) Cancel() { q.stop.pull() }
+
+// Close gives back what the result holds, as soon as the evaluation is over.
+func (q *query) Close() {
+	release := func() {
+		q.Query.Close()
+		q.loan.Close()
+		q.engine.releaseText(q.text)
+	}
+	if q.over == nil {
+		release()
+		return
+	}
+	select {
+	case <-q.over:
+		release()
+	default:
+		go func() { <-q.over; release() }()
+	}
+}
+
+// borrow begins the loan of one query.
+func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
+	if e.memory == nil {
+		return nil, nil
+	}
+	most := e.bytesMax
+	if most == 0 {
+		most = e.memory.Share().Max / 4 * 3
+	}
+	return e.memory.Borrow(ctx, most)
+}
+
+// What a query's tree takes: for each byte of its text, and for each that repetitions in regular expressions stand for.
+const (
+	treeBytes    = 16 << 10
+	textBytes    = 200
+	repeatsBytes = 100
+)
+
+// reserveText books what parsing a query takes. The error is Throttled or TooLarge.
+func (e *Engine) reserveText(text string) (int64, error) {
+	if e.memory == nil {
+		return 0, nil
+	}
+	n := int64(treeBytes + textBytes*len(text) + repeatsBytes*repeats(text))
+	if err := e.memory.Reserve(n); err != nil {
+		return 0, fault.Annotate(err, "to parse the query")
+	}
+	return n, nil
+}
+
+func (e *Engine) releaseText(n int64) {
+	if n > 0 {
+		e.memory.Release(n)
+	}
+}

@@ -1,0 +1,100 @@
+package query
+
+import (
+	"sync"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// usage bounds what one query loads, over all its selectors. Safe for concurrent use.
+type usage struct {
+	// Constant after Reader.usage.
+	seriesMax, rowsMax int
+	loan               *budget.Loan // nil: memory is not counted
+	growth             growth       // of labels, by the functions of the query
+
+	mu struct {
+		sync.Mutex
+		loads
+	}
+}
+
+// loads is what was loaded so far; bytes are those that stay until the query ends.
+type loads struct {
+	series, rows int
+	bytes        int64
+}
+
+// state and restore are for what was loaded in vain.
+func (u *usage) state() loads {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.loads
+}
+
+func (u *usage) restore(l loads) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.loan.Give(u.mu.bytes - l.bytes)
+	u.mu.loads = l
+}
+
+// histRowBytes is how many bytes of an encoded histogram count as one row.
+const histRowBytes = 16
+
+// What a series takes besides its labels and rows, and what a row takes: time and value, or a decoded histogram.
+const (
+	seriesBytes = 250
+	rowBytes    = 16
+	histBytes   = 64
+)
+
+// count adds a series that is looked at and dropped.
+func (u *usage) count(s *peer.Series) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.countLocked(s)
+}
+
+func (u *usage) countLocked(s *peer.Series) error {
+	u.mu.series++
+	u.mu.rows += len(s.Times)
+	for _, h := range s.Hists {
+		u.mu.rows += 1 + len(h.H)/histRowBytes
+	}
+	switch {
+	case u.mu.series > u.seriesMax:
+		return fault.Errorf(fault.TooLarge, "the query loads more than %d series; select fewer or raise query.series_max", u.seriesMax)
+	case u.mu.rows > u.rowsMax:
+		return fault.Errorf(fault.TooLarge, "the query loads more than %d rows; select a shorter range or fewer series, or raise query.rows_max", u.rowsMax)
+	}
+	return nil
+}
+
+// keep adds a series that stays in memory until the query ends.
+func (u *usage) keep(s *peer.Series) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err := u.countLocked(s); err != nil {
+		return err
+	}
+	n := int64(len(s.Times)*rowBytes+seriesBytes) + u.growth.of(len(s.Labels))
+	for i := range s.Hists {
+		n += int64(histBytes + len(s.Hists[i].H))
+	}
+	if err := u.loan.Take(n); err != nil {
+		return needed(err)
+	}
+	u.mu.bytes += n
+	return nil
+}
+
+// needed says what to do about memory that there is not.
+func needed(err error) error {
+	if fault.Is(err, fault.TooLarge) {
+		return fault.Wrap(err, fault.TooLarge, "the query needs too much memory: select fewer series or a shorter range, or raise query.bytes_max and --memory")
+	}
+	return fault.Annotate(err, "the query needs more memory than is free")
+}
