@@ -41,6 +41,7 @@ type door struct {
 	guard    *access.Guard
 	listener net.Listener
 	admin    net.Listener
+	accounts *accounts
 	behind   gatewayDeps
 	limits   *limits.Registry
 	forward  *forward.Forwarder
@@ -103,12 +104,16 @@ func buildInfo() prometheus.Collector {
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
 	var err error
+	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
+		return err
+	}
 	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
-	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry}, d.cfg.Query)
+	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry, Memory: d.accounts.queries,
+		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)
 	if err != nil {
 		return err
 	}

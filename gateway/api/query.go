@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 const truncated = "results truncated due to limit"
@@ -115,7 +117,10 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 		return answer{}, err
 	}
 	q, err := parse(ctx, opts)
-	if err != nil {
+	switch {
+	case fault.Is(err, fault.Throttled) || fault.Is(err, fault.TooLarge):
+		return answer{}, err
+	case err != nil:
 		return answer{}, invalidParam("query", err)
 	}
 	res := q.Exec(ctx)

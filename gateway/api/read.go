@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -24,13 +25,21 @@ import (
 // client names first of what we speak. Errors before the first byte are plain text with a status; after it the
 // connection is cut, so that half an answer cannot be taken for a whole one.
 func (a *API) read(w http.ResponseWriter, c *call) {
-	ctx, cancel := context.WithTimeout(c.ctx, a.query.Settings().Timeout)
-	defer cancel()
-	if err := a.readGate.Enter(ctx); err != nil {
+	if err := a.readGate.Enter(c.ctx); err != nil {
 		failPlain(w, err)
 		return
 	}
 	defer a.readGate.Leave()
+	ctx, l, err := a.query.Lookup(c.ctx)
+	if err != nil {
+		failPlain(w, err)
+		return
+	}
+	defer l.End()
+	if err := budget.LoanOf(ctx).Take(readCost * max(c.ContentLength, 0)); err != nil {
+		failPlain(w, err)
+		return
+	}
 	req, err := decodeRead(w, c.Request, a.settings.ReadBytesMax)
 	if err != nil {
 		failPlain(w, err)
@@ -47,6 +56,9 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 	}
 	a.readSamples(ctx, w, c, req)
 }
+
+// readCost is what a remote-read request takes for each byte of it: packed, unpacked, decoded.
+const readCost = 8
 
 // failPlain answers as remote-read clients expect: a sentence, not an envelope.
 func failPlain(w http.ResponseWriter, err error) {
@@ -116,6 +128,9 @@ func newReadQuery(q *prompb.Query) (readQuery, error) {
 		if m.Type < prompb.LabelMatcher_EQ || m.Type > prompb.LabelMatcher_NRE {
 			return out, badDataf("invalid matcher type %d", m.Type)
 		}
+		if err := query.BoundRegex(m.Value); err != nil {
+			return out, badData(err)
+		}
 		// The two enumerations have the same order: EQ, NEQ, RE, NRE.
 		lm, err := labels.NewMatcher(labels.MatchType(m.Type), m.Name, m.Value)
 		if err != nil {
@@ -169,14 +184,22 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 	defer querier.Close()
 	out := &prompb.QueryResult{}
 	left := a.settings.ReadSamplesMax
+	if len(q.matchers) == 0 {
+		return out, nil // as in Prometheus: nothing is asked for
+	}
+	loan := budget.LoanOf(ctx)
 	var it chunkenc.Iterator
 	set := querier.Select(ctx, true, q.hints, q.matchers...)
 	for set.Next() {
 		s := set.At()
 		it = s.Iterator(it)
 		ts := &prompb.TimeSeries{Labels: prompb.FromLabels(s.Labels(), nil)}
+		before := left
 		if left = appendSamples(ts, it, left); left < 0 {
 			return nil, badDataf("exceeded sample limit (%d)", a.settings.ReadSamplesMax)
+		}
+		if err := loan.Take(int64(before-left)*readSampleBytes + int64(ts.Size())); err != nil {
+			return nil, err
 		}
 		if err := it.Err(); err != nil {
 			return nil, err
@@ -185,6 +208,9 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 	}
 	return out, set.Err()
 }
+
+// readSampleBytes is what a sample takes besides its encoding, until the answer is written.
+const readSampleBytes = 48
 
 // appendSamples gives what is left of the limit, below 0 when there were more.
 func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
@@ -255,6 +281,9 @@ func (f *frames) query(ctx context.Context, table *query.Table, index int64, pq 
 	q, err := newReadQuery(pq)
 	if err != nil {
 		return err
+	}
+	if len(q.matchers) == 0 {
+		return nil // as in Prometheus: nothing is asked for
 	}
 	querier, err := table.ChunkQuerier(q.mint, q.maxt)
 	if err != nil {

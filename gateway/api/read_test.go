@@ -243,3 +243,24 @@ func TestReadIsCutWhenItFailsHalfWay(t *testing.T) {
 		t.Error("half an answer looked whole")
 	}
 }
+
+// A remote read without matchers gave every series of the table; Prometheus gives none.
+func TestARemoteReadThatNamesNoSeriesGetsNone(t *testing.T) {
+	a := newAPI(t, harbour(t), query.Settings{}, api.Settings{})
+	for _, typ := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_SAMPLES, prompb.ReadRequest_STREAMED_XOR_CHUNKS} {
+		w := serve(a, readRequest(t, []prompb.ReadRequest_ResponseType{typ}, &prompb.Query{StartTimestampMs: 0, EndTimestampMs: math.MaxInt64}))
+		if w.Code != http.StatusOK {
+			t.Errorf("%v: %d %s", typ, w.Code, w.Body)
+		}
+		b := w.Body.Bytes()
+		if typ == prompb.ReadRequest_SAMPLES {
+			b, _ = snappy.Decode(nil, b)
+			var resp prompb.ReadResponse
+			if err := resp.Unmarshal(b); err != nil || len(resp.Results) != 1 || len(resp.Results[0].Timeseries) != 0 {
+				t.Errorf("%v: %v %v", typ, resp, err)
+			}
+		} else if len(b) != 0 {
+			t.Errorf("%v: %d bytes", typ, len(b))
+		}
+	}
+}

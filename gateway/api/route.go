@@ -59,13 +59,13 @@ func (a *API) table() map[string]route {
 	}
 	add("GET POST", "query", a.limited(a.instant))
 	add("GET POST", "query_range", a.limited(a.ranged))
-	add("GET POST", "query_exemplars", a.limited(a.exemplars))
+	add("GET POST", "query_exemplars", a.limited(a.placed(a.exemplars)))
 	add("GET POST", "format_query", a.formatQuery)
 	add("GET POST", "parse_query", a.parseQuery)
-	add("GET POST", "labels", a.limited(a.labelNames))
-	add("GET", labelValues, a.limited(a.labelValues))
-	add("GET POST", "series", a.limited(a.series))
-	add("GET", "metadata", a.metadata)
+	add("GET POST", "labels", a.limited(a.placed(a.labelNames)))
+	add("GET", labelValues, a.limited(a.placed(a.labelValues)))
+	add("GET POST", "series", a.limited(a.placed(a.series)))
+	add("GET", "metadata", a.placed(a.metadata))
 	add("GET", "rules", a.rules)
 	add("GET", "alerts", constant(`{"alerts":[]}`))
 	add("GET", "alertmanagers", constant(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
@@ -78,7 +78,7 @@ func (a *API) table() map[string]route {
 	needs(access.NeedReadAll, "GET", "status/runtimeinfo", a.runtimeInfo)
 	needs(access.NeedAdminAll, "GET", "status/config", a.configYAML)
 	needs(access.NeedReadAll, "GET", "status/flags", a.flagValues)
-	add("GET", "status/tsdb", a.tsdbStatus)
+	add("GET", "status/tsdb", a.placed(a.tsdbStatus))
 	add("GET", "features", a.features)
 	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
 	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.limitedRead}
@@ -201,19 +201,12 @@ func (c *call) nameInBody() error {
 
 // serve reads the parameters, lets a handler answer, and writes what it says.
 func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, error)) {
-	c.Body = http.MaxBytesReader(w, c.Body, a.settings.FormBytesMax)
-	if err := c.ParseForm(); err != nil {
-		a.fail(w, formError(err))
-		return
-	}
-	if err := c.nameInBody(); err != nil {
+	release, err := a.parse(w, c)
+	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	if err := c.mayBePartial(); err != nil {
-		a.fail(w, err)
-		return
-	}
+	defer release()
 	ans, err := handle(c)
 	if ans.close != nil {
 		defer ans.close()
@@ -228,6 +221,55 @@ func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, 
 	}
 	ans.warnings = append(ans.warnings, c.warnings.Texts()...)
 	a.respond(w, c.Request, ans)
+}
+
+// A form of formSmall bytes costs too little to be counted; a larger one takes formCost times its size, read and parsed.
+const (
+	formSmall = 16 << 10
+	formCost  = 6
+)
+
+// parse reads the parameters. The memory of a large form is booked before it is read.
+func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) {
+	release = func() {}
+	size := c.ContentLength
+	if size < 0 {
+		size = a.settings.FormBytesMax
+	}
+	if size += int64(len(c.URL.RawQuery)); c.ContentLength <= a.settings.FormBytesMax && size > formSmall {
+		if release, err = a.query.Reserve(formCost * size); err != nil {
+			return nil, err
+		}
+	}
+	c.Body = http.MaxBytesReader(w, c.Body, a.settings.FormBytesMax)
+	if err = c.ParseForm(); err != nil {
+		err = formError(err)
+	} else if err = c.nameInBody(); err == nil {
+		err = c.mayBePartial()
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// placed lets a handler answer in a place among look-ups, with memory of its own until the answer is written.
+func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, error) {
+	return func(c *call) (answer, error) {
+		ctx, l, err := a.query.Lookup(c.ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		c.ctx = ctx
+		ans, err := handle(c)
+		if err = l.Leave(err); err != nil {
+			l.End()
+			return answer{}, err
+		}
+		ans.close = l.End
+		return ans, nil
+	}
 }
 
 // mayBePartial lets the answer lack what cannot be had now, with a warning, where the request allows that.

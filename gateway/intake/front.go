@@ -110,6 +110,9 @@ func New(d Deps, s Settings) (*Front, error) {
 	return f, nil
 }
 
+// InFlightBytes is what bodies and batches of requests under way hold now.
+func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
+
 // Serve takes connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
 // the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
 func (f *Front) Serve(ln net.Listener) error {

@@ -183,10 +183,11 @@ func (c *cutter) count(q *query, peak int) {
 
 // run evaluates a plan. What is abandoned was not counted.
 func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
+	c.usage.turn.end() // workers take their own
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
-		Take: c.take, Give: c.usage.loan.Give,
+		Turn: c.engine.turn, Take: c.take, Give: c.usage.loan.Give,
 	})
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned):

@@ -22,6 +22,7 @@ type Engine struct {
 	memory   *budget.Account  // nil: not counted
 	bytesMax int64            // of one query; 0: what the account may hold
 	guard    *guard
+	lane     *lane
 	parser   parser.Parser
 	gate     *Gate
 	metrics  *metrics
@@ -48,7 +49,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax),
-		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log),
+		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log), lane: newLane(d.Busy),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {
@@ -74,13 +75,19 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	return e
 }
 
+// turn is columnar.Env's.
+func (e *Engine) turn() (next func(context.Context) error, end func()) {
+	t := &turn{lane: e.lane}
+	return t.next, t.end
+}
+
 // firstSamples is how many samples the engine may hold at the first try where memory is counted. What needs more is
-// evaluated again with four times as many: the engine says only that they are too few. Columns need none of this.
-const firstSamples = 1 << 18
+// evaluated again with eight times as many: the engine says only that they are too few. Columns need none of this.
+const firstSamples = 1 << 14
 
 // sampleLevels are the bounds under which a query is tried.
 func sampleLevels(most int) (levels []int) {
-	for n := firstSamples; n < most; n *= 4 {
+	for n := firstSamples; n < most; n *= 8 {
 		levels = append(levels, n)
 	}
 	return append(levels, most)

@@ -3,7 +3,7 @@ package query
 import (
 	"context"
 	"log/slog"
-	"math"
+	"runtime"
 	"runtime/debug"
 	rtm "runtime/metrics"
 	"sync"
@@ -37,11 +37,11 @@ type heap struct {
 }
 
 // short tells that collecting garbage no longer helps.
-func (h heap) short() bool { return h.used > h.limit+h.limit/64 || h.live > h.limit/16*15 }
+func (h heap) short() bool { return h.used-h.limit > h.limit/64 || h.live > h.limit/16*15 }
 
 const (
 	guardPeriod = 5 * time.Millisecond
-	guardIdle   = 200 // periods without a query after which nobody looks any more
+	guardIdle   = 20 // periods without a query after which nobody looks any more
 )
 
 func newGuard(log *slog.Logger) *guard {
@@ -66,7 +66,8 @@ type watched struct {
 	guard  *guard
 	loan   *budget.Loan
 	cancel context.CancelFunc
-	ended  bool // guarded by guard.mu
+	gone   chan struct{} // closed when it left
+	ended  bool          // guarded by guard.mu
 }
 
 // errShort is what a query is answered that was ended for its memory.
@@ -77,7 +78,7 @@ func errShort() error {
 // watch begins to watch an evaluation under the context it gives.
 func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, *watched) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watched{guard: g, loan: loan, cancel: cancel}
+	w := &watched{guard: g, loan: loan, cancel: cancel, gone: make(chan struct{})}
 	if loan == nil {
 		return ctx, w
 	}
@@ -94,6 +95,7 @@ func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, 
 // leave ends it.
 func (w *watched) leave() {
 	w.cancel()
+	close(w.gone)
 	w.guard.mu.Lock()
 	defer w.guard.mu.Unlock()
 	delete(w.guard.mu.running, w)
@@ -111,8 +113,10 @@ func (w *watched) cause(err error) error {
 
 // look looks at the heap until no query has run for a while.
 func (g *guard) look() {
+	tick := time.NewTicker(g.every)
+	defer tick.Stop()
 	for idle := 0; ; {
-		time.Sleep(g.every)
+		<-tick.C
 		g.mu.Lock()
 		n := len(g.mu.running)
 		if idle++; n > 0 {
@@ -130,24 +134,42 @@ func (g *guard) look() {
 	}
 }
 
-// relieve ends the query that holds most, unless one that was ended has not gone yet.
+// relieve ends the query that holds most, and sees to it that its memory is free before another is looked for.
 func (g *guard) relieve() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var largest *watched
-	most := int64(math.MinInt64)
-	for w := range g.mu.running {
-		if w.ended {
-			return
-		}
-		if held := w.loan.Held(); held > most {
-			largest, most = w, held
-		}
-	}
-	if largest == nil {
+	w := g.largest()
+	if w == nil {
 		return
 	}
-	largest.ended = true
-	largest.cancel()
-	g.log.Warn("memory ran short: the largest query was ended", "bytes", most)
+	g.log.Warn("memory ran short: the largest query was ended", "bytes", w.loan.Held())
+	w.cancel()
+	for range guardPatience {
+		select {
+		case <-w.gone:
+			runtime.GC()
+			return
+		case <-time.After(g.every):
+		}
+		if h := g.heap(); h.used-h.limit > h.limit/16 {
+			return // another has to go too
+		}
+	}
+}
+
+// guardPatience is how many periods the guard waits for a query that it ended before it ends another.
+const guardPatience = 60
+
+// largest marks as ended the evaluation that holds most, of those that are not.
+func (g *guard) largest() *watched {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var found *watched
+	for w := range g.mu.running {
+		if !w.ended && (found == nil || w.loan.Held() > found.loan.Held()) {
+			found = w
+		}
+	}
+	if found != nil {
+		found.ended = true
+	}
+	return found
 }

@@ -16,12 +16,16 @@ import (
 type series struct {
 	labels labels.Labels
 	rows   *peer.Series
+	set    *set // that it is of; nil in tests
 }
 
 func (s *series) Labels() labels.Labels { return s.labels }
 
 // Iterator gives it back, reset, when it is one of ours.
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
+	if s.set != nil && s.set.usage.turn != nil {
+		_ = s.set.usage.turn.next(s.set.ctx) // the engine looks at the context itself
+	}
 	own, ok := it.(*iterator)
 	if !ok {
 		own = new(iterator)

@@ -87,7 +87,9 @@ func truncation(truncated bool) annotations.Annotations {
 type chunkQuerier struct{ *querier }
 
 func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.ChunkSeriesSet {
-	return storage.NewSeriesSetToChunkSet(q.open(ctx, hints, ms))
+	s := q.open(ctx, hints, ms)
+	s.passing = true
+	return storage.NewSeriesSetToChunkSet(s)
 }
 
 type exemplarQuerier struct {

@@ -134,6 +134,9 @@ func (q *query) evaluate(ctx context.Context) *promql.Result {
 	if err := q.loan.Take(q.steps * stepBytes); err != nil {
 		return &promql.Result{Err: needed(err)}
 	}
+	t := &turn{lane: q.engine.lane}
+	defer t.end()
+	q.usage.turn = t
 	if q.cut == nil {
 		return q.exec(ctx, func(*parser.EvalStmt) error { return nil })
 	}
@@ -209,11 +212,7 @@ func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
 	if e.memory == nil {
 		return nil, nil
 	}
-	most := e.bytesMax
-	if most == 0 {
-		most = e.memory.Share().Max / 4 * 3
-	}
-	return e.memory.Borrow(ctx, most)
+	return e.memory.Borrow(ctx, e.bytesMax)
 }
 
 // What a query's tree takes: for each byte of its text, and for each that repetitions in regular expressions stand for.

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +17,7 @@ type Deps struct {
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 	Memory     *budget.Account       // what all queries may hold; nil: it is not counted
+	Busy       func() bool           // whether rows are being written: then queries leave processors to that; nil: never
 }
 
 // Reader reads every table of one source within one set of limits.
@@ -25,6 +27,7 @@ type Reader struct {
 	settings Settings
 	metrics  *metrics
 	engine   *Engine
+	lookups  *Gate
 }
 
 // New makes a Reader; zero settings take their defaults. The error is Invalid and names every mistake.
@@ -38,11 +41,72 @@ func New(d Deps, s Settings) (*Reader, error) {
 	}
 	r := &Reader{source: d.Source, settings: s, metrics: newMetrics(d.Registerer)}
 	r.engine = newEngine(d, r.metrics, s)
+	r.lookups = NewGate(s.RunningMax, s.WaitingMax)
 	return r, nil
 }
 
 // Table gives a view of a table; whether it exists shows when it is read.
 func (r *Reader) Table(name string) *Table { return &Table{name: name, reader: r} }
+
+// Lookup is a request that is no PromQL query: for labels, series, exemplars, raw samples.
+type Lookup struct {
+	reader *Reader
+	cancel context.CancelFunc
+	loan   *budget.Loan
+	w      *watched
+	left   bool
+}
+
+// Lookup waits for a place for such a request, and begins its loan and its time-out: what is done under the context draws
+// on the loan. Errors: Throttled, Canceled. End it.
+func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.settings.Timeout)
+	if err := r.lookups.Enter(ctx); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	loan, err := r.engine.borrow(ctx)
+	if err != nil {
+		r.lookups.Leave()
+		cancel()
+		return nil, nil, err
+	}
+	l := &Lookup{reader: r, cancel: cancel, loan: loan}
+	ctx, l.w = r.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
+	return ctx, l, nil
+}
+
+// Leave makes place for others while the answer is written. The error is why the request was ended early, or err.
+func (l *Lookup) Leave(err error) error {
+	if !l.left {
+		l.left = true
+		l.w.leave()
+		l.reader.lookups.Leave()
+	}
+	if err != nil {
+		err = l.w.cause(err)
+	}
+	return err
+}
+
+// End gives back what the answer held.
+func (l *Lookup) End() {
+	_ = l.Leave(nil)
+	l.loan.Close()
+	l.cancel()
+}
+
+// Reserve books bytes that a request takes before it is parsed. Release them.
+func (r *Reader) Reserve(bytes int64) (release func(), err error) {
+	memory := r.engine.memory
+	if memory == nil {
+		return func() {}, nil
+	}
+	if err := memory.Reserve(bytes); err != nil {
+		return nil, fault.Annotate(err, "the request is large")
+	}
+	return func() { memory.Release(bytes) }, nil
+}
 
 // Engine evaluates PromQL.
 func (r *Reader) Engine() *Engine { return r.engine }

@@ -22,6 +22,14 @@ func boundRegexes(text string) error {
 	return nil
 }
 
+// BoundRegex holds one regular expression that came without a query against regexStepsMax. The error is Invalid.
+func BoundRegex(text string) error {
+	if re, err := syntax.Parse(text, syntax.Perl|syntax.DotNL); err == nil && regexSteps(re)-len(text) > regexStepsMax {
+		return fault.Errorf(fault.Invalid, "the regular expression %s repeats so much that it stands for more than %d steps; repeat less", short(text), regexStepsMax)
+	}
+	return nil
+}
+
 // repeats is how many steps repetitions in a query stand for.
 func repeats(text string) int {
 	n, _ := countRepeats(text)

@@ -20,6 +20,9 @@ type set struct {
 	limit int // series; 0: none
 	usage *usage
 
+	passing bool  // a series is dropped when the next is asked for
+	last    int64 // bytes of the one stood on
+
 	in      peer.SeriesSet
 	builder labels.ScratchBuilder
 	slab    []series // memory of the series to come
@@ -28,6 +31,9 @@ type set struct {
 	err     error
 	ended   bool
 }
+
+// turnSeries is how many series are read in one turn.
+const turnSeries = 64
 
 // slabLen is how many series share one allocation.
 const slabLen = 32
@@ -40,12 +46,14 @@ func (s *set) Next() bool {
 		s.close()
 		return false
 	}
-	if len(s.slab) == 0 {
+	if s.passing { // nothing of it is to live longer because of the others
+		s.slab = make([]series, 1)
+	} else if len(s.slab) == 0 {
 		s.slab = make([]series, slabLen)
 	}
 	s.at, s.slab = &s.slab[0], s.slab[1:]
 	rows := s.in.At()
-	*s.at = series{labels: promLabels(&s.builder, rows.Labels), rows: rows}
+	*s.at = series{labels: promLabels(&s.builder, rows.Labels), rows: rows, set: s}
 	s.given++
 	return true
 }
@@ -60,11 +68,19 @@ func (s *set) advance() bool {
 	if s.limit > 0 && s.given >= s.limit {
 		return false
 	}
+	if s.given%turnSeries == 0 {
+		if s.err = s.usage.turn.next(s.ctx); s.err != nil {
+			return false
+		}
+	}
 	if !s.in.Next() {
 		s.err = s.in.Err()
 		return false
 	}
-	s.err = s.usage.keep(s.in.At())
+	if s.passing {
+		s.usage.drop(s.last)
+	}
+	s.last, s.err = s.usage.keep(s.in.At())
 	return s.err == nil
 }
 

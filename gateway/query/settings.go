@@ -31,7 +31,7 @@ type Settings struct {
 	// SeriesMax is how many series one query may load from storage. Default 2,000,000, about 300 bytes each.
 	SeriesMax int `yaml:"series_max"`
 
-	// BytesMax is how much memory one query may hold, of what all of them may. Default three quarters of that.
+	// BytesMax is how much memory one query may hold, of what all of them may. Default two thirds of that, and less while others hold some.
 	BytesMax int64 `yaml:"bytes_max"`
 
 	// PlainEngine leaves every expression to Prometheus' engine. Default off: what can be evaluated over columns is, on

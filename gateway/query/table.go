@@ -99,7 +99,7 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 	}
 	defer in.Close()
 	for (limit == 0 || len(found) <= limit) && in.Next() {
-		if err := u.keep(in.At()); err != nil {
+		if _, err := u.keep(in.At()); err != nil {
 			return nil, err
 		}
 		found = append(found, in.At().Labels)
@@ -109,35 +109,50 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 
 // LabelNames lists the names of labels, sorted, of the series that match any of the sets (none: all series).
 func (t *Table) LabelNames(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int) (names []string, truncated bool, err error) {
-	return t.union(mint, maxt, sets, limit, func(q *peer.Select) ([]string, bool, error) {
+	return t.union(ctx, mint, maxt, sets, limit, func(q *peer.Select) ([]string, bool, error) {
 		return t.reader.source.LabelNames(ctx, q, limit)
 	})
 }
 
 // LabelValues lists the values of one label, sorted, of the series that match any of the sets (none: all series).
 func (t *Table) LabelValues(ctx context.Context, mint, maxt int64, name string, sets [][]*labels.Matcher, limit int) (values []string, truncated bool, err error) {
-	return t.union(mint, maxt, sets, limit, func(q *peer.Select) ([]string, bool, error) {
+	return t.union(ctx, mint, maxt, sets, limit, func(q *peer.Select) ([]string, bool, error) {
 		return t.reader.source.LabelValues(ctx, q, name, limit)
 	})
 }
 
-func (t *Table) union(mint, maxt int64, sets [][]*labels.Matcher, limit int, list func(*peer.Select) ([]string, bool, error)) (all []string, truncated bool, err error) {
+func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int, list func(*peer.Select) ([]string, bool, error)) (all []string, truncated bool, err error) {
 	if len(sets) == 0 {
 		sets = [][]*labels.Matcher{nil}
 	}
+	single := 0
 	for _, ms := range sets {
 		some, more, err := list(t.ask(mint, maxt, ms))
 		if err = t.absent(err); err != nil {
 			return nil, false, err
 		}
+		if err := budget.LoanOf(ctx).Take(int64(len(some)) * 2 * nameBytes); err != nil {
+			return nil, false, needed(err)
+		}
 		all, truncated = append(all, some...), truncated || more
+		if len(all) > 2*(single+len(some)) { // what many sets have in common is kept once
+			all = compact(all)
+			single = len(all)
+		}
 	}
 	if len(sets) > 1 {
-		slices.Sort(all)
-		all = slices.Compact(all)
+		all = compact(all)
 	}
 	all, more := cut(all, limit)
 	return all, truncated || more, nil
+}
+
+// nameBytes is what a string takes in a list, without its text, which is storage's.
+const nameBytes = 16
+
+func compact(all []string) []string {
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func cut[T any](list []T, limit int) ([]T, bool) {

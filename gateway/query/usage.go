@@ -14,6 +14,7 @@ type usage struct {
 	seriesMax, rowsMax int
 	loan               *budget.Loan // nil: memory is not counted
 	growth             growth       // of labels, by the functions of the query
+	turn               *turn        // of the goroutine that reads; nil: it takes none
 
 	mu struct {
 		sync.Mutex
@@ -73,22 +74,30 @@ func (u *usage) countLocked(s *peer.Series) error {
 	return nil
 }
 
-// keep adds a series that stays in memory until the query ends.
-func (u *usage) keep(s *peer.Series) error {
+// drop takes back bytes of a series that was kept.
+func (u *usage) drop(bytes int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.bytes -= bytes
+	u.loan.Give(bytes)
+}
+
+// keep adds a series that stays in memory until the query ends, or is dropped.
+func (u *usage) keep(s *peer.Series) (bytes int64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err := u.countLocked(s); err != nil {
-		return err
+		return 0, err
 	}
 	n := int64(len(s.Times)*rowBytes+seriesBytes) + u.growth.of(len(s.Labels))
 	for i := range s.Hists {
 		n += int64(histBytes + len(s.Hists[i].H))
 	}
 	if err := u.loan.Take(n); err != nil {
-		return needed(err)
+		return 0, needed(err)
 	}
 	u.mu.bytes += n
-	return nil
+	return n, nil
 }
 
 // needed says what to do about memory that there is not.

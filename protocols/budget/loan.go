@@ -25,11 +25,15 @@ type Loan struct {
 	closed bool
 }
 
-// Borrow begins a loan of at most bytesMax (0: what the account may hold), of which the first chunk is waited for. Errors
-// are those of Wait.
+// A loan grows as long as it is at most so many times as large as what is free after it. So n that want all get equal
+// parts, and one more as large as half of theirs is always free for a small one.
+const loanPerFree = 2
+
+// Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), of which the first chunk is waited for.
+// Errors are those of Wait.
 func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
-	if bytesMax == 0 {
-		bytesMax = a.share.Max
+	if most := a.largestLoan(); bytesMax == 0 || bytesMax > most {
+		bytesMax = most
 	}
 	first := min(ChunkBytes, bytesMax)
 	if err := a.Wait(ctx, first); err != nil {
@@ -38,6 +42,27 @@ func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
 	l := &Loan{account: a, max: bytesMax}
 	l.held.Store(first)
 	return l, nil
+}
+
+// largestLoan is what a loan that is alone may be.
+func (a *Account) largestLoan() int64 {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	most := a.mostLocked()
+	return max(min(ChunkBytes, most), most-most/(loanPerFree+1))
+}
+
+// lend books n more bytes for a loan that holds some. The error is Throttled.
+func (a *Account) lend(n, held int64) error {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	free := a.freeLocked()
+	if a.waitedForLocked() || !a.fitsLocked(n) || (held+n)/loanPerFree > free-n {
+		a.refused++
+		return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are held, %d more asked for, %d free for all; try again later", a.name, held, n, max(0, free))
+	}
+	a.bookLocked(n)
+	return nil
 }
 
 // Take books n more bytes. The error is TooLarge beyond what this loan may be, and Throttled when the account has no
@@ -67,8 +92,11 @@ func (l *Loan) grow() error {
 		return fault.Errorf(fault.TooLarge, "more than %d bytes of memory are needed for %s, the most for one", l.max, l.account.name)
 	}
 	chunk := min((used-held+ChunkBytes-1)/ChunkBytes*ChunkBytes, l.max-held)
-	if err := l.account.Reserve(chunk); err != nil {
-		if chunk = used - held; l.account.Reserve(chunk) != nil {
+	if err := l.account.lend(chunk, held); err != nil {
+		if chunk = used - held; l.account.lend(chunk, held) != nil {
+			if used > l.max/8*7 { // to come again would not help
+				return fault.Wrap(err, fault.TooLarge, "%d bytes of memory are needed for %s, about the most for one", used, l.account.name)
+			}
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 const chunk = budget.ChunkBytes
 
 func TestLoanGrowsInChunks(t *testing.T) {
-	process := budget.New("process", 10*chunk)
+	process := budget.New("process", 12*chunk)
 	l, err := process.Borrow(t.Context(), 4*chunk)
 	if err != nil {
 		t.Fatal(err)
@@ -52,18 +52,55 @@ func TestLoanGrowsInChunks(t *testing.T) {
 	}
 }
 
-func TestLoanTakesTheLastBytes(t *testing.T) {
-	process := budget.New("process", 2*chunk+10)
+// Large loans leave something for small ones, whatever they want.
+func TestLoansLeaveRoomForASmallOne(t *testing.T) {
+	process := budget.New("process", 90*chunk)
+	var large []*budget.Loan
+	for n := 1; n <= 5; n++ {
+		l, err := process.Borrow(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		large = append(large, l)
+		for l.Take(chunk) == nil {
+		}
+		small, err := process.Borrow(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := small.Take(chunk); err != nil {
+			t.Errorf("beside %d large ones: %v", n, err)
+		}
+		small.Close()
+	}
+	if got := large[0].Held(); got != 60*chunk {
+		t.Errorf("the first holds %d chunks, want two thirds of 90", got/chunk)
+	}
+	for _, l := range large {
+		l.Close()
+	}
+	if got := process.Used(); got != 0 {
+		t.Errorf("%d still booked", got)
+	}
+}
+
+func TestALoanLargerThanThereCanBeIsTooLarge(t *testing.T) {
+	process := budget.New("process", 90*chunk)
 	l, err := process.Borrow(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []int64{chunk, chunk, 10} {
-		if err := l.Take(n); err != nil {
-			t.Error(err)
-		}
+	if err := l.Take(60*chunk + 1); !fault.Is(err, fault.TooLarge) {
+		t.Error(err)
 	}
-	if err := l.Take(1); !fault.Is(err, fault.TooLarge) {
+	other, err := process.Borrow(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Take(40 * chunk); err != nil {
+		t.Error(err)
+	}
+	if err := l.Take(50 * chunk); !fault.Is(err, fault.Throttled) {
 		t.Error(err)
 	}
 }
@@ -123,12 +160,14 @@ func TestLoansBookWhatIsTaken(t *testing.T) {
 
 func TestLoanAgreesWithTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		process := budget.New("process", 20*chunk)
-		most := rapid.Int64Range(1, 20*chunk).Draw(t, "max")
+		const all = 20 * chunk
+		process := budget.New("process", all)
+		most := rapid.Int64Range(chunk, all).Draw(t, "max")
 		l, err := process.Borrow(t.Context(), most)
 		if err != nil {
 			t.Fatal(err)
 		}
+		most = min(most, all-all/3)
 		other, used := int64(0), int64(0)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			n := rapid.Int64Range(0, 3*chunk).Draw(t, "bytes")
@@ -141,7 +180,7 @@ func TestLoanAgreesWithTheModel(t *testing.T) {
 					other += n
 				}
 			default:
-				want := used+n <= most && used+n-l.Held() <= 20*chunk-other-l.Held()
+				want := used+n <= most && (used+n <= l.Held() || (used+n)/2 <= all-other-used-n)
 				if err := l.Take(n); (err == nil) != want {
 					t.Fatalf("%d more than %d: %v", n, used, err)
 				}
@@ -149,7 +188,7 @@ func TestLoanAgreesWithTheModel(t *testing.T) {
 					used += n
 				}
 			}
-			if held := l.Held(); held < used || held > most || process.Used() != held+other {
+			if held := l.Held(); held < used || held > max(most, chunk) || process.Used() != held+other {
 				t.Fatalf("%d used, %d held, %d booked", used, held, process.Used())
 			}
 		}

@@ -23,6 +23,7 @@ type View struct {
 	ids      *ids // of a warm partition; nil where only segments are looked at
 	segments []*segmentRef
 	heads    []*headRef
+	check    series.Check // nil: whoever looks waits to the end
 }
 
 // View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: what a damaged segment has nobody knows, not
@@ -77,6 +78,17 @@ func (v *View) Close() {
 	v.segments, v.heads, v.ids = nil, nil, nil
 }
 
+// Watch has check asked while the view is looked through; see series.Check.
+func (v *View) Watch(check series.Check) { v.check = check }
+
+// grow asks the check, if there is one.
+func (v *View) grow(bytes int64) error {
+	if v.check == nil {
+		return nil
+	}
+	return v.check(bytes)
+}
+
 // Series is a series of a partition: its number there, its labels, and its number in the index if the view is indexed.
 type Series struct {
 	ID     point.DenseID
@@ -92,7 +104,10 @@ func (v *View) Indexed() bool { return v.warm && v.ids.quiet == nil }
 func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 	var out []Series
 	if v.warm {
-		out = v.matchIndex(ms)
+		var err error
+		if out, err = v.matchIndex(ms); err != nil {
+			return nil, err
+		}
 	}
 	if v.Indexed() {
 		return out, nil
@@ -110,7 +125,7 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 		found.AndNot(live)
 		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
 			out = append(out, Series{ID: id, Labels: l})
-			return nil
+			return v.grow(matchedBytes + int64(len(l)))
 		})
 		if err != nil {
 			return nil, v.failed(err)
@@ -132,17 +147,27 @@ func (v *View) failed(err error) error {
 	return err
 }
 
-func (v *View) matchIndex(ms []*labels.Matcher) []Series {
+// matchedBytes is what a series takes that was found: here, and where series of views are joined.
+const matchedBytes = 160
+
+func (v *View) matchIndex(ms []*labels.Matcher) ([]Series, error) {
 	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of ours, before we have looked at it
-	found := v.p.deps.Index.Match(ms)
-	out := make([]Series, 0, min(int(found.GetCardinality()), v.ids.len()))
+	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
+	if err != nil {
+		return nil, err
+	}
+	most := min(int(found.GetCardinality()), v.ids.len())
+	if err := v.grow(int64(most) * matchedBytes); err != nil {
+		return nil, err
+	}
+	out := make([]Series, 0, most)
 	for it := found.Iterator(); it.HasNext(); {
 		ref := series.Ref(it.Next())
 		if id, ok := v.ids.dense.Get(ref); ok {
 			out = append(out, Series{id, ref, true, v.p.deps.Index.Labels(ref)})
 		}
 	}
-	return out
+	return out, nil
 }
 
 // Read gives the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied.
@@ -351,6 +376,15 @@ func (v *View) Whole(ss []Series, least, most int) (int, error) {
 	return n, v.failed(err)
 }
 
+// exemplarBytes is what exemplars take here and as an answer.
+func exemplarBytes(ex []point.ExemplarRow) int64 {
+	n := int64(0)
+	for i := range ex {
+		n += 200 + 2*int64(len(ex[i].Labels))
+	}
+	return n
+}
+
 // Exemplars gives the exemplars in [lo, hi] of the named series, by time, none twice; f as in Read.
 func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []point.ExemplarRow) error) error {
 	all := make(map[point.DenseID][]point.ExemplarRow)
@@ -364,7 +398,7 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 		}
 		err := g.reader.Exemplars(want, lo, hi, func(id point.DenseID, ex []point.ExemplarRow) error {
 			all[id] = append(all[id], ex...)
-			return nil
+			return v.grow(exemplarBytes(ex))
 		})
 		if err != nil {
 			return v.failed(err)
@@ -376,6 +410,9 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 			buf = h.head.Exemplars(id, lo, hi, buf[:0])
 			for _, e := range buf {
 				all[id] = append(all[id], point.ExemplarRow{Time: e.Time, Value: e.Value, Labels: e.Labels})
+			}
+			if err := v.grow(exemplarBytes(all[id][len(all[id])-len(buf):])); err != nil {
+				return err
 			}
 		}
 	}
@@ -396,8 +433,16 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 // LabelNames adds the label names of matching series to set.
 func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
 	if v.warm {
-		for _, n := range v.p.deps.Index.LabelNames(v.within(ms)) {
+		within, err := v.within(ms)
+		if err != nil {
+			return err
+		}
+		names, err := v.p.deps.Index.LabelNamesChecked(within, v.grow)
+		for _, n := range names {
 			set[n] = struct{}{}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if v.Indexed() {
@@ -419,8 +464,20 @@ func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
 // LabelValues adds the values that a label has in matching series to set.
 func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]struct{}) error {
 	if v.warm {
-		for _, n := range v.p.deps.Index.LabelValues(name, v.within(ms)) {
+		within, err := v.within(ms)
+		if err != nil {
+			return err
+		}
+		values, err := v.p.deps.Index.LabelValuesChecked(name, within, v.grow)
+		if err != nil {
+			return err
+		}
+		before := len(set)
+		for _, n := range values {
 			set[n] = struct{}{}
+		}
+		if err := v.grow(int64(len(set)-before) * listedBytes); err != nil {
+			return err
 		}
 	}
 	if v.Indexed() {
@@ -430,6 +487,9 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 		for _, g := range v.segments {
 			values, err := g.reader.LabelValues(name)
 			if err != nil {
+				return err
+			}
+			if err := v.grow(int64(len(values)) * listedBytes); err != nil {
 				return err
 			}
 			addAll(set, values)
@@ -443,8 +503,11 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 	})
 }
 
+// listedBytes is what a value takes in a set of them, and in the list that is made of it.
+const listedBytes = 100
+
 // within gives the refs of the partition's own series that match.
-func (v *View) within(ms []*labels.Matcher) *roaring.Bitmap {
+func (v *View) within(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 	defer v.p.deps.Index.Pin().Unpin()
 	own := roaring.New()
 	for list, i := v.ids.all(), 0; i < len(list); i++ {
@@ -453,9 +516,13 @@ func (v *View) within(ms []*labels.Matcher) *roaring.Bitmap {
 		}
 	}
 	if len(ms) > 0 {
-		own.And(v.p.deps.Index.Match(ms))
+		found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
+		if err != nil {
+			return nil, err
+		}
+		own.And(found)
 	}
-	return own
+	return own, nil
 }
 
 func addAll(set map[string]struct{}, names []string) {

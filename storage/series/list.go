@@ -14,69 +14,91 @@ import (
 // LabelNames gives the names of the labels of the series in within, or of all if it is nil; sorted. The refs must be held
 // by references or by a Pin.
 func (x *Index) LabelNames(within *roaring.Bitmap) []string {
+	out, _ := x.LabelNamesChecked(within, unchecked)
+	return out
+}
+
+// LabelNamesChecked is LabelNames for a caller that may lose its interest.
+func (x *Index) LabelNamesChecked(within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	x.mu.RLock()
 	all := slices.Collect(maps.Values(x.mu.names))
 	x.mu.RUnlock()
 	if within != nil {
-		return x.namesWithin(within, all)
+		return x.namesWithin(within, all, check)
 	}
 	out := make([]string, len(all))
 	for i, n := range all {
 		out[i] = n.text
 	}
 	slices.Sort(out)
-	return out
+	return out, check(int64(len(out)) * listedBytes)
 }
 
 // namesWithin reads the labels of few series, and of many asks the postings, where the first value or two of a name
 // mostly answer.
-func (x *Index) namesWithin(within *roaring.Bitmap, all []*name) []string {
+func (x *Index) namesWithin(within *roaring.Bitmap, all []*name, check Check) ([]string, error) {
 	var out []string
 	if within.GetCardinality() <= 1000 {
 		seen := make(map[string]bool, len(all))
 		for it := within.Iterator(); it.HasNext(); {
 			x.Labels(Ref(it.Next())).Range(func(n, _ string) bool { seen[n] = true; return true })
 		}
-		return slices.Sorted(maps.Keys(seen))
+		return slices.Sorted(maps.Keys(seen)), nil
 	}
 	for _, n := range all {
-		if x.anyMeets(x.values(n.text), within) {
+		meets, err := x.anyMeets(x.values(n.text), within, check)
+		if err != nil {
+			return nil, err
+		}
+		if meets {
 			out = append(out, n.text)
 		}
 	}
 	slices.Sort(out)
-	return out
+	return out, nil
 }
 
-func (x *Index) anyMeets(list []*value, within *roaring.Bitmap) bool {
+func (x *Index) anyMeets(list []*value, within *roaring.Bitmap, check Check) (bool, error) {
 	for section := range slices.Chunk(list, gatherSection) {
+		if err := check(0); err != nil {
+			return false, err
+		}
 		x.mu.RLock()
 		met := slices.ContainsFunc(section, func(v *value) bool { return v.meets(within) })
 		x.mu.RUnlock()
 		if met {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, nil
 }
 
 // LabelValues gives the values that a label has among the series in within, or among all if it is nil; sorted, without
 // "" for the series that lack it. The refs must be held by references or by a Pin.
 func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
+	out, _ := x.LabelValuesChecked(label, within, unchecked)
+	return out
+}
+
+// What a value takes in a list of them, and in a set that is listed later.
+const (
+	listedBytes = 32
+	seenBytes   = 100
+)
+
+// LabelValuesChecked is LabelValues for a caller that may lose its interest.
+func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	list := x.values(label)
 	if within != nil && filterIsCheaper(within, len(list)) {
-		seen := make(map[string]bool)
-		for it := within.Iterator(); it.HasNext(); {
-			if v := x.Labels(Ref(it.Next())).Get(label); v != "" {
-				seen[v] = true
-			}
-		}
-		return slices.Sorted(maps.Keys(seen))
+		return x.valuesOf(label, within, check)
 	}
 	var out []string
 	for section := range slices.Chunk(list, gatherSection) {
+		if err := check(gatherSection * listedBytes); err != nil {
+			return nil, err
+		}
 		x.mu.RLock()
 		for _, v := range section {
 			if v.len() > 0 && (within == nil || v.meets(within)) {
@@ -86,7 +108,24 @@ func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
 		x.mu.RUnlock()
 	}
 	slices.Sort(out)
-	return slices.Compact(out) // a value that went and came while we looked is listed twice
+	return slices.Compact(out), nil // a value that went and came while we looked is listed twice
+}
+
+// valuesOf reads the labels of each series.
+func (x *Index) valuesOf(label string, within *roaring.Bitmap, check Check) ([]string, error) {
+	seen, n := make(map[string]bool), 0
+	for it := within.Iterator(); it.HasNext(); {
+		if v := x.Labels(Ref(it.Next())).Get(label); v != "" {
+			seen[v] = true
+		}
+		if len(seen)-n > gatherSection {
+			n = len(seen)
+			if err := check(gatherSection * seenBytes); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), check(0)
 }
 
 // Stats fills the figures of peer.Stats that labels tell: Series, LabelPairs and the top lists, topN lines each, the

@@ -12,22 +12,43 @@ import (
 // expressions are anchored at both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean what
 // was matched as long as references on them or a Pin taken before are held.
 func (x *Index) Match(ms []*labels.Matcher) *roaring.Bitmap {
+	b, _ := x.MatchChecked(ms, unchecked)
+	return b
+}
+
+// Check is asked now and then while an index is looked through, with the bytes that the answer has grown by since; an
+// error ends the look-up, which gives it back.
+type Check func(bytes int64) error
+
+func unchecked(int64) error { return nil }
+
+// checkEvery is how many values or series are looked at between two checks. A costly regular expression takes
+// milliseconds for each.
+const checkEvery = 64
+
+// MatchChecked is Match for a caller that may lose its interest.
+func (x *Index) MatchChecked(ms []*labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	pin := x.Pin()
 	defer pin.Unpin()
 	x.catchUp()
 	q := plan(ms)
 	b, sweeps := x.begin(q.exact)
 	for _, m := range q.open {
-		b = x.keep(b, m)
+		var err error
+		if b, err = x.keep(b, m, check); err != nil {
+			return nil, err
+		}
 	}
 	if b == nil {
 		b, sweeps = x.everything()
 	}
 	for _, m := range q.without {
-		x.drop(b, m)
+		if err := x.drop(b, m, check); err != nil {
+			return nil, err
+		}
 	}
 	x.dropFreed(b, sweeps)
-	return b
+	return b, check(0)
 }
 
 // query is a set of matchers by how they are evaluated. Those that "" satisfies cannot use postings to find series,
@@ -126,21 +147,21 @@ func (x *Index) everything() (*roaring.Bitmap, uint64) {
 }
 
 // keep leaves in b, or makes if b is nil, the series whose label is there and satisfies m.
-func (x *Index) keep(b *roaring.Bitmap, m *labels.Matcher) *roaring.Bitmap {
+func (x *Index) keep(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	list := x.values(m.Name)
 	if b != nil && filterIsCheaper(b, len(list)) {
-		return x.filter(b, m)
+		return x.filter(b, m, check)
 	}
-	found := x.gather(list, m, true)
-	if b == nil {
-		return found
+	found, err := x.gather(list, m, true, check)
+	if b == nil || err != nil {
+		return found, err
 	}
 	b.And(found)
-	return b
+	return b, nil
 }
 
 // drop takes out of b the series whose label is there and does not satisfy m.
-func (x *Index) drop(b *roaring.Bitmap, m *labels.Matcher) {
+func (x *Index) drop(b *roaring.Bitmap, m *labels.Matcher, check Check) error {
 	if few, ok := refusedValues(m); ok {
 		x.mu.RLock()
 		defer x.mu.RUnlock()
@@ -149,15 +170,21 @@ func (x *Index) drop(b *roaring.Bitmap, m *labels.Matcher) {
 				pair.andNot(b)
 			}
 		}
-		return
+		return nil
 	}
 	list := x.values(m.Name)
 	if filterIsCheaper(b, len(list)) {
-		kept := x.filter(b, m)
-		b.And(kept)
-		return
+		kept, err := x.filter(b, m, check)
+		if err == nil {
+			b.And(kept)
+		}
+		return err
 	}
-	b.AndNot(x.gather(list, m, false))
+	refused, err := x.gather(list, m, false, check)
+	if err == nil {
+		b.AndNot(refused)
+	}
+	return err
 }
 
 // refusedValues lists the values that m refuses, if they can be listed.
@@ -179,15 +206,21 @@ func filterIsCheaper(b *roaring.Bitmap, values int) bool {
 }
 
 // filter gives those of b whose label, "" if absent, satisfies m.
-func (x *Index) filter(b *roaring.Bitmap, m *labels.Matcher) *roaring.Bitmap {
+func (x *Index) filter(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	kept := make([]uint32, 0, 64)
+	n := 0
 	for it := b.Iterator(); it.HasNext(); {
 		ref := it.Next()
+		if n++; n%checkEvery == 0 {
+			if err := check(0); err != nil {
+				return nil, err
+			}
+		}
 		if m.Matches(x.Labels(Ref(ref)).Get(m.Name)) {
 			kept = append(kept, ref)
 		}
 	}
-	return roaring.BitmapOf(kept...)
+	return roaring.BitmapOf(kept...), nil
 }
 
 // values gives the pairs of a name as they are now. The list may be read without a lock, the series in it may not.
@@ -205,7 +238,7 @@ const gatherSection = 1024
 
 // gather gives the series of those pairs of list that m accepts, or refuses if accept is false. Expressions are
 // evaluated without the lock.
-func (x *Index) gather(list []*value, m *labels.Matcher, accept bool) *roaring.Bitmap {
+func (x *Index) gather(list []*value, m *labels.Matcher, accept bool, check Check) (*roaring.Bitmap, error) {
 	b := roaring.New()
 	section := make([]*value, 0, min(len(list), gatherSection))
 	flush := func() {
@@ -220,7 +253,12 @@ func (x *Index) gather(list []*value, m *labels.Matcher, accept bool) *roaring.B
 	if m.Type == labels.MatchRegexp {
 		prefix = m.Prefix()
 	}
-	for _, pair := range list {
+	for i, pair := range list {
+		if i%checkEvery == 0 {
+			if err := check(0); err != nil {
+				return nil, err
+			}
+		}
 		if !any && (strings.HasPrefix(pair.text, prefix) && m.Matches(pair.text)) != accept {
 			continue
 		}
@@ -229,7 +267,7 @@ func (x *Index) gather(list []*value, m *labels.Matcher, accept bool) *roaring.B
 		}
 	}
 	flush()
-	return b
+	return b, nil
 }
 
 // dropFreed takes out the series that a sweep freed while the Match went on: taken out of the postings between two looks

@@ -13,7 +13,7 @@ import (
 
 // LabelNames implements peer.Storage.
 func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
-	_, sn, err := s.snapshot(q)
+	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, false, err
 	}
@@ -33,7 +33,7 @@ func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]s
 
 // LabelValues implements peer.Storage.
 func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
-	_, sn, err := s.snapshot(q)
+	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, false, err
 	}
@@ -80,7 +80,7 @@ func (s *Server) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 }
 
 func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point.Labels][]point.ExemplarRow) error {
-	_, sn, err := s.snapshot(q)
+	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -35,7 +36,7 @@ type snapshot struct {
 	matchers []*labels.Matcher
 }
 
-func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
+func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapshot, error) {
 	if err := s.answers(q); err != nil {
 		return nil, nil, err
 	}
@@ -51,6 +52,7 @@ func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
 		return nil, nil, err
 	}
 	sn := &snapshot{table: t, matchers: ms}
+	check := checkOf(ctx)
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
 		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
 			continue
@@ -61,10 +63,22 @@ func (s *Server) snapshot(q *peer.Select) (*table, *snapshot, error) {
 			return nil, nil, err
 		}
 		if v != nil {
+			v.Watch(check)
 			sn.views = append(sn.views, v)
 		}
 	}
 	return t, sn, nil
+}
+
+// checkOf is asked while indexes are looked through: whether the request is still wanted, and has memory left.
+func checkOf(ctx context.Context) series.Check {
+	loan := budget.LoanOf(ctx)
+	return func(bytes int64) error {
+		if err := ctx.Err(); err != nil {
+			return fault.Wrap(err, fault.Canceled, "looking for series")
+		}
+		return fault.Annotate(loan.Take(bytes), "looking for series; ask for fewer")
+	}
 }
 
 // answers reports whether this server leads all that a query names: only then it has all their rows. Where others took over
@@ -208,7 +222,7 @@ func tooManySeries(max int) error {
 
 // Select implements peer.Storage.
 func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
-	_, sn, err := s.snapshot(q)
+	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, err
 	}

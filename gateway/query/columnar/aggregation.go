@@ -3,7 +3,6 @@ package columnar
 import (
 	"math"
 	"slices"
-	"unsafe"
 
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/parser/posrange"
@@ -89,19 +88,19 @@ const (
 func newGroups(a *aggregation, steps int, take func(int64) error) *groups {
 	g := &groups{of: a, steps: steps, at: map[string]int{}, take: take}
 	if a.ranks() {
-		g.cell = int64(unsafe.Sizeof(rank{}))
+		g.cell = 32
 		g.ranked = &ranking{k: int(min(a.parameter, math.MaxInt32)), least: a.op == parser.BOTTOMK, steps: steps}
 		return g
 	}
 	switch a.op {
 	case parser.SUM:
-		g.cell = int64(unsafe.Sizeof(total{}))
+		g.cell = 24
 		g.fold = &sums{cells[total]{steps: steps}}
 	case parser.AVG:
-		g.cell = int64(unsafe.Sizeof(mean{}))
+		g.cell = 40
 		g.fold = &means{cells[mean]{steps: steps}}
 	case parser.STDDEV, parser.STDVAR:
-		g.cell = int64(unsafe.Sizeof(spread{}))
+		g.cell = 24
 		g.fold = &spreads{cells[spread]{steps: steps}, a.op == parser.STDDEV}
 	case parser.QUANTILE:
 		g.fold = &samples{q: a.parameter}

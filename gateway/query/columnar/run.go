@@ -39,6 +39,9 @@ type Env struct {
 	Take func(n int64) error
 	// Give takes bytes back; not nil where Take is not.
 	Give func(n int64)
+	// Turn, where it is not nil, makes what a worker takes its turn by: next before each page, which may wait, and end
+	// before it waits for others.
+	Turn func() (next func(context.Context) error, end func())
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 
@@ -164,6 +167,10 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 		}
 		w := r.worker()
 		defer w.close()
+		if err := w.next(ctx); err != nil {
+			return err
+		}
+		defer w.end()
 		w.evaluate(page.Series)
 		return r.merge(w)
 	}
@@ -236,8 +243,12 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 		in.Close()
 		t.end(err)
 	}()
+	if err := w.next(ctx); err != nil {
+		return err
+	}
 	for ok := true; ok; {
 		w.evaluate(page.Series)
+		w.end()
 		if !t.wait(page.Number) {
 			return nil // who ended it says why
 		}
@@ -245,6 +256,9 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 			return err
 		}
 		t.pass()
+		if err := w.next(ctx); err != nil {
+			return err
+		}
 		if page, ok, err = r.page(ctx, in); err != nil {
 			return err
 		}
@@ -314,6 +328,9 @@ type worker struct {
 	counts  [][]int
 	scratch []byte
 	bytes   int64 // that the run keeps of the batch
+
+	next func(context.Context) error // see Env.Turn
+	end  func()
 }
 
 // evaluated is a column on its way to an aggregation, and what the meter wants to know.
@@ -336,6 +353,10 @@ func (r *run) worker() *worker {
 		reader: newReader(&r.plan.source, r.plan.grid, r.done),
 		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
 		arena:  arenas.Get().(*[]float64),
+		next:   func(context.Context) error { return nil }, end: func() {},
+	}
+	if r.env.Turn != nil {
+		w.next, w.end = r.env.Turn()
 	}
 	if r.counts != nil {
 		w.counts = newCounts(len(r.counts), r.steps)
@@ -343,7 +364,10 @@ func (r *run) worker() *worker {
 	return w
 }
 
-func (w *worker) close() { arenas.Put(w.arena) }
+func (w *worker) close() {
+	w.end()
+	arenas.Put(w.arena)
+}
 
 func (w *worker) evaluate(series []peer.Series) {
 	r := w.run

@@ -1,0 +1,246 @@
+package query_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// crowd is so many series of one row each, at time 0.
+func crowd(t testing.TB, series int) *querytest.Store {
+	t.Helper()
+	st := querytest.NewStore()
+	b := point.GetBatch(point.NewDict(0))
+	for i := range series {
+		id := querytest.Intern(b.Dict, point.MakeLabels("__name__", "miles", "boat", fmt.Sprintf("boat-%06d", i)))
+		b.Append(id, 0, float64(i))
+	}
+	if err := querytest.Inserter(st, "default", 1)(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func counted(t testing.TB, src query.Source, bytes int64, s query.Settings) (*query.Reader, *budget.Account) {
+	t.Helper()
+	memory := budget.New("queries", bytes)
+	r, err := query.New(query.Deps{Source: src, Memory: memory}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, memory
+}
+
+// ask evaluates at one time, or over an hour by a second.
+func ask(t testing.TB, r *query.Reader, text string, over time.Duration) (string, error) {
+	t.Helper()
+	var q promql.Query
+	var err error
+	if over == 0 {
+		q, err = r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, text, time.Unix(60, 0))
+	} else {
+		q, err = r.Engine().NewRangeQuery(t.Context(), r.Table("default"), nil, text, time.Unix(0, 0), time.Unix(0, 0).Add(over), time.Second)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer q.Close() // takes the result back
+	res := q.Exec(t.Context())
+	if res.Err != nil {
+		return "", res.Err
+	}
+	return res.Value.String(), nil
+}
+
+// max_over_time(vector(1)[1y:1ms]) ended the process within a second.
+func TestProcessSurvivesSubqueriesOfAnyLength(t *testing.T) {
+	r, memory := counted(t, fleet(t), 64<<20, query.Settings{})
+	for _, text := range []string{
+		"max_over_time(vector(1)[1y:1ms])",
+		"max_over_time(max_over_time(vector(1)[1y:1y])[1y:1ms])",
+		"max_over_time(max_over_time(vector(1)[10d:100ms])[100y:100y])",
+		"max_over_time(miles[1y:1ms] @ 60)",
+		"max_over_time(miles[1y:1ms] offset 10y)",
+		"abs(sum(1 + (max_over_time(miles[1y:1ms]))))",
+		"max_over_time(vector(1)[200y * 1:1ms])",
+		strings.TrimSuffix(strings.Repeat("max_over_time(vector(1)[30d:1s]) + ", 10), "+ "),
+	} {
+		_, err := ask(t, r, text, 0)
+		if !fault.Is(err, fault.TooLarge) || !strings.Contains(err.Error(), "[") || !strings.Contains(err.Error(), "steps") {
+			t.Errorf("%s: %v, want an error that names the subquery and its steps", text, err)
+		}
+	}
+	// What Prometheus users ask for is no bomb.
+	for _, text := range []string{"max_over_time(vector(1)[1d:15s])", "max_over_time(miles[30d:1m])", "sum_over_time(vector(1)[5m * 2:1m])"} {
+		if _, err := ask(t, r, text, time.Hour); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}
+
+// Queries ignored --memory.
+func TestMemoryOfOthersSurvivesAQueryThatWantsTooMuch(t *testing.T) {
+	r, memory := counted(t, crowd(t, 20_000), 24<<20, query.Settings{})
+	for _, text := range []string{
+		"miles", "miles[1h]", "sum by (boat) (miles)", "quantile(0.5, miles)", "topk(1e9, miles)", "sort(miles)",
+		`count_values("v", miles)`, "miles * on (boat) group_left miles", "miles and miles",
+		`label_replace(miles, "a", "$1", "boat", "(.*)")`, "stddev(miles) by (boat)", "absent(miles) or miles", "sum_over_time(miles[1h:1s])",
+	} {
+		for _, over := range []time.Duration{0, time.Hour} {
+			if strings.HasSuffix(text, "[1h]") && over > 0 {
+				continue
+			}
+			_, err := ask(t, r, text, over)
+			if over > 0 && !fault.Is(storageError(err), fault.TooLarge) {
+				t.Errorf("%s over %s: %v, want an error of its memory", text, over, err)
+			}
+			if used := memory.Used(); used != 0 {
+				t.Fatalf("%s: %d bytes are booked after the query", text, used)
+			}
+		}
+	}
+	if _, err := ask(t, r, "count(miles)", time.Hour); err != nil {
+		t.Errorf("a query that holds little: %v", err)
+	}
+}
+
+// storageError looks inside of what the engine wraps.
+func storageError(err error) error {
+	var store promql.ErrStorage
+	if errors.As(err, &store) {
+		return store.Err
+	}
+	return err
+}
+
+// label_replace within label_replace made gigabytes of a few bytes.
+func TestProcessSurvivesLabelsThatGrow(t *testing.T) {
+	r, memory := counted(t, crowd(t, 2000), 32<<20, query.Settings{})
+	double := "miles"
+	for range 30 {
+		double = `label_replace(` + double + `, "boat", "$1$1", "boat", "(.*)")`
+	}
+	join := "miles"
+	for range 8 {
+		join = `label_join(` + join + `, "boat", "` + strings.Repeat("-", 100) + `", "boat", "boat", "boat", "boat", "boat", "boat", "boat", "boat")`
+	}
+	for _, text := range []string{
+		double, join, "abs(" + double + ")",
+		`label_replace(miles, "a", "` + strings.Repeat("$1", 10_000) + `", "boat", "(.*)")`,
+		`label_replace(abs(miles), "a", "` + strings.Repeat("x", 100_000) + `", "boat", "(.*)")`,
+	} {
+		if _, err := ask(t, r, text, 0); err == nil || fault.Is(storageError(err), fault.Internal) {
+			t.Errorf("%.200s: %v, want a refusal", text, err)
+		}
+	}
+	chain := "miles"
+	for i := range 20 {
+		chain = fmt.Sprintf(`label_replace(%s, "l%d", "$1", "boat", "boat-(.*)")`, chain, i)
+	}
+	if _, err := ask(t, r, chain, 0); err != nil {
+		t.Errorf("a chain as dashboards have it: %v", err)
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}
+
+// Ten regular expressions of 14 bytes each took half a gigabyte, in the parser.
+func TestProcessSurvivesRegularExpressionsThatRepeat(t *testing.T) {
+	r, _ := counted(t, fleet(t), 32<<20, query.Settings{})
+	for _, text := range []string{
+		`miles{boat=~"(` + strings.Repeat("a", 30) + `){1000}"}`, `miles{boat=~"((a|b|cccccc|[def]){30}){30}c{900}", boat!~"((aaaaaaaa){100}){10}"}`,
+		"miles{boat=~`((abcdefghijklmnopqrstuvwxyz){9}){90}`}", `label_replace(miles, "a", "b", "c", "((xyz|12345|6789abcdef){10}){100}")`,
+		"miles{" + strings.Repeat(`boat=~"a{1000}",`, 30) + "}",
+	} {
+		if _, err := ask(t, r, text, 0); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%.100s: %v, want Invalid", text, err)
+		}
+	}
+	for _, text := range []string{
+		`miles{boat=~"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*"}`, `miles{boat="{1000}{1000}"}`,
+		`miles{boat=~"` + strings.Repeat("host-12345|", 5000) + `x"}`,
+	} {
+		if _, err := ask(t, r, text, 0); err != nil {
+			t.Errorf("%.100s: %v", text, err)
+		}
+	}
+}
+
+// slow hands out series until its context ends, and then for as long as it likes.
+type slow struct {
+	query.Source
+	stubborn time.Duration
+}
+
+func (s slow) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	<-ctx.Done()
+	time.Sleep(s.stubborn)
+	return s.Source.Select(ctx, q)
+}
+
+// The engine sorts and matches for many seconds without a look at its context; the client waited as long.
+func TestClientIsAnsweredAtItsTimeoutWhateverTheEngineDoes(t *testing.T) {
+	r, memory := counted(t, slow{fleet(t), 3 * time.Second}, 32<<20, query.Settings{Timeout: 50 * time.Millisecond})
+	q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, "deriv(miles[1m])", time.Unix(60, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	res := q.Exec(t.Context())
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("answered after %s", took)
+	}
+	var timeout promql.ErrQueryTimeout
+	if !errors.As(res.Err, &timeout) {
+		t.Errorf("%v, want a time-out", res.Err)
+	}
+	q.Close()
+	if memory.Used() == 0 {
+		t.Error("the memory was given back while the evaluation goes on")
+	}
+	for end := time.Now().Add(20 * time.Second); memory.Used() != 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the evaluation", used)
+	}
+}
+
+// Where memory is counted, an expression may be tried more than once: the result is the same.
+func TestResultsAreTheSameHoweverOftenTheEngineIsAsked(t *testing.T) {
+	src := crowd(t, 3000)
+	plain := newReader(t, src, query.Settings{})
+	tried, memory := counted(t, src, 1<<30, query.Settings{})
+	for _, text := range []string{
+		`sum(count_values("v", miles + time() * 0)) + sum(miles)`,
+		`deriv(miles[1h]) or sum(miles) or count(deriv(miles[2h:1m]))`,
+		`sum(max_over_time((miles + sum(miles))[10m:5s] @ 60))`,
+	} {
+		for _, over := range []time.Duration{0, 5 * time.Minute} {
+			want, wantErr := ask(t, plain, text, over)
+			got, gotErr := ask(t, tried, text, over)
+			if wantErr != nil || gotErr != nil || want != got {
+				t.Errorf("%s over %s: %.300s, %v, want %.300s, %v", text, over, got, gotErr, want, wantErr)
+			}
+		}
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked after the last query", used)
+	}
+}

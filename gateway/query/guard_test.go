@@ -1,0 +1,56 @@
+package query
+
+import (
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// A query whose memory nobody could foresee goes, and the others stay.
+func TestOnlyTheLargestQueryGoesWhenMemoryRunsShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := budget.New("queries", 1<<30)
+		var used atomic.Int64
+		g := newGuard(slog.New(slog.DiscardHandler))
+		g.heap = func() heap { return heap{limit: 1000, used: used.Load()} }
+		borrow := func(n int64) *budget.Loan {
+			l, err := memory.Borrow(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Take(n); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		small, smallWatch := g.watch(t.Context(), borrow(1<<10))
+		large, largeWatch := g.watch(t.Context(), borrow(1<<25))
+		used.Store(1000)
+		time.Sleep(time.Second)
+		if small.Err() != nil || large.Err() != nil {
+			t.Error("a query was ended although there was memory")
+		}
+		used.Store(1020)
+		time.Sleep(10 * guardPeriod)
+		if large.Err() == nil || small.Err() != nil {
+			t.Errorf("large %v, small %v", large.Err(), small.Err())
+		}
+		used.Store(900)
+		largeWatch.leave()
+		smallWatch.leave()
+		other := errors.New("another")
+		if err := largeWatch.cause(other); !fault.Is(err, fault.Throttled) {
+			t.Error(err)
+		}
+		if err := smallWatch.cause(other); err != other {
+			t.Error(err)
+		}
+		time.Sleep(10 * guardIdle * guardPeriod) // or else a goroutine is left, which the bubble reports
+	})
+}
