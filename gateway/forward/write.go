@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -69,9 +70,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		w.m = m
 		homeless, err := w.run(ctx)
 		if homeless > 0 && err == nil {
-			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf(
-				"table %q has %d partitions, the most that rows can make, and none for these times: check the timestamps, set a retention or a larger partition width",
-				t.name, t.f.settings.PartitionsMax)})
+			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: w.homelessReason()})
 		}
 		if err == nil && len(w.failed) == 0 {
 			return w.fresh.err(&t.f.settings, t.name)
@@ -84,6 +83,15 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		}
 		w.keep(rows)
 	}
+}
+
+// homelessReason says why no partition can be made for some rows.
+func (w *attempt) homelessReason() string {
+	if most := w.t.f.settings.PartitionsMax; w.m.Len() >= most {
+		return fmt.Sprintf("table %q has %d partitions, the most that rows can make, and none for these times: check the timestamps, set a retention or a larger partition width",
+			w.t.name, most)
+	}
+	return fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))
 }
 
 // late makes what ended at our own deadline an Unavailable: the asker is still there, and can come again.
