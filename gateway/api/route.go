@@ -192,7 +192,7 @@ func (c *call) nameInBody() error {
 	for _, p := range tablename.Params {
 		for _, v := range c.PostForm[p] {
 			if v != "" && v != c.table.Name() {
-				return badDataf("the request is for the table %q, %s= in its body says %q; name the table in the URL", c.table.Name(), p, v)
+				return badDataf("the request is for the table %q, %s in its body says %q; name the table in the URL", c.table.Name(), p, v)
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 func (rq *Request) nameIn(form url.Values) error {
 	for _, p := range tablename.Params {
 		for _, v := range form[p] {
-			if err := rq.Agree(databaseOf(v), tablename.ByParam, p+"= in the body"); err != nil {
+			if err := rq.Agree(databaseOf(v), tablename.ByParam, p+" in the body"); err != nil {
 				return err
 			}
 		}

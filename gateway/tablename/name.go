@@ -86,7 +86,7 @@ func Of(path string, header, param func(string) []string) (name Name, restPath s
 	}
 	for _, p := range Params {
 		for _, v := range param(p) {
-			if err := name.Agree(v, ByParam, p+"="); err != nil {
+			if err := name.Agree(v, ByParam, p); err != nil {
 				return Name{}, restPath, err
 			}
 		}
