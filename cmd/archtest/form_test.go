@@ -16,7 +16,7 @@ import (
 const linesMax = 800
 
 // top is all that lies at the top of the repository, besides files whose name begins with a dot.
-const top = "gateway storage metadata smear presplit protocols cmd grafana docker docs go.mod go.sum Makefile README.md LICENSE"
+const top = "gateway storage metadata smear presplit protocols cmd grafana docker docs go.mod go.sum Makefile README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md"
 
 // untidy gives what a package owes: a promise that begins as such, in doc.go or its only file, once; files that are not
 // too long; names of metrics that tell the package.

@@ -283,7 +283,7 @@ func TestPasswordsAreHashedOnce(t *testing.T) {
 		}
 		w.wants("ops", as("Token ops:secret"))
 		w.wants("!401 unknown", as(basic("ops", "wrong")))
-		w.wants("!401 unknown", as(basic("nobody", "secret")))
+		w.wants("!401 unknown", as(basic("nobody", "secret"))) // though it is the password of the decoy
 	}
 	if n := w.metric("spillway_access_hashed_passwords_total", ""); n != 3 {
 		t.Errorf("%v passwords were hashed, want one each", n)

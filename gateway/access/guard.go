@@ -236,7 +236,7 @@ func (g *Guard) identify(st *state, cl claim, remote func() string, now time.Tim
 func (g *Guard) password(st *state, cl claim, remote func() string, now time.Time) (*Identity, *Refusal) {
 	u, exists := st.web.users[cl.user]
 	if !exists {
-		u.hash = nobodysHash
+		u.hash = st.web.decoy // so that the answer takes as long as for a user that exists
 	}
 	d := g.passwords.digest(cl.user, u.hash, cl.password)
 	good, known := g.passwords.known(d)
@@ -246,14 +246,14 @@ func (g *Guard) password(st *state, cl claim, remote func() string, now time.Tim
 		}
 		g.metrics.hashed.Inc()
 		var busy bool
-		if good, busy = g.passwords.check(d, u.hash, cl.password); busy {
+		if good, busy = g.passwords.check(d, u.hash, cl.password, exists); busy {
 			return nil, refuse("throttled")
 		}
 	}
 	if !good {
 		return nil, nil
 	}
-	return u.id, nil // nil where there is no such user
+	return u.id, nil
 }
 
 // refused counts a refusal.

@@ -19,10 +19,6 @@ const (
 	costMax = 14
 )
 
-// nobodysHash is compared where there is no such user, so that an answer takes as long as for one there is. It is the
-// hash of random bytes that were thrown away.
-const nobodysHash = "$2a$10$vDWkRseVR4yf4PVInjd33OVy/0RwYSix1VxlwRFEXq4FPjHLiV63S"
-
 // passwords remembers which passwords were good, so that bcrypt is paid once and not per request. It remembers digests
 // under a key of this process, no passwords. Good and bad ones are apart: guesses do not push good ones out.
 type passwords struct {
@@ -66,8 +62,9 @@ func (p *passwords) known(d digest) (good, known bool) {
 	return false, bad
 }
 
-// check hashes a password and remembers the verdict. full means that too many wait already.
-func (p *passwords) check(d digest, hash, password string) (good, full bool) {
+// check hashes a password and remembers the verdict, which is never good where the user does not exist. full means that
+// too many wait already.
+func (p *passwords) check(d digest, hash, password string, exists bool) (good, full bool) {
 	select {
 	case p.queue <- struct{}{}:
 		defer func() { <-p.queue }()
@@ -79,7 +76,7 @@ func (p *passwords) check(d digest, hash, password string) (good, full bool) {
 	if good, known := p.known(d); known {
 		return good, false // somebody sent the same meanwhile
 	}
-	good = bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil
+	good = bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil && exists
 	p.remember(d, good)
 	return good, false
 }

@@ -35,6 +35,7 @@ type webState struct {
 	tls     *tls.Config // nil: no TLS
 	expiry  time.Time   // of the certificate
 	users   map[string]user
+	decoy   string // the hash of the highest cost
 	headers []Header
 	limit   limit
 	limiter *rate.Limiter // nil: none
@@ -89,6 +90,7 @@ func (w *webState) take(name string, c *web.Config) error {
 		return fmt.Errorf("basic_auth_users: %d users, at most %d are taken", len(c.Users), usersMax)
 	}
 	w.users = map[string]user{}
+	highest := 0
 	for name, hash := range c.Users {
 		cost, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
@@ -96,6 +98,9 @@ func (w *webState) take(name string, c *web.Config) error {
 		}
 		if cost > costMax {
 			return fmt.Errorf("basic_auth_users: the bcrypt cost of %q is %d, at most %d is taken", name, cost, costMax)
+		}
+		if cost > highest {
+			highest, w.decoy = cost, string(hash)
 		}
 		w.users[name] = user{string(hash), full(name)}
 	}

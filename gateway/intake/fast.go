@@ -37,6 +37,7 @@ func (f *Front) newFast() *fasthttp.Server {
 		MaxRequestBodySize:           prefetchBytes,
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
+		SecureErrorLogMessage:        true, // errors would quote headers, and credentials with them
 		NoDefaultContentType:         true,
 		KeepHijackedConns:            true,
 		Concurrency:                  f.settings.ConnsMax,

@@ -86,3 +86,35 @@ func TestStatementsStayInTheTenantsTable(t *testing.T) {
 	// A parameter chooses a database, as for Influx; it does not bound statements.
 	f.do(t, "GET /query?db=mine&q=SHOW+MEASUREMENTS+ON+other", nil).want(t, 200, "of_other_v")
 }
+
+// TestHeadersThatServersReadDifferently: what one server takes for the tenant's header and another does not, as a name with
+// a space behind it or a folded line, is refused or names no other table.
+func TestHeadersThatServersReadDifferently(t *testing.T) {
+	f := start(t)
+	for name, header := range map[string]string{
+		"space before the colon": "X-Scope-OrgID : other\r\n",
+		"tab before the colon":   "X-Scope-OrgID\t: other\r\n",
+		"space before the name":  "X-Mine: 1\r\n X-Scope-OrgID: other\r\n",
+		"folded value":           "X-Scope-OrgID: mine\r\n other\r\n",
+		"bare line feed":         "X-Mine: 1\nX-Scope-OrgID: other\r\n",
+		"bare carriage return":   "X-Mine: 1\rX-Scope-OrgID: other\r\n",
+		"no colon":               "X-Scope-OrgID other\r\n",
+		"null byte":              "X-Scope-OrgID: other\x00\r\n",
+		"two, other case":        "X-Scope-OrgID: mine\r\nx-scope-orgid: other\r\n",
+		"two, of both kinds":     "X-Spillway-Table: other\r\n",
+	} {
+		for _, by := range []string{"fasthttp", "net/http"} {
+			w := f.dial(t)
+			if by == "net/http" {
+				w.say(get("/other"))
+				w.hear().want(t, 200)
+			}
+			w.say("POST /api/v2/write HTTP/1.1\r\nHost: x\r\n"+header+"X-Scope-OrgID: mine\r\nContent-Length: 7\r\n\r\n", "m v=1 1")
+			a := w.hear()
+			t.Logf("%s by %s: %d", name, by, a.status)
+			if n := f.memory.table("other").count(); n > 0 {
+				t.Fatalf("%s by %s: %d rows of another table", name, by, n)
+			}
+		}
+	}
+}
