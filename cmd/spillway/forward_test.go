@@ -355,17 +355,17 @@ func TestLaterInOneRequestWins(t *testing.T) {
 }
 
 // TestFullDictionariesKeepWhatTheyKnow has more active series than a dictionary takes: the first ones go on, by the same
-// numbers, and the others are refused as something that passes.
+// numbers, and the others are refused with the reason. A quarter is kept for tables that are not there yet.
 func TestFullDictionariesKeepWhatTheyKnow(t *testing.T) {
-	const most = 50
-	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most, GenerationAgeMin: time.Hour}, nil)
+	const most = 60
+	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most / 3 * 4, GenerationAgeMin: time.Hour}, nil)
 	table := p.table()
 	first := table.Dict()
 	for round := range 3 {
 		b := point.GetBatch(table.Dict())
 		for i := range 2 * most {
 			id, err := intern(b, fmt.Sprintf("%03d", i))
-			if full := i >= most; fault.Is(err, fault.Throttled) != full || !full && err != nil {
+			if full := i >= most; fault.Is(err, fault.Invalid) != full || !full && err != nil {
 				t.Fatalf("round %d, series %d: %v", round, i, err)
 			}
 			if err == nil {

@@ -17,7 +17,7 @@ import (
 //	storage.memory_bytes ─┬─ 3/8   storage.head_bytes_max         rows not yet flushed: mapped, outside the collector's heap
 //	                      ├─ 1/16  storage.cache_bytes            blocks of segments
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
-//	                      └─ 1/2   intake.series_max × 700 B      names of series, their numbers and indexes
+//	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
 // Every share is a bound that is seldom reached; queries, flushes and garbage live in what the others leave.
 //

@@ -16,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/pace"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/share"
 )
 
 // Servers finds storage servers by their names in partition maps.
@@ -57,8 +58,8 @@ type Settings struct {
 	// GenerationAge is how long a dictionary of series is used. Default 2 h. Larger: series that are gone take memory
 	// for longer; smaller: more definitions travel.
 	GenerationAge time.Duration
-	// GenerationSeriesMax bounds the series of one dictionary. Rows of series beyond are refused as Throttled until the
-	// next generation; those that are known go on. Default point.DictSeriesMax.
+	// GenerationSeriesMax bounds the series that the dictionaries of all tables know, which share them (live.go). Rows of series
+	// beyond are refused as Invalid until others are gone; those that are known go on. Default point.DictSeriesMax.
 	GenerationSeriesMax int
 	// Labels bound the labels of new series; beyond them rows are refused as Invalid with the name of the series. Default
 	// point.DefaultLabelLimits.
@@ -131,6 +132,8 @@ type Forwarder struct {
 	metrics  *metrics
 
 	budget budget
+	series *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
+	wanted atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
 
 	mu struct {
 		sync.RWMutex
@@ -143,6 +146,8 @@ func New(d Deps, s Settings) *Forwarder {
 	s.setDefaults()
 	f := &Forwarder{deps: d, settings: s, leaders: d.Leaders, alone: d.Leaders == nil,
 		maps: tables.NewRefresher(d.Tables, d.Log), metrics: newMetrics(d.Registerer)}
+	f.series = share.NewReserved(int64(s.GenerationSeriesMax))
+	f.metrics.shows(d.Registerer, f.series)
 	if f.alone {
 		f.leaders = constant{}
 	}
@@ -166,11 +171,11 @@ func (f *Forwarder) Table(ctx context.Context, name string) (*Table, error) {
 	if t, ok := f.mu.tables[name]; ok {
 		return t, nil
 	}
-	t = &Table{f: f, name: name, pace: f.settings.newPace()}
+	t = &Table{f: f, name: name, pace: f.settings.newPace(), series: f.series.Member(), tooMany: errTooMany(name, f.series)}
 	if f.deps.Limits != nil {
 		t.limits = f.deps.Limits(name)
 	}
-	t.current.Store(newGeneration(&f.settings, t.limits))
+	t.current.Store(t.newGeneration(&seriesBook{}))
 	f.mu.tables[name] = t
 	return t, nil
 }
@@ -188,10 +193,12 @@ func (f *Forwarder) Close() error {
 
 // Table is the way into one table.
 type Table struct {
-	f      *Forwarder
-	name   string
-	pace   *pace.Bucket // of new partitions
-	limits Limits       // nil: none
+	f       *Forwarder
+	name    string
+	pace    *pace.Bucket  // of new partitions
+	limits  Limits        // nil: none
+	series  *share.Member // of Forwarder.series
+	tooMany error
 
 	current atomic.Pointer[generation]
 	turn    sync.Mutex // one generation begins at a time
@@ -212,37 +219,18 @@ func (t *Table) Dict() *point.Dict {
 	if t.limits != nil {
 		t.limit(g)
 	}
-	if t.turnDue(time.Since(g.born), series) {
+	if t.turnDue(g, time.Since(g.born)) {
 		t.renew(g)
 		g = t.current.Load()
-	} else if series >= t.f.settings.GenerationSeriesMax && !g.full.Swap(true) {
+	} else if g.book.hasRefused() && !g.full.Swap(true) {
 		t.f.metrics.full.Inc()
 		t.f.deps.Log.Warn("more series are active than there is memory for: rows of further ones are refused; raise storage.memory_bytes, or intake.series_max if that was set",
-			"table", t.name, "series_max", t.f.settings.GenerationSeriesMax, "next_try", g.born.Add(t.f.settings.GenerationAgeMin))
+			"table", t.name, "series", series, "series_of_all_tables", t.f.series.Used(), "series_max", t.f.series.Most(), "next_try", g.born.Add(t.f.settings.GenerationAgeMin))
 	}
 	if old := t.old.Load(); old != nil && old.users.Load() == 0 {
 		t.old.CompareAndSwap(old, nil) // nobody can enter it any more: its memory goes
 	}
 	return g.dict
-}
-
-// turnDue says whether a new generation begins: by age, or because of its size, for which series that are gone may be
-// the reason. If it is full of active ones a new one would be full at once: then it stays for a while, and what does not
-// fit is refused.
-func (s *Settings) turnDue(age time.Duration, series int) bool {
-	return age > s.GenerationAge || age > s.GenerationAgeMin && series > s.GenerationSeriesMax/10*9
-}
-
-// turnDue holds for a table that has as many series as it may have, too: some of them may be gone.
-func (t *Table) turnDue(age time.Duration, series int) bool {
-	if t.f.settings.turnDue(age, series) {
-		return true
-	}
-	if t.limits == nil || age <= t.f.settings.GenerationAgeMin {
-		return false
-	}
-	most := t.limits.ActiveSeriesMax()
-	return most > 0 && series >= most
 }
 
 // limit gives a dictionary the limits that are in force now, and counts what it refused by them.
@@ -266,7 +254,7 @@ func (t *Table) renew(g *generation) {
 	if t.limits != nil {
 		t.limits.Renumbered(g.dict.Len())
 	}
-	t.current.Store(newGeneration(&t.f.settings, t.limits))
+	t.current.Store(t.newGeneration(t.inherit(g)))
 	t.old.Store(g) // batches begun with it still find it
 	if err := g.retire(); err != nil {
 		t.f.deps.Log.Warn("closing the streams of an old generation", "table", t.name, "error", err)

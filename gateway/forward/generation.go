@@ -19,20 +19,21 @@ type generation struct {
 	users   atomic.Int64 // batches under way, and one for being current
 	retired atomic.Bool
 	full    atomic.Bool // said so
+	book    *seriesBook
 
 	labelsLimited atomic.Uint64 // series beyond limits of labels that were counted
 
 	links links
 }
 
-func newGeneration(s *Settings, l Limits) *generation {
-	g := &generation{dict: point.NewDict(s.GenerationSeriesMax), born: time.Now()}
-	if l == nil {
-		g.dict.SetLabelLimits(s.Labels)
+func (t *Table) newGeneration(book *seriesBook) *generation {
+	g := &generation{dict: point.NewDict(t.f.settings.GenerationSeriesMax), born: time.Now(), book: book}
+	if t.limits == nil {
+		g.dict.SetLabelLimits(t.f.settings.Labels)
 	} else {
-		g.dict.SetLabelLimits(l.LabelLimits())
-		g.dict.Guard(l.NewSeries)
+		g.dict.SetLabelLimits(t.limits.LabelLimits())
 	}
+	g.dict.Guard(func(known int) error { return t.newSeries(book, known) })
 	g.users.Store(1)
 	return g
 }

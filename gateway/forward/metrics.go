@@ -5,6 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/share"
 )
 
 // metrics count what happens to shares. Labels: outcome is ok or a fault's Kind; reason is one of those below.
@@ -17,7 +18,9 @@ type metrics struct {
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
 	full       prometheus.Counter
-	merged     prometheus.Counter
+
+	refusedSeries prometheus.Counter
+	merged        prometheus.Counter
 }
 
 // Reasons of retries and of streams that are opened.
@@ -51,6 +54,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		full: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that could take no more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
 		}),
+		refusedSeries: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_refused_series_total", Help: "New series refused because their table has its share of those that there is memory for.",
+		}),
 		merged: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_merged_series_total", Help: "Series of line protocol that two measurements flatten to, as a_b c=1 and a b_c=2 do. The log names them.",
 		}),
@@ -58,6 +64,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_streams_total", Help: "Streams opened to storage servers, by reason.",
 		}, []string{"reason"}),
 	}
+}
+
+// shows adds what all tables hold of the series that there is memory for.
+func (m *metrics) shows(r prometheus.Registerer, series *share.Pool) {
+	f := promauto.With(r)
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_forward_series", Help: "Active series that the dictionaries of all tables have room for or know."},
+		func() float64 { return float64(series.Used()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_forward_series_max", Help: "Active series that there is memory for, of all tables."},
+		func() float64 { return float64(series.Most()) })
 }
 
 func (m *metrics) share(err error) {

@@ -25,7 +25,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
 	}
 	r.MustRegister(m.throttled, m.unconfirmed, m.failures,
-		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.heads.all.Load()) }),
+		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.heads.Used()) }),
 		gauge("head_bytes_max", "Bound of the memory of all head rows.", func() float64 { return float64(s.settings.HeadBytesMax) }),
 		gauge("names_bytes", "What partitions hold to know their series by.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(p.NamesBytes()) })

@@ -79,11 +79,11 @@ func (s *Server) flushDue(ctx context.Context) {
 func (s *Server) flushUnderPressure(ctx context.Context) {
 	failed := map[*partition.Partition]bool{}
 	for ctx.Err() == nil {
-		excess := s.heads.all.Load() - s.settings.HeadBytesMax/2
+		excess := s.heads.Used() - s.settings.HeadBytesMax/2
 		if excess <= 0 {
 			return
 		}
-		batch := victims(s.held(failed), excess, s.settings.HeadBytesMax/max(1, s.heads.tables.Load()))
+		batch := victims(s.held(failed), excess, s.heads.Fair())
 		if len(batch) == 0 {
 			return
 		}
@@ -102,7 +102,7 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 	now := time.Now()
 	for _, t := range s.tables() {
-		used := t.heads.used.Load()
+		used := t.heads.Used()
 		for _, p := range t.all() {
 			n, shape := p.HeadBytes(), p.Shape()
 			if n > 0 && !but[p] && !now.Before(shape.RetryAt) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/share"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -99,7 +100,7 @@ type Server struct {
 	cache     *segment.Cache
 	metrics   *metrics
 	partition *partition.Metrics
-	heads     heads
+	heads     *share.Pool               // bytes
 	dropping  []point.PlacementID       // whose drop an earlier process began
 	unknown   map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
@@ -120,7 +121,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	if srv.leases == nil {
 		srv.leases = always{s.Epoch}
 	}
-	srv.heads.max = s.HeadBytesMax
+	srv.heads = share.New(s.HeadBytesMax)
 	srv.cache.LimitFiles(s.OpenFilesMax)
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
@@ -158,7 +159,7 @@ func (s *Server) load() (err error) {
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: &t.heads}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads}
 }
 
 func (s *Server) table(name string) (*table, bool) {
@@ -177,7 +178,7 @@ func (s *Server) tableOrNew(name string) *table {
 	if t, ok := s.mu.tables[name]; ok {
 		return t
 	}
-	t := newTable(name, &s.heads)
+	t := newTable(name, s.heads)
 	s.mu.tables[name] = t
 	return t
 }

@@ -47,5 +47,5 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 
 // HeadLoad is the share of HeadBytesMax that head rows take, 0 to a little over 1.
 func (s *Server) HeadLoad() float64 {
-	return float64(s.heads.all.Load()) / float64(s.settings.HeadBytesMax)
+	return float64(s.heads.Used()) / float64(s.settings.HeadBytesMax)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/share"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/series"
 )
@@ -33,8 +34,8 @@ type table struct {
 	}
 }
 
-func newTable(name string, all *heads) *table {
-	t := &table{name: name, index: series.New(), heads: tableHeads{of: all}}
+func newTable(name string, all *share.Pool) *table {
+	t := &table{name: name, index: series.New(), heads: newTableHeads(all)}
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
 	t.mu.gates = map[point.PartitionID]*gate{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}

@@ -1,0 +1,128 @@
+package forward
+
+import (
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/share"
+)
+
+// A series that is written to takes memory in the dictionary, the index and a head: 700 bytes. All tables share one number of
+// them (package share). What is refused is a series that is new to its dictionary: its rows are Invalid, with the reason, those of its
+// siblings and of all series that have a number are kept.
+//
+// A dictionary that follows another keeps what that one had booked, so that series that are known stay so: the first series as
+// many as those are admitted unasked. After a while what of it nobody used is given back: those series are gone. Where a table
+// within its share had to be refused, a table above its share gets a new dictionary with no more than its share.
+
+// seriesBook is what one dictionary has booked of the series that all tables share.
+type seriesBook struct {
+	mu       sync.Mutex
+	credit   int64 // booked before it began
+	admitted int64
+	refused  bool // some series was
+}
+
+// booked is what the dictionary holds of the pool.
+func (b *seriesBook) booked() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.credit, b.admitted)
+}
+
+// admit takes one more series, if that is within what is booked or mayGrow. It is called under the dictionary's lock.
+func (b *seriesBook) admit(m *share.Member, mayGrow func() bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.admitted >= b.credit {
+		if !m.Admits() || !mayGrow() {
+			b.refused = true
+			return false
+		}
+		m.Add(1)
+	}
+	b.admitted++
+	return true
+}
+
+// trim gives back what was booked for series that did not come again.
+func (b *seriesBook) trim(m *share.Member) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if idle := b.credit - b.admitted; idle > 0 {
+		m.Add(-idle)
+		b.credit = b.admitted
+	}
+}
+
+func (b *seriesBook) hasRefused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refused
+}
+
+// newSeries is a dictionary's guard: the table's own limits, then what all tables share.
+func (t *Table) newSeries(b *seriesBook, known int) error {
+	if t.limits != nil {
+		if err := t.limits.NewSeries(known); err != nil {
+			return err
+		}
+	}
+	if b.admit(t.series, t.mayGrow) {
+		return nil
+	}
+	t.f.metrics.refusedSeries.Inc()
+	if t.series.Used() < t.f.series.Fair() {
+		t.f.wanted.Store(time.Now().UnixNano())
+	}
+	return t.tooMany
+}
+
+// errTooMany is the answer to a new series beyond a table's share. It is made once: a flood would make millions.
+func errTooMany(table string, pool *share.Pool) error {
+	return fault.Errorf(fault.Invalid, "table %q has as many active series as its share of the %d that there is memory for: new ones are refused until some are gone (storage.memory_bytes, intake.series_max)",
+		table, pool.Most())
+}
+
+// mayGrow is false for a table that has its share while others lately did not get theirs.
+func (t *Table) mayGrow() bool {
+	return t.series.Used() < t.f.series.Fair() || time.Now().UnixNano()-t.f.wanted.Load() > int64(t.f.settings.GenerationAgeMin)
+}
+
+// crowds reports whether the table holds more than its share since a table within its own was refused.
+func (t *Table) crowds(since time.Time) bool {
+	return t.series.Used() > t.f.series.Fair() && t.f.wanted.Load() > since.UnixNano()
+}
+
+// inherit gives the book of the dictionary that follows g.
+func (t *Table) inherit(g *generation) *seriesBook {
+	booked := g.book.booked()
+	credit := booked
+	if t.crowds(g.born) {
+		credit = min(credit, t.f.series.Fair())
+	}
+	t.series.Add(credit - booked)
+	return &seriesBook{credit: credit}
+}
+
+// turnDue says whether a new dictionary follows g: by age, or because there is little room and series that are gone may be the
+// reason. If all of them are active the new one is as full as the old one at once, so g stays for a while, and what does not fit is
+// refused.
+func (t *Table) turnDue(g *generation, age time.Duration) bool {
+	set, pool := &t.f.settings, t.f.series
+	if age <= set.GenerationAgeMin {
+		return false
+	}
+	g.book.trim(t.series)
+	switch {
+	case age > set.GenerationAge, g.book.hasRefused(), t.crowds(g.born):
+		return true
+	case pool.Used() > pool.Most()/3*2 && t.series.Used() > pool.Fair()/2:
+		return true
+	case t.limits == nil:
+		return false
+	}
+	most := t.limits.ActiveSeriesMax() // as many as it may have: some of them may be gone
+	return most > 0 && g.dict.Len() >= most
+}

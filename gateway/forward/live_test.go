@@ -1,0 +1,98 @@
+package forward_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// intern numbers n series of a table from one on, and counts those that are taken.
+func (c *cluster) intern(table string, from, n int) (taken int) {
+	c.t.Helper()
+	t, err := c.forward.Table(c.t.Context(), table)
+	c.must(err)
+	d := t.Dict()
+	for i := from; i < from+n; i++ {
+		l := point.MakeLabels("__name__", "m", "i", fmt.Sprint(i))
+		_, err := d.Intern(d.Hash([]byte(l)), l)
+		switch {
+		case err == nil:
+			taken++
+		case !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), table):
+			c.t.Fatalf("%v (%v), want Invalid that names the table", err, fault.KindOf(err))
+		}
+	}
+	return taken
+}
+
+// TestOneTablesFloodOfSeriesLeavesRoomForOthers: the bound of series was one for each table, so that five of them took five
+// times the memory there is.
+func TestOneTablesFloodOfSeriesLeavesRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 10_000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		all := 0
+		for i := range 5 {
+			all += c.intern(fmt.Sprint("flood", i), 0, 20_000)
+		}
+		if all < 7500 || all > 10_000 {
+			t.Errorf("five tables got %d series of 10,000", all)
+		}
+		if got := c.intern("small", 0, 20); got != 20 {
+			t.Errorf("a small table got %d of its 20 series", got)
+		}
+		if got := c.intern("flood0", 0, 7000); got != 7000 {
+			t.Errorf("%d of 7000 known series go on", got)
+		}
+	})
+}
+
+// TestATableAboveItsShareGivesWayInTime: what one table took while it was alone is not its own for ever.
+func TestATableAboveItsShareGivesWayInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		first := c.intern("greedy", 0, 2000)
+		time.Sleep(time.Second)
+		second := c.intern("second", 0, 400)
+		if second >= 400 || second < 100 {
+			t.Errorf("the second got %d of 400 beside %d", second, first)
+		}
+		for range 11 { // it goes on trying
+			time.Sleep(time.Minute)
+			c.intern("second", 0, 400)
+		}
+		again := c.intern("greedy", 0, 2000)
+		if again < 450 || again > 650 {
+			t.Errorf("the greedy one still has %d of %d", again, first)
+		}
+		if got := c.intern("second", 0, 400); got < 250 {
+			t.Errorf("the second has %d of 400", got)
+		}
+	})
+}
+
+// TestASeriesThatIsKnownStaysAcrossDictionaries: a new dictionary numbers anew what is active, while others took what was free.
+func TestASeriesThatIsKnownStaysAcrossDictionaries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		known := c.intern("a", 0, 400)
+		others := c.intern("b", 0, 2000)
+		time.Sleep(2*time.Hour + time.Minute)
+		if got := c.intern("a", 0, 400); got != known || known != 400 {
+			t.Errorf("%d of %d series are known beside %d of others", got, known, others)
+		}
+		// Of 400 only 100 go on: the others make room when the dictionary has been in use for a while.
+		time.Sleep(2*time.Hour + time.Minute)
+		c.intern("a", 0, 100)
+		time.Sleep(11 * time.Minute)
+		c.intern("a", 0, 100)
+		if more := c.intern("b", 0, 3000); more < others+200 {
+			t.Errorf("the other table has %d series, and had %d", more, others)
+		}
+	})
+}

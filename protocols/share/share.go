@@ -1,0 +1,101 @@
+// Package share divides something there is only so much of, such as memory, among tables: what nobody else needs is there
+// to be used, and no table has others refused that hold less than their share.
+//
+//	0 ──────────────────── ¾ most ───────────── 15/16 most ───── most
+//	  every member           │ members within     │ small       │ none
+//	                         │ their share        │ members     │
+//
+// Up to three quarters every member is taken. Beyond, one is taken only while it holds less than its share of what is left, and
+// the last sixteenth is for those that hold less than most/256 (admits). So the whole never exceeds most by more than what is on
+// its way, and a member is refused because of others only if it holds most/256 or all is taken by members that are as small. A
+// member that is alone gets all of it, where what it holds is soon given back; else the last quarter waits for others.
+package share
+
+import "sync/atomic"
+
+// Pool is what is shared. Safe for concurrent use.
+type Pool struct {
+	most    int64 // constant
+	reserve bool  // constant: the last quarter is never for one alone
+	used    atomic.Int64
+	members atomic.Int64 // that hold more than most/worth
+}
+
+// worth is the part of a pool below which a member does not count as one that shares: thousands of tables of a few rows each
+// take nothing from the share of others.
+const worth = 1024
+
+// New makes a pool of so much.
+func New(most int64) *Pool { return &Pool{most: most} }
+
+// NewReserved is New of what is held for long: the last quarter is kept for members that are not there yet.
+func NewReserved(most int64) *Pool { return &Pool{most: most, reserve: true} }
+
+// Most is how much there is.
+func (p *Pool) Most() int64 { return p.most }
+
+// Used is how much all members hold.
+func (p *Pool) Used() int64 { return p.used.Load() }
+
+// Fair is what each member gets if all want more.
+func (p *Pool) Fair() int64 { return p.most / max(1, p.members.Load()) }
+
+// Members counts those that hold enough to share.
+func (p *Pool) Members() int64 { return p.members.Load() }
+
+// Member makes one that holds nothing.
+func (p *Pool) Member() *Member { return &Member{of: p} }
+
+// Member is one of those that share a pool. Safe for concurrent use.
+type Member struct {
+	of   *Pool
+	used atomic.Int64
+}
+
+// Add takes n more, or gives -n back, whether or not it was admitted.
+func (m *Member) Add(n int64) {
+	m.of.used.Add(n)
+	least := m.of.most / worth
+	now := m.used.Add(n)
+	switch was := now - n; {
+	case was <= least && now > least:
+		m.of.members.Add(1)
+	case was > least && now <= least:
+		m.of.members.Add(-1)
+	}
+}
+
+// Used is how much the member holds.
+func (m *Member) Used() int64 { return m.used.Load() }
+
+// Admits says whether the member may take more.
+func (m *Member) Admits() bool {
+	p := m.of
+	all := p.used.Load()
+	if all < p.most/4*3 {
+		return true
+	}
+	used, n := m.used.Load(), p.members.Load()
+	if used <= p.most/worth {
+		n++ // it shares, though it does not count
+	}
+	if n == 1 && (p.reserve || used < all) {
+		n = 2
+	}
+	return admits(p.most, all, used, n)
+}
+
+// small is the part of a pool below which a member is taken to the end.
+const small = 256
+
+// admits is the rule: all is taken of most, used of it by the member that asks, which is one of n.
+func admits(most, all, used, n int64) bool {
+	shared := most / 16 * 15
+	switch {
+	case all >= most:
+		return false
+	case n <= 1 || all < most/4*3 || used < most/small:
+		return true
+	}
+	return all < shared && used <= 4*(shared-all)/n
+}
