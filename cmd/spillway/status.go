@@ -39,6 +39,9 @@ func (d *door) status(ctx context.Context) ui.Status {
 			if p.Damaged != "" {
 				s.Problems = append(s.Problems, fmt.Sprintf("A segment cannot be read, and its partition is neither read nor written: %s.", p.Damaged))
 			}
+			if p.Unflushed != "" {
+				s.Problems = append(s.Problems, fmt.Sprintf("The rows of partition %s/%d cannot be written into a segment: %s.", name, p.ID, p.Unflushed))
+			}
 		}
 		s.Tables = append(s.Tables, tableStatus(m, st))
 	}

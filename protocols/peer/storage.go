@@ -172,6 +172,7 @@ type PartitionStats struct {
 	Bytes            uint64 // of its segments, and of its rows in memory
 	MinTime, MaxTime point.Nanos
 	Damaged          string // which segment cannot be read and what to do; "": all can
+	Unflushed        string // why its rows cannot be written into a segment, and since when; "": the last flush went well
 }
 
 // NameCount is one line of a top list.

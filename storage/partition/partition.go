@@ -279,6 +279,19 @@ func (p *Partition) Shape() HeadShape {
 	}
 }
 
+// Unflushed says why the last flush failed and since when none went well; nil: it went well. The rows are in the log, which keeps
+// all its files from the first of them on.
+func (p *Partition) Unflushed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := &p.mu.flush
+	if b.failures == 0 {
+		return nil
+	}
+	return fault.Annotate(b.err, "%d flushes failed since %s; its rows are safe in the log and the next try is at %s", b.failures,
+		b.since.UTC().Format(time.RFC3339), b.until.UTC().Format(time.RFC3339))
+}
+
 // HeadRows counts the rows that are in no segment yet.
 func (p *Partition) HeadRows() int {
 	p.mu.Lock()

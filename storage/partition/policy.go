@@ -190,6 +190,8 @@ const (
 type backoff struct {
 	failures int
 	until    time.Time
+	since    time.Time // of the first failure
+	err      error     // the last one
 }
 
 const (
@@ -203,7 +205,10 @@ func (b *backoff) note(now time.Time, err error) {
 	case err == nil:
 		*b = backoff{}
 	case !fault.Is(err, fault.Canceled):
+		if b.failures == 0 {
+			b.since = now
+		}
 		b.until = now.Add(min(retryMost, retryFirst<<min(b.failures, 16)))
-		b.failures++
+		b.failures, b.err = b.failures+1, err
 	}
 }

@@ -296,7 +296,18 @@ func TestStoppingFlushesWhatItCan(t *testing.T) {
 	if err := p.server.FlushAll(t.Context(), false); err == nil {
 		t.Error("the flush of all went well")
 	}
-	if st, err := p.server.Stats(t.Context(), "t", 0); err != nil || st.SegmentRows != 2 || st.HeadRows != 1 {
+	st, err := p.server.Stats(t.Context(), "t", 0)
+	if err != nil || st.SegmentRows != 2 || st.HeadRows != 1 {
 		t.Errorf("%d rows in segments and %d in heads; %v", st.SegmentRows, st.HeadRows, err)
+	}
+	for _, one := range st.ByPartition {
+		if failing := one.ID == 1; failing != strings.HasPrefix(one.Unflushed, "1 flushes failed since ") {
+			t.Errorf("partition %d: %q", one.ID, one.Unflushed)
+		}
+	}
+	f.on.Store(false)
+	must(t, p.server.FlushAll(t.Context(), false))
+	if st, err = p.server.Stats(t.Context(), "t", 0); err != nil || st.ByPartition[0].Unflushed != "" {
+		t.Errorf("after a flush that went well: %q, %v", st.ByPartition[0].Unflushed, err)
 	}
 }

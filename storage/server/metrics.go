@@ -62,6 +62,14 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 				return 0
 			})
 		}),
+		gauge("unflushed_partitions", "Partitions whose last flush failed: their rows stay in memory and in the log.", func() float64 {
+			return s.sum(func(p *partition.Partition) float64 {
+				if p.Unflushed() != nil {
+					return 1
+				}
+				return 0
+			})
+		}),
 		gauge("segments", "Segments on this server.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(len(p.Segments())) })
 		}),

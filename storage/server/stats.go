@@ -24,6 +24,9 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 		if err := p.Damaged(); err != nil {
 			one.Damaged = err.Error()
 		}
+		if err := p.Unflushed(); err != nil {
+			one.Unflushed = err.Error()
+		}
 		st.HeadRows += head
 		if lo, hi, ok := p.TimeBounds(); ok {
 			st.MinTime, st.MaxTime = min(st.MinTime, lo), max(st.MaxTime, hi)

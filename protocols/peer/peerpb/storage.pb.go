@@ -1061,6 +1061,7 @@ type PartitionStats struct {
 	MinTime       int64                  `protobuf:"zigzag64,4,opt,name=min_time,json=minTime,proto3" json:"min_time,omitempty"`
 	MaxTime       int64                  `protobuf:"zigzag64,5,opt,name=max_time,json=maxTime,proto3" json:"max_time,omitempty"`
 	Damaged       string                 `protobuf:"bytes,6,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Unflushed     string                 `protobuf:"bytes,7,opt,name=unflushed,proto3" json:"unflushed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1133,6 +1134,13 @@ func (x *PartitionStats) GetMaxTime() int64 {
 func (x *PartitionStats) GetDamaged() string {
 	if x != nil {
 		return x.Damaged
+	}
+	return ""
+}
+
+func (x *PartitionStats) GetUnflushed() string {
+	if x != nil {
+		return x.Unflushed
 	}
 	return ""
 }
@@ -1267,14 +1275,15 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x0fvalues_by_label\x18\v \x03(\v2\x1b.spillway.peer.v1.NameCountR\rvaluesByLabel\x12A\n" +
 	"\x0ebytes_by_label\x18\f \x03(\v2\x1b.spillway.peer.v1.NameCountR\fbytesByLabel\x12A\n" +
 	"\x0eseries_by_pair\x18\r \x03(\v2\x1b.spillway.peer.v1.NameCountR\fseriesByPair\x12C\n" +
-	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\"\x9a\x01\n" +
+	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\"\xb8\x01\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x19\n" +
 	"\bmin_time\x18\x04 \x01(\x12R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x05 \x01(\x12R\amaxTime\x12\x18\n" +
-	"\adamaged\x18\x06 \x01(\tR\adamaged\"\t\n" +
+	"\adamaged\x18\x06 \x01(\tR\adamaged\x12\x1c\n" +
+	"\tunflushed\x18\a \x01(\tR\tunflushed\"\t\n" +
 	"\aNothingB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (

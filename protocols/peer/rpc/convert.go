@@ -126,7 +126,7 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
 			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
-				Damaged: strings.ToValidUTF8(p.Damaged, "?")}
+				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?")}
 		}),
 	}
 }
@@ -139,7 +139,7 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
 			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
-				Damaged: p.GetDamaged()}
+				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed()}
 		}),
 	}
 }
