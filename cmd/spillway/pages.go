@@ -25,6 +25,7 @@ type page struct {
 func (d *door) publicPages(promAPI http.Handler) []page {
 	return []page{
 		{"/api/v1/", access.NeedIdentity, promAPI},
+		{"/federate", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
 		{"GET " + tableUsePath, access.NeedReadAll, http.HandlerFunc(d.tableUse)},

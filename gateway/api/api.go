@@ -34,8 +34,8 @@ type Settings struct {
 	PointsMax int `yaml:"points_max"`
 	// Admin opens /api/v1/admin/tsdb/delete_series. Default off.
 	Admin bool `yaml:"admin"`
-	// CORSOrigin, when set, is a regular expression, anchored at both ends, of origins whose pages may read answers:
-	// ".*" for all. Default none. Grafana's server does not need it.
+	// CORSOrigin is a regular expression, anchored at both ends, of origins whose pages may read answers. Default ".*", as
+	// in Prometheus: Grafana's browser access needs it, its server does not. "none" lets no page read.
 	CORSOrigin string `yaml:"cors_origin"`
 }
 
@@ -53,6 +53,9 @@ func (s *Settings) SetDefaults() {
 	setDefault(&s.ReadSamplesMax, 5_000_000)
 	setDefault(&s.ReadRunningMax, 10)
 	setDefault(&s.PointsMax, 11_000)
+	if s.CORSOrigin == "" {
+		s.CORSOrigin = ".*"
+	}
 }
 
 // Validate reports every mistake at once.

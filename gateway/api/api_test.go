@@ -109,7 +109,7 @@ func labelsOf(name, value string) point.Labels {
 func TestAnswers(t *testing.T) {
 	st := harbour(t)
 	open := newAPI(t, st, query.Settings{}, api.Settings{Admin: true, CORSOrigin: `https://.*\.example`})
-	closed := newAPI(t, st, query.Settings{}, api.Settings{})
+	closed := newAPI(t, st, query.Settings{}, api.Settings{CORSOrigin: "none"})
 	datadriven.Walk(t, "testdata/answers", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			handler := open

@@ -81,7 +81,8 @@ func (a *API) table() map[string]route {
 	add("GET", "status/tsdb", a.placed(a.tsdbStatus))
 	add("GET", "features", a.features)
 	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
-	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.limitedRead}
+	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.limitedRaw(a.read)}
+	routes[federatePath] = route{name: "federate", methods: []string{http.MethodGet}, need: access.NeedRead, raw: a.limitedRaw(a.federate)}
 	return routes
 }
 
@@ -98,24 +99,29 @@ func (a *API) limited(handle func(*call) (answer, error)) func(*call) (answer, e
 	}
 }
 
-// limitedRead is limited for remote reads, whose answers are read from storage while they are written.
-func (a *API) limitedRead(w http.ResponseWriter, c *call) {
-	ctx, leave, err := a.limits.EnterQuery(c.ctx, c.table.Name())
-	if err != nil {
-		failPlain(w, err)
-		return
+// limitedRaw is limited for answers outside the envelope, which are read from storage while they are written.
+func (a *API) limitedRaw(answer func(http.ResponseWriter, *call)) func(http.ResponseWriter, *call) {
+	return func(w http.ResponseWriter, c *call) {
+		ctx, leave, err := a.limits.EnterQuery(c.ctx, c.table.Name())
+		if err != nil {
+			failPlain(w, err)
+			return
+		}
+		defer leave()
+		c.ctx = ctx
+		answer(w, c)
 	}
-	defer leave()
-	c.ctx = ctx
-	a.read(w, c)
 }
 
 // Routes lists the paths with their methods and what they ask of an identity, for the test of all routes.
 func (a *API) Routes() map[string]access.Need {
 	out := map[string]access.Need{}
 	for path, rt := range a.routes {
+		if path != federatePath {
+			path = prefix + path
+		}
 		for _, m := range rt.methods {
-			out[m+" "+prefix+path] = rt.need
+			out[m+" "+path] = rt.need
 		}
 	}
 	return out
@@ -123,8 +129,11 @@ func (a *API) Routes() map[string]access.Need {
 
 // find cuts the name out of a path that has one.
 func (a *API) find(path string) (rt route, param string, ok bool) {
+	if path == federatePath {
+		return a.routes[path], "", true
+	}
 	path, ok = strings.CutPrefix(path, prefix)
-	if !ok {
+	if !ok || path == federatePath {
 		return route{}, "", false
 	}
 	if rt, ok = a.routes[path]; ok && path != labelValues {
@@ -288,7 +297,8 @@ func (c *call) mayBePartial() error {
 	return nil
 }
 
-// allowOrigin lets pages of other origins read the answer, where the settings say so.
+// allowOrigin lets pages of other origins read the answer, where the settings say so, as Prometheus' --web.cors.origin
+// does. The origin is named rather than *, as some clients compare it; no credentials of a browser are sent along either way.
 func (a *API) allowOrigin(w http.ResponseWriter, r *http.Request) {
 	if a.origin == nil {
 		return
