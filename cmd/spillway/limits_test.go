@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,7 @@ func TestLimitsOfTables(t *testing.T) {
 		"ALargeRequestIsRefusedWithoutReadingIt":                aLargeRequestIsRefusedWithoutReadingIt,
 		"ABystanderIsServedBesideATableAtItsLimits":             aBystanderIsServedBesideATableAtItsLimits,
 		"ADryRunLosesNothing":                                   aDryRunLosesNothing,
+		"QueriesBeyondALimitAreRefusedWithItsName":              queriesBeyondALimitAreRefusedWithItsName,
 		"ABadFileKeepsTheLimits":                                aBadFileKeepsTheLimits,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, bin) })
@@ -432,5 +434,80 @@ func aBadFileKeepsTheLimits(t *testing.T, bin string) {
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) || !strings.Contains(string(out), "samples_burst is set") || !strings.Contains(string(out), "labels_per_series 300") {
 		t.Errorf("a start with mistakes: %v %s", err, out)
+	}
+}
+
+// queriesBeyondALimitAreRefusedWithItsName: columns and Prometheus' engine alike; a dry run answers and counts.
+func queriesBeyondALimitAreRefusedWithItsName(t *testing.T, bin string) {
+	const limit = "query_series: 20, query_samples: 900, query_range: 1h, query_bytes: 32MiB"
+	l := startLimited(t, bin, "limits: {tables: {small: {"+limit+"}, dry: {dry_run: true, "+limit+"}, slow: {query_timeout: 1ms}}}")
+	now := time.Now().Truncate(time.Second)
+	for _, table := range []string{"small", "free", "dry", "slow"} {
+		var b bytes.Buffer
+		for i := range 100 {
+			for k := range 10 {
+				fmt.Fprintf(&b, "m,i=%d,half=%d v=%d %d\n", i, i%2, k, now.Add(-time.Duration(k)*time.Second).UnixNano())
+			}
+		}
+		for k := range 500 {
+			fmt.Fprintf(&b, "long,i=0 v=1 %d\nlong,i=1 v=1 %[1]d\n", now.Add(-time.Duration(k)*time.Second).UnixNano())
+		}
+		if s := l.send("/write?db="+table, nil, b.Bytes()); s.status != 204 {
+			t.Fatal(s)
+		}
+	}
+	ask := func(table, path string, params ...string) (int, string) {
+		q := url.Values{"time": {strconv.FormatInt(now.Unix(), 10)}}
+		for i := 0; i+1 < len(params); i += 2 {
+			q.Set(params[i], params[i+1])
+		}
+		status, text, err := l.get("/t/" + table + "/api/v1/" + path + "?" + q.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status, string(text)
+	}
+	rangeOf := func(from time.Duration) []string {
+		return []string{"start", strconv.FormatInt(now.Add(-from).Unix(), 10), "end", strconv.FormatInt(now.Unix(), 10), "step", "60"}
+	}
+	beyond := []struct {
+		limit, path string
+		params      []string
+	}{
+		{"query_series", "query", []string{"query", "m_v"}},
+		{"query_series", "query", []string{"query", "sum(m_v)"}},
+		{"query_series", "query", []string{"query", "label_replace(m_v, 'a', '$1', 'i', '(.*)')"}},
+		{"query_series", "series", []string{"match[]", "m_v"}},
+		{"query_samples", "query", []string{"query", `sum(sum_over_time(long_v[10m]))`}},
+		{"query_range", "query", []string{"query", `m_v{i="1"}[2h]`}},
+		{"query_range", "query", []string{"query", `sum(rate(m_v{i="1"}[2h]))`}},
+		{"query_range", "query_range", append([]string{"query", `m_v{i="1"}`}, rangeOf(2*time.Hour)...)},
+		{"query_range", "query_exemplars", append([]string{"query", `m_v{i="1"}`}, rangeOf(2*time.Hour)...)},
+		{"query_bytes", "query", []string{"query", `count_over_time(vector(1)[40m:1ms])`}},
+	}
+	for _, b := range beyond {
+		if status, text := ask("small", b.path, b.params...); status != 422 || !strings.Contains(text, "(limit "+b.limit+")") || !strings.Contains(text, `table \"small\"`) {
+			t.Errorf("small: %s %v: %d %.300s", b.limit, b.params, status, text)
+		}
+		for _, table := range []string{"free", "dry"} {
+			if status, text := ask(table, b.path, b.params...); status != 200 {
+				t.Errorf("%s: %s %v: %d %.300s", table, b.limit, b.params, status, text)
+			}
+		}
+	}
+	for table, mode := range map[string]string{"small": "enforced", "dry": "dry_run"} {
+		for _, limit := range []string{"query_series", "query_samples", "query_range", "query_bytes"} {
+			if l.metric(`spillway_limits_refused_total{limit="`+limit+`",mode="`+mode+`",table="`+table+`"}`) == 0 {
+				t.Errorf("%s counts no %s", table, limit)
+			}
+		}
+	}
+	for _, within := range [][]string{{"query", "query", `sum(m_v{i=~"1.?"})`}, {"query", "query", `m_v{i="1"}[50m]`}, {"labels"}, {"label/i/values"}, {"series", "match[]", `long_v`}} {
+		if status, text := ask("small", within[0], within[1:]...); status != 200 {
+			t.Errorf("within: %v: %d %.300s", within, status, text)
+		}
+	}
+	if status, text := ask("slow", "query", "query", `sum_over_time(vector(1)[40m:1ms])`); status != 503 || !strings.Contains(text, `"timeout"`) {
+		t.Errorf("slow: %d %.300s", status, text)
 	}
 }

@@ -8,7 +8,7 @@
 //	        429 or 503 with Retry-After, before a byte of the body was read
 //
 //	new series ──Table.NewSeries──▶ active_series (for good), new_series_per_second (passes)
-//	query ─────Table.BeginQuery───▶ query_concurrency; its other bounds are in Values
+//	query ─────Registry.EnterQuery▶ query_concurrency, query_timeout; QueryOf(ctx) holds the others
 //
 // Rates are token buckets that are asked before a request and charged after it was read: a request is taken while the
 // bucket is not empty, and may overdraw it by what it holds. So nothing is read, and nothing decoded, only to be refused,

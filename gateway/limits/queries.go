@@ -41,11 +41,12 @@ func (r *Registry) EnterQuery(ctx context.Context, table string) (_ context.Cont
 	if r == nil {
 		return ctx, func() {}, nil
 	}
-	end := func() {}
-	if v := r.values(table); v.QueryTimeout > 0 && !v.DryRun {
+	end, v := func() {}, r.values(table)
+	if v.QueryTimeout > 0 && !v.DryRun {
 		ctx, end = context.WithTimeout(ctx, time.Duration(v.QueryTimeout))
 	}
 	t := r.Known(table)
+	ctx = context.WithValue(ctx, queryKey{}, &Query{name: table, table: t, values: v})
 	if t == nil {
 		return ctx, end, nil
 	}
@@ -94,10 +95,4 @@ func (t *Table) await(ctx context.Context, p *places) error {
 		return refusal(t.name, QueryConcurrency, fault.Throttled, time.Second, "%d of its queries run and %d wait; try again later", p.most, queriesWaiting*p.most)
 	}
 	return fault.Wrap(p.slots.Acquire(ctx, 1), fault.Canceled, "waiting for other queries of table %q to end", t.name)
-}
-
-// QueryRefused is the error of a query that reads more than the table allows, nil in dry run. It is TooLarge, and counted.
-func (t *Table) QueryRefused(l Limit, format string, args ...any) error {
-	f := t.force.Load()
-	return t.refuse(f, refusal(t.name, l, fault.TooLarge, 0, format, args...))
 }

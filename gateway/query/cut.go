@@ -308,6 +308,9 @@ func (c *cutter) take(n int64) error {
 
 // open is columnar.Env's.
 func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columnar.Rows, error) {
+	if err := c.usage.of.Reads(lo, hi); err != nil {
+		return nil, loadError(err)
+	}
 	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
 	if err != nil {
 		return nil, loadError(err)

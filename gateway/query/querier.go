@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
@@ -40,9 +41,16 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 	if q.usage.loan == nil {
 		q.usage.loan = budget.LoanOf(ctx)
 	}
+	if q.usage.of == nil {
+		q.usage.of = limits.QueryOf(ctx)
+	}
 	ask := q.table.ask(mint, maxt, ms)
 	ask.LabelsOnly = lookup
 	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage}
+	if !lookup {
+		s.err = q.usage.of.Reads(mint, maxt)
+		s.ended = s.err != nil
+	}
 	q.sets = append(q.sets, s)
 	return s
 }

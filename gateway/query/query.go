@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -77,9 +78,11 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 		q.engine.gate.Leave()
 		return &promql.Result{Err: err}
 	}
-	q.loan, q.usage.loan = loan, loan
+	q.loan, q.usage.loan, q.usage.of = loan, loan, limits.QueryOf(ctx)
 	ctx, watched := q.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
-	return q.await(ctx, watched)
+	res := q.await(ctx, watched)
+	res.Err = q.usage.of.Took(loan.Held(), q.engine.bytesMax, isShortage(res.Err), res.Err)
+	return res
 }
 
 // graceTime is how long an answer waits for an evaluation whose context has ended.
@@ -212,7 +215,7 @@ func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
 	if e.memory == nil {
 		return nil, nil
 	}
-	return e.memory.Borrow(ctx, e.bytesMax)
+	return e.memory.Borrow(ctx, limits.QueryOf(ctx).BytesMax(e.bytesMax))
 }
 
 // What a query's tree takes: for each byte of its text, and for each that repetitions in regular expressions stand for.

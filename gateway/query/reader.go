@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -54,6 +55,7 @@ type Lookup struct {
 	cancel context.CancelFunc
 	loan   *budget.Loan
 	w      *watched
+	of     *limits.Query
 	left   bool
 }
 
@@ -71,7 +73,7 @@ func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 		cancel()
 		return nil, nil, err
 	}
-	l := &Lookup{reader: r, cancel: cancel, loan: loan}
+	l := &Lookup{reader: r, of: limits.QueryOf(ctx), cancel: cancel, loan: loan}
 	ctx, l.w = r.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
 	return ctx, l, nil
 }
@@ -86,7 +88,7 @@ func (l *Lookup) Leave(err error) error {
 	if err != nil {
 		err = l.w.cause(err)
 	}
-	return err
+	return l.of.Took(l.loan.Held(), l.reader.settings.BytesMax, isShortage(err), err)
 }
 
 // End gives back what the answer held.

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -74,6 +75,7 @@ func (t *Table) absent(err error) error {
 // (0: all the settings allow); truncated says that there were more.
 func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int) (found []point.Labels, truncated bool, err error) {
 	u := t.reader.usage(budget.LoanOf(ctx))
+	u.of = limits.QueryOf(ctx)
 	for _, ms := range sets {
 		some, err := t.seriesOf(ctx, mint, maxt, ms, limit, u)
 		if err != nil {
@@ -164,6 +166,9 @@ func cut[T any](list []T, limit int) ([]T, bool) {
 
 // Exemplars gives the exemplars in the range of series that match any of the sets, by series in label order.
 func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher) ([]exemplar.QueryResult, error) {
+	if err := limits.QueryOf(ctx).Reads(mint, maxt); err != nil {
+		return nil, err
+	}
 	asked := make([][]peer.Matcher, len(sets))
 	for i, ms := range sets {
 		asked[i] = peerMatchers(ms)

@@ -1,8 +1,12 @@
 package query
 
 import (
+	"errors"
 	"sync"
 
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -12,9 +16,10 @@ import (
 type usage struct {
 	// Constant after Reader.usage.
 	seriesMax, rowsMax int
-	loan               *budget.Loan // nil: memory is not counted
-	growth             growth       // of labels, by the functions of the query
-	turn               *turn        // of the goroutine that reads; nil: it takes none
+	loan               *budget.Loan  // nil: memory is not counted
+	of                 *limits.Query // what the table allows; nil: anything
+	growth             growth        // of labels, by the functions of the query
+	turn               *turn         // of the goroutine that reads; nil: it takes none
 
 	mu struct {
 		sync.Mutex
@@ -65,6 +70,9 @@ func (u *usage) countLocked(s *peer.Series) error {
 	for _, h := range s.Hists {
 		u.mu.rows += 1 + len(h.H)/histRowBytes
 	}
+	if err := u.of.Loads(u.mu.series, u.mu.rows); err != nil {
+		return err
+	}
 	switch {
 	case u.mu.series > u.seriesMax:
 		return fault.Errorf(fault.TooLarge, "the query loads more than %d series; select fewer or raise query.series_max", u.seriesMax)
@@ -100,10 +108,22 @@ func (u *usage) keep(s *peer.Series) (bytes int64, err error) {
 	return n, nil
 }
 
+// shortage is the error of a loan that is as large as it may be.
+type shortage struct{ error }
+
+func (s shortage) Unwrap() error { return s.error }
+
+// isShortage looks through what the engine wraps errors of storage in.
+func isShortage(err error) bool {
+	var s shortage
+	var stored promql.ErrStorage
+	return errors.As(err, &s) || errors.As(err, &stored) && errors.As(stored.Err, &s)
+}
+
 // needed says what to do about memory that there is not.
 func needed(err error) error {
 	if fault.Is(err, fault.TooLarge) {
-		return fault.Wrap(err, fault.TooLarge, "the query needs too much memory: select fewer series or a shorter range, or raise query.bytes_max and --memory")
+		return fault.Wrap(shortage{err}, fault.TooLarge, "the query needs too much memory: select fewer series or a shorter range, or raise query.bytes_max and --memory")
 	}
 	return fault.Annotate(err, "the query needs more memory than is free")
 }
