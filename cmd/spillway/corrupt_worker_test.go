@@ -23,7 +23,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // corruptOrder is what a worker is told to try.
@@ -33,16 +37,19 @@ type corruptOrder struct {
 	Case   int
 	Binary string // to run instead of opening the store in this process; empty: in this process
 	Keep   string // directory for what failed
+	Twice  bool   // damage the catalogue's mirror, too, before a repair
 }
 
 // corruptResult is what came of it.
 type corruptResult struct {
-	Case    int
-	Harm    harm
-	Base    string
-	Mode    string
-	Outcome string // intact, reported, refused; or a failure, in capitals
-	Said    string
+	Case int
+	Harm harm
+	Base string
+	Mode string
+	// Repaired is how a refused catalogue was rebuilt: exactly, of what there is, lossy; "": not tried.
+	Repaired string
+	Outcome  string // intact, reported, refused; or a failure, in capitals
+	Said     string
 }
 
 func (r corruptResult) failed() bool { return r.Outcome == strings.ToUpper(r.Outcome) }
@@ -201,6 +208,7 @@ func (w *corruptTrial) lives(rng *rand.Rand) {
 		if err != nil {
 			w.note("refused", err.Error())
 			w.kept(before, true)
+			w.repair(rng, before)
 			return
 		}
 		w.ask(p.base)
@@ -212,6 +220,56 @@ func (w *corruptTrial) lives(rng *rand.Rand) {
 		if w.result.failed() {
 			return
 		}
+	}
+}
+
+// repair does what a refusal over the catalogue asks for; where the catalogue's mirror is to be damaged, too, with that. What segments and log hold is there then, all of it, and what was
+// deleted is not, unless the repair says that something is lost.
+func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
+	if w.result.failed() || !strings.HasPrefix(w.result.Harm.Kind, "catalogue/") {
+		return
+	}
+	cfg, err := w.config()
+	if err != nil {
+		w.note("HARNESS", err.Error())
+		return
+	}
+	if w.order.Twice {
+		if err := os.Truncate(filepath.Join(w.dir, "catalogue.mirror"), int64(rng.IntN(4000))); err != nil {
+			w.note("HARNESS", err.Error())
+			return
+		}
+	}
+	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, cfg.brick(), false)
+	if err != nil {
+		w.note("REPAIR REFUSED", err.Error()+"; after: "+w.result.Said)
+		return
+	}
+	w.result.Repaired = "of what there is"
+	if r.Exact {
+		w.result.Repaired = "exactly"
+	}
+	if r.Lossy() {
+		w.result.Repaired = "lossy"
+	}
+	p, err := w.open()
+	if err != nil {
+		w.note("REPAIR IN VAIN", w.result.Repaired+": "+err.Error())
+		return
+	}
+	refused := w.result
+	w.result.Outcome, w.result.Said = "", ""
+	w.ask(p.base)
+	w.probe(p.base)
+	w.ended(p.stop())
+	w.kept(before, false)
+	switch {
+	case w.result.failed():
+		w.result.Outcome, w.result.Said = "AFTER REPAIR: "+w.result.Outcome, w.result.Repaired+": "+w.result.Said
+	case w.result.Outcome != "intact" && w.result.Repaired != "lossy":
+		w.note("REPAIR INCOMPLETE", w.result.Repaired+": "+w.result.Said)
+	default:
+		w.result = refused
 	}
 }
 
@@ -392,17 +450,13 @@ func (w *corruptTrial) open() (*corruptServer, error) {
 	if w.order.Binary != "" {
 		return w.openBinary()
 	}
-	cfg := defaultConfig()
-	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
-	cfg.Storage.MemoryBytes, cfg.Storage.FreeBytesMin = 512<<20, 1
-	cfg.Tables.PartitionWidth = duration(24 * time.Hour)
-	cfg.Storage.FlushAge, cfg.Storage.FlushIdle, cfg.Storage.MinorsMax = duration(10*time.Hour), duration(10*time.Hour), 1000
-	if err := cfg.complete(); err != nil {
+	cfg, err := w.config()
+	if err != nil {
 		return nil, err
 	}
 	w.log.Reset()
 	ctx, cancel := context.WithCancel(context.Background())
-	p, err := openStandalone(ctx, &cfg, slog.New(slog.NewTextHandler(&w.log, nil)), prometheus.NewRegistry())
+	p, err := openStandalone(ctx, cfg, slog.New(slog.NewTextHandler(&w.log, nil)), prometheus.NewRegistry())
 	if err != nil {
 		cancel()
 		return nil, err
@@ -418,6 +472,16 @@ func (w *corruptTrial) open() (*corruptServer, error) {
 		}
 		return err
 	}}, nil
+}
+
+// config is the settings of stores that are opened in this process: nothing is flushed or compacted.
+func (w *corruptTrial) config() (*config, error) {
+	cfg := defaultConfig()
+	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
+	cfg.Storage.MemoryBytes, cfg.Storage.FreeBytesMin = 512<<20, 1
+	cfg.Tables.PartitionWidth = duration(24 * time.Hour)
+	cfg.Storage.FlushAge, cfg.Storage.FlushIdle, cfg.Storage.MinorsMax = duration(10*time.Hour), duration(10*time.Hour), 1000
+	return &cfg, cfg.complete()
 }
 
 // openBinary starts the program itself.
