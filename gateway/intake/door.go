@@ -30,6 +30,8 @@ type call struct {
 	words    lineproto.Flavour // as its door's
 	who      *access.Identity
 	ticket   limits.Ticket
+	heldBy   *brake // counts it; nil: none
+	taken    bool   // the store took its rows
 }
 
 var (
@@ -93,6 +95,9 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	c := &call{protocol: d.protocol, words: d.words, charge: charge{of: &f.inFlight}}
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
 	c.ticket.End()
+	if c.heldBy != nil {
+		f.brakes.done(c.Table, c.heldBy, c.taken)
+	}
 	c.charge.release()
 	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
 	return resp

@@ -62,6 +62,7 @@ type Front struct {
 	buffers  buffers
 	deltas   otlp.Deltas
 	inFlight budget
+	brakes   brakes
 	requests atomic.Uint64 // numbers Request-Id
 	draining atomic.Bool
 

@@ -9,12 +9,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// askLimits asks the limits of the request's table, before its body is read.
+// askLimits asks before the body is read whether the store has room, and the limits of the request's table.
 func (f *Front) askLimits(c *call) (err error) {
-	if f.limits == nil || c.TableErr != nil {
+	if c.TableErr != nil {
 		return nil // a name that cannot be is refused where the table is looked for
 	}
-	c.ticket, err = f.limits.Begin(c.Table, c.from.declared())
+	c.heldBy, err = f.brakes.begin(c.Table)
+	if err == nil && f.limits != nil {
+		c.ticket, err = f.limits.Begin(c.Table, c.from.declared())
+	}
 	if err != nil {
 		drain(c.from)
 	}

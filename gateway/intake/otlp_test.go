@@ -137,8 +137,9 @@ func TestOTLPRefusals(t *testing.T) {
 	for kind, status := range map[fault.Kind]int{
 		fault.Throttled: 503, fault.Unavailable: 503, fault.Stale: 503, fault.Invalid: 400, fault.TooLarge: 413, fault.Internal: 503,
 	} {
-		f.memory.table("default").fail(fault.Errorf(kind, "as asked"))
-		a := f.do(t, "POST /v1/metrics", ok, otlpProto...)
+		table := "fails_" + kind.String()
+		f.memory.table(table).fail(fault.Errorf(kind, "as asked"))
+		a := f.do(t, "POST /t/"+table+"/v1/metrics", ok, otlpProto...)
 		a.want(t, status)
 		var s statuspb.Status
 		if err := proto.Unmarshal([]byte(a.body), &s); err != nil || !strings.Contains(s.Message, "as asked") {

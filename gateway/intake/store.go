@@ -104,8 +104,12 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
 	if err := t.Write(ctx, b, level); err != nil {
+		if fault.Is(err, fault.Throttled) {
+			f.brakes.refused(c.Table, err)
+		}
 		return kept{}, err
 	}
+	c.taken = true
 	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
 	c.ticket.Accepted(k.rows())

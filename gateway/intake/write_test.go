@@ -77,8 +77,9 @@ func TestRemoteWrite1Errors(t *testing.T) {
 	for kind, status := range map[fault.Kind]int{
 		fault.Throttled: 503, fault.Unavailable: 503, fault.Stale: 503, fault.Invalid: 400, fault.TooLarge: 413, fault.Internal: 500,
 	} {
-		f.memory.table("default").fail(fault.Errorf(kind, "as asked"))
-		a := f.do(t, "POST /api/v1/write", ok, rw1Header...)
+		table := "fails_" + kind.String() // one each: a table without room is held back for a moment
+		f.memory.table(table).fail(fault.Errorf(kind, "as asked"))
+		a := f.do(t, "POST /t/"+table+"/api/v1/write", ok, rw1Header...)
 		a.want(t, status)
 		if (a.header.Get("Retry-After") == "1") != (status == 503) {
 			t.Errorf("%v: Retry-After %q", kind, a.header.Get("Retry-After"))
@@ -200,12 +201,12 @@ func TestInflux1Errors(t *testing.T) {
 // these words, even when the words are somebody else's.
 func TestTelegrafKeepsTheBatchWhenWeAreOverloaded(t *testing.T) {
 	f := start(t)
-	f.memory.table("x").fail(fault.Errorf(fault.Throttled, "partial write: hinted handoff queue not empty"))
 	words := []string{"retention policy not found", "hinted handoff queue not empty", "points beyond retention policy", "partial write", "unable to parse"}
 	for _, kind := range []fault.Kind{fault.Throttled, fault.Unavailable, fault.Stale, fault.Canceled, fault.Internal, fault.Corrupt} {
-		for _, text := range append(words, "busy") {
-			f.memory.table("x").fail(fault.Errorf(kind, "shard 3: %s", text))
-			a := f.do(t, "POST /write?db=x", []byte("m v=1"))
+		for i, text := range append(words, "busy") {
+			table := fmt.Sprintf("x_%v_%d", kind, i)
+			f.memory.table(table).fail(fault.Errorf(kind, "shard 3: %s", text))
+			a := f.do(t, "POST /write?db="+table, []byte("m v=1"))
 			if a.status < 500 {
 				t.Errorf("%v: status %d", kind, a.status)
 			}
