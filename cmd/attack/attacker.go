@@ -19,14 +19,15 @@ type attacker struct {
 	seed uint64
 	last time.Duration // how long the attack lasts
 
-	mu    sync.Mutex
-	codes map[int]int
-	cut   int // requests without an answer
-	wrong []string
-	note  string
-	acks  []string // what the attack was acked, in its own words, for check
-	began time.Time
-	took  time.Duration
+	mu      sync.Mutex
+	codes   map[int]int
+	cut     int // requests without an answer
+	wrong   []string
+	note    string
+	reasons map[string]int // of refusals, how often each was given
+	acks    []string       // what the attack was acked, in its own words, for check
+	began   time.Time
+	took    time.Duration
 }
 
 func newAttacker(t *target, k attack, o options) *attacker {

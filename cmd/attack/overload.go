@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,9 @@ func overload(ctx context.Context, a *attacker) {
 	stop()
 	wg.Wait()
 	a.note = fmt.Sprintf("capacity %.2f M/s, at three times that %.2f M/s", capacity/1e6, taken/1e6)
+	for why, n := range a.reasons {
+		a.note += fmt.Sprintf("\n    refused %d: %s", n, why)
+	}
 	if taken < goodput*capacity {
 		a.blame(fmt.Sprintf("goodput is %.0f %% of capacity", 100*taken/capacity))
 	}
@@ -81,6 +85,25 @@ func newSender(protocol string, seed uint64) *sender {
 	return s
 }
 
+// refused counts the reasons of refusals, numbers left out.
+func (a *attacker) refused(status int, answer []byte) {
+	if status != http.StatusServiceUnavailable {
+		return
+	}
+	text := strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, fmt.Sprintf("%.60s", answer))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reasons == nil {
+		a.reasons = map[string]int{}
+	}
+	a.reasons[text]++
+}
+
 // load sends for a while over n connections and returns the samples acked a second. rate is how many are offered a second,
 // in all; 0: as many as are taken.
 func (a *attacker) load(ctx context.Context, senders []*sender, spell time.Duration, n int, rate float64) float64 {
@@ -98,9 +121,9 @@ func (a *attacker) load(ctx context.Context, senders []*sender, spell time.Durat
 					due := began.Add(time.Duration(float64(offered.Add(int64(s.samples[i]))) / rate * 1e9))
 					sleep(ctx, time.Until(due))
 				}
-				if status, _ := a.post(ctx, s.encoder.Path(), s.header, s.bodies[i]); status/100 == 2 {
+				if status, answer := a.post(ctx, s.encoder.Path(), s.header, s.bodies[i]); status/100 == 2 {
 					acked.Add(int64(s.samples[i]))
-				} else if status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests && ctx.Err() == nil {
+				} else if a.refused(status, answer); status != http.StatusServiceUnavailable && status != http.StatusTooManyRequests && ctx.Err() == nil {
 					a.blame(fmt.Sprintf("overload is answered with %d", status))
 				}
 			}
