@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -128,6 +129,14 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 	p.in = disk.in
 	p.start()
 	p.until(http.StatusNoContent)
+	slow, err := net.Dial("tcp", p.addr) // a request that is never done
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if _, err := slow.Write([]byte("POST /write?db=default HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\ndisk,i=c x=1")); err != nil {
+		t.Fatal(err)
+	}
 	disk.use(t, 1<<20)
 	now := time.Now()
 	acked := map[int64]float64{}
@@ -148,8 +157,14 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 		}
 		break
 	}
+	fenced := time.Now()
 	if code := p.exit(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
+	}
+	if took := time.Since(fenced); took > fencedEnd+5*time.Second { // the rest is for a busy machine; requests may take 30 s otherwise
+		t.Errorf("it took %v to end", took)
+	} else {
+		t.Logf("it ended %v after the first refusal", took)
 	}
 	said := p.log.String()
 	last := said[strings.LastIndex(strings.TrimSuffix(said, "\n"), "\n")+1:]
@@ -178,4 +193,121 @@ func freeBytes(t *testing.T, dir string) uint64 {
 		t.Fatal(err)
 	}
 	return st.Bavail * uint64(st.Bsize)
+}
+
+// TestAFullDiskIsReadFromTheStartOn starts a process on a disk without a free byte: it gets ready, answers queries, refuses
+// writes and says why, does not wear out a processor, and takes writes again when there is room.
+func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s")
+	disk := newSmallDisk(t, p.dir, 64<<20)
+	p.in = disk.in
+	p.start()
+	now := time.Now()
+	must := func(line string) {
+		t.Helper()
+		if status, text := p.line(line); status != http.StatusNoContent {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	must(fmt.Sprintf("disk,i=a x=7 %d\n", now.UnixMilli()))
+	p.eventually("the row is in a segment", func() bool { return segmentsIn(disk.dir) > 0 })
+	must(fmt.Sprintf("disk,i=a x=8 %d\n", now.UnixMilli()+1)) // in the log only
+	p.kill()
+	before := treeOf(t, disk.dir)
+	for size := uint64(4 << 20); size > 0; size /= 2 { // to the last block
+		f, err := os.OpenFile(disk.fill, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		_ = f.Close()
+	}
+	if free := freeBytes(t, disk.dir); free != 0 {
+		t.Fatalf("%d bytes are free", free)
+	}
+	p.start()
+	kept := func(want int) {
+		t.Helper()
+		got := p.rows("disk_x", "1h", now.Add(time.Second))["disk_x/a"]
+		if len(got) != want || got[0].value != 7 || got[1].value != 8 {
+			t.Errorf("read %v", got)
+		}
+	}
+	kept(2)
+	if status, text := p.line("disk,i=a x=9 1\n"); status != http.StatusServiceUnavailable || !strings.Contains(text, "make room") {
+		t.Errorf("a write was answered %d %q", status, text)
+	}
+	if status, text, err := p.do(http.MethodPost, "/query?q=CREATE+DATABASE+other", nil, nil); err == nil && status == http.StatusOK && !strings.Contains(string(text), "error") {
+		t.Errorf("a table was made in memory: %d %s", status, text)
+	}
+	used := processorTime(t, p)
+	time.Sleep(3 * time.Second)
+	if used = processorTime(t, p) - used; used > time.Second {
+		t.Errorf("an idle process on a full disk used %v of a processor in 3 s", used)
+	}
+	kept(2)
+	if code := p.stop(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, &p.log)
+	}
+	if after := treeOf(t, disk.dir); after != before {
+		t.Errorf("files were\n%s\nand are\n%s", before, after)
+	}
+	p.start()
+	kept(2)
+	disk.clear(t)
+	p.until(http.StatusNoContent)
+	kept(2)
+	must(fmt.Sprintf("disk,i=a x=9 %d\n", now.UnixMilli()+2))
+	kept(3)
+	p.kill()
+	p.start()
+	kept(3)
+}
+
+func segmentsIn(dir string) int {
+	names, _ := filepath.Glob(filepath.Join(dir, "data", "segments", "*", "*.seg"))
+	return len(names)
+}
+
+// treeOf lists the store's files with their sizes, but for the locks.
+func treeOf(t *testing.T, dir string) string {
+	var b strings.Builder
+	err := filepath.WalkDir(filepath.Join(dir, "data"), func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() != "LOCK" {
+			st, serr := d.Info()
+			if serr != nil {
+				return serr
+			}
+			fmt.Fprintln(&b, path, st.Size(), st.ModTime())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// processorTime is the processor time that a process has used.
+func processorTime(t *testing.T, p *process) time.Duration {
+	status, text, err := p.get("/metrics")
+	if err != nil || status != http.StatusOK {
+		t.Fatal(status, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "process_cpu_seconds_total "); ok {
+			s, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(s * float64(time.Second))
+		}
+	}
+	t.Fatal("no process_cpu_seconds_total")
+	return 0
 }

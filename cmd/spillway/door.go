@@ -188,7 +188,11 @@ func (d *door) wait(g *run.Group) error {
 // drain lets requests under way finish and refuses new ones.
 func (d *door) drain() {
 	d.ready.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.HTTP.ShutdownTimeout))
+	patience := time.Duration(d.cfg.HTTP.ShutdownTimeout)
+	if d.behind.health != nil && d.behind.health() != nil {
+		patience = fencedDrain
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := d.front.Shutdown(ctx); err != nil {
 		d.log.Warn("not every request could finish", "error", err)

@@ -31,6 +31,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/metafile"
+	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -88,22 +89,25 @@ func (s *standaloneCmd) Run() error {
 	}
 	cfg.limitHeap()
 	defer runtime.KeepAlive(cfg.ballast())
+	for err = errRoom; errors.Is(err, errRoom); {
+		err = s.live(&cfg)
+	}
+	return err
+}
+
+// live is one life of the store in the process.
+func (s *standaloneCmd) live(cfg *config) error {
 	level, _ := cfg.level()
 	registry := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registry)
 	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	p, err := openStandalone(ctx, &cfg, log, registry)
+	p, err := openStandalone(ctx, cfg, log, registry)
 	if err != nil {
 		return err
 	}
-	err = p.run(ctx)
-	closing := p.close()
-	if fenced := p.brick.Err(); fenced != nil && errors.Is(err, fenced) {
-		return err // closing only says the same again
-	}
-	return errors.Join(err, closing)
+	return live(func() error { return p.run(ctx) }, p.close, p.fences()...)
 }
 
 // localServer is the name of the only storage server of a standalone process.
@@ -119,11 +123,15 @@ type standalone struct {
 	tables *tables.Tables
 	server *server.Server
 
+	frozen   string // why the store lies on an overlay and takes nothing; "": it does not
 	unmapped string // what openStorage found about maps that were lost; "": nothing
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
-	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}, fs: vfs.Default}
+	p := &standalone{door: door{role: "standalone", cfg: cfg, log: log, registry: registry}, fs: vfs.Default, frozen: cfg.shortOfRoom(startRoom)}
+	if p.frozen != "" {
+		p.fs = overlaid{overlay.New(vfs.Default)}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -135,20 +143,43 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.brick.Err, describe: p.describe}); err != nil {
+	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.health, describe: p.describe}); err != nil {
 		return nil, err
 	}
-	if err := noteSettings(cfg); err != nil {
-		return nil, err
+	if p.frozen != "" {
+		log.Error("the disk is full: the store is opened for reading only", "reason", p.frozen)
+		p.brick.Freeze(p.frozen)
+		p.coord.Freeze(p.frozen)
+	} else {
+		noteSettings(cfg, log)
 	}
 	p.ready.Store(true)
 	return p, nil
 }
 
-// noteSettings writes the settings in force beside the data, for whoever looks at it later.
-func noteSettings(c *config) error {
+// fences are the stores without which the process may not go on.
+func (p *standalone) fences() []fence {
+	return []fence{{p.brick.Fenced(), p.brick.Err}, {p.coord.Failed(), p.coord.Err}}
+}
+
+// health is why this process must not be used; nil: nothing.
+func (p *standalone) health() error {
+	if err := p.brick.Err(); err != nil {
+		return err
+	}
+	return p.coord.Err()
+}
+
+// noteSettings writes the settings in force beside the data, for a person who looks at it later. On a full disk they stay as
+// they were: nothing reads them.
+func noteSettings(c *config, log *slog.Logger) {
 	file := filepath.Join(c.DataDir, "settings.yaml")
-	return fault.Wrap(os.WriteFile(file, []byte(c.String()), 0o600), fault.Unavailable, "note the settings in force")
+	if err := os.WriteFile(file+".new", []byte(c.String()), 0o600); err != nil {
+		_ = os.Remove(file + ".new")
+		log.Warn("the settings in force could not be noted", "file", file, "error", err)
+	} else if err := os.Rename(file+".new", file); err != nil {
+		log.Warn("the settings in force could not be noted", "file", file, "error", err)
+	}
 }
 
 // openStorage opens the brick, which locks the data directory for the rest, and what stands on it.
@@ -257,6 +288,9 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 		}
 	}
 	s.Servers = []ui.Server{one}
+	if p.frozen != "" {
+		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")
+	}
 	if p.unmapped != "" {
 		s.Problems = append(s.Problems, "Of the store, "+p.unmapped+".")
 	}
@@ -271,7 +305,12 @@ func (p *standalone) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, p.files.Run))
 	g.Add(actor(ctx, p.tables.Run))
-	g.Add(actor(ctx, p.retain))
+	if p.frozen != "" {
+		g.Add(actor(ctx, p.cfg.untilRoom))
+	} else {
+		g.Add(actor(ctx, p.retain))
+	}
+	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	p.actors(ctx, &g)
 	p.announce("data in " + p.cfg.DataDir)
 	return p.wait(&g)

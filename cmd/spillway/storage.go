@@ -97,12 +97,7 @@ func (s *storageCmd) Run() error {
 	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
 		return errors.Join(err, p.close())
 	}
-	err = p.run(ctx)
-	closing := p.close()
-	if fenced := p.brick.Err(); fenced != nil && errors.Is(err, fenced) {
-		return err // closing only says the same again
-	}
-	return errors.Join(err, closing)
+	return live(func() error { return p.run(ctx) }, p.close, fence{p.brick.Fenced(), p.brick.Err})
 }
 
 // storage is a storage server's process. Fields are in the order in which they are opened.
@@ -134,12 +129,13 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 			return fault.Wrap(err, fault.Unavailable, "admin.listen")
 		}
 	}
+	if err := p.cfg.awaitRoom(ctx, p.log); err != nil {
+		return err
+	}
 	if p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: p.log, Registerer: p.registerer}, p.cfg.brick()); err != nil {
 		return err
 	}
-	if err := noteSettings(p.cfg); err != nil {
-		return err
-	}
+	noteSettings(p.cfg, p.log)
 	if p.view.coord, err = p.cfg.Coord.connect(ctx, true); err != nil {
 		return err
 	}
@@ -267,7 +263,7 @@ func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	done := make(chan struct{})
 	return func() error { <-done; return nil }, func(error) {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+		ctx, cancel := context.WithTimeout(ctx, p.patience(leaveTimeout))
 		defer cancel()
 		if err := p.lead.Leave(ctx); err != nil {
 			p.log.Warn("not every lease was let go; others take them when they have run out", "error", err)
@@ -275,9 +271,17 @@ func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	}
 }
 
+// patience is how long something may take while the process stops.
+func (p *storage) patience(usually time.Duration) time.Duration {
+	if p.brick.Err() != nil {
+		return fencedDrain
+	}
+	return usually
+}
+
 // hangUp lets calls under way finish and takes no new ones.
 func (p *storage) hangUp() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.HTTP.ShutdownTimeout))
+	ctx, cancel := context.WithTimeout(context.Background(), p.patience(time.Duration(p.cfg.HTTP.ShutdownTimeout)))
 	defer cancel()
 	if err := p.rpc.Shutdown(ctx); err != nil {
 		p.log.Warn("not every call of a peer could finish", "error", err)

@@ -44,6 +44,7 @@ type Brick struct {
 
 	err      atomic.Pointer[error]  // why it is fenced
 	readOnly atomic.Pointer[string] // why it is read-only
+	frozen   atomic.Bool            // for good
 	fenced   chan struct{}          // closed by the first Fence
 
 	admin sync.Mutex // serialises RaiseEpoch, Rewrite, Cut and Drop

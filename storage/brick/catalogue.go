@@ -58,7 +58,9 @@ func (b *Brick) openCatalogue(dir string) error {
 	if err != nil {
 		return b.catalogueDamage(err, dir)
 	}
-	if b.catalogue, err = openPebble(dir, catalogueOptions(b.fs, b.set.CatalogueMemBytes, catalogueLog{b})); err != nil {
+	o := catalogueOptions(b.fs, b.set.CatalogueMemBytes, catalogueLog{b})
+	o.EventListener = &pebble.EventListener{BackgroundError: b.catalogueFailed}
+	if b.catalogue, err = openPebble(dir, o); err != nil {
 		return b.catalogueDamage(err, dir)
 	}
 	b.commits.mark = is
@@ -132,6 +134,15 @@ func (l *collectedLog) Fatalf(format string, args ...any) {
 
 func (l *collectedLog) fatal() error { return errors.Join(l.errs...) }
 
+// catalogueFailed is told of flushes and compactions of the catalogue that fail. Pebble tries them again at once and for ever, at
+// the cost of a processor; a disk that takes no more writes, or a damaged table, does not heal by that.
+func (b *Brick) catalogueFailed(err error) {
+	if errors.Is(err, vfs.ErrUnsupported) {
+		return
+	}
+	b.Fence(fault.Annotate(fault.OneLine(err), "catalogue: a flush or compaction failed"))
+}
+
 // catalogueLog gives pebble's messages a place. What it calls fatal is a failed write or fsync: final for the brick.
 type catalogueLog struct{ b *Brick }
 
@@ -144,7 +155,7 @@ func (l catalogueLog) Errorf(format string, args ...any) {
 }
 
 func (l catalogueLog) Fatalf(format string, args ...any) {
-	l.b.Fence(fmt.Errorf("catalogue: "+format, args...))
+	l.b.Fence(fault.OneLine(fmt.Errorf("catalogue: "+format, args...)))
 }
 
 // lazy formats only what is logged: pebble is talkative.
@@ -284,6 +295,9 @@ func (t *Batch) Commit(sync bool) error {
 	if err := t.b.Err(); err != nil {
 		return err
 	}
+	if t.b.Frozen() {
+		return fault.Errorf(fault.Unavailable, "%s", *t.b.readOnly.Load())
+	}
 	pb, seq, err := t.apply(sync)
 	if err != nil {
 		return err
@@ -305,8 +319,14 @@ func (t *Batch) Commit(sync bool) error {
 }
 
 // apply hands the batch, with the watermark that it leads to, to pebble.
-func (t *Batch) apply(sync bool) (*pebble.Batch, uint64, error) {
+func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 	b := t.b
+	defer func() {
+		if p := recover(); p != nil { // pebble does so when it cannot make its next log
+			b.Fence(fault.OneLine(fmt.Errorf("catalogue: %v", p)))
+			err = b.Err()
+		}
+	}()
 	changes := distinct(t.changes)
 	b.commits.Lock()
 	defer b.commits.Unlock()

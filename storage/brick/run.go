@@ -101,7 +101,7 @@ func (b *Brick) run() {
 
 // tend does what there is to do for the files. Errors have fenced the brick already, or wait for the next tick.
 func (b *Brick) tend() {
-	if b.Err() != nil {
+	if b.Err() != nil || b.Frozen() {
 		return
 	}
 	if err := errors.Join(b.prepareNext(), b.closeRetired(), b.removeDead()); err != nil && b.Err() == nil {
@@ -169,6 +169,9 @@ func (b *Brick) discard(f *logFile) error {
 // removeDead deletes the files that nobody needs: first their catalogue entries say so, durably, then the files go, then
 // the entries. What a crash leaves of it the next start removes.
 func (b *Brick) removeDead() error {
+	if b.Frozen() {
+		return nil
+	}
 	b.mu.Lock()
 	ns := b.mu.index.dead()
 	for _, n := range ns {

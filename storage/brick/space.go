@@ -15,9 +15,22 @@ func (b *Brick) ReadOnly() (bool, string) {
 	return false, ""
 }
 
+// Freeze makes the brick read-only for good: nothing is appended, committed or removed any more. For a store that was opened
+// on a file system that forgets, because the disk had no room.
+func (b *Brick) Freeze(why string) {
+	b.readOnly.Store(&why)
+	b.frozen.Store(true)
+}
+
+// Frozen reports whether Freeze was called: then there is nothing to flush or to compact.
+func (b *Brick) Frozen() bool { return b.frozen.Load() }
+
 // checkSpace looks at the free space of both directories. Once below FreeBytesMin the brick stays read-only until a
 // quarter more is free, so that it does not flap.
 func (b *Brick) checkSpace() {
+	if b.Frozen() {
+		return
+	}
 	var why *string
 	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
 		u, err := b.fs.GetDiskUsage(dir)

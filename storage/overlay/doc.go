@@ -5,5 +5,5 @@
 //	                        └──no──▶ the disk, read only
 //	Create, Rename, Remove ─────────▶ memory
 //
-// Refuses to: write into a file that is on the disk (nothing that opens a store does), keep anything after it is let go.
+// Refuses to: write into a large file that is on the disk (nothing that opens a store does), keep anything after it is let go.
 package overlay

@@ -103,7 +103,10 @@ func (f *FS) isDirBoth(name string) bool {
 	return err == nil && st.IsDir() && f.inUnder(name)
 }
 
-// OpenReadWrite implements vfs.FS: of a file that is on the disk, what is read is true and Sync does nothing.
+// copyMax is the largest file that is copied to memory when it is opened to write into it.
+const copyMax = 64 << 10
+
+// OpenReadWrite implements vfs.FS. A small file of the disk is copied; of a larger one, what is read is true and Sync does nothing.
 func (f *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	switch {
 	case f.inOver(name):
@@ -113,12 +116,31 @@ func (f *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...
 		if err != nil {
 			return nil, err
 		}
-		return readOnly{file, name}, nil
+		if st, err := file.Stat(); err != nil || st.Size() > copyMax {
+			return readOnly{file, name}, err
+		}
+		return f.copyUp(file, name, category, opts...)
 	}
 	return f.Create(name, category)
 }
 
-// readOnly is a file of the disk that was opened for writing.
+func (f *FS) copyUp(file vfs.File, name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	text, err := io.ReadAll(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, err
+	}
+	c, err := f.Create(name, category)
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Write(text)
+	if err = errors.Join(err, c.Close()); err != nil {
+		return nil, err
+	}
+	return f.over.OpenReadWrite(name, category, opts...)
+}
+
+// readOnly is a larger file of the disk that was opened for writing.
 type readOnly struct {
 	vfs.File
 	name string

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"slices"
 	"testing"
 
@@ -91,10 +92,11 @@ func TestNothingReachesTheDisk(t *testing.T) {
 	}
 }
 
-// TestFilesOfTheDiskTakeNoWrites, and are synced without harm.
-func TestFilesOfTheDiskTakeNoWrites(t *testing.T) {
+// TestLargeFilesOfTheDiskTakeNoWrites, and are synced without harm.
+func TestLargeFilesOfTheDiskTakeNoWrites(t *testing.T) {
 	under := vfs.NewMem()
-	write(t, under, "/a", "text")
+	text := strings.Repeat("text", 32<<10)
+	write(t, under, "/a", text)
 	f, err := overlay.New(under).OpenReadWrite("/a", vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)
@@ -106,9 +108,29 @@ func TestFilesOfTheDiskTakeNoWrites(t *testing.T) {
 	if err := f.Sync(); err != nil {
 		t.Error(err)
 	}
-	b := make([]byte, 4)
-	if _, err := f.ReadAt(b, 0); err != nil || string(b) != "text" {
-		t.Errorf("%q %v", b, err)
+	b := make([]byte, len(text))
+	if _, err := f.ReadAt(b, 0); err != nil || string(b) != text {
+		t.Errorf("%.10q %v", b, err)
+	}
+}
+
+// TestSmallFilesOfTheDiskAreCopied when something is written into them; the disk stays as it was.
+func TestSmallFilesOfTheDiskAreCopied(t *testing.T) {
+	under := vfs.NewMem()
+	write(t, under, "/a", "text")
+	o := overlay.New(under)
+	f, err := o.OpenReadWrite("/a", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("x"), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if over, below := read(t, o, "/a"), read(t, under, "/a"); over != "txxt" || below != "text" {
+		t.Errorf("it is %q over %q", over, below)
 	}
 }
 

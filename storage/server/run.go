@@ -53,6 +53,9 @@ func every(ctx context.Context, period time.Duration, f func(context.Context)) e
 
 // flushDue flushes what its own partition's policy calls for, then what the server as a whole needs.
 func (s *Server) flushDue(ctx context.Context) {
+	if s.deps.Brick.Frozen() {
+		return
+	}
 	now := time.Now()
 	pinned := s.pinned()
 	f := s.newFlusher()
@@ -209,6 +212,9 @@ func (s *Server) pinned() map[*partition.Partition]bool {
 }
 
 func (s *Server) compactDue(ctx context.Context) {
+	if s.deps.Brick.Frozen() {
+		return
+	}
 	now := time.Now()
 	for _, t := range s.tables() {
 		for _, p := range t.all() {

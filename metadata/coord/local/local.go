@@ -3,6 +3,14 @@
 //
 //	key "r/" + row key   value: revision (8 bytes, big endian) + row value
 //	key "rev"            value: the highest revision given (8 bytes, big endian)
+//
+// Pebble takes what it cannot read at the end of its log for the torn end of a crash, and a directory without its marker file
+// for a new one. So a witness beside it (witness.go) says what was durable, and Open compares.
+//
+//	Open: read-only ─▶ rows in memory ─▶ compare with the witness ─▶ open for writing, if the disk has room
+//	Commit: pebble, fsync ─▶ witness, fsync ─▶ seen by others
+//
+// Reading needs no free byte: on a full disk the rows are there, and Commit is Unavailable until there is room.
 package local
 
 import (
@@ -12,6 +20,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -25,55 +35,161 @@ const (
 	revKey    = "rev"
 
 	filesMax = 8 // tables open at once; they are read at the start only
+
+	// roomMin is what must be free before the database is opened for writing: its log is allocated in steps of a memtable,
+	// and a start writes a manifest, a log and what the last log held.
+	roomMin = 8 << 20
 )
 
 // Store is a coord.Store on a directory that no other process uses meanwhile.
 type Store struct {
 	*coord.Rows
-	db     *pebble.DB
+
+	// Constant after Open.
+	fs   vfs.FS
+	dir  string
+	log  *slog.Logger
+	lock *pebble.Lock
+
+	// Owned by persist, which coord.Rows calls one at a time, and by Open and Close.
+	db      *pebble.DB // nil: not open for writing
+	witness *witness
+	broken  bool // pebble gave up within a call, and holds its locks: it cannot be closed
+
+	frozen atomic.Pointer[string] // why nothing is changed any more
+
+	failed chan struct{} // closed by the first failure
+	why    error         // good once failed is closed
+	fail   sync.Once
 	closed sync.Once
 }
 
 var _ coord.Store = (*Store)(nil)
 
-// Open opens or makes the store in dir. Errors are Unavailable (the directory is in use or does not work) or Corrupt.
-func Open(fs vfs.FS, dir string, log *slog.Logger) (*Store, error) {
-	files := pebble.NewFileCache(1, filesMax)
-	defer files.Unref()
-	db, err := pebble.Open(dir, &pebble.Options{
-		FS:                 fs,
-		FileCache:          files,
-		FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize:       1 << 20,
-		Logger:             quiet{log},
-	})
-	if err != nil {
-		kind := fault.Unavailable
-		if errors.Is(err, pebble.ErrCorruption) {
-			kind = fault.Corrupt
+// Open opens or makes the store in dir. Errors are Unavailable (the directory is in use, or the disk does not work) or
+// Corrupt (rows that were durable cannot be read). The database is changed only after all rows were read.
+func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
+	s := &Store{fs: fs, dir: dir, log: log, failed: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			_ = s.release() // fails of the same, if it does
 		}
-		return nil, fault.Wrap(err, kind, "open coordination rows in %s", dir)
+	}()
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return nil, s.fault(err, "make the directory")
 	}
-	s := &Store{db: db}
-	rows, rev, err := s.load()
+	if s.lock, err = pebble.LockDirectory(dir, fs); err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "%s is in use by another process; stop it", dir)
+	}
+	rows, rev, err := s.read()
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, err
+	}
+	if s.witness, err = openWitness(fs, dir); err != nil {
+		return nil, err
+	}
+	if err := s.witness.check(rows, rev); err != nil {
+		return nil, err
+	}
+	if err := s.hasRoom(); err != nil {
+		log.Error("the coordination rows are read-only", "reason", err)
+	} else if err := s.write(); err != nil {
+		return nil, err
 	}
 	s.Rows = coord.NewRows(rows, rev, s.persist)
 	return s, nil
 }
 
-func (s *Store) load() ([]coord.Row, coord.Revision, error) {
-	it, err := s.db.NewIterWithContext(context.Background(), nil)
-	if err != nil {
-		return nil, 0, fault.Wrap(err, fault.Unavailable, "read coordination rows")
+// Freeze ends changes for good: every Commit is Unavailable and says why. For a store that was opened on a file system that forgets.
+func (s *Store) Freeze(why string) { s.frozen.Store(&why) }
+
+// Failed is closed when the store can no longer make anything durable. The process should end: Err says why.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err is why the store failed; nil while it has not.
+func (s *Store) Err() error {
+	select {
+	case <-s.failed:
+		return s.why
+	default:
+		return nil
 	}
-	var rows []coord.Row
-	var rev coord.Revision
-	for it.First(); it.Valid(); it.Next() {
+}
+
+// doom ends all promises: nothing becomes durable any more.
+func (s *Store) doom(err error) {
+	s.fail.Do(func() {
+		s.why = s.fault(err, "writing")
+		close(s.failed)
+	})
+}
+
+// fault gives an error of the disk or of pebble its Kind, and says in one line what to do.
+func (s *Store) fault(err error, verb string) error {
+	if err == nil {
+		return nil
+	}
+	if k := fault.KindOf(err); k != fault.Internal {
+		return fault.Wrap(err, k, "coordination rows in %s", s.dir)
+	}
+	var errno syscall.Errno
+	kind, todo := fault.Corrupt, "restore the directory from a backup"
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		kind, todo = fault.Unavailable, "make room on the disk and restart"
+	case errors.As(err, &errno) && errno != syscall.ENOENT:
+		kind, todo = fault.Unavailable, "check the device, then restart"
+	}
+	return fault.Wrap(fault.OneLine(err), kind, "coordination rows in %s: %s failed; %s", s.dir, verb, todo)
+}
+
+// open opens the database. Whatever pebble does about what it cannot read, this returns.
+func (s *Store) open(readOnly bool) (db *pebble.DB, err error) {
+	files := pebble.NewFileCache(1, filesMax)
+	defer files.Unref()
+	defer func() {
+		if p := recover(); p != nil {
+			err = asError(p)
+		}
+	}()
+	return pebble.Open(s.dir, &pebble.Options{
+		FS:                 s.fs,
+		Lock:               s.lock,
+		ReadOnly:           readOnly,
+		FileCache:          files,
+		FormatMajorVersion: pebble.FormatNewest,
+		MemTableSize:       1 << 20,
+		Logger:             quiet{s},
+		EventListener:      &pebble.EventListener{BackgroundError: s.doom}, // pebble would try again at once, and for ever
+	})
+}
+
+// read gives the rows and the highest revision. It changes nothing on disk.
+func (s *Store) read() ([]coord.Row, coord.Revision, error) {
+	db, err := s.open(true)
+	if errors.Is(err, pebble.ErrDBDoesNotExist) {
+		return nil, 0, nil // the witness knows whether it did
+	}
+	if err == nil {
+		err = s.Err() // what pebble calls fatal comes by the log
+	}
+	if err != nil {
+		return nil, 0, s.fault(err, "reading")
+	}
+	rows, rev, err := s.load(db)
+	return rows, rev, errors.Join(err, s.fault(db.Close(), "closing"))
+}
+
+func (s *Store) load(db *pebble.DB) (rows []coord.Row, rev coord.Revision, err error) {
+	it, err := db.NewIterWithContext(context.Background(), nil)
+	if err != nil {
+		return nil, 0, s.fault(err, "reading")
+	}
+	for it.First(); it.Valid() && err == nil; it.Next() {
 		key, value := string(it.Key()), it.Value()
-		if len(value) < 8 {
-			return nil, 0, errors.Join(fault.Errorf(fault.Corrupt, "coordination row %q has %d bytes", key, len(value)), it.Close())
+		if key != revKey && len(key) < len(rowPrefix) || len(value) < 8 {
+			err = fmt.Errorf("row %q has %d bytes", key, len(value))
+			break
 		}
 		r := coord.Revision(binary.BigEndian.Uint64(value))
 		rev = max(rev, r)
@@ -81,15 +197,70 @@ func (s *Store) load() ([]coord.Row, coord.Revision, error) {
 			rows = append(rows, coord.Row{Key: key[len(rowPrefix):], Value: append([]byte(nil), value[8:]...), Revision: r})
 		}
 	}
-	if err := it.Close(); err != nil {
-		return nil, 0, fault.Wrap(err, fault.Corrupt, "read coordination rows")
+	err = errors.Join(err, it.Close())
+	if err == nil {
+		err = s.Err() // the same again, as a message
 	}
-	return rows, rev, nil
+	return rows, rev, s.fault(err, "reading")
 }
 
+// hasRoom says what is missing when the disk is too full to open the database for writing.
+func (s *Store) hasRoom() error {
+	u, err := s.fs.GetDiskUsage(s.dir)
+	if err != nil || u.AvailBytes >= roomMin {
+		return nil // unknown: try it
+	}
+	return fault.Errorf(fault.Unavailable, "%d KiB are free for the coordination rows in %s, at least %d must be; make room there", u.AvailBytes>>10, s.dir, roomMin>>10)
+}
+
+// write opens the database for writing.
+func (s *Store) write() (err error) {
+	if s.db, err = s.open(false); err == nil {
+		err = s.Err()
+	}
+	if err != nil {
+		return s.fault(err, "opening for writing")
+	}
+	return s.fault(s.witness.create(), "writing the witness")
+}
+
+// persist makes a transaction durable.
 func (s *Store) persist(rev coord.Revision, writes []coord.Write) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if why := s.frozen.Load(); why != nil {
+		return fault.Errorf(fault.Unavailable, "%s", *why)
+	}
+	if s.db == nil {
+		if err := s.hasRoom(); err != nil {
+			return err
+		}
+		if err := s.write(); err != nil {
+			s.doom(err)
+			return err
+		}
+		s.log.Info("the coordination rows take changes again")
+	}
+	if err := s.apply(rev, writes); err != nil {
+		s.doom(err)
+		return s.Err()
+	}
+	if err := s.witness.note(rev, writes); err != nil {
+		s.doom(err)
+	}
+	return s.Err() // a commit that fails comes back as success, and as a message
+}
+
+func (s *Store) apply(rev coord.Revision, writes []coord.Write) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // pebble does so when it cannot make its next log
+			s.broken = true
+			err = asError(p)
+		}
+	}()
 	b := s.db.NewBatch()
-	defer b.Close()
+	defer func() { _ = b.Close() }()
 	head := binary.BigEndian.AppendUint64(nil, uint64(rev))
 	if err := b.Set([]byte(revKey), head, nil); err != nil {
 		return err
@@ -109,23 +280,52 @@ func (s *Store) persist(rev coord.Revision, writes []coord.Write) error {
 	return b.Commit(pebble.Sync)
 }
 
+func asError(p any) error {
+	if err, ok := p.(error); ok {
+		return err
+	}
+	return fmt.Errorf("%v", p)
+}
+
 // Close ends watches and closes the files. Closing twice is fine.
 func (s *Store) Close() (err error) {
-	s.closed.Do(func() { err = errors.Join(s.Rows.Close(), s.db.Close()) })
+	s.closed.Do(func() { err = errors.Join(s.Rows.Close(), s.release()) })
 	return err
 }
 
-// quiet passes pebble's log on: its info lines are our debug lines.
-type quiet struct{ log *slog.Logger }
+func (s *Store) release() (err error) {
+	if s.db != nil && !s.broken {
+		err = s.fault(s.db.Close(), "closing")
+	}
+	s.db = nil
+	if s.witness != nil {
+		err = errors.Join(err, s.fault(s.witness.close(), "closing the witness"))
+	}
+	if s.lock != nil && !s.broken {
+		err = errors.Join(err, s.lock.Close())
+	}
+	s.lock = nil
+	return err
+}
+
+// quiet passes pebble's log on: its info lines are our debug lines, and what it calls fatal is the end of the store, not of
+// the process.
+type quiet struct{ s *Store }
 
 func (q quiet) Infof(format string, args ...any) {
-	q.log.Debug("pebble", "message", sprintf(format, args))
-}
-func (q quiet) Errorf(format string, args ...any) {
-	q.log.Error("pebble", "message", sprintf(format, args))
-}
-func (q quiet) Fatalf(format string, args ...any) {
-	fault.Bug("coordination rows: %s", sprintf(format, args))
+	q.s.log.Debug("pebble", "message", fmt.Sprintf(format, args...))
 }
 
-func sprintf(format string, args []any) string { return fmt.Sprintf(format, args...) }
+func (q quiet) Errorf(format string, args ...any) {
+	q.s.log.Warn("coordination rows trouble", "message", fault.OneLine(fmt.Errorf(format, args...)).Error())
+}
+
+func (q quiet) Fatalf(format string, args ...any) {
+	for _, a := range args {
+		if err, ok := a.(error); ok { // keeps what kind it is
+			q.s.doom(err)
+			return
+		}
+	}
+	q.s.doom(fmt.Errorf(format, args...))
+}
