@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
