@@ -30,14 +30,15 @@ func seriesFloods() []attack {
 	}
 }
 
-// floodMost is how many of a thing there are, floodFor how long a flood of them lasts at least, if they are not in before.
+// floodMost is how many of a thing there are. A flood of them lasts several times as long as other attacks, unless all are in
+// before.
 const (
-	floodMost = 4000
-	floodFor  = 30 * time.Second
+	floodMost  = 4000
+	floodTimes = 6
 )
 
 func manyTables(ctx context.Context, a *attacker) {
-	a.last = max(a.last, floodFor)
+	a.last *= floodTimes
 	a.workers(ctx, 8, func(ctx context.Context, w, turn int) bool {
 		name := fmt.Sprintf("flood_%d_%d", w, turn)
 		at := time.Now().UnixMilli()
@@ -75,7 +76,7 @@ func (a *attacker) counts(ctx context.Context, table, query string, at time.Time
 const day = 24 * time.Hour
 
 func manyPartitions(ctx context.Context, a *attacker) {
-	a.last = max(a.last, floodFor)
+	a.last *= floodTimes
 	a.workers(ctx, 8, func(ctx context.Context, w, turn int) bool {
 		at := a.began.Add(-time.Duration(turn*8+w) * day).UnixMilli()
 		if status, _ := a.post(ctx, "/write?precision=ms&db=days", nil, fmt.Appendf(nil, "flood value=1 %d\n", at)); status/100 == 2 {
