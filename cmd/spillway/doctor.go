@@ -200,7 +200,7 @@ func (e *examination) damaged(ctx context.Context) {
 			}
 			for _, p := range held.ByPartition {
 				if p.Damaged != "" {
-					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is neither read nor written; `spillway partition split` has its halves take new rows")
+					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is not read, and not written after a restart; `spillway partition split` has its halves take new rows")
 				}
 				if p.Unflushed != "" {
 					e.broken("failing flush", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Unflushed, "it is tried again every minute; its rows are read and taken as ever, and the log grows until it goes well")

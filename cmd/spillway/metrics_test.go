@@ -26,6 +26,9 @@ func open(t *testing.T) *standalone {
 	cfg := defaultConfig()
 	cfg.DataDir = t.TempDir()
 	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
+	if err := cfg.complete(); err != nil {
+		t.Fatal(err)
+	}
 	registry := prometheus.NewRegistry()
 	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
 	if err != nil {

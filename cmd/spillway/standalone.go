@@ -279,6 +279,9 @@ func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{loca
 // describe tells the status page that this server leads everything.
 func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: p.server.HeadLoad()}
+	if c := p.server.Scrub(); !p.cfg.Storage.NoScrub {
+		one.Scrub = &ui.Scrub{PassBegan: c.PassBegan, PassEnded: c.PassEnded, Segments: c.Segments, Checked: c.Checked, BytesPerSecond: c.BytesPerSecond, Damaged: c.DamageSeen}
+	}
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			at := &s.Tables[i].Partitions[j]

@@ -37,7 +37,7 @@ func (d *door) status(ctx context.Context) ui.Status {
 		}
 		for _, p := range st.ByPartition {
 			if p.Damaged != "" {
-				s.Problems = append(s.Problems, fmt.Sprintf("A segment cannot be read, and its partition is neither read nor written: %s.", p.Damaged))
+				s.Problems = append(s.Problems, fmt.Sprintf("A segment is damaged, and its partition is not read: %s.", p.Damaged))
 			}
 			if p.Unflushed != "" {
 				s.Problems = append(s.Problems, fmt.Sprintf("The rows of partition %s/%d cannot be written into a segment: %s.", name, p.ID, p.Unflushed))

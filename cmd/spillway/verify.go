@@ -341,7 +341,7 @@ func (v *verification) segments(ctx context.Context, named map[string]namedSegme
 func (v *verification) unlocked() error {
 	for _, dir := range []string{v.dir, v.logDir} {
 		if held(filepath.Join(dir, brick.LockFile)) {
-			return fault.Errorf(fault.Unavailable, "%s is in use by a running process, which checks its own segments: see `segments` in its /api/v1/status/cluster and `spillway_server_scrub_*` in its metrics; stop it to verify the whole store", dir)
+			return fault.Errorf(fault.Unavailable, "%s is in use by a running process, which checks its own segments: see `scrub` in its /api/v1/status/cluster and spillway_server_scrub_… in its metrics; stop it to verify the whole store", dir)
 		}
 	}
 	return nil

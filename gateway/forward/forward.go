@@ -222,7 +222,7 @@ func (t *Table) Dict() *point.Dict {
 	if t.turnDue(g, time.Since(g.born)) {
 		t.renew(g)
 		g = t.current.Load()
-	} else if g.book.hasRefused() && !g.full.Swap(true) {
+	} else if (g.book.hasRefused() || g.dict.Weight() >= t.f.settings.GenerationSeriesMax) && !g.full.Swap(true) {
 		t.f.metrics.full.Inc()
 		t.f.deps.Log.Warn("more series are active than there is memory for: rows of further ones are refused; raise storage.memory_bytes, or intake.series_max if that was set",
 			"table", t.name, "series", series, "series_of_all_tables", t.f.series.Used(), "series_max", t.f.series.Most(), "next_try", g.born.Add(t.f.settings.GenerationAgeMin))

@@ -116,7 +116,7 @@ func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	}
 	g.book.trim(t.series)
 	switch {
-	case age > set.GenerationAge, g.book.hasRefused(), t.crowds(g.born):
+	case age > set.GenerationAge, g.book.hasRefused(), g.dict.Weight() > set.GenerationSeriesMax/10*9, t.crowds(g.born):
 		return true
 	case pool.Used() > pool.Most()/3*2 && t.series.Used() > pool.Fair()/2:
 		return true

@@ -34,6 +34,17 @@ type Server struct {
 	Load     float64 `json:"load"` // 1: all it can do
 	Leads    int     `json:"leads"`
 	Bytes    uint64  `json:"bytes"`
+	Scrub    *Scrub  `json:"scrub,omitempty"` // nil: not known
+}
+
+// Scrub is how far a server is with reading its segments again to see that they are whole.
+type Scrub struct {
+	PassBegan      time.Time `json:"pass_began"` // zero: none yet
+	PassEnded      time.Time `json:"pass_ended"` // of the last whole one; zero: none yet
+	Segments       int       `json:"segments"`
+	Checked        int       `json:"checked"`
+	BytesPerSecond int64     `json:"bytes_per_second"`
+	Damaged        int       `json:"damaged"` // found by this process
 }
 
 // Table is a table's map.

@@ -87,8 +87,16 @@ type MetadataRow struct {
 	Metric, Type, Help, Unit string
 }
 
-// MetadataBytesMax bounds a row of metadata, all its texts together.
-const MetadataBytesMax = 16 << 10
+const (
+	// MetadataBytesMax bounds a row of metadata, all its texts together.
+	MetadataBytesMax = 16 << 10
+	// MetadataRequestMax bounds the texts of all rows of metadata of one request: in remote write 2.0 a help text stands once
+	// and is meant by any number of families.
+	MetadataRequestMax = 16 << 20
+)
+
+// Bytes is the length of all texts of the row.
+func (r *MetadataRow) Bytes() int { return len(r.Metric) + len(r.Type) + len(r.Help) + len(r.Unit) }
 
 // Fit makes the row fit into MetadataBytesMax: a help text is cut, for nobody reads the end of one that long. The error is
 // Invalid: what identifies the family is too long by itself.

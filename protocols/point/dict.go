@@ -27,6 +27,7 @@ type Dict struct {
 
 	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
 
+	weight  atomic.Int64                // of all series; written under mu
 	limits  atomic.Pointer[LabelLimits] // nil: none but the format's
 	guard   func(known int) error       // nil: every series finds room; set before the Dict is used
 	limited atomic.Uint64               // series beyond them
@@ -70,6 +71,16 @@ func (d *Dict) Hash(b []byte) Hash {
 
 // Len is the number of series known.
 func (d *Dict) Len() int { return d.series.len() }
+
+// Weight is the number of series known, those with long labels counted as the several that they cost the memory of. It is
+// what the bound of a Dict counts.
+func (d *Dict) Weight() int { return int(d.weight.Load()) }
+
+// labelsReckoned is up to which length labels count as one series; the usual have 200 bytes, and they lie in memory twice:
+// here and in the index of storage.
+const labelsReckoned = 400
+
+func weightOf(labels []byte) int64 { return 1 + int64(len(labels)/labelsReckoned) }
 
 // Labels gives the labels of a series that this Dict numbered.
 func (d *Dict) Labels(id SeriesID) Labels { return *d.series.at(uint32(id)) }
@@ -161,9 +172,10 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (Se
 
 // addLocked numbers labels that have no number yet. With the zero Hash as first they are not found by LookupAfter.
 func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (uint32, error) {
-	if d.series.len() >= d.seriesMax {
-		return 0, fault.Errorf(fault.Throttled, "%d series are active, the most there is memory for: rows of further ones are refused until some are gone", d.seriesMax)
+	if d.weight.Load() >= int64(d.seriesMax) {
+		return 0, fault.Errorf(fault.Throttled, "%d series are active, with their labels the most there is memory for: rows of further ones are refused until some are gone", d.series.len())
 	}
+	d.weight.Add(weightOf(labels))
 	if owned == "" {
 		owned = d.copyLocked(labels)
 	}

@@ -15,6 +15,7 @@ type LabelLimits struct {
 	Count      int // labels, the metric name included
 	NameBytes  int // of a label's name
 	ValueBytes int // of a label's value, the metric's name included
+	SetBytes   int // of all labels of a series; 0: four times ValueBytes, at least 32 KiB
 	// DryRun takes series beyond the limits and only counts them: Dict.LabelLimited.
 	DryRun bool
 }
@@ -29,7 +30,7 @@ func (l LabelLimits) Validate() error {
 	for _, f := range [...]struct {
 		name       string
 		value, max int
-	}{{"Count", l.Count, LabelsMax}, {"NameBytes", l.NameBytes, LabelNameMax}, {"ValueBytes", l.ValueBytes, LabelValueMax}} {
+	}{{"SetBytes", l.SetBytes, LabelsBytesMax}, {"Count", l.Count, LabelsMax}, {"NameBytes", l.NameBytes, LabelNameMax}, {"ValueBytes", l.ValueBytes, LabelValueMax}} {
 		if f.value < 0 || f.value > f.max {
 			errs = append(errs, fmt.Errorf("%s %d is not between 0 and %d", f.name, f.value, f.max))
 		}
@@ -40,8 +41,12 @@ func (l LabelLimits) Validate() error {
 // Check says which limit canonical labels exceed, or nil. The error is Invalid and names the label.
 func (l *LabelLimits) Check(labels []byte) error {
 	count, name, value := orMax(l.Count), orMax(l.NameBytes), orMax(l.ValueBytes)
+	set := l.SetBytes
+	if set == 0 {
+		set = max(4*value, 32<<10)
+	}
 	// Most sets are shorter than every limit: then nothing in them is longer. A pair takes four bytes at least.
-	if len(labels) <= min(name, value, 4*count) {
+	if len(labels) <= min(name, value, set, 4*count) {
 		return nil
 	}
 	n := 0
@@ -56,7 +61,10 @@ func (l *LabelLimits) Check(labels []byte) error {
 			return fault.Errorf(fault.Invalid, "label %.64q has a value of %d bytes, the table takes at most %d", string(k), len(v), value)
 		}
 	}
-	if n > count {
+	switch {
+	case len(labels) > set:
+		return fault.Errorf(fault.Invalid, "labels of %d bytes, the table takes at most %d", len(labels), set)
+	case n > count:
 		return fault.Errorf(fault.Invalid, "%d labels, the table takes at most %d", n, count)
 	}
 	return nil
@@ -70,7 +78,7 @@ func cutBytes(b []byte) (head, rest []byte) {
 
 func orMax(limit int) int {
 	if limit == 0 {
-		return math.MaxInt / 4
+		return math.MaxInt / 8
 	}
 	return limit
 }

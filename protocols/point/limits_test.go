@@ -35,6 +35,8 @@ func TestLabelLimits(t *testing.T) {
 		{"65 labels", manyLabels(65), point.DefaultLabelLimits, "65 labels, the table takes at most 64"},
 		{"two labels of one", labelled("a", "b"), point.LabelLimits{Count: 1}, "2 labels"},
 		{"a name over a limit of one byte", labelled("ab", "c"), point.LabelLimits{NameBytes: 1}, `label name "__name__" of 8 bytes`},
+		{"five labels that are a little more than four together may be", labelled("a", value, "b", value, "c", value, "d", value), point.DefaultLabelLimits, "labels of 32796 bytes, the table takes at most 32768"},
+		{"a set over its own limit", labelled("a", "bcd"), point.LabelLimits{SetBytes: 17}, "labels of 18 bytes"},
 		{"no limits", labelled(name, strings.Repeat("v", point.LabelValueMax)), point.LabelLimits{}, ""},
 		{"a dry run", manyLabels(65), point.LabelLimits{Count: 64, DryRun: true}, ""},
 	} {
@@ -99,5 +101,26 @@ func TestLabelLimitsStayWithinTheFormat(t *testing.T) {
 		if l.Validate() == nil {
 			t.Errorf("%+v is taken", l)
 		}
+	}
+}
+
+// TestLongLabelsCountAsSeveralSeries: few series of many kilobytes cost what many usual ones do.
+func TestLongLabelsCountAsSeveralSeries(t *testing.T) {
+	d := point.NewDict(100)
+	n := 0
+	for ; ; n++ {
+		_, err := d.InternLabels(labelled("i", strings.Repeat("x", 4000), "n", string(rune('0'+n))), point.Hash{})
+		if fault.Is(err, fault.Throttled) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 10 || d.Len() != 10 || d.Weight() < 100 {
+		t.Errorf("%d series of 4,000 bytes in the room of 100: %d, weight %d", n, d.Len(), d.Weight())
+	}
+	if _, err := d.InternLabels(labelled("i", strings.Repeat("x", 4000), "n", "0"), point.Hash{}); err != nil {
+		t.Errorf("a series that is known: %v", err)
 	}
 }

@@ -62,8 +62,12 @@ func familySuffixes(t int32) []string {
 	return nil
 }
 
-// familiesMax bounds the metadata a decoder remembers, so that families sent with every request cost no memory again.
-const familiesMax = 4096
+// What a decoder remembers of metadata, so that families sent with every request cost no memory again: so many rows, each of
+// up to so many bytes.
+const (
+	familiesMax    = 4096
+	familyBytesMax = 1 << 10
+)
 
 // families remembers rows of metadata from request to request, and which of them the present request has brought.
 type families struct {
@@ -96,6 +100,9 @@ func (f *families) first(h point.Hash) (*point.MetadataRow, bool) {
 }
 
 func (f *families) add(h point.Hash, row point.MetadataRow) {
+	if row.Bytes() > familyBytesMax {
+		return
+	}
 	if f.rows == nil {
 		f.rows = make(map[point.Hash]*familyRow)
 	}

@@ -25,6 +25,8 @@ type DecoderV2 struct {
 	families  families
 	told      []metadataMessage // by name symbol: the metadata this request gave for it
 
+	metadataRoom int // bytes of metadata that this request may still bring
+
 	// The series being read, beside what common has.
 	samples, histograms, exemplars int
 	startZeros                     Written // what zeros was before it
@@ -56,7 +58,7 @@ func (d *DecoderV2) Decode(body []byte, b *point.Batch) error {
 	}
 	d.symbols.reset(body)
 	d.families.begin()
-	d.told = d.told[:0]
+	d.told, d.metadataRoom = d.told[:0], point.MetadataRequestMax
 	err := d.request(body)
 	d.symbols.body = nil
 	return d.end(err)
@@ -543,8 +545,13 @@ func (d *DecoderV2) giveMetadata(packed []byte) {
 		return
 	}
 	if row == nil {
+		if d.metadataRoom < 0 {
+			d.refuse(0, errMetadata, d.knownText)
+			return
+		}
 		row = d.metadataRow(family)
 		d.families.add(h, *row)
+		d.metadataRoom -= row.Bytes()
 	}
 	if row.Metric == "" {
 		d.refuse(0, fault.Errorf(fault.Invalid, "metadata that is not UTF-8, or with a name and a unit of more than %d bytes", point.MetadataBytesMax), d.knownText)
@@ -552,6 +559,8 @@ func (d *DecoderV2) giveMetadata(packed []byte) {
 	}
 	d.b.Metadata = append(d.b.Metadata, *row)
 }
+
+var errMetadata = fault.Errorf(fault.Invalid, "metadata of more than %d bytes in one request", point.MetadataRequestMax)
 
 // metadataRow copies the metadata of the series just read; without a name if it is no text, or too long.
 func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {

@@ -3,14 +3,12 @@ package partition
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/cockroachdb/errors/oserror"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
-	"github.com/spillwaydb/spillway/storage/rows"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
@@ -172,17 +170,13 @@ func (p *Partition) viewSegments() (*View, *State) {
 
 // fold writes one major of the view's segments.
 func (p *Partition) fold(ctx context.Context, v *View, from []SegmentState) (segment.Info, error) {
-	defs, err := v.definitions()
-	if err != nil {
-		return segment.Info{}, err
-	}
 	m := p.majorMeta(from)
 	w, err := p.createSegment(m)
 	if err != nil {
 		return segment.Info{}, err
 	}
-	excess := p.newExcess(func(id point.DenseID) point.Labels { return defs[id].Labels })
-	if err := p.writeMajor(ctx, w, v, defs, excess); err != nil {
+	excess := p.newExcess(v.labels)
+	if err := p.newMajorWriter(w, v, excess).write(ctx); err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
 	info, err := p.finish(w, m.ID)
@@ -204,38 +198,6 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 	return m
 }
 
-func (p *Partition) writeMajor(ctx context.Context, w *segment.Writer, v *View, defs []Series, excess *excess) error {
-	for _, s := range defs {
-		if err := w.Define(s.ID, s.Labels); err != nil {
-			return err
-		}
-	}
-	ordered := slices.Clone(defs)
-	slices.SortFunc(ordered, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
-	const all = 1<<63 - 1
-	for batch := range slices.Chunk(ordered, compactBatch) {
-		if err := p.goingOn(ctx); err != nil {
-			return err
-		}
-		err := v.Read(batch, -all-1, all, func(i int, r rows.Run) error { return w.Add(batch[i].ID, &r) })
-		if err != nil {
-			return err
-		}
-	}
-	for batch := range slices.Chunk(defs, compactBatch) { // a batch in memory, not a day's exemplars
-		if err := p.goingOn(ctx); err != nil {
-			return err
-		}
-		err := v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error {
-			return w.AddExemplars(batch[i].ID, excess.exemplars(batch[i].ID, ex))
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // goingOn tells long work to end: Canceled when ctx did or the partition is closed.
 func (p *Partition) goingOn(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -247,24 +209,6 @@ func (p *Partition) goingOn(ctx context.Context) error {
 		return fault.Errorf(fault.Canceled, "partition %s/%d is being closed", p.ident.Table, p.ident.Partition)
 	}
 	return nil
-}
-
-// definitions gives all series that the view's segments define, by dense id.
-func (v *View) definitions() ([]Series, error) {
-	var defs []Series
-	for _, g := range v.segments {
-		err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
-			if int(id) != len(defs) {
-				return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", g.info.ID, id, len(defs))
-			}
-			defs = append(defs, Series{ID: id, Labels: l})
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return defs, nil
 }
 
 // commitMajor replaces all segments by the major; the flush lock is held.

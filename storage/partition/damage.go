@@ -27,9 +27,29 @@ func (p *Partition) damageLocked(err error) {
 		"error", err)
 }
 
+// harm makes the partition one of which nothing is read or compacted, because a segment that it serves from turned out to
+// be damaged. Rows go on being taken: they lie in the log and in segments of their own, and their senders would not wait
+// for a person. Like damage, it lasts until the server is started with the file restored.
+func (p *Partition) harm(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.harmed == nil {
+		p.mu.harmed = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
+			p.ident.Table, p.ident.Partition, err)
+	}
+	p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read until the file is restored from a backup and the server restarted", "error", err)
+}
+
 // Damaged says which segment cannot be read, and what to do; nil: all can. It is Corrupt.
 func (p *Partition) Damaged() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.damaged
+	return p.damagedLocked()
+}
+
+func (p *Partition) damagedLocked() error {
+	if p.mu.damaged != nil {
+		return p.mu.damaged
+	}
+	return p.mu.harmed
 }

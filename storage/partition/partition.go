@@ -61,6 +61,7 @@ type Partition struct {
 		held      point.Epoch // the highest in what is held
 		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
 		damaged   error       // a segment cannot be read: nothing is read, taken, flushed or changed, only dropped; nil: all can
+		harmed    error       // as damaged, found while serving: nothing is read or compacted; nil: all can be
 		state     *State      // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef

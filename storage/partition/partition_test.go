@@ -53,7 +53,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 }
 
 // hushed are the settings of a partition whose series leave memory as soon as they have no rows.
-var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1}
+var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, stretchBytes: 200}
 
 func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
 	t.Helper()

@@ -30,6 +30,8 @@ type Settings struct {
 	// those whose rows come. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
 	// today read definitions.
 	WarmSeriesMax int
+
+	stretchBytes int // major.go
 }
 
 // SetDefaults fills what was left zero.
@@ -45,6 +47,9 @@ func (s *Settings) SetDefaults() {
 	}
 	if s.MinorsMax == 0 {
 		s.MinorsMax = 12
+	}
+	if s.stretchBytes == 0 {
+		s.stretchBytes = stretchBytes
 	}
 	if s.QuietAfter == 0 {
 		s.QuietAfter = time.Hour

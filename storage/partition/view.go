@@ -34,8 +34,8 @@ func (p *Partition) View() (*View, error) {
 	switch {
 	case p.mu.dropped:
 		return nil, nil
-	case p.mu.damaged != nil:
-		return nil, p.mu.damaged
+	case p.damagedLocked() != nil:
+		return nil, p.damagedLocked()
 	}
 	v := &View{p: p, warm: p.mu.warm, ids: p.ids.Load().retain()}
 	for _, g := range p.mu.segments {

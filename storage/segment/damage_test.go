@@ -18,7 +18,7 @@ func readFile(t testing.TB, fs vfs.FS, path string) []byte {
 	f, err := fs.Open(path)
 	check(t, err)
 	defer func() { check(t, f.Close()) }()
-	b, err := io.ReadAll(onlyReader{f})
+	b, err := io.ReadAll(f)
 	check(t, err)
 	return b
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/klauspost/compress/zstd"
@@ -74,13 +75,13 @@ func (p *postings) find(last *lastPosting, name, value string) *runs {
 		last.name, last.values = name, p.names[name]
 		if last.values == nil {
 			last.values = map[string]*runs{}
-			p.names[name] = last.values
+			p.names[strings.Clone(name)] = last.values
 		}
 	}
 	last.value, last.runs = value, last.values[value]
 	if last.runs == nil {
 		last.runs = &runs{}
-		last.values[value] = last.runs
+		last.values[strings.Clone(value)] = last.runs // not a piece of the labels, which it would hold in memory
 	}
 	return last.runs
 }

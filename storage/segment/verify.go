@@ -17,14 +17,36 @@ import (
 // Checksum reads a whole file and sums it as Info.Checksum does. What a peer sends is checked with it before it is
 // opened. Errors: Corrupt (no such file), Unavailable (disk).
 func Checksum(fs vfs.FS, path string) (sum uint64, size int64, err error) {
+	return ChecksumPaced(fs, path, func(int) error { return nil })
+}
+
+// pieceBytes is how much of a file is read at a time to sum it.
+const pieceBytes = 256 << 10
+
+// ChecksumPaced is Checksum that calls pace after each piece it reads, with its bytes. An error of pace ends it and is
+// returned as it is.
+func ChecksumPaced(fs vfs.FS, path string, pace func(bytes int) error) (sum uint64, size int64, err error) {
 	f, err := fs.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
 		return 0, 0, diskError(err, path)
 	}
 	defer func() { _ = f.Close() }()
 	h := xxhash.New()
-	size, err = io.CopyBuffer(h, onlyReader{f}, make([]byte, 64<<10))
-	return h.Sum64(), size, diskError(err, path)
+	piece := make([]byte, pieceBytes)
+	for {
+		n, err := io.ReadFull(f, piece)
+		_, _ = h.Write(piece[:n]) // never fails
+		size += int64(n)
+		if err := pace(n); err != nil {
+			return 0, 0, err
+		}
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			return h.Sum64(), size, nil
+		case err != nil:
+			return 0, 0, diskError(err, path)
+		}
+	}
 }
 
 // Describe reads what a segment that nothing else tells of says of itself, and checks every byte of it. Errors: Corrupt, Invalid
@@ -42,8 +64,6 @@ func Describe(fs vfs.FS, path string, cache *Cache) (Info, error) {
 	info.Checksum, info.Size, err = Checksum(fs, path)
 	return info, err
 }
-
-type onlyReader struct{ io.Reader }
 
 // Verify reads everything: the whole-file checksum, then every record, block and row, and compares what it counts with
 // the header. It reads the disk, not the cache, for the checksum. Errors: Corrupt, Unavailable.

@@ -16,10 +16,14 @@ import (
 type families struct {
 	sync.RWMutex
 	byName map[string]point.MetadataRow
+	bytes  int // of all rows
 }
 
-// familiesMax bounds what senders can make a table remember; each of them is bounded where it is decoded.
-const familiesMax = 200_000
+// familiesMax and familiesBytesMax bound what senders can make a table remember; each of them is bounded where it is decoded.
+const (
+	familiesMax      = 200_000
+	familiesBytesMax = 64 << 20
+)
 
 const familyPrefix = "m/family/"
 
@@ -37,16 +41,18 @@ func (s *Server) PutMetadata(_ context.Context, name string, rows []point.Metada
 	defer t.families.Unlock()
 	b := s.deps.Brick.NewBatch()
 	var refused error
-	kept := fresh[:0]
+	kept, bytes := fresh[:0], 0
 	for _, r := range fresh {
-		if len(r.Metric)+len(r.Help)+len(r.Unit)+len(r.Type) > point.MetadataBytesMax {
+		if r.Bytes() > point.MetadataBytesMax {
 			refused = fault.Errorf(fault.Invalid, "metadata of %.100q is over %d bytes", r.Metric, point.MetadataBytesMax)
 			continue
 		}
-		if _, known := t.families.byName[r.Metric]; !known && len(t.families.byName)+len(kept) >= familiesMax {
-			refused = fault.Errorf(fault.Invalid, "metadata of %q: a table describes at most %d metrics", r.Metric, familiesMax)
+		have, known := t.families.byName[r.Metric]
+		if !known && len(t.families.byName)+len(kept) >= familiesMax || t.families.bytes+bytes+r.Bytes()-have.Bytes() > familiesBytesMax {
+			refused = fault.Errorf(fault.Invalid, "metadata of %.100q: a table describes at most %d metrics, in %d bytes", r.Metric, familiesMax, familiesBytesMax)
 			continue
 		}
+		bytes += r.Bytes() - have.Bytes()
 		value, err := json.Marshal(r)
 		if err != nil {
 			b.Close()
@@ -84,6 +90,8 @@ func (f *families) putLocked(rows []point.MetadataRow) {
 		f.byName = map[string]point.MetadataRow{}
 	}
 	for _, r := range rows {
+		have := f.byName[r.Metric]
+		f.bytes += r.Bytes() - have.Bytes()
 		f.byName[r.Metric] = r
 	}
 }

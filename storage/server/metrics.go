@@ -10,7 +10,9 @@ import (
 type metrics struct {
 	throttled   prometheus.Counter
 	unconfirmed prometheus.Counter
-	failures    *prometheus.CounterVec // by what: flush, compact
+	failures    *prometheus.CounterVec // by what: flush, compact, scrub
+
+	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
@@ -21,6 +23,16 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			Name: "spillway_server_maintenance_failures_total", Help: "Flushes and compactions that failed and are tried again, by what.",
 		}, []string{"what"}),
 	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_" + name, Help: help})
+		r.MustRegister(c)
+		return c
+	}
+	m.scrubBytes = counter("scrub_read_bytes_total", "Bytes of segments that were read again to see that they are whole; opening a file counts for 16 KiB.")
+	m.scrubSegments = counter("scrub_segments_total", "Segments that were read again and held against the catalogue's checksums.")
+	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")
+	m.scrubPasses = counter("scrub_passes_total", "Times that all segments were checked.")
+	m.scrubYields = counter("scrub_yields_total", "Times that the check of segments went on slower, because the disk was busy or head rows filled their memory.")
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
 	}
@@ -54,7 +66,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			return float64(n)
 		}),
 		gauge("partitions", "Partitions on this server.", func() float64 { return s.sum(func(*partition.Partition) float64 { return 1 }) }),
-		gauge("damaged_partitions", "Partitions that are neither read nor written because a segment of theirs cannot be read.", func() float64 {
+		gauge("damaged_partitions", "Partitions that are not read because a segment of theirs is damaged.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 {
 				if p.Damaged() != nil {
 					return 1
@@ -69,6 +81,16 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 				}
 				return 0
 			})
+		}),
+		gauge("scrub_pass_ratio", "How much of its segments the present check has seen, 0 to 1.", func() float64 {
+			v := s.Scrub()
+			return float64(v.Checked) / float64(max(v.Segments, 1))
+		}),
+		gauge("scrub_last_pass_timestamp_seconds", "When all segments had been checked last; 0: never.", func() float64 {
+			if v := s.Scrub(); !v.PassEnded.IsZero() {
+				return float64(v.PassEnded.Unix())
+			}
+			return 0
 		}),
 		gauge("segments", "Segments on this server.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(len(p.Segments())) })

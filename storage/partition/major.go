@@ -1,0 +1,191 @@
+package partition
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/rows"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// A major lists definitions by dense id and rows by labels, and a partition may have more series than their labels fit into
+// memory. So definitions are streamed, and rows are written stretch by stretch of the label order: as many series as
+// stretchBytes hold, found by one more walk over the definitions for each stretch.
+//
+//	walk 1:   definitions ─▶ major; every so many a sample
+//	          samples, sorted ─▶ where stretches begin
+//	walk 2…:  definitions ─▶ those of the stretch, sorted ─▶ their rows ─▶ major
+//	last:     exemplars, by dense id
+//
+// A walk over a million definitions takes half a second, so there are at most walksMax stretches, of more series if need be.
+
+const (
+	// stretchBytes is about what the labels of one stretch take, unless settings say otherwise.
+	stretchBytes = 64 << 20
+	stretchSlack = 40 // bytes a series, beside its labels
+	samplesMax   = 1 << 14
+	walksMax     = 8
+)
+
+// majorWriter writes one major of a view.
+type majorWriter struct {
+	p      *Partition
+	w      *segment.Writer
+	v      *View
+	excess *excess
+	bytes  int // of a stretch
+}
+
+func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess) *majorWriter {
+	return &majorWriter{p: p, w: w, v: v, excess: x, bytes: p.settings.stretchBytes}
+}
+
+func (m *majorWriter) write(ctx context.Context) error {
+	total, edges, err := m.define(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range len(edges) + 1 {
+		var lo, hi point.Labels // hi "": to the end
+		if i > 0 {
+			lo = edges[i-1]
+		}
+		if i < len(edges) {
+			hi = edges[i]
+		}
+		if err := m.stretch(ctx, lo, hi, i > 0, i < len(edges)); err != nil {
+			return err
+		}
+	}
+	return m.exemplars(ctx, total)
+}
+
+// define writes all definitions and gives their number and where all stretches but the first begin.
+func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labels, err error) {
+	every := max(1, m.v.definitions()/samplesMax)
+	var samples []point.Labels
+	size := 0
+	err = m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
+		if total%every == 0 {
+			samples = append(samples, point.Labels(strings.Clone(string(l))))
+		}
+		total++
+		size += len(l) + stretchSlack
+		if total%compactBatch == 0 {
+			if err := m.p.goingOn(ctx); err != nil {
+				return err
+			}
+		}
+		return m.w.Define(id, l)
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	stretches := min(size/m.bytes+1, walksMax, len(samples))
+	if stretches <= 1 {
+		return total, nil, nil
+	}
+	slices.SortFunc(samples, point.Labels.Compare)
+	for i := 1; i < stretches; i++ {
+		edges = append(edges, samples[i*len(samples)/stretches])
+	}
+	return total, edges, nil
+}
+
+// stretch writes the rows of the series from lo on and below hi.
+func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to bool) error {
+	var within []Series
+	var text textArena
+	err := m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
+		if from && l.Compare(lo) < 0 || to && l.Compare(hi) >= 0 {
+			return nil
+		}
+		within = append(within, Series{ID: id, Labels: text.copy(l)})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(within, func(a, b Series) int { return a.Labels.Compare(b.Labels) })
+	const all = 1<<63 - 1
+	for batch := range slices.Chunk(within, compactBatch) {
+		if err := m.p.goingOn(ctx); err != nil {
+			return err
+		}
+		err := m.v.Read(batch, -all-1, all, func(i int, r rows.Run) error { return m.w.Add(batch[i].ID, &r) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *majorWriter) exemplars(ctx context.Context, total int) error {
+	const all = 1<<63 - 1
+	var batch []Series
+	for id := 0; id < total; id += len(batch) { // a batch in memory, not a day's exemplars
+		if err := m.p.goingOn(ctx); err != nil {
+			return err
+		}
+		batch = batch[:0]
+		for i := id; i < min(id+compactBatch, total); i++ {
+			batch = append(batch, Series{ID: point.DenseID(i)})
+		}
+		err := m.v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error {
+			return m.w.AddExemplars(batch[i].ID, m.excess.exemplars(batch[i].ID, ex))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachDefinition walks over the series that the view's segments define, by dense id. The labels are good for as long as
+// anybody holds them, and hold those of their neighbours in memory: what is kept is copied.
+func (v *View) eachDefinition(f func(id point.DenseID, l point.Labels) error) error {
+	n := 0
+	for _, g := range v.segments {
+		err := g.reader.EachDefinition(func(id point.DenseID, l point.Labels) error {
+			if int(id) != n {
+				return outOfOrder(g, id, n)
+			}
+			n++
+			return f(id, l)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// definitions counts the series that the view's segments define.
+func (v *View) definitions() int { return definitions(v.segments) }
+
+// labels gives a series' labels by the segments, for messages: "" where they cannot be read.
+func (v *View) labels(id point.DenseID) point.Labels {
+	for _, g := range v.segments {
+		if l, ok, err := g.reader.Labels(id); ok && err == nil {
+			return l
+		}
+	}
+	return ""
+}
+
+// textArena copies labels into pieces of memory: apart, each would be an object for the collector.
+type textArena struct{ b strings.Builder }
+
+const textPiece = 64 << 10
+
+func (a *textArena) copy(l point.Labels) point.Labels {
+	if a.b.Cap()-a.b.Len() < len(l) {
+		a.b = strings.Builder{}
+		a.b.Grow(max(textPiece, len(l)))
+	}
+	from := a.b.Len()
+	a.b.WriteString(string(l)) // never moves what stands there already: there is room
+	return point.Labels(a.b.String()[from:])
+}

@@ -1,0 +1,72 @@
+package partition
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Check is what came of a look at a segment.
+type Check int
+
+const (
+	NotChecked   Check = iota // there is no such segment any more, or it could not be read now
+	FoundWhole                // size and checksum are those of the catalogue
+	FoundDamaged              // they are not, and nothing is read of the partition from now on
+)
+
+// CheckSegment reads a segment's file from the disk and holds it against the size and the checksum in the catalogue. pace is
+// called after each piece that is read, with its bytes; its error ends the check. What does not fit is read a second
+// time, since memory and cables flip bits, too; then the partition is damaged. Errors are those of pace, and Unavailable:
+// the file could not be read now.
+func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace func(bytes int) error) (Check, error) {
+	g := p.retainSegment(id)
+	if g == nil {
+		return NotChecked, nil
+	}
+	defer g.release()
+	if g.info.Checksum == 0 { // written before there were checksums
+		return NotChecked, nil
+	}
+	for try := 0; ; try++ {
+		err := g.check(pace)
+		switch {
+		case err == nil:
+			return FoundWhole, nil
+		case ctx.Err() != nil:
+			return NotChecked, ctx.Err()
+		case g.gone.Load():
+			return NotChecked, nil
+		case !isDamage(err):
+			return NotChecked, err
+		case try > 0:
+			p.harm(err)
+			return FoundDamaged, nil
+		}
+	}
+}
+
+// retainSegment finds a segment and keeps it; nil: there is none.
+func (p *Partition) retainSegment(id point.SegmentID) *segmentRef {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range p.mu.segments {
+		if g.info.ID == id {
+			return g.retain()
+		}
+	}
+	return nil
+}
+
+func (g *segmentRef) check(pace func(bytes int) error) error {
+	sum, size, err := segment.ChecksumPaced(g.fs, g.path, pace)
+	if err != nil {
+		return err
+	}
+	if size != g.info.Size || sum != g.info.Checksum {
+		return fault.Errorf(fault.Corrupt, "segment %s: %d bytes with checksum %016x instead of %d with %016x", g.path, size, sum, g.info.Size, g.info.Checksum)
+	}
+	return nil
+}

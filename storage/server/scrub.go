@@ -1,0 +1,257 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// The scrub reads the segments again and again, slowly, so that a disk that rots is noticed while a backup or a replica
+// still has what it lost, and not by the query that needs it.
+//
+//	pass: every segment that there is when it begins, by placement and id ─▶ CheckSegment ─▶ whole, or its partition damaged
+//	                 └─ where it is ─▶ catalogue, every half a minute ─▶ the next process goes on there
+
+// scrubKey is where the catalogue keeps how far the scrub is.
+const scrubKey = "m/scrub"
+
+const (
+	scrubSavePeriod = 30 * time.Second
+	// scrubOpenBytes is what opening a file counts for, so that a million small ones are no burden either.
+	scrubOpenBytes = 16 << 10
+	// scrubSlow is how long a piece may take to read before the disk is taken to be busy with something that matters more.
+	scrubSlow = 20 * time.Millisecond
+	// scrubYield is how many times longer a busy server's scrub waits.
+	scrubYield = 8
+)
+
+// scrubState is what the catalogue keeps.
+type scrubState struct {
+	Began time.Time `json:"began"` // of the pass that goes on, or was the last
+	Ended time.Time `json:"ended"` // of the last whole pass
+	// At is the last segment that was checked; zero: none of this pass.
+	At scrubPlace `json:"at"`
+	// Damaged are looked at first by the next process: what is damaged is known again within seconds.
+	Damaged []scrubPlace `json:"damaged,omitempty"`
+}
+
+// scrubPlace names a segment.
+type scrubPlace struct {
+	Placement point.PlacementID `json:"placement"`
+	Segment   point.SegmentID   `json:"segment"`
+}
+
+func (a scrubPlace) compare(b scrubPlace) int {
+	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(a.Segment.Epoch, b.Segment.Epoch), cmp.Compare(a.Segment.Seq, b.Segment.Seq))
+}
+
+// Scrub is what people see of it.
+type Scrub struct {
+	PassBegan      time.Time // zero: none yet
+	PassEnded      time.Time // the last that was whole; zero: none yet
+	Segments       int       // of the pass that goes on
+	Checked        int       // of them
+	BytesPerSecond int64     // the bound
+	DamageSeen     int       // segments found damaged by this process
+}
+
+// scrubber is owned by its goroutine.
+type scrubber struct {
+	s     *Server
+	state scrubState
+	saved time.Time
+	pace  pacer
+}
+
+// scrub runs until ctx ends.
+func (s *Server) scrub(ctx context.Context) error {
+	if s.settings.NoScrub {
+		return nil
+	}
+	c := &scrubber{s: s, pace: pacer{rate: float64(s.settings.ScrubBytesPerSecond)}}
+	c.load()
+	c.again(ctx)
+	for ctx.Err() == nil {
+		if wait := c.due(time.Now()); wait > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait + rand.N(wait/10+1)):
+			}
+			continue
+		}
+		c.pass(ctx)
+	}
+	c.save()
+	return nil
+}
+
+// load reads how far an earlier process came. What cannot be read is begun anew.
+func (c *scrubber) load() {
+	b, ok, err := c.s.deps.Brick.Get([]byte(scrubKey))
+	if err == nil && ok {
+		err = json.Unmarshal(b, &c.state)
+	}
+	if err != nil {
+		c.s.deps.Log.Warn("how far the scrub was cannot be read; it begins anew", "error", err)
+		c.state = scrubState{}
+	}
+}
+
+// save notes how far it is. It need not be durable at once: what is checked twice is no harm.
+func (c *scrubber) save() {
+	b, err := json.Marshal(c.state)
+	if err == nil && c.s.deps.Brick.Err() == nil {
+		t := c.s.deps.Brick.NewBatch()
+		t.Set([]byte(scrubKey), b)
+		err = t.Commit(false)
+	}
+	if err != nil {
+		c.s.deps.Log.Warn("how far the scrub is cannot be noted", "error", err)
+	}
+	c.saved = time.Now()
+}
+
+// due is how long to wait before a pass begins, or goes on.
+func (c *scrubber) due(now time.Time) time.Duration {
+	if c.state.At != (scrubPlace{}) || c.state.Began.IsZero() {
+		return 0 // one goes on, or never was
+	}
+	wait := c.s.settings.ScrubPeriod - now.Sub(c.state.Began)
+	return min(wait, c.s.settings.ScrubPeriod) // a clock that was set back
+}
+
+// again looks at what was damaged before: it may have been restored, else nothing is read of it from now on.
+func (c *scrubber) again(ctx context.Context) {
+	before := c.state.Damaged
+	c.state.Damaged = nil
+	for _, t := range c.s.scrubTargets() {
+		if slices.Contains(before, t.place) {
+			c.check(ctx, t)
+		}
+	}
+	c.s.showScrub(func(v *Scrub) {
+		v.PassBegan, v.PassEnded, v.BytesPerSecond = c.state.Began, c.state.Ended, c.s.settings.ScrubBytesPerSecond
+	})
+}
+
+// pass checks what is left of a pass.
+func (c *scrubber) pass(ctx context.Context) {
+	if c.state.At == (scrubPlace{}) {
+		c.state.Began, c.state.Damaged = time.Now(), nil
+	}
+	targets := c.s.scrubTargets()
+	first := slices.IndexFunc(targets, func(t scrubTarget) bool { return t.place.compare(c.state.At) > 0 })
+	if first < 0 {
+		first = len(targets)
+	}
+	for i := first; i < len(targets); i++ {
+		c.s.showScrub(func(v *Scrub) { v.PassBegan, v.Segments, v.Checked = c.state.Began, len(targets), i })
+		if c.check(ctx, targets[i]); ctx.Err() != nil {
+			return
+		}
+		c.state.At = targets[i].place
+		if time.Since(c.saved) > scrubSavePeriod {
+			c.save()
+		}
+	}
+	c.state.At, c.state.Ended = scrubPlace{}, time.Now()
+	c.s.metrics.scrubPasses.Inc()
+	c.s.showScrub(func(v *Scrub) { v.PassEnded, v.Segments, v.Checked = c.state.Ended, len(targets), len(targets) })
+	c.save()
+}
+
+// check checks one segment, at the pace of the scrub.
+func (c *scrubber) check(ctx context.Context, t scrubTarget) {
+	began := time.Now()
+	pace := func(bytes int) error {
+		now := time.Now()
+		busy := now.Sub(began) > scrubSlow || c.s.HeadLoad() > 0.5
+		if busy {
+			c.s.metrics.scrubYields.Inc()
+		}
+		c.s.metrics.scrubBytes.Add(float64(bytes))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(c.pace.wait(now, bytes, busy)):
+		}
+		began = time.Now()
+		return nil
+	}
+	if pace(scrubOpenBytes) != nil {
+		return
+	}
+	found, err := t.p.CheckSegment(ctx, t.place.Segment, pace)
+	if err != nil && ctx.Err() == nil {
+		c.s.metrics.failures.WithLabelValues("scrub").Inc()
+		id := t.p.Identity()
+		c.s.deps.Log.Warn("a segment could not be checked; the next pass does", "table", id.Table, "partition", id.Partition, "segment", t.place.Segment, "error", err)
+	}
+	if found == partition.NotChecked {
+		return
+	}
+	c.s.metrics.scrubSegments.Inc()
+	if found == partition.FoundDamaged && !slices.Contains(c.state.Damaged, t.place) {
+		c.state.Damaged = append(c.state.Damaged, t.place)
+		c.s.metrics.scrubDamaged.Inc()
+		c.s.showScrub(func(v *Scrub) { v.DamageSeen++ })
+		c.save()
+	}
+}
+
+// scrubTarget is a segment and where it lies.
+type scrubTarget struct {
+	p     *partition.Partition
+	place scrubPlace
+}
+
+// scrubTargets lists all segments, by placement and id.
+func (s *Server) scrubTargets() (out []scrubTarget) {
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			for _, g := range p.Segments() {
+				out = append(out, scrubTarget{p, scrubPlace{p.Identity().Placement, g.ID}})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b scrubTarget) int { return a.place.compare(b.place) })
+	return out
+}
+
+func (s *Server) showScrub(change func(*Scrub)) {
+	s.scrubShown.Lock()
+	defer s.scrubShown.Unlock()
+	change(&s.scrubShown.Scrub)
+}
+
+// Scrub tells how far the check of all segments is.
+func (s *Server) Scrub() Scrub {
+	s.scrubShown.Lock()
+	defer s.scrubShown.Unlock()
+	return s.scrubShown.Scrub
+}
+
+// pacer spreads bytes over time: pure but for what it remembers.
+type pacer struct {
+	rate float64   // bytes a second
+	free time.Time // when what was read so far is paid for
+}
+
+// wait is how long to wait after bytes were read. Time that went by unused is not saved up.
+func (p *pacer) wait(now time.Time, bytes int, busy bool) time.Duration {
+	cost := time.Duration(float64(bytes) / p.rate * float64(time.Second))
+	if busy {
+		cost *= scrubYield
+	}
+	if p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(cost)
+	return p.free.Sub(now)
+}
