@@ -91,6 +91,7 @@ func (v *verification) look(ctx context.Context) error {
 	stop := v.progress()
 	defer stop()
 	v.small()
+	v.copies()
 	tables := v.tables()
 	named := v.rehearse(ctx, tables)
 	if err := v.segments(ctx, named); err != nil {
@@ -189,6 +190,12 @@ func (v *verification) kind(name string) string {
 		return "segment"
 	case name == "settings.yaml":
 		return "settings"
+	case name == "WITNESS":
+		return "witness"
+	case name == "catalogue.mirror":
+		return "mirror"
+	case strings.HasPrefix(name, "lost+found/"):
+		return "put aside"
 	}
 	return "other"
 }

@@ -43,9 +43,18 @@ func (v *verification) small() {
 			if err := c.read(path); err != nil {
 				v.say(path, fileSuspect, err.Error(), "nothing: the next start writes it; no start reads it")
 			}
+		case f.Kind == "put aside":
+			v.say(path, fileUnused, "a start did not know it and put it there", "look at it; it is deleted in time")
 		case f.Kind == "segment" && !strings.HasSuffix(name, ".seg"):
 			v.say(path, fileUnused, "it is no segment", doUnknown)
 		}
+	}
+}
+
+// copies looks at what lies beside catalogue and log to know of damage to them.
+func (v *verification) copies() {
+	for path, err := range brick.CheckCopies(overlay.New(vfs.Default), v.dir, v.logDir) {
+		v.say(path, fileSuspect, err.Error(), doForget)
 	}
 }
 

@@ -1,0 +1,72 @@
+package brick
+
+import (
+	"bytes"
+	"errors"
+	"io"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// CheckCopies looks at what a store keeps beside its catalogue and log to know of damage to them, the witness and the
+// mirror, and gives by path what is wrong with each. No row depends on them while the others are whole, and the next start
+// writes them anew; but until then there is nothing to repair a damaged catalogue of. Of a store without an identity nothing is said.
+func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
+	out := map[string]error{}
+	ids, err := identify(fs, dataDir, logDir)
+	if err != nil {
+		return out
+	}
+	id := ids.log
+	path := fs.PathJoin(dataDir, witnessFile)
+	if err := checkWitness(fs, path, id); err != nil {
+		out[path] = err
+	}
+	path = fs.PathJoin(dataDir, mirrorFile)
+	switch mark, _, _, clean, err := readMirror(fs, path, id, nil); {
+	case err != nil:
+		out[path] = err
+	case !clean:
+		if _, err := fs.Stat(path); err == nil {
+			out[path] = fault.Errorf(fault.Corrupt, "%s can be read up to %s, and not behind it", path, mark)
+		}
+	}
+	return out
+}
+
+// checkWitness wants both slots to be whole, or never written.
+func checkWitness(fs vfs.FS, path string, id StoreID) error {
+	f, err := fs.Open(path)
+	if oserror.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "open %s", path)
+	}
+	defer f.Close()
+	var newest uint64
+	empty := false
+	for slot := range int64(2) {
+		b := make([]byte, witnessSlot)
+		n, err := f.ReadAt(b, slot*witnessApart)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fault.Wrap(err, fault.Unavailable, "read %s", path)
+		}
+		if n == len(b) && bytes.Equal(b, make([]byte, witnessSlot)) {
+			empty = true
+			continue
+		}
+		writes, _, ok := parseTestimony(b[:n], id)
+		if !ok {
+			return fault.Errorf(fault.Corrupt, "%s: what lies at %d is not what was written", path, slot*witnessApart)
+		}
+		newest = max(newest, writes)
+	}
+	if empty && newest != 1 { // the first write leaves the other slot as it is
+		return fault.Errorf(fault.Corrupt, "%s: one of two copies is gone", path)
+	}
+	return nil
+}
