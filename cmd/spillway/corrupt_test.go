@@ -30,7 +30,6 @@ import (
 //	CORRUPT_N      how many cases, default 24
 //	TEST_SEED      decides what befalls what
 //	CORRUPT_CASE   only this one
-//	CORRUPT_ALL    1 fails over what is known, too
 //	CORRUPT_TWICE  1 damages the catalogue's mirror as well before a repair
 //	CORRUPT_WORLD  where the stores lie, to try a case again on the very bytes; made there when it does not exist
 func TestCorruptionsLoseNothingInSilence(t *testing.T) {
@@ -89,7 +88,7 @@ func (r *corruptRun) all(first, last int) {
 				r.mu.Lock()
 				r.results = append(r.results, res)
 				r.mu.Unlock()
-				if res.failed() && !r.excused(res) {
+				if res.failed() {
 					r.fail(res)
 				}
 			}
@@ -100,22 +99,6 @@ func (r *corruptRun) all(first, last int) {
 	}
 	close(cases)
 	wg.Wait()
-}
-
-// corruptPending are outcomes that are known, by what the kinds of files begin with: they are counted and not told, unless
-// CORRUPT_ALL is set. Whoever mends one takes it off the list.
-var corruptPending = map[string][]string{
-	"catalogue/N.sst": {"UNCLEAR"},          // the message shows the program's stack
-	"coord/":          {"UNCLEAR", "PANIC"}, // of damage to the coordination store
-}
-
-func (r *corruptRun) excused(res corruptResult) bool {
-	for kind, outcomes := range corruptPending {
-		if strings.HasPrefix(res.Harm.Kind, kind) && slices.Contains(outcomes, res.Outcome) {
-			return os.Getenv("CORRUPT_ALL") == ""
-		}
-	}
-	return false
 }
 
 // fail prints what happened and one line to paste.

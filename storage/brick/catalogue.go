@@ -116,9 +116,9 @@ func (b *Brick) compareCatalogue(says, is watermark) error {
 func (b *Brick) catalogueDamage(err error, dir string) error {
 	var errno syscall.Errno
 	if fault.Is(err, fault.Unavailable) || errors.As(err, &errno) && !oserror.IsNotExist(err) && errno != syscall.EIO {
-		return fault.Wrap(err, fault.Unavailable, "open catalogue %s", dir)
+		return fault.Wrap(fault.OneLine(err), fault.Unavailable, "open catalogue %s", dir)
 	}
-	return fault.Wrap(err, fault.Corrupt, "the catalogue %s is damaged: some of its entries are lost, and with them the knowledge of which rows there are. Nothing was changed. "+
+	return fault.Wrap(fault.OneLine(err), fault.Corrupt, "the catalogue %s is damaged: some of its entries are lost, and with them the knowledge of which rows there are. Nothing was changed. "+
 		"Run `spillway repair --data-dir %s --dry-run` to see what can be rebuilt, and without --dry-run to do it", dir, b.set.DataDir)
 }
 
