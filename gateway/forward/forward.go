@@ -32,9 +32,9 @@ type Limits interface {
 	LabelLimits() point.LabelLimits
 	// LabelsRefused is given the number of series that exceeded them.
 	LabelsRefused(series int)
-	// NewSeries is asked for every series that is new to a dictionary that knows so many. It must be short, for the
-	// dictionary is locked. The error is that of the series' rows.
-	NewSeries(known int) error
+	// NewSeries is asked for every series that is new to a dictionary that knows so many and holds so many places for
+	// others. It must be short, for the dictionary is locked. The error is that of the series' rows.
+	NewSeries(known, reserved int) error
 	// ActiveSeriesMax is how many series NewSeries lets into one dictionary; 0: as many as come.
 	ActiveSeriesMax() int
 	// Renumbered says that a dictionary that knew so many is followed by an empty one.
@@ -219,6 +219,10 @@ func (t *Table) Dict() *point.Dict {
 	if t.limits != nil {
 		t.limit(g)
 	}
+	if g.prev.Load() != nil && time.Since(g.born) > t.f.settings.preferTime() {
+		g.prev.Store(nil)
+		g.dict.Follow(nil) // its memory goes
+	}
 	if t.turnDue(g, time.Since(g.born)) {
 		t.renew(g)
 		g = t.current.Load()
@@ -254,7 +258,9 @@ func (t *Table) renew(g *generation) {
 	if t.limits != nil {
 		t.limits.Renumbered(g.dict.Len())
 	}
-	t.current.Store(t.newGeneration(t.inherit(g)))
+	next := t.newGeneration(t.inherit(g))
+	t.prefer(next, g.dict)
+	t.current.Store(next)
 	t.old.Store(g) // batches begun with it still find it
 	if err := g.retire(); err != nil {
 		t.f.deps.Log.Warn("closing the streams of an old generation", "table", t.name, "error", err)

@@ -21,6 +21,8 @@ type generation struct {
 	full    atomic.Bool // said so
 	book    *seriesBook
 
+	prev atomic.Pointer[previous] // nil: no series are preferred
+
 	labelsLimited atomic.Uint64 // series beyond limits of labels that were counted
 
 	links links
@@ -33,7 +35,7 @@ func (t *Table) newGeneration(book *seriesBook) *generation {
 	} else {
 		g.dict.SetLabelLimits(t.limits.LabelLimits())
 	}
-	g.dict.Guard(func(known int) error { return t.newSeries(book, known) })
+	g.dict.Guard(func(known int, again bool) error { return t.newSeries(g, known, again) })
 	g.users.Store(1)
 	return g
 }

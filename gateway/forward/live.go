@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
@@ -62,14 +63,43 @@ func (b *seriesBook) hasRefused() bool {
 	return b.refused
 }
 
+// previous is the dictionary before, of a table that had as many series as it may have: for a while its series come
+// before others, or every new dictionary would draw lots among all that are sent.
+type previous struct {
+	series int
+	again  int // of them that are in the new one; guarded by the lock of that
+}
+
+// prefer keeps the series of old in front of others in g, which follows it.
+func (t *Table) prefer(g *generation, old *point.Dict) {
+	if t.limits == nil {
+		return
+	}
+	if most := t.limits.ActiveSeriesMax(); most > 0 && old.Len() >= most {
+		g.dict.Follow(old)
+		g.prev.Store(&previous{series: old.Len()})
+	}
+}
+
+// preferTime is for how long: a sender that is still there has sent by then.
+func (s *Settings) preferTime() time.Duration { return s.GenerationAgeMin / 2 }
+
 // newSeries is a dictionary's guard: the table's own limits, then what all tables share.
-func (t *Table) newSeries(b *seriesBook, known int) error {
+func (t *Table) newSeries(g *generation, known int, again bool) error {
+	p := g.prev.Load()
 	if t.limits != nil {
-		if err := t.limits.NewSeries(known); err != nil {
+		reserved := 0
+		if p != nil && !again {
+			reserved = p.series - p.again
+		}
+		if err := t.limits.NewSeries(known, reserved); err != nil {
 			return err
 		}
 	}
-	if b.admit(t.series, t.mayGrow) {
+	if g.book.admit(t.series, t.mayGrow) {
+		if p != nil && again {
+			p.again++
+		}
 		return nil
 	}
 	t.f.metrics.refusedSeries.Inc()

@@ -54,6 +54,11 @@ type server struct {
 }
 
 func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID) *cluster {
+	return newClusterWith(t, func(*forward.Deps) {}, set, servers...)
+}
+
+// newClusterWith is newCluster with a forwarder that depends on something else.
+func newClusterWith(t *testing.T, change func(*forward.Deps), set forward.Settings, servers ...topology.ServerID) *cluster {
 	c := &cluster{
 		t: t, registry: prometheus.NewRegistry(), servers: map[topology.ServerID]*server{},
 		leads: map[point.PartitionID]topology.ServerID{}, changed: make(chan struct{}), inserts: map[point.PartitionID]int{},
@@ -74,9 +79,9 @@ func newCluster(t *testing.T, set forward.Settings, servers ...topology.ServerID
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.forward = forward.New(forward.Deps{
-		Tables: c.tables, Servers: c, Leaders: c, Clock: forward.NewClock(0), Log: log, Registerer: c.registry,
-	}, set)
+	deps := forward.Deps{Tables: c.tables, Servers: c, Leaders: c, Clock: forward.NewClock(0), Log: log, Registerer: c.registry}
+	change(&deps)
+	c.forward = forward.New(deps, set)
 	t.Cleanup(func() {
 		if err := c.forward.Close(); err != nil {
 			t.Error(err)

@@ -119,7 +119,7 @@ func startLimited(b *testing.B) *front {
 		b.Fatal(err)
 	}
 	h := hole{point.NewDict(0)}
-	h.dict.Guard(r.Table("x").NewSeries)
+	h.dict.Guard(func(known int, _ bool) error { return r.Table("x").NewSeries(known, 0) })
 	f := &front{metrics: prometheus.NewRegistry(), client: new(http.Client)}
 	f.Front, err = intake.New(intake.Deps{Writer: h, Limits: r, Fallback: http.NotFoundHandler(), Registerer: f.metrics}, intake.Settings{})
 	if err != nil {

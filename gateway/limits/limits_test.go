@@ -159,12 +159,12 @@ func TestABystanderSeesNoneOfIt(t *testing.T) {
 	r := registry(t, "defaults: {samples_per_second: 100, bytes_per_second: 1KiB, active_series: 10, request_concurrency: 1}")
 	for range 100 {
 		_ = write(r, "noisy", 1000, 100_000)
-		_ = r.Table("noisy").NewSeries(10)
+		_ = r.Table("noisy").NewSeries(10, 0)
 	}
 	if err := write(r, "calm", 100, 10); err != nil {
 		t.Error(err)
 	}
-	if err := r.Table("calm").NewSeries(9); err != nil {
+	if err := r.Table("calm").NewSeries(9, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -191,12 +191,12 @@ func TestSeriesLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry(t, "{new_series_grace: 1s, defaults: {active_series: 30, new_series_per_second: 5, new_series_burst: 10}}")
 		x := r.Table("x")
-		if err := x.NewSeries(30); limitOf(err) != "active_series" || !fault.Is(err, fault.Invalid) {
+		if err := x.NewSeries(30, 0); limitOf(err) != "active_series" || !fault.Is(err, fault.Invalid) {
 			t.Fatal(err)
 		}
 		add := func(from int) (to int) {
 			for to = from; ; to++ {
-				if err := x.NewSeries(to); err != nil {
+				if err := x.NewSeries(to, 0); err != nil {
 					if limitOf(err) == "new_series_per_second" && !fault.Is(err, fault.Throttled) {
 						t.Fatal(err)
 					}
@@ -245,7 +245,7 @@ defaults:
 			if err := write(r, "x", 100, 200); err != nil {
 				t.Fatal(err)
 			}
-			if err := x.NewSeries(5); err != nil {
+			if err := x.NewSeries(5, 0); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := enter(r, t.Context(), "x"); err != nil {
@@ -538,7 +538,7 @@ func TestALimitCostsARequestNoMemory(t *testing.T) {
 		if err := write(r, "x", 10, 10); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.NewSeries(3); err != nil {
+		if err := x.NewSeries(3, 0); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -560,7 +560,7 @@ func BenchmarkNewSeries(b *testing.B) {
 	x := registry(b, "{new_series_grace: 1ms, defaults: {active_series: 1G, new_series_per_second: 1G}}").Table("x")
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := x.NewSeries(1); err != nil {
+		if err := x.NewSeries(1, 0); err != nil {
 			b.Fatal(err)
 		}
 	}

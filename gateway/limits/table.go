@@ -120,11 +120,17 @@ func (t *Table) refuse(f *tableForce, r *Refusal) error {
 	return r
 }
 
-// begin asks what can be asked before a body is read. overdrawn is true in dry run, when the samples would be refused: how
+// begin counts a request as under way and asks what can be asked before its body is read. overdrawn is true in dry run, when the samples would be refused: how
 // many they are shows later.
 func (t *Table) begin(now time.Time) (overdrawn bool, err error) {
 	f := t.force.Load()
-	if most := int64(f.RequestConcurrency); most > 0 && t.requests.Load() >= most {
+	under := t.requests.Add(1)
+	defer func() {
+		if err != nil {
+			t.requests.Add(-1)
+		}
+	}()
+	if most := int64(f.RequestConcurrency); most > 0 && under > most {
 		r := refusal(t.name, RequestConcurrency, fault.Throttled, time.Second, "%d of its write requests are under way, the most it may have", most)
 		if err := t.refuse(f, r); err != nil {
 			return false, err
@@ -156,9 +162,8 @@ func (t *Table) empty(b *bucket, now time.Time, rate, burst float64) (time.Durat
 	return b.empty(rate)
 }
 
-// enter counts a request as under way, and charges for the bytes it says it has.
+// enter counts a request that is under way, and charges for the bytes it says it has.
 func (t *Table) enter(bytes int64) {
-	t.requests.Add(1)
 	t.counts.requests.Add(1)
 	t.chargeBytes(bytes)
 }
@@ -185,14 +190,15 @@ func (t *Table) take(b *bucket, now time.Time, rate, burst, n float64) {
 	b.take(n)
 }
 
-// NewSeries is asked, under the lock of a dictionary that knows so many series, whether there may be one more. Errors:
+// NewSeries is asked, under the lock of a dictionary that knows so many series and holds places for others, whether there
+// may be one more. Errors:
 // Invalid (there are as many as may be, and that does not pass), Throttled (too many are new).
-func (t *Table) NewSeries(known int) error {
+func (t *Table) NewSeries(known, reserved int) error {
 	if t == nil {
 		return nil
 	}
 	f := t.force.Load()
-	if most := int64(f.ActiveSeries); most > 0 && int64(known) >= most {
+	if most := int64(f.ActiveSeries); most > 0 && int64(known+reserved) >= most {
 		if err := t.refuse(f, f.seriesFull); err != nil {
 			return err
 		}

@@ -87,6 +87,7 @@ func (tk *Ticket) settle() {
 func (tk *Ticket) Found(table string) {
 	if tk.registry != nil && tk.table == nil {
 		tk.table = tk.registry.Table(table)
+		tk.table.requests.Add(1)
 		tk.enter()
 	}
 }

@@ -12,7 +12,6 @@ import (
 type view struct {
 	seen  numbers // when rates were last worked out
 	rates rates
-	idle  time.Time // since when nothing came; zero: something came lately
 	shown shown
 }
 
@@ -75,11 +74,7 @@ func (r *rates) update(was, is *numbers, d time.Duration) {
 	}
 }
 
-// forgetAfter is how long a table may be idle before what is kept of it goes: it was dropped, most likely. It comes back,
-// with counters from 0, when something comes.
-const forgetAfter = 24 * time.Hour
-
-// look works out rates, and forgets tables that are gone.
+// look works out rates.
 func (r *Registry) look(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,16 +84,8 @@ func (r *Registry) look(now time.Time) {
 		return // ticks that were late come close together
 	}
 	r.mu.viewed = now
-	for name, t := range r.mu.tables {
+	for _, t := range r.mu.tables {
 		is := t.counts.read()
-		switch {
-		case is != t.view.seen || t.requests.Load()+t.queries.running.Load() > 0:
-			t.view.idle = time.Time{}
-		case t.view.idle.IsZero():
-			t.view.idle = now
-		case now.Sub(t.view.idle) > forgetAfter && t.series.Load() == 0:
-			delete(r.mu.tables, name)
-		}
 		if !first {
 			t.view.rates.update(&t.view.seen, &is, d)
 		}

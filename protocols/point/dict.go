@@ -27,10 +27,11 @@ type Dict struct {
 
 	rawLen atomic.Int64 // entries of raw; at most a decoder's worth over the bound
 
-	weight  atomic.Int64                // of all series; written under mu
-	limits  atomic.Pointer[LabelLimits] // nil: none but the format's
-	guard   func(known int) error       // nil: every series finds room; set before the Dict is used
-	limited atomic.Uint64               // series beyond them
+	weight  atomic.Int64                      // of all series; written under mu
+	limits  atomic.Pointer[LabelLimits]       // nil: none but the format's
+	guard   func(known int, again bool) error // nil: every series finds room; set before the Dict is used
+	before  atomic.Pointer[Dict]              // that this one follows; nil: none
+	limited atomic.Uint64                     // series beyond them
 
 	series   pages[Labels]
 	hashes   firstHashes // under which series were first seen, for LookupAfter
@@ -162,7 +163,7 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (Se
 		}
 	}
 	if limited {
-		if err := d.askLocked(); err != nil {
+		if err := d.askLocked(labels); err != nil {
 			return 0, err
 		}
 	}

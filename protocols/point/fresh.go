@@ -102,7 +102,7 @@ func (d *Dict) addAll(f *Fresh) error {
 		labels := f.labels(i)
 		id, ok := d.canon.get(f.sums[i], labels, &d.series)
 		if !ok {
-			err := d.askLocked()
+			err := d.askLocked(labels)
 			if err == nil {
 				id, err = d.addLocked(f.sums[i], labels, "", f.hashes[i])
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -115,15 +116,22 @@ func (d *Dict) limit(labels []byte) error {
 	return err
 }
 
-// Guard lets f decide about every series that is new, given how many are known; an error refuses the series and reaches
-// the decoder as it is. f is called under the Dict's lock, so it must be short and must not call the Dict. Guard is called
-// before the Dict is used.
-func (d *Dict) Guard(f func(known int) error) { d.guard = f }
+// Guard lets f decide about every series that is new, given how many are known, and whether the Dict that this one follows
+// has it; an error refuses the series and reaches the decoder as it is. f is called under the Dict's lock, so it must be
+// short and must not call the Dict. Guard is called before the Dict is used.
+func (d *Dict) Guard(f func(known int, again bool) error) { d.guard = f }
 
-// askLocked asks the guard for one more series.
-func (d *Dict) askLocked() error {
+// Follow says which Dict this one follows; nil: none any more.
+func (d *Dict) Follow(old *Dict) { d.before.Store(old) }
+
+// askLocked asks the guard for one more series. The labels do not reach it: they would have to be allocated.
+func (d *Dict) askLocked(labels []byte) error {
 	if d.guard == nil {
 		return nil
 	}
-	return d.guard(d.series.len())
+	again := false
+	if old := d.before.Load(); old != nil {
+		_, again = old.canon.get(maphash.Bytes(old.seeds[0], labels), labels, &old.series)
+	}
+	return d.guard(d.series.len(), again)
 }

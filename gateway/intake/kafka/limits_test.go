@@ -40,7 +40,7 @@ func TestATableAtItsLimitsIsReadSlowlyAndLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		m, dead := newMemory(), t.TempDir()+"/dead"
-		m.table("strict").dict.Guard(registry.Table("strict").NewSeries)
+		m.table("strict").dict.Guard(func(known int, _ bool) error { return registry.Table("strict").NewSeries(known, 0) })
 		c, err := New(Deps{Writer: m, Limits: registry, Dial: network.DialContext}, Settings{WriteBytesMax: 64, Clusters: []Cluster{{
 			Name: "main", Brokers: cluster.ListenAddrs(), DeadLetter: DeadLetter{File: dead},
 			Topics: []Topic{{Name: "noisy", Table: "noisy"}, {Name: "calm", Table: "calm"}, {Name: "strict", Table: "strict"}},
