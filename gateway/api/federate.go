@@ -121,7 +121,7 @@ func last(it chunkenc.Iterator, s *promql.Sample) (ok bool) {
 
 // expose writes samples in the form that the scraper takes.
 func expose(w http.ResponseWriter, r *http.Request, samples promql.Vector) error {
-	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
+	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
 	out := newBody(w, r)
 	w.Header().Set("Content-Type", string(format))
 	enc := expfmt.NewEncoder(out, format)

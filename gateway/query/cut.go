@@ -311,6 +311,11 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return nil, loadError(err)
 	}
+	t := &turn{lane: c.engine.lane} // finding series is work too
+	if err := t.next(ctx); err != nil {
+		return nil, err
+	}
+	defer t.end()
 	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
 	if err != nil {
 		return nil, loadError(err)

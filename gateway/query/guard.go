@@ -92,9 +92,8 @@ func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, 
 	return ctx, w
 }
 
-// leave ends it.
+// leave ends it. Its context goes with the one it was made of.
 func (w *watched) leave() {
-	w.cancel()
 	close(w.gone)
 	w.guard.mu.Lock()
 	defer w.guard.mu.Unlock()

@@ -60,6 +60,11 @@ func (s *set) Next() bool {
 
 // advance moves the inner set on and accounts for what it gave.
 func (s *set) advance() bool {
+	if s.given%turnSeries == 0 {
+		if s.err = s.usage.turn.next(s.ctx); s.err != nil {
+			return false
+		}
+	}
 	if s.in == nil {
 		if s.in, s.err = s.table.open(s.ctx, s.ask); s.err != nil || s.in == nil {
 			return false
@@ -67,11 +72,6 @@ func (s *set) advance() bool {
 	}
 	if s.limit > 0 && s.given >= s.limit {
 		return false
-	}
-	if s.given%turnSeries == 0 {
-		if s.err = s.usage.turn.next(s.ctx); s.err != nil {
-			return false
-		}
 	}
 	if !s.in.Next() {
 		s.err = s.in.Err()

@@ -60,6 +60,14 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 // errTyped says that series of one name have types or units, so that they may be equal without those.
 var errTyped = errors.New("series have types or units")
 
+// turn is Turn, where it is nil one that never waits.
+func (e *Env) turn() (next func(context.Context) error, end func()) {
+	if e.Turn == nil {
+		return func(context.Context) error { return nil }, func() {}
+	}
+	return e.Turn()
+}
+
 // take books bytes and looks whether the evaluation is still wanted.
 func (e *Env) take(ctx context.Context) func(int64) error {
 	return func(n int64) error {
@@ -82,6 +90,11 @@ func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
 	defer rows.Close()
 	r := p.begin(ctx, env, sole)
 	if err := r.drive(ctx, rows); err != nil {
+		return nil, err
+	}
+	next, end := env.turn()
+	defer end()
+	if err := next(ctx); err != nil {
 		return nil, err
 	}
 	return r.finish()
@@ -353,11 +366,8 @@ func (r *run) worker() *worker {
 		reader: newReader(&r.plan.source, r.plan.grid, r.done),
 		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
 		arena:  arenas.Get().(*[]float64),
-		next:   func(context.Context) error { return nil }, end: func() {},
 	}
-	if r.env.Turn != nil {
-		w.next, w.end = r.env.Turn()
-	}
+	w.next, w.end = r.env.turn()
 	if r.counts != nil {
 		w.counts = newCounts(len(r.counts), r.steps)
 	}
