@@ -27,6 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
 	"github.com/spillwaydb/spillway/protocols/otlp"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/server"
@@ -95,6 +96,10 @@ type tablesConfig struct {
 	CreateOnWrite bool `yaml:"create_on_write"`
 	// Retention of new tables; 0 keeps for ever. Default 0.
 	Retention duration `yaml:"retention"`
+	// RetentionConfirmed is until when the clock of this host is surely right: 2026-12-31, or with a time of day as in RFC 3339.
+	// Partitions that retention holds because the clock jumped, or because more than half of a table would go at once,
+	// are dropped while the clock is not later. Default none.
+	RetentionConfirmed moment `yaml:"retention_confirmed"`
 	// PartitionWidth of new tables. Default 1d.
 	PartitionWidth duration `yaml:"partition_width"`
 	// Max bounds the number of tables. Default 10,000.
@@ -387,6 +392,33 @@ func (c *config) String() string {
 		fault.Bug("the configuration does not encode: %v", err)
 	}
 	return string(text)
+}
+
+// moment is a point in time in nanoseconds, written as 2026-12-31 or 2026-12-31T12:00:00Z; 0, written empty: none.
+type moment point.Nanos
+
+// UnmarshalText reads what MarshalText writes, and a date, which means its end.
+func (m *moment) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*m = 0
+		return nil
+	}
+	t, err := time.Parse(time.DateOnly, string(text))
+	if err == nil {
+		t = t.Add(24*time.Hour - 1)
+	} else if t, err = time.Parse(time.RFC3339Nano, string(text)); err != nil {
+		return fault.Wrap(err, fault.Invalid, "%q is no time; write 2026-12-31, or 2026-12-31T12:00:00Z", text)
+	}
+	*m = moment(t.UnixNano())
+	return nil
+}
+
+// MarshalText writes RFC 3339.
+func (m moment) MarshalText() ([]byte, error) {
+	if m == 0 {
+		return nil, nil
+	}
+	return []byte(time.Unix(0, int64(m)).UTC().Format(time.RFC3339Nano)), nil
 }
 
 // duration is a time span written as in Prometheus: 30s, 5m, 1d, 2w, 10y, or 0.

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/run"
@@ -44,6 +43,7 @@ type standaloneCmd struct {
 	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof and reload; empty: none (default 127.0.0.1:8429)."`
 	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
 	Retention      *duration `name:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever (default 0)."`
+	Confirmed      *moment   `name:"retention.confirmed" help:"Drop what retention holds because the clock may be wrong, as long as the clock is not later than this: 2026-12-31." placeholder:"DATE"`
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of new tables covers (default 1d)."`
 	CreateOnWrite  *bool     `name:"create-on-write" negatable:"" help:"Make tables at the first write to them (default true)."`
 	Memory         *size     `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
@@ -65,6 +65,7 @@ func (s *standaloneCmd) config() (config, error) {
 	over(&c.Admin.Listen, s.AdminListen)
 	over(&c.LogLevel, s.LogLevel)
 	over(&c.Tables.Retention, s.Retention)
+	over(&c.Tables.RetentionConfirmed, s.Confirmed)
 	over(&c.Tables.PartitionWidth, s.PartitionWidth)
 	over(&c.Tables.CreateOnWrite, s.CreateOnWrite)
 	over(&c.API.Admin, s.EnableDelete)
@@ -123,8 +124,9 @@ type standalone struct {
 	tables *tables.Tables
 	server *server.Server
 
-	frozen   string // why the store lies on an overlay and takes nothing; "": it does not
-	unmapped string // what openStorage found about maps that were lost; "": nothing
+	frozen    string // why the store lies on an overlay and takes nothing; "": it does not
+	retention retain
+	unmapped  string // what openStorage found about maps that were lost; "": nothing
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
@@ -140,6 +142,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
+	p.retention.register(registry)
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}
@@ -294,6 +297,7 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	if p.frozen != "" {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")
 	}
+	s.Problems = append(s.Problems, p.retention.problems()...)
 	if p.unmapped != "" {
 		s.Problems = append(s.Problems, "Of the store, "+p.unmapped+".")
 	}
@@ -311,7 +315,7 @@ func (p *standalone) run(ctx context.Context) error {
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
 	} else {
-		g.Add(actor(ctx, p.retain))
+		g.Add(actor(ctx, p.keepRetention))
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	p.actors(ctx, &g)
@@ -338,40 +342,4 @@ func (p *standalone) close() error {
 		errs = append(errs, p.brick.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// retentionPeriod is how often partitions are held against the retention of their tables.
-const retentionPeriod = time.Minute
-
-// retain drops partitions that lie wholly before their table's retention: first their rows, then their place in the map.
-// In between a reader finds the partition empty, and admission has refused rows of that age for long.
-func (p *standalone) retain(ctx context.Context) error {
-	for {
-		now := time.Now().UnixNano()
-		for _, name := range p.tables.Names() {
-			if err := p.retainTable(ctx, name, now); err != nil && ctx.Err() == nil {
-				p.log.Error("retention could not be kept; it is tried again", "table", name, "error", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retentionPeriod):
-		}
-	}
-}
-
-func (p *standalone) retainTable(ctx context.Context, name string, now point.Nanos) error {
-	m, ok := p.tables.Get(name)
-	if !ok {
-		return nil
-	}
-	expired := m.Expired(now)
-	for _, id := range expired {
-		if err := p.server.DropPartition(name, id); err != nil {
-			return err
-		}
-	}
-	_, err := p.tables.Drop(ctx, name, expired...)
-	return err
 }

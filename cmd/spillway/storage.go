@@ -29,6 +29,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead"
 	"github.com/spillwaydb/spillway/storage/metafile"
@@ -157,7 +158,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		return err
 	}
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, Keepers: p.files,
-		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{})
+		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{RetentionConfirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)})
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/retention"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -93,7 +94,11 @@ func (p *planner) retention() {
 			continue // nobody wrote to it: there is nothing to drop
 		}
 		now := min(newest, p.Now)
-		ids := m.Expired(now)
+		v := retention.Judge(m, retention.Clock{Wall: now, Confirmed: p.set.RetentionConfirmed})
+		if v.Why != "" {
+			p.alarm(m.Table, v.Held[0], "drop "+names(v.Held), "%s; set the clocks right, or, if they are, start the storage servers with tables.retention_confirmed", v.Why)
+		}
+		ids := v.Drop
 		ids = ids[:min(len(ids), p.set.DropMax-dropped)]
 		ids = m.Droppable(ids)
 		if len(ids) == 0 {

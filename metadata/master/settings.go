@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Settings are numbers a user sets.
@@ -31,6 +32,9 @@ type Settings struct {
 	CreateMax int
 	// DropMax bounds how many partitions one round drops, and how many lease rows it sweeps. Default 256.
 	DropMax int
+	// RetentionConfirmed is until when the clocks are surely right: what retention would hold is dropped while they are not
+	// later (package retention). Default 0: nobody says so.
+	RetentionConfirmed point.Nanos
 	// ShareHosts lets several placements of a partition lie on one host, for development (C82). Default false.
 	ShareHosts bool
 

@@ -1,0 +1,86 @@
+package retention
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+const (
+	// JumpMax is how far the wall clock may be ahead of where it was last seen, plus the time that passed since by a clock
+	// that cannot jump, and still be believed. Larger: a host may be off for longer; a wrong clock costs so much at most.
+	JumpMax = 7 * 24 * time.Hour
+	// SlicesMax is how many slices of time a round may drop of a table whatever share of it they are: retention that runs
+	// all the time drops one.
+	SlicesMax = 2
+)
+
+// Clock is what is known of the time.
+type Clock struct {
+	// Wall is what the wall clock says now.
+	Wall point.Nanos
+	// Seen is what it said last, and what passed since; 0: never.
+	Seen point.Nanos
+	// Confirmed: a person says that the wall clock is right as long as it is not later than this; 0: nobody does.
+	Confirmed point.Nanos
+}
+
+// confirmed reports whether a person vouches for the clock.
+func (c Clock) confirmed() bool { return c.Confirmed != 0 && c.Wall <= c.Confirmed }
+
+// Jumped reports whether the clock went ahead further than is believed.
+func (c Clock) Jumped() bool {
+	return c.Seen != 0 && !c.confirmed() && c.Wall > c.Seen && c.Wall-c.Seen > int64(JumpMax)
+}
+
+// Next is the clock to remember: a time that is not believed is not.
+func (c Clock) Next() point.Nanos {
+	if c.Jumped() {
+		return c.Seen
+	}
+	return c.Wall
+}
+
+// Verdict is what is to be done with the expired partitions of a table: all are dropped, or all are held.
+type Verdict struct {
+	Drop []point.PartitionID
+	Held []point.PartitionID
+	Why  string // they are held
+}
+
+// Judge decides about the partitions that lie wholly before the table's retention.
+func Judge(m *topology.Map, c Clock) Verdict {
+	expired := m.Expired(c.Wall)
+	if len(expired) == 0 {
+		return Verdict{}
+	}
+	hold := func(format string, args ...any) Verdict {
+		return Verdict{Held: expired, Why: fmt.Sprintf(format, args...)}
+	}
+	if c.Jumped() {
+		return hold("the clock says %s, %v after it was last seen", stamp(c.Wall), time.Duration(c.Wall-c.Seen).Round(time.Hour))
+	}
+	old, all := slices(m, expired)
+	if !c.confirmed() && old > SlicesMax && 2*old > all {
+		return hold("by the clock, which says %s, %d of the %d slices of time of the table are older than its retention of %v", stamp(c.Wall), old, all, m.Config.Retention)
+	}
+	return Verdict{Drop: expired}
+}
+
+// slices counts the ranges of time that the ids lie in, and those of the whole map.
+func slices(m *topology.Map, ids []point.PartitionID) (some, all int) {
+	ends, every := map[point.Nanos]bool{}, map[point.Nanos]bool{}
+	for _, id := range ids {
+		if p, ok := m.ByID(id); ok {
+			ends[p.TimeHi] = true
+		}
+	}
+	for p := range m.All() {
+		every[p.TimeHi] = true
+	}
+	return len(ends), len(every)
+}
+
+func stamp(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339) }
