@@ -1,0 +1,45 @@
+package remotewrite
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestAHelpTextDoesNotMultiply: a text that stands once in a request and is meant by thousands of families took gigabytes.
+// What is beyond the bound is refused with its name, and the samples are taken.
+func TestAHelpTextDoesNotMultiply(t *testing.T) {
+	const families = 3000
+	w := writev2.Request{Symbols: []string{"", "__name__", strings.Repeat("h", 16_000)}}
+	for i := range families {
+		w.Symbols = append(w.Symbols, fmt.Sprintf("f%d", i))
+		w.Timeseries = append(w.Timeseries, writev2.TimeSeries{LabelsRefs: []uint32{1, uint32(3 + i)},
+			Samples: []writev2.Sample{{Value: 1, Timestamp: 1000}}, Metadata: writev2.Metadata{Type: writev2.Metadata_METRIC_TYPE_GAUGE, HelpRef: 2}})
+	}
+	body, err := w.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d DecoderV2
+	for range 2 {
+		b := point.GetBatch(point.NewDict(0))
+		if err := d.Decode(body, b); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for i := range b.Metadata {
+			n += b.Metadata[i].Bytes()
+		}
+		if n > point.MetadataRequestMax+point.MetadataBytesMax || n < point.MetadataRequestMax {
+			t.Errorf("%d rows of metadata hold %d bytes", len(b.Metadata), n)
+		}
+		if len(b.IDs) != families || b.RefusedRows != 0 || len(b.Refused) == 0 || !strings.Contains(b.Refused[0].Text, "f10") {
+			t.Errorf("%d samples, %d refused, %d reasons", len(b.IDs), b.RefusedRows, len(b.Refused))
+		}
+		b.Put()
+	}
+}
