@@ -81,6 +81,9 @@ func answerTo(err error) *apiError {
 	case errors.As(err, &samples):
 		return &apiError{http.StatusUnprocessableEntity, typeExecution, err}
 	case errors.As(err, &store):
+		if errors.As(store.Err, &refused) {
+			return &apiError{refused.Status, refused.Type(), err}
+		}
 		return byKind(store.Err, err)
 	}
 	return byKind(err, err)
