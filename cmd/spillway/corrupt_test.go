@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -165,7 +164,7 @@ type corruptWorker struct {
 	orders  io.WriteCloser
 	results *os.File
 	lines   *bufio.Scanner
-	said    *lockedTail
+	said    *lockedText
 }
 
 func (w *corruptWorker) start() error {
@@ -174,7 +173,7 @@ func (w *corruptWorker) start() error {
 		return err
 	}
 	defer write.Close()
-	w.cmd, w.said = exec.Command(os.Args[0], "-test.run=^TestCorruptWorker$", "-test.timeout=0"), &lockedTail{}
+	w.cmd, w.said = exec.Command(os.Args[0], "-test.run=^TestCorruptWorker$", "-test.timeout=0"), &lockedText{}
 	w.cmd.Env, w.cmd.Stderr, w.cmd.Stdout, w.cmd.ExtraFiles = append(foreignEnviron(), "CORRUPT_WORKER=1"), w.said, w.said, []*os.File{write}
 	if w.orders, err = w.cmd.StdinPipe(); err != nil {
 		return err
@@ -219,7 +218,7 @@ func (w *corruptWorker) try(c int) corruptResult {
 		}
 	}
 	w.end()
-	last.Outcome, last.Said = "PANIC", w.said.String()
+	last.Outcome, last.Said = "PANIC", w.said.death()
 	if hung {
 		last.Outcome = "HANG"
 	}
@@ -236,44 +235,40 @@ func (w *corruptWorker) end() {
 	}
 }
 
-// lockedTail keeps the first that a worker says about a case: a panic's message comes before its stacks.
-type lockedTail struct {
+// lockedText is what a process says.
+type lockedText struct {
 	mu sync.Mutex
 	b  []byte
 }
 
 // Write implements io.Writer.
-func (l *lockedTail) Write(b []byte) (int, error) {
+func (l *lockedText) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b = append(l.b, b...)
 	return len(b), nil
 }
 
-func (l *lockedTail) reset() {
+func (l *lockedText) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b = nil
 }
 
-// String is what was said, from a panic on where there is one.
-func (l *lockedTail) String() string {
+// String is all of it.
+func (l *lockedText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	text := string(l.b)
+	return string(l.b)
+}
+
+// death is what a worker said about its end: a panic's message comes before its stacks.
+func (l *lockedText) death() string {
+	text := l.String()
 	for _, mark := range []string{"panic: ", "fatal error: ", "SIGQUIT"} {
 		if i := strings.Index(text, mark); i >= 0 {
 			return text[i:min(len(text), i+6000)]
 		}
 	}
 	return text[:min(len(text), 6000)]
-}
-
-// freeAddress is an address that nothing listens on.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

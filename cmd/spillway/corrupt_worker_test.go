@@ -46,7 +46,8 @@ type corruptResult struct {
 	Harm harm
 	Base string
 	Mode string
-	// Repaired is how a refused catalogue was rebuilt: exactly, of what there is, lossy; "": not tried.
+	// Repaired is how a refused catalogue was rebuilt: exactly, of what there is, lossy; or that a refused coordination store
+	// was moved away; "": not tried.
 	Repaired string
 	Outcome  string // intact, reported, refused; or a failure, in capitals
 	Said     string
@@ -223,34 +224,24 @@ func (w *corruptTrial) lives(rng *rand.Rand) {
 	}
 }
 
-// repair does what a refusal over the catalogue asks for; where the catalogue's mirror is to be damaged, too, with that. What segments and log hold is there then, all of it, and what was
-// deleted is not, unless the repair says that something is lost.
+// repair does what a refusal over the catalogue or the coordination store asks for. What segments and log hold is there
+// then, all of it, and what was deleted is not, unless the repair says that something is lost.
 func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
-	if w.result.failed() || !strings.HasPrefix(w.result.Harm.Kind, "catalogue/") {
+	switch kind := w.result.Harm.Kind; {
+	case w.result.failed():
 		return
-	}
-	cfg, err := w.config()
-	if err != nil {
-		w.note("HARNESS", err.Error())
-		return
-	}
-	if w.order.Twice {
-		if err := os.Truncate(filepath.Join(w.dir, "catalogue.mirror"), int64(rng.IntN(4000))); err != nil {
+	case strings.HasPrefix(kind, "coord/"):
+		if err := os.Rename(filepath.Join(w.dir, "coord"), filepath.Join(w.dir, "coord.damaged")); err != nil {
 			w.note("HARNESS", err.Error())
 			return
 		}
-	}
-	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, cfg.brick(), false)
-	if err != nil {
-		w.note("REPAIR REFUSED", err.Error()+"; after: "+w.result.Said)
+		w.result.Repaired = "moved away"
+	case strings.HasPrefix(kind, "catalogue/"):
+		if w.result.Repaired = w.rebuild(rng); w.result.failed() {
+			return
+		}
+	default:
 		return
-	}
-	w.result.Repaired = "of what there is"
-	if r.Exact {
-		w.result.Repaired = "exactly"
-	}
-	if r.Lossy() {
-		w.result.Repaired = "lossy"
 	}
 	p, err := w.open()
 	if err != nil {
@@ -271,6 +262,29 @@ func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
 	default:
 		w.result = refused
 	}
+}
+
+// rebuild has the catalogue repaired, and tells how it went.
+func (w *corruptTrial) rebuild(rng *rand.Rand) string {
+	cfg, err := w.config()
+	if err == nil && w.order.Twice {
+		err = os.Truncate(filepath.Join(w.dir, "catalogue.mirror"), int64(rng.IntN(4000)))
+	}
+	if err != nil {
+		w.note("HARNESS", err.Error())
+		return ""
+	}
+	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: slog.New(slog.DiscardHandler)}, cfg.brick(), false)
+	switch {
+	case err != nil:
+		w.note("REPAIR REFUSED", err.Error()+"; after: "+w.result.Said)
+		return ""
+	case r.Lossy():
+		return "lossy"
+	case r.Exact:
+		return "exactly"
+	}
+	return "of what there is"
 }
 
 // corruptRank orders outcomes: the worst one counts.
@@ -484,21 +498,21 @@ func (w *corruptTrial) config() (*config, error) {
 	return &cfg, cfg.complete()
 }
 
-// openBinary starts the program itself.
+// announced is how the program says where it listens.
+var announced = regexp.MustCompile(`remote_write\s+(http://\S+)/api/v1/write`)
+
+// openBinary starts the program itself, on a port that it chooses.
 func (w *corruptTrial) openBinary() (*corruptServer, error) {
-	var said strings.Builder
-	addr, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(w.order.Binary, "standalone", "--data-dir="+w.dir, "--http.listen="+addr, "--admin.listen=", "--log.level=error")
-	cmd.Env, cmd.Stderr = corruptEnviron(false), &said
+	said := &lockedText{}
+	cmd := exec.Command(w.order.Binary, "standalone", "--data-dir="+w.dir, "--http.listen=127.0.0.1:0", "--admin.listen=", "--log.level=error")
+	cmd.Env, cmd.Stderr = corruptEnviron(false), said
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	for {
+	var base []string
+	for base == nil {
 		select {
 		case err := <-done:
 			text := said.String()
@@ -508,14 +522,9 @@ func (w *corruptTrial) openBinary() (*corruptServer, error) {
 			return nil, fmt.Errorf("%s (%w)", text, err)
 		case <-time.After(5 * time.Millisecond):
 		}
-		if answer, err := w.client.Get("http://" + addr + "/-/ready"); err == nil {
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				break
-			}
-		}
+		base = announced.FindStringSubmatch(said.String())
 	}
-	return &corruptServer{"http://" + addr, func() error {
+	return &corruptServer{base[1], func() error {
 		w.client.CloseIdleConnections()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := <-done; err != nil {

@@ -190,7 +190,11 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
 		return err
 	}
-	if p.coord, err = local.Open(p.fs, filepath.Join(p.cfg.DataDir, "coord"), p.log); err != nil {
+	rows := filepath.Join(p.cfg.DataDir, "coord")
+	if p.coord, err = local.Open(p.fs, rows, p.log); fault.Is(err, fault.Corrupt) {
+		// What counts of it lies with the rows, too: Restore.
+		return fault.Wrap(err, fault.Corrupt, "the coordination store is damaged; move %s elsewhere and start again: it is made anew of the maps in the catalogue", rows)
+	} else if err != nil {
 		return err
 	}
 	epoch, err := nextEpoch(ctx, p.coord, p.brick.EpochMax())
