@@ -5,6 +5,8 @@ import (
 
 	"github.com/cockroachdb/errors"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // ReadOnly reports whether appends are refused for want of disk space, and says so in a sentence with the numbers.
@@ -24,6 +26,20 @@ func (b *Brick) Freeze(why string) {
 
 // Frozen reports whether Freeze was called: then there is nothing to flush or to compact.
 func (b *Brick) Frozen() bool { return b.frozen.Load() }
+
+// RoomFor refuses work that can wait when it would need the reserve: bytes more in the data directory must leave FreeBytesMin, which
+// is for the log and for flushes. Errors are Unavailable; nil where free space is not known.
+func (b *Brick) RoomFor(bytes int64) error {
+	if b.Frozen() {
+		return fault.Errorf(fault.Unavailable, "%s", *b.readOnly.Load())
+	}
+	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	if err != nil || u.AvailBytes >= b.set.FreeBytesMin && u.AvailBytes-b.set.FreeBytesMin >= uint64(max(0, bytes)) {
+		return nil
+	}
+	return fault.Errorf(fault.Unavailable, "%d MiB are free in %s: not enough for %d MiB more beside the reserve of %d MiB (free_bytes_min); it is tried again, make room there",
+		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
+}
 
 // checkSpace looks at the free space of both directories. Once below FreeBytesMin the brick stays read-only until a
 // quarter more is free, so that it does not flap.

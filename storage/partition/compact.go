@@ -75,6 +75,10 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 		}
 		return nil
 	}
+	if err := p.deps.Brick.RoomFor(foldedBytes(st.Segments)); err != nil {
+		v.Close()
+		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
 	// 1. Fold what is there now, without holding up flushes.
 	info, err := p.fold(ctx, v, st.Segments)
 	v.Close()
@@ -198,9 +202,22 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 	return m
 }
 
-// goingOn tells long work to end: Canceled when ctx did or the partition is closed.
+// foldedBytes is the most that folding segments writes: what they take together, and a little for a file of its own.
+func foldedBytes(from []SegmentState) (n int64) {
+	const file = 1 << 16
+	for _, g := range from {
+		n += g.Size
+	}
+	return n + file
+}
+
+// goingOn tells a compaction to end: Canceled when ctx did or the partition is closed, Unavailable when the disk has no more
+// than the reserve left, which belongs to the log and to flushes.
 func (p *Partition) goingOn(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := p.deps.Brick.RoomFor(0); err != nil {
 		return err
 	}
 	p.mu.Lock()
