@@ -29,6 +29,9 @@ func catalogueOptions(fs vfs.FS, memBytes int64, log pebble.Logger) *pebble.Opti
 		L0CompactionThreshold:       2,
 		FormatMajorVersion:          pebble.FormatValueSeparation, // pinned: a newer program must still open an older one's store on purpose
 		Logger:                      log,
+		EventListener: &pebble.EventListener{DataCorruption: func(i pebble.DataCorruptionInfo) {
+			log.Fatalf("%s is damaged: %v", i.Path, i.Details) // pebble's own adds pages of stack
+		}},
 	}
 }
 
