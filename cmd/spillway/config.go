@@ -164,9 +164,11 @@ type storageConfig struct {
 	LogBytesMax    int64  `yaml:"log_bytes_max"`
 	NoSync         bool   `yaml:"no_sync"`
 	SkipDamagedLog bool   `yaml:"skip_damaged_log"`
-	FreeBytesMin   uint64 `yaml:"free_bytes_min"`
-	HeadBytesMax   int64  `yaml:"head_bytes_max"`
-	CacheBytes     int64  `yaml:"cache_bytes"`
+	// LostFoundKeep is how long what was put aside in lost+found is kept; 0: until a person removes it. Default 30 d.
+	LostFoundKeep duration `yaml:"lost_found_keep"`
+	FreeBytesMin  uint64   `yaml:"free_bytes_min"`
+	HeadBytesMax  int64    `yaml:"head_bytes_max"`
+	CacheBytes    int64    `yaml:"cache_bytes"`
 	// OpenFilesMax bounds the segment files open at once. Default: a half of what RLIMIT_NOFILE leaves, at most 4,096
 	// (files.go).
 	OpenFilesMax int      `yaml:"open_files_max"`
@@ -191,6 +193,7 @@ func defaultConfig() config {
 		Tables:   tablesConfig{CreateOnWrite: true, PartitionWidth: duration(24 * time.Hour)},
 		Influx:   influxConfig{Separator: "_", Strings: "count"},
 		Peer:     peerConfig{Listen: "127.0.0.1:8430"},
+		Storage:  storageConfig{LostFoundKeep: duration(brick.LostFoundKeepDefault)},
 		OTLP:     otlpConfig{TranslationStrategy: string(otlp.UnderscoreEscapingWithSuffixes), TargetInfo: true, Delta: string(otlp.DeltaRefuse)},
 	}
 }
@@ -348,9 +351,13 @@ func (c *config) tables() tables.Settings {
 }
 
 func (c *config) brick() brick.Settings {
+	keep := time.Duration(c.Storage.LostFoundKeep)
+	if keep == 0 {
+		keep = -1 // for ever
+	}
 	return brick.Settings{
 		DataDir: c.DataDir, LogDir: c.Storage.LogDir, NoSync: c.Storage.NoSync,
-		FreeBytesMin: c.Storage.FreeBytesMin, SkipDamagedLog: c.Storage.SkipDamagedLog,
+		FreeBytesMin: c.Storage.FreeBytesMin, SkipDamagedLog: c.Storage.SkipDamagedLog, LostFoundKeep: keep,
 	}
 }
 

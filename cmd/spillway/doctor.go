@@ -188,6 +188,7 @@ func (e *examination) damaged(ctx context.Context) {
 		if !srv.Live || !ok {
 			continue
 		}
+		told := false
 		for _, m := range e.s.Tables {
 			limited, cancel := context.WithTimeout(ctx, fetchMax)
 			held, err := st.Stats(limited, m.Table, 0)
@@ -197,6 +198,10 @@ func (e *examination) damaged(ctx context.Context) {
 			}
 			if err != nil {
 				continue
+			}
+			if held.LostFound != "" && !told {
+				told = true
+				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when nobody needs them")
 			}
 			for _, p := range held.ByPartition {
 				if p.Damaged != "" {

@@ -37,7 +37,7 @@ func (c *repairCmd) Run() error {
 		return seenNothing{err}
 	}
 	tellRepair(os.Stdout, cfg.DataDir, r)
-	if r.Lossy() {
+	if r.Lossy() || r.NoMaps {
 		return exitDegraded
 	}
 	return nil
@@ -85,7 +85,10 @@ func tellPartitions(w io.Writer, r *server.Repaired) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", p.Identity.Table, p.Identity.Partition, p.Identity.Placement, p.Segments, p.Rows, p.InLog, entry, state)
 	}
 	_ = t.Flush() // to the terminal
+	if r.NoMaps {
+		fmt.Fprintln(w, "not rebuilt: the partition maps (METADATA files): a cluster fetches them from its other servers; a standalone process does not start without them: restore catalogue.mirror from a backup, and repair again")
+	}
 	for _, u := range r.Unknown {
-		fmt.Fprintf(w, "not rebuilt: %s; the next start puts it aside in lost+found\n", u)
+		fmt.Fprintf(w, "not rebuilt: %s\n", u)
 	}
 }

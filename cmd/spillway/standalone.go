@@ -302,6 +302,9 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")
 	}
 	s.Problems = append(s.Problems, p.retention.problems()...)
+	if f := p.brick.LostFound(); f.Entries > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. `spillway repair --dry-run` on the stopped store says whether rows are missing.", f))
+	}
 	if p.unmapped != "" {
 		s.Problems = append(s.Problems, "Of the store, "+p.unmapped+".")
 	}

@@ -163,6 +163,8 @@ type Stats struct {
 	SeriesByPair  []NameCount // name=value → series
 	// ByPartition are the partitions held here, by id.
 	ByPartition []PartitionStats
+	// LostFound says what lies in lost+found of the server, whatever the table: files that nothing names; "": nothing does.
+	LostFound string
 }
 
 // PartitionStats is what a server holds of one partition. MinTime and MaxTime mean nothing where Rows is 0.

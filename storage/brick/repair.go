@@ -144,14 +144,8 @@ func (r *Remains) readLog() error {
 	}
 	slices.Sort(r.files)
 	for _, n := range r.files {
-		path := r.fs.PathJoin(r.set.LogDir, fileName(n))
-		f, err := r.fs.Open(path, vfs.SequentialReadsOption)
-		if err != nil {
-			return fault.Wrap(err, fault.Unavailable, "open log file")
-		}
-		size, err := fileSize(f)
-		if err == nil {
-			err = newReader(f, size, fileTag(r.ids.log, n), 0, nil).scan(0, func(_ int64, h header) bool {
+		err := r.withFile(n, func(rd *reader) error {
+			return rd.scan(0, func(_ int64, h header) bool {
 				r.Known = max(r.Known, h.catalogue)
 				switch h.kind {
 				case kindFrame:
@@ -161,9 +155,9 @@ func (r *Remains) readLog() error {
 				}
 				return true
 			})
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "read %s", path)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -220,12 +214,12 @@ func (r *Remains) Exact() bool { return r.Trouble == nil || r.Mirrored > 0 && r.
 
 // Entries are the best that is known of the catalogue: exactly what it was, or else what can be read of it, and what the
 // mirror has besides. The map is the caller's.
-func (r *Remains) Entries() map[string][]byte {
+func (r *Remains) Entries() (map[string][]byte, error) {
 	switch {
 	case r.Trouble == nil:
-		return maps.Clone(r.readable)
+		return maps.Clone(r.readable), nil
 	case r.Exact():
-		return maps.Clone(r.mirror)
+		return maps.Clone(r.mirror), nil
 	}
 	out := map[string][]byte{}
 	older, newer := r.readable, r.mirror
@@ -234,8 +228,7 @@ func (r *Remains) Entries() map[string][]byte {
 	}
 	maps.Copy(out, older)
 	maps.Copy(out, newer)
-	r.mendFiles(out)
-	return out
+	return out, r.mendFiles(out)
 }
 
 // FS is the file system of the store.
@@ -283,14 +276,25 @@ func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error
 }
 
 // mendFiles makes the entries of log files those of the files that are there. One that nothing is known of is open: its
-// end is found as after a crash.
-func (r *Remains) mendFiles(entries map[string][]byte) {
+// end is found as after a crash; but where a later process went on in a newer file, it had found and closed that end.
+func (r *Remains) mendFiles(entries map[string][]byte) error {
 	there := map[uint32]bool{}
-	for _, n := range r.files {
+	for i, n := range r.files {
 		there[n] = true
-		if _, ok := entries[string(fileKey(n))]; !ok {
-			entries[string(fileKey(n))] = (&fileEntry{}).append(nil)
+		if _, ok := entries[string(fileKey(n))]; ok {
+			continue
 		}
+		e := &fileEntry{}
+		if i+1 < len(r.files) {
+			end, closed, err := r.closedEnd(n, r.files[i+1])
+			if err != nil {
+				return err
+			}
+			if closed {
+				e = &fileEntry{state: fileClosed, end: end}
+			}
+		}
+		entries[string(fileKey(n))] = e.append(nil)
 	}
 	prefix := string([]byte{ownKeys, keyFile})
 	for k := range entries {
@@ -298,6 +302,49 @@ func (r *Remains) mendFiles(entries map[string][]byte) {
 			delete(entries, k)
 		}
 	}
+	return nil
+}
+
+// closedEnd finds where a file without a trailer was closed by the process that made the next one: its records end there, none
+// begins behind it, and that process swore to no more of it.
+func (r *Remains) closedEnd(n, next uint32) (end int64, closed bool, err error) {
+	err = r.withFile(n, func(rd *reader) error {
+		var bad error
+		for bad == nil {
+			_, end, bad = rd.next()
+		}
+		if bad != errShort && !isBadChunk(bad) {
+			if bad == errTrailer {
+				return nil // whoever reads it finds it closed
+			}
+			return bad
+		}
+		closed = true
+		return rd.scan(end, func(int64, header) bool { closed = false; return false })
+	})
+	if err != nil || !closed {
+		return end, false, err
+	}
+	err = r.withFile(next, func(rd *reader) error {
+		return rd.scan(0, func(_ int64, h header) bool {
+			closed = h.kind == kindFile && h.synced <= at(n, end)
+			return false
+		})
+	})
+	return end, closed, err
+}
+
+func (r *Remains) withFile(n uint32, use func(*reader) error) error {
+	path := r.fs.PathJoin(r.set.LogDir, fileName(n))
+	f, err := r.fs.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "open log file")
+	}
+	size, err := fileSize(f)
+	if err == nil {
+		err = use(newReader(f, size, fileTag(r.ids.log, n), 0, nil))
+	}
+	return fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "read %s", path)
 }
 
 // RaiseEpoch notes in the entries that an epoch was seen.

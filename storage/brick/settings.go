@@ -58,7 +58,8 @@ type Settings struct {
 }
 
 const (
-	lostFoundKeepDefault = 30 * 24 * time.Hour
+	// LostFoundKeepDefault is how long a person has to look at what was put aside.
+	LostFoundKeepDefault = 30 * 24 * time.Hour
 
 	fileBytesMin = 64 << 10
 	fileBytesMax = 1 << 30 // an extent counts offsets in 32 bits, with room for what comes while the next file is made
@@ -78,7 +79,7 @@ func (s *Settings) setDefaults(fs vfs.FS) {
 		s.CatalogueMemBytes = 1 << 20
 	}
 	if s.LostFoundKeep == 0 {
-		s.LostFoundKeep = lostFoundKeepDefault
+		s.LostFoundKeep = LostFoundKeepDefault
 	}
 	if s.FreeBytesMin == 0 {
 		s.FreeBytesMin = 512 << 20

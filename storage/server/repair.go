@@ -30,6 +30,8 @@ type Repaired struct {
 	NewStore        bool
 
 	Partitions []RepairedPartition
+	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
+	NoMaps bool
 	// Unknown are directories of segments, and placements in the log, that nothing tells the partition of.
 	Unknown []string
 }
@@ -59,10 +61,14 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	out := &Repaired{Trouble: r.Trouble, Exact: r.Exact(), Known: r.Known, Mirrored: r.Mirrored, DryRun: dryRun, LogFiles: r.LogFiles()}
-	entries := r.Entries()
+	entries, err := r.Entries()
+	if err != nil {
+		return nil, err
+	}
 	if err := out.placements(r, entries); err != nil {
 		return nil, err
 	}
+	out.NoMaps = !out.Exact && !anyPrefix(entries, "m/file/")
 	out.Entries = len(entries)
 	out.Changed = r.Trouble != nil || !out.Exact
 	out.NewStore = !out.Exact
@@ -165,6 +171,15 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 	o.Partitions = append(o.Partitions, p)
 }
 
+func anyPrefix(entries map[string][]byte, prefix string) bool {
+	for k := range entries {
+		if strings.HasPrefix(k, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 func unknown(id point.PlacementID, log *brick.LogSeqs, why error) string {
 	s := "placement " + id.String()
 	if log != nil {
@@ -173,5 +188,5 @@ func unknown(id point.PlacementID, log *brick.LogSeqs, why error) string {
 	if why != nil {
 		s += ": " + why.Error()
 	}
-	return s
+	return s + "; the next start puts it aside in lost+found"
 }

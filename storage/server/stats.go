@@ -11,11 +11,16 @@ import (
 
 // Stats implements peer.Storage.
 func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, error) {
+	var lost string
+	if f := s.deps.Brick.LostFound(); f.Entries > 0 {
+		lost = f.String()
+	}
 	t, ok := s.table(name)
 	if !ok {
-		return &peer.Stats{}, nil
+		return &peer.Stats{LostFound: lost}, nil
 	}
 	st := t.index.Stats(topN)
+	st.LostFound = lost
 	st.MinTime, st.MaxTime = math.MaxInt64, math.MinInt64
 	for _, p := range t.all() {
 		st.Partitions++

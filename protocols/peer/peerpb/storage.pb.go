@@ -921,6 +921,7 @@ type Stats struct {
 	BytesByLabel  []*NameCount           `protobuf:"bytes,12,rep,name=bytes_by_label,json=bytesByLabel,proto3" json:"bytes_by_label,omitempty"`
 	SeriesByPair  []*NameCount           `protobuf:"bytes,13,rep,name=series_by_pair,json=seriesByPair,proto3" json:"series_by_pair,omitempty"`
 	ByPartition   []*PartitionStats      `protobuf:"bytes,14,rep,name=by_partition,json=byPartition,proto3" json:"by_partition,omitempty"`
+	LostFound     string                 `protobuf:"bytes,15,opt,name=lost_found,json=lostFound,proto3" json:"lost_found,omitempty"` // of the server, whatever the table
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1051,6 +1052,13 @@ func (x *Stats) GetByPartition() []*PartitionStats {
 		return x.ByPartition
 	}
 	return nil
+}
+
+func (x *Stats) GetLostFound() string {
+	if x != nil {
+		return x.LostFound
+	}
+	return ""
 }
 
 type PartitionStats struct {
@@ -1256,7 +1264,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x03top\x18\x02 \x01(\x03R\x03top\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xea\x04\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x89\x05\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1275,7 +1283,9 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x0fvalues_by_label\x18\v \x03(\v2\x1b.spillway.peer.v1.NameCountR\rvaluesByLabel\x12A\n" +
 	"\x0ebytes_by_label\x18\f \x03(\v2\x1b.spillway.peer.v1.NameCountR\fbytesByLabel\x12A\n" +
 	"\x0eseries_by_pair\x18\r \x03(\v2\x1b.spillway.peer.v1.NameCountR\fseriesByPair\x12C\n" +
-	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\"\xb8\x01\n" +
+	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\x12\x1d\n" +
+	"\n" +
+	"lost_found\x18\x0f \x01(\tR\tlostFound\"\xb8\x01\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +

@@ -124,6 +124,7 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		Partitions: int64(s.Partitions), Segments: int64(s.Segments), MinTime: s.MinTime, MaxTime: s.MaxTime,
 		SeriesByName: toNameCounts(s.SeriesByName), ValuesByLabel: toNameCounts(s.ValuesByLabel),
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
+		LostFound: s.LostFound,
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
 			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
 				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?")}
@@ -137,6 +138,7 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		Partitions: int(p.GetPartitions()), Segments: int(p.GetSegments()), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
 		SeriesByName: ofNameCounts(p.GetSeriesByName()), ValuesByLabel: ofNameCounts(p.GetValuesByLabel()),
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
+		LostFound: p.GetLostFound(),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
 			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
 				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed()}
