@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/fleet"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -30,7 +31,7 @@ func BenchmarkQuery(b *testing.B) {
 		name  string
 		plain bool
 	}{{"columns", false}, {"plain", true}} {
-		r, err := query.New(query.Deps{Source: p.server}, query.Settings{PlainEngine: mode.plain})
+		r, err := query.New(query.Deps{Source: p.server, Memory: budget.New("queries", 1<<30)}, query.Settings{PlainEngine: mode.plain})
 		if err != nil {
 			b.Fatal(err)
 		}
