@@ -82,12 +82,12 @@ func (e *Engine) turn() (next func(context.Context) error, end func()) {
 }
 
 // firstSamples is how many samples the engine may hold at the first try where memory is counted. What needs more is
-// evaluated again with eight times as many: the engine says only that they are too few. Columns need none of this.
+// evaluated again with four times as many: the engine says only that they are too few. Columns need none of this.
 const firstSamples = 1 << 14
 
 // sampleLevels are the bounds under which a query is tried.
 func sampleLevels(most int) (levels []int) {
-	for n := firstSamples; n < most; n *= 8 {
+	for n := firstSamples; n < most; n *= 4 {
 		levels = append(levels, n)
 	}
 	return append(levels, most)

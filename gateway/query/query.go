@@ -149,7 +149,7 @@ func (q *query) evaluate(ctx context.Context) *promql.Result {
 // What a sample takes that the engine holds: of a series that has many, and of one that has no other.
 const (
 	sampleBytes     = 32
-	soleSampleBytes = 160
+	soleSampleBytes = 96
 )
 
 // exec lets the engine evaluate a statement as it is prepared, with as many samples as it needs and there is memory for.
