@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
@@ -55,4 +58,35 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 	}
 	a.process.Register(registry)
 	return a, nil
+}
+
+// followed is an account of memory that others bound; what they hold is booked here, so that the rest is there for queries.
+type followed struct {
+	account *budget.Account
+	held    func() int64
+}
+
+// followPeriod is how late a booking may be.
+const followPeriod = 100 * time.Millisecond
+
+// follow books what each holds until ctx ends.
+func follow(ctx context.Context, all ...followed) error {
+	booked := make([]int64, len(all))
+	for {
+		for i, f := range all {
+			switch d := max(0, f.held()) - booked[i]; {
+			case d > 0:
+				f.account.Force(d)
+				booked[i] += d
+			case d < 0:
+				f.account.Release(-d)
+				booked[i] += d
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followPeriod):
+		}
+	}
 }

@@ -369,6 +369,7 @@ func (c *config) server() server.Settings {
 		Partition: partition.Settings{
 			HeadBytesMax: c.Storage.FlushBytes, FlushAge: time.Duration(c.Storage.FlushAge),
 			FlushIdle: time.Duration(c.Storage.FlushIdle), MinorsMax: c.Storage.MinorsMax,
+			CompactBytes: int(min(max(int64(c.Storage.MemoryBytes)/accountParts, compactLeast), compactMost)),
 		},
 	}
 }

@@ -132,6 +132,9 @@ func (d *door) open(behind gatewayDeps) error {
 // actors adds what a door does while its process runs.
 func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
+	g.Add(actor(ctx, func(ctx context.Context) error {
+		return follow(ctx, followed{d.accounts.series, func() int64 { return seriesBytes * d.forward.Series() }})
+	}))
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))
 	}

@@ -32,8 +32,10 @@ const (
 	headLeast     = 32 << 20
 	cacheLeast    = 16 << 20
 	cacheMost     = 256 << 20 // compactions read through it too: what it may hold, it will hold
-	hugeMost      = 4 << 30   // addresses only, but the collector notes 8 bytes for each 8 KiB of them
-	seriesBytes   = 700       // measured: storage/server/DESIGN.md
+	compactLeast  = 16 << 20
+	compactMost   = 64 << 20 // more spares little reading
+	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB of them
+	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
 	collectAt     = 60 // percent of garbage beside what lives: steady state allocates next to nothing, so it costs little

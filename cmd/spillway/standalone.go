@@ -325,6 +325,9 @@ func (p *standalone) run(ctx context.Context) error {
 		g.Add(actor(ctx, p.keepRetention))
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
+	g.Add(actor(ctx, func(ctx context.Context) error {
+		return follow(ctx, followed{p.accounts.heads, p.server.HeadBytes}, followed{p.accounts.compactions, p.server.CompactingBytes})
+	}))
 	p.actors(ctx, &g)
 	p.announce("data in " + p.cfg.DataDir)
 	return p.wait(&g)

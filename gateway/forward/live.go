@@ -156,3 +156,6 @@ func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	most := t.limits.ActiveSeriesMax() // as many as it may have: some of them may be gone
 	return most > 0 && g.dict.Len() >= most
 }
+
+// Series is how many series all tables hold of those that there is memory for.
+func (f *Forwarder) Series() int64 { return f.series.Used() }

@@ -12,7 +12,7 @@ import (
 
 // A major lists definitions by dense id and rows by labels, and a partition may have more series than their labels fit into
 // memory. So definitions are streamed, and rows are written stretch by stretch of the label order: as many series as
-// stretchBytes hold, found by one more walk over the definitions for each stretch.
+// Settings.CompactBytes hold, found by one more walk over the definitions for each stretch.
 //
 //	walk 1:   definitions ─▶ major; every so many a sample
 //	          samples, sorted ─▶ where stretches begin
@@ -22,8 +22,6 @@ import (
 // A walk over a million definitions takes half a second, so there are at most walksMax stretches, of more series if need be.
 
 const (
-	// stretchBytes is about what the labels of one stretch take, unless settings say otherwise.
-	stretchBytes = 64 << 20
 	stretchSlack = 40 // bytes a series, beside its labels
 	samplesMax   = 1 << 14
 	walksMax     = 8
@@ -36,10 +34,11 @@ type majorWriter struct {
 	v      *View
 	excess *excess
 	bytes  int // of a stretch
+	size   int // of all labels
 }
 
 func (p *Partition) newMajorWriter(w *segment.Writer, v *View, x *excess) *majorWriter {
-	return &majorWriter{p: p, w: w, v: v, excess: x, bytes: p.settings.stretchBytes}
+	return &majorWriter{p: p, w: w, v: v, excess: x, bytes: p.settings.CompactBytes}
 }
 
 func (m *majorWriter) write(ctx context.Context) error {
@@ -47,6 +46,9 @@ func (m *majorWriter) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	held := int64(m.held(total, len(edges)+1))
+	m.p.deps.Compacting.Add(held)
+	defer m.p.deps.Compacting.Add(-held)
 	for i := range len(edges) + 1 {
 		var lo, hi point.Labels // hi "": to the end
 		if i > 0 {
@@ -83,6 +85,7 @@ func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labe
 	if err != nil {
 		return 0, nil, err
 	}
+	m.size = size
 	stretches := min(size/m.bytes+1, walksMax, len(samples))
 	if stretches <= 1 {
 		return total, nil, nil
@@ -92,6 +95,12 @@ func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labe
 		edges = append(edges, samples[i*len(samples)/stretches])
 	}
 	return total, edges, nil
+}
+
+// held is about what is in memory while rows are written: a stretch, and the places of all series.
+func (m *majorWriter) held(total, stretches int) int {
+	const placeBytes = 16
+	return m.size/stretches + total*placeBytes
 }
 
 // stretch writes the rows of the series from lo on and below hi.

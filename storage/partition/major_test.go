@@ -17,7 +17,7 @@ import (
 func TestAMajorIsTheSameInHoweverManyStretches(t *testing.T) {
 	var want segment.Info
 	for _, size := range []int{0, 100, 1000, 7000} {
-		b := openBenchWith(t, vfs.NewMem(), 1, Settings{stretchBytes: size})
+		b := openBenchWith(t, vfs.NewMem(), 1, Settings{CompactBytes: size})
 		rng := rand.New(rand.NewPCG(1, 2))
 		for flush := range 3 {
 			for range 300 {

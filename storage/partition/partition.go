@@ -28,6 +28,8 @@ type Deps struct {
 	Metrics *Metrics
 	// HeadBytes counts the memory of heads; partitions keep it current.
 	HeadBytes HeadBytes
+	// Compacting counts what compactions under way hold.
+	Compacting *atomic.Int64
 }
 
 // HeadBytes is where the memory of heads is counted. Safe for concurrent use.

@@ -53,7 +53,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 }
 
 // hushed are the settings of a partition whose series leave memory as soon as they have no rows.
-var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, stretchBytes: 200}
+var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, CompactBytes: 200}
 
 func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
 	t.Helper()
@@ -63,7 +63,7 @@ func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *be
 		t.Fatal(err)
 	}
 	b := &bench{t: t, brick: br, cache: segment.NewCache(1 << 20), index: series.New(), stamp: point.Stamp(epoch) << 32}
-	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes)}
+	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes), Compacting: new(atomic.Int64)}
 	err = br.Scan(StatePrefix(), func(_, v []byte) error {
 		st, err := DecodeState(v)
 		if err == nil {

@@ -30,8 +30,9 @@ type Settings struct {
 	// those whose rows come. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
 	// today read definitions.
 	WarmSeriesMax int
-
-	stretchBytes int // major.go
+	// CompactBytes is about what a compaction takes for the labels of the series whose rows it writes next, or an eighth of all
+	// labels if that is more. Default 64 MiB. Smaller: definitions are read more often (major.go).
+	CompactBytes int
 }
 
 // SetDefaults fills what was left zero.
@@ -48,8 +49,8 @@ func (s *Settings) SetDefaults() {
 	if s.MinorsMax == 0 {
 		s.MinorsMax = 12
 	}
-	if s.stretchBytes == 0 {
-		s.stretchBytes = stretchBytes
+	if s.CompactBytes == 0 {
+		s.CompactBytes = 64 << 20
 	}
 	if s.QuietAfter == 0 {
 		s.QuietAfter = time.Hour

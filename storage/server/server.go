@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -108,15 +109,16 @@ func (s *Settings) setDefaults() {
 // Server is one storage server in its process.
 type Server struct {
 	// Constant after Open.
-	deps      Deps
-	settings  Settings
-	leases    Leases
-	cache     *segment.Cache
-	metrics   *metrics
-	partition *partition.Metrics
-	heads     *share.Pool               // bytes
-	dropping  []point.PlacementID       // whose drop an earlier process began
-	unknown   map[point.PlacementID]int // with records in the log, and no entry in the catalogue
+	deps       Deps
+	settings   Settings
+	leases     Leases
+	cache      *segment.Cache
+	metrics    *metrics
+	partition  *partition.Metrics
+	heads      *share.Pool               // bytes
+	compacting atomic.Int64              // bytes
+	dropping   []point.PlacementID       // whose drop an earlier process began
+	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
 	scrubShown struct {
 		sync.Mutex
@@ -178,7 +180,7 @@ func (s *Server) load() (err error) {
 }
 
 func (s *Server) partitionDeps(t *table) partition.Deps {
-	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads}
+	return partition.Deps{Brick: s.deps.Brick, Index: t.index, Cache: s.cache, Log: s.deps.Log, Metrics: s.partition, HeadBytes: t.heads, Compacting: &s.compacting}
 }
 
 func (s *Server) table(name string) (*table, bool) {

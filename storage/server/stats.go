@@ -57,3 +57,9 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 func (s *Server) HeadLoad() float64 {
 	return float64(s.heads.Used()) / float64(s.settings.HeadBytesMax)
 }
+
+// HeadBytes is the memory of all head rows.
+func (s *Server) HeadBytes() int64 { return s.heads.Used() }
+
+// CompactingBytes is about what compactions hold that are under way.
+func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
