@@ -32,18 +32,20 @@ func (b *seriesBook) booked() int64 {
 	return max(b.credit, b.admitted)
 }
 
-// admit takes one more series, if that is within what is booked or mayGrow. It is called under the dictionary's lock.
-func (b *seriesBook) admit(m *share.Member, mayGrow func() bool) bool {
+// admit takes one more series into a dictionary of that weight, if that is within what is booked or mayGrow. One of long
+// labels counts as the several that it is worth when the next one comes. It is called under the dictionary's lock.
+func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.admitted >= b.credit {
+	next := max(b.admitted, int64(weight)) + 1
+	if next > b.credit {
 		if !m.Admits() || !mayGrow() {
 			b.refused = true
 			return false
 		}
-		m.Add(1)
+		m.Add(next - max(b.admitted, b.credit))
 	}
-	b.admitted++
+	b.admitted = next
 	return true
 }
 
@@ -96,7 +98,7 @@ func (t *Table) newSeries(g *generation, known int, again bool) error {
 			return err
 		}
 	}
-	if g.book.admit(t.series, t.mayGrow) {
+	if g.book.admit(t.series, g.dict.Weight(), t.mayGrow) {
 		if p != nil && again {
 			p.again++
 		}

@@ -96,3 +96,26 @@ func TestASeriesThatIsKnownStaysAcrossDictionaries(t *testing.T) {
 		}
 	})
 }
+
+// TestLongLabelsTakeMoreOfTheShare: labels of kilobytes cost what many series cost.
+func TestLongLabelsTakeMoreOfTheShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, forward.Settings{GenerationSeriesMax: 10_000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
+		table, err := c.forward.Table(t.Context(), "long")
+		c.must(err)
+		d, taken := table.Dict(), 0
+		for i := range 10_000 {
+			l := point.MakeLabels("__name__", "m", "i", fmt.Sprint(i), "text", strings.Repeat("x", 8000))
+			if _, err := d.Intern(d.Hash([]byte(l)), l); err != nil {
+				break
+			}
+			taken++
+		}
+		if taken > 1500 || taken < 100 {
+			t.Errorf("%d series of 8 kB in the room of 10,000", taken)
+		}
+		if got := c.intern("small", 0, 20); got != 20 {
+			t.Errorf("a small table got %d of its 20 series", got)
+		}
+	})
+}
