@@ -34,10 +34,8 @@ func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Mat
 	}
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
-	if p.hasHeadRows() {
-		if err := p.flushOrdered(ctx, ByDelete); err != nil {
-			return err
-		}
+	if err := p.flushForDelete(ctx); err != nil {
+		return err
 	}
 	return fault.Annotate(p.deleteOrdered(epoch, compiled, t), "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
 }
@@ -86,6 +84,23 @@ func (p *Partition) showTombstones(st *State) {
 	for i, g := range segments {
 		g.tombstones.Store(&st.Segments[i].Tombstones)
 	}
+}
+
+// flushForDelete puts every row that was taken so far into a segment; the flush lock is held. After a failed flush there are two heads,
+// and one flush empties the older.
+func (p *Partition) flushForDelete(ctx context.Context) error {
+	p.mu.Lock()
+	again := p.mu.pending != nil
+	p.mu.Unlock()
+	if again {
+		if err := p.flushOrdered(ctx, ByDelete); err != nil {
+			return err
+		}
+	}
+	if !p.hasHeadRows() {
+		return nil
+	}
+	return p.flushOrdered(ctx, ByDelete)
 }
 
 // hasHeadRows reports whether there are frames with rows that are in no segment, or too many deletions for one segment's header.

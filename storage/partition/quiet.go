@@ -150,7 +150,8 @@ func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bo
 func (p *Partition) hush(defined int, now time.Time) {
 	heard := p.silence.heard
 	p.silence = silence{since: now, heard: roaring.New()}
-	x := p.ids.Load()
+	x := p.holdIDs() // the partition may cool meanwhile
+	defer x.release()
 	if x.len() < defined {
 		return // cold: what was flushed were deletions alone
 	}
@@ -171,6 +172,13 @@ func (p *Partition) hush(defined int, now time.Time) {
 	x.release()
 	p.deps.Metrics.quieted.Add(float64(going))
 	p.log.Info("series without rows left memory", "series", going, "live", y.live.Load(), "after", p.settings.QuietAfter)
+}
+
+// holdIDs gives the present ids with one holder more.
+func (p *Partition) holdIDs() *ids {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ids.Load().retain()
 }
 
 // quietShare is the part of the live series that must be quiet for letting them go to be worth the copy.

@@ -1,0 +1,57 @@
+package partition
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// TestCoolingWhileSeriesGoQuietFreesNothingTwice: what goes quiet was looked through while cooling gave the same series back, and the
+// process ended.
+func TestCoolingWhileSeriesGoQuietFreesNothingTwice(t *testing.T) {
+	b := openBenchWith(t, vfs.NewMem(), 1, hushed)
+	defer b.close()
+	for round := range 30 {
+		var r Rows
+		for i := range 2000 {
+			r.Refs = append(r.Refs, b.index.Intern(labelsOf(fmt.Sprint(i+round*1000))))
+			r.Times, r.Values = append(r.Times, point.Nanos(round)), append(r.Values, 1)
+		}
+		b.stamp += 1 << 20
+		r.Stamp = b.stamp
+		b.must(b.Append(&r))
+		b.index.Release(r.Refs...)
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if b.Cool(time.Now().Add(time.Hour), 0) {
+					b.index.Sweep()
+				}
+			}
+		}()
+		b.must(b.Flush(t.Context(), ByAge))
+		close(stop)
+		<-done
+	}
+	b.index.Sweep()
+	held := map[series.Ref]bool{}
+	for i := range 2000 {
+		ref := b.index.Intern(labelsOf(fmt.Sprint("new", i)))
+		if held[ref] {
+			t.Fatalf("series %d is two series", ref)
+		}
+		held[ref] = true
+		defer b.index.Release(ref)
+	}
+}

@@ -1,0 +1,149 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head whose flush had failed, and left the rows that
+// came since to be read.
+func TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt(t *testing.T) {
+	mem := vfs.NewMem()
+	f := &failing{kind: errorfs.OpCreate, part: ".seg"}
+	b := openBench(t, errorfs.Wrap(mem, f), 1)
+	b.must(b.put("a", 1, 10))
+	f.on.Store(true)
+	if err := b.Flush(t.Context(), ByAge); err == nil {
+		t.Fatal("the flush went well")
+	}
+	f.on.Store(false)
+	b.must(b.put("a", 2, 20))
+	b.must(b.put("b", 2, 20))
+	b.must(b.Delete(t.Context(), 0, only("a"), 0, 100))
+	b.want("b 2:20")
+	b.must(b.put("a", 2, 30))
+	b.close()
+	b = openBench(t, mem, 2)
+	b.must(b.Tidy(true))
+	b.want("a 2:30; b 2:20")
+	b.must(b.Compact(context.Background(), ByRequest))
+	b.want("a 2:30; b 2:20")
+	b.close()
+}
+
+// TestDeletedRowsStayDeletedAndOthersStay deletes between rows, flushes that fail, compactions, cooling, power cuts and restarts,
+// while series leave memory as soon as they can, and holds every state against a model.
+func TestDeletedRowsStayDeletedAndOthersStay(t *testing.T) {
+	seeds, steps := uint64(8), 250
+	if testing.Short() {
+		seeds, steps = 3, 120
+	}
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		fs, f := vfs.NewCrashableMem(), &failing{kind: errorfs.OpCreate, part: ".seg"}
+		epoch := point.Epoch(1)
+		set := hushed
+		if seed%2 == 0 {
+			set.WarmSeriesMax = 1000
+		}
+		open := func() *bench {
+			b := openBenchWith(t, errorfs.Wrap(fs, f), epoch, set)
+			b.must(b.Tidy(true))
+			return b
+		}
+		b := open()
+		model := map[string]map[point.Nanos]float64{}
+		for step := range steps {
+			switch n := rng.IntN(24); {
+			case n < 12:
+				name := fmt.Sprint(rng.IntN(1 + step/8))
+				at, v := point.Nanos(rng.IntN(100)), float64(step)
+				b.must(b.put(name, at, v))
+				if model[name] == nil {
+					model[name] = map[point.Nanos]float64{}
+				}
+				model[name][at] = v
+			case n < 15:
+				b.deleteBoth(rng, model, step)
+			case n < 17:
+				b.must(b.Flush(t.Context(), ByAge))
+			case n < 18:
+				f.on.Store(true)
+				_ = b.Flush(t.Context(), ByAge) // fails if there are rows
+				f.on.Store(false)
+			case n < 19:
+				b.must(b.Compact(t.Context(), ByRequest))
+			case n < 21:
+				b.Cool(time.Now().Add(time.Hour), 0)
+				b.index.Sweep()
+			case n < 22:
+				b.close()
+				epoch++
+				b = open()
+			default:
+				cut := fs.CrashClone(vfs.CrashCloneCfg{})
+				b.close()
+				fs, epoch = cut, epoch+1
+				b = open()
+			}
+			b.reads(seed, step, model)
+		}
+		b.close()
+	}
+}
+
+// deleteBoth deletes some rows from partition and model.
+func (b *bench) deleteBoth(rng *rand.Rand, model map[string]map[point.Nanos]float64, step int) {
+	b.t.Helper()
+	lo := point.Nanos(rng.IntN(100))
+	hi, name := lo+point.Nanos(rng.IntN(60)), fmt.Sprint(rng.IntN(1+step/8))
+	ms := only(name)
+	if rng.IntN(3) == 0 {
+		ms = []peer.Matcher{{Name: "i", Type: 2, Value: ".*[13579]"}}
+	}
+	b.must(b.Delete(b.t.Context(), 0, ms, lo, hi))
+	compiled, err := CompileMatchers(ms)
+	b.must(err)
+	for of, rows := range model {
+		if matches(compiled, labelsOf(of)) {
+			maps.DeleteFunc(rows, func(at point.Nanos, _ float64) bool { return at >= lo && at <= hi })
+		}
+	}
+}
+
+// reads holds the rows that are read against the model.
+func (b *bench) reads(seed uint64, step int, model map[string]map[point.Nanos]float64) {
+	b.t.Helper()
+	var want []string
+	for name, rows := range model {
+		line := name
+		for _, at := range slices.Sorted(maps.Keys(rows)) {
+			line += fmt.Sprintf(" %d:%v", at, rows[at])
+		}
+		if len(rows) > 0 {
+			want = append(want, line)
+		}
+	}
+	slices.Sort(want)
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	got := strings.Split(text(b.t, v), "; ")
+	got = slices.DeleteFunc(got, func(s string) bool { return !strings.Contains(s, ":") })
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		b.t.Fatalf("seed %d, step %d: read\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
