@@ -389,3 +389,40 @@ func TestAdminPagesAnswerNoOtherPages(t *testing.T) {
 		}
 	}
 }
+
+// TestAMethodBrowsersAskWithOpensNoPage: OPTIONS comes without credentials, so it must be answered with nothing that they
+// protect. Profiles answer every method alike.
+func TestAMethodBrowsersAskWithOpensNoPage(t *testing.T) {
+	w := openGuarded(t)
+	public, private := w.routes(t)
+	pages := http.NewServeMux()
+	for _, p := range w.privatePages() {
+		pages.Handle(p.pattern, w.guard.Handler(p.need, p.handler)) // as adminPages does off loopback
+	}
+	ask := func(h http.Handler, routes map[string]access.Need) {
+		t.Helper()
+		for route, need := range routes {
+			if need == access.NeedNothing {
+				continue
+			}
+			_, path, ok := strings.Cut(route, " ")
+			if !ok {
+				path = route
+			}
+			path = strings.NewReplacer(":name", "job", "{$}", "").Replace(path)
+			if path == "/t/" {
+				path += "tenant-a/api/v1/query"
+			}
+			switch code, text := w.with(t, h, "", http.MethodOptions, path, ""); {
+			case code == http.StatusNoContent && text == "", code == http.StatusUnauthorized, code == http.StatusMethodNotAllowed, code == http.StatusNotFound:
+			default:
+				t.Errorf("OPTIONS %s: %d %.200s", path, code, text)
+			}
+		}
+	}
+	ask(w.front, public)
+	ask(pages, private)
+	if code, text := w.with(t, pages, "admin", http.MethodGet, "/debug/pprof/cmdline", ""); code != http.StatusOK {
+		t.Errorf("an administrator's profile: %d %s", code, text)
+	}
+}

@@ -75,9 +75,11 @@ func (n Need) Check(id *Identity, table string) error {
 	return id.forbidden("an identity that this route takes")
 }
 
-// Handler lets requests through whose identity meets a need, and lets what follows find it in the context (From). OPTIONS
-// passes without one: browsers ask before they send credentials. needs of a table are checked further in, where the table
-// is known; giving one here is a defect.
+// Handler lets requests through whose identity meets a need, and lets what follows find it in the context (From). Needs of
+// a table are checked further in, where the table is known; giving one here is a defect.
+//
+// Browsers ask with OPTIONS before they send credentials. It passes without them only where a handler further in tells it
+// from a request (NeedIdentity): profiles answer every method alike.
 func (g *Guard) Handler(n Need, next http.Handler) http.Handler {
 	switch n {
 	case NeedNothing:
@@ -87,7 +89,7 @@ func (g *Guard) Handler(n Need, next http.Handler) http.Handler {
 		fault.Bug("a handler with the need %s", n)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodOptions {
+		if n == NeedIdentity && r.Method == http.MethodOptions {
 			next.ServeHTTP(w, r)
 			return
 		}
