@@ -213,12 +213,20 @@ func (s *Set) over(v *Values) {
 // share is what one gateway of several enforces of limits that are the table's as a whole.
 func (v Values) share(gateways int) Values {
 	for _, c := range []*Count{&v.SamplesPerSecond, &v.SamplesBurst, &v.RequestConcurrency, &v.ActiveSeries, &v.NewSeriesPerSecond, &v.NewSeriesBurst, &v.QueryConcurrency} {
-		*c = (*c + Count(gateways) - 1) / Count(gateways)
+		*c = roundedUp(*c, gateways)
 	}
 	for _, b := range []*Bytes{&v.BytesPerSecond, &v.BytesBurst} {
-		*b = (*b + Bytes(gateways) - 1) / Bytes(gateways)
+		*b = roundedUp(*b, gateways)
 	}
 	return v
+}
+
+// roundedUp is a part of n that is 0 only if n is. It does not add first, as the largest number means that there is no limit.
+func roundedUp[T ~int64](n T, parts int) T {
+	if n == 0 {
+		return 0
+	}
+	return (n-1)/T(parts) + 1
 }
 
 // inForce is Settings worked out.

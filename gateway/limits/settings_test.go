@@ -1,6 +1,7 @@
 package limits_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"reflect"
@@ -142,5 +143,32 @@ func TestSettingsAreWrittenAsTheyAreRead(t *testing.T) {
 	}
 	if again := mustRead(t, string(text)); !reflect.DeepEqual(again, s) {
 		t.Errorf("%+v became\n%s", s, text)
+	}
+}
+
+// TestTheLargestNumberRefusesNothing: who writes the largest number for "no limit" gets none, however many gateways share it.
+func TestTheLargestNumberRefusesNothing(t *testing.T) {
+	const most = "9223372036854775807"
+	for _, gateways := range []string{"1", "2", "3", most} {
+		r := registry(t, "gateways: "+gateways+"\ndefaults: {query_concurrency: "+most+", request_concurrency: "+most+", active_series: "+most+
+			", samples_per_second: "+most+", bytes_per_second: "+most+", request_bytes: "+most+"}")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		leave, err := enter(r, ctx, "hosts")
+		if err != nil {
+			t.Fatalf("%s gateways: %v", gateways, err)
+		}
+		leave()
+		cancel()
+		if v := r.Table("hosts").Values(); v.ActiveSeries <= 0 || v.RequestConcurrency <= 0 || v.QueryConcurrency <= 0 || v.SamplesPerSecond <= 0 || v.BytesPerSecond <= 0 {
+			t.Errorf("%s gateways: %+v", gateways, v)
+		}
+		if gateways == most {
+			continue // one sample a second each
+		}
+		for range 10 {
+			if err := write(r, "hosts", 1000, 1000); err != nil {
+				t.Errorf("%s gateways: %v", gateways, err)
+			}
+		}
 	}
 }
