@@ -93,14 +93,20 @@ func doorAt(path string) *door {
 func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery string, from source) Response {
 	start := time.Now()
 	c := &call{protocol: d.protocol, words: d.words, charge: charge{of: &f.inFlight}}
+	defer f.leave(c)
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
+	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
+	return resp
+}
+
+// leave gives back what a call holds, be its end a panic: net/http goes on after one, and what is not given back would
+// hold back its table until a restart.
+func (f *Front) leave(c *call) {
 	c.ticket.End()
 	if c.heldBy != nil {
 		f.brakes.done(c.Table, c.heldBy, c.taken)
 	}
 	c.charge.release()
-	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
-	return resp
 }
 
 func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQuery string, from source) Response {
