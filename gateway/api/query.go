@@ -123,7 +123,14 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	case err != nil:
 		return answer{}, invalidParam("query", err)
 	}
+	ended := false
+	defer func() {
+		if !ended { // net/http goes on after a panic, and what the query booked would stay booked
+			q.Close()
+		}
+	}()
 	res := q.Exec(ctx)
+	ended = true
 	if res.Err != nil {
 		return answer{close: q.Close}, execution(res.Err)
 	}

@@ -270,13 +270,18 @@ func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, er
 		if err != nil {
 			return answer{}, err
 		}
+		kept := false
+		defer func() {
+			if !kept { // net/http goes on after a panic too
+				l.End()
+			}
+		}()
 		c.ctx = ctx
 		ans, err := handle(c)
 		if err = l.Leave(err); err != nil {
-			l.End()
 			return answer{}, err
 		}
-		ans.close = l.End
+		ans.close, kept = l.End, true
 		return ans, nil
 	}
 }
