@@ -91,8 +91,9 @@ func TestKafkaToPromQL(t *testing.T) {
 	if err := (&kafkaFlags{Brokers: cluster.Addrs, Topics: []string{"metrics"}}).add(&cfg); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Query.SetDefaults()
-	cfg.API.SetDefaults()
+	if err := cfg.complete(); err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	p, err := openStandalone(ctx, &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {

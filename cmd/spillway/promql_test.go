@@ -59,7 +59,9 @@ func openNode(tb testing.TB, width time.Duration) *node {
 	n := &node{brick: b}
 	n.server, err = server.Open(ctx, server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()}, server.Settings{Server: localServer, Epoch: 1})
 	must(err)
-	n.write = forward.New(forward.Deps{Tables: maps, Servers: n, Clock: forward.NewClock(0), Log: log}, forward.Settings{PartitionsMax: 1 << 20})
+	n.write = forward.New(forward.Deps{Tables: maps, Servers: n, Clock: forward.NewClock(0), Log: log}, forward.Settings{
+		PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20,
+	})
 	return n
 }
 

@@ -134,7 +134,7 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	lead, err := leaders.Open(tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(5, 6)), Registerer: s.reg}, leaders.Settings{})
 	s.must(err)
 	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0), Log: log, Registerer: s.reg},
-		forward.Settings{PartitionsMax: 1 << 20})
+		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
 	s.source = cluster.New(cluster.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, cluster.Settings{Patience: 100 * time.Millisecond})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
