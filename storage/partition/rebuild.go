@@ -23,13 +23,13 @@ type Rebuilt struct {
 
 // Rebuild makes the catalogue entry of a placement from what is known of it, perhaps an old entry or none, from the segments in
 // dir, and from the log: after(seq) tells up to which seq the log goes on from there, and the last one it has. An entry that log
-// and segments agree with stays as it is. A segment that is missing or damaged stays in the entry if it was known.
-func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, cache *segment.Cache, after func(seq uint64) (to, last uint64)) Rebuilt {
+// and segments agree with stays as it is, if it is exact, that is the newest there was, or no segment is newer. A segment that is missing or damaged stays in the entry if it was known.
+func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bool, cache *segment.Cache, after func(seq uint64) (to, last uint64)) Rebuilt {
 	found, bad := readInfos(fs, dir, cache)
 	out := Rebuilt{State: known, Found: len(found) > 0 || bad != nil}
 	if known != nil {
 		out.Problem = lacking(known, found, after)
-		if out.Problem == nil || known.Incomplete != "" {
+		if out.Problem == nil && (exact || bad != nil) || known.Incomplete != "" {
 			return out
 		}
 	}
@@ -40,9 +40,14 @@ func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, cache *s
 	}
 	found = slices.DeleteFunc(found, func(i segment.Info) bool { return i.Table != st.Table || i.Partition != st.Partition })
 	chain := bestChain(found)
-	if known != nil && !covers(endsOf(chain), known.Ends) {
+	switch {
+	case known == nil:
+	case !covers(endsOf(chain), known.Ends):
 		return out // what it lists is missing: it says so when it is opened
+	case out.Problem == nil && covers(known.Ends, endsOf(chain)):
+		return out
 	}
+	// Also where the log holds all that newer segments do: deletions in the log are of rows in segments, and replayed rows are in none.
 	st.Segments, st.Ends, st.NextSegment = withDeletions(chain, known), endsOf(chain), 1
 	if n := len(st.Ends); n > 0 {
 		st.Flushed = point.Serial(st.Ends[n-1])

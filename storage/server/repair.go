@@ -142,7 +142,7 @@ func statesOf(entries map[string][]byte) (map[point.PlacementID]*partition.State
 
 func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id point.PlacementID, known *partition.State, cache *segment.Cache) {
 	log := r.Logs()[id]
-	made := partition.Rebuild(r.FS(), r.FS().PathJoin(r.SegmentsDir(), id.String()), id, known, cache, log.After)
+	made := partition.Rebuild(r.FS(), r.FS().PathJoin(r.SegmentsDir(), id.String()), id, known, r.Exact(), cache, log.After)
 	st := made.State
 	if st == nil {
 		if made.Found || log != nil && !o.Exact {
