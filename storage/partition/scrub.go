@@ -37,7 +37,7 @@ func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace f
 			return FoundWhole, nil
 		case ctx.Err() != nil:
 			return NotChecked, ctx.Err()
-		case g.gone.Load():
+		case g.gone.Load() || p.closed():
 			return NotChecked, nil
 		case !isDamage(err):
 			return NotChecked, err
@@ -46,6 +46,13 @@ func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace f
 			return FoundDamaged, nil
 		}
 	}
+}
+
+// closed reports whether the partition was closed or dropped: then its files may be gone.
+func (p *Partition) closed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.dropped
 }
 
 // retainSegment finds a segment and keeps it; nil: there is none.
