@@ -65,6 +65,11 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, h := range f.access.Headers() {
 		w.Header().Set(h.Name, h.Value)
 	}
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// net/http does not say whether a Content-Length stood beside it. A proxy in front may have gone by that one, and
+		// taken for a body what comes next: it is not served.
+		w.Header().Set("Connection", "close")
+	}
 	path := r.URL.EscapedPath()
 	d := doorAt(path)
 	if d == nil {
