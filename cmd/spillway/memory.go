@@ -38,6 +38,7 @@ const (
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
+	limitSlack    = 8  // part of its share by which the heap may outgrow its limit: where the processors are busy, the collector is late
 	collectAt     = 60 // percent of garbage beside what lives: steady state allocates next to nothing, so it costs little
 )
 
@@ -71,7 +72,7 @@ func (c *config) limitHeap() {
 	part := int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax
 	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(part)
+		debug.SetMemoryLimit(part - part/limitSlack)
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
