@@ -140,11 +140,7 @@ cluster: build ## etcd, storage servers and gateways on this machine, to try out
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-attack: build ## hostile requests of every kind against one process, while a bystander writes and reads; MEMORY=512MiB FOR=5s ONLY=queries/ ARGS=-latency
-	go build -o bin/attack ./cmd/attack
-	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '$(ONLY)' $(ARGS)
-
-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100
+test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
 
