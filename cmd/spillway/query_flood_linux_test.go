@@ -26,7 +26,7 @@ func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 	p.start()
 	now := time.Now()
 	manyHosts(p, 30_000, 10, now)
-	flood := &flood{p: p, now: now, until: now.Add(10 * time.Second), codes: map[int]int{}}
+	flood := &queryFlood{p: p, now: now, until: now.Add(10 * time.Second), codes: map[int]int{}}
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() { flood.ask(rand.New(rand.NewPCG(1, uint64(i)))) })
@@ -84,7 +84,7 @@ func manyHosts(p *process, hosts, rows int, now time.Time) {
 	}
 }
 
-type flood struct {
+type queryFlood struct {
 	p          *process
 	now, until time.Time
 
@@ -102,7 +102,7 @@ var heavy = []string{
 }
 
 // ask asks heavy things until the time is over.
-func (f *flood) ask(r *rand.Rand) {
+func (f *queryFlood) ask(r *rand.Rand) {
 	at := func(ago time.Duration) string { return strconv.FormatInt(f.now.Add(-ago).Unix(), 10) }
 	for time.Now().Before(f.until) {
 		form := url.Values{"query": {heavy[r.IntN(len(heavy))]}, "timeout": {"5s"}}
@@ -127,7 +127,7 @@ func (f *flood) ask(r *rand.Rand) {
 }
 
 // bystand writes a new series at a time until the time is over, reads them back, and gives how many were acked.
-func (f *flood) bystand() (acked int) {
+func (f *queryFlood) bystand() (acked int) {
 	for time.Now().Before(f.until) {
 		line := fmt.Sprintf("bystander,n=%d v=1 %d\n", acked, f.now.UnixNano())
 		code, text, err := f.p.do(http.MethodPost, "/write?db=bystander", nil, []byte(line))
@@ -148,7 +148,7 @@ func (f *flood) bystand() (acked int) {
 
 // count asks the bystander's table for a number. Where there is no memory it asks again, as the answer says: a loan that
 // begins is waited for, one that grows is not.
-func (f *flood) count(query string) int {
+func (f *queryFlood) count(query string) int {
 	f.p.t.Helper()
 	path := "/t/bystander/api/v1/query?" + url.Values{"query": {query}, "time": {strconv.FormatInt(f.now.Unix()+1, 10)}}.Encode()
 	code, text, err := f.p.get(path)

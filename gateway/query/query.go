@@ -78,10 +78,11 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 		q.engine.gate.Leave()
 		return &promql.Result{Err: err}
 	}
-	q.loan, q.usage.loan, q.usage.of = loan, loan, limits.QueryOf(ctx)
+	of := limits.QueryOf(ctx) // q.usage is the evaluation's, which may outlive the answer
+	q.loan, q.usage.loan, q.usage.of = loan, loan, of
 	ctx, watched := q.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
 	res := q.await(ctx, watched)
-	res.Err = q.usage.of.Took(loan.Held(), q.engine.bytesMax, isShortage(res.Err), res.Err)
+	res.Err = of.Took(loan.Held(), q.engine.bytesMax, isShortage(res.Err), res.Err)
 	return res
 }
 
