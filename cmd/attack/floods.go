@@ -111,7 +111,7 @@ func widePartitions(ctx context.Context, a *attacker) {
 	})
 }
 
-// backfillDays is how much history the honest sender has. It sends ten days a request, and sends again what is refused.
+// backfillDays is the history of the honest sender. It sends ten days a request and repeats a request that is refused.
 const backfillDays = 1000
 
 func backfill(ctx context.Context, a *attacker) {

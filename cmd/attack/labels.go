@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-// Rows that are strange, and either refused or kept: what is acked must be readable, after flushes and a restart too.
+// Strange rows, which are either refused or kept: acked ones must be readable, also after flushes and a restart.
 func labelAttacks() []attack {
 	return []attack{
 		{name: "labels/long-values", does: "1,040 series with label values of 64 KiB in one request", run: longValues, check: poisonReads("poison_long")},

@@ -70,8 +70,8 @@ type attack struct {
 	name string // group/name
 	does string // what the sender hopes for
 	run  func(ctx context.Context, a *attacker)
-	// check is called when the attack is over and again after a restart: what was acked to the attacker can be read. nil: it
-	// was acked nothing that matters.
+	// check reads the rows that were acked to the attacker, after the attack and again after a restart. nil: there are none
+	// to read.
 	check func(ctx context.Context, a *attacker) error
 }
 
@@ -165,7 +165,7 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 	return hurt, nil
 }
 
-// settleMax bounds how long heads may take to become segments once nobody writes.
+// settleMax bounds how long heads may take to become segments after the last write.
 const settleMax = time.Minute
 
 // settle waits until all rows are in segments, so that what a restart reads was flushed: a row that can be acked and not be

@@ -215,7 +215,7 @@ func leave(ctx context.Context, a *attacker) {
 		a.query(ctx, `sum by (path) (quantile_over_time(0.9, crowd[30m:1s]))`, time.Hour, time.Second)
 		return true
 	})
-	// What was abandoned ends soon: a light query is then answered at once.
+	// Abandoned queries end soon: a light one is then answered at once.
 	began := time.Now()
 	a.query(context.WithoutCancel(ctx), `count(crowd)`, 0, 0)
 	if took := time.Since(began); took > overallGrace {

@@ -158,7 +158,7 @@ func (t *target) status(key string) int64 {
 	return 0
 }
 
-// answerMax bounds what is kept of an answer.
+// answerMax bounds the part of an answer that is kept, in bytes.
 const answerMax = 64 << 20
 
 // ask sends one request and reads the answer.

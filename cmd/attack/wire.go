@@ -45,7 +45,7 @@ func (a *attacker) exchange(ctx context.Context, request string) string {
 	return string(answer)
 }
 
-// smuggling hides a write to the table "smuggled" in what one reader takes for a body. It must never be done, whoever reads.
+// smuggling hides a write to the table "smuggled" in what one reader takes for a body. No reader of the connection may execute it.
 func smuggling(ctx context.Context, a *attacker) {
 	hidden := "POST /write?db=smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\nhid value=1\n"
 	head := "POST /write?db=default HTTP/1.1\r\nHost: x\r\n"
