@@ -12,9 +12,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/series"
 )
 
 // TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head whose flush had failed, and left the rows that
@@ -84,7 +86,9 @@ func TestDeletedRowsStayDeletedAndOthersStay(t *testing.T) {
 				_ = b.Flush(t.Context(), ByAge) // fails if there are rows
 				f.on.Store(false)
 			case n < 19:
+				b.must(b.Flush(t.Context(), ByAge))
 				b.must(b.Compact(t.Context(), ByRequest))
+				b.lists(model)
 			case n < 21:
 				b.Cool(time.Now().Add(time.Hour), 0)
 				b.index.Sweep()
@@ -100,6 +104,87 @@ func TestDeletedRowsStayDeletedAndOthersStay(t *testing.T) {
 			}
 			b.reads(seed, step, model)
 		}
+		b.close()
+	}
+}
+
+// lists holds the look-ups, as they are after a compaction, against the model: series whose rows were all deleted are gone.
+func (b *bench) lists(model map[string]map[point.Nanos]float64) {
+	b.t.Helper()
+	var want []string
+	for name, rows := range model {
+		if len(rows) > 0 {
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	for _, ms := range [][]*labels.Matcher{nil, {labels.MustNewMatcher(labels.MatchEqual, point.MetricName, "m")}} {
+		set := map[string]struct{}{}
+		b.must(v.LabelValues(ms, "i", set))
+		if got := slices.Sorted(maps.Keys(set)); !slices.Equal(got, want) {
+			b.t.Fatalf("label values %q, want %q", got, want)
+		}
+		ss, err := v.Match(ms)
+		b.must(err)
+		if len(ss) != len(want) {
+			b.t.Fatalf("%d series match, want %d", len(ss), len(want))
+		}
+	}
+}
+
+// TestDeletedSeriesLeaveLookUpsWithTheNextCompaction: they were listed until retention took the day.
+func TestDeletedSeriesLeaveLookUpsWithTheNextCompaction(t *testing.T) {
+	for _, cold := range []bool{false, true} {
+		mem := vfs.NewMem()
+		b := openBench(t, mem, 1)
+		lists := func(names, series string) {
+			t.Helper()
+			if cold {
+				b.Cool(time.Now().Add(time.Hour), 0)
+				b.index.Sweep()
+			}
+			v, err := b.View()
+			b.must(err)
+			defer v.Close()
+			set := map[string]struct{}{}
+			b.must(v.LabelNames(nil, set))
+			if got := strings.Join(slices.Sorted(maps.Keys(set)), " "); got != names {
+				t.Errorf("cold %v: label names %q, want %q", cold, got, names)
+			}
+			clear(set)
+			b.must(v.LabelValues(nil, "i", set))
+			if got := strings.Join(slices.Sorted(maps.Keys(set)), " "); got != series {
+				t.Errorf("cold %v: series %q, want %q", cold, got, series)
+			}
+		}
+		ref := b.index.Intern(point.MakeLabels(point.MetricName, "m", "i", "typo", "secret", "s3cr3t"))
+		b.must(b.Append(&Rows{Stamp: 1024, Refs: []series.Ref{ref}, Times: []point.Nanos{1}, Values: []float64{1},
+			ExemplarRefs: []series.Ref{ref}, Exemplars: []point.ExemplarRow{{Time: 1, Value: 1, Labels: "\x05trace\x03abc"}}}))
+		b.index.Release(ref)
+		b.must(b.put("a", 1, 10))
+		b.must(b.Flush(t.Context(), ByAge))
+		lists("__name__ i secret", "a typo")
+		b.must(b.Delete(t.Context(), 0, only("typo"), 0, 100))
+		b.must(b.Compact(t.Context(), ByRequest))
+		lists("__name__ i", "a")
+		b.close()
+		b = openBench(t, mem, 2)
+		b.must(b.Tidy(true))
+		lists("__name__ i", "a")
+		b.must(b.put("typo", 2, 20)) // another series of that value
+		lists("__name__ i", "a typo")
+		ref = b.index.Intern(point.MakeLabels(point.MetricName, "m", "i", "typo", "secret", "s3cr3t"))
+		b.must(b.Append(&Rows{Stamp: 1 << 20, Refs: []series.Ref{ref}, Times: []point.Nanos{3}, Values: []float64{3}}))
+		b.index.Release(ref)
+		lists("__name__ i secret", "a typo")
+		b.must(b.Flush(t.Context(), ByAge))
+		lists("__name__ i secret", "a typo")
+		b.must(b.Delete(t.Context(), 0, only("typo"), 0, 100))
+		b.must(b.Compact(t.Context(), ByRequest))
+		lists("__name__ i", "a")
 		b.close()
 	}
 }

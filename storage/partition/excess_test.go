@@ -96,7 +96,7 @@ func TestADayOfTracesNeverWedgesTheCompaction(t *testing.T) {
 	v, err := b.View()
 	b.must(err)
 	defer v.Close()
-	ss, err := v.Match(nil)
+	ss, err := v.MatchDefined(nil)
 	b.must(err)
 	var got []point.ExemplarRow
 	b.must(v.Exemplars(ss, 0, math.MaxInt64, func(_ int, ex []point.ExemplarRow) error {

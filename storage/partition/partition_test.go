@@ -299,7 +299,7 @@ func TestExemplarsAloneAreFlushed(t *testing.T) {
 		b.must(b.Flush(t.Context(), ByAge))
 		b.must(b.Compact(t.Context(), ByRequest))
 		v, _ := b.View()
-		ss, err := v.Match(nil)
+		ss, err := v.MatchDefined(nil)
 		b.must(err)
 		n := 0
 		b.must(v.Exemplars(ss, 0, 10, func(_ int, got []point.ExemplarRow) error {
@@ -338,7 +338,7 @@ func TestExemplarsSentAgainAfterAFlushAreReadOnce(t *testing.T) {
 	send(2048, -7, 3, 7)
 	v, _ := b.View()
 	defer v.Close()
-	ss, err := v.Match(nil)
+	ss, err := v.MatchDefined(nil)
 	b.must(err)
 	var got []float64
 	b.must(v.Exemplars(ss, 0, 10, func(_ int, ex []point.ExemplarRow) error {

@@ -3,6 +3,7 @@ package partition
 import (
 	"sync/atomic"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/storage/head"
@@ -20,6 +21,8 @@ type segmentRef struct {
 	refs       atomic.Int32
 	gone       atomic.Bool // replaced or dropped: the catalogue no longer lists it
 	tombstones atomic.Pointer[[]Tombstone]
+
+	rowless atomic.Pointer[roaring.Bitmap] // see rowlessSeries; nil: not read yet
 }
 
 func newSegmentRef(r *segment.Reader, st SegmentState, path string, fs vfs.FS) *segmentRef {

@@ -24,6 +24,8 @@ type View struct {
 	segments []*segmentRef
 	heads    []*headRef
 	check    series.Check // nil: whoever looks waits to the end
+
+	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 }
 
 // View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: what a damaged segment has nobody knows, not
@@ -100,12 +102,26 @@ type Series struct {
 // Indexed tells whether the view finds all series in the index.
 func (v *View) Indexed() bool { return v.warm && v.ids.quiet == nil }
 
-// Match finds the series of the partition that fulfil all matchers, in no order.
+// Match finds the series of the partition that fulfil all matchers, in no order. Series whose rows were all deleted are left
+// out once a compaction has removed the rows.
 func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
+	rowless, err := v.rowlessSeries()
+	if err != nil {
+		return nil, err
+	}
+	return v.match(ms, rowless)
+}
+
+// MatchDefined is Match with the series that have no rows: they may have exemplars.
+func (v *View) MatchDefined(ms []*labels.Matcher) ([]Series, error) {
+	return v.match(ms, roaring.New())
+}
+
+func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, error) {
 	var out []Series
 	if v.warm {
 		var err error
-		if out, err = v.matchIndex(ms); err != nil {
+		if out, err = v.matchIndex(ms, without); err != nil {
 			return nil, err
 		}
 	}
@@ -123,6 +139,7 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 			return nil, v.failed(err)
 		}
 		found.AndNot(live)
+		found.AndNot(without)
 		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
 			out = append(out, Series{ID: id, Labels: l})
 			return v.grow(matchedBytes + int64(len(l)))
@@ -150,7 +167,7 @@ func (v *View) failed(err error) error {
 // matchedBytes is what a series takes that was found: here, and where series of views are joined.
 const matchedBytes = 160
 
-func (v *View) matchIndex(ms []*labels.Matcher) ([]Series, error) {
+func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, error) {
 	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of ours, before we have looked at it
 	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
 	if err != nil {
@@ -163,7 +180,7 @@ func (v *View) matchIndex(ms []*labels.Matcher) ([]Series, error) {
 	out := make([]Series, 0, most)
 	for it := found.Iterator(); it.HasNext(); {
 		ref := series.Ref(it.Next())
-		if id, ok := v.ids.dense.Get(ref); ok {
+		if id, ok := v.ids.dense.Get(ref); ok && !without.Contains(uint32(id)) {
 			out = append(out, Series{id, ref, true, v.p.deps.Index.Labels(ref)})
 		}
 	}
@@ -432,8 +449,12 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 
 // LabelNames adds the label names of matching series to set.
 func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
+	rowless, err := v.rowlessSeries()
+	if err != nil {
+		return err
+	}
 	if v.warm {
-		within, err := v.within(ms)
+		within, err := v.within(ms, rowless)
 		if err != nil {
 			return err
 		}
@@ -450,7 +471,7 @@ func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
 	}
 	if len(ms) == 0 {
 		for _, g := range v.segments {
-			names, err := g.reader.LabelNames()
+			names, err := g.reader.LabelNames(rowless)
 			if err != nil {
 				return err
 			}
@@ -463,8 +484,12 @@ func (v *View) LabelNames(ms []*labels.Matcher, set map[string]struct{}) error {
 
 // LabelValues adds the values that a label has in matching series to set.
 func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]struct{}) error {
+	rowless, err := v.rowlessSeries()
+	if err != nil {
+		return err
+	}
 	if v.warm {
-		within, err := v.within(ms)
+		within, err := v.within(ms, rowless)
 		if err != nil {
 			return err
 		}
@@ -485,7 +510,7 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 	}
 	if len(ms) == 0 {
 		for _, g := range v.segments {
-			values, err := g.reader.LabelValues(name)
+			values, err := g.reader.LabelValues(name, rowless)
 			if err != nil {
 				return err
 			}
@@ -506,12 +531,12 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 // listedBytes is what a value takes in a set of them, and in the list that is made of it.
 const listedBytes = 100
 
-// within gives the refs of the partition's own series that match.
-func (v *View) within(ms []*labels.Matcher) (*roaring.Bitmap, error) {
+// within gives the refs of the partition's own series that match, but for those without.
+func (v *View) within(ms []*labels.Matcher, without *roaring.Bitmap) (*roaring.Bitmap, error) {
 	defer v.p.deps.Index.Pin().Unpin()
 	own := roaring.New()
 	for list, i := v.ids.all(), 0; i < len(list); i++ {
-		if ref := list[i].Load(); series.Ref(ref) != quietRef {
+		if ref := list[i].Load(); series.Ref(ref) != quietRef && !without.Contains(uint32(i)) {
 			own.Add(ref)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -49,12 +50,12 @@ func TestEverySegmentTheWriterMakesCanBeRead(t *testing.T) {
 			t.Errorf("series %d is found as %v", i, got)
 		}
 	}
-	names, err := r.LabelNames()
+	names, err := r.LabelNames(roaring.New())
 	check(t, err)
 	if want := []string{"__name__", "path", "zone"}; !slices.Equal(names, want) {
 		t.Errorf("label names %v, want %v", names, want)
 	}
-	values, err := r.LabelValues("path")
+	values, err := r.LabelValues("path", roaring.New())
 	check(t, err)
 	if len(values) != n {
 		t.Errorf("%d values, want %d", len(values), n)

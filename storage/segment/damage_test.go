@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -55,7 +56,7 @@ func readAll(fs vfs.FS, info Info, c *Cache, verify bool) error {
 	if _, err := r.SeriesIDs(); err != nil {
 		return err
 	}
-	_, err = r.LabelValues("host")
+	_, err = r.LabelValues("host", roaring.New())
 	return err
 }
 

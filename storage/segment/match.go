@@ -230,18 +230,27 @@ func (r *Reader) all() (*roaring.Bitmap, error) {
 	})
 }
 
-// LabelNames gives the names of all labels held here, sorted.
-func (r *Reader) LabelNames() ([]string, error) {
+// LabelNames gives the names of all labels held here, sorted, but for those that only series in without have.
+func (r *Reader) LabelNames(without *roaring.Bitmap) ([]string, error) {
 	names, err := r.names()
-	out := make([]string, len(names))
+	out := make([]string, 0, len(names))
 	for i := range names {
-		out[i] = names[i].name
+		if err != nil {
+			return nil, err
+		}
+		used := without.IsEmpty()
+		if !used {
+			err = r.eachUsed(&names[i], without, func(string) bool { used = true; return false })
+		}
+		if used {
+			out = append(out, names[i].name)
+		}
 	}
 	return out, err
 }
 
-// LabelValues gives the values of a label held here, sorted.
-func (r *Reader) LabelValues(name string) ([]string, error) {
+// LabelValues gives the values of a label held here, sorted, but for those that only series in without have.
+func (r *Reader) LabelValues(name string, without *roaring.Bitmap) ([]string, error) {
 	names, err := r.names()
 	if err != nil {
 		return nil, err
@@ -251,9 +260,32 @@ func (r *Reader) LabelValues(name string) ([]string, error) {
 		return nil, nil
 	}
 	var out []string
-	err = r.eachValue(n, 0, len(n.firsts), func(value string, _ cursor) bool {
+	err = r.eachUsed(n, without, func(value string) bool {
 		out = append(out, value)
 		return true
 	})
 	return out, err
+}
+
+// eachUsed calls f for the values of a name that a series has which is not in without, in order, until f returns false.
+func (r *Reader) eachUsed(n *labelName, without *roaring.Bitmap, f func(value string) bool) error {
+	all := without.IsEmpty()
+	of := roaring.New()
+	var bad error
+	err := r.eachValue(n, 0, len(n.firsts), func(value string, ids cursor) bool {
+		if !all {
+			of.Clear()
+			if bad = addRuns(of, ids); bad != nil {
+				return false
+			}
+			if of.AndNot(without); of.IsEmpty() {
+				return true
+			}
+		}
+		return f(value)
+	})
+	if err == nil && bad != nil {
+		err = r.corrupt(keyPosting(nil, n.number, 0), bad)
+	}
+	return err
 }

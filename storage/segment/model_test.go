@@ -250,18 +250,33 @@ func TestLabelNamesAndValues(t *testing.T) {
 	fs := vfs.NewMem()
 	s := small()
 	r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), openCache(t, 0))
-	names, err := r.LabelNames()
+	names, err := r.LabelNames(roaring.New())
 	check(t, err)
 	if !slices.Equal(names, []string{"__name__", "host", "region"}) {
 		t.Errorf("names %v", names)
 	}
-	values, err := r.LabelValues("host")
+	values, err := r.LabelValues("host", roaring.New())
 	check(t, err)
 	if !slices.Equal(values, []string{"inn", "isar", "lech"}) {
 		t.Errorf("values %v", values)
 	}
-	if values, err = r.LabelValues("none"); err != nil || values != nil {
+	if values, err = r.LabelValues("none", roaring.New()); err != nil || values != nil {
 		t.Errorf("values of an unknown name: %v %v", values, err)
+	}
+	// What only series have that are left out is left out.
+	with := func(name, value string) *roaring.Bitmap {
+		ids, err := r.Match([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, name, value)})
+		check(t, err)
+		return ids
+	}
+	if values, err = r.LabelValues("host", with("host", "isar")); err != nil || !slices.Equal(values, []string{"inn", "lech"}) {
+		t.Errorf("values without isar: %v %v", values, err)
+	}
+	if names, err = r.LabelNames(with("host", "isar")); err != nil || len(names) != 3 {
+		t.Errorf("names without isar's: %v %v", names, err)
+	}
+	if names, err = r.LabelNames(with("region", "eu")); err != nil || len(names) > 0 {
+		t.Errorf("names without those of every series: %v %v", names, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ss, err := v.Match(sn.matchers)
+		ss, err := v.MatchDefined(sn.matchers)
 		if err != nil {
 			return err
 		}
