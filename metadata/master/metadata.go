@@ -209,17 +209,3 @@ func (p *planner) livingAmong(servers []topology.ServerID) (n int) {
 	}
 	return n
 }
-
-// keeper carries out such a step.
-func (x *executor) keeper(ctx context.Context, s Step) {
-	if x.keepers == nil || x.may != nil && !x.may() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
-	defer cancel()
-	change := x.keepers.Join
-	if s.Keeper.Leave {
-		change = x.keepers.Remove
-	}
-	x.told(s, change(ctx, s.Table, s.Keeper.Server))
-}

@@ -22,6 +22,8 @@ import (
 func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	set.SetDefaults()
 	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}}
+	p.all = p.Tables
+	p.drops()
 	p.retention()
 	p.ahead()
 	p.repair()
@@ -38,6 +40,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 type planner struct {
 	*view
 	rng     *rand.Rand
+	all     []*topology.Map // those that are being dropped too
 	steps   []Step
 	alarms  []Step
 	touched map[lease.Partition]bool
@@ -79,6 +82,31 @@ func (p *planner) placed(table string, part *topology.Partition, replicas int, n
 		p.count(table, part, s, 1)
 	}
 	return out
+}
+
+// drops ends what `table drop` began: partitions out of the map, then, once no server that lives holds one, the table. Nothing else
+// is done with such a table.
+func (p *planner) drops() {
+	held := map[string]string{}
+	for part, l := range p.Leases {
+		if p.Dropping[part.Table] && l.State == lease.Held && !p.silent(l.Holder, p.set.EmptyAfter) {
+			held[part.Table] = max(held[part.Table], fmt.Sprintf("%s by %s", part, l.Holder))
+		}
+	}
+	for _, m := range p.Tables {
+		switch {
+		case !p.Dropping[m.Table]:
+		case m.Len() > 0:
+			var ids []point.PartitionID
+			for part := range m.All() {
+				ids = append(ids, part.ID)
+			}
+			p.add(Step{Kind: Drop, Table: m.Table, Ops: []topology.Op{topology.Drop{IDs: ids}}, What: "drop " + names(ids), Why: "a person had the table dropped"})
+		case held[m.Table] == "":
+			p.add(Step{Kind: Drop, Table: m.Table, Drop: true, What: "drop the table", Why: "a person had it dropped, and no server holds any of it"})
+		}
+	}
+	p.Tables = slices.DeleteFunc(slices.Clone(p.Tables), func(m *topology.Map) bool { return p.Dropping[m.Table] })
 }
 
 // retention drops partitions that lie wholly before the table's retention. What counts as now is the newest row, or the
@@ -232,7 +260,7 @@ func (p *planner) before(m *topology.Map, part *topology.Partition, made []topol
 // sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever.
 func (p *planner) sweep() {
 	maps, unborn := map[string]*topology.Map{}, map[string]map[point.PartitionID]bool{}
-	for _, m := range p.Tables {
+	for _, m := range p.all {
 		maps[m.Table], unborn[m.Table] = m, children(m)
 	}
 	byTable := map[string][]lease.Partition{}
@@ -260,7 +288,7 @@ func (p *planner) sweep() {
 	swept := 0
 	for _, table := range sortedKeys(byTable) {
 		parts := byTable[table]
-		slices.SortFunc(parts, func(a, b lease.Partition) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(parts, comparePartitions)
 		parts = parts[:min(len(parts), p.set.DropMax-swept)]
 		if swept += len(parts); len(parts) > 0 {
 			var ids []point.PartitionID
@@ -270,6 +298,10 @@ func (p *planner) sweep() {
 			p.add(Step{Kind: Sweep, Table: table, Sweep: parts, What: "forget the lease rows of " + names(ids), Why: "they were dropped, and nobody holds them"})
 		}
 	}
+}
+
+func comparePartitions(a, b lease.Partition) int {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.ID, b.ID))
 }
 
 // children are the partitions that splits under way will make: they are in no map yet, and may be assigned already.

@@ -26,6 +26,8 @@ type Tables interface {
 	Names() []string
 	Get(name string) (*topology.Map, bool)
 	Change(ctx context.Context, name string, f func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
+	// DropTable ends the drop of a table whose partitions are gone from its map.
+	DropTable(ctx context.Context, name string) error
 }
 
 // Deps are what the code hands in.

@@ -71,6 +71,18 @@ func (s *shelf) Change(_ context.Context, name string, f func(*topology.Map) ([]
 	}
 }
 
+// DropTable implements Tables.
+func (s *shelf) DropTable(_ context.Context, name string) error {
+	next := map[string]*topology.Map{}
+	for k, v := range *s.maps.Load() {
+		if k != name {
+			next[k] = v
+		}
+	}
+	s.maps.Store(&next)
+	return nil
+}
+
 func (s *shelf) server(t *testing.T, id point.PartitionID) topology.ServerID {
 	t.Helper()
 	m, _ := s.Get("cpu")

@@ -27,7 +27,7 @@ type world struct {
 func newWorld() *world {
 	w := &world{rng: rand.New(rand.NewPCG(1, 2))}
 	w.Leases, w.Born = map[lease.Partition]lease.Lease{}, map[lease.Partition]bool{}
-	w.Dropped = map[string]bool{}
+	w.Dropped, w.Dropping = map[string]bool{}, map[string]bool{}
 	w.No, w.Sizes = map[lease.Partition][]topology.ServerID{}, map[lease.Partition]Size{}
 	w.set.SetDefaults()
 	return w
@@ -40,7 +40,7 @@ func newWorld() *world {
 //	apply     carries the last plan out and plans again, until there is nothing to do: prints each round
 //	lead      s1 leads cpu/1: what its lease row says from now on
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/plan", func(t *testing.T, path string) {
 		w := newWorld()
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			for _, a := range d.CmdArgs {
@@ -181,6 +181,8 @@ func (w *world) line(t *testing.T, line string) {
 		w.Servers = slices.DeleteFunc(w.Servers, func(o Server) bool { return string(o.ID) == f[1] })
 	case f[0] == "dropped":
 		w.Dropped[f[1]] = true
+	case f[0] == "dropping":
+		w.Dropping[f[1]] = true
 	case f[0][0] == 'p':
 		w.partition(t, f)
 	default:
@@ -332,6 +334,11 @@ func (w *world) apply(steps []Step) error {
 		} else if k != nil {
 			w.Metadata[s.Table] = append(w.Metadata[s.Table], k.Server)
 			slices.Sort(w.Metadata[s.Table])
+		}
+		if s.Drop {
+			w.Tables = slices.DeleteFunc(w.Tables, func(m *topology.Map) bool { return m.Table == s.Table })
+			delete(w.Dropping, s.Table)
+			w.Dropped[s.Table] = true
 		}
 		for _, p := range s.Sweep {
 			delete(w.Leases, p)

@@ -30,7 +30,8 @@ type Settings struct {
 	MovesMax int
 	// CreateMax bounds how many partitions one round makes. Default 256.
 	CreateMax int
-	// DropMax bounds how many partitions one round drops, and how many lease rows it sweeps. Default 256.
+	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
+	// rows, some sixty to a transaction of the store. Default 16,384. Larger: a round lasts longer.
 	DropMax int
 	// RetentionConfirmed is until when the clocks are surely right: what retention would hold is dropped while they are not
 	// later (package retention). Default 0: nobody says so.
@@ -55,7 +56,7 @@ func (s *Settings) SetDefaults() {
 	def(&s.ClosedAfter, time.Hour)
 	def(&s.MovesMax, 64)
 	def(&s.CreateMax, 256)
-	def(&s.DropMax, 256)
+	def(&s.DropMax, 16_384)
 	def(&s.Every, 5*time.Second)
 	def(&s.ActFor, 3*time.Second)
 	def(&s.TakeAfter, 4*time.Second)

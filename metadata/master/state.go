@@ -28,6 +28,8 @@ type State struct {
 	// Dropped are tables without a map of which it is known that they were dropped. A map may also be missing because
 	// nobody has it at hand: then nothing is concluded.
 	Dropped map[string]bool
+	// Dropping are the tables that are being dropped: nothing is made of them, and what has begun must be ended.
+	Dropping map[string]bool
 	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
 	Metadata map[string][]topology.ServerID
 	// Sizes are those known; a partition may be missing.
@@ -61,10 +63,12 @@ type Step struct {
 	Table     string
 	Partition point.PartitionID // the one it is about, or 0
 	Ops       []topology.Op
-	// Fences keep an empty partition from being taken, and from getting rows, while Ops are under way; see executor.
+	// Fences keep an empty partition from being taken, and from getting rows, while Ops are under way; see Work.
 	Fences []Fence
 	// Sweep are lease rows of partitions that are no more.
 	Sweep []lease.Partition
+	// Drop ends the drop of the table, which has no partitions any more.
+	Drop bool
 	// Keeper changes who keeps the table's METADATA files; nil: it does not.
 	Keeper *Keeper
 	What   string // "move p7 from s1 to s2"
@@ -83,6 +87,7 @@ type Kind uint8
 // The order is the one in which steps are planned and carried out.
 const (
 	Alarm Kind = iota
+	Drop
 	Retention
 	Ahead
 	Repair
@@ -95,7 +100,7 @@ const (
 )
 
 var kindNames = [...]string{
-	Alarm: "alarm", Retention: "retention", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
+	Alarm: "alarm", Drop: "drop", Retention: "retention", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
 	Merge: "merge", Balance: "balance", Metadata: "metadata", Sweep: "sweep",
 }
 

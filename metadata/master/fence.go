@@ -1,0 +1,185 @@
+package master
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// guard is one fence that a step wants.
+type guard struct {
+	step *carried
+	Fence
+}
+
+// keys are the rows that the fence depends on: the lease row, then the prohibitions.
+func (g guard) keys() []string {
+	keys := []string{lease.RowKey(g.Partition)}
+	for _, s := range g.Servers {
+		keys = append(keys, lease.ProhibitKey(g.Partition, s))
+	}
+	return keys
+}
+
+// fence puts up the fences of all steps, many in a transaction, then changes the map.
+func (w *Work) fence() {
+	var guards []guard
+	for _, s := range w.steps {
+		for _, f := range s.Fences {
+			guards = append(guards, guard{s, f})
+		}
+	}
+	w.fenceSome(guards, 0)
+}
+
+// fenceSome fences as many as fit into a transaction, then the others.
+func (w *Work) fenceSome(guards []guard, tries int) {
+	guards = slices.DeleteFunc(guards, func(g guard) bool { return g.step.reported })
+	if len(guards) == 0 || w.lost {
+		w.changeAll()
+		return
+	}
+	n, ops := 0, 0
+	for n < len(guards) && (n == 0 || ops+len(guards[n].Servers)+2 <= batchOps) {
+		ops += len(guards[n].Servers) + 2 // the lease row and the born row besides
+		n++
+	}
+	var keys []string
+	for _, g := range guards[:n] {
+		keys = append(keys, g.keys()...)
+	}
+	w.read(keys, func(in RowsRead) {
+		if in.Err != nil {
+			for _, g := range guards[:n] {
+				w.report(g.step, in.Err)
+			}
+			w.fenceSome(guards[n:], 0)
+			return
+		}
+		w.fenceThese(guards, n, in.Rows, tries)
+	})
+}
+
+// fenceThese commits the fences of the first n guards by their rows. Those that may not be fenced leave.
+func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
+	var b batch
+	var fenced []guard
+	put := map[*carried][]coord.Row{}
+	for _, g := range guards[:n] {
+		mine := rows[:len(g.Servers)+1]
+		rows = rows[len(mine):]
+		one, err := w.fenceOf(g, mine)
+		if err != nil {
+			w.report(g.step, err)
+		}
+		if g.step.reported {
+			continue
+		}
+		fenced = append(fenced, g)
+		b.conditions, b.writes = append(b.conditions, one.conditions...), append(b.writes, one.writes...)
+		for _, write := range one.writes {
+			if _, _, ok := lease.ParseProhibitKey(write.Key); ok {
+				put[g.step] = append(put[g.step], coord.Row{Key: write.Key})
+			}
+		}
+	}
+	rest := guards[n:]
+	if len(fenced) == 0 {
+		w.fenceSome(rest, 0)
+		return
+	}
+	w.commit(b, func(c Committed) {
+		switch {
+		case c.Err == nil && !c.OK && tries+1 < triesMax:
+			w.fenceSome(append(fenced, rest...), tries+1) // see which of them changed
+			return
+		case c.Err != nil: // the fence may stand: it is deleted when it is old
+			for _, g := range fenced {
+				w.report(g.step, c.Err)
+			}
+		case !c.OK:
+			for _, g := range fenced {
+				w.report(g.step, fault.Errorf(fault.Stale, "the lease row of %s, or of one beside it, kept changing", g.Partition))
+			}
+		default:
+			for _, g := range fenced {
+				for _, row := range put[g.step] {
+					row.Revision = c.Revision
+					g.step.fenced = append(g.step.fenced, row)
+				}
+				delete(put, g.step)
+			}
+		}
+		w.fenceSome(rest, 0)
+	})
+}
+
+// fenceOf gives the conditions for a partition to be empty, and the writes that take it from its leader and keep others from
+// taking it. Errors are Stale: it may have rows, or a person took it offline.
+func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
+	if row := rows[0]; row.Revision == 0 {
+		b.conditions = append(b.conditions, coord.Condition{Key: lease.RowKey(g.Partition)}, coord.Condition{Key: lease.BornKey(g.Partition)})
+	} else {
+		led, err := lease.DecodeLease(row.Value)
+		if err != nil || !led.Empty || led.Offline != nil {
+			return batch{}, fault.Errorf(fault.Stale, "%s may have rows by now", g.Partition)
+		}
+		b.conditions = append(b.conditions, coord.Condition{Key: row.Key, Revision: row.Revision})
+		if !led.Vacant() {
+			b.writes = append(b.writes, coord.Write{Key: row.Key, Value: led.Vacated().Encode()})
+		}
+	}
+	for i, server := range g.Servers {
+		write := lease.Prohibit(g.Partition, server, lease.Note{Who: fencer, When: w.now.UTC(), Reason: g.step.What})
+		b.conditions = append(b.conditions, coord.Condition{Key: write.Key, Revision: rows[i+1].Revision})
+		if rows[i+1].Revision == 0 { // else a person's, or an earlier fence: it holds as well, and stays
+			b.writes = append(b.writes, write)
+		}
+	}
+	return b, nil
+}
+
+// unfence deletes the fences of all steps whose change is decided, if they are still as they were written.
+func (w *Work) unfence() {
+	var rows []coord.Row
+	for _, s := range w.steps {
+		if !s.doubt {
+			rows = append(rows, s.fenced...)
+		}
+	}
+	w.unfenceSome(rows, batchOps, 0)
+}
+
+func (w *Work) unfenceSome(rows []coord.Row, n, tries int) {
+	if len(rows) == 0 {
+		w.others()
+		return
+	}
+	n = min(n, len(rows))
+	w.commit(forgotten(rows[:n]), func(c Committed) {
+		switch {
+		case c.Err != nil && tries+1 < triesMax:
+			w.wait(tryAgain, func() { w.unfenceSome(rows, n, tries+1) })
+			return
+		case c.Err != nil:
+			w.others() // they are deleted when they are old
+			return
+		case !c.OK && n > 1:
+			w.unfenceSome(rows, 1, 0) // one of them was changed: each by itself
+			return
+		}
+		for _, row := range rows[:n] {
+			w.unfenced(row)
+		}
+		w.unfenceSome(rows[n:], batchOps, 0)
+	})
+}
+
+// unfenced notes that a prohibition is gone, or is another's by now.
+func (w *Work) unfenced(row coord.Row) {
+	for _, s := range w.steps {
+		s.fenced = slices.DeleteFunc(s.fenced, func(r coord.Row) bool { return r.Key == row.Key })
+	}
+}
