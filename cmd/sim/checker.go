@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -19,22 +19,23 @@ type checker struct {
 	w *world
 
 	// METADATA.
+	tables   map[string]*truth
 	proposed map[peer.TxnID][]topology.Op
-	row      files.Row
-	m        *topology.Map // the committed map, made here from the one before
+	made     map[peer.TxnID]topology.Config // transactions that make a table
 	history  map[peer.TxnID]uint64
 	not      map[peer.TxnID]bool // somebody was told that it is not committed
 	has      map[topology.ServerID]map[peer.TxnID]*stored
 	wiped    map[peer.TxnID]map[topology.ServerID]bool // had it, and lost its disk
 
 	// Leases.
-	listed map[point.PartitionID]lease.Lease // as last written, also after they were deleted
+	listed map[lease.Partition]lease.Lease // as last written, also after they were deleted
 
 	// Rows.
 	highest  map[placementOn]point.Epoch // raised durably
-	accepted map[point.PartitionID]point.Epoch
-	rows     map[point.PartitionID]map[rowID]lease.StoreID // acked, and on which store
-	dropped  map[point.PartitionID]bool
+	accepted map[lease.Partition]point.Epoch
+	rows     map[lease.Partition]map[rowID]lease.StoreID // acked, and on which store
+	damaged  map[damagedRow]bool                         // by a disk, as nobody in the world can know
+	dropped  map[lease.Partition]bool
 	dead     map[lease.StoreID]bool // wiped stores
 }
 
@@ -44,119 +45,169 @@ type placementOn struct {
 }
 
 type ack struct {
-	partition point.PartitionID
+	partition lease.Partition
 	row       rowID
+}
+
+type damagedRow struct {
+	store lease.StoreID
+	ack
+}
+
+// truth is what is committed of a table.
+type truth struct {
+	name string
+	row  files.Row
+	m    *topology.Map // made here from the one before
+}
+
+// at gives what is committed of a table.
+func (c *checker) at(table string) *truth {
+	t := c.tables[table]
+	if t == nil {
+		t = &truth{name: table}
+		c.tables[table] = t
+	}
+	return t
+}
+
+func (t *truth) part(id point.PartitionID) lease.Partition {
+	return lease.Partition{Table: t.name, ID: id}
 }
 
 func newChecker(w *world) *checker {
 	return &checker{w: w,
+		tables: map[string]*truth{}, made: map[peer.TxnID]topology.Config{}, damaged: map[damagedRow]bool{},
 		proposed: map[peer.TxnID][]topology.Op{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
-		listed: map[point.PartitionID]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[point.PartitionID]point.Epoch{},
-		rows: map[point.PartitionID]map[rowID]lease.StoreID{}, dropped: map[point.PartitionID]bool{}, dead: map[lease.StoreID]bool{}}
+		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
+		rows: map[lease.Partition]map[rowID]lease.StoreID{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
 }
 
 // written hears of every row that the store changes, in order.
 func (c *checker) written(wr coord.Write, rev coord.Revision) {
 	switch {
-	case wr.Key == files.Key(table):
-		c.tableWritten(wr, rev)
+	case strings.HasPrefix(wr.Key, files.Prefix):
+		c.tableWritten(c.at(files.TableOf(wr.Key)), wr, rev)
 	case !wr.Delete:
 		if p, ok := lease.ParseRowKey(wr.Key); ok {
-			c.leaseWritten(p.ID, wr)
+			c.leaseWritten(p, wr)
 		}
 	}
 }
 
 // tableWritten holds every committed transaction: it is Apply of the one before, its partitions cover once, and its file
 // is on a majority (I2).
-func (c *checker) tableWritten(wr coord.Write, rev coord.Revision) {
-	w := c.w
+func (c *checker) tableWritten(t *truth, wr coord.Write, rev coord.Revision) {
 	row, err := files.DecodeRow(coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev})
-	if err != nil {
-		w.fail("METADATA: the table's row cannot be read: %v", err)
+	if err != nil || wr.Delete {
+		c.w.fail("I2: the row of %s cannot be read: %v", t.name, err)
 		return
 	}
-	was := c.row
-	c.row = row
+	was := t.row
+	t.row = row
 	if row.Txn != was.Txn {
-		c.committed(was, row)
+		c.commits(t, was)
 	}
-	c.onMajority("it was committed")
+	if row.Dropped && !was.Dropped {
+		c.w.n.drops++
+		c.w.say("%s is dropped", t.name)
+		if t.m.Len() > 0 {
+			c.w.fail("I1: %s is dropped with %d partitions", t.name, t.m.Len())
+		}
+	}
+	c.onMajority(t, "it was committed")
 }
 
-func (c *checker) committed(was, row files.Row) {
-	w := c.w
+func (c *checker) commits(t *truth, was files.Row) {
+	w, row := c.w, t.row
 	w.n.txns++
-	w.say("METADATA transaction %d is committed, servers %v", row.Seq, row.Servers)
+	w.say("METADATA transaction %d of %s is committed, servers %v", row.Seq, t.name, row.Servers)
 	if row.Seq != was.Seq+1 {
-		w.fail("I2: transaction %d follows %d", row.Seq, was.Seq)
+		w.fail("I2: transaction %d of %s follows %d", row.Seq, t.name, was.Seq)
 	}
 	if _, twice := c.history[row.Txn]; twice {
-		w.fail("I2: transaction %d was committed twice", row.Seq)
+		w.fail("I2: transaction %d of %s was committed twice", row.Seq, t.name)
 	}
 	if c.not[row.Txn] {
-		w.fail("I2: transaction %d was committed after its proposer was told that it is not", row.Seq)
+		w.fail("I2: transaction %d of %s was committed after its proposer was told that it is not", row.Seq, t.name)
 	}
 	c.history[row.Txn] = row.Seq
-	var next *topology.Map
-	if was.Seq > 0 {
-		var err error
-		if next, err = c.m.Apply(c.proposed[row.Txn]...); err != nil {
-			w.fail("I2: transaction %d does not follow from the one before: %v", row.Seq, err)
-			return
-		}
-	} else {
-		next = c.first(row)
-	}
+	next := c.follows(t, was)
 	if next == nil {
-		return // nobody has it: onMajority says so
+		return
 	}
 	if err := next.Check(); err != nil {
-		w.fail("I2: transaction %d: %v", row.Seq, err)
+		w.fail("I2: transaction %d of %s: %v", row.Seq, t.name, err)
 	}
-	if err := c.coversOnce(c.m, next, c.proposed[row.Txn]); err != "" {
-		w.fail("I2: transaction %d: %s", row.Seq, err)
+	if err := coversOnce(t.m, next, c.proposed[row.Txn]); err != "" {
+		w.fail("I2: transaction %d of %s: %s", row.Seq, t.name, err)
 	}
 	// Every file of that name is that map: the chain is one, on all disks.
 	want := next.Encode()
 	for _, s := range w.servers {
-		if s.disk == nil {
+		if s.disk == nil || c.has[s.id][row.Txn] == nil { // or it is damaged, and nobody may take it for one
 			continue
 		}
 		if f := s.disk.files[row.Txn]; f != nil && (!bytes.Equal(f.f.Map, want) || f.f.Base != was.Txn || f.f.Seq != row.Seq) {
-			w.fail("I2: %s holds another map as transaction %d", s.id, row.Seq)
+			w.fail("I2: %s holds another map as transaction %d of %s", s.id, row.Seq, t.name)
 		}
 	}
-	c.gone(c.m, next, c.proposed[row.Txn])
-	c.m = next
+	c.gone(t, next, c.proposed[row.Txn])
+	t.m = next
 }
 
-func (c *checker) first(row files.Row) *topology.Map {
-	for _, s := range row.Servers {
-		if f := c.has[s][row.Txn]; f != nil {
-			return f.m
+// follows gives the map that the newest transaction must have made. nil: nobody has it, and onMajority says so.
+func (c *checker) follows(t *truth, was files.Row) *topology.Map {
+	if was.Seq == 0 {
+		for _, s := range t.row.Servers {
+			if f := c.has[s][t.row.Txn]; f != nil {
+				return f.m
+			}
 		}
+		return nil
 	}
-	return nil
+	next, err := (*topology.Map)(nil), error(nil)
+	if config, again := c.made[t.row.Txn]; again {
+		if !was.Dropped {
+			c.w.fail("I2: transaction %d makes %s, which was not dropped", t.row.Seq, t.name)
+		}
+		c.w.n.remade++
+		if next, err = t.m.WithConfig(config); err == nil && next.Seq == t.m.Seq {
+			same := *t.m
+			same.Seq++
+			next = &same
+		}
+	} else {
+		if was.Dropped {
+			c.w.fail("I2: transaction %d changes %s, which was dropped", t.row.Seq, t.name)
+		}
+		next, err = t.m.Apply(c.proposed[t.row.Txn]...)
+	}
+	if err != nil {
+		c.w.fail("I2: transaction %d of %s does not follow from the one before: %v", t.row.Seq, t.name, err)
+		return nil
+	}
+	return next
 }
 
 // gone notes the partitions that a transaction dropped with their rows, and catches those that went with rows though
 // nobody dropped them.
-func (c *checker) gone(before, after *topology.Map, ops []topology.Op) {
-	if before == nil {
+func (c *checker) gone(t *truth, after *topology.Map, ops []topology.Op) {
+	if t.m == nil {
 		return
 	}
 	dropped := droppedBy(ops)
-	for p := range before.All() {
+	for p := range t.m.All() {
 		if _, ok := after.ByID(p.ID); ok {
 			continue
 		}
+		id := t.part(p.ID)
 		if slices.Contains(dropped, p.ID) {
-			c.dropped[p.ID] = true
-			delete(c.rows, p.ID)
-		} else if c.hasLiving(p.ID) {
-			c.w.fail("I1: p%d is taken out of the map with acked rows in it", p.ID)
+			c.dropped[id] = true
+			delete(c.rows, id)
+		} else if c.hasLiving(id) {
+			c.w.fail("I1: %s is taken out of the map with acked rows in it", id)
 		}
 	}
 }
@@ -172,7 +223,7 @@ func droppedBy(ops []topology.Op) (ids []point.PartitionID) {
 
 // coversOnce counts, with arithmetic of its own, how many partitions accept writes of each piece of the keyspace: one at
 // most, and one where there was one before, unless it was dropped.
-func (c *checker) coversOnce(before, after *topology.Map, ops []topology.Op) string {
+func coversOnce(before, after *topology.Map, ops []topology.Op) string {
 	type rect struct {
 		p                *topology.Partition
 		timeLo, timeHi   int64
@@ -193,7 +244,7 @@ func (c *checker) coversOnce(before, after *topology.Map, ops []topology.Op) str
 	for i, a := range now {
 		for _, b := range now[:i] {
 			if a.timeLo < b.timeHi && b.timeLo < a.timeHi && a.pointLo <= b.pointLa && b.pointLo <= a.pointLa {
-				return "p" + itoa(a.p.ID) + " and p" + itoa(b.p.ID) + " both accept writes of the same keys"
+				return a.p.String() + " and " + b.p.String() + " both accept writes of the same keys"
 			}
 		}
 	}
@@ -210,23 +261,38 @@ func (c *checker) coversOnce(before, after *topology.Map, ops []topology.Op) str
 		}
 		want := float64(a.timeHi-a.timeLo) * (float64(a.pointLa-a.pointLo) + 1)
 		if have < want*(1-1e-9) {
-			return "keys of p" + itoa(a.p.ID) + " are accepted by nobody any more"
+			return "keys of " + a.p.String() + " are accepted by nobody any more"
 		}
 	}
 	return ""
 }
 
-// onMajority holds that the committed file is durable on a majority of the row's servers, but for disks that were lost.
-func (c *checker) onMajority(when string) {
+// onMajority holds that the committed file is durable on a majority of the row's servers, but for disks that were lost or
+// damaged it.
+func (c *checker) onMajority(t *truth, when string) {
 	have := 0
-	for _, s := range c.row.Servers {
-		if c.has[s][c.row.Txn] != nil || c.wiped[c.row.Txn][s] {
+	for _, s := range t.row.Servers {
+		if c.has[s][t.row.Txn] != nil || c.wiped[t.row.Txn][s] {
 			have++
 		}
 	}
-	if 2*have <= len(c.row.Servers) {
-		c.w.fail("I7: the file of transaction %d is on %d of %d metadata servers when %s", c.row.Seq, have, len(c.row.Servers), when)
+	if 2*have <= len(t.row.Servers) {
+		c.w.fail("I7: the file of transaction %d of %s is on %d of %d metadata servers when %s", t.row.Seq, t.name, have, len(t.row.Servers), when)
 	}
+}
+
+// allOnMajority is onMajority of every table.
+func (c *checker) allOnMajority(when string) {
+	for _, table := range c.w.tables {
+		if t := c.at(table); t.row.Seq > 0 {
+			c.onMajority(t, when)
+		}
+	}
+}
+
+// isCommitted reports whether a transaction is a table's committed one.
+func (c *checker) isCommitted(txn peer.TxnID) bool {
+	return slices.ContainsFunc(c.w.tables, func(table string) bool { return c.at(table).row.Txn == txn })
 }
 
 func (c *checker) fileDurable(s topology.ServerID, d *disk, f *stored) {
@@ -241,29 +307,44 @@ func (c *checker) fileDurable(s topology.ServerID, d *disk, f *stored) {
 
 func (c *checker) fileGone(s topology.ServerID, txn peer.TxnID) {
 	delete(c.has[s], txn)
-	if txn == c.row.Txn {
-		c.onMajority("it was swept on " + string(s))
+	if c.isCommitted(txn) {
+		c.allOnMajority("it was swept on " + string(s))
 	}
+}
+
+// fileLost notes that a disk damaged a file.
+func (c *checker) fileLost(s topology.ServerID, txn peer.TxnID) {
+	delete(c.has[s], txn)
+	c.wipe(s, txn)
+}
+
+func (c *checker) wipe(s topology.ServerID, txn peer.TxnID) {
+	if c.wiped[txn] == nil {
+		c.wiped[txn] = map[topology.ServerID]bool{}
+	}
+	c.wiped[txn][s] = true
+}
+
+// rowLost notes that a disk damaged a row.
+func (c *checker) rowLost(s *server, id lease.Partition, row rowID) {
+	c.damaged[damagedRow{s.disk.id, ack{id, row}}] = true
 }
 
 // crashed takes stock of a directory after a crash: what survived is durable.
 func (c *checker) crashed(s *server) {
 	c.has[s.id] = map[peer.TxnID]*stored{}
 	for txn, f := range s.disk.files {
-		c.has[s.id][txn] = f
+		if f.m != nil {
+			c.has[s.id][txn] = f
+		}
 	}
-	if c.row.Seq > 0 {
-		c.onMajority(string(s.id) + " crashed")
-	}
+	c.allOnMajority(string(s.id) + " crashed")
 }
 
 // lost notes that a directory is emptied.
 func (c *checker) lost(s *server) {
 	for txn := range c.has[s.id] {
-		if c.wiped[txn] == nil {
-			c.wiped[txn] = map[topology.ServerID]bool{}
-		}
-		c.wiped[txn][s.id] = true
+		c.wipe(s.id, txn)
 	}
 	delete(c.has, s.id)
 	c.dead[s.disk.id] = true
@@ -276,15 +357,20 @@ func (c *checker) lost(s *server) {
 	}
 }
 
-// mayLose reports whether a server's disk may be lost without the table being lost: somebody careful would not, else.
+// mayLose reports whether a server's disk may be lost without a table being lost: somebody careful would not, else.
 func (c *checker) mayLose(s *server) bool {
-	others := 0
-	for _, x := range c.row.Servers {
-		if x != s.id && c.has[x][c.row.Txn] != nil {
-			others++
+	for _, table := range c.w.tables {
+		t, others := c.at(table), 0
+		for _, x := range t.row.Servers {
+			if x != s.id && c.has[x][t.row.Txn] != nil {
+				others++
+			}
+		}
+		if 2*others < len(t.row.Servers)-1 || others == 0 {
+			return false
 		}
 	}
-	return 2*others >= len(c.row.Servers)-1 && others > 0
+	return true
 }
 
 func (c *checker) toldCommitted(txn peer.TxnID, a peer.Changed) {
@@ -307,7 +393,7 @@ func (c *checker) toldNot(txn peer.TxnID) {
 }
 
 // leaseWritten checks every new holder: it is listed by the row that was there, with the store that was listed, and epochs rise.
-func (c *checker) leaseWritten(id point.PartitionID, wr coord.Write) {
+func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
 	row, err := lease.DecodeLease(wr.Value)
 	if err != nil {
 		c.w.fail("I3: a lease row cannot be read: %v", err)
@@ -316,23 +402,23 @@ func (c *checker) leaseWritten(id point.PartitionID, wr coord.Write) {
 	was, ever := c.listed[id]
 	c.listed[id] = row
 	if row.Empty && c.hasRows(id) {
-		c.w.fail("I1: the lease row of p%d says that no row was acked, and %d were", id, len(c.rows[id]))
+		c.w.fail("I1: the lease row of %s says that no row was acked, and %d were", id, len(c.rows[id]))
 	}
 	if row.State != lease.Held || was.State == lease.Held && was.Boot == row.Boot && was.Epoch == row.Epoch {
 		return
 	}
 	c.w.n.takes++
-	c.w.say("%s/%s takes p%d at epoch %d", row.Holder, row.Boot, id, row.Epoch)
+	c.w.say("%s/%s takes %s at epoch %d", row.Holder, row.Boot, id, row.Epoch)
 	if ever && was.Epoch > 0 && !was.Vacant() && !slices.ContainsFunc(was.InSync, func(m lease.Member) bool { return m.Server == row.Holder && m.Store == row.Store }) {
-		c.w.fail("I3: %s took p%d with %s, which is not in sync: %v", row.Holder, id, row.Store, was.InSync)
+		c.w.fail("I3: %s took %s with %s, which is not in sync: %v", row.Holder, id, row.Store, was.InSync)
 	}
 	if row.Epoch <= was.Epoch {
-		c.w.fail("I3: %s took p%d at epoch %d after %d", row.Holder, id, row.Epoch, was.Epoch)
+		c.w.fail("I3: %s took %s at epoch %d after %d", row.Holder, id, row.Epoch, was.Epoch)
 	}
 }
 
 // leads finds two that may act at one moment: what begins to hold begins here.
-func (c *checker) leads(s *server, id point.PartitionID) {
+func (c *checker) leads(s *server, id lease.Partition) {
 	epoch, ok := s.mayAct(id)
 	if !ok {
 		return
@@ -342,7 +428,7 @@ func (c *checker) leads(s *server, id point.PartitionID) {
 			continue
 		}
 		if other, ok := o.mayAct(id); ok {
-			c.w.fail("I3: %s at epoch %d and %s at epoch %d may both act for p%d", o.id, other, s.id, epoch, id)
+			c.w.fail("I3: %s at epoch %d and %s at epoch %d may both act for %s", o.id, other, s.id, epoch, id)
 		}
 	}
 }
@@ -353,17 +439,17 @@ func (c *checker) raised(store lease.StoreID, pl point.PlacementID, epoch point.
 }
 
 // accepts holds that epochs never fall: on one brick, and for one partition on all of them.
-func (c *checker) accepts(s *server, id point.PartitionID, r *replica, epoch point.Epoch) {
+func (c *checker) accepts(s *server, id lease.Partition, r *replica, epoch point.Epoch) {
 	if high := c.highest[placementOn{s.disk.id, r.placement}]; epoch < high {
-		c.w.fail("I3: the brick of %s accepted a frame of p%d at epoch %d after it saw %d", s.id, id, epoch, high)
+		c.w.fail("I3: the brick of %s accepted a frame of %s at epoch %d after it saw %d", s.id, id, epoch, high)
 	}
 	if epoch < c.accepted[id] {
-		c.w.fail("I3: %s accepted a frame of p%d at epoch %d after epoch %d was accepted", s.id, id, epoch, c.accepted[id])
+		c.w.fail("I3: %s accepted a frame of %s at epoch %d after epoch %d was accepted", s.id, id, epoch, c.accepted[id])
 	}
 	c.accepted[id] = epoch
 }
 
-func (c *checker) acked(s *server, id point.PartitionID, _ *replica, row rowID) {
+func (c *checker) acked(s *server, id lease.Partition, _ *replica, row rowID) {
 	if c.dropped[id] {
 		return // dropped with all its rows, by somebody who wanted that
 	}
@@ -373,17 +459,23 @@ func (c *checker) acked(s *server, id point.PartitionID, _ *replica, row rowID) 
 	c.rows[id][row] = s.disk.id
 }
 
-// read holds that whoever may answer has every acked row, but for stores that were lost.
-func (c *checker) read(s *server, id point.PartitionID, row rowID, has bool) {
-	if store, ok := c.rows[id][row]; ok && !has && !c.dead[store] {
-		c.w.fail("I1: %s leads p%d and does not have row %x, which was acked", s.id, id, uint64(row))
+// read holds that whoever may answer has every acked row, but for stores that were lost; where a disk damaged it the answer
+// says that it is incomplete.
+func (c *checker) read(s *server, id lease.Partition, row rowID, f found) {
+	store, ok := c.rows[id][row]
+	switch {
+	case !ok || f.has || c.dead[store]:
+	case !c.damaged[damagedRow{store, ack{id, row}}]:
+		c.w.fail("I1: %s leads %s and does not have row %x, which was acked", s.id, id, uint64(row))
+	case !f.incomplete:
+		c.w.fail("I1: %s answers without row %x of %s, which its disk damaged, and does not say so", s.id, uint64(row), id)
 	}
 }
 
-func (c *checker) hasRows(id point.PartitionID) bool { return len(c.rows[id]) > 0 }
+func (c *checker) hasRows(id lease.Partition) bool { return len(c.rows[id]) > 0 }
 
 // hasLiving reports whether a partition has acked rows on a store that was not lost.
-func (c *checker) hasLiving(id point.PartitionID) bool {
+func (c *checker) hasLiving(id lease.Partition) bool {
 	for _, store := range c.rows[id] {
 		if !c.dead[store] {
 			return true
@@ -393,13 +485,6 @@ func (c *checker) hasLiving(id point.PartitionID) bool {
 }
 
 // ids lists the partitions with acked rows, in order.
-func (c *checker) ids() []point.PartitionID {
-	var ids []point.PartitionID
-	for id := range c.rows {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, cmp.Compare)
-	return ids
+func (c *checker) ids() []lease.Partition {
+	return slices.SortedFunc(maps.Keys(c.rows), comparePartitions)
 }
-
-func itoa(id point.PartitionID) string { return strings.TrimPrefix(part(id).String(), table+"/") }

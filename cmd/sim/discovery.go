@@ -14,7 +14,7 @@ import (
 )
 
 // mapChanged gathers changes of the map for a moment, then holds what is here against it.
-func (s *server) mapChanged() {
+func (s *hosted) mapChanged() {
 	if !s.batching {
 		s.batching = true
 		s.after(50*time.Millisecond, "reconcile", func() { s.batching = false; s.reconcile() })
@@ -22,19 +22,22 @@ func (s *server) mapChanged() {
 }
 
 // reconcile carries out storage/lead's plan. One at a time; what it waits for is asked of the store and the disk.
-func (s *server) reconcile() {
+func (s *hosted) reconcile() {
 	if s.planning {
 		s.again = true
 		return
 	}
-	m, rev := s.view.m, s.view.mapRev
+	m, rev := s.m, s.mapRev
 	if m == nil {
 		return // not heard of yet: storage/lead says nothing about tables it never heard of
 	}
+	if s.disk.isFull(s.w) {
+		return // with the next round
+	}
 	s.planning = true
-	s.disk.see(m.Seq)
+	s.disk.see(s.table, m.Seq)
 	s.disk.sync(s.proc, nil, func() { // before anything is deleted by it
-		s.covered(m, s.disk.held(), map[point.PartitionID]bool{}, func(covered map[point.PartitionID]bool) {
+		s.covered(m, s.held(), map[lease.Partition]bool{}, func(covered map[lease.Partition]bool) {
 			s.carryOut(m, rev, covered)
 			s.planning = false
 			if s.again {
@@ -45,18 +48,23 @@ func (s *server) reconcile() {
 	})
 }
 
+// held lists the partitions of the table that are here, in order.
+func (s *hosted) held() []lease.Partition {
+	return slices.DeleteFunc(s.disk.held(), func(p lease.Partition) bool { return p.Table != s.table })
+}
+
 // covered asks of every placement that the map does not want whether its lease row lists others in sync, and not it.
-func (s *server) covered(m *topology.Map, held []point.PartitionID, covered map[point.PartitionID]bool, done func(map[point.PartitionID]bool)) {
+func (s *hosted) covered(m *topology.Map, held []lease.Partition, covered map[lease.Partition]bool, done func(map[lease.Partition]bool)) {
 	for i, id := range held {
 		r := s.disk.copies[id]
-		at, ok := m.ByID(id)
+		at, ok := m.ByID(id.ID)
 		if r == nil || !ok || r.empty() {
 			continue
 		}
 		if pl, on := at.On(s.id); on && pl.ID == r.placement {
 			continue
 		}
-		s.get(lease.RowKey(part(id)), storeTimeout, func(g got, answered bool) {
+		s.get(lease.RowKey(id), storeTimeout, func(g got, answered bool) {
 			if led, err := lease.DecodeLease(g.row.Value); answered && g.ok && err == nil {
 				covered[id] = len(led.InSync) > 0 && !slices.ContainsFunc(led.InSync, func(m lease.Member) bool {
 					return m.Placement == r.placement || m.Server == s.id
@@ -69,11 +77,11 @@ func (s *server) covered(m *topology.Map, held []point.PartitionID, covered map[
 	done(covered)
 }
 
-func (s *server) carryOut(m *topology.Map, rev coord.Revision, covered map[point.PartitionID]bool) {
-	v := lead.View{Map: m, Seen: s.disk.seen, Server: s.id}
-	for _, id := range s.disk.held() {
+func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease.Partition]bool) {
+	v := lead.View{Map: m, Seen: s.disk.seen[s.table], Server: s.id}
+	for _, id := range s.held() {
 		r := s.disk.copies[id]
-		v.Held = append(v.Held, lead.Held{Partition: id, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
+		v.Held = append(v.Held, lead.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
 	}
 	actions := lead.Plan(v)
 	if m.Seq < v.Seen {
@@ -81,58 +89,60 @@ func (s *server) carryOut(m *topology.Map, rev coord.Revision, covered map[point
 	}
 	s.assign(m, rev, actions)
 	for _, a := range actions {
+		id := s.part(a.Partition)
 		switch {
 		case a.Kind == lead.Remove, a.Kind == lead.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
-			s.w.say("%s removes p%d: %s", s.id, a.Partition, a.Why)
-			s.disk.remove(a.Partition)
+			s.w.say("%s removes %s: %s", s.id, id, a.Why)
+			s.disk.remove(id)
 			s.disk.sync(s.proc, nil, func() {})
 			s.w.n.removed++
 		case a.Kind == lead.Final:
-			s.finish(a.Partition)
+			s.finish(id)
 		case a.Kind == lead.Unload:
 		default:
 			if at, ok := m.ByID(a.Partition); ok && at.State == topology.Splitting {
-				s.handOver(a.Partition, at.Split.Low.ID)
+				s.handOver(id, at.Split.Low.ID)
 			}
 		}
 	}
 }
 
 // assign tells the lease machine which placements may lead, all in one step; what unloads is sealed before.
-func (s *server) assign(m *topology.Map, rev coord.Revision, actions []lead.Action) {
+func (s *hosted) assign(m *topology.Map, rev coord.Revision, actions []lead.Action) {
 	var all []lease.Assigned
-	wanted := map[point.PartitionID]bool{}
+	wanted := map[lease.Partition]bool{}
 	for _, a := range actions {
 		if a.Kind == lead.Remove || a.Kind == lead.Alarm {
 			continue
 		}
-		if g := s.gate(a.Partition); !g.handing {
+		id := s.part(a.Partition)
+		if g := s.gate(id); !g.handing {
 			g.sealed = a.Kind == lead.Unload || a.Kind == lead.Final
 		}
 		at, _ := m.ByID(a.Partition)
-		wanted[a.Partition] = true
-		r := s.record(a.Partition)
+		wanted[id] = true
+		r := s.record(id)
 		if r.placement != a.Placement {
 			r.placement, r.alone = a.Placement, false
 		}
 		var epoch point.Epoch
-		if c := s.disk.copies[a.Partition]; c != nil && c.placement == a.Placement {
+		if c := s.disk.copies[id]; c != nil && c.placement == a.Placement {
 			epoch = c.epoch
 		}
-		all = append(all, lease.Assigned{Partition: part(a.Partition), Placement: a.Placement, Placements: at.Placements, TableRow: rev, BrickEpoch: epoch})
-		s.told[a.Partition] = a.Placement
+		all = append(all, lease.Assigned{Partition: id, Placement: a.Placement, Placements: at.Placements, TableRow: rev, BrickEpoch: epoch})
+		s.told[id] = a.Placement
 	}
 	if len(all) > 0 {
 		s.step(lease.Assignments{All: all})
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.told)) {
-		if wanted[id] {
+	for _, id := range slices.SortedFunc(maps.Keys(s.told), comparePartitions) {
+		if wanted[id] || id.Table != s.table {
 			continue
 		}
-		s.step(lease.Unassigned{Partition: part(id)})
+		s.step(lease.Unassigned{Partition: id})
 		delete(s.told, id)
 		s.record(id).placement = 0
-		if _, ok := m.ByID(id); !ok {
+		if _, ok := m.ByID(id.ID); !ok {
 			s.garbage[id] = true
 		}
 	}
@@ -140,7 +150,7 @@ func (s *server) assign(m *topology.Map, rev coord.Revision, actions []lead.Acti
 
 // handOver ends a split that began, if the partition is led here: it is sealed, and when nothing is under way any more its
 // halves take over. Where that fails it takes rows again.
-func (s *server) handOver(id, low point.PartitionID) {
+func (s *hosted) handOver(id lease.Partition, low point.PartitionID) {
 	g := s.gate(id)
 	if _, ok := s.mayAct(id); !ok || g.handing || g.sealed {
 		return
@@ -151,7 +161,7 @@ func (s *server) handOver(id, low point.PartitionID) {
 			g.handing, g.sealed = false, false
 			return
 		}
-		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id, Low: low}}), func(a changedAnswer) {
+		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id.ID, Low: low}}), func(a changedAnswer) {
 			g.handing, g.sealed = false, a.err == nil
 			if a.err == nil {
 				s.w.n.splits++
@@ -161,21 +171,21 @@ func (s *server) handOver(id, low point.PartitionID) {
 }
 
 // finish has a partition that unloads taken out of the map if it is led here and nothing was ever written to it.
-func (s *server) finish(id point.PartitionID) {
-	if _, ok := s.machine.MayAct(part(id), s.clock()); !ok {
+func (s *hosted) finish(id lease.Partition) {
+	if _, ok := s.machine.MayAct(id, s.clock()); !ok {
 		return
 	}
 	s.quiesce(id, func(empty bool) {
 		r := s.disk.copies[id]
-		if _, ok := s.machine.MayAct(part(id), s.clock()); !ok || !empty || r != nil && !r.empty() {
+		if _, ok := s.machine.MayAct(id, s.clock()); !ok || !empty || r != nil && !r.empty() {
 			return
 		}
-		epoch, _ := s.machine.MayAct(part(id), s.clock())
+		epoch, _ := s.machine.MayAct(id, s.clock())
 		s.hold(id, epoch, func(ok bool) { // so that nobody takes it meanwhile by an older map
 			if !ok {
 				return
 			}
-			s.change(s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id}}), func(a changedAnswer) {
+			s.change(s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id.ID}}), func(a changedAnswer) {
 				if a.err == nil {
 					s.w.n.finals++
 				}
@@ -186,19 +196,19 @@ func (s *server) finish(id point.PartitionID) {
 
 // propose makes a transaction on the newest map of a view. Everything random in it is drawn here.
 func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
-	c := &peer.Change{Table: table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
+	c := &peer.Change{Table: v.table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
 	w.check.proposed[c.Txn] = ops
 	return c
 }
 
 // forget takes the lease rows of partitions away that were dropped, once nobody holds them.
 func (s *server) forget() {
-	m := s.view.m
-	if m == nil || m.Seq < s.disk.seen {
-		return
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.garbage)) {
-		if _, there := m.ByID(id); there {
+	for _, id := range slices.SortedFunc(maps.Keys(s.garbage), comparePartitions) {
+		m := s.on(id.Table).m
+		if m == nil || m.Seq < s.disk.seen[id.Table] {
+			continue
+		}
+		if _, there := m.ByID(id.ID); there {
 			delete(s.garbage, id)
 			continue
 		}
@@ -210,8 +220,8 @@ func (s *server) forget() {
 	}
 }
 
-func (s *server) forgetOne(id point.PartitionID, done func()) {
-	key := lease.RowKey(part(id))
+func (s *server) forgetOne(id lease.Partition, done func()) {
+	key := lease.RowKey(id)
 	s.get(key, storeTimeout, func(g got, ok bool) {
 		if !ok {
 			return
@@ -219,7 +229,7 @@ func (s *server) forgetOne(id point.PartitionID, done func()) {
 		if led, err := lease.DecodeLease(g.row.Value); g.ok && (err != nil || led.State != lease.Free) {
 			return
 		}
-		s.commit([]coord.Condition{{Key: key, Revision: g.row.Revision}}, lease.Forget(part(id)), storeTimeout, func(c committed, ok bool) {
+		s.commit([]coord.Condition{{Key: key, Revision: g.row.Revision}}, lease.Forget(id), storeTimeout, func(c committed, ok bool) {
 			if ok && c.ok {
 				done()
 			}

@@ -6,9 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -17,21 +20,30 @@ import (
 // newest of them, back to some moment after the last sync.
 //
 //	writes   1 2 3 4 5 6 │7 8 9 10
-//	                synced│   └─ a crash may cut here
+//	                synced│   └─ a crash may cut here; the write at the cut may be torn
 type disk struct {
 	id     lease.StoreID
 	files  map[peer.TxnID]*stored
-	copies map[point.PartitionID]*replica
-	seen   uint64 // the highest seq of the table's map (see storage/lead)
+	copies map[lease.Partition]*replica
+	seen   map[string]uint64 // the highest seq of each table's map (see storage/lead)
 
-	log    []func()      // undo, of what is not synced
-	synced uint64        // writes before the log
-	busy   bool          // a sync is under way
-	next   *syncing      // the one after it
+	log    []write  // what is not synced
+	doomed []func() // undo, of what a failed fsync dropped though it was taken for synced: for a broken rule
+	synced uint64   // writes before the log; what a witness outside of the log swears by
+	busy   bool     // a sync is under way
+	next   *syncing // the one after it
+
 	slow   time.Duration // until when syncs are slow
+	full   time.Duration // until when nothing can be written
+	fails  bool          // the next fsync fails
+	fenced bool          // one failed: nothing is written any more
 }
 
-// stored is a METADATA file and its map, decoded once.
+// write is one that was not synced yet. tear is what a crash in its midst leaves; nil: nothing, as if it had not begun.
+type write struct{ undo, tear func() }
+
+// stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded anew, and its
+// sum says that it is damaged.
 type stored struct {
 	f *peer.File
 	m *topology.Map
@@ -39,17 +51,39 @@ type stored struct {
 
 // replica is a placement in the brick: its log and its entry in the catalogue.
 type replica struct {
-	placement point.PlacementID
-	epoch     point.Epoch // the highest seen
-	rows      map[rowID]point.Epoch
+	placement  point.PlacementID
+	epoch      point.Epoch // the highest seen
+	rows       map[rowID]cell
+	suspect    int  // cells that the disk did something to; 0: verifying them finds nothing
+	closed     bool // damage was found: nothing of it is read
+	incomplete bool // damaged rows were set aside by a person: reads say so
 }
 
+// cell is a record of the log: where it was written, what it says of itself, its sum.
+type cell struct {
+	row   rowID
+	epoch point.Epoch
+	at    uint64
+	sum   uint64
+}
+
+func (c cell) sumNow() uint64 {
+	h := uint64(c.row)*0x9e3779b97f4a7c15 ^ uint64(c.epoch)
+	return (h ^ h>>29) * 0xbf58476d1ce4e5b9
+}
+
+// whole reports whether a cell is the one of that row, and undamaged.
+func (c cell) whole(row rowID) bool { return c.row == row && c.sum == c.sumNow() }
+
 func newDisk(id lease.StoreID) *disk {
-	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[point.PartitionID]*replica{}}
+	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]uint64{}}
 }
 
 // wrote notes how to undo a write that was just made.
-func (d *disk) wrote(undo func()) { d.log = append(d.log, undo) }
+func (d *disk) wrote(undo func()) { d.log = append(d.log, write{undo: undo}) }
+
+// isFull reports whether there is no room for writes.
+func (d *disk) isFull(w *world) bool { return w.now < d.full }
 
 // syncing is what waits for one sync: those that come while one is under way share the next (C84).
 type syncing struct {
@@ -57,8 +91,12 @@ type syncing struct {
 	done []func()
 }
 
-// sync makes all that was written until now durable, then calls always, and f in the process if it is not paused.
+// sync makes all that was written until now durable, then calls always, and f in the process if it is not paused. Where
+// the fsync fails neither is called, and the process ends.
 func (d *disk) sync(p *proc, always, f func()) {
+	if d.fenced {
+		return
+	}
 	if d.next == nil {
 		d.next = &syncing{}
 	}
@@ -85,6 +123,9 @@ func (d *disk) begin(p *proc) {
 		if p.dead {
 			return // the machine lost power before
 		}
+		if d.fails && d.failed(p, s) {
+			return
+		}
 		if s.upTo > d.synced {
 			d.log = slices.Delete(d.log, 0, int(s.upTo-d.synced))
 			d.synced = s.upTo
@@ -99,7 +140,35 @@ func (d *disk) begin(p *proc) {
 	})
 }
 
-// crash loses what was not synced, or some of it, or nothing.
+// failed is an fsync that returns an error: what it should have written is gone with the next crash, whatever later ones
+// return. So the brick is fenced for good, and the process ends.
+func (d *disk) failed(p *proc, s *syncing) (ends bool) {
+	w := p.w
+	d.fails = false
+	if w.opt.broken == fsyncIgnored {
+		for _, l := range d.log[:max(0, int(s.upTo-d.synced))] {
+			d.doomed = append(d.doomed, l.undo)
+		}
+		return false
+	}
+	w.say("an fsync of %s fails: it is fenced", p.name)
+	d.fenced, d.next = true, nil
+	i := p.node
+	w.after(time.Duration(w.rng.Int64N(int64(time.Second))), "fenced", func() {
+		if w.servers[i].proc != p || p.dead {
+			return
+		}
+		w.kill(i)
+		w.after(w.spread(3*time.Second), "starts", func() {
+			if w.servers[i].dead {
+				w.boot(i, false)
+			}
+		})
+	})
+	return true
+}
+
+// crash loses what was not synced, or some of it, or nothing. The write at the cut may be torn.
 func (d *disk) crash(w *world) {
 	keep := len(d.log)
 	switch w.rng.IntN(3) {
@@ -109,10 +178,68 @@ func (d *disk) crash(w *world) {
 		keep = w.rng.IntN(len(d.log) + 1)
 	}
 	for i := len(d.log) - 1; i >= keep; i-- {
-		d.log[i]()
+		if l := d.log[i]; i == keep && l.tear != nil && w.opt.Faults.has(torn) && w.chance(50) {
+			w.n.torn++
+			l.tear()
+		} else {
+			l.undo()
+		}
 	}
-	d.synced += uint64(len(d.log))
-	d.log, d.busy, d.next = nil, false, nil
+	for i := len(d.doomed) - 1; i >= 0; i-- {
+		d.doomed[i]()
+	}
+	if n := uint64(keep); n > 0 {
+		d.synced += n // the start after it writes all that it keeps anew
+	}
+	d.log, d.doomed, d.busy, d.next, d.fenced = nil, nil, false, nil, false
+}
+
+// replay is what a start does with the log: a bad record beyond what a witness swears by is a torn end, and is cut; one
+// before is damage.
+func (d *disk) replay(w *world) {
+	for _, id := range d.held() {
+		r := d.copies[id]
+		for _, row := range r.bad() {
+			if c := r.rows[row]; c.at >= d.synced {
+				delete(r.rows, row)
+				r.suspect--
+			} else {
+				w.damaged(d, id, r)
+			}
+		}
+	}
+}
+
+// bad lists the cells that do not verify, in order.
+func (r *replica) bad() (rows []rowID) {
+	if r.suspect == 0 {
+		return nil
+	}
+	for row, c := range r.rows {
+		if !c.whole(row) {
+			rows = append(rows, row)
+		}
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// damaged closes a partition of which something was found damaged.
+func (w *world) damaged(d *disk, id lease.Partition, r *replica) {
+	if !r.closed {
+		r.closed = true
+		w.n.found++
+		w.say("%s on %s is damaged: it is closed", id, d.id)
+		w.after(w.spread(10*time.Second), "repair", func() { d.repair(r) })
+	}
+}
+
+// repair is what a person does about a damaged partition: what is damaged is set aside, and reads say so from then on.
+func (d *disk) repair(r *replica) {
+	for _, row := range r.bad() {
+		delete(r.rows, row)
+	}
+	r.suspect, r.closed, r.incomplete = 0, false, true
 }
 
 func (d *disk) putFile(s *stored) {
@@ -127,6 +254,27 @@ func (d *disk) putFile(s *stored) {
 	})
 }
 
+// file reads a file. Errors are NotFound and Corrupt.
+func (d *disk) file(w *world, txn peer.TxnID) (*stored, error) {
+	s := d.files[txn]
+	switch {
+	case s == nil:
+		return nil, fault.Errorf(fault.NotFound, "not here")
+	case s.m != nil:
+		return s, nil
+	case w.opt.broken == sumsIgnored:
+	case s.f.Txn != txn:
+		return nil, fault.Errorf(fault.Corrupt, "another file lies in its place")
+	case xxhash.Sum64(s.f.Map) != s.f.Sum:
+		return nil, fault.Errorf(fault.Corrupt, "its sum is another one")
+	}
+	m, err := topology.Decode(s.f.Map)
+	if err != nil {
+		return nil, err
+	}
+	return &stored{s.f, m}, nil
+}
+
 // deleteFile takes a file away; after a crash it may be back.
 func (d *disk) deleteFile(txn peer.TxnID) {
 	if old := d.files[txn]; old != nil {
@@ -138,11 +286,13 @@ func (d *disk) deleteFile(txn peer.TxnID) {
 // infos lists the files, in an order that does not depend on the map's.
 func (d *disk) infos() []files.Info {
 	var out []files.Info
-	for _, s := range d.files {
-		out = append(out, infoOf(s.f))
+	for txn, s := range d.files {
+		i := infoOf(s.f)
+		i.Txn = txn
+		out = append(out, i)
 	}
 	slices.SortFunc(out, func(a, b files.Info) int {
-		return cmp.Or(cmp.Compare(a.Seq, b.Seq), slices.Compare(a.Txn[:], b.Txn[:]))
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Seq, b.Seq), slices.Compare(a.Txn[:], b.Txn[:]))
 	})
 	return out
 }
@@ -152,10 +302,10 @@ func infoOf(f *peer.File) files.Info {
 }
 
 // raise raises a placement's epoch, making the placement if it is new.
-func (d *disk) raise(id point.PartitionID, placement point.PlacementID, epoch point.Epoch) *replica {
+func (d *disk) raise(id lease.Partition, placement point.PlacementID, epoch point.Epoch) *replica {
 	r := d.copies[id]
 	if r == nil {
-		r = &replica{placement: placement, rows: map[rowID]point.Epoch{}}
+		r = &replica{placement: placement, rows: map[rowID]cell{}}
 		d.copies[id] = r
 		d.wrote(func() { delete(d.copies, id) })
 	}
@@ -167,25 +317,50 @@ func (d *disk) raise(id point.PartitionID, placement point.PlacementID, epoch po
 }
 
 func (d *disk) append(r *replica, row rowID, epoch point.Epoch) {
-	if _, ok := r.rows[row]; ok {
+	if c, ok := r.rows[row]; ok && c.whole(row) {
 		return // it came twice
 	}
-	r.rows[row] = epoch
-	d.wrote(func() { delete(r.rows, row) })
+	c := cell{row: row, epoch: epoch, at: d.synced + uint64(len(d.log))}
+	c.sum = c.sumNow()
+	r.rows[row] = c
+	d.log = append(d.log, write{
+		undo: func() { delete(r.rows, row) },
+		tear: func() {
+			c.sum++
+			r.rows[row] = c
+			r.suspect++
+		}})
 }
 
-func (d *disk) remove(id point.PartitionID) {
+func (d *disk) remove(id lease.Partition) {
 	old := d.copies[id]
 	delete(d.copies, id)
 	d.wrote(func() { d.copies[id] = old })
 }
 
-func (d *disk) see(seq uint64) {
-	if old := d.seen; seq > old {
-		d.seen = seq
-		d.wrote(func() { d.seen = old })
+func (d *disk) see(table string, seq uint64) {
+	if old := d.seen[table]; seq > old {
+		d.seen[table] = seq
+		d.wrote(func() { d.seen[table] = old })
 	}
 }
 
 // held lists the partitions that are here, in order.
-func (d *disk) held() []point.PartitionID { return slices.Sorted(maps.Keys(d.copies)) }
+func (d *disk) held() []lease.Partition {
+	return slices.SortedFunc(maps.Keys(d.copies), comparePartitions)
+}
+
+func comparePartitions(a, b lease.Partition) int {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.ID, b.ID))
+}
+
+// start reads what is here: the log is replayed, and a damaged file counts as absent.
+func (d *disk) start(w *world) {
+	d.replay(w)
+	for _, i := range d.infos() {
+		if _, err := d.file(w, i.Txn); fault.Is(err, fault.Corrupt) {
+			w.n.found++
+			delete(d.files, i.Txn)
+		}
+	}
+}

@@ -19,13 +19,14 @@ import (
 // changes of the map through any server.
 type gateway struct {
 	*proc
-	view  *view
-	rows  map[point.PartitionID]lease.Lease
+	views *views
+	rows  map[lease.Partition]lease.Lease
 	store map[topology.ServerID]lease.StoreID // by heartbeat rows
 
 	open    int    // rows under way
 	last    string // what became of the last try of a row that was not acked
 	changes int    // changes under way
+	work    string // the table that is dropped or made by this gateway
 	recent  []ack
 	next    rowID
 }
@@ -38,9 +39,9 @@ const (
 )
 
 func (g *gateway) start() {
-	g.rows, g.store = map[point.PartitionID]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
-	g.view = &view{p: g.proc, changed: func() {}}
-	g.view.follow()
+	g.rows, g.store = map[lease.Partition]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
+	g.views = &views{p: g.proc, of: map[string]*view{}, made: func(*view) {}}
+	g.views.follow()
 	g.follow(lease.Prefix, func(l listed) {
 		clear(g.rows)
 		for _, row := range l.rows {
@@ -57,22 +58,31 @@ func (g *gateway) start() {
 			g.next++
 			row := rowID(g.node)<<40 | g.next
 			g.w.n.rows++
-			g.write(row, g.w.rng.Uint64(), g.w.rng.Int64N(widths*width))
+			g.write(g.any(), row, g.w.rng.Uint64(), g.w.rng.Int64N(widths*width))
 		}
 	})
 	g.every(400*time.Millisecond, "read", g.read)
 	g.every(1500*time.Millisecond, "propose", func() {
+		v := g.any()
 		switch {
-		case g.w.calm || g.changes >= 4 || g.view.m == nil:
+		case g.w.calm || g.changes >= 4 || v.m == nil:
 		case g.w.chance(40):
-			g.moveEmpty()
+			g.moveEmpty(v)
 		default:
-			g.change(g.draw())
+			g.change(v, g.draw(v))
 		}
 	})
-	g.every(2*time.Second, "look after", g.lookAfter)
-	g.every(time.Second, "refresh", g.view.refresh)
+	g.every(2*time.Second, "look after", func() {
+		for _, table := range g.w.tables {
+			g.lookAfter(g.views.at(table))
+		}
+	})
+	g.every(time.Second, "refresh", g.views.refresh)
+	g.every(time.Second, "tables", g.tables)
 }
+
+// any draws a table.
+func (g *gateway) any() *view { return g.views.at(g.w.tables[g.w.rng.IntN(len(g.w.tables))]) }
 
 func (g *gateway) learn(row coord.Row, gone bool) {
 	if s, ok := lease.ParseBeatKey(row.Key); ok && !gone {
@@ -82,48 +92,50 @@ func (g *gateway) learn(row coord.Row, gone bool) {
 	}
 	if p, ok := lease.ParseRowKey(row.Key); ok {
 		if gone {
-			delete(g.rows, p.ID)
+			delete(g.rows, p)
 		} else if l, err := lease.DecodeLease(row.Value); err == nil {
-			g.rows[p.ID] = l
+			g.rows[p] = l
 		}
 	}
 }
 
 // write sends a row until it is acked, with a view that may be old.
-func (g *gateway) write(row rowID, ring uint64, t point.Nanos) {
+func (g *gateway) write(v *view, row rowID, ring uint64, t point.Nanos) {
 	again := func() {
-		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(row, ring, t) })
+		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(v, row, ring, t) })
 	}
-	if g.view.m == nil {
+	if v.m == nil {
+		g.last = "there is no table " + v.table
 		again()
 		return
 	}
-	at, ok := g.view.m.Find(ring, t)
+	at, ok := v.m.Find(ring, t)
 	if !ok {
-		g.last = fmt.Sprintf("nothing covers %d by map %d", t, g.view.m.Seq)
+		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", t, v.m.Seq, v.table)
 		if g.changes < 8 {
-			g.change(g.cover(t))
+			g.change(v, g.cover(v, t))
 		}
 		again()
 		return
 	}
-	to := g.leader(at)
+	id := v.part(at.ID)
+	to := g.leader(id, at)
 	if to < 0 {
 		g.last = fmt.Sprintf("nobody to ask for %s", at)
 		again()
 		return
 	}
 	ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
-		g.w.servers[to].insert(at.ID, row, say)
+		g.w.servers[to].insert(id, row, say)
 	}, func(a answer, ok bool) {
 		if !ok || a != acked {
-			g.last = fmt.Sprintf("%s at %s: answered %v; the lease row by %s: %+v", at, g.w.servers[to].id, ok, g.name, g.rows[at.ID])
+			g.last = fmt.Sprintf("%s/%s at %s: answered %v; the lease row by %s: %+v", v.table, at, g.w.servers[to].id, ok, g.name, g.rows[id])
 			again()
 			return
 		}
 		g.open--
 		g.w.n.acked++
-		g.recent = append(g.recent, ack{partition: at.ID, row: row})
+		g.recent = append(g.recent, ack{partition: id, row: row})
 		if len(g.recent) > 64 {
 			g.recent = g.recent[32:]
 		}
@@ -131,54 +143,58 @@ func (g *gateway) write(row rowID, ring uint64, t point.Nanos) {
 }
 
 // leader guesses who leads: by the lease row, else any placement.
-func (g *gateway) leader(at *topology.Partition) int {
-	if l, ok := g.rows[at.ID]; ok && l.State == lease.Held && !g.w.chance(3) {
+func (g *gateway) leader(id lease.Partition, at *topology.Partition) int {
+	if l, ok := g.rows[id]; ok && l.State == lease.Held && !g.w.chance(3) {
 		return g.w.indexOf(l.Holder)
 	}
 	return g.w.indexOf(at.Placements[g.w.rng.IntN(len(at.Placements))].Server)
 }
 
-// read asks for a row that was acked. Who may answer must have it.
+// read asks for a row that was acked. Who may answer must have it, or say that the answer is incomplete.
 func (g *gateway) read() {
-	if len(g.recent) == 0 || g.view.m == nil {
+	if len(g.recent) == 0 {
 		return
 	}
 	a := g.recent[g.w.rng.IntN(len(g.recent))]
+	m := g.views.at(a.partition.Table).m
+	if m == nil {
+		return
+	}
 	to := -1
-	if at, ok := g.view.m.ByID(a.partition); ok {
-		to = g.leader(at)
+	if at, ok := m.ByID(a.partition.ID); ok {
+		to = g.leader(a.partition, at)
 	}
 	if to < 0 {
 		return
 	}
-	ask(g.proc, to, insertTime, "read", func(answer func(bool)) {
+	ask(g.proc, to, insertTime, "read", func(answer func(found)) {
 		s := g.w.servers[to]
-		has, may := s.read(a.partition, a.row)
-		if may {
+		f := s.read(a.partition, a.row)
+		if f.may {
 			g.w.n.reads++
-			g.w.check.read(s, a.partition, a.row, has)
+			g.w.check.read(s, a.partition, a.row, f)
 		}
-		answer(has)
-	}, func(bool, bool) {})
+		answer(f)
+	}, func(found, bool) {})
 }
 
 // change proposes ops, the same transaction again and again, until it is known what became of it.
-func (g *gateway) change(ops []topology.Op) {
+func (g *gateway) change(v *view, ops []topology.Op) {
 	if len(ops) > 0 {
-		g.changeAnd(ops, func(bool) {})
+		g.changeAnd(v, ops, func(bool) {})
 	}
 }
 
 // changeAnd is change, and done hears when nothing is under way any more, and whether it is known what became of it.
-func (g *gateway) changeAnd(ops []topology.Op, done func(known bool)) {
-	c := g.w.propose(g.view, ops)
-	seq := g.view.row.Seq
+func (g *gateway) changeAnd(v *view, ops []topology.Op, done func(known bool)) {
+	c := g.w.propose(v, ops)
+	seq := v.row.Seq
 	g.w.n.changes++
 	g.changes++
-	g.send(c, seq, 0, done)
+	g.send(v, c, seq, 0, done)
 }
 
-func (g *gateway) send(c *peer.Change, seq uint64, tries int, done func(known bool)) {
+func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func(known bool)) {
 	known := true
 	to := g.w.rng.IntN(len(g.w.servers))
 	ask(g.proc, to, 20*time.Second, "change", func(answer func(changedAnswer)) {
@@ -190,17 +206,18 @@ func (g *gateway) send(c *peer.Change, seq uint64, tries int, done func(known bo
 		case ok && fault.Is(a.err, fault.Stale):
 			g.w.n.stale++
 			g.w.check.toldNot(c.Txn)
+		case ok && fault.Is(a.err, fault.NotFound): // the table was dropped, with whatever became of it
 		case ok && fault.Is(a.err, fault.Invalid):
 			g.w.n.invalid++
 			g.w.check.toldNot(c.Txn)
-		case g.view.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && g.view.row.Txn != c.Base:
+		case v.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && v.row.Txn != c.Base:
 			known = false
 			g.w.n.unresolved++ // nobody knows any more what became of it: look at the newest map
 		default:
 			if g.w.healed {
 				tries++
 			}
-			g.after(g.w.spread(time.Second), "change again", func() { g.send(c, seq, tries, done) })
+			g.after(g.w.spread(time.Second), "change again", func() { g.send(v, c, seq, tries, done) })
 			return
 		}
 		g.changes--
@@ -222,8 +239,8 @@ func (g *gateway) placement(s topology.ServerID) topology.Placement {
 	return topology.Placement{ID: point.PlacementID(g.w.rng.Uint64() | 1), Server: s}
 }
 
-func (g *gateway) cover(times ...point.Nanos) []topology.Op {
-	c := g.view.m.Covering(times, g.place)
+func (g *gateway) cover(v *view, times ...point.Nanos) []topology.Op {
+	c := v.m.Covering(times, g.place)
 	if len(c.Partitions) == 0 {
 		return nil
 	}
@@ -232,11 +249,11 @@ func (g *gateway) cover(times ...point.Nanos) []topology.Op {
 
 const partitionsMax = 32
 
-func (g *gateway) draw() []topology.Op {
-	m, rng := g.view.m, g.w.rng
+func (g *gateway) draw(v *view) []topology.Op {
+	m, rng := v.m, g.w.rng
 	all := slices.Collect(m.All())
 	if len(all) == 0 {
-		return g.cover(rng.Int64N(widths * width))
+		return g.cover(v, rng.Int64N(widths*width))
 	}
 	p := all[rng.IntN(len(all))]
 	kind := rng.IntN(12)
@@ -245,7 +262,7 @@ func (g *gateway) draw() []topology.Op {
 	}
 	switch kind {
 	case 0, 1:
-		return g.cover(rng.Int64N(widths*width), rng.Int64N(widths*width))
+		return g.cover(v, rng.Int64N(widths*width), rng.Int64N(widths*width))
 	case 2, 3:
 		if p.State == topology.Splitting {
 			return []topology.Op{topology.SplitFinalize{Partition: p.ID, Low: p.Split.Low.ID}}
@@ -283,7 +300,7 @@ func (g *gateway) draw() []topology.Op {
 			return []topology.Op{topology.Join{Partition: p.ID, Placement: g.placement(free[rng.IntN(len(free))].id)}}
 		}
 	case 9, 10:
-		return g.takeOut(p)
+		return g.takeOut(v, p)
 	case 11:
 		c := m.Config
 		c.Retention = time.Duration(20+rng.IntN(20)) * time.Hour
@@ -294,11 +311,11 @@ func (g *gateway) draw() []topology.Op {
 
 // takeOut removes a placement: a joining one, or one that is live while an in-sync one stays by the lease row as it is
 // seen. If it is not as it is seen, the server that has the only copy must keep it all the same.
-func (g *gateway) takeOut(p *topology.Partition) []topology.Op {
+func (g *gateway) takeOut(v *view, p *topology.Partition) []topology.Op {
 	if len(p.Joining) > 0 {
 		return []topology.Op{topology.Remove{Partition: p.ID, Placement: p.Joining[0].ID}}
 	}
-	l, led := g.rows[p.ID]
+	l, led := g.rows[v.part(p.ID)]
 	if !led || len(p.Placements) < 2 {
 		return nil
 	}
@@ -306,7 +323,7 @@ func (g *gateway) takeOut(p *topology.Partition) []topology.Op {
 	stays := slices.ContainsFunc(l.InSync, func(m lease.Member) bool {
 		return m.Placement != pl.ID && slices.ContainsFunc(p.Placements, func(q topology.Placement) bool { return q.ID == m.Placement })
 	})
-	alone := len(l.InSync) == 1 && l.InSync[0].Placement == pl.ID && g.w.check.hasRows(p.ID)
+	alone := len(l.InSync) == 1 && l.InSync[0].Placement == pl.ID && g.w.check.hasRows(v.part(p.ID))
 	if !stays && !alone {
 		return nil
 	}
@@ -315,24 +332,29 @@ func (g *gateway) takeOut(p *topology.Partition) []topology.Op {
 
 // lookAfter does what people do, and the master: it drops what is lost with the disks it was on, puts bumps and
 // prohibitions, and forgets lease rows of partitions that are no more.
-func (g *gateway) lookAfter() {
-	m := g.view.m
-	if m == nil || g.view.mapRev != g.view.rev {
+func (g *gateway) lookAfter(v *view) {
+	m := v.m
+	if m == nil || v.mapRev != v.rev {
 		return
 	}
 	var lost []point.PartitionID
 	for p := range m.All() {
-		if l, ok := g.rows[p.ID]; ok && g.isLost(l) {
+		if l, ok := g.rows[v.part(p.ID)]; ok && g.isLost(l) {
 			lost = append(lost, family(m, p.ID)...)
 		}
 	}
 	if len(lost) > 0 && g.changes < 8 {
-		g.change([]topology.Op{topology.Drop{IDs: lost}})
+		g.change(v, []topology.Op{topology.Drop{IDs: lost}})
 	} else if g.changes < 8 {
-		g.change(g.takeBack())
+		g.change(v, g.takeBack(v))
 	}
-	for _, id := range slices.Sorted(maps.Keys(g.rows)) {
-		if _, ok := m.ByID(id); ok || id >= m.NextID || g.isChild(id) {
+	var known []lease.Partition
+	for _, id := range slices.SortedFunc(maps.Keys(g.rows), comparePartitions) {
+		if id.Table != v.table {
+			continue
+		}
+		known = append(known, id)
+		if _, ok := m.ByID(id.ID); ok || id.ID >= m.NextID || isChild(m, id.ID) {
 			continue
 		}
 		l := g.rows[id]
@@ -340,9 +362,8 @@ func (g *gateway) lookAfter() {
 			g.sweepLease(id)
 		}
 	}
-	if g.w.opt.Faults.has(people) && !g.w.healed && g.w.chance(20) && len(g.rows) > 0 {
-		ids := slices.Sorted(maps.Keys(g.rows))
-		g.meddle(ids[g.w.rng.IntN(len(ids))])
+	if g.w.opt.Faults.has(people) && !g.w.healed && g.w.chance(20) && len(known) > 0 {
+		g.meddle(known[g.w.rng.IntN(len(known))])
 	}
 }
 
@@ -368,9 +389,9 @@ func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 
 // takeBack gives a partition back to a server that is in sync, where the map has only others, or those whose disks were
 // lost: they cannot lead it.
-func (g *gateway) takeBack() []topology.Op {
-	for p := range g.view.m.All() {
-		l, ok := g.rows[p.ID]
+func (g *gateway) takeBack(v *view) []topology.Op {
+	for p := range v.m.All() {
+		l, ok := g.rows[v.part(p.ID)]
 		there := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return g.store[m.Server] != m.Store })
 		if !ok || len(there) == 0 || p.State == topology.Unload ||
 			slices.ContainsFunc(there, func(m lease.Member) bool {
@@ -389,8 +410,8 @@ func (g *gateway) takeBack() []topology.Op {
 	return nil
 }
 
-func (g *gateway) isChild(id point.PartitionID) bool {
-	for p := range g.view.m.All() {
+func isChild(m *topology.Map, id point.PartitionID) bool {
+	for p := range m.All() {
 		if p.Split != nil && (p.Split.Low.ID == id || p.Split.High.ID == id) {
 			return true
 		}
@@ -412,8 +433,8 @@ func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
 
-func (g *gateway) sweepLease(id point.PartitionID) {
-	key := lease.RowKey(part(id))
+func (g *gateway) sweepLease(id lease.Partition) {
+	key := lease.RowKey(id)
 	g.get(key, storeTimeout, func(x got, ok bool) {
 		if !ok || !x.ok {
 			return
@@ -422,18 +443,18 @@ func (g *gateway) sweepLease(id point.PartitionID) {
 		if err != nil || l.State != lease.Free && !g.gone(l) {
 			return
 		}
-		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(part(id)), storeTimeout, func(committed, bool) {})
+		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(id), storeTimeout, func(committed, bool) {})
 	})
 }
 
 // meddle bumps a partition, takes it offline or back, or keeps it off a server for a while.
-func (g *gateway) meddle(id point.PartitionID) {
-	key := lease.RowKey(part(id))
+func (g *gateway) meddle(id lease.Partition) {
+	key := lease.RowKey(id)
 	note := lease.Note{Who: "ann", Reason: "looks odd"}
 	g.w.n.people++
 	if g.w.chance(30) && !g.w.fenced[id] {
 		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
-		g.commit(nil, []coord.Write{lease.Prohibit(part(id), s, note)}, storeTimeout, func(committed, bool) {})
+		g.commit(nil, []coord.Write{lease.Prohibit(id, s, note)}, storeTimeout, func(committed, bool) {})
 		g.after(g.w.spread(20*time.Second), "allow", func() { g.allow(id, s) })
 		return
 	}
@@ -455,16 +476,16 @@ func (g *gateway) meddle(id point.PartitionID) {
 	})
 }
 
-func (g *gateway) allow(id point.PartitionID, s topology.ServerID) {
-	g.commit(nil, []coord.Write{lease.Allow(part(id), s)}, storeTimeout, func(_ committed, ok bool) {
+func (g *gateway) allow(id lease.Partition, s topology.ServerID) {
+	g.commit(nil, []coord.Write{lease.Allow(id, s)}, storeTimeout, func(_ committed, ok bool) {
 		if !ok {
 			g.after(time.Second, "allow", func() { g.allow(id, s) })
 		}
 	})
 }
 
-func (g *gateway) online(id point.PartitionID) {
-	key := lease.RowKey(part(id))
+func (g *gateway) online(id lease.Partition) {
+	key := lease.RowKey(id)
 	again := func() { g.after(time.Second, "online", func() { g.online(id) }) }
 	g.get(key, storeTimeout, func(x got, ok bool) {
 		l, err := lease.DecodeLease(x.row.Value)

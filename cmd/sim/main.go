@@ -15,13 +15,14 @@ func main() {
 	kinds := flag.String("faults", "all", "all, none, or some of "+strings.Join(faultNames[:], ","))
 	servers := flag.Int("servers", 5, "storage servers")
 	gateways := flag.Int("gateways", 2, "gateways")
+	tables := flag.Int("tables", 2, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
 	runs := flag.Int("runs", 1, "seeds to play, from the given one on")
 	verbose := flag.Bool("v", false, "print all that happens")
 	profile := flag.String("cpuprofile", "", "file for a CPU profile")
 	flag.Parse()
 
 	f, err := parseFaults(*kinds)
-	if err != nil || flag.NArg() > 0 || *servers < 1 || *gateways < 1 || *events < 1 {
+	if err != nil || flag.NArg() > 0 || *servers < 1 || *gateways < 1 || *tables < 1 || *tables > len(tableNames) || *events < 1 {
 		fmt.Fprintln(os.Stderr, "sim:", err, flag.Args())
 		os.Exit(2)
 	}
@@ -45,7 +46,7 @@ func main() {
 	}
 	for i := range *runs {
 		began := time.Now()
-		r := Run(Options{Seed: *seed + uint64(i), Events: *events, Faults: f, Servers: *servers, Gateways: *gateways}, say)
+		r := Run(Options{Seed: *seed + uint64(i), Events: *events, Faults: f, Servers: *servers, Gateways: *gateways, Tables: *tables}, say)
 		took := time.Since(began)
 		if r.Broken != "" {
 			fmt.Println(strings.Join(r.Tail, "\n"))

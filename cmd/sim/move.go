@@ -7,19 +7,18 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // fenceAge is how long a fence stands of which nobody knows whether the change behind it may yet come.
 const fenceAge = time.Minute
 
-// moveEmpty moves a partition without rows to another server, led or not, as the master's executor does:
+// moveEmpty moves a partition of a table without rows to another server, led or not, as the master's executor does:
 //
 //	look ─▶ fence: prohibited where it lies, nobody in sync, if the lease row is as it was ─▶ change the map ─▶ unfence
-func (g *gateway) moveEmpty() {
+func (g *gateway) moveEmpty(v *view) {
 	var empty []*topology.Partition
-	for p := range g.view.m.All() {
-		if l, led := g.rows[p.ID]; p.State == topology.Live && len(p.Joining) == 0 && (!led || l.Empty && l.Offline == nil) {
+	for p := range v.m.All() {
+		if l, led := g.rows[v.part(p.ID)]; p.State == topology.Live && len(p.Joining) == 0 && (!led || l.Empty && l.Offline == nil) {
 			empty = append(empty, p)
 		}
 	}
@@ -28,41 +27,42 @@ func (g *gateway) moveEmpty() {
 	}
 	p := empty[g.w.rng.IntN(len(empty))]
 	to := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
-	if slices.Contains(placements(p), to) || g.prohibited(p) {
+	id := v.part(p.ID)
+	if slices.Contains(placements(p), to) || g.prohibited(id) {
 		return
 	}
-	g.w.fenced[p.ID] = true
-	key := lease.RowKey(part(p.ID))
+	g.w.fenced[id] = true
+	key := lease.RowKey(id)
 	g.get(key, storeTimeout, func(x got, ok bool) {
 		conditions := []coord.Condition{{Key: key, Revision: x.row.Revision}}
 		var writes, allow []coord.Write
 		l, err := lease.DecodeLease(x.row.Value)
 		switch {
 		case !ok || x.ok && (err != nil || !l.Empty || l.Offline != nil):
-			delete(g.w.fenced, p.ID)
+			delete(g.w.fenced, id)
 			return
 		case x.ok:
 			writes = append(writes, coord.Write{Key: key, Value: l.Vacated().Encode()})
 		default:
-			conditions = append(conditions, coord.Condition{Key: lease.BornKey(part(p.ID))})
+			conditions = append(conditions, coord.Condition{Key: lease.BornKey(id)})
 		}
 		if g.w.opt.broken == moveBlind {
 			conditions = nil
 		}
 		for _, s := range placements(p) {
-			writes = append(writes, lease.Prohibit(part(p.ID), s, lease.Note{Who: "master"}))
-			allow = append(allow, lease.Allow(part(p.ID), s))
+			writes = append(writes, lease.Prohibit(id, s, lease.Note{Who: "master"}))
+			allow = append(allow, lease.Allow(id, s))
 		}
-		unfence := func(after time.Duration) { g.after(after, "unfence", func() { g.unfence(p.ID, allow) }) }
+		unfence := func(after time.Duration) { g.after(after, "unfence", func() { g.unfence(id, allow) }) }
 		g.after(g.thinks(), "fence", func() {
 			g.commit(conditions, writes, storeTimeout, func(c committed, ok bool) {
 				switch {
 				case !ok:
 					unfence(fenceAge)
 				case !c.ok:
-					delete(g.w.fenced, p.ID)
+					delete(g.w.fenced, id)
 				default:
-					g.changeAnd(g.moving(p, to), func(known bool) {
+					g.changeAnd(v, g.moving(p, to), func(known bool) {
 						if known {
 							g.w.n.moved++
 							unfence(0)
@@ -95,14 +95,14 @@ func (g *gateway) moving(p *topology.Partition, to topology.ServerID) []topology
 }
 
 // prohibited reports whether somebody keeps the partition off a server already; for the world to see, not for a gateway.
-func (g *gateway) prohibited(p *topology.Partition) bool {
-	return g.w.fenced[p.ID] || slices.ContainsFunc(g.w.store.list(lease.Prefix), func(row coord.Row) bool {
+func (g *gateway) prohibited(id lease.Partition) bool {
+	return g.w.fenced[id] || slices.ContainsFunc(g.w.store.list(lease.Prefix), func(row coord.Row) bool {
 		at, _, ok := lease.ParseProhibitKey(row.Key)
-		return ok && at == part(p.ID)
+		return ok && at == id
 	})
 }
 
-func (g *gateway) unfence(id point.PartitionID, allow []coord.Write) {
+func (g *gateway) unfence(id lease.Partition, allow []coord.Write) {
 	g.commit(nil, allow, storeTimeout, func(_ committed, ok bool) {
 		if !ok {
 			g.after(time.Second, "unfence", func() { g.unfence(id, allow) })

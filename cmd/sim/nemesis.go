@@ -24,13 +24,18 @@ const (
 	compact
 	rogue
 	people
+	drops
+	rot
+	torn
+	fsync
+	full
 	faultsEnd
 )
 
 const allFaults = faultsEnd - 1
 
 // faultNames are ordered as the bits are.
-var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people"}
+var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people", "drops", "rot", "torn", "fsync", "full"}
 
 func (f faults) has(x faults) bool { return f&x != 0 }
 
@@ -80,6 +85,8 @@ const (
 	noHold               rule = "rows are taken while others are in sync"
 	markStays            rule = "rows are taken while the lease row says that there are none"
 	moveBlind            rule = "an empty partition is moved without comparing its lease row"
+	fsyncIgnored         rule = "a failed fsync is taken for a good one"
+	sumsIgnored          rule = "sums and names are not compared"
 	alarmRemoves         rule = "what the map does not want is deleted"
 )
 
@@ -112,7 +119,7 @@ func (w *world) nemesis() {
 	}
 	mood()
 	var strikes []faults
-	for _, f := range []faults{partition, crash, lost, slow, pause, outage, compact, rogue} {
+	for _, f := range []faults{partition, crash, lost, slow, pause, outage, compact, rogue, rot, fsync, full} {
 		if w.opt.Faults.has(f) {
 			strikes = append(strikes, f)
 		}
@@ -178,6 +185,15 @@ func (w *world) strike(f faults) {
 			}
 		}
 		w.after(upTo(8*time.Second), "compact", func() { w.store.compact(len(w.store.history)) })
+	case rot:
+		w.rot(s)
+	case fsync:
+		w.n.fsyncs++
+		s.disk.fails = true
+	case full:
+		w.n.fulls++
+		s.disk.full = w.now + upTo(15*time.Second)
+		w.say("the disk of %s is full until %v", s.id, s.disk.full)
 	case rogue:
 		w.n.rogues++
 		s.rogue = w.now + upTo(20*time.Second)

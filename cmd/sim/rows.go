@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -21,10 +22,10 @@ const (
 // insert takes a row in, as storage/server does:
 //
 //	may I? ─▶ inside ─▶ alone in sync? ─▶ epoch raised, durably ─▶ frame logged, durably ─▶ may I still? ─▶ ack
-func (s *server) insert(id point.PartitionID, row rowID, say func(answer)) {
+func (s *server) insert(id lease.Partition, row rowID, say func(answer)) {
 	epoch, ok := s.mayWrite(id)
 	g := s.gate(id)
-	if !ok || g.sealed {
+	if !ok || g.sealed || s.disk.isFull(s.w) || s.isClosed(id) {
 		s.w.n.refused++
 		say(stale)
 		return
@@ -53,7 +54,7 @@ func (s *server) think() time.Duration {
 }
 
 // ready gives the partition when it may take rows under an epoch; nil if it may not.
-func (s *server) ready(id point.PartitionID, epoch point.Epoch, done func(*replica)) {
+func (s *server) ready(id lease.Partition, epoch point.Epoch, done func(*replica)) {
 	rec, r := s.record(id), s.disk.copies[id]
 	if r != nil && rec.acts == epoch {
 		done(r)
@@ -73,6 +74,10 @@ func (s *server) ready(id point.PartitionID, epoch point.Epoch, done func(*repli
 		if r != nil {
 			pl = r.placement
 		}
+		if s.disk.isFull(s.w) || s.disk.fenced {
+			done(nil)
+			return
+		}
 		r = s.disk.raise(id, pl, epoch)
 		store := s.disk.id
 		s.disk.sync(s.proc, func() { s.w.check.raised(store, pl, epoch) }, func() {
@@ -83,11 +88,12 @@ func (s *server) ready(id point.PartitionID, epoch point.Epoch, done func(*repli
 }
 
 // placed is where the server's map has a partition here.
-func (s *server) placed(id point.PartitionID) (point.PlacementID, bool) {
-	if s.view.m == nil {
+func (s *server) placed(id lease.Partition) (point.PlacementID, bool) {
+	m := s.on(id.Table).m
+	if m == nil {
 		return 0, false
 	}
-	at, ok := s.view.m.ByID(id)
+	at, ok := m.ByID(id.ID)
 	if !ok {
 		return 0, false
 	}
@@ -95,9 +101,14 @@ func (s *server) placed(id point.PartitionID) (point.PlacementID, bool) {
 	return pl.ID, ok
 }
 
-func (s *server) append(id point.PartitionID, r *replica, row rowID, epoch point.Epoch, end func(answer)) {
+func (s *server) append(id lease.Partition, r *replica, row rowID, epoch point.Epoch, end func(answer)) {
 	if s.disk.copies[id] != r || epoch < r.epoch && s.w.opt.broken != brickEpochOff { // I3: the brick's own check
 		s.w.n.fenced++
+		end(stale)
+		return
+	}
+	if s.disk.isFull(s.w) || s.disk.fenced {
+		s.w.n.refused++
 		end(stale)
 		return
 	}
@@ -120,15 +131,34 @@ func (s *server) append(id point.PartitionID, r *replica, row rowID, epoch point
 	s.disk.sync(s.proc, nil, confirm)
 }
 
-// read reports whether what is here of a partition is all there is of it, and then whether the row is among it.
-func (s *server) read(id point.PartitionID, row rowID) (has, may bool) {
-	if _, may = s.machine.MayAct(part(id), s.clock()); !may {
-		return false, false
+// found is what a server answers to a read.
+type found struct {
+	may        bool // what is here of the partition is all there is of it
+	has        bool
+	incomplete bool // damaged rows were set aside: the answer warns
+}
+
+// read looks for a row.
+func (s *server) read(id lease.Partition, row rowID) found {
+	if _, may := s.machine.MayAct(id, s.clock()); !may || s.isClosed(id) {
+		return found{}
 	}
-	if r := s.disk.copies[id]; r != nil {
-		_, has = r.rows[row]
+	r := s.disk.copies[id]
+	if r == nil {
+		return found{may: true}
 	}
-	return has, true
+	c, has := r.rows[row]
+	if has && !c.whole(row) && s.w.opt.broken != sumsIgnored {
+		s.w.damaged(s.disk, id, r)
+		return found{}
+	}
+	return found{may: true, has: has && c.row == row, incomplete: r.incomplete}
+}
+
+// isClosed reports whether damage closed a partition here.
+func (s *server) isClosed(id lease.Partition) bool {
+	r := s.disk.copies[id]
+	return r != nil && r.closed
 }
 
 // empty reports whether no row was ever taken.

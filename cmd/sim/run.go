@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -34,7 +35,9 @@ func Run(o Options, say func(string)) Result {
 	for i := range w.servers {
 		w.boot(i, true)
 	}
-	w.makeTable()
+	for _, table := range w.tables {
+		w.makeTable(table)
+	}
 	for _, g := range w.clients {
 		g.start()
 	}
@@ -49,24 +52,27 @@ func Run(o Options, say func(string)) Result {
 	return Result{Options: o, Events: w.events, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, n: w.n}
 }
 
-// makeTable makes the table before anything goes wrong.
-func (w *world) makeTable() {
-	m, err := topology.New(table, topology.Config{PartitionWidth: time.Hour, Replicas: 1})
+// config is what a table is made with.
+func config() topology.Config { return topology.Config{PartitionWidth: time.Hour, Replicas: 1} }
+
+// makeTable makes a table before anything goes wrong.
+func (w *world) makeTable(table string) {
+	m, err := topology.New(table, config())
 	if err != nil {
 		panic(err)
 	}
 	var servers []topology.ServerID
-	for _, s := range w.servers[:min(metadataServers, len(w.servers))] {
-		servers = append(servers, s.id)
+	for _, i := range w.rng.Perm(len(w.servers))[:min(metadataServers, len(w.servers))] {
+		servers = append(servers, w.servers[i].id)
 	}
 	made := false
-	w.servers[0].view.run(files.NewCreate(w.txnID(), m, servers), func(d files.Done) { made = d.Err == nil })
+	w.servers[w.indexOf(servers[0])].on(table).run(files.NewCreate(w.txnID(), m, servers), func(d files.Done) { made = d.Err == nil })
 	// A swap without a majority is a rule that may be broken: the table itself is made all the same.
 	for !made && w.broken == "" && w.step(time.Minute) {
 	}
 }
 
-// moveServers changes now and then who keeps the table's files: one joins, or one is taken off.
+// moveServers changes now and then who keeps a table's files: one joins, or one is taken off.
 func (w *world) moveServers() {
 	if w.opt.Faults == 0 {
 		return
@@ -80,32 +86,37 @@ func (w *world) moveServers() {
 		if at.dead {
 			return
 		}
-		listed := slices.Contains(w.check.row.Servers, who.id)
+		table := w.tables[w.rng.IntN(len(w.tables))]
+		row := w.check.at(table).row
+		listed := slices.Contains(row.Servers, who.id)
 		switch {
-		case listed && len(w.check.row.Servers) > metadataServers:
-			at.view.run(files.NewRemove(table, who.id), func(files.Done) {})
-		case !listed && len(w.check.row.Servers) < len(w.servers):
-			at.view.run(files.NewJoin(table, who.id), func(files.Done) {})
+		case listed && len(row.Servers) > metadataServers:
+			at.on(table).run(files.NewRemove(table, who.id), func(files.Done) {})
+		case !listed && len(row.Servers) < len(w.servers):
+			at.on(table).run(files.NewJoin(table, who.id), func(files.Done) {})
 		}
 	})
 }
 
 // everybody looks at all partitions on all servers, besides the looks at every beginning of a lease.
 func (w *world) everybody() {
-	if w.check.m == nil {
-		return
-	}
-	for p := range w.check.m.All() {
-		var acts *server
-		for _, s := range w.servers {
-			if s.dead || w.now < s.rogue {
-				continue
-			}
-			if _, ok := s.mayAct(p.ID); ok {
-				if acts != nil {
-					w.fail("I3: %s and %s may both act for p%d", acts.id, s.id, p.ID)
+	for _, table := range w.tables {
+		t := w.check.at(table)
+		if t.m == nil {
+			continue
+		}
+		for p := range t.m.All() {
+			var acts *server
+			for _, s := range w.servers {
+				if s.dead || w.now < s.rogue {
+					continue
 				}
-				acts = s
+				if _, ok := s.mayAct(t.part(p.ID)); ok {
+					if acts != nil {
+						w.fail("I3: %s and %s may both act for %s", acts.id, s.id, t.part(p.ID))
+					}
+					acts = s
+				}
 			}
 		}
 	}
@@ -133,9 +144,12 @@ func (w *world) heal() time.Duration {
 			w.boot(i, false)
 			continue
 		}
-		s.disk.slow = 0
+		s.disk.slow, s.disk.full, s.disk.fails = 0, 0, false
 		s.paused = w.now
 		s.resume()
+	}
+	for _, s := range w.servers {
+		s.scrub()
 	}
 	w.putBack()
 	why := "not looked yet"
@@ -174,18 +188,7 @@ func (w *world) putBack() {
 
 // notWhole says what is missing for the cluster to be whole; nothing: "".
 func (w *world) notWhole() string {
-	c := w.check
 	w.n.stuck = 0
-	for _, id := range c.row.Servers {
-		if c.has[id][c.row.Txn] == nil {
-			return fmt.Sprintf("not whole: metadata server %s does not have the file of transaction %d", id, c.row.Seq)
-		}
-	}
-	for _, s := range w.servers {
-		if s.view.m == nil || s.view.m.Seq != c.row.Seq || s.view.mapRev != s.view.rev {
-			return fmt.Sprintf("not whole: %s does not know the map of transaction %d", s.id, c.row.Seq)
-		}
-	}
 	for _, g := range w.clients {
 		switch {
 		case g.changes > 0:
@@ -194,25 +197,52 @@ func (w *world) notWhole() string {
 			return fmt.Sprintf("not whole: %d rows of %s are not acked: %s", g.open, g.name, g.last)
 		}
 	}
-	for p := range c.m.All() {
-		leader := w.leader(p)
-		if leader != nil {
-			continue
-		}
-		if w.canLead(p) {
-			return fmt.Sprintf("not whole: nobody leads %s; its row: %+v", p, c.listed[p.ID])
-		}
-		w.n.stuck++
-		if c.hasLiving(p.ID) {
-			return fmt.Sprintf("I1: nobody can lead %s, which has acked rows", p)
+	for _, table := range w.tables {
+		if why := w.tableNotWhole(w.check.at(table)); why != "" {
+			return why
 		}
 	}
 	return ""
 }
 
-func (w *world) leader(p *topology.Partition) *server {
+func (w *world) tableNotWhole(t *truth) string {
+	c := w.check
+	if t.row.Dropped || t.row.Dropping {
+		return fmt.Sprintf("not whole: %s is dropped, or about to be, and nobody goes on with it", t.name)
+	}
+	for _, id := range t.row.Servers {
+		if c.has[id][t.row.Txn] == nil {
+			return fmt.Sprintf("not whole: metadata server %s does not have the file of transaction %d of %s", id, t.row.Seq, t.name)
+		}
+	}
 	for _, s := range w.servers {
-		if _, ok := s.machine.MayAct(part(p.ID), s.clock()); ok {
+		if v := s.views.at(t.name); v.m == nil || v.m.Seq != t.row.Seq || v.mapRev != v.rev {
+			return fmt.Sprintf("not whole: %s does not know the map of transaction %d of %s", s.id, t.row.Seq, t.name)
+		}
+	}
+	for p := range t.m.All() {
+		id := t.part(p.ID)
+		leader := w.leader(id)
+		if leader != nil {
+			if r := leader.disk.copies[id]; r != nil && r.closed {
+				return fmt.Sprintf("not whole: %s is damaged on %s, and nobody repaired it", id, leader.id)
+			}
+			continue
+		}
+		if w.canLead(id, p) {
+			return fmt.Sprintf("not whole: nobody leads %s %s; its row: %+v", id, p, c.listed[id])
+		}
+		w.n.stuck++
+		if c.hasLiving(id) {
+			return fmt.Sprintf("I1: nobody can lead %s, which has acked rows", id)
+		}
+	}
+	return ""
+}
+
+func (w *world) leader(id lease.Partition) *server {
+	for _, s := range w.servers {
+		if _, ok := s.machine.MayAct(id, s.clock()); ok {
 			return s
 		}
 	}
@@ -221,8 +251,8 @@ func (w *world) leader(p *topology.Partition) *server {
 
 // canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it. A partition
 // without rows whose listed placements were all taken out waits for a person, or the master.
-func (w *world) canLead(p *topology.Partition) bool {
-	l, ever := w.check.listed[p.ID]
+func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
+	l, ever := w.check.listed[id]
 	for _, s := range w.servers {
 		pl, on := p.On(s.id)
 		if !ever || l.Epoch == 0 || l.Vacant() {
@@ -231,7 +261,7 @@ func (w *world) canLead(p *topology.Partition) bool {
 			}
 			continue
 		}
-		r := s.disk.copies[p.ID]
+		r := s.disk.copies[id]
 		for _, m := range l.InSync {
 			if m.Store == s.disk.id && (on && pl.ID == m.Placement || r != nil && r.placement == m.Placement) {
 				return true
@@ -241,30 +271,25 @@ func (w *world) canLead(p *topology.Partition) bool {
 	return false
 }
 
-// rowsAreThere holds that every acked row is at the placement that leads (I1).
+// rowsAreThere holds that every acked row is at the placement that leads, or that its answers say that they are incomplete (I1).
 func (w *world) rowsAreThere() {
 	for _, id := range w.check.ids() {
-		p, ok := w.check.m.ByID(id)
-		if !ok {
+		if _, ok := w.check.at(id.Table).m.ByID(id.ID); !ok {
 			if w.check.hasLiving(id) {
-				w.fail("I1: p%d is gone from the map with acked rows, and nobody dropped it", id)
+				w.fail("I1: %s is gone from the map with acked rows, and nobody dropped it", id)
 			}
 			continue
 		}
-		leader := w.leader(p)
-		for row, store := range w.check.rows[id] { // whichever is missing, the run fails
-			if w.check.dead[store] {
-				continue
-			}
-			if leader == nil || leader.disk.copies[id] == nil || !hasRow(leader.disk.copies[id], row) {
-				w.fail("I1: an acked row of p%d is not at the placement that leads", id)
-				return
+		leader := w.leader(id)
+		for _, row := range slices.Sorted(maps.Keys(w.check.rows[id])) {
+			if leader != nil {
+				w.check.read(leader, id, row, leader.read(id, row))
+			} else if !w.check.dead[w.check.rows[id][row]] {
+				w.fail("I1: nobody leads %s, which has acked rows", id)
 			}
 		}
 	}
 }
-
-func hasRow(r *replica, row rowID) bool { _, ok := r.rows[row]; return ok }
 
 // String is the one line at the end.
 func (r Result) String() string {
@@ -276,10 +301,12 @@ func (r Result) String() string {
 	return fmt.Sprintf("seed %#x: %d events, %v simulated, hash %016x; "+
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
 		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d empty ones moved, %d stuck; "+
+		"%d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
 		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
 		r.Options.Seed, r.Events, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
 		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.moved, n.stuck,
+		n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
 		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
 }
 

@@ -24,16 +24,26 @@ type server struct {
 	// Leases.
 	machine  *lease.Machine
 	wake     *timer
-	records  map[point.PartitionID]*record
-	told     map[point.PartitionID]point.PlacementID
-	garbage  map[point.PartitionID]bool
+	records  map[lease.Partition]*record
+	told     map[lease.Partition]point.PlacementID
+	garbage  map[lease.Partition]bool
 	good     bool          // as of the last time it was looked
 	rogue    time.Duration // until when it believes to lead whatever it led
 	answered time.Duration // when the last renewal was answered, by the real clock: for a broken rule
 
 	// METADATA files.
-	view     *view
-	shelf    *files.Shelf
+	views  *views
+	shelf  *files.Shelf
+	hosted map[string]*hosted
+	gates  map[lease.Partition]*gate
+}
+
+// hosted is what a server does about one table.
+type hosted struct {
+	*server
+	*view
+
+	// METADATA files.
 	turns    []func()
 	catching bool
 	sweeping bool
@@ -42,7 +52,12 @@ type server struct {
 	batching bool
 	planning bool
 	again    bool
-	gates    map[point.PartitionID]*gate
+}
+
+// on gives what the server does about a table.
+func (s *server) on(table string) *hosted {
+	s.views.at(table)
+	return s.hosted[table]
 }
 
 // gate counts who is inside a partition.
@@ -61,8 +76,8 @@ func (w *world) boot(i int, fresh bool) {
 	s := &server{
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
-		records: map[point.PartitionID]*record{}, told: map[point.PartitionID]point.PlacementID{}, garbage: map[point.PartitionID]bool{},
-		gates: map[point.PartitionID]*gate{},
+		records: map[lease.Partition]*record{}, told: map[lease.Partition]point.PlacementID{}, garbage: map[lease.Partition]bool{},
+		gates: map[lease.Partition]*gate{}, hosted: map[string]*hosted{},
 	}
 	if fresh || s.disk == nil {
 		s.disk = newDisk(lease.StoreID(fmt.Sprintf("dir%d", w.boots)))
@@ -75,16 +90,34 @@ func (w *world) boot(i int, fresh bool) {
 	w.servers[i], w.nodes[i] = s, s.proc
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
 
+	s.disk.start(w)
 	s.shelf = files.NewShelf(s.disk.infos())
-	s.view = &view{p: s.proc, self: s, changed: s.mapChanged, heard: s.heardRow}
+	s.views = &views{p: s.proc, self: s, of: map[string]*view{}, made: func(v *view) {
+		h := &hosted{server: s, view: v}
+		s.hosted[v.table] = h
+		v.changed, v.heard = h.mapChanged, h.heardRow
+	}}
 	s.step(lease.Tick{Wall: s.wall()})
 	s.follow(lease.Prefix,
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
 		func(events []coord.Event) { s.step(lease.Watched{Events: events}) })
-	s.view.follow()
-	s.every(sweepEvery, "sweep", s.sweep)
+	s.views.follow()
+	s.every(sweepEvery, "sweep", func() {
+		s.scrub()
+		for _, table := range w.tables {
+			s.on(table).sweep()
+		}
+	})
 	s.every(time.Second, "publish", s.publish)
-	s.every(10*time.Second, "reconcile", func() { s.catchUp(); s.view.refresh(); s.reconcile(); s.forget() })
+	s.every(10*time.Second, "reconcile", func() {
+		for _, table := range w.tables {
+			h := s.on(table)
+			h.catchUp()
+			h.refresh()
+			h.reconcile()
+		}
+		s.forget()
+	})
 }
 
 // kill ends a server's process: kill -9, or a power cut.
@@ -100,8 +133,6 @@ func (w *world) kill(i int) {
 }
 
 func (s *server) wall() time.Time { return time.Unix(1_800_000_000, int64(s.w.now)) }
-
-func part(id point.PartitionID) lease.Partition { return lease.Partition{Table: table, ID: id} }
 
 // Leases, as package keeper runs them.
 
@@ -152,8 +183,8 @@ func (s *server) perform(e lease.Effect) {
 }
 
 // mayAct is asked before and after every change of state (C105).
-func (s *server) mayAct(id point.PartitionID) (point.Epoch, bool) {
-	if epoch, ok := s.machine.MayAct(part(id), s.clock()); ok {
+func (s *server) mayAct(id lease.Partition) (point.Epoch, bool) {
+	if epoch, ok := s.machine.MayAct(id, s.clock()); ok {
 		return epoch, true
 	}
 	r := s.records[id]
@@ -167,7 +198,7 @@ func (s *server) mayAct(id point.PartitionID) (point.Epoch, bool) {
 }
 
 // mayWrite is mayAct, or being alone in sync while nothing is heard of the store (DESIGN §5.5).
-func (s *server) mayWrite(id point.PartitionID) (point.Epoch, bool) {
+func (s *server) mayWrite(id lease.Partition) (point.Epoch, bool) {
 	if epoch, ok := s.mayAct(id); ok {
 		return epoch, true
 	}
@@ -191,7 +222,7 @@ type record struct {
 	waiting   []func()
 }
 
-func (s *server) record(id point.PartitionID) *record {
+func (s *server) record(id lease.Partition) *record {
 	r := s.records[id]
 	if r == nil {
 		r = &record{}
@@ -219,11 +250,11 @@ func (r *record) see(l *lease.Lease, self lease.Member) {
 }
 
 func (s *server) leads(e lease.Leads) {
-	r := s.record(e.Partition.ID)
+	r := s.record(e.Partition)
 	r.epoch, r.leading, r.lapsed = e.Epoch, true, false
 	r.see(&e.Lease, s.member(r))
-	s.w.say("%s/%s leads p%d at epoch %d, in sync %d", s.id, s.self.Boot, e.Partition.ID, e.Epoch, len(e.Lease.InSync))
-	s.w.check.leads(s, e.Partition.ID)
+	s.w.say("%s/%s leads %s at epoch %d, in sync %d", s.id, s.self.Boot, e.Partition, e.Epoch, len(e.Lease.InSync))
+	s.w.check.leads(s, e.Partition)
 	s.wakeUp(r)
 }
 
@@ -231,11 +262,11 @@ func (s *server) leads(e lease.Leads) {
 const stopTimeout = 5 * time.Second
 
 func (s *server) stops(e lease.Stops) {
-	id := e.Partition.ID
+	id := e.Partition
 	r := s.record(id)
 	r.leading, r.lapsed = false, e.Lapsed
 	s.w.n.stops++
-	s.w.say("%s/%s stops p%d: %s", s.id, s.self.Boot, id, e.Why)
+	s.w.say("%s/%s stops %s: %s", s.id, s.self.Boot, id, e.Why)
 	s.wakeUp(r)
 	stopped := func() { s.step(lease.Stopped{Partition: e.Partition}) }
 	if e.Lapsed {
@@ -246,7 +277,7 @@ func (s *server) stops(e lease.Stops) {
 }
 
 // quiesce calls f when nobody is inside a partition any more, or with false when that takes too long.
-func (s *server) quiesce(id point.PartitionID, f func(empty bool)) {
+func (s *server) quiesce(id lease.Partition, f func(empty bool)) {
 	g, over := s.gate(id), false
 	end := func(empty bool) {
 		if !over {
@@ -262,7 +293,7 @@ func (s *server) quiesce(id point.PartitionID, f func(empty bool)) {
 	s.after(stopTimeout, "not quiet", func() { end(false) })
 }
 
-func (s *server) gate(id point.PartitionID) *gate {
+func (s *server) gate(id lease.Partition) *gate {
 	g := s.gates[id]
 	if g == nil {
 		g = &gate{}
@@ -282,7 +313,7 @@ func (g *gate) leave() {
 }
 
 func (s *server) inSyncSet(e lease.InSyncSet) {
-	r := s.record(e.Partition.ID)
+	r := s.record(e.Partition)
 	r.holding = false
 	if e.OK && e.Lease.Epoch == r.epoch {
 		r.see(&e.Lease, s.member(r))
@@ -304,7 +335,7 @@ func (s *server) publish() {
 const holdTimeout = 2 * time.Second
 
 // hold makes the in-sync list this placement alone: before the first row of an epoch is acked.
-func (s *server) hold(id point.PartitionID, epoch point.Epoch, done func(ok bool)) {
+func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool)) {
 	over := false
 	end := func(ok bool) {
 		if !over {
@@ -328,7 +359,7 @@ func (s *server) hold(id point.PartitionID, epoch point.Epoch, done func(ok bool
 			r.waiting = append(r.waiting, look)
 			if r.epoch == epoch && !r.holding {
 				r.holding = true
-				s.step(lease.SetInSync{Partition: part(id), Members: []lease.Member{s.member(r)}})
+				s.step(lease.SetInSync{Partition: id, Members: []lease.Member{s.member(r)}})
 			}
 		}
 	}

@@ -112,6 +112,8 @@ var broken = []struct {
 	{markStays, allFaults, "I1", 100},
 	{moveBlind, allFaults, "I1", 100},
 	{alarmRemoves, allFaults, "I1", 100},
+	{fsyncIgnored, fsync | crash, "I", 100},
+	{sumsIgnored, rot | crash, "I", 100},
 }
 
 // TestBrokenRulesAreSeen takes out one rule after the other: without it some life breaks the promise that it keeps. A

@@ -8,15 +8,60 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// view is what a process knows of the table: its row, as the watch shows it, and the newest map at hand.
+// views are the tables that a process knows.
+type views struct {
+	p    *proc
+	self *server // nil at a gateway, which keeps no files
+	of   map[string]*view
+	made func(*view)
+}
+
+// at gives the view of a table, making it.
+func (x *views) at(table string) *view {
+	v := x.of[table]
+	if v == nil {
+		v = &view{p: x.p, self: x.self, table: table, last: map[peer.TxnID]*stored{}, changed: func() {}}
+		x.of[table] = v
+		x.made(v)
+	}
+	return v
+}
+
+// follow hears of all tables' rows.
+func (x *views) follow() {
+	x.p.follow(files.Prefix, func(l listed) {
+		for _, row := range l.rows {
+			x.at(files.TableOf(row.Key)).learn(row)
+		}
+	}, func(events []coord.Event) {
+		for _, e := range events {
+			if !e.Deleted {
+				x.at(files.TableOf(e.Key)).learn(e.Row)
+			}
+		}
+	})
+}
+
+// refresh brings all maps to what the rows say.
+func (x *views) refresh() {
+	for _, table := range x.p.w.tables {
+		x.at(table).refresh()
+	}
+}
+
+// view is what a process knows of a table: its row, as the watch shows it, and the newest map at hand. One that was
+// dropped has no map.
 type view struct {
 	p       *proc
-	self    *server // nil at a gateway, which keeps no files
+	self    *server // nil at a gateway
+	table   string
 	row     files.Row
 	rev     coord.Revision
 	m       *topology.Map
@@ -33,23 +78,12 @@ const (
 	txnStore      = 2 * time.Second
 )
 
-func (v *view) follow() {
-	v.last = map[peer.TxnID]*stored{}
-	v.p.follow(files.Prefix, func(l listed) {
-		for _, row := range l.rows {
-			v.learn(row)
-		}
-	}, func(events []coord.Event) {
-		for _, e := range events {
-			if !e.Deleted {
-				v.learn(e.Row)
-			}
-		}
-	})
+func (v *view) part(id point.PartitionID) lease.Partition {
+	return lease.Partition{Table: v.table, ID: id}
 }
 
 func (v *view) learn(row coord.Row) {
-	if row.Key != files.Key(table) || row.Revision <= v.rev {
+	if row.Revision <= v.rev {
 		return
 	}
 	r, err := files.DecodeRow(row)
@@ -69,6 +103,11 @@ func (v *view) refresh() {
 	if v.loading || v.rev == v.mapRev || v.rev == 0 {
 		return
 	}
+	if v.row.Dropped {
+		v.m, v.mapRev = nil, v.rev
+		v.changed()
+		return
+	}
 	if v.m != nil && v.m.Seq == v.row.Seq { // only its servers changed, or it was touched
 		v.mapRev = v.rev
 		v.changed()
@@ -80,6 +119,10 @@ func (v *view) refresh() {
 		v.loading = false
 		if s == nil {
 			v.p.after(v.p.w.spread(500*time.Millisecond), "refresh", v.refresh)
+			return
+		}
+		if v.row.Dropped {
+			v.refresh()
 			return
 		}
 		if v.m == nil || s.m.Seq > v.m.Seq {
@@ -103,7 +146,7 @@ func (v *view) load(txn peer.TxnID, servers []topology.ServerID, done func(*stor
 		return
 	}
 	if v.self != nil {
-		if s := v.self.disk.files[txn]; s != nil {
+		if s := v.self.file(v.table, txn); s != nil {
 			done(s)
 			return
 		}
@@ -124,14 +167,14 @@ func (v *view) fetch(txn peer.TxnID, servers []topology.ServerID, done func(*sto
 		return
 	}
 	ask(v.p, at, peerTimeout, "fetch", func(answer func(fetched)) {
-		answer(fetched{v.p.w.servers[at].disk.files[txn]})
+		answer(fetched{v.p.w.servers[at].file(v.table, txn)})
 	}, func(f fetched, ok bool) {
 		if !ok || f.s == nil {
 			v.fetch(txn, servers[1:], done)
 			return
 		}
-		if sum := xxhash.Sum64(f.s.f.Map); sum != f.s.f.Sum {
-			v.p.w.fail("a METADATA file was damaged on its way")
+		if f.s.f.Txn != txn || f.s.f.Table != v.table || xxhash.Sum64(f.s.f.Map) != f.s.f.Sum {
+			v.p.w.fail("I4: %s answers another file than transaction %d of %s was", servers[0], v.row.Seq, v.table)
 		}
 		done(f.s)
 	})
@@ -176,7 +219,7 @@ func (r *runTxn) perform(e files.Effect) {
 			pause = w.spread(20 * time.Millisecond << min(e.Failed, 6))
 		}
 		v.p.after(pause, "read the row", func() {
-			v.p.get(files.Key(table), txnStore, func(g got, ok bool) {
+			v.p.get(files.Key(v.table), txnStore, func(g got, ok bool) {
 				if !ok {
 					r.step(files.RowRead{Err: errSilent})
 					return
@@ -280,22 +323,27 @@ func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 		return
 	}
 	if here {
-		i, _ := s.shelf.Get(table, f.Txn)
+		i, _ := s.shelf.Get(f.Table, f.Txn)
 		s.shelf.Put(i) // it is being counted again
 		// Where the same file is on its way to the disk, this waits for it.
 		s.disk.sync(s.proc, nil, func() { answer(nil) })
 		return
 	}
-	row := s.view.row
+	h := s.on(f.Table)
+	row := h.row
 	row.Seq = max(row.Seq, f.Seq-1)
-	if f.Seq > row.Seq && s.shelf.Undecided(table, row) >= undecidedMax {
-		s.sweep()
+	if f.Seq > row.Seq && s.shelf.Undecided(f.Table, row) >= undecidedMax {
+		h.sweep()
 		answer(fault.Errorf(fault.Throttled, "too many files that no transaction decided about"))
 		return
 	}
 	whole, err := s.whole(f, m)
 	if err != nil {
 		answer(err)
+		return
+	}
+	if s.disk.isFull(s.w) || s.disk.fenced {
+		answer(fault.Errorf(fault.Unavailable, "the disk is full"))
 		return
 	}
 	s.disk.putFile(whole)
@@ -330,7 +378,7 @@ func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
 		}
 		return &stored{&own, m}, nil
 	}
-	base := s.disk.files[f.Base]
+	base := s.file(f.Table, f.Base)
 	if base == nil || f.Base == f.Txn {
 		return nil, fault.Errorf(fault.Stale, "its base is not here: send it whole")
 	}
@@ -353,8 +401,26 @@ type changedAnswer struct {
 	err     error
 }
 
-// change coordinates a proposed transaction; those of one server take turns.
-func (s *server) change(c *peer.Change, answer func(changedAnswer)) {
+// file reads a file on the own disk; one that is damaged counts as absent, and is fetched if it is needed.
+func (s *server) file(table string, txn peer.TxnID) *stored {
+	f, err := s.disk.file(s.w, txn)
+	if err == nil {
+		return f
+	}
+	if fault.Is(err, fault.Corrupt) {
+		s.w.n.found++
+		s.w.say("%s loses a damaged file of %s: %v", s.id, table, err)
+		s.shelf.Remove(table, txn)
+		s.disk.deleteFile(txn)
+		s.after(catchUpGrace, "catch up", s.on(table).catchUp)
+	}
+	return nil
+}
+
+// change coordinates a proposed transaction; those of one table take turns.
+func (s *server) change(c *peer.Change, answer func(changedAnswer)) { s.on(c.Table).change(c, answer) }
+
+func (s *hosted) change(c *peer.Change, answer func(changedAnswer)) {
 	if len(s.turns) >= changesMax {
 		answer(changedAnswer{err: fault.Errorf(fault.Throttled, "many changes wait")})
 		return
@@ -374,12 +440,12 @@ func (s *server) change(c *peer.Change, answer func(changedAnswer)) {
 }
 
 // heardRow fetches the committed file if it should be here and is not, once it had time to come by itself.
-func (s *server) heardRow() {
+func (s *hosted) heardRow() {
 	s.after(catchUpGrace, "catch up", s.catchUp)
 }
 
-func (s *server) catchUp() {
-	row := s.view.row
+func (s *hosted) catchUp() {
+	row := s.row
 	if s.catching || !slices.Contains(row.Servers, s.id) || s.disk.files[row.Txn] != nil {
 		return
 	}
@@ -390,8 +456,12 @@ func (s *server) catchUp() {
 			s.after(s.w.spread(time.Second), "catch up", s.catchUp)
 			return
 		}
-		s.take(f.f, f.m, func(error) {
+		s.take(f.f, f.m, func(err error) {
 			s.catching = false
+			if err != nil {
+				s.after(s.w.spread(time.Second), "catch up", s.catchUp)
+				return
+			}
 			s.catchUp()
 		})
 	})
@@ -399,23 +469,23 @@ func (s *server) catchUp() {
 
 // sweep deletes files that nobody needs: by a row that is read after a mark was taken, and touched if there is much that
 // no transaction decided about.
-func (s *server) sweep() {
+func (s *hosted) sweep() {
 	if s.sweeping {
 		return
 	}
 	s.sweeping = true
 	before := s.shelf.Mark()
-	s.get(files.Key(table), txnStore, func(g got, ok bool) {
+	s.get(files.Key(s.table), txnStore, func(g got, ok bool) {
 		row, err := files.DecodeRow(g.row)
 		if !ok || !g.ok || err != nil {
 			s.sweeping = false
 			return
 		}
-		if s.shelf.Undecided(table, row) < undecidedMax {
+		if s.shelf.Undecided(s.table, row) < undecidedMax {
 			s.clear(row, before, false)
 			return
 		}
-		s.view.run(files.NewTouch(table), func(d files.Done) {
+		s.view.run(files.NewTouch(s.table), func(d files.Done) {
 			if d.Err != nil {
 				s.sweeping = false
 				return
@@ -425,17 +495,17 @@ func (s *server) sweep() {
 	})
 }
 
-func (s *server) clear(row files.Row, before files.Mark, touched bool) {
+func (s *hosted) clear(row files.Row, before files.Mark, touched bool) {
 	s.sweeping = false
 	if s.w.opt.broken == sweepCommitted && row.Seq > 2 {
 		row.Txn, row.Seq = peer.TxnID{1}, row.Seq+keepFiles
 	}
-	gone := s.shelf.Decided(table, row, keepFiles)
+	gone := s.shelf.Decided(s.table, row, keepFiles)
 	if touched {
-		gone = append(gone, s.shelf.Abandoned(table, row, before)...)
+		gone = append(gone, s.shelf.Abandoned(s.table, row, before)...)
 	}
 	for _, i := range gone {
-		s.shelf.Remove(table, i.Txn)
+		s.shelf.Remove(s.table, i.Txn)
 		s.disk.deleteFile(i.Txn)
 		s.w.n.sweeps++
 		s.w.check.fileGone(s.id, i.Txn)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Options are what a run is made from: the same options give the same run, event for event.
@@ -17,6 +16,7 @@ type Options struct {
 	Faults   faults
 	Servers  int
 	Gateways int
+	Tables   int // 0: two
 	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
 	broken rule
 }
@@ -34,6 +34,7 @@ type world struct {
 	trace  trace
 	broken string // the first violation, or a failure to converge
 
+	tables  []string
 	store   *store
 	servers []*server // the process of each; dead ones too
 	clients []*gateway
@@ -41,8 +42,8 @@ type world struct {
 	net     network
 	check   *checker
 	healed  bool
-	calm    bool                       // no new work by clients
-	fenced  map[point.PartitionID]bool // empty partitions that are being moved
+	calm    bool                     // no new work by clients
+	fenced  map[lease.Partition]bool // empty partitions that are being moved
 	boots   int
 	n       counts
 }
@@ -53,15 +54,21 @@ type counts struct {
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
 	lost, stuck, moved                                                                int
+	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
 
-const table = "cpu"
+// tableNames are drawn from for a run's tables.
+var tableNames = []string{"cpu", "net", "disk"}
 
 func newWorld(o Options) *world {
+	if o.Tables == 0 {
+		o.Tables = 2
+	}
 	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4))}
 	w.hash = 14695981039346656037
 	w.check = newChecker(w)
-	w.fenced = map[point.PartitionID]bool{}
+	w.fenced = map[lease.Partition]bool{}
+	w.tables = tableNames[:o.Tables]
 	w.store = newStore(w)
 	w.net.calm()
 	for i := range o.Servers {

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// rot damages something that lies on a server's disk, synced long ago: a METADATA file or a row.
+func (w *world) rot(s *server) {
+	if s.disk.fenced {
+		return
+	}
+	if w.chance(50) {
+		w.rotFile(s)
+	} else {
+		w.rotRow(s)
+	}
+}
+
+// rotFile flips a bit of a METADATA file, or has another one lie in its place. Of the committed file of a table a majority
+// stays whole: more than that no sum can mend.
+func (w *world) rotFile(s *server) {
+	txns := slices.SortedFunc(maps.Keys(s.disk.files), compareTxns)
+	if len(txns) == 0 {
+		return
+	}
+	txn := txns[w.rng.IntN(len(txns))]
+	if w.check.isCommitted(txn) && !w.check.mayLose(s) || w.check.has[s.id][txn] == nil {
+		return
+	}
+	w.n.rots++
+	old := s.disk.files[txn]
+	damaged := &stored{f: old.f}
+	if other := txns[w.rng.IntN(len(txns))]; other != txn && w.chance(30) {
+		damaged.f = s.disk.files[other].f
+	} else {
+		f := *old.f
+		f.Map = bytes.Clone(f.Map)
+		f.Map[w.rng.IntN(len(f.Map))] ^= 1 << w.rng.IntN(8)
+		damaged.f = &f
+	}
+	s.disk.files[txn] = damaged
+	w.say("%s: the disk damages the file of transaction %d", s.id, old.f.Seq)
+	w.check.fileLost(s.id, txn)
+}
+
+// rotRow flips a bit of a row's record, or has another record lie in its place.
+func (w *world) rotRow(s *server) {
+	var held []lease.Partition
+	for _, id := range s.disk.held() {
+		if r := s.disk.copies[id]; len(r.rows) > 0 && !r.closed {
+			held = append(held, id)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	id := held[w.rng.IntN(len(held))]
+	r := s.disk.copies[id]
+	rows := slices.Sorted(maps.Keys(r.rows))
+	row := rows[w.rng.IntN(len(rows))]
+	c := r.rows[row]
+	if c.at >= s.disk.synced || !c.whole(row) {
+		return
+	}
+	if other := rows[w.rng.IntN(len(rows))]; other != row && w.chance(30) {
+		c = r.rows[other]
+		if !c.whole(other) {
+			return
+		}
+	} else {
+		c.epoch ^= 1 << w.rng.IntN(16)
+	}
+	w.n.rots++
+	r.rows[row] = c
+	r.suspect++
+	w.say("%s: the disk damages a row of %s", s.id, id)
+	w.check.rowLost(s, id, row)
+}
+
+func compareTxns(a, b peer.TxnID) int { return bytes.Compare(a[:], b[:]) }
+
+// scrub reads all that is here: what is damaged is found.
+func (s *server) scrub() {
+	for _, id := range s.disk.held() {
+		if r := s.disk.copies[id]; len(r.bad()) > 0 {
+			s.w.damaged(s.disk, id, r)
+		}
+	}
+	for _, txn := range slices.SortedFunc(maps.Keys(s.disk.files), func(a, b peer.TxnID) int {
+		return cmp.Or(cmp.Compare(s.disk.files[a].f.Seq, s.disk.files[b].f.Seq), compareTxns(a, b))
+	}) {
+		for _, table := range s.w.tables {
+			if _, here := s.shelf.Get(table, txn); here {
+				s.file(table, txn)
+			}
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// tables does what people do about whole tables: one is dropped now and then, what died halfway is ended by another, and
+// what was dropped is made again under its name.
+func (g *gateway) tables() {
+	if g.work != "" {
+		return
+	}
+	for _, table := range g.w.tables {
+		v := g.views.at(table)
+		switch sooner := g.w.healed; {
+		case v.rev == 0:
+		case v.row.Dropped && (sooner || g.w.chance(20)):
+			g.work = table
+			g.remake(v)
+			return
+		case v.row.Dropped:
+		case v.row.Dropping && (sooner || g.w.chance(10)),
+			!sooner && g.w.opt.Faults.has(drops) && g.w.rng.IntN(150) == 0:
+			g.work = table
+			g.drop(v)
+			return
+		}
+	}
+}
+
+func (g *gateway) remake(v *view) {
+	m, err := topology.New(v.table, config())
+	if err != nil {
+		panic(err)
+	}
+	var servers []topology.ServerID
+	for _, i := range g.w.rng.Perm(len(g.w.servers))[:min(metadataServers, len(g.w.servers))] {
+		servers = append(servers, g.w.servers[i].id)
+	}
+	txn := g.w.txnID()
+	g.w.check.made[txn] = config()
+	v.run(files.NewCreate(txn, m, servers), func(files.Done) { g.work = "" })
+}
+
+// drop drops a table, as `spillway table drop` does:
+//
+//	doom ─▶ drop all partitions ─▶ wait until nobody holds one ─▶ drop ─▶ forget its lease rows
+//
+// The command may die after each.
+func (g *gateway) drop(v *view) {
+	g.workOn(func() { v.run(files.NewDoom(v.table), g.dropped(v, g.emptyTable)) })
+}
+
+// workOn has the command do its next step, unless it dies.
+func (g *gateway) workOn(step func()) {
+	if !g.w.healed && g.w.chance(5) {
+		g.work = ""
+		return
+	}
+	g.after(g.w.spread(200*time.Millisecond), "table", step)
+}
+
+// dropped goes on with next if a transaction was done; else another command does, later.
+func (g *gateway) dropped(v *view, next func(*view)) func(files.Done) {
+	return func(d files.Done) {
+		if d.Err != nil {
+			g.work = ""
+			return
+		}
+		g.workOn(func() { next(v) })
+	}
+}
+
+func (g *gateway) emptyTable(v *view) {
+	switch {
+	case v.row.Dropped:
+		g.work = ""
+	case v.m == nil || !v.row.Dropping || v.m.Seq != v.row.Seq:
+		g.workOn(func() { g.emptyTable(v) })
+	case v.m.Len() > 0:
+		var ids []point.PartitionID
+		for p := range v.m.All() {
+			ids = append(ids, p.ID)
+		}
+		g.changeAnd(v, []topology.Op{topology.Drop{IDs: ids}}, func(bool) { g.workOn(func() { g.emptyTable(v) }) })
+	case g.isHeld(v.table):
+		g.workOn(func() { g.emptyTable(v) })
+	default:
+		v.run(files.NewDrop(v.table, v.row.Txn), g.dropped(v, g.forgetTable))
+	}
+}
+
+// isHeld reports whether a server that lives holds a lease of a table.
+func (g *gateway) isHeld(table string) bool {
+	for p, l := range g.rows { // any: the order does not matter
+		if p.Table == table && l.State == lease.Held && !g.gone(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetTable takes the lease rows of a table away, if it is still dropped.
+func (g *gateway) forgetTable(v *view) {
+	g.work = ""
+	key := files.Key(v.table)
+	g.get(key, storeTimeout, func(x got, ok bool) {
+		row, err := files.DecodeRow(x.row)
+		if !ok || !x.ok || err != nil || !row.Dropped {
+			return
+		}
+		g.list(lease.Prefix, storeTimeout, func(l listed, ok bool) {
+			for _, r := range l.rows {
+				p, isRow := lease.ParseRowKey(r.Key)
+				if !isRow {
+					p, isRow = lease.ParseBornKey(r.Key)
+				}
+				if !isRow {
+					p, _, isRow = lease.ParseProhibitKey(r.Key)
+				}
+				if isRow && p.Table == v.table {
+					g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}, {Key: r.Key, Revision: r.Revision}},
+						[]coord.Write{{Key: r.Key, Delete: true}}, storeTimeout, func(committed, bool) {})
+				}
+			}
+		})
+	})
+}
