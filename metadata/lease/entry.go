@@ -84,7 +84,7 @@ func (m *Machine) ours(e *entry) bool {
 }
 
 func (m *Machine) prohibited(e *entry, s topology.ServerID) bool {
-	return len(m.no) > 0 && m.no[ProhibitKey(e.p, s)]
+	return len(m.no) > 0 && m.no[ProhibitKey(e.p, s)].there
 }
 
 // planEntry keeps what we do in step with what the row says, then asks for what comes next.

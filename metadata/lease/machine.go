@@ -33,8 +33,8 @@ type Machine struct {
 	ear     ear
 	beats   map[topology.ServerID]*beatRow
 	entries map[Partition]*entry
-	order   []Partition // of entries, sorted: the machine must be the same machine in every run
-	no      map[string]bool
+	order   []Partition            // of entries, sorted: the machine must be the same machine in every run
+	no      map[string]prohibition // by key
 
 	// Our heartbeat, beat.go.
 	beat heartbeat
@@ -66,6 +66,13 @@ type Machine struct {
 	wake  Time
 	held  int // rows that name us, and takes in flight
 	share int // MAXCOUNT: ceil(partitions / servers)
+}
+
+// prohibition is what is known of a prohibition's row. One that was deleted is remembered until a list of all rows is newer: a list
+// from before would bring it back.
+type prohibition struct {
+	asOf  coord.Revision
+	there bool
 }
 
 type request struct {
@@ -101,7 +108,7 @@ func New(self Self, s Settings, rng *rand.Rand) (*Machine, error) {
 	}
 	return &Machine{
 		self: self, set: s, rng: rng,
-		beats: map[topology.ServerID]*beatRow{}, entries: map[Partition]*entry{}, no: map[string]bool{},
+		beats: map[topology.ServerID]*beatRow{}, entries: map[Partition]*entry{}, no: map[string]prohibition{},
 		asked: map[uint64]request{}, beat: heartbeat{sent: map[uint64]Time{}},
 	}, nil
 }
@@ -382,8 +389,8 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 		}
 	}
 	if strings.HasPrefix(noPrefix, prefix) {
-		for key := range m.no {
-			if !seen[key] {
+		for key, n := range m.no {
+			if !seen[key] && n.asOf <= rev {
 				delete(m.no, key)
 			}
 		}
@@ -409,10 +416,8 @@ func (m *Machine) observe(key string, rev coord.Revision, value []byte, present,
 		if p, ok := parsePath(key[len(bornPrefix):]); ok {
 			m.entry(p).observeBorn(rev, present)
 		}
-	case strings.HasPrefix(key, noPrefix) && present:
-		m.no[key] = true
-	case strings.HasPrefix(key, noPrefix):
-		delete(m.no, key)
+	case strings.HasPrefix(key, noPrefix) && rev > m.no[key].asOf:
+		m.no[key] = prohibition{asOf: rev, there: present}
 	}
 }
 

@@ -100,6 +100,37 @@ func TestChangeFromBeforeTheListIsNoNews(t *testing.T) {
 	}
 }
 
+// TestARemovedProhibitionStaysRemoved: the watch says that a person took it back, then comes the answer to a list that was made
+// before; and the other way round: one that was written after the list is not forgotten.
+func TestARemovedProhibitionStaysRemoved(t *testing.T) {
+	h := newHand(t)
+	p := Partition{"cpu", 1}
+	h.step(0, assigned(p))
+	no := Prohibit(p, "s1", Note{Who: "ann"})
+	renew := h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
+	scan := h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
+	h.step(ms(30), Watched{[]coord.Event{{Row: coord.Row{Key: no.Key, Revision: 9}, Deleted: true}}})
+	rows := []coord.Row{{Key: no.Key, Value: no.Value, Revision: 7}, {Key: RowKey(p), Value: ourRow.Encode(), Revision: 6}}
+	h.step(ms(40), Answer{ID: scan, Outcome: Done, Revision: 8, Rows: rows})
+	if _, ok := h.m.MayAct(p, ms(41)); !ok {
+		t.Error("a prohibition that was deleted is back by a list from before")
+	}
+
+	h = newHand(t)
+	h.step(0, assigned(p))
+	renew = h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
+	scan = h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
+	h.step(ms(30), Watched{[]coord.Event{{Row: coord.Row{Key: no.Key, Value: no.Value, Revision: 9}}}})
+	h.step(ms(40), Answer{ID: scan, Outcome: Done, Revision: 8, Rows: rows[1:]})
+	if _, ok := h.m.MayAct(p, ms(41)); ok {
+		t.Error("a prohibition that was written is forgotten by a list from before")
+	}
+	h.step(ms(50), Listed{Revision: 12, Rows: rows[1:]})
+	if h.m.prohibited(h.m.entries[p], "s1") {
+		t.Error("a list from after has no prohibition, and it still holds")
+	}
+}
+
 func TestRowThatWasDeletedUnseenIsPutBackByNobody(t *testing.T) {
 	for _, unseen := range []bool{true, false} {
 		w := newWorld(1, 2, 1)
