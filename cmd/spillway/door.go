@@ -20,6 +20,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/api"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
@@ -55,7 +56,7 @@ type door struct {
 type gatewayDeps struct {
 	tables  *tables.Tables
 	servers forward.Servers
-	leaders forward.Leaders // nil: this process alone
+	leaders runner.Leaders // nil: this process alone
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
 	// describe adds to the status page what the door does not know: servers, leaders. Nil: nothing.

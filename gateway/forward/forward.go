@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/pace"
@@ -45,7 +47,7 @@ type Limits interface {
 type Deps struct {
 	Tables  *tables.Tables
 	Servers Servers
-	Leaders Leaders // nil: the first placement of every partition leads, for ever, as in a process that is alone
+	Leaders runner.Leaders // nil: the first placement of every partition leads, for ever, as in a process that is alone
 	Clock   *Clock
 	Log     *slog.Logger
 	Limits  func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
@@ -126,9 +128,7 @@ type Forwarder struct {
 	// Constant after New.
 	deps     Deps
 	settings Settings
-	leaders  Leaders
-	alone    bool // there is no other server that could lead
-	maps     *tables.Refresher
+	follow   *runner.Runner
 	metrics  *metrics
 
 	budget budget
@@ -144,12 +144,12 @@ type Forwarder struct {
 // New makes a forwarder.
 func New(d Deps, s Settings) *Forwarder {
 	s.setDefaults()
-	f := &Forwarder{deps: d, settings: s, leaders: d.Leaders, alone: d.Leaders == nil,
-		maps: tables.NewRefresher(d.Tables, d.Log), metrics: newMetrics(d.Registerer)}
+	f := &Forwarder{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
+		Policy: follow.Writes(s.Timeout, d.Leaders == nil), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
 	f.series = share.NewReserved(int64(s.GenerationSeriesMax))
 	f.metrics.shows(d.Registerer, f.series)
-	if f.alone {
-		f.leaders = constant{}
+	if d.Leaders == nil {
+		f.follow.Leaders = constant{}
 	}
 	f.mu.tables = map[string]*Table{}
 	return f

@@ -23,11 +23,8 @@ type metrics struct {
 	merged        prometheus.Counter
 }
 
-// Reasons of retries and of streams that are opened.
+// Reasons of streams that are opened. Those of retries are follow.Reason, and reasonBroken.
 const (
-	reasonStale    = "stale"    // the server has another map, or does not lead
-	reasonLeader   = "leader"   // the leader did not answer, or could not act
-	reasonMoved    = "moved"    // the leader said nothing and another took over meanwhile
 	reasonBroken   = "broken"   // the stream broke
 	reasonNew      = "new"      // the first to this server in this generation
 	reasonReopened = "reopened" // after one that broke

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/gateway/route"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -50,18 +51,17 @@ func (t *Table) leave(g *generation) {
 
 // write writes what is in rows; what cannot be placed is refused in b.
 func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, level point.Level) error {
-	deadline := time.Now().Add(t.f.settings.Timeout)
-	asked := ctx
-	if !t.f.alone { // a process that is alone has nobody else to turn to, and its disk may be slow
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, deadline)
-		defer stop()
-	}
-	w := attempt{t: t, g: g, ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows,
+	w := attempt{t: t, g: g, request: t.f.follow.Policy.Request(time.Now()), ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows,
 		fresh: fresh{left: t.f.settings.NewPartitionsPerWrite}}
 	defer func() { w.drop(rows) }()
-	for ; ; w.try++ {
-		w.tables, w.leaders = t.f.deps.Tables.Changed(), t.f.leaders.Changed() // taken before looking
+	asked := ctx
+	if !t.f.follow.Policy.Alone { // a process that is alone has no other to turn to, and its disk may be slow
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, w.request.Deadline())
+		defer stop()
+	}
+	for {
+		changes := t.f.follow.Changes() // taken before looking
 		// One that was dropped may be made anew; one that is being dropped takes nothing.
 		m, err := t.f.deps.Tables.Ensure(ctx, t.name)
 		if err != nil {
@@ -76,7 +76,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 			return w.fresh.err(&t.f.settings, t.name)
 		}
 		if err == nil {
-			err = w.await(ctx, deadline)
+			err = w.await(ctx, changes)
 		}
 		if err != nil {
 			return late(asked, ctx, err)
@@ -109,28 +109,19 @@ type attempt struct {
 	g     *generation
 	level point.Level
 
+	request follow.Request
+
 	// Of this try.
-	try             int
-	ranks           ranks
-	m               *topology.Map
-	tables, leaders <-chan struct{}
-	rest            *point.Batch
-	fresh           fresh // of all tries
+	ranks ranks
+	m     *topology.Map
+	rest  *point.Batch
+	fresh fresh // of all tries
 
 	// What became of it.
 	mu     sync.Mutex
-	failed []failure
+	failed []follow.Failure
 	next   *point.Batch // the rows of those that failed
 	pieces int          // of one of them, the most
-}
-
-// failure is a share that may be sent again.
-type failure struct {
-	partition *topology.Partition
-	asked     topology.ServerID // "": there was nobody to ask
-	sent      bool
-	reason    string
-	err       error
 }
 
 // run routes and sends by one map. homeless counts the rows for which no partition can be made. An error is final; shares
@@ -164,7 +155,7 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 		w.m = next
 		shares, uncovered = c.Cut(w.m, w.rest)
 	}
-	if w.try == 0 {
+	if w.request.Try() == 0 {
 		t.f.budget.earn(len(shares))
 	}
 	if len(shares) == 1 {
@@ -193,48 +184,31 @@ func missing(m *topology.Map, uncovered []point.Nanos, most int) []point.Nanos {
 // send takes one share to its leader. What may succeed another time is noted, and is no error.
 func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	rest := pieces{ids: s.IDs, times: s.Times, values: s.Values, hists: s.Hists, exemplars: s.Exemplars}
-	lead, storage, err := w.t.f.server(w.t.name, s.Partition, w.try)
-	f := failure{partition: s.Partition, asked: lead.Server, reason: reasonLeader}
-	if err != nil && w.try == 0 {
-		w.t.f.metrics.leaderless.Inc()
-	}
-	if err == nil {
-		f.sent = true
-		err = w.follow(ctx, s.Partition, lead.Server, func(ctx context.Context) error {
-			return w.transfer(ctx, lead.Server, storage, s.Partition.ID, &rest)
-		})
-		w.t.f.metrics.share(err)
-	}
-	switch {
-	case err == nil:
+	try := w.request.Try()
+	lead, storage, err := w.t.f.server(w.t.name, s.Partition, try)
+	if err != nil {
+		if try == 0 {
+			w.t.f.metrics.leaderless.Inc()
+		}
+		if w.t.f.follow.Policy.Alone || !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+		w.fail(s.Partition, follow.Failure{Asked: lead.Server, Reason: follow.Leaderless, Err: err}, &rest)
 		return nil
-	case errors.Is(err, errMoved):
-		f.reason = reasonMoved
-	case fault.Is(err, fault.Stale):
-		f.reason = reasonStale
-	case fault.Is(err, fault.Unavailable) && !w.t.f.alone:
-	default:
+	}
+	a := w.t.f.follow.BeginOne(ctx, w.t.name, lead.Server, s.Partition)
+	defer a.Close()
+	err = w.transfer(a.Context(), lead.Server, storage, s.Partition.ID, &rest)
+	verdict, reason := a.End(err)
+	if verdict == follow.Again && reason == follow.Moved {
+		err = fault.Wrap(runner.ErrMoved, fault.Unavailable, "partition %s/%d: %s said nothing (%v)", w.t.name, s.Partition.ID, lead.Server, err)
+	}
+	w.t.f.metrics.share(err)
+	if verdict != follow.Again {
 		return err
 	}
-	f.err = err
-	w.fail(f, &rest)
+	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Reason: reason, Err: err}, &rest)
 	return nil
-}
-
-// follow runs f, and ends it when somebody else leads the partition.
-func (w *attempt) follow(ctx context.Context, p *topology.Partition, asked topology.ServerID, f func(context.Context) error) error {
-	if w.t.f.alone {
-		return f(ctx)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watch := time.AfterFunc(silenceMax, func() { w.t.f.follow(ctx, cancel, w.t.name, p, asked) })
-	defer watch.Stop()
-	err := f(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errMoved) {
-		return fault.Wrap(errMoved, fault.Unavailable, "partition %s/%d: %s said nothing (%v)", w.t.name, p.ID, asked, err)
-	}
-	return err
 }
 
 // transfer sends what is left of a share in inserts of a bounded size, and takes off what was acked. A stream that broke
@@ -283,7 +257,8 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 }
 
 // fail notes a share, with the rows that were not acked: shares live in memory that the next cut uses again.
-func (w *attempt) fail(f failure, rest *pieces) {
+func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
+	f.Partitions = []*topology.Partition{p}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
@@ -316,76 +291,24 @@ func (w *attempt) drop(first *point.Batch) {
 	}
 }
 
-// await waits until another try makes sense: the map or a leader is another, or some time passed. The error is what the
-// last try died of.
-func (w *attempt) await(ctx context.Context, deadline time.Time) error {
-	err := w.failed[0].err
-	if w.stale() {
-		w.t.f.maps.Refresh(ctx, w.t.name, w.m)
+// await waits until another try makes sense. The error is what the last try died of.
+func (w *attempt) await(ctx context.Context, changes runner.Changes) error {
+	e := w.t.f.follow.Await(ctx, &w.request, w.t.name, w.m, w.failed, changes)
+	err := w.failed[0].Err
+	if cause := ctx.Err(); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		return cause
 	}
-	timer := time.NewTimer(pause(w.try))
-	defer timer.Stop()
-	for waiting := true; waiting && !w.news(); {
-		select {
-		case <-ctx.Done():
-			if cause := ctx.Err(); !errors.Is(cause, context.DeadlineExceeded) {
-				return cause
-			}
-			return err
-		case <-timer.C:
-			waiting = false
-		case <-w.tables:
-			w.tables = w.t.f.deps.Tables.Changed()
-		case <-w.leaders:
-			w.leaders = w.t.f.leaders.Changed()
-		}
-	}
-	if time.Now().After(deadline) {
+	if e.Do == follow.GiveUp || ctx.Err() != nil {
 		return err
 	}
-	sent := 0
-	for _, f := range w.failed {
-		if f.sent {
-			sent++
-		}
-	}
-	if sent > 0 && !w.t.f.budget.spend(time.Now(), sent) {
-		w.t.f.metrics.refused.Add(float64(sent))
+	if e.Again > 0 && !w.t.f.budget.spend(time.Now(), e.Again) {
+		w.t.f.metrics.refused.Add(float64(e.Again))
 		return fault.Annotate(err, "too much is being sent again already")
 	}
 	for _, f := range w.failed {
-		if f.sent {
-			w.t.f.metrics.retries.WithLabelValues(f.reason).Inc()
+		if f.Sent {
+			w.t.f.metrics.retries.WithLabelValues(f.Reason.String()).Inc()
 		}
 	}
 	return nil
-}
-
-func (w *attempt) stale() bool {
-	return slices.ContainsFunc(w.failed, func(f failure) bool { return f.reason == reasonStale })
-}
-
-// news reports whether somebody else is to be asked now.
-func (w *attempt) news() bool {
-	if m, ok := w.t.f.deps.Tables.Get(w.t.name); !ok || m != w.m && m.Seq > w.m.Seq {
-		return true
-	}
-	for _, f := range w.failed {
-		lead, err := w.t.f.leaders.Find(w.t.name, f.partition, w.try)
-		if err == nil && lead.Server != f.asked {
-			return true
-		}
-	}
-	return false
-}
-
-// Bounds of the pause before a share is sent to the same server again.
-const (
-	pauseMin = 10 * time.Millisecond
-	pauseMax = 500 * time.Millisecond
-)
-
-func pause(try int) time.Duration {
-	p := min(pauseMin<<min(try, 10), pauseMax)
-	return p/2 + rand.N(p)
 }

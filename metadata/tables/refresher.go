@@ -8,15 +8,20 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 // refresherMax bounds the wait for a newer map; without it a request goes on with the one it has.
 const refresherMax = time.Second
 
+// learnMax is what of it is for a map that a server named, before the coordination store is asked.
+const learnMax = refresherMax / 2
+
 // refreshed is what a Refresher asks; Tables is one.
 type refreshed interface {
 	Get(name string) (*topology.Map, bool)
 	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
+	Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error)
 }
 
 // Refresher looks for newer maps on behalf of requests that met an old one. Safe for concurrent use.
@@ -31,17 +36,27 @@ func NewRefresher(tables refreshed, log *slog.Logger) *Refresher {
 	return &Refresher{tables: tables, log: log}
 }
 
-// Refresh looks for a newer map than m, once for all who ask for the table at the same time, unless one is known. It
+// Refresh looks for a newer map than m, once for all who ask for the table at the same time, unless one is known. Where a server
+// named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. Refresh
 // returns when there was an answer, after a second at the latest, or when ctx ended. That there is none newer, or no
 // answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is
 // known (C127).
-func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map) {
+func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) {
 	if now, ok := r.tables.Get(table); !ok || now.Seq > m.Seq {
 		return
 	}
 	done := r.asked.DoChan(table, func() (any, error) {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), refresherMax)
 		defer stop()
+		if newer.Seq > m.Seq {
+			limit, stop := context.WithTimeout(ctx, learnMax)
+			now, err := r.tables.Learn(limit, table, newer)
+			stop()
+			if err == nil {
+				return now, nil
+			}
+			r.log.Debug("a map that a server named cannot be had", "table", table, "seq", newer.Seq, "error", err)
+		}
 		return r.tables.Refresh(ctx, table, 0)
 	})
 	select {

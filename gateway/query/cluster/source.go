@@ -1,21 +1,20 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/gateway/query"
-	"github.com/spillwaydb/spillway/metadata/lease/leaders"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -23,17 +22,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Tables gives the newest known maps; tables.Tables does.
+// Tables gives the newest known maps, and newer ones where there are; tables.Tables does.
 type Tables interface {
-	Get(name string) (*topology.Map, bool)
-	Changed() <-chan struct{}
+	runner.Tables
 	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
-}
-
-// Leaders tells whom to ask for a partition; leaders.View does.
-type Leaders interface {
-	Find(table string, p *topology.Partition, try int) (leaders.Lead, error)
-	Changed() <-chan struct{}
+	Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error)
 }
 
 // Servers finds storage servers; peers.Peers does.
@@ -46,7 +39,7 @@ type Servers interface {
 // Deps are what a Source is given.
 type Deps struct {
 	Tables     Tables
-	Leaders    Leaders
+	Leaders    runner.Leaders
 	Servers    Servers
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
@@ -81,7 +74,7 @@ type Source struct {
 	// Constant after New.
 	deps     Deps
 	settings Settings
-	maps     *tables.Refresher
+	follow   *runner.Runner
 	metrics  *metrics
 }
 
@@ -90,7 +83,8 @@ var _ query.Source = (*Source)(nil)
 // New makes a Source.
 func New(d Deps, s Settings) *Source {
 	s.setDefaults()
-	return &Source{deps: d, settings: s, maps: tables.NewRefresher(d.Tables, d.Log), metrics: newMetrics(d.Registerer)}
+	return &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
+		Policy: follow.Reads(s.Patience), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
 }
 
 // request is a question to all who lead partitions of a table in a range of time.
@@ -105,22 +99,19 @@ type request struct {
 	begin func(groups []group)
 }
 
-// triesMax bounds how often one query is asked by yet another map.
-const triesMax = 8
-
 // fan asks the leaders of all partitions by one map, all at the same time. Where a server knows better, or there is no
 // leader, it looks for newer knowledge and asks all again. What was not answered in the end is an error, or is missing,
 // said through query.Warn and given in lost. Errors: NotFound (no such table), Unavailable, and what servers refuse.
 func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) {
-	deadline := time.Now().Add(s.settings.Patience)
-	for try := 0; ; try++ {
-		news := news{s, s.deps.Tables.Changed(), s.deps.Leaders.Changed()} // taken before looking
+	again := s.follow.Policy.Request(time.Now())
+	for {
+		changes := s.follow.Changes() // taken before looking
 		m, ok := s.deps.Tables.Get(r.table)
 		if !ok {
 			return nil, fault.Errorf(fault.NotFound, "table %q does not exist", r.table)
 		}
 		groups, orphans := plan(r.among(m), func(p *topology.Partition) (topology.ServerID, error) {
-			lead, err := s.deps.Leaders.Find(r.table, p, try)
+			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
 			return lead.Server, err
 		})
 		for i := range groups {
@@ -129,9 +120,9 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 				groups[i].seq = m.Seq
 			}
 		}
-		var missing []gap
+		var missing []follow.Failure
 		for _, o := range orphans {
-			missing = append(missing, gap{[]*topology.Partition{o.partition}, "", o.err})
+			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
 		}
 		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else there is no answer without them anyway
 			r.begin(groups)
@@ -145,7 +136,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			s.metrics.fan.Observe(float64(len(groups)))
 			return nil, nil
 		}
-		if try+1 < triesMax && news.wait(ctx, r.table, m, missing, deadline, try) {
+		if e := s.follow.Await(ctx, &again, r.table, m, missing, changes); e.Do == follow.Send {
 			s.metrics.again.Inc()
 			continue
 		}
@@ -165,35 +156,25 @@ func (r *request) among(m *topology.Map) []*topology.Partition {
 	return ps
 }
 
-// gap is what nobody answered for: why, and who was asked.
-type gap struct {
-	partitions []*topology.Partition
-	asked      topology.ServerID // "": there was nobody
-	err        error
-}
-
 // askAll asks all groups. Only errors that another map or leader cannot cure end it early.
-func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed []gap, err error) {
-	errs := make([]error, len(groups))
+func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed []follow.Failure, err error) {
+	fails := make([]follow.Failure, len(groups))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings.ParallelMax)
 	for i := range groups {
 		g.Go(func() error {
-			err := s.ask(ctx, gctx, r, i, &groups[i])
-			s.metrics.request(err)
-			if err != nil && !curable(err) {
-				return err
-			}
-			errs[i] = err
-			return nil
+			fail, err := s.ask(ctx, gctx, r, i, &groups[i])
+			fails[i] = fail
+			s.metrics.request(cmp.Or(err, fail.Err))
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	for i, err := range errs {
-		if err != nil {
-			failed = append(failed, gap{groups[i].partitions, groups[i].server, err})
+	for _, f := range fails {
+		if f.Err != nil {
+			failed = append(failed, f)
 		}
 	}
 	return failed, nil
@@ -204,118 +185,41 @@ func curable(err error) bool {
 	return fault.Is(err, fault.Stale) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotFound)
 }
 
-var errMoved = errors.New("another server leads by now")
-
-// silenceMax is how long a server may say nothing before it is looked whether it still leads.
-const silenceMax = 500 * time.Millisecond
-
 // ask asks one server; it gives up when the others were given up, or when another leads by now. What the server answers
-// with may need its context beyond the asking: it ends with long.
-func (s *Source) ask(long, others context.Context, r *request, i int, g *group) error {
+// with may need its context beyond the asking: it ends with long. What may succeed another time is a failure, all else an error.
+func (s *Source) ask(long, others context.Context, r *request, i int, g *group) (follow.Failure, error) {
+	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
 	storage, ok := s.deps.Servers.Server(g.server)
 	if !ok {
-		return fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
+		fail.Reason, fail.Err = follow.Unanswered, fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
+		return fail, nil
 	}
-	ctx, cancel := context.WithCancel(long)
-	stop := context.AfterFunc(others, cancel)
+	a := s.follow.Begin(long, r.table, g.server, g.partitions)
+	stop := context.AfterFunc(others, a.Close)
 	defer stop()
-	var settled atomic.Bool // it answered, or was given up: whichever was first
-	watching, done := context.WithCancel(ctx)
-	watch := time.AfterFunc(silenceMax, func() {
-		if s.follow(watching, r.table, g) && !settled.Swap(true) {
-			cancel()
-		}
-	})
-	err := r.ask(ctx, i, g, storage)
-	watch.Stop()
-	done()
-	switch moved := settled.Swap(true); {
-	case moved:
+	err := r.ask(a.Context(), i, g, storage)
+	verdict, reason := a.End(err)
+	if verdict == follow.Done {
+		context.AfterFunc(long, a.Close) // rows are being read under its context
+		return follow.Failure{}, nil
+	}
+	a.Close()
+	if reason == follow.Moved {
 		s.metrics.moved.Inc()
-		return fault.Wrap(errMoved, fault.Stale, "server %s said nothing", g.server)
-	case err != nil:
-		cancel()
-		return err
+		err = fault.Wrap(runner.ErrMoved, fault.Stale, "server %s said nothing", g.server)
 	}
-	context.AfterFunc(long, cancel) // rows are being read under ctx
-	return nil
-}
-
-// follow returns true when a partition of the group has another leader; false when ctx ends.
-func (s *Source) follow(ctx context.Context, table string, g *group) bool {
-	for {
-		changed := s.deps.Leaders.Changed()
-		for _, p := range g.partitions {
-			if lead, err := s.deps.Leaders.Find(table, p, 0); err == nil && !lead.Guess && lead.Server != g.server {
-				return true
-			}
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
+	if verdict == follow.Final {
+		return follow.Failure{}, err
 	}
-}
-
-// news tells when there is something new to go by.
-type news struct {
-	s               *Source
-	tables, leaders <-chan struct{}
-}
-
-// wait returns true when it makes sense to ask again: there is a newer map, another leader, or a server that was behind
-// had time to catch up.
-func (n *news) wait(ctx context.Context, table string, m *topology.Map, missing []gap, deadline time.Time, try int) bool {
-	stale := slices.ContainsFunc(missing, func(x gap) bool { return !fault.Is(x.err, fault.Unavailable) })
-	if stale {
-		n.s.maps.Refresh(ctx, table, m)
-	}
-	left := time.NewTimer(time.Until(deadline))
-	defer left.Stop()
-	var again <-chan time.Time
-	if stale {
-		pause := 20 * time.Millisecond << try
-		again = time.After(pause/2 + rand.N(pause))
-	}
-	for {
-		if n.any(table, m, missing, try) {
-			return true
-		}
-		select {
-		case <-n.tables:
-			n.tables = n.s.deps.Tables.Changed()
-		case <-n.leaders:
-			n.leaders = n.s.deps.Leaders.Changed()
-		case <-again:
-			return true
-		case <-left.C:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
-func (n *news) any(table string, m *topology.Map, missing []gap, try int) bool {
-	if now, ok := n.s.deps.Tables.Get(table); !ok || now.Seq > m.Seq {
-		return true
-	}
-	for _, x := range missing {
-		for _, p := range x.partitions {
-			if lead, err := n.s.deps.Leaders.Find(table, p, try); err == nil && lead.Server != x.asked {
-				return true
-			}
-		}
-	}
-	return false
+	fail.Sent, fail.Reason, fail.Err = true, reason, err
+	return fail, nil
 }
 
 // without gives an answer that lacks what is missing, where that is allowed.
-func (s *Source) without(ctx context.Context, r *request, missing []gap) ([]error, error) {
+func (s *Source) without(ctx context.Context, r *request, missing []follow.Failure) ([]error, error) {
 	var errs []error
 	for _, x := range missing {
-		errs = append(errs, fault.Wrap(x.err, fault.Unavailable, "no answer for %s of table %q", names(x.partitions), r.table))
+		errs = append(errs, fault.Wrap(x.Err, fault.Unavailable, "no answer for %s of table %q", names(x.Partitions), r.table))
 	}
 	if r.whole || !query.Partial(ctx) {
 		if len(errs) == 1 {

@@ -87,6 +87,10 @@ func (w *world) Refresh(context.Context, string, uint64) (*topology.Map, error) 
 	return w.m, nil
 }
 
+func (w *world) Learn(ctx context.Context, name string, _ peer.MapAt) (*topology.Map, error) {
+	return w.Refresh(ctx, name, 0)
+}
+
 func (w *world) Changed() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -269,7 +273,7 @@ func TestWhatStaysStaleIsAnError(t *testing.T) {
 		if took := time.Since(start); took > 3*time.Second {
 			t.Errorf("took %v", took)
 		}
-		if n := w.servers["n2"].asked; n < 2 || n > triesMax {
+		if n := w.servers["n2"].asked; n < 2 || n > w.source.follow.Policy.TriesMax {
 			t.Errorf("asked %d times", n)
 		}
 		w.closed()

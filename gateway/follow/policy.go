@@ -1,0 +1,91 @@
+package follow
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// SilenceMax is how long a server may say nothing before it is looked whether it still leads.
+const SilenceMax = 500 * time.Millisecond
+
+// Policy is what differs between kinds of requests. Constant while requests go by it.
+type Policy struct {
+	// Patience is how long a request waits for a better moment, from its beginning. News that are there are followed after it, too.
+	Patience time.Duration
+	// TriesMax bounds the tries of one request; 0: only Patience does.
+	TriesMax int
+	// PauseMin and PauseMax bound the wait before the same server is asked again; it doubles with each try, and is jittered by half.
+	PauseMin, PauseMax time.Duration
+	// Repeat asks a server that was Unavailable again after the pause. Without it only a newer map or another leader is a reason to.
+	Repeat bool
+	// Alone says that there is no other server: an Unavailable is final, and nobody is left for another.
+	Alone bool
+	// UnknownIsStale takes a NotFound for an old map of the server's: it has not heard of the table yet.
+	UnknownIsStale bool
+	// Streams says that an answer goes on under the attempt's context: an attempt that was cancelled has none.
+	Streams bool
+}
+
+// Writes is the policy of writes that go on trying for so long.
+func Writes(patience time.Duration, alone bool) Policy {
+	return Policy{Patience: patience, PauseMin: 10 * time.Millisecond, PauseMax: 500 * time.Millisecond, Repeat: true, Alone: alone}
+}
+
+// Reads is the policy of reads that go on trying for so long.
+func Reads(patience time.Duration) Policy {
+	return Policy{Patience: patience, TriesMax: 8, PauseMin: 20 * time.Millisecond, PauseMax: 2560 * time.Millisecond, UnknownIsStale: true, Streams: true}
+}
+
+// pause is the wait after try number n (from 0). draw is in [0, 1).
+func (p *Policy) pause(try int, draw float64) time.Duration {
+	d := min(p.PauseMin<<min(try, 10), p.PauseMax)
+	return d/2 + time.Duration(draw*float64(d))
+}
+
+// Reason is why something is to be tried again.
+type Reason uint8
+
+// Reasons.
+const (
+	None       Reason = iota
+	Leaderless        // there was no server to ask
+	Unanswered        // the server is away, or cannot act
+	Stale             // the server has another map, or does not lead
+	Moved             // the server said nothing, and another leads
+)
+
+// String gives the name used in metrics.
+func (r Reason) String() string {
+	return [...]string{None: "", Leaderless: "leaderless", Unanswered: "leader", Stale: "stale", Moved: "moved"}[r]
+}
+
+// Verdict is what an answer means to its attempt.
+type Verdict uint8
+
+// Verdicts.
+const (
+	Done  Verdict = iota // it is what was asked for
+	Again                // another try may succeed, for a Reason
+	Final                // no other try would be better
+)
+
+// judge takes an answer for what it is.
+func (p *Policy) judge(err error) (Verdict, Reason) {
+	switch {
+	case err == nil:
+		return Done, None
+	case fault.Is(err, fault.Stale), p.UnknownIsStale && fault.Is(err, fault.NotFound):
+		return Again, Stale
+	case fault.Is(err, fault.Unavailable) && !p.Alone:
+		return Again, Unanswered
+	}
+	return Final, None
+}
+
+// Lead is who leads a partition, as the view of leases shows it at one moment. The zero Lead: nobody, or it is not known.
+type Lead struct {
+	Server topology.ServerID
+	Guess  bool // nobody ever led it, and this is one of its placements
+}

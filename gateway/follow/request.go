@@ -1,0 +1,132 @@
+package follow
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Request is one write or read over all its tries. The runner asks servers by one map per try (Attempt), and comes here with what failed.
+type Request struct {
+	policy   *Policy
+	deadline time.Time
+	try      int
+
+	// Of the wait for the next try.
+	seq    uint64 // of the map of the last try
+	asked  []topology.ServerID
+	sent   int
+	paused time.Time // when the pause is over; zero: there is none, only news are waited for
+}
+
+// Request begins a request.
+func (p *Policy) Request(now time.Time) Request {
+	return Request{policy: p, deadline: now.Add(p.Patience)}
+}
+
+// Try is the number of the try under way, from 0. A server that can only be guessed is guessed by it.
+func (r *Request) Try() int { return r.try }
+
+// Deadline is when the request is given up.
+func (r *Request) Deadline() time.Time { return r.deadline }
+
+// Failure is what has no answer yet: partitions for which the same server was asked, or one for which there was none.
+type Failure struct {
+	Partitions []*topology.Partition
+	Asked      topology.ServerID // "": there was nobody to ask
+	Sent       bool              // the server got the question, or may have
+	Reason     Reason
+	Err        error
+}
+
+// Do is what to do next.
+type Do uint8
+
+// What to do next.
+const (
+	Send   Do = iota // begin the next try, by the newest map
+	Wait             // until a map or leader changes (Look), or until Effect.Until (Tick)
+	GiveUp           // with the errors of the failures
+)
+
+// Effect is what a step wants done.
+type Effect struct {
+	Do      Do
+	Until   time.Time  // of Wait
+	Refresh bool       // before waiting: look for a newer map, then Look
+	Newer   peer.MapAt // of Refresh: the newest map that a server named; Seq 0: none did
+	Again   int        // of Send: failures that were sent before, and draw on the budget
+}
+
+// Failed takes in what a try by the map of seq left without an answer. draw, in [0, 1), is the pause's jitter. After a Wait the runner
+// looks first: what changed during the try is followed at once, also where the try took longer than there is patience.
+func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw float64) Effect {
+	r.seq, r.sent, r.paused, r.asked = seq, 0, time.Time{}, r.asked[:0]
+	var e Effect
+	for i := range failures {
+		f := &failures[i]
+		for range f.Partitions {
+			r.asked = append(r.asked, f.Asked)
+		}
+		if f.Sent {
+			r.sent++
+		}
+		if f.Reason != Stale {
+			continue
+		}
+		e.Refresh = true
+		if at, ok := peer.MapOf(f.Err); ok && at.Seq > max(seq, e.Newer.Seq) {
+			e.Newer = at
+		}
+	}
+	if e.Refresh || r.policy.Repeat {
+		r.paused = now.Add(r.policy.pause(r.try, draw))
+	}
+	if r.policy.TriesMax > 0 && r.try+1 >= r.policy.TriesMax {
+		return Effect{Do: GiveUp}
+	}
+	e.Do, e.Until = Wait, r.until()
+	return e
+}
+
+// Look takes in the newest map known, and who leads the failed partitions now, in the order of the failures. seq 0: the table is gone.
+func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
+	news := seq == 0 || seq > r.seq
+	for i, l := range leads {
+		news = news || l.Server != "" && l.Server != r.asked[i]
+	}
+	if news {
+		return r.send()
+	}
+	return r.wait(now)
+}
+
+// Tick takes in that time passed.
+func (r *Request) Tick(now time.Time) Effect {
+	if !r.paused.IsZero() && !now.Before(r.paused) && now.Before(r.deadline) {
+		return r.send()
+	}
+	return r.wait(now)
+}
+
+func (r *Request) send() Effect {
+	r.try++
+	return Effect{Do: Send, Again: r.sent}
+}
+
+// wait goes on waiting, or gives up.
+func (r *Request) wait(now time.Time) Effect {
+	if !now.Before(r.deadline) {
+		return Effect{Do: GiveUp}
+	}
+	return Effect{Do: Wait, Until: r.until()}
+}
+
+// until is when the wait ends without news: the pause is over, or patience is.
+func (r *Request) until() time.Time {
+	if r.paused.IsZero() || r.paused.After(r.deadline) {
+		return r.deadline
+	}
+	return r.paused
+}

@@ -1,0 +1,108 @@
+package runner
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Tables gives the newest known maps; tables.Tables does.
+type Tables interface {
+	Get(name string) (*topology.Map, bool)
+	// Changed gives a channel that is closed at the next change of any table.
+	Changed() <-chan struct{}
+}
+
+// Leaders gives the servers to ask; leaders.View does.
+type Leaders interface {
+	// Find names the server. Where it can only guess, each try may name another. Errors are Unavailable and say why.
+	Find(table string, p *topology.Partition, try int) (leaders.Lead, error)
+	// Changed gives a channel that is closed when an answer of Find may change.
+	Changed() <-chan struct{}
+}
+
+// Maps looks for a map newer than m: where a server said that it is, else in the coordination store. It returns when there was an
+// answer, or soon without one; tables.Refresher does.
+type Maps interface {
+	Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt)
+}
+
+// Runner performs requests by one policy. Safe for concurrent use; constant once it is used.
+type Runner struct {
+	Policy  follow.Policy
+	Tables  Tables
+	Leaders Leaders
+	Maps    Maps
+
+	attempts sync.Pool // *Attempt
+}
+
+// Changes tells of changes since it was taken: take it, then look at maps and leaders.
+type Changes struct{ tables, leaders <-chan struct{} }
+
+// Changes begins to watch maps and leaders.
+func (r *Runner) Changes() Changes { return Changes{r.Tables.Changed(), r.Leaders.Changed()} }
+
+// Await waits, after a try by map m that left failures, until another try makes sense. The effect is Send, or GiveUp; also when ctx ended,
+// where the caller looks at ctx.
+func (r *Runner) Await(ctx context.Context, req *follow.Request, table string, m *topology.Map, failed []follow.Failure, ch Changes) follow.Effect {
+	e := req.Failed(time.Now(), m.Seq, failed, rand.Float64())
+	if e.Do == follow.GiveUp {
+		return e
+	}
+	if e.Refresh {
+		r.Maps.Refresh(ctx, table, m, e.Newer)
+	}
+	if e = r.look(req, table, m, failed); e.Do != follow.Wait {
+		return e
+	}
+	timer := time.NewTimer(time.Until(e.Until))
+	defer timer.Stop()
+	for e.Do == follow.Wait {
+		select {
+		case <-ctx.Done():
+			return follow.Effect{Do: follow.GiveUp}
+		case <-timer.C:
+			if e = req.Tick(time.Now()); e.Do == follow.Wait {
+				timer.Reset(time.Until(e.Until))
+			}
+		case <-ch.tables:
+			ch.tables = r.Tables.Changed()
+			e = r.look(req, table, m, failed)
+		case <-ch.leaders:
+			ch.leaders = r.Leaders.Changed()
+			e = r.look(req, table, m, failed)
+		}
+	}
+	return e
+}
+
+// look gives the request what is known now.
+func (r *Runner) look(req *follow.Request, table string, m *topology.Map, failed []follow.Failure) follow.Effect {
+	var seq uint64
+	if now, ok := r.Tables.Get(table); ok {
+		seq = now.Seq
+	}
+	var leads []follow.Lead
+	for _, f := range failed {
+		for _, p := range f.Partitions {
+			leads = append(leads, r.lead(table, p, req.Try()))
+		}
+	}
+	return req.Look(time.Now(), seq, leads)
+}
+
+// lead is who leads a partition, as the machine takes it.
+func (r *Runner) lead(table string, p *topology.Partition, try int) follow.Lead {
+	l, err := r.Leaders.Find(table, p, try)
+	if err != nil {
+		return follow.Lead{}
+	}
+	return follow.Lead{Server: l.Server, Guess: l.Guess}
+}

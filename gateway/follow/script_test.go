@@ -1,0 +1,178 @@
+package follow
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Scripts tell what happens to a request; the lines below "----" are what it does.
+//
+//	request writes|reads|alone [patience=5s]      begins at 0s
+//	ask n1                                        an attempt; then events, one a line:
+//	    silent · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
+//	failed at=0s map=7 [draw=0.5]                 what a try left, one failure a line:
+//	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved
+//	look at=1s map=7                              who leads each failed partition now, in one line: n1 n2 -
+//	tick at=1s
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := script{t: t}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(d) })
+	})
+}
+
+type script struct {
+	t       *testing.T
+	policy  Policy
+	request Request
+}
+
+var begin = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+
+func (s *script) run(d *datadriven.TestData) string {
+	at, seq, draw := "0s", uint64(0), 0.5
+	d.MaybeScanArgs(s.t, "at", &at)
+	d.MaybeScanArgs(s.t, "map", &seq)
+	if d.HasArg("draw") {
+		var text string
+		d.ScanArgs(s.t, "draw", &text)
+		fmt.Sscan(text, &draw)
+	}
+	now := begin.Add(duration(s.t, at))
+	switch d.Cmd {
+	case "request":
+		return s.begin(d)
+	case "ask":
+		return s.ask(d)
+	case "failed":
+		return s.says(s.request.Failed(now, seq, s.failures(d.Input), draw))
+	case "look":
+		var leads []Lead
+		for _, f := range strings.Fields(d.Input) {
+			leads = append(leads, lead(f))
+		}
+		return s.says(s.request.Look(now, seq, leads))
+	case "tick":
+		return s.says(s.request.Tick(now))
+	}
+	return "unknown command " + d.Cmd
+}
+
+func (s *script) begin(d *datadriven.TestData) string {
+	patience := "5s"
+	d.MaybeScanArgs(s.t, "patience", &patience)
+	p := duration(s.t, patience)
+	s.policy = map[string]Policy{"writes": Writes(p, false), "alone": Writes(p, true), "reads": Reads(p)}[d.CmdArgs[0].Key]
+	s.request = s.policy.Request(begin)
+	return fmt.Sprintf("try 0, until %v\n", s.request.Deadline().Sub(begin))
+}
+
+func (s *script) ask(d *datadriven.TestData) string {
+	a := s.policy.Begin(topology.ServerID(d.CmdArgs[0].Key))
+	var out strings.Builder
+	for _, line := range strings.Split(d.Input, "\n") {
+		f := strings.Fields(line)
+		fmt.Fprintf(&out, "%s: ", line)
+		switch f[0] {
+		case "silent":
+			fmt.Fprintln(&out, map[bool]string{true: "look who leads", false: "go on"}[a.Silent()])
+		case "look":
+			l := lead(f[1])
+			l.Guess = len(f) > 2
+			fmt.Fprintln(&out, map[bool]string{true: "cancel", false: "go on"}[a.Look(l)])
+		case "answer":
+			v, r := a.Answer(answers[f[1]])
+			fmt.Fprintln(&out, [...]string{Done: "done", Again: "again: ", Final: "final"}[v]+r.String())
+		}
+	}
+	return out.String()
+}
+
+var answers = map[string]error{
+	"ok": nil, "stale": fault.Errorf(fault.Stale, ""), "unavailable": fault.Errorf(fault.Unavailable, ""),
+	"throttled": fault.Errorf(fault.Throttled, ""), "canceled": fault.Errorf(fault.Canceled, ""),
+	"notfound": fault.Errorf(fault.NotFound, ""), "invalid": fault.Errorf(fault.Invalid, ""),
+}
+
+func lead(name string) Lead {
+	if name == "-" {
+		return Lead{}
+	}
+	return Lead{Server: topology.ServerID(name)}
+}
+
+// failures reads "p1,p2 n1 stale named=9".
+func (s *script) failures(input string) (out []Failure) {
+	for _, line := range strings.Split(input, "\n") {
+		f := strings.Fields(line)
+		x := Failure{Asked: lead(f[1]).Server, Sent: f[1] != "-"}
+		for i := range strings.Split(f[0], ",") {
+			x.Partitions = append(x.Partitions, &topology.Partition{ID: point.PartitionID(i)})
+		}
+		for _, r := range []Reason{Leaderless, Unanswered, Stale, Moved} {
+			if r.String() == f[2] {
+				x.Reason = r
+			}
+		}
+		if len(f) > 3 {
+			var named uint64
+			if _, err := fmt.Sscanf(f[3], "named=%d", &named); err != nil {
+				s.t.Fatal(err)
+			}
+			x.Err = peer.WithMap(answers["stale"], peer.MapAt{Seq: named, Txn: peer.TxnID{1}, Servers: []string{f[1]}})
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func (s *script) says(e Effect) string {
+	var out strings.Builder
+	if e.Refresh {
+		out.WriteString("look for a newer map")
+		if e.Newer.Seq > 0 {
+			fmt.Fprintf(&out, ": %d is on %v", e.Newer.Seq, e.Newer.Servers)
+		}
+		out.WriteString("\n")
+	}
+	switch e.Do {
+	case Send:
+		fmt.Fprintf(&out, "send, try %d; sent before: %d\n", s.request.Try(), e.Again)
+	case Wait:
+		fmt.Fprintf(&out, "wait until %v\n", e.Until.Sub(begin))
+	case GiveUp:
+		out.WriteString("give up\n")
+	}
+	return out.String()
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestAnAnswerAllocatesNothing: every insert is an attempt.
+func TestAnAnswerAllocatesNothing(t *testing.T) {
+	p := Writes(time.Second, false)
+	if n := testing.AllocsPerRun(100, func() {
+		r := p.Request(begin)
+		a := p.Begin("n1")
+		if v, _ := a.Answer(nil); v != Done || r.Try() != 0 {
+			t.Error("not done")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,55 @@
+package tables
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Newest says where the newest known map of a table is, for those who know an older one; false: no map is known.
+func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	v := t.mu.tables[name]
+	if v == nil || v.m == nil {
+		return peer.MapAt{}, false
+	}
+	servers := make([]string, len(v.row.Servers))
+	for i, s := range v.row.Servers {
+		servers[i] = string(s)
+	}
+	return peer.MapAt{Txn: v.row.Txn, Seq: v.row.Seq, Servers: servers}, true
+}
+
+// Learn gives a table's map at the transaction that a server named, or a newer one that is known. The map is fetched from the metadata servers
+// that at names, without the coordination store, and is verified: the transaction is the committed one as far as that server knows, and
+// a file of another transaction, or with a wrong checksum, is refused. Errors are Invalid (at names nothing), NotFound (a table that is not known
+// here: only the store brings new ones), Unavailable or Canceled.
+func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error) {
+	if !at.Valid() {
+		return nil, fault.Errorf(fault.Invalid, "table %q: transaction %d on %d servers names no map", name, at.Seq, len(at.Servers))
+	}
+	known, ok := t.Get(name)
+	switch {
+	case !ok:
+		return nil, fault.Errorf(fault.NotFound, "table %q is not known here", name)
+	case known.Seq >= at.Seq:
+		return known, nil
+	}
+	want := files.Row{Txn: at.Txn, Seq: at.Seq, Dropping: t.Dropping(name)}
+	for _, s := range at.Servers {
+		want.Servers = append(want.Servers, topology.ServerID(s))
+	}
+	m, err := t.fetchFrom(ctx, name, want)
+	if err != nil {
+		return nil, err
+	}
+	t.publish(m, want, 0)
+	if now, ok := t.Get(name); ok {
+		return now, nil
+	}
+	return nil, fault.Errorf(fault.NotFound, "table %q was dropped", name)
+}
