@@ -257,6 +257,8 @@ func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
 	switch {
 	case w.result.failed():
 		w.result.Outcome, w.result.Said = "AFTER REPAIR: "+w.result.Outcome, w.result.Repaired+": "+w.result.Said
+	case w.result.Outcome == "reported" && w.result.Repaired != "exactly" && strings.Contains(w.result.Said, "the store was rebuilt on"):
+		w.result = refused // users are warned
 	case w.result.Outcome != "intact" && w.result.Repaired != "lossy":
 		w.note("REPAIR INCOMPLETE", w.result.Repaired+": "+w.result.Said)
 	default:

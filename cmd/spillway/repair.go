@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,7 +19,8 @@ import (
 type repairCmd struct {
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir    *string `name:"data-dir" help:"The store (default ./spillway-data)." type:"path"`
-	DryRun     bool    `name:"dry-run" help:"Tell what would be done, and change nothing."`
+	DryRun     bool    `name:"dry-run" help:"Tell what would be done, and change nothing." xor:"mode"`
+	Accept     bool    `name:"accept" help:"Accept that an earlier repair was not exact: answers carry no warning of it any more." xor:"mode"`
 }
 
 // Run repairs.
@@ -32,6 +34,14 @@ func (c *repairCmd) Run() error {
 		return seenNothing{err}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if c.Accept {
+		accepted, err := server.AcceptRebuilt(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick())
+		if err != nil {
+			return seenNothing{err}
+		}
+		fmt.Println("accepted:", cmp.Or(accepted, "nothing; no repair of this store was inexact"))
+		return nil
+	}
 	r, err := server.Repair(brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), c.DryRun)
 	if err != nil {
 		return seenNothing{err}
@@ -62,6 +72,7 @@ func tellRepair(w io.Writer, dir string, r *server.Repaired) {
 		if !r.DryRun {
 			fmt.Fprintf(w, "           %s\n", r.Store)
 		}
+		fmt.Fprintln(w, "warnings   answers of the store carry one, since rows may be missing or deleted ones be back; `spillway repair --accept` ends that")
 	}
 	if r.LogTrouble == nil {
 		fmt.Fprintf(w, "log        whole, %d files\n", r.LogFiles)

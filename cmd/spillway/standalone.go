@@ -18,6 +18,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -146,7 +147,11 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.openStorage(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: p.server, health: p.health, describe: p.describe}); err != nil {
+	var source query.Source = p.server
+	if text := p.server.Rebuilt(); text != "" {
+		source = query.Noticed(source, text)
+	}
+	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, describe: p.describe}); err != nil {
 		return nil, err
 	}
 	if p.frozen != "" {
@@ -304,6 +309,9 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	s.Problems = append(s.Problems, p.retention.problems()...)
 	if f := p.brick.LostFound(); f.Entries > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("There are %s: files that no catalogue entry names were put aside. `spillway repair --dry-run` on the stopped store says whether rows are missing.", f))
+	}
+	if text := p.server.Rebuilt(); text != "" {
+		s.Problems = append(s.Problems, strings.ToUpper(text[:1])+text[1:]+".")
 	}
 	if p.unmapped != "" {
 		s.Problems = append(s.Problems, "Of the store, "+p.unmapped+".")

@@ -314,8 +314,25 @@ func TestARepairedCatalogueGivesAllRowsBack(t *testing.T) {
 			if again := repair(t, fs, false); again.Changed || again.Lossy() {
 				t.Fatalf("there was something left to repair: %+v", again)
 			}
+			warned(t, fs, maps, !r.Exact)
+			accepted, err := server.AcceptRebuilt(brick.Deps{FS: fs}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+			if must(t, err); r.Exact != (accepted == "") {
+				t.Fatalf("repaired exactly %t, accepted %q", r.Exact, accepted)
+			}
+			warned(t, fs, maps, false)
 		}
 		t.Logf("killed %t: %d of %d repaired exactly", killed, exact, n)
+	}
+}
+
+// warned opens a store and checks whether it says that it was rebuilt, and not exactly.
+func warned(t *testing.T, fs vfs.FS, maps oneMap, want bool) {
+	t.Helper()
+	p, err := open(fs, maps, 9)
+	must(t, err)
+	defer p.stop(t)
+	if text := p.server.Rebuilt(); (text != "") != want {
+		t.Fatalf("rebuilt: %q", text)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -67,6 +68,11 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	}
 	if err := out.placements(r, entries); err != nil {
 		return nil, err
+	}
+	if !out.Exact {
+		if err := noteRebuilt(entries, out.Trouble, time.Now()); err != nil {
+			return nil, err
+		}
 	}
 	out.NoMaps = !out.Exact && !anyPrefix(entries, "m/file/")
 	out.Entries = len(entries)

@@ -118,6 +118,7 @@ type Server struct {
 	heads      *share.Pool               // bytes
 	compacting atomic.Int64              // bytes
 	dropping   []point.PlacementID       // whose drop an earlier process began
+	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
 	scrubShown struct {
@@ -147,7 +148,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	srv.mu.tables = map[string]*table{}
 	srv.metrics = newMetrics(d.Registerer, srv)
 	srv.partition = partition.NewMetrics(d.Registerer)
-	if err := errors.Join(srv.load(), srv.loadFamilies()); err != nil {
+	if err := errors.Join(srv.load(), srv.loadFamilies(), srv.loadRebuilt()); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
 	if err := srv.recover(ctx); err != nil {
