@@ -103,6 +103,12 @@ func (c *Coordinator) Drop(ctx context.Context, table string, at peer.TxnID) (Do
 	return c.run(ctx, table, NewDrop(table, at))
 }
 
+// RuleOut returns when no change of a table that was proposed before can be committed any more on the transaction that the
+// given row names, or on one before it (NewRuleOut). Errors are NotFound, Unavailable or Canceled.
+func (c *Coordinator) RuleOut(ctx context.Context, table string) (Done, error) {
+	return c.run(ctx, table, NewRuleOut(table))
+}
+
 // Join makes s a metadata server of a table: it gets the committed file, then its place in the list (C11). One that is in
 // the list is fine. Errors are Unavailable, NotFound, Invalid or Canceled.
 func (c *Coordinator) Join(ctx context.Context, table string, s topology.ServerID) error {

@@ -73,7 +73,7 @@ func randomStep(w *world, rng *rand.Rand, n *int, trouble int) {
 		w.begin(fmt.Sprint("t", *n), node, w.cover(fmt.Sprint("t", *n), w.row().Txn, *n))
 	case k < 11: // propose again, elsewhere
 		if r := w.txns[rng.IntN(len(w.txns))]; r.t.goal == change {
-			w.begin(r.name+"'", node, NewChange(&peer.Change{Table: cpu, Base: r.t.base, Txn: r.t.id, Ops: r.t.ops}))
+			w.begin(r.name+"'", node, NewChange(&peer.Change{Table: cpu, Base: r.t.base, Txn: r.t.id, Ops: r.t.ops, Round: r.t.inRound}))
 		}
 	case k == 11:
 		w.begin("join of "+string(node.id), w.servers[rng.IntN(4)], NewJoin(cpu, node.id))
@@ -91,6 +91,8 @@ func randomStep(w *world, rng *rand.Rand, n *int, trouble int) {
 				w.perform(rng.IntN(len(w.pending)), performed)
 			}
 		})
+	case k == 19:
+		w.begin("rule-out", node, NewRuleOut(cpu))
 	case k == 18 && len(w.txns) > 0:
 		if r := w.txns[rng.IntN(len(w.txns))]; !r.dead && r.done == nil {
 			w.step(r, Expired{})

@@ -54,7 +54,7 @@ func (s *Server) restore(ctx context.Context, table string, infos []Info) error 
 			s.deps.Log.Warn("a METADATA file newer than its row cannot be read", "table", table, "seq", i.Seq, "error", err)
 			continue
 		}
-		newer := Row{Txn: i.Txn, Seq: i.Seq, Servers: []topology.ServerID{s.deps.Self}}
+		newer := Row{Txn: i.Txn, Seq: i.Seq, Servers: []topology.ServerID{s.deps.Self}, Round: r.Round}
 		_, ok, err := s.deps.Store.Commit(ctx, []coord.Condition{{Key: Key(table), Revision: row.Revision}}, []coord.Write{{Key: Key(table), Value: newer.Encode()}})
 		if err == nil && !ok {
 			err = fault.Errorf(fault.Unavailable, "another process changes it")

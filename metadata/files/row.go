@@ -34,6 +34,9 @@ type Row struct {
 	// Dropping says that the table is about to go: no transaction gives out partition ids any more, so that those who
 	// write to it cannot bring it back while servers let go of what they hold. A drop that has begun must be ended.
 	Dropping bool
+	// Round is of the proposals that may be committed: a new one rules out every change that was proposed before it and is
+	// not committed yet, at whichever coordinator it is and whenever that goes on (NewRuleOut). It only rises.
+	Round uint64
 }
 
 const (
@@ -52,11 +55,12 @@ type storedRow struct {
 	Servers  []topology.ServerID `json:"servers"`
 	Dropped  bool                `json:"dropped,omitempty"`
 	Dropping bool                `json:"dropping,omitempty"`
+	Round    uint64              `json:"round,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
 func (r Row) Encode() []byte {
-	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping})
+	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round})
 	if err != nil {
 		fault.Bug("a table's row does not encode: %v", err)
 	}
@@ -89,7 +93,7 @@ func DecodeRow(row coord.Row) (Row, error) {
 	case s.Dropped && s.Dropping:
 		return bad("the table is dropped and about to be")
 	}
-	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping}
+	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round}
 	if b, err := hex.DecodeString(s.Txn); err != nil || len(b) != len(r.Txn) {
 		return bad("transaction id %q", s.Txn)
 	} else {

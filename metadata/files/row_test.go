@@ -41,6 +41,7 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 	f("v2-dropped.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropped: true})
 
 	f("v2-dropping.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropping: true})
+	f("v2-round.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Round: 3})
 
 	refuse := func(value string) {
 		t.Helper()
@@ -62,7 +63,7 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 }
 
 func FuzzDecodeRow(f *testing.F) {
-	for _, file := range []string{"v1.json", "v2.json", "v2-dropped.json", "v2-dropping.json"} {
+	for _, file := range []string{"v1.json", "v2.json", "v2-dropped.json", "v2-dropping.json", "v2-round.json"} {
 		golden, err := os.ReadFile("testdata/rows/" + file)
 		if err != nil {
 			f.Fatal(err)

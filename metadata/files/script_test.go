@@ -19,7 +19,7 @@ import (
 //	cluster servers=4 listed=3       a table "cpu" on the first three; its first transaction is "first"
 //	propose t2 on=s1                 a day more, on the committed map, by coordinator s1; nothing is done yet
 //	again t2 on=s2                   the same proposal elsewhere
-//	join s4 on=s1 | remove s2 on=s1 | touch on=s1
+//	join s4 on=s1 | remove s2 on=s1 | touch on=s1 | rule-out on=s1
 //	doom on=s1 | clear on=s1 | drop on=s1   the table is being dropped; its partitions go; it is dropped
 //	run                              everything that waits, in order, and what comes of it
 //	do store on s2                   the first thing that waits of that description; t2 may stand before it
@@ -66,7 +66,7 @@ func (w *world) command(d *datadriven.TestData) error {
 	case "again":
 		i := slices.IndexFunc(w.txns, func(r *running) bool { return r.name == args[0] })
 		old := w.txns[i].t
-		w.begin(args[0]+"'", at, NewChange(&peer.Change{Table: cpu, Base: old.base, Txn: old.id, Ops: old.ops}))
+		w.begin(args[0]+"'", at, NewChange(&peer.Change{Table: cpu, Base: old.base, Txn: old.id, Ops: old.ops, Round: old.inRound}))
 	case "join":
 		w.begin("join of "+args[0], at, NewJoin(cpu, server()))
 	case "remove":
@@ -78,11 +78,13 @@ func (w *world) command(d *datadriven.TestData) error {
 		for p := range w.mapOf(w.row().Txn).All() {
 			ids = append(ids, p.ID)
 		}
-		w.begin("clear", at, NewChange(&peer.Change{Table: cpu, Base: w.row().Txn, Txn: w.id("clear"), Ops: topology.EncodeOps([]topology.Op{topology.Drop{IDs: ids}})}))
+		w.begin("clear", at, NewChange(&peer.Change{Table: cpu, Base: w.row().Txn, Txn: w.id("clear"), Round: w.row().Round + 1, Ops: topology.EncodeOps([]topology.Op{topology.Drop{IDs: ids}})}))
 	case "drop":
 		w.begin("drop", at, NewDrop(cpu, w.row().Txn))
 	case "touch":
 		w.begin("touch", at, NewTouch(cpu))
+	case "rule-out":
+		w.begin("rule-out", at, NewRuleOut(cpu))
 	case "run":
 		w.run()
 	case "do", "lose", "lose-answer", "late":

@@ -30,6 +30,7 @@ type Txn struct {
 	id      peer.TxnID
 	base    peer.TxnID
 	ops     []byte
+	inRound uint64 // peer.Change.Round
 	subject topology.ServerID   // of join and remove
 	chosen  []topology.ServerID // of create and adopt
 	first   *topology.Map       // of create
@@ -40,6 +41,7 @@ type Txn struct {
 	unknown  bool
 	row      Row
 	rev      coord.Revision
+	began    *Row // of ruleOut: the row as it was first read
 	next     Row
 	compared coord.Revision // by the newest Swap
 
@@ -62,6 +64,7 @@ const (
 	drop
 	touch
 	doom
+	ruleOut
 )
 
 type phase uint8
@@ -97,7 +100,7 @@ const (
 
 // NewChange makes a proposed transaction. The bytes of c.Ops are kept.
 func NewChange(c *peer.Change) *Txn {
-	return &Txn{goal: change, table: c.Table, id: c.Txn, base: c.Base, ops: c.Ops}
+	return &Txn{goal: change, table: c.Table, id: c.Txn, base: c.Base, ops: c.Ops, inRound: c.Round}
 }
 
 // NewCreate makes a table (C19): the file on a majority of the servers first, then the row. Where a table of that name
@@ -130,6 +133,11 @@ func NewDrop(table string, at peer.TxnID) *Txn { return &Txn{goal: drop, table: 
 
 // NewTouch gives a row a new revision, so that no Swap of before succeeds.
 func NewTouch(table string) *Txn { return &Txn{goal: touch, table: table} }
+
+// NewRuleOut begins a new round of proposals: no change that was proposed on the committed transaction before is committed
+// any more, however late its coordinator begins or goes on, because it names the round it was proposed in. Should the table
+// move on to another transaction meanwhile, that rules out the same. It needs the coordination store alone.
+func NewRuleOut(table string) *Txn { return &Txn{goal: ruleOut, table: table} }
 
 // Step takes the next input and appends what is to be done. The first input is Begin.
 func (t *Txn) Step(in Input, out []Effect) []Effect {
@@ -205,6 +213,9 @@ func (t *Txn) rowRead(in RowRead) {
 		return
 	}
 	t.row = row
+	if t.began == nil {
+		t.began = &row
+	}
 	t.decide()
 }
 
@@ -228,6 +239,8 @@ func (t *Txn) decide() {
 		t.look() // it may be ours, and others have gone on from it
 	case t.goal == change && t.row.Txn != t.base:
 		t.look()
+	case t.goal == change && t.inRound > 0 && t.row.Round >= t.inRound:
+		t.end(fault.Errorf(fault.Stale, "table %q: this change was ruled out after it had been proposed: propose anew", t.table))
 	case t.goal == drop && t.row.Txn != t.base:
 		t.end(fault.Errorf(fault.Stale, "table %q has moved on to transaction %d", t.table, t.row.Seq))
 	case t.goal == remove && len(t.row.Servers) == 1:
@@ -244,6 +257,10 @@ func (t *Txn) decide() {
 		t.swap()
 	case t.goal == touch:
 		t.next = t.row
+		t.swap()
+	case t.goal == ruleOut:
+		t.next = t.row
+		t.next.Round++
 		t.swap()
 	default:
 		t.phase = loading
@@ -266,6 +283,8 @@ func (t *Txn) reached() bool {
 		return t.row.Dropped
 	case touch:
 		return t.compared > 0 && t.rev != t.compared // somebody else's swap came between: as good
+	case ruleOut:
+		return t.row.Round > t.began.Round || t.row.Txn != t.began.Txn
 	}
 	return false
 }
@@ -340,7 +359,7 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	}
 	t.m = m
 	t.file = &peer.File{Table: t.table, Txn: t.id, Seq: m.Seq, Sum: xxhash.Sum64(b), Map: b, Base: t.row.Txn, Ops: ops}
-	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping}
+	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping, Round: t.row.Round}
 	t.ask(t.next.Servers, majority(len(t.next.Servers)))
 }
 

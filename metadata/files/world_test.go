@@ -116,7 +116,7 @@ func (w *world) row() Row {
 // cover proposes a partition for a day, based on a transaction.
 func (w *world) cover(name string, base peer.TxnID, day int) *Txn {
 	ops := w.coverOps(w.mapOf(base), day)
-	return NewChange(&peer.Change{Table: cpu, Base: base, Txn: w.id(name), Ops: topology.EncodeOps(ops)})
+	return NewChange(&peer.Change{Table: cpu, Base: base, Txn: w.id(name), Ops: topology.EncodeOps(ops), Round: w.row().Round + 1})
 }
 
 func (w *world) coverOps(m *topology.Map, day int) []topology.Op {
@@ -300,6 +300,11 @@ func (w *world) swapped(wr coord.Write) {
 			w.fail("transaction %d forgets that the table is being dropped", row.Seq)
 		case old != nil && now != nil && now.NextID != old.NextID:
 			w.fail("transaction %d makes partitions of a table that is being dropped", row.Seq)
+		}
+	}
+	for _, r := range w.txns {
+		if n := len(w.history); n > 0 && r.t.id == row.Txn && row.Txn != w.history[n-1].Txn && r.t.goal == change && r.t.inRound <= w.history[n-1].Round {
+			w.fail("%s was ruled out, and was committed later", r.name)
 		}
 	}
 	w.history = append(w.history, row)
@@ -507,6 +512,9 @@ func (w *world) draw() string {
 	}
 	if row.Dropping {
 		dropped = ", being dropped"
+	}
+	if row.Round > 0 {
+		dropped += fmt.Sprintf(", round %d", row.Round)
 	}
 	fmt.Fprintf(&b, "row  %s seq %d on %v%s\n", w.names[row.Txn], row.Seq, row.Servers, dropped)
 	for _, n := range w.servers {

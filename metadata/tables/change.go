@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -22,6 +23,31 @@ type Plan = func(*topology.Map) ([]topology.Op, error)
 type proposal struct {
 	plan   Plan
 	result chan outcome // of one
+
+	mu struct {
+		sync.Mutex // guards what is inside; held while the plan runs
+		abandoned  bool
+	}
+}
+
+// errAbandoned ends a proposal that is still planned when nobody waits for it any more.
+var errAbandoned = fault.Errorf(fault.Canceled, "the change was given up before it was proposed")
+
+// ops calls the plan, unless the proposal was abandoned.
+func (p *proposal) ops(m *topology.Map) ([]topology.Op, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.abandoned {
+		return nil, errAbandoned
+	}
+	return p.plan(m)
+}
+
+// abandon returns when the plan does not run, and will not run any more.
+func (p *proposal) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.abandoned = true
 }
 
 type outcome struct {
@@ -36,8 +62,9 @@ type queue struct{ waiting []*proposal }
 const groupMax = 256
 
 // Change commits the ops that plan makes of the newest map, and gives the map they lead to; others' changes may be in the
-// same transaction. plan is called again on a newer map whenever another change was faster. It is called from another
-// goroutine, and may be called after a Change whose ctx ended has returned. Errors are plan's, Invalid or Stale (an op
+// same transaction. plan is called again on a newer map whenever another change was faster, from another goroutine, and never
+// after Change has returned: a change that still waits then is not made. One that was proposed by then may be committed,
+// unless RuleOut says otherwise. Errors are plan's, Invalid or Stale (an op
 // refuses), NotFound, Unavailable (it may or may not be committed: look, then plan anew), Throttled or Canceled.
 func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.Map, error) {
 	p := &proposal{plan: plan, result: make(chan outcome, 1)}
@@ -48,8 +75,61 @@ func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.
 	case o := <-p.result:
 		return o.m, o.err
 	case <-ctx.Done():
+		p.abandon()
 		return nil, fault.Annotate(ctx.Err(), "change of table %q", name)
 	}
+}
+
+// RuleOut returns when no change of a table that was proposed until now on the transaction seq, or on an earlier one, can be
+// committed any more, by whomever it was proposed and wherever it lies: either it is committed already, as a map up to seq
+// shows, or never will be. It needs the coordination store alone. Errors are NotFound, Unavailable or Canceled.
+func (t *Tables) RuleOut(ctx context.Context, name string) (seq uint64, err error) {
+	d, err := t.creator.RuleOut(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	t.learnRow(name, d.Row, d.Revision)
+	return d.Row.Seq, nil
+}
+
+// Ready returns when a majority of a table's metadata servers has answered a small question, so that a change proposed now
+// is likely to be committed soon. Errors are NotFound, Unavailable (no majority answers) or Canceled.
+func (t *Tables) Ready(ctx context.Context, name string) error {
+	_, row, err := t.known(ctx, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan error, len(row.Servers))
+	for _, s := range row.Servers {
+		go func() { answers <- t.answers(ctx, name, s) }()
+	}
+	var failed error
+	for good, left := 0, len(row.Servers); left > 0; left-- {
+		err := <-answers
+		if failed = errors.Join(failed, err); err == nil {
+			good++
+		}
+		if 2*good > len(row.Servers) {
+			return nil
+		}
+	}
+	return fault.Wrap(failed, fault.Unavailable, "table %q: no majority of its metadata servers answers", name)
+}
+
+// answers asks a metadata server for a file that no transaction has: that it is not there is the answer of one that is well.
+func (t *Tables) answers(ctx context.Context, name string, s topology.ServerID) error {
+	p, ok := t.deps.Metadata(s)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "%s is not known or not connected", s)
+	}
+	limit, cancel := context.WithTimeout(ctx, t.settings.ServerTimeout)
+	defer cancel()
+	if _, err := p.Fetch(limit, name, peer.TxnID{}); err != nil && !fault.Is(err, fault.NotFound) {
+		return fault.Annotate(err, "%s", s)
+	}
+	return nil
 }
 
 func (t *Tables) enqueue(name string, p *proposal) error {
@@ -127,12 +207,12 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 		if len(ops) == 0 {
 			return m, nil
 		}
-		c := &peer.Change{Table: name, Base: row.Txn, Txn: t.newTxnID(), Ops: topology.EncodeOps(ops)}
+		c := &peer.Change{Table: name, Base: row.Txn, Txn: t.newTxnID(), Ops: topology.EncodeOps(ops), Round: row.Round + 1}
 		changed, err := t.propose(ctx, c, row.Servers)
 		switch {
 		case err == nil:
 			if changed.Seq == next.Seq && changed.Txn == c.Txn {
-				t.publish(next, files.Row{Txn: c.Txn, Seq: next.Seq}, 0)
+				t.publish(next, files.Row{Txn: c.Txn, Seq: next.Seq, Round: row.Round}, 0)
 				return next, nil
 			}
 			return t.Refresh(ctx, name, changed.Seq)
@@ -179,7 +259,7 @@ func planGroup(m *topology.Map, dropping bool, group, alone *[]*proposal) (*topo
 	var all []topology.Op
 	next := m
 	*group = slices.DeleteFunc(*group, func(p *proposal) bool {
-		ops, err := p.plan(next)
+		ops, err := p.ops(next)
 		if err == nil && len(ops) > 0 {
 			var after *topology.Map
 			after, err = m.Apply(append(slices.Clip(all), ops...)...)

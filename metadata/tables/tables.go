@@ -243,6 +243,7 @@ func (t *Tables) publish(m *topology.Map, row files.Row, rev coord.Revision) {
 	if row.Txn == v.want.Txn {
 		row, rev = v.want, v.at
 	}
+	row.Round = max(row.Round, v.row.Round, v.want.Round)
 	if row.Servers == nil {
 		row.Servers, row.Dropping = v.row.Servers, v.dropping()
 		if v.at > v.rev { // the newest row is of a transaction in between, and its list is the newer one

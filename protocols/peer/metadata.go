@@ -37,6 +37,9 @@ type Change struct {
 	Base  TxnID
 	Txn   TxnID
 	Ops   []byte // topology.EncodeOps
+	// Round is one more than the round of proposals in the table's row that the proposer planned on: in a later round the
+	// change is Stale. 0: not compared; so earlier builds propose.
+	Round uint64
 }
 
 // Changed tells what was committed.

@@ -27,6 +27,7 @@ type Change struct {
 	Base          []byte                 `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"` // 16 bytes, as every transaction
 	Txn           []byte                 `protobuf:"bytes,3,opt,name=txn,proto3" json:"txn,omitempty"`
 	Ops           []byte                 `protobuf:"bytes,4,opt,name=ops,proto3" json:"ops,omitempty"`
+	Round         uint64                 `protobuf:"varint,5,opt,name=round,proto3" json:"round,omitempty"` // one more than the row's; 0: not compared
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -87,6 +88,13 @@ func (x *Change) GetOps() []byte {
 		return x.Ops
 	}
 	return nil
+}
+
+func (x *Change) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
 }
 
 type Changed struct {
@@ -297,12 +305,13 @@ var File_protocols_peer_peerpb_metadata_proto protoreflect.FileDescriptor
 
 const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
 	"\n" +
-	"$protocols/peer/peerpb/metadata.proto\x12\x10spillway.peer.v1\"V\n" +
+	"$protocols/peer/peerpb/metadata.proto\x12\x10spillway.peer.v1\"l\n" +
 	"\x06Change\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\fR\x04base\x12\x10\n" +
 	"\x03txn\x18\x03 \x01(\fR\x03txn\x12\x10\n" +
-	"\x03ops\x18\x04 \x01(\fR\x03ops\"-\n" +
+	"\x03ops\x18\x04 \x01(\fR\x03ops\x12\x14\n" +
+	"\x05round\x18\x05 \x01(\x04R\x05round\"-\n" +
 	"\aChanged\x12\x10\n" +
 	"\x03txn\x18\x01 \x01(\fR\x03txn\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xa0\x01\n" +

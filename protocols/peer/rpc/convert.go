@@ -154,7 +154,7 @@ func ofTxn(b []byte) (t peer.TxnID, err error) {
 }
 
 func toChange(c *peer.Change) *peerpb.Change {
-	return &peerpb.Change{Table: c.Table, Base: c.Base[:], Txn: c.Txn[:], Ops: c.Ops}
+	return &peerpb.Change{Table: c.Table, Base: c.Base[:], Txn: c.Txn[:], Ops: c.Ops, Round: c.Round}
 }
 
 func ofChange(p *peerpb.Change) (*peer.Change, error) {
@@ -163,7 +163,7 @@ func ofChange(p *peerpb.Change) (*peer.Change, error) {
 		return nil, err
 	}
 	txn, err := ofTxn(p.GetTxn())
-	return &peer.Change{Table: p.GetTable(), Base: base, Txn: txn, Ops: p.GetOps()}, err
+	return &peer.Change{Table: p.GetTable(), Base: base, Txn: txn, Ops: p.GetOps(), Round: p.GetRound()}, err
 }
 
 func toChanged(c *peer.Changed) *peerpb.Changed {
