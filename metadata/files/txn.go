@@ -30,7 +30,7 @@ type Txn struct {
 	id      peer.TxnID
 	base    peer.TxnID
 	ops     []byte
-	inRound uint64 // peer.Change.Round
+	inRound uint64              // peer.Change.Round
 	subject topology.ServerID   // of join and remove
 	chosen  []topology.ServerID // of create and adopt
 	first   *topology.Map       // of create
