@@ -226,7 +226,7 @@ func (s *server) forgetOne(id lease.Partition, done func()) {
 		if !ok {
 			return
 		}
-		if led, err := lease.DecodeLease(g.row.Value); g.ok && (err != nil || led.State != lease.Free) {
+		if led, err := lease.DecodeLease(g.row.Value); g.ok && (err != nil || led.State == lease.Held) {
 			return
 		}
 		s.commit([]coord.Condition{{Key: key, Revision: g.row.Revision}}, lease.Forget(id), storeTimeout, func(c committed, ok bool) {

@@ -358,7 +358,7 @@ func (g *gateway) lookAfter(v *view) {
 			continue
 		}
 		l := g.rows[id]
-		if l.State == lease.Free || g.isLost(l) || g.gone(l) {
+		if l.State != lease.Held || g.isLost(l) || g.gone(l) {
 			g.sweepLease(id)
 		}
 	}
@@ -440,7 +440,7 @@ func (g *gateway) sweepLease(id lease.Partition) {
 			return
 		}
 		l, err := lease.DecodeLease(x.row.Value)
-		if err != nil || l.State != lease.Free && !g.gone(l) {
+		if err != nil || l.State == lease.Held && !g.gone(l) {
 			return
 		}
 		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(id), storeTimeout, func(committed, bool) {})

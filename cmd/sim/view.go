@@ -238,12 +238,22 @@ func (r *runTxn) perform(e files.Effect) {
 	case files.Store:
 		r.store(e)
 	case files.Swap:
-		v.p.commit([]coord.Condition{e.Condition}, []coord.Write{e.Write}, txnStore, func(c committed, ok bool) {
+		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
 				r.step(files.Swapped{Err: errSilent})
 				return
 			}
 			r.step(files.Swapped{OK: c.ok, Revision: c.rev})
+		})
+	case files.ReadGuards:
+		r.readGuards(e, e.Keys, map[string]coord.Row{})
+	case files.MarkRows:
+		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
+			if !ok {
+				r.step(files.RowsMarked{Round: e.Round, Err: errSilent})
+				return
+			}
+			r.step(files.RowsMarked{Round: e.Round, OK: c.ok})
 		})
 	case files.Look:
 		v.look(e, e.Txn, nil, func(links []files.Link) { r.step(files.History{Links: links}) })
@@ -253,6 +263,24 @@ func (r *runTxn) perform(e files.Effect) {
 		r.over = true
 		r.done(e)
 	}
+}
+
+// readGuards reads rows one after the other.
+func (r *runTxn) readGuards(e files.ReadGuards, keys []string, rows map[string]coord.Row) {
+	if len(keys) == 0 {
+		r.step(files.GuardsRead{Round: e.Round, Rows: rows})
+		return
+	}
+	r.v.p.get(keys[0], txnStore, func(g got, ok bool) {
+		if !ok {
+			r.step(files.GuardsRead{Round: e.Round, Err: errSilent})
+			return
+		}
+		if g.ok {
+			rows[keys[0]] = g.row
+		}
+		r.readGuards(e, keys[1:], rows)
+	})
 }
 
 // stored answers a request to keep a file.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -215,13 +216,49 @@ func (c *Coordinator) perform(ctx context.Context, table string, e Effect) Input
 	case Swap:
 		limit, cancel := limited(ctx, c.settings.StoreTimeout)
 		defer cancel()
-		rev, ok, err := c.deps.Store.Commit(limit, []coord.Condition{e.Condition}, []coord.Write{e.Write})
+		rev, ok, err := c.deps.Store.Commit(limit, e.Conditions, e.Writes)
 		return Swapped{OK: ok, Revision: rev, Err: err}
+	case ReadGuards:
+		rows, err := c.readRows(ctx, e.Keys)
+		return GuardsRead{Round: e.Round, Rows: rows, Err: err}
+	case MarkRows:
+		limit, cancel := limited(ctx, c.settings.StoreTimeout)
+		defer cancel()
+		_, ok, err := c.deps.Store.Commit(limit, e.Conditions, e.Writes)
+		return RowsMarked{Round: e.Round, OK: ok, Err: err}
 	case Look:
 		return History{Links: c.look(ctx, e)}
 	}
 	fault.Bug("no effect %T", e)
 	return nil
+}
+
+// readsMax bounds the rows read at a time.
+const readsMax = 16
+
+// readRows reads rows one by one; those that are not there are missing in what it gives.
+func (c *Coordinator) readRows(ctx context.Context, keys []string) (map[string]coord.Row, error) {
+	ctx, cancel := limited(ctx, c.settings.StoreTimeout)
+	defer cancel()
+	read := make([]coord.Row, len(keys))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readsMax)
+	for i, key := range keys {
+		g.Go(func() (err error) {
+			read[i], _, err = c.deps.Store.Get(ctx, key)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	rows := make(map[string]coord.Row, len(keys))
+	for _, row := range read {
+		if row.Revision != 0 {
+			rows[row.Key] = row
+		}
+	}
+	return rows, nil
 }
 
 // pause waits for d, give or take a half, unless ctx ends.

@@ -11,7 +11,9 @@
 //	                                 ├─ 2 Store(ops) ─▶ another   ─fsync─┼─▶ 3 a majority has it
 //	                                 └─ 2 Store(ops) ─▶ a third one  … ──┘      │ (the rest is told in the background)
 //	                                                                            ▼
-//	proposer ◀── 5 txn, seq ─────── 4 swap the row, if it is still as read in 1: the commit point
+//	proposer ◀── 5 txn, seq ─────── 4 swap the row, if it is still as read in 1: the commit point;
+//	                                  in the same store transaction the number goes into the lease rows of the
+//	                                  partitions that move, end or go (guards.go, lease.Guard)
 //
 // Ops are pure, so every server makes the same bytes of them; the sums are compared, and a server that comes to another
 // map stops the transaction (C06). Where a server lacks the base it says so and gets the file whole.

@@ -33,6 +33,20 @@ type Stored struct {
 	Err    error
 }
 
+// GuardsRead answers ReadGuards; rows that are not there are missing.
+type GuardsRead struct {
+	Round int
+	Rows  map[string]coord.Row
+	Err   error
+}
+
+// RowsMarked answers MarkRows. An error leaves open whether it happened.
+type RowsMarked struct {
+	Round int
+	OK    bool
+	Err   error
+}
+
 // Swapped answers Swap. An error leaves open whether it happened.
 type Swapped struct {
 	OK       bool
@@ -52,13 +66,15 @@ type History struct{ Links []Link }
 // Expired says that nobody waits any longer.
 type Expired struct{}
 
-func (Begin) input()   {}
-func (RowRead) input() {}
-func (Loaded) input()  {}
-func (Stored) input()  {}
-func (Swapped) input() {}
-func (History) input() {}
-func (Expired) input() {}
+func (Begin) input()      {}
+func (RowRead) input()    {}
+func (Loaded) input()     {}
+func (Stored) input()     {}
+func (GuardsRead) input() {}
+func (RowsMarked) input() {}
+func (Swapped) input()    {}
+func (History) input()    {}
+func (Expired) input()    {}
 
 // Effect is what a Txn wants done.
 type Effect interface{ effect() }
@@ -85,11 +101,24 @@ type Store struct {
 	Map    *topology.Map
 }
 
-// Swap is the commit point (C08): write if the row is still what it was (C09).
+// ReadGuards reads rows of the lease table, each linearizably.
+type ReadGuards struct {
+	Round int
+	Keys  []string
+}
+
+// MarkRows writes into lease rows, before the swap, which transaction may come, if these and the table's row are still as they were.
+type MarkRows struct {
+	Round      int
+	Conditions []coord.Condition
+	Writes     []coord.Write
+}
+
+// Swap is the commit point (C08): write if the rows are still what they were (C09). The table's row comes first in both.
 type Swap struct {
-	Round     int
-	Condition coord.Condition
-	Write     coord.Write
+	Round      int
+	Conditions []coord.Condition
+	Writes     []coord.Write
 }
 
 // Look asks for what came before a transaction, at least until a step that is Sought or stands on Base.
@@ -118,10 +147,12 @@ type Done struct {
 	Err      error
 }
 
-func (ReadRow) effect() {}
-func (Load) effect()    {}
-func (Store) effect()   {}
-func (Swap) effect()    {}
-func (Look) effect()    {}
-func (Alarm) effect()   {}
-func (Done) effect()    {}
+func (ReadRow) effect()    {}
+func (Load) effect()       {}
+func (Store) effect()      {}
+func (ReadGuards) effect() {}
+func (MarkRows) effect()   {}
+func (Swap) effect()       {}
+func (Look) effect()       {}
+func (Alarm) effect()      {}
+func (Done) effect()       {}

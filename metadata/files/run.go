@@ -215,7 +215,7 @@ func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 		return 0, err
 	}
 	touched := false
-	if s.crowded(table, r) {
+	if s.crowded(table, r, before) {
 		d, err := s.run(ctx, table, NewTouch(table))
 		if err != nil {
 			return 0, err
@@ -225,10 +225,18 @@ func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 	return s.clear(ctx, table, r, before, touched)
 }
 
-func (s *Server) crowded(table string, r Row) bool {
+// crowded reports whether the row is to be touched: there are many files that nobody decided about, or one that was here at the
+// sweep before, a round earlier: what its coordinator marked in lease rows must not stand for ever.
+func (s *Server) crowded(table string, r Row, now Mark) bool {
 	s.state.Lock()
 	defer s.state.Unlock()
-	return s.state.shelf.Undecided(table, r) >= s.settings.UndecidedMax
+	last := s.state.swept[table]
+	if s.state.shelf.Undecided(table, r) == 0 {
+		delete(s.state.swept, table)
+		return false
+	}
+	s.state.swept[table] = now
+	return s.state.shelf.Undecided(table, r) >= s.settings.UndecidedMax || last != 0 && len(s.state.shelf.Abandoned(table, r, last)) > 0
 }
 
 func (s *Server) clear(ctx context.Context, table string, r Row, before Mark, touched bool) (int, error) {

@@ -26,6 +26,7 @@ type Server struct {
 		rows  map[string]known // of all tables, as Run has heard
 		miss  map[string]bool  // tables whose committed file should be here and is not
 		sweep map[string]bool  // tables to sweep
+		swept map[string]Mark  // when tables were swept last in which files lay that nobody decided about
 	}
 }
 
@@ -59,6 +60,7 @@ func New(d Deps, s Settings) (*Server, error) {
 	srv := &Server{Coordinator: c, work: make(chan struct{}, 1)}
 	srv.state.shelf, srv.state.turns = NewShelf(found), map[string]*turn{}
 	srv.state.rows, srv.state.miss, srv.state.sweep = map[string]known{}, map[string]bool{}, map[string]bool{}
+	srv.state.swept = map[string]Mark{}
 	c.keep = srv.keepOwn
 	c.shelf = func(table string, txn peer.TxnID) []Link {
 		srv.state.Lock()

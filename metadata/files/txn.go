@@ -6,6 +6,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -14,7 +15,7 @@ import (
 // Txn is one change of one table's row, as its coordinator sees it: Step(input) effects. It has no clock, lock, I/O or
 // goroutine, and everything random was drawn by whoever proposed it. It belongs to one goroutine.
 //
-//	ReadRow ─▶ is it done? may it be done? ─▶ Load ─▶ Store on all ─▶ a majority has it ─▶ Swap ─▶ Done
+//	ReadRow ─▶ is it done? may it be done? ─▶ Load ─▶ Store on all ─▶ a majority has it ─▶ guards ─▶ Swap ─▶ Done
 //	   ▲                │ no: Look whether it was done before         durably, each said     │
 //	   │                ▼                                             so after ReadRow      │
 //	   │             Done                                                                   │
@@ -45,6 +46,10 @@ type Txn struct {
 	next     Row
 	compared coord.Revision // by the newest Swap
 
+	guards    []lease.Guard // what the swap owes the lease rows
+	marked    int           // of them, those marked before the swap
+	conflicts int           // in a row, of the batch that is being marked
+
 	file    *peer.File    // what must be on disks; whole
 	m       *topology.Map // its map, if it was made here
 	asked   []ask
@@ -73,6 +78,8 @@ const (
 	reading phase = iota
 	loading
 	storing
+	guarding
+	marking
 	swapping
 	looking
 	done
@@ -156,6 +163,14 @@ func (t *Txn) Step(in Input, out []Effect) []Effect {
 	case Stored:
 		if in.Round == t.round {
 			t.storedAt(in)
+		}
+	case GuardsRead:
+		if t.phase == guarding {
+			t.guardsRead(in)
+		}
+	case RowsMarked:
+		if t.phase == marking {
+			t.markedRows(in)
 		}
 	case Swapped:
 		if t.phase == swapping {
@@ -250,18 +265,18 @@ func (t *Txn) decide() {
 	case t.goal == doom:
 		t.next = t.row
 		t.next.Dropping = true
-		t.swap()
+		t.swap(nil, nil)
 	case t.goal == drop:
 		t.next = t.row
 		t.next.Dropped, t.next.Dropping = true, false
-		t.swap()
+		t.swap(nil, nil)
 	case t.goal == touch:
 		t.next = t.row
-		t.swap()
+		t.swap(nil, nil)
 	case t.goal == ruleOut:
 		t.next = t.row
 		t.next.Round++
-		t.swap()
+		t.swap(nil, nil)
 	default:
 		t.phase = loading
 		t.do(Load{Round: t.round, Table: t.table, Txn: t.row.Txn, Servers: t.row.Servers})
@@ -316,6 +331,7 @@ func (t *Txn) loaded(in Loaded) {
 		case t.row.Dropping && next.NextID != in.Map.NextID: // certain, and who reads the row sees why
 			t.end(fault.Errorf(fault.Stale, "table %q is being dropped: no partitions are made of it", t.table))
 		default:
+			t.guards = lease.Guards(in.Map, next, ops)
 			t.store(next, t.row, t.ops)
 		}
 	case create:
@@ -446,18 +462,19 @@ func (t *Txn) storedAt(in Stored) {
 	}
 	switch {
 	case have >= t.need:
-		t.swap()
+		t.guard()
 	case have+left < t.need:
 		t.unavailable(fault.Annotate(t.failure, "%d of %d metadata servers stored transaction %d, %d must", have, len(t.asked), t.file.Seq, t.need))
 	}
 }
 
-func (t *Txn) swap() {
+// swap asks for the commit point, and with it for what else must hold and be written.
+func (t *Txn) swap(conditions []coord.Condition, writes []coord.Write) {
 	t.phase, t.compared = swapping, t.rev
 	t.do(Swap{
-		Round:     t.round,
-		Condition: coord.Condition{Key: Key(t.table), Revision: t.rev},
-		Write:     coord.Write{Key: Key(t.table), Value: t.next.Encode()},
+		Round:      t.round,
+		Conditions: append([]coord.Condition{{Key: Key(t.table), Revision: t.rev}}, conditions...),
+		Writes:     append([]coord.Write{{Key: Key(t.table), Value: t.next.Encode()}}, writes...),
 	})
 }
 

@@ -259,15 +259,38 @@ func (w *world) effect(p *effect, f fate) Input {
 			w.say("%s: swap%s", p.r.name, how)
 			return Swapped{Err: errLost}
 		}
-		rev, ok, err := w.store.Commit(ctx, []coord.Condition{e.Condition}, []coord.Write{e.Write})
+		rev, ok, err := w.store.Commit(ctx, e.Conditions, e.Writes)
 		w.say("%s: swap: %v%s", p.r.name, map[bool]string{true: "done", false: "the row had changed"}[ok], how)
 		if ok {
-			w.swapped(e.Write)
+			w.swapped(e.Writes[0])
 		}
 		if f == answerLost {
 			return Swapped{Err: errLost}
 		}
 		return Swapped{OK: ok, Revision: rev, Err: err}
+	case ReadGuards:
+		w.say("%s: read %d lease rows%s", p.r.name, len(e.Keys)/2, how)
+		if f == lost || f == answerLost {
+			return GuardsRead{Round: e.Round, Err: errLost}
+		}
+		rows := map[string]coord.Row{}
+		for _, key := range e.Keys {
+			if row, ok, _ := w.store.Get(ctx, key); ok {
+				rows[key] = row
+			}
+		}
+		return GuardsRead{Round: e.Round, Rows: rows}
+	case MarkRows:
+		if f == lost {
+			w.say("%s: mark%s", p.r.name, how)
+			return RowsMarked{Round: e.Round, Err: errLost}
+		}
+		_, ok, err := w.store.Commit(ctx, e.Conditions, e.Writes)
+		w.say("%s: mark %d lease rows: %v%s", p.r.name, len(e.Writes), map[bool]string{true: "done", false: "a row had changed"}[ok], how)
+		if f == answerLost {
+			err = errLost
+		}
+		return RowsMarked{Round: e.Round, OK: ok, Err: err}
 	case Look:
 		w.say("%s: look what came before%s", p.r.name, how)
 		if f == lost || f == answerLost {
@@ -552,6 +575,10 @@ func describe(e Effect) string {
 		return "load"
 	case Store:
 		return "store on " + string(e.Server)
+	case ReadGuards:
+		return "read guards"
+	case MarkRows:
+		return "mark"
 	case Swap:
 		return "swap"
 	case Look:

@@ -30,11 +30,12 @@ type StoreID string
 
 // Keys of the rows. Prefix covers them all, so that one list and one watch show a consistent whole.
 const (
-	Prefix     = "leases/"
-	beatPrefix = Prefix + "beat/"
-	rowPrefix  = Prefix + "p/"
-	bornPrefix = Prefix + "born/"
-	noPrefix   = Prefix + "no/"
+	Prefix      = "leases/"
+	beatPrefix  = Prefix + "beat/"
+	rowPrefix   = Prefix + "p/"
+	bornPrefix  = Prefix + "born/"
+	noPrefix    = Prefix + "no/"
+	sweptPrefix = Prefix + "swept/"
 )
 
 // BeatKey is the key of a server's heartbeat row.
@@ -71,6 +72,8 @@ const (
 	Held State = "held"
 	// Free: nobody. Only a holder that stopped writes this, so a free row may be taken at once.
 	Free State = "free"
+	// Gone: nobody, and never again: the partition was dropped. Builds from before this state let nobody lead by it either.
+	Gone State = "gone"
 )
 
 // Member is a placement that holds every acked frame, with the store directory it held them in.
@@ -106,6 +109,9 @@ type Lease struct {
 	Offline *Note `json:"offline,omitempty"`
 	// Bump asks the holder to let go at once; whoever takes next removes it (C121).
 	Bump *Note `json:"bump,omitempty"`
+	// Seq is the transaction of the partition map that changed the partition last; 0: none since rows have it. Takes and changes
+	// of the in-sync list wait for a map as new. See Guard.
+	Seq uint64 `json:"seq,omitempty"`
 	// Nonce tells a writer that this row is the one it wrote (C117).
 	Nonce string `json:"nonce,omitempty"`
 }
@@ -169,7 +175,7 @@ func DecodeLease(b []byte) (Lease, error) {
 	}
 	l := s.Lease
 	switch {
-	case l.State != Held && l.State != Free:
+	case l.State != Held && l.State != Free && l.State != Gone:
 		return Lease{}, fault.Errorf(fault.Corrupt, "lease row in state %q, which this build does not know", l.State)
 	case l.State == Held && (l.Holder == "" || l.Boot == "" || l.Epoch == 0):
 		return Lease{}, fault.Errorf(fault.Corrupt, "lease row is held by %q, boot %q, epoch %d", l.Holder, l.Boot, l.Epoch)

@@ -272,7 +272,7 @@ func (p *planner) sweep() {
 		} else if !p.Dropped[part.Table] {
 			return
 		}
-		if row, ok := p.Leases[part]; ok && row.State != lease.Free && !p.silent(row.Holder, p.set.DeadAfter) {
+		if row, ok := p.Leases[part]; ok && row.State == lease.Held && !p.silent(row.Holder, p.set.DeadAfter) {
 			return // its holder has not heard yet
 		}
 		byTable[part.Table] = append(byTable[part.Table], part)

@@ -296,7 +296,7 @@ func (l *Lead) forget(ctx context.Context, p lease.Partition) (done bool, err er
 	if err != nil {
 		return false, err
 	}
-	if led, err := lease.DecodeLease(row.Value); ok && (err != nil || led.State != lease.Free) {
+	if led, err := lease.DecodeLease(row.Value); ok && (err != nil || led.State == lease.Held) {
 		return err != nil, nil
 	}
 	_, done, err = l.deps.Store.Commit(ctx, []coord.Condition{{Key: lease.RowKey(p), Revision: row.Revision}}, lease.Forget(p))

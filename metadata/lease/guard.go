@@ -1,0 +1,150 @@
+package lease
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Guard is what one METADATA transaction writes into the lease row of one partition that it changes, in the store transaction
+// that commits it, so that a server with an older map can neither take the partition nor list anyone in sync:
+//
+//	row             the placements change, or it ends       it is dropped     it must be unused
+//	none            free, epoch 0, empty, seq               gone, seq         gone, seq
+//	free            seq                                     gone, seq         gone, seq if empty or epoch 0, else Stale
+//	held            seq; holder, boot and epoch stay        seq               seq and no list if empty, else Stale
+//	deleted by hand Unavailable until its holder or a       gone, seq         Stale
+//	                person puts it back
+//
+// Epoch, ends, nonce, offline and bump are carried on. The in-sync list goes only where the row says that the partition is empty
+// and a member is not among its placements any more (Vacated).
+type Guard struct {
+	Partition Partition
+	// Dropped: the partition is not in the new map. Unused: and whoever dropped it relies on nothing being in it.
+	Dropped, Unused bool
+	// Placements are those of the new map.
+	Placements []topology.Placement
+}
+
+// Guards lists what the transaction from base to next has to guard. A new partition needs nothing: no older map has it. New
+// joining placements need nothing either: they may not lead.
+func Guards(base, next *topology.Map, ops []topology.Op) []Guard {
+	unused := topology.Unused(ops)
+	var out []Guard
+	for _, c := range topology.Changes(base, next) {
+		g := Guard{Partition: Partition{Table: next.Table, ID: c.ID}}
+		switch {
+		case c.Was == nil:
+			continue
+		case c.Is == nil:
+			g.Dropped, g.Unused = true, slices.Contains(unused, c.ID)
+		case c.Was.Accepts() == c.Is.Accepts() && slices.Equal(c.Was.Placements, c.Is.Placements) && !lostJoining(c.Was, c.Is):
+			continue
+		default:
+			g.Placements = c.Is.Placements
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// lostJoining reports whether a placement that joined is neither joining nor live any more.
+func lostJoining(was, is *topology.Partition) bool {
+	return slices.ContainsFunc(was.Joining, func(p topology.Placement) bool {
+		return !slices.Contains(is.Joining, p) && !slices.Contains(is.Placements, p)
+	})
+}
+
+// Keys are those of the rows that Write looks at.
+func (g Guard) Keys() [2]string { return [2]string{RowKey(g.Partition), bornKey(g.Partition)} }
+
+// Write gives the conditions and the write for rows as they were read; rows that are not there are not in it. mark is 0 where the
+// transaction is committed in the same step. Otherwise it is the revision of the table's row that the swap will compare: the
+// row must not say yet that the partition is gone, and one that was marked since that revision needs nothing. Errors are
+// Stale (it is not unused), Unavailable (deleted by hand) and Invalid (it cannot be read).
+func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision) ([]coord.Condition, []coord.Write, error) {
+	keys := g.Keys()
+	row, there := rows[keys[0]]
+	born, led := rows[keys[1]]
+	conditions := []coord.Condition{{Key: keys[0], Revision: row.Revision}}
+	if !there {
+		conditions = append(conditions, coord.Condition{Key: keys[1], Revision: born.Revision})
+	}
+	l := Lease{State: Free, Empty: true}
+	if there {
+		var err error
+		if l, err = DecodeLease(row.Value); err != nil && !g.Dropped {
+			return nil, nil, fault.Wrap(err, fault.Invalid, "partition %s: its lease row must be put right first", g.Partition)
+		} else if err != nil {
+			l = Lease{State: Gone}
+		}
+	}
+	switch {
+	case g.Unused && (there && !l.Empty && l.Epoch != 0 || !there && led):
+		return nil, nil, fault.Errorf(fault.Stale, "partition %s was led, and may hold rows", g.Partition)
+	case !there && led && !g.Dropped:
+		return nil, nil, fault.Errorf(fault.Unavailable, "partition %s: its lease row was deleted; its leader, or a person, must put it back first", g.Partition)
+	}
+	if mark != 0 && there && l.Seq >= seq && row.Revision > mark {
+		return nil, nil, nil
+	}
+	if g.Unused || !g.Dropped && l.Empty && slices.ContainsFunc(l.InSync, g.left) {
+		l = l.Vacated()
+	}
+	if g.Dropped && mark == 0 && l.State == Free {
+		l.State = Gone
+	}
+	l.Seq = max(l.Seq, seq)
+	return conditions, []coord.Write{{Key: keys[0], Value: l.Encode()}}, nil
+}
+
+// left reports whether the new map has no such placement any more.
+func (g Guard) left(m Member) bool {
+	return !slices.ContainsFunc(g.Placements, func(p topology.Placement) bool { return p.ID == m.Placement })
+}
+
+// Swept says up to which transaction of a table rows of dropped partitions were deleted. A take that finds no row compares it,
+// and refuses while its map is older: the row that would have stopped it may be one of those that were swept.
+type Swept struct {
+	Seq uint64 `json:"seq"`
+}
+
+// SweptKey is the key of a table's Swept row.
+func SweptKey(table string) string { return sweptPrefix + table }
+
+// Encode gives the row's stored form: JSON with a version.
+func (s Swept) Encode() []byte {
+	type stored struct {
+		V int `json:"v"`
+		Swept
+	}
+	return mustJSON(stored{rowVersion, s})
+}
+
+// DecodeSwept reads a Swept row. Errors are Corrupt: then nothing is taken that has no row.
+func DecodeSwept(b []byte) (Swept, error) {
+	var s struct {
+		V int `json:"v"`
+		Swept
+	}
+	if err := decode(b, &s, &s.V); err != nil {
+		return Swept{}, fault.Annotate(err, "swept row")
+	}
+	return s.Swept, nil
+}
+
+// current reports whether a map of transaction seq, known to be the table's as of revision at of the table's row, is new
+// enough for a lease row of revision rev. A row may be marked before its transaction is committed. Where the table's row has
+// changed since it was marked, that swap was made or never will be.
+func (l *Lease) current(rev coord.Revision, seq uint64, at coord.Revision) bool {
+	return l.Seq <= seq || at > rev
+}
+
+// MayDelete reports whether a server may delete its copy of a partition that a map of transaction seq does not place there: no
+// leader can list the copy as in sync any more. Compare the row at its revision when committing to the deletion.
+func (l *Lease) MayDelete(placement point.PlacementID, seq uint64) bool {
+	return l.Seq >= seq && !slices.ContainsFunc(l.InSync, func(m Member) bool { return m.Placement == placement })
+}
