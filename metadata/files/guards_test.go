@@ -14,7 +14,7 @@ import (
 )
 
 func (w *world) propose(name string, ops ...topology.Op) *running {
-	return w.begin(name, w.servers[0], NewChange(&peer.Change{Table: cpu, Base: w.row().Txn, Txn: w.id(name), Ops: topology.EncodeOps(ops)}))
+	return w.begin(name, w.servers[0], NewChange(&peer.Change{Table: cpu, Base: w.row().Txn, Txn: w.id(name), Round: w.row().Round + 1, Ops: topology.EncodeOps(ops)}))
 }
 
 func (w *world) lease(t *testing.T, id point.PartitionID) (lease.Lease, coord.Revision) {

@@ -136,12 +136,6 @@ func DecodeSwept(b []byte) (Swept, error) {
 	return s.Swept, nil
 }
 
-// current reports whether a map of transaction seq, known to be the table's as of revision at of the table's row, is new
-// enough for a lease row of revision rev. A row may be marked before its transaction is committed. Where the table's row has
-// changed since it was marked, that swap was made or never will be.
-func (l *Lease) current(rev coord.Revision, seq uint64, at coord.Revision) bool {
-	return l.Seq <= seq || at > rev
-}
 
 // MayDelete reports whether a server may delete its copy of a partition that a map of transaction seq does not place there: no
 // leader can list the copy as in sync any more. Compare the row at its revision when committing to the deletion.
