@@ -136,7 +136,6 @@ func DecodeSwept(b []byte) (Swept, error) {
 	return s.Swept, nil
 }
 
-
 // MayDelete reports whether a server may delete its copy of a partition that a map of transaction seq does not place there: no
 // leader can list the copy as in sync any more. Compare the row at its revision when committing to the deletion.
 func (l *Lease) MayDelete(placement point.PlacementID, seq uint64) bool {
