@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -9,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // TestNobodyReadsWithoutThoseWhoMayHaveTakenOver: partition 1 is handed over to 4 and 5, and its leader has not heard yet
@@ -63,6 +65,40 @@ func TestNobodyReadsWithoutThoseWhoMayHaveTakenOver(t *testing.T) {
 	f("partitions 6 and 7 are there", at, 4, 3, true)
 	f("and the asker knows", maps.m.Seq, 8, 3, false)
 	f("but not that 1 unloads", at, 8, 1, true)
+}
+
+// TestStaleAnswersNameTheNewestMap: a gateway that cannot reach the coordination store finds it.
+func TestStaleAnswersNameTheNewestMap(t *testing.T) {
+	maps := &someMap{m: newMap(t).m}
+	newest := peer.MapAt{Txn: peer.TxnID{1}, Seq: maps.m.Seq, Servers: []string{"n1"}}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) {
+		d.Newest = func(table string) (peer.MapAt, bool) { return newest, table == "t" }
+	})
+	defer p.stop(t)
+	f := func(what string, err error) {
+		t.Helper()
+		if at, ok := peer.MapOf(err); !ok || at.Seq != newest.Seq || !fault.Is(err, fault.Stale) {
+			t.Errorf("%s: %v names %+v", what, err, at)
+		}
+	}
+	// Whoever knows partitions below 3 only, and asks for none: is there anything newer?
+	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{}, Lo: math.MinInt64, Hi: math.MaxInt64, MapNext: 3}
+	_, err := p.server.Select(t.Context(), q)
+	f("select", err)
+	_, _, err = p.server.LabelNames(t.Context(), q, 1)
+	f("names", err)
+	q.MapNext = maps.m.NextID
+	if names, _, err := p.server.LabelNames(t.Context(), q, 1); err != nil || len(names) > 0 {
+		t.Errorf("nothing is newer: %v %v", names, err)
+	}
+	st, err := p.server.OpenStream(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f("insert", st.Insert(t.Context(), &peer.Insert{Partition: 99, Level: point.All}))
+	if err := st.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 type someMap struct{ m *topology.Map }

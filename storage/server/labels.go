@@ -121,7 +121,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 			continue
 		}
 		if err := s.deleteFrom(ctx, t, p, q); err != nil {
-			return err
+			return s.named(q.Table, err)
 		}
 	}
 	return nil

@@ -83,7 +83,18 @@ func checkOf(ctx context.Context) series.Check {
 
 // answers reports whether this server leads all that a query names: only then it has all their rows. Where others took over
 // since the map by which the query names them, or may have, whoever asks would miss what those took. Errors are Stale.
-func (s *Server) answers(q *peer.Select) error {
+func (s *Server) answers(q *peer.Select) error { return s.named(q.Table, s.leadsAll(q)) }
+
+// named puts the newest map known here on a Stale answer, so that whoever asked by an older one finds it without the coordination store.
+func (s *Server) named(table string, err error) error {
+	if s.deps.Newest == nil || !fault.Is(err, fault.Stale) {
+		return err
+	}
+	at, _ := s.deps.Newest(table)
+	return peer.WithMap(err, at)
+}
+
+func (s *Server) leadsAll(q *peer.Select) error {
 	m, ok := s.deps.Maps.Get(q.Table)
 	if ok && q.MapNext > 0 && q.MapNext < m.NextID {
 		for _, p := range m.Overlapping(q.Lo, q.Hi) {

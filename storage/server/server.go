@@ -29,6 +29,8 @@ type Maps interface {
 type Deps struct {
 	Brick *brick.Brick // opened, not yet recovered
 	Maps  Maps
+	// Newest says where the newest known map of a table is: Stale answers name it. Nil: they do not.
+	Newest func(table string) (peer.MapAt, bool)
 	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
 	Leases     Leases
 	Log        *slog.Logger

@@ -52,14 +52,17 @@ type process struct {
 	server *server.Server
 }
 
-func start(t fataler, fs vfs.FS, maps server.Maps, epoch point.Epoch) process {
+func start(t fataler, fs vfs.FS, maps server.Maps, epoch point.Epoch, changes ...func(*server.Deps)) process {
 	log := slog.New(slog.DiscardHandler)
 	b, err := brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.Open(context.Background(), server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()},
-		server.Settings{Server: "s1", Epoch: epoch})
+	d := server.Deps{Brick: b, Maps: maps, Log: log, Registerer: prometheus.NewRegistry()}
+	for _, change := range changes {
+		change(&d)
+	}
+	s, err := server.Open(context.Background(), d, server.Settings{Server: "s1", Epoch: epoch})
 	if err != nil {
 		t.Fatal(err)
 	}

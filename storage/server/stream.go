@@ -89,6 +89,10 @@ func (st *stream) defineLocked(defs []peer.Def) error {
 
 // Insert implements peer.Stream.
 func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
+	return st.s.named(st.t.name, st.insert(ctx, in))
+}
+
+func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ const (
 // Fault is the detail of a status that is not OK.
 type Fault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // fault.Kind.String
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`     // fault.Kind.String
+	Newest        *MapAt                 `protobuf:"bytes,2,opt,name=newest,proto3" json:"newest,omitempty"` // of a Stale: the newest map that the server knows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -66,6 +67,74 @@ func (x *Fault) GetKind() string {
 	return ""
 }
 
+func (x *Fault) GetNewest() *MapAt {
+	if x != nil {
+		return x.Newest
+	}
+	return nil
+}
+
+// MapAt says where a table's map of one transaction is.
+type MapAt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Txn           []byte                 `protobuf:"bytes,1,opt,name=txn,proto3" json:"txn,omitempty"`
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Servers       []string               `protobuf:"bytes,3,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapAt) Reset() {
+	*x = MapAt{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapAt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapAt) ProtoMessage() {}
+
+func (x *MapAt) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapAt.ProtoReflect.Descriptor instead.
+func (*MapAt) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *MapAt) GetTxn() []byte {
+	if x != nil {
+		return x.Txn
+	}
+	return nil
+}
+
+func (x *MapAt) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *MapAt) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
 type Matcher struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Type          uint32                 `protobuf:"varint,1,opt,name=type,proto3" json:"type,omitempty"`
@@ -77,7 +146,7 @@ type Matcher struct {
 
 func (x *Matcher) Reset() {
 	*x = Matcher{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[1]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -89,7 +158,7 @@ func (x *Matcher) String() string {
 func (*Matcher) ProtoMessage() {}
 
 func (x *Matcher) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[1]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -102,7 +171,7 @@ func (x *Matcher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Matcher.ProtoReflect.Descriptor instead.
 func (*Matcher) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{1}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Matcher) GetType() uint32 {
@@ -150,7 +219,7 @@ type Select struct {
 
 func (x *Select) Reset() {
 	*x = Select{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[2]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +231,7 @@ func (x *Select) String() string {
 func (*Select) ProtoMessage() {}
 
 func (x *Select) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[2]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +244,7 @@ func (x *Select) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Select.ProtoReflect.Descriptor instead.
 func (*Select) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{2}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Select) GetTable() string {
@@ -286,7 +355,7 @@ type Names struct {
 
 func (x *Names) Reset() {
 	*x = Names{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[3]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +367,7 @@ func (x *Names) String() string {
 func (*Names) ProtoMessage() {}
 
 func (x *Names) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[3]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +380,7 @@ func (x *Names) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Names.ProtoReflect.Descriptor instead.
 func (*Names) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{3}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Names) GetNames() []string {
@@ -337,7 +406,7 @@ type Matchers struct {
 
 func (x *Matchers) Reset() {
 	*x = Matchers{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[4]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +418,7 @@ func (x *Matchers) String() string {
 func (*Matchers) ProtoMessage() {}
 
 func (x *Matchers) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[4]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +431,7 @@ func (x *Matchers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Matchers.ProtoReflect.Descriptor instead.
 func (*Matchers) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{4}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Matchers) GetMatchers() []*Matcher {
@@ -388,7 +457,7 @@ type ExemplarsQuery struct {
 
 func (x *ExemplarsQuery) Reset() {
 	*x = ExemplarsQuery{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[5]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +469,7 @@ func (x *ExemplarsQuery) String() string {
 func (*ExemplarsQuery) ProtoMessage() {}
 
 func (x *ExemplarsQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[5]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +482,7 @@ func (x *ExemplarsQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarsQuery.ProtoReflect.Descriptor instead.
 func (*ExemplarsQuery) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{5}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExemplarsQuery) GetTable() string {
@@ -483,7 +552,7 @@ type Exemplar struct {
 
 func (x *Exemplar) Reset() {
 	*x = Exemplar{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[6]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +564,7 @@ func (x *Exemplar) String() string {
 func (*Exemplar) ProtoMessage() {}
 
 func (x *Exemplar) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[6]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +577,7 @@ func (x *Exemplar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exemplar.ProtoReflect.Descriptor instead.
 func (*Exemplar) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{6}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Exemplar) GetTime() int64 {
@@ -542,7 +611,7 @@ type SeriesExemplars struct {
 
 func (x *SeriesExemplars) Reset() {
 	*x = SeriesExemplars{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[7]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +623,7 @@ func (x *SeriesExemplars) String() string {
 func (*SeriesExemplars) ProtoMessage() {}
 
 func (x *SeriesExemplars) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[7]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +636,7 @@ func (x *SeriesExemplars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesExemplars.ProtoReflect.Descriptor instead.
 func (*SeriesExemplars) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{7}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SeriesExemplars) GetLabels() []byte {
@@ -593,7 +662,7 @@ type Exemplars struct {
 
 func (x *Exemplars) Reset() {
 	*x = Exemplars{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[8]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +674,7 @@ func (x *Exemplars) String() string {
 func (*Exemplars) ProtoMessage() {}
 
 func (x *Exemplars) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[8]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +687,7 @@ func (x *Exemplars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exemplars.ProtoReflect.Descriptor instead.
 func (*Exemplars) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{8}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exemplars) GetSeries() []*SeriesExemplars {
@@ -640,7 +709,7 @@ type MetadataRow struct {
 
 func (x *MetadataRow) Reset() {
 	*x = MetadataRow{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[9]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -652,7 +721,7 @@ func (x *MetadataRow) String() string {
 func (*MetadataRow) ProtoMessage() {}
 
 func (x *MetadataRow) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[9]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -665,7 +734,7 @@ func (x *MetadataRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRow.ProtoReflect.Descriptor instead.
 func (*MetadataRow) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{9}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MetadataRow) GetMetric() []byte {
@@ -707,7 +776,7 @@ type MetadataRows struct {
 
 func (x *MetadataRows) Reset() {
 	*x = MetadataRows{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[10]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +788,7 @@ func (x *MetadataRows) String() string {
 func (*MetadataRows) ProtoMessage() {}
 
 func (x *MetadataRows) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[10]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +801,7 @@ func (x *MetadataRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataRows.ProtoReflect.Descriptor instead.
 func (*MetadataRows) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{10}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MetadataRows) GetTable() string {
@@ -759,7 +828,7 @@ type MetadataQuery struct {
 
 func (x *MetadataQuery) Reset() {
 	*x = MetadataQuery{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[11]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +840,7 @@ func (x *MetadataQuery) String() string {
 func (*MetadataQuery) ProtoMessage() {}
 
 func (x *MetadataQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[11]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +853,7 @@ func (x *MetadataQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetadataQuery.ProtoReflect.Descriptor instead.
 func (*MetadataQuery) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{11}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MetadataQuery) GetTable() string {
@@ -811,7 +880,7 @@ type StatsQuery struct {
 
 func (x *StatsQuery) Reset() {
 	*x = StatsQuery{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[12]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +892,7 @@ func (x *StatsQuery) String() string {
 func (*StatsQuery) ProtoMessage() {}
 
 func (x *StatsQuery) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[12]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +905,7 @@ func (x *StatsQuery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsQuery.ProtoReflect.Descriptor instead.
 func (*StatsQuery) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{12}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatsQuery) GetTable() string {
@@ -863,7 +932,7 @@ type NameCount struct {
 
 func (x *NameCount) Reset() {
 	*x = NameCount{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[13]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +944,7 @@ func (x *NameCount) String() string {
 func (*NameCount) ProtoMessage() {}
 
 func (x *NameCount) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[13]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +957,7 @@ func (x *NameCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameCount.ProtoReflect.Descriptor instead.
 func (*NameCount) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{13}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NameCount) GetName() []byte {
@@ -928,7 +997,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1009,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[14]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1022,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{14}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Stats) GetSeries() uint64 {
@@ -1076,7 +1145,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1157,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[15]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1170,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{15}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1161,7 +1230,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1242,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,16 +1255,21 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
 }
 
 var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
 
 const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\n" +
-	"#protocols/peer/peerpb/storage.proto\x12\x10spillway.peer.v1\"\x1b\n" +
+	"#protocols/peer/peerpb/storage.proto\x12\x10spillway.peer.v1\"L\n" +
 	"\x05Fault\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\"G\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12/\n" +
+	"\x06newest\x18\x02 \x01(\v2\x17.spillway.peer.v1.MapAtR\x06newest\"E\n" +
+	"\x05MapAt\x12\x10\n" +
+	"\x03txn\x18\x01 \x01(\fR\x03txn\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
+	"\aservers\x18\x03 \x03(\tR\aservers\"G\n" +
 	"\aMatcher\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\rR\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
@@ -1308,43 +1382,45 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
-	(*Matcher)(nil),         // 1: spillway.peer.v1.Matcher
-	(*Select)(nil),          // 2: spillway.peer.v1.Select
-	(*Names)(nil),           // 3: spillway.peer.v1.Names
-	(*Matchers)(nil),        // 4: spillway.peer.v1.Matchers
-	(*ExemplarsQuery)(nil),  // 5: spillway.peer.v1.ExemplarsQuery
-	(*Exemplar)(nil),        // 6: spillway.peer.v1.Exemplar
-	(*SeriesExemplars)(nil), // 7: spillway.peer.v1.SeriesExemplars
-	(*Exemplars)(nil),       // 8: spillway.peer.v1.Exemplars
-	(*MetadataRow)(nil),     // 9: spillway.peer.v1.MetadataRow
-	(*MetadataRows)(nil),    // 10: spillway.peer.v1.MetadataRows
-	(*MetadataQuery)(nil),   // 11: spillway.peer.v1.MetadataQuery
-	(*StatsQuery)(nil),      // 12: spillway.peer.v1.StatsQuery
-	(*NameCount)(nil),       // 13: spillway.peer.v1.NameCount
-	(*Stats)(nil),           // 14: spillway.peer.v1.Stats
-	(*PartitionStats)(nil),  // 15: spillway.peer.v1.PartitionStats
-	(*Nothing)(nil),         // 16: spillway.peer.v1.Nothing
+	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
+	(*Matcher)(nil),         // 2: spillway.peer.v1.Matcher
+	(*Select)(nil),          // 3: spillway.peer.v1.Select
+	(*Names)(nil),           // 4: spillway.peer.v1.Names
+	(*Matchers)(nil),        // 5: spillway.peer.v1.Matchers
+	(*ExemplarsQuery)(nil),  // 6: spillway.peer.v1.ExemplarsQuery
+	(*Exemplar)(nil),        // 7: spillway.peer.v1.Exemplar
+	(*SeriesExemplars)(nil), // 8: spillway.peer.v1.SeriesExemplars
+	(*Exemplars)(nil),       // 9: spillway.peer.v1.Exemplars
+	(*MetadataRow)(nil),     // 10: spillway.peer.v1.MetadataRow
+	(*MetadataRows)(nil),    // 11: spillway.peer.v1.MetadataRows
+	(*MetadataQuery)(nil),   // 12: spillway.peer.v1.MetadataQuery
+	(*StatsQuery)(nil),      // 13: spillway.peer.v1.StatsQuery
+	(*NameCount)(nil),       // 14: spillway.peer.v1.NameCount
+	(*Stats)(nil),           // 15: spillway.peer.v1.Stats
+	(*PartitionStats)(nil),  // 16: spillway.peer.v1.PartitionStats
+	(*Nothing)(nil),         // 17: spillway.peer.v1.Nothing
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
-	1,  // 0: spillway.peer.v1.Select.matchers:type_name -> spillway.peer.v1.Matcher
-	1,  // 1: spillway.peer.v1.Matchers.matchers:type_name -> spillway.peer.v1.Matcher
-	4,  // 2: spillway.peer.v1.ExemplarsQuery.sets:type_name -> spillway.peer.v1.Matchers
-	6,  // 3: spillway.peer.v1.SeriesExemplars.exemplars:type_name -> spillway.peer.v1.Exemplar
-	7,  // 4: spillway.peer.v1.Exemplars.series:type_name -> spillway.peer.v1.SeriesExemplars
-	9,  // 5: spillway.peer.v1.MetadataRows.rows:type_name -> spillway.peer.v1.MetadataRow
-	13, // 6: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
-	13, // 7: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
-	13, // 8: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
-	13, // 9: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	15, // 10: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
+	2,  // 1: spillway.peer.v1.Select.matchers:type_name -> spillway.peer.v1.Matcher
+	2,  // 2: spillway.peer.v1.Matchers.matchers:type_name -> spillway.peer.v1.Matcher
+	5,  // 3: spillway.peer.v1.ExemplarsQuery.sets:type_name -> spillway.peer.v1.Matchers
+	7,  // 4: spillway.peer.v1.SeriesExemplars.exemplars:type_name -> spillway.peer.v1.Exemplar
+	8,  // 5: spillway.peer.v1.Exemplars.series:type_name -> spillway.peer.v1.SeriesExemplars
+	10, // 6: spillway.peer.v1.MetadataRows.rows:type_name -> spillway.peer.v1.MetadataRow
+	14, // 7: spillway.peer.v1.Stats.series_by_name:type_name -> spillway.peer.v1.NameCount
+	14, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
+	14, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
+	14, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
+	16, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -1358,7 +1434,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -153,6 +153,19 @@ func ofTxn(b []byte) (t peer.TxnID, err error) {
 	return peer.TxnID(b), nil
 }
 
+func toMapAt(m peer.MapAt) *peerpb.MapAt {
+	return &peerpb.MapAt{Txn: m.Txn[:], Seq: m.Seq, Servers: m.Servers}
+}
+
+// ofMapAt gives what an answer says beside its error; what is not well formed says nothing (peer.MapAt.Valid).
+func ofMapAt(p *peerpb.MapAt) peer.MapAt {
+	txn, err := ofTxn(p.GetTxn())
+	if err != nil {
+		return peer.MapAt{}
+	}
+	return peer.MapAt{Txn: txn, Seq: p.GetSeq(), Servers: p.GetServers()}
+}
+
 func toChange(c *peer.Change) *peerpb.Change {
 	return &peerpb.Change{Table: c.Table, Base: c.Base[:], Txn: c.Txn[:], Ops: c.Ops, Round: c.Round}
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 )
 
@@ -26,7 +27,11 @@ func toStatus(err error) error {
 	}
 	kind := fault.KindOf(err)
 	s := status.New(codeOfKind[kind], cutText(err.Error()))
-	if d, detailed := s.WithDetails(&peerpb.Fault{Kind: kind.String()}); detailed == nil {
+	f := &peerpb.Fault{Kind: kind.String()}
+	if at, ok := peer.MapOf(err); ok {
+		f.Newest = toMapAt(at)
+	}
+	if d, detailed := s.WithDetails(f); detailed == nil {
 		s = d
 	}
 	return s.Err()
@@ -48,7 +53,7 @@ func ofStatus(err error) error {
 		}
 		for _, k := range fault.Kinds() {
 			if k.String() == f.GetKind() {
-				return fault.Errorf(remote(k), "%s", s.Message())
+				return peer.WithMap(fault.Errorf(remote(k), "%s", s.Message()), ofMapAt(f.GetNewest()))
 			}
 		}
 	}

@@ -1,0 +1,53 @@
+package rpc
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
+)
+
+// TestAStaleAnswerNamesTheNewerMap through gRPC, and only one within the bounds; a peer that names none is as before.
+func TestAStaleAnswerNamesTheNewerMap(t *testing.T) {
+	stale := fault.Errorf(fault.Stale, "map 9 is newer")
+	at := peer.MapAt{Txn: peer.TxnID{1, 2, 3}, Seq: 9, Servers: []string{"n1", "n2", "n3"}}
+	got, ok := peer.MapOf(ofStatus(toStatus(fault.Annotate(peer.WithMap(stale, at), "server n1"))))
+	if !ok || !reflect.DeepEqual(got, at) {
+		t.Errorf("arrived as %+v, %t", got, ok)
+	}
+	if err := ofStatus(toStatus(stale)); !fault.Is(err, fault.Stale) {
+		t.Errorf("without a map: %v", err)
+	} else if _, ok := peer.MapOf(err); ok {
+		t.Error("a map out of nothing")
+	}
+
+	f := func(what string, newest *peerpb.MapAt) {
+		t.Helper()
+		s, err := status.New(codes.FailedPrecondition, "x").WithDetails(&peerpb.Fault{Kind: "stale", Newest: newest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := ofStatus(s.Err())
+		if at, ok := peer.MapOf(back); ok || !fault.Is(back, fault.Stale) {
+			t.Errorf("%s: %v with %+v", what, back, at)
+		}
+	}
+	txn := make([]byte, 16)
+	txn[0] = 1
+	f("a short transaction id", &peerpb.MapAt{Txn: txn[:15], Seq: 1, Servers: []string{"n1"}})
+	f("the transaction id of none", &peerpb.MapAt{Txn: make([]byte, 16), Seq: 1, Servers: []string{"n1"}})
+	f("no sequence number", &peerpb.MapAt{Txn: txn, Servers: []string{"n1"}})
+	f("no servers", &peerpb.MapAt{Txn: txn, Seq: 1})
+	f("a server without a name", &peerpb.MapAt{Txn: txn, Seq: 1, Servers: []string{""}})
+	f("a server of a long name", &peerpb.MapAt{Txn: txn, Seq: 1, Servers: []string{strings.Repeat("n", peer.MapServerBytesMax+1)}})
+	f("many servers", &peerpb.MapAt{Txn: txn, Seq: 1, Servers: strings.Split(strings.Repeat("n ", peer.MapServersMax), " ")})
+	if peer.WithMap(nil, at) != nil {
+		t.Error("an error out of nothing")
+	}
+}
