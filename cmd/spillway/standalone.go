@@ -230,7 +230,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
-	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Log: p.log, Registerer: p.registry}, set); err != nil {
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
 	}
 	p.reportUnmapped()
@@ -275,6 +275,14 @@ func nextEpoch(ctx context.Context, store coord.Store, floor point.Epoch) (point
 		err = fault.Errorf(fault.Unavailable, "another process raises the epoch of the same directory")
 	}
 	return point.Epoch(last + 1), err
+}
+
+// weight is that of a table's limits, which are opened after the storage.
+func (p *standalone) weight(table string) int64 {
+	if p.limits == nil {
+		return 1
+	}
+	return p.limits.Table(table).Weight()
 }
 
 // Server implements forward.Servers.

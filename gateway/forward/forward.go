@@ -39,6 +39,8 @@ type Limits interface {
 	NewSeries(known, reserved int) error
 	// ActiveSeriesMax is how many series NewSeries lets into one dictionary; 0: as many as come.
 	ActiveSeriesMax() int
+	// Weight is how often the table counts among those that share the memory for series; 1 and more.
+	Weight() int64
 	// Renumbered says that a dictionary that knew so many is followed by an empty one.
 	Renumbered(known int)
 }

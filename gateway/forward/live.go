@@ -90,6 +90,7 @@ func (s *Settings) preferTime() time.Duration { return s.GenerationAgeMin / 2 }
 func (t *Table) newSeries(g *generation, known int, again bool) error {
 	p := g.prev.Load()
 	if t.limits != nil {
+		t.series.SetWeight(t.limits.Weight())
 		reserved := 0
 		if p != nil && !again {
 			reserved = p.series - p.again
@@ -105,7 +106,7 @@ func (t *Table) newSeries(g *generation, known int, again bool) error {
 		return nil
 	}
 	t.f.metrics.refusedSeries.Inc()
-	if t.series.Used() < t.f.series.Fair() {
+	if t.series.Used() < t.series.Fair() {
 		t.f.wanted.Store(time.Now().UnixNano())
 	}
 	return t.tooMany
@@ -119,12 +120,12 @@ func errTooMany(table string, pool *share.Pool) error {
 
 // mayGrow is false for a table that has its share while others lately did not get theirs.
 func (t *Table) mayGrow() bool {
-	return t.series.Used() < t.f.series.Fair() || time.Now().UnixNano()-t.f.wanted.Load() > int64(t.f.settings.GenerationAgeMin)
+	return t.series.Used() < t.series.Fair() || time.Now().UnixNano()-t.f.wanted.Load() > int64(t.f.settings.GenerationAgeMin)
 }
 
 // crowds reports whether the table holds more than its share since a table within its own was refused.
 func (t *Table) crowds(since time.Time) bool {
-	return t.series.Used() > t.f.series.Fair() && t.f.wanted.Load() > since.UnixNano()
+	return t.series.Used() > t.series.Fair() && t.f.wanted.Load() > since.UnixNano()
 }
 
 // inherit gives the book of the dictionary that follows g.
@@ -132,7 +133,7 @@ func (t *Table) inherit(g *generation) *seriesBook {
 	booked := g.book.booked()
 	credit := booked
 	if t.crowds(g.born) {
-		credit = min(credit, t.f.series.Fair())
+		credit = min(credit, t.series.Fair())
 	}
 	t.series.Add(credit - booked)
 	return &seriesBook{credit: credit}
@@ -150,7 +151,7 @@ func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	switch {
 	case age > set.GenerationAge, g.book.hasRefused(), g.dict.Weight() > set.GenerationSeriesMax/10*9, t.crowds(g.born):
 		return true
-	case pool.Used() > pool.Most()/3*2 && t.series.Used() > pool.Fair()/2:
+	case pool.Used() > pool.Most()/3*2 && t.series.Used() > t.series.Fair()/2:
 		return true
 	case t.limits == nil:
 		return false

@@ -37,7 +37,8 @@ type Settings struct {
 // Set is the limits of a table as they are written in a file: what is not there is nil. Values has the same fields, and
 // says what they mean.
 type Set struct {
-	DryRun *bool `yaml:"dry_run,omitempty"`
+	DryRun *bool  `yaml:"dry_run,omitempty"`
+	Weight *Count `yaml:"weight,omitempty"`
 
 	SamplesPerSecond   *Count `yaml:"samples_per_second,omitempty"`
 	SamplesBurst       *Count `yaml:"samples_burst,omitempty"`
@@ -68,6 +69,8 @@ type Set struct {
 type Values struct {
 	// DryRun counts what the limits would refuse, and refuses nothing.
 	DryRun bool
+	// Weight is how often the table counts among those that share memory for rows and for series; 0 is 1.
+	Weight Count
 
 	// SamplesPerSecond bounds floats and histograms; SamplesBurst is how many may come at once after a pause. Burst 0:
 	// what comes in burstDefault.
@@ -101,6 +104,19 @@ type Values struct {
 	// QueryConcurrency is how many queries run at once; ten times as many wait.
 	QueryConcurrency Count
 }
+
+// Weight is that of a table, for processes that enforce no other limits.
+func (s *Settings) Weight(table string) int64 {
+	for _, set := range []Set{s.Tables[table], s.Defaults} {
+		if set.Weight != nil {
+			return max(1, int64(*set.Weight))
+		}
+	}
+	return 1
+}
+
+// WeightMax bounds the weight of a table.
+const WeightMax = 1000
 
 // burstDefault is how much of a rate may come at once after a pause where no burst is set: a sender that was away for a
 // moment sends what it kept.
@@ -193,6 +209,9 @@ func (v *Values) check() (errs []error) {
 	}
 	if v.LabelNameBytes > point.LabelNameMax {
 		bad("label_name_bytes %d is more than the store can hold, %d", v.LabelNameBytes, point.LabelNameMax)
+	}
+	if v.Weight > WeightMax {
+		bad("weight %d is more than %d", v.Weight, WeightMax)
 	}
 	if v.LabelValueBytes > point.LabelValueMax {
 		bad("label_value_bytes %d is more than the store can hold, %d", v.LabelValueBytes, point.LabelValueMax)

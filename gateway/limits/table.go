@@ -80,6 +80,9 @@ func (t *Table) Values() Values {
 	return t.force.Load().Values
 }
 
+// Weight is how often the table counts among those that share memory.
+func (t *Table) Weight() int64 { return max(1, int64(t.Values().Weight)) }
+
 // LabelLimits are those of labels, as a dictionary asks them.
 func (t *Table) LabelLimits() point.LabelLimits {
 	v := t.Values()

@@ -9,16 +9,21 @@
 // the last sixteenth is for those that hold less than most/256 (admits). So the whole never exceeds most by more than what is on
 // its way, and a member is refused because of others only if it holds most/256 or all is taken by members that are as small. A
 // member that is alone gets all of it, where what it holds is soon given back; else the last quarter waits for others.
+//
+// A member of weight n counts as n members of weight 1.
 package share
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Pool is what is shared. Safe for concurrent use.
 type Pool struct {
 	most    int64 // constant
 	reserve bool  // constant: the last quarter is never for one alone
 	used    atomic.Int64
-	members atomic.Int64 // that hold more than most/worth
+	members atomic.Int64 // the weights of those that hold more than most/worth
 }
 
 // worth is the part of a pool below which a member does not count as one that shares: thousands of tables of a few rows each
@@ -37,19 +42,50 @@ func (p *Pool) Most() int64 { return p.most }
 // Used is how much all members hold.
 func (p *Pool) Used() int64 { return p.used.Load() }
 
-// Fair is what each member gets if all want more.
-func (p *Pool) Fair() int64 { return p.most / max(1, p.members.Load()) }
-
-// Members counts those that hold enough to share.
+// Members counts those that hold enough to share, each as often as its weight.
 func (p *Pool) Members() int64 { return p.members.Load() }
 
-// Member makes one that holds nothing.
-func (p *Pool) Member() *Member { return &Member{of: p} }
+// Member makes one that holds nothing, of weight 1.
+func (p *Pool) Member() *Member {
+	m := &Member{of: p}
+	m.weight.Store(1)
+	return m
+}
 
 // Member is one of those that share a pool. Safe for concurrent use.
 type Member struct {
-	of   *Pool
-	used atomic.Int64
+	of     *Pool // constant
+	used   atomic.Int64
+	weight atomic.Int64
+
+	mu      sync.Mutex
+	counted int64 // of the weight, in of.members; guarded by mu
+}
+
+// SetWeight changes the weight, which is at least 1.
+func (m *Member) SetWeight(w int64) {
+	if w = max(w, 1); m.weight.Load() != w {
+		m.weight.Store(w)
+		m.count()
+	}
+}
+
+// count brings the pool's sum of weights up to date.
+func (m *Member) count() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := int64(0)
+	if m.used.Load() > m.of.most/worth {
+		now = m.weight.Load()
+	}
+	m.of.members.Add(now - m.counted)
+	m.counted = now
+}
+
+// Fair is what the member gets if all want more.
+func (m *Member) Fair() int64 {
+	w := m.weight.Load()
+	return int64(float64(m.of.most) * float64(w) / float64(max(w, m.of.members.Load())))
 }
 
 // Add takes n more, or gives -n back, whether or not it was admitted.
@@ -57,11 +93,8 @@ func (m *Member) Add(n int64) {
 	m.of.used.Add(n)
 	least := m.of.most / worth
 	now := m.used.Add(n)
-	switch was := now - n; {
-	case was <= least && now > least:
-		m.of.members.Add(1)
-	case was > least && now <= least:
-		m.of.members.Add(-1)
+	if was := now - n; (was > least) != (now > least) {
+		m.count()
 	}
 }
 
@@ -75,27 +108,27 @@ func (m *Member) Admits() bool {
 	if all < p.most/4*3 {
 		return true
 	}
-	used, n := m.used.Load(), p.members.Load()
+	used, w, n := m.used.Load(), m.weight.Load(), p.members.Load()
 	if used <= p.most/worth {
-		n++ // it shares, though it does not count
+		n += w // it shares, though it does not count
 	}
-	if n == 1 && (p.reserve || used < all) {
-		n = 2
+	if n <= w && (p.reserve || used < all) {
+		n = w + 1
 	}
-	return admits(p.most, all, used, n)
+	return admits(p.most, all, used, w, n)
 }
 
 // small is the part of a pool below which a member is taken to the end.
 const small = 256
 
-// admits is the rule: all is taken of most, used of it by the member that asks, which is one of n.
-func admits(most, all, used, n int64) bool {
+// admits is the rule: all is taken of most, used of it by the member that asks, whose weight is w of n.
+func admits(most, all, used, w, n int64) bool {
 	shared := most / 16 * 15
 	switch {
 	case all >= most:
 		return false
-	case n <= 1 || all < most/4*3 || used < most/small:
+	case n <= w || all < most/4*3 || used < most/small:
 		return true
 	}
-	return all < shared && used <= 4*(shared-all)/n
+	return all < shared && float64(used) <= 4*float64(shared-all)*float64(w)/float64(n)
 }

@@ -38,23 +38,26 @@ func TestATableWithinItsShareIsTakenWhileAnotherFillsTheHeads(t *testing.T) {
 func TestAdmits(t *testing.T) {
 	const most = 1000
 	for _, c := range []struct {
-		what         string
-		all, used, n int64
-		want         bool
+		what            string
+		all, used, w, n int64
+		want            bool
 	}{
-		{"alone, it gets all", 999, 999, 1, true},
-		{"alone, and at its end", 1000, 1000, 1, false},
-		{"nobody is short of anything", 749, 749, 9, true},
-		{"greedy, in the last quarter", 800, 700, 2, false},
-		{"small, in the last quarter", 800, 100, 2, true},
-		{"small, in the last sixteenth", 990, 2, 100, true},
-		{"not so small, in the last sixteenth", 990, 5, 2, false},
-		{"small, and nothing is left", 1000, 1, 2, false},
-		{"at its share of what is left", 830, 100, 4, true},
-		{"above it", 830, 101, 4, false},
-		{"too small to count", 900, 10, 0, true},
+		{"alone, it gets all", 999, 999, 1, 1, true},
+		{"alone, and at its end", 1000, 1000, 1, 1, false},
+		{"alone, and heavy", 999, 999, 9, 9, true},
+		{"nobody is short of anything", 749, 749, 1, 9, true},
+		{"greedy, in the last quarter", 800, 700, 1, 2, false},
+		{"small, in the last quarter", 800, 100, 1, 2, true},
+		{"small, in the last sixteenth", 990, 2, 1, 100, true},
+		{"not so small, in the last sixteenth", 990, 5, 1, 2, false},
+		{"small, and nothing is left", 1000, 1, 1, 2, false},
+		{"at its share of what is left", 830, 100, 1, 4, true},
+		{"above it", 830, 110, 1, 4, false},
+		{"above the share of one, and counted as three", 830, 300, 3, 4, true},
+		{"above the share of three", 830, 330, 3, 4, false},
+		{"too small to count", 900, 10, 1, 0, true},
 	} {
-		if got := admits(most, c.all, c.used, c.n); got != c.want {
+		if got := admits(most, c.all, c.used, max(c.w, 1), c.n); got != c.want {
 			t.Errorf("%s: %v", c.what, got)
 		}
 	}
@@ -111,5 +114,41 @@ func TestOneAloneGetsAllUnlessSomeIsReserved(t *testing.T) {
 		if small := c.pool.Member(); c.want < 10_000 && !small.Admits() {
 			t.Errorf("%s: one that comes later gets nothing", c.what)
 		}
+	}
+}
+
+// TestAHeavyTableGetsItsWeight: of two tables that want all they can get, and give back a tenth of it again and again, one of weight
+// 4 ends with twice as much as the other: they are equal up to three quarters, and the rest is shared by weight.
+func TestAHeavyTableGetsItsWeight(t *testing.T) {
+	h := New(1 << 20)
+	heavy, light := h.Member(), h.Member()
+	heavy.SetWeight(4)
+	for range 1000 {
+		for moved := true; moved; {
+			moved = false
+			for _, m := range []*Member{light, heavy} {
+				if m.Admits() {
+					m.Add(64)
+					moved = true
+				}
+			}
+		}
+		light.Add(-light.Used() / 10)
+		heavy.Add(-heavy.Used() / 10)
+	}
+	if a, b := heavy.Used(), light.Used(); a < 3*b/2 || heavy.Fair() != h.most*4/5 {
+		t.Errorf("of weights 4 and 1 they hold %d and %d, and %d would be fair", a, b, heavy.Fair())
+	}
+	if n := h.Members(); n != 5 {
+		t.Errorf("the weights of all are %d", n)
+	}
+	heavy.SetWeight(2)
+	light.Add(-light.Used())
+	if n := h.Members(); n != 2 {
+		t.Errorf("the weights of all that hold something are %d", n)
+	}
+	heavy.Add(-heavy.Used())
+	if n := h.Members(); n != 0 || h.Used() != 0 {
+		t.Errorf("empty, the weights are %d and %d is used", n, h.Used())
 	}
 }

@@ -14,17 +14,23 @@ import (
 // flushed, or into thousands of partitions, must not keep the rows of others out (package share). It is partition.HeadBytes.
 type tableHeads struct {
 	*share.Member
-	of *share.Pool
+	of     *share.Pool
+	weight func() int64 // of the table; nil: 1
 }
 
-func newTableHeads(of *share.Pool) tableHeads { return tableHeads{of.Member(), of} }
+func newTableHeads(of *share.Pool, weight func() int64) tableHeads {
+	return tableHeads{of.Member(), of, weight}
+}
 
 // admit says whether the table may add rows. The error is Throttled.
 func (t *tableHeads) admit() error {
+	if t.weight != nil {
+		t.SetWeight(t.weight())
+	}
 	if t.Admits() {
 		return nil
 	}
-	return fault.Errorf(fault.Throttled, "head rows take %d bytes of %d, those of this table %d, more than its share among %d tables: flushing has to catch up; try again later",
+	return fault.Errorf(fault.Throttled, "head rows take %d bytes of %d, those of this table %d, more than its share among tables of weight %d together: flushing has to catch up; try again later",
 		t.of.Used(), t.of.Most(), t.Used(), max(t.of.Members(), 1))
 }
 
@@ -32,7 +38,7 @@ func (t *tableHeads) admit() error {
 type heldHead struct {
 	p     *partition.Partition
 	bytes int64
-	table int64         // bytes of all heads of its table
+	greed bool          // its table holds more than its share
 	idle  time.Duration // since its last row
 }
 
@@ -46,13 +52,13 @@ const (
 // victims picks the heads to flush until excess bytes are given back, the worthiest first: what they give back counts four
 // times where nothing was written for a while, since it does not come again, and four times where the table holds more than
 // its share.
-func victims(held []heldHead, excess, fair int64) []heldHead {
+func victims(held []heldHead, excess int64) []heldHead {
 	worth := func(h *heldHead) int64 {
 		w := h.bytes
 		if h.idle >= coldAfter {
 			w *= coldWeight
 		}
-		if h.table > fair {
+		if h.greed {
 			w *= greedWeight
 		}
 		return w

@@ -9,7 +9,7 @@ import (
 func TestVictims(t *testing.T) {
 	const hot, cold = time.Second, time.Minute
 	head := func(bytes, table int64, idle time.Duration) heldHead {
-		return heldHead{bytes: bytes, table: table, idle: idle}
+		return heldHead{bytes: bytes, idle: idle, greed: table > 100}
 	}
 	for _, c := range []struct {
 		what   string
@@ -24,7 +24,7 @@ func TestVictims(t *testing.T) {
 		{"nothing is needed", []heldHead{head(30, 40, hot)}, 0, nil},
 	} {
 		var got []int64
-		for _, h := range victims(c.held, c.excess, 100) {
+		for _, h := range victims(c.held, c.excess) {
 			got = append(got, h.bytes)
 		}
 		if !slices.Equal(got, c.want) {

@@ -87,7 +87,7 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 		if excess <= 0 {
 			return
 		}
-		batch := victims(s.held(failed), excess, s.heads.Fair())
+		batch := victims(s.held(failed), excess)
 		if len(batch) == 0 {
 			return
 		}
@@ -106,11 +106,11 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 	now := time.Now()
 	for _, t := range s.tables() {
-		used := t.heads.Used()
+		greed := t.heads.Used() > t.heads.Fair()
 		for _, p := range t.all() {
 			n, shape := p.HeadBytes(), p.Shape()
 			if n > 0 && !but[p] && !now.Before(shape.RetryAt) {
-				held = append(held, heldHead{p, n, used, now.Sub(shape.LastWrite)})
+				held = append(held, heldHead{p, n, greed, now.Sub(shape.LastWrite)})
 			}
 		}
 	}

@@ -32,7 +32,9 @@ type Deps struct {
 	// Newest says where the newest known map of a table is: Stale answers name it. Nil: they do not.
 	Newest func(table string) (peer.MapAt, bool)
 	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
-	Leases     Leases
+	Leases Leases
+	// Weight is how often a table counts among those that share the memory of heads; it may change. Nil: 1.
+	Weight     func(table string) int64
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -202,7 +204,11 @@ func (s *Server) tableOrNew(name string) *table {
 	if t, ok := s.mu.tables[name]; ok {
 		return t
 	}
-	t := newTable(name, s.heads)
+	var weight func() int64
+	if of := s.deps.Weight; of != nil {
+		weight = func() int64 { return of(name) }
+	}
+	t := newTable(name, s.heads, weight)
 	s.mu.tables[name] = t
 	return t
 }

@@ -34,8 +34,8 @@ type table struct {
 	}
 }
 
-func newTable(name string, all *share.Pool) *table {
-	t := &table{name: name, index: series.New(), heads: newTableHeads(all)}
+func newTable(name string, all *share.Pool, weight func() int64) *table {
+	t := &table{name: name, index: series.New(), heads: newTableHeads(all, weight)}
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
 	t.mu.gates = map[point.PartitionID]*gate{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}
