@@ -173,10 +173,12 @@ func (c *checker) follows(t *truth, was files.Row) *topology.Map {
 			c.w.fail("I2: transaction %d makes %s, which was not dropped", t.row.Seq, t.name)
 		}
 		c.w.n.remade++
-		if next, err = t.m.WithConfig(config); err == nil && next.Seq == t.m.Seq {
-			same := *t.m
-			same.Seq++
-			next = &same
+		fresh, ferr := topology.New(t.name, config)
+		if next, err = fresh, ferr; err == nil {
+			next.Seq, next.NextID = t.m.Seq+1, t.m.NextID
+			if was.NextID == 0 { // nothing said which ids were given out: it may have begun above all
+				next.NextID = c.begins(t, next.NextID)
+			}
 		}
 	} else {
 		if was.Dropped {
@@ -189,6 +191,16 @@ func (c *checker) follows(t *truth, was files.Row) *topology.Map {
 		return nil
 	}
 	return next
+}
+
+// begins gives the first partition id of a table that was made anew, which is at least the given one.
+func (c *checker) begins(t *truth, least point.PartitionID) point.PartitionID {
+	for _, s := range t.row.Servers {
+		if f := c.has[s][t.row.Txn]; f != nil {
+			return max(least, f.m.NextID)
+		}
+	}
+	return least
 }
 
 // gone notes the partitions that a transaction dropped with their rows, and catches those that went with rows though

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Prefix covers the rows of all tables.
@@ -31,6 +32,8 @@ type Row struct {
 	// Dropped says that the table is gone. The row stays, so that a table of the same name made later goes on counting:
 	// neither sequence numbers nor partition ids come twice.
 	Dropped bool
+	// NextID is the partition id that a table of the same name made later begins with; 0: the file of Txn says it. Only with Dropped.
+	NextID point.PartitionID
 	// Dropping says that the table is about to go: no transaction gives out partition ids any more, so that those who
 	// write to it cannot bring it back while servers let go of what they hold. A drop that has begun must be ended.
 	Dropping bool
@@ -38,6 +41,10 @@ type Row struct {
 	// not committed yet, at whichever coordinator it is and whenever that goes on (NewRuleOut). It only rises.
 	Round uint64
 }
+
+// afterUnknown is the first id of a table made anew where nothing says which ids its predecessor gave out: rows of builds that did not
+// keep NextID, whose file is lost. No map of such a build came near it, and a drop by this build keeps NextID.
+const afterUnknown point.PartitionID = 1 << 32
 
 const (
 	rowVersion = 2 // version 1 was the whole map, as JSON: see Adopt
@@ -56,11 +63,12 @@ type storedRow struct {
 	Dropped  bool                `json:"dropped,omitempty"`
 	Dropping bool                `json:"dropping,omitempty"`
 	Round    uint64              `json:"round,omitempty"`
+	NextID   point.PartitionID   `json:"next_id,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
 func (r Row) Encode() []byte {
-	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round})
+	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round, r.NextID})
 	if err != nil {
 		fault.Bug("a table's row does not encode: %v", err)
 	}
@@ -92,8 +100,10 @@ func DecodeRow(row coord.Row) (Row, error) {
 		return bad("metadata servers %q are not in order, double or without a name", s.Servers)
 	case s.Dropped && s.Dropping:
 		return bad("the table is dropped and about to be")
+	case s.NextID != 0 && !s.Dropped:
+		return bad("the next partition id %d of a table that is not dropped", s.NextID)
 	}
-	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round}
+	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round, NextID: s.NextID}
 	if b, err := hex.DecodeString(s.Txn); err != nil || len(b) != len(r.Txn) {
 		return bad("transaction id %q", s.Txn)
 	} else {

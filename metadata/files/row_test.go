@@ -39,7 +39,7 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 	}
 	f("v2.json", files.Row{Txn: id, Seq: 7, Servers: []topology.ServerID{"s1", "s2", "s3"}})
 	f("v2-dropped.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropped: true})
-
+	f("v2-dropped-ids.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropped: true, NextID: 42})
 	f("v2-dropping.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Dropping: true})
 	f("v2-round.json", files.Row{Txn: id, Seq: 8, Servers: []topology.ServerID{"s1"}, Round: 3})
 
@@ -58,6 +58,7 @@ func TestARowIsReadAsItWasWritten(t *testing.T) {
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s1","s1"]}`)
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":[""]}`)
 	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s1"],"dropped":true,"dropping":true}`)
+	refuse(`{"v":2,` + txn + `,"seq":1,"servers":["s1"],"next_id":4}`)
 	refuse(`{"v":2,"txn":"0011","seq":1,"servers":["s1"]}`)
 	refuse(`{"v":2,"txn":"00000000000000000000000000000000","seq":1,"servers":["s1"]}`)
 }

@@ -404,6 +404,48 @@ func TestCreatorsEndWithOneTable(t *testing.T) {
 }
 
 // TestProposingAgainGivesTheSameAnswer, at the same server and at another, also when others have gone on.
+// TestADroppedTablesNameCanBeUsedAgain although every server that kept its METADATA file is gone: by the row of this build, and by one
+// of a build that did not keep the next partition id.
+func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		c := newCluster(t, coordmem.New(), 3, quick())
+		c.create("cpu", "s1")
+		if err := c.cover(c.nodes[0], "cpu", 5); err != nil {
+			t.Fatal(err)
+		}
+		before, row := c.newest("cpu")
+		if _, err := c.nodes[1].server.Drop(t.Context(), "cpu", row.Txn); err != nil {
+			t.Fatal(err)
+		}
+		dropped := c.row("cpu")
+		if !dropped.Dropped || dropped.NextID != before.NextID {
+			t.Fatalf("%+v", dropped)
+		}
+		if !known {
+			dropped.NextID = 0
+			if _, _, err := c.store.Commit(t.Context(), nil, []coord.Write{{Key: files.Key("cpu"), Value: dropped.Encode()}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.nodes[0].away.Store(true) // and never comes back
+		m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := c.nodes[1].server.Create(t.Context(), m, []topology.ServerID{"s2", "s3"})
+		if err != nil {
+			t.Fatalf("known %v: the name cannot be used: %v", known, err)
+		}
+		again, row := c.newest("cpu")
+		if row.Seq != before.Seq+1 || row.Dropped || again.NextID < before.NextID || again.Config.PartitionWidth != time.Minute || d.Row.Txn != row.Txn {
+			t.Errorf("known %v: %+v, next id %d after %d", known, row, again.NextID, before.NextID)
+		}
+		if err := c.cover(c.nodes[2], "cpu", 7); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestProposingAgainGivesTheSameAnswer(t *testing.T) {
 	set := quick()
 	set.KeepFiles = 8

@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Txn is one change of one table's row, as its coordinator sees it: Step(input) effects. It has no clock, lock, I/O or
@@ -111,7 +112,8 @@ func NewChange(c *peer.Change) *Txn {
 }
 
 // NewCreate makes a table (C19): the file on a majority of the servers first, then the row. Where a table of that name
-// was dropped, the new one goes on from its sequence number and partition ids, with the configuration of m. Where there
+// was dropped, the new one goes on from its sequence number and partition ids, with the rest of m, whether or not its last file can be
+// had. Where there
 // is one, it ends as Stale.
 func NewCreate(txn peer.TxnID, m *topology.Map, servers []topology.ServerID) *Txn {
 	return &Txn{goal: create, table: m.Table, id: txn, first: m, chosen: sorted(slices.Clone(servers))}
@@ -266,10 +268,8 @@ func (t *Txn) decide() {
 		t.next = t.row
 		t.next.Dropping = true
 		t.swap(nil, nil)
-	case t.goal == drop:
-		t.next = t.row
-		t.next.Dropped, t.next.Dropping = true, false
-		t.swap(nil, nil)
+	case t.goal == create && t.row.NextID > 0:
+		t.anew(t.row.NextID)
 	case t.goal == touch:
 		t.next = t.row
 		t.swap(nil, nil)
@@ -305,6 +305,19 @@ func (t *Txn) reached() bool {
 }
 
 func (t *Txn) loaded(in Loaded) {
+	if in.Err != nil && t.goal == create {
+		t.anew(afterUnknown)
+		return
+	}
+	if t.goal == drop {
+		t.next = t.row
+		t.next.Dropped, t.next.Dropping = true, false
+		if in.Err == nil {
+			t.next.NextID = in.Map.NextID
+		}
+		t.swap(nil, nil)
+		return
+	}
 	if in.Err != nil {
 		t.unavailable(fault.Annotate(in.Err, "find the file of transaction %d", t.row.Seq))
 		return
@@ -335,17 +348,7 @@ func (t *Txn) loaded(in Loaded) {
 			t.store(next, t.row, t.ops)
 		}
 	case create:
-		next, err := in.Map.WithConfig(t.first.Config)
-		if err != nil {
-			t.end(err)
-			return
-		}
-		if next.Seq == in.Map.Seq { // the same configuration, and still a transaction
-			again := *in.Map
-			again.Seq++
-			next = &again
-		}
-		t.store(next, Row{Servers: t.chosen}, nil)
+		t.anew(in.Map.NextID)
 	case join:
 		t.file = in.File
 		t.next = t.row
@@ -357,6 +360,16 @@ func (t *Txn) loaded(in Loaded) {
 		t.next.Servers = t.row.without(t.subject)
 		t.ask(t.next.Servers, majority(len(t.next.Servers)))
 	}
+}
+
+// anew makes a table whose name was one before: sequence numbers and partition ids go on, nothing else does.
+func (t *Txn) anew(next point.PartitionID) {
+	m := *t.first
+	m.Seq, m.NextID = t.row.Seq+1, next
+	if t.m != nil { // told to servers already: one transaction has one content, whatever can be loaded by now
+		m.NextID = t.m.NextID
+	}
+	t.store(&m, Row{Servers: t.chosen}, nil)
 }
 
 // store has a new map's file stored by the servers of a row that continues from.
