@@ -77,3 +77,43 @@ func TestProvisioningIsYAMLAndNamesTheDashboardsFolder(t *testing.T) {
 		}
 	}
 }
+
+// TestPanelsDoNotLieOverEachOther: two rows of panels once had the same place, and Grafana showed one of them.
+func TestPanelsDoNotLieOverEachOther(t *testing.T) {
+	files, err := filepath.Glob("dashboards/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no dashboards", err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board struct {
+			Panels []struct {
+				ID      int
+				Title   string
+				GridPos struct{ H, W, X, Y int }
+			}
+		}
+		if err := json.Unmarshal(text, &board); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		ids, taken := map[int]string{}, map[[2]int]string{}
+		for _, p := range board.Panels {
+			if other, ok := ids[p.ID]; ok {
+				t.Errorf("%s: %q and %q have the same id", file, p.Title, other)
+			}
+			ids[p.ID] = p.Title
+			for x := range p.GridPos.W {
+				for y := range p.GridPos.H {
+					at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+					if other, ok := taken[at]; ok && other != p.Title {
+						t.Errorf("%s: %q lies over %q", file, p.Title, other)
+					}
+					taken[at] = p.Title
+				}
+			}
+		}
+	}
+}

@@ -50,6 +50,7 @@ func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
 		gauge("spillway_brick_fenced", "1 after a disk error: nothing is acknowledged any more.", func() float64 { return gauge01(b.Err() != nil) }),
 		gauge("spillway_brick_lost_found_entries", "Files and directories that no catalogue entry names, put aside in lost+found.", func() float64 { return float64(b.LostFound().Entries) }),
 		gauge("spillway_brick_lost_found_bytes", "Bytes in lost+found.", func() float64 { return float64(b.LostFound().Bytes) }),
+		gauge("spillway_brick_free_bytes", "Free bytes where data and log lie, the lesser of both; NaN: not known.", b.freeBytes),
 		gauge("spillway_brick_read_only", "1 while too little disk space is free.", func() float64 { ro, _ := b.ReadOnly(); return gauge01(ro) }),
 	} {
 		if rerr := reg.Register(c); rerr != nil {

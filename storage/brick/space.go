@@ -2,6 +2,7 @@ package brick
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/cockroachdb/errors"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -39,6 +40,19 @@ func (b *Brick) RoomFor(bytes int64) error {
 	}
 	return fault.Errorf(fault.Unavailable, "%d MiB are free in %s: not enough for %d MiB more beside the reserve of %d MiB (free_bytes_min); it is tried again, make room there",
 		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
+}
+
+// freeBytes is the free space of the directory that has less.
+func (b *Brick) freeBytes() float64 {
+	least := math.Inf(1)
+	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {
+		u, err := b.fs.GetDiskUsage(dir)
+		if err != nil {
+			return math.NaN()
+		}
+		least = min(least, float64(u.AvailBytes))
+	}
+	return least
 }
 
 // checkSpace looks at the free space of both directories. Once below FreeBytesMin the brick stays read-only until a
