@@ -46,3 +46,9 @@ func ParseProhibitKey(key string) (Partition, topology.ServerID, bool) {
 	p, ok := parsePath(path[:i])
 	return p, topology.ServerID(path[i+1:]), ok
 }
+
+// ParseSweptKey gives the table of a Swept row's key.
+func ParseSweptKey(key string) (string, bool) {
+	table, ok := strings.CutPrefix(key, sweptPrefix)
+	return table, ok && table != ""
+}

@@ -265,6 +265,9 @@ func (p *planner) sweep() {
 	}
 	byTable := map[string][]lease.Partition{}
 	consider := func(part lease.Partition) {
+		if p.JustSwept[part.Table] {
+			return
+		}
 		if m := maps[part.Table]; m != nil {
 			if _, ok := m.ByID(part.ID); ok || part.ID >= m.NextID || unborn[m.Table][part.ID] {
 				return

@@ -26,6 +26,7 @@ type Rows struct {
 		revs   map[lease.Partition]coord.Revision
 		born   map[lease.Partition]coord.Revision
 		no     map[string]prohibition
+		swept  map[string]sweep // by table
 		bad    map[string]error
 		beats  map[topology.ServerID]*pulse
 		ear    time.Duration // time in which the store answered without a gap
@@ -44,6 +45,12 @@ type prohibition struct {
 	since     time.Duration // of the ear: when it was first seen
 }
 
+// sweep is a table's Swept row.
+type sweep struct {
+	rev   coord.Revision
+	since time.Duration // of the ear: when it was first seen
+}
+
 // pulse is one server's heartbeat.
 type pulse struct {
 	rev     coord.Revision
@@ -59,6 +66,7 @@ func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
 	r := &Rows{clock: clock, takeAfter: takeAfter}
 	r.mu.leases, r.mu.revs = map[lease.Partition]lease.Lease{}, map[lease.Partition]coord.Revision{}
 	r.mu.born, r.mu.no = map[lease.Partition]coord.Revision{}, map[string]prohibition{}
+	r.mu.swept = map[string]sweep{}
 	r.mu.bad, r.mu.beats = map[string]error{}, map[topology.ServerID]*pulse{}
 	r.mu.last = clock()
 	return r
@@ -83,6 +91,8 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 	clear(r.mu.revs)
 	clear(r.mu.born)
 	clear(r.mu.bad)
+	swept := maps.Clone(r.mu.swept)
+	clear(r.mu.swept)
 	fences := maps.Clone(r.mu.no)
 	clear(r.mu.no)
 	seen := map[topology.ServerID]bool{}
@@ -91,6 +101,9 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 			seen[s] = true
 		}
 		r.learnLocked(row)
+		if table, ok := lease.ParseSweptKey(row.Key); ok && swept[table].rev == row.Revision {
+			r.mu.swept[table] = swept[table]
+		}
 		if old, ok := fences[row.Key]; ok && old.rev == row.Revision {
 			r.mu.no[row.Key] = old
 		}
@@ -161,6 +174,9 @@ func (r *Rows) learnLocked(row coord.Row) {
 	if s, ok := lease.ParseBeatKey(row.Key); ok {
 		r.beatLocked(s, row)
 	}
+	if table, ok := lease.ParseSweptKey(row.Key); ok {
+		r.mu.swept[table] = sweep{rev: row.Revision, since: r.mu.ear}
+	}
 }
 
 func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
@@ -189,6 +205,10 @@ func (r *Rows) ready() bool {
 	defer r.mu.Unlock()
 	return r.mu.listed
 }
+
+// sweepEvery is how far apart the sweeps of one table's lease rows are: the first takes of its new partitions that are under way at
+// that moment conflict, and come a tenth of a second later.
+const sweepEvery = 30 * time.Second
 
 // quietFor is how long no heartbeat must be heard before the store is asked whether there was one. Less than earGap: time
 // in which nothing is heard does not count as silence of anybody.
@@ -230,6 +250,10 @@ func (r *Rows) Fill(s *State, servers []registry.Server) {
 	s.No = map[lease.Partition][]topology.ServerID{}
 	for _, n := range r.mu.no {
 		s.No[n.partition] = append(s.No[n.partition], n.server)
+	}
+	s.JustSwept = map[string]bool{}
+	for table, last := range r.mu.swept {
+		s.JustSwept[table] = r.mu.ear-last.since < sweepEvery
 	}
 	s.Servers = nil
 	for _, srv := range servers {

@@ -413,7 +413,7 @@ func TestLeaseRowsOfTheDroppedAreSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.carryOut(ctx, nil, steps)
-	if list, _, _ := store.List(ctx, lease.Prefix); len(list) != 0 {
+	if list, _, _ := store.List(ctx, lease.Prefix); len(list) != 1 || list[0].Key != lease.SweptKey("old") {
 		t.Errorf("left: %v", list)
 	}
 }

@@ -28,6 +28,8 @@ type State struct {
 	// Dropped are tables without a map of which it is known that they were dropped. A map may also be missing because
 	// nobody has it at hand: then nothing is concluded.
 	Dropped map[string]bool
+	// JustSwept are the tables of which lease rows were swept a moment ago: the next sweep waits.
+	JustSwept map[string]bool
 	// Dropping are the tables that are being dropped: nothing is made of them, and what has begun must be ended.
 	Dropping map[string]bool
 	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
@@ -181,8 +183,7 @@ func (s *State) Empty(p lease.Partition) bool {
 
 // led reports whether anybody ever led the partition.
 func (v *view) led(p lease.Partition) bool {
-	_, ok := v.Leases[p]
-	return ok || v.Born[p]
+	return v.Leases[p].Epoch > 0 || v.Born[p] // a row of epoch 0 is a map's note, and nobody led
 }
 
 // empty reports whether the partition may be changed as one that has no rows. What a person took offline stays as it is.

@@ -262,26 +262,36 @@ func (w *Work) others() {
 }
 
 // sweep deletes the lease rows of partitions that are no more. Where the table has no map, its row must say that it was
-// dropped: a map that merely cannot be fetched says nothing.
+// dropped: a map that merely cannot be fetched says nothing. The first transaction notes in the table's Swept row as of which map rows
+// are missing: a take that finds no row compares it, so that none by an older map succeeds, whether it is under way or comes later.
 func (w *Work) sweep(s *carried) {
-	if w.mapped {
-		w.sweepSome(s, nil, s.Sweep, 0)
-		return
-	}
-	key := files.Key(w.table)
-	w.read([]string{key}, func(in RowsRead) {
-		if in.Err != nil || !tableGone(in.Rows[0]) {
+	swept, table := lease.SweptKey(w.table), files.Key(w.table)
+	w.read([]string{swept, table}, func(in RowsRead) {
+		if in.Err != nil || !w.mapped && !tableGone(in.Rows[1]) {
 			w.report(s, errOr(in.Err, "the table is there"))
 			w.others()
 			return
 		}
-		w.sweepSome(s, []coord.Condition{{Key: key, Revision: in.Rows[0].Revision}}, s.Sweep, 0)
+		var guard, first batch
+		seq := w.seq
+		if !w.mapped {
+			guard.conditions = append(guard.conditions, coord.Condition{Key: table, Revision: in.Rows[1].Revision})
+			if row, err := files.DecodeRow(in.Rows[1]); err == nil {
+				seq = row.Seq
+			}
+		}
+		if known, err := lease.DecodeSwept(in.Rows[0].Value); err != nil || known.Seq < seq {
+			first.conditions = append(first.conditions, coord.Condition{Key: swept, Revision: in.Rows[0].Revision})
+			first.writes = append(first.writes, coord.Write{Key: swept, Value: lease.Swept{Seq: seq}.Encode()})
+		}
+		w.sweepSome(s, guard, first, s.Sweep, 0)
 	})
 }
 
-// sweepSome sweeps as many partitions as fit into a transaction, then the others.
-func (w *Work) sweepSome(s *carried, guard []coord.Condition, parts []lease.Partition, tries int) {
-	b, n := batch{conditions: slices.Clone(guard)}, 0
+// sweepSome sweeps as many partitions as fit into a transaction, then the others. guard is part of every transaction, first of
+// the first one only.
+func (w *Work) sweepSome(s *carried, guard, first batch, parts []lease.Partition, tries int) {
+	b, n := batch{conditions: slices.Concat(guard.conditions, first.conditions), writes: slices.Clone(first.writes)}, 0
 	for ; n < len(parts) && b.add(forgotten(w.rows[parts[n]])); n++ {
 	}
 	if n == 0 || w.lost {
@@ -299,18 +309,18 @@ func (w *Work) sweepSome(s *carried, guard []coord.Condition, parts []lease.Part
 			w.report(s, c.Err)
 			w.others()
 		case c.OK:
-			w.sweepSome(s, guard, parts[n:], 0)
+			w.sweepSome(s, guard, batch{}, parts[n:], 0)
 		case tries+1 >= triesMax:
 			w.report(s, errOr(nil, "its rows changed"))
 			w.others()
 		default:
-			w.sweepOthers(s, guard, parts, n, tries+1)
+			w.sweepOthers(s, guard, first, parts, n, tries+1)
 		}
 	})
 }
 
 // sweepOthers looks which of the first n partitions have other rows by now, and sweeps the rest.
-func (w *Work) sweepOthers(s *carried, guard []coord.Condition, parts []lease.Partition, n, tries int) {
+func (w *Work) sweepOthers(s *carried, guard, first batch, parts []lease.Partition, n, tries int) {
 	var keys []string
 	for _, p := range parts[:n] {
 		for _, row := range w.rows[p] {
@@ -337,7 +347,7 @@ func (w *Work) sweepOthers(s *carried, guard []coord.Condition, parts []lease.Pa
 		if len(rest) < n { // the next round sees what they are now
 			tries = 0
 		}
-		w.sweepSome(s, guard, append(rest, parts[n:]...), tries)
+		w.sweepSome(s, guard, first, append(rest, parts[n:]...), tries)
 	})
 }
 

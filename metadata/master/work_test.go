@@ -33,7 +33,7 @@ type desk struct {
 
 // TestWork plays testdata/work: what a Work asks for, and what comes of each answer.
 //
-//	rows    what is in the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · gone p1 · clear
+//	rows    what is in the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · gone p1 · clear
 //	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop; then the first effect. unmapped: it has no map
 //	do      performs the effect under way and answers; lost: without an answer; fails: it does not happen; refused=invalid or stale
 //	lost    the process is master no more; expired: there is no more time
@@ -103,6 +103,12 @@ func (d *desk) row(f []string) {
 	case "gone":
 		d.rev++
 		delete(d.rows, lease.RowKey(d.partition(f[1])))
+	case "swept":
+		seq, err := strconv.ParseUint(f[1], 10, 64)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		d.put(lease.SweptKey("cpu"), lease.Swept{Seq: seq}.Encode())
 	case "table":
 		d.put(files.Key("cpu"), files.Row{Txn: peer.TxnID{1}, Seq: 9, Servers: []topology.ServerID{"s1"}, Dropped: slices.Contains(f, "dropped")}.Encode())
 	default:
