@@ -112,7 +112,7 @@ func (d *door) open(behind gatewayDeps) error {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(0), Log: d.log, Registerer: d.registry}, d.cfg.forward())
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry, Memory: d.accounts.queries,
 		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)
 	if err != nil {

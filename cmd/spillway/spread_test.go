@@ -56,11 +56,16 @@ type spread struct {
 	reg     *prometheus.Registry
 	stop    context.CancelFunc
 	ended   chan error
+	fast    atomic.Int64 // how far the servers' clocks are ahead, in nanoseconds
 }
+
+// now is the servers' time.
+func (s *spread) now() point.Nanos { return time.Now().UnixNano() + s.fast.Load() }
 
 // part is one storage server.
 type part struct {
 	id     topology.ServerID
+	fs     vfs.FS
 	brick  *brick.Brick
 	server *server.Server
 	rpc    *rpc.Server
@@ -112,13 +117,9 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	}
 	local := map[topology.ServerID]peers.Local{}
 	for _, id := range ids {
-		p := &part{id: id}
+		p := &part{id: id, fs: vfs.NewMem()}
 		s.parts[id] = p
-		p.brick, err = brick.Open(brick.Deps{FS: vfs.NewMem(), Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
-		s.must(err)
-		p.server, err = server.Open(tb.Context(), server.Deps{Brick: p.brick, Maps: s.tables, Leases: firsts{id, s.tables}, Log: log, Registerer: prometheus.NewRegistry()},
-			server.Settings{Server: id})
-		s.must(err)
+		s.open(p)
 		if far {
 			s.serve(p)
 		} else {
@@ -141,6 +142,18 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	go func() { s.ended <- s.view.Run(ctx) }()
 	go func() { s.ended <- s.peers.Run(ctx) }()
 	return s
+}
+
+// open opens a server on its disk.
+func (s *spread) open(p *part) {
+	s.tb.Helper()
+	log := slog.New(slog.DiscardHandler)
+	var err error
+	p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
+	s.must(err)
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
+		server.Settings{Server: p.id})
+	s.must(err)
 }
 
 func (s *spread) must(err error) {

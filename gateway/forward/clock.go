@@ -1,35 +1,70 @@
 package forward
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// stampStep is the distance of two stamps of one gateway: the low 10 bits tell gateways apart.
-const stampStep = 1 << 10
-
-// Clock gives stamps: the time of receipt, never the same twice, never going back (hybrid logical clock).
+// Clock gives stamps: the time of receipt, never the same twice. It is a rank.Clock for many goroutines, and by the wall
+// clock of this process.
 type Clock struct {
-	gateway point.Stamp
-	last    atomic.Uint64
+	now func() point.Nanos
+
+	mu struct {
+		sync.Mutex // held for nanoseconds, once a write
+		rank.Clock
+	}
 }
 
-// NewClock makes the clock of a gateway; numbers of gateways that run at the same time differ, below 1024.
-func NewClock(gateway int) *Clock { return &Clock{gateway: point.Stamp(gateway % stampStep)} }
+// NewClock makes the clock of a gateway. Its number is to be random, drawn anew at every start.
+func NewClock(gateway uint64) *Clock {
+	return NewClockOf(gateway, func() point.Nanos { return time.Now().UnixNano() })
+}
+
+// NewClockOf is NewClock with another wall clock.
+func NewClockOf(gateway uint64, now func() point.Nanos) *Clock {
+	c := &Clock{now: now}
+	c.mu.Clock = rank.NewClock(gateway)
+	return c
+}
 
 // Next gives the stamp of what is received now.
 func (c *Clock) Next() point.Stamp { return c.Reserve(1) }
 
-// Reserve gives the first of n stamps, stampStep apart, of what is received now.
+// Reserve gives the first of n stamps, rank.Step apart, of what is received now.
 func (c *Clock) Reserve(n int) point.Stamp {
-	now := uint64(time.Now().UnixNano()) &^ (stampStep - 1)
-	for {
-		last := c.last.Load()
-		next := max(now, last+stampStep)
-		if c.last.CompareAndSwap(last, next+uint64(n-1)*stampStep) {
-			return point.Stamp(next) | c.gateway
-		}
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.Tick(now, n)
+}
+
+// refused takes in that a server refused a stamp, and when it is there.
+func (c *Clock) refused(server point.Nanos) {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.Refused(now, server)
+}
+
+// restampsMax bounds how often one insert is stamped anew. One time is enough, unless the clock is set while it is sent.
+const restampsMax = 4
+
+// restamp gives what is left of a share new stamps if err is the answer that its stamps are too far ahead of the servers'
+// clocks. It is no error of the write: the insert is sent again at once.
+func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
+	server, ahead := peer.IsAhead(err)
+	if !ahead || r.anew == restampsMax {
+		return false
 	}
+	w.t.f.metrics.restamped.Inc()
+	w.t.f.deps.Clock.refused(server)
+	anew := r.anew + 1
+	*r = reserve(w.t.f.deps.Clock, rest.len(), &w.t.f.settings)
+	r.used, r.anew = -rest.acked, anew
+	return true
 }

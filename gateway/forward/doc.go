@@ -3,7 +3,7 @@
 //	Write(batch) ─▶ stamp ─▶ route by ONE map ─▶ leader of each share ─▶ define new series on its stream ─▶ Insert ─▶ ack
 //	                          ▲   │ uncovered times: have partitions made          │                          when all acked
 //	                          │   └──────────────────────────────────────────┐     │
-//	                          └── the shares that failed, with the same stamp, ◀────┘ Stale: a newer map or another leader
+//	                          └── the shares that failed ◀─────────────────────────┘ Stale: a newer map or another leader
 //	                              until the time-out, within the budget for retries   no leader, no answer: wait for one
 //
 // A lease that moves from server to server is not an error: what was not acked is sent to the new leader. Waiting costs

@@ -15,6 +15,8 @@ type metrics struct {
 	refused  prometheus.Counter
 	rerouted prometheus.Counter
 
+	restamped prometheus.Counter
+
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
 	full       prometheus.Counter
@@ -44,6 +46,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		rerouted: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_rerouted_rows_total", Help: "Rows that were routed again by a newer map.",
+		}),
+		restamped: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_restamped_inserts_total", Help: "Inserts that a server sent back because the clock here is more than a second ahead of the servers', and that went on with a new stamp.",
 		}),
 		leaderless: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",

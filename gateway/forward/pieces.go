@@ -3,6 +3,7 @@ package forward
 import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // pieces is what of a share is still to be sent: a server logs an insert as one frame, and frames have bounds.
@@ -35,14 +36,15 @@ func (p *pieces) drop(in *peer.Insert) {
 }
 
 // ranks are the stamps of one write: of two rows of one series and time the later wins also where they came in different
-// pieces. All are of the moment of receipt, before those of whatever comes later.
+// pieces. All are of the moment of receipt, or of the moment at which a server sent them back.
 //
 // Invariant: a piece has a higher rank than those before it in its share, at this try or an earlier one, until n are used
 // up: then what is left has the same, and of two such rows the greater bits win.
 type ranks struct {
 	first point.Stamp
 	n     int
-	used  int // by earlier tries
+	used  int // by earlier tries; below 0: by what was acked before these were reserved
+	anew  int // how often they were refused
 }
 
 // rankBytes is what rows are reckoned to have at most, on an average, where a piece is cut by its bytes.
@@ -56,7 +58,7 @@ func reserve(c *Clock, rows int, s *Settings) ranks {
 
 // of gives the rank of the piece after those that were acked.
 func (r *ranks) of(acked int) point.Stamp {
-	return r.first + point.Stamp(min(r.used+acked, r.n-1)*stampStep)
+	return r.first + point.Stamp(min(r.used+acked, r.n-1)*rank.Step)
 }
 
 // itemBytes is more than anything takes in a frame beside its labels or its histogram.

@@ -25,8 +25,8 @@ import (
 // Write takes everything in b and returns when it is as safe as the level says. Rows at times for which no partition can
 // be made are refused in b. Errors keep the Kind of the share that failed; what had been kept by then stays.
 //
-// Shares that met an old map, or no leader, are routed and sent again until the time-out, with ranks of the moment of receipt: by
-// then the map is newer or the leader another. Those that were acked are not sent again.
+// Shares that met an old map, or no leader, are routed and sent again until the time-out: by then the map is newer or the
+// leader another. Those that were acked are not sent again.
 func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) error {
 	g, b2, err := t.enter(b)
 	if err != nil {
@@ -241,14 +241,18 @@ func (w *attempt) transfer(ctx context.Context, id topology.ServerID, storage pe
 func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest *pieces) error {
 	set := &w.t.f.settings
 	in := peer.Insert{Partition: p, MapSeq: w.m.Seq, Level: w.level}
+	ranks := w.ranks
 	for rest.len() > 0 {
-		in.Stamp = w.ranks.of(rest.acked)
+		in.Stamp = ranks.of(rest.acked)
 		rest.first(&in, set.InsertRowsMax)
 		if err := l.define(ctx, w.g.dict, &in); err != nil {
 			return err
 		}
 		shorten(&in, set.InsertBytesMax, int(l.longest.Load()), w.g.dict)
 		if err := l.stream.Insert(ctx, &in); err != nil {
+			if w.restamp(err, &ranks, rest) {
+				continue
+			}
 			return err
 		}
 		rest.drop(&in)

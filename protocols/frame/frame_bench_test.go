@@ -83,6 +83,6 @@ func BenchmarkSetSerial(b *testing.B) {
 	buf := encode(newDevops(1).steady(1))
 	b.ReportAllocs()
 	for b.Loop() {
-		frame.SetSerial(buf, point.Serial{Epoch: 1, Seq: 2}, point.Serial{Epoch: 1, Seq: 1})
+		frame.SetSerial(buf, point.Serial{Epoch: 1, Seq: 2}, point.Serial{Epoch: 1, Seq: 1}, 3)
 	}
 }

@@ -195,11 +195,12 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-func TestSetSerialChangesTheSerialsAlone(t *testing.T) {
+func TestSetSerialChangesTheSerialsAndTheRankAlone(t *testing.T) {
 	want := goldenFrames()["definitions"]
 	b := encode(want)
 	want.Serial, want.Prev = point.Serial{Epoch: 1 << 60, Seq: 9}, point.Serial{Epoch: 2, Seq: math.MaxUint64}
-	frame.SetSerial(b, want.Serial, want.Prev)
+	want.Stamp = 77
+	frame.SetSerial(b, want.Serial, want.Prev, want.Stamp)
 	if d := difference(want, mustDecode(t, b)); d != "" {
 		t.Error(d)
 	}
@@ -388,7 +389,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _ = d.Decode(b, &got) }); n > 0 {
 		t.Errorf("Decode allocates %v times", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { frame.SetSerial(b, f.Serial, f.Prev) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { frame.SetSerial(b, f.Serial, f.Prev, f.Stamp) }); n > 0 {
 		t.Errorf("SetSerial allocates %v times", n)
 	}
 }

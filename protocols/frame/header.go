@@ -90,9 +90,11 @@ func (h *Head) check(flags, reserved byte) error {
 	return nil
 }
 
-// SetSerial gives an encoded frame its place in the log. It touches the header only and costs a few nanoseconds, so
-// that a body can be encoded outside the lock under which serials are given. b must come from Encoder.Append.
-func SetSerial(b []byte, serial, prev point.Serial) {
+// SetSerial gives an encoded frame its place in the log, and the rank that it has there. It touches the header only and
+// costs a few nanoseconds, so that a body can be encoded outside the lock under which serials and ranks are given. b must
+// come from Encoder.Append.
+func SetSerial(b []byte, serial, prev point.Serial, stamp point.Stamp) {
+	binary.LittleEndian.PutUint64(b[atStamp:], uint64(stamp))
 	putSerial(b, atSerial, serial)
 	putSerial(b, atPrev, prev)
 	binary.LittleEndian.PutUint32(b[atHeaderSum:], crc32.Checksum(b[:atHeaderSum], castagnoli))
@@ -105,11 +107,10 @@ func putHeader(b []byte, f *Frame, flags byte, bodyBytes int) {
 	}
 	b[atVersion], b[atKind], b[atFlags], b[atReserved] = version, byte(f.Kind), flags, 0
 	binary.LittleEndian.PutUint32(b[atRows:], uint32(len(f.IDs)))
-	binary.LittleEndian.PutUint64(b[atStamp:], uint64(f.Stamp))
 	binary.LittleEndian.PutUint32(b[atHists:], uint32(len(f.Hists)))
 	binary.LittleEndian.PutUint32(b[atBodyBytes:], uint32(bodyBytes))
 	binary.LittleEndian.PutUint32(b[atBodySum:], crc32.Checksum(b[HeaderLen:], castagnoli))
-	SetSerial(b, f.Serial, f.Prev)
+	SetSerial(b, f.Serial, f.Prev, f.Stamp)
 }
 
 func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }

@@ -46,6 +46,8 @@ type Stream interface {
 
 	// Insert hands over one partition's rows and returns when they are as safe as the level says. The columns stay the
 	// caller's and are not read after the return. After an error the rows may or may not be kept (they are idempotent).
+	// Where it writes what an earlier Insert wrote that was acked before this one began, it wins. A stamp too far ahead of the
+	// servers' clocks is answered so (IsAhead), and nothing is kept.
 	Insert(ctx context.Context, in *Insert) error
 
 	// Close forgets the dictionary.
@@ -63,7 +65,7 @@ type Def struct {
 type Insert struct {
 	Partition point.PartitionID
 	MapSeq    uint64      // the map it was routed by
-	Stamp     point.Stamp // rank of all its rows
+	Stamp     point.Stamp // rank of all its rows; the partition raises it above all that it took
 	Level     point.Level
 
 	IDs    []point.SeriesID

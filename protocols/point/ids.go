@@ -60,9 +60,9 @@ type EpochEnd struct {
 	Seq   uint64 `json:"seq"`
 }
 
-// Stamp is the rank of a row: unix nanoseconds of its receipt with the low 10 bits replaced by the gateway's number, so
-// that stamps of all gateways are totally ordered. A gateway's clock never gives the same stamp twice (hybrid logical
-// clock). Between two values at one timestamp the higher stamp wins; rows of one frame share a stamp and the later wins.
+// Stamp is the rank of a row: a hybrid logical clock, unix nanoseconds with the low 10 bits replaced by a gateway's number
+// (protocols/rank). A gateway gives it, the leader of the partition raises it. Between two values at one timestamp the
+// higher one wins; rows of one frame share one and the later row wins.
 type Stamp uint64
 
 // Nanos is a unix time in nanoseconds.

@@ -14,8 +14,12 @@ import (
 // Rows are one insert's rows by the server's series refs; row i is (Refs[i], Times[i], Values[i]).
 // The columns stay the caller's and are not kept.
 type Rows struct {
+	// Stamp is the rank that a gateway gave. The partition raises it above all that it took before, so that what is acked later
+	// wins, whatever the gateways' clocks say.
 	Stamp point.Stamp
-	Level point.Level
+	// Foreign rows keep their rank: they were ordered where they were first taken.
+	Foreign bool
+	Level   point.Level
 	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.
 	Epoch point.Epoch
 
@@ -70,7 +74,7 @@ var errCold = errors.New("the partition went cold")
 // under it: a definition has to stand in the log before the first row that needs it.
 func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f := &a.frame
-	f.Kind, f.Stamp = frame.Rows, r.Stamp
+	f.Kind, f.Stamp, f.Foreign = frame.Rows, r.Stamp, r.Foreign
 	f.Times, f.Values = r.Times, r.Values
 	x := p.ids.Load()
 	known := mapIDs(x, f, r)
@@ -99,7 +103,10 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	}
 	f.Prev = p.mu.last
 	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
-	frame.SetSerial(a.buf, f.Serial, f.Prev)
+	if !f.Foreign {
+		f.Stamp = p.mu.ranks.Next(f.Stamp)
+	}
+	frame.SetSerial(a.buf, f.Serial, f.Prev, f.Stamp)
 	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, a.buf)
 	if err != nil {
 		return brick.Wait{}, err

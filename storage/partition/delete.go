@@ -145,7 +145,8 @@ func (p *Partition) enqueueDeletion(t Tombstone) (brick.Wait, error) {
 	}
 	f.Prev = p.mu.last
 	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
-	frame.SetSerial(buf, f.Serial, f.Prev)
+	f.Stamp = p.mu.ranks.Next(0)
+	frame.SetSerial(buf, f.Serial, f.Prev, f.Stamp)
 	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, buf)
 	if err != nil {
 		return brick.Wait{}, err
@@ -163,7 +164,7 @@ func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 	p.mu.frames++
 	p.mu.deletions = append(p.mu.deletions, f.Deletion)
 	p.mu.lastWrite = now
-	p.acceptedLocked(f.Serial)
+	p.acceptedLocked(f)
 }
 
 // redelete carries deletions out that the log holds and the catalogue perhaps not: a crash came between, or it was rebuilt. All

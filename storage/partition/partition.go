@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/head"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -76,6 +77,7 @@ type Partition struct {
 		born      time.Time        // of the first of them
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
+		ranks     rank.Order      // of all frames and segments
 		wait      brick.Wait      // for its fsync
 		defined   int             // dense ids whose definitions are in segments
 		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
@@ -99,6 +101,7 @@ func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) 
 	p.mu.epoch, p.mu.held = epoch, st.Flushed.Epoch
 	for _, g := range st.Segments {
 		p.mu.held = max(p.mu.held, g.ID.Epoch)
+		p.mu.ranks.Observe(g.StampHi)
 	}
 	p.mu.nextSeg = max(st.NextSegment, 1)
 	p.mu.last = st.Flushed
@@ -210,7 +213,7 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 			f.Serial, f.Prev, p.mu.last))
 	}
 	if p.mu.damaged != nil {
-		p.acceptedLocked(f.Serial)
+		p.acceptedLocked(f)
 		return nil
 	}
 	if int(f.FirstDef) != known.len() && len(f.Defs) > 0 {
@@ -257,12 +260,14 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 	}
 	p.deps.HeadBytes.Add(int64(h.Bytes() - before))
 	p.mu.lastWrite = now
-	p.acceptedLocked(f.Serial)
+	p.acceptedLocked(f)
 }
 
 // acceptedLocked notes the newest frame.
-func (p *Partition) acceptedLocked(s point.Serial) {
+func (p *Partition) acceptedLocked(f *frame.Frame) {
+	s := f.Serial
 	p.mu.last = s
+	p.mu.ranks.Observe(f.Stamp)
 	if n := len(p.mu.ends); n > 0 && p.mu.ends[n-1].Epoch == s.Epoch {
 		p.mu.ends[n-1].Seq = s.Seq
 	} else {

@@ -10,6 +10,7 @@ import (
 type metrics struct {
 	throttled   prometheus.Counter
 	unconfirmed prometheus.Counter
+	ahead       prometheus.Counter
 	failures    *prometheus.CounterVec // by what: flush, compact, scrub
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
@@ -19,6 +20,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m := &metrics{
 		throttled:   prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_throttled_inserts_total", Help: "Inserts refused because head rows used up their memory."}),
 		unconfirmed: prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_unconfirmed_changes_total", Help: "Inserts and deletions that were done and not acked, because the lease ended meanwhile."}),
+		ahead:       prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_server_ahead_inserts_total", Help: "Inserts sent back for a new stamp, because theirs was more than a second ahead of the servers' clocks: a gateway's clock is fast, or most servers' are slow."}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_server_maintenance_failures_total", Help: "Flushes and compactions that failed and are tried again, by what.",
 		}, []string{"what"}),
@@ -36,7 +38,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
 	}
-	r.MustRegister(m.throttled, m.unconfirmed, m.failures,
+	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures,
 		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.heads.Used()) }),
 		gauge("head_bytes_max", "Bound of the memory of all head rows.", func() float64 { return float64(s.settings.HeadBytesMax) }),
 		gauge("names_bytes", "What partitions hold to know their series by.", func() float64 {

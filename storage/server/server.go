@@ -33,6 +33,8 @@ type Deps struct {
 	Newest func(table string) (peer.MapAt, bool)
 	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
 	Leases Leases
+	// Now is the time by the median of the servers' clocks. Nil: by this one's.
+	Now func() point.Nanos
 	// Weight is how often a table counts among those that share the memory of heads; it may change. Nil: 1.
 	Weight     func(table string) int64
 	Log        *slog.Logger
@@ -116,6 +118,7 @@ type Server struct {
 	deps       Deps
 	settings   Settings
 	leases     Leases
+	now        func() point.Nanos
 	cache      *segment.Cache
 	metrics    *metrics
 	partition  *partition.Metrics
@@ -146,6 +149,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes)}
 	if srv.leases == nil {
 		srv.leases = always{s.Epoch}
+	}
+	if srv.now = d.Now; srv.now == nil {
+		srv.now = func() point.Nanos { return time.Now().UnixNano() }
 	}
 	srv.heads = share.New(s.HeadBytesMax)
 	srv.cache.LimitFiles(s.OpenFilesMax)

@@ -8,6 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/paged"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -114,6 +115,9 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err != nil {
 		return err
 	}
+	if err := st.s.timely(in.Stamp); err != nil {
+		return err
+	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
 		r.Epoch = pa.epoch
@@ -125,6 +129,16 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
 	st.scratch.Put(r)
 	return err
+}
+
+// timely refuses a stamp that is too far ahead of the servers' clocks: once it is taken, it stays.
+func (s *Server) timely(stamp point.Stamp) error {
+	now := s.now()
+	if !rank.Ahead(stamp, now) {
+		return nil
+	}
+	s.metrics.ahead.Inc()
+	return peer.NewAhead(now)
 }
 
 // translate turns stream numbers into refs.

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // Store is a peer.Storage in memory.
@@ -20,6 +21,7 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		tables map[string]*table
+		ranks  rank.Order
 		open   int // series sets handed out and not closed
 	}
 }
@@ -123,19 +125,20 @@ func (st *stream) Define(_ context.Context, defs []peer.Def) error {
 func (st *stream) Insert(_ context.Context, in *peer.Insert) error {
 	st.store.mu.Lock()
 	defer st.store.mu.Unlock()
+	stamp := st.store.mu.ranks.Next(in.Stamp)
 	for i, id := range in.IDs {
 		s, err := st.seriesLocked(id)
 		if err != nil {
 			return err
 		}
-		s.put(row{time: in.Times[i], stamp: in.Stamp, value: in.Values[i]})
+		s.put(row{time: in.Times[i], stamp: stamp, value: in.Values[i]})
 	}
 	for _, h := range in.Hists {
 		s, err := st.seriesLocked(h.ID)
 		if err != nil {
 			return err
 		}
-		s.put(row{time: h.Time, stamp: in.Stamp, hist: slices.Clone(h.H)})
+		s.put(row{time: h.Time, stamp: stamp, hist: slices.Clone(h.H)})
 	}
 	for _, e := range in.Exemplars {
 		s, err := st.seriesLocked(e.ID)

@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // memory is a storage of one table "t" that can be told to fail, to wait and to count. What it answers is what it was
@@ -18,6 +19,7 @@ import (
 type memory struct {
 	mu      sync.Mutex
 	fail    error         // what every call answers
+	clock   point.Nanos   // stamps ahead of it are sent back; 0: none are
 	gate    chan struct{} // inserts wait until it is closed; nil: they do not
 	waiting int           // inserts at the gate
 	got     []peer.Insert // copies
@@ -72,6 +74,10 @@ func (s *memoryStream) Define(_ context.Context, defs []peer.Def) error {
 
 func (s *memoryStream) Insert(ctx context.Context, in *peer.Insert) error {
 	s.m.mu.Lock()
+	if s.m.clock != 0 && rank.Ahead(in.Stamp, s.m.clock) {
+		defer s.m.mu.Unlock()
+		return peer.NewAhead(s.m.clock)
+	}
 	gate, err := s.m.gate, s.m.fail
 	s.m.waiting++
 	s.m.mu.Unlock()

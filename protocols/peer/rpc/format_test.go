@@ -46,6 +46,9 @@ func examples() map[string][]byte {
 	acks = appendAck(acks, 2, nil)
 	acks = appendAck(acks, 1, fault.Errorf(fault.Stale, "look again"))
 	endRecord(acks, from)
+	ahead, from := beginRecord(nil, recordAcks)
+	ahead = appendAck(ahead, 3, peer.NewAhead(1e18))
+	endRecord(ahead, from)
 	var w batchWriter
 	w.Reset()
 	shared := []point.Nanos{1e18, 1e18 + 15e9, 1e18 + 30e9}
@@ -58,9 +61,9 @@ func examples() map[string][]byte {
 		w.add(&s)
 	}
 	w.pack()
-	h, wc := hello{1, 1, "metrics"}, welcome{1, 1024, 64 << 20}
+	h, wc := hello{1, 2, "metrics"}, welcome{2, 1024, 64 << 20}
 	return map[string][]byte{
-		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks,
+		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead,
 		"batch": w.append(nil, batchGoesOn),
 	}
 }
@@ -192,7 +195,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 		for n := recordLen; n < len(b); n++ {
 			cut := slices.Clone(b[:n])
 			endRecord(cut, recordLen)
-			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" || n != recordLen && n != recordLen+2) {
+			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" || n != recordLen && (n != recordLen+2 || name == "ahead")) {
 				t.Errorf("the payload of %s, cut after %d: %v", name, n, err)
 			}
 		}
@@ -369,8 +372,10 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 1)
-	f(2, 9, 0)
+	f(0, 9, 2)
+	f(1, 2, 2)
+	f(2, 9, 2)
+	f(3, 9, 0)
 	f(0, 0, 0)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // inserts serves one stream of inserts.
@@ -23,11 +24,12 @@ import (
 // in workers, side by side; acks come in any order.
 type inserts struct {
 	// Constant.
-	s      *Server
-	ss     grpc.ServerStream
-	stream peer.Stream
-	jobs   chan job
-	wake   chan struct{} // 1 when there are acks to send
+	s       *Server
+	ss      grpc.ServerStream
+	stream  peer.Stream
+	version uint8
+	jobs    chan job
+	wake    chan struct{} // 1 when there are acks to send
 
 	// Owned by receive.
 	define  defineDecoder
@@ -51,7 +53,7 @@ type job struct {
 }
 
 func (s *Server) inserts(ss grpc.ServerStream) error {
-	table, err := greet(ss)
+	table, version, err := greet(ss)
 	if err != nil {
 		return received(ss.Context(), err)
 	}
@@ -59,7 +61,7 @@ func (s *Server) inserts(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	in := &inserts{s: s, ss: ss, stream: stream, jobs: make(chan job), wake: make(chan struct{}, 1)}
+	in := &inserts{s: s, ss: ss, stream: stream, version: version, jobs: make(chan job), wake: make(chan struct{}, 1)}
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	err = in.run()
@@ -67,32 +69,32 @@ func (s *Server) inserts(ss grpc.ServerStream) error {
 }
 
 // greet receives the hello. The welcome is sent by run, once the table's stream is open.
-func greet(ss grpc.ServerStream) (table string, err error) {
+func greet(ss grpc.ServerStream) (table string, version uint8, err error) {
 	var m message
 	if err := ss.RecvMsg(&m); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	buf := m.whole()
 	defer buf.Free()
 	r, rest, err := cutRecord(buf.ReadOnlyData())
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	if r.kind != recordHello || len(rest) > 0 {
-		return "", fault.Errorf(fault.Corrupt, "a stream that begins with a record of type %d, not with a hello", r.kind)
+		return "", 0, fault.Errorf(fault.Corrupt, "a stream that begins with a record of type %d, not with a hello", r.kind)
 	}
 	h, err := decodeHello(r.payload)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	_, err = negotiate(h)
-	return h.table, err
+	version, err = negotiate(h)
+	return h.table, version, err
 }
 
 // run ends when the gateway has ended the stream and every insert is acked, when the gateway is gone, or when the server
 // stops and what was under way is acked. No worker is left then.
 func (in *inserts) run() error {
-	w := welcome{version: streamVersion, insertsMax: uint32(in.s.settings.InsertsMax), windowBytes: uint64(in.s.settings.WindowBytes)}
+	w := welcome{version: in.version, insertsMax: uint32(in.s.settings.InsertsMax), windowBytes: uint64(in.s.settings.WindowBytes)}
 	buf, _ := pooled(w.append(nil))
 	if err := sendBuffer(in.ss, buf); err != nil {
 		return received(in.ss.Context(), err)
@@ -266,6 +268,10 @@ func (in *inserts) insert(j job) error {
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
+		if clock, ahead := peer.IsAhead(err); ahead && in.version < 2 { // that gateway cannot be told: it is stamped anew here
+			row.Stamp = rank.At(clock)
+			err = in.stream.Insert(in.ss.Context(), row)
+		}
 	}
 	if d.kept() {
 		insertDecoders.Put(d)

@@ -12,8 +12,11 @@ import (
 
 // A message of an insert stream is a row of records. FORMAT.md draws them.
 
-// streamVersion is the only version of a stream's records so far.
-const streamVersion = 1
+// Versions of a stream's records: since the second an ack may say that a stamp is too far ahead.
+const (
+	streamOldest  = 1
+	streamVersion = 2
+)
 
 // recordType tells what a record says.
 type recordType uint8
@@ -97,11 +100,11 @@ func decodeHello(b []byte) (hello, error) {
 
 // negotiate chooses the version of a stream.
 func negotiate(h hello) (uint8, error) {
-	if h.versionMin > streamVersion || h.versionMax < streamVersion {
-		return 0, fault.Errorf(fault.Unavailable, "the gateway speaks versions %d to %d of streams, this server %d: upgrade the older of the two",
-			h.versionMin, h.versionMax, streamVersion)
+	if h.versionMin > streamVersion || h.versionMax < streamOldest {
+		return 0, fault.Errorf(fault.Unavailable, "the gateway speaks versions %d to %d of streams, this server %d to %d: upgrade the older of the two",
+			h.versionMin, h.versionMax, streamOldest, streamVersion)
 	}
-	return streamVersion, nil
+	return min(streamVersion, h.versionMax), nil
 }
 
 // welcome answers a hello: the version that is spoken, and how much may be under way before acks must come.
@@ -127,8 +130,8 @@ func decodeWelcome(b []byte) (welcome, error) {
 		return welcome{}, fault.Errorf(fault.Corrupt, "a welcome of %d bytes, it has %d", len(b), welcomeLen)
 	}
 	w := welcome{version: b[0], insertsMax: binary.LittleEndian.Uint32(b[4:]), windowBytes: binary.LittleEndian.Uint64(b[8:])}
-	if w.version != streamVersion {
-		return welcome{}, fault.Errorf(fault.Unavailable, "the server chose version %d of streams, known is %d", w.version, streamVersion)
+	if w.version < streamOldest || w.version > streamVersion {
+		return welcome{}, fault.Errorf(fault.Unavailable, "the server chose version %d of streams, known are %d to %d", w.version, streamOldest, streamVersion)
 	}
 	return w, nil
 }
@@ -239,6 +242,12 @@ var kindCodes = [...]fault.Kind{
 	7: fault.Corrupt, 8: fault.NotFound, 9: fault.Canceled, 10: fault.Denied,
 }
 
+// codeAhead is the ack of peer.NewAhead. Its message is the servers' time.
+const (
+	codeAhead = 11
+	aheadLen  = 8
+)
+
 func codeOf(k fault.Kind) byte {
 	for code := 1; code < len(kindCodes); code++ {
 		if kindCodes[code] == k {
@@ -264,6 +273,10 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 	if err == nil {
 		return append(dst, 0)
 	}
+	if clock, ok := peer.IsAhead(err); ok {
+		dst = append(dst, codeAhead, aheadLen)
+		return binary.LittleEndian.AppendUint64(dst, uint64(clock))
+	}
 	text := cutText(err.Error())
 	dst = append(dst, codeOf(fault.KindOf(err)))
 	dst = binary.AppendUvarint(dst, uint64(len(text)))
@@ -283,7 +296,7 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 	if code == 0 {
 		return seq, nil, b, nil
 	}
-	if int(code) >= len(kindCodes) {
+	if int(code) >= len(kindCodes) && code != codeAhead {
 		return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack of kind %d", code)
 	}
 	length, n := binary.Uvarint(b)
@@ -291,5 +304,11 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 		return short()
 	}
 	b = b[n:]
+	if code == codeAhead {
+		if length != aheadLen {
+			return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack that a stamp is ahead, of %d bytes", length)
+		}
+		return seq, peer.NewAhead(int64(binary.LittleEndian.Uint64(b))), b[length:], nil
+	}
 	return seq, fault.Errorf(remote(kindCodes[code]), "%s", b[:length]), b[length:], nil
 }

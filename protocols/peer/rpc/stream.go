@@ -102,7 +102,7 @@ func (p *Peer) openStream(ctx context.Context, l *line, table string) (*stream, 
 
 // greet says hello and waits for the welcome.
 func (st *stream) greet(table string) error {
-	h := hello{versionMin: streamVersion, versionMax: streamVersion, table: table}
+	h := hello{versionMin: streamOldest, versionMax: streamVersion, table: table}
 	buf, _ := pooled(h.append(nil))
 	if err := sendBuffer(st.cs, buf); err != nil && !errors.Is(err, io.EOF) {
 		return err

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// clocked is a gateway with a clock of its own, before the servers of a spread.
+type clocked struct {
+	s       *spread
+	fast    atomic.Int64 // how far its clock is ahead, in nanoseconds
+	clock   *forward.Clock
+	forward *forward.Forwarder
+	reg     *prometheus.Registry
+}
+
+func (s *spread) gateway(number uint64, fast time.Duration) *clocked {
+	g := &clocked{s: s, reg: prometheus.NewRegistry()}
+	g.fast.Store(int64(fast))
+	g.clock = forward.NewClockOf(number, func() point.Nanos { return time.Now().UnixNano() + g.fast.Load() })
+	log := slog.New(slog.DiscardHandler)
+	lead, err := leaders.Open(s.tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(number, 6))}, leaders.Settings{})
+	s.must(err)
+	g.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: g.clock, Log: log, Registerer: g.reg}, forward.Settings{})
+	s.tb.Cleanup(func() { s.must(g.forward.Close()) })
+	return g
+}
+
+// put writes one value and returns when it is acked.
+func (g *clocked) put(at point.Nanos, v float64) error {
+	t, err := g.forward.Table(context.Background(), promqlsuite.Table)
+	if err != nil {
+		return err
+	}
+	b := point.GetBatch(t.Dict())
+	defer b.Put()
+	b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m")), at, v)
+	return t.Write(context.Background(), b, point.All)
+}
+
+// value is what is read at a time.
+func (s *spread) value(at point.Nanos) string {
+	s.tb.Helper()
+	q := &peer.Select{Table: promqlsuite.Table, Lo: at, Hi: at}
+	set, err := s.source.Select(s.tb.Context(), q)
+	for end := time.Now().Add(20 * time.Second); fault.Is(err, fault.Unavailable) && time.Now().Before(end); { // a server that was restarted has another address
+		set, err = s.source.Select(s.tb.Context(), q)
+	}
+	s.must(err)
+	text := ""
+	for set.Next() {
+		text += fmt.Sprint(set.At().Values)
+	}
+	s.must(errors.Join(set.Err(), set.Close()))
+	return text
+}
+
+// restart ends a server as a crash would end its memory, and starts it on its disk.
+func (s *spread) restart(id topology.ServerID) {
+	p := s.parts[id]
+	s.must(errors.Join(p.hangUp(), p.server.Close(), p.brick.Close()))
+	s.open(p)
+	s.serve(p)
+}
+
+// TestTheWriteAckedLaterWinsBehindGatewaysWithWrongClocks: two people correct one value in turns, through two gateways.
+func TestTheWriteAckedLaterWinsBehindGatewaysWithWrongClocks(t *testing.T) {
+	const years = 3 * 365 * 24 * time.Hour
+	for name, fast := range map[string][2]time.Duration{
+		"an hour apart": {time.Hour, 0}, "0.9 s apart": {900 * time.Millisecond, 0}, "both wrong": {time.Hour, -time.Hour}, "years ahead": {years, 0}, "years behind": {-years, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openSpread(t, 1, true, time.Hour, 1)
+			defer func() { s.must(s.close()) }()
+			gs := []*clocked{s.gateway(1, fast[0]), s.gateway(2, fast[1])}
+			for i := range 12 {
+				s.must(gs[i%2].put(5e9, float64(i)))
+				if got, want := s.value(5e9), fmt.Sprint([]float64{float64(i)}); got != want {
+					t.Fatalf("after write %d read %s, want %s", i, got, want)
+				}
+				switch i % 4 {
+				case 1:
+					s.must(s.parts["n1"].server.FlushAll(t.Context(), i > 6))
+				case 3:
+					s.restart("n1")
+				}
+			}
+		})
+	}
+}
+
+// restamped is how often a gateway's inserts were sent back for a new stamp.
+func (g *clocked) restamped() float64 {
+	return counted(g.s.tb, g.reg, "spillway_forward_restamped_inserts_total")
+}
+
+// TestAClockYearsAheadForAMinuteLeavesNothingBehind: what it wrote is kept, nobody hears an error, and no rank is from the
+// future.
+func TestAClockYearsAheadForAMinuteLeavesNothingBehind(t *testing.T) {
+	s := openSpread(t, 1, true, time.Hour, 1)
+	defer func() { s.must(s.close()) }()
+	a, b := s.gateway(1, 0), s.gateway(2, 0)
+	s.must(a.put(5e9, 1))
+	a.fast.Store(int64(3 * 365 * 24 * time.Hour))
+	for i := range 20 {
+		s.must(a.put(5e9, float64(2+i)))
+	}
+	if n := a.restamped(); n != 1 {
+		t.Errorf("%v inserts were sent back, want the first alone", n)
+	}
+	a.fast.Store(0)
+	s.must(b.put(5e9, 100))
+	if got := s.value(5e9); got != "[100]" {
+		t.Errorf("read %s", got)
+	}
+	s.must(a.put(5e9, 101))
+	if got := s.value(5e9); got != "[101]" {
+		t.Errorf("read %s", got)
+	}
+	if ahead := rank.Time(a.clock.Next()) - time.Now().UnixNano(); ahead > int64(time.Second) {
+		t.Errorf("the gateway's stamps are still %v ahead", time.Duration(ahead))
+	}
+	s.must(s.parts["n1"].server.FlushAll(t.Context(), false))
+	for _, g := range segmentsOf(t, s.parts["n1"]) {
+		if ahead := rank.Time(g.StampHi) - time.Now().UnixNano(); ahead > int64(rank.AheadMax) {
+			t.Errorf("rows are kept with ranks that are %v ahead", time.Duration(ahead))
+		}
+	}
+}
+
+// TestALeaderWhoseClockIsSetBackGoesOn: gateways go by its time, and its partitions count on from where they were.
+func TestALeaderWhoseClockIsSetBackGoesOn(t *testing.T) {
+	s := openSpread(t, 1, true, time.Hour, 1)
+	defer func() { s.must(s.close()) }()
+	gs := []*clocked{s.gateway(1, 0), s.gateway(2, 100*time.Millisecond)}
+	v := 0.0
+	write := func(n int) {
+		t.Helper()
+		for range n {
+			v++
+			s.must(gs[int(v)%2].put(5e9, v))
+			if got, want := s.value(5e9), fmt.Sprint([]float64{v}); got != want {
+				t.Fatalf("read %s, want %s", got, want)
+			}
+		}
+	}
+	write(10)
+	s.fast.Store(-int64(time.Hour))
+	write(10)
+	if a, b := gs[0].restamped(), gs[1].restamped(); a != 1 || b != 1 {
+		t.Errorf("%v and %v inserts were sent back, want one of each gateway", a, b)
+	}
+	s.restart("n1")
+	write(10)
+	s.fast.Store(0)
+	write(10)
+}
+
+// TestLaterAcksWinWhateverHappensToClocks sets the clocks of two gateways and of the server at random between writes to a
+// few keys, with flushes, compactions and restarts.
+func TestLaterAcksWinWhateverHappensToClocks(t *testing.T) {
+	for seed := range uint64(4) {
+		s := openSpread(t, 1, true, time.Hour, 1)
+		rng := rand.New(rand.NewPCG(seed, 3))
+		gs := []*clocked{s.gateway(1, 0), s.gateway(2, 0)}
+		wrong := func() int64 {
+			spans := []time.Duration{time.Millisecond, time.Second, time.Minute, time.Hour, 5 * 365 * 24 * time.Hour}
+			return rng.Int64N(2*int64(spans[rng.IntN(len(spans))])) - int64(spans[0])
+		}
+		want := map[point.Nanos]float64{}
+		for i := range 120 {
+			switch rng.IntN(12) {
+			case 0:
+				gs[rng.IntN(2)].fast.Store(wrong() - wrong())
+			case 1:
+				s.fast.Store(wrong()/1000 - wrong()/1000)
+			case 2:
+				s.must(s.parts["n1"].server.FlushAll(t.Context(), rng.IntN(2) == 0))
+			case 3:
+				s.restart("n1")
+			default:
+				at := point.Nanos(rng.IntN(3)) * 1e9
+				s.must(gs[rng.IntN(2)].put(at, float64(i)))
+				want[at] = float64(i)
+			}
+			for at, v := range want {
+				if got := s.value(at); got != fmt.Sprint([]float64{v}) {
+					t.Fatalf("seed %d, step %d: at %d read %s, want %v, which was acked last", seed, i, at, got, v)
+				}
+			}
+		}
+		s.must(s.close())
+	}
+}
+
+// segmentsOf lists all segments of a server, by its catalogue.
+func segmentsOf(t *testing.T, p *part) (all []segment.Info) {
+	t.Helper()
+	err := p.brick.Scan(partition.StatePrefix(), func(_, v []byte) error {
+		st, err := partition.DecodeState(v)
+		if err != nil {
+			return err
+		}
+		for _, g := range st.Segments {
+			all = append(all, g.Info)
+		}
+		return nil
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d segments, %v", len(all), err)
+	}
+	return all
+}
+
+// counted is the value of a counter without labels.
+func counted(tb testing.TB, reg *prometheus.Registry, name string) float64 {
+	tb.Helper()
+	all, err := reg.Gather()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	tb.Fatalf("there is no metric %s", name)
+	return 0
+}

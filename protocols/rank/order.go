@@ -1,0 +1,25 @@
+package rank
+
+import "github.com/spillwaydb/spillway/protocols/point"
+
+// Order gives the frames that one partition takes directly ranks that rise in the order in which they are taken. It is begun
+// with what the partition holds: Observe the highest rank of its segments and of every frame in its log. For one caller at
+// a time; the zero Order is that of a partition without rows.
+type Order struct{ highest point.Stamp }
+
+// Next gives the rank of the frame that is taken now: its own, or the next that is above all taken so far, with the same
+// gateway's number. It costs no more where a clock was set back: Order counts on from where it is. At the highest rank
+// there is it stays.
+func (o *Order) Next(s point.Stamp) point.Stamp {
+	if s <= o.highest {
+		s = above(o.highest, 1) | s&(Step-1)
+	}
+	o.highest = max(o.highest, s)
+	return o.highest
+}
+
+// Observe takes in the rank of rows that keep the one they have.
+func (o *Order) Observe(s point.Stamp) { o.highest = max(o.highest, s) }
+
+// Highest is the highest rank of all.
+func (o *Order) Highest() point.Stamp { return o.highest }
