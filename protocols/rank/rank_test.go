@@ -164,3 +164,11 @@ func TestMedianOfTheServersClocks(t *testing.T) {
 		t.Error("servers that are gone still count")
 	}
 }
+
+func TestRaisingARankAllocatesNothing(t *testing.T) {
+	var o rank.Order
+	c := rank.NewClock(1)
+	if n := testing.AllocsPerRun(100, func() { o.Next(c.Tick(noon, 3)) }); n > 0 {
+		t.Errorf("%v allocations a frame", n)
+	}
+}

@@ -134,19 +134,6 @@ func TestADeletionRanksAboveWhatItHides(t *testing.T) {
 	b.want("a 5:2")
 }
 
-func TestRaisingARankAllocatesNothing(t *testing.T) {
-	b := openBench(t, vfs.NewMem(), 1)
-	defer b.close()
-	ref := b.index.Intern(labelsOf("a"))
-	defer b.index.Release(ref)
-	r := &Rows{Level: point.Received, Refs: []series.Ref{ref}, Times: []point.Nanos{1}, Values: []float64{1}}
-	b.must(b.Append(r))
-	// The head and the log grow now and then: most frames cost nothing.
-	if n := testing.AllocsPerRun(500, func() { b.must(b.Append(r)) }); n >= 1 {
-		t.Errorf("%v allocations a frame whose rank is raised", n)
-	}
-}
-
 // BenchmarkAppendFrame is a frame of 100 known series, not waited for.
 func BenchmarkAppendFrame(b *testing.B) {
 	p := openBench(new(testing.T), vfs.NewMem(), 1)
