@@ -155,6 +155,18 @@ func (v *clusterView) metadataServers() []topology.ServerID {
 	return append(live, silent...)
 }
 
+// heardMax is how long a coordination store that is well may say nothing: leaders.View asks it every second otherwise.
+const heardMax = 3 * time.Second
+
+// age is for how long newer maps of a table may have been missed; 0: the known one is the newest.
+func (v *clusterView) age(table string) time.Duration {
+	age := v.tables.Age(table)
+	if silent := v.leaders.Age(); silent > heardMax {
+		age = max(age, silent)
+	}
+	return age
+}
+
 // describe tells the status page of servers and leaders.
 func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	s.CoordinationAge = v.leaders.Age()

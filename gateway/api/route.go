@@ -286,7 +286,8 @@ func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, er
 	}
 }
 
-// mayBePartial lets the answer lack what cannot be had now, with a warning, where the request allows that.
+// mayBePartial lets the answer lack what cannot be had now, with a warning, where the request allows that; where it forbids it, an answer
+// that may lack rows is refused.
 func (c *call) mayBePartial() error {
 	text := c.Form.Get("partial_response")
 	if text == "" {
@@ -298,6 +299,8 @@ func (c *call) mayBePartial() error {
 	}
 	if allowed {
 		c.ctx = query.WithPartial(c.ctx)
+	} else {
+		c.ctx = query.WithWhole(c.ctx)
 	}
 	return nil
 }

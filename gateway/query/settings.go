@@ -38,6 +38,11 @@ type Settings struct {
 	// all processors, with the same result. On: dashboards take several times as long, on one processor each.
 	PlainEngine bool `yaml:"plain_engine"`
 
+	// RefusePartial refuses, with 503, answers that may lack rows because this gateway has not heard the coordination store for so long that its partition
+	// map may be too old for them, unless a request has partial_response=true. Default off: they carry a warning. On: dashboards of the newest hours show errors
+	// while the store is away.
+	RefusePartial bool `yaml:"refuse_partial"`
+
 	// ExperimentalFunctions allows the functions that PromQL may still change. Default off, as in Prometheus.
 	ExperimentalFunctions bool `yaml:"experimental_functions"`
 	// ExtendedSelectors allows the range selectors' anchored and smoothed. Default off.

@@ -33,10 +33,22 @@ func WithPartial(ctx context.Context) context.Context {
 	return context.WithValue(ctx, partialKey{}, true)
 }
 
+// WithWhole gives a context under which an answer that may lack rows is refused as Unavailable, also where it would otherwise be given with
+// a warning: because of an old partition map.
+func WithWhole(ctx context.Context) context.Context {
+	return context.WithValue(ctx, partialKey{}, false)
+}
+
 // Partial reports whether an answer may lack rows.
 func Partial(ctx context.Context) bool {
 	allowed, _ := ctx.Value(partialKey{}).(bool)
 	return allowed
+}
+
+// Whole reports whether the asker wants no answer rather than one that may lack rows; said is false where the asker did not say.
+func Whole(ctx context.Context) (whole, said bool) {
+	allowed, said := ctx.Value(partialKey{}).(bool)
+	return said && !allowed, said
 }
 
 // Warnings collects what a request's answer may lack. Safe for concurrent use: a fan-out warns from many goroutines.

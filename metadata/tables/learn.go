@@ -2,6 +2,7 @@ package tables
 
 import (
 	"context"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -22,6 +23,20 @@ func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 		servers[i] = string(s)
 	}
 	return peer.MapAt{Txn: v.row.Txn, Seq: v.row.Seq, Servers: servers}, true
+}
+
+// Age is for how long the known map of a table may not have been the newest: since the store is not followed any more, or since
+// a newer map is known to exist that cannot be had. 0: it is the newest.
+func (t *Tables) Age(name string) (age time.Duration) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if !t.mu.since.IsZero() {
+		age = time.Since(t.mu.since)
+	}
+	if v := t.mu.tables[name]; v != nil && v.lacks() && !v.lacking.IsZero() {
+		age = max(age, time.Since(v.lacking))
+	}
+	return age
 }
 
 // Learn gives a table's map at the transaction that a server named, or a newer one that is known. The map is fetched from the metadata servers

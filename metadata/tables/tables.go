@@ -56,6 +56,8 @@ type table struct {
 	rev  coord.Revision // of the newest row that named m; 0: only a cache did
 	want files.Row      // the newest row
 	at   coord.Revision // of want
+
+	lacking time.Time // when a row first named a newer map than m
 }
 
 // Open reads all tables. Where the store does not answer, or a table's file cannot be had, what the cache has is served
@@ -214,6 +216,9 @@ func (t *Tables) learnRow(name string, r files.Row, rev coord.Revision) {
 	}
 	if rev <= v.at {
 		return
+	}
+	if !v.lacks() {
+		v.lacking = time.Now()
 	}
 	v.want, v.at = r, rev
 	switch {

@@ -10,6 +10,9 @@
 // what is known to be gone is waited for a moment only. What cannot be had is an error; when the asker allows it, the
 // answer goes without, and a warning says so.
 //
+// A gateway that is cut off from the coordination store may know a map that is too old for the asked range (picture.go): it asks storage servers
+// for a newer one, and where that leaves a doubt, warns or refuses.
+//
 // A series that lies on several servers is put together in time order. Two rows at one time exist only where a partition
 // was split and its rows are read from both sides: the newer partition wins, as everywhere a value over a stale marker.
 //

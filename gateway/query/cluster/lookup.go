@@ -95,8 +95,11 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 // everybody asks all servers of the cluster. Fewer than miss of them may have no answer, without a word; more are an
 // error, or are warned of where that is allowed.
 func everybody[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
-	if _, ok := s.deps.Tables.Get(table); !ok {
-		return nil, fault.Errorf(fault.NotFound, "table %q does not exist", table)
+	if _, err := s.known(table); err != nil {
+		return nil, err
+	}
+	if err := s.warnServers(ctx, table); err != nil {
+		return nil, err
 	}
 	ids := s.deps.Servers.All()
 	answers = make([]T, len(ids))

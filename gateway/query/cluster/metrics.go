@@ -7,12 +7,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// metrics count requests to storage servers. Label outcome: ok or a fault's Kind.
+// metrics count requests to storage servers. Label outcome: ok or a fault's Kind; of doubted: warned or refused.
 type metrics struct {
 	requests *prometheus.CounterVec
 	again    prometheus.Counter
 	moved    prometheus.Counter
 	partial  prometheus.Counter
+	doubted  *prometheus.CounterVec
+	probes   prometheus.Counter
 	fan      prometheus.Histogram
 }
 
@@ -30,6 +32,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		partial: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_cluster_partial_answers_total", Help: "Answers that lack rows, as their askers allowed.",
+		}),
+		doubted: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_cluster_doubted_answers_total", Help: "Answers that may lack rows because the partition map may be too old, by what was done about it.",
+		}, []string{"outcome"}),
+		probes: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_cluster_probes_total", Help: "Times metadata servers were asked for a newer map because the coordination store is not heard.",
 		}),
 		fan: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "spillway_cluster_servers_asked", Help: "Storage servers that one query asks.",

@@ -27,6 +27,8 @@ type Tables interface {
 	runner.Tables
 	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
 	Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error)
+	// Newest says where the newest known map of a table is.
+	Newest(name string) (peer.MapAt, bool)
 }
 
 // Servers finds storage servers; peers.Peers does.
@@ -38,9 +40,11 @@ type Servers interface {
 
 // Deps are what a Source is given.
 type Deps struct {
-	Tables     Tables
-	Leaders    runner.Leaders
-	Servers    Servers
+	Tables  Tables
+	Leaders runner.Leaders
+	Servers Servers
+	// Age is for how long newer maps of a table may have been missed; 0: the known one is the newest. Nil: it always is.
+	Age        func(table string) time.Duration
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -55,6 +59,9 @@ type Settings struct {
 	// FamilyCopies is how many servers keep the descriptions of a metric family (forward.FamilyCopies): fewer may be
 	// missing without a loss. Default 3.
 	FamilyCopies int
+	// RefusePartial refuses answers that may lack rows because the map may be too old, where the request does not say (query.Whole). Default
+	// off: they warn.
+	RefusePartial bool
 }
 
 func (s *Settings) setDefaults() {
@@ -93,6 +100,7 @@ type request struct {
 	partitions []point.PartitionID // nil: all
 	lo, hi     point.Nanos
 	whole      bool // the answer may lack nothing, whatever the asker allows
+	probed     bool // metadata servers were asked for a newer map
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, i int, g *group, s peer.Storage) error
 	// begin says how many servers are asked, and makes what was answered so far be forgotten.
@@ -106,10 +114,15 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 	again := s.follow.Policy.Request(time.Now())
 	for {
 		changes := s.follow.Changes() // taken before looking
-		m, ok := s.deps.Tables.Get(r.table)
-		if !ok {
-			return nil, fault.Errorf(fault.NotFound, "table %q does not exist", r.table)
+		known, err := s.look(ctx, r)
+		if err == nil && known.doubt != nil && s.refuses(ctx, r) {
+			s.metrics.doubted.WithLabelValues("refused").Inc()
+			err = known.doubt
 		}
+		if err != nil {
+			return nil, err
+		}
+		m := known.m
 		groups, orphans := plan(r.among(m), func(p *topology.Partition) (topology.ServerID, error) {
 			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
 			return lead.Server, err
@@ -132,6 +145,10 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			}
 			missing = append(missing, failed...)
 		}
+		if known.doubt != nil && len(missing) == 0 {
+			s.metrics.doubted.WithLabelValues("warned").Inc()
+			query.Warn(ctx, known.doubt.Error())
+		}
 		if len(missing) == 0 {
 			s.metrics.fan.Observe(float64(len(groups)))
 			return nil, nil
@@ -142,6 +159,9 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if known.doubt != nil {
+			query.Warn(ctx, known.doubt.Error())
 		}
 		return s.without(ctx, r, missing)
 	}

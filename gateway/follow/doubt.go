@@ -1,0 +1,91 @@
+package follow
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// How long a map may have been unproven before it is doubted, counted from when it was last known to be the newest.
+const (
+	// TailDoubtAge is for times after the newest partition: others make partitions there all the time.
+	TailDoubtAge = 5 * time.Second
+	// HoleDoubtAge is for other times without a partition, which only a backfill would fill.
+	HoleDoubtAge = time.Minute
+)
+
+// ahead is how far after now partitions are expected to have rows: of senders whose clocks are ahead.
+const ahead = point.Nanos(time.Minute)
+
+// Doubt gives the first part of [lo, hi], both ends included, in which there may be partitions that the map does not have, because it was last
+// known to be the newest so long ago; ok is false where there is none. Keys that a partition of the map accepts are in no doubt: the server that leads it knows
+// what became of it, and answers Stale. Times beyond the retention, or after now, are in no doubt either.
+func Doubt(m *topology.Map, lo, hi, now point.Nanos, age time.Duration) (from, to point.Nanos, ok bool) {
+	if age < TailDoubtAge {
+		return 0, 0, false
+	}
+	if r := point.Nanos(m.Config.Retention); r > 0 && now > math.MinInt64+r {
+		lo = max(lo, now-r)
+	}
+	if now < math.MaxInt64-ahead {
+		hi = min(hi, now+ahead)
+	}
+	w := sweep{rest: slices.DeleteFunc(m.Overlapping(lo, hi), func(p *topology.Partition) bool { return !p.Accepts() })}
+	for at := lo; at <= hi; {
+		covered, next := w.to(at)
+		if !covered && (age >= HoleDoubtAge || at >= newestEnd(m)) {
+			return at, min(hi, next-1), true
+		}
+		if next > hi || next == math.MaxInt64 {
+			break
+		}
+		at = next
+	}
+	return 0, 0, false
+}
+
+// newestEnd is the time after which no partition lies.
+func newestEnd(m *topology.Map) point.Nanos {
+	end := point.Nanos(math.MinInt64)
+	for p := range m.All() {
+		end = max(end, p.TimeHi)
+	}
+	return end
+}
+
+// sweep goes through partitions in the order of their times.
+type sweep struct {
+	rest []*topology.Partition // that begin later
+	open []*topology.Partition // that have begun
+}
+
+// to goes on to a time. It reports whether partitions cover the whole ring there, and until when (excluded) that stays so.
+func (w *sweep) to(at point.Nanos) (covered bool, next point.Nanos) {
+	for len(w.rest) > 0 && w.rest[0].TimeLo <= at {
+		w.open, w.rest = append(w.open, w.rest[0]), w.rest[1:]
+	}
+	w.open = slices.DeleteFunc(w.open, func(p *topology.Partition) bool { return p.TimeHi <= at })
+	next = math.MaxInt64
+	if len(w.rest) > 0 {
+		next = w.rest[0].TimeLo
+	}
+	for _, p := range w.open {
+		next = min(next, p.TimeHi)
+	}
+	slices.SortFunc(w.open, func(a, b *topology.Partition) int { return cmp.Compare(a.PointLo, b.PointLo) })
+	var ring uint64
+	for _, p := range w.open {
+		if p.PointLo > ring {
+			return false, next
+		}
+		if p.PointHi == 0 { // the end of the ring
+			return true, next
+		}
+		ring = max(ring, p.PointHi)
+	}
+	return false, next
+}
