@@ -20,7 +20,7 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
-	return &metrics{
+	m := &metrics{
 		requests: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_cluster_requests_total", Help: "Requests to storage servers for queries, by outcome.",
 		}, []string{"outcome"}),
@@ -44,6 +44,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Buckets: []float64{1, 2, 3, 5, 10, 20, 50, 100, 200},
 		}),
 	}
+	for _, outcome := range []string{"warned", "refused"} {
+		m.doubted.WithLabelValues(outcome)
+	}
+	return m
 }
 
 func (m *metrics) request(err error) {
