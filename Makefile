@@ -17,6 +17,7 @@ FAULTS  ?= all
 MEMORY  ?= 512MiB
 FOR     ?= 5s
 ONLY    ?= .
+GOODPUT ?= 0.9
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear storage)
@@ -29,7 +30,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload
 
 help:
 	@echo "Spillway. Targets:"
@@ -135,6 +136,10 @@ clean: ## what was built and measured; clients in .cache/bin and data in ./spill
 attack: build ## hostile requests of every kind against one process, while a bystander writes and reads; MEMORY=512MiB FOR=5s ONLY=queries/ ARGS=-latency
 	go build -o bin/attack ./cmd/attack
 	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '$(ONLY)' $(ARGS)
+
+overload: build ## three times what one process takes, by three protocols, beside slow readers; MEMORY= FOR=5s GOODPUT=0.9, the part of its capacity that it still takes; ARGS="-server-cpus 0,1"
+	go build -o bin/attack ./cmd/attack
+	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) $(ARGS)
 
 cluster: build ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
 	go build -o bin/cluster ./cmd/cluster

@@ -15,9 +15,10 @@ import (
 // attacker sends the requests of one attack and counts the answers.
 type attacker struct {
 	*target
-	k    attack
-	seed uint64
-	last time.Duration // how long the attack lasts
+	k       attack
+	seed    uint64
+	last    time.Duration // how long the attack lasts
+	goodput float64       // of an overload, the least; 0: any
 
 	mu      sync.Mutex
 	codes   map[int]int
@@ -31,7 +32,7 @@ type attacker struct {
 }
 
 func newAttacker(t *target, k attack, o options) *attacker {
-	return &attacker{target: t, k: k, seed: o.seed, last: o.seconds, codes: map[int]int{}}
+	return &attacker{target: t, k: k, seed: o.seed, last: o.seconds, goodput: o.goodput, codes: map[int]int{}}
 }
 
 func (a *attacker) attack(ctx context.Context) {

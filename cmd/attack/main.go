@@ -20,6 +20,9 @@ type options struct {
 	only    *regexp.Regexp
 	seed    uint64
 	latency bool
+	goodput float64
+	cpus    string
+	admin   string
 	list    bool
 	verbose bool
 }
@@ -33,6 +36,9 @@ func parse() (options, error) {
 	flag.StringVar(&only, "only", ".", "regular expression of the attacks to run, as group/name")
 	flag.Uint64Var(&o.seed, "seed", 1, "of what attacks choose at random")
 	flag.BoolVar(&o.latency, "latency", false, "judge latencies too; needs a quiet machine")
+	flag.Float64Var(&o.goodput, "goodput", 0, "judge what an overloaded process takes in, as a part of its capacity; needs a quiet machine")
+	flag.StringVar(&o.cpus, "server-cpus", "", "processors of the process, as for taskset; give this program others, and both have their own")
+	flag.StringVar(&o.admin, "admin", "", "address of the process's admin pages, to look into it meanwhile; none unless given")
 	flag.BoolVar(&o.list, "list", false, "print the attacks and end")
 	flag.BoolVar(&o.verbose, "v", false, "print what the process logs")
 	flag.Parse()

@@ -56,12 +56,15 @@ func startTarget(ctx context.Context, o options) (*target, error) {
 	t.p = &processes.Process{
 		Name: "spillway",
 		Line: []string{
-			o.bin, "standalone", "--data-dir=" + filepath.Join(dir, "data"), "--http.listen=" + addr, "--admin.listen=",
+			o.bin, "standalone", "--data-dir=" + filepath.Join(dir, "data"), "--http.listen=" + addr, "--admin.listen=" + o.admin,
 			"--memory=" + o.memory, "--enable-delete",
 		},
 		Ready: "http://" + addr + "/-/ready",
 		// A flush after a second of rest: whatever cannot be flushed is found while the attack is still under way.
 		Env: []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s"},
+	}
+	if o.cpus != "" {
+		t.p.In = []string{"taskset", "-c", o.cpus}
 	}
 	if o.verbose {
 		t.p.Out = os.Stderr
@@ -124,6 +127,25 @@ func (t *target) peak() int64 { return t.status("VmHWM:") }
 
 // rss is resident memory now, in bytes.
 func (t *target) rss() int64 { return t.status("VmRSS:") }
+
+// cpu is the processor time that the process has taken.
+func (t *target) cpu() time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", t.p.PID()))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), ") ") // a name may hold blanks
+	f := strings.Fields(rest)
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * time.Second / ticksPerSecond
+}
+
+// ticksPerSecond is the unit of /proc/<pid>/stat on every Linux that Go runs on.
+const ticksPerSecond = 100
 
 // killOver is how much of its budget a process may take before it is killed: this machine may have other tenants.
 const killOver = 4

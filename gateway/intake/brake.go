@@ -1,83 +1,87 @@
 package intake
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// brakes refuse requests of a table before their bodies are read while the store has no room for its rows. Without them
+// brakes hold requests of a table back before their bodies are read while the store has no room for its rows. Without them
 // an overloaded process decodes what it then refuses, and the flushes that would make room wait for the processor: at three
 // times its capacity it took in 40 % of it.
 //
-//	store: Throttled ─▶ pause ─▶ one request ─▶ taken: twice as many at once, and so on, until nothing is held back
-//	                      ▲           └───────▶ Throttled: half as many, and a longer pause ─┐
-//	                      └──────────────────────────────────────────────────────────────────┘
+//	store: Throttled ─▶ half as many at once, after a pause ─▶ as many taken: one more at once
+//	                          ▲                                    │
+//	                          └──────────── Throttled ─────────────┘
+//
+// What is held back waits for its turn, first come, first served, and is refused when that takes too long. Waiting is cheap:
+// no byte of the body was read, so it lies in buffers of the sender. A refusal is not: the body is read to keep the
+// connection, and the sender is back at once.
 //
 // A table has a brake only while it is held back (I5).
 type brakes struct {
-	mu     sync.Mutex
-	tables map[string]*brake
-}
-
-// brake is the state of one table. It has no clock and no lock.
-type brake struct {
-	until time.Time     // nothing is let through before
-	pause time.Duration // the last
-	most  int           // at once
-	under int           // let through and not done
-	why   error         // of the store's last refusal
+	mu      sync.Mutex
+	tables  map[string]*brake
+	waiting int // requests of all tables
 }
 
 const (
-	brakeLeast = 10 * time.Millisecond
-	brakeMost  = 200 * time.Millisecond
-	brakeOff   = 64 // so many at once are not held back
+	// turnTimeMax is how long a request waits for its turn. Longer: fewer refusals, and answers closer to the time-outs of
+	// senders, of which the shortest usual one is 5 s.
+	turnTimeMax = 500 * time.Millisecond
+	// turnsMax bounds the requests that wait; the next is refused at once. Each costs what a connection costs whose sender
+	// is slow.
+	turnsMax = 4096
 )
 
-// refused notes that the store had no room. Requests that were under way when it began are refused together, and count once.
-func (b *brake) refused(now time.Time, why error) {
-	b.why = why
-	if now.Before(b.until) {
-		return
+// begin lets a request of a table through as soon as it may, or refuses it as Throttled. by is the brake that counts it, for
+// done; nil: none.
+func (s *brakes) begin(ctx context.Context, table string) (by *brake, err error) {
+	t, by, err := s.join(table)
+	if t == nil {
+		return by, err
 	}
-	b.pause = min(max(2*b.pause, brakeLeast), brakeMost)
-	b.until = now.Add(b.pause)
-	b.most = max(b.most/2, 1)
+	timer := time.NewTimer(turnTimeMax)
+	defer timer.Stop()
+	select {
+	case <-t.come:
+		return by, nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(by.queue, t)
+	if i < 0 {
+		return by, nil // it came meanwhile
+	}
+	by.queue = slices.Delete(by.queue, i, i+1)
+	s.waiting--
+	s.dropLocked(table, by)
+	return nil, by.refusal()
 }
 
-// begin reports whether a request is let through; it is then done once.
-func (b *brake) begin(now time.Time) bool {
-	if now.Before(b.until) || b.under >= b.most {
-		return false
-	}
-	b.under++
-	return true
-}
-
-// done notes what became of a request that was let through: taken, or not. It reports whether the brake is off.
-func (b *brake) done(taken bool) (off bool) {
-	b.under--
-	if taken {
-		b.most *= 2
-		b.pause /= 2
-	}
-	return b.most > brakeOff
-}
-
-// begin lets a request of a table through, or refuses it as Throttled. by is the brake that counts it, for done; nil: none.
-func (s *brakes) begin(table string) (by *brake, err error) {
+// join lets a request through, refuses it, or gives it a turn to wait for.
+func (s *brakes) join(table string) (*turn, *brake, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.tables[table]
-	if b == nil {
-		return nil, nil
+	switch {
+	case b == nil:
+		return nil, nil, nil
+	case len(b.queue) == 0 && b.begin(time.Now()):
+		return nil, b, nil
+	case s.waiting >= turnsMax:
+		return nil, nil, b.refusal()
 	}
-	if !b.begin(time.Now()) {
-		return nil, fault.Annotate(b.why, "the body was not read")
-	}
-	return b, nil
+	t := &turn{come: make(chan struct{})}
+	b.queue = append(b.queue, t)
+	s.waiting++
+	s.serveLocked(table, b)
+	return t, b, nil
 }
 
 // refused begins to hold a table back, or goes on.
@@ -99,7 +103,110 @@ func (s *brakes) refused(table string, why error) {
 func (s *brakes) done(table string, by *brake, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if by.done(taken) && s.tables[table] == by {
+	by.done(taken)
+	s.serveLocked(table, by)
+	s.dropLocked(table, by)
+}
+
+// held is how many requests wait.
+func (s *brakes) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.waiting
+}
+
+// serveLocked lets through those that wait, as many as may be.
+func (s *brakes) serveLocked(table string, b *brake) {
+	now := time.Now()
+	for len(b.queue) > 0 && b.begin(now) {
+		close(b.queue[0].come)
+		b.queue = b.queue[1:]
+		s.waiting--
+	}
+	if len(b.queue) == 0 || b.waking || !now.Before(b.until) {
+		return // nothing waits, or done serves it
+	}
+	b.waking = true
+	time.AfterFunc(b.until.Sub(now), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		b.waking = false
+		s.serveLocked(table, b)
+	})
+}
+
+// dropLocked forgets a brake that is not needed any more.
+func (s *brakes) dropLocked(table string, b *brake) {
+	if s.tables[table] == b && b.off(time.Now()) {
 		delete(s.tables, table)
 	}
 }
+
+// turn is a request that waits.
+type turn struct {
+	come chan struct{} // closed when it is let through
+}
+
+// brake is the state of one table. Its methods have no clock and no lock.
+type brake struct {
+	until time.Time     // nothing is let through before
+	pause time.Duration // the last
+	most  int           // at once
+	under int           // let through and not done
+	taken int           // since most changed
+	why   error         // of the store's last refusal
+
+	queue  []*turn // first come first. Invariant: empty, or under > 0, or waking
+	waking bool    // a timer serves the queue when the pause is over
+}
+
+const (
+	brakeFirst = 16 // at once before the first refusal
+	brakeLeast = 5 * time.Millisecond
+	brakeMost  = 50 * time.Millisecond // after each a request is decoded that may be refused then
+	brakeOff   = 64                    // so many at once are not held back, nor is any number
+	brakeQuiet = 5 * time.Second       // after the last refusal
+)
+
+// refused notes that the store had no room. Requests that were under way when it began are refused together, and count once.
+func (b *brake) refused(now time.Time, why error) {
+	b.why = why
+	if now.Before(b.until) {
+		return
+	}
+	if b.most == 0 {
+		b.most = brakeFirst
+	}
+	b.pause = min(max(2*b.pause, brakeLeast), brakeMost)
+	b.until = now.Add(b.pause)
+	b.most, b.taken = max(b.most/2, 1), 0
+}
+
+// begin reports whether a request is let through; it is then done once.
+func (b *brake) begin(now time.Time) bool {
+	if now.Before(b.until) || b.under >= b.most {
+		return false
+	}
+	b.under++
+	return true
+}
+
+// done notes what became of a request that was let through: taken, or not. When as many were taken as may be under way at
+// once, that is one more: what the store can take is found step by step.
+func (b *brake) done(taken bool) {
+	b.under--
+	if !taken {
+		return
+	}
+	b.pause /= 2
+	if b.taken++; b.taken >= b.most {
+		b.most, b.taken = b.most+1, 0
+	}
+}
+
+// off reports whether the table need not be held back any more.
+func (b *brake) off(now time.Time) bool {
+	return len(b.queue) == 0 && (b.most >= brakeOff || now.Sub(b.until) >= brakeQuiet)
+}
+
+func (b *brake) refusal() error { return fault.Annotate(b.why, "the body was not read") }

@@ -1,68 +1,154 @@
 package intake
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
+var errFull = fault.Errorf(fault.Throttled, "no room")
+
 // TestTheBrakeLetsGoWhenThereIsRoom plays a store that has no room for a while.
 func TestTheBrakeLetsGoWhenThereIsRoom(t *testing.T) {
 	now := time.Unix(1000, 0)
-	full := fault.Errorf(fault.Throttled, "no room")
 	var b brake
-	b.refused(now, full)
-	b.refused(now, full) // of the same moment: counts once
-	if b.pause != brakeLeast || b.begin(now) {
+	b.refused(now, errFull)
+	b.refused(now, errFull) // of the same moment: counts once
+	if b.pause != brakeLeast || b.most != brakeFirst/2 || b.begin(now) {
 		t.Fatalf("%+v", b)
 	}
 	for range 20 { // probes that find no room
 		now = now.Add(b.pause)
-		if !b.begin(now) || b.begin(now) {
-			t.Fatalf("after its pause one request is let through: %+v", b)
+		if !b.begin(now) {
+			t.Fatalf("after its pause none is let through: %+v", b)
 		}
-		b.refused(now, full)
+		b.refused(now, errFull)
 		b.done(false)
 	}
 	if b.pause != brakeMost || b.most != 1 {
 		t.Fatalf("pauses grow up to a bound: %+v", b)
 	}
 	now = now.Add(b.pause)
-	off := false
-	for n := 1; !off; n *= 2 { // there is room again
-		if n > 2*brakeOff {
+	for most := 1; !b.off(now); most++ { // there is room again
+		if most > brakeOff {
 			t.Fatalf("never off: %+v", b)
 		}
-		for range n {
+		for range most {
 			if !b.begin(now) {
-				t.Fatalf("of %d at once one is refused: %+v", n, b)
+				t.Fatalf("of %d at once one is refused: %+v", most, b)
 			}
 		}
 		if b.begin(now) {
-			t.Fatalf("more than %d at once", n)
+			t.Fatalf("more than %d at once", most)
 		}
-		for i := range n {
-			off = b.done(i == 0) || off
+		for range most {
+			b.done(true)
 		}
+	}
+	var quiet brake
+	quiet.refused(now, errFull)
+	if at := now.Add(brakeLeast + brakeQuiet); quiet.off(at.Add(-1)) || !quiet.off(at) {
+		t.Error("a table that was refused once is held back for ever")
 	}
 }
 
 // TestTablesAreHeldBackAlone: the brake of one is not another's, and goes when it is off.
 func TestTablesAreHeldBackAlone(t *testing.T) {
-	var s brakes
-	s.refused("full", fault.Errorf(fault.Throttled, "no room"))
-	if _, err := s.begin("full"); !fault.Is(err, fault.Throttled) {
-		t.Errorf("full: %v", err)
-	}
-	if by, err := s.begin("other"); by != nil || err != nil {
-		t.Errorf("other: %v %v", by, err)
-	}
-	for len(s.tables) > 0 {
-		if by, _ := s.begin("full"); by != nil {
+	synctest.Test(t, func(t *testing.T) {
+		var s brakes
+		s.refused("full", errFull)
+		if by, err := s.begin(t.Context(), "other"); by != nil || err != nil {
+			t.Errorf("other: %v %v", by, err)
+		}
+		for len(s.tables) > 0 {
+			by, err := s.begin(t.Context(), "full")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if by != nil {
+				s.done("full", by, true)
+			}
+		}
+	})
+}
+
+// TestOverloadIsWaitedOut: what is held back is let through in the order in which it came as soon as there is room, and refused
+// when that takes too long; then nothing is left of it.
+func TestOverloadIsWaitedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s brakes
+		s.refused("full", errFull)
+		var mu sync.Mutex
+		var order []int
+		ask := func(i int) {
+			by, err := s.begin(t.Context(), "full")
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			time.Sleep(time.Millisecond) // its decoding
 			s.done("full", by, true)
 		}
-	}
+		for i := range 100 {
+			go ask(i)
+			synctest.Wait()
+		}
+		time.Sleep(turnTimeMax)
+		synctest.Wait()
+		for i, got := range order {
+			if got-i >= brakeFirst || i-got >= brakeFirst { // so many at once
+				t.Fatalf("request %d came in place %d", got, i)
+			}
+		}
+		if len(order) != 100 || s.waiting != 0 {
+			t.Fatalf("%d of 100 came, %d wait", len(order), s.waiting)
+		}
+
+		s.refused("full", errFull)
+		by := []*brake{}
+		for s.tables["full"].under < s.tables["full"].most { // slow bodies take all places
+			b, err := s.begin(t.Context(), "full")
+			if err != nil {
+				t.Fatal(err)
+			}
+			by = append(by, b)
+		}
+		began := time.Now()
+		if _, err := s.begin(t.Context(), "full"); !fault.Is(err, fault.Throttled) || time.Since(began) != turnTimeMax {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		leaving, leave := context.WithTimeout(t.Context(), time.Millisecond)
+		defer leave()
+		if _, err := s.begin(leaving, "full"); !fault.Is(err, fault.Throttled) {
+			t.Error(err)
+		}
+		for _, b := range by {
+			s.done("full", b, false)
+		}
+		if b := s.tables["full"]; b != nil && (b.under != 0 || len(b.queue) != 0) || s.waiting != 0 {
+			t.Errorf("%+v, %d wait", b, s.waiting)
+		}
+	})
+}
+
+// TestNoMoreThanSoManyAreHeldBack: the next is refused at once.
+func TestNoMoreThanSoManyAreHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s brakes
+		s.refused("full", errFull)
+		s.waiting = turnsMax
+		began := time.Now()
+		if _, err := s.begin(t.Context(), "full"); !fault.Is(err, fault.Throttled) || time.Since(began) != 0 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
 }
 
 // TestABodyIsNotReadForNothing: while the store has no room, requests are refused before they are decoded, and taken again
@@ -70,7 +156,7 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 func TestABodyIsNotReadForNothing(t *testing.T) {
 	b := &brake{}
 	now := time.Unix(1000, 0)
-	b.refused(now, fault.Errorf(fault.Throttled, "no room"))
+	b.refused(now, errFull)
 	decoded := 0
 	for range 1000 { // a second of requests, one a millisecond
 		now = now.Add(time.Millisecond)
@@ -80,7 +166,7 @@ func TestABodyIsNotReadForNothing(t *testing.T) {
 			b.done(false)
 		}
 	}
-	if decoded == 0 || decoded > 12 {
+	if decoded == 0 || decoded > 30 {
 		t.Errorf("%d of 1000 requests were decoded in vain", decoded)
 	}
 }

@@ -81,7 +81,7 @@ func (f *Front) buckets(ctx context.Context, c *call) Response {
 }
 
 func (f *Front) createBucket(ctx context.Context, c *call) Response {
-	body, err := f.load(c, encIdentity)
+	body, err := f.load(ctx, c, encIdentity)
 	if err != nil {
 		return f.failure2(err, "")
 	}

@@ -10,6 +10,9 @@
 //	              └ anything else ─▶ net/http┘                 └─ ping, health, query, buckets ─────────────────┘
 //	                                   └─ not ours ─▶ Deps.Fallback (API, status page)
 //
+// A table whose rows the store has no room for is held back before its bodies are read (brake.go); what was read is decoded
+// in turns (turns.go).
+//
 // Memory: a body lies in pooled buffers that grow with what has arrived, never with what was declared; all requests
 // together hold at most Settings.InFlightBytesMax. The body is given back as soon as it is decoded, the batch as soon
 // as Write returns.

@@ -32,6 +32,7 @@ type call struct {
 	ticket   limits.Ticket
 	heldBy   *brake // counts it; nil: none
 	taken    bool   // the store took its rows
+	turn     bool   // to be decoded
 }
 
 var (
@@ -103,6 +104,7 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 // hold back its table until a restart.
 func (f *Front) leave(c *call) {
 	c.ticket.End()
+	f.endTurn(c)
 	if c.heldBy != nil {
 		f.brakes.done(c.Table, c.heldBy, c.taken)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -60,9 +61,11 @@ type Front struct {
 	cancel context.CancelFunc
 
 	buffers  buffers
+	drains   sync.Pool // *[drainBytes]byte
 	deltas   otlp.Deltas
 	inFlight budget
 	brakes   brakes
+	turns    turns
 	requests atomic.Uint64 // numbers Request-Id
 	draining atomic.Bool
 
@@ -100,7 +103,8 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, err
 	}
 	f.inFlight.max = s.InFlightBytesMax
-	f.metrics = newMetrics(d.Registerer, &f.inFlight)
+	f.turns.most = runtime.GOMAXPROCS(0)
+	f.metrics = newMetrics(d.Registerer, &f.inFlight, &f.brakes)
 	f.base, f.cancel = context.WithCancel(context.Background())
 	f.idPrefix = strconv.FormatInt(f.started.UnixNano(), 36) + "-"
 	f.fast = f.newFast()

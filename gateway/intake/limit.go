@@ -1,7 +1,7 @@
 package intake
 
 import (
-	"io"
+	"context"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/limits"
@@ -10,16 +10,16 @@ import (
 )
 
 // askLimits asks before the body is read whether the store has room, and the limits of the request's table.
-func (f *Front) askLimits(c *call) (err error) {
+func (f *Front) askLimits(ctx context.Context, c *call) (err error) {
 	if c.TableErr != nil {
 		return nil // a name that cannot be is refused where the table is looked for
 	}
-	c.heldBy, err = f.brakes.begin(c.Table)
+	c.heldBy, err = f.brakes.begin(ctx, c.Table)
 	if err == nil && f.limits != nil {
 		c.ticket, err = f.limits.Begin(c.Table, c.from.declared())
 	}
 	if err != nil {
-		drain(c.from)
+		f.drain(c.from)
 	}
 	return err
 }
@@ -28,11 +28,22 @@ func (f *Front) askLimits(c *call) (err error) {
 // otherwise make a new one every time.
 const drainBytesMax = 1 << 20
 
-func drain(from source) {
-	if n := from.declared(); n >= 0 && n <= drainBytesMax {
-		_, _ = io.Copy(io.Discard, from.body()) // what goes wrong shows at the next request
+func (f *Front) drain(from source) {
+	n := from.declared()
+	if n < 0 || n > drainBytesMax {
+		return
 	}
+	scratch := take[[drainBytes]byte](&f.drains)
+	for body := from.body(); ; {
+		if _, err := body.Read(scratch[:]); err != nil { // what goes wrong shows at the next request
+			break
+		}
+	}
+	f.drains.Put(scratch)
 }
+
+// drainBytes are read at a time: io.Discard alone would ask the system for 8 KiB.
+const drainBytes = 64 << 10
 
 // limited is what a refusal says of when to come back, and whether it is remote write's 429.
 func (f *Front) limited(c *call, err error, refused []point.Refusal) (retryAfter time.Duration, tooMany bool) {

@@ -44,7 +44,7 @@ type protocolMetrics struct {
 	duration                            prometheus.Observer
 }
 
-func newMetrics(reg prometheus.Registerer, inFlight *budget) *metrics {
+func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_intake_" + name, Help: help})
 		reg.MustRegister(c)
@@ -70,6 +70,8 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget) *metrics {
 		Help: "Time from the header's arrival to the answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"protocol"})
 	reg.MustRegister(m.conns, duration, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_in_flight_bytes",
 		Help: "Bytes that bodies and batches of requests hold now."}, func() float64 { return float64(inFlight.used.Load()) }))
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_intake_requests_held_back",
+		Help: "Requests that wait, their bodies unread, until the store has room for rows of their table."}, func() float64 { return float64(held.held()) }))
 	accepted := counters("rows_accepted_total", "Rows acknowledged.", "protocol")
 	strings := counters("string_fields_total", "String fields of line protocol that became no sample.", "protocol")
 	bodies := counters("body_bytes_total", "Bytes of bodies, as they came and unpacked.", "protocol", "form")

@@ -41,7 +41,7 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 
 // writeOTLP serves a body of OTLP and says in o what became of it.
 func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc encoding, level point.Level, o *otlp.Outcome) {
-	body, err := f.load(c, enc)
+	body, err := f.load(ctx, c, enc)
 	if err != nil {
 		o.Err = err
 		return

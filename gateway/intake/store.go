@@ -27,11 +27,11 @@ func take[T any](p *sync.Pool) *T {
 
 // load reads the whole body and unpacks it. The caller frees the buffer. Errors: TooLarge, Throttled, Invalid, Unavailable
 // (it did not come in time), Canceled (its sender went away).
-func (f *Front) load(c *call, enc encoding) (buffer, error) {
+func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error) {
 	if c.from.declared() > f.settings.BodyBytesMax {
 		return buffer{}, tooLarge(f.settings.BodyBytesMax)
 	}
-	if err := f.askLimits(c); err != nil {
+	if err := f.askLimits(ctx, c); err != nil {
 		return buffer{}, err
 	}
 	packed, err := f.buffers.readAll(c.from.body(), f.settings.BodyBytesMax, &c.charge, nil)
@@ -41,6 +41,10 @@ func (f *Front) load(c *call, enc encoding) (buffer, error) {
 	m := &f.metrics.per[c.protocol]
 	m.packed.Add(float64(len(packed.b)))
 	if err := c.ticket.Read(c.Table, len(packed.b)); err != nil {
+		f.buffers.free(&packed)
+		return buffer{}, err
+	}
+	if err := f.beginTurn(ctx, c); err != nil {
 		f.buffers.free(&packed)
 		return buffer{}, err
 	}
@@ -58,6 +62,20 @@ func (f *Front) load(c *call, enc encoding) (buffer, error) {
 		m.unpacked.Add(float64(len(body.b)))
 	}
 	return body, err
+}
+
+// beginTurn waits until the body of a request may be decoded; endTurn lets the next one.
+func (f *Front) beginTurn(ctx context.Context, c *call) error {
+	err := f.turns.enter(ctx, c.Table)
+	c.turn = err == nil
+	return err
+}
+
+func (f *Front) endTurn(c *call) {
+	if c.turn {
+		c.turn = false
+		f.turns.leave(c.Table)
+	}
 }
 
 // bodyError gives what a connection says its Kind.
@@ -103,6 +121,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 		return kept{}, nil
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
+	f.endTurn(c) // from here on it mostly waits
 	if err := t.Write(ctx, b, level); err != nil {
 		if fault.Is(err, fault.Throttled) {
 			f.brakes.refused(c.Table, err)
@@ -149,7 +168,7 @@ type lineWrite struct {
 // writeLines serves a body of line protocol.
 func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encoding) lineproto.Answer {
 	o := lineproto.Outcome{DB: c.Table, Partial: w.partial, RetryAfter: f.settings.RetryAfter}
-	body, err := f.load(c, enc)
+	body, err := f.load(ctx, c, enc)
 	if err != nil {
 		o.Err, o.RetryAfter = err, limits.RetryAfter(err, o.RetryAfter)
 		return w.flavour.Answer(o)
@@ -201,7 +220,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 		o.RetryAfter, limited = f.limited(c, o.Err, o.Refused)
 		o.TooMany = limited && f.limits.TooMany()
 	}()
-	body, err := f.load(c, enc)
+	body, err := f.load(ctx, c, enc)
 	if err != nil {
 		o.Err = err
 		return o
