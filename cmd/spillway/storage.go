@@ -188,7 +188,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Weight: p.cfg.Limits.Weight, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,8 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 	b.since = m.mark()
 	if b.beat.Boot != was {
 		b.changed = b.since
+	} else if was != "" {
+		m.observeClock(s, b.beat)
 	}
 }
 
@@ -90,7 +92,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, Held: m.held, Draining: m.draining || m.leave, Time: m.wall,
+		Load: m.load, Held: m.held, Draining: m.draining || m.leave, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)

@@ -15,7 +15,7 @@ type Time = time.Duration
 // Input is what a Machine is told.
 type Input interface{ input() }
 
-// Tick says that time went on. Wall is the wall clock, written into heartbeat rows for people.
+// Tick says that time went on. Wall is the wall clock, written into heartbeat rows.
 type Tick struct{ Wall time.Time }
 
 // Answer is the store's answer to the Commit or List of that ID. Every one must be answered once; a request that was

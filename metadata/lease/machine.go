@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
 // Self is the process that a Machine speaks for. Store must be locked by the process for as long as it runs: a row that
@@ -52,13 +53,19 @@ type Machine struct {
 	slow     Time // until when the store is spared what can wait (C120)
 
 	// What we were told.
-	wall     time.Time
+	wall     time.Time // as of wallAt
+	wallAt   Time
 	load     float64
 	draining bool
 	leave    bool
 	left     bool
 	given    []Partition // given away last by drain or share
 	moveAt   Time        // when the next may go
+
+	// The servers' clocks, clocks.go: the median is our own time and clock, in nanoseconds.
+	clocks     rank.Servers
+	clock      int64
+	clockKnown bool
 
 	// As of this Step.
 	now   Time
@@ -139,7 +146,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	}
 	switch in := in.(type) {
 	case Tick:
-		m.wall = in.Wall
+		m.tickClocks(in.Wall)
 	case Answer:
 		m.answer(in)
 	case Watched:

@@ -128,7 +128,8 @@ type Beat struct {
 	Held int     `json:"held"`
 	// Draining: the server takes nothing and gives away what it holds.
 	Draining bool `json:"draining,omitempty"`
-	// Time is the server's wall clock, for people; nothing is decided by it (C113).
+	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No
+	// lease is decided by it (C113).
 	Time time.Time `json:"time"`
 }
 

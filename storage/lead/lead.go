@@ -225,6 +225,9 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 	}
 }
 
+// Now is the time by the median of the servers' clocks.
+func (l *Lead) Now() point.Nanos { return l.keeper.Now() }
+
 // Status is what this server knows of its leases, for people.
 func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 

@@ -6,9 +6,12 @@ import (
 )
 
 type metrics struct {
-	held     prometheus.Gauge
-	share    prometheus.Gauge
-	good     prometheus.Gauge
+	held  prometheus.Gauge
+	share prometheus.Gauge
+	good  prometheus.Gauge
+
+	clockAhead prometheus.Gauge
+
 	requests *prometheus.CounterVec // priority: renew, acquire, scan; outcome: unknown, done, conflict, throttled
 	leads    prometheus.Counter
 	stops    prometheus.Counter
@@ -18,9 +21,10 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
-		held:  f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_held_leases", Help: "Lease rows that name this process."}),
-		share: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_share_leases", Help: "Leases from which this process lets others go first."}),
-		good:  f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_heartbeat_good", Help: "1 while this process may act for what it holds."}),
+		held:       f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_held_leases", Help: "Lease rows that name this process."}),
+		share:      f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_share_leases", Help: "Leases from which this process lets others go first."}),
+		good:       f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_heartbeat_good", Help: "1 while this process may act for what it holds."}),
+		clockAhead: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_keeper_clock_ahead_seconds", Help: "How far the clock of this server is ahead of the median of all servers' clocks. Set it right where it is more than a second off."}),
 		requests: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_keeper_store_requests_total",
 			Help: "Requests to the coordination store."}, []string{"priority", "outcome"}),
 		leads:   f.NewCounter(prometheus.CounterOpts{Name: "spillway_keeper_leads_total", Help: "Times this process began to lead a partition."}),

@@ -82,6 +82,16 @@ func (k *Keeper) MayAct(p lease.Partition) (point.Epoch, bool) {
 	return k.mu.machine.MayAct(p, k.deps.Clock())
 }
 
+// Now is the time by the median of the servers' clocks, or by our own while there is none.
+func (k *Keeper) Now() point.Nanos {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if now, ok := k.mu.machine.Clock(k.deps.Clock()); ok {
+		return now
+	}
+	return time.Now().UnixNano()
+}
+
 // Status is what this process knows of its leases, for people.
 func (k *Keeper) Status() lease.Status {
 	k.mu.RLock()
@@ -161,6 +171,7 @@ func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.
 	s := k.mu.machine.Status()
 	k.metrics.held.Set(float64(s.Held))
 	k.metrics.share.Set(float64(s.Share))
+	k.metrics.clockAhead.Set(k.mu.machine.ClockAhead().Seconds())
 	k.metrics.good.Set(map[bool]float64{true: 1}[s.Good])
 	return out, k.mu.machine.Wake() - now
 }

@@ -249,3 +249,17 @@ func TestBoottimeGoesOn(t *testing.T) {
 		t.Error("the clock went back")
 	}
 }
+
+// TestServersAgreeOnTheTime: each tells the others its clock, and goes by the median.
+func TestServersAgreeOnTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers := cluster(t, mem.New(), 3)
+		time.Sleep(10 * time.Second)
+		for i, s := range servers {
+			if off := time.Duration(s.Now() - time.Now().UnixNano()); off.Abs() > 50*time.Millisecond {
+				t.Errorf("s%d is %v off", i+1, off)
+			}
+		}
+		stop(t, servers)
+	})
+}
