@@ -18,6 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -28,8 +29,12 @@ type Maps interface {
 	Names() []string
 	// Changed is closed at the next change of any table.
 	Changed() <-chan struct{}
-	// Change commits the ops that plan makes of the newest map.
+	// Change commits the ops that plan makes of the newest map. plan is not called any more when it has returned.
 	Change(ctx context.Context, table string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
+	// Ready returns when a majority of the table's metadata servers has answered.
+	Ready(ctx context.Context, table string) error
+	// RuleOut returns when nothing that was proposed until now on the map seq, or an older one, is committed any more.
+	RuleOut(ctx context.Context, table string) (seq uint64, err error)
 }
 
 // Deps are what the code hands in.
@@ -59,21 +64,16 @@ type Settings struct {
 	BatchFor time.Duration
 	// HoldTimeout bounds how long a first insert waits for the in-sync list. Default 2 s.
 	HoldTimeout time.Duration
-	// StopTimeout bounds how long inserts under way are waited for before a lease is let go. What comes later is not acked.
-	// Default 5 s.
-	StopTimeout time.Duration
-	// OverloadFor is how long the load must be at LoadMax or above before a partition is offered to others (C110).
-	// Default 10 s.
-	OverloadFor time.Duration
+	// Rules are of what is decided.
+	Rules rules.Settings
 }
 
 func (s *Settings) setDefaults() {
 	def(&s.ReconcileEvery, 30*time.Second)
 	def(&s.BatchFor, 50*time.Millisecond)
 	def(&s.HoldTimeout, 2*time.Second)
-	def(&s.StopTimeout, 5*time.Second)
-	def(&s.OverloadFor, 10*time.Second)
 	def(&s.Keeper.Lease.LoadMax, 0.9)
+	def(&s.Rules.LoadMax, s.Keeper.Lease.LoadMax)
 }
 
 func def[T comparable](p *T, v T) {
@@ -89,8 +89,7 @@ func (s Settings) Validate() error {
 	if s.Server == "" {
 		errs = append(errs, fault.Errorf(fault.Invalid, "a storage server needs a name: set server"))
 	}
-	for name, d := range map[string]time.Duration{"reconcile every": s.ReconcileEvery, "batch for": s.BatchFor, "hold timeout": s.HoldTimeout,
-		"stop timeout": s.StopTimeout, "overload for": s.OverloadFor} {
+	for name, d := range map[string]time.Duration{"reconcile every": s.ReconcileEvery, "batch for": s.BatchFor, "hold timeout": s.HoldTimeout} {
 		if d <= 0 {
 			errs = append(errs, fault.Errorf(fault.Invalid, "lead: %s must be positive, is %v", name, d))
 		}
@@ -107,19 +106,13 @@ type Lead struct {
 	store    lease.StoreID
 	keeper   *keeper.Keeper
 	metrics  *metrics
-	stopped  chan struct{} // has room for one: stops are waiting
-
-	// Owned by Run's discovery.
-	seen    map[string]uint64 // highest seq per table, as in the catalogue
-	looked  map[string]looked
-	told    map[lease.Partition]point.PlacementID // what the keeper knows to be assigned here
-	garbage map[lease.Partition]struct{}          // dropped; their rows in the lease table may be left
-	alarms  map[string]string                     // said already
+	news     chan struct{} // has room for one: effects wait
 
 	mu struct {
-		sync.Mutex // guards what is inside; held for nanoseconds
-		records    map[lease.Partition]*record
-		stops      []lease.Stops
+		sync.Mutex // guards what is inside; held for microseconds
+		machine    *rules.Machine
+		effects    []rules.Effect // to be performed by Run, in order; bounded by what is here
+		waiting    map[lease.Partition]chan struct{}
 	}
 }
 
@@ -134,13 +127,16 @@ func New(d Deps, s Settings) (*Lead, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Lead{deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), stopped: make(chan struct{}, 1),
-		looked: map[string]looked{}, told: map[lease.Partition]point.PlacementID{}, garbage: map[lease.Partition]struct{}{}, alarms: map[string]string{}}
-	l.mu.records = map[lease.Partition]*record{}
-	var err error
-	if l.seen, err = loadSeen(d.Brick); err != nil {
+	if d.Clock == nil {
+		d.Clock = keeper.Boottime
+	}
+	l := &Lead{deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), news: make(chan struct{}, 1)}
+	seen, err := loadSeen(d.Brick)
+	if err != nil {
 		return nil, err
 	}
+	l.mu.machine = rules.New(s.Server, l.store, s.Rules, seen, rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64())))
+	l.mu.waiting = map[lease.Partition]chan struct{}{}
 	self := lease.Self{Server: s.Server, Boot: lease.Boot(fmt.Sprintf("%016x", d.Rand.Uint64())), Store: l.store}
 	l.keeper, err = keeper.New(keeper.Deps{Store: d.Store, Handler: l, Log: d.Log, Metrics: d.Registerer, Rand: d.Rand, Clock: d.Clock}, self, s.Keeper)
 	if err != nil {
@@ -155,67 +151,44 @@ func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
 }
 
-// Alone implements server.Leases. The store of leases is away for us, or we are; whoever else it is there for can take
-// nothing of which we alone are in sync. It ends when a heartbeat proves good: then what the rows say counts again.
+// Alone implements server.Leases. The store of leases is away for us, or we are; no other server that it is there for can take
+// anything of which we alone are in sync. It ends when a heartbeat proves good: then what the rows say counts again.
 func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	l.mu.Lock()
-	r := l.mu.records[lease.Partition{Table: table, ID: id}]
-	if r == nil || !r.lapsed || !r.alone {
-		l.mu.Unlock()
-		return 0, false
-	}
-	epoch := r.epoch
+	epoch, ok := l.mu.machine.Alone(lease.Partition{Table: table, ID: id})
 	l.mu.Unlock()
-	return epoch, !l.keeper.Status().Good
+	return epoch, ok && !l.keeper.Status().Good
 }
 
 // Why implements server.Leases.
 func (l *Lead) Why(table string, id point.PartitionID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.mu.records[lease.Partition{Table: table, ID: id}]
-	switch {
-	case r == nil || r.placement == 0:
-		return "it has no placement here"
-	case r.leading:
-		return "its lease begins or ends at this moment"
-	case r.why != "":
-		return r.why
-	}
-	return "the lease is not with this server"
+	return l.mu.machine.Why(lease.Partition{Table: table, ID: id})
 }
 
 // Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark goes that says that the partition is
-// empty, in one change of the row as it was: who moves an empty partition changes that row too, so that one of both fails.
+// empty, in one change of the row as it was: what moves an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.HoldTimeout)
 	defer cancel()
 	p := lease.Partition{Table: table, ID: id}
 	for {
+		l.step(rules.Want{Partition: p, Epoch: epoch})
 		l.mu.Lock()
-		r := l.recordLocked(p)
-		send := false
-		switch {
-		case r.epoch == epoch && r.alone && (r.leading || r.lapsed):
-			l.mu.Unlock()
-			return nil
-		case r.epoch > epoch || r.epoch == epoch && !r.leading:
-			l.mu.Unlock()
-			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
-		case r.epoch == epoch && !r.holding: // else Leads is on its way to us, or another insert has asked
-			r.holding, send = true, true
+		held, over := l.mu.machine.Holding(p, epoch)
+		changed := l.mu.waiting[p]
+		if changed == nil && !held && !over {
+			changed = make(chan struct{})
+			l.mu.waiting[p] = changed
 		}
-		self, changed := l.self(r.placement), r.wait()
 		l.mu.Unlock()
-		if send {
-			l.metrics.holds.Inc()
-			if err := l.keeper.Tell(ctx, lease.SetInSync{Partition: p, Members: []lease.Member{self}}); err != nil {
-				l.mu.Lock()
-				r.holding = false
-				r.wake()
-				l.mu.Unlock()
-			}
+		switch {
+		case held:
+			return nil
+		case over:
+			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
 		}
 		select {
 		case <-changed:

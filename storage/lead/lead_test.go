@@ -157,7 +157,8 @@ func TestOfflinePartitionIsNotWrittenAfterTheStoreWasHeard(t *testing.T) {
 	w.until("that it went on alone is forgotten", func() bool {
 		s1.mu.Lock()
 		defer s1.mu.Unlock()
-		return !s1.mu.records[lease.Partition{Table: "t", ID: p}].lapsed
+		_, goesOn := s1.mu.machine.Led(lease.Partition{Table: "t", ID: p})
+		return !goesOn
 	})
 	s1.store.away.Store(true)
 	s1.skew.Add(int64(time.Minute))
@@ -569,19 +570,28 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 	}
 	began, _ := w.maps.Get("t")
 	w.must(ask(began.Seq))
+	w.maps.setAway(true)
 	w.begin(p, 2, "s1")
+	// What an earlier leader proposed cannot be ruled out while the store is away: rows are taken, and nothing is closed.
+	began, _ = w.maps.Get("t")
+	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
+	w.must(s1.put(p, 2, point.All))
+	w.maps.setAway(false)
 	w.until("finishing was tried", func() bool {
 		w.maps.mu.Lock()
 		defer w.maps.mu.Unlock()
-		return w.maps.refused > 0
+		w.maps.away = w.maps.refused > 0
+		return w.maps.away
 	})
 	w.until("it takes rows", func() bool { return s1.put(p, 2, point.All) == nil })
-	// Nobody answered: the halves may have taken over, and whoever does not know them may miss what they acked.
-	began, _ = w.maps.Get("t")
+	// The halves may have taken over, and a reader that does not know them may miss what they acked.
+	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
 	for range 20 {
 		w.stale(ask(began.Seq))
-		w.must(ask(0)) // who knows that it unloads asks the halves too
+		w.must(ask(0)) // a reader that knows that it unloads asks the halves too
 	}
+	w.maps.setAway(false)
+	w.until("it is ruled out", func() bool { return ask(began.Seq) == nil })
 	refuse(nil)
 	w.change(topology.SplitAbort{Partition: p, Low: 2})
 	w.until("it takes rows again", func() bool { return s1.put(p, 3, point.All) == nil })

@@ -2,13 +2,13 @@ package lead
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -16,10 +16,11 @@ import (
 // and its leases run out.
 func (l *Lead) Run(ctx context.Context, srv *server.Server) error {
 	g, ctx := errgroup.WithContext(ctx)
+	r := &runner{Lead: l, srv: srv, g: g, slots: make(chan struct{}, slotsMax)}
 	g.Go(func() error { return l.keeper.Run(ctx) })
-	g.Go(func() error { return l.discover(ctx, srv) })
-	g.Go(func() error { return l.answerStops(ctx, srv) })
-	g.Go(func() error { return l.publish(ctx, srv) })
+	g.Go(func() error { return r.discover(ctx) })
+	g.Go(func() error { return r.perform(ctx) })
+	g.Go(func() error { return r.publish(ctx) })
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -31,128 +32,145 @@ func (l *Lead) Run(ctx context.Context, srv *server.Server) error {
 	return g.Wait()
 }
 
-// discover holds what is here against the maps: at every change, some of them at a time, and slowly even if none is heard of (C15, C16).
-func (l *Lead) discover(ctx context.Context, srv *server.Server) error {
-	all := true
-	slow := time.NewTimer(l.jitter(l.settings.ReconcileEvery))
-	defer slow.Stop()
-	for {
-		changed := l.deps.Maps.Changed()
-		if err := l.reconcile(ctx, srv, all); err != nil && ctx.Err() == nil {
-			l.metrics.failed.Inc()
-			l.deps.Log.Warn("discovery is not done; it is tried again", "error", err)
+// step has the machine take an input. Its effects are performed by Run.
+func (l *Lead) step(in rules.Input) {
+	l.mu.Lock()
+	before := len(l.mu.effects)
+	l.mu.effects = l.mu.machine.Step(l.deps.Clock(), in, l.mu.effects)
+	more := len(l.mu.effects) > before
+	for _, e := range l.mu.effects[before:] {
+		if e, ok := e.(rules.Changed); ok && l.mu.waiting[e.Partition] != nil {
+			close(l.mu.waiting[e.Partition])
+			delete(l.mu.waiting, e.Partition)
 		}
-		all = false
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-slow.C:
-			slow.Reset(l.jitter(l.settings.ReconcileEvery))
-			all = true
-			continue
-		case <-changed:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(l.jitter(l.settings.BatchFor)):
-		}
+	}
+	l.mu.Unlock()
+	if more {
+		l.wake()
 	}
 }
 
-// jitter gives d, give or take a tenth.
-func (l *Lead) jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
-
-// stopsAtOnce bounds how many partitions are waited for side by side.
-const stopsAtOnce = 16
-
-// answerStops tells the keeper when nothing acts any more for what it lost.
-func (l *Lead) answerStops(ctx context.Context, srv *server.Server) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.stopped:
-		}
-		l.mu.Lock()
-		stops := l.mu.stops
-		l.mu.stops = nil
-		l.mu.Unlock()
-		var g errgroup.Group
-		g.SetLimit(stopsAtOnce)
-		for _, s := range stops {
-			g.Go(func() error { return l.answerStop(ctx, srv, s) })
-		}
-		_ = g.Wait() // what failed was cancelled, and so are we
+func (l *Lead) wake() {
+	select {
+	case l.news <- struct{}{}:
+	default:
 	}
 }
 
-func (l *Lead) answerStop(ctx context.Context, srv *server.Server, s lease.Stops) error {
-	answer := lease.Stopped{Partition: s.Partition}
-	if !s.Lapsed { // after a lapse whoever is alone in sync goes on: its ends are not final
-		limited, cancel := context.WithTimeout(ctx, l.settings.StopTimeout)
-		defer cancel()
-		var err error
-		if answer.Ends, err = srv.Quiesce(limited, s.Partition.Table, s.Partition.ID); err != nil && ctx.Err() == nil {
-			l.deps.Log.Warn("changes under way did not end in time; they will not be acked", "partition", s.Partition.String())
-		}
-	}
-	return l.keeper.Tell(ctx, answer)
+// Leads implements keeper.Handler.
+func (l *Lead) Leads(e lease.Leads) { l.step(rules.LeaseBegan{Leads: e}) }
+
+// Stops implements keeper.Handler.
+func (l *Lead) Stops(e lease.Stops) { l.step(rules.LeaseEnded{Stops: e}) }
+
+// InSyncSet implements keeper.Handler.
+func (l *Lead) InSyncSet(e lease.InSyncSet) { l.step(rules.InSyncAnswered{InSyncSet: e}) }
+
+// runner is a Lead while it runs.
+type runner struct {
+	*Lead
+	srv   *server.Server
+	g     *errgroup.Group
+	slots chan struct{} // taken by what asks the store or the disk
 }
 
-// publishEvery is how often the load is told to the keeper, which sends it with the next heartbeat.
-const publishEvery = time.Second
+// slotsMax bounds the questions to store and disk under way at a time.
+const slotsMax = 32
 
-// publish tells how busy the server is, and offers a partition to others when that is too much for long (C110).
-func (l *Lead) publish(ctx context.Context, srv *server.Server) error {
-	var over time.Time // since when
-	good := false
+// perform performs effects in order, and has the machine look again when it wants to.
+func (r *runner) perform(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(l.jitter(publishEvery)):
+		case <-r.news:
+		case <-timer.C:
+			r.step(rules.Tick{})
 		}
-		was := good
-		if good = l.keeper.Status().Good; good && was {
-			l.heard()
-		}
-		load := srv.HeadLoad()
-		if err := l.keeper.Tell(ctx, lease.Loaded{Load: load}); err != nil {
-			return nil // the end
-		}
-		now := time.Now()
-		switch {
-		case load < l.settings.Keeper.Lease.LoadMax:
-			over = time.Time{}
-		case over.IsZero():
-			over = now
-		case now.Sub(over) >= l.settings.OverloadFor:
-			over = now
-			if p, ok := l.spare(); ok {
-				_ = l.keeper.Tell(ctx, lease.Offer{Partition: p, Why: "the server is overloaded"})
+		r.mu.Lock()
+		effects := r.mu.effects
+		r.mu.effects = nil
+		wait := r.mu.machine.Wake() - r.deps.Clock()
+		r.mu.Unlock()
+		for _, e := range effects {
+			if err := r.do(ctx, e); err != nil {
+				return nil // the end: nothing takes it any more
 			}
 		}
+		timer.Reset(max(wait, time.Millisecond))
 	}
 }
 
-// heard ends what is allowed while nothing is heard: the rows were read since, and say who leads.
-func (l *Lead) heard() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.mu.records {
-		r.lapsed = r.lapsed && r.leading
-	}
-}
-
-// spare finds a partition that another placement could take: one without rows.
-func (l *Lead) spare() (lease.Partition, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for p, r := range l.mu.records {
-		if r.leading && !r.alone && r.members > 1 {
-			return p, true
+// do performs one effect; what takes time goes on by itself, and is answered. Errors are Canceled.
+func (r *runner) do(ctx context.Context, e rules.Effect) error {
+	switch e := e.(type) {
+	case rules.Assign:
+		for i := range e.All {
+			e.All[i].BrickEpoch = r.deps.Brick.HighestEpoch(e.All[i].Placement)
 		}
+		return r.keeper.Tell(ctx, lease.Assignments{All: e.All})
+	case rules.Tell:
+		if _, ok := e.Input.(lease.SetInSync); ok {
+			r.metrics.holds.Inc()
+		}
+		return r.keeper.Tell(ctx, e.Input)
+	case rules.Seal:
+		r.srv.Seal(e.Partition.Table, e.Partition.ID)
+	case rules.Open:
+		r.srv.Unseal(e.Partition.Table, e.Partition.ID)
+	case rules.HandOver:
+		r.srv.HandOver(e.Partition.Table, e.Partition.ID)
+	case rules.TakeBack:
+		r.srv.TakeBack(e.Partition.Table, e.Partition.ID)
+	case rules.Doubt:
+		r.srv.Doubt(e.Partition.Table, e.Partition.ID, e.Seq)
+	case rules.Settle:
+		r.srv.Settle(e.Partition.Table, e.Partition.ID, e.Seq)
+	case rules.Forget:
+		r.srv.Forget(e.Partition.Table, e.Partition.ID)
+	case rules.Alarmed:
+		r.deps.Log.Error("what is here does not agree with the map", "partition", e.Partition.String(), "reason", e.Why)
+	case rules.Note:
+		r.note(e)
+	case rules.Changed:
+	default:
+		r.g.Go(func() error {
+			if in := r.answer(ctx, e); ctx.Err() == nil {
+				r.step(in)
+			}
+			return nil
+		})
 	}
-	return lease.Partition{}, false
+	return nil
+}
+
+func (r *runner) note(e rules.Note) {
+	p := e.Partition.String()
+	switch e.What {
+	case rules.SplitDone:
+		r.metrics.handed.Inc()
+		r.deps.Log.Info("partition was split", "partition", p)
+	case rules.UnloadDone:
+		r.metrics.handed.Inc()
+		r.deps.Log.Info("empty partition is out of the map", "partition", p)
+	case rules.AttemptFailed:
+		r.metrics.retried.Inc()
+		r.deps.Log.Warn("a hand-over is not done; it is tried again", "partition", p, "reason", e.Why)
+	case rules.StopTimedOut:
+		r.deps.Log.Warn(e.Why, "partition", p)
+	case rules.RoundFailed:
+		r.metrics.failed.Inc()
+		r.deps.Log.Warn("discovery is not done; it is tried again", "table", e.Partition.Table, "reason", e.Why)
+	}
+}
+
+// failed notes what went wrong, for a person, and reports whether something did.
+func (r *runner) failed(ctx context.Context, what string, p lease.Partition, err error) bool {
+	if err != nil && ctx.Err() == nil {
+		r.metrics.failed.Inc()
+		r.deps.Log.Warn(what+" failed; it is tried again", "partition", p.String(), "error", err)
+	}
+	return err != nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/brick"
-	"github.com/spillwaydb/spillway/storage/server"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
 // The highest seq of each table's map that was ever seen here lies in the brick's catalogue:
@@ -45,52 +45,25 @@ func encodeSeen(seq uint64) []byte {
 	return b
 }
 
-func loadSeen(b *brick.Brick) (map[string]uint64, error) {
-	seen := map[string]uint64{}
+// loadSeen gives the highest transactions of all tables, in order of names.
+func loadSeen(b *brick.Brick) (seen []rules.Seen, err error) {
 	return seen, b.Scan([]byte(seenPrefix), func(k, v []byte) error {
 		seq, err := decodeSeen(v)
-		seen[strings.TrimPrefix(string(k), seenPrefix)] = seq
+		seen = append(seen, rules.Seen{Table: strings.TrimPrefix(string(k), seenPrefix), Seq: seq})
 		return fault.Annotate(err, "table %q", k)
 	})
 }
 
-// unsee forgets tables that are gone and of which nothing is here: one that is made again under the name begins anew.
-func (l *Lead) unsee(here map[string][]server.Held) error {
-	b := l.deps.Brick.NewBatch()
+// record keeps seqs durably; 0 forgets one.
+func record(d *brick.Brick, seqs []rules.Seen) error {
+	b := d.NewBatch()
 	defer b.Close()
-	var gone []string
-	for table := range l.seen {
-		if _, _, ok := l.deps.Maps.At(table); !ok && len(here[table]) == 0 {
-			gone = append(gone, table)
-			b.Delete([]byte(seenPrefix + table))
+	for _, s := range seqs {
+		if s.Seq == 0 {
+			b.Delete([]byte(seenPrefix + s.Table))
+		} else {
+			b.Set([]byte(seenPrefix+s.Table), encodeSeen(s.Seq))
 		}
 	}
-	if len(gone) == 0 {
-		return nil
-	}
-	if err := b.Commit(true); err != nil {
-		return fault.Annotate(err, "forget the highest seq of %d tables", len(gone))
-	}
-	for _, table := range gone {
-		delete(l.seen, table)
-	}
-	return nil
-}
-
-// see keeps seqs that are higher than those known, durably.
-func (l *Lead) see(seqs map[string]uint64) error {
-	if len(seqs) == 0 {
-		return nil
-	}
-	b := l.deps.Brick.NewBatch()
-	for table, seq := range seqs {
-		b.Set([]byte(seenPrefix+table), encodeSeen(seq))
-	}
-	if err := b.Commit(true); err != nil {
-		return fault.Annotate(err, "keep the highest seq of %d tables", len(seqs))
-	}
-	for table, seq := range seqs {
-		l.seen[table] = seq
-	}
-	return nil
+	return fault.Annotate(b.Commit(true), "record the highest transaction of %d tables", len(seqs))
 }

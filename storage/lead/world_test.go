@@ -26,6 +26,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -67,6 +68,7 @@ type atlas struct {
 	gone    bool                    // the table was dropped
 	refuse  func(topology.Op) error // nil: nothing
 	refused int
+	away    bool // nothing is ruled out
 }
 
 func newAtlas(t testing.TB, store coord.Store) *atlas {
@@ -149,6 +151,25 @@ func (a *atlas) Change(_ context.Context, name string, plan func(*topology.Map) 
 	return next, nil
 }
 
+// Ready implements Maps: the maps here have no metadata servers that could be away.
+func (a *atlas) Ready(context.Context, string) error { return nil }
+
+// RuleOut implements Maps: nothing is ever under way here, except while it is away.
+func (a *atlas) RuleOut(context.Context, string) (uint64, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.away {
+		return 0, errAway
+	}
+	return a.m.Seq, nil
+}
+
+func (a *atlas) setAway(away bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.away = away
+}
+
 func (w *world) change(ops ...topology.Op) {
 	w.t.Helper()
 	if _, err := w.maps.Change(context.Background(), "t", func(*topology.Map) ([]topology.Op, error) { return ops, nil }); err != nil {
@@ -217,7 +238,8 @@ func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 	}
 	n.Lead, err = New(Deps{Store: n.store, Maps: w.maps, Brick: n.brick, Log: log, Registerer: registry, Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)),
 		Clock: func() lease.Time { return keeper.Boottime() + time.Duration(n.skew.Load()) }},
-		Settings{Server: id, Keeper: keeper.Settings{Lease: w.lease}, ReconcileEvery: 200 * time.Millisecond, BatchFor: 5 * time.Millisecond, OverloadFor: 50 * time.Millisecond})
+		Settings{Server: id, Keeper: keeper.Settings{Lease: w.lease}, ReconcileEvery: 200 * time.Millisecond, BatchFor: 5 * time.Millisecond,
+			Rules: rules.Settings{OverloadFor: 50 * time.Millisecond, BackoffMin: 20 * time.Millisecond}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -354,7 +376,7 @@ func (w *world) edit(id point.PartitionID, f func(lease.Lease) lease.Lease) {
 	})
 }
 
-func value(t *testing.T, g prometheus.Gauge) float64 {
+func value(t *testing.T, g prometheus.Metric) float64 {
 	t.Helper()
 	var m dto.Metric
 	if err := g.Write(&m); err != nil {

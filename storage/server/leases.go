@@ -7,6 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/gate"
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
@@ -62,94 +63,64 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leases.Why(table, id))
 }
 
-// gate is a partition's door for changes. Those that are inside are waited for by who closes it.
+// door is a partition's gate for changes, with those that wait for it to be idle.
 //
-//	enter ─▶ ask the lease ─▶ change, fsync ─▶ ask again ─▶ leave        whoever asks after the lease ended is refused,
-//	                                              lease ends ─▶ wait     whoever asked before is waited for
-type gate struct {
-	mu     sync.Mutex
-	inside int
-	idle   chan struct{} // closed when nobody is inside any more; nil: nobody waits for it
-	sealed bool
-
-	// Others may have taken over, and nobody told us yet: while handing, or as long as no map newer than doubt is known.
-	handing bool
-	doubt   uint64
+//	enter ─▶ ask the lease ─▶ change, fsync ─▶ ask again ─▶ leave        a change that asks after the lease ended is refused,
+//	                                              lease ends ─▶ wait     one that asked before is waited for
+type door struct {
+	mu   sync.Mutex
+	gate gate.Gate
+	idle chan struct{} // closed when no change is under way any more; nil: nothing waits for it
 }
 
-// open takes a seal back.
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sealed = false
+// do has the gate do something under its lock.
+func (d *door) do(f func(*gate.Gate)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(&d.gate)
 }
 
-// handOver seals for others; takeBack says that they did not take over, as far as is known: a map newer than doubt would
-// tell, if that is not 0.
-func (g *gate) handOver() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sealed, g.handing = true, true
+// enter reports whether the gate is open. What enters leaves.
+func (d *door) enter() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.gate.Enter()
 }
 
-func (g *gate) takeBack(doubt uint64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sealed, g.handing, g.doubt = false, false, max(g.doubt, doubt)
+// join enters a gate that may be closed.
+func (d *door) join() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.gate.Join()
 }
 
-// handedOver reports whether others may have taken over although the map seq, the newest here, does not say so.
-func (g *gate) handedOver(seq uint64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.handing || seq <= g.doubt
-}
-
-// enter reports whether the gate is open. Who enters leaves.
-func (g *gate) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.sealed {
-		return false
-	}
-	g.inside++
-	return true
-}
-
-// join enters a gate that may be sealed.
-func (g *gate) join() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.inside++
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.inside--; g.inside == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
+func (d *door) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.gate.Leave() && d.idle != nil {
+		close(d.idle)
+		d.idle = nil
 	}
 }
 
-func (g *gate) seal() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sealed = true
+func (d *door) doubtful(seq uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.gate.Doubtful(seq)
 }
 
-// empty returns when nobody is inside. Errors are Canceled.
-func (g *gate) empty(ctx context.Context) error {
-	g.mu.Lock()
-	if g.inside == 0 {
-		g.mu.Unlock()
+// wait returns when no change is under way. Errors are Canceled.
+func (d *door) wait(ctx context.Context) error {
+	d.mu.Lock()
+	if d.gate.Idle() {
+		d.mu.Unlock()
 		return nil
 	}
-	if g.idle == nil {
-		g.idle = make(chan struct{})
+	if d.idle == nil {
+		d.idle = make(chan struct{})
 	}
-	idle := g.idle
-	g.mu.Unlock()
+	idle := d.idle
+	d.mu.Unlock()
 	select {
 	case <-idle:
 		return nil
@@ -160,7 +131,7 @@ func (g *gate) empty(ctx context.Context) error {
 
 // pass is the right to change a partition, until leave.
 type pass struct {
-	gate  *gate
+	gate  *door
 	id    point.PartitionID
 	epoch point.Epoch
 	level point.Level
@@ -268,6 +239,16 @@ func (s *Server) Held() []Held {
 	return out
 }
 
+// Empty reports whether a partition never took a row here.
+func (s *Server) Empty(name string, id point.PartitionID) bool {
+	if t, ok := s.table(name); ok {
+		if p, ok := t.get(id); ok {
+			return p.Empty()
+		}
+	}
+	return true
+}
+
 // Quiesce returns when no change of a partition is under way that was let in before its lease ended, with the last frame
 // of each epoch; nil where the partition was never written to. Errors are Canceled.
 func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID) ([]point.EpochEnd, error) {
@@ -275,7 +256,7 @@ func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID)
 	if !ok {
 		return nil, nil
 	}
-	if err := t.gate(id).empty(ctx); err != nil {
+	if err := t.gate(id).wait(ctx); err != nil {
 		return nil, err
 	}
 	if p, ok := t.get(id); ok {
@@ -284,41 +265,46 @@ func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID)
 	return nil, nil
 }
 
-// Seal makes a partition take no row any more, in this life of the process. What is here stays readable.
+// Seal makes a partition take no row any more, because the map has others take them. What is here stays readable.
 func (s *Server) Seal(name string, id point.PartitionID) {
-	s.tableOrNew(name).gate(id).seal()
+	s.tableOrNew(name).gate(id).do((*gate.Gate).Seal)
 }
 
-// Unseal takes a Seal back: the map gave the partition back. What is being handed over stays so for readers.
-func (s *Server) Unseal(name string, id point.PartitionID) {
-	if g, ok := s.gateOf(name, id); ok {
-		g.open()
-	}
-}
+// Unseal takes a Seal back: the map gave the partition back. What is being handed over stays so.
+func (s *Server) Unseal(name string, id point.PartitionID) { s.atGate(name, id, (*gate.Gate).Open) }
 
-// HandOver seals a partition whose part of the keyspace others are about to take. From now until its outcome is known here
-// nobody reads it by a map that knows nothing of them: the transaction may be committed, and rows of theirs acked, before
-// this process hears of it.
+// HandOver makes a partition take no row while others are about to take over its part of the keyspace. From now until its
+// outcome is known here nothing is read from it by a map that does not show them: the transaction may be committed, and rows of
+// theirs acked, before this process learns of it.
 func (s *Server) HandOver(name string, id point.PartitionID) {
-	s.tableOrNew(name).gate(id).handOver()
+	s.tableOrNew(name).gate(id).do((*gate.Gate).HandOver)
 }
 
-// HandOverFailed takes a HandOver back: rows are taken again. What was proposed may have been committed all the same: then
-// readers wait for a newer map here, which says so or rules it out (each names the one it is based on).
-func (s *Server) HandOverFailed(name string, id point.PartitionID, proposed bool) {
-	g, ok := s.gateOf(name, id)
-	if !ok {
-		return
+// TakeBack ends a HandOver: others did not take over, and will not.
+func (s *Server) TakeBack(name string, id point.PartitionID) {
+	s.atGate(name, id, (*gate.Gate).TakeBack)
+}
+
+// Doubt lets rows in, although others may have taken over: readers wait for a map here that is newer than seq, which says so
+// or rules it out, or for Settle.
+func (s *Server) Doubt(name string, id point.PartitionID, seq uint64) {
+	s.tableOrNew(name).gate(id).do(func(g *gate.Gate) { g.Doubt(seq) })
+}
+
+// Settle ends a Doubt: nothing that was proposed on a map up to seq had others take over, or will.
+func (s *Server) Settle(name string, id point.PartitionID, seq uint64) {
+	s.atGate(name, id, func(g *gate.Gate) { g.Settle(seq) })
+}
+
+// atGate does something at a gate, if there is one.
+func (s *Server) atGate(name string, id point.PartitionID, f func(*gate.Gate)) {
+	if d, ok := s.gateOf(name, id); ok {
+		d.do(f)
 	}
-	var doubt uint64
-	if m, ok := s.deps.Maps.Get(name); ok && proposed {
-		doubt = m.Seq
-	}
-	g.takeBack(doubt)
 }
 
 // gateOf gives a gate, if there is one.
-func (s *Server) gateOf(name string, id point.PartitionID) (*gate, bool) {
+func (s *Server) gateOf(name string, id point.PartitionID) (*door, bool) {
 	t, ok := s.table(name)
 	if !ok {
 		return nil, false

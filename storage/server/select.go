@@ -115,7 +115,7 @@ func (s *Server) leadsAll(q *peer.Select) error {
 		if !accepts && m.Seq > q.MapSeq {
 			return fault.Errorf(fault.Stale, "others take the rows of partition %s/%d by map %d, it was chosen by map %d", q.Table, id, m.Seq, q.MapSeq)
 		}
-		if g, ok := s.gateOf(q.Table, id); ok && accepts && g.handedOver(m.Seq) {
+		if g, ok := s.gateOf(q.Table, id); ok && accepts && g.doubtful(m.Seq) {
 			return fault.Errorf(fault.Stale, "partition %s/%d is being split: others may take its rows by now, and map %d does not know of them", q.Table, id, q.MapSeq)
 		}
 	}

@@ -29,7 +29,7 @@ type table struct {
 	mu       struct {
 		sync.RWMutex
 		partitions map[point.PartitionID]*partition.Partition
-		gates      map[point.PartitionID]*gate    // of all that were ever led here and not dropped since
+		gates      map[point.PartitionID]*door    // of all that were ever led here and not dropped since
 		dropped    map[point.PartitionID]struct{} // by order, and perhaps still in the map
 	}
 }
@@ -37,7 +37,7 @@ type table struct {
 func newTable(name string, all *share.Pool, weight func() int64) *table {
 	t := &table{name: name, index: series.New(), heads: newTableHeads(all, weight)}
 	t.mu.partitions = map[point.PartitionID]*partition.Partition{}
-	t.mu.gates = map[point.PartitionID]*gate{}
+	t.mu.gates = map[point.PartitionID]*door{}
 	t.mu.dropped = map[point.PartitionID]struct{}{}
 	return t
 }
@@ -50,7 +50,7 @@ func (t *table) get(id point.PartitionID) (*partition.Partition, bool) {
 }
 
 // gate gives a partition's gate, or makes it.
-func (t *table) gate(id point.PartitionID) *gate {
+func (t *table) gate(id point.PartitionID) *door {
 	t.mu.RLock()
 	g, ok := t.mu.gates[id]
 	t.mu.RUnlock()
@@ -60,7 +60,7 @@ func (t *table) gate(id point.PartitionID) *gate {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g, ok = t.mu.gates[id]; !ok {
-		g = &gate{}
+		g = &door{}
 		t.mu.gates[id] = g
 	}
 	return g

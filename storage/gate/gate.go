@@ -1,0 +1,66 @@
+// Package gate is the door of a partition for changes, as a value: its leader closes it before others take over.
+//
+//	        sealed: by the map, which has others take the rows
+//	        handing: others are about to take over, and the outcome is not known
+//	           │
+//	Enter ─▶ refused while either holds, else one more inside ─▶ … the change … ─▶ Leave ─▶ idle when none is inside
+//
+// It has no lock and wakes nothing: storage/server puts a lock around it, cmd/sim runs it as it is.
+package gate
+
+// Gate is a partition's door. The zero value is open.
+type Gate struct {
+	inside  int
+	sealed  bool
+	handing bool
+	doubt   uint64
+}
+
+// Enter reports whether a change may begin. One that begins ends with Leave.
+func (g *Gate) Enter() bool {
+	if g.sealed || g.handing {
+		return false
+	}
+	g.inside++
+	return true
+}
+
+// Join begins a change that does not ask whether the gate is closed: a deletion, whose rows are read here still.
+func (g *Gate) Join() { g.inside++ }
+
+// Leave ends a change and reports whether none is under way any more.
+func (g *Gate) Leave() (idle bool) {
+	g.inside--
+	return g.inside == 0
+}
+
+// Idle reports whether no change is under way.
+func (g *Gate) Idle() bool { return g.inside == 0 }
+
+// Seal refuses changes because the map has others take them; Open takes that back.
+func (g *Gate) Seal() { g.sealed = true }
+
+// Open takes a Seal back, and no HandOver.
+func (g *Gate) Open() { g.sealed = false }
+
+// HandOver refuses changes while others are about to take over; TakeBack and Doubt end that.
+func (g *Gate) HandOver() { g.handing = true }
+
+// TakeBack lets changes in again: others did not take over and will not.
+func (g *Gate) TakeBack() { g.handing = false }
+
+// Doubt lets changes in again, or never kept them out, although others may have taken over: a map newer than seq says so, or rules it out.
+func (g *Gate) Doubt(seq uint64) {
+	g.handing = false
+	g.doubt = max(g.doubt, seq)
+}
+
+// Settle ends the doubt about transactions up to seq: none of them had others take over.
+func (g *Gate) Settle(seq uint64) {
+	if g.doubt <= seq {
+		g.doubt = 0
+	}
+}
+
+// Doubtful reports whether others may have taken over although the map seq, the newest known here, does not say so.
+func (g *Gate) Doubtful(seq uint64) bool { return g.handing || g.doubt > 0 && seq <= g.doubt }

@@ -1,0 +1,92 @@
+package lead
+
+import (
+	"context"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
+)
+
+// answer finds the answer to a question of the machine.
+func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
+	switch e := e.(type) {
+	case rules.Quiesce:
+		return r.quiesce(ctx, e)
+	case rules.Ready:
+		limited, cancel := context.WithTimeout(ctx, e.Within)
+		defer cancel()
+		return rules.Answered{ID: e.ID, OK: r.deps.Maps.Ready(limited, e.Table) == nil}
+	case rules.Propose:
+		return r.propose(ctx, e)
+	case rules.RuleOut:
+		limited, cancel := context.WithTimeout(ctx, e.Within)
+		defer cancel()
+		seq, err := r.deps.Maps.RuleOut(limited, e.Table)
+		return rules.RuledOut{ID: e.ID, OK: err == nil, Seq: seq}
+	}
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return rules.Tick{}
+	}
+	limited, cancel := context.WithTimeout(ctx, storeWithin)
+	defer cancel()
+	switch e := e.(type) {
+	case rules.ReadLease:
+		row, found, err := r.deps.Store.Get(limited, lease.RowKey(e.Partition))
+		r.failed(ctx, "reading a lease row", e.Partition, err)
+		return rules.LeaseRead{ID: e.ID, OK: err == nil, Found: found, Row: row}
+	case rules.Commit:
+		_, ok, err := r.deps.Store.Commit(limited, e.Conditions, e.Writes)
+		return rules.Committed{ID: e.ID, OK: ok && err == nil}
+	case rules.Record:
+		err := record(r.deps.Brick, e.Seqs)
+		return rules.Recorded{ID: e.ID, OK: !r.failed(ctx, "recording the highest transaction", lease.Partition{Table: e.Seqs[0].Table}, err)}
+	case rules.RemovePlacement:
+		return rules.Removed{ID: e.ID, OK: r.remove(ctx, e)}
+	}
+	fault.Bug("no effect %T", e)
+	return nil
+}
+
+// storeWithin bounds a question to the coordination store.
+const storeWithin = 5 * time.Second
+
+func (r *runner) quiesce(ctx context.Context, e rules.Quiesce) rules.Input {
+	limited, cancel := context.WithTimeout(ctx, e.Within)
+	defer cancel()
+	ends, err := r.srv.Quiesce(limited, e.Partition.Table, e.Partition.ID)
+	return rules.Quiet{ID: e.ID, OK: err == nil, Ends: ends, Empty: r.srv.Empty(e.Partition.Table, e.Partition.ID)}
+}
+
+func (r *runner) propose(ctx context.Context, e rules.Propose) rules.Input {
+	limited, cancel := context.WithTimeout(ctx, e.Within)
+	defer cancel()
+	in := rules.Proposed{ID: e.ID}
+	_, err := r.deps.Maps.Change(limited, e.Partition.Table, func(m *topology.Map) ([]topology.Op, error) {
+		_, leads := r.MayAct(e.Partition.Table, e.Partition.ID)
+		ops, err := e.Plan(m, leads)
+		if len(ops) > 0 {
+			in.Base = max(in.Base, m.Seq)
+		}
+		return ops, err
+	})
+	in.OK = err == nil
+	if err != nil && ctx.Err() == nil {
+		r.deps.Log.Debug("a hand-over was not committed", "partition", e.Partition.String(), "error", err)
+	}
+	return in
+}
+
+func (r *runner) remove(ctx context.Context, e rules.RemovePlacement) bool {
+	if r.failed(ctx, "removing a placement", e.Partition, r.srv.RemovePlacement(e.Partition.Table, e.Partition.ID, e.Placement)) {
+		return false
+	}
+	r.metrics.removed.Inc()
+	r.deps.Log.Info("placement removed", "table", e.Partition.Table, "partition", e.Partition.ID, "placement", e.Placement, "reason", e.Why)
+	return true
+}

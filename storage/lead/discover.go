@@ -1,0 +1,81 @@
+package lead
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/spillwaydb/spillway/storage/lead/rules"
+)
+
+// discover has what is here held against the maps: at every change, some of them at a time, and slowly even if there is none
+// (C15, C16).
+func (r *runner) discover(ctx context.Context) error {
+	full := true
+	slow := time.NewTimer(r.jitter(r.settings.ReconcileEvery))
+	defer slow.Stop()
+	for {
+		changed := r.deps.Maps.Changed()
+		r.look(full)
+		full = false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-slow.C:
+			slow.Reset(r.jitter(r.settings.ReconcileEvery))
+			full = true
+			continue
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.jitter(r.settings.BatchFor)):
+		}
+	}
+}
+
+// look gives the machine what it wants to see: the maps that changed, or all, with what is here.
+func (r *runner) look(full bool) {
+	here := map[string][]rules.Held{}
+	for _, h := range r.srv.Held() {
+		here[h.Table] = append(here[h.Table], rules.Held{Partition: h.Partition, Placement: h.Placement, Empty: h.Empty})
+	}
+	names := map[string]struct{}{}
+	for name := range here {
+		names[name] = struct{}{}
+	}
+	for _, name := range r.deps.Maps.Names() {
+		names[name] = struct{}{}
+	}
+	in := rules.Round{Full: full}
+	for name := range names { // the machine puts them in order
+		m, row, _ := r.deps.Maps.At(name)
+		r.mu.Lock()
+		wants := full || r.mu.machine.Wants(name, m, row)
+		r.mu.Unlock()
+		if wants {
+			in.Tables = append(in.Tables, rules.Table{Name: name, Map: m, Row: row, Held: here[name]})
+		}
+	}
+	if len(in.Tables) > 0 || full {
+		r.step(in)
+	}
+}
+
+// jitter gives d, give or take a tenth.
+func (r *runner) jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
+
+// publishEvery is how often the load is told to the machine, and by it to the keeper, which sends it with the next heartbeat.
+const publishEvery = time.Second
+
+func (r *runner) publish(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.jitter(publishEvery)):
+		}
+		r.step(rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good})
+	}
+}

@@ -1,0 +1,387 @@
+package rules
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// table is what is known of one table.
+type table struct {
+	name    string
+	newest  Table
+	looked  looked
+	seen    uint64                      // the highest transaction, as it is recorded
+	carried uint64                      // the highest transaction that was carried out
+	told    map[point.PartitionID]*part // assigned here, as the lease machine has it
+	alarms  map[point.PartitionID]string
+
+	round *round // under way
+	again bool   // there is news since it began
+	full  bool
+}
+
+// looked is the newest of a table that was carried out.
+type looked struct {
+	m   *topology.Map
+	row coord.Revision
+}
+
+// round is discovery of one table:
+//
+//	record the highest transaction ─▶┐
+//	read the lease rows of what the  ├─▶ Plan ─▶ seal, open ─▶ assign ─▶ unassign ─▶ remove · hand over · finish
+//	map does not want here ─────────▶┘
+type round struct {
+	Table
+	full    bool
+	waits   int
+	failed  bool
+	covered map[point.PartitionID]bool
+}
+
+// Wants reports whether a table is news: since it was carried out it changed, or it could not be carried out.
+func (m *Machine) Wants(name string, tm *topology.Map, row coord.Revision) bool {
+	t := m.tables[name]
+	return t == nil || t.looked != looked{tm, row}
+}
+
+// round begins discovery of all tables given; for those that are in the midst of it, once that is done.
+func (m *Machine) round(in Round) {
+	var higher []Seen
+	var began []*table
+	slices.SortFunc(in.Tables, func(a, b Table) int { return compareNames(a.Name, b.Name) })
+	for _, x := range in.Tables {
+		t := m.table(x.Name)
+		t.newest = x
+		if t.round != nil {
+			t.again, t.full = true, t.full || in.Full
+			continue
+		}
+		m.start(t, in.Full)
+		began = append(began, t)
+		if x.Map != nil && x.Map.Seq > t.seen {
+			higher = append(higher, Seen{x.Name, x.Map.Seq})
+		}
+	}
+	m.record(higher)
+	for _, t := range began {
+		m.carryOut(t)
+	}
+	if in.Full {
+		m.unsee(in)
+		m.sweep()
+	}
+}
+
+func compareNames(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (m *Machine) start(t *table, full bool) {
+	r := &round{Table: t.newest, full: full, covered: map[point.PartitionID]bool{}}
+	t.round, t.again, t.full = r, false, false
+	for _, h := range r.Held {
+		if r.Map == nil || h.Empty {
+			continue
+		}
+		at, ok := r.Map.ByID(h.Partition)
+		if !ok {
+			continue
+		}
+		if pl, on := at.On(m.server); on && pl.ID == h.Placement {
+			continue
+		}
+		p := m.part(lease.Partition{Table: t.name, ID: h.Partition})
+		r.waits++
+		m.do(ReadLease{ID: m.ask(question{about: aboutCovered, p: p, t: t, round: r}), Partition: p.id})
+	}
+}
+
+// record has higher transactions recorded before anything is removed by them; their tables wait for it.
+func (m *Machine) record(higher []Seen) {
+	if len(higher) == 0 {
+		return
+	}
+	q := question{about: aboutSeen}
+	for _, s := range higher {
+		m.tables[s.Table].round.waits++
+	}
+	m.do(Record{ID: m.ask(q), Seqs: higher})
+	m.recording = append(m.recording, recording{m.nextID, higher})
+}
+
+// recording is what a Record asked for.
+type recording struct {
+	id   uint64
+	seqs []Seen
+}
+
+func (m *Machine) recorded(q question, in Recorded) {
+	i := slices.IndexFunc(m.recording, func(r recording) bool { return r.id == in.ID })
+	seqs := m.recording[i].seqs
+	m.recording = slices.Delete(m.recording, i, i+1)
+	for _, s := range seqs {
+		t := m.tables[s.Table]
+		switch {
+		case q.about == aboutUnseen:
+			if in.OK && t.newest.Map == nil {
+				t.seen, t.looked = 0, looked{}
+			}
+			continue
+		case in.OK:
+			t.seen = max(t.seen, s.Seq)
+		default:
+			t.round.failed = true
+		}
+		t.round.waits--
+		m.carryOut(t)
+	}
+}
+
+func (m *Machine) leaseRead(q question, in LeaseRead) {
+	if q.about == aboutGarbage {
+		m.readGarbage(q.p, in)
+		return
+	}
+	if in.OK && in.Found {
+		led, err := lease.DecodeLease(in.Row.Value)
+		q.round.covered[q.p.id.ID] = err == nil && len(led.InSync) > 0 && !slices.ContainsFunc(led.InSync, func(x lease.Member) bool {
+			return x.Server == m.server || slices.ContainsFunc(q.round.Held, func(h Held) bool { return h.Partition == q.p.id.ID && h.Placement == x.Placement })
+		})
+	}
+	q.round.waits--
+	m.carryOut(q.t)
+}
+
+// carryOut does what the table's map calls for, once all is known that it asks for.
+func (m *Machine) carryOut(t *table) {
+	r := t.round
+	if r == nil || r.waits > 0 {
+		return
+	}
+	t.round = nil
+	if r.failed {
+		t.looked = looked{} // look again
+		m.do(Note{Partition: lease.Partition{Table: t.name}, What: RoundFailed, Why: "its highest transaction could not be recorded"})
+	} else {
+		t.looked = looked{r.Map, r.Row}
+		m.carry(t, r)
+	}
+	if t.again {
+		m.start(t, t.full)
+		if x := t.newest; x.Map != nil && x.Map.Seq > t.seen {
+			m.record([]Seen{{t.name, x.Map.Seq}})
+		}
+		m.carryOut(t)
+	}
+}
+
+func (m *Machine) carry(t *table, r *round) {
+	v := View{Map: r.Map, Seen: t.seen, Server: m.server, Held: slices.Clone(r.Held)}
+	for i := range v.Held {
+		v.Held[i].Covered = r.covered[v.Held[i].Partition]
+	}
+	actions := Plan(v)
+	m.raise(t, actions)
+	if r.Map == nil || r.Map.Seq < t.seen {
+		return // nothing begins and nothing ends by what cannot be believed
+	}
+	before := t.carried
+	t.carried = r.Map.Seq
+	m.assign(t, r, actions)
+	for _, id := range slices.Sorted(maps.Keys(t.told)) {
+		if p := t.told[id]; p.seq > before && p.seq <= t.carried {
+			m.do(Changed{p.id}) // the map is new enough at last
+		}
+	}
+	for _, a := range actions {
+		id := lease.Partition{Table: t.name, ID: a.Partition}
+		switch a.Kind {
+		case Remove:
+			p := m.part(id)
+			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: p, t: t}), Partition: id, Placement: a.Placement, Why: a.Why})
+		case Split, Final:
+			m.begin(m.part(id))
+		}
+	}
+}
+
+// raise has alarms raised that are new, and forgets what is over.
+func (m *Machine) raise(t *table, actions []Action) {
+	now := map[point.PartitionID]string{}
+	for _, a := range actions {
+		if a.Kind == Alarm {
+			now[a.Partition] = a.Why
+			if t.alarms[a.Partition] == "" {
+				m.do(Alarmed{lease.Partition{Table: t.name, ID: a.Partition}, a.Why})
+			}
+		}
+	}
+	t.alarms = now
+}
+
+// Alarms is how many alarms are not over.
+func (m *Machine) Alarms() (n int) {
+	for _, t := range m.tables {
+		n += len(t.alarms)
+	}
+	return n
+}
+
+// assign says to the lease machine which placements may lead, all of the table in one step, and seals what unloads before.
+func (m *Machine) assign(t *table, r *round, actions []Action) {
+	var all []lease.Assigned
+	wanted := map[point.PartitionID]bool{}
+	for _, a := range actions {
+		if a.Kind != Serve && a.Kind != Split && a.Kind != Unload && a.Kind != Final {
+			continue
+		}
+		p := m.part(lease.Partition{Table: t.name, ID: a.Partition})
+		at, _ := r.Map.ByID(a.Partition)
+		wanted[a.Partition] = true
+		m.seal(p, a.Kind == Unload || a.Kind == Final)
+		p.kind, p.low = a.Kind, 0
+		if a.Kind == Split {
+			p.low = at.Split.Low.ID
+		}
+		if p.placement != a.Placement {
+			p.placement, p.alone = a.Placement, false
+		}
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, TableRow: r.Row}
+		if r.full || !sameAssigned(&p.told, &x) {
+			all = append(all, x)
+		}
+		p.told = x
+		t.told[a.Partition] = p
+	}
+	if len(all) > 0 {
+		m.do(Assign{all})
+	}
+	for _, id := range slices.Sorted(maps.Keys(t.told)) {
+		if !wanted[id] {
+			m.unassign(t, t.told[id], r.Map)
+		}
+	}
+}
+
+func sameAssigned(a, b *lease.Assigned) bool {
+	return a.Placement == b.Placement && a.TableRow == b.TableRow && slices.Equal(a.Placements, b.Placements)
+}
+
+// seal closes a partition's gate where the map has others take its rows, and opens it where the map gave it back.
+func (m *Machine) seal(p *part, closed bool) {
+	switch {
+	case closed && !p.sealed:
+		m.do(Seal{p.id})
+	case !closed && p.sealed:
+		m.do(Open{p.id})
+	}
+	p.sealed = closed
+}
+
+func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
+	m.do(Tell{lease.Unassigned{Partition: p.id}})
+	delete(t.told, p.id.ID)
+	if p.epoch > 0 {
+		m.seal(p, true) // what it would take is not wanted here
+	}
+	p.placement, p.kind, p.told = 0, Serve, lease.Assigned{}
+	if _, ok := tm.ByID(p.id.ID); !ok {
+		m.garbage[p.id] = true
+	}
+}
+
+func (m *Machine) removed(q question, ok bool) {
+	if !ok {
+		q.t.looked = looked{} // look again
+		return
+	}
+	q.p.sealed = false // the gate went with it
+	if q.p.kind == Unload || q.p.kind == Final {
+		m.seal(q.p, true)
+	}
+}
+
+// unsee forgets tables that are gone and of which nothing is here: one that is made again under the name begins anew.
+func (m *Machine) unsee(in Round) {
+	known := map[string]bool{}
+	for _, x := range in.Tables {
+		known[x.Name] = x.Map != nil || len(x.Held) > 0
+	}
+	var gone []Seen
+	for _, name := range slices.Sorted(maps.Keys(m.tables)) {
+		t := m.tables[name]
+		if known[name] || t.round != nil {
+			continue
+		}
+		t.newest = Table{Name: name}
+		if t.seen > 0 {
+			gone = append(gone, Seen{Table: name})
+		}
+	}
+	if len(gone) > 0 {
+		m.do(Record{ID: m.ask(question{about: aboutUnseen}), Seqs: gone})
+		m.recording = append(m.recording, recording{m.nextID, gone})
+	}
+}
+
+// sweep takes the lease rows of partitions away that were dropped, once none holds them.
+func (m *Machine) sweep() {
+	for _, id := range slices.SortedFunc(maps.Keys(m.garbage), compare) {
+		t := m.table(id.Table)
+		switch tm := t.newest.Map; {
+		case tm == nil || tm.Seq < t.seen || len(m.asked) >= questionsMax:
+			continue // with a later round
+		default:
+			if _, there := tm.ByID(id.ID); there || id.ID >= tm.NextID {
+				delete(m.garbage, id)
+				continue
+			}
+		}
+		p := m.part(id)
+		m.do(ReadLease{ID: m.ask(question{about: aboutGarbage, p: p}), Partition: id})
+	}
+}
+
+// questionsMax bounds the questions under way when lease rows are swept.
+const questionsMax = 256
+
+func (m *Machine) readGarbage(p *part, in LeaseRead) {
+	if !in.OK {
+		return
+	}
+	led, err := lease.DecodeLease(in.Row.Value)
+	switch {
+	case in.Found && err != nil:
+		m.forgotten(p, true) // a person looks at it; it is not ours to take away
+		return
+	case in.Found && led.State == lease.Held:
+		return
+	}
+	m.do(Commit{ID: m.ask(question{about: aboutForget, p: p}), Conditions: []coord.Condition{{Key: lease.RowKey(p.id), Revision: in.Row.Revision}}, Writes: lease.Forget(p.id)})
+}
+
+func (m *Machine) forgotten(p *part, ok bool) {
+	if !ok || !m.garbage[p.id] {
+		return
+	}
+	delete(m.garbage, p.id)
+	if p.placement != 0 || p.leading {
+		return
+	}
+	m.do(Forget{p.id})
+	m.setLapsed(p, false)
+	delete(m.active, p.id)
+	delete(m.parts, p.id)
+}

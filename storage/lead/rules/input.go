@@ -1,0 +1,278 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Input is what a Machine takes.
+type Input interface{ input() }
+
+// Tick says that time went on.
+type Tick struct{}
+
+// Table is the newest that is known of a table, and what lies here of it. Map is nil where the table is not known.
+type Table struct {
+	Name string
+	Map  *topology.Map
+	Row  coord.Revision // of the table's row that named the map
+	Held []Held         // Covered is the machine's to find out
+}
+
+// Round holds what lies here against the maps: of tables that changed, or, Full, of all that have a map or placements here.
+type Round struct {
+	Tables []Table
+	Full   bool
+}
+
+// LeaseBegan and LeaseEnded are the lease machine's Leads and Stops; InSyncAnswered is its InSyncSet.
+type (
+	LeaseBegan     struct{ lease.Leads }
+	LeaseEnded     struct{ lease.Stops }
+	InSyncAnswered struct{ lease.InSyncSet }
+)
+
+// Want says that a first row of an epoch waits until no other placement can take the partition. Look at Holding after it, and
+// again at each Changed.
+type Want struct {
+	Partition lease.Partition
+	Epoch     point.Epoch
+}
+
+// Published says, about once a second, how busy this server is and whether its heartbeat is good.
+type Published struct {
+	Load float64
+	Good bool
+}
+
+// Answers carry the ID of the question. Each question gets one.
+type (
+	// Recorded answers Record.
+	Recorded struct {
+		ID uint64
+		OK bool
+	}
+	// LeaseRead answers ReadLease. OK: the store answered; Found: there is a row.
+	LeaseRead struct {
+		ID    uint64
+		OK    bool
+		Found bool
+		Row   coord.Row
+	}
+	// Committed answers Commit: it is known to have happened.
+	Committed struct {
+		ID uint64
+		OK bool
+	}
+	// Removed answers RemovePlacement.
+	Removed struct {
+		ID uint64
+		OK bool
+	}
+	// Quiet answers Quiesce. OK: no change is under way. Ends are the last frames of all epochs, Empty that no row was ever taken.
+	Quiet struct {
+		ID    uint64
+		OK    bool
+		Ends  []point.EpochEnd
+		Empty bool
+	}
+	// Answered answers Ready: a majority of the table's metadata servers answers.
+	Answered struct {
+		ID uint64
+		OK bool
+	}
+	// Proposed answers Propose. Base is the highest map that Plan gave ops on, 0 if none: then nothing was proposed.
+	Proposed struct {
+		ID   uint64
+		OK   bool // it is committed
+		Base uint64
+	}
+	// RuledOut answers RuleOut: what was proposed before on the map Seq is not committed any more.
+	RuledOut struct {
+		ID  uint64
+		OK  bool
+		Seq uint64
+	}
+)
+
+func (Tick) input()           {}
+func (Round) input()          {}
+func (LeaseBegan) input()     {}
+func (LeaseEnded) input()     {}
+func (InSyncAnswered) input() {}
+func (Want) input()           {}
+func (Published) input()      {}
+func (Recorded) input()       {}
+func (LeaseRead) input()      {}
+func (Committed) input()      {}
+func (Removed) input()        {}
+func (Quiet) input()          {}
+func (Answered) input()       {}
+func (Proposed) input()       {}
+func (RuledOut) input()       {}
+
+// Effect is what a Machine wants done. Effects are performed in order; questions may be answered in any order.
+type Effect interface{ effect() }
+
+// Assign says to the lease machine which placements may lead, with the brick's epochs, which the runner fills in.
+type Assign struct{ All []lease.Assigned }
+
+// Tell is an input of the lease machine.
+type Tell struct{ Input lease.Input }
+
+// What a partition's gate is to do; package gate says what each means.
+type (
+	Seal     struct{ Partition lease.Partition }
+	Open     struct{ Partition lease.Partition }
+	HandOver struct{ Partition lease.Partition }
+	TakeBack struct{ Partition lease.Partition }
+	Doubt    struct {
+		Partition lease.Partition
+		Seq       uint64
+	}
+	Settle struct {
+		Partition lease.Partition
+		Seq       uint64
+	}
+)
+
+// Quiesce asks for the moment at which no change of a partition is under way.
+type Quiesce struct {
+	ID        uint64
+	Partition lease.Partition
+	Within    time.Duration
+}
+
+// Ready asks whether a majority of a table's metadata servers answers.
+type Ready struct {
+	ID     uint64
+	Table  string
+	Within time.Duration
+}
+
+// Propose asks for a change of the map. Plan makes its ops, as often as the map changes meanwhile; it is not called any more
+// when the answer is given.
+type Propose struct {
+	ID        uint64
+	Partition lease.Partition
+	Low       point.PartitionID // of a split that ends; 0: an unload ends
+	Within    time.Duration
+}
+
+// Plan makes the ops on a map. leads says whether this server leads the partition at this moment. Errors are Stale: it has come
+// otherwise.
+func (e Propose) Plan(m *topology.Map, leads bool) ([]topology.Op, error) {
+	at, ok := m.ByID(e.Partition.ID)
+	switch {
+	case e.Low == 0 && !ok, e.Low != 0 && ok && at.State == topology.Unload && at.Into[0] == e.Low:
+		return nil, nil // it is done
+	case !leads:
+		return nil, fault.Errorf(fault.Stale, "partition %v is led by another now: that one goes on", e.Partition)
+	case e.Low == 0:
+		return []topology.Op{topology.UnloadFinal{Partition: e.Partition.ID}}, nil
+	case !ok || at.State != topology.Splitting || at.Split.Low.ID != e.Low:
+		return nil, fault.Errorf(fault.Stale, "the split of partition %v into %d and another is over", e.Partition, e.Low)
+	}
+	return []topology.Op{topology.SplitFinalize{Partition: e.Partition.ID, Low: e.Low}}, nil
+}
+
+// RuleOut asks the coordination store that nothing proposed for a table until now is committed any more.
+type RuleOut struct {
+	ID     uint64
+	Table  string
+	Within time.Duration
+}
+
+// ReadLease asks for a partition's lease row.
+type ReadLease struct {
+	ID        uint64
+	Partition lease.Partition
+}
+
+// Commit is a transaction of the coordination store.
+type Commit struct {
+	ID         uint64
+	Conditions []coord.Condition
+	Writes     []coord.Write
+}
+
+// Record keeps the highest transaction seen of tables, durably; 0 forgets one.
+type Record struct {
+	ID   uint64
+	Seqs []Seen
+}
+
+// Seen is the highest transaction of a table that was ever seen here.
+type Seen struct {
+	Table string
+	Seq   uint64
+}
+
+// RemovePlacement removes a placement and all its rows.
+type RemovePlacement struct {
+	ID        uint64
+	Partition lease.Partition
+	Placement point.PlacementID
+	Why       string
+}
+
+// Forget lets go of what is remembered of a partition that is gone.
+type Forget struct{ Partition lease.Partition }
+
+// Changed says that what Holding answers may be another now.
+type Changed struct{ Partition lease.Partition }
+
+// Alarmed is something that a person should look at. Partition 0: of the table as a whole. It is raised once.
+type Alarmed struct {
+	Partition lease.Partition
+	Why       string
+}
+
+// Note is something that happened or failed, for the log.
+type Note struct {
+	Partition lease.Partition
+	What      Event
+	Why       string
+}
+
+// Event is what a Note is about.
+type Event uint8
+
+const (
+	// SplitDone: the halves of a partition have taken over.
+	SplitDone Event = iota
+	// UnloadDone: an empty partition is out of the map.
+	UnloadDone
+	// AttemptFailed: a split or an unload did not end; it is tried again.
+	AttemptFailed
+	// StopTimedOut: changes under way when a lease ended did not end in time.
+	StopTimedOut
+	// RoundFailed: discovery of a table is not done; it is done again.
+	RoundFailed
+)
+
+func (Assign) effect()          {}
+func (Tell) effect()            {}
+func (Seal) effect()            {}
+func (Open) effect()            {}
+func (HandOver) effect()        {}
+func (TakeBack) effect()        {}
+func (Doubt) effect()           {}
+func (Settle) effect()          {}
+func (Quiesce) effect()         {}
+func (Ready) effect()           {}
+func (Propose) effect()         {}
+func (RuleOut) effect()         {}
+func (ReadLease) effect()       {}
+func (Commit) effect()          {}
+func (Record) effect()          {}
+func (RemovePlacement) effect() {}
+func (Forget) effect()          {}
+func (Changed) effect()         {}
+func (Alarmed) effect()         {}
+func (Note) effect()            {}

@@ -1,0 +1,207 @@
+package rules
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// part is what is known of one partition.
+type part struct {
+	id lease.Partition
+
+	// By the map, as it was last carried out.
+	placement point.PlacementID // assigned; 0: it is not
+	told      lease.Assigned    // as the lease machine has it
+	sealed    bool
+	kind      Kind              // Serve, Split, Unload or Final, where it is assigned
+	low       point.PartitionID // of the split that is to end
+
+	// By the lease machine.
+	epoch   point.Epoch // of the newest Leads
+	leading bool        // between Leads and Stops
+	lapsed  bool        // it stopped because the heartbeat was not renewed, and none was good since
+	alone   bool        // by the row as last known this placement is the only one in sync, of rows that there may be
+	members int         // in sync, by that row
+	seq     uint64      // of the map that changed the partition last, by that row
+	holding bool        // a SetInSync is under way
+	why     string      // of the last Stops
+
+	attempt attempt
+	doubt   uint64 // of its gate; 0: none
+}
+
+func (p *part) see(l *lease.Lease, self lease.Member) {
+	p.members, p.seq = len(l.InSync), l.Seq
+	p.alone = p.members == 1 && l.InSync[0] == self && !l.Empty
+}
+
+func (m *Machine) self(p *part) lease.Member {
+	return lease.Member{Placement: p.placement, Server: m.server, Store: m.store}
+}
+
+func (m *Machine) leaseBegan(e lease.Leads) {
+	p := m.part(e.Partition)
+	m.setLeading(p, true)
+	m.setLapsed(p, false)
+	p.epoch, p.why = e.Epoch, ""
+	p.see(&e.Lease, m.self(p))
+	m.do(Changed{p.id})
+	m.begin(p)
+}
+
+func (m *Machine) leaseEnded(e lease.Stops) {
+	p := m.part(e.Partition)
+	m.setLeading(p, false)
+	m.setLapsed(p, e.Lapsed)
+	p.why = e.Why
+	m.do(Changed{p.id})
+	if e.Lapsed { // where this placement is alone in sync changes go on: their ends are not final
+		m.do(Tell{lease.Stopped{Partition: p.id}})
+		return
+	}
+	m.do(Quiesce{ID: m.ask(question{about: aboutStop, p: p}), Partition: p.id, Within: m.set.StopWithin})
+}
+
+func (m *Machine) stopped(p *part, in Quiet) {
+	if !in.OK {
+		m.do(Note{Partition: p.id, What: StopTimedOut, Why: "changes under way did not end in time; they will not be acked"})
+	}
+	m.do(Tell{lease.Stopped{Partition: p.id, Ends: in.Ends}})
+}
+
+func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
+	p := m.part(e.Partition)
+	p.holding = false
+	if e.OK && e.Lease.Epoch == p.epoch {
+		p.see(&e.Lease, m.self(p))
+	}
+	m.do(Changed{p.id})
+}
+
+// want asks for the in-sync list to become this placement alone, unless it is so, cannot be, or is asked for already.
+func (m *Machine) want(in Want) {
+	if p := m.parts[in.Partition]; p != nil && p.epoch == in.Epoch {
+		m.hold(p)
+	}
+}
+
+// hold does so. An older map than the one that the row knows is no reason to act: what the server takes the partition for may
+// be over.
+func (m *Machine) hold(p *part) {
+	if p.alone || !p.leading || p.holding || p.placement == 0 || !m.current(p) {
+		return
+	}
+	p.holding = true
+	m.do(Tell{lease.SetInSync{Partition: p.id, Members: []lease.Member{m.self(p)}}})
+}
+
+// current reports whether the map here is as new as the lease row says that it must be.
+func (m *Machine) current(p *part) bool {
+	t := m.tables[p.id.Table]
+	return t != nil && t.carried >= p.seq
+}
+
+// Holding reports whether no other placement can take the partition under an epoch that is led here, and whether that epoch is
+// over. Neither: it is not known yet.
+func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over bool) {
+	p := m.parts[id]
+	switch {
+	case p == nil:
+		return false, false
+	case p.epoch == epoch && p.alone && (p.leading || p.lapsed) && m.current(p):
+		return true, false
+	}
+	return false, p.epoch > epoch || p.epoch == epoch && !p.leading
+}
+
+// Alone reports whether the placement here led when the lease lapsed and is alone in sync: while no heartbeat proves good it
+// is led by no other.
+func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
+	p := m.parts[id]
+	if p == nil || !p.lapsed || !p.alone || p.placement == 0 {
+		return 0, false
+	}
+	return p.epoch, true
+}
+
+// Why says, for the answer to a request, what keeps this server from leading.
+func (m *Machine) Why(id lease.Partition) string {
+	p := m.parts[id]
+	switch {
+	case p == nil || p.placement == 0:
+		return "it has no placement here"
+	case p.leading:
+		return "its lease begins or ends at this moment"
+	case p.why != "":
+		return p.why
+	}
+	return "the lease is not with this server"
+}
+
+// Led is the newest epoch under which this server led a partition, and whether its lease goes on or lapsed.
+func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
+	p := m.parts[id]
+	if p == nil {
+		return 0, false
+	}
+	return p.epoch, p.leading || p.lapsed
+}
+
+// Leading is how many partitions this server leads.
+func (m *Machine) Leading() int { return m.leading }
+
+func (m *Machine) setLeading(p *part, on bool) {
+	if p.leading != on {
+		p.leading = on
+		if on {
+			m.leading++
+		} else {
+			m.leading--
+		}
+	}
+}
+
+func (m *Machine) setLapsed(p *part, on bool) {
+	if p.lapsed != on {
+		p.lapsed = on
+		if on {
+			m.lapsed++
+		} else {
+			m.lapsed--
+		}
+	}
+}
+
+// published ends what is allowed after a lapse, once the heartbeat has been good for a while: the rows were read since, and say
+// which server leads. It offers a partition to others when this server is busy for long (C110).
+func (m *Machine) published(in Published) {
+	was := m.good
+	if m.good = in.Good; m.good && was && m.lapsed > 0 {
+		for _, p := range m.parts { // each by itself: the order does not matter
+			m.setLapsed(p, p.lapsed && p.leading)
+		}
+	}
+	m.do(Tell{lease.Loaded{Load: in.Load}})
+	switch {
+	case in.Load < m.set.LoadMax:
+		m.over = 0
+	case m.over == 0:
+		m.over = max(m.now, 1)
+	case m.now-m.over >= m.set.OverloadFor:
+		m.over = max(m.now, 1)
+		m.offer()
+	}
+}
+
+// offer gives the first partition away that another placement could take: one without rows.
+func (m *Machine) offer() {
+	for _, id := range slices.SortedFunc(maps.Keys(m.parts), compare) {
+		if p := m.parts[id]; p.leading && !p.alone && p.members > 1 {
+			m.do(Tell{lease.Offer{Partition: id, Why: "the server is overloaded"}})
+			return
+		}
+	}
+}

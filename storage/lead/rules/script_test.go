@@ -1,0 +1,401 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/gate"
+)
+
+// TestScripts plays histories in testdata/scripts on the machine of server s1: each command draws the committed map, what s1 knows,
+// its partitions and their gates, and then what the machine wanted done. Questions stay open until they are answered.
+//
+//	table                               a table "cpu", seq 1, with its map known
+//	create s1 s2 … | begin 1 | abort 1 | drop 1 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
+//	know [full]                         s1 learns the newest map
+//	hold 1 [empty]                      placement of partition 1 lies on s1
+//	leads 1 epoch=5 [alone] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone]      what the lease machine says
+//	want 1 epoch=5                      a first row waits
+//	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, committed, lease-read [others|free|held]
+//	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
+//	swap                                the newest proposal that s1 made reaches the coordination store
+//	plan                                the plan of the newest proposal, on the committed map
+//	wait 500ms                          time goes by
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "table" {
+				w = newWorld()
+			}
+			w.trace = nil
+			if err := w.command(d); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			return w.draw() + strings.Join(append(w.trace, ""), "\n")
+		})
+	})
+}
+
+type world struct {
+	*Machine
+	m     *topology.Map // committed
+	round uint64        // of proposals
+	known *topology.Map
+	held  map[point.PartitionID]Held
+	gates map[point.PartitionID]*gate.Gate
+	open  []Effect // questions
+	made  []made
+	trace []string
+}
+
+// made is a proposal that was sent.
+type made struct {
+	Propose
+	base, round uint64
+}
+
+func newWorld() *world {
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: 100 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	w := &world{Machine: New("s1", "dir1", Settings{}, nil, nil), m: m, known: m, held: map[point.PartitionID]Held{}, gates: map[point.PartitionID]*gate.Gate{}}
+	return w
+}
+
+// part1 reads a partition; words are none.
+func part1(s string) lease.Partition {
+	n, _ := strconv.ParseUint(s, 10, 64)
+	return lease.Partition{Table: "cpu", ID: point.PartitionID(n)}
+}
+
+func (w *world) apply(ops ...topology.Op) error {
+	m, err := w.m.Apply(ops...)
+	if err == nil {
+		w.m = m
+	}
+	return err
+}
+
+func (w *world) command(d *datadriven.TestData) error {
+	args, has, number := []string{}, map[string]bool{}, map[string]uint64{}
+	for _, a := range d.CmdArgs {
+		if len(a.Vals) == 1 {
+			number[a.Key], _ = strconv.ParseUint(a.Vals[0], 10, 64)
+			continue
+		}
+		args = append(args, a.Key)
+		has[a.Key] = true
+	}
+	var p lease.Partition
+	if len(args) > 0 {
+		p = part1(args[0])
+	}
+	members := []lease.Member{{Placement: point.PlacementID(10*p.ID + 1), Server: "s1", Store: "dir1"}, {Placement: point.PlacementID(10*p.ID + 2), Server: "s2", Store: "dir2"}}
+	row := lease.Lease{State: lease.Held, Holder: "s1", Boot: "b1", Epoch: point.Epoch(number["epoch"]), InSync: members, Seq: number["seq"]}
+	if has["alone"] {
+		row.InSync = members[:1]
+	}
+	switch d.Cmd {
+	case "table":
+		return nil
+	case "create":
+		x := topology.Partition{ID: w.m.NextID, TimeLo: int64(w.m.NextID) * 100e9, TimeHi: int64(w.m.NextID+1) * 100e9}
+		for i, s := range args {
+			x.Placements = append(x.Placements, topology.Placement{ID: point.PlacementID(10*int(x.ID) + i + 1), Server: topology.ServerID(s)})
+		}
+		return w.apply(topology.Create{Partitions: []topology.Partition{x}})
+	case "begin":
+		child := func(id point.PartitionID) topology.Child {
+			return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(10*id + 2), Server: "s2"}}}
+		}
+		return w.apply(topology.SplitBegin{Partition: p.ID, Split: topology.Split{At: topology.AtTime(int64(p.ID)*100e9 + 50e9), Low: child(w.m.NextID), High: child(w.m.NextID + 1)}})
+	case "abort":
+		at, _ := w.m.ByID(p.ID)
+		return w.apply(topology.SplitAbort{Partition: p.ID, Low: at.Split.Low.ID})
+	case "unload": // its split begins and ends
+		if err := w.command(&datadriven.TestData{Cmd: "begin", CmdArgs: d.CmdArgs}); err != nil {
+			return err
+		}
+		at, _ := w.m.ByID(p.ID)
+		return w.apply(topology.SplitFinalize{Partition: p.ID, Low: at.Split.Low.ID})
+	case "drop":
+		return w.apply(topology.Drop{IDs: []point.PartitionID{p.ID}})
+	case "take":
+		return w.apply(topology.Remove{Partition: p.ID, Placement: point.PlacementID(10*p.ID + 1)})
+	case "know":
+		w.known = w.m
+		var held []Held
+		for _, id := range slices.Sorted(keys(w.held)) {
+			held = append(held, w.held[id])
+		}
+		w.step(Round{Tables: []Table{{Name: "cpu", Map: w.known, Row: coord.Revision(w.known.Seq), Held: held}}, Full: has["full"]})
+	case "hold":
+		w.held[p.ID] = Held{Partition: p.ID, Placement: point.PlacementID(10*p.ID + 1), Empty: has["empty"]}
+	case "leads":
+		w.step(LeaseBegan{lease.Leads{Partition: p, Epoch: row.Epoch, Lease: row}})
+	case "stops":
+		w.step(LeaseEnded{lease.Stops{Partition: p, Why: "the heartbeat was not renewed in time", Lapsed: has["lapsed"]}})
+	case "in-sync":
+		row.Epoch = w.part(p).epoch
+		w.step(InSyncAnswered{lease.InSyncSet{Partition: p, OK: true, Lease: row}})
+	case "want":
+		w.step(Want{p, row.Epoch})
+		held, over := w.Holding(p, row.Epoch)
+		w.say("held %t, over %t", held, over)
+	case "good":
+		w.step(Published{Good: true})
+	case "wait":
+		return w.wait(args[0])
+	case "answer":
+		return w.reply(args[0], has, number)
+	case "swap":
+		return w.swap()
+	case "plan":
+		x := w.made[len(w.made)-1]
+		ops, err := x.Plan(w.m, true)
+		w.say("plan: %v, %v", ops, err)
+	default:
+		return fmt.Errorf("no command %q", d.Cmd)
+	}
+	return nil
+}
+
+func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+func (w *world) wait(s string) error {
+	d, err := time.ParseDuration(s)
+	for until := w.now + d; err == nil && w.now < until; {
+		w.now = min(max(w.Wake(), w.now+1), until)
+		w.step(Tick{})
+	}
+	return err
+}
+
+// swap has the newest proposal reach the store: it is committed if it stands on the committed map and was not ruled out.
+func (w *world) swap() error {
+	x := w.made[len(w.made)-1]
+	if x.base != w.m.Seq || x.round != w.round {
+		w.say("swap: refused; it was proposed on map %d in round %d", x.base, x.round)
+		return nil
+	}
+	before, err := w.m, error(nil)
+	ops, err := x.Plan(before, true)
+	if err == nil {
+		err = w.apply(ops...)
+	}
+	w.say("swap: map %d is committed", w.m.Seq)
+	return err
+}
+
+func (w *world) reply(what string, has map[string]bool, number map[string]uint64) error {
+	i := slices.IndexFunc(w.open, func(e Effect) bool { return question1(e) == what })
+	if i < 0 {
+		return fmt.Errorf("no question %q is open", what)
+	}
+	e, yes := w.open[i], !has["no"]
+	w.open = slices.Delete(w.open, i, i+1)
+	switch e := e.(type) {
+	case Ready:
+		w.step(Answered{e.ID, yes})
+	case Quiesce:
+		w.step(Quiet{ID: e.ID, OK: yes, Empty: has["empty"]})
+	case Propose:
+		base, ok := number["base"]
+		if !ok {
+			base = w.made[len(w.made)-1].base
+		}
+		w.step(Proposed{e.ID, yes, base})
+	case RuleOut:
+		if yes {
+			w.round++
+		}
+		w.step(RuledOut{e.ID, yes, w.m.Seq})
+	case Record:
+		w.step(Recorded{e.ID, yes})
+	case RemovePlacement:
+		if yes {
+			delete(w.held, e.Partition.ID)
+		}
+		w.step(Removed{e.ID, yes})
+	case Commit:
+		w.step(Committed{e.ID, yes})
+	case ReadLease:
+		l := lease.Lease{State: lease.Held, Holder: "s2", Boot: "b2", Epoch: 3, InSync: []lease.Member{{Placement: 99, Server: "s2", Store: "dir2"}}}
+		if has["free"] {
+			l.State = lease.Free
+		}
+		w.step(LeaseRead{ID: e.ID, OK: yes, Found: !has["none"], Row: coord.Row{Value: l.Encode(), Revision: 9}})
+	}
+	return nil
+}
+
+func (w *world) step(in Input) {
+	for _, e := range w.Step(w.now, in, nil) {
+		w.perform(e)
+	}
+}
+
+func (w *world) gate(p lease.Partition) *gate.Gate {
+	if w.gates[p.ID] == nil {
+		w.gates[p.ID] = &gate.Gate{}
+	}
+	return w.gates[p.ID]
+}
+
+func (w *world) perform(e Effect) {
+	switch e := e.(type) {
+	case Seal:
+		w.gate(e.Partition).Seal()
+	case Open:
+		w.gate(e.Partition).Open()
+	case HandOver:
+		w.gate(e.Partition).HandOver()
+	case TakeBack:
+		w.gate(e.Partition).TakeBack()
+	case Doubt:
+		w.gate(e.Partition).Doubt(e.Seq)
+	case Settle:
+		w.gate(e.Partition).Settle(e.Seq)
+	case Propose:
+		if ops, err := e.Plan(w.known, true); err == nil && len(ops) > 0 {
+			w.made = append(w.made, made{e, w.known.Seq, w.round})
+		}
+	case Changed:
+		return
+	}
+	if question1(e) != "" {
+		w.open = append(w.open, e)
+	}
+	w.say("%s", describe(e))
+}
+
+func (w *world) say(form string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%5v  ", w.now)+fmt.Sprintf(form, args...))
+}
+
+func question1(e Effect) string {
+	switch e.(type) {
+	case Ready:
+		return "ready"
+	case Quiesce:
+		return "quiet"
+	case Propose:
+		return "proposed"
+	case RuleOut:
+		return "ruled-out"
+	case Record:
+		return "recorded"
+	case RemovePlacement:
+		return "removed"
+	case Commit:
+		return "committed"
+	case ReadLease:
+		return "lease-read"
+	}
+	return ""
+}
+
+func describe(e Effect) string {
+	switch e := e.(type) {
+	case Assign:
+		var ids []string
+		for _, a := range e.All {
+			ids = append(ids, fmt.Sprintf("%d by placement %d", a.Partition.ID, a.Placement))
+		}
+		return "assign " + strings.Join(ids, ", ")
+	case Tell:
+		return fmt.Sprintf("tell %T%+v", e.Input, e.Input)
+	case Seal:
+		return fmt.Sprintf("seal %d", e.Partition.ID)
+	case Open:
+		return fmt.Sprintf("open %d", e.Partition.ID)
+	case HandOver:
+		return fmt.Sprintf("hand %d over", e.Partition.ID)
+	case TakeBack:
+		return fmt.Sprintf("take %d back", e.Partition.ID)
+	case Doubt:
+		return fmt.Sprintf("doubt %d up to map %d", e.Partition.ID, e.Seq)
+	case Settle:
+		return fmt.Sprintf("settle %d up to map %d", e.Partition.ID, e.Seq)
+	case Quiesce:
+		return fmt.Sprintf("quiesce %d within %v?", e.Partition.ID, e.Within)
+	case Ready:
+		return fmt.Sprintf("ready within %v?", e.Within)
+	case Propose:
+		if e.Low == 0 {
+			return fmt.Sprintf("propose that %d is unloaded, within %v?", e.Partition.ID, e.Within)
+		}
+		return fmt.Sprintf("propose that %d is split into %d and %d, within %v?", e.Partition.ID, e.Low, e.Low+1, e.Within)
+	case RuleOut:
+		return fmt.Sprintf("rule out within %v?", e.Within)
+	case ReadLease:
+		return fmt.Sprintf("read the lease row of %d?", e.Partition.ID)
+	case Commit:
+		return fmt.Sprintf("commit %d conditions, %d writes?", len(e.Conditions), len(e.Writes))
+	case Record:
+		return fmt.Sprintf("record %v?", e.Seqs)
+	case RemovePlacement:
+		return fmt.Sprintf("remove placement %d of %d: %s?", e.Placement, e.Partition.ID, e.Why)
+	case Forget:
+		return fmt.Sprintf("forget %d", e.Partition.ID)
+	case Alarmed:
+		return fmt.Sprintf("ALARM %d: %s", e.Partition.ID, e.Why)
+	case Note:
+		return fmt.Sprintf("note %d: %s%s", e.Partition.ID, [...]string{"the halves have taken over", "it is unloaded", "tried again: ", "", "not done: "}[e.What], e.Why)
+	}
+	return fmt.Sprintf("%T%+v", e, e)
+}
+
+var phases = [...]string{"", ", waits", ", asks", ", closing", ", holding", ", proposing", ", ruling out", ", learning", ", committed"}
+
+// draw shows the committed map, what s1 knows, and its partitions.
+func (w *world) draw() string {
+	var b strings.Builder
+	var all []string
+	for at := range w.m.All() {
+		all = append(all, fmt.Sprintf("%d %s", at.ID, at.State))
+	}
+	fmt.Fprintf(&b, "map %d: %s; s1 knows %d\n", w.m.Seq, strings.Join(all, ", "), w.known.Seq)
+	for _, id := range slices.SortedFunc(keys(w.parts), compare) {
+		p := w.parts[id]
+		leads := "not led"
+		switch {
+		case p.leading && p.alone:
+			leads = fmt.Sprintf("led alone at %d", p.epoch)
+		case p.leading:
+			leads = fmt.Sprintf("led at %d", p.epoch)
+		case p.lapsed:
+			leads = fmt.Sprintf("lapsed at %d", p.epoch)
+		}
+		g, is := w.gate(id), "closed"
+		if g.Enter() {
+			g.Leave()
+			is = "open"
+		}
+		if at, ok := w.known.ByID(id.ID); ok && at.Accepts() && g.Doubtful(w.known.Seq) {
+			is += fmt.Sprintf(", readers by map %d wait", w.known.Seq)
+		}
+		fmt.Fprintf(&b, "  %d  %s, gate %s%s\n", id.ID, leads, is, phases[p.attempt.phase])
+	}
+	return b.String()
+}
