@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
-	"github.com/spillwaydb/spillway/storage/lead"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
 // mapChanged gathers changes of the map for a moment, then holds what is here against it.
@@ -78,12 +78,12 @@ func (s *hosted) covered(m *topology.Map, held []lease.Partition, covered map[le
 }
 
 func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease.Partition]bool) {
-	v := lead.View{Map: m, Seen: s.disk.seen[s.table], Server: s.id}
+	v := rules.View{Map: m, Seen: s.disk.seen[s.table], Server: s.id}
 	for _, id := range s.held() {
 		r := s.disk.copies[id]
-		v.Held = append(v.Held, lead.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
+		v.Held = append(v.Held, rules.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
 	}
-	actions := lead.Plan(v)
+	actions := rules.Plan(v)
 	if m.Seq < v.Seen {
 		return // nothing begins and nothing ends by what cannot be believed
 	}
@@ -91,14 +91,14 @@ func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease
 	for _, a := range actions {
 		id := s.part(a.Partition)
 		switch {
-		case a.Kind == lead.Remove, a.Kind == lead.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
+		case a.Kind == rules.Remove, a.Kind == rules.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
 			s.w.say("%s removes %s: %s", s.id, id, a.Why)
 			s.disk.remove(id)
 			s.disk.sync(s.proc, nil, func() {})
 			s.w.n.removed++
-		case a.Kind == lead.Final:
+		case a.Kind == rules.Final:
 			s.finish(id)
-		case a.Kind == lead.Unload:
+		case a.Kind == rules.Unload:
 		default:
 			if at, ok := m.ByID(a.Partition); ok && at.State == topology.Splitting {
 				s.handOver(id, at.Split.Low.ID)
@@ -108,16 +108,16 @@ func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease
 }
 
 // assign tells the lease machine which placements may lead, all in one step; what unloads is sealed before.
-func (s *hosted) assign(m *topology.Map, rev coord.Revision, actions []lead.Action) {
+func (s *hosted) assign(m *topology.Map, rev coord.Revision, actions []rules.Action) {
 	var all []lease.Assigned
 	wanted := map[lease.Partition]bool{}
 	for _, a := range actions {
-		if a.Kind == lead.Remove || a.Kind == lead.Alarm {
+		if a.Kind == rules.Remove || a.Kind == rules.Alarm {
 			continue
 		}
 		id := s.part(a.Partition)
 		if g := s.gate(id); !g.handing {
-			g.sealed = a.Kind == lead.Unload || a.Kind == lead.Final
+			g.sealed = a.Kind == rules.Unload || a.Kind == rules.Final
 		}
 		at, _ := m.ByID(a.Partition)
 		wanted[id] = true

@@ -11,8 +11,8 @@
 // epoch waits for Hold, which makes the in-sync list this placement alone. So an empty partition may be led by any of its
 // placements at any time, and one with rows by none but the one that has them.
 //
-// What is deleted is decided by a pure function (plan.go): only what a map says explicitly that is not older than any seen
-// before, and never the only copy of acked rows. All else is an alarm.
+// All that is decided, is decided by a machine (package rules); this package runs it. Only what a map says explicitly that is not
+// older than any seen before is deleted, and never the only copy of acked rows. All else is an alarm.
 //
 // Invariants kept here: I1 (a frame is acked when nobody else can lead without it), I3 (the brick's epoch is raised before
 // the first frame), I5 (waits and requests are bounded).
