@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
@@ -33,8 +34,9 @@ type checker struct {
 	// Rows.
 	highest  map[placementOn]point.Epoch // raised durably
 	accepted map[lease.Partition]point.Epoch
-	rows     map[lease.Partition]map[rowID]lease.StoreID // acked, and on which store
-	damaged  map[damagedRow]bool                         // by a disk, as nobody in the world can know
+	rows     map[lease.Partition]map[keyID]ackedRow // the newest that was acked
+	damaged  map[uint64]bool                        // values whose record a disk damaged
+	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
 	dead     map[lease.StoreID]bool // wiped stores
 }
@@ -44,14 +46,10 @@ type placementOn struct {
 	placement point.PlacementID
 }
 
-type ack struct {
-	partition lease.Partition
-	row       rowID
-}
-
-type damagedRow struct {
+// ackedRow is where the newest acked row of a key lies.
+type ackedRow struct {
 	store lease.StoreID
-	ack
+	row
 }
 
 // truth is what is committed of a table.
@@ -77,11 +75,11 @@ func (t *truth) part(id point.PartitionID) lease.Partition {
 
 func newChecker(w *world) *checker {
 	return &checker{w: w,
-		tables: map[string]*truth{}, made: map[peer.TxnID]topology.Config{}, damaged: map[damagedRow]bool{},
+		tables: map[string]*truth{}, made: map[peer.TxnID]topology.Config{}, damaged: map[uint64]bool{},
 		proposed: map[peer.TxnID][]topology.Op{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
-		rows: map[lease.Partition]map[rowID]lease.StoreID{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
+		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
 }
 
 // written hears of every row that the store changes, in order.
@@ -154,6 +152,11 @@ func (c *checker) commits(t *truth, was files.Row) {
 		}
 	}
 	c.gone(t, next, c.proposed[row.Txn])
+	for p := range next.All() {
+		if id := t.part(p.ID); c.born[id] == 0 {
+			c.born[id] = w.now
+		}
+	}
 	t.m = next
 }
 
@@ -218,6 +221,7 @@ func (c *checker) gone(t *truth, after *topology.Map, ops []topology.Op) {
 		if slices.Contains(dropped, p.ID) {
 			c.dropped[id] = true
 			delete(c.rows, id)
+			c.w.history.dropped(id)
 		} else if c.hasLiving(id) {
 			c.w.fail("I1: %s is taken out of the map with acked rows in it", id)
 		}
@@ -338,8 +342,8 @@ func (c *checker) wipe(s topology.ServerID, txn peer.TxnID) {
 }
 
 // rowLost notes that a disk damaged a row.
-func (c *checker) rowLost(s *server, id lease.Partition, row rowID) {
-	c.damaged[damagedRow{s.disk.id, ack{id, row}}] = true
+func (c *checker) rowLost(lost row) {
+	c.damaged[lost.value] = true
 }
 
 // crashed takes stock of a directory after a crash: what survived is durable.
@@ -361,8 +365,8 @@ func (c *checker) lost(s *server) {
 	delete(c.has, s.id)
 	c.dead[s.disk.id] = true
 	for _, rows := range c.rows { // counted: the order does not matter
-		for _, store := range rows {
-			if store == s.disk.id {
+		for _, r := range rows {
+			if r.store == s.disk.id {
 				c.w.n.lost++
 			}
 		}
@@ -461,26 +465,30 @@ func (c *checker) accepts(s *server, id lease.Partition, r *replica, epoch point
 	c.accepted[id] = epoch
 }
 
-func (c *checker) acked(s *server, id lease.Partition, _ *replica, row rowID) {
+func (c *checker) acked(s *server, id lease.Partition, in row, rank point.Stamp) {
 	if c.dropped[id] {
 		return // dropped with all its rows, by somebody who wanted that
 	}
 	if c.rows[id] == nil {
-		c.rows[id] = map[rowID]lease.StoreID{}
+		c.rows[id] = map[keyID]ackedRow{}
 	}
-	c.rows[id][row] = s.disk.id
+	if was := c.rows[id][in.key]; rank >= was.rank {
+		c.rows[id][in.key] = ackedRow{s.disk.id, row{in.key, in.value, rank}}
+	}
 }
 
-// read holds that whoever may answer has every acked row, but for stores that were lost; where a disk damaged it the answer
-// says that it is incomplete.
-func (c *checker) read(s *server, id lease.Partition, row rowID, f found) {
-	store, ok := c.rows[id][row]
-	switch {
-	case !ok || f.has || c.dead[store]:
-	case !c.damaged[damagedRow{store, ack{id, row}}]:
-		c.w.fail("I1: %s leads %s and does not have row %x, which was acked", s.id, id, uint64(row))
-	case !f.incomplete:
-		c.w.fail("I1: %s answers without row %x of %s, which its disk damaged, and does not say so", s.id, uint64(row), id)
+// read holds that whoever may answer has every acked row, or a newer one, but for stores that were lost; where a disk
+// damaged it the answer says that it is incomplete.
+func (c *checker) read(s *server, q question, f found) {
+	for i, key := range q.keys {
+		a, ok := c.rows[q.id][key]
+		switch {
+		case !ok || f.rows[i].rank >= a.rank || c.dead[a.store]:
+		case !c.damaged[a.value]:
+			c.w.fail("I1: %s leads %s and does not have value %x of key %d, which was acked, but %x", s.id, q.id, a.value, key, f.rows[i].value)
+		case !f.incomplete:
+			c.w.fail("I1: %s answers without key %d of %s, which its disk damaged, and does not say so", s.id, key, q.id)
+		}
 	}
 }
 
@@ -488,8 +496,8 @@ func (c *checker) hasRows(id lease.Partition) bool { return len(c.rows[id]) > 0 
 
 // hasLiving reports whether a partition has acked rows on a store that was not lost.
 func (c *checker) hasLiving(id lease.Partition) bool {
-	for _, store := range c.rows[id] {
-		if !c.dead[store] {
+	for _, r := range c.rows[id] {
+		if !c.dead[r.store] {
 			return true
 		}
 	}

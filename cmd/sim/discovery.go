@@ -162,7 +162,8 @@ func (s *hosted) handOver(id lease.Partition, low point.PartitionID) {
 			return
 		}
 		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id.ID, Low: low}}), func(a changedAnswer) {
-			g.handing, g.sealed = false, a.err == nil
+			// Should it have been committed all the same, a newer map says so.
+			g.handing, g.sealed, g.doubt = false, a.err == nil, s.m.Seq
 			if a.err == nil {
 				s.w.n.splits++
 			}

@@ -27,7 +27,7 @@ type disk struct {
 	copies map[lease.Partition]*replica
 	seen   map[string]uint64 // the highest seq of each table's map (see storage/lead)
 
-	log    []write  // what is not synced
+	log    []logged // what is not synced
 	doomed []func() // undo, of what a failed fsync dropped though it was taken for synced: for a broken rule
 	synced uint64   // writes before the log; what a witness outside of the log swears by
 	busy   bool     // a sync is under way
@@ -39,8 +39,8 @@ type disk struct {
 	fenced bool          // one failed: nothing is written any more
 }
 
-// write is one that was not synced yet. tear is what a crash in its midst leaves; nil: nothing, as if it had not begun.
-type write struct{ undo, tear func() }
+// logged is a write that was not synced yet. tear is what a crash in its midst leaves; nil: nothing, as if it had not begun.
+type logged struct{ undo, tear func() }
 
 // stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded anew, and its
 // sum says that it is damaged.
@@ -53,34 +53,39 @@ type stored struct {
 type replica struct {
 	placement  point.PlacementID
 	epoch      point.Epoch // the highest seen
-	rows       map[rowID]cell
+	high       point.Stamp // the highest rank
+	rows       map[keyID]cell
 	suspect    int  // cells that the disk did something to; 0: verifying them finds nothing
 	closed     bool // damage was found: nothing of it is read
 	incomplete bool // damaged rows were set aside by a person: reads say so
 }
 
-// cell is a record of the log: where it was written, what it says of itself, its sum.
+// cell is the newest record of a key: where it was written, what it says of itself, its sum.
 type cell struct {
-	row   rowID
-	epoch point.Epoch
-	at    uint64
-	sum   uint64
+	row
+	epoch  point.Epoch
+	at     uint64
+	sum    uint64
+	before *cell // of a torn one: what the log has below it
 }
 
-func (c cell) sumNow() uint64 {
-	h := uint64(c.row)*0x9e3779b97f4a7c15 ^ uint64(c.epoch)
-	return (h ^ h>>29) * 0xbf58476d1ce4e5b9
+func (c *cell) sumNow() (sum uint64) {
+	for _, v := range [...]uint64{uint64(c.key), uint64(c.epoch), c.value, uint64(c.rank)} {
+		sum = (sum ^ v) * 0x9e3779b97f4a7c15
+		sum ^= sum >> 29
+	}
+	return sum
 }
 
-// whole reports whether a cell is the one of that row, and undamaged.
-func (c cell) whole(row rowID) bool { return c.row == row && c.sum == c.sumNow() }
+// whole reports whether a cell is the one of that key, and undamaged.
+func (c *cell) whole(key keyID) bool { return c.key == key && c.sum == c.sumNow() }
 
 func newDisk(id lease.StoreID) *disk {
 	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]uint64{}}
 }
 
 // wrote notes how to undo a write that was just made.
-func (d *disk) wrote(undo func()) { d.log = append(d.log, write{undo: undo}) }
+func (d *disk) wrote(undo func()) { d.log = append(d.log, logged{undo: undo}) }
 
 // isFull reports whether there is no room for writes.
 func (d *disk) isFull(w *world) bool { return w.now < d.full }
@@ -199,29 +204,37 @@ func (d *disk) crash(w *world) {
 func (d *disk) replay(w *world) {
 	for _, id := range d.held() {
 		r := d.copies[id]
-		for _, row := range r.bad() {
-			if c := r.rows[row]; c.at >= d.synced {
-				delete(r.rows, row)
-				r.suspect--
-			} else {
+		for _, key := range r.bad() {
+			switch c := r.rows[key]; {
+			case c.at < d.synced:
 				w.damaged(d, id, r)
+				continue
+			case c.before != nil:
+				r.rows[key] = *c.before
+			default:
+				delete(r.rows, key)
 			}
+			r.suspect--
+		}
+		r.high = 0
+		for _, c := range r.rows {
+			r.high = max(r.high, c.rank)
 		}
 	}
 }
 
 // bad lists the cells that do not verify, in order.
-func (r *replica) bad() (rows []rowID) {
+func (r *replica) bad() (keys []keyID) {
 	if r.suspect == 0 {
 		return nil
 	}
-	for row, c := range r.rows {
-		if !c.whole(row) {
-			rows = append(rows, row)
+	for key, c := range r.rows {
+		if !c.whole(key) {
+			keys = append(keys, key)
 		}
 	}
-	slices.Sort(rows)
-	return rows
+	slices.Sort(keys)
+	return keys
 }
 
 // damaged closes a partition of which something was found damaged.
@@ -236,8 +249,8 @@ func (w *world) damaged(d *disk, id lease.Partition, r *replica) {
 
 // repair is what a person does about a damaged partition: what is damaged is set aside, and reads say so from then on.
 func (d *disk) repair(r *replica) {
-	for _, row := range r.bad() {
-		delete(r.rows, row)
+	for _, key := range r.bad() {
+		delete(r.rows, key)
 	}
 	r.suspect, r.closed, r.incomplete = 0, false, true
 }
@@ -305,7 +318,7 @@ func infoOf(f *peer.File) files.Info {
 func (d *disk) raise(id lease.Partition, placement point.PlacementID, epoch point.Epoch) *replica {
 	r := d.copies[id]
 	if r == nil {
-		r = &replica{placement: placement, rows: map[rowID]cell{}}
+		r = &replica{placement: placement, rows: map[keyID]cell{}}
 		d.copies[id] = r
 		d.wrote(func() { delete(d.copies, id) })
 	}
@@ -316,20 +329,41 @@ func (d *disk) raise(id lease.Partition, placement point.PlacementID, epoch poin
 	return r
 }
 
-func (d *disk) append(r *replica, row rowID, epoch point.Epoch) {
-	if c, ok := r.rows[row]; ok && c.whole(row) {
-		return // it came twice
+// append logs a row, and gives the rank that it has: where it came before, that of then.
+func (d *disk) append(r *replica, in row, epoch point.Epoch) point.Stamp {
+	old, had := r.rows[in.key]
+	good := old.whole(in.key)
+	if had && good && old.value == in.value {
+		return old.rank
 	}
-	c := cell{row: row, epoch: epoch, at: d.synced + uint64(len(d.log))}
+	c := cell{row: in, epoch: epoch, at: d.synced + uint64(len(d.log))}
 	c.sum = c.sumNow()
-	r.rows[row] = c
-	d.log = append(d.log, write{
-		undo: func() { delete(r.rows, row) },
-		tear: func() {
-			c.sum++
-			r.rows[row] = c
+	high := r.high
+	r.rows[in.key], r.high = c, max(high, in.rank)
+	if had && !good {
+		r.suspect--
+	}
+	undo := func() {
+		if r.high = high; !had {
+			delete(r.rows, in.key)
+			return
+		}
+		if r.rows[in.key] = old; !good {
 			r.suspect++
-		}})
+		}
+	}
+	d.log = append(d.log, logged{undo: undo, tear: func() {
+		undo()
+		c.sum++
+		if had {
+			c.before = &old
+		}
+		if !had || good {
+			r.suspect++
+		}
+		r.rows[in.key] = c
+	}})
+	return in.rank
 }
 
 func (d *disk) remove(id lease.Partition) {

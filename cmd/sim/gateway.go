@@ -27,8 +27,8 @@ type gateway struct {
 	last    string // what became of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
-	recent  []ack
-	next    rowID
+	stamped point.Stamp
+	ahead   time.Duration // of its wall clock
 }
 
 const (
@@ -51,17 +51,17 @@ func (g *gateway) start() {
 		for _, e := range events {
 			g.learn(e.Row, e.Deleted)
 		}
-	})
+	}, nil)
 	g.every(150*time.Millisecond, "write", func() {
 		if !g.w.calm && g.open < rowsOpen {
 			g.open++
-			g.next++
-			row := rowID(g.node)<<40 | g.next
 			g.w.n.rows++
-			g.write(g.any(), row, g.w.rng.Uint64(), g.w.rng.Int64N(widths*width))
+			in := g.w.history.draw()
+			in.rank = g.stamp()
+			g.write(g.views.at(g.w.history.keys[in.key].table), in, 0)
 		}
 	})
-	g.every(400*time.Millisecond, "read", g.read)
+	g.every(400*time.Millisecond, "select", g.sel)
 	g.every(1500*time.Millisecond, "propose", func() {
 		v := g.any()
 		switch {
@@ -79,6 +79,13 @@ func (g *gateway) start() {
 	})
 	g.every(time.Second, "refresh", g.views.refresh)
 	g.every(time.Second, "tables", g.tables)
+}
+
+// stamp gives the rank of what comes now, by the gateway's own clock, never one twice.
+func (g *gateway) stamp() point.Stamp {
+	now := uint64(g.w.wall().Add(g.ahead).UnixNano())
+	g.stamped = max(point.Stamp(now), g.stamped+rankStep)&^(rankStep-1) | point.Stamp(g.node)
+	return g.stamped
 }
 
 // any draws a table.
@@ -100,20 +107,21 @@ func (g *gateway) learn(row coord.Row, gone bool) {
 }
 
 // write sends a row until it is acked, with a view that may be old.
-func (g *gateway) write(v *view, row rowID, ring uint64, t point.Nanos) {
+func (g *gateway) write(v *view, in row, try int) {
 	again := func() {
-		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(v, row, ring, t) })
+		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(v, in, try+1) })
 	}
 	if v.m == nil {
 		g.last = "there is no table " + v.table
 		again()
 		return
 	}
-	at, ok := v.m.Find(ring, t)
+	k := g.w.history.keys[in.key]
+	at, ok := v.m.Find(k.ring, k.t)
 	if !ok {
-		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", t, v.m.Seq, v.table)
+		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", k.t, v.m.Seq, v.table)
 		if g.changes < 8 {
-			g.change(v, g.cover(v, t))
+			g.change(v, g.cover(v, k.t))
 		}
 		again()
 		return
@@ -126,19 +134,16 @@ func (g *gateway) write(v *view, row rowID, ring uint64, t point.Nanos) {
 		return
 	}
 	ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
-		g.w.servers[to].insert(id, row, say)
+		g.w.servers[to].insert(id, insertion{in, try}, say)
 	}, func(a answer, ok bool) {
-		if !ok || a != acked {
+		if !ok || !a.acked {
 			g.last = fmt.Sprintf("%s/%s at %s: answered %v; the lease row by %s: %+v", v.table, at, g.w.servers[to].id, ok, g.name, g.rows[id])
 			again()
 			return
 		}
 		g.open--
 		g.w.n.acked++
-		g.recent = append(g.recent, ack{partition: id, row: row})
-		if len(g.recent) > 64 {
-			g.recent = g.recent[32:]
-		}
+		g.w.history.acked(in, id, a.store)
 	})
 }
 
@@ -148,34 +153,6 @@ func (g *gateway) leader(id lease.Partition, at *topology.Partition) int {
 		return g.w.indexOf(l.Holder)
 	}
 	return g.w.indexOf(at.Placements[g.w.rng.IntN(len(at.Placements))].Server)
-}
-
-// read asks for a row that was acked. Who may answer must have it, or say that the answer is incomplete.
-func (g *gateway) read() {
-	if len(g.recent) == 0 {
-		return
-	}
-	a := g.recent[g.w.rng.IntN(len(g.recent))]
-	m := g.views.at(a.partition.Table).m
-	if m == nil {
-		return
-	}
-	to := -1
-	if at, ok := m.ByID(a.partition.ID); ok {
-		to = g.leader(a.partition, at)
-	}
-	if to < 0 {
-		return
-	}
-	ask(g.proc, to, insertTime, "read", func(answer func(found)) {
-		s := g.w.servers[to]
-		f := s.read(a.partition, a.row)
-		if f.may {
-			g.w.n.reads++
-			g.w.check.read(s, a.partition, a.row, f)
-		}
-		answer(f)
-	}, func(found, bool) {})
 }
 
 // change proposes ops, the same transaction again and again, until it is known what became of it.

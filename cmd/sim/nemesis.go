@@ -86,6 +86,11 @@ const (
 	markStays            rule = "rows are taken while the lease row says that there are none"
 	moveBlind            rule = "an empty partition is moved without comparing its lease row"
 	fsyncIgnored         rule = "a failed fsync is taken for a good one"
+	lateTryLogged        rule = "a try is logged after a later one of the same row"
+	ranksNotRaised       rule = "ranks are as the gateways' clocks say"
+	oldMapsAnswered      rule = "readers by old maps are answered"
+	ageNotSaid           rule = "a reader cut off from the store does not say so"
+	oneOfTwoLayers       rule = "a reader asks no partition that unloads"
 	sumsIgnored          rule = "sums and names are not compared"
 	alarmRemoves         rule = "what the map does not want is deleted"
 )

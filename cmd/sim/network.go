@@ -68,8 +68,9 @@ func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func
 			})
 		})
 	}
-	// The coordination store takes each request once: its clients do not repeat what is no question.
-	w.send(p.node, to, to != w.store.node(), what, func() { w.nodes[to].do(func() { handle(answer) }) })
+	// The coordination store takes each request once: its clients do not repeat what is no question. Nor does the wire
+	// repeat rows: a gateway sends them again itself.
+	w.send(p.node, to, to != w.store.node() && what != "insert", what, func() { w.nodes[to].do(func() { handle(answer) }) })
 }
 
 // store is the coordination store: the rows of coord/mem, with watches that are late and forget.
@@ -94,5 +95,6 @@ type watch struct {
 	due     bool
 	changed func([]coord.Event)
 	again   func()
+	heard   func() // nil: does not matter
 	over    bool
 }

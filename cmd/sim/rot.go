@@ -62,25 +62,25 @@ func (w *world) rotRow(s *server) {
 	}
 	id := held[w.rng.IntN(len(held))]
 	r := s.disk.copies[id]
-	rows := slices.Sorted(maps.Keys(r.rows))
-	row := rows[w.rng.IntN(len(rows))]
-	c := r.rows[row]
-	if c.at >= s.disk.synced || !c.whole(row) {
+	keys := slices.Sorted(maps.Keys(r.rows))
+	key := keys[w.rng.IntN(len(keys))]
+	c := r.rows[key]
+	if c.at >= s.disk.synced || !c.whole(key) {
 		return
 	}
-	if other := rows[w.rng.IntN(len(rows))]; other != row && w.chance(30) {
+	if other := keys[w.rng.IntN(len(keys))]; other != key && w.chance(30) {
 		c = r.rows[other]
 		if !c.whole(other) {
 			return
 		}
 	} else {
-		c.epoch ^= 1 << w.rng.IntN(16)
+		c.value ^= 1 << w.rng.IntN(64)
 	}
 	w.n.rots++
-	r.rows[row] = c
+	w.check.rowLost(r.rows[key].row)
+	r.rows[key] = c
 	r.suspect++
 	w.say("%s: the disk damages a row of %s", s.id, id)
-	w.check.rowLost(s, id, row)
 }
 
 func compareTxns(a, b peer.TxnID) int { return bytes.Compare(a[:], b[:]) }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -8,26 +10,53 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// rowID names a row. A row that is sent again keeps its name.
-type rowID uint64
+// keyID names a key: a series and a time of a table (history.go).
+type keyID uint32
+
+// row is a value for a key. No two writes write the same value.
+type row struct {
+	key   keyID
+	value uint64
+	rank  point.Stamp // by the gateway's clock when it came
+}
+
+// insertion is a row on its way. A try that comes late, after a later one of the same row, is refused: the ranks of rows
+// that were acked meanwhile would be below its.
+type insertion struct {
+	row
+	try int
+}
+
+// triedMax bounds how many rows a server remembers to have come.
+const triedMax = 2000
+
+// tries notes a try, and reports whether there was none later.
+func (s *server) tries(in insertion) bool {
+	if in.try < s.tried[in.value] {
+		return false
+	}
+	s.tried[in.value] = in.try
+	if len(s.tried) > 2*triedMax {
+		maps.DeleteFunc(s.tried, func(value uint64, _ int) bool { return value+triedMax < in.value })
+	}
+	return true
+}
 
 // answer is what a server says to an insert.
-type answer uint8
-
-const (
-	acked answer = iota
-	stale        // not the leader, or not any more: look at the newest map and leases
-)
+type answer struct {
+	acked bool // else it is stale: look at the newest map and leases
+	store lease.StoreID
+}
 
 // insert takes a row in, as storage/server does:
 //
 //	may I? ─▶ inside ─▶ alone in sync? ─▶ epoch raised, durably ─▶ frame logged, durably ─▶ may I still? ─▶ ack
-func (s *server) insert(id lease.Partition, row rowID, say func(answer)) {
+func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	epoch, ok := s.mayWrite(id)
 	g := s.gate(id)
-	if !ok || g.sealed || s.disk.isFull(s.w) || s.isClosed(id) {
+	if !s.tries(in) || !ok || g.sealed || s.disk.isFull(s.w) || s.isClosed(id) {
 		s.w.n.refused++
-		say(stale)
+		say(answer{})
 		return
 	}
 	g.inside++
@@ -38,10 +67,10 @@ func (s *server) insert(id lease.Partition, row rowID, say func(answer)) {
 	s.ready(id, epoch, func(r *replica) {
 		if r == nil {
 			s.w.n.refused++
-			end(stale)
+			end(answer{})
 			return
 		}
-		s.after(s.think(), "append", func() { s.append(id, r, row, epoch, end) })
+		s.after(s.think(), "append", func() { s.append(id, r, in, epoch, end) })
 	})
 }
 
@@ -67,16 +96,12 @@ func (s *server) ready(id lease.Partition, epoch point.Epoch, done func(*replica
 	}
 	s.hold(id, epoch, func(held bool) {
 		r := s.disk.copies[id]
-		if !held || r != nil && r.epoch > epoch && s.w.opt.broken != brickEpochOff {
+		if !held || r != nil && r.epoch > epoch && s.w.opt.broken != brickEpochOff || s.disk.isFull(s.w) || s.disk.fenced {
 			done(nil)
 			return
 		}
 		if r != nil {
 			pl = r.placement
-		}
-		if s.disk.isFull(s.w) || s.disk.fenced {
-			done(nil)
-			return
 		}
 		r = s.disk.raise(id, pl, epoch)
 		store := s.disk.id
@@ -101,27 +126,28 @@ func (s *server) placed(id lease.Partition) (point.PlacementID, bool) {
 	return pl.ID, ok
 }
 
-func (s *server) append(id lease.Partition, r *replica, row rowID, epoch point.Epoch, end func(answer)) {
-	if s.disk.copies[id] != r || epoch < r.epoch && s.w.opt.broken != brickEpochOff { // I3: the brick's own check
+func (s *server) append(id lease.Partition, r *replica, in insertion, epoch point.Epoch, end func(answer)) {
+	switch {
+	case s.disk.copies[id] != r || epoch < r.epoch && s.w.opt.broken != brickEpochOff: // I3: the brick's own check
 		s.w.n.fenced++
-		end(stale)
+		end(answer{})
 		return
-	}
-	if s.disk.isFull(s.w) || s.disk.fenced {
+	case s.disk.isFull(s.w) || s.disk.fenced,
+		in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most of what that would do
 		s.w.n.refused++
-		end(stale)
+		end(answer{})
 		return
 	}
 	s.w.check.accepts(s, id, r, epoch)
-	s.disk.append(r, row, epoch)
+	rank := s.disk.append(r, s.raiseRank(r, in.row), epoch)
 	confirm := func() {
 		if now, ok := s.mayWrite(id); !ok || now != epoch {
 			s.w.n.unconfirmed++
-			end(stale)
+			end(answer{})
 			return
 		}
-		s.w.check.acked(s, id, r, row)
-		end(acked)
+		s.w.check.acked(s, id, in.row, rank)
+		end(answer{true, s.disk.id})
 	}
 	if s.w.opt.broken == ackBeforeSync {
 		s.disk.sync(s.proc, nil, func() {})
@@ -131,28 +157,75 @@ func (s *server) append(id lease.Partition, r *replica, row rowID, epoch point.E
 	s.disk.sync(s.proc, nil, confirm)
 }
 
-// found is what a server answers to a read.
-type found struct {
-	may        bool // what is here of the partition is all there is of it
-	has        bool
-	incomplete bool // damaged rows were set aside: the answer warns
+// rankStep is the distance of two stamps of one gateway: the low bits tell gateways apart.
+const rankStep = 1 << 10
+
+// raiseRank gives a row a rank above all that its partition accepted: what is acked later wins, whatever clock it came by.
+func (s *server) raiseRank(r *replica, in row) row {
+	if in.rank <= r.high && s.w.opt.broken != ranksNotRaised {
+		in.rank = (r.high &^ (rankStep - 1)) + rankStep | in.rank&(rankStep-1)
+	}
+	return in
 }
 
-// read looks for a row.
-func (s *server) read(id lease.Partition, row rowID) found {
-	if _, may := s.machine.MayAct(id, s.clock()); !may || s.isClosed(id) {
+// question is what a gateway asks of a partition's leader: its keys, and by which map it asks.
+type question struct {
+	id     lease.Partition
+	keys   []keyID
+	lo, hi point.Nanos
+	seq    uint64            // of the map, if the partition takes rows by it; else 0
+	next   point.PartitionID // the first that the map does not have
+}
+
+// found is what a server answers: a row for each key, with value 0 where there is none.
+type found struct {
+	may        bool // what is here of the partition is all there is of it
+	rows       []row
+	incomplete bool          // damaged rows were set aside: the answer warns
+	by         *topology.Map // for the checker: the newest that the server has
+}
+
+// read answers a question, as storage/server does: an asker whose map is too old for it looks for a newer one.
+func (s *server) read(q question) found {
+	if _, may := s.machine.MayAct(q.id, s.clock()); !may || s.isClosed(q.id) || s.isNews(q) {
 		return found{}
 	}
-	r := s.disk.copies[id]
+	f := found{may: true, rows: make([]row, len(q.keys)), by: s.on(q.id.Table).m}
+	r := s.disk.copies[q.id]
 	if r == nil {
-		return found{may: true}
+		return f
 	}
-	c, has := r.rows[row]
-	if has && !c.whole(row) && s.w.opt.broken != sumsIgnored {
-		s.w.damaged(s.disk, id, r)
-		return found{}
+	f.incomplete = r.incomplete
+	for i, key := range q.keys {
+		c, has := r.rows[key]
+		if !has {
+			continue
+		}
+		if !c.whole(key) && s.w.opt.broken != sumsIgnored {
+			s.w.damaged(s.disk, q.id, r)
+			return found{}
+		}
+		f.rows[i] = c.row
 	}
-	return found{may: true, has: has && c.row == row, incomplete: r.incomplete}
+	return f
+}
+
+// isNews reports whether rows may be acked where the asker's map has nobody to ask (storage/server, Reading by an old map).
+func (s *server) isNews(q question) bool {
+	if s.w.opt.broken == oldMapsAnswered {
+		return false
+	}
+	m, g := s.on(q.id.Table).m, s.gate(q.id)
+	if m == nil {
+		return true
+	}
+	if q.seq > 0 && (g.handing || g.doubt > 0 && m.Seq <= g.doubt) {
+		return true
+	}
+	if at, there := m.ByID(q.id.ID); q.seq > 0 && m.Seq > q.seq && !(there && at.Accepts()) {
+		return true
+	}
+	return slices.ContainsFunc(m.Overlapping(q.lo, q.hi), func(p *topology.Partition) bool { return p.ID >= q.next })
 }
 
 // isClosed reports whether damage closed a partition here.
@@ -162,7 +235,7 @@ func (s *server) isClosed(id lease.Partition) bool {
 }
 
 // empty reports whether no row was ever taken.
-func (r *replica) empty() bool { return len(r.rows) == 0 }
+func (r *replica) empty() bool { return len(r.rows) == 0 && !r.incomplete }
 
 func placements(p *topology.Partition) []topology.ServerID {
 	var out []topology.ServerID

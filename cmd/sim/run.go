@@ -281,13 +281,19 @@ func (w *world) rowsAreThere() {
 			continue
 		}
 		leader := w.leader(id)
-		for _, row := range slices.Sorted(maps.Keys(w.check.rows[id])) {
-			if leader != nil {
-				w.check.read(leader, id, row, leader.read(id, row))
-			} else if !w.check.dead[w.check.rows[id][row]] {
+		if leader == nil {
+			if w.check.hasLiving(id) {
 				w.fail("I1: nobody leads %s, which has acked rows", id)
 			}
+			continue
 		}
+		q := question{id: id, keys: slices.Sorted(maps.Keys(w.check.rows[id])), next: math.MaxUint64}
+		f := leader.read(q)
+		if !f.may {
+			w.fail("I1: %s leads %s, all is well, and it does not answer", leader.id, id)
+			continue
+		}
+		w.check.read(leader, q, f)
 	}
 }
 

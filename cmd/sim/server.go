@@ -36,6 +36,7 @@ type server struct {
 	shelf  *files.Shelf
 	hosted map[string]*hosted
 	gates  map[lease.Partition]*gate
+	tried  map[uint64]int // of rows that came: the newest try
 }
 
 // hosted is what a server does about one table.
@@ -65,6 +66,7 @@ type gate struct {
 	inside  int
 	sealed  bool
 	handing bool     // a split is being finished
+	doubt   uint64   // it may have been: a map newer than that one tells
 	empty   []func() // called once, when nobody is
 }
 
@@ -77,7 +79,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		records: map[lease.Partition]*record{}, told: map[lease.Partition]point.PlacementID{}, garbage: map[lease.Partition]bool{},
-		gates: map[lease.Partition]*gate{}, hosted: map[string]*hosted{},
+		gates: map[lease.Partition]*gate{}, hosted: map[string]*hosted{}, tried: map[uint64]int{},
 	}
 	if fresh || s.disk == nil {
 		s.disk = newDisk(lease.StoreID(fmt.Sprintf("dir%d", w.boots)))
@@ -97,10 +99,10 @@ func (w *world) boot(i int, fresh bool) {
 		s.hosted[v.table] = h
 		v.changed, v.heard = h.mapChanged, h.heardRow
 	}}
-	s.step(lease.Tick{Wall: s.wall()})
+	s.step(lease.Tick{Wall: s.w.wall()})
 	s.follow(lease.Prefix,
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
-		func(events []coord.Event) { s.step(lease.Watched{Events: events}) })
+		func(events []coord.Event) { s.step(lease.Watched{Events: events}) }, nil)
 	s.views.follow()
 	s.every(sweepEvery, "sweep", func() {
 		s.scrub()
@@ -132,7 +134,7 @@ func (w *world) kill(i int) {
 	w.check.crashed(s)
 }
 
-func (s *server) wall() time.Time { return time.Unix(1_800_000_000, int64(s.w.now)) }
+func (w *world) wall() time.Time { return time.Unix(1_800_000_000, int64(w.now)) }
 
 // Leases, as package keeper runs them.
 
@@ -141,7 +143,7 @@ func (s *server) step(in lease.Input) {
 		s.perform(e)
 	}
 	s.wake.stop()
-	s.wake = s.after(max(s.machine.Wake()-s.clock(), time.Millisecond), "tick", func() { s.step(lease.Tick{Wall: s.wall()}) })
+	s.wake = s.after(max(s.machine.Wake()-s.clock(), time.Millisecond), "tick", func() { s.step(lease.Tick{Wall: s.w.wall()}) })
 }
 
 func (s *server) perform(e lease.Effect) {

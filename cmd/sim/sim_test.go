@@ -105,7 +105,7 @@ var broken = []struct {
 	{validFromAnswer, allFaults, "I3", 100},
 	{casWithoutMajority, allFaults, "I7", 10},
 	{sweepCommitted, allFaults, "I7", 10},
-	{heartbeatNotCompared, allFaults, "I", 400},
+	{heartbeatNotCompared, allFaults, "I", 600},
 	{storeBeforeSync, allFaults, "I7", 100},
 	{ackBeforeSync, crash | slow, "I1", 100},
 	{noHold, allFaults, "I1", 100},
@@ -113,7 +113,12 @@ var broken = []struct {
 	{moveBlind, allFaults, "I1", 100},
 	{alarmRemoves, allFaults, "I1", 100},
 	{fsyncIgnored, fsync | crash, "I", 100},
-	{sumsIgnored, rot | crash, "I", 100},
+	{lateTryLogged, allFaults, "H", 200},
+	{ranksNotRaised, allFaults, "I1", 100},
+	{oldMapsAnswered, allFaults, "H", 200},
+	{oneOfTwoLayers, allFaults, "H", 100},
+	{ageNotSaid, allFaults, "H", 400},
+	{sumsIgnored, rot | crash, "H", 100},
 }
 
 // TestBrokenRulesAreSeen takes out one rule after the other: without it some life breaks the promise that it keeps. A

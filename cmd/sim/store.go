@@ -96,6 +96,9 @@ func (s *store) pump(x *watch) {
 		x.p.do(x.again)
 		return
 	}
+	if x.heard != nil {
+		x.p.do(x.heard)
+	}
 	var events []coord.Event
 	for _, e := range s.history {
 		if e.Revision > x.after && strings.HasPrefix(e.Key, x.prefix) {
@@ -154,16 +157,31 @@ func (p *proc) get(key string, timeout time.Duration, done func(g got, answered 
 }
 
 // follow hears of all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
-func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event)) {
-	again := func() { p.follow(prefix, all, changed) }
+// heard, if it is given, is called whenever the watch says that it is up to date: every second, while it does.
+func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event), heard func()) {
+	again := func() { p.follow(prefix, all, changed, heard) }
 	p.list(prefix, storeTimeout, func(l listed, ok bool) {
 		if !ok {
 			p.after(p.w.spread(500*time.Millisecond), "follow", again)
 			return
 		}
 		all(l)
-		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again}
+		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again, heard: heard}
 		p.w.store.watches = append(p.w.store.watches, x)
 		p.w.store.schedule(x, p.w.delay())
+		if heard != nil {
+			heard()
+			p.w.store.beat(x)
+		}
+	})
+}
+
+// beat has a watch say every second that it is up to date.
+func (s *store) beat(x *watch) {
+	s.w.after(time.Second, "progress", func() {
+		if !x.over {
+			s.schedule(x, s.w.delay())
+			s.beat(x)
+		}
 	})
 }

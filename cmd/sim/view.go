@@ -23,6 +23,13 @@ type views struct {
 	made func(*view)
 }
 
+// oldAfter is how long nothing may be heard of the store before an answer says that it may miss what is newer.
+const oldAfter = 5 * time.Second
+
+// isOld reports whether there may be partitions of a table that are not known here: its map was not known to be the newest
+// for a while, whether the row was not heard of or the map could not be fetched.
+func (v *view) isOld() bool { return v.p.clock()-v.newest > oldAfter && v.p.w.opt.broken != ageNotSaid }
+
 // at gives the view of a table, making it.
 func (x *views) at(table string) *view {
 	v := x.of[table]
@@ -36,6 +43,16 @@ func (x *views) at(table string) *view {
 
 // follow hears of all tables' rows.
 func (x *views) follow() {
+	var heard func()
+	if x.self == nil {
+		heard = func() {
+			for _, table := range x.p.w.tables {
+				if v := x.at(table); v.mapRev == v.rev {
+					v.newest = x.p.clock()
+				}
+			}
+		}
+	}
 	x.p.follow(files.Prefix, func(l listed) {
 		for _, row := range l.rows {
 			x.at(files.TableOf(row.Key)).learn(row)
@@ -46,7 +63,7 @@ func (x *views) follow() {
 				x.at(files.TableOf(e.Key)).learn(e.Row)
 			}
 		}
-	})
+	}, heard)
 }
 
 // refresh brings all maps to what the rows say.
@@ -66,6 +83,7 @@ type view struct {
 	rev     coord.Revision
 	m       *topology.Map
 	mapRev  coord.Revision // of the row that named m
+	newest  time.Duration  // by the process's clock: when m was last known to be the newest
 	loading bool
 	changed func() // the map is another one
 	heard   func() // the row is another one

@@ -41,6 +41,7 @@ type world struct {
 	nodes   []*proc // servers, gateways, then the store
 	net     network
 	check   *checker
+	history *history
 	healed  bool
 	calm    bool                     // no new work by clients
 	fenced  map[lease.Partition]bool // empty partitions that are being moved
@@ -54,6 +55,7 @@ type counts struct {
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
 	lost, stuck, moved                                                                int
+	selects, warned, olds, young, skewed, failed                                      int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
 
@@ -69,6 +71,7 @@ func newWorld(o Options) *world {
 	w.check = newChecker(w)
 	w.fenced = map[lease.Partition]bool{}
 	w.tables = tableNames[:o.Tables]
+	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()
 	for i := range o.Servers {
@@ -77,12 +80,18 @@ func newWorld(o Options) *world {
 	}
 	for i := range o.Gateways {
 		g := &gateway{proc: &proc{w: w, node: o.Servers + i, rate: w.rate(), name: fmt.Sprintf("g%d", i+1)}}
+		if o.Faults.has(clocks) {
+			g.ahead = time.Duration(w.rng.Int64N(int64(2*aheadMax))) - aheadMax
+		}
 		w.clients = append(w.clients, g)
 		w.nodes = append(w.nodes, g.proc)
 	}
 	w.nodes = append(w.nodes, &proc{w: w, node: o.Servers + o.Gateways, rate: 1, name: "store"})
 	return w
 }
+
+// aheadMax is how far a gateway's wall clock may be from the servers': what is further ahead they refuse.
+const aheadMax = 900 * time.Millisecond
 
 func serverID(i int) topology.ServerID { return topology.ServerID(fmt.Sprintf("s%d", i+1)) }
 
