@@ -49,6 +49,9 @@ func examples() map[string][]byte {
 	ahead, from := beginRecord(nil, recordAcks)
 	ahead = appendAck(ahead, 3, peer.NewAhead(1e18))
 	endRecord(ahead, from)
+	newer, from := beginRecord(nil, recordAcks)
+	newer = appendAck(newer, 4, peer.WithMap(fault.Errorf(fault.Stale, "look again"), peer.MapAt{Txn: peer.TxnID{1, 2, 15: 16}, Seq: 258, Servers: []string{"n1", "n2"}}))
+	endRecord(newer, from)
 	var w batchWriter
 	w.Reset()
 	shared := []point.Nanos{1e18, 1e18 + 15e9, 1e18 + 30e9}
@@ -61,9 +64,9 @@ func examples() map[string][]byte {
 		w.add(&s)
 	}
 	w.pack()
-	h, wc := hello{1, 2, "metrics"}, welcome{2, 1024, 64 << 20}
+	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
-		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead,
+		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer,
 		"batch": w.append(nil, batchGoesOn),
 	}
 }
@@ -135,6 +138,9 @@ func read(name string, b []byte) string {
 					return text + err.Error()
 				}
 				text += fmt.Sprintf("%d %v %v; ", seq, ack, fault.KindOf(ack))
+				if at, ok := peer.MapOf(ack); ok {
+					text += fmt.Sprintf("map %d of %x on %v; ", at.Seq, at.Txn, at.Servers)
+				}
 			}
 			text += "\n"
 		}
@@ -195,7 +201,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 		for n := recordLen; n < len(b); n++ {
 			cut := slices.Clone(b[:n])
 			endRecord(cut, recordLen)
-			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" || n != recordLen && (n != recordLen+2 || name == "ahead")) {
+			if err := decodeAll(cut); !fault.Is(err, fault.Corrupt) && (name != "acks" && name != "ahead" && name != "newer" || n != recordLen && (n != recordLen+2 || name != "acks")) {
 				t.Errorf("the payload of %s, cut after %d: %v", name, n, err)
 			}
 		}
@@ -372,10 +378,11 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 2)
+	f(0, 9, 3)
 	f(1, 2, 2)
-	f(2, 9, 2)
-	f(3, 9, 0)
+	f(1, 3, 3)
+	f(2, 9, 3)
+	f(4, 9, 0)
 	f(0, 0, 0)
 }
 

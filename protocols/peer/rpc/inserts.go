@@ -268,7 +268,7 @@ func (in *inserts) insert(j job) error {
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
-		if clock, ahead := peer.IsAhead(err); ahead && in.version < 2 { // that gateway cannot be told: it is stamped anew here
+		if clock, ahead := peer.IsAhead(err); ahead && in.version < streamAhead { // that gateway cannot be told: it is stamped anew here
 			row.Stamp = rank.At(clock)
 			err = in.stream.Insert(in.ss.Context(), row)
 		}
@@ -276,7 +276,15 @@ func (in *inserts) insert(j job) error {
 	if d.kept() {
 		insertDecoders.Put(d)
 	}
+	if _, named := peer.MapOf(err); named && in.version < streamMaps && !isAhead(err) { // that gateway does not know such an ack
+		err = fault.Errorf(fault.KindOf(err), "%v", err)
+	}
 	return err
+}
+
+func isAhead(err error) bool {
+	_, ahead := peer.IsAhead(err)
+	return ahead
 }
 
 var insertDecoders = sync.Pool{New: func() any { return new(insertDecoder) }}

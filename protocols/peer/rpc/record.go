@@ -12,10 +12,14 @@ import (
 
 // A message of an insert stream is a row of records. FORMAT.md draws them.
 
-// Versions of a stream's records: since the second an ack may say that a stamp is too far ahead.
+// Versions of a stream's records: since the second an ack may say that a stamp is too far ahead, since the third a Stale where the
+// newest map is.
 const (
 	streamOldest  = 1
-	streamVersion = 2
+	streamVersion = 3
+
+	streamAhead = 2
+	streamMaps  = 3
 )
 
 // recordType tells what a record says.
@@ -248,6 +252,9 @@ const (
 	aheadLen  = 8
 )
 
+// codeMap is the ack of a Stale that names a map (peer.WithMap); the map follows the message.
+const codeMap = 12
+
 func codeOf(k fault.Kind) byte {
 	for code := 1; code < len(kindCodes); code++ {
 		if kindCodes[code] == k {
@@ -277,10 +284,52 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 		dst = append(dst, codeAhead, aheadLen)
 		return binary.LittleEndian.AppendUint64(dst, uint64(clock))
 	}
+	code := codeOf(fault.KindOf(err))
+	at, named := peer.MapOf(err)
+	if named = named && kindCodes[code] == fault.Stale; named {
+		code = codeMap
+	}
 	text := cutText(err.Error())
-	dst = append(dst, codeOf(fault.KindOf(err)))
+	dst = append(dst, code)
 	dst = binary.AppendUvarint(dst, uint64(len(text)))
-	return append(dst, text...)
+	dst = append(dst, text...)
+	if named {
+		dst = appendMapAt(dst, at)
+	}
+	return dst
+}
+
+// appendMapAt appends a map that is Valid: transaction, number, servers.
+func appendMapAt(dst []byte, at peer.MapAt) []byte {
+	dst = append(dst, at.Txn[:]...)
+	dst = binary.LittleEndian.AppendUint64(dst, at.Seq)
+	dst = append(dst, byte(len(at.Servers)))
+	for _, s := range at.Servers {
+		dst = append(append(dst, byte(len(s))), s...)
+	}
+	return dst
+}
+
+// cutMapAt takes a map off. Errors are Corrupt.
+func cutMapAt(b []byte) (at peer.MapAt, rest []byte, err error) {
+	const fixed = len(at.Txn) + 8 + 1
+	if len(b) < fixed {
+		return at, nil, fault.Errorf(fault.Corrupt, "acks end early")
+	}
+	copy(at.Txn[:], b)
+	at.Seq = binary.LittleEndian.Uint64(b[len(at.Txn):])
+	n := b[fixed-1]
+	for b = b[fixed:]; n > 0; n-- {
+		if len(b) == 0 || len(b)-1 < int(b[0]) {
+			return at, nil, fault.Errorf(fault.Corrupt, "acks end early")
+		}
+		end := 1 + int(b[0])
+		at.Servers, b = append(at.Servers, string(b[1:end])), b[end:]
+	}
+	if !at.Valid() {
+		return at, nil, fault.Errorf(fault.Corrupt, "an ack that names map %d on %d servers", at.Seq, len(at.Servers))
+	}
+	return at, b, nil
 }
 
 // cutAck takes the first ack off.
@@ -296,7 +345,7 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 	if code == 0 {
 		return seq, nil, b, nil
 	}
-	if int(code) >= len(kindCodes) && code != codeAhead {
+	if int(code) >= len(kindCodes) && code != codeAhead && code != codeMap {
 		return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack of kind %d", code)
 	}
 	length, n := binary.Uvarint(b)
@@ -309,6 +358,10 @@ func cutAck(b []byte) (seq uint64, ack error, rest []byte, err error) {
 			return 0, nil, nil, fault.Errorf(fault.Corrupt, "an ack that a stamp is ahead, of %d bytes", length)
 		}
 		return seq, peer.NewAhead(int64(binary.LittleEndian.Uint64(b))), b[length:], nil
+	}
+	if code == codeMap {
+		at, rest, err := cutMapAt(b[length:])
+		return seq, peer.WithMap(fault.Errorf(fault.Stale, "%s", b[:length]), at), rest, err
 	}
 	return seq, fault.Errorf(remote(kindCodes[code]), "%s", b[:length]), b[length:], nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -49,5 +50,27 @@ func TestAStaleAnswerNamesTheNewerMap(t *testing.T) {
 	f("many servers", &peerpb.MapAt{Txn: txn, Seq: 1, Servers: strings.Split(strings.Repeat("n ", peer.MapServersMax), " ")})
 	if peer.WithMap(nil, at) != nil {
 		t.Error("an error out of nothing")
+	}
+}
+
+// TestAGatewayOfBeforeHearsOfNoMap: it would take the ack for a broken stream.
+func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
+	at := peer.MapAt{Txn: peer.TxnID{1}, Seq: 9, Servers: []string{"n1"}}
+	m, p := pair(t)
+	st := openStream(t, p)
+	m.fail = peer.WithMap(fault.Errorf(fault.Stale, "not here"), at)
+	err := st.Insert(t.Context(), &peer.Insert{})
+	if got, ok := peer.MapOf(err); !ok || !reflect.DeepEqual(got, at) || !fault.Is(err, fault.Stale) {
+		t.Errorf("%v with %+v", err, got)
+	}
+	_, srv := serve(t, m, Settings{})
+	rec, err := new(insertEncoder).encode(&peer.Insert{Partition: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &inserts{s: srv, ss: ofContext{ctx: t.Context()}, stream: &memoryStream{m}, version: 2}
+	err = in.insert(job{1, rec[recordLen:], mem.SliceBuffer(nil)})
+	if _, ok := peer.MapOf(err); ok || !fault.Is(err, fault.Stale) || err.Error() != "not here" {
+		t.Errorf("to version 2: %v", err)
 	}
 }
