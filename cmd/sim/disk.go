@@ -311,7 +311,7 @@ func (d *disk) infos() []files.Info {
 }
 
 func infoOf(f *peer.File) files.Info {
-	return files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)}
+	return files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: f.Digest, Sum: f.Sum, Bytes: len(f.Map)}
 }
 
 // raise raises a placement's epoch, making the placement if it is new.

@@ -411,33 +411,35 @@ func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	s.disk.sync(s.proc, durable, finish)
 }
 
-// whole gives a file with its map: what was sent, or what the ops make of the base.
+// whole gives a file with its map: the one at hand, what was sent, or what the ops make of the base.
 func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
 	own := *f
 	own.Ops = nil
-	if f.Map != nil {
-		if m == nil {
-			var err error
-			if m, err = topology.Decode(f.Map); err != nil {
-				return nil, err
-			}
+	switch {
+	case m != nil:
+	case f.Map != nil:
+		var err error
+		if m, err = files.Decode(f); err != nil {
+			return nil, err
 		}
-		return &stored{&own, m}, nil
+	default:
+		base := s.file(f.Table, f.Base)
+		if base == nil || f.Base == f.Txn {
+			return nil, fault.Errorf(fault.Stale, "its base is not here: send it whole")
+		}
+		ops, err := topology.DecodeOps(f.Ops)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "ops")
+		}
+		if m, err = base.m.Apply(ops...); err != nil {
+			return nil, fault.Wrap(err, fault.Corrupt, "the ops are refused here")
+		}
+		if err := files.Check(f, m); err != nil {
+			return nil, err
+		}
 	}
-	base := s.file(f.Table, f.Base)
-	if base == nil || f.Base == f.Txn {
-		return nil, fault.Errorf(fault.Stale, "its base is not here: send it whole")
-	}
-	ops, err := topology.DecodeOps(f.Ops)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Invalid, "ops")
-	}
-	if m, err = base.m.Apply(ops...); err != nil {
-		return nil, fault.Wrap(err, fault.Corrupt, "the ops are refused here")
-	}
-	if own.Map = m.Encode(); xxhash.Sum64(own.Map) != f.Sum || m.Seq != f.Seq {
-		return nil, fault.Errorf(fault.Corrupt, "the ops make another map here")
-	}
+	own.Map = m.Encode()
+	own.Sum = xxhash.Sum64(own.Map)
 	return &stored{&own, m}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -287,7 +288,7 @@ func (e *examination) keeps(ctx context.Context, s topology.ServerID, table stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchMax)
 	defer cancel()
-	_, err := p.Fetch(ctx, table, r.Txn)
+	_, err := p.Fetch(ctx, &peer.FileQuery{Table: table, Txn: r.Txn, Since: r.Txn})
 	return err
 }
 

@@ -183,7 +183,7 @@ func (v *verification) metadata(b *brick.Brick) {
 	disk := metafile.New(b)
 	infos, err := disk.List()
 	for _, i := range infos {
-		if _, gerr := disk.Get(i.Table, i.Txn); gerr != nil && err == nil {
+		if _, _, gerr := disk.Get(i.Table, i.Txn); gerr != nil && err == nil {
 			err = gerr
 		}
 	}

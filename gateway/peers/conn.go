@@ -131,7 +131,7 @@ func (c *conn) Store(ctx context.Context, f *peer.File) error {
 }
 
 // Fetch implements peer.Metadata.
-func (c *conn) Fetch(ctx context.Context, table string, txn peer.TxnID) (f *peer.File, err error) {
-	err = c.call(func() (err error) { f, err = c.peer.Fetch(ctx, table, txn); return err })
+func (c *conn) Fetch(ctx context.Context, q *peer.FileQuery) (f *peer.File, err error) {
+	err = c.call(func() (err error) { f, err = c.peer.Fetch(ctx, q); return err })
 	return f, err
 }

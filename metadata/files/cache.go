@@ -8,7 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// cache keeps decoded files within a bound, the least used go first. Files and maps are shared: nobody changes them.
+// cache keeps maps within a bound, the least used go first. Files, which have no map in them, and maps are shared: they are
+// not changed. A map that was sent whole is kept encoded too.
 type cache struct {
 	bytesMax int
 
@@ -27,8 +28,10 @@ type cacheKey struct {
 
 type cached struct {
 	cacheKey
-	file *peer.File
-	m    *topology.Map
+	file  *peer.File
+	m     *topology.Map
+	bytes int
+	whole *peer.File // nil: it was not sent whole
 }
 
 func newCache(bytesMax int) *cache {
@@ -56,8 +59,38 @@ func (c *cache) put(f *peer.File, m *topology.Map) {
 	if c.mu.by[k] != nil {
 		return
 	}
-	c.mu.by[k] = c.mu.order.PushFront(&cached{k, f, m})
+	v := &cached{cacheKey: k, file: headOf(f, m), m: m, bytes: m.EncodedBytes()}
+	c.mu.by[k] = c.mu.order.PushFront(v)
+	c.mu.bytes += v.bytes
+	c.shrinkLocked()
+}
+
+// putWhole keeps the whole form of a file that is here.
+func (c *cache) putWhole(f *peer.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.mu.by[cacheKey{f.Table, f.Txn}]
+	if e == nil || e.Value.(*cached).whole != nil {
+		return
+	}
+	v := e.Value.(*cached)
+	v.whole = f
+	v.bytes += len(f.Map)
 	c.mu.bytes += len(f.Map)
+	c.shrinkLocked()
+}
+
+// getWhole gives the whole form of a file; nil: it is not here.
+func (c *cache) getWhole(table string, txn peer.TxnID) *peer.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.mu.by[cacheKey{table, txn}]; e != nil {
+		return e.Value.(*cached).whole
+	}
+	return nil
+}
+
+func (c *cache) shrinkLocked() {
 	for c.mu.bytes > c.bytesMax && c.mu.order.Len() > 1 {
 		c.removeLocked(c.mu.order.Back())
 	}
@@ -74,5 +107,5 @@ func (c *cache) remove(table string, txn peer.TxnID) {
 func (c *cache) removeLocked(e *list.Element) {
 	v := c.mu.order.Remove(e).(*cached)
 	delete(c.mu.by, v.cacheKey)
-	c.mu.bytes -= len(v.file.Map)
+	c.mu.bytes -= v.bytes
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -26,6 +25,7 @@ type Coordinator struct {
 	cache    *cache
 	keep     func(ctx context.Context, f *peer.File, m *topology.Map) error // on the own disk; nil: there is none
 	shelf    func(table string, txn peer.TxnID) []Link                      // of the own disk
+	newest   func(table string) (peer.TxnID, *topology.Map)                 // on the own disk; nil: there is none
 	life     context.Context                                                // of what goes on after the asker was answered
 	end      context.CancelFunc
 
@@ -36,6 +36,8 @@ type Coordinator struct {
 		rng    *rand.Rand
 		onWay  map[topology.ServerID]int // files on their way
 		closed bool
+
+		fetching map[topology.ServerID]chan struct{} // places of fetches under way
 	}
 }
 
@@ -51,7 +53,7 @@ func newCoordinator(d Deps, s Settings) (*Coordinator, error) {
 		return nil, err
 	}
 	c := &Coordinator{deps: d, settings: s, metrics: newMetrics(d.Registerer), cache: newCache(s.CacheBytes)}
-	c.mu.rng, c.mu.onWay = d.Rand, map[topology.ServerID]int{}
+	c.mu.rng, c.mu.onWay, c.mu.fetching = d.Rand, map[topology.ServerID]int{}, map[topology.ServerID]chan struct{}{}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -209,7 +211,7 @@ func (c *Coordinator) perform(ctx context.Context, table string, e Effect) Input
 		row, ok, err := c.deps.Store.Get(limit, Key(table))
 		return RowRead{Row: row, OK: ok, Err: err}
 	case Load:
-		f, m, err := c.load(ctx, e.Table, e.Txn, e.Servers)
+		f, m, err := c.load(ctx, Wanted{Table: e.Table, Txn: e.Txn, Seq: e.Seq, Servers: e.Servers})
 		return Loaded{File: f, Map: m, Err: err}
 	case Store:
 		return Stored{Round: e.Round, Server: e.Server, Err: c.store(ctx, e)}
@@ -308,29 +310,19 @@ func (c *Coordinator) leave(s topology.ServerID) {
 	}
 }
 
-// load finds a file: in memory, on the own disk, else at the servers, one after the other. The result is shared.
-func (c *Coordinator) load(ctx context.Context, table string, txn peer.TxnID, servers []topology.ServerID) (*peer.File, *topology.Map, error) {
-	f, m, err := c.own(table, txn)
-	if err == nil {
+// load finds a file: in memory, on the own disk, else at the servers. The results are shared.
+func (c *Coordinator) load(ctx context.Context, w Wanted) (*peer.File, *topology.Map, error) {
+	if f, m, err := c.own(w.Table, w.Txn); err == nil {
 		return f, m, nil
 	}
-	servers = slices.Clone(servers)
-	c.mu.Lock()
-	c.mu.rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	c.mu.Unlock()
-	for _, s := range servers {
-		if s == c.deps.Self && c.deps.Disk != nil {
-			continue
-		}
-		var ferr error
-		if f, m, ferr = c.fetch(ctx, s, table, txn); ferr == nil {
-			return f, m, nil
-		}
-		err = fault.Annotate(ferr, "metadata server %s", s)
+	w.Servers = slices.DeleteFunc(slices.Clone(w.Servers), func(s topology.ServerID) bool { return s == c.deps.Self && c.deps.Disk != nil })
+	if c.newest != nil {
+		w.Since, w.Have = c.newest(w.Table)
 	}
-	return nil, nil, fault.Wrap(err, fault.Unavailable, "no metadata server of table %q has it", table)
+	return c.Fetch(ctx, w)
 }
 
+// own gives a file that is in memory or on the own disk, without its encoded map. The results are shared.
 func (c *Coordinator) own(table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
 	if f, m, ok := c.cache.get(table, txn); ok {
 		return f, m, nil
@@ -338,52 +330,12 @@ func (c *Coordinator) own(table string, txn peer.TxnID) (*peer.File, *topology.M
 	if c.deps.Disk == nil {
 		return nil, nil, fault.Errorf(fault.NotFound, "this process keeps no METADATA files")
 	}
-	f, err := c.deps.Disk.Get(table, txn)
-	if err != nil {
-		return nil, nil, err
-	}
-	m, err := decode(f)
+	f, m, err := c.deps.Disk.Get(table, txn)
 	if err != nil {
 		return nil, nil, err
 	}
 	c.cache.put(f, m)
-	return f, m, nil
-}
-
-func (c *Coordinator) fetch(ctx context.Context, s topology.ServerID, table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
-	p, ok := c.deps.Peers(s)
-	if !ok {
-		return nil, nil, fault.Errorf(fault.Unavailable, "not known or not connected")
-	}
-	limit, cancel := limited(ctx, c.settings.PeerTimeout)
-	defer cancel()
-	f, err := p.Fetch(limit, table, txn)
-	if err != nil {
-		return nil, nil, err
-	}
-	if f.Table != table || f.Txn != txn {
-		return nil, nil, fault.Errorf(fault.Corrupt, "asked for a file, got another one: %q, transaction %d", f.Table, f.Seq)
-	}
-	m, err := decode(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	return f, m, nil
-}
-
-// decode checks a whole file and gives its map.
-func decode(f *peer.File) (*topology.Map, error) {
-	if sum := xxhash.Sum64(f.Map); sum != f.Sum {
-		return nil, fault.Errorf(fault.Corrupt, "table %q: the METADATA file of transaction %d has the sum %016x, not %016x", f.Table, f.Seq, sum, f.Sum)
-	}
-	m, err := topology.Decode(f.Map)
-	if err != nil {
-		return nil, fault.Annotate(err, "METADATA file of transaction %d", f.Seq)
-	}
-	if m.Table != f.Table || m.Seq != f.Seq {
-		return nil, fault.Errorf(fault.Corrupt, "the METADATA file of transaction %d of %q holds transaction %d of %q", f.Seq, f.Table, m.Seq, m.Table)
-	}
-	return m, nil
+	return headOf(f, m), m, nil
 }
 
 // look gives what is known of a transaction and those before it, until it comes upon what is sought.
@@ -395,12 +347,12 @@ func (c *Coordinator) look(ctx context.Context, e Look) []Link {
 			next = c.shelf(e.Table, txn)
 		}
 		if len(next) == 0 {
-			f, _, err := c.load(ctx, e.Table, txn, e.Servers)
+			l, err := c.link(ctx, e.Table, txn, e.Servers)
 			if err != nil {
 				c.deps.Log.Debug("the history of a table ends early", "table", e.Table, "error", err)
 				return links
 			}
-			next = []Link{{Txn: f.Txn, Base: f.Base, Seq: f.Seq}}
+			next = []Link{l}
 		}
 		links = append(links, next...)
 		if slices.ContainsFunc(next, func(l Link) bool { return l.Txn == e.Sought || l.Base == e.Base }) {

@@ -19,7 +19,7 @@ type RowRead struct {
 	Err error
 }
 
-// Loaded answers Load: a file whole, and its map. The map is shared: it is not changed.
+// Loaded answers Load: a file and its map; the file need not hold the encoded map. Both are shared: they are not changed.
 type Loaded struct {
 	File *peer.File
 	Map  *topology.Map
@@ -88,11 +88,12 @@ type Load struct {
 	Round   int
 	Table   string
 	Txn     peer.TxnID
+	Seq     uint64
 	Servers []topology.ServerID
 }
 
-// Store asks a server to keep a file durably. File is what to send; Whole is the same with its map, and Map the map where
-// it is at hand: for the server in this process.
+// Store asks a server to keep a file durably. File is what to send. Whole and Map are for the server in this process: the
+// file with its ops, and its map.
 type Store struct {
 	Round  int
 	Server topology.ServerID

@@ -3,6 +3,8 @@ package files
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 type metrics struct {
@@ -13,11 +15,25 @@ type metrics struct {
 	caughtUp     prometheus.Counter
 	alarms       prometheus.Counter
 	lagging      prometheus.Gauge
+	fetchedWhole prometheus.Counter
+	fetchedOps   prometheus.Counter
+}
+
+// fetched counts what another server sent.
+func (m *metrics) fetched(f *peer.File) {
+	if f.Map != nil {
+		m.fetchedWhole.Inc()
+	} else {
+		m.fetchedOps.Inc()
+	}
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r) // with nil, nothing is registered
+	fetches := f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_files_fetches_total",
+		Help: "METADATA files that this process got from metadata servers, by form: whole, or the ops since a map that was here."}, []string{"form"})
 	return &metrics{
+		fetchedWhole: fetches.WithLabelValues("whole"), fetchedOps: fetches.WithLabelValues("ops"),
 		transactions: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_files_transactions_total",
 			Help: "METADATA transactions coordinated here, by how they ended."}, []string{"result"}),
 		seconds: f.NewHistogram(prometheus.HistogramOpts{Name: "spillway_files_transaction_seconds",

@@ -50,7 +50,7 @@ func (s *Server) restore(ctx context.Context, table string, infos []Info) error 
 		if r.Dropped || r.Dropping || r.Seq >= i.Seq {
 			return nil
 		}
-		if _, err := s.deps.Disk.Get(table, i.Txn); err != nil {
+		if _, _, err := s.deps.Disk.Get(table, i.Txn); err != nil {
 			s.deps.Log.Warn("a METADATA file newer than its row cannot be read", "table", table, "seq", i.Seq, "error", err)
 			continue
 		}

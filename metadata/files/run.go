@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // Run follows the rows of all tables until ctx ends: it fetches the committed files that should be here and are not, and
@@ -144,12 +143,9 @@ func (s *Server) missing() map[string]Row {
 }
 
 func (s *Server) catchUpTable(ctx context.Context, table string, r Row) error {
-	f, m, err := s.load(ctx, table, r.Txn, r.Servers)
+	f, m, err := s.load(ctx, Wanted{Table: table, Txn: r.Txn, Seq: r.Seq, Servers: r.Servers})
 	if err != nil {
 		return err
-	}
-	if f.Seq != r.Seq {
-		return fault.Errorf(fault.Corrupt, "the file of transaction %d says it is %d", r.Seq, f.Seq)
 	}
 	return s.take(ctx, f, m)
 }

@@ -22,6 +22,7 @@ type Server struct {
 	state struct {
 		sync.Mutex
 		shelf *Shelf
+		steps *steps
 		turns map[string]*turn
 		rows  map[string]known // of all tables, as Run has heard
 		miss  map[string]bool  // tables whose committed file should be here and is not
@@ -58,10 +59,10 @@ func New(d Deps, s Settings) (*Server, error) {
 		return nil, fault.Annotate(err, "METADATA files")
 	}
 	srv := &Server{Coordinator: c, work: make(chan struct{}, 1)}
-	srv.state.shelf, srv.state.turns = NewShelf(found), map[string]*turn{}
+	srv.state.shelf, srv.state.steps, srv.state.turns = NewShelf(found), newSteps(), map[string]*turn{}
 	srv.state.rows, srv.state.miss, srv.state.sweep = map[string]known{}, map[string]bool{}, map[string]bool{}
 	srv.state.swept = map[string]Mark{}
-	c.keep = srv.keepOwn
+	c.keep, c.newest = srv.keepOwn, srv.newestOwn
 	c.shelf = func(table string, txn peer.TxnID) []Link {
 		srv.state.Lock()
 		defer srv.state.Unlock()
@@ -145,6 +146,20 @@ func (s *Server) Store(ctx context.Context, f *peer.File) error {
 	return err
 }
 
+// newestOwn gives the newest map of a table that is here, so that what is missing comes as ops since.
+func (s *Server) newestOwn(table string) (peer.TxnID, *topology.Map) {
+	s.state.Lock()
+	i, ok := s.state.shelf.Newest(table)
+	s.state.Unlock()
+	if !ok {
+		return peer.TxnID{}, nil
+	}
+	if _, m, err := s.own(table, i.Txn); err == nil {
+		return i.Txn, m
+	}
+	return peer.TxnID{}, nil
+}
+
 func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) error {
 	return s.take(ctx, f, m)
 }
@@ -155,22 +170,53 @@ func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error 
 		return err
 	}
 	defer s.leaveTurn(f.Table, diskTurn)
+	f = s.comparable(f)
 	here, err := s.accept(f)
 	if here || err != nil {
 		return err
 	}
-	if f, m, err = s.whole(f, m); err != nil {
+	if f, m, err = s.open(f, m); err != nil {
 		return err
 	}
-	if err := s.deps.Disk.Put(f); err != nil {
+	if err := s.deps.Disk.Put(f, m); err != nil {
 		return err
 	}
 	s.cache.put(f, m)
 	s.state.Lock()
 	defer s.state.Unlock()
-	s.state.shelf.Put(Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)})
+	switch {
+	case f.Ops != nil:
+		s.state.steps.put(f.Table, f.Txn, f.Base, slices.Clone(f.Ops))
+	case len(f.Steps) > 0:
+		s.state.steps.put(f.Table, f.Txn, f.Since, f.Steps...)
+	}
+	s.state.shelf.Put(Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: m.Digest(), Bytes: m.EncodedBytes()})
 	s.missLocked(f.Table)
 	return nil
+}
+
+// comparable gives a file that an older build sent, without a digest, with one where the same file is here and has the sum
+// that the sender says.
+func (s *Server) comparable(f *peer.File) *peer.File {
+	if f.Digest != 0 {
+		return f
+	}
+	s.state.Lock()
+	i, here := s.state.shelf.Get(f.Table, f.Txn)
+	s.state.Unlock()
+	if !here || i.Digest == 0 || i.Seq != f.Seq {
+		return f
+	}
+	w, err := s.encoded(f.Table, f.Txn)
+	if err != nil {
+		return f
+	}
+	c := *f
+	c.Digest = i.Digest
+	if w.Sum != f.Sum {
+		c.Digest = ^i.Digest // another content
+	}
+	return &c
 }
 
 // accept says whether a file is here already, or may come.
@@ -196,19 +242,16 @@ func (s *Server) accept(f *peer.File) (here bool, err error) {
 	return false, nil
 }
 
-// whole gives a file with its map, and the map: what was sent, or what the ops make of the base.
-func (s *Server) whole(f *peer.File, m *topology.Map) (*peer.File, *topology.Map, error) {
+// open gives a file and its map: the one at hand, the one that was sent, or what the ops make of the base.
+func (s *Server) open(f *peer.File, m *topology.Map) (*peer.File, *topology.Map, error) {
 	w := *f
-	if f.Map != nil {
-		if m == nil {
-			w.Ops = nil                 // they may be anything
-			w.Map = slices.Clone(f.Map) // the sender's memory is the sender's
-			var err error
-			if m, err = decode(&w); err != nil {
-				return nil, nil, err
-			}
-		}
+	switch {
+	case m != nil:
 		return &w, m, nil
+	case f.Map != nil:
+		w.Ops, w.Steps = nil, nil // they may be anything
+		m, err := Decode(&w)
+		return &w, m, err
 	}
 	_, base, err := s.own(f.Table, f.Base)
 	if err != nil || f.Base == f.Txn {
@@ -224,9 +267,13 @@ func (s *Server) whole(f *peer.File, m *topology.Map) (*peer.File, *topology.Map
 	if m, err = base.Apply(ops...); err != nil {
 		return nil, nil, fault.Wrap(err, fault.Corrupt, "table %q: the ops that made transaction %d elsewhere are refused here", f.Table, f.Seq)
 	}
-	w.Map = m.Encode()
-	if sum := xxhash.Sum64(w.Map); sum != f.Sum || m.Seq != f.Seq {
-		return nil, nil, fault.Errorf(fault.Corrupt, "table %q: the ops of transaction %d make another map here: sum %016x, elsewhere %016x", f.Table, f.Seq, sum, f.Sum)
+	same := m.Digest() == f.Digest
+	if f.Digest == 0 { // an older build sends the sum of the encoded map
+		w.Map = m.Encode()
+		same = xxhash.Sum64(w.Map) == f.Sum
+	}
+	if !same || m.Seq != f.Seq {
+		return nil, nil, fault.Errorf(fault.Corrupt, "table %q: the ops of transaction %d make another map here: digest %016x, elsewhere %016x", f.Table, f.Seq, m.Digest(), f.Digest)
 	}
 	return &w, m, nil
 }
@@ -242,22 +289,45 @@ func (s *Server) lose(table string, txn peer.TxnID, err error) {
 	s.wake()
 }
 
-// Fetch implements peer.Metadata: only ever the file that was asked for (C14). Errors are NotFound, Unavailable, Invalid.
-func (s *Server) Fetch(_ context.Context, table string, txn peer.TxnID) (*peer.File, error) {
-	if err := CheckName(table); err != nil {
+// Fetch implements peer.Metadata: only ever the file that was asked for (C14). The answer's bytes are shared, and must not
+// be changed. Errors are NotFound, Unavailable, Invalid.
+func (s *Server) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error) {
+	if err := CheckName(q.Table); err != nil {
 		return nil, err
 	}
-	f, _, err := s.own(table, txn)
+	f, _, err := s.own(q.Table, q.Txn)
 	if fault.Is(err, fault.Corrupt) {
-		s.lose(table, txn, err)
+		s.lose(q.Table, q.Txn, err)
 		return nil, fault.Wrap(err, fault.NotFound, "the file was damaged")
 	}
 	if err != nil {
 		return nil, err
 	}
-	answer := *f
-	answer.Map, answer.Ops = slices.Clone(f.Map), nil
-	return &answer, nil
+	if q.Since != (peer.TxnID{}) {
+		s.state.Lock()
+		steps, ok := s.state.steps.since(q.Table, q.Since, q.Txn)
+		s.state.Unlock()
+		if ok {
+			answer := *f
+			answer.Since, answer.Steps = q.Since, steps
+			return &answer, nil
+		}
+	}
+	return s.encoded(q.Table, q.Txn)
+}
+
+// encoded gives a file that is here whole.
+func (s *Server) encoded(table string, txn peer.TxnID) (*peer.File, error) {
+	if w := s.cache.getWhole(table, txn); w != nil {
+		return w, nil
+	}
+	f, m, err := s.own(table, txn)
+	if err != nil {
+		return nil, err
+	}
+	w := withMap(f, m)
+	s.cache.putWhole(w)
+	return w, nil
 }
 
 // Alone reaches the metadata servers of a process that is the only one: itself.

@@ -119,12 +119,12 @@ func (n *node) Store(ctx context.Context, f *peer.File) error {
 	return s.Store(ctx, f)
 }
 
-func (n *node) Fetch(ctx context.Context, table string, txn peer.TxnID) (*peer.File, error) {
+func (n *node) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, error) {
 	s, err := n.reach()
 	if err != nil {
 		return nil, err
 	}
-	return s.Fetch(ctx, table, txn)
+	return s.Fetch(ctx, q)
 }
 
 func (c *cluster) row(table string) files.Row {
@@ -165,7 +165,7 @@ func (c *cluster) newest(table string) (*topology.Map, files.Row) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
 		row := c.row(table)
 		for _, n := range c.nodes {
-			f, err := n.Fetch(c.t.Context(), table, row.Txn)
+			f, err := n.Fetch(c.t.Context(), &peer.FileQuery{Table: table, Txn: row.Txn})
 			if err != nil {
 				continue
 			}
@@ -198,7 +198,7 @@ func (c *cluster) converged(table string) {
 		row := c.row(table)
 		missing := slices.DeleteFunc(slices.Clone(row.Servers), func(s topology.ServerID) bool {
 			p, _ := c.peer(s)
-			_, err := p.Fetch(c.t.Context(), table, row.Txn)
+			_, err := p.Fetch(c.t.Context(), &peer.FileQuery{Table: table, Txn: row.Txn})
 			return err == nil
 		})
 		if len(missing) == 0 {
@@ -295,17 +295,17 @@ func TestAWipedDiskIsFilledAgain(t *testing.T) {
 	c.start(n)
 	c.converged("cpu")
 	row := c.row("cpu")
-	f, err := n.disk.Get("cpu", row.Txn)
+	f, m, err := n.disk.Get("cpu", row.Txn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.stop()
 	f.Map[len(f.Map)/2] ^= 1
-	if err := n.disk.Put(f); err != nil {
+	if err := n.disk.Put(f, m); err != nil {
 		t.Fatal(err)
 	}
 	c.start(n)
-	if got, err := n.Fetch(t.Context(), "cpu", row.Txn); err == nil {
+	if got, err := n.Fetch(t.Context(), &peer.FileQuery{Table: "cpu", Txn: row.Txn}); err == nil {
 		if _, err := topology.Decode(got.Map); err != nil {
 			t.Fatal("a damaged map was served")
 		}
@@ -575,7 +575,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	m, row := c.newest("cpu")
 	n := c.nodes[0]
 	ctx := t.Context()
-	good, err := n.Fetch(ctx, "cpu", row.Txn)
+	good, err := n.Fetch(ctx, &peer.FileQuery{Table: "cpu", Txn: row.Txn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -590,7 +590,9 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	}
 	f(fault.Invalid, func(f *peer.File) { f.Table = "" })
 	f(fault.Invalid, func(f *peer.File) { f.Txn = peer.TxnID{} })
-	f(fault.Corrupt, func(f *peer.File) { f.Sum++ })
+	f(fault.Corrupt, func(f *peer.File) { f.Digest++ })
+	f(fault.Corrupt, func(f *peer.File) { f.Digest = 0; f.Sum++ }) // an older build's
+	f(fault.Corrupt, func(f *peer.File) { f.Txn[0]++; f.Digest++ })
 	f(fault.Corrupt, func(f *peer.File) { f.Txn[0]++; f.Sum++ })
 	f(fault.Corrupt, func(f *peer.File) { f.Txn[0]++; f.Table = "mem" })
 	f(fault.Stale, func(f *peer.File) { f.Txn[0]++; f.Map, f.Base = nil, peer.TxnID{9} })
@@ -598,7 +600,12 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	f(fault.Corrupt, func(f *peer.File) {
 		f.Txn[0]++
 		f.Seq++
-		f.Map, f.Base, f.Ops = nil, row.Txn, plan(m, row.Txn, 1).Ops // right ops, wrong sum
+		f.Map, f.Base, f.Ops = nil, row.Txn, plan(m, row.Txn, 1).Ops // right ops, wrong digest
+	})
+	f(fault.Corrupt, func(f *peer.File) {
+		f.Txn[0]++
+		f.Seq++
+		f.Digest, f.Map, f.Base, f.Ops = 0, nil, row.Txn, plan(m, row.Txn, 1).Ops // right ops, wrong sum
 	})
 	p := plan(m, row.Txn, 1)
 	p.Ops = []byte("nonsense")

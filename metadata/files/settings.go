@@ -16,11 +16,13 @@ import (
 
 // Disk keeps METADATA files. All methods may be called from many goroutines.
 type Disk interface {
-	// Put keeps a file durably before it returns; one of the same name is replaced. f.Map is whole; f.Ops, where they are
-	// given, lead to it from f.Base, and may be kept in its place. It keeps nothing of f's memory. Errors are Unavailable.
-	Put(f *peer.File) error
-	// Get reads a file whole and checks its sum. Errors are NotFound, Corrupt or Unavailable.
-	Get(table string, txn peer.TxnID) (*peer.File, error)
+	// Put keeps a file durably before it returns; one of the same name is replaced. m is its map; f.Map may be the same
+	// encoded. f.Ops, where they are given, lead to it from f.Base, and may be kept in its place. It keeps nothing of f's
+	// memory. Errors are Unavailable.
+	Put(f *peer.File, m *topology.Map) error
+	// Get reads a file and its map, and checks them against each other. The file need not hold the encoded map. Errors are
+	// NotFound, Corrupt or Unavailable.
+	Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error)
 	// List gives all files without their maps, read from what stands before them. It is called first. Errors are Corrupt
 	// or Unavailable.
 	List() ([]Info, error)
@@ -39,6 +41,9 @@ type Deps struct {
 	// Rand makes transaction ids and jitter. It is used under a lock, and kept.
 	Rand *rand.Rand
 
+	// First is the metadata server to ask first: the one in this process; empty: none.
+	First topology.ServerID
+
 	// Self and Disk are set on a metadata server only.
 	Self topology.ServerID
 	Disk Disk
@@ -48,6 +53,9 @@ type Deps struct {
 type Settings struct {
 	// StoreTimeout ends a request to the coordination store. Default 2 s.
 	StoreTimeout time.Duration
+	// FetchTimeout ends a request for a file to another metadata server; after HedgeAfter a second one is asked beside it.
+	// Default 30 s. Larger: a map of hundreds of MiB comes by a slow network.
+	FetchTimeout time.Duration
 	// PeerTimeout ends a request to another metadata server. Default 3 s. Larger: a dead one is waited for longer where
 	// no majority is there without it.
 	PeerTimeout time.Duration
@@ -83,6 +91,7 @@ func (s *Settings) setDefaults() {
 	}
 	or(&s.StoreTimeout, 2*time.Second)
 	or(&s.PeerTimeout, 3*time.Second)
+	or(&s.FetchTimeout, 30*time.Second)
 	or(&s.ChangeTimeout, 15*time.Second)
 	or(&s.SweepEvery, time.Minute)
 	or(&s.CatchUpGrace, 250*time.Millisecond)
@@ -95,7 +104,7 @@ func (s *Settings) setDefaults() {
 
 // Validate reports what cannot work. Errors are Invalid.
 func (s Settings) Validate() error {
-	if s.StoreTimeout < 0 || s.PeerTimeout < 0 || s.ChangeTimeout < 0 || s.SweepEvery < 0 || s.CatchUpGrace < 0 ||
+	if s.StoreTimeout < 0 || s.PeerTimeout < 0 || s.FetchTimeout < 0 || s.ChangeTimeout < 0 || s.SweepEvery < 0 || s.CatchUpGrace < 0 ||
 		s.QueueMax < 0 || s.PeerQueueMax < 0 || s.CacheBytes < 0 || s.KeepFiles < 0 || s.UndecidedMax < 0 {
 		return fault.Errorf(fault.Invalid, "settings of METADATA files: nothing may be negative: %+v", s)
 	}

@@ -14,8 +14,20 @@ type Info struct {
 	Txn   peer.TxnID
 	Base  peer.TxnID // the transaction before it; zero: none
 	Seq   uint64
-	Sum   uint64 // xxhash64 of the encoded map
-	Bytes int    // of the encoded map
+	// Digest is the map's. 0: a build from before digests wrote the file, and Sum is the xxhash64 of the encoded map.
+	Digest, Sum uint64
+	Bytes       int // of the encoded map, about
+}
+
+// differs reports whether a file is surely not the one with the same name that is here.
+func (i Info) differs(f *peer.File) bool {
+	switch {
+	case i.Seq != f.Seq:
+		return true
+	case i.Digest != 0 && f.Digest != 0:
+		return i.Digest != f.Digest
+	}
+	return i.Sum != 0 && f.Sum != 0 && i.Sum != f.Sum
 }
 
 // Mark is a moment in a server's life.
@@ -79,6 +91,16 @@ func (s *Shelf) Get(table string, txn peer.TxnID) (Info, bool) {
 		return e.Info, true
 	}
 	return Info{}, false
+}
+
+// Newest gives the file with the highest sequence number.
+func (s *Shelf) Newest(table string) (newest Info, ok bool) {
+	for _, e := range s.tables[table] {
+		if !ok || e.Seq > newest.Seq || e.Seq == newest.Seq && slices.Compare(e.Txn[:], newest.Txn[:]) > 0 {
+			newest, ok = e.Info, true
+		}
+	}
+	return newest, ok
 }
 
 // Mark gives the present moment: before the row is read or touched.
@@ -159,7 +181,7 @@ func (s *Shelf) Take(f *peer.File) (here bool, err error) {
 		return false, fault.Errorf(fault.TooLarge, "table %q: a file of %d bytes, at most %d are taken", f.Table, max(len(f.Map), len(f.Ops)), peer.MapBytesMax)
 	}
 	i, ok := s.Get(f.Table, f.Txn)
-	if ok && (i.Seq != f.Seq || i.Sum != f.Sum) {
+	if ok && i.differs(f) {
 		return false, fault.Errorf(fault.Corrupt, "table %q: transaction %d is here with another content", f.Table, f.Seq)
 	}
 	return ok, nil

@@ -3,8 +3,6 @@ package files
 import (
 	"slices"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -51,8 +49,9 @@ type Txn struct {
 	marked    int           // of them, those marked before the swap
 	conflicts int           // in a row, of the batch that is being marked
 
-	file    *peer.File    // what must be on disks; whole
-	m       *topology.Map // its map, if it was made here
+	file    *peer.File    // what must be on disks; with its map encoded once a server needs it
+	content *topology.Map // its map
+	m       *topology.Map // the same, if it was made here
 	asked   []ask
 	need    int
 	out     []Effect
@@ -279,7 +278,7 @@ func (t *Txn) decide() {
 		t.swap(nil, nil)
 	default:
 		t.phase = loading
-		t.do(Load{Round: t.round, Table: t.table, Txn: t.row.Txn, Servers: t.row.Servers})
+		t.do(Load{Round: t.round, Table: t.table, Txn: t.row.Txn, Seq: t.row.Seq, Servers: t.row.Servers})
 	}
 }
 
@@ -350,12 +349,12 @@ func (t *Txn) loaded(in Loaded) {
 	case create:
 		t.anew(in.Map.NextID)
 	case join:
-		t.file = in.File
+		t.file, t.content = in.File, in.Map
 		t.next = t.row
 		t.next.Servers = t.row.with(t.subject)
 		t.ask([]topology.ServerID{t.subject}, 1)
 	case remove:
-		t.file = in.File
+		t.file, t.content = in.File, in.Map
 		t.next = t.row
 		t.next.Servers = t.row.without(t.subject)
 		t.ask(t.next.Servers, majority(len(t.next.Servers)))
@@ -377,17 +376,18 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	if t.row.Seq > 0 && m.Seq != t.row.Seq+1 {
 		fault.Bug("a transaction on %d gave %d", t.row.Seq, m.Seq)
 	}
-	b := m.Encode()
-	if len(b) > peer.MapBytesMax {
-		t.end(fault.Errorf(fault.TooLarge, "the map of table %q would have %d bytes, at most %d are taken: merge or drop partitions", t.table, len(b), peer.MapBytesMax))
-		return
+	if m.EncodedSize() > peer.MapBytesMax { // an estimate, so that an ordinary map need not be encoded for it
+		if n := len(m.Encode()); n > peer.MapBytesMax {
+			t.end(fault.Errorf(fault.TooLarge, "the map of table %q would have %d bytes, at most %d are taken: merge or drop partitions", t.table, n, peer.MapBytesMax))
+			return
+		}
 	}
 	if t.file != nil && t.file.Base != t.row.Txn { // a table of that name came and went since we began
 		t.stale()
 		return
 	}
-	t.m = m
-	t.file = &peer.File{Table: t.table, Txn: t.id, Seq: m.Seq, Sum: xxhash.Sum64(b), Map: b, Base: t.row.Txn, Ops: ops}
+	t.m, t.content = m, m
+	t.file = &peer.File{Table: t.table, Txn: t.id, Seq: m.Seq, Digest: m.Digest(), Base: t.row.Txn, Ops: ops}
 	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping, Round: t.row.Round}
 	t.ask(t.next.Servers, majority(len(t.next.Servers)))
 }
@@ -425,16 +425,20 @@ func (t *Txn) ask(servers []topology.ServerID, need int) {
 func (t *Txn) send(s topology.ServerID, whole bool) {
 	f := *t.file
 	switch {
-	case whole:
-		f.Ops = nil
-	case f.Ops != nil:
-		f.Map = nil
-	case t.goal == join || t.goal == remove:
-		f.Map, f.Base = nil, f.Txn // no ops on itself: do you have it?
+	case !whole && f.Ops != nil:
+		f.Map, f.Sum = nil, 0
+	case !whole && (t.goal == join || t.goal == remove):
+		f.Map, f.Sum, f.Base = nil, 0, f.Txn // no ops on itself: do you have it?
 	default:
+		if t.file.Map == nil {
+			w := withMap(t.file, t.content)
+			w.Ops = t.file.Ops
+			t.file = w
+		}
+		f = *t.file
 		f.Ops = nil
 	}
-	t.do(Store{Round: t.round, Server: s, File: &f, Whole: t.file, Map: t.m})
+	t.do(Store{Round: t.round, Server: s, File: &f, Whole: t.file, Map: t.content})
 }
 
 func (t *Txn) storedAt(in Stored) {

@@ -353,7 +353,7 @@ func (w *world) load(at *node, txn peer.TxnID, servers []topology.ServerID) (*pe
 	if f == nil {
 		return nil, nil
 	}
-	m, err := decode(f)
+	m, err := Decode(f)
 	if err != nil {
 		w.fail("a damaged file: %v", err)
 	}
@@ -400,9 +400,11 @@ func (w *world) take(n *node, f *peer.File) error {
 			if m, err = m.Apply(ops...); err != nil {
 				return fault.Wrap(err, fault.Corrupt, "apply")
 			}
-			if own.Map = m.Encode(); xxhash.Sum64(own.Map) != f.Sum {
-				return fault.Errorf(fault.Corrupt, "another map")
+			if err := Check(f, m); err != nil {
+				return err
 			}
+			own.Map = m.Encode()
+			own.Sum = xxhash.Sum64(own.Map)
 		}
 		n.disk[f.Txn] = &own
 	} else {
@@ -413,7 +415,7 @@ func (w *world) take(n *node, f *peer.File) error {
 }
 
 func infoOf(f *peer.File) Info {
-	return Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)}
+	return Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: f.Digest, Sum: f.Sum, Bytes: len(f.Map)}
 }
 
 // check holds the invariant: the committed file is on a majority of the row's servers, the same everywhere.

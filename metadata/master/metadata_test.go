@@ -121,7 +121,7 @@ func (l *library) kept(table string, by ...topology.ServerID) bool {
 		l.mu.Lock()
 		disk := l.disk[id]
 		l.mu.Unlock()
-		if _, err := disk.Get(table, row.Txn); err != nil {
+		if _, _, err := disk.Get(table, row.Txn); err != nil {
 			return false
 		}
 	}

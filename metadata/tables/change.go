@@ -126,7 +126,7 @@ func (t *Tables) answers(ctx context.Context, name string, s topology.ServerID) 
 	}
 	limit, cancel := context.WithTimeout(ctx, t.settings.ServerTimeout)
 	defer cancel()
-	if _, err := p.Fetch(limit, name, peer.TxnID{}); err != nil && !fault.Is(err, fault.NotFound) {
+	if _, err := p.Fetch(limit, &peer.FileQuery{Table: name}); err != nil && !fault.Is(err, fault.NotFound) {
 		return fault.Annotate(err, "%s", s)
 	}
 	return nil

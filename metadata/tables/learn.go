@@ -42,7 +42,7 @@ func (t *Tables) Age(name string) (age time.Duration) {
 // Learn gives a table's map at the transaction that a server named, or a newer one that is known. The map is fetched from the metadata servers
 // that at names, without the coordination store, and is verified: the transaction is the committed one as far as that server knows, and
 // a file of another transaction, or with a wrong checksum, is refused. Errors are Invalid (at names nothing), NotFound (a table that is not known
-// here: only the store brings new ones), Corrupt (it is not what was named), Unavailable or Canceled.
+// here: only the store brings new ones), Unavailable (also: no server has what was named) or Canceled.
 func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error) {
 	if !at.Valid() {
 		return nil, fault.Errorf(fault.Invalid, "table %q: transaction %d on %d servers names no map", name, at.Seq, len(at.Servers))
@@ -58,12 +58,10 @@ func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topolo
 	for _, s := range at.Servers {
 		want.Servers = append(want.Servers, topology.ServerID(s))
 	}
-	m, err := t.fetchFrom(ctx, name, want)
-	switch {
-	case err != nil:
+	since, have := t.have(name)
+	m, err := t.fetchFrom(ctx, name, want, since, have)
+	if err != nil {
 		return nil, err
-	case m.Table != name || m.Seq != at.Seq:
-		return nil, fault.Errorf(fault.Corrupt, "transaction %x was named as %d of table %q, and is %d of %q", at.Txn, at.Seq, name, m.Seq, m.Table)
 	}
 	t.publish(m, want, 0)
 	if now, ok := t.Get(name); ok {

@@ -2,7 +2,6 @@ package tables
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -79,7 +78,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	t.mu.changed = make(chan struct{})
 	t.random.rng = d.Rand
 	var err error
-	if t.creator, err = files.NewCoordinator(files.Deps{Store: d.Store, Peers: d.Metadata, Log: d.Log,
+	if t.creator, err = files.NewCoordinator(files.Deps{Store: d.Store, Peers: d.Metadata, Log: d.Log, First: d.Own,
 		Rand: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}, files.Settings{}); err != nil {
 		return nil, err
 	}
@@ -351,11 +350,14 @@ func (t *Tables) fetch(ctx context.Context, name string) error {
 		return nil
 	}
 	want, at := v.want, v.at
+	var since peer.TxnID
+	have := v.m
+	if have != nil {
+		since = v.row.Txn
+	}
 	t.mu.RUnlock()
 	result := t.fetches.DoChan(name+string(want.Txn[:]), func() (any, error) {
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.settings.ServerTimeout*time.Duration(len(want.Servers)))
-		defer cancel()
-		m, err := t.fetchFrom(limit, name, want)
+		m, err := t.fetchFrom(context.WithoutCancel(ctx), name, want, since, have)
 		if err != nil {
 			return nil, err
 		}
@@ -370,48 +372,19 @@ func (t *Tables) fetch(ctx context.Context, name string) error {
 	}
 }
 
-// decoded is a metadata server that has maps at hand: the one in this process.
-type decoded interface {
-	Map(table string, txn peer.TxnID) (*topology.Map, error)
+// have gives the newest known map of a table, and its transaction; nil: none is known.
+func (t *Tables) have(name string) (peer.TxnID, *topology.Map) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if v := t.mu.tables[name]; v != nil && v.m != nil {
+		return v.row.Txn, v.m
+	}
+	return peer.TxnID{}, nil
 }
 
-func (t *Tables) fetchFrom(ctx context.Context, name string, want files.Row) (*topology.Map, error) {
-	failed := fault.Errorf(fault.Unavailable, "asked %v", want.Servers)
-	for _, s := range t.order(want.Servers) {
-		p, ok := t.deps.Metadata(s)
-		if !ok {
-			failed = errors.Join(failed, fault.Errorf(fault.Unavailable, "%s is not known or not connected", s))
-			continue
-		}
-		m, err := t.ask(ctx, p, name, want)
-		if err == nil {
-			return m, nil
-		}
-		failed = errors.Join(failed, fault.Annotate(err, "%s", s))
-	}
-	return nil, fault.Wrap(failed, fault.Unavailable, "table %q: no metadata server gives the map of transaction %d", name, want.Seq)
-}
-
-func (t *Tables) ask(ctx context.Context, p peer.Metadata, name string, want files.Row) (*topology.Map, error) {
-	if d, ok := p.(decoded); ok {
-		if m, err := d.Map(name, want.Txn); err == nil {
-			return m, nil
-		}
-	}
-	limit, cancel := context.WithTimeout(ctx, t.settings.ServerTimeout)
-	defer cancel()
-	f, err := p.Fetch(limit, name, want.Txn)
-	if err != nil {
-		return nil, err
-	}
-	m, err := topology.Decode(f.Map)
-	if err != nil {
-		return nil, err
-	}
-	if m.Table != name || m.Seq != want.Seq {
-		return nil, fault.Errorf(fault.Corrupt, "asked for transaction %d of %q, got %d of %q", want.Seq, name, m.Seq, m.Table)
-	}
-	return m, nil
+func (t *Tables) fetchFrom(ctx context.Context, name string, want files.Row, since peer.TxnID, have *topology.Map) (*topology.Map, error) {
+	_, m, err := t.creator.Fetch(ctx, files.Wanted{Table: name, Txn: want.Txn, Seq: want.Seq, Servers: want.Servers, Since: since, Have: have})
+	return m, fault.Annotate(err, "the map of transaction %d of table %q", want.Seq, name)
 }
 
 // order is the servers as they are asked: the own one first, the others as it comes.

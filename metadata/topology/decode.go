@@ -67,6 +67,7 @@ func (m *Map) of(ps []*Partition) (*Map, error) {
 	boxes, numbers := make([]entry[box], len(ps)), make([]entry[number], len(ps))
 	for i, p := range ps {
 		boxes[i], numbers[i] = entry[box]{p.box(), p}, entry[number]{number(p.ID), p}
+		m.total.add(p)
 	}
 	slices.SortFunc(numbers, func(a, b entry[number]) int { return a.key.compare(b.key) })
 	for i := 1; i < len(numbers); i++ {

@@ -27,6 +27,7 @@ type Map struct {
 	byID    index[number]
 	stops   []stop
 	shelves []shelf
+	total   total // of the partitions in the indexes
 }
 
 // New makes the map of a new table, without partitions. Errors are Invalid.

@@ -93,6 +93,10 @@ func modelled(t *rapid.T, applied map[string]int) {
 			continue
 		}
 		applied[name]++
+		encoded := next.Encode()
+		if back, err := topology.Decode(encoded); err != nil || back.Digest() != next.Digest() || back.EncodedSize() != next.EncodedSize() || next.EncodedSize() < len(encoded) {
+			t.Fatalf("%s: the digest %#x is not that of what is read back (%v)", op, next.Digest(), err)
+		}
 		if next.Seq != w.m.Seq+1 {
 			t.Fatalf("seq %d after %d", next.Seq, w.m.Seq)
 		}

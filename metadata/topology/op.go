@@ -82,12 +82,17 @@ func (t *txn) write() {
 // put takes a partition in, or its new value. Its rectangle must not have changed.
 func (t *txn) put(p *Partition) {
 	t.write()
+	if old, ok := t.byID(p.ID); ok {
+		t.m.total.remove(old)
+	}
+	t.m.total.add(p)
 	t.m.byTime.put(t, p.box(), p)
 	t.m.byID.put(t, number(p.ID), p)
 }
 
 func (t *txn) remove(p *Partition) {
 	t.write()
+	t.m.total.remove(p)
 	t.m.byTime.remove(t, p.box())
 	t.m.byID.remove(t, number(p.ID))
 }

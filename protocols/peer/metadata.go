@@ -19,13 +19,21 @@ type Metadata interface {
 	Change(ctx context.Context, c *Change) (*Changed, error)
 
 	// Store keeps a file durably before it returns; the same file again is fine. With Ops instead of Map the receiver
-	// applies them to Base itself and compares the sum. Errors: Stale (Base is not here: send the whole file), Corrupt
-	// (another content under the same name, or the sum differs), TooLarge, Unavailable.
+	// applies them to Base itself and compares the digest, or the sum where the sender knows no digests. Errors: Stale (Base
+	// is not here, or the receiver knows no digests: send the whole file), Corrupt (another content under the same name, or
+	// the digest or sum differs), TooLarge, Unavailable.
 	Store(ctx context.Context, f *File) error
 
-	// Fetch gives a table's file of a transaction, whole. Errors: NotFound (not here; a server that lags says so rather
-	// than answer with an older one, C14).
-	Fetch(ctx context.Context, table string, txn TxnID) (*File, error)
+	// Fetch gives a table's file of a transaction: as the ops of each transaction since q.Since, where these are still known
+	// and short, or whole. Errors: NotFound (not here; a server that lags says so rather than answer with an older one, C14).
+	Fetch(ctx context.Context, q *FileQuery) (*File, error)
+}
+
+// FileQuery asks for the file of a transaction.
+type FileQuery struct {
+	Table string
+	Txn   TxnID
+	Since TxnID // a transaction whose map the asker has; zero: none
 }
 
 // MapBytesMax bounds an encoded map, and with it every METADATA message.
@@ -48,13 +56,24 @@ type Changed struct {
 	Seq uint64
 }
 
-// File is a METADATA file: whole (Map), or as the ops that lead to it from Base.
+// StepsMax bounds the transactions, and StepsBytesMax the bytes of their ops, by which an answer of Fetch leads from a map
+// that the asker has to the one that it asks for. Beyond, the file is sent whole.
+const (
+	StepsMax      = 1024
+	StepsBytesMax = 1 << 20
+)
+
+// File is a METADATA file: whole (Map), as the ops that lead to it from Base (Ops), or as the ops of each transaction that
+// lead to it from Since (Steps, in an answer of Fetch).
 type File struct {
-	Table string
-	Txn   TxnID
-	Seq   uint64
-	Sum   uint64 // xxhash64 of the encoded map
-	Map   []byte // topology.Map.Encode; nil: Base and Ops stand for it
-	Base  TxnID  // the transaction before it, beside Map too: it tells which proposals were committed
-	Ops   []byte
+	Table  string
+	Txn    TxnID
+	Seq    uint64
+	Digest uint64 // topology.Map.Digest; 0: a build from before digests made the file
+	Sum    uint64 // xxhash64 of Map; 0 where there is no Map
+	Map    []byte // topology.Map.Encode; nil: Base and Ops, or Since and Steps, stand for it
+	Base   TxnID  // the transaction before it, beside Map too: it tells which proposals were committed
+	Ops    []byte
+	Since  TxnID
+	Steps  [][]byte
 }

@@ -23,7 +23,7 @@ import (
 // stand on bricks on a real disk (fsynced) and a coordination store on the same disk (fsynced). Calls are in process; a
 // network adds its round trips.
 func BenchmarkTransaction(b *testing.B) {
-	for _, partitions := range []int{100, 10_000} {
+	for _, partitions := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("partitions=%d", partitions), func(b *testing.B) {
 			benchTransaction(b, partitions)
 		})

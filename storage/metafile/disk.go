@@ -47,9 +47,10 @@ func New(b *brick.Brick) *Disk {
 }
 
 // A file is kept as ops while there are at most opsMax transactions since its root, and they are a small part of the map.
-// More: less is written, and a file that is read after a start takes longer.
+// More: less is written, and a file that is read after a start takes longer. Each file holds all ops since its root, so n
+// transactions of s bytes on a map of m write n·s/2 + m/n bytes each: of 200 bytes on 8 MiB, 58 KiB.
 const (
-	opsMax      = 64
+	opsMax      = 256
 	opsFraction = 8
 )
 
@@ -75,49 +76,61 @@ func parseKey(k []byte) (table string, txn peer.TxnID, ok bool) {
 }
 
 // Put implements files.Disk. Errors are Invalid, TooLarge, Unavailable (the brick is fenced).
-func (d *Disk) Put(f *peer.File) error {
+func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	if err := files.CheckName(f.Table); err != nil {
 		return err
 	}
-	if len(f.Map) > peer.MapBytesMax {
-		return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(f.Map), peer.MapBytesMax)
-	}
-	root, ops := d.rootFor(f)
-	h := head{seq: f.Seq, base: f.Base, sum: f.Sum, bytes: uint64(len(f.Map)), root: root}
+	root, ops := d.rootFor(f, m.EncodedBytes())
+	h := head{seq: f.Seq, base: f.Base, sum: m.Digest(), bytes: uint64(min(m.EncodedBytes(), peer.MapBytesMax)), root: root}
 	b := d.brick.NewBatch()
-	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
 	if ops != nil {
 		b.Set(key(opsPrefix, f.Table, f.Txn), ops)
 	} else {
-		b.Set(key(mapPrefix, f.Table, f.Txn), f.Map)
+		whole := f.Map
+		if whole == nil {
+			whole = m.Encode()
+		}
+		if len(whole) > peer.MapBytesMax {
+			return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(whole), peer.MapBytesMax)
+		}
+		h.bytes = uint64(len(whole))
+		b.Set(key(mapPrefix, f.Table, f.Txn), whole)
 		b.Delete(key(opsPrefix, f.Table, f.Txn)) // of a damaged one
 	}
+	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
 	d.use(name{f.Table, f.Txn}, root)
 	return fault.Annotate(b.Commit(true), "METADATA file of table %q", f.Table) // whoever fails has fenced the brick
 }
 
-// rootFor chooses how to keep a file: as ops on a root, or whole.
-func (d *Disk) rootFor(f *peer.File) (root peer.TxnID, ops []byte) {
+// rootFor chooses how to keep a file whose map has some bytes: as ops on a root, or whole.
+func (d *Disk) rootFor(f *peer.File, bytes int) (root peer.TxnID, ops []byte) {
+	from, added := f.Base, [][]byte{f.Ops}
+	if f.Ops == nil {
+		from, added = f.Since, f.Steps
+	}
 	d.mu.Lock()
-	base, same := d.mu.files[name{f.Table, f.Base}], d.mu.files[name{f.Table, f.Txn}]
+	base, same := d.mu.files[name{f.Table, from}], d.mu.files[name{f.Table, f.Txn}]
 	d.mu.Unlock()
-	if f.Ops == nil || !base.known || same.known && same.root == (peer.TxnID{}) { // others may stand on the same one
-
+	if len(added) == 0 || !base.known || same.known && same.root == (peer.TxnID{}) { // others may stand on the same one
 		return root, nil
 	}
 	if root = base.root; root == (peer.TxnID{}) {
-		root = f.Base
+		root = from
 	} else {
-		before, ok, err := d.brick.Get(key(opsPrefix, f.Table, f.Base))
+		before, ok, err := d.brick.Get(key(opsPrefix, f.Table, from))
 		if !ok || err != nil {
 			return peer.TxnID{}, nil
 		}
 		ops = before
 	}
-	if n := steps(ops); n >= opsMax || (len(ops)+len(f.Ops))*opsFraction > len(f.Map) {
+	n := len(added) + steps(ops)
+	for _, one := range added {
+		ops = append(binary.AppendUvarint(ops, uint64(len(one))), one...)
+	}
+	if n > opsMax || len(ops)*opsFraction > bytes {
 		return peer.TxnID{}, nil
 	}
-	return root, append(binary.AppendUvarint(ops, uint64(len(f.Ops))), f.Ops...)
+	return root, ops
 }
 
 // steps counts transactions in kept ops.
@@ -155,42 +168,66 @@ func (d *Disk) use(n name, root peer.TxnID) {
 }
 
 // Get implements files.Disk.
-func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, error) {
+func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
 	v, ok, err := d.brick.Get(key(headPrefix, table, txn))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !ok {
-		return nil, fault.Errorf(fault.NotFound, "no METADATA file of transaction %x of table %q is here", txn, table)
+		return nil, nil, fault.Errorf(fault.NotFound, "no METADATA file of transaction %x of table %q is here", txn, table)
 	}
 	h, err := decodeHead(v)
 	if err != nil {
-		return nil, fault.Annotate(err, "table %q, transaction %x", table, txn)
+		return nil, nil, fault.Annotate(err, "table %q, transaction %x", table, txn)
 	}
 	m, err := d.read(table, txn, h)
-	switch {
-	case err != nil:
-		return nil, err
-	case uint64(len(m)) != h.bytes || xxhash.Sum64(m) != h.sum:
-		return nil, fault.Errorf(fault.Corrupt, "the METADATA file of transaction %d of table %q does not match its sum; it is fetched from another metadata server if it is needed", h.seq, table)
+	if err != nil {
+		if fault.Is(err, fault.Corrupt) {
+			err = fault.Annotate(err, "the METADATA file of transaction %d of table %q is damaged; it is fetched from another metadata server if it is needed", h.seq, table)
+		}
+		return nil, nil, err
 	}
-	return &peer.File{Table: table, Txn: txn, Seq: h.seq, Sum: h.sum, Map: m, Base: h.base}, nil
+	return &peer.File{Table: table, Txn: txn, Seq: h.seq, Digest: m.Digest(), Base: h.base}, m, nil
 }
 
-func (d *Disk) read(table string, txn peer.TxnID, h head) ([]byte, error) {
+// read gives the map of a file, held against its head.
+func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error) {
+	f := &peer.File{Table: table, Txn: txn, Seq: h.seq, Digest: h.sum}
 	whole := txn
 	if h.root != (peer.TxnID{}) {
 		whole = h.root
 	}
-	m, err := d.need(key(mapPrefix, table, whole))
-	if err != nil || whole == txn {
-		return m, err
-	}
-	ops, err := d.need(key(opsPrefix, table, txn))
+	b, err := d.need(key(mapPrefix, table, whole))
 	if err != nil {
 		return nil, err
 	}
-	return replay(m, ops)
+	if whole == txn && uint64(len(b)) != h.bytes {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes, not %d", len(b), h.bytes)
+	}
+	m, err := topology.Decode(b)
+	if err != nil {
+		return nil, err
+	}
+	if whole != txn {
+		ops, err := d.need(key(opsPrefix, table, txn))
+		if err != nil {
+			return nil, err
+		}
+		if m, err = replay(m, ops); err != nil {
+			return nil, err
+		}
+		b = nil
+	}
+	if h.old {
+		if b == nil {
+			b = m.Encode()
+		}
+		if xxhash.Sum64(b) != h.sum {
+			return nil, fault.Errorf(fault.Corrupt, "its sum is not %016x", h.sum)
+		}
+		f.Digest = 0
+	}
+	return m, files.Check(f, m)
 }
 
 func (d *Disk) need(k []byte) ([]byte, error) {
@@ -202,25 +239,18 @@ func (d *Disk) need(k []byte) ([]byte, error) {
 }
 
 // replay makes a map of a root's map and kept ops. Errors are Corrupt.
-func replay(root, ops []byte) ([]byte, error) {
-	m, err := topology.Decode(root)
-	if err != nil {
-		return nil, err
-	}
+func replay(m *topology.Map, ops []byte) (*topology.Map, error) {
 	for len(ops) > 0 {
-		var one []byte
-		if one, ops, err = step(ops); err != nil {
-			return nil, err
+		one, rest, err := step(ops)
+		if err == nil {
+			m, err = files.Replay(m, one)
 		}
-		decoded, err := topology.DecodeOps(one)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.Corrupt, "kept ops")
+			return nil, fault.Annotate(err, "kept ops")
 		}
-		if m, err = m.Apply(decoded...); err != nil {
-			return nil, fault.Wrap(err, fault.Corrupt, "kept ops")
-		}
+		ops = rest
 	}
-	return m.Encode(), nil
+	return m, nil
 }
 
 // List implements files.Disk.
@@ -240,7 +270,11 @@ func (d *Disk) List() ([]files.Info, error) {
 			return fault.Annotate(err, "table %q, transaction %x", table, txn)
 		}
 		d.use(name{table, txn}, h.root)
-		out = append(out, files.Info{Table: table, Txn: txn, Base: h.base, Seq: h.seq, Sum: h.sum, Bytes: int(h.bytes)})
+		i := files.Info{Table: table, Txn: txn, Base: h.base, Seq: h.seq, Digest: h.sum, Bytes: int(h.bytes)}
+		if h.old {
+			i.Digest, i.Sum = 0, h.sum
+		}
+		out = append(out, i)
 		return nil
 	})
 	return out, err

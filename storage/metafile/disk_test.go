@@ -31,8 +31,32 @@ func open(t *testing.T, fs vfs.FS) (*brick.Brick, *Disk) {
 	return b, New(b)
 }
 
-func file(table string, n byte, m string) *peer.File {
-	return &peer.File{Table: table, Txn: peer.TxnID{n}, Base: peer.TxnID{n - 1}, Seq: uint64(n), Sum: xxhash.Sum64String(m), Map: []byte(m)}
+// mapOf makes a map of a table, at transaction n, with as many partitions.
+func mapOf(t *testing.T, table string, n byte, partitions int) *topology.Map {
+	t.Helper()
+	m, err := topology.New(table, topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []point.Nanos
+	for hour := range partitions {
+		times = append(times, int64(hour)*int64(time.Hour))
+	}
+	m = m.Cover(times, func(p point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: point.PlacementID(p), Server: "s1"}}
+	})
+	again := *m
+	again.Seq = uint64(n)
+	return &again
+}
+
+func put(t *testing.T, d *Disk, m *topology.Map) *peer.File {
+	t.Helper()
+	f := &peer.File{Table: m.Table, Txn: peer.TxnID{byte(m.Seq)}, Base: peer.TxnID{byte(m.Seq) - 1}, Seq: m.Seq, Digest: m.Digest()}
+	if err := d.Put(f, m); err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // TestWhatWasPutSurvivesAPowerCut: after every Put, an image of the disk without anything unsynced has the file.
@@ -41,17 +65,16 @@ func TestWhatWasPutSurvivesAPowerCut(t *testing.T) {
 	b, d := open(t, fs)
 	defer b.Close()
 	for n := byte(1); n <= 8; n++ {
-		if err := d.Put(file("cpu", n, strings.Repeat("map", int(n)*1000))); err != nil {
-			t.Fatal(err)
-		}
+		m := mapOf(t, "cpu", n, int(n)*30)
+		put(t, d, m)
 		if n > 4 {
 			if err := d.Delete(files.Info{Table: "cpu", Txn: peer.TxnID{n - 4}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		after, disk := open(t, fs.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, uint64(n)))}))
-		got, err := disk.Get("cpu", peer.TxnID{n})
-		if err != nil || len(got.Map) != 3000*int(n) || got.Seq != uint64(n) || got.Base != (peer.TxnID{n - 1}) {
+		got, back, err := disk.Get("cpu", peer.TxnID{n})
+		if err != nil || !bytes.Equal(back.Encode(), m.Encode()) || got.Digest != m.Digest() || got.Seq != uint64(n) || got.Base != (peer.TxnID{n - 1}) {
 			t.Fatalf("transaction %d: %v", n, err)
 		}
 		list, err := disk.List()
@@ -68,24 +91,22 @@ func TestTablesDoNotMix(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()
 	for _, table := range []string{"a", "ab", "a/b", "ä"} {
-		if err := d.Put(file(table, 1, table)); err != nil {
-			t.Fatal(err)
-		}
+		put(t, d, mapOf(t, table, 1, 1))
 	}
 	list, err := d.List()
 	if err != nil || len(list) != 4 {
 		t.Fatalf("%v %v", list, err)
 	}
 	for _, i := range list {
-		f, err := d.Get(i.Table, i.Txn)
-		if err != nil || string(f.Map) != i.Table || i.Bytes != len(i.Table) || i.Sum != f.Sum {
+		f, m, err := d.Get(i.Table, i.Txn)
+		if err != nil || m.Table != i.Table || i.Bytes != len(m.Encode()) || i.Digest != f.Digest {
 			t.Errorf("%+v: %v", i, err)
 		}
 	}
-	if err := d.Put(file("a\x00b", 1, "x")); !fault.Is(err, fault.Invalid) {
+	if err := d.Put(&peer.File{Table: "a\x00b", Seq: 1}, mapOf(t, "x", 1, 1)); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a name with a zero byte: %v", err)
 	}
-	if _, err := d.Get("a", peer.TxnID{9}); !fault.Is(err, fault.NotFound) {
+	if _, _, err := d.Get("a", peer.TxnID{9}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -94,12 +115,11 @@ func TestTablesDoNotMix(t *testing.T) {
 func TestDamageIsSeen(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()
-	f := file("cpu", 1, "the map")
+	m := mapOf(t, "cpu", 1, 3)
+	f, encoded := put(t, d, m), m.Encode()
 	damage := func(k, v []byte) {
 		t.Helper()
-		if err := d.Put(f); err != nil {
-			t.Fatal(err)
-		}
+		put(t, d, m)
 		batch := b.NewBatch()
 		if v == nil {
 			batch.Delete(k)
@@ -109,38 +129,106 @@ func TestDamageIsSeen(t *testing.T) {
 		if err := batch.Commit(true); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Get("cpu", f.Txn); !fault.Is(err, fault.Corrupt) {
+		if _, _, err := d.Get("cpu", f.Txn); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%q: %v", v, err)
 		}
 	}
-	damage(key(mapPrefix, "cpu", f.Txn), []byte("the mop"))
-	damage(key(mapPrefix, "cpu", f.Txn), []byte("the ma"))
+	for i := range encoded {
+		flipped := bytes.Clone(encoded)
+		flipped[i] ^= 4
+		damage(key(mapPrefix, "cpu", f.Txn), flipped)
+		damage(key(mapPrefix, "cpu", f.Txn), encoded[:i])
+	}
+	damage(key(mapPrefix, "cpu", f.Txn), mapOf(t, "cpu", 1, 2).Encode()) // a whole map, and another one
 	damage(key(mapPrefix, "cpu", f.Txn), nil)
 	damage(key(headPrefix, "cpu", f.Txn), []byte{2})
 }
 
 func TestHeadIsAsDrawn(t *testing.T) {
 	h := head{seq: 7, base: peer.TxnID{0xba, 0x5e}, sum: 0x1122334455667788, bytes: 1234, root: peer.TxnID{0x20, 0x07}}
-	golden, err := os.ReadFile("testdata/head.hex")
+	old := h
+	old.old = true
+	for name, h := range map[string]head{"head.hex": h, "head_v1.hex": old} {
+		golden, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(golden)), "\n", ""))
+		if err != nil || !bytes.Equal(h.encode(), want) {
+			t.Fatalf("%s: stored as\n%x", name, h.encode())
+		}
+		if got, err := decodeHead(want); err != nil || got != h {
+			t.Fatalf("%s: read as %+v, %v", name, got, err)
+		}
+		for i := range want {
+			if _, err := decodeHead(want[:i]); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("%s: cut at %d: %v", name, i, err)
+			}
+			bad := bytes.Clone(want)
+			bad[i] ^= 1
+			if _, err := decodeHead(bad); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("%s: flipped at %d: %v", name, i, err)
+			}
+		}
+	}
+}
+
+// TestFilesOfOlderBuildsStillOpen: a whole file and one kept as ops, with the sums of their encoded maps in heads of version
+// 1, are read, and a file of today stands on them.
+func TestFilesOfOlderBuildsStillOpen(t *testing.T) {
+	b, d := open(t, vfs.NewMem())
+	defer b.Close()
+	files := chain(t, d, 4)
+	maps := map[peer.TxnID]*topology.Map{}
+	for _, f := range files[:3] {
+		got, m, err := d.Get("cpu", f.Txn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps[f.Txn] = m
+		v, _, err := b.Get(key(headPrefix, "cpu", f.Txn))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := decodeHead(bytes.Clone(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		encoded := m.Encode()
+		h.old, h.sum, h.bytes = true, xxhash.Sum64(encoded), uint64(len(encoded))
+		batch := b.NewBatch()
+		batch.Set(key(headPrefix, "cpu", f.Txn), h.encode())
+		if err := batch.Commit(true); err != nil {
+			t.Fatal(err)
+		}
+		if got.Digest != m.Digest() {
+			t.Fatalf("%+v", got)
+		}
+	}
+	d = New(b)
+	list, err := d.List()
+	if err != nil || len(list) != 4 || list[0].Digest != 0 || list[0].Sum == 0 || list[3].Digest == 0 {
+		t.Fatalf("%+v %v", list, err)
+	}
+	for _, f := range files {
+		got, m, err := d.Get("cpu", f.Txn)
+		if err != nil || maps[f.Txn] != nil && m.Digest() != maps[f.Txn].Digest() || got.Digest != m.Digest() {
+			t.Fatalf("transaction %d: %+v %v", f.Seq, got, err)
+		}
+	}
+	v, _, _ := b.Get(key(headPrefix, "cpu", files[2].Txn))
+	h, err := decodeHead(bytes.Clone(v))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(golden)), "\n", ""))
-	if err != nil || !bytes.Equal(h.encode(), want) {
-		t.Fatalf("stored as\n%x", h.encode())
+	h.sum++
+	batch := b.NewBatch()
+	batch.Set(key(headPrefix, "cpu", files[2].Txn), h.encode())
+	if err := batch.Commit(true); err != nil {
+		t.Fatal(err)
 	}
-	if got, err := decodeHead(want); err != nil || got != h {
-		t.Fatalf("read as %+v, %v", got, err)
-	}
-	for i := range want {
-		if _, err := decodeHead(want[:i]); !fault.Is(err, fault.Corrupt) {
-			t.Errorf("cut at %d: %v", i, err)
-		}
-		bad := bytes.Clone(want)
-		bad[i] ^= 1
-		if _, err := decodeHead(bad); !fault.Is(err, fault.Corrupt) {
-			t.Errorf("flipped at %d: %v", i, err)
-		}
+	if _, _, err := d.Get("cpu", files[2].Txn); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("another sum: %v", err)
 	}
 }
 
@@ -176,8 +264,8 @@ func chain(t *testing.T, d *Disk, n int) []*peer.File {
 			t.Fatal(err)
 		}
 		b := m.Encode()
-		f := &peer.File{Table: "cpu", Txn: peer.TxnID{1, byte(i)}, Base: base, Seq: m.Seq, Sum: xxhash.Sum64(b), Map: b, Ops: topology.EncodeOps([]topology.Op{op})}
-		if err := d.Put(f); err != nil {
+		f := &peer.File{Table: "cpu", Txn: peer.TxnID{1, byte(i), byte(i >> 8)}, Base: base, Seq: m.Seq, Digest: m.Digest(), Map: b, Ops: topology.EncodeOps([]topology.Op{op})}
+		if err := d.Put(f, m); err != nil {
 			t.Fatal(err)
 		}
 		base = f.Txn
@@ -208,14 +296,14 @@ func TestSmallChangesAreKeptAsOps(t *testing.T) {
 	check := func(d *Disk, from int) {
 		t.Helper()
 		for i, f := range put {
-			got, err := d.Get("cpu", f.Txn)
+			_, got, err := d.Get("cpu", f.Txn)
 			if i < from {
 				if !fault.Is(err, fault.NotFound) {
 					t.Fatalf("transaction %d of the deleted: %v", i, err)
 				}
 				continue
 			}
-			if err != nil || !bytes.Equal(got.Map, f.Map) {
+			if err != nil || !bytes.Equal(got.Encode(), f.Map) {
 				t.Fatalf("transaction %d: %v", i, err)
 			}
 		}
@@ -235,11 +323,14 @@ func TestSmallChangesAreKeptAsOps(t *testing.T) {
 	}
 	must(d.Delete(info(0, 70)...))
 	check(d, 70)
-	must(d.Put(put[149])) // again, and what went before is durable
+	last, err := topology.Decode(put[149].Map)
+	must(err)
+	must(d.Put(put[149], last)) // again, and what went before is durable
 	must(b.Close())
 	b, d = open(t, fs)
 	list, err := d.List()
-	if err != nil || len(list) != 80 {
+	must(err)
+	if len(list) != 80 {
 		t.Fatalf("%d files, %v", len(list), err)
 	}
 	check(d, 70)
@@ -262,7 +353,7 @@ func FuzzReplay(f *testing.F) {
 	ops := topology.EncodeOps([]topology.Op{topology.SetConfig{Config: topology.Config{PartitionWidth: 2 * time.Hour}}})
 	f.Add(append(binary.AppendUvarint(nil, uint64(len(ops))), ops...))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := replay(m.Encode(), b); err != nil && !fault.Is(err, fault.Corrupt) {
+		if _, err := replay(m, b); err != nil && !fault.Is(err, fault.Corrupt) {
 			t.Fatal(err)
 		}
 	})

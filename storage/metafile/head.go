@@ -11,21 +11,26 @@ import (
 
 // head is what stands before a map (FORMAT.md).
 type head struct {
+	old   bool // version 1: sum is that of the encoded map, not a digest
 	seq   uint64
 	base  peer.TxnID
 	sum   uint64
-	bytes uint64
+	bytes uint64     // of the encoded map; of a file that is kept as ops in version 2: about
 	root  peer.TxnID // the file that this one is kept as ops on; zero: it is kept whole
 }
 
 const (
-	headVersion = 1
+	headVersion = 2
 	headBytes   = 1 + 8 + 16 + 8 + 8 + 16 + 8
 )
 
 func (h *head) encode() []byte {
 	b := make([]byte, 0, headBytes)
-	b = append(b, headVersion)
+	version := byte(headVersion)
+	if h.old {
+		version = 1
+	}
+	b = append(b, version)
 	b = binary.BigEndian.AppendUint64(b, h.seq)
 	b = append(b, h.base[:]...)
 	b = binary.BigEndian.AppendUint64(b, h.sum)
@@ -36,8 +41,8 @@ func (h *head) encode() []byte {
 
 // decodeHead reads what encode wrote. Errors are Corrupt.
 func decodeHead(b []byte) (h head, err error) {
-	if len(b) > 0 && b[0] != headVersion {
-		return h, fault.Errorf(fault.Corrupt, "METADATA file of version %d; this build reads version %d", b[0], headVersion)
+	if len(b) > 0 && (b[0] == 0 || b[0] > headVersion) {
+		return h, fault.Errorf(fault.Corrupt, "METADATA file of version %d; this build reads up to version %d", b[0], headVersion)
 	}
 	if len(b) != headBytes {
 		return h, fault.Errorf(fault.Corrupt, "what stands before the map has %d bytes, not %d", len(b), headBytes)
@@ -45,6 +50,7 @@ func decodeHead(b []byte) (h head, err error) {
 	if xxhash.Sum64(b[:headBytes-8]) != binary.BigEndian.Uint64(b[headBytes-8:]) {
 		return h, fault.Errorf(fault.Corrupt, "what stands before the map does not match its sum")
 	}
+	h.old = b[0] == 1
 	h.seq = binary.BigEndian.Uint64(b[1:])
 	copy(h.base[:], b[9:])
 	h.sum = binary.BigEndian.Uint64(b[25:])

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -37,9 +39,13 @@ func New() *Disk {
 }
 
 // Put implements files.Disk.
-func (d *Disk) Put(f *peer.File) error {
+func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	own := *f
 	own.Map, own.Ops = slices.Clone(f.Map), nil
+	if own.Map == nil {
+		own.Map = m.Encode()
+		own.Sum = xxhash.Sum64(own.Map)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.files[key{f.Table, f.Txn}] = &own
@@ -47,16 +53,17 @@ func (d *Disk) Put(f *peer.File) error {
 }
 
 // Get implements files.Disk.
-func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, error) {
+func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	f := d.mu.files[key{table, txn}]
+	d.mu.Unlock()
 	if f == nil {
-		return nil, fault.Errorf(fault.NotFound, "no METADATA file of transaction %x of table %q is here", txn, table)
+		return nil, nil, fault.Errorf(fault.NotFound, "no METADATA file of transaction %x of table %q is here", txn, table)
 	}
 	own := *f
 	own.Map = slices.Clone(f.Map)
-	return &own, nil
+	m, err := files.Decode(&own)
+	return &own, m, err
 }
 
 // List implements files.Disk.
@@ -65,7 +72,7 @@ func (d *Disk) List() ([]files.Info, error) {
 	defer d.mu.Unlock()
 	out := make([]files.Info, 0, len(d.mu.files))
 	for _, f := range d.mu.files {
-		out = append(out, files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Sum: f.Sum, Bytes: len(f.Map)})
+		out = append(out, files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: f.Digest, Sum: f.Sum, Bytes: len(f.Map)})
 	}
 	return out, nil
 }

@@ -159,6 +159,9 @@ type File struct {
 	Map           []byte                 `protobuf:"bytes,6,opt,name=map,proto3" json:"map,omitempty"`
 	Base          []byte                 `protobuf:"bytes,7,opt,name=base,proto3" json:"base,omitempty"`
 	Ops           []byte                 `protobuf:"bytes,8,opt,name=ops,proto3" json:"ops,omitempty"`
+	Digest        uint64                 `protobuf:"fixed64,9,opt,name=digest,proto3" json:"digest,omitempty"`
+	Since         []byte                 `protobuf:"bytes,10,opt,name=since,proto3" json:"since,omitempty"`
+	Steps         [][]byte               `protobuf:"bytes,11,rep,name=steps,proto3" json:"steps,omitempty"` // from since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -249,10 +252,32 @@ func (x *File) GetOps() []byte {
 	return nil
 }
 
+func (x *File) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *File) GetSince() []byte {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *File) GetSteps() [][]byte {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 type FileQuery struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Table         string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
 	Txn           []byte                 `protobuf:"bytes,2,opt,name=txn,proto3" json:"txn,omitempty"`
+	Since         []byte                 `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"` // empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +326,13 @@ func (x *FileQuery) GetTxn() []byte {
 	return nil
 }
 
+func (x *FileQuery) GetSince() []byte {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 var File_protocols_peer_peerpb_metadata_proto protoreflect.FileDescriptor
 
 const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
@@ -314,7 +346,7 @@ const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
 	"\x05round\x18\x05 \x01(\x04R\x05round\"-\n" +
 	"\aChanged\x12\x10\n" +
 	"\x03txn\x18\x01 \x01(\fR\x03txn\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xa0\x01\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xe4\x01\n" +
 	"\x04File\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
 	"\x03txn\x18\x02 \x01(\fR\x03txn\x12\x10\n" +
@@ -323,10 +355,15 @@ const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
 	"\x05whole\x18\x05 \x01(\bR\x05whole\x12\x10\n" +
 	"\x03map\x18\x06 \x01(\fR\x03map\x12\x12\n" +
 	"\x04base\x18\a \x01(\fR\x04base\x12\x10\n" +
-	"\x03ops\x18\b \x01(\fR\x03ops\"3\n" +
+	"\x03ops\x18\b \x01(\fR\x03ops\x12\x16\n" +
+	"\x06digest\x18\t \x01(\x06R\x06digest\x12\x14\n" +
+	"\x05since\x18\n" +
+	" \x01(\fR\x05since\x12\x14\n" +
+	"\x05steps\x18\v \x03(\fR\x05steps\"I\n" +
 	"\tFileQuery\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
-	"\x03txn\x18\x02 \x01(\fR\x03txnB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
+	"\x03txn\x18\x02 \x01(\fR\x03txn\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\fR\x05sinceB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (
 	file_protocols_peer_peerpb_metadata_proto_rawDescOnce sync.Once

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -97,13 +98,20 @@ func (p *Peer) Store(ctx context.Context, f *peer.File) error {
 	if err := checkMap("a METADATA file", len(f.Map)+len(f.Ops)); err != nil {
 		return err
 	}
-	return p.call(ctx, methodStore, toFile(f), &nothing{})
+	if f.Map != nil || f.Digest == 0 {
+		return p.call(ctx, methodStore, toFile(f), &nothing{})
+	}
+	err := p.call(ctx, methodStoreOps, toFile(f), &nothing{})
+	if errors.Is(err, errOlder) { // it knows no digests, and would take their absence for another map
+		return fault.Wrap(err, fault.Stale, "%s takes METADATA files whole", p.addr)
+	}
+	return err
 }
 
 // Fetch implements peer.Metadata.
-func (p *Peer) Fetch(ctx context.Context, table string, txn peer.TxnID) (*peer.File, error) {
+func (p *Peer) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, error) {
 	var a peerpb.File
-	if err := p.call(ctx, methodFetch, &peerpb.FileQuery{Table: table, Txn: txn[:]}, &a); err != nil {
+	if err := p.call(ctx, methodFetch, &peerpb.FileQuery{Table: q.Table, Txn: q.Txn[:], Since: someTxn(q.Since)}, &a); err != nil {
 		return nil, err
 	}
 	return ofFile(&a)

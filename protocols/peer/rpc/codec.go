@@ -142,6 +142,7 @@ const (
 	methodStats        = "Stats"
 	methodChange       = "Change"
 	methodStore        = "Store"
+	methodStoreOps     = "StoreOps" // Store of a file that is not whole and has a digest
 	methodFetch        = "Fetch"
 	methodGetRow       = "GetRow"
 	methodListRows     = "ListRows"

@@ -166,6 +166,21 @@ func ofMapAt(p *peerpb.MapAt) peer.MapAt {
 	return peer.MapAt{Txn: txn, Seq: p.GetSeq(), Servers: p.GetServers()}
 }
 
+// someTxn and ofSomeTxn are for a transaction that may be none.
+func someTxn(t peer.TxnID) []byte {
+	if t == (peer.TxnID{}) {
+		return nil
+	}
+	return t[:]
+}
+
+func ofSomeTxn(b []byte) (t peer.TxnID, err error) {
+	if len(b) == 0 {
+		return t, nil
+	}
+	return ofTxn(b)
+}
+
 func toChange(c *peer.Change) *peerpb.Change {
 	return &peerpb.Change{Table: c.Table, Base: c.Base[:], Txn: c.Txn[:], Ops: c.Ops, Round: c.Round}
 }
@@ -192,7 +207,8 @@ func ofChanged(p *peerpb.Changed) (*peer.Changed, error) {
 }
 
 func toFile(f *peer.File) *peerpb.File {
-	return &peerpb.File{Table: f.Table, Txn: f.Txn[:], Seq: f.Seq, Sum: f.Sum, Whole: f.Map != nil, Map: f.Map, Base: f.Base[:], Ops: f.Ops}
+	return &peerpb.File{Table: f.Table, Txn: f.Txn[:], Seq: f.Seq, Sum: f.Sum, Whole: f.Map != nil, Map: f.Map, Base: f.Base[:], Ops: f.Ops,
+		Digest: f.Digest, Since: someTxn(f.Since), Steps: f.Steps}
 }
 
 func ofFile(p *peerpb.File) (*peer.File, error) {
@@ -204,7 +220,15 @@ func ofFile(p *peerpb.File) (*peer.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &peer.File{Table: p.GetTable(), Txn: txn, Seq: p.GetSeq(), Sum: p.GetSum(), Base: base, Ops: p.GetOps()}
+	since, err := ofSomeTxn(p.GetSince())
+	if err != nil {
+		return nil, err
+	}
+	f := &peer.File{Table: p.GetTable(), Txn: txn, Seq: p.GetSeq(), Sum: p.GetSum(), Base: base, Ops: p.GetOps(),
+		Digest: p.GetDigest(), Since: since, Steps: p.GetSteps()}
+	if len(f.Steps) > peer.StepsMax {
+		return nil, fault.Errorf(fault.TooLarge, "a METADATA file in %d steps, at most %d travel", len(f.Steps), peer.StepsMax)
+	}
 	if p.GetWhole() {
 		if f.Map = p.GetMap(); f.Map == nil {
 			f.Map = []byte{} // nil would mean that base and ops stand for it

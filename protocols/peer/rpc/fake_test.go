@@ -175,8 +175,8 @@ func (m *memory) Change(_ context.Context, c *peer.Change) (*peer.Changed, error
 	return m.changed, m.note(c)
 }
 func (m *memory) Store(_ context.Context, f *peer.File) error { return m.note(f) }
-func (m *memory) Fetch(_ context.Context, table string, txn peer.TxnID) (*peer.File, error) {
-	return m.file, m.note([]any{table, txn})
+func (m *memory) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error) {
+	return m.file, m.note(q)
 }
 
 // until waits for a condition that holds m's lock.

@@ -63,9 +63,14 @@ func ofStatus(err error) error {
 	case codes.Internal, codes.Unknown:
 		return fault.Errorf(fault.Internal, "peer: %s", s.Message())
 	}
-	// Unimplemented too: an older peer will be upgraded.
+	if s.Code() == codes.Unimplemented {
+		return fault.Wrap(errOlder, fault.Unavailable, "peer: %s", s.Message())
+	}
 	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
 }
+
+// errOlder lies in the error of a call that the peer's build does not know.
+var errOlder = errors.New("the peer is of an older build, and will be upgraded")
 
 // remote is what a Kind of the peer's means here: that *its* work was cancelled, while nobody here cancelled anything,
 // means that it stops.

@@ -107,6 +107,7 @@ var rights = map[string][]Role{
 	methodStats:        {RoleGateway, RoleStorage, RoleAdmin},
 	methodChange:       {RoleGateway, RoleStorage, RoleAdmin},
 	methodStore:        {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
+	methodStoreOps:     {RoleGateway, RoleStorage, RoleAdmin},
 	methodFetch:        {RoleGateway, RoleStorage, RoleAdmin},
 	methodPing:         {RoleGateway, RoleStorage, RoleAdmin},
 	methodGetRow:       {RoleAdmin},

@@ -147,6 +147,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodStats, answer(s, smallMax, s.stats))
 	add(methodChange, answer(s, requestBytesMax, s.change))
 	add(methodStore, answer(s, requestBytesMax, s.store))
+	add(methodStoreOps, answer(s, requestBytesMax, s.store))
 	add(methodFetch, answer(s, smallMax, s.fetch))
 	add(methodGetRow, answer(s, smallMax, s.getRow))
 	add(methodListRows, answer(s, smallMax, s.listRows))
@@ -302,7 +303,11 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.deps.Metadata.Fetch(ctx, p.GetTable(), txn)
+	since, err := ofSomeTxn(p.GetSince())
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.deps.Metadata.Fetch(ctx, &peer.FileQuery{Table: p.GetTable(), Txn: txn, Since: since})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,121 @@
+package topology
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Digest is a checksum of a map's content. Two maps with the same digest have the same bytes when they are encoded; a
+// digest says nothing about how they are encoded. Never 0.
+//
+// It is kept up to date by every transaction at the price of the partitions that the transaction touches, so that servers
+// compare maps of 100,000 partitions without writing them down: the sum, modulo 2^64, of a hash of each partition, hashed
+// together with the map's other fields (FORMAT.md).
+func (m *Map) Digest() uint64 {
+	b := make([]byte, 0, 256)
+	b = digestString(b, m.Table)
+	b = digestNumbers(b, m.Seq, uint64(m.Config.Retention), uint64(m.Config.PartitionWidth), uint64(m.Config.Replicas), uint64(m.NextID))
+	b = digestNumbers(b, uint64(len(m.Layouts)))
+	for i := range m.Layouts {
+		l := &m.Layouts[i]
+		b = digestNumbers(b, uint64(l.From), uint64(len(l.Weights)), uint64(len(l.Ranges)))
+		for _, w := range l.Weights {
+			b = digestNumbers(b, uint64(w))
+		}
+		for _, r := range l.Ranges {
+			b = digestNumbers(b, r.Lo, uint64(r.Column))
+		}
+	}
+	b = digestNumbers(b, uint64(m.Len()), m.total.sum)
+	return max(xxhash.Sum64(b), 1)
+}
+
+// EncodedSize estimates the length of Encode: it is not less than that, and at most some 16 MiB more. It costs nothing.
+func (m *Map) EncodedSize() int {
+	const rest = headerBytes + 2*NameMax + serversMax*(NameMax+4)
+	layouts := 0
+	for i := range m.Layouts {
+		layouts += 32 + 5*len(m.Layouts[i].Weights) + 24*len(m.Layouts[i].Ranges)
+	}
+	return rest + layouts + m.total.bytes
+}
+
+// EncodedBytes is about the length of Encode, without the servers' names. It costs nothing.
+func (m *Map) EncodedBytes() int { return headerBytes + m.total.bytes }
+
+// total is what a map knows of all its partitions together. Transactions keep it by what they put in and take out.
+type total struct {
+	sum   uint64 // of the partitions' hashes, modulo 2^64
+	bytes int    // at least what the partitions take in Encode
+}
+
+func (c *total) add(p *Partition) {
+	var buf [512]byte
+	b := appendDigest(buf[:0], p)
+	c.sum += xxhash.Sum64(b)
+	c.bytes += encodedMax(p)
+}
+
+func (c *total) remove(p *Partition) {
+	var buf [512]byte
+	b := appendDigest(buf[:0], p)
+	c.sum -= xxhash.Sum64(b)
+	c.bytes -= encodedMax(p)
+}
+
+// encodedMax bounds what a partition takes in Encode.
+func encodedMax(p *Partition) int {
+	const partition, split, placement, id = 72, 64, 17, 10
+	n := partition + placement*(len(p.Placements)+len(p.Joining)) + id*len(p.Into)
+	if p.Split != nil {
+		n += split + placement*(len(p.Split.Low.Placements)+len(p.Split.High.Placements))
+	}
+	return n
+}
+
+// appendDigest appends the bytes of a partition that its hash is made of.
+func appendDigest(b []byte, p *Partition) []byte {
+	flags := uint64(p.State) << 2
+	if p.Incomplete {
+		flags |= 1
+	}
+	if p.Split != nil {
+		flags |= 2
+	}
+	b = digestNumbers(b, uint64(p.ID), p.PointLo, p.PointHi, uint64(p.TimeLo), uint64(p.TimeHi), flags)
+	b = digestPlacements(b, p.Placements)
+	b = digestPlacements(b, p.Joining)
+	b = digestNumbers(b, uint64(len(p.Into)))
+	for _, id := range p.Into {
+		b = digestNumbers(b, uint64(id))
+	}
+	if s := p.Split; s != nil {
+		byTime := uint64(0)
+		if s.At.ByTime {
+			byTime = 1
+		}
+		b = digestNumbers(b, byTime, s.At.Ring, uint64(s.At.Time), uint64(s.Low.ID))
+		b = digestPlacements(b, s.Low.Placements)
+		b = digestNumbers(b, uint64(s.High.ID))
+		b = digestPlacements(b, s.High.Placements)
+	}
+	return b
+}
+
+func digestPlacements(b []byte, ps []Placement) []byte {
+	b = digestNumbers(b, uint64(len(ps)))
+	for _, p := range ps {
+		b = digestString(digestNumbers(b, uint64(p.ID)), string(p.Server))
+	}
+	return b
+}
+
+func digestNumbers(b []byte, vs ...uint64) []byte {
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func digestString(b []byte, s string) []byte { return append(digestNumbers(b, uint64(len(s))), s...) }
