@@ -15,8 +15,16 @@
 //	                                  in the same store transaction the number goes into the lease rows of the
 //	                                  partitions that move, end or go (guards.go, lease.Guard)
 //
-// Ops are pure, so every server makes the same bytes of them; the sums are compared, and a server that comes to another
-// map stops the transaction (C06). Where a server lacks the base it says so and gets the file whole.
+// Ops are pure, so every server makes the same map of them; digests are compared, which ops keep at the price of what they
+// touch, and a server that comes to another map stops the transaction (C06). Where a server lacks the base it says so and
+// gets the file whole. Nothing else encodes a map: a transaction costs what it changes, not what there is.
+//
+// Followers (gateways, storage servers, the master, metadata servers that missed a Store) fetch by the same rule: one that
+// has a map asks for the ops of each transaction since, and is sent the file whole where these are not remembered any more:
+//
+//	Fetch ─▶ server ──{Steps since}──▶ apply ─▶ is it the digest that the server says? ─▶ the map
+//	  │         └─────{Map}──────────▶ decode ─────────────────┘        │ no: ask for it whole
+//	  └─▶ next server: at once after an error, beside the first after a silence
 //
 // Everything may be done twice: the proposer drew the transaction's name, so proposing, storing and swapping again finds
 // what is there (C05). A lost answer of the swap is resolved by reading the row, and the history of files, and looking

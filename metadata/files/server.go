@@ -28,8 +28,13 @@ type Server struct {
 		miss  map[string]bool  // tables whose committed file should be here and is not
 		sweep map[string]bool  // tables to sweep
 		swept map[string]Mark  // when tables were swept last in which files lay that nobody decided about
+
+		arriving map[cacheKey]chan struct{} // files on their way to the disk; closed when they are there, or will not be
 	}
 }
+
+// arrivingMax bounds the files that others may wait for; beyond, nothing is waited for.
+const arrivingMax = 1024
 
 type known struct {
 	row Row
@@ -59,6 +64,7 @@ func New(d Deps, s Settings) (*Server, error) {
 		return nil, fault.Annotate(err, "METADATA files")
 	}
 	srv := &Server{Coordinator: c, work: make(chan struct{}, 1)}
+	srv.state.arriving = map[cacheKey]chan struct{}{}
 	srv.state.shelf, srv.state.steps, srv.state.turns = NewShelf(found), newSteps(), map[string]*turn{}
 	srv.state.rows, srv.state.miss, srv.state.sweep = map[string]known{}, map[string]bool{}, map[string]bool{}
 	srv.state.swept = map[string]Mark{}
@@ -166,6 +172,14 @@ func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) err
 
 // take has a file on the disk before it returns. m is its map, if it is at hand.
 func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error {
+	if m != nil {
+		s.cache.put(f, m) // the next transaction may be planned on it before it is on this disk
+	}
+	arrived, err := s.arrive(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer arrived()
 	if err := s.enterTurn(ctx, f.Table, diskTurn); err != nil {
 		return err
 	}
@@ -193,6 +207,38 @@ func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error 
 	s.state.shelf.Put(Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: m.Digest(), Bytes: m.EncodedBytes()})
 	s.missLocked(f.Table)
 	return nil
+}
+
+// arrive waits while the file that f stands on is on its way to the disk, so that files that overtake each other need not be
+// sent whole. done must be called when f is on the disk, or will not be.
+func (s *Server) arrive(ctx context.Context, f *peer.File) (done func(), err error) {
+	key, base := cacheKey{f.Table, f.Txn}, cacheKey{f.Table, f.Base}
+	s.state.Lock()
+	before := s.state.arriving[base]
+	mine, again := s.state.arriving[key]
+	if !again && len(s.state.arriving) < arrivingMax {
+		mine = make(chan struct{})
+		s.state.arriving[key] = mine
+	}
+	s.state.Unlock()
+	done = func() {
+		if mine != nil && !again {
+			s.state.Lock()
+			delete(s.state.arriving, key)
+			s.state.Unlock()
+			close(mine)
+		}
+	}
+	if before == nil || key == base {
+		return done, nil
+	}
+	select {
+	case <-before:
+		return done, nil
+	case <-ctx.Done():
+		done()
+		return nil, ctx.Err()
+	}
 }
 
 // comparable gives a file that an older build sent, without a digest, with one where the same file is here and has the sum

@@ -40,7 +40,7 @@ func (t *txn) fill(at, lo, hi point.Nanos, pointLo, pointHi uint64, place func(p
 				continue
 			}
 			b.timeLo, b.timeHi = lo, hi
-			overlapping(&t.m.byTime, lo, hi-1, func(o *box, _ *Partition) bool {
+			t.m.overlapping(lo, hi-1, func(o *box, _ *Partition) bool {
 				if o.overlaps(&b) {
 					if o.timeHi <= at {
 						b.timeLo = o.timeHi
@@ -62,7 +62,7 @@ func (t *txn) fill(at, lo, hi point.Nanos, pointLo, pointHi uint64, place func(p
 // free gives the parts of a ring range that nothing holds at a time.
 func (t *txn) free(at point.Nanos, pointLo, pointHi uint64) []box {
 	var held []box
-	overlapping(&t.m.byTime, at, at, func(b *box, _ *Partition) bool {
+	t.m.overlapping(at, at, func(b *box, _ *Partition) bool {
 		held = append(held, *b)
 		return true
 	})

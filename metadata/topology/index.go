@@ -183,8 +183,12 @@ func build[K key[K]](es []entry[K]) index[K] {
 }
 
 // overlapping calls f with every partition whose time overlaps [lo, hi], both ends included, in order, until f is false.
-func overlapping(x *index[box], lo, hi point.Nanos, f func(*box, *Partition) bool) {
-	for _, l := range x.leaves {
+func (m *Map) overlapping(lo, hi point.Nanos, f func(*box, *Partition) bool) {
+	leaves := m.byTime.leaves
+	if len(m.stops) == len(leaves) { // not within a transaction that wrote
+		leaves = leaves[sort.Search(len(m.stops), func(i int) bool { return m.stops[i].reach > lo }):]
+	}
+	for _, l := range leaves {
 		if l.entries[0].key.timeLo > hi {
 			return
 		}

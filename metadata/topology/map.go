@@ -89,7 +89,7 @@ func (m *Map) ByID(id point.PartitionID) (*Partition, bool) {
 // writes, and those that unload into them, in which the same rows may lie.
 func (m *Map) Overlapping(lo, hi point.Nanos) []*Partition {
 	var ps []*Partition
-	overlapping(&m.byTime, lo, hi, func(_ *box, p *Partition) bool {
+	m.overlapping(lo, hi, func(_ *box, p *Partition) bool {
 		ps = append(ps, p)
 		return true
 	})
@@ -150,7 +150,7 @@ func (m *Map) before(now point.Nanos) []point.PartitionID {
 		return nil
 	}
 	var ids []point.PartitionID
-	overlapping(&m.byTime, math.MinInt64, before, func(b *box, p *Partition) bool {
+	m.overlapping(math.MinInt64, before, func(b *box, p *Partition) bool {
 		if b.timeHi <= before {
 			ids = append(ids, p.ID)
 		}

@@ -75,6 +75,7 @@ func (t *txn) seal(base *Map) (*Map, error) {
 func (t *txn) write() {
 	if !t.wrote {
 		t.m.byTime.leaves, t.m.byID.leaves = slices.Clone(t.m.byTime.leaves), slices.Clone(t.m.byID.leaves)
+		t.m.stops, t.m.shelves = nil, nil // they are of the map before
 	}
 	t.wrote, t.changed = true, true
 }
@@ -127,7 +128,7 @@ func (t *txn) get(id point.PartitionID) (*Partition, error) {
 func (t *txn) add(p *Partition) error {
 	b := p.box()
 	var other *Partition
-	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
+	t.m.overlapping(p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
 		if o.overlaps(&b) {
 			other = q
 		}
@@ -217,7 +218,7 @@ func (o Drop) apply(t *txn) error {
 // owing gives one that still unloads into p, other than those named; nil: there is none.
 func (t *txn) owing(p *Partition, but []point.PartitionID) (owing *Partition) {
 	b := p.box()
-	overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
+	t.m.overlapping(p.TimeLo, p.TimeHi-1, func(o *box, q *Partition) bool {
 		if o.overlaps(&b) && slices.Contains(q.Into, p.ID) && !slices.Contains(but, q.ID) {
 			owing = q
 		}

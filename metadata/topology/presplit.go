@@ -45,7 +45,7 @@ func (o Presplit) apply(t *txn) error {
 	for _, p := range old {
 		b := p.box()
 		var hi, lo, carry uint64
-		overlapping(&t.m.byTime, p.TimeLo, p.TimeHi-1, func(o *box, _ *Partition) bool {
+		t.m.overlapping(p.TimeLo, p.TimeHi-1, func(o *box, _ *Partition) bool {
 			if o.overlaps(&b) {
 				h, l := o.share(&b).area()
 				lo, carry = bits.Add64(lo, l, 0)
@@ -124,7 +124,7 @@ func (m *Map) Presplitting(now point.Nanos, edges []Edge, place func(point.Parti
 	var order []*Partition
 	for _, e := range edges {
 		ring := box{timeLo: e.At - 1, timeHi: e.At + 1, pointLo: e.PointLo, pointHi: e.PointHi}
-		overlapping(&m.byTime, e.At, e.At, func(b *box, p *Partition) bool {
+		m.overlapping(e.At, e.At, func(b *box, p *Partition) bool {
 			inside := b.pointLo >= e.PointLo && (e.PointHi == 0 || b.pointHi != 0 && b.pointHi <= e.PointHi)
 			if inside && b.overlaps(&ring) && p.State == Live && p.TimeLo > now && p.TimeLo < e.At {
 				if cuts[p.ID] == nil {
@@ -161,7 +161,7 @@ func (t *txn) each(e Edge, until point.Nanos, f func([]Partition), place func(po
 	for at := e.At; at < until; {
 		f(t.fill(at, e.At, until, e.PointLo, e.PointHi, place))
 		next := until // the first later moment at which something that was free may be free no more, or the reverse
-		overlapping(&t.m.byTime, at, until-1, func(b *box, _ *Partition) bool {
+		t.m.overlapping(at, until-1, func(b *box, _ *Partition) bool {
 			if b.timeHi > at {
 				next = min(next, b.timeHi)
 			}

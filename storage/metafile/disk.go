@@ -54,6 +54,10 @@ const (
 	opsFraction = 8
 )
 
+// pieceBytes is the size of the pieces in which a map lies in the catalogue: keys beside a value of many megabytes would be
+// read together with it, each time.
+const pieceBytes = 64 << 10
+
 const (
 	headPrefix = "m/file/"
 	mapPrefix  = "m/map/"
@@ -63,6 +67,10 @@ const (
 func key(prefix, table string, txn peer.TxnID) []byte {
 	k := make([]byte, 0, len(prefix)+len(table)+1+len(txn))
 	return append(append(append(append(k, prefix...), table...), 0), txn[:]...)
+}
+
+func pieceKey(table string, txn peer.TxnID, n uint32) []byte {
+	return binary.BigEndian.AppendUint32(key(mapPrefix, table, txn), n)
 }
 
 func parseKey(k []byte) (table string, txn peer.TxnID, ok bool) {
@@ -94,8 +102,15 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 			return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(whole), peer.MapBytesMax)
 		}
 		h.bytes = uint64(len(whole))
-		b.Set(key(mapPrefix, f.Table, f.Txn), whole)
-		b.Delete(key(opsPrefix, f.Table, f.Txn)) // of a damaged one
+		if err := d.deleteMap(b, f.Table, f.Txn); err != nil { // of a damaged one
+			return err
+		}
+		n := uint32(0)
+		for piece := range slices.Chunk(whole, pieceBytes) {
+			b.Set(pieceKey(f.Table, f.Txn, n), piece)
+			n++
+		}
+		b.Delete(key(opsPrefix, f.Table, f.Txn))
 	}
 	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
 	d.use(name{f.Table, f.Txn}, root)
@@ -197,7 +212,7 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 	if h.root != (peer.TxnID{}) {
 		whole = h.root
 	}
-	b, err := d.need(key(mapPrefix, table, whole))
+	b, err := d.readMap(table, whole)
 	if err != nil {
 		return nil, err
 	}
@@ -228,6 +243,26 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 		f.Digest = 0
 	}
 	return m, files.Check(f, m)
+}
+
+// readMap puts the pieces of a map together. Older builds kept it in one.
+func (d *Disk) readMap(table string, txn peer.TxnID) (b []byte, err error) {
+	err = d.brick.Scan(key(mapPrefix, table, txn), func(_, v []byte) error {
+		if len(b)+len(v) > peer.MapBytesMax {
+			return fault.Errorf(fault.Corrupt, "a map of more than %d bytes", peer.MapBytesMax)
+		}
+		b = append(b, v...)
+		return nil
+	})
+	return b, err
+}
+
+// deleteMap takes the pieces of a map away.
+func (d *Disk) deleteMap(b *brick.Batch, table string, txn peer.TxnID) error {
+	return d.brick.Scan(key(mapPrefix, table, txn), func(k, _ []byte) error {
+		b.Delete(k)
+		return nil
+	})
 }
 
 func (d *Disk) need(k []byte) ([]byte, error) {
@@ -283,31 +318,39 @@ func (d *Disk) List() ([]files.Info, error) {
 // Delete implements files.Disk: the files are gone for good with the next Put. A map that others stand on stays for them.
 func (d *Disk) Delete(gone ...files.Info) error {
 	b := d.brick.NewBatch()
+	for _, n := range d.release(b, gone) {
+		if err := d.deleteMap(b, n.table, n.txn); err != nil {
+			return err
+		}
+	}
+	return b.Commit(false)
+}
+
+// release takes files off what is known and lists those whose maps nothing stands on any more.
+func (d *Disk) release(b *brick.Batch, gone []files.Info) (maps []name) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	drop := func(n name) {
+		if d.mu.users[n] <= 0 {
+			delete(d.mu.users, n)
+			maps = append(maps, n)
+		}
+	}
 	for _, i := range gone {
 		n := name{i.Table, i.Txn}
 		b.Delete(key(headPrefix, i.Table, i.Txn))
 		p := d.mu.files[n]
 		delete(d.mu.files, n)
 		if p.root == (peer.TxnID{}) {
-			d.dropLocked(b, n)
+			drop(n)
 			continue
 		}
 		b.Delete(key(opsPrefix, i.Table, i.Txn))
 		root := name{i.Table, p.root}
 		d.mu.users[root]--
 		if !d.mu.files[root].known {
-			d.dropLocked(b, root)
+			drop(root)
 		}
 	}
-	d.mu.Unlock()
-	return b.Commit(false)
-}
-
-// dropLocked deletes a map that nobody stands on.
-func (d *Disk) dropLocked(b *brick.Batch, n name) {
-	if d.mu.users[n] <= 0 {
-		delete(d.mu.users, n)
-		b.Delete(key(mapPrefix, n.table, n.txn))
-	}
+	return maps
 }

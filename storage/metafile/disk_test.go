@@ -136,11 +136,13 @@ func TestDamageIsSeen(t *testing.T) {
 	for i := range encoded {
 		flipped := bytes.Clone(encoded)
 		flipped[i] ^= 4
-		damage(key(mapPrefix, "cpu", f.Txn), flipped)
-		damage(key(mapPrefix, "cpu", f.Txn), encoded[:i])
+		damage(pieceKey("cpu", f.Txn, 0), flipped)
+		damage(pieceKey("cpu", f.Txn, 0), encoded[:i])
 	}
-	damage(key(mapPrefix, "cpu", f.Txn), mapOf(t, "cpu", 1, 2).Encode()) // a whole map, and another one
-	damage(key(mapPrefix, "cpu", f.Txn), nil)
+	damage(pieceKey("cpu", f.Txn, 0), mapOf(t, "cpu", 1, 2).Encode()) // a whole map, and another one
+	damage(pieceKey("cpu", f.Txn, 0), nil)
+	damage(pieceKey("cpu", f.Txn, 1), []byte{0})
+	damage(key(mapPrefix, "cpu", f.Txn), []byte{0})
 	damage(key(headPrefix, "cpu", f.Txn), []byte{2})
 }
 
@@ -173,6 +175,35 @@ func TestHeadIsAsDrawn(t *testing.T) {
 	}
 }
 
+// TestLargeMapsLieInPieces, which go together.
+func TestLargeMapsLieInPieces(t *testing.T) {
+	b, d := open(t, vfs.NewMem())
+	defer b.Close()
+	m := mapOf(t, "cpu", 1, 5000)
+	f := put(t, d, m)
+	if n, size := keys(t, b, mapPrefix); n != 3 || size != len(m.Encode()) {
+		t.Fatalf("%d pieces of %d bytes", n, size)
+	}
+	if _, got, err := d.Get("cpu", f.Txn); err != nil || got.Digest() != m.Digest() {
+		t.Fatal(err)
+	}
+	batch := b.NewBatch()
+	batch.Delete(pieceKey("cpu", f.Txn, 2))
+	if err := batch.Commit(true); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Get("cpu", f.Txn); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("without one: %v", err)
+	}
+	put(t, d, m)
+	if err := d.Delete(files.Info{Table: "cpu", Txn: f.Txn}); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := keys(t, b, mapPrefix); n != 0 {
+		t.Errorf("%d pieces stay behind", n)
+	}
+}
+
 // TestFilesOfOlderBuildsStillOpen: a whole file and one kept as ops, with the sums of their encoded maps in heads of version
 // 1, are read, and a file of today stands on them.
 func TestFilesOfOlderBuildsStillOpen(t *testing.T) {
@@ -198,6 +229,10 @@ func TestFilesOfOlderBuildsStillOpen(t *testing.T) {
 		h.old, h.sum, h.bytes = true, xxhash.Sum64(encoded), uint64(len(encoded))
 		batch := b.NewBatch()
 		batch.Set(key(headPrefix, "cpu", f.Txn), h.encode())
+		if f == files[0] { // in one piece
+			batch.Delete(pieceKey("cpu", f.Txn, 0))
+			batch.Set(key(mapPrefix, "cpu", f.Txn), encoded)
+		}
 		if err := batch.Commit(true); err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +323,7 @@ func TestSmallChangesAreKeptAsOps(t *testing.T) {
 	fs := vfs.NewMem()
 	b, d := open(t, fs)
 	put := chain(t, d, 150)
-	maps, _ := keys(t, b, mapPrefix)
+	maps, _ := keys(t, b, mapPrefix) // of one piece each
 	ops, size := keys(t, b, opsPrefix)
 	if maps+ops != 150 || maps > 20 || size/ops > 4000 {
 		t.Fatalf("%d maps, %d as ops of %d bytes", maps, ops, size/ops)

@@ -2,7 +2,7 @@
 //
 //	files.Server ── Put, Get, List, Delete ──▶ Disk ──▶ brick's catalogue
 //	                                                     m/file/<table> 00 <txn>   what stands before the map
-//	                                                     m/map/<table> 00 <txn>    the map, or
+//	                                                     m/map/<table> 00 <txn> n  the map, in pieces of 64 KiB, or
 //	                                                     m/ops/<table> 00 <txn>    the ops that lead to it from another's
 //
 // The two keys of a file are written by one commit, fsynced when Put returns. What stands before the map has a key of its
