@@ -17,8 +17,13 @@ type clientFlags struct {
 	CAFile    string `name:"ca-file" help:"File with the authority of its certificate (default: those of the system)." type:"path" env:"SPILLWAY_CA_FILE"`
 }
 
-// do sends a request. Errors: Invalid (the files), Unavailable.
+// do sends a request whose answer comes at once. Errors: Invalid (the files), Unavailable.
 func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
+	return c.send(rq, 10*time.Second)
+}
+
+// send sends a request whose answer is whole within a time; 0: whenever it is. Errors: Invalid (the files), Unavailable.
+func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Response, error) {
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
@@ -38,6 +43,6 @@ func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
-	resp, err := (&http.Client{Timeout: 10 * time.Second, Transport: transport}).Do(rq)
+	resp, err := (&http.Client{Timeout: within, Transport: transport}).Do(rq)
 	return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
 }

@@ -50,6 +50,8 @@ type door struct {
 	kafka    *kafka.Consumer // nil: no topics
 	ready    atomic.Bool
 	rates    rates
+
+	backingUp atomic.Bool // one backup at a time
 }
 
 // gatewayDeps are what stands behind a door.
@@ -61,6 +63,8 @@ type gatewayDeps struct {
 	health  func() error // why this process must not be used; nil: nothing
 	// describe adds to the status page what the door does not know: servers, leaders. Nil: nothing.
 	describe func(context.Context, *ui.Status)
+	// snapshot is what a backup is made of. Nil: this process keeps nothing.
+	snapshot snapshotFunc
 }
 
 // listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.

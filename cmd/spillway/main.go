@@ -25,6 +25,8 @@ type cli struct {
 	Doctor     doctorCmd     `cmd:"" help:"Tell what is wrong with a cluster; exit code 0: nothing, 1: degraded, 2: something is not served."`
 	Verify     verifyCmd     `cmd:"" help:"Look at a store that no process uses, without changing it; exit code 0: whole, 1: something to look at, 2: damaged, 3: not seen."`
 	Repair     repairCmd     `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
+	Backup     backupCmd     `cmd:"" help:"Have a running process write a backup into a directory; exit code 1: something is missing in it."`
+	Restore    restoreCmd    `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
 	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`

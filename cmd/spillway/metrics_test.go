@@ -23,8 +23,14 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // open starts every part in a directory of the test's own, without signals and listeners of others.
 func open(t *testing.T) *standalone {
 	t.Helper()
+	return openIn(t, t.TempDir())
+}
+
+// openIn is open in a directory that may hold a store.
+func openIn(t *testing.T, dir string) *standalone {
+	t.Helper()
 	cfg := defaultConfig()
-	cfg.DataDir = t.TempDir()
+	cfg.DataDir = dir
 	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
 	if err := cfg.complete(); err != nil {
 		t.Fatal(err)

@@ -39,7 +39,11 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 
 // adminPages are those of admin.listen. On loopback whoever is on the host may use them.
 func (d *door) privatePages() []page {
-	return append(profilePages(),
+	out := profilePages()
+	if d.behind.snapshot != nil {
+		out = append(out, page{"POST " + backupPath, access.NeedAdminAll, http.HandlerFunc(d.backupPage)})
+	}
+	return append(out,
 		page{"POST /-/reload", access.NeedAdminAll, http.HandlerFunc(d.reloadPage)},
 		page{"GET /metrics", access.NeedMetrics, d.metricsPage()},
 		page{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},

@@ -92,6 +92,9 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		}
 		b.locks = append(b.locks, l)
 	}
+	if _, err := b.fs.Stat(b.fs.PathJoin(s.DataDir, RestoringFile)); err == nil && !s.Restoring {
+		return nil, fault.Errorf(fault.Unavailable, "a restore into %s has not ended: run it again, it goes on where it was; or empty the directory", s.DataDir)
+	}
 	ids, err := identify(b.fs, s.DataDir, s.LogDir)
 	if err != nil {
 		return nil, err

@@ -36,6 +36,8 @@ type Settings struct {
 	DataDir string
 	// LogDir holds the log files (C86). Default DataDir/log. On a device of its own, fsyncs do not wait behind flushes.
 	LogDir string
+	// Restoring opens a directory that a restore fills. Others refuse it.
+	Restoring bool
 	// FileBytesMax is where a log file ends; a little more is written while the next one is being made. Default 64 MiB.
 	// Larger: fewer files, but one slow placement pins more bytes.
 	FileBytesMax int64

@@ -23,8 +23,10 @@ func (id StoreID) String() string { return hex.EncodeToString(id[:]) }
 const (
 	storeFile = "STORE"
 	// LockFile is held, in both directories of a store, by the process that uses it.
-	LockFile  = "LOCK"
-	storeForm = "spillway store 1\nuuid %s\n"
+	LockFile = "LOCK"
+	// RestoringFile is in a data directory for as long as a restore fills it.
+	RestoringFile = "RESTORING"
+	storeForm     = "spillway store 1\nuuid %s\n"
 	// rebuiltForm is of a store whose catalogue was rebuilt: it is another one to its peers, and its log is the same.
 	rebuiltForm = "spillway store 2\nuuid %s\nlog %s\n"
 

@@ -158,6 +158,28 @@ func onlyAppended(a, b *State) bool {
 	return true
 }
 
+// Snapshot flushes the head, and gives the segments and the catalogue entry that lists them; the entry is not changed. Nil: the
+// partition was dropped. Errors are those of a flush, and Corrupt where the partition is damaged. The caller closes the view.
+func (p *Partition) Snapshot(ctx context.Context) (*View, *State, error) {
+	if err := p.Damaged(); err != nil {
+		return nil, nil, err
+	}
+	p.flushMu.Lock() // as for a compaction
+	defer p.flushMu.Unlock()
+	if err := p.flushOrdered(ctx, ByRequest); err != nil {
+		return nil, nil, err
+	}
+	v, st := p.viewSegments()
+	return v, st, nil
+}
+
+// Files calls f with the description and the path of each segment of a view. They are there until the view is closed.
+func (v *View) Files(f func(info segment.Info, path string)) {
+	for _, g := range v.segments {
+		f(g.info, g.path)
+	}
+}
+
 // viewSegments is a snapshot of the segments alone, with the state that lists them.
 func (p *Partition) viewSegments() (*View, *State) {
 	p.mu.Lock()

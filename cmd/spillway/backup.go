@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/backup"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// backupPath is where a running process is asked for a backup, on admin.listen.
+const backupPath = "/api/v1/admin/backup"
+
+// backupOrder is the body of such a request, in JSON.
+type backupOrder struct {
+	To             string `json:"to"` // a directory of the process' host
+	Link           bool   `json:"link,omitempty"`
+	BytesPerSecond int    `json:"bytes_per_second,omitempty"`
+	Keep           int    `json:"keep,omitempty"` // how many backups stay in it; 0: all
+}
+
+// backupNews is a line of the answer: how far it is, and at last what came of it.
+type backupNews struct {
+	Progress *backup.Progress `json:"progress,omitempty"`
+	Name     string           `json:"name,omitempty"`
+	Missing  []string         `json:"missing,omitempty"`
+	Removed  []string         `json:"removed,omitempty"`
+	Error    string           `json:"error,omitempty"`
+}
+
+// newsEvery is how often the answer says how far it is.
+const newsEvery = 200 * time.Millisecond
+
+// backupPage makes a backup while the process serves. It ends when the client leaves.
+func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
+	if ct := r.Header.Get("Content-Type"); ct != "application/json" { // a page in a browser cannot send that elsewhere unasked
+		http.Error(w, "Content-Type must be application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	var o backupOrder
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&o); err != nil {
+		http.Error(w, "not an order for a backup: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !filepath.IsAbs(o.To) || o.BytesPerSecond < 0 || o.Keep < 0 {
+		http.Error(w, "to must be an absolute path, and no number negative", http.StatusBadRequest)
+		return
+	}
+	if !d.backingUp.CompareAndSwap(false, true) {
+		http.Error(w, "a backup is under way", http.StatusConflict)
+		return
+	}
+	defer d.backingUp.Store(false)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	tell := func(n backupNews) {
+		_ = json.NewEncoder(w).Encode(n) // a client that left is seen by the request's context
+		_ = http.NewResponseController(w).Flush()
+	}
+	last := time.Time{}
+	news, err := d.backUp(r.Context(), &o, func(p backup.Progress) {
+		if now := time.Now(); now.Sub(last) >= newsEvery {
+			last = now
+			tell(backupNews{Progress: &p})
+		}
+	})
+	if err != nil {
+		news.Error = err.Error()
+		d.log.Error("backup failed", "to", o.To, "error", err)
+	} else {
+		d.log.Info("backup made", "to", o.To, "name", news.Name, "segments", news.Progress.Segments, "bytes", news.Progress.Bytes, "copied_bytes", news.Progress.Copied, "missing", len(news.Missing))
+	}
+	tell(news)
+}
+
+func (d *door) backUp(ctx context.Context, o *backupOrder, progress func(backup.Progress)) (news backupNews, err error) {
+	made := time.Now()
+	snap, err := d.behind.snapshot(ctx)
+	if err != nil {
+		return news, err
+	}
+	defer snap.Close()
+	res, err := backup.Write(ctx, vfs.Default, o.To, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: version, Progress: progress})
+	if err != nil {
+		return news, err
+	}
+	news = backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
+	if o.Keep > 0 {
+		news.Removed, err = backup.Prune(vfs.Default, o.To, o.Keep)
+	}
+	return news, err
+}
+
+// backupCmd asks a running process for a backup.
+type backupCmd struct {
+	To   string `name:"to" help:"Directory for it, on the host of the process. Backups in one directory share what they have in common." required:"" type:"path"`
+	URL  string `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429"`
+	Link bool   `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
+	Rate size   `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
+	Keep int    `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
+
+	Client clientFlags `embed:""`
+}
+
+// Run asks, and tells how far it is.
+func (c *backupCmd) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if c.Keep < 0 {
+		return fault.Errorf(fault.Invalid, "--keep must not be negative")
+	}
+	order, err := json.Marshal(backupOrder{To: c.To, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep})
+	if err != nil {
+		return err
+	}
+	rq, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(c.URL, "/")+backupPath, bytes.NewReader(order))
+	if err != nil {
+		return fault.Wrap(err, fault.Invalid, "--url")
+	}
+	rq.Header.Set("Content-Type", "application/json")
+	resp, err := c.Client.send(rq, 0)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		return fault.Errorf(fault.Unavailable, "%s answered %s: %s", c.URL, resp.Status, strings.TrimSpace(string(why)))
+	}
+	news, err := readNews(resp.Body, newBar(os.Stderr, "backup"))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, c.To, news.Progress.Segments, mib(news.Progress.Bytes), mib(news.Progress.Copied))
+	for _, name := range news.Removed {
+		fmt.Printf("removed %s\n", name)
+	}
+	return tellMissing(news.Missing)
+}
+
+// readNews reads the lines of the answer up to the last one.
+func readNews(r io.Reader, bar *bar) (news backupNews, err error) {
+	d := json.NewDecoder(r)
+	for {
+		var line backupNews
+		if err := d.Decode(&line); err != nil {
+			bar.end()
+			return news, fault.Errorf(fault.Unavailable, "the process went away before the backup was made (%v)", err)
+		}
+		switch {
+		case line.Error != "":
+			bar.end()
+			return line, errors.New(line.Error)
+		case line.Name != "":
+			bar.show(*line.Progress)
+			bar.end()
+			return line, nil
+		case line.Progress != nil:
+			bar.show(*line.Progress)
+		}
+	}
+}
+
+// tellMissing ends with 1 when something is missing.
+func tellMissing(missing []string) error {
+	for _, m := range missing {
+		fmt.Printf("missing: %s\n", m)
+	}
+	if len(missing) > 0 {
+		return exitDegraded
+	}
+	return nil
+}
+
+// mib prints a size.
+func mib(n int64) string {
+	if n < 10<<20 {
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}
+
+// bar shows how far something is: a line that is written over on a terminal, else a line now and then.
+type bar struct {
+	w        io.Writer
+	what     string
+	terminal bool
+	began    time.Time
+	shown    time.Time
+}
+
+func newBar(f *os.File, what string) *bar {
+	st, err := f.Stat()
+	return &bar{w: f, what: what, terminal: err == nil && st.Mode()&os.ModeCharDevice != 0, began: time.Now()}
+}
+
+const (
+	barEvery  = 200 * time.Millisecond
+	lineEvery = 10 * time.Second
+	barWidth  = 30
+)
+
+func (b *bar) show(p backup.Progress) {
+	now := time.Now()
+	every := lineEvery
+	if b.terminal {
+		every = barEvery
+	}
+	if now.Sub(b.shown) < every && p.Segments < p.SegmentsAll {
+		return
+	}
+	b.shown = now
+	part := 1.0
+	if p.BytesAll > 0 {
+		part = float64(p.Bytes) / float64(p.BytesAll)
+	}
+	took := now.Sub(b.began).Seconds()
+	text := fmt.Sprintf("%3.0f %%  %s of %s  %s/s", 100*part, mib(p.Bytes), mib(p.BytesAll), mib(int64(float64(p.Bytes)/max(took, 0.001))))
+	if left := took / max(part, 0.0001) * (1 - part); part < 1 && took > 1 {
+		text += fmt.Sprintf("  %s left", (time.Duration(left) * time.Second).Round(time.Second))
+	}
+	if b.terminal {
+		full := int(part * barWidth)
+		fmt.Fprintf(b.w, "\r\x1b[K%s [%s%s] %s", b.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)
+	} else {
+		fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
+	}
+}
+
+func (b *bar) end() {
+	if b.terminal && !b.shown.IsZero() {
+		fmt.Fprintln(b.w)
+	}
+}
+
+// restoreCmd makes a store of a backup.
+type restoreCmd struct {
+	From       string  `name:"from" help:"Directory with backups." required:"" type:"path"`
+	Backup     string  `name:"backup" help:"Which of them, by name (default: the newest)."`
+	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
+	DataDir    *string `name:"data-dir" help:"Where the store is to be: an empty directory, or one that does not exist (default ./spillway-data)." type:"path"`
+	Link       bool    `name:"link" help:"Make hard links instead of copies: the backup shares its files with the store then."`
+	Rate       size    `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
+	List       bool    `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
+	Verify     bool    `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
+}
+
+// Run lists, checks or restores.
+func (c *restoreCmd) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if c.List {
+		return listBackups(os.Stdout, c.From)
+	}
+	set := backup.Settings{Link: c.Link, BytesPerSecond: int(c.Rate)}
+	if c.Verify {
+		bar := newBar(os.Stderr, "verify")
+		set.Progress = bar.show
+		res, err := backup.Verify(ctx, vfs.Default, c.From, c.Backup, set)
+		bar.end()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, mib(res.Bytes))
+		return tellMissing(res.Missing)
+	}
+	cfg, err := loadConfig(c.ConfigFile)
+	if err == nil {
+		over(&cfg.DataDir, c.DataDir)
+		err = cfg.complete()
+	}
+	if err != nil {
+		return err
+	}
+	bar := newBar(os.Stderr, "restore")
+	set.Progress = bar.show
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	res, err := backup.Restore(ctx, c.From, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), set)
+	bar.end()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("backup %s restored to %s: %d segments, %s\n", res.Name, cfg.DataDir, res.Segments, mib(res.Bytes))
+	return tellMissing(res.Missing)
+}
+
+func listBackups(w io.Writer, dir string) error {
+	all, err := backup.List(vfs.Default, dir)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "BACKUP\tMADE\tSEGMENTS\tSIZE\tSTATE")
+	for _, l := range all {
+		if l.Err != nil {
+			fmt.Fprintf(t, "%s\t\t\t\t%v\n", l.Name, l.Err)
+			continue
+		}
+		state := "whole"
+		if n := len(l.Manifest.Missing); n > 0 {
+			state = fmt.Sprintf("%d things are missing", n)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), len(l.Manifest.Segments), mib(l.Manifest.Bytes()), state)
+	}
+	return t.Flush()
+}
+
+// snapshotFunc is server.Snapshot.
+type snapshotFunc func(context.Context) (*server.Snapshot, error)

@@ -1,0 +1,188 @@
+package backup
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Content is what a backup is made of.
+type Content struct {
+	Store   string // identity of the store
+	Entries []Entry
+	// Segments are readable at their Path until the content is given back.
+	Segments []Segment
+	// Missing says of what the backup lacks: what it is, and why.
+	Missing []string
+}
+
+// Entry is a key of the catalogue with its value.
+type Entry struct {
+	Key   []byte `json:"key"`
+	Value []byte `json:"value"`
+}
+
+// Segment is a file of a placement.
+type Segment struct {
+	Placement point.PlacementID `json:"placement"`
+	Epoch     point.Epoch       `json:"epoch"`
+	Seq       uint64            `json:"seq"`
+	Size      int64             `json:"size"`
+	Checksum  uint64            `json:"checksum"` // xxhash64 of the whole file
+
+	Path string `json:"-"` // in the store
+}
+
+// name is that of the segment's file in a backup directory: the same bytes have the same name.
+func (s *Segment) name() string { return fmt.Sprintf("%016x-%d.seg", s.Checksum, s.Size) }
+
+// Manifest is what a backup's file says. It marshals to JSON.
+type Manifest struct {
+	Version  int       `json:"version"`
+	Made     time.Time `json:"made"` // rows acked before it are in the backup
+	Program  string    `json:"program,omitempty"`
+	Store    string    `json:"store"`
+	Missing  []string  `json:"missing,omitempty"`
+	Entries  []Entry   `json:"entries"`
+	Segments []Segment `json:"segments"`
+}
+
+const (
+	formatVersion = 1
+	suffix        = ".backup"
+	segmentsDir   = "segments"
+	tempSuffix    = ".tmp"
+	sumForm       = "xxh64 %016x\n"
+	sumBytes      = len("xxh64 0123456789abcdef\n")
+
+	// manifestMax bounds a manifest: some 3 million segments.
+	manifestMax = 1 << 30
+)
+
+// nameFormat is the name of a backup: when it was made, UTC. Names sort by time.
+const nameFormat = "20060102T150405.000Z"
+
+func (m *Manifest) name() string { return m.Made.UTC().Format(nameFormat) }
+
+// Bytes is the size of all segments.
+func (m *Manifest) Bytes() (n int64) {
+	for i := range m.Segments {
+		n += m.Segments[i].Size
+	}
+	return n
+}
+
+func (m *Manifest) encode() ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "manifest of a backup")
+	}
+	b = append(b, '\n')
+	return append(b, sumLine(xxhash.Sum64(b))...), nil
+}
+
+func sumLine(sum uint64) []byte { return fmt.Appendf(nil, sumForm, sum) }
+
+// decode reads a manifest. Errors: Corrupt, Invalid (a later version).
+func decode(b []byte) (*Manifest, error) {
+	if len(b) < sumBytes {
+		return nil, fault.Errorf(fault.Corrupt, "%d bytes are too few", len(b))
+	}
+	body, end := b[:len(b)-sumBytes], b[len(b)-sumBytes:]
+	if !bytes.Equal(end, sumLine(xxhash.Sum64(body))) {
+		return nil, fault.Errorf(fault.Corrupt, "the checksum does not match")
+	}
+	var m Manifest
+	d := json.NewDecoder(bytes.NewReader(body))
+	if err := d.Decode(&m); err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "not what a backup says")
+	}
+	if m.Version != formatVersion {
+		return nil, fault.Errorf(fault.Invalid, "it is of version %d, and this program reads version %d", m.Version, formatVersion)
+	}
+	for i := range m.Segments {
+		if m.Segments[i].Size < 0 {
+			return nil, fault.Errorf(fault.Corrupt, "segment %d has a negative size", i)
+		}
+	}
+	return &m, nil
+}
+
+// Listed is a backup in a directory.
+type Listed struct {
+	Name     string
+	Manifest *Manifest // nil: Err says why
+	Err      error
+}
+
+// List gives the backups of a directory, oldest first. Errors: Unavailable.
+func List(fs vfs.FS, dir string) ([]Listed, error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
+	}
+	var out []Listed
+	for _, n := range names {
+		if name, ok := strings.CutSuffix(n, suffix); ok {
+			m, err := load(fs, dir, name)
+			out = append(out, Listed{name, m, err})
+		}
+	}
+	slices.SortFunc(out, func(a, b Listed) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// load reads a backup's manifest.
+func load(fs vfs.FS, dir, name string) (_ *Manifest, err error) {
+	path := fs.PathJoin(dir, name+suffix)
+	f, err := fs.Open(path)
+	if oserror.IsNotExist(err) {
+		return nil, fault.Errorf(fault.NotFound, "%s holds no backup %q", dir, name)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "open %s", path)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "read %s", path)
+	}
+	if st.Size() > manifestMax {
+		return nil, fault.Errorf(fault.Corrupt, "%s has %d bytes, more than any backup", path, st.Size())
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "read %s", path)
+	}
+	m, err := decode(b)
+	return m, fault.Annotate(err, "%s", path)
+}
+
+// pick loads the named backup; "": the newest.
+func pick(fs vfs.FS, dir, name string) (string, *Manifest, error) {
+	if name == "" {
+		all, err := List(fs, dir)
+		if err != nil {
+			return "", nil, err
+		}
+		if len(all) == 0 {
+			return "", nil, fault.Errorf(fault.NotFound, "%s holds no backup", dir)
+		}
+		name = all[len(all)-1].Name
+	}
+	m, err := load(fs, dir, name)
+	return name, m, err
+}

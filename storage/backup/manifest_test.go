@@ -1,0 +1,114 @@
+package backup
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func example() *Manifest {
+	return &Manifest{
+		Version: formatVersion, Made: time.Date(2026, 11, 22, 7, 5, 52, 335e6, time.UTC), Program: "1.2.3", Store: "0123456789abcdef0123456789abcdef",
+		Missing: []string{"partition default/3: damaged"},
+		Entries: []Entry{{[]byte("m/family/x"), []byte{0, 255}}, {[]byte("p/fedcba9876543210"), []byte(`{"v":1}`)}},
+		Segments: []Segment{
+			{Placement: 0xfedcba9876543210, Epoch: 2, Seq: 9, Size: 1229, Checksum: 0xfffffffffffffffe},
+			{Placement: 1, Epoch: 1, Seq: 1, Size: 0, Checksum: 1},
+		},
+	}
+}
+
+func TestGolden(t *testing.T) {
+	b, err := example().encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = "testdata/20261122T070552.335Z.backup"
+	if *update {
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(b, golden) {
+		t.Errorf("encoded:\n%s\nwant\n%s", b, golden)
+	}
+	m, err := decode(golden)
+	if err != nil || !reflect.DeepEqual(m, example()) {
+		t.Errorf("decoded: %+v %v", m, err)
+	}
+	if m.name() != "20261122T070552.335Z" || m.Segments[0].name() != "fffffffffffffffe-1229.seg" {
+		t.Errorf("names %s %s", m.name(), m.Segments[0].name())
+	}
+}
+
+// TestDamageIsSeen cuts a manifest everywhere and flips every bit of it.
+func TestDamageIsSeen(t *testing.T) {
+	b, err := example().encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range b {
+		if _, err := decode(b[:n]); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("cut at %d: %v", n, err)
+		}
+	}
+	for bit := range 8 * len(b) {
+		c := bytes.Clone(b)
+		c[bit/8] ^= 1 << (bit % 8)
+		if _, err := decode(c); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("bit %d flipped: %v", bit, err)
+		}
+	}
+}
+
+func TestALaterVersionIsNotDamage(t *testing.T) {
+	m := example()
+	m.Version++
+	b, err := m.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decode(b); !fault.Is(err, fault.Invalid) {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	b, err := example().encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b[:len(b)-sumBytes])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		// With its checksum, or the parser would never be reached.
+		m, err := decode(append(bytes.Clone(body), []byte(sum(body))...))
+		if err != nil {
+			if !fault.Is(err, fault.Corrupt) && !fault.Is(err, fault.Invalid) {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		again, err := m.encode()
+		if err != nil {
+			t.Skip("a time that JSON cannot hold")
+		}
+		if n, err := decode(again); err != nil || !reflect.DeepEqual(n, m) {
+			t.Fatalf("%+v, encoded and decoded: %+v %v", m, n, err)
+		}
+	})
+}
+
+func sum(body []byte) string { return string(sumLine(xxhash.Sum64(body))) }

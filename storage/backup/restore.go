@@ -1,0 +1,174 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+)
+
+// Verify reads a backup, the newest where name is "", with all its segments. What it finds damaged is in the result's Missing, beside
+// what was missing from the beginning. Errors: NotFound, Corrupt (the backup's own file), Unavailable, Canceled.
+func Verify(ctx context.Context, fs vfs.FS, dir, name string, set Settings) (Result, error) {
+	name, m, err := pick(fs, dir, name)
+	if err != nil {
+		return Result{}, err
+	}
+	j := newJob(fs, set, m.Segments)
+	out := Result{Name: name, Missing: slices.Clone(m.Missing)}
+	for i := range m.Segments {
+		s := &m.Segments[i]
+		var bad errDamaged
+		switch err := j.read(ctx, s, fs.PathJoin(dir, segmentsDir, s.name()), io.Discard); {
+		case errors.As(err, &bad):
+			if !namesSegment(m.Missing, s) {
+				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", s.Epoch, s.Seq, s.Placement, bad))
+			}
+		case err != nil:
+			return out, err
+		}
+		j.passed(s)
+	}
+	out.Progress = j.progress
+	return out, nil
+}
+
+func namesSegment(missing []string, s *Segment) bool {
+	prefix := fmt.Sprintf("segment %d-%d of placement %s:", s.Epoch, s.Seq, s.Placement)
+	return slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, prefix) })
+}
+
+// Restore makes a store of a backup, the newest where name is "", in the data directory of d and s, which is empty or does not exist; or
+// goes on with a restore of the same backup that did not end. The store has a new identity. What cannot be restored is in the
+// result's Missing: the start of the store reports it, and queries that touch it fail. Errors: NotFound, Invalid (the directory is not
+// empty), Corrupt, Unavailable, Canceled.
+func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
+	name, m, err := pick(d.FS, dir, name)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := begin(d.FS, s.DataDir, name); err != nil {
+		return Result{}, err
+	}
+	s.Restoring = true
+	b, err := brick.Open(d, s)
+	if err != nil {
+		return Result{}, err
+	}
+	open := true
+	defer func() {
+		if open {
+			err = errors.Join(err, b.Close())
+		}
+	}()
+	if err := b.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }); err != nil {
+		return Result{}, err
+	}
+	j := newJob(d.FS, set, m.Segments)
+	out := Result{Name: name, Missing: slices.Clone(m.Missing)}
+	for i := range m.Segments {
+		g := &m.Segments[i]
+		var bad errDamaged
+		switch err := j.put(ctx, b, g, d.FS.PathJoin(dir, segmentsDir, g.name())); {
+		case errors.As(err, &bad):
+			if !namesSegment(m.Missing, g) {
+				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", g.Epoch, g.Seq, g.Placement, bad))
+			}
+		case err != nil:
+			return out, err
+		}
+		j.passed(g)
+	}
+	out.Progress = j.progress
+	if err := enter(b, m); err != nil {
+		return out, err
+	}
+	open = false
+	if err := b.Close(); err != nil {
+		return out, err
+	}
+	if err := removeIfThere(d.FS, d.FS.PathJoin(s.DataDir, brick.RestoringFile)); err != nil {
+		return out, err
+	}
+	return out, syncDir(d.FS, s.DataDir)
+}
+
+// begin marks the directory as one that a restore fills: no start takes it for a store until the restore ends.
+func begin(fs vfs.FS, dataDir, name string) error {
+	mark := fs.PathJoin(dataDir, brick.RestoringFile)
+	if f, err := fs.Open(mark); err == nil {
+		b, rerr := io.ReadAll(io.LimitReader(f, 1024))
+		if err := errors.Join(rerr, f.Close()); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "read %s", mark)
+		}
+		if strings.TrimSpace(string(b)) != name {
+			return fault.Errorf(fault.Invalid, "%s is being filled from backup %q: go on with that one, or empty the directory", dataDir, strings.TrimSpace(string(b)))
+		}
+		return nil
+	}
+	names, err := fs.List(dataDir)
+	if err != nil && !oserror.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "list %s", dataDir)
+	}
+	if i := slices.IndexFunc(names, func(n string) bool { return n != "lost+found" }); i >= 0 { // mke2fs makes that one
+		return fault.Errorf(fault.Invalid, "%s is not empty, there is %s: a restore needs an empty directory", dataDir, names[i])
+	}
+	if err := fs.MkdirAll(dataDir, 0o755); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "make %s", dataDir)
+	}
+	f, err := fs.Create(mark, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.Write([]byte(name + "\n"))
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "write %s", mark)
+	}
+	return syncDir(fs, dataDir)
+}
+
+// put has a segment's file in the store. One that an earlier try put there has its name only if it is whole.
+func (j *job) put(ctx context.Context, b *brick.Brick, g *Segment, from string) error {
+	to := b.SegmentPath(g.Placement, point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
+	if st, err := j.fs.Stat(to); err == nil && st.Size() == g.Size {
+		return nil
+	}
+	if err := b.MakeSegmentDir(g.Placement); err != nil {
+		return err
+	}
+	if j.set.Link && j.fs.Link(from, to) == nil {
+		return b.SyncSegmentDir(g.Placement)
+	}
+	if err := j.copy(ctx, g, from, to); err != nil {
+		return err
+	}
+	return b.SyncSegmentDir(g.Placement)
+}
+
+// enter has the catalogue name what was restored, all of it at once.
+func enter(b *brick.Brick, m *Manifest) error {
+	epochs := map[point.PlacementID]point.Epoch{}
+	for i := range m.Segments {
+		g := &m.Segments[i]
+		epochs[g.Placement] = max(epochs[g.Placement], g.Epoch)
+	}
+	for id, e := range epochs {
+		if err := b.RaiseEpoch(id, e); err != nil {
+			return err
+		}
+	}
+	t := b.NewBatch()
+	for _, e := range m.Entries {
+		t.Set(e.Key, e.Value)
+	}
+	return t.Commit(true)
+}
