@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -77,6 +79,28 @@ func (a *admin) act(ctx context.Context, reason, what string, do func() error) e
 		a.log.Warn("old audit rows stay", "error", trimmed)
 	}
 	return err
+}
+
+// confirm asks a person at a terminal whether what is lost may be lost; elsewhere it takes --yes. Errors are Invalid: nothing is done.
+func (a *admin) confirm(yes bool, loses string) error {
+	if yes {
+		return nil
+	}
+	if !atTerminal() {
+		return fault.Errorf(fault.Invalid, "%s\nNothing was done. If this is meant, add --yes", loses)
+	}
+	fmt.Fprintf(os.Stderr, "%s\nType yes to go on: ", loses)
+	if answer, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil || strings.TrimSpace(answer) != "yes" {
+		return fault.Errorf(fault.Invalid, "nothing was done")
+	}
+	return nil
+}
+
+// atTerminal reports whether a person may answer.
+func atTerminal() bool {
+	in, err := os.Stdin.Stat()
+	null, nerr := os.Stat(os.DevNull)
+	return err == nil && in.Mode()&os.ModeCharDevice != 0 && (nerr != nil || !os.SameFile(in, null))
 }
 
 // trimAudit deletes the oldest rows beyond auditMax.

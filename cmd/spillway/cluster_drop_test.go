@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -167,18 +164,9 @@ func (c *crowd) nextID(table string) point.PartitionID {
 // command runs a command for people against the cluster, which must succeed, and gives what it says.
 func (c *crowd) command(args ...string) string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-	defer cancel()
-	args = append(args, "--servers="+strings.Join(c.Peers, ","))
-	if c.peer.Insecure {
-		args = append(args, "--dev.insecure-peers")
-	} else {
-		dir := filepath.Dir(c.peer.CA)
-		args = append(args, "--peer.tls.ca="+c.peer.CA, "--peer.tls.cert="+filepath.Join(dir, "ops.crt"), "--peer.tls.key="+filepath.Join(dir, "ops.key"))
-	}
-	out, err := exec.CommandContext(ctx, c.Storage[0].Line[0], args...).CombinedOutput()
+	out, err := c.try(args...)
 	if err != nil {
 		c.t.Fatalf("spillway %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	return strings.TrimSpace(string(out))
+	return out
 }

@@ -19,15 +19,16 @@ import (
 )
 
 type partitionCmd struct {
-	List     partitionListCmd     `cmd:"" help:"List a table's partitions, with who leads them."`
-	Show     partitionShowCmd     `cmd:"" help:"Show all that is known of a partition."`
-	Split    partitionSplitCmd    `cmd:"" help:"Cut a partition in two."`
-	Bump     partitionBumpCmd     `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
-	Prohibit partitionProhibitCmd `cmd:"" help:"Keep a partition off a server."`
-	Allow    partitionAllowCmd    `cmd:"" help:"Take a prohibition back."`
-	Offline  partitionOfflineCmd  `cmd:"" help:"Keep everybody from leading a partition."`
-	Online   partitionOnlineCmd   `cmd:"" help:"Let it be led again."`
-	Restore  partitionRestoreCmd  `cmd:"" help:"Put a deleted lease row back."`
+	List      partitionListCmd      `cmd:"" help:"List a table's partitions, with who leads them."`
+	Show      partitionShowCmd      `cmd:"" help:"Show all that is known of a partition."`
+	Split     partitionSplitCmd     `cmd:"" help:"Cut a partition in two."`
+	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
+	Prohibit  partitionProhibitCmd  `cmd:"" help:"Keep a partition off a server."`
+	Allow     partitionAllowCmd     `cmd:"" help:"Take a prohibition back."`
+	Offline   partitionOfflineCmd   `cmd:"" help:"Keep everybody from leading a partition."`
+	Online    partitionOnlineCmd    `cmd:"" help:"Let it be led again."`
+	Restore   partitionRestoreCmd   `cmd:"" help:"Put a deleted lease row back."`
+	ForceJoin partitionForceJoinCmd `cmd:"" help:"Let it go on with one server although the disks that hold its rows are gone: they are lost."`
 }
 
 // partitionArg names one partition.

@@ -238,6 +238,13 @@ func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
 // names then. It is for whoever moves the partition; for one that is not empty it is a mistake that costs acked rows.
 func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
 
+// Forced lets a partition go on with one placement alone, as of a map in which it is the only live one (C32). Rows that only others
+// acked are lost: a person stands for it. Whoever writes it compares the row, and saw that nobody in its list acts any more.
+func (l Lease) Forced(m Member, seq uint64) Lease {
+	l.State, l.InSync, l.Ends, l.Bump, l.Nonce, l.Seq = Free, []Member{m}, nil, nil, "", max(l.Seq, seq)
+	return l
+}
+
 // Vacant reports whether the placements of the partition map may lead, whoever led before.
 func (l *Lease) Vacant() bool { return l.Empty && len(l.InSync) == 0 }
 

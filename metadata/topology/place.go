@@ -168,8 +168,9 @@ func (o Remove) String() string {
 	return fmt.Sprintf("take placement %s out of %s", o.Placement, name(o.Partition))
 }
 
-// ForceJoin lets a partition go on without all who hold it (C32): the new placement is live alone, the others join again,
-// and it is marked as incomplete. Rows may be lost, so a person stands for it: By and Reason are needed, and are for the log.
+// ForceJoin lets a partition go on without all who hold it (C32): the placement, which is new or the server's present one, is live
+// alone, those on other servers join again, and it is marked as incomplete, with those that take its rows over. Rows may be lost, so a
+// person stands for it: By and Reason are needed, and are for the log.
 type ForceJoin struct {
 	Partition point.PartitionID
 	Placement Placement
@@ -185,14 +186,22 @@ func (o ForceJoin) apply(t *txn) error {
 	if err != nil {
 		return err
 	}
-	if slices.Contains(p.Placements, o.Placement) && p.Incomplete {
+	if slices.Equal(p.Placements, []Placement{o.Placement}) && p.Incomplete {
 		return nil
 	}
 	if p.State == Splitting {
 		return fault.Errorf(fault.Invalid, "%s is being split: abort that first", name(p.ID))
 	}
+	for _, id := range p.Into {
+		if heir, ok := t.byID(id); ok && !heir.Incomplete {
+			marked := heir.clone()
+			marked.Incomplete = true
+			t.put(marked)
+		}
+	}
 	next := p.clone()
-	next.Joining, next.Placements, next.Incomplete = append(next.Placements, next.Joining...), []Placement{o.Placement}, true
+	others := slices.DeleteFunc(append(next.Placements, next.Joining...), func(pl Placement) bool { return pl.Server == o.Placement.Server })
+	next.Joining, next.Placements, next.Incomplete = others, []Placement{o.Placement}, true
 	return t.placed(next)
 }
 

@@ -123,7 +123,9 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return nil, err
 		}
 		m := known.m
-		groups, orphans := plan(r.among(m), func(p *topology.Partition) (topology.ServerID, error) {
+		among := r.among(m)
+		warnIncomplete(ctx, r.table, among)
+		groups, orphans := plan(among, func(p *topology.Partition) (topology.ServerID, error) {
 			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
 			return lead.Server, err
 		})

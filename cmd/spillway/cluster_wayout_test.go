@@ -1,0 +1,121 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// TestClusterGoesOnWithoutALostDisk: the only server that holds the rows of a partition burns down with its disk. Writes get 503 until a
+// person says to go on with another; then rows are acked again, and queries over the partition warn, also when the server
+// comes back with an empty disk.
+func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
+	c.table("burnt", 24*time.Hour, 1)
+	c.acks("burnt", "m v=1")
+	p := c.partitions("burnt")[0]
+	var first topology.ServerID
+	c.within(patience, "the partition is led", func() bool { first, _ = c.leader(p); return first != "" })
+	burnt := c.server(first)
+	burnt.Kill()
+	dir := ""
+	for _, arg := range burnt.Line {
+		if d, ok := strings.CutPrefix(arg, "--data-dir="); ok {
+			dir = d
+		}
+	}
+	if dir == "" {
+		t.Fatalf("where is the disk? %q", burnt.Line)
+	}
+	c.must(os.RemoveAll(dir))
+	to := topology.ServerID("s1")
+	if first == to {
+		to = "s2"
+	}
+	c.within(patience, "writes are refused", func() bool {
+		status, _, err := putLine(c.doors[0], "burnt", "m v=2")
+		return err == nil && status == http.StatusServiceUnavailable
+	})
+	out, err := c.try("partition", "force-join", "burnt", "p1", string(to), "--reason=fire")
+	if err == nil || !strings.Contains(out, "is lost to readers") || !strings.Contains(out, "--yes") {
+		t.Fatalf("without a yes: %v %s", err, out)
+	}
+	t.Log(out)
+	t.Log(c.command("partition", "force-join", "burnt", "p1", string(to), "--reason=fire", "--yes"))
+	took := c.acks("burnt", "m v=3")
+	warned := func() bool {
+		status, body := askAt(c.doors[0], "burnt", "m_v", time.Now())
+		return status == http.StatusOK && strings.Contains(body, `"3"`) && strings.Contains(body, "rows may be missing for good in partition 1 of table burnt")
+	}
+	c.within(patience, "the answer has the new row, and warns", warned)
+	t.Logf("a row is acked %v after the command; queries warn", took.Round(time.Millisecond))
+	if list := c.command("partition", "list", "burnt"); !strings.Contains(list, "may be incomplete") {
+		t.Errorf("the list does not say so: %s", list)
+	}
+	if audit := c.command("audit", "--match=force-join"); !strings.Contains(audit, "fire") || !strings.Contains(audit, "done") {
+		t.Errorf("the audit does not say so: %s", audit)
+	}
+	burnt.Line = append(burnt.Line, "--replace-store")
+	c.start(burnt) // with another disk
+	c.acks("burnt", "m v=3")
+	c.within(patience, "the answer has the new row, and warns", warned)
+	if now, _ := c.leader(p); now != to {
+		t.Errorf("%s leads it, not %s", now, to)
+	}
+}
+
+// TestClusterEndsADropWhoseCommandDied: the command is killed once the table says that it is being dropped. The master
+// ends the drop, and the name is used again.
+func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
+	c.table("doomed", time.Hour, 2)
+	c.acks("doomed", "m v=1")
+	// The command waits until servers have let go; one that is paused does not, so that there is time to kill the command.
+	p := c.partitions("doomed")[0]
+	var first topology.ServerID
+	c.within(patience, "the partition is led", func() bool { first, _ = c.leader(p); return first != "" })
+	c.must(c.server(first).Pause())
+	cmd := c.exec("table", "drop", "doomed", "--confirm=doomed", "--reason=test")
+	c.must(cmd.Start())
+	c.within(patience, "the drop has begun", func() bool {
+		_, gone := c.view.tables.Dropped("doomed")
+		return gone || c.view.tables.Dropping("doomed")
+	})
+	c.must(cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	began := time.Now()
+	c.within(patience, "the table is dropped", func() bool { _, gone := c.view.tables.Dropped("doomed"); return gone })
+	t.Logf("the drop was ended by the master %v after its command died", time.Since(began).Round(time.Millisecond))
+	c.acks("doomed", "m v=2")
+	c.within(patience, "only the new row is there", func() bool {
+		status, body := askAt(c.doors[0], "doomed", "count_over_time(m_v[1h])", time.Now())
+		return status == http.StatusOK && strings.Contains(body, `"1"]`)
+	})
+}
+
+// exec makes a command for people, with the way to the cluster.
+func (c *crowd) exec(args ...string) *exec.Cmd {
+	args = append(args, "--servers="+strings.Join(c.Peers, ","))
+	if c.peer.Insecure {
+		args = append(args, "--dev.insecure-peers")
+	} else {
+		dir := filepath.Dir(c.peer.CA)
+		args = append(args, "--peer.tls.ca="+c.peer.CA, "--peer.tls.cert="+filepath.Join(dir, "ops.crt"), "--peer.tls.key="+filepath.Join(dir, "ops.key"))
+	}
+	return exec.CommandContext(c.t.Context(), c.Storage[0].Line[0], args...)
+}
+
+// try runs a command for people, which may fail, and gives what it says.
+func (c *crowd) try(args ...string) (string, error) {
+	out, err := c.exec(args...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
