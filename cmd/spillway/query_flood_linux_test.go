@@ -51,8 +51,7 @@ func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 			}
 		}
 	}
-	// A tenth is what `make attack` asks; where the processors are busy with other tests, the collector comes late.
-	if peak <<= 10; peak > memory/4*5 {
+	if peak <<= 10; peak > memory/10*11 {
 		t.Errorf("%d MiB of memory were taken of 512", peak>>20)
 	}
 	t.Logf("peak %d MiB, answers %v, %d rows of the bystander", peak>>20, flood.codes, acked)
@@ -146,16 +145,11 @@ func (f *queryFlood) bystand() (acked int) {
 	return acked
 }
 
-// count asks the bystander's table for a number. Where there is no memory it asks again, as the answer says: a loan that
-// begins is waited for, one that grows is not.
+// count asks the bystander's table for a number.
 func (f *queryFlood) count(query string) int {
 	f.p.t.Helper()
 	path := "/t/bystander/api/v1/query?" + url.Values{"query": {query}, "time": {strconv.FormatInt(f.now.Unix()+1, 10)}}.Encode()
 	code, text, err := f.p.get(path)
-	for tries := 0; code == http.StatusServiceUnavailable && tries < 30; tries++ {
-		time.Sleep(100 * time.Millisecond)
-		code, text, err = f.p.get(path)
-	}
 	if err != nil || code != http.StatusOK {
 		f.p.t.Errorf("a query of the bystander was refused: %d %s %v", code, text, err)
 		return -1

@@ -187,7 +187,7 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
-		Turn: c.engine.turn, Take: c.take, Give: c.usage.loan.Give,
+		Turn: c.engine.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
 	})
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned):
@@ -300,7 +300,7 @@ func children(expr parser.Expr) []*parser.Expr {
 
 // take is columnar.Env's.
 func (c *cutter) take(n int64) error {
-	if err := c.usage.loan.Take(n); err != nil {
+	if err := c.usage.loan.TakeSoon(n); err != nil {
 		return needed(err)
 	}
 	return nil

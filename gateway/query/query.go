@@ -135,7 +135,7 @@ func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 
 // evaluate does over columns what can be done so, and leaves the rest to the engine.
 func (q *query) evaluate(ctx context.Context) *promql.Result {
-	if err := q.loan.Take(q.steps * stepBytes); err != nil {
+	if err := q.loan.TakeSoon(q.steps * stepBytes); err != nil {
 		return &promql.Result{Err: needed(err)}
 	}
 	t := &turn{lane: q.engine.lane}
@@ -174,7 +174,7 @@ func (q *query) exec(ctx context.Context, prepare func(*parser.EvalStmt) error) 
 		if err := prepare(stmt); err != nil {
 			return &promql.Result{Err: err}
 		}
-		if err := q.loan.Take(int64(samples)*each - booked); err != nil {
+		if err := q.loan.TakeSoon(int64(samples)*each - booked); err != nil {
 			return &promql.Result{Err: needed(err)}
 		}
 		booked = int64(samples) * each

@@ -101,7 +101,7 @@ func (u *usage) keep(s *peer.Series) (bytes int64, err error) {
 	for i := range s.Hists {
 		n += int64(histBytes + len(s.Hists[i].H))
 	}
-	if err := u.loan.Take(n); err != nil {
+	if err := u.loan.TakeSoon(n); err != nil {
 		return 0, needed(err)
 	}
 	u.mu.bytes += n

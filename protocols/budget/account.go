@@ -42,6 +42,8 @@ type tree struct {
 type waiter struct {
 	account *Account
 	bytes   int64
+	leave   int64         // bytes that must stay free
+	grows   bool          // a loan that began: before all that have not
 	granted chan struct{} // closed when the bytes are booked
 }
 
@@ -115,7 +117,12 @@ func (a *Account) Reserve(n int64) error {
 // Wait books n bytes as soon as there are as many, in the order in which callers came to the account. The error is
 // TooLarge for more than it may ever hold, Throttled when too many wait already, and Canceled when ctx ended first.
 func (a *Account) Wait(ctx context.Context, n int64) error {
-	w, err := a.join(n)
+	return a.wait(ctx, n, 0)
+}
+
+// wait is Wait for memory of which so many bytes more must stay free.
+func (a *Account) wait(ctx context.Context, n, leave int64) error {
+	w, err := a.join(n, leave)
 	if w == nil {
 		return err
 	}
@@ -135,17 +142,17 @@ func (a *Account) Wait(ctx context.Context, n int64) error {
 }
 
 // join books at once, or queues.
-func (a *Account) join(n int64) (*waiter, error) {
+func (a *Account) join(n, leave int64) (*waiter, error) {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()
 	switch {
-	case !a.waitedForLocked() && a.fitsLocked(n):
+	case !a.waitedForLocked() && a.fitsLocked(n+leave):
 		a.bookLocked(n)
 		return nil, nil
-	case n > a.mostLocked() || len(a.tree.waiting) >= WaitingMax:
+	case n+leave > a.mostLocked() || len(a.tree.waiting) >= WaitingMax:
 		return nil, a.refuseLocked(n)
 	}
-	w := &waiter{account: a, bytes: n, granted: make(chan struct{})}
+	w := &waiter{account: a, bytes: n, leave: leave, granted: make(chan struct{})}
 	a.tree.waiting = append(a.tree.waiting, w)
 	return w, nil
 }
@@ -262,7 +269,7 @@ func (t *tree) serveLocked() {
 	passed := map[*Account]bool{}
 	left := t.waiting[:0]
 	for _, w := range t.waiting {
-		if passed[w.account] || !w.account.fitsLocked(w.bytes) {
+		if passed[w.account] || !w.account.fitsLocked(w.bytes+w.leave) {
 			passed[w.account] = true
 			left = append(left, w)
 			continue

@@ -11,6 +11,9 @@
 // An account may always hold its floor, whatever the others do. Beyond that it draws on what is nobody's floor, as long
 // as there is some, up to its max. Nothing is ever taken back: who holds releases.
 //
+// A Loan may wait for its first chunk, and a small one to grow; a large one is refused when there is no more. So what is
+// waited for is always given back: by those that are refused, or end.
+//
 // A Loan books in chunks, so that a hot path costs an atomic addition for each page of rows, and a lock only for each
 // chunk.
 //

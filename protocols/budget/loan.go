@@ -2,8 +2,10 @@ package budget
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -13,10 +15,19 @@ const ChunkBytes = 1 << 20
 
 // Loan is what one user of an account holds, a query or a request: it grows in chunks and goes back whole. Safe for
 // concurrent use; within a chunk Take is one atomic addition.
+//
+// An account keeps a part for small loans, so that what a small request needs is there however many large ones there are:
+//
+//	0 ─────────────────── 10/12 most ────────── 11/12 most ─────────── most
+//	  loans of any size      │ small ones begin    │ small ones grow
+//
+// A small loan that grows may wait a little while even then; a large one is refused, and gives back what it held. So only
+// small ones wait for each other, and not for long.
 type Loan struct {
 	// Constant after Borrow.
 	account *Account
 	max     int64
+	done    <-chan struct{} // of the request
 
 	used atomic.Int64
 
@@ -25,53 +36,139 @@ type Loan struct {
 	closed bool
 }
 
-// A loan grows as long as it is at most so many times as large as what is free after it. So n that want all get equal
-// parts, and one more as large as half of theirs is always free for a small one.
-const loanPerFree = 2
+const (
+	// A loan grows as long as it is at most so many times as large as what is free after it. So n that want all get equal
+	// parts, and one more as large as half of theirs is always free for a small one.
+	loanPerFree = 2
+	// SmallLoan is the size up to which a loan draws on what is kept for small ones.
+	SmallLoan = 4 << 20
+	// reservePart is the part of an account that is kept for small loans, and half of it for those that began.
+	reservePart = 6
+	// growTimeMax is how long a small loan waits to grow. Longer: a query is seldom refused, and later.
+	growTimeMax = 2 * time.Second
+)
 
-// Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), of which the first chunk is waited for.
-// Errors are those of Wait.
+// Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), of which the first chunk is waited for. When
+// ctx ends, nothing of the loan is waited for any more. Errors are those of Wait.
 func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
-	if most := a.largestLoan(); bytesMax == 0 || bytesMax > most {
+	most, reserve := a.loans()
+	if bytesMax == 0 || bytesMax > most {
 		bytesMax = most
 	}
 	first := min(ChunkBytes, bytesMax)
-	if err := a.Wait(ctx, first); err != nil {
+	if err := a.wait(ctx, first, reserve/2); err != nil {
 		return nil, err
 	}
-	l := &Loan{account: a, max: bytesMax}
+	l := &Loan{account: a, max: bytesMax, done: ctx.Done()}
 	l.held.Store(first)
 	return l, nil
 }
 
-// largestLoan is what a loan that is alone may be.
-func (a *Account) largestLoan() int64 {
+// loans gives the most that a loan may be that is alone, and what is kept for small ones.
+func (a *Account) loans() (most, reserve int64) {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()
-	most := a.mostLocked()
-	return max(min(ChunkBytes, most), most-most/(loanPerFree+1))
+	all := a.mostLocked()
+	reserve = all / reservePart
+	left := all - reserve
+	return max(min(ChunkBytes, left), left-left/(loanPerFree+1)), reserve
 }
 
 // lend books n more bytes for a loan that holds some. The error is Throttled.
 func (a *Account) lend(n, held int64) error {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()
-	free := a.freeLocked()
-	if a.waitedForLocked() || !a.fitsLocked(n) || (held+n)/loanPerFree > free-n {
-		a.refused++
-		return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are held, %d more asked for, %d free for all; try again later", a.name, held, n, max(0, free))
+	if a.lendLocked(n, held) {
+		return nil
+	}
+	a.refused++
+	return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are held, %d more asked for, %d free for all; try again later", a.name, held, n, max(0, a.freeLocked()))
+}
+
+// lendLocked lets a small loan pass those that have not begun: it ends the sooner.
+func (a *Account) lendLocked(n, held int64) bool {
+	if held+n > SmallLoan {
+		left := a.freeLocked() - n - a.mostLocked()/reservePart
+		if a.waitedForLocked() || (held+n)/loanPerFree > left {
+			return false
+		}
+	}
+	if !a.fitsLocked(n) {
+		return false
 	}
 	a.bookLocked(n)
-	return nil
+	return true
+}
+
+// lendSoon is lend that may wait for a small loan, which comes before those that have not begun.
+func (a *Account) lendSoon(done <-chan struct{}, n, held int64, wait bool) error {
+	err := a.lend(n, held)
+	if err == nil || !wait || held+n > SmallLoan {
+		return err
+	}
+	a.tree.mu.Lock()
+	if len(a.tree.waiting) >= WaitingMax {
+		a.tree.mu.Unlock()
+		return err
+	}
+	w := &waiter{account: a, bytes: n, grows: true, granted: make(chan struct{})}
+	a.tree.waiting = slices.Insert(a.tree.waiting, a.tree.grownLocked(), w)
+	a.tree.serveLocked()
+	a.tree.mu.Unlock()
+	timer := time.NewTimer(growTimeMax)
+	defer timer.Stop()
+	select {
+	case <-w.granted:
+		return nil
+	case <-timer.C:
+	case <-done:
+	}
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	if !a.tree.leaveLocked(w) {
+		return nil // granted meanwhile
+	}
+	a.tree.serveLocked()
+	return err
+}
+
+// grownLocked is the place in the queue behind those loans that began and wait to grow.
+func (t *tree) grownLocked() int {
+	i := slices.IndexFunc(t.waiting, func(w *waiter) bool { return !w.grows })
+	if i < 0 {
+		return len(t.waiting)
+	}
+	return i
 }
 
 // Take books n more bytes. The error is TooLarge beyond what this loan may be, and Throttled when the account has no
 // more; then nothing was taken. A nil Loan takes anything.
-func (l *Loan) Take(n int64) error {
+func (l *Loan) Take(n int64) error { return l.take(n, false) }
+
+// TakeSoon is Take that waits up to two seconds for what a small loan needs. Whoever calls it holds no lock that others
+// need than those that draw on the same loan.
+func (l *Loan) TakeSoon(n int64) error { return l.take(n, true) }
+
+// TakeSpare is Take of what the user can do without: the error is Throttled unless half of the account is free.
+func (l *Loan) TakeSpare(n int64) error {
+	if l != nil && !l.account.plenty() {
+		return fault.Errorf(fault.Throttled, "%s has little left, and %d bytes can be done without", l.account.name, n)
+	}
+	return l.Take(n)
+}
+
+// plenty tells whether half of an account is free.
+func (a *Account) plenty() bool {
+	a.tree.mu.Lock()
+	defer a.tree.mu.Unlock()
+	return a.freeLocked() >= a.mostLocked()/2
+}
+
+func (l *Loan) take(n int64, wait bool) error {
 	if l == nil || l.used.Add(n) <= l.held.Load() {
 		return nil
 	}
-	if err := l.grow(); err != nil {
+	if err := l.grow(wait); err != nil {
 		l.used.Add(-n)
 		return err
 	}
@@ -79,7 +176,7 @@ func (l *Loan) Take(n int64) error {
 }
 
 // grow books chunks until what is used is held.
-func (l *Loan) grow() error {
+func (l *Loan) grow(wait bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	used, held := l.used.Load(), l.held.Load()
@@ -93,7 +190,8 @@ func (l *Loan) grow() error {
 	}
 	chunk := min((used-held+ChunkBytes-1)/ChunkBytes*ChunkBytes, l.max-held)
 	if err := l.account.lend(chunk, held); err != nil {
-		if chunk = used - held; l.account.lend(chunk, held) != nil {
+		chunk = used - held
+		if err := l.account.lendSoon(l.done, chunk, held, wait); err != nil {
 			if used > l.max/8*7 { // to come again would not help
 				return fault.Wrap(err, fault.TooLarge, "%d bytes of memory are needed for %s, about the most for one", used, l.account.name)
 			}

@@ -1,8 +1,13 @@
 package budget_test
 
 import (
+	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -73,8 +78,8 @@ func TestLoansLeaveRoomForASmallOne(t *testing.T) {
 		}
 		small.Close()
 	}
-	if got := large[0].Held(); got != 60*chunk {
-		t.Errorf("the first holds %d chunks, want two thirds of 90", got/chunk)
+	if got := large[0].Held(); got != 50*chunk {
+		t.Errorf("the first holds %d chunks, want two thirds of five sixths of 90", got/chunk)
 	}
 	for _, l := range large {
 		l.Close()
@@ -84,13 +89,110 @@ func TestLoansLeaveRoomForASmallOne(t *testing.T) {
 	}
 }
 
+// TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes: loans that want all there is and come again at once took the memory that a
+// small one needed for its second page.
+func TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes(t *testing.T) {
+	process := budget.New("process", 192*chunk)
+	queries, err := process.Child("queries", budget.Share{Floor: 64 * chunk, Max: 192 * chunk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var others sync.WaitGroup
+	stop := make(chan struct{})
+	for range 20 {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				l, err := queries.Borrow(t.Context(), 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for l.TakeSoon(chunk/3) == nil {
+					runtime.Gosched()
+				}
+				l.Close()
+			}
+		})
+	}
+	for range 300 {
+		l, err := queries.Borrow(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l.Used() < budget.SmallLoan-chunk {
+			if err := l.TakeSoon(chunk / 2); err != nil {
+				t.Fatalf("a loan of %d bytes: %v", l.Used(), err)
+			}
+		}
+		l.Close()
+	}
+	close(stop)
+	others.Wait()
+	if got := queries.Used(); got != 0 {
+		t.Errorf("%d still booked", got)
+	}
+}
+
+// TestSmallLoansThatWaitForEachOtherEnd: all hold what the others wait for. Each is refused after a while, or as its request
+// ends, and nothing is left booked or waiting.
+func TestSmallLoansThatWaitForEachOtherEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		process := budget.New("process", 12*chunk)
+		if err := process.Reserve(6 * chunk); err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		var refused atomic.Int64
+		for i := range 3 {
+			of := t.Context()
+			if i == 0 {
+				of = ctx
+			}
+			l, err := process.Borrow(of, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				defer l.Close()
+				for range 3 {
+					if err := l.TakeSoon(chunk); err != nil {
+						if !fault.Is(err, fault.Throttled) {
+							t.Error(err)
+						}
+						refused.Add(1)
+						return
+					}
+					time.Sleep(time.Millisecond) // the others take too
+				}
+			}()
+		}
+		time.Sleep(time.Second)
+		if n := refused.Load(); n != 0 || process.Used() != 12*chunk {
+			t.Fatalf("%d were refused at once, %d chunks are booked", n, process.Used()/chunk)
+		}
+		leave()
+		time.Sleep(time.Minute)
+		if got := process.Used(); got != 6*chunk {
+			t.Errorf("%d still booked", got)
+		}
+		if n := refused.Load(); n == 0 || n == 3 {
+			t.Errorf("%d of 3 were refused: one that ends makes room for another", n)
+		}
+	})
+}
+
 func TestALoanLargerThanThereCanBeIsTooLarge(t *testing.T) {
 	process := budget.New("process", 90*chunk)
 	l, err := process.Borrow(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Take(60*chunk + 1); !fault.Is(err, fault.TooLarge) {
+	if err := l.Take(50*chunk + 1); !fault.Is(err, fault.TooLarge) {
 		t.Error(err)
 	}
 	other, err := process.Borrow(t.Context(), 0)
@@ -100,13 +202,37 @@ func TestALoanLargerThanThereCanBeIsTooLarge(t *testing.T) {
 	if err := other.Take(40 * chunk); err != nil {
 		t.Error(err)
 	}
-	if err := l.Take(50 * chunk); !fault.Is(err, fault.Throttled) {
+	if err := l.Take(40 * chunk); !fault.Is(err, fault.Throttled) {
+		t.Error(err)
+	}
+}
+
+// What can be done without does not make a small query a large one where there is little.
+func TestSpareIsTakenOnlyOfPlenty(t *testing.T) {
+	process := budget.New("process", 12*chunk)
+	l, err := process.Borrow(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.TakeSpare(2 * chunk); err != nil {
+		t.Error(err)
+	}
+	if err := process.Reserve(5 * chunk); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.TakeSpare(1); !fault.Is(err, fault.Throttled) || l.Used() != 2*chunk {
+		t.Error(err)
+	}
+	if err := l.Take(chunk); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestNoLoanTakesAnything(t *testing.T) {
 	var l *budget.Loan
+	if err := l.TakeSpare(1 << 60); err != nil {
+		t.Error(err)
+	}
 	if err := l.Take(1 << 60); err != nil {
 		t.Error(err)
 	}
@@ -167,7 +293,8 @@ func TestLoanAgreesWithTheModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		most = min(most, all-all/3)
+		const reserve = int64(all / 6)
+		most = min(most, (all-reserve)-(all-reserve)/3)
 		other, used := int64(0), int64(0)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			n := rapid.Int64Range(0, 3*chunk).Draw(t, "bytes")
@@ -180,7 +307,8 @@ func TestLoanAgreesWithTheModel(t *testing.T) {
 					other += n
 				}
 			default:
-				want := used+n <= most && (used+n <= l.Held() || (used+n)/2 <= all-other-used-n)
+				left := all - other - used - n
+				want := used+n <= most && (used+n <= l.Held() || (used+n)/2 <= left-reserve || used+n <= budget.SmallLoan && left >= 0)
 				if err := l.Take(n); (err == nil) != want {
 					t.Fatalf("%d more than %d: %v", n, used, err)
 				}

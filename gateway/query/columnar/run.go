@@ -37,6 +37,8 @@ type Env struct {
 	Workers int
 	// Take books bytes that the evaluation will hold until its answer is dropped; nil: they are not counted.
 	Take func(n int64) error
+	// Spare is Take of what can be done without; not nil where Take is not.
+	Spare func(n int64) error
 	// Give takes bytes back; not nil where Take is not.
 	Give func(n int64)
 	// Turn, where it is not nil, makes what a worker takes its turn by: next before each page, which may wait, and end
@@ -196,7 +198,7 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 	t := newTurns()
 	g.Go(func() error { return r.work(ctx, t, in, page) })
 	for range r.env.Workers - 1 {
-		if r.env.Take != nil && r.env.Take(workerBytes) != nil {
+		if r.env.Take != nil && r.env.Spare(workerBytes) != nil {
 			break // fewer have to do
 		}
 		defer r.give(workerBytes)
