@@ -65,6 +65,8 @@ type gatewayDeps struct {
 	describe func(context.Context, *ui.Status)
 	// snapshot is what a backup is made of. Nil: this process keeps nothing.
 	snapshot snapshotFunc
+	// tablePages administer tables, on admin.listen. Nil: that is done otherwise.
+	tablePages map[string]http.HandlerFunc
 }
 
 // listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.

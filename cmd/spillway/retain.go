@@ -65,6 +65,7 @@ func (p *standalone) rememberedClock(ctx context.Context) error {
 
 // retainAll is one round.
 func (p *standalone) retainAll(ctx context.Context) {
+	p.finishDrops(ctx)
 	now := time.Now()
 	c := retention.Clock{Wall: now.UnixNano(), Seen: p.retention.seen, Confirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)}
 	if c.Seen != 0 && !p.retention.at.IsZero() {

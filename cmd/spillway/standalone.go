@@ -151,7 +151,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if text := p.server.Rebuilt(); text != "" {
 		source = query.Noticed(source, text)
 	}
-	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, describe: p.describe, snapshot: p.server.Snapshot}); err != nil {
+	if err := p.open(gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, describe: p.describe, snapshot: p.server.Snapshot, tablePages: p.tablePages()}); err != nil {
 		return nil, err
 	}
 	if p.frozen != "" {
@@ -225,8 +225,12 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := p.tables.Create(ctx, tablename.Default, p.cfg.table()); err != nil {
+	m, err := p.tables.Create(ctx, tablename.Default, p.cfg.table())
+	if err != nil {
 		return err
+	}
+	if has, want := duration(m.Config.Retention), duration(p.cfg.table().Retention); has != want {
+		p.log.Warn("the retention that is set is that of new tables; `spillway table set` changes one that exists", "table", m.Table, "retention", span(has), "set", span(want))
 	}
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch

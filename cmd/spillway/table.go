@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/prometheus/common/model"
 
+	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -71,11 +74,20 @@ func span(d duration) string {
 }
 
 type tableListCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 }
 
 // Run lists the tables.
-func (c *tableListCmd) Run() error { return c.with(c.run) }
+func (c *tableListCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	var rows []tableRow
+	if err := c.ask(http.MethodGet, tablesPath, nil, nil, &rows); err != nil {
+		return err
+	}
+	return printTables(c.local(), rows)
+}
 
 func (c *tableListCmd) run(_ context.Context, a *admin) error {
 	rows := []tableRow{}
@@ -84,7 +96,11 @@ func (c *tableListCmd) run(_ context.Context, a *admin) error {
 		r.Dropping = a.tables.Dropping(r.Table)
 		rows = append(rows, r)
 	}
-	err := a.print(rows, func(w io.Writer) {
+	return errors.Join(printTables(a, rows), a.incomplete())
+}
+
+func printTables(a *admin, rows []tableRow) error {
+	return a.print(rows, func(w io.Writer) {
 		fmt.Fprintln(w, "TABLE\tSEQ\tPARTITIONS\tWIDTH\tRETENTION\tREPLICAS\tBEGIN\tEND")
 		for _, r := range rows {
 			name := r.Table
@@ -94,16 +110,24 @@ func (c *tableListCmd) run(_ context.Context, a *admin) error {
 			fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", name, r.Seq, r.Partitions, span(r.PartitionWidth), span(r.Retention), r.Replicas, or(r.Begin, "-"), or(r.End, "-"))
 		}
 	})
-	return errors.Join(err, a.incomplete())
 }
 
 type tableShowCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 	Table      string `arg:"" help:"Name."`
 }
 
 // Run shows a table.
-func (c *tableShowCmd) Run() error { return c.with(c.run) }
+func (c *tableShowCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	var row tableRow
+	if err := c.ask(http.MethodGet, tablesPath+"/"+url.PathEscape(c.Table), nil, nil, &row); err != nil {
+		return err
+	}
+	return printTable(c.local(), row)
+}
 
 func (c *tableShowCmd) run(_ context.Context, a *admin) error {
 	m, err := a.table(c.Table)
@@ -112,6 +136,10 @@ func (c *tableShowCmd) run(_ context.Context, a *admin) error {
 	}
 	r := showTable(m)
 	r.Dropping = a.tables.Dropping(c.Table)
+	return printTable(a, r)
+}
+
+func printTable(a *admin, r tableRow) error {
 	return a.print(r, func(w io.Writer) {
 		if r.Dropping {
 			fmt.Fprintf(w, "state\tbeing dropped: nothing is written to it until `spillway table drop` has ended\n")
@@ -132,6 +160,14 @@ type tableSettings struct {
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
 }
 
+// body is what a process that is alone is sent.
+func (s tableSettings) body() (*tableBody, error) {
+	if s.Replicas != nil && *s.Replicas > 1 {
+		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
+	}
+	return &tableBody{PartitionWidth: s.PartitionWidth, Retention: s.Retention, Weights: s.Weights}, nil
+}
+
 func (s tableSettings) over(c *topology.Config) {
 	if s.PartitionWidth != nil {
 		c.PartitionWidth = time.Duration(*s.PartitionWidth)
@@ -143,15 +179,27 @@ func (s tableSettings) over(c *topology.Config) {
 }
 
 type tableCreateCmd struct {
-	adminFlags    `embed:""`
+	tableFlags    `embed:""`
 	tableSettings `embed:""`
 	Table         string `arg:"" help:"Name."`
 }
 
 // Run makes a table.
-func (c *tableCreateCmd) Run() error { return c.with(c.run) }
+func (c *tableCreateCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	return c.change(http.MethodPut, c.Table, url.Values{}, body)
+}
 
 func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
+	if err := tablename.Check(c.Table); err != nil { // or nobody could write to it
+		return err
+	}
 	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
 	c.tableSettings.over(&cfg)
 	if err := cfg.Validate(); err != nil {
@@ -201,7 +249,7 @@ func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, er
 }
 
 type tableSetCmd struct {
-	adminFlags    `embed:""`
+	tableFlags    `embed:""`
 	tableSettings `embed:""`
 	Table         string    `arg:"" help:"Name."`
 	From          time.Time `name:"columns-from" help:"When --weights take effect: a multiple of the partition width, after all partitions that exist (default the first such time)."`
@@ -210,7 +258,19 @@ type tableSetCmd struct {
 }
 
 // Run changes a table's settings. Shortening the retention deletes rows: the master does it.
-func (c *tableSetCmd) Run() error { return c.with(c.run) }
+func (c *tableSetCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	if !c.From.IsZero() {
+		return fault.Errorf(fault.Invalid, "--columns-from is for tables of a cluster")
+	}
+	return c.change(http.MethodPatch, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}}, body)
+}
 
 func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 	m, err := a.table(c.Table)
@@ -256,7 +316,7 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 }
 
 type tableDropCmd struct {
-	adminFlags `embed:""`
+	tableFlags `embed:""`
 	Table      string `arg:"" help:"Name."`
 	Confirm    string `name:"confirm" help:"The table's name again."`
 	Reason     string `name:"reason" help:"Why, for the audit."`
@@ -265,9 +325,19 @@ type tableDropCmd struct {
 
 // Run marks the table as being dropped, so that writers cannot go on, and drops all partitions, so that servers are told
 // to delete their rows; waits until nobody holds one; then forgets the table and its lease rows.
-func (c *tableDropCmd) Run() error { return c.with(c.run) }
+func (c *tableDropCmd) Run() error {
+	if !c.alone() {
+		return c.with(c.run)
+	}
+	return c.change(http.MethodDelete, c.Table, url.Values{"reason": {c.Reason}, "dry_run": {fmt.Sprint(c.DryRun)}, "confirm": {c.Confirm}}, nil)
+}
 
 func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
+	return c.drop(ctx, a, func() error { return c.dropCluster(ctx, a) })
+}
+
+// drop drops the table if that was confirmed.
+func (c *tableDropCmd) drop(ctx context.Context, a *admin, drop func() error) error {
 	m, err := a.table(c.Table)
 	if err != nil {
 		return err
@@ -279,21 +349,28 @@ func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
 		return fault.Errorf(fault.Invalid, "table %s has %d partitions, and all their rows would be deleted; if that is meant, add --confirm=%s", c.Table, m.Len(), c.Table)
 	}
 	return a.act(ctx, c.Reason, fmt.Sprintf("drop table %s with %d partitions", c.Table, m.Len()), func() error {
-		if err := a.tables.BeginDrop(ctx, c.Table); err != nil {
-			return err
-		}
-		if err := a.untilFree(ctx, c.Table); err != nil {
-			return err
-		}
-		if err := a.tables.DropTable(ctx, c.Table); err != nil {
-			return err
-		}
-		// Somebody who writes may have made it anew already: then the master takes away the rows that are left.
-		if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
+		if err := drop(); err != nil {
 			return err
 		}
 		return a.done("table %s is dropped", c.Table)
 	})
+}
+
+func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
+	if err := a.tables.BeginDrop(ctx, c.Table); err != nil {
+		return err
+	}
+	if err := a.untilFree(ctx, c.Table); err != nil {
+		return err
+	}
+	if err := a.tables.DropTable(ctx, c.Table); err != nil {
+		return err
+	}
+	// Somebody who writes may have made it anew already: then the master takes away the rows that are left.
+	if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
+		return err
+	}
+	return nil
 }
 
 // untilFree waits until no server that lives holds a lease of the table.

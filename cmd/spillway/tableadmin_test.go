@@ -1,0 +1,93 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// tableServer serves the table pages of a process over a socket.
+func tableServer(t *testing.T, p *standalone) tableFlags {
+	mux := http.NewServeMux()
+	for pattern, h := range p.tablePages() {
+		mux.HandleFunc(pattern, h)
+	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return tableFlags{URL: srv.URL, adminFlags: adminFlags{Output: "table", Timeout: 30 * time.Second}}
+}
+
+// TestTablesOfAProcessThatIsAloneAreAdministered by the commands of a cluster.
+func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	days := func(n int) *duration { d := duration(n) * duration(24*time.Hour); return &d }
+	must((&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(30)}, Table: "team-a"}).Run())
+	refused((&tableCreateCmd{tableFlags: f, Table: "team-a"}).Run(), "exists")
+	refused((&tableCreateCmd{tableFlags: f, Table: "a/b"}).Run(), "name")
+	three := 3
+	refused((&tableCreateCmd{tableFlags: f, tableSettings: tableSettings{Replicas: &three}, Table: "b"}).Run(), "one copy")
+	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=a v=1"); code != http.StatusNoContent {
+		t.Fatalf("%d %s", code, text)
+	}
+	must((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(60)}, Table: "team-a", DryRun: true}).Run())
+	if m, _ := p.tables.Get("team-a"); m.Config.Retention != time.Duration(*days(30)) {
+		t.Errorf("after a dry run the retention is %v", m.Config.Retention)
+	}
+	must((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(60)}, Table: "team-a"}).Run())
+	if m, _ := p.tables.Get("team-a"); m.Config.Retention != time.Duration(*days(60)) {
+		t.Errorf("the retention is %v", m.Config.Retention)
+	}
+	refused((&tableSetCmd{tableFlags: f, tableSettings: tableSettings{Retention: days(1)}, Table: "nope"}).Run(), "no table")
+	must((&tableListCmd{tableFlags: f}).Run())
+	must((&tableShowCmd{tableFlags: f, Table: "team-a"}).Run())
+	refused((&tableDropCmd{tableFlags: f, Table: "team-a"}).Run(), "--confirm=team-a")
+	must((&tableDropCmd{tableFlags: f, Table: "team-a", Confirm: "team-a"}).Run())
+	if _, text := p.do(t, http.MethodGet, "/t/team-a/api/v1/query?query=m_v", ""); strings.Contains(text, `"i":"a"`) {
+		t.Errorf("a dropped table answers %s", text)
+	}
+	if held := p.server.Held(); len(held) > 0 {
+		t.Errorf("of the dropped table %v is here", held)
+	}
+	if code, text := p.do(t, http.MethodPost, "/write?db=team-a", "m,i=b v=1"); code != http.StatusNoContent {
+		t.Fatalf("a write to the name again: %d %s", code, text)
+	}
+}
+
+// TestADropThatWasInterruptedIsFinished: writers heard 503 from then on.
+func TestADropThatWasInterruptedIsFinished(t *testing.T) {
+	dir := t.TempDir()
+	p := openIn(t, dir)
+	if code, text := p.do(t, http.MethodPost, "/write?db=gone", "m,i=a v=1"); code != http.StatusNoContent {
+		t.Fatalf("%d %s", code, text)
+	}
+	if err := p.tables.BeginDrop(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	p.finishDrops(t.Context())
+	if _, ok := p.tables.Get("gone"); ok || len(p.server.Held()) > 0 {
+		t.Errorf("the table is there: %v, and of its rows %v", ok, p.server.Held())
+	}
+	if code, text := p.do(t, http.MethodPost, "/write?db=gone", "m,i=a v=2"); code != http.StatusNoContent {
+		t.Errorf("a write afterwards: %d %s", code, text)
+	}
+	if err := (&tableListCmd{tableFlags: tableFlags{URL: "http://127.0.0.1:1", adminFlags: adminFlags{Timeout: time.Second}}}).Run(); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a process that does not run: %v", err)
+	}
+}
