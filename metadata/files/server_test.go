@@ -34,9 +34,10 @@ type node struct {
 	disk *mem.Disk
 	away atomic.Bool
 
-	mu     sync.RWMutex
-	server *files.Server
-	stop   func()
+	whole, steps atomic.Int64 // files that it sent, by form
+	mu           sync.RWMutex
+	server       *files.Server
+	stop         func()
 }
 
 func newCluster(t *testing.T, store coord.Store, n int, set files.Settings) *cluster {
@@ -124,7 +125,15 @@ func (n *node) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, error)
 	if err != nil {
 		return nil, err
 	}
-	return s.Fetch(ctx, q)
+	f, err := s.Fetch(ctx, q)
+	switch {
+	case err != nil:
+	case f.Map != nil:
+		n.whole.Add(1)
+	default:
+		n.steps.Add(1)
+	}
+	return f, err
 }
 
 func (c *cluster) row(table string) files.Row {

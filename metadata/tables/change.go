@@ -212,7 +212,7 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 		switch {
 		case err == nil:
 			if changed.Seq == next.Seq && changed.Txn == c.Txn {
-				t.publish(next, files.Row{Txn: c.Txn, Seq: next.Seq, Round: row.Round}, 0)
+				t.step(name, Known{Map: next, Row: files.Row{Txn: c.Txn, Seq: next.Seq, Round: row.Round}})
 				return next, nil
 			}
 			return t.Refresh(ctx, name, changed.Seq)
@@ -234,9 +234,10 @@ func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.R
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		if v := t.mu.tables[name]; v != nil {
-			row := v.row
-			row.Dropping = v.dropping()
-			return v.m, row
+			m, _ := v.At()
+			row := v.Row()
+			row.Dropping = v.Dropping()
+			return m, row
 		}
 		return nil, files.Row{}
 	}
@@ -320,9 +321,9 @@ func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error)
 	t.mu.RLock()
 	v := t.mu.tables[name]
 	var m *topology.Map
-	dropping := v != nil && v.dropping()
+	dropping := v != nil && v.Dropping()
 	if v != nil {
-		m = v.m
+		m, _ = v.At()
 	}
 	t.mu.RUnlock()
 	switch {
@@ -362,7 +363,7 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	case err == nil:
 		t.deps.Log.Info("table created", "table", name, "retention", c.Retention, "partition_width", c.PartitionWidth, "metadata_servers", d.Row.Servers)
 		if d.Map != nil {
-			t.publish(d.Map, d.Row, d.Revision)
+			t.step(name, Known{d.Map, d.Row, d.Revision})
 			return d.Map, nil
 		}
 	case !fault.Is(err, fault.Stale): // somebody else was faster
@@ -489,7 +490,7 @@ func (t *Tables) DropTable(ctx context.Context, name string) error {
 		if row.Seq == m.Seq && m.Len() == 0 {
 			d, err := t.creator.Drop(ctx, name, row.Txn)
 			if err == nil {
-				t.dropped(name, d)
+				t.learnRow(name, d.Row, d.Revision)
 				t.deps.Log.Info("table dropped", "table", name, "seq", d.Row.Seq)
 				return nil
 			}
@@ -501,15 +502,4 @@ func (t *Tables) DropTable(ctx context.Context, name string) error {
 			return err
 		}
 	}
-}
-
-func (t *Tables) dropped(name string, d files.Done) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	v := t.mu.tables[name]
-	if v == nil || d.Revision < v.at {
-		return
-	}
-	v.m, v.row, v.rev, v.want, v.at = nil, d.Row, d.Revision, d.Row, d.Revision
-	t.announceLocked(name)
 }

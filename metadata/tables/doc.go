@@ -4,14 +4,19 @@
 // planned on the newest map and proposed to a metadata server (package files); whoever loses the race plans anew on the
 // winner's map, so that concurrent creators end with one table (C19).
 //
-//	row "tables/<name>" ──watch──▶ Follow ──which transaction?──▶ Fetch from a metadata server ─▶ decode ─┐
-//	                                                                                                      ▼
+//	row "tables/<name>" ──watch──▶ Machine ──which transaction?──▶ Fetch: the ops since the known map, or whole ─┐
+//	                                                                                                             ▼
 //	Change · Cover · Drop · SetConfig ─▶ group ─▶ plan, plan, plan … ─▶ one transaction ─▶ Get ─▶ *topology.Map
 //	                                       ▲                                   │                    (immutable)
 //	                                       └────────── Stale: plan anew ◀──────┘
 //
 // Changes of one table that come together in one process are planned one after the other, each on the map that the one
 // before leads to, and proposed as one transaction: a thousand writers that find a new day uncovered make one.
+//
+// What is decided (which map is the newest, when it is fetched and from whom, when that is tried again, what is old) a Machine
+// decides, one for each table, which is pure; Tables runs them, and so does cmd/sim. METADATA itself is fetched, checked and
+// hedged by files.Coordinator.Fetch, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
+// delays no other.
 //
 // What is known is served for as long as nothing newer can be had: neither the store nor a metadata server needs to
 // answer for reads to go on (C127). With a Cache a process starts without them, too.

@@ -15,14 +15,18 @@ func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	v := t.mu.tables[name]
-	if v == nil || v.m == nil {
+	if v == nil {
 		return peer.MapAt{}, false
 	}
-	servers := make([]string, len(v.row.Servers))
-	for i, s := range v.row.Servers {
+	if m, _ := v.At(); m == nil {
+		return peer.MapAt{}, false
+	}
+	row := v.Row()
+	servers := make([]string, len(row.Servers))
+	for i, s := range row.Servers {
 		servers[i] = string(s)
 	}
-	return peer.MapAt{Txn: v.row.Txn, Seq: v.row.Seq, Servers: servers}, true
+	return peer.MapAt{Txn: row.Txn, Seq: row.Seq, Servers: servers}, true
 }
 
 // Age is for how long the known map of a table may not have been the newest: since the store is not followed any more, or since
@@ -33,8 +37,8 @@ func (t *Tables) Age(name string) (age time.Duration) {
 	if !t.mu.since.IsZero() {
 		age = time.Since(t.mu.since)
 	}
-	if v := t.mu.tables[name]; v != nil && v.lacks() && !v.lacking.IsZero() {
-		age = max(age, time.Since(v.lacking))
+	if v := t.mu.tables[name]; v != nil && !v.Lacking().IsZero() {
+		age = max(age, time.Since(v.Lacking()))
 	}
 	return age
 }
@@ -63,7 +67,7 @@ func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topolo
 	if err != nil {
 		return nil, err
 	}
-	t.publish(m, want, 0)
+	t.step(name, Known{Map: m, Row: want})
 	if now, ok := t.Get(name); ok {
 		return now, nil
 	}

@@ -21,7 +21,6 @@ func (t *Tables) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return coord.Follow(ctx, heard{t.deps.Store, t}, files.Prefix, follower{t}, t.deps.Log, rng)
 	})
-	g.Go(func() error { t.fetchLoop(ctx); return nil })
 	g.Go(func() error { t.saveLoop(ctx); return nil })
 	return g.Wait()
 }
@@ -30,8 +29,8 @@ func (t *Tables) Run(ctx context.Context) error {
 type follower struct{ t *Tables }
 
 // Listed implements coord.Follower.
-func (f follower) Listed(rows []coord.Row, _ coord.Revision) error {
-	f.t.listed(rows)
+func (f follower) Listed(rows []coord.Row, rev coord.Revision) error {
+	f.t.listed(rows, rev)
 	return nil
 }
 
@@ -40,21 +39,12 @@ func (f follower) Changed(events []coord.Event) error {
 	for _, e := range events {
 		name := files.TableOf(e.Key)
 		if e.Deleted {
-			f.t.deleted(name, e.Revision)
+			f.t.step(name, RowGone{e.Revision})
 		} else if err := f.t.learn(e.Row); err != nil {
 			f.t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", name, "error", err)
 		}
 	}
 	return nil
-}
-
-// deleted takes in that a person deleted a row at rev, unless it was made again since.
-func (t *Tables) deleted(name string, rev coord.Revision) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if v := t.mu.tables[name]; v != nil && v.at < rev {
-		t.forgetLocked(name)
-	}
 }
 
 // heard notes since when the store is not followed.
@@ -81,29 +71,91 @@ func (t *Tables) following(on bool) {
 	}
 }
 
-// fetchLoop fetches what rows name, and tries again what it could not get.
-func (t *Tables) fetchLoop(ctx context.Context) {
-	again := time.NewTimer(time.Hour)
-	defer again.Stop()
-	for pause := 100 * time.Millisecond; ; {
-		select {
-		case <-ctx.Done():
+// step gives a table's machine an input, and performs what comes of it. An input that brings something makes the machine.
+func (t *Tables) step(name string, in Input) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.mu.tables[name]
+	if v == nil {
+		if _, gone := in.(RowGone); gone {
 			return
-		case <-t.wanted:
-		case <-again.C:
 		}
-		if t.fetchWanted(ctx) {
-			pause = 100 * time.Millisecond
-			continue
+		v = &table{}
+		t.mu.tables[name] = v
+	}
+	t.stepLocked(name, v, in)
+}
+
+// stepLocked does not wait: what takes time goes on in the background.
+func (t *Tables) stepLocked(name string, v *table, in Input) {
+	for _, e := range v.Step(time.Now(), in, nil) {
+		switch e := e.(type) {
+		case Fetch:
+			t.fetchLocked(name, v, e)
+		case Publish:
+			close(t.mu.changed)
+			t.mu.changed = make(chan struct{})
+		case Forget:
+			delete(t.mu.tables, name)
+			t.settledLocked(v, nil)
+			t.saveLocked(name)
+		case Retry:
+			t.afterLocked(name, v, e.After, RetryDue{})
+		case Settled:
+			t.settledLocked(v, e.Err)
+		case SaveLater:
+			t.afterLocked(name, v, e.After, SaveDue{})
+		case Save:
+			t.saveLocked(name)
 		}
-		again.Reset(t.jitter(pause))
-		pause = min(2*pause, 5*time.Second)
 	}
 }
 
-// savePause is how long changes are collected before they are cached.
-const savePause = time.Second
+func (t *Tables) settledLocked(v *table, err error) {
+	for _, c := range v.settled {
+		c <- err // there is room for it
+	}
+	v.settled = nil
+}
 
+func (t *Tables) saveLocked(name string) {
+	if t.deps.Cache == nil {
+		return
+	}
+	t.mu.unsaved[name] = true
+	select {
+	case t.save <- struct{}{}:
+	default:
+	}
+}
+
+// afterLocked gives a machine an input later, unless it has ended by then.
+func (t *Tables) afterLocked(name string, v *table, d time.Duration, in Input) {
+	time.AfterFunc(t.jitter(d), func() { t.still(name, v, in) })
+}
+
+func (t *Tables) still(name string, v *table, in Input) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.tables[name] == v && !t.mu.closed {
+		t.stepLocked(name, v, in)
+	}
+}
+
+func (t *Tables) fetchLocked(name string, v *table, f Fetch) {
+	if t.mu.closed {
+		return
+	}
+	t.fetching.Go(func() {
+		m, err := t.fetchFrom(t.life, name, f.Want, f.Since, f.Have)
+		if err != nil && t.life.Err() == nil {
+			t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
+		}
+		t.still(name, v, Fetched{f.ID, m, err})
+	})
+}
+
+// saveLoop writes what changed to the cache.
 func (t *Tables) saveLoop(ctx context.Context) {
 	if t.deps.Cache == nil {
 		return
@@ -111,13 +163,14 @@ func (t *Tables) saveLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			t.mu.Lock()
+			for name, v := range t.mu.tables {
+				t.stepLocked(name, v, SaveDue{})
+			}
+			t.mu.Unlock()
 			t.saveCache(time.Now())
 			return
 		case <-t.save:
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(t.jitter(savePause)):
 		}
 		t.saveCache(time.Now())
 	}

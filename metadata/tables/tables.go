@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
-
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -25,18 +22,21 @@ type Tables struct {
 	deps     Deps
 	settings Settings
 	creator  *files.Coordinator
-	fetches  singleflight.Group
 	pace     *pace.Bucket // of tables made for writers
 
-	wanted chan struct{} // wakes Run: a row names a transaction whose map is not known
-	save   chan struct{} // wakes Run: a map changed that the cache should have
+	save chan struct{} // wakes Run: a table is to be written to the cache
+	life context.Context
+	end  context.CancelFunc
+
+	fetching sync.WaitGroup
 
 	mu struct {
 		sync.RWMutex
 		tables  map[string]*table
 		changed chan struct{} // closed and replaced at every change
 		queues  map[string]*queue
-		unsaved map[string]bool
+		unsaved map[string]bool // to be written to the cache, or forgotten there
+		closed  bool
 		since   time.Time // when what is known was last known to be the newest; zero: it is now
 	}
 
@@ -46,17 +46,10 @@ type Tables struct {
 	}
 }
 
-// table is what is known of one. A table that was dropped has no map.
-//
-// Invariant: seq never goes down.
+// table is one table's machine, and what waits for it to settle.
 type table struct {
-	m    *topology.Map
-	row  files.Row      // as of m
-	rev  coord.Revision // of the newest row that named m; 0: only a cache did
-	want files.Row      // the newest row
-	at   coord.Revision // of want
-
-	lacking time.Time // when a row first named a newer map than m
+	Machine
+	settled []chan<- error
 }
 
 // Open reads all tables. Where the store does not answer, or a table's file cannot be had, what the cache has is served
@@ -72,8 +65,8 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	if d.Rand == nil {
 		d.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	t := &Tables{deps: d, settings: s, wanted: make(chan struct{}, 1), save: make(chan struct{}, 1),
-		pace: pace.New(float64(s.NewPerSecond), NewBurst)}
+	t := &Tables{deps: d, settings: s, save: make(chan struct{}, 1), pace: pace.New(float64(s.NewPerSecond), NewBurst)}
+	t.life, t.end = context.WithCancel(context.Background())
 	t.mu.tables, t.mu.queues, t.mu.unsaved = map[string]*table{}, map[string]*queue{}, map[string]bool{}
 	t.mu.changed = make(chan struct{})
 	t.random.rng = d.Rand
@@ -83,7 +76,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 		return nil, err
 	}
 	cached := t.loadCache()
-	rows, _, err := d.Store.List(ctx, files.Prefix)
+	rows, rev, err := d.Store.List(ctx, files.Prefix)
 	switch {
 	case err == nil:
 	case cached > 0:
@@ -92,13 +85,37 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	default:
 		return nil, fault.Annotate(err, "read the tables")
 	}
-	t.listed(rows)
-	t.fetchWanted(ctx)
+	t.listed(rows, rev)
+	t.settle(ctx)
 	return t, nil
 }
 
-// Close ends what goes on behind a table that was made. Call it after Run has returned.
-func (t *Tables) Close() { t.creator.Close() }
+// openMax bounds how long Open waits for maps. Those that did not come until then come later.
+const openMax = 5 * time.Second
+
+// settle waits for the newest map of each table, or until it is clear that it cannot be had now.
+func (t *Tables) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, openMax)
+	defer cancel()
+	t.mu.RLock()
+	names := slices.Sorted(maps.Keys(t.mu.tables))
+	t.mu.RUnlock()
+	for _, name := range names { // all are being fetched at the same time
+		if err := t.fetched(ctx, name); err != nil {
+			t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
+		}
+	}
+}
+
+// Close ends what goes on in the background. Call it after Run has returned.
+func (t *Tables) Close() {
+	t.mu.Lock()
+	t.mu.closed = true
+	t.mu.Unlock()
+	t.end()
+	t.fetching.Wait()
+	t.creator.Close()
+}
 
 // Get gives a table's newest known map.
 func (t *Tables) Get(name string) (*topology.Map, bool) {
@@ -112,18 +129,18 @@ func (t *Tables) Get(name string) (*topology.Map, bool) {
 func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if v := t.mu.tables[name]; v != nil && v.m != nil {
-		return v.m, v.rev, true
+	if v := t.mu.tables[name]; v != nil {
+		m, row = v.At()
 	}
-	return nil, 0, false
+	return m, row, m != nil
 }
 
 // Dropped reports whether a table was dropped, and at which sequence number: absence alone does not say so.
 func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if v := t.mu.tables[name]; v != nil && v.row.Dropped {
-		return v.row.Seq, true
+	if v := t.mu.tables[name]; v != nil && v.Row().Dropped {
+		return v.Row().Seq, true
 	}
 	return 0, false
 }
@@ -133,7 +150,7 @@ func (t *Tables) Dropping(name string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	v := t.mu.tables[name]
-	return v != nil && v.dropping()
+	return v != nil && v.Dropping()
 }
 
 // Changed gives a channel that is closed at the next change of any table: take it first, then look.
@@ -149,7 +166,7 @@ func (t *Tables) Names() []string {
 	defer t.mu.RUnlock()
 	names := make([]string, 0, len(t.mu.tables))
 	for name, v := range t.mu.tables {
-		if v.m != nil {
+		if m, _ := v.At(); m != nil {
 			names = append(names, name)
 		}
 	}
@@ -182,7 +199,7 @@ func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topo
 	if err := t.learn(row); err != nil {
 		return nil, err
 	}
-	if err := t.fetch(ctx, name); err != nil {
+	if err := t.fetched(ctx, name); err != nil {
 		return nil, err
 	}
 	m, ok := t.Get(name)
@@ -206,169 +223,46 @@ func (t *Tables) learn(row coord.Row) error {
 }
 
 func (t *Tables) learnRow(name string, r files.Row, rev coord.Revision) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	v := t.mu.tables[name]
-	if v == nil {
-		v = &table{}
-		t.mu.tables[name] = v
-	}
-	if rev <= v.at {
-		return
-	}
-	if !v.lacks() {
-		v.lacking = time.Now()
-	}
-	v.want, v.at = r, rev
-	switch {
-	case r.Dropped && r.Seq >= v.row.Seq:
-		v.m, v.row, v.rev = nil, r, rev
-		t.announceLocked(name)
-	case v.m != nil && r.Txn == v.row.Txn:
-		v.row, v.rev = r, rev
-		t.announceLocked(name)
-	case r.Seq > v.row.Seq || v.m == nil:
-		wake(t.wanted)
-	}
+	t.step(name, RowRead{r, rev})
 }
 
-// publish takes a map in unless a newer one is known. rev is 0 where only the transaction is known.
-func (t *Tables) publish(m *topology.Map, row files.Row, rev coord.Revision) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	v := t.mu.tables[m.Table]
-	if v == nil {
-		v = &table{}
-		t.mu.tables[m.Table] = v
-	}
-	if row.Seq < v.row.Seq || row.Seq == v.row.Seq && v.m != nil || v.row.Dropped && row.Seq == v.row.Seq {
-		return
-	}
-	if row.Txn == v.want.Txn {
-		row, rev = v.want, v.at
-	}
-	row.Round = max(row.Round, v.row.Round, v.want.Round)
-	if row.Servers == nil {
-		row.Servers, row.Dropping = v.row.Servers, v.dropping()
-		if v.at > v.rev { // the newest row is of a transaction in between, and its list is the newer one
-			row.Servers = v.want.Servers
-		}
-	}
-	v.m, v.row, v.rev = m, row, max(rev, v.rev)
-	t.announceLocked(m.Table)
-}
-
-func (t *Tables) announceLocked(name string) {
-	close(t.mu.changed)
-	t.mu.changed = make(chan struct{})
-	if t.deps.Cache != nil {
-		t.mu.unsaved[name] = true
-		wake(t.save)
-	}
-}
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// listed takes all rows in: a table that is not among them is none. Rows of tables are never deleted by this build, but by
-// people.
-func (t *Tables) listed(rows []coord.Row) {
+// listed takes all rows of a list as of a revision in: a table that is not among them is none. Rows of tables are never deleted
+// by this build, but by people.
+func (t *Tables) listed(rows []coord.Row, rev coord.Revision) {
 	seen := map[string]bool{}
-	var newest coord.Revision
 	for _, row := range rows {
 		seen[files.TableOf(row.Key)] = true
-		newest = max(newest, row.Revision)
 		if err := t.learn(row); err != nil {
 			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", files.TableOf(row.Key), "error", err)
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, v := range t.mu.tables {
-		if !seen[name] && v.at <= newest { // one that is newer than the list was made meanwhile
-			t.forgetLocked(name)
-		}
-	}
-}
-
-func (t *Tables) forgetLocked(name string) {
-	delete(t.mu.tables, name)
-	t.announceLocked(name)
-}
-
-// fetchMax bounds the maps that are fetched at a time.
-const fetchMax = 8
-
-// fetchWanted fetches the maps that rows name and that are not known. It reports whether it got them all.
-func (t *Tables) fetchWanted(ctx context.Context) bool {
 	t.mu.RLock()
-	var names []string
-	for name, v := range t.mu.tables {
-		if v.lacks() {
-			names = append(names, name)
-		}
-	}
+	names := slices.Collect(maps.Keys(t.mu.tables))
 	t.mu.RUnlock()
-	var g errgroup.Group
-	g.SetLimit(fetchMax)
 	for _, name := range names {
-		g.Go(func() error {
-			err := t.fetch(ctx, name)
-			if err != nil && ctx.Err() == nil {
-				t.deps.Log.Warn("a table's newest map cannot be had; going on with the one that is known, if any", "table", name, "error", err)
-			}
-			return err
-		})
+		if !seen[name] {
+			t.step(name, RowGone{rev})
+		}
 	}
-	return g.Wait() == nil
 }
 
-// dropping reports whether the newest row says that the table is being dropped.
-func (v *table) dropping() bool {
-	if v.at > v.rev {
-		return v.want.Dropping
-	}
-	return v.row.Dropping
-}
-
-// lacks reports whether the newest row names a map that is not here.
-func (v *table) lacks() bool {
-	return v.at > 0 && !v.want.Dropped && (v.m == nil || v.want.Seq > v.row.Seq)
-}
-
-// fetch gets the map that the newest known row of a table names, unless it is known. Whoever asks at the same time waits
-// for the same answer.
-func (t *Tables) fetch(ctx context.Context, name string) error {
-	t.mu.RLock()
+// fetched waits until the newest known row's map is here, or cannot be had.
+func (t *Tables) fetched(ctx context.Context, name string) error {
+	settled := make(chan error, 1)
+	t.mu.Lock()
 	v := t.mu.tables[name]
-	if v == nil || !v.lacks() {
-		t.mu.RUnlock()
+	if v == nil {
+		t.mu.Unlock()
 		return nil
 	}
-	want, at := v.want, v.at
-	var since peer.TxnID
-	have := v.m
-	if have != nil {
-		since = v.row.Txn
-	}
-	t.mu.RUnlock()
-	result := t.fetches.DoChan(name+string(want.Txn[:]), func() (any, error) {
-		m, err := t.fetchFrom(context.WithoutCancel(ctx), name, want, since, have)
-		if err != nil {
-			return nil, err
-		}
-		t.publish(m, want, at)
-		return nil, nil
-	})
+	v.settled = append(v.settled, settled)
+	t.stepLocked(name, v, Wanted{})
+	t.mu.Unlock()
 	select {
-	case r := <-result:
-		return r.Err
+	case err := <-settled:
+		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return fault.Annotate(ctx.Err(), "the newest map of table %q", name)
 	}
 }
 
@@ -376,8 +270,10 @@ func (t *Tables) fetch(ctx context.Context, name string) error {
 func (t *Tables) have(name string) (peer.TxnID, *topology.Map) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if v := t.mu.tables[name]; v != nil && v.m != nil {
-		return v.row.Txn, v.m
+	if v := t.mu.tables[name]; v != nil {
+		if m, _ := v.At(); m != nil {
+			return v.Row().Txn, m
+		}
 	}
 	return peer.TxnID{}, nil
 }
@@ -419,7 +315,7 @@ func (t *Tables) loadCache() int {
 			t.deps.Log.Warn("a cached map is left out", "table", c.Table, "error", err)
 			continue
 		}
-		t.mu.tables[c.Table] = &table{m: m, row: row, want: row}
+		t.step(c.Table, FromCache{m, row})
 		if t.mu.since.IsZero() || c.At.Before(t.mu.since) {
 			t.mu.since = c.At
 		}
@@ -439,7 +335,8 @@ func (t *Tables) saveCache(now time.Time) {
 		var m *topology.Map
 		var row files.Row
 		if v != nil {
-			m, row = v.m, v.row
+			m, _ = v.At()
+			row = v.Row()
 		}
 		t.mu.RUnlock()
 		var err error

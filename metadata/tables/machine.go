@@ -1,0 +1,301 @@
+package tables
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Machine is what a process knows of one table, and what it does to know the newest: Step(now, input) effects. It has no
+// clock, lock, I/O or goroutine; the runner of a process (Tables) and the simulator drive it. Each table has its own, so that
+// what cannot be had of one delays no other.
+//
+//	watch, list ──RowRead──▶ is it newer? ──▶ does it name a map that is not here? ──▶ Fetch ──▶ Fetched
+//	own change ───Known────▶ is it newer? ──▶ Publish        ▲                                  │ an error: Retry, later
+//	                                                         └──────────── newer again ◀────────┘
+//
+// Invariants: the map's sequence number never goes down, also not after a table was dropped and made again; the revision that
+// At gives is of a row that named the map, or older; at most two fetches are under way, two only where the newer row
+// names other servers.
+type Machine struct {
+	m       *topology.Map  // nil: none is known, or the table was dropped
+	row     files.Row      // as of m
+	rev     coord.Revision // of the newest row that named m; 0: only a cache did, or a change from here
+	want    files.Row      // the newest row
+	at      coord.Revision // of want
+	lacking time.Time      // when a row first named a newer map than m
+
+	fetches []Fetch
+	lastID  int
+	failed  int  // fetches, in a row
+	resting bool // until Retry
+	waiting bool // for Settled
+
+	dirty bool // the cache has something older, and Save will come
+}
+
+// Input is an input of a Machine.
+type Input interface{ input() }
+
+// RowRead is the table's row, from a watch, a list or a read, in any order.
+type RowRead struct {
+	Row      files.Row
+	Revision coord.Revision
+}
+
+// RowGone says that there was no row at a revision: a list did not have it, or a person deleted it.
+type RowGone struct{ Revision coord.Revision }
+
+// Known is a map that came without a row's revision: this process committed it, a server named it, or, with Revision, this
+// process made the table. Row.Servers may be nil: they are those that are known.
+type Known struct {
+	Map      *topology.Map
+	Row      files.Row
+	Revision coord.Revision
+}
+
+// FromCache is a map that was known in an earlier life. It comes first.
+type FromCache struct {
+	Map *topology.Map
+	Row files.Row
+}
+
+// Fetched answers Fetch.
+type Fetched struct {
+	ID  int
+	Map *topology.Map
+	Err error
+}
+
+// Wanted says that something waits for the map that the newest row names: it is fetched now, and Settled follows.
+type Wanted struct{}
+
+// RetryDue and SaveDue answer Retry and SaveLater.
+type (
+	RetryDue struct{}
+	SaveDue  struct{}
+)
+
+func (RowRead) input()   {}
+func (RowGone) input()   {}
+func (Known) input()     {}
+func (FromCache) input() {}
+func (Fetched) input()   {}
+func (Wanted) input()    {}
+func (RetryDue) input()  {}
+func (SaveDue) input()   {}
+
+// Effect is an effect of a Machine.
+type Effect interface{ effect() }
+
+// Fetch gets the map of a transaction from the row's servers (files.Coordinator.Fetch). Since and Have are what is here.
+type Fetch struct {
+	ID    int
+	Want  files.Row
+	Since peer.TxnID
+	Have  *topology.Map
+
+	at coord.Revision
+}
+
+// Publish says that the map or its row is another one.
+type Publish struct{}
+
+// Forget ends the machine: there is no such table.
+type Forget struct{}
+
+// Retry asks for RetryDue after a time, give or take a half.
+type Retry struct{ After time.Duration }
+
+// Settled answers Wanted: the newest map that is known of is here, or cannot be had.
+type Settled struct{ Err error }
+
+// SaveLater asks for SaveDue after a time, Save writes the table to the cache.
+type (
+	SaveLater struct{ After time.Duration }
+	Save      struct{}
+)
+
+func (Fetch) effect()     {}
+func (Publish) effect()   {}
+func (Forget) effect()    {}
+func (Retry) effect()     {}
+func (Settled) effect()   {}
+func (SaveLater) effect() {}
+func (Save) effect()      {}
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 5 * time.Second
+
+	// Changes are collected before the cache is written, for longer where the map is large: it is written whole.
+	saveMin         = time.Second
+	saveMax         = time.Minute
+	saveBytesSecond = 256 << 10
+)
+
+// Step takes an input and appends what is to be done.
+func (t *Machine) Step(now time.Time, in Input, out []Effect) []Effect {
+	switch in := in.(type) {
+	case RowRead:
+		return t.rowRead(now, in, out)
+	case RowGone:
+		if t.at > in.Revision { // it was made after that
+			return out
+		}
+		return append(out, Forget{}, Publish{})
+	case Known:
+		return t.next(t.publish(in.Map, in.Row, in.Revision, out))
+	case FromCache:
+		t.m, t.row, t.want = in.Map, in.Row, in.Row
+	case Fetched:
+		return t.fetched(in, out)
+	case Wanted:
+		t.waiting, t.resting = true, false
+		return t.next(out)
+	case RetryDue:
+		if t.resting {
+			t.resting = false
+			return t.next(out)
+		}
+	case SaveDue:
+		if t.dirty {
+			t.dirty = false
+			return append(out, Save{})
+		}
+	}
+	return out
+}
+
+func (t *Machine) rowRead(now time.Time, in RowRead, out []Effect) []Effect {
+	if in.Revision <= t.at {
+		return out
+	}
+	if !t.lacks() {
+		t.lacking = now
+	}
+	if in.Row.Txn != t.want.Txn {
+		t.resting, t.failed = false, 0
+	}
+	t.want, t.at = in.Row, in.Revision
+	switch {
+	case in.Row.Dropped && in.Row.Seq >= t.row.Seq:
+		t.m, t.row, t.rev = nil, in.Row, in.Revision
+		out = t.changed(out)
+	case t.m != nil && in.Row.Txn == t.row.Txn:
+		t.row, t.rev = in.Row, in.Revision
+		out = t.changed(out)
+	}
+	return t.next(out)
+}
+
+// publish takes a map in unless a newer one is known.
+func (t *Machine) publish(m *topology.Map, row files.Row, rev coord.Revision, out []Effect) []Effect {
+	if row.Seq < t.row.Seq || row.Seq == t.row.Seq && (t.m != nil || t.row.Dropped) {
+		return out
+	}
+	if row.Txn == t.want.Txn {
+		row, rev = t.want, t.at
+	}
+	row.Round = max(row.Round, t.row.Round, t.want.Round)
+	if row.Servers == nil {
+		row.Servers, row.Dropping = t.row.Servers, t.Dropping()
+		if t.at > t.rev { // the newest row is of a transaction in between, and its list is the newer one
+			row.Servers = t.want.Servers
+		}
+	}
+	t.m, t.row, t.rev = m, row, max(rev, t.rev)
+	if rev > t.at {
+		t.want, t.at = row, rev
+	}
+	return t.changed(out)
+}
+
+// changed publishes, and has the cache written.
+func (t *Machine) changed(out []Effect) []Effect {
+	out = append(out, Publish{})
+	if t.dirty {
+		return out
+	}
+	t.dirty = true
+	after := saveMin
+	if t.m != nil {
+		after = min(max(after, time.Duration(t.m.EncodedBytes())*time.Second/saveBytesSecond), saveMax)
+	}
+	return append(out, SaveLater{after})
+}
+
+// next fetches what is lacking, and answers what waits.
+func (t *Machine) next(out []Effect) []Effect {
+	if !t.lacks() {
+		t.resting, t.failed = false, 0
+		return t.settle(nil, out)
+	}
+	if t.resting || len(t.fetches) > 1 || len(t.fetches) == 1 && slices.Equal(t.fetches[0].Want.Servers, t.want.Servers) {
+		return out
+	}
+	t.lastID++
+	f := Fetch{ID: t.lastID, Want: t.want, at: t.at}
+	if t.m != nil {
+		f.Since, f.Have = t.row.Txn, t.m
+	}
+	t.fetches = append(t.fetches, f)
+	return append(out, f)
+}
+
+func (t *Machine) settle(err error, out []Effect) []Effect {
+	if !t.waiting {
+		return out
+	}
+	t.waiting = false
+	return append(out, Settled{err})
+}
+
+func (t *Machine) fetched(in Fetched, out []Effect) []Effect {
+	i := slices.IndexFunc(t.fetches, func(f Fetch) bool { return f.ID == in.ID })
+	if i < 0 {
+		return out
+	}
+	f := t.fetches[i]
+	t.fetches = slices.Delete(t.fetches, i, i+1)
+	switch {
+	case in.Err == nil:
+		out = t.publish(in.Map, f.Want, f.at, out)
+	case f.Want.Txn == t.want.Txn && len(t.fetches) == 0 && t.lacks():
+		out = append(t.settle(in.Err, out), Retry{min(retryMin<<min(t.failed, 10), retryMax)})
+		t.resting = true
+		t.failed++
+	}
+	return t.next(out)
+}
+
+// lacks reports whether the newest row names a map that is not here.
+func (t *Machine) lacks() bool {
+	return t.at > 0 && !t.want.Dropped && t.want.Seq > t.row.Seq
+}
+
+// At gives the newest known map, nil if there is none, and the revision of the row that named it.
+func (t *Machine) At() (*topology.Map, coord.Revision) { return t.m, t.rev }
+
+// Row is the row as of the known map, or as of when the table was dropped.
+func (t *Machine) Row() files.Row { return t.row }
+
+// Dropping reports whether the newest row says that the table is being dropped.
+func (t *Machine) Dropping() bool {
+	if t.at > t.rev {
+		return t.want.Dropping
+	}
+	return t.row.Dropping
+}
+
+// Lacking is since when a newer map than the known one is known to exist; zero: none is.
+func (t *Machine) Lacking() time.Time {
+	if t.lacks() {
+		return t.lacking
+	}
+	return time.Time{}
+}
