@@ -129,7 +129,7 @@ func (s *hosted) assign(m *topology.Map, rev coord.Revision, actions []rules.Act
 		if c := s.disk.copies[id]; c != nil && c.placement == a.Placement {
 			epoch = c.epoch
 		}
-		all = append(all, lease.Assigned{Partition: id, Placement: a.Placement, Placements: at.Placements, TableRow: rev, BrickEpoch: epoch})
+		all = append(all, lease.Assigned{Partition: id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, TableRow: rev, Seq: m.Seq, BrickEpoch: epoch})
 		s.told[id] = a.Placement
 	}
 	if len(all) > 0 {

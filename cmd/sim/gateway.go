@@ -420,7 +420,7 @@ func (g *gateway) sweepLease(id lease.Partition) {
 		if err != nil || l.State == lease.Held && !g.gone(l) {
 			return
 		}
-		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(id), storeTimeout, func(committed, bool) {})
+		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(id, seq), storeTimeout, func(committed, bool) {})
 	})
 }
 

@@ -41,7 +41,7 @@ type Store interface {
 	List(ctx context.Context, prefix string) ([]Row, Revision, error)
 
 	// Commit makes all writes if all conditions hold, durably, and says whether they did. The revision is the
-	// transaction's own when it was committed.
+	// transaction's own when it was committed. Without writes it says whether all conditions held at one moment after it was asked.
 	Commit(ctx context.Context, conditions []Condition, writes []Write) (Revision, bool, error)
 
 	// Watch calls f with every change under prefix after the given revision, in order, until ctx ends or f returns an

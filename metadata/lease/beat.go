@@ -33,8 +33,9 @@ type beatRow struct {
 	asOf    coord.Revision
 	rev     coord.Revision // 0: no row
 	beat    Beat
-	since   Time // of the ear: when this revision was first seen
-	changed Time // of the ear: when a row of another boot, or none, was last found in its place
+	since   Time     // of the ear: when this revision was first seen
+	changed Time     // of the ear: when a row of another boot, or none, was last found in its place
+	waiters []*entry // partitions that it holds, and that we take when it is silent
 }
 
 func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []byte, present bool) {
@@ -56,6 +57,8 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 	b.since = m.mark()
 	if b.beat.Boot != was {
 		b.changed = b.since
+		m.wakeWaiters(b)
+		m.touchWaking() // they may have waited for this server to be there
 	} else if was != "" {
 		m.observeClock(s, b.beat)
 	}
@@ -92,7 +95,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, Held: m.held, Draining: m.draining || m.leave, Time: m.wallNow(),
+		Load: m.load, Held: m.held, Draining: m.draining || m.leave, Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)
@@ -107,7 +110,7 @@ func (m *Machine) renewed(r request, a Answer) {
 		b.rev = a.Revision
 		b.next = r.sent + m.jitter(m.set.RenewEvery)
 		m.proved(r.n)
-		m.observeBeat(m.self.Server, a.Revision, Beat{Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: r.n}.Encode(), true)
+		m.observeBeat(m.self.Server, a.Revision, Beat{Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: r.n, Guards: true}.Encode(), true)
 	case Conflict:
 		b.found, b.next = false, m.now
 	default:

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -25,10 +27,27 @@ type entry struct {
 	// As this server is assigned, or nil.
 	assigned *Assigned
 
+	// On the agenda.
+	touched   bool
+	queued    bool
+	waitsMap  bool
+	waitsOn   *beatRow // until that server is silent
+	heapAt    int      // in wakes; -1: not
+	wakeAt    Time
+	sums      sums
+	forgotten bool
+
+	// proved is one more than the number of lapses after which a request showed that the row is ours.
+	proved  int
+	proving bool
+	proveAt Time
+
 	// Our requests: one at a time.
 	busy      uint64
-	reread    bool   // the last one conflicted or has no answer: look first (C117)
-	nonce     string // of the last row we wrote
+	taking    bool
+	reread    bool     // the last one conflicted or has no answer: look first (C117)
+	look      []string // at the rows under these keys
+	nonce     string   // of the last row we wrote
 	notBefore Time
 
 	// What we do. Invariant: leading implies running.
@@ -52,26 +71,31 @@ func (m *Machine) observeRow(e *entry, rev coord.Revision, value []byte, present
 	if rev <= e.asOf {
 		return
 	}
-	e.asOf = rev
+	m.touch(e)
 	if !present {
 		if e.present() {
 			// Nobody else can have changed a row that was ours, and is still.
-			e.intact = !e.unreadable && (inOrder || m.ours(e) && m.good(m.now))
+			e.intact = !e.unreadable && (inOrder || m.ours(e) && e.proved == m.lapses+1 && m.good(m.now))
 			e.rev, e.since, e.ready = 0, m.mark(), false
 		}
+		e.asOf = rev
 		return
 	}
 	row, err := DecodeLease(value)
-	e.rev, e.unreadable, e.since, e.ready = rev, err != nil, m.mark(), false
+	if !(e.proved == m.lapses+1 && err == nil && m.ours(e) && row.State == Held && row.Boot == e.row.Boot && row.Epoch == e.row.Epoch) {
+		e.proved = 0
+	}
+	e.asOf, e.rev, e.unreadable, e.since, e.ready = rev, rev, err != nil, m.mark(), false
 	if err == nil {
 		e.row = row
 	}
 }
 
-func (e *entry) observeBorn(rev coord.Revision, present bool) {
+func (m *Machine) observeBorn(e *entry, rev coord.Revision, present bool) {
 	if rev <= e.bornAsOf {
 		return
 	}
+	m.touch(e)
 	e.born, e.bornAsOf = 0, rev
 	if present {
 		e.born = rev
@@ -100,16 +124,16 @@ func (m *Machine) planEntry(e *entry) {
 		m.at(e.notBefore)
 	case e.reread:
 		if m.mayAsk() {
-			e.busy = m.list(Acquire, request{job: jobReread, p: e.p, prefix: e.rowKey})
+			e.busy = m.list(Acquire, request{job: jobReread, p: e.p, prefix: e.look[0]})
+		} else {
+			m.queue(e)
 		}
 	case m.ours(e) && e.leaving != "":
-		if !e.running && m.mayAsk() {
+		if !e.running {
 			m.release(e)
 		}
 	case m.ours(e) && e.want != nil && e.leading:
-		if m.mayAsk() {
-			m.sendInSync(e)
-		}
+		m.sendInSync(e)
 	case !m.ours(e):
 		m.planTake(e)
 	}
@@ -124,7 +148,21 @@ func (m *Machine) planOurs(e *entry) {
 	if e.leaving != "" && e.leading {
 		m.stop(e, e.leaving, false)
 	}
-	if e.leaving == "" && !e.running && m.good(m.now) {
+	if e.leaving != "" || e.running || !m.good(m.now) {
+		return
+	}
+	if e.proved != m.lapses+1 {
+		switch {
+		case e.proving || e.taking: // with the answer
+		case m.now < e.proveAt:
+			m.at(e.proveAt)
+		default:
+			e.proving = true
+			m.unproved = append(m.unproved, e)
+		}
+		return
+	}
+	if m.mapReady(e) {
 		e.leading, e.running = true, true
 		m.out = append(m.out, Leads{Partition: e.p, Epoch: e.row.Epoch, Lease: e.row, Until: m.beat.goodUntil})
 	}
@@ -178,14 +216,18 @@ func (m *Machine) stop(e *entry, why string, lapsed bool) {
 }
 
 func (m *Machine) release(e *entry) {
+	if !m.mayAsk() {
+		m.queue(e)
+		return
+	}
 	row := e.row
 	row.State, row.Bump, row.Nonce = Free, nil, m.nonce()
 	if e.ends != nil {
 		row.Ends = e.ends
 	}
 	e.nonce = row.Nonce
-	e.busy = m.commit(Acquire, request{job: jobRelease, p: e.p, lease: row},
-		[]coord.Condition{{Key: e.rowKey, Revision: e.rev}}, coord.Write{Key: e.rowKey, Value: row.Encode()})
+	m.add(item{e: e, what: itemRelease, lease: row,
+		conditions: []coord.Condition{{Key: e.rowKey, Revision: e.rev}}, writes: []coord.Write{{Key: e.rowKey, Value: row.Encode()}}})
 }
 
 // The in-sync list (DESIGN §5.6).
@@ -209,15 +251,38 @@ func (m *Machine) wantInSync(in SetInSync) {
 		return
 	}
 	e.want, e.wrote, e.nonce = &in, 0, m.nonce()
+	m.touch(e)
 }
 
 func (m *Machine) sendInSync(e *entry) {
+	switch {
+	case e.assigned != nil && !m.mapReady(e): // METADATA may have removed one of those that are to be listed
+		return
+	case e.assigned != nil && m.seqOf(e) > 0 && slices.ContainsFunc(e.want.Members, func(x Member) bool { return !e.mayList(x) }):
+		m.answerInSync(e, false)
+		return
+	case !m.mayAsk():
+		m.queue(e)
+		return
+	}
 	row := e.row
 	row.InSync, row.Ends, row.Empty, row.Nonce = e.want.Members, e.want.Ends, false, e.nonce
+	if e.assigned != nil {
+		row.Seq = min(row.Seq, m.seqOf(e))
+	}
 	e.wrote = e.rev
 	// The same nonce again after an answer was lost: both compare the same revision, so that at most one comes true.
-	e.busy = m.commit(Acquire, request{job: jobInSync, p: e.p, lease: row},
-		[]coord.Condition{{Key: e.rowKey, Revision: e.rev}}, coord.Write{Key: e.rowKey, Value: row.Encode()})
+	m.add(item{e: e, what: itemInSync, lease: row,
+		conditions: []coord.Condition{{Key: e.rowKey, Revision: e.rev}}, writes: []coord.Write{{Key: e.rowKey, Value: row.Encode()}}})
+}
+
+// mayList reports whether a placement may be in the in-sync list: it is there, or the map has it. One that the map removed may be
+// deleting its copy.
+func (e *entry) mayList(x Member) bool {
+	has := func(ps []topology.Placement) bool {
+		return slices.ContainsFunc(ps, func(p topology.Placement) bool { return p.ID == x.Placement })
+	}
+	return slices.Contains(e.row.InSync, x) || has(e.assigned.Placements) || has(e.assigned.Joining)
 }
 
 func (m *Machine) answerInSync(e *entry, ok bool) {
@@ -227,41 +292,23 @@ func (m *Machine) answerInSync(e *entry, ok bool) {
 	}
 }
 
-// settle goes on after the answer to a request for a partition.
-func (m *Machine) settle(e *entry, r request, a Answer) {
+// reread goes on after a look at rows that may have changed.
+func (m *Machine) reread(e *entry, a Answer) {
 	e.busy = 0
-	if a.Outcome == Unknown || a.Outcome == Throttled {
-		e.reread, e.notBefore = true, m.now+m.set.RetryAfter
+	m.touch(e)
+	if a.Outcome != Done {
+		e.notBefore = m.now + m.set.RetryAfter
 		return
 	}
-	if r.job == jobReread {
-		e.reread = false
-		switch { // if the row is as it was, the request is sent again
-		case e.want == nil || e.wrote == 0:
-		case e.row.Nonce == e.nonce:
-			m.answerInSync(e, m.ours(e))
-		case e.rev != e.wrote:
-			m.answerInSync(e, false)
-		}
+	if e.look = e.look[1:]; len(e.look) > 0 {
 		return
 	}
-	if a.Outcome == Conflict {
-		// What we compared has changed: the row, a heartbeat, the table, a prohibition. See them all before the next try.
-		e.reread, e.ready = true, false
-		m.scanAt = min(m.scanAt, m.now+m.set.RetryAfter)
-		e.notBefore = m.now
-		if r.job == jobTake {
-			e.notBefore = m.now + m.jitter(m.set.RetryAfter)
-		}
-		return
-	}
-	if a.Revision > e.asOf {
-		e.asOf, e.rev, e.row, e.unreadable, e.since, e.ready = a.Revision, a.Revision, r.lease, false, m.mark(), false
-	}
-	if r.bore {
-		e.observeBorn(a.Revision, true)
-	}
-	if r.job == jobInSync {
-		m.answerInSync(e, true)
+	e.reread, e.look = false, nil
+	switch { // if the row is as it was, the request is sent again
+	case e.want == nil || e.wrote == 0:
+	case e.row.Nonce == e.nonce:
+		m.answerInSync(e, m.ours(e))
+	case e.rev != e.wrote:
+		m.answerInSync(e, false)
 	}
 }

@@ -73,7 +73,7 @@ func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision)
 	if !there {
 		conditions = append(conditions, coord.Condition{Key: keys[1], Revision: born.Revision})
 	}
-	l := Lease{State: Free, Empty: true}
+	l := Lease{State: Free, Empty: !led}
 	if there {
 		var err error
 		if l, err = DecodeLease(row.Value); err != nil && !g.Dropped {

@@ -58,12 +58,24 @@ type Assigned struct {
 	// Placements are all that the map names, in chain order, as of the table row's revision.
 	Placements []topology.Placement
 	TableRow   coord.Revision
+	// Joining are those that the map lets join: they may be listed, and may not lead before.
+	Joining []topology.Placement
+	// Seq is the map's transaction.
+	Seq uint64
 	// BrickEpoch is the highest epoch that this server's brick has seen for the partition (I3).
 	BrickEpoch point.Epoch
 }
 
 // Assignments are many Assigned in one step: a table's transaction changes what all its placements have to compare.
 type Assignments struct{ All []Assigned }
+
+// MapIs says that everything Assigned and Unassigned so far of a table is as of that map, whose row has that revision. It comes after
+// what the map changed, so that what it did not change need not be said again.
+type MapIs struct {
+	Table    string
+	Seq      uint64
+	TableRow coord.Revision
+}
 
 // Unassigned says that this server has no placement of the partition any more; it lets go.
 type Unassigned struct{ Partition Partition }
@@ -108,6 +120,7 @@ func (Watched) input()     {}
 func (Listed) input()      {}
 func (Assigned) input()    {}
 func (Assignments) input() {}
+func (MapIs) input()       {}
 func (Unassigned) input()  {}
 func (Loaded) input()      {}
 func (GiveUp) input()      {}

@@ -21,7 +21,7 @@ type Self struct {
 	Store  StoreID
 }
 
-// Machine holds one process's leases. It belongs to one goroutine.
+// Machine holds one process's leases. It belongs to one goroutine. A step costs what changed: see agenda.
 type Machine struct {
 	// Constant after New.
 	self Self
@@ -31,18 +31,19 @@ type Machine struct {
 	// What is known of the store.
 	rev     coord.Revision // the highest seen
 	floor   coord.Revision // as of which all rows were listed: what is older is no news, though it may come later
+	watched coord.Revision // up to which the watch has shown every change
 	ear     ear
 	beats   map[topology.ServerID]*beatRow
 	entries map[Partition]*entry
-	order   []Partition            // of entries, sorted: the machine must be the same machine in every run
 	no      map[string]prohibition // by key
+	tables  map[string]*table
 
 	// Our heartbeat, beat.go.
 	beat heartbeat
-	// fresh: all rows were read after a renewal proved good, and the heartbeat has not lapsed since. Nothing acts
-	// without it, because what was read before a lapse may have been taken during it.
-	fresh  bool
-	lapses int // how many there were
+	// good: as of the last step, a renewal sent less than ValidFor ago proved good.
+	wasGood bool
+	// lapses counts how often that ended. What was proved before a lapse may have been taken during it.
+	lapses int
 
 	// Requests in flight.
 	nextID   uint64
@@ -61,6 +62,7 @@ type Machine struct {
 	left     bool
 	given    []Partition // given away last by drain or share
 	moveAt   Time        // when the next may go
+	lookAt   Time        // when to look again for one that can go
 
 	// The servers' clocks, clocks.go: the median is our own time and clock, in nanoseconds.
 	clocks     rank.Servers
@@ -68,15 +70,19 @@ type Machine struct {
 	clockKnown bool
 
 	// As of this Step.
-	now   Time
-	out   []Effect
-	wake  Time
-	held  int // rows that name us, and takes in flight
-	share int // MAXCOUNT: ceil(partitions / servers)
+	now Time
+	out []Effect
+	agenda
+
+	// Shares (C108), as of the entries that were planned.
+	partitions int // that there are, as far as we know
+	held       int // rows that name us, and takes in flight
+	bound      int // rows that name us, and requests in flight
+	share      int // MAXCOUNT: ceil(partitions / servers)
 }
 
-// prohibition is what is known of a prohibition's row. One that was deleted is remembered until a list of all rows is newer: a list
-// from before would bring it back.
+// prohibition is what is known of a prohibition's row. One that was deleted is remembered until no list from before can come any
+// more: it would bring it back.
 type prohibition struct {
 	asOf  coord.Revision
 	there bool
@@ -85,13 +91,13 @@ type prohibition struct {
 type request struct {
 	job    job
 	p      Partition
+	table  string // of a table's row
 	sent   Time
 	n      uint64 // of a renewal
 	lapses int    // as of sending
 	good   bool   // the heartbeat was good at sending
 	prefix string
-	lease  Lease // as it will be if this is done
-	bore   bool  // it writes the born row too
+	items  []item // of a batch
 }
 
 type job uint8
@@ -101,10 +107,10 @@ const (
 	jobFindBeat
 	jobScan
 	jobProbe
+	jobTable
+	jobProve
 	jobReread
-	jobTake
-	jobRelease
-	jobInSync
+	jobBatch
 )
 
 // New makes the machine of a process that holds nothing yet. rng makes jitter and nonces. Errors are Invalid.
@@ -115,7 +121,7 @@ func New(self Self, s Settings, rng *rand.Rand) (*Machine, error) {
 	}
 	return &Machine{
 		self: self, set: s, rng: rng,
-		beats: map[topology.ServerID]*beatRow{}, entries: map[Partition]*entry{}, no: map[string]prohibition{},
+		beats: map[topology.ServerID]*beatRow{}, entries: map[Partition]*entry{}, no: map[string]prohibition{}, tables: map[string]*table{},
 		asked: map[uint64]request{}, beat: heartbeat{sent: map[uint64]Time{}},
 	}, nil
 }
@@ -136,12 +142,12 @@ func (m *Machine) GoodUntil() Time { return m.beat.goodUntil }
 // Wake is when the machine wants the next Tick at the latest.
 func (m *Machine) Wake() Time { return m.wake }
 
-func (m *Machine) good(now Time) bool { return m.fresh && now < m.beat.goodUntil }
+func (m *Machine) good(now Time) bool { return now < m.beat.goodUntil }
 
 // Step takes one input at a time of the process's own clock, which never goes back, and appends what is to be done.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
-	if m.fresh && !m.good(now) {
+	if m.wasGood && !m.good(now) {
 		m.lapse("the heartbeat was not renewed in time")
 	}
 	switch in := in.(type) {
@@ -150,85 +156,126 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case Answer:
 		m.answer(in)
 	case Watched:
-		for _, e := range in.Events {
-			if e.Revision > m.floor {
-				m.observe(e.Key, e.Revision, e.Value, !e.Deleted, true)
-			}
-		}
+		m.watch(in)
 	case Listed:
-		m.ear.answer(now, m.gapMax())
+		m.heard()
 		m.observeList(Prefix, in.Rows, in.Revision)
+		m.watched = max(m.watched, in.Revision)
 	case Assigned:
-		m.entry(in.Partition).assigned = &in
+		m.assign(&in)
 	case Assignments:
 		for i := range in.All {
-			m.entry(in.All[i].Partition).assigned = &in.All[i]
+			m.assign(&in.All[i])
 		}
 	case Unassigned:
 		if e := m.entries[in.Partition]; e != nil {
 			e.assigned = nil
+			m.touch(e)
 		}
+	case MapIs:
+		m.mapIs(in)
 	case Loaded:
 		m.load = in.Load
 	case GiveUp:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) {
 			m.letGo(e, in.Why, true)
+			m.touch(e)
 		}
 	case Offer:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 && m.someoneFor(e) {
 			m.letGo(e, in.Why, true)
+			m.touch(e)
 		}
 	case Stopped:
 		if e := m.entries[in.Partition]; e != nil && !e.leading {
 			e.running, e.ends = false, in.Ends
+			m.touch(e)
 		}
 	case SetInSync:
 		m.wantInSync(in)
 	case Drain:
 		m.draining = in.On
 		m.beat.next = now
+		m.touchAll()
 	case Leave:
 		m.leave = true
 		m.beat.next = now
+		m.touchAll()
 	}
 	m.plan()
 	out, m.out = m.out, nil
 	return out
 }
 
-// plan does what the time and what is known ask for, most urgent first.
-func (m *Machine) plan() {
-	m.wake = m.now + m.set.RenewEvery
-	m.planBeat()
-	m.planScan()
-	m.count()
-	m.planMoves()
-	free := true
-	for _, p := range m.order {
-		e := m.entries[p]
-		m.planEntry(e)
-		free = free && !m.ours(e) && e.busy == 0
-	}
-	if m.leave && free && !m.left && (m.fresh || m.beat.n == 0) {
-		m.left = true
-		m.out = append(m.out, Left{})
-	}
-	if m.fresh {
-		m.at(m.beat.goodUntil)
+func (m *Machine) watch(in Watched) {
+	for _, e := range in.Events {
+		if e.Revision > m.floor {
+			m.observe(e.Key, e.Revision, e.Value, !e.Deleted, true)
+		}
+		m.watched = max(m.watched, e.Revision)
 	}
 }
 
-// at asks to be woken at t or before.
-func (m *Machine) at(t Time) { m.wake = min(m.wake, max(t, m.now)) }
+// assign takes in what is new about a partition. Where nothing is, it costs nothing more.
+func (m *Machine) assign(in *Assigned) {
+	e := m.entry(in.Partition)
+	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) &&
+		e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e)) && !e.waitsMap {
+		a.Seq, a.TableRow = in.Seq, in.TableRow
+		return
+	}
+	e.assigned = in
+	m.touch(e)
+}
 
-// lapse ends everything this process leads; it begins again when all rows have been read anew.
+// plan does what the time and what is known ask for, most urgent first.
+func (m *Machine) plan() {
+	m.wake = m.now + m.set.RenewEvery
+	if good := m.good(m.now); good && !m.wasGood {
+		m.wasGood = true
+		m.touchAll()
+	}
+	m.guarding = m.allGuard()
+	m.planBeat()
+	m.planScan()
+	m.planSilent()
+	m.countShare()
+	m.planMoves()
+	m.planEntries()
+	m.planTables()
+	m.prove()
+	m.flush()
+	m.forgetOver()
+	m.countShare()
+	if m.leave && m.bound == 0 && !m.left && (m.wasGood && m.floor > 0 || m.beat.n == 0) {
+		m.left = true
+		m.out = append(m.out, Left{})
+	}
+	if m.wasGood {
+		m.at(m.beat.goodUntil)
+	}
+	if t, ok := m.wakes.first(); ok {
+		m.at(t)
+	}
+}
+
+// at asks to be woken at t or before: about the entry that is being planned, or at all.
+func (m *Machine) at(t Time) {
+	if e := m.planning; e != nil {
+		m.wakes.set(e, t)
+		return
+	}
+	m.wake = min(m.wake, max(t, m.now))
+}
+
+// lapse ends everything this process leads; each partition begins again when its row was proved anew.
 func (m *Machine) lapse(why string) {
-	m.fresh = false
+	m.wasGood = false
 	m.lapses++
-	m.scanAt = m.now
-	for _, p := range m.order {
-		if e := m.entries[p]; e.leading {
+	for _, e := range m.sorted() {
+		if e.leading {
 			m.stop(e, why, m.ours(e))
+			m.touch(e)
 		}
 	}
 }
@@ -253,17 +300,9 @@ func (m *Machine) ask(r request) uint64 {
 	if r.job >= jobReread {
 		m.acquires++
 	}
-	r.sent, r.lapses, r.good = m.now, m.lapses, m.now < m.beat.goodUntil
+	r.sent, r.lapses, r.good = m.now, m.lapses, m.good(m.now)
 	m.asked[m.nextID] = r
 	return m.nextID
-}
-
-// mayAsk bounds requests for partitions, to a few while the store has trouble (C120).
-func (m *Machine) mayAsk() bool {
-	if m.now < m.slow {
-		return m.acquires < min(2, m.set.AcquireMax)
-	}
-	return m.acquires < m.set.AcquireMax
 }
 
 func (m *Machine) answer(a Answer) {
@@ -283,9 +322,9 @@ func (m *Machine) answer(a Answer) {
 	case Unknown, Throttled:
 		m.slow = m.now + 5*m.set.RenewEvery
 	default:
-		m.ear.answer(m.now, m.gapMax())
+		m.heard()
 	}
-	if r.prefix != "" && a.Outcome == Done {
+	if r.prefix != "" && r.job != jobTable && a.Outcome == Done {
 		m.observeList(r.prefix, a.Rows, a.Revision)
 	}
 	switch r.job {
@@ -294,46 +333,54 @@ func (m *Machine) answer(a Answer) {
 	case jobFindBeat:
 		m.foundBeat(a)
 	case jobScan:
-		m.scanned(r, a)
+		m.scanned(a)
 	case jobProbe:
 		m.beat.probing = false
-	default:
-		m.settle(m.entries[r.p], r, a)
+	case jobTable:
+		m.tableRead(r, a)
+	case jobProve:
+		m.provedRows(r, a)
+	case jobReread:
+		m.reread(m.entries[r.p], a)
+	case jobBatch:
+		m.settle(r, a)
 	}
 }
 
-// planScan reads all rows: at once after a lapse, and now and then in case that the watch missed something.
+// heard notes an answer of the store. What waited for one to be sure that a holder is silent looks again.
+func (m *Machine) heard() {
+	m.ear.answer(m.now, m.gapMax())
+	for _, e := range m.unheard {
+		m.touch(e)
+	}
+	m.unheard = m.unheard[:0]
+}
+
+// planScan reads all rows: at first, and rarely in case that the watch missed something.
 func (m *Machine) planScan() {
-	if m.beat.scanning {
+	if m.beat.scanning || !m.good(m.now) {
 		return
 	}
 	priority := Scan
-	switch {
-	case !m.fresh && m.now < m.beat.goodUntil: // nothing acts before this is answered
+	if m.floor == 0 {
 		priority = Renew
-		if m.now < m.scanAt {
-			m.at(m.scanAt)
-			return
-		}
-	case !m.fresh:
-		return
-	case m.now < m.scanAt || m.now < m.slow:
+	} else if m.now < m.slow {
 		m.at(max(m.scanAt, m.slow))
+		return
+	}
+	if m.now < m.scanAt {
+		m.at(m.scanAt)
 		return
 	}
 	m.beat.scanning = true
 	m.list(priority, request{job: jobScan, prefix: Prefix})
 }
 
-func (m *Machine) scanned(r request, a Answer) {
+func (m *Machine) scanned(a Answer) {
 	m.beat.scanning = false
+	m.scanAt = m.now + m.jitter(m.set.ScanEvery)
 	if a.Outcome != Done {
 		m.scanAt = m.now + m.set.RetryAfter
-		return
-	}
-	m.scanAt = m.now + m.jitter(m.set.ScanEvery)
-	if r.good && r.lapses == m.lapses && m.now < m.beat.goodUntil {
-		m.fresh = true
 	}
 }
 
@@ -350,10 +397,10 @@ func (m *Machine) entry(p Partition) *entry {
 	if e := m.entries[p]; e != nil {
 		return e
 	}
-	e := &entry{p: p, rowKey: RowKey(p), bornKey: bornKey(p)}
+	e := &entry{p: p, rowKey: RowKey(p), bornKey: bornKey(p), heapAt: -1}
 	m.entries[p] = e
-	i, _ := slices.BinarySearchFunc(m.order, p, comparePartitions)
-	m.order = slices.Insert(m.order, i, p)
+	m.order = append(m.order, e)
+	m.unsorted = true
 	return e
 }
 
@@ -377,29 +424,37 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 	}
 	seen := make(map[string]bool, len(rows))
 	for _, row := range rows {
+		if prefix != row.Key && prefix[len(prefix)-1] != '/' {
+			continue // another row, whose key only begins so
+		}
 		seen[row.Key] = true
 		m.observe(row.Key, row.Revision, row.Value, true, false)
 	}
-	gone := func(key string) bool { return strings.HasPrefix(key, prefix) && !seen[key] }
-	for _, p := range m.order {
-		e := m.entries[p]
-		if gone(e.rowKey) {
-			m.observeRow(e, rev, nil, false, false)
+	gone := func(key string) bool {
+		return (key == prefix || prefix[len(prefix)-1] == '/' && strings.HasPrefix(key, prefix)) && !seen[key]
+	}
+	if prefix == Prefix {
+		for _, e := range m.sorted() {
+			m.absent(e, gone, rev)
 		}
-		if gone(e.bornKey) {
-			e.observeBorn(rev, false)
-		}
+	} else if p, ok := ParseRowKey(prefix); ok && m.entries[p] != nil {
+		m.absent(m.entries[p], gone, rev)
+	} else if p, ok := ParseBornKey(prefix); ok && m.entries[p] != nil {
+		m.absent(m.entries[p], gone, rev)
 	}
 	for s := range m.beats {
 		if gone(BeatKey(s)) {
 			m.observe(BeatKey(s), rev, nil, false, false)
 		}
 	}
-	if strings.HasPrefix(noPrefix, prefix) {
-		for key, n := range m.no {
-			if !seen[key] && n.asOf <= rev {
-				delete(m.no, key)
-			}
+	for t := range m.tables {
+		if gone(SweptKey(t)) {
+			m.observeSwept(t, rev, nil, false)
+		}
+	}
+	for key, n := range m.no {
+		if n.there && gone(key) {
+			m.observe(key, rev, nil, false, false)
 		}
 	}
 	if prefix == Prefix {
@@ -407,6 +462,15 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 		m.prune()
 	}
 	m.rev = max(m.rev, rev)
+}
+
+func (m *Machine) absent(e *entry, gone func(string) bool, rev coord.Revision) {
+	if gone(e.rowKey) {
+		m.observeRow(e, rev, nil, false, false)
+	}
+	if gone(e.bornKey) {
+		m.observeBorn(e, rev, false)
+	}
 }
 
 // observe takes in one row as of a revision. inOrder: no earlier change of it was missed.
@@ -421,10 +485,18 @@ func (m *Machine) observe(key string, rev coord.Revision, value []byte, present,
 		m.observeBeat(topology.ServerID(key[len(beatPrefix):]), rev, value, present)
 	case strings.HasPrefix(key, bornPrefix):
 		if p, ok := parsePath(key[len(bornPrefix):]); ok {
-			m.entry(p).observeBorn(rev, present)
+			m.observeBorn(m.entry(p), rev, present)
 		}
+	case strings.HasPrefix(key, sweptPrefix):
+		m.observeSwept(key[len(sweptPrefix):], rev, value, present)
 	case strings.HasPrefix(key, noPrefix) && rev > m.no[key].asOf:
 		m.no[key] = prohibition{asOf: rev, there: present}
+		if !present {
+			m.allowed = append(m.allowed, key)
+		}
+		if p, _, ok := ParseProhibitKey(key); ok && m.entries[p] != nil {
+			m.touch(m.entries[p])
+		}
 	}
 }
 

@@ -245,7 +245,7 @@ func TestModelSeesWhatIsLeftOut(t *testing.T) {
 		"acting for as long as others wait":                   func(m *Machine) { m.set.ValidFor = m.set.TakeAfter },
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(300) {
+			for seed := range uint64(1500) {
 				w := newWorld(seed, 2, 1)
 				whole := w.make
 				w.make = func(s Self, rng *rand.Rand) actor {
@@ -263,7 +263,7 @@ func TestModelSeesWhatIsLeftOut(t *testing.T) {
 					return
 				}
 			}
-			t.Error("300 storms and nobody noticed")
+			t.Error("1500 storms and nobody noticed")
 		})
 	}
 }
@@ -273,7 +273,7 @@ func TestModelSeesWhatIsLeftOut(t *testing.T) {
 func TestModelSeesRowsInEmptyPartitions(t *testing.T) {
 	for _, rule := range []string{actsOnEmpty, blind} {
 		t.Run(rule, func(t *testing.T) {
-			for seed := range uint64(300) {
+			for seed := range uint64(1500) {
 				w := newWorld(seed, 2+int(seed%2), 2)
 				w.broken = rule
 				for i := range w.procs {
@@ -285,7 +285,7 @@ func TestModelSeesRowsInEmptyPartitions(t *testing.T) {
 					return
 				}
 			}
-			t.Error("300 storms and nobody noticed")
+			t.Error("1500 storms and nobody noticed")
 		})
 	}
 }

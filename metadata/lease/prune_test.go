@@ -13,16 +13,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// changeTable is a transaction of the table: what compares an older one fails from now on.
-func (w *world) changeTable() {
-	w.commit(nil, []coord.Write{{Key: tableKey("cpu"), Value: []byte("{}")}})
-}
-
 // unassign tells every server that it has no placement of a partition any more, some sooner than others. The rest of the
 // table is told anew, since its row changed.
 func (w *world) unassign(part Partition) {
 	w.parts = slices.DeleteFunc(w.parts, func(p Partition) bool { return p == part })
-	w.changeTable()
+	w.change(Guard{Partition: part, Dropped: true})
 	w.tracef("%s is dropped", part)
 	for i, p := range w.procs {
 		w.after(w.delay(), func() {
@@ -38,7 +33,7 @@ func (w *world) unassign(part Partition) {
 func (w *world) bear(part Partition) {
 	w.parts = append(w.parts, part)
 	delete(w.acted, part) // by a partition of that number that was before
-	w.changeTable()
+	w.change()
 	w.tracef("%s is made", part)
 	for i, p := range w.procs {
 		w.after(w.delay(), func() {
@@ -58,7 +53,7 @@ func (w *world) tellAll(i int) {
 	}
 	row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
 	for _, part := range w.parts {
-		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, BrickEpoch: w.bricks[p.self.Store][part]})
+		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[p.self.Store][part]})
 	}
 }
 
@@ -74,7 +69,8 @@ func (w *world) forget(part Partition) bool {
 			return false
 		}
 	}
-	if _, ok := w.commit([]coord.Condition{{Key: RowKey(part), Revision: row.Revision}}, Forget(part)); !ok {
+	forgets := append(Forget(part), coord.Write{Key: SweptKey(part.Table), Value: Swept{Seq: w.txn}.Encode()})
+	if _, ok := w.commit([]coord.Condition{{Key: RowKey(part), Revision: row.Revision}}, forgets); !ok {
 		return false
 	}
 	w.tracef("%s is forgotten", part)
@@ -83,7 +79,12 @@ func (w *world) forget(part Partition) bool {
 }
 
 // known are the partitions that a server has entries of.
-func (p *process) known() []Partition { return p.actor.(*Machine).order }
+func (p *process) known() (out []Partition) {
+	for _, e := range p.actor.(*Machine).sorted() {
+		out = append(out, e.p)
+	}
+	return out
+}
 
 // Partitions are made, dropped and forgotten in all weathers, some under the number of one that was before: what servers
 // know of them stays as much as there is, and nothing that was forgotten comes back and acts.
@@ -174,17 +175,14 @@ func TestForgottenPartitionStaysForgotten(t *testing.T) {
 	h.step(ms(50), Answer{ID: release, Outcome: Done, Revision: 5})
 	h.step(ms(60), Watched{[]coord.Event{
 		{Row: coord.Row{Key: RowKey(p), Revision: 6}, Deleted: true}, {Row: coord.Row{Key: BornKey(p), Revision: 6}, Deleted: true}}})
-	if len(h.m.entries) != 1 {
-		t.Error("forgotten before a list says so: what is on its way could bring it back")
+	if len(h.m.entries) != 0 || len(h.m.sorted()) != 0 {
+		t.Errorf("%v is known", h.m.order)
 	}
 	h.step(ms(70), Listed{Rows: ours, Revision: 4}) // from before
-	if e := h.m.entries[p]; e.present() || e.born != 0 {
+	if len(h.m.entries) != 0 {
 		t.Error("it came back")
 	}
 	h.step(ms(90), Listed{Revision: 6})
-	if len(h.m.entries) != 0 || len(h.m.order) != 0 {
-		t.Errorf("%v is known", h.m.order)
-	}
 	// What comes now is from before, and no news.
 	h.step(ms(100), Watched{[]coord.Event{{Row: coord.Row{Key: RowKey(p), Value: ourRow.Encode(), Revision: 3}}}})
 	h.step(ms(110), Listed{Rows: ours, Revision: 4})

@@ -128,6 +128,8 @@ type Beat struct {
 	Held int     `json:"held"`
 	// Draining: the server takes nothing and gives away what it holds.
 	Draining bool `json:"draining,omitempty"`
+	// Guards: the process writes into lease rows what maps change (Guard). Builds from before do not.
+	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No
 	// lease is decided by it (C113).
 	Time time.Time `json:"time"`

@@ -27,8 +27,8 @@ type Settings struct {
 	// LowerEvery is how often a server above its share gives one partition up (C108). Default 10 s. Smaller: a server
 	// that joins gets its share sooner, with more moves at a time.
 	LowerEvery time.Duration
-	// ScanEvery is how often all rows are listed although the watch shows changes (C112). Default 30 s. Smaller: a watch
-	// that says nothing is noticed sooner, and the store reads more.
+	// ScanEvery is how often all rows are listed although the watch shows changes (C112). Default 10 min. Smaller: a
+	// watch that left something out is noticed sooner, and the store reads more.
 	ScanEvery time.Duration
 	// RetryAfter is the pause after a request that failed. Default 200 ms.
 	RetryAfter time.Duration
@@ -46,7 +46,7 @@ func (s *Settings) setDefaults() {
 	def(&s.OverWait, 2*time.Second)
 	def(&s.CoolDown, time.Minute)
 	def(&s.LowerEvery, 10*time.Second)
-	def(&s.ScanEvery, 30*time.Second)
+	def(&s.ScanEvery, 10*time.Minute)
 	def(&s.RetryAfter, 200*time.Millisecond)
 	def(&s.AcquireMax, 32)
 	def(&s.LoadMax, 0.9)

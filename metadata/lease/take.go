@@ -18,10 +18,17 @@ type claim struct {
 // claimOf says how a partition that is not ours may be taken now, if at all.
 func (m *Machine) claimOf(e *entry) (claim, bool) {
 	var c claim
+	// Who may lead is as of this very map. Every change of a map that says otherwise writes into the row, where all builds do so.
+	table := coord.Condition{Key: tableKey(e.p.Table), Revision: m.tableRowOf(e)}
 	if !e.present() {
-		// A row is made only for a partition that its table has at this very revision.
-		c.also = append(c.also, coord.Condition{Key: tableKey(e.p.Table), Revision: e.assigned.TableRow},
-			coord.Condition{Key: e.bornKey, Revision: e.born})
+		t := m.table(e.p.Table)
+		if t.sweptBad || t.swept > m.seqOf(e) {
+			return c, false // the row that would stop us may have been swept; a newer map is on its way
+		}
+		c.also = append(c.also, coord.Condition{Key: e.bornKey, Revision: e.born}, coord.Condition{Key: SweptKey(e.p.Table), Revision: t.sweptRev})
+		if !m.guarding {
+			c.also = append(c.also, table)
+		}
 		if e.born == 0 {
 			c.bear = true
 			return c, true
@@ -31,11 +38,11 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 		}
 	}
 	row := &e.row
-	if e.present() && m.open(e) { // who may lead is as of this very map
-		c.also = append(c.also, coord.Condition{Key: tableKey(e.p.Table), Revision: e.assigned.TableRow})
+	if e.present() && m.open(e) && !m.guarding {
+		c.also = append(c.also, table)
 	}
 	switch {
-	case e.unreadable:
+	case e.unreadable || row.State == Gone:
 		return c, false
 	case row.State == Free:
 		c.bear = e.born == 0
@@ -46,19 +53,14 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	case row.Holder == m.self.Server && row.Store == m.self.Store && row.Boot != m.self.Boot:
 		return c, true // an earlier boot of the directory that we have locked
 	}
-	since := e.since // of the holder's last sign of life
-	var rev coord.Revision
-	if b := m.beats[row.Holder]; b != nil {
-		rev = b.rev
-		if b.beat.Boot == row.Boot {
-			since = max(since, b.since)
-		} else {
-			since = max(since, b.changed)
-		}
-	}
 	// Our own row was deleted, if it names us: our heartbeat, compared, says that nobody else took it.
 	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
-	if !own && !m.quietFor(since) {
+	var rev coord.Revision
+	b := m.beats[row.Holder]
+	if b != nil {
+		rev = b.rev
+	}
+	if !own && !m.silentFor(e, b) {
 		return c, false
 	}
 	c.also = append(c.also, coord.Condition{Key: BeatKey(row.Holder), Revision: rev})
@@ -67,11 +69,11 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 
 // planTake takes a partition when it may be taken and when it is our turn.
 func (m *Machine) planTake(e *entry) {
-	if !m.good(m.now) || m.draining || m.leave || e.running || e.assigned == nil || m.prohibited(e, m.self.Server) || m.offline(e) {
+	if e.assigned == nil || e.running || !m.good(m.now) || m.draining || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
 		return
 	}
 	members := m.members(e)
-	if !m.listed(e, members) {
+	if !m.listed(e, members) || !m.mapReady(e) {
 		return
 	}
 	c, ok := m.claimOf(e)
@@ -86,30 +88,74 @@ func (m *Machine) planTake(e *entry) {
 		m.at(at)
 		return
 	}
-	if m.mayAsk() {
-		m.take(e, c, members)
+	if !m.mayAsk() {
+		m.queue(e)
+		return
 	}
+	m.take(e, c, members)
 }
 
 func (m *Machine) offline(e *entry) bool {
 	return e.row.Offline != nil && (e.present() || e.intact)
 }
 
-// quietFor reports whether nothing changed for TakeAfter of the time in which the store answered. Where only an answer is
-// missing to be sure, it asks for the heartbeats, once for all partitions.
-func (m *Machine) quietFor(since Time) bool {
+// silentFor reports whether the holder of a row gave no sign of life for TakeAfter of the time in which the store answered: neither
+// the row nor, where it names the row's boot, the heartbeat changed. Until then the partition waits: for a time, for one more
+// answer of the store, or with all others of its holder for that to be silent.
+func (m *Machine) silentFor(e *entry, b *beatRow) bool {
+	since, beating := e.since, false
+	if b != nil {
+		if b.beat.Boot == e.row.Boot {
+			beating = b.since > since
+			since = max(since, b.since)
+		} else {
+			since = max(since, b.changed)
+		}
+	}
 	if m.ear.total-since >= m.set.TakeAfter {
 		return true
 	}
 	missing := m.set.TakeAfter - (m.mark() - since)
 	switch {
+	case missing > 0 && beating:
+		if e.waitsOn != b {
+			e.waitsOn = b
+			b.waiters = append(b.waiters, e)
+		}
 	case missing > 0:
 		m.at(m.now + missing)
-	case !m.beat.probing && m.lists == 0:
-		m.beat.probing = true
-		m.list(Acquire, request{job: jobProbe, prefix: beatPrefix})
+	default:
+		m.unheard = append(m.unheard, e)
+		if !m.beat.probing && m.lists == 0 {
+			m.beat.probing = true
+			m.list(Acquire, request{job: jobProbe, prefix: beatPrefix})
+		}
 	}
 	return false
+}
+
+// planSilent has those look again that wait for a server to be silent. It costs a look at each server, not at each of its leases.
+func (m *Machine) planSilent() {
+	for _, b := range m.beats {
+		if len(b.waiters) == 0 {
+			continue
+		}
+		if missing := m.set.TakeAfter - (m.mark() - b.since); missing > 0 {
+			m.at(m.now + missing)
+		} else {
+			m.wakeWaiters(b)
+		}
+	}
+}
+
+func (m *Machine) wakeWaiters(b *beatRow) {
+	for _, e := range b.waiters {
+		if e.waitsOn == b {
+			e.waitsOn = nil
+			m.touch(e)
+		}
+	}
+	b.waiters = nil
 }
 
 // members are those that may lead: the in-sync list, or what the map says where that holds.
@@ -199,7 +245,8 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		Epoch:  max(point.Epoch(m.rev), e.row.Epoch, e.assigned.BrickEpoch) + 1,
 		InSync: slices.Clone(members), Ends: e.row.Ends, Nonce: m.nonce(),
 		// A brick that saw an epoch may have rows, whatever somebody did to the lease rows.
-		Empty: (e.row.Empty && !m.unborn(e) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
+		Empty: (e.row.Empty && (e.present() || !m.unborn(e)) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
+		Seq:   min(e.row.Seq, m.seqOf(e)),
 	}
 	e.nonce = row.Nonce
 	conditions := append([]coord.Condition{
@@ -210,25 +257,16 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 	if c.bear {
 		writes = append(writes, coord.Write{Key: e.bornKey, Value: []byte(`{"v":1}`)})
 	}
-	m.held++
-	e.busy = m.commit(Acquire, request{job: jobTake, p: e.p, lease: row, bore: c.bear}, conditions, writes...)
+	e.taking = true
+	m.add(item{e: e, what: itemTake, lease: row, bore: c.bear, conditions: conditions, writes: writes})
+	m.account(e) // so that the next one's turn is by what we hold then
 }
 
 // Shares.
 
-// count finds how many partitions name us and how many are each server's share (C108).
-func (m *Machine) count() {
-	partitions, servers := 0, 0
-	m.held = 0
-	for _, p := range m.order {
-		e := m.entries[p]
-		if !m.offline(e) && (e.present() || e.assigned != nil) {
-			partitions++
-		}
-		if m.ours(e) || e.busy != 0 && m.asked[e.busy].job == jobTake {
-			m.held++
-		}
-	}
+// countShare finds how many partitions are each server's share (C108).
+func (m *Machine) countShare() {
+	servers := 0
 	for s, b := range m.beats {
 		if s != m.self.Server && m.alive(s) && !b.beat.Draining {
 			servers++
@@ -237,7 +275,7 @@ func (m *Machine) count() {
 	if !m.draining && !m.leave {
 		servers++
 	}
-	m.share = (partitions + max(servers, 1) - 1) / max(servers, 1)
+	m.share = (m.partitions + max(servers, 1) - 1) / max(servers, 1)
 }
 
 // movesMax bounds how many empty partitions are given away at a time.
@@ -256,7 +294,10 @@ func (m *Machine) planMoves() {
 	case !m.good(m.now) || m.leave:
 		m.moveAt = m.now + m.set.LowerEvery // time without the store is no time above our share
 		return
+	case m.draining && settled && m.now >= m.lookAt:
 	case m.draining && settled:
+		m.at(m.lookAt)
+		return
 	case !m.draining && m.held <= m.share:
 		m.moveAt = m.now + m.set.LowerEvery // more than our share for that long, not for a moment
 		return
@@ -269,19 +310,24 @@ func (m *Machine) planMoves() {
 		why, room = "above this server's share", min(room, (m.held-m.share+1)/2)
 	}
 	given := []Partition(nil)
-	for _, p := range m.order {
-		e := m.entries[p]
+	for _, e := range m.sorted() {
 		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e) {
 			continue
 		}
-		given = append(given, p)
+		given = append(given, e.p)
 		m.letGo(e, why, true)
+		m.touch(e)
 		if !e.row.Empty || len(given) >= room {
 			break
 		}
 	}
 	if len(given) > 0 {
 		m.given, m.moveAt = given, m.now+m.jitter(m.set.LowerEvery)
+		return
+	}
+	m.lookAt = m.now + m.set.RenewEvery // nobody can take any of them now
+	if !m.draining {
+		m.moveAt = m.lookAt
 	}
 }
 

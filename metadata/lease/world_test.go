@@ -31,6 +31,7 @@ type world struct {
 	seq    uint64
 
 	store   coord.Store
+	txn     uint64        // of the table's map
 	away    time.Duration // until when the store answers nobody
 	procs   []*process
 	bricks  map[StoreID]map[Partition]point.Epoch
@@ -104,11 +105,39 @@ func newWorld(seed uint64, servers, partitions int) *world {
 	for i := range partitions {
 		w.parts = append(w.parts, Partition{"cpu", point.PartitionID(i + 1)})
 	}
-	w.commit(nil, []coord.Write{{Key: tableKey("cpu"), Value: []byte("{}")}})
+	w.txn = 1
+	w.commit(nil, []coord.Write{w.tableRow()})
 	for i := range servers {
 		w.procs = append(w.procs, &process{w: w, self: Self{Server: topology.ServerID(fmt.Sprintf("s%d", i+1))}, rate: 1, dead: true})
 	}
 	return w
+}
+
+func (w *world) tableRow() coord.Write {
+	return coord.Write{Key: tableKey("cpu"), Value: fmt.Appendf(nil, `{"seq":%d}`, w.txn)}
+}
+
+// change is a METADATA transaction with what it owes the lease rows.
+func (w *world) change(guards ...Guard) {
+	w.txn++
+	writes := []coord.Write{w.tableRow()}
+	for _, g := range guards {
+		if w.broken == unguarded {
+			break
+		}
+		rows := map[string]coord.Row{}
+		for _, key := range g.Keys() {
+			if row, ok, _ := w.store.Get(context.Background(), key); ok {
+				rows[key] = row
+			}
+		}
+		_, guard, err := g.Write(w.txn, rows, 0)
+		if err != nil {
+			panic(err)
+		}
+		writes = append(writes, guard...)
+	}
+	w.commit(nil, writes)
 }
 
 func (w *world) tracef(format string, args ...any) {
@@ -187,7 +216,7 @@ func (w *world) assign(i int, parts []Partition) {
 	}
 	row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
 	for _, part := range parts {
-		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, BrickEpoch: w.bricks[self.Store][part]})
+		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part]})
 	}
 }
 
@@ -414,6 +443,7 @@ func (w *world) hold(i int, part Partition) {
 const (
 	actsOnEmpty = "rows are taken while the mark is there"
 	blind       = "an empty partition is moved without a look at its row"
+	unguarded   = "maps change without a word in the lease rows"
 )
 
 // vacate moves an empty partition as the master does: behind a fence, from some of its servers or from all. What it saw is

@@ -40,9 +40,6 @@ func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 		row, found, err := r.deps.Store.Get(limited, lease.RowKey(e.Partition))
 		r.failed(ctx, "reading a lease row", e.Partition, err)
 		return rules.LeaseRead{ID: e.ID, OK: err == nil, Found: found, Row: row}
-	case rules.Commit:
-		_, ok, err := r.deps.Store.Commit(limited, e.Conditions, e.Writes)
-		return rules.Committed{ID: e.ID, OK: ok && err == nil}
 	case rules.Record:
 		err := record(r.deps.Brick, e.Seqs)
 		return rules.Recorded{ID: e.ID, OK: !r.failed(ctx, "recording the highest transaction", lease.Partition{Table: e.Seqs[0].Table}, err)}

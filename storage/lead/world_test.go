@@ -84,13 +84,43 @@ func newAtlas(t testing.TB, store coord.Store) *atlas {
 func (a *atlas) put(m *topology.Map) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	rev, _, err := a.store.Commit(context.Background(), nil, []coord.Write{{Key: "tables/t", Value: m.Encode()}})
-	if err != nil {
-		a.t.Error(err)
-	}
+	rev := a.commitLocked(m)
 	a.m, a.row, a.gone = m, rev, false
 	close(a.changed)
 	a.changed = make(chan struct{})
+}
+
+// commitLocked writes the table's row, and into lease rows what a change of the map owes them, as package files does.
+func (a *atlas) commitLocked(m *topology.Map) coord.Revision {
+	for {
+		var conditions []coord.Condition
+		writes := []coord.Write{{Key: "tables/t", Value: m.Encode()}}
+		var guards []lease.Guard
+		if a.m != nil {
+			guards = lease.Guards(a.m, m, nil)
+		}
+		for _, g := range guards {
+			rows := map[string]coord.Row{}
+			for _, key := range g.Keys() {
+				if row, ok, _ := a.store.Get(context.Background(), key); ok {
+					rows[key] = row
+				}
+			}
+			c, w, err := g.Write(m.Seq, rows, 0)
+			if err != nil {
+				a.t.Error(err)
+				continue
+			}
+			conditions, writes = append(conditions, c...), append(writes, w...)
+		}
+		rev, ok, err := a.store.Commit(context.Background(), conditions, writes)
+		if err != nil {
+			a.t.Error(err)
+		}
+		if ok || err != nil {
+			return rev
+		}
+	}
 }
 
 func (a *atlas) At(name string) (*topology.Map, coord.Revision, bool) {

@@ -134,6 +134,11 @@ func (s *Store) Commit(ctx context.Context, conditions []coord.Condition, writes
 			ops = append(ops, clientv3.OpPut(s.prefix+w.Key, string(w.Value)))
 		}
 	}
+	if len(ops) == 0 {
+		// A transaction without any request is answered by whatever member has it at hand, however old its data. One that reads
+		// as well is not.
+		ops = append(ops, clientv3.OpGet(s.prefix, clientv3.WithKeysOnly()))
+	}
 	req, cancel := context.WithTimeout(ctx, s.settings.RequestTimeout)
 	defer cancel()
 	resp, err := s.client.Txn(req).If(cmps...).Then(ops...).Commit()

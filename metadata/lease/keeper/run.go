@@ -178,9 +178,9 @@ func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.
 
 func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect, answers chan<- lease.Answer) {
 	// The machine bounds its requests in flight, and so the goroutines here.
-	request := func(p lease.Priority, f func(context.Context) lease.Answer) {
+	request := func(p lease.Priority, limit time.Duration, f func(context.Context) lease.Answer) {
 		g.Go(func() error {
-			limited, cancel := context.WithTimeout(ctx, k.settings.RequestTimeout)
+			limited, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
 			a := f(limited)
 			k.metrics.requests.WithLabelValues(p.String(), outcomeNames[a.Outcome]).Inc()
@@ -193,12 +193,12 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 	}
 	switch e := e.(type) {
 	case lease.Commit:
-		request(e.Priority, func(ctx context.Context) lease.Answer {
+		request(e.Priority, k.settings.RequestTimeout, func(ctx context.Context) lease.Answer {
 			rev, ok, err := k.deps.Store.Commit(ctx, e.Conditions, e.Writes)
 			return lease.Answer{ID: e.ID, Outcome: outcome(ok, err), Revision: rev}
 		})
 	case lease.List:
-		request(e.Priority, func(ctx context.Context) lease.Answer {
+		request(e.Priority, k.listTimeout(e.Prefix), func(ctx context.Context) lease.Answer {
 			rows, rev, err := k.deps.Store.List(ctx, e.Prefix)
 			return lease.Answer{ID: e.ID, Outcome: outcome(true, err), Revision: rev, Rows: rows}
 		})
@@ -215,6 +215,17 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 	case lease.Left:
 		close(k.left)
 	}
+}
+
+// listAllTimeout ends a list of all rows. The store lists page by page, each within its own time limit, so this is for a store
+// that goes on answering and never comes to an end: a table of any size must be done before.
+const listAllTimeout = 5 * time.Minute
+
+func (k *Keeper) listTimeout(prefix string) time.Duration {
+	if prefix == lease.Prefix {
+		return listAllTimeout
+	}
+	return k.settings.RequestTimeout
 }
 
 var outcomeNames = [...]string{lease.Unknown: "unknown", lease.Done: "done", lease.Conflict: "conflict", lease.Throttled: "throttled"}
@@ -260,7 +271,7 @@ func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
 }
 
 func (k *Keeper) follow(ctx context.Context, pass func(lease.Input) error) error {
-	limited, cancel := context.WithTimeout(ctx, k.settings.RequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, listAllTimeout)
 	rows, rev, err := k.deps.Store.List(limited, lease.Prefix)
 	cancel()
 	if err != nil {

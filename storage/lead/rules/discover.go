@@ -258,7 +258,7 @@ func (m *Machine) assign(t *table, r *round, actions []Action) {
 		if p.placement != a.Placement {
 			p.placement, p.alone = a.Placement, false
 		}
-		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, TableRow: r.Row}
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: r.Map.Seq, TableRow: r.Row}
 		if r.full || !sameAssigned(&p.told, &x) {
 			all = append(all, x)
 		}
@@ -273,10 +273,11 @@ func (m *Machine) assign(t *table, r *round, actions []Action) {
 			m.unassign(t, t.told[id], r.Map)
 		}
 	}
+	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that what the map did not change need not be said
 }
 
 func sameAssigned(a, b *lease.Assigned) bool {
-	return a.Placement == b.Placement && a.TableRow == b.TableRow && slices.Equal(a.Placements, b.Placements)
+	return a.Placement == b.Placement && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
 }
 
 // seal closes a partition's gate where the map has others take its rows, and opens it where the map gave it back.
@@ -364,16 +365,16 @@ func (m *Machine) readGarbage(p *part, in LeaseRead) {
 	led, err := lease.DecodeLease(in.Row.Value)
 	switch {
 	case in.Found && err != nil:
-		m.forgotten(p, true) // a person looks at it; it is not ours to take away
+		m.forgotten(p) // a person looks at it; it is not ours to take away
 		return
 	case in.Found && led.State == lease.Held:
 		return
 	}
-	m.do(Commit{ID: m.ask(question{about: aboutForget, p: p}), Conditions: []coord.Condition{{Key: lease.RowKey(p.id), Revision: in.Row.Revision}}, Writes: lease.Forget(p.id)})
+	m.forgotten(p) // the rows are the master's to sweep: births wait for each sweep
 }
 
-func (m *Machine) forgotten(p *part, ok bool) {
-	if !ok || !m.garbage[p.id] {
+func (m *Machine) forgotten(p *part) {
+	if !m.garbage[p.id] {
 		return
 	}
 	delete(m.garbage, p.id)

@@ -64,11 +64,6 @@ type (
 		Found bool
 		Row   coord.Row
 	}
-	// Committed answers Commit: it is known to have happened.
-	Committed struct {
-		ID uint64
-		OK bool
-	}
 	// Removed answers RemovePlacement.
 	Removed struct {
 		ID uint64
@@ -109,7 +104,6 @@ func (Want) input()           {}
 func (Published) input()      {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}
-func (Committed) input()      {}
 func (Removed) input()        {}
 func (Quiet) input()          {}
 func (Answered) input()       {}
@@ -194,13 +188,6 @@ type ReadLease struct {
 	Partition lease.Partition
 }
 
-// Commit is a transaction of the coordination store.
-type Commit struct {
-	ID         uint64
-	Conditions []coord.Condition
-	Writes     []coord.Write
-}
-
 // Record keeps the highest transaction seen of tables, durably; 0 forgets one.
 type Record struct {
 	ID   uint64
@@ -269,7 +256,6 @@ func (Ready) effect()           {}
 func (Propose) effect()         {}
 func (RuleOut) effect()         {}
 func (ReadLease) effect()       {}
-func (Commit) effect()          {}
 func (Record) effect()          {}
 func (RemovePlacement) effect() {}
 func (Forget) effect()          {}

@@ -61,7 +61,6 @@ const (
 	aboutUnseen
 	aboutRemoval
 	aboutGarbage
-	aboutForget
 )
 
 // New makes the machine of a server that holds no lease yet; seen are the highest transactions of tables in its catalogue. rng
@@ -116,10 +115,6 @@ func (m *Machine) answer(in Input) {
 	case LeaseRead:
 		if q, ok := m.take(in.ID); ok {
 			m.leaseRead(q, in)
-		}
-	case Committed:
-		if q, ok := m.take(in.ID); ok {
-			m.forgotten(q.p, in.OK)
 		}
 	case Removed:
 		if q, ok := m.take(in.ID); ok {

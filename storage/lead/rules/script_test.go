@@ -237,8 +237,6 @@ func (w *world) reply(what string, has map[string]bool, number map[string]uint64
 			delete(w.held, e.Partition.ID)
 		}
 		w.step(Removed{e.ID, yes})
-	case Commit:
-		w.step(Committed{e.ID, yes})
 	case ReadLease:
 		l := lease.Lease{State: lease.Held, Holder: "s2", Boot: "b2", Epoch: 3, InSync: []lease.Member{{Placement: 99, Server: "s2", Store: "dir2"}}}
 		if has["free"] {
@@ -307,8 +305,6 @@ func question1(e Effect) string {
 		return "recorded"
 	case RemovePlacement:
 		return "removed"
-	case Commit:
-		return "committed"
 	case ReadLease:
 		return "lease-read"
 	}
@@ -350,8 +346,6 @@ func describe(e Effect) string {
 		return fmt.Sprintf("rule out within %v?", e.Within)
 	case ReadLease:
 		return fmt.Sprintf("read the lease row of %d?", e.Partition.ID)
-	case Commit:
-		return fmt.Sprintf("commit %d conditions, %d writes?", len(e.Conditions), len(e.Writes))
 	case Record:
 		return fmt.Sprintf("record %v?", e.Seqs)
 	case RemovePlacement:
