@@ -336,7 +336,7 @@ func (g *gateway) lookAfter(v *view) {
 		}
 		l := g.rows[id]
 		if l.State != lease.Held || g.isLost(l) || g.gone(l) {
-			g.sweepLease(id)
+			g.sweepLease(id, m.Seq)
 		}
 	}
 	if g.w.opt.Faults.has(people) && !g.w.healed && g.w.chance(20) && len(known) > 0 {
@@ -410,7 +410,7 @@ func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
 
-func (g *gateway) sweepLease(id lease.Partition) {
+func (g *gateway) sweepLease(id lease.Partition, seq uint64) {
 	key := lease.RowKey(id)
 	g.get(key, storeTimeout, func(x got, ok bool) {
 		if !ok || !x.ok {

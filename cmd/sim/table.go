@@ -126,7 +126,7 @@ func (g *gateway) forgetTable(v *view) {
 				}
 				if isRow && p.Table == v.table {
 					g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}, {Key: r.Key, Revision: r.Revision}},
-						[]coord.Write{{Key: r.Key, Delete: true}}, storeTimeout, func(committed, bool) {})
+						[]coord.Write{{Key: r.Key, Delete: true}, {Key: lease.SweptKey(v.table), Value: lease.Swept{Seq: row.Seq}.Encode()}}, storeTimeout, func(committed, bool) {})
 				}
 			}
 		})

@@ -197,7 +197,7 @@ func TestEpochIsAboveAllThatWasSeen(t *testing.T) {
 	w := newWorld(1, 1, 1)
 	w.start(0, true)
 	p := w.parts[0]
-	w.procs[0].step(Assigned{Partition: p, Placement: 1, Placements: []topology.Placement{{ID: 1, Server: "s1"}}, TableRow: 1, BrickEpoch: 900})
+	w.procs[0].step(Assigned{Partition: p, Placement: 1, Placements: []topology.Placement{{ID: 1, Server: "s1"}}, TableRow: 1, Seq: 1, BrickEpoch: 900})
 	w.run(5 * time.Second)
 	if epoch, ok := w.procs[0].actor0(p); !ok || epoch != point.Epoch(901) {
 		t.Errorf("epoch %d after the brick's 900", epoch)

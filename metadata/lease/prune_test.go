@@ -69,8 +69,7 @@ func (w *world) forget(part Partition) bool {
 			return false
 		}
 	}
-	forgets := append(Forget(part), coord.Write{Key: SweptKey(part.Table), Value: Swept{Seq: w.txn}.Encode()})
-	if _, ok := w.commit([]coord.Condition{{Key: RowKey(part), Revision: row.Revision}}, forgets); !ok {
+	if _, ok := w.commit([]coord.Condition{{Key: RowKey(part), Revision: row.Revision}}, Forget(part, w.txn)); !ok {
 		return false
 	}
 	w.tracef("%s is forgotten", part)

@@ -264,8 +264,9 @@ func Allow(p Partition, s topology.ServerID) coord.Write {
 	return coord.Write{Key: ProhibitKey(p, s), Delete: true}
 }
 
-// Forget gives the writes that take away the rows of a partition that is no longer in its table's map. Who commits them
-// compares the lease row, and saw that it is free or not there: a taker with an older map compares the table's row.
-func Forget(p Partition) []coord.Write {
-	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}}
+// Forget gives the writes that take away the rows of a partition that the map of transaction seq, and every later one, does not have.
+// Who commits them compares the lease row, and saw that nobody holds it. A taker with an older map, which finds no row any more,
+// finds the Swept row. First takes under way conflict once, so this goes in numbers, and not often.
+func Forget(p Partition, seq uint64) []coord.Write {
+	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}, {Key: SweptKey(p.Table), Value: Swept{Seq: seq}.Encode()}}
 }
