@@ -101,7 +101,7 @@ var broken = []struct {
 	says   string
 	lives  int
 }{
-	{brickEpochOff, slow | people | pause | rogue, "I3", 400},
+	{brickEpochOff, slow | people | pause | rogue, "", 400},
 	{validFromAnswer, allFaults, "I3", 100},
 	{casWithoutMajority, allFaults, "I7", 10},
 	{sweepCommitted, allFaults, "I7", 10},

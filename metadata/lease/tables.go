@@ -40,10 +40,14 @@ func (m *Machine) table(name string) *table {
 
 // seqOf is the transaction of the map that a partition's assignment is of.
 func (m *Machine) seqOf(e *entry) uint64 {
-	if e.assigned == nil {
+	t := m.table(e.p.Table)
+	switch {
+	case e.assigned == nil:
 		return 0
+	case t.row >= e.assigned.TableRow:
+		return t.seq
 	}
-	return max(e.assigned.Seq, m.table(e.p.Table).seq)
+	return e.assigned.Seq
 }
 
 // tableRowOf is the revision of the table's row as of which that map was the table's.
@@ -60,7 +64,7 @@ func (l *Lease) current(rev coord.Revision, seq uint64, at coord.Revision) bool 
 
 func (m *Machine) mapIs(in MapIs) {
 	t := m.table(in.Table)
-	if in.Seq < t.seq || in.Seq == t.seq && in.TableRow <= t.row {
+	if in.TableRow <= t.row {
 		return
 	}
 	t.seq, t.row = in.Seq, in.TableRow

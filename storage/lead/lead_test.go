@@ -354,6 +354,9 @@ func TestDroppedTable(t *testing.T) {
 		_, ok, err := s1.brick.Get([]byte(seenPrefix + "t"))
 		return err == nil && !ok
 	})
+	gone := lease.Partition{Table: "t", ID: p} // the master sweeps
+	_, _, err := w.store.Commit(t.Context(), nil, []coord.Write{{Key: lease.RowKey(gone), Delete: true}, {Key: lease.BornKey(gone), Delete: true}})
+	w.must(err)
 	again, err := topology.New("t", topology.Config{PartitionWidth: 100 * time.Second})
 	w.must(err)
 	w.maps.put(again)

@@ -26,7 +26,7 @@ import (
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone]      what the lease machine says
 //	want 1 epoch=5                      a first row waits
-//	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, committed, lease-read [others|free|held]
+//	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, lease-read [others|free|held]
 //	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
 //	swap                                the newest proposal that s1 made reaches the coordination store
 //	plan                                the plan of the newest proposal, on the committed map
