@@ -25,6 +25,7 @@ type tableCmd struct {
 	Show   tableShowCmd   `cmd:"" help:"Show a table's settings and columns."`
 	Set    tableSetCmd    `cmd:"" help:"Change a table's settings."`
 	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
+	Repair tableRepairCmd `cmd:"" help:"Go by the newest map that a majority of its servers hold: the coordination store was restored from an older backup."`
 	Top    tableTopCmd    `cmd:"" help:"Show which tables take most of a running process, and what their limits refuse."`
 }
 

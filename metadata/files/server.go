@@ -147,9 +147,29 @@ func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, err
 
 // Store implements peer.Metadata. Besides what the interface says: Invalid, Throttled, Canceled.
 func (s *Server) Store(ctx context.Context, f *peer.File) error {
-	err := s.take(ctx, f, nil)
+	err := s.overtaken(f)
+	if err == nil {
+		err = s.take(ctx, f, nil)
+	}
 	s.metrics.stores.WithLabelValues(resultName(err, "stored")).Inc()
 	return err
+}
+
+// overtaken refuses a new file where one with a higher number is here: that one stands on a transaction that was committed, so this
+// one is late, or the coordination store was restored from an older backup. Then nothing must be built on what it says.
+func (s *Server) overtaken(f *peer.File) error {
+	if f.Base == f.Txn { // a committed file for who joins
+		return nil
+	}
+	s.state.Lock()
+	defer s.state.Unlock()
+	_, here := s.state.shelf.Get(f.Table, f.Txn)
+	newest, ok := s.state.shelf.Newest(f.Table)
+	if here || !ok || newest.Seq <= f.Seq {
+		return nil
+	}
+	return fault.Errorf(fault.Stale, "table %q: transaction %d is on this disk, and this is another %d: if the coordination store was restored from an older backup, `spillway table repair %s` goes on from the newest",
+		f.Table, newest.Seq, f.Seq, f.Table)
 }
 
 // newestOwn gives the newest map of a table that is here, so that what is missing comes as ops since.
@@ -167,6 +187,9 @@ func (s *Server) newestOwn(table string) (peer.TxnID, *topology.Map) {
 }
 
 func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) error {
+	if err := s.overtaken(f); err != nil {
+		return err
+	}
 	return s.take(ctx, f, m)
 }
 
@@ -341,6 +364,9 @@ func (s *Server) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error)
 	if err := CheckName(q.Table); err != nil {
 		return nil, err
 	}
+	if q.Txn == (peer.TxnID{}) {
+		return s.newest(q.Table)
+	}
 	f, _, err := s.own(q.Table, q.Txn)
 	if fault.Is(err, fault.Corrupt) {
 		s.lose(q.Table, q.Txn, err)
@@ -374,6 +400,23 @@ func (s *Server) encoded(table string, txn peer.TxnID) (*peer.File, error) {
 	w := withMap(f, m)
 	s.cache.putWhole(w)
 	return w, nil
+}
+
+// newest gives the newest file of a table that can be read, committed or not.
+func (s *Server) newest(table string) (*peer.File, error) {
+	for {
+		s.state.Lock()
+		i, ok := s.state.shelf.Newest(table)
+		s.state.Unlock()
+		if !ok {
+			return nil, fault.Errorf(fault.NotFound, "no METADATA file of table %q is here", table)
+		}
+		f, err := s.encoded(table, i.Txn)
+		if !fault.Is(err, fault.Corrupt) {
+			return f, err
+		}
+		s.lose(table, i.Txn, err)
+	}
 }
 
 // Alone reaches the metadata servers of a process that is the only one: itself.

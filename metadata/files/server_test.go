@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/spillwaydb/spillway/metadata/coord"
 	coordmem "github.com/spillwaydb/spillway/metadata/coord/mem"
 	"github.com/spillwaydb/spillway/metadata/files"
@@ -452,6 +454,64 @@ func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
 		if err := c.cover(c.nodes[2], "cpu", 7); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTheNewestMapIsFoundAfterAnOlderBackup: the coordination store goes back by three transactions. Nothing is built on what it says,
+// and the newest file of a majority is found, not one that a single server has, also while a server is away.
+func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
+	c := newCluster(t, coordmem.New(), 3, quick())
+	c.create("cpu", "s1", "s2", "s3")
+	for hour := range 3 {
+		if err := c.cover(c.nodes[hour], "cpu", hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backup := c.row("cpu")
+	for hour := range 3 {
+		if err := c.cover(c.nodes[hour], "cpu", 10+hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest, row := c.newest("cpu")
+	c.converged("cpu")
+	next, err := newest.Apply(topology.SetConfig{Config: topology.Config{PartitionWidth: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := next.Encode() // a coordinator died when one server had it
+	lone := &peer.File{Table: "cpu", Txn: peer.TxnID{9}, Base: row.Txn, Seq: next.Seq, Map: b, Sum: xxhash.Sum64(b), Digest: next.Digest()}
+	if err := c.nodes[0].Store(t.Context(), lone); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.store.Commit(t.Context(), nil, []coord.Write{{Key: files.Key("cpu"), Value: backup.Encode()}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cover(c.nodes[1], "cpu", 20); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a change on the old map: %v", err)
+	}
+	c.nodes[2].away.Store(true)
+	ids := []topology.ServerID{"s1", "s2", "s3"}
+	n, err := files.FindNewest(t.Context(), "cpu", ids, 2, c.peer)
+	if err != nil || n.File.Txn != row.Txn || n.Map.Digest() != newest.Digest() || !slices.Equal(n.Holders, ids[:2]) || !slices.Equal(n.Silent, ids[2:]) {
+		t.Fatalf("%+v %v", n, err)
+	}
+	if follows, known := n.Follows(backup); !follows || !known {
+		t.Errorf("it follows from the backup: %v, known %v", follows, known)
+	}
+	if follows, known := n.Follows(files.Row{Txn: peer.TxnID{7}, Seq: backup.Seq}); follows || !known {
+		t.Errorf("it does not follow from another history: %v, known %v", follows, known)
+	}
+	c.nodes[1].away.Store(true)
+	if _, err := files.FindNewest(t.Context(), "cpu", ids, 2, c.peer); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("by one server of three: %v", err)
+	}
+	c.nodes[1].away.Store(false)
+	if _, _, err := c.store.Commit(t.Context(), nil, []coord.Write{{Key: files.Key("cpu"), Value: n.Row(backup).Encode()}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cover(c.nodes[1], "cpu", 20); err != nil {
+		t.Errorf("a change on the newest map: %v", err)
 	}
 }
 

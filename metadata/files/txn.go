@@ -49,13 +49,15 @@ type Txn struct {
 	marked    int           // of them, those marked before the swap
 	conflicts int           // in a row, of the batch that is being marked
 
-	file    *peer.File    // what must be on disks; with its map encoded once a server needs it
-	content *topology.Map // its map
-	m       *topology.Map // the same, if it was made here
-	asked   []ask
-	need    int
-	out     []Effect
-	failure error // the last one of a server that should have stored it
+	file      *peer.File    // what must be on disks; with its map encoded once a server needs it
+	content   *topology.Map // its map
+	m         *topology.Map // the same, if it was made here
+	asked     []ask
+	need      int
+	out       []Effect
+	failure   error          // the last one of a server that should have stored it
+	overtaken bool           // a server has a file with a higher number
+	late      coord.Revision // of the row that was read when that was seen
 }
 
 type goal uint8
@@ -413,7 +415,7 @@ func (t *Txn) adopt(row coord.Row) {
 }
 
 func (t *Txn) ask(servers []topology.ServerID, need int) {
-	t.phase, t.need, t.failure = storing, need, nil
+	t.phase, t.need, t.failure, t.overtaken = storing, need, nil, false
 	t.asked = make([]ask, 0, len(servers))
 	for _, s := range servers {
 		t.asked = append(t.asked, ask{server: s})
@@ -464,6 +466,7 @@ func (t *Txn) storedAt(in Stored) {
 	default:
 		a.state = refused
 		t.failure = fault.Annotate(in.Err, "metadata server %s", a.server)
+		t.overtaken = t.overtaken || fault.Is(in.Err, fault.Stale)
 	}
 	if t.phase != storing {
 		return
@@ -480,6 +483,9 @@ func (t *Txn) storedAt(in Stored) {
 	switch {
 	case have >= t.need:
 		t.guard()
+	case have+left < t.need && t.overtaken && t.rev != t.late: // a server has a newer file: the row should say so too
+		t.late = t.rev
+		t.read()
 	case have+left < t.need:
 		t.unavailable(fault.Annotate(t.failure, "%d of %d metadata servers stored transaction %d, %d must", have, len(t.asked), t.file.Seq, t.need))
 	}

@@ -32,7 +32,7 @@ type Metadata interface {
 // FileQuery asks for the file of a transaction.
 type FileQuery struct {
 	Table string
-	Txn   TxnID
+	Txn   TxnID // zero: the newest that is there, committed or not, for who repairs a table
 	Since TxnID // a transaction whose map the asker has; zero: none
 }
 
