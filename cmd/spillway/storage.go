@@ -111,6 +111,7 @@ type storage struct {
 
 	listener net.Listener
 	admin    net.Listener
+	accounts *accounts
 	brick    *brick.Brick
 	files    *files.Server
 	view     clusterView
@@ -192,8 +193,11 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.accounts, err = openAccounts(int64(p.cfg.Storage.MemoryBytes), p.registerer); err != nil {
+		return err
+	}
 	p.rpc, err = rpc.NewServer(rpc.Deps{
-		Storage: p.server, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Log: p.log, Registerer: p.registerer,
+		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Log: p.log, Registerer: p.registerer,
 	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
 }
@@ -246,6 +250,9 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.files.Run))
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
+	g.Add(actor(ctx, func(ctx context.Context) error {
+		return follow(ctx, followed{p.accounts.heads, p.server.HeadBytes}, followed{p.accounts.compactions, p.server.CompactingBytes})
+	}))
 	if p.admin != nil {
 		srv := &http.Server{Handler: p.pages(), ReadHeaderTimeout: 10 * time.Second}
 		g.Add(func() error { return ignoreClosed(srv.Serve(p.admin)) }, func(error) { _ = srv.Close() })

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: they took what they liked, and a look-up of everything by many at once
+// ended the process that kept the rows.
+func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
+	cfg := defaultConfig()
+	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
+	if err := cfg.complete(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := openStandalone(t.Context(), &cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.drain()
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var body strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&body, "cpu,host=h%d,path=%0100d v=1 1000\n", i, i)
+	}
+	w := httptest.NewRecorder()
+	p.front.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/write?db=default", strings.NewReader(body.String())))
+	if w.Code != http.StatusNoContent {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	everything := &peer.Select{Table: "default", Lo: 0, Hi: math.MaxInt64}
+
+	ample := budget.New("queries", 256<<20)
+	set, err := lending{p.server, ample}.Select(t.Context(), everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for set.Next() {
+		n++
+	}
+	if held := ample.Used(); n != 20_000 || set.Err() != nil || held == 0 {
+		t.Errorf("%d series, %d bytes are held: %v", n, held, set.Err())
+	}
+	if err := set.Close(); err != nil || ample.Used() != 0 {
+		t.Errorf("%d bytes are held after the end: %v", ample.Used(), err)
+	}
+
+	small := lending{p.server, budget.New("queries", 2<<20)}
+	refused := func(what string, err error, want fault.Kind) {
+		t.Helper()
+		if !fault.Is(err, want) || small.queries.Used() != 0 {
+			t.Errorf("%s: %v, %d bytes are still held", what, err, small.queries.Used())
+		}
+	}
+	set, err = small.Select(t.Context(), everything)
+	if err == nil { // it is found while the series are read
+		for set.Next() {
+		}
+		err = set.Err()
+		_ = set.Close()
+	}
+	refused("select", err, fault.TooLarge)
+	_, _, err = small.LabelValues(t.Context(), everything, "path", 0)
+	refused("label values", err, fault.TooLarge)
+	if err := small.queries.Reserve(2 << 20); err != nil {
+		t.Fatal(err)
+	}
+	_, err = small.Select(t.Context(), everything)
+	small.queries.Release(2 << 20)
+	refused("nothing is left", err, fault.Throttled)
+}
