@@ -112,6 +112,10 @@ type Select struct {
 	// server that knows of such a partition with times in [Lo, Hi] answers Stale.
 	MapNext point.PartitionID
 
+	// Ranks asks for the ranks of rows too: where other servers may have rows at the same times. A rank is exact for rows in
+	// memory; of a chunk of a segment it is the highest.
+	Ranks bool
+
 	// SeriesMax and SamplesMax end the select with TooLarge when exceeded; 0: no bound.
 	SeriesMax, SamplesMax int
 }
@@ -134,6 +138,10 @@ type Series struct {
 	Times  []point.Nanos
 	Values []float64
 	Hists  []Hist
+
+	// Ranks are those of the floats, HistRanks those of the histograms, each as many as there are. Only where the select asked
+	// for them, and the server knows of such: else nil.
+	Ranks, HistRanks []point.Stamp
 }
 
 // Hist is a native histogram sample in the encoding of point.AppendHistogram.

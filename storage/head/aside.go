@@ -122,10 +122,11 @@ const scratchRowsKept = 1 << 14
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // settleLocked reads a series that needs more than a walk: out of order, with doubles, with rows aside or histograms.
-func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, dst *rows.Run) {
+// With ranked dst gets the rows' stamps too.
+func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, ranked bool, dst *rows.Run) {
 	w := scratches.Get().(*scratch)
 	w.rows = w.rows[:0]
-	h.chainRowsLocked(s, g, lo, hi, w)
+	h.chainRowsLocked(s, g, lo, hi, ranked, w)
 	if s.flags&hasAside != 0 {
 		from := len(w.rows)
 		for _, r := range h.aside[id] {
@@ -147,7 +148,7 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	if s.flags&(hasAside|hasHists) != 0 {
 		slices.SortFunc(w.rows, func(a, b row) int { return cmp.Compare(a.time, b.time) })
 	}
-	emit(w.rows, dst)
+	emit(w.rows, ranked, dst)
 	clear(w.rows) // histograms are not kept alive by the pool
 	if cap(w.rows) <= scratchRowsKept {
 		scratches.Put(w)
@@ -155,9 +156,9 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 }
 
 // chainRowsLocked puts the chain's rows into w.rows, sorted, no time twice; stamped if something else may beat them.
-func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, w *scratch) {
+func (h *Head) chainRowsLocked(s *series, g *group, lo, hi point.Nanos, ranked bool, w *scratch) {
 	c := &w.cols
-	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: s.flags&(hasAside|hasHists) != 0}
+	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0], withSeen: ranked || s.flags&(hasAside|hasHists) != 0}
 	s.walk(&h.arena, lo, hi, c)
 	for i, t := range c.times {
 		w.rows = append(w.rows, row{time: t, value: c.values[i]})
@@ -195,8 +196,8 @@ func dedup(rs []row) int {
 	return n
 }
 
-// emit puts the winner at each time into dst. Rows of one time lie together.
-func emit(rs []row, dst *rows.Run) {
+// emit puts the winner at each time into dst, with its stamp if ranked. Rows of one time lie together.
+func emit(rs []row, ranked bool, dst *rows.Run) {
 	for i := 0; i < len(rs); {
 		best := &rs[i]
 		for i++; i < len(rs) && rs[i].time == best.time; i++ {
@@ -208,6 +209,12 @@ func emit(rs []row, dst *rows.Run) {
 			dst.Hists = append(dst.Hists, peer.Hist{Time: best.time, H: best.hist})
 		} else {
 			dst.Times, dst.Values = append(dst.Times, best.time), append(dst.Values, best.value)
+		}
+		switch {
+		case ranked && best.hist != nil:
+			dst.HistRanks = append(dst.HistRanks, best.stamp)
+		case ranked:
+			dst.Ranks = append(dst.Ranks, best.stamp)
 		}
 	}
 }

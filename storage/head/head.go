@@ -239,7 +239,7 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 		return false
 	}
 	if s.flags != 0 {
-		h.settleLocked(id, s, g, lo, hi, dst)
+		h.settleLocked(id, s, g, lo, hi, false, dst)
 	} else {
 		if s.lastTime < lo { // without flags the last row is the newest
 			return false
@@ -249,6 +249,23 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 		s.walk(&h.arena, lo, hi, &c)
 		dst.Times, dst.Values = c.times, c.values
 	}
+	if dst.Len() == 0 {
+		return false
+	}
+	dst.StampLo, dst.StampHi = h.stampsLocked(id, s)
+	return true
+}
+
+// ReadRanked is Read, and gives the stamp of each row too.
+func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
+	dst.Reset()
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	s, g := h.findLocked(id)
+	if s == nil {
+		return false
+	}
+	h.settleLocked(id, s, g, lo, hi, true, dst)
 	if dst.Len() == 0 {
 		return false
 	}

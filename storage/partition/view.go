@@ -202,6 +202,12 @@ type Memory struct {
 	found  [][]rows.Run
 	recent [][]rows.Run // from heads
 	merger rows.Merger
+	ranked bool // rows come with their ranks
+}
+
+// ReadRanked is Read, and runs tell the rank of each row: its own if it is in a head, else the highest of its chunk.
+func (v *View) ReadRanked(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
+	return v.read(&Memory{ranked: true}, ss, lo, hi, f)
 }
 
 // Memory gives memory for reads of views of the partition and its like.
@@ -232,7 +238,7 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		}
 		most := 0
 		for i := range ss {
-			if r, ok := m.heads.read(h.head, ss[i].ID, lo, hi, m.segments != nil); ok {
+			if r, ok := m.readHead(h.head, ss[i].ID, lo, hi); ok {
 				m.recent[i] = append(m.recent[i], r)
 				most = max(most, len(r.Times))
 			}
@@ -243,7 +249,7 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		return err
 	}
 	for i := range ss {
-		r := m.merger.Merge(append(m.found[i], m.recent[i]...))
+		r := m.merge(append(m.found[i], m.recent[i]...))
 		if r.Len() == 0 {
 			continue
 		}
@@ -252,6 +258,22 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		}
 	}
 	return nil
+}
+
+// readHead gives a series' rows in a head.
+func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos) (r rows.Run, ok bool) {
+	if m.ranked {
+		ok = h.ReadRanked(id, lo, hi, &r)
+		return r, ok
+	}
+	return m.heads.read(h, id, lo, hi, m.segments != nil)
+}
+
+func (m *Memory) merge(runs []rows.Run) rows.Run {
+	if m.ranked {
+		return rows.MergeRanked(runs)
+	}
+	return m.merger.Merge(runs)
 }
 
 // emptyRuns gives n empty lists in memory that was used before.
@@ -292,7 +314,9 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 			}
 			return nil
 		}
-		if m.segments != nil {
+		if m.ranked {
+			err = g.reader.ReadRanked(m.want, lo, hi, take)
+		} else if m.segments != nil {
 			err = g.reader.ReadInto(m.segments, m.want, lo, hi, spare, take)
 		} else {
 			err = g.reader.ReadNew(m.want, lo, hi, spare, take)

@@ -1,6 +1,7 @@
 package rows
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -14,7 +15,19 @@ type Run struct {
 	Values []float64
 	Hists  []peer.Hist
 
+	// Ranks are the stamps of Times, HistRanks those of Hists: only in runs that were read with their ranks, else nil.
+	Ranks, HistRanks []point.Stamp
+
 	StampLo, StampHi point.Stamp // bounds of all rows' stamps, wider than needed after Cut; both 0 when the run is empty
+}
+
+// Rank gives the n rows that come next, floats or histograms, a rank.
+func (r *Run) Rank(hists bool, n int, s point.Stamp) {
+	if hists {
+		r.HistRanks = append(r.HistRanks, slices.Repeat([]point.Stamp{s}, n)...)
+	} else {
+		r.Ranks = append(r.Ranks, slices.Repeat([]point.Stamp{s}, n)...)
+	}
 }
 
 // Len counts the rows.
@@ -46,9 +59,15 @@ func (r *Run) Cut(lo, hi point.Nanos) {
 	from := sort.Search(len(r.Times), func(i int) bool { return r.Times[i] >= lo })
 	to := from + sort.Search(len(r.Times)-from, func(i int) bool { return r.Times[from+i] > hi })
 	r.Times, r.Values = r.Times[from:to], r.Values[from:to]
+	if r.Ranks != nil {
+		r.Ranks = r.Ranks[from:to]
+	}
 	hf := sort.Search(len(r.Hists), func(i int) bool { return r.Hists[i].Time >= lo })
 	ht := hf + sort.Search(len(r.Hists)-hf, func(i int) bool { return r.Hists[hf+i].Time > hi })
 	r.Hists = r.Hists[hf:ht]
+	if r.HistRanks != nil {
+		r.HistRanks = r.HistRanks[hf:ht]
+	}
 	if r.Len() == 0 {
 		r.StampLo, r.StampHi = 0, 0
 	}

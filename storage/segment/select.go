@@ -50,6 +50,7 @@ type readState struct {
 	values arena[float64]
 	nanos  arena[point.Nanos]
 	keep   bool // runs live on after the group: a Read
+	ranked bool // runs tell the stamp of each row
 	spare  int  // room behind the values of a series, for what its reader appends
 	level  int  // blocks of the group read before this one
 	places []wanted
@@ -126,7 +127,7 @@ const arenaKept = 1 << 19
 func (c *Cache) putState(s *readState) {
 	clear(s.runs)
 	clear(s.joins)
-	s.runs, s.pageKey, s.page, s.spare = s.runs[:0], pageKey{}, nil, 0
+	s.runs, s.pageKey, s.page, s.spare, s.ranked = s.runs[:0], pageKey{}, nil, 0, false
 	if s.keep || len(s.values.mem) > arenaKept {
 		s.values, s.nanos = arena[float64]{}, arena[point.Nanos]{}
 	}
@@ -167,6 +168,14 @@ func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.D
 func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
 	s.keep, s.spare = true, spare
+	defer r.cache.putState(s)
+	return r.read(s, ids, lo, hi, f)
+}
+
+// ReadRanked is ReadNew, and runs tell a stamp for each row: the highest of its chunk.
+func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
+	s := r.cache.getState()
+	s.keep, s.ranked = true, true
 	defer r.cache.putState(s)
 	return r.read(s, ids, lo, hi, f)
 }
@@ -459,6 +468,9 @@ func (r *Reader) takeChunk(s *readState, i int, run *rows.Run, left int) error {
 		run.StampLo, run.StampHi = ch.lo, ch.hi
 	}
 	run.StampLo, run.StampHi = min(run.StampLo, ch.lo), max(run.StampHi, ch.hi)
+	if s.ranked {
+		run.Rank(ch.form == formHist, len(ts), ch.hi)
+	}
 	if ch.form == formHist {
 		if n := len(run.Hists); n > 0 && run.Hists[n-1].Time >= ts[0] {
 			return errForm("block: times of a series do not rise")

@@ -34,6 +34,7 @@ type snapshot struct {
 	table    *table
 	views    []*partition.View
 	matchers []*labels.Matcher
+	ranked   bool // rows are given with their ranks
 }
 
 func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapshot, error) {
@@ -51,7 +52,7 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 	if err != nil {
 		return nil, nil, err
 	}
-	sn := &snapshot{table: t, matchers: ms}
+	sn := &snapshot{table: t, matchers: ms, ranked: q.Ranks}
 	check := checkOf(ctx)
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
 		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
@@ -418,11 +419,18 @@ func (r *reader) read(batch []found, lo, hi point.Nanos) ([]peer.Series, error) 
 	r.merger = rows.Merger{}
 	r.out = slices.Grow(r.out[:0], len(batch))
 	for i := range batch {
-		if run := r.merger.Merge(r.runs[i]); run.Len() > 0 {
-			r.out = append(r.out, peer.Series{Labels: batch[i].labels, Times: run.Times, Values: run.Values, Hists: run.Hists})
+		if run := r.merge(r.runs[i]); run.Len() > 0 {
+			r.out = append(r.out, peer.Series{Labels: batch[i].labels, Times: run.Times, Values: run.Values, Hists: run.Hists, Ranks: run.Ranks, HistRanks: run.HistRanks})
 		}
 	}
 	return r.out, nil
+}
+
+func (r *reader) merge(runs []rows.Run) rows.Run {
+	if r.sn.ranked {
+		return rows.MergeRanked(runs)
+	}
+	return r.merger.Merge(runs)
 }
 
 // readView appends the rows that a view has, as one run a series.
@@ -444,6 +452,9 @@ func (r *reader) readView(i int, batch []found, lo, hi point.Nanos) error {
 		return nil
 	}
 	v := r.sn.views[i]
+	if r.sn.ranked {
+		return v.ReadRanked(r.series, lo, hi, take)
+	}
 	if r.memory == nil {
 		return v.Read(r.series, lo, hi, take)
 	}

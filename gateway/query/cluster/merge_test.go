@@ -1,18 +1,11 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
-
-	"github.com/prometheus/prometheus/model/histogram"
-	"github.com/prometheus/prometheus/model/value"
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -20,130 +13,21 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// sample is a row of the naive merge: what is best at one time.
-type sample struct {
-	layer int
-	value float64
-	hist  []byte
-}
-
-func (a sample) beats(b sample) bool {
-	stale := func(s sample) bool {
-		if s.hist != nil {
-			return point.IsStaleHistogram(s.hist)
-		}
-		return point.IsStale(s.value)
-	}
-	switch {
-	case stale(a) != stale(b):
-		return stale(b)
-	case a.layer != b.layer:
-		return a.layer > b.layer
-	case (a.hist != nil) != (b.hist != nil):
-		return a.hist != nil
-	case a.hist != nil:
-		return bytes.Compare(a.hist, b.hist) > 0
-	}
-	return math.Float64bits(a.value) > math.Float64bits(b.value)
-}
-
-// TestMergeIsTheBestRowOfEachTime against the naive merge: runs that follow each other, take turns, lie inside each other
-// and have the same times, of floats, histograms and stale markers.
-func TestMergeIsTheBestRowOfEachTime(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	hist := func(count uint64) []byte {
-		h := &histogram.Histogram{Schema: 1, Count: count, Sum: 4, ZeroThreshold: 1e-128, ZeroCount: count}
-		if rng.IntN(8) == 0 {
-			h.Sum = math.Float64frombits(value.StaleNaN)
-		}
-		return point.AppendHistogram(nil, h)
-	}
-	var m merger
-	for round := range 2000 {
-		best := map[point.Nanos]sample{}
-		var runs []run
-		for range 2 + rng.IntN(4) {
-			s, layer := &peer.Series{Labels: "l"}, rng.IntN(2)
-			at := int64(rng.IntN(60)) - 30
-			for range rng.IntN(40) {
-				x := sample{layer: layer, value: float64(rng.IntN(3))}
-				switch rng.IntN(6) {
-				case 0:
-					x.hist = hist(uint64(rng.IntN(3)))
-				case 1:
-					x.value = math.Float64frombits(value.StaleNaN)
-				}
-				if x.hist != nil {
-					s.Hists = append(s.Hists, peer.Hist{Time: at, H: x.hist})
-				} else {
-					s.Times, s.Values = append(s.Times, at), append(s.Values, x.value)
-				}
-				if old, ok := best[at]; !ok || x.beats(old) {
-					best[at] = x
-				}
-				if at += 1 + int64(rng.IntN(3)); rng.IntN(10) == 0 {
-					at += 20
-				}
-			}
-			runs = append(runs, run{s, layer})
-		}
-		want := &peer.Series{Labels: "l"}
-		for _, at := range slices.Sorted(maps.Keys(best)) {
-			if x := best[at]; x.hist != nil {
-				want.Hists = append(want.Hists, peer.Hist{Time: at, H: x.hist})
-			} else {
-				want.Times, want.Values = append(want.Times, at), append(want.Values, x.value)
-			}
-		}
-		text := func(s *peer.Series) string {
-			bits := make([]uint64, len(s.Values))
-			for i, v := range s.Values {
-				bits[i] = math.Float64bits(v)
-			}
-			return fmt.Sprint(s.Labels, s.Times, bits, s.Hists)
-		}
-		before := ""
-		for _, r := range runs {
-			before += text(r.series)
-		}
-		if got := m.merge(runs); text(got) != text(want) {
-			t.Fatalf("round %d: got\n%v\nwant\n%v\nof\n%s", round, text(got), text(want), before)
-		}
-		after := ""
-		for _, r := range runs {
-			after += text(r.series)
-		}
-		if before != after {
-			t.Fatalf("round %d: merging changed the runs", round)
-		}
-	}
-}
-
-// TestSeriesWrittenTogetherShareTheirTimes: their columns of times are one in memory.
-func TestSeriesWrittenTogetherShareTheirTimes(t *testing.T) {
-	var m merger
-	one := func() *peer.Series {
-		return m.merge([]run{
-			{&peer.Series{Labels: "l", Times: []int64{1, 3}, Values: []float64{1, 3}}, 0},
-			{&peer.Series{Labels: "l", Times: []int64{2, 4}, Values: []float64{2, 4}}, 0},
-		})
-	}
-	a, b := one(), one()
-	if &a.Times[0] != &b.Times[0] || &a.Values[0] == &b.Values[0] {
-		t.Error("times are not shared, or values are")
-	}
-}
-
 func TestNewerPartitionsLieOverOlder(t *testing.T) {
 	p := func(id point.PartitionID, ringLo, ringHi uint64, lo, hi int64) *topology.Partition {
 		return &topology.Partition{ID: id, PointLo: ringLo, PointHi: ringHi, TimeLo: lo, TimeHi: hi}
 	}
 	f := func(want string, ps ...*topology.Partition) {
 		t.Helper()
-		layers := layersOf(ps)
+		layers, overlapping := layersOf(ps)
 		var got []int
 		for _, p := range ps {
 			got = append(got, layers[p.ID])
+			if overlaps := slices.ContainsFunc(ps, func(q *topology.Partition) bool {
+				return q != p && q.TimeLo < p.TimeHi && p.TimeLo < q.TimeHi && ringsOverlap(p, q)
+			}); overlapping[p.ID] != overlaps {
+				t.Errorf("%v overlaps others: %v, want %v", p.ID, overlapping[p.ID], overlaps)
+			}
 		}
 		if s := fmt.Sprint(got); s != want {
 			t.Errorf("layers %s, want %s", s, want)

@@ -14,6 +14,7 @@ import (
 type group struct {
 	server     topology.ServerID
 	layer      int
+	overlaps   bool              // with partitions of other groups: rows need their ranks
 	accepts    bool              // its partitions take rows by that map
 	seq        uint64            // of the map, if they do
 	next       point.PartitionID // the first that the map does not have
@@ -34,13 +35,14 @@ type orphan struct {
 	err       error
 }
 
-// plan groups partitions by who leads them. Partitions of one group never overlap, so that of two rows at one time it is
-// known which partition's is newer.
+// plan groups partitions by who leads them. Partitions of one group never overlap. Where groups do, their servers give the ranks of
+// rows; where one cannot, it is known at least which partition is the newer.
 func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
-	layers := layersOf(ps)
+	layers, overlapping := layersOf(ps)
 	type key struct {
-		server topology.ServerID
-		layer  int
+		server   topology.ServerID
+		layer    int
+		overlaps bool
 		// What unloads already is asked for by itself: that others took over is nothing new about it.
 		accepts bool
 	}
@@ -52,17 +54,17 @@ func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.S
 			orphans = append(orphans, orphan{p, err})
 			continue
 		}
-		k := key{s, layers[p.ID], p.Accepts()}
+		k := key{s, layers[p.ID], overlapping[p.ID], p.Accepts()}
 		g := groups[k]
 		if g == nil {
-			g = &group{server: s, layer: k.layer, accepts: k.accepts}
+			g = &group{server: s, layer: k.layer, overlaps: k.overlaps, accepts: k.accepts}
 			groups[k] = g
 		}
 		g.partitions = append(g.partitions, p)
 	}
 	out := make([]group, 0, len(groups))
 	for _, g := range slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer), boolOrder(a.accepts, b.accepts))
+		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer), boolOrder(a.overlaps, b.overlaps), boolOrder(a.accepts, b.accepts))
 	}) {
 		out = append(out, *g)
 	}
@@ -83,12 +85,13 @@ func boolOrder(a, b bool) int {
 func (g *group) ask(q *peer.Select) *peer.Select {
 	mine := *q
 	mine.Partitions, mine.MapSeq, mine.MapNext = g.ids(), g.seq, g.next
+	mine.Ranks = g.overlaps && !q.LabelsOnly
 	return &mine
 }
 
-// layersOf gives each partition that lies over older ones a number above theirs. Nearly always none does, and the map is
-// nil. ps are sorted by time.
-func layersOf(ps []*topology.Partition) map[point.PartitionID]int {
+// layersOf gives each partition that lies over older ones a number above theirs, and says which ones overlap any. Nearly always none does, and
+// the maps are nil. ps are sorted by time.
+func layersOf(ps []*topology.Partition) (layers map[point.PartitionID]int, overlapping map[point.PartitionID]bool) {
 	over := map[point.PartitionID][]*topology.Partition{} // the older ones below each
 	var open []*topology.Partition                        // those that reach up to where we are
 	for _, p := range ps {
@@ -105,15 +108,17 @@ func layersOf(ps []*topology.Partition) map[point.PartitionID]int {
 		open = append(open, p)
 	}
 	if len(over) == 0 {
-		return nil
+		return nil, nil
 	}
-	layers := map[point.PartitionID]int{}
+	layers, overlapping = map[point.PartitionID]int{}, map[point.PartitionID]bool{}
 	for _, id := range slices.Sorted(maps.Keys(over)) { // what lies below has a lower id, and its layer already
+		overlapping[id] = true
 		for _, below := range over[id] {
+			overlapping[below.ID] = true
 			layers[id] = max(layers[id], layers[below.ID]+1)
 		}
 	}
-	return layers
+	return layers, overlapping
 }
 
 func ringsOverlap(a, b *topology.Partition) bool {

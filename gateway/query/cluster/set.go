@@ -61,8 +61,8 @@ type set struct {
 	readers []*reader // nil: it did not answer, and need not
 
 	heads   []*reader // a heap by labels of those that have a series
-	merger  merger
-	runs    []run
+	merger  peer.Merger
+	sources []peer.Source
 	at      *peer.Series
 	series  int
 	samples int
@@ -95,11 +95,11 @@ func (s *set) Next() bool {
 		s.at = nil
 		return false
 	}
-	s.runs = s.runs[:0]
+	s.sources = s.sources[:0]
 	first := s.heads[0].at()
 	for len(s.heads) > 0 && s.heads[0].at().Labels == first.Labels {
 		r := s.pop()
-		s.runs = append(s.runs, run{r.at(), r.group.layer})
+		s.sources = append(s.sources, peer.Source{Series: r.at(), Layer: r.group.layer})
 		if r.advance() {
 			if r.at().Labels.Compare(first.Labels) <= 0 {
 				return s.fail(fault.Errorf(fault.Corrupt, "server %s sends series out of order: %v after %v", r.group.server, r.at().Labels, first.Labels))
@@ -110,8 +110,8 @@ func (s *set) Next() bool {
 		}
 	}
 	s.at = first
-	if len(s.runs) > 1 {
-		s.at = s.merger.merge(s.runs)
+	if len(s.sources) > 1 {
+		s.at = s.merger.Merge(s.sources)
 	}
 	return s.count()
 }

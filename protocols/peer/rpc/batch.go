@@ -13,8 +13,11 @@ import (
 // A batch is some series of a select: labels, then columns of times, then columns of values, each column as it lies in
 // memory. FORMAT.md draws it.
 
-// batchVersion is the only format of batches so far.
-const batchVersion = 1
+// Formats of batches. The second has the ranks of rows; it is written only to who asks for ranks, and reads it.
+const (
+	batchVersion = 1
+	batchRanked  = 2
+)
 
 const (
 	batchLen = 40
@@ -43,7 +46,9 @@ type batchWriter struct {
 	series  []byte
 	times   []byte
 	hists   []byte
+	ranks   []byte
 	values  []byte
+	ranked  bool // set before the first series
 	columns int
 	last    []point.Nanos // the newest column
 	count   int
@@ -52,12 +57,12 @@ type batchWriter struct {
 
 func (w *batchWriter) Reset() {
 	w.labels.Reset()
-	w.series, w.times, w.hists, w.values = w.series[:0], w.times[:0], w.hists[:0], w.values[:0]
+	w.series, w.times, w.hists, w.ranks, w.values = w.series[:0], w.times[:0], w.hists[:0], w.ranks[:0], w.values[:0]
 	w.columns, w.last, w.count = 0, nil, 0
 }
 
 func (w *batchWriter) full() bool {
-	return w.count >= batchSeriesMax || len(w.values)+len(w.times)+len(w.hists)+w.labels.bytes >= batchBytesMax
+	return w.count >= batchSeriesMax || len(w.values)+len(w.times)+len(w.hists)+len(w.ranks)+w.labels.bytes >= batchBytesMax
 }
 
 // add appends a series, or a piece of one. Times are written once for neighbours that share them.
@@ -83,6 +88,33 @@ func (w *batchWriter) add(s *peer.Series) {
 		w.hists = binary.AppendUvarint(w.hists, uint64(len(h.H)))
 		w.hists = append(w.hists, h.H...)
 		last = h.Time
+	}
+	if w.ranked {
+		w.addRanks(s)
+	}
+}
+
+// addRanks writes the ranks of the floats, then of the histograms, as runs. One that is not known is 0.
+func (w *batchWriter) addRanks(s *peer.Series) {
+	rank := func(i int) point.Stamp {
+		of := s.Ranks
+		if i >= len(s.Times) {
+			of, i = s.HistRanks, i-len(s.Times)
+		}
+		if i >= len(of) {
+			return 0
+		}
+		return of[i]
+	}
+	last := point.Stamp(0)
+	for i, n := 0, len(s.Times)+len(s.Hists); i < n; {
+		r, from := rank(i), i
+		for i++; i < n && rank(i) == r; {
+			i++
+		}
+		w.ranks = binary.AppendVarint(w.ranks, int64(r-last))
+		w.ranks = binary.AppendUvarint(w.ranks, uint64(i-from))
+		last = r
 	}
 }
 
@@ -122,18 +154,23 @@ func (w *batchWriter) addTimes(ts []point.Nanos) {
 // pack compresses the labels and gives the length of the batch; append then appends so many bytes.
 func (w *batchWriter) pack() int {
 	w.packed = appendS2(w.packed[:0], w.labels.b)
-	return batchLen + len(w.packed) + len(w.series) + len(w.times) + len(w.hists) + len(w.values)
+	return batchLen + len(w.packed) + len(w.series) + len(w.times) + len(w.hists) + len(w.ranks) + len(w.values)
 }
 
 func (w *batchWriter) append(dst []byte, flags byte) []byte {
-	dst = append(dst, batchVersion, flags, 0, 0)
-	for _, n := range [...]int{w.count, w.columns, len(w.labels.b), len(w.packed), len(w.series), len(w.times), len(w.hists), len(w.values), 0} {
+	version := byte(batchVersion)
+	if w.ranked {
+		version = batchRanked
+	}
+	dst = append(dst, version, flags, 0, 0)
+	for _, n := range [...]int{w.count, w.columns, len(w.labels.b), len(w.packed), len(w.series), len(w.times), len(w.hists), len(w.values), len(w.ranks)} {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
 	}
 	dst = append(dst, w.packed...)
 	dst = append(dst, w.series...)
 	dst = append(dst, w.times...)
 	dst = append(dst, w.hists...)
+	dst = append(dst, w.ranks...)
 	return append(dst, w.values...)
 }
 
@@ -146,24 +183,25 @@ type batchReader struct {
 
 // batchHead is the beginning of a batch.
 type batchHead struct {
-	flags                                                        byte
-	count, columns, labels, packed, series, times, hists, values int
+	ranked                                                              bool
+	flags                                                               byte
+	count, columns, labels, packed, series, times, hists, values, ranks int
 }
 
 func decodeBatchHead(b []byte) (h batchHead, err error) {
 	if len(b) < batchLen {
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes, its header has %d", len(b), batchLen)
 	}
-	if b[0] != batchVersion || b[1]&^batchKnown != 0 || b[2]|b[3] != 0 {
-		return h, fault.Errorf(fault.Corrupt, "a batch begins with % x; known is version %d", b[:4], batchVersion)
+	if b[0] != batchVersion && b[0] != batchRanked || b[1]&^batchKnown != 0 || b[2]|b[3] != 0 {
+		return h, fault.Errorf(fault.Corrupt, "a batch begins with % x; known are versions %d and %d", b[:4], batchVersion, batchRanked)
 	}
-	h.flags = b[1]
+	h.flags, h.ranked = b[1], b[0] == batchRanked
 	u := func(i int) int { return int(binary.LittleEndian.Uint32(b[4+4*i:])) }
-	h.count, h.columns, h.labels, h.packed, h.series, h.times, h.hists, h.values = u(0), u(1), u(2), u(3), u(4), u(5), u(6), u(7)
+	h.count, h.columns, h.labels, h.packed, h.series, h.times, h.hists, h.values, h.ranks = u(0), u(1), u(2), u(3), u(4), u(5), u(6), u(7), u(8)
 	switch {
-	case batchLen+h.packed+h.series+h.times+h.hists+h.values != len(b):
+	case batchLen+h.packed+h.series+h.times+h.hists+h.ranks+h.values != len(b):
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d bytes whose parts do not fill it", len(b))
-	case h.count > h.series/2 || h.count > labelSetsMax || h.columns > h.count || h.values%8 != 0 || u(8) != 0:
+	case h.count > h.series/2 || h.count > labelSetsMax || h.columns > h.count || h.values%8 != 0 || h.ranks > 0 && !h.ranked:
 		return h, fault.Errorf(fault.Corrupt, "a batch of %d series and %d columns does not fit its %d bytes", h.count, h.columns, len(b))
 	}
 	return h, nil
@@ -178,7 +216,7 @@ func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err erro
 	}
 	b = b[batchLen:]
 	cut := func(n int) []byte { part := b[:n:n]; b = b[n:]; return part }
-	packed, series, times, hists, raw := cut(h.packed), cut(h.series), cut(h.times), cut(h.hists), b
+	packed, series, times, hists, ranks, raw := cut(h.packed), cut(h.series), cut(h.times), cut(h.hists), cut(h.ranks), b
 	if r.body, err = unpack(r.body, packed, uint32(h.labels)); err != nil {
 		return nil, false, err
 	}
@@ -224,8 +262,13 @@ func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err erro
 			}
 			s.Hists = hs
 		}
+		if h.ranked {
+			if ranks, err = readRanks(s, ranks); err != nil {
+				return nil, false, err
+			}
+		}
 	}
-	if len(r.labels.b)+len(series)+len(hists)+len(values) > 0 {
+	if len(r.labels.b)+len(series)+len(hists)+len(ranks)+len(values) > 0 {
 		return nil, false, errBatch
 	}
 	clear(r.cols)
@@ -258,6 +301,30 @@ func readHists(hs []peer.Hist, b []byte) ([]byte, error) {
 		hs[i] = peer.Hist{Time: last, H: rest[:length:length]}
 		b = rest[length:]
 	}
+	return b, nil
+}
+
+// readRanks reads the ranks of a series' rows, which are there already.
+func readRanks(s *peer.Series, b []byte) ([]byte, error) {
+	all := make([]point.Stamp, len(s.Times)+len(s.Hists))
+	last := point.Stamp(0)
+	for i := 0; i < len(all); {
+		step, k := binary.Varint(b)
+		if k <= 0 {
+			return nil, errBatch
+		}
+		n, rest := uvarint(b[k:])
+		if rest == nil || n == 0 || n > uint64(len(all)-i) {
+			return nil, errBatch
+		}
+		last += point.Stamp(step)
+		for end := i + int(n); i < end; i++ {
+			all[i] = last
+		}
+		b = rest
+	}
+	floats := len(s.Times)
+	s.Ranks, s.HistRanks = all[:floats:floats], all[floats:]
 	return b, nil
 }
 

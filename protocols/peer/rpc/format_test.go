@@ -64,10 +64,22 @@ func examples() map[string][]byte {
 		w.add(&s)
 	}
 	w.pack()
+	batch := w.append(nil, batchGoesOn)
+	w.Reset()
+	w.ranked = true
+	for _, s := range []peer.Series{
+		{Labels: point.MakeLabels("__name__", "m", "host", "a"), Times: shared, Values: []float64{1, 2, 3}, Ranks: []point.Stamp{1 << 20, 1 << 20, 5<<20 + 7}},
+		{Labels: point.MakeLabels("__name__", "m", "host", "c"), Times: []point.Nanos{3}, Values: []float64{4}, Hists: []peer.Hist{{Time: -1, H: []byte{7, 8}}},
+			Ranks: []point.Stamp{math.MaxUint64}, HistRanks: []point.Stamp{2}},
+	} {
+		w.add(&s)
+	}
+	w.pack()
+	ranked := w.append(nil, 0)
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
 		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer,
-		"batch": w.append(nil, batchGoesOn),
+		"batch": batch, "ranked": ranked,
 	}
 }
 
@@ -92,7 +104,7 @@ func TestFormatIsTheDrawnOne(t *testing.T) {
 
 // read decodes a message as its receiver does, and tells what it says or why it says nothing.
 func read(name string, b []byte) string {
-	if name == "batch" {
+	if name == "batch" || name == "ranked" {
 		var r batchReader
 		series, goesOn, err := r.decode(b)
 		if err != nil {
@@ -100,7 +112,11 @@ func read(name string, b []byte) string {
 		}
 		text := fmt.Sprintf("goes on: %v\n", goesOn)
 		for _, s := range series {
-			text += fmt.Sprintf("%v %v %v %v\n", s.Labels, s.Times, s.Values, s.Hists)
+			text += fmt.Sprintf("%v %v %v %v", s.Labels, s.Times, s.Values, s.Hists)
+			if name == "ranked" {
+				text += fmt.Sprint(" ranks ", s.Ranks, s.HistRanks)
+			}
+			text += "\n"
 		}
 		return text
 	}
@@ -195,7 +211,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 				t.Errorf("%s of %d bytes, cut after %d: %v", name, len(b), n, err)
 			}
 		}
-		if name == "batch" || name == "hello" {
+		if name == "batch" || name == "ranked" || name == "hello" {
 			continue // a table's name may be shorter
 		}
 		for n := recordLen; n < len(b); n++ {

@@ -271,15 +271,38 @@ func readAll(set peer.SeriesSet, err error) ([]peer.Series, error) {
 	return out, errors.Join(err, set.Close())
 }
 
+// someRanks are ranks in runs, as frames leave them.
+func someRanks(n int) []point.Stamp {
+	out := make([]point.Stamp, n)
+	for i := range out {
+		out[i] = point.Stamp(1_790_000_000e9+int64(i/7)*1024) ^ point.Stamp(i/900)<<40
+	}
+	return out
+}
+
 func TestSelectGivesWhatThePeerHas(t *testing.T) {
 	m, p := pair(t)
 	check := func(what string, series []peer.Series) {
 		t.Helper()
+		for i := range series {
+			s := &series[i]
+			s.Ranks, s.HistRanks = someRanks(len(s.Times)), someRanks(len(s.Hists))
+		}
 		m.mu.Lock()
 		m.series = series
 		m.mu.Unlock()
+		ranked, err := readAll(p.Select(t.Context(), &peer.Select{Ranks: true}))
+		if err != nil || !m.last.(*peer.Select).Ranks {
+			t.Fatalf("%s with ranks: %v", what, err)
+		}
+		for i := range ranked {
+			a, b := &series[i], &ranked[i]
+			if !slices.Equal(a.Ranks, b.Ranks) || !slices.Equal(a.HistRanks, b.HistRanks) || !slices.Equal(a.Times, b.Times) {
+				t.Fatalf("%s with ranks: series %d has %.200v, want %.200v", what, i, b.Ranks, a.Ranks)
+			}
+		}
 		got, err := readAll(p.Select(t.Context(), &peer.Select{}))
-		if err != nil {
+		if err != nil || m.last.(*peer.Select).Ranks {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if len(got) != len(series) {
@@ -287,7 +310,7 @@ func TestSelectGivesWhatThePeerHas(t *testing.T) {
 		}
 		for i := range got {
 			a, b := &series[i], &got[i]
-			ok := a.Labels == b.Labels && slices.Equal(a.Times, b.Times) && slices.Equal(a.Values, b.Values) && len(a.Hists) == len(b.Hists)
+			ok := a.Labels == b.Labels && b.Ranks == nil && b.HistRanks == nil && slices.Equal(a.Times, b.Times) && slices.Equal(a.Values, b.Values) && len(a.Hists) == len(b.Hists)
 			for k := range a.Hists {
 				ok = ok && a.Hists[k].Time == b.Hists[k].Time && string(a.Hists[k].H) == string(b.Hists[k].H)
 			}
@@ -385,6 +408,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	for _, x := range []any{&q, &rows, &ex, &parts, &sets, &change, &file, &changed, &stats} {
 		fill(reflect.ValueOf(x).Elem(), rng)
 	}
+	q.Ranks = false // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
 	for i := range ex {
 		for k := range ex[i].Exemplars {
 			ex[i].Exemplars[k].ID = 0 // means nothing there

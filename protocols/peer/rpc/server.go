@@ -327,15 +327,16 @@ func (s *Server) selectSeries(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
+	q.Ranks = p.GetFormatMax() >= batchRanked
 	set, err := s.deps.Storage.Select(ss.Context(), q)
 	if err != nil {
 		return err
 	}
-	err = s.sendSeries(ss, set)
+	err = s.sendSeries(ss, set, q.Ranks)
 	return errors.Join(err, set.Close())
 }
 
-func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet) error {
+func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet, ranked bool) error {
 	buf, _ := pooled([]byte{batchVersion})
 	if err := sendBuffer(ss, buf); err != nil {
 		return received(ss.Context(), err)
@@ -346,6 +347,7 @@ func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet) error {
 		batchWriters.Put(w)
 	}()
 	w.Reset()
+	w.ranked = ranked
 	sent := s.metrics.sent.WithLabelValues(methodSelect)
 	flush := func(flags byte) error {
 		n := w.pack()
@@ -393,6 +395,7 @@ func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
 	n := min(len(s.Times), pieceRowsMax)
 	piece.Times, s.Times = s.Times[:n], s.Times[n:]
 	piece.Values, s.Values = s.Values[:n], s.Values[n:]
+	piece.Ranks, s.Ranks = cutRanks(s.Ranks, n)
 	if len(s.Times) > 0 {
 		return piece, true
 	}
@@ -403,5 +406,12 @@ func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
 		n++
 	}
 	piece.Hists, s.Hists = s.Hists[:n], s.Hists[n:]
+	piece.HistRanks, s.HistRanks = cutRanks(s.HistRanks, n)
 	return piece, len(s.Hists) > 0
+}
+
+// cutRanks takes n off, or what there is.
+func cutRanks(of []point.Stamp, n int) (piece, rest []point.Stamp) {
+	n = min(n, len(of))
+	return of[:n], of[n:]
 }

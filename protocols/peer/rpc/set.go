@@ -51,7 +51,9 @@ func (p *Peer) Select(ctx context.Context, q *peer.Select) (_ peer.SeriesSet, er
 // begin asks, and waits until the peer says that the select is open or why not.
 func (s *set) begin(q *peer.Select) error {
 	m := toSelect(q)
-	m.FormatMax = batchVersion
+	if m.FormatMax = batchVersion; q.Ranks {
+		m.FormatMax = batchRanked
+	}
 	sent, err := sendChunks(s.cs, m)
 	s.p.settings.Metrics.sent.WithLabelValues(methodSelect).Add(float64(sent))
 	if err == nil {
@@ -120,6 +122,7 @@ func (s *set) receive() error {
 		rest.Times = append(begun.Times, rest.Times...)
 		rest.Values = append(begun.Values, rest.Values...)
 		rest.Hists = append(begun.Hists, rest.Hists...)
+		rest.Ranks, rest.HistRanks = append(begun.Ranks, rest.Ranks...), append(begun.HistRanks, rest.HistRanks...)
 	}
 	s.joined = s.goesOn && len(next) == 1
 	s.ready, s.at, s.goesOn = next, -1, goesOn
