@@ -16,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -30,18 +31,24 @@ type clocked struct {
 	s       *spread
 	fast    atomic.Int64 // how far its clock is ahead, in nanoseconds
 	clock   *forward.Clock
+	tables  *tables.Tables
 	forward *forward.Forwarder
 	reg     *prometheus.Registry
 }
 
 func (s *spread) gateway(number uint64, fast time.Duration) *clocked {
-	g := &clocked{s: s, reg: prometheus.NewRegistry()}
+	return s.gatewayBy(s.tables, number, fast)
+}
+
+// gatewayBy is a gateway that goes by other tables.
+func (s *spread) gatewayBy(ts *tables.Tables, number uint64, fast time.Duration) *clocked {
+	g := &clocked{s: s, tables: ts, reg: prometheus.NewRegistry()}
 	g.fast.Store(int64(fast))
 	g.clock = forward.NewClockOf(number, func() point.Nanos { return time.Now().UnixNano() + g.fast.Load() })
 	log := slog.New(slog.DiscardHandler)
 	lead, err := leaders.Open(s.tb.Context(), leaders.Deps{Store: s.store, Log: log, Rand: rand.New(rand.NewPCG(number, 6))}, leaders.Settings{})
 	s.must(err)
-	g.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: g.clock, Log: log, Registerer: g.reg}, forward.Settings{})
+	g.forward = forward.New(forward.Deps{Tables: g.tables, Servers: s.peers, Leaders: lead, Clock: g.clock, Log: log, Registerer: g.reg}, forward.Settings{})
 	s.tb.Cleanup(func() { s.must(g.forward.Close()) })
 	return g
 }
@@ -246,5 +253,137 @@ func counted(tb testing.TB, reg *prometheus.Registry, name string) float64 {
 		}
 	}
 	tb.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// split begins to cut the only partition in two by time, and leaves it to finish to hand it over. n2 leads the parent and
+// the low half, n1 the high one.
+func (s *spread) split() (finish func()) {
+	s.tb.Helper()
+	change := func(plan func(*topology.Map) []topology.Op) {
+		s.tb.Helper()
+		_, err := s.tables.Change(s.tb.Context(), promqlsuite.Table, func(m *topology.Map) ([]topology.Op, error) { return plan(m), nil })
+		s.must(err)
+	}
+	var parent *topology.Partition
+	var low point.PartitionID
+	change(func(m *topology.Map) []topology.Op {
+		for p := range m.All() {
+			parent = p
+		}
+		low = m.NextID
+		child := func(id point.PartitionID, on topology.ServerID) topology.Child {
+			return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(1000 + id), Server: on}}}
+		}
+		return []topology.Op{topology.SplitBegin{Partition: parent.ID, Split: topology.Split{At: topology.AtTime(1800e9), Low: child(low, "n2"), High: child(low+1, "n1")}}}
+	})
+	return func() {
+		s.tb.Helper()
+		change(func(*topology.Map) []topology.Op {
+			return []topology.Op{topology.SplitFinalize{Partition: parent.ID, Low: low}}
+		})
+	}
+}
+
+// TestLaterAcksWinAcrossASplit: the halves of a partition lie on other servers, and their rows are read beside the parent's.
+func TestLaterAcksWinAcrossASplit(t *testing.T) {
+	for name, fast := range map[string][2]time.Duration{"0.9 s apart": {900 * time.Millisecond, 0}, "an hour apart": {time.Hour, 0}, "both slow": {-time.Hour, -2 * time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			s := openSpread(t, 2, true, time.Hour, 1)
+			defer func() { s.must(s.close()) }()
+			gs := []*clocked{s.gateway(1, fast[0]), s.gateway(2, fast[1])}
+			v, keys := 0.0, []point.Nanos{5e9, 6e9, 1800e9, 2000e9}
+			want := map[point.Nanos]float64{}
+			write := func(at point.Nanos) {
+				t.Helper()
+				v++
+				s.must(gs[int(v)%2].put(at, v))
+				want[at] = v
+			}
+			check := func(when string) {
+				t.Helper()
+				for at, v := range want {
+					if got := s.value(at); got != fmt.Sprint([]float64{v}) {
+						t.Fatalf("%s: at %d read %s, want %v, which was acked last", when, at, got, v)
+					}
+				}
+			}
+			flush := func(compact bool) {
+				for _, p := range s.parts {
+					s.must(p.server.FlushAll(t.Context(), compact))
+				}
+			}
+			for range 3 {
+				for _, at := range keys {
+					write(at)
+				}
+			}
+			check("before the split")
+			finish := s.split()
+			write(keys[0])
+			finish()
+			write(keys[1])
+			write(keys[2])
+			check("after the split")
+			flush(false)
+			write(keys[2])
+			write(keys[3])
+			check("after a flush")
+			flush(true)
+			s.restart("n1")
+			s.restart("n2")
+			write(keys[0])
+			write(keys[3])
+			check("after restarts")
+			flush(true)
+			check("after a compaction")
+		})
+	}
+}
+
+// TestTheLaterWriteWinsThoughAParentGoesOn: a gateway that has not heard of a split writes to the parent, whose leader has
+// not either, in turns with one that writes to the half. Then the clocks decide: they are right here.
+func TestTheLaterWriteWinsThoughAParentGoesOn(t *testing.T) {
+	s := openSpread(t, 2, true, time.Hour, 1)
+	defer func() { s.must(s.close()) }()
+	s.must(s.gateway(9, 0).put(2000e9, 0))
+	before, err := tables.Open(t.Context(), tables.Deps{Store: s.store, Metadata: s.meta.Alone, Servers: s.meta.Only, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(9, 9))},
+		tables.Settings{New: topology.Config{PartitionWidth: time.Hour}})
+	s.must(err)
+	old, fresh := s.gatewayBy(before, 1, 0), s.gateway(2, 0)
+	s.must(old.put(2000e9, 1))
+	s.split()()
+	s.must(fresh.put(2000e9, 2)) // ranks of the half begin as far ahead as those of the parent may be
+	time.Sleep(rank.AheadMax + 100*time.Millisecond)
+	for i, g := range []*clocked{old, fresh, old, old, fresh, old} {
+		v := float64(10 + i)
+		s.must(g.put(2000e9, v))
+		if got := s.value(2000e9); got != fmt.Sprint([]float64{v}) {
+			t.Errorf("after write %d read %s, want %v", i, got, v)
+		}
+		s.must(g.put(2000e9+int64(i), v)) // a time of its own: it is not in the way
+		s.must(s.parts[[]topology.ServerID{"n1", "n2"}[i%2]].server.FlushAll(t.Context(), i == 4))
+	}
+	if m, _ := before.Get(promqlsuite.Table); m.Len() != 1 {
+		t.Errorf("the gateway on the old map heard of the split")
+	}
+	parent := countedRows(t, s.parts["n2"], 1)
+	if parent < 5 {
+		t.Errorf("the parent has %d rows: it did not go on", parent)
+	}
+}
+
+// countedRows is how many rows a server has of a partition.
+func countedRows(t *testing.T, p *part, id point.PartitionID) uint64 {
+	t.Helper()
+	st, err := p.server.Stats(t.Context(), promqlsuite.Table, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range st.ByPartition {
+		if x.ID == id {
+			return x.Rows
+		}
+	}
 	return 0
 }

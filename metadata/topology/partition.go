@@ -102,6 +102,11 @@ func (p *Partition) Contains(ring uint64, t point.Nanos) bool {
 // Overlaps reports whether the partition may hold rows of [lo, hi], both ends included.
 func (p *Partition) Overlaps(lo, hi point.Nanos) bool { return p.TimeLo <= hi && p.TimeHi > lo }
 
+// SharesRing reports whether there is a ring point that lies in both partitions.
+func (p *Partition) SharesRing(q *Partition) bool {
+	return (p.PointHi == 0 || q.PointLo < p.PointHi) && (q.PointHi == 0 || p.PointLo < q.PointHi)
+}
+
 // Accepts reports whether the partition takes writes: of all that contain a key, exactly one does (I2).
 func (p *Partition) Accepts() bool { return p.State != Unload }
 

@@ -43,6 +43,21 @@ func (p *Partition) notLed(asked, now point.Epoch) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is not led in epoch %d here; the highest is %d", p.ident.Table, p.ident.Partition, asked, now)
 }
 
+// RankAbove makes all frames from now on rank above s. It lasts as long as the process does: it is told again before the first
+// frame of each epoch.
+func (p *Partition) RankAbove(s point.Stamp) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.ranks.Observe(s)
+}
+
+// HighestRank is the highest of all frames and segments.
+func (p *Partition) HighestRank() point.Stamp {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.ranks.Highest()
+}
+
 // Ends are, per epoch, the last frame that was taken. Frames that come meanwhile may be missing.
 func (p *Partition) Ends() []point.EpochEnd {
 	p.mu.Lock()

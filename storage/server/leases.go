@@ -185,6 +185,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 			return nil, err
 		}
 	}
+	s.rankAbove(t, p, at)
 	return p, p.Lead(pa.epoch)
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
-	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/paged"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -129,16 +128,6 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	*r = partition.Rows{Refs: r.Refs, HistRefs: r.HistRefs, ExemplarRefs: r.ExemplarRefs} // the columns are the caller's
 	st.scratch.Put(r)
 	return err
-}
-
-// timely refuses a stamp that is too far ahead of the servers' clocks: once it is taken, it stays.
-func (s *Server) timely(stamp point.Stamp) error {
-	now := s.now()
-	if !rank.Ahead(stamp, now) {
-		return nil
-	}
-	s.metrics.ahead.Inc()
-	return peer.NewAhead(now)
 }
 
 // translate turns stream numbers into refs.

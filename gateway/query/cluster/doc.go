@@ -14,7 +14,8 @@
 // for a newer one, and where that leaves a doubt, warns or refuses.
 //
 // A series that lies on several servers is put together in time order. Two rows at one time exist only where a partition
-// was split and its rows are read from both sides: the newer partition wins, as everywhere a value over a stale marker.
+// was split or merged and its rows are read from both sides. Only there are servers asked for the ranks of rows: the higher rank
+// wins, as everywhere a value over a stale marker. Where a server of an older version gives none, the newer partition does.
 //
 // There is one replica to ask today. More will be asked in fan, where an answer that takes long is now looked after.
 //

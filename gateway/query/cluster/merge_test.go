@@ -24,7 +24,7 @@ func TestNewerPartitionsLieOverOlder(t *testing.T) {
 		for _, p := range ps {
 			got = append(got, layers[p.ID])
 			if overlaps := slices.ContainsFunc(ps, func(q *topology.Partition) bool {
-				return q != p && q.TimeLo < p.TimeHi && p.TimeLo < q.TimeHi && ringsOverlap(p, q)
+				return q != p && q.TimeLo < p.TimeHi && p.TimeLo < q.TimeHi && p.SharesRing(q)
 			}); overlapping[p.ID] != overlaps {
 				t.Errorf("%v overlaps others: %v, want %v", p.ID, overlapping[p.ID], overlaps)
 			}

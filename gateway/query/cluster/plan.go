@@ -97,7 +97,7 @@ func layersOf(ps []*topology.Partition) (layers map[point.PartitionID]int, overl
 	for _, p := range ps {
 		open = slices.DeleteFunc(open, func(q *topology.Partition) bool { return q.TimeHi <= p.TimeLo })
 		for _, q := range open {
-			if ringsOverlap(p, q) {
+			if p.SharesRing(q) {
 				above, below := p, q
 				if p.ID < q.ID {
 					above, below = q, p
@@ -119,8 +119,4 @@ func layersOf(ps []*topology.Partition) (layers map[point.PartitionID]int, overl
 		}
 	}
 	return layers, overlapping
-}
-
-func ringsOverlap(a, b *topology.Partition) bool {
-	return (a.PointHi == 0 || b.PointLo < a.PointHi) && (b.PointHi == 0 || a.PointLo < b.PointHi)
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/histogram"
+
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -50,6 +52,7 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"ColumnsStayTheCallers":   columnsStayTheCallers,
 		"SeriesBelongToTheCaller": seriesBelongToTheCaller,
 		"LaterInsertsWin":         laterInsertsWin,
+		"RanksComeWhenAsked":      ranksComeWhenAsked,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, &suite{t, target(t)}) })
 	}
@@ -477,4 +480,40 @@ func laterInsertsWin(t *testing.T, s *suite) {
 		s.must(st.Insert(t.Context(), in))
 	}
 	s.reads("all", s.all(), "h000 0:0 1:7")
+}
+
+// ranksComeWhenAsked: floats and histograms have a rank each, which rise with the inserts; without the question there are none.
+func ranksComeWhenAsked(t *testing.T, s *suite) {
+	st := s.stream()
+	s.write(st, 2, 1)
+	hist := point.AppendHistogram(nil, &histogram.Histogram{Count: 1, ZeroCount: 1, Sum: 1})
+	for k := 1; k < 4; k++ {
+		in := peer.Insert{IDs: []point.SeriesID{0, 1}, Times: []point.Nanos{s.at(k), s.at(1)}, Values: []float64{1, float64(k)}}
+		in.Hists = []point.HistRow{{ID: 0, Time: s.at(10 + k), H: hist}}
+		s.must(st.Insert(t.Context(), s.insert(point.Stamp(-k), in))) // each by a slower clock
+	}
+	for _, ranked := range []bool{true, false} {
+		q := s.all()
+		q.Ranks = ranked
+		set, err := s.Storage.Select(t.Context(), q)
+		s.must(err)
+		var last []point.Stamp
+		for set.Next() {
+			x := set.At()
+			if !ranked && len(x.Ranks)+len(x.HistRanks) > 0 || ranked && (len(x.Ranks) != len(x.Times) || len(x.HistRanks) != len(x.Hists)) {
+				t.Fatalf("asked for ranks %v: %d of %d floats, %d of %d histograms", ranked, len(x.Ranks), len(x.Times), len(x.HistRanks), len(x.Hists))
+			}
+			if !slices.IsSorted(x.Ranks) || !slices.IsSorted(x.HistRanks) {
+				t.Errorf("ranks %v and %v do not rise with the inserts", x.Ranks, x.HistRanks)
+			}
+			if ranked {
+				last = append(last, x.Ranks[len(x.Ranks)-1])
+			}
+		}
+		s.must(errors.Join(set.Err(), set.Close()))
+		if ranked && (len(last) != 2 || last[0] != last[1]) {
+			t.Errorf("the last rows of both series came with one insert, and have the ranks %v", last)
+		}
+	}
+	s.reads("all", s.all(), fmt.Sprintf("h000 0:0 1:1 2:1 3:1 11:%x 12:%x 13:%x", hist, hist, hist), "h001 0:1000 1:3")
 }

@@ -1,0 +1,38 @@
+package server
+
+import (
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// timely refuses a stamp that is too far ahead of the servers' clocks: once it is taken, it stays.
+func (s *Server) timely(stamp point.Stamp) error {
+	now := s.now()
+	if !rank.Ahead(stamp, now) {
+		return nil
+	}
+	s.metrics.ahead.Inc()
+	return peer.NewAhead(now)
+}
+
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it took over.
+// What lies here tells its highest rank. Elsewhere no rank that was taken is further ahead of the servers' clocks than
+// AheadMax, unless most of these clocks were set back since.
+func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {
+	m, ok := s.deps.Maps.Get(t.name)
+	if !ok {
+		return
+	}
+	for _, other := range m.Overlapping(at.TimeLo, at.TimeHi-1) {
+		if other.ID == at.ID || !at.SharesRing(other) {
+			continue
+		}
+		p.RankAbove(rank.At(s.now() + int64(rank.AheadMax)))
+		if q, here := t.get(other.ID); here {
+			p.RankAbove(q.HighestRank())
+		}
+	}
+}
