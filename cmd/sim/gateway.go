@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -27,8 +26,11 @@ type gateway struct {
 	last    string // what became of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
-	stamped point.Stamp
-	ahead   time.Duration // of its wall clock
+
+	following []*following  // requests that wait
+	silent    []func() bool // questions without an answer for long: look who leads; true when they are over
+	stamped   point.Stamp
+	ahead     time.Duration // of its wall clock
 }
 
 const (
@@ -40,17 +42,19 @@ const (
 
 func (g *gateway) start() {
 	g.rows, g.store = map[lease.Partition]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
-	g.views = &views{p: g.proc, of: map[string]*view{}, made: func(*view) {}}
+	g.views = &views{p: g.proc, of: map[string]*view{}, made: func(v *view) { v.changed = g.looks }}
 	g.views.follow()
 	g.follow(lease.Prefix, func(l listed) {
 		clear(g.rows)
 		for _, row := range l.rows {
 			g.learn(row, false)
 		}
+		g.looks()
 	}, func(events []coord.Event) {
 		for _, e := range events {
 			g.learn(e.Row, e.Deleted)
 		}
+		g.looks()
 	}, nil)
 	g.every(150*time.Millisecond, "write", func() {
 		if !g.w.calm && g.open < rowsOpen {
@@ -104,55 +108,6 @@ func (g *gateway) learn(row coord.Row, gone bool) {
 			g.rows[p] = l
 		}
 	}
-}
-
-// write sends a row until it is acked, with a view that may be old.
-func (g *gateway) write(v *view, in row, try int) {
-	again := func() {
-		g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(v, in, try+1) })
-	}
-	if v.m == nil {
-		g.last = "there is no table " + v.table
-		again()
-		return
-	}
-	k := g.w.history.keys[in.key]
-	at, ok := v.m.Find(k.ring, k.t)
-	if !ok {
-		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", k.t, v.m.Seq, v.table)
-		if g.changes < 8 {
-			g.change(v, g.cover(v, k.t))
-		}
-		again()
-		return
-	}
-	id := v.part(at.ID)
-	to := g.leader(id, at)
-	if to < 0 {
-		g.last = fmt.Sprintf("nobody to ask for %s", at)
-		again()
-		return
-	}
-	ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
-		g.w.servers[to].insert(id, insertion{in, try}, say)
-	}, func(a answer, ok bool) {
-		if !ok || !a.acked {
-			g.last = fmt.Sprintf("%s/%s at %s: answered %v; the lease row by %s: %+v", v.table, at, g.w.servers[to].id, ok, g.name, g.rows[id])
-			again()
-			return
-		}
-		g.open--
-		g.w.n.acked++
-		g.w.history.acked(in, id, a.store)
-	})
-}
-
-// leader guesses who leads: by the lease row, else any placement.
-func (g *gateway) leader(id lease.Partition, at *topology.Partition) int {
-	if l, ok := g.rows[id]; ok && l.State == lease.Held && !g.w.chance(3) {
-		return g.w.indexOf(l.Holder)
-	}
-	return g.w.indexOf(at.Placements[g.w.rng.IntN(len(at.Placements))].Server)
 }
 
 // change proposes ops, the same transaction again and again, until it is known what became of it.

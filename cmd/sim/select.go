@@ -2,8 +2,8 @@ package main
 
 import (
 	"slices"
-	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -11,26 +11,23 @@ import (
 // selection is a read of all keys of a time range, from all partitions of one map that may have rows of it. Parents that
 // unload are asked besides the partitions that took over; of two rows of a key the higher rank wins.
 type selection struct {
-	g      *gateway
-	v      *view
+	following
 	lo, hi point.Nanos
-	tries  int
 
 	read
 	keys []keyID
 	rows []row
 	open int // partitions that have not answered
-	over bool
+	lost []follow.Failure
 }
-
-const selectTries = 4
 
 // sel begins a read.
 func (g *gateway) sel() {
 	v := g.any()
 	lo := g.w.rng.Int64N(widths) * width
 	g.w.n.selects++
-	x := &selection{g: g, v: v, lo: lo, hi: lo + (1+g.w.rng.Int64N(hoursAsked))*width - 1}
+	x := &selection{following: following{g: g, v: v, request: reads.Request(g.now())}, lo: lo, hi: lo + (1+g.w.rng.Int64N(hoursAsked))*width - 1}
+	x.send, x.giveUp = x.ask, func() { g.w.n.failed++ }
 	x.by, x.began = g.name, g.w.now
 	x.ask()
 }
@@ -38,11 +35,11 @@ func (g *gateway) sel() {
 // ask asks all partitions by the newest map.
 func (x *selection) ask() {
 	g := x.g
-	if x.tries++; x.tries > selectTries || x.v.m == nil {
-		g.w.n.failed++
+	if x.v.m == nil {
+		x.giveUp()
 		return
 	}
-	x.m, x.over, x.warned, x.old = x.v.m, false, false, x.v.isOld()
+	x.m, x.lost, x.warned, x.old = x.v.m, nil, false, x.v.doubts(x.lo, x.hi)
 	x.keys, x.asked = x.keys[:0], nil
 	for _, k := range g.w.history.of[x.v.table] {
 		if t := g.w.history.keys[k].t; t >= x.lo && t <= x.hi {
@@ -75,50 +72,69 @@ func (x *selection) askOne(p *topology.Partition) {
 			q.keys, at = append(q.keys, k), append(at, i)
 		}
 	}
-	to := g.leader(id, p)
-	if to < 0 {
-		x.again()
+	lead := g.lead(id, p, x.request.Try())
+	if lead.Server == "" {
+		x.answered(leaderless(p))
 		return
 	}
-	tries := x.tries
-	ask(g.proc, to, insertTime, "select", func(answer func(found)) {
-		s := g.w.servers[to]
-		f := s.read(q)
-		if f.may {
-			g.w.n.reads++
-			g.w.check.read(s, q, f)
-		}
-		answer(f)
-	}, func(f found, ok bool) {
-		switch {
-		case x.over || tries != x.tries:
-		case !ok || !f.may:
-			x.again()
-		default:
-			for i, r := range f.rows {
-				if r.value != 0 && r.rank > x.rows[at[i]].rank {
-					x.rows[at[i]] = r
-				}
+	to := g.w.indexOf(lead.Server)
+	var got found
+	g.attempt(&reads, id, p, lead.Server, func(answered func(error)) {
+		ask(g.proc, to, insertTime, "select", func(answer func(found)) {
+			s := g.w.servers[to]
+			f := s.read(q)
+			if f.may {
+				g.w.n.reads++
+				g.w.check.read(s, q, f)
 			}
-			x.asked = append(x.asked, f.by)
-			x.warned = x.warned || f.incomplete
-			if x.open--; x.open == 0 {
-				x.done()
+			answer(f)
+		}, func(f found, ok bool) {
+			switch {
+			case !ok:
+				answered(errSilent)
+				return
+			case !f.may:
+				answered(g.w.servers[to].named(x.v.table, errStale))
+				return
 			}
+			got = f
+			answered(nil)
+		})
+	}, func(verdict follow.Verdict, f follow.Failure) {
+		if verdict == follow.Done {
+			x.merge(got, at)
 		}
+		x.answered(f)
 	})
 }
 
-// again asks all anew, once there was time to hear of a newer map.
-func (x *selection) again() {
-	if !x.over {
-		x.over = true
-		x.g.after(x.g.w.spread(300*time.Millisecond), "select again", x.ask)
+// merge takes in what a server answered: values for the keys at some places.
+func (x *selection) merge(f found, at []int) {
+	for i, r := range f.rows {
+		if r.value != 0 && r.rank > x.rows[at[i]].rank {
+			x.rows[at[i]] = r
+		}
 	}
+	x.asked = append(x.asked, f.by)
+	x.warned = x.warned || f.incomplete
+}
+
+// answered takes in how one partition's question ended. When all have, those that failed decide what follows.
+func (x *selection) answered(f follow.Failure) {
+	if f.Err != nil {
+		x.lost = append(x.lost, f)
+	}
+	if x.open--; x.open > 0 {
+		return
+	}
+	if len(x.lost) > 0 {
+		x.await(x.m.Seq, x.lost)
+		return
+	}
+	x.done()
 }
 
 func (x *selection) done() {
-	x.over = true
 	for i, k := range x.keys {
 		x.g.w.history.saw(&x.read, k, x.rows[i].value)
 	}

@@ -101,11 +101,11 @@ var broken = []struct {
 	says   string
 	lives  int
 }{
-	{brickEpochOff, slow | people | pause | rogue, "", 400},
+	{brickEpochOff, slow | people | pause | rogue, "", 400}, // I3, or H where a read comes first
 	{validFromAnswer, allFaults, "I3", 100},
 	{casWithoutMajority, allFaults, "I7", 10},
 	{sweepCommitted, allFaults, "I7", 10},
-	{heartbeatNotCompared, allFaults, "I", 600},
+	{heartbeatNotCompared, compact | people, "I", 400},
 	{storeBeforeSync, allFaults, "I7", 100},
 	{ackBeforeSync, crash | slow, "I1", 100},
 	{noHold, allFaults, "I1", 100},

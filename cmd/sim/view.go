@@ -23,13 +23,6 @@ type views struct {
 	made func(*view)
 }
 
-// oldAfter is how long nothing may be heard of the store before an answer says that it may miss what is newer.
-const oldAfter = 5 * time.Second
-
-// isOld reports whether there may be partitions of a table that are not known here: its map was not known to be the newest
-// for a while, whether the row was not heard of or the map could not be fetched.
-func (v *view) isOld() bool { return v.p.clock()-v.newest > oldAfter && v.p.w.opt.broken != ageNotSaid }
-
 // at gives the view of a table, making it.
 func (x *views) at(table string) *view {
 	v := x.of[table]

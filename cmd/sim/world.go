@@ -55,7 +55,7 @@ type counts struct {
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
 	lost, stuck, moved                                                                int
-	selects, warned, olds, young, skewed, failed                                      int
+	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
 

@@ -10,13 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// How long a map may have been unproven before it is doubted, counted from when it was last known to be the newest.
-const (
-	// TailDoubtAge is for times after the newest partition: others make partitions there all the time.
-	TailDoubtAge = 5 * time.Second
-	// HoleDoubtAge is for other times without a partition, which only a backfill would fill.
-	HoleDoubtAge = time.Minute
-)
+// DoubtAge is how long ago a map was last known to be the newest before it is doubted: every watch breaks for a moment.
+const DoubtAge = 5 * time.Second
 
 // ahead is how far after now partitions are expected to have rows: of senders whose clocks are ahead.
 const ahead = point.Nanos(time.Minute)
@@ -25,7 +20,7 @@ const ahead = point.Nanos(time.Minute)
 // known to be the newest so long ago; ok is false where there is none. Keys that a partition of the map accepts are in no doubt: the server that leads it knows
 // what became of it, and answers Stale. Times beyond the retention, or after now, are in no doubt either.
 func Doubt(m *topology.Map, lo, hi, now point.Nanos, age time.Duration) (from, to point.Nanos, ok bool) {
-	if age < TailDoubtAge {
+	if age < DoubtAge {
 		return 0, 0, false
 	}
 	if r := point.Nanos(m.Config.Retention); r > 0 && now > math.MinInt64+r {
@@ -37,7 +32,7 @@ func Doubt(m *topology.Map, lo, hi, now point.Nanos, age time.Duration) (from, t
 	w := sweep{rest: slices.DeleteFunc(m.Overlapping(lo, hi), func(p *topology.Partition) bool { return !p.Accepts() })}
 	for at := lo; at <= hi; {
 		covered, next := w.to(at)
-		if !covered && (age >= HoleDoubtAge || at >= newestEnd(m)) {
+		if !covered {
 			return at, min(hi, next-1), true
 		}
 		if next > hi || next == math.MaxInt64 {
@@ -46,15 +41,6 @@ func Doubt(m *topology.Map, lo, hi, now point.Nanos, age time.Duration) (from, t
 		at = next
 	}
 	return 0, 0, false
-}
-
-// newestEnd is the time after which no partition lies.
-func newestEnd(m *topology.Map) point.Nanos {
-	end := point.Nanos(math.MinInt64)
-	for p := range m.All() {
-		end = max(end, p.TimeHi)
-	}
-	return end
 }
 
 // sweep goes through partitions in the order of their times.

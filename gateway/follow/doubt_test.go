@@ -37,42 +37,40 @@ func TestDoubt(t *testing.T) {
 	}
 	known := hours(t, topology.Config{}, 100, 101, 103, 104)
 	f("the store is followed", known, never, always, 0, 0, 0)
-	f("lately", known, 90*hour, 110*hour, TailDoubtAge-1, 0, 0)
-	f("all is covered", known, 103*hour, 105*hour-1, HoleDoubtAge, 0, 0)
-	f("the partition of now is there", known, 103*hour, always, TailDoubtAge, 0, 0)
-	f("a hole, soon", known, 100*hour, 104*hour, TailDoubtAge, 0, 0)
-	f("a hole, later", known, 100*hour, 104*hour, HoleDoubtAge, 102*hour, 103*hour-1)
-	f("before all, soon", known, never, 101*hour, TailDoubtAge, 0, 0)
-	f("before all, later", known, never, 101*hour, HoleDoubtAge, never, 100*hour-1)
-	f("nothing but the past", known, 10*hour, 20*hour, HoleDoubtAge, 10*hour, 20*hour)
-	f("times that have not come", known, 106*hour, always, HoleDoubtAge, 0, 0)
+	f("lately", known, 90*hour, 110*hour, DoubtAge-1, 0, 0)
+	f("all is covered", known, 103*hour, 105*hour-1, DoubtAge, 0, 0)
+	f("the partition of now is there", known, 103*hour, always, DoubtAge, 0, 0)
+	f("a hole", known, 100*hour, 104*hour, DoubtAge, 102*hour, 103*hour-1)
+	f("before all", known, never, 101*hour, DoubtAge, never, 100*hour-1)
+	f("nothing but the past", known, 10*hour, 20*hour, DoubtAge, 10*hour, 20*hour)
+	f("times that have not come", known, 106*hour, always, DoubtAge, 0, 0)
 
 	behind := hours(t, topology.Config{}, 100, 101)
-	f("time passed the newest partition", behind, 100*hour, always, TailDoubtAge, 102*hour, now+ahead)
-	f("and nobody asks for it", behind, 100*hour, 102*hour-1, TailDoubtAge, 0, 0)
-	f("and a part is asked for", behind, 101*hour, 103*hour, TailDoubtAge, 102*hour, 103*hour)
-	if from, to, ok := Doubt(behind, 103*hour, 103*hour, now, TailDoubtAge); !ok || from != 103*hour || to != from {
+	f("time passed the newest partition", behind, 100*hour, always, DoubtAge, 102*hour, now+ahead)
+	f("and nobody asks for it", behind, 100*hour, 102*hour-1, DoubtAge, 0, 0)
+	f("and a part is asked for", behind, 101*hour, 103*hour, DoubtAge, 102*hour, 103*hour)
+	if from, to, ok := Doubt(behind, 103*hour, 103*hour, now, DoubtAge); !ok || from != 103*hour || to != from {
 		t.Errorf("a moment: %d %d %t", from, to, ok)
 	}
-	f("without partitions", hours(t, topology.Config{}), 103*hour, always, TailDoubtAge, 103*hour, now+ahead)
+	f("without partitions", hours(t, topology.Config{}), 103*hour, always, DoubtAge, 103*hour, now+ahead)
 
 	kept := hours(t, topology.Config{Retention: 4 * time.Hour}, 101, 102, 103, 104)
-	f("what is older than the retention", kept, never, always, HoleDoubtAge, now-4*hour, 101*hour-1)
+	f("what is older than the retention", kept, never, always, DoubtAge, now-4*hour, 101*hour-1)
 
 	// Half of the ring is known of the hour 104: its other half was dropped, and may be covered again.
 	halved, err := known.Apply(topology.SplitBegin{Partition: 4, Split: topology.Split{At: topology.AtRing(1 << 63),
 		Low:  topology.Child{ID: 5, Placements: []topology.Placement{{ID: 1, Server: "n1"}}},
 		High: topology.Child{ID: 6, Placements: []topology.Placement{{ID: 1, Server: "n1"}}}}})
 	if err == nil {
-		f("being split", halved, 104*hour, 105*hour-1, HoleDoubtAge, 0, 0)
+		f("being split", halved, 104*hour, 105*hour-1, DoubtAge, 0, 0)
 		halved, err = halved.Apply(topology.SplitFinalize{Partition: 4, Low: 5})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	f("both halves", halved, 104*hour, 105*hour-1, HoleDoubtAge, 0, 0)
+	f("both halves", halved, 104*hour, 105*hour-1, DoubtAge, 0, 0)
 	if halved, err = halved.Apply(topology.UnloadFinal{Partition: 4}); err != nil {
 		t.Fatal(err)
 	}
-	f("one half", halved.Drop(6), 104*hour, 105*hour-1, HoleDoubtAge, 104*hour, now+ahead)
+	f("one half", halved.Drop(6), 104*hour, 105*hour-1, DoubtAge, 104*hour, now+ahead)
 }

@@ -54,7 +54,7 @@ const (
 type Effect struct {
 	Do      Do
 	Until   time.Time  // of Wait
-	Refresh bool       // before waiting: look for a newer map, then Look
+	Refresh bool       // beside waiting: look for a newer map, then Look
 	Newer   peer.MapAt // of Refresh: the newest map that a server named; Seq 0: none did
 	Again   int        // of Send: failures that were sent before, and draw on the budget
 }

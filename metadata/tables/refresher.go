@@ -36,16 +36,28 @@ func NewRefresher(tables refreshed, log *slog.Logger) *Refresher {
 	return &Refresher{tables: tables, log: log}
 }
 
-// Refresh looks for a newer map than m, once for all who ask for the table at the same time, unless one is known. Where a server
-// named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. Refresh
-// returns when there was an answer, after a second at the latest, or when ctx ended. That there is none newer, or no
-// answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is
-// known (C127).
+// Refresh looks for a newer map than m (Begin), and returns when there was an answer, or none, or when ctx ended.
 func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) {
-	if now, ok := r.tables.Get(table); !ok || now.Seq > m.Seq {
+	over := r.Begin(ctx, table, m, newer)
+	if over == nil {
 		return
 	}
-	done := r.asked.DoChan(table, func() (any, error) {
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// Begin begins to look for a newer map than m, once for all who ask for the table at the same time; nil: one is known already. Where a server
+// named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. The channel tells
+// that there was an answer, or none for a second. That there is none newer, or no
+// answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is
+// known (C127).
+func (r *Refresher) Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result {
+	if now, ok := r.tables.Get(table); !ok || now.Seq > m.Seq {
+		return nil
+	}
+	return r.asked.DoChan(table, func() (any, error) {
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), refresherMax)
 		defer stop()
 		if newer.Seq > m.Seq {
@@ -57,13 +69,10 @@ func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map, 
 			}
 			r.log.Debug("a map that a server named cannot be had", "table", table, "seq", newer.Seq, "error", err)
 		}
-		return r.tables.Refresh(ctx, table, 0)
-	})
-	select {
-	case res := <-done:
-		if res.Err != nil {
-			r.log.Debug("looking for a newer map", "table", table, "error", res.Err)
+		now, err := r.tables.Refresh(ctx, table, 0)
+		if err != nil {
+			r.log.Debug("looking for a newer map", "table", table, "error", err)
 		}
-	case <-ctx.Done():
-	}
+		return now, err
+	})
 }

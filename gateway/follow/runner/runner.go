@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -27,9 +29,11 @@ type Leaders interface {
 	Changed() <-chan struct{}
 }
 
-// Maps looks for a map newer than m: where a server said that it is, else in the coordination store. It returns when there was an
-// answer, or soon without one; tables.Refresher does.
+// Maps looks for a map newer than m: where a server said that it is, else in the coordination store; tables.Refresher does.
 type Maps interface {
+	// Begin gives a channel that tells when there was an answer, or none for some time; nil: a newer map is known.
+	Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result
+	// Refresh is Begin, and waits.
 	Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt)
 }
 
@@ -56,8 +60,9 @@ func (r *Runner) Await(ctx context.Context, req *follow.Request, table string, m
 	if e.Do == follow.GiveUp {
 		return e
 	}
-	if e.Refresh {
-		r.Maps.Refresh(ctx, table, m, e.Newer)
+	var refreshed <-chan singleflight.Result
+	if e.Refresh { // beside the pause: a store that is away must not delay the next try
+		refreshed = r.Maps.Begin(ctx, table, m, e.Newer)
 	}
 	if e = r.look(req, table, m, failed); e.Do != follow.Wait {
 		return e
@@ -72,6 +77,9 @@ func (r *Runner) Await(ctx context.Context, req *follow.Request, table string, m
 			if e = req.Tick(time.Now()); e.Do == follow.Wait {
 				timer.Reset(time.Until(e.Until))
 			}
+		case <-refreshed:
+			refreshed = nil
+			e = r.look(req, table, m, failed)
 		case <-ch.tables:
 			ch.tables = r.Tables.Changed()
 			e = r.look(req, table, m, failed)

@@ -51,7 +51,7 @@ func (s *Source) known(table string) (*topology.Map, error) {
 	if m, ok := s.deps.Tables.Get(table); ok {
 		return m, nil
 	}
-	if age := s.age(table); age >= follow.TailDoubtAge {
+	if age := s.age(table); age >= follow.DoubtAge {
 		return nil, fault.Errorf(fault.Unavailable, "table %q is not known here, and may have been made since %s, when this gateway last heard the coordination store",
 			table, ago(age))
 	}
@@ -144,7 +144,7 @@ func (s *Source) refuses(ctx context.Context, r *request) bool {
 // warnServers warns, where all servers are asked, that there may be others by now.
 func (s *Source) warnServers(ctx context.Context, table string) error {
 	age := s.age(table)
-	if age < follow.HoleDoubtAge {
+	if age < follow.DoubtAge {
 		return nil
 	}
 	text := fmt.Sprintf("storage servers that came since %s are not asked: this gateway has not heard the coordination store since", ago(age))

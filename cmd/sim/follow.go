@@ -1,0 +1,267 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Writes and reads of gateways go by package follow, as in the product; this performs its effects, as gateway/follow/runner does.
+
+var (
+	writes = follow.Writes(5*time.Second, false)
+	reads  = follow.Reads(2 * time.Second)
+)
+
+// now is the gateway's clock as a machine takes it.
+func (g *gateway) now() time.Time { return time.Unix(0, int64(g.clock())) }
+
+// lead is who leads a partition by the lease rows that are known; where nobody ever did, a placement by the number of the try.
+func (g *gateway) lead(id lease.Partition, at *topology.Partition, try int) follow.Lead {
+	l, ok := g.rows[id]
+	switch {
+	case !ok || l.Epoch == 0 && l.Offline == nil:
+		return follow.Lead{Server: at.Placements[try%len(at.Placements)].Server, Guess: true}
+	case l.State == lease.Held && l.Offline == nil:
+		return follow.Lead{Server: l.Holder}
+	}
+	return follow.Lead{}
+}
+
+// looks has all who wait look at what changed.
+func (g *gateway) looks() {
+	for _, f := range slices.Clone(g.following) {
+		f.look()
+	}
+	g.silent = slices.DeleteFunc(g.silent, func(look func() bool) bool { return look() })
+}
+
+// following is a request between two of its tries.
+type following struct {
+	g       *gateway
+	v       *view
+	request follow.Request
+	send    func() // the next try
+	giveUp  func()
+
+	waits  bool
+	failed []follow.Failure
+	tick   *timer
+}
+
+// await waits, after a try by the map of seq left failures, until another try makes sense.
+func (f *following) await(seq uint64, failed []follow.Failure) {
+	e := f.request.Failed(f.g.now(), seq, failed, f.g.w.rng.Float64())
+	if e.Do == follow.GiveUp {
+		f.giveUp()
+		return
+	}
+	f.waits, f.failed = true, failed
+	f.g.following = append(f.g.following, f)
+	if e.Refresh {
+		f.v.refresh()
+		f.v.takeNamed(e.Newer)
+	}
+	f.look()
+}
+
+func (f *following) look() {
+	if !f.waits {
+		return
+	}
+	var seq uint64
+	if f.v.m != nil {
+		seq = f.v.m.Seq
+	}
+	var leads []follow.Lead
+	for _, x := range f.failed {
+		for _, p := range x.Partitions {
+			leads = append(leads, f.g.lead(f.v.part(p.ID), p, f.request.Try()))
+		}
+	}
+	f.do(f.request.Look(f.g.now(), seq, leads))
+}
+
+func (f *following) do(e follow.Effect) {
+	if f.tick != nil {
+		f.tick.stop()
+	}
+	if e.Do == follow.Wait {
+		f.tick = f.g.after(e.Until.Sub(f.g.now())+time.Microsecond, "wait", func() {
+			if f.waits {
+				f.do(f.request.Tick(f.g.now()))
+			}
+		})
+		return
+	}
+	f.waits = false
+	f.g.following = slices.DeleteFunc(f.g.following, func(x *following) bool { return x == f })
+	if e.Do == follow.Send {
+		f.send()
+	} else {
+		f.giveUp()
+	}
+}
+
+// What answers without rows mean, in the product's kinds.
+var (
+	errStale    = fault.Errorf(fault.Stale, "not here")
+	errCanceled = fault.Errorf(fault.Canceled, "another leads")
+)
+
+// attempt asks a server about a partition under a policy. question sends it, and answered hears the error of the answer, if it was not left before; done hears
+// what it means.
+func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Partition, server topology.ServerID, question func(answered func(error)),
+	done func(follow.Verdict, follow.Failure)) {
+	a, over := p.Begin(server), false
+	var silence *timer
+	answered := func(err error) {
+		if over {
+			return
+		}
+		over = true
+		silence.stop()
+		verdict, reason := a.Answer(err)
+		done(verdict, follow.Failure{Partitions: []*topology.Partition{at}, Asked: server, Sent: true, Reason: reason, Err: err})
+	}
+	look := func() bool {
+		if !over && a.Look(g.lead(id, at, 0)) {
+			answered(errCanceled)
+		}
+		return over
+	}
+	silence = g.after(follow.SilenceMax, "silence", func() {
+		if !over && a.Silent() && !look() {
+			g.silent = append(g.silent, look)
+		}
+	})
+	question(answered)
+}
+
+// leaderless is the failure of a partition that nobody leads.
+func leaderless(at *topology.Partition) follow.Failure {
+	return follow.Failure{Partitions: []*topology.Partition{at}, Reason: follow.Leaderless, Err: errSilent}
+}
+
+// writing is a row that a gateway brings to a leader: a client sends it until it is acked.
+type writing struct {
+	following
+	in   row
+	sent int
+}
+
+// write begins a request for a row. A client that got no ack comes again.
+func (g *gateway) write(v *view, in row, sent int) {
+	w := &writing{following: following{g: g, v: v, request: writes.Request(g.now())}, in: in, sent: sent}
+	w.following.send, w.giveUp = w.try, w.again
+	w.try()
+}
+
+func (w *writing) again() {
+	g := w.g
+	g.after(g.w.spread(300*time.Millisecond), "write again", func() { g.write(w.v, w.in, w.sent) })
+}
+
+func (w *writing) try() {
+	g, v := w.g, w.v
+	if v.m == nil {
+		g.last = "there is no table " + v.table
+		w.again()
+		return
+	}
+	k := g.w.history.keys[w.in.key]
+	at, ok := v.m.Find(k.ring, k.t)
+	if !ok {
+		g.last = fmt.Sprintf("nothing covers %d by map %d of %s", k.t, v.m.Seq, v.table)
+		if g.changes < 8 {
+			g.change(v, g.cover(v, k.t))
+		}
+		w.again()
+		return
+	}
+	id, seq := v.part(at.ID), v.m.Seq
+	lead := g.lead(id, at, w.request.Try())
+	if lead.Server != "" && g.w.chance(3) { // a view of leases that is older still
+		lead.Server = at.Placements[g.w.rng.IntN(len(at.Placements))].Server
+	}
+	if lead.Server == "" {
+		g.last = fmt.Sprintf("nobody to ask for %s", at)
+		w.await(seq, []follow.Failure{leaderless(at)})
+		return
+	}
+	to, in := g.w.indexOf(lead.Server), insertion{w.in, w.sent}
+	w.sent++
+	var store lease.StoreID // whose ack it is
+	g.attempt(&writes, id, at, lead.Server, func(answered func(error)) {
+		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
+			g.w.servers[to].insert(id, in, say)
+		}, func(a answer, ok bool) {
+			switch {
+			case !ok:
+				answered(errSilent)
+			case !a.acked:
+				answered(g.w.servers[to].named(v.table, errStale))
+			default:
+				store = a.store
+				answered(nil)
+			}
+		})
+	}, func(verdict follow.Verdict, f follow.Failure) {
+		if verdict != follow.Done {
+			g.last = fmt.Sprintf("%s/%s at %s: %v; the lease row by %s: %+v", v.table, at, lead.Server, f.Reason, g.name, g.rows[id])
+			w.await(seq, []follow.Failure{f})
+			return
+		}
+		g.open--
+		g.w.n.acked++
+		g.w.history.acked(w.in, id, store)
+	})
+}
+
+// doubts reports whether a read must say that the gateway's map may not know all of its range. The times of rows are no times of the clock.
+func (v *view) doubts(lo, hi point.Nanos) bool {
+	if v.p.w.opt.broken == ageNotSaid {
+		return false
+	}
+	_, _, doubt := follow.Doubt(v.m, lo, hi, hi, time.Duration(v.p.clock())-v.newest)
+	return doubt
+}
+
+// named puts the newest map of a server on a Stale answer.
+func (s *server) named(table string, err error) error {
+	v := s.on(table)
+	if v.m == nil || v.m.Seq != v.row.Seq {
+		return err
+	}
+	at := peer.MapAt{Txn: v.row.Txn, Seq: v.row.Seq}
+	for _, id := range v.row.Servers {
+		at.Servers = append(at.Servers, string(id))
+	}
+	return peer.WithMap(err, at)
+}
+
+// takeNamed fetches the map that a server named, as tables.Learn does.
+func (v *view) takeNamed(at peer.MapAt) {
+	if v.m == nil || at.Seq <= v.m.Seq {
+		return
+	}
+	var servers []topology.ServerID
+	for _, s := range at.Servers {
+		servers = append(servers, topology.ServerID(s))
+	}
+	v.load(at.Txn, servers, func(s *stored) {
+		if s == nil || v.m == nil || s.m.Seq <= v.m.Seq {
+			return
+		}
+		v.p.w.n.named++
+		v.m = s.m
+		v.changed()
+	})
+}

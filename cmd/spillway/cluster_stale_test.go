@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+// cable is a TCP proxy that a test can cut: whoever goes through it can no longer reach the other end.
+type cable struct {
+	to       string
+	listener net.Listener
+
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func newCable(t *testing.T, to string) *cable {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cable{to: to, listener: l}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { c.serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.set(true)
+		running.Wait()
+	})
+	return c
+}
+
+func (c *cable) serve(from net.Conn) {
+	defer from.Close()
+	to, err := net.Dial("tcp", c.to)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	c.mu.Lock()
+	cut := c.cut
+	c.conns = append(c.conns, from, to)
+	c.mu.Unlock()
+	if cut {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(to, from)
+		_ = to.Close()
+		close(done)
+	}()
+	_, _ = io.Copy(from, to)
+	_ = from.Close()
+	<-done
+}
+
+// set cuts the cable, or mends it.
+func (c *cable) set(cut bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+	if cut {
+		for _, conn := range c.conns {
+			_ = conn.Close()
+		}
+		c.conns = nil
+	}
+}
+
+// behind starts one more gateway, which reaches etcd through a cable.
+func (c *crowd) behind(w *cable) *process {
+	c.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	c.must(err)
+	addr := l.Addr().String()
+	c.must(l.Close())
+	first := c.Gateways[0]
+	p := &processes.Process{Name: "g9", Ready: "http://" + addr + "/-/ready", Env: first.Env}
+	for _, arg := range first.Line {
+		switch {
+		case strings.HasPrefix(arg, "--data-dir="):
+			arg = "--data-dir=" + filepath.Join(c.t.TempDir(), "g9")
+		case strings.HasPrefix(arg, "--http.listen="):
+			arg = "--http.listen=" + addr
+		case strings.HasPrefix(arg, "--admin.listen="):
+			arg = "--admin.listen="
+		case strings.HasPrefix(arg, "--coord="):
+			arg = "--coord=etcd://" + w.listener.Addr().String()
+		}
+		p.Line = append(p.Line, arg)
+	}
+	c.start(p)
+	c.t.Cleanup(p.Kill)
+	return &process{t: c.t, addr: addr}
+}
+
+// over asks for all samples of m in [from, to] through a gateway.
+func (c *crowd) over(door *process, from, to time.Time, params string) (int, string) {
+	q := url.Values{"query": {fmt.Sprintf("m_v[%dms]", to.Sub(from).Milliseconds())}, "time": {fmt.Sprintf("%.3f", float64(to.UnixMilli())/1000)}}
+	status, text, err := door.get("/t/cut/api/v1/query?" + q.Encode() + params)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return status, string(text)
+}
+
+// TestClusterGatewayThatIsCutOffSaysSo: a gateway is cut off from etcd while another makes partitions. What it reads is whole, by maps that it takes
+// from storage; where it cannot know, it warns, or refuses.
+func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
+	wire := newCable(t, c.EtcdClients[0])
+	cut := c.behind(wire)
+	c.table("cut", time.Hour, 3)
+	hour := time.Now().Truncate(time.Hour).Add(-12 * time.Hour)
+	at := func(h int) time.Time { return hour.Add(time.Duration(h)*time.Hour + 30*time.Minute) }
+	put := func(h int) {
+		t.Helper()
+		c.acks("cut", fmt.Sprintf("m,h=%d v=%d %d", h, h, at(h).UnixMilli()))
+	}
+	put(3)
+	c.within(patience, "the gateway behind the cable reads", func() bool {
+		status, text := c.over(cut, at(3).Add(-time.Minute), at(3), "&partial_response=false")
+		return status == http.StatusOK && strings.Contains(text, `"h":"3"`)
+	})
+
+	wire.set(true)
+	began := time.Now()
+	put(4)
+	// The leader of hour 3 knows hour 4, and says so: at once, without etcd and without a warning.
+	status, text := c.over(cut, at(3).Add(-time.Minute), at(4), "&partial_response=false")
+	if status != http.StatusOK || !strings.Contains(text, `"h":"3"`) || !strings.Contains(text, `"h":"4"`) || strings.Contains(text, "warnings") {
+		t.Errorf("hours 3 and 4, %v after the cut: %d %s", time.Since(began), status, text)
+	}
+
+	// Nobody has anything of hour 6, as far as the gateway knows: it says so, or refuses.
+	c.within(patience, "the gateway warns", func() bool {
+		status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "")
+		if status != http.StatusOK {
+			t.Fatalf("hour 6: %d %s", status, text)
+		}
+		return strings.Contains(text, `"warnings":[`) && strings.Contains(text, "may be missing")
+	})
+	t.Logf("%v after the cut: %s", time.Since(began).Round(time.Millisecond), text)
+	status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "&partial_response=false")
+	if status != http.StatusServiceUnavailable || !strings.Contains(text, "may be missing") {
+		t.Errorf("hour 6, whole: %d %s", status, text)
+	}
+	t.Logf("whole: %d %s", status, text)
+	// What the map covers is as good as ever.
+	if status, text = c.over(cut, at(3).Add(-time.Minute), at(3), "&partial_response=false"); status != http.StatusOK || strings.Contains(text, "warnings") {
+		t.Errorf("hour 3: %d %s", status, text)
+	}
+
+	// Others write to hour 6: nobody whom the gateway knows has rows of it, and metadata servers are asked.
+	put(6)
+	status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "&partial_response=false")
+	if status != http.StatusOK || !strings.Contains(text, `"h":"6"`) || strings.Contains(text, "warnings") {
+		t.Errorf("hour 6, with rows: %d %s", status, text)
+	}
+	if n := metric(t, cut.addr, "spillway_cluster_doubted_answers_total"); n < 2 {
+		t.Errorf("%v answers were in doubt", n)
+	}
+
+	wire.set(false)
+	c.within(patience, "the gateway hears etcd again", func() bool {
+		status, text = c.over(cut, at(7).Add(-time.Minute), at(7), "&partial_response=false")
+		return status == http.StatusOK && !strings.Contains(text, "warnings")
+	})
+}
