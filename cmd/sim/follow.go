@@ -15,11 +15,6 @@ import (
 
 // Writes and reads of gateways go by package follow, as in the product; this performs its effects, as gateway/follow/runner does.
 
-var (
-	writes = follow.Writes(5*time.Second, false)
-	reads  = follow.Reads(2 * time.Second)
-)
-
 // now is the gateway's clock as a machine takes it.
 func (g *gateway) now() time.Time { return time.Unix(0, int64(g.clock())) }
 
@@ -159,7 +154,7 @@ type writing struct {
 
 // write begins a request for a row. A client that got no ack comes again.
 func (g *gateway) write(v *view, in row, sent int) {
-	w := &writing{following: following{g: g, v: v, request: writes.Request(g.now())}, in: in, sent: sent}
+	w := &writing{following: following{g: g, v: v, request: g.writes.Request(g.now())}, in: in, sent: sent}
 	w.following.send, w.giveUp = w.try, w.again
 	w.try()
 }
@@ -199,7 +194,7 @@ func (w *writing) try() {
 	to, in := g.w.indexOf(lead.Server), insertion{w.in, w.sent}
 	w.sent++
 	var store lease.StoreID // whose ack it is
-	g.attempt(&writes, id, at, lead.Server, func(answered func(error)) {
+	g.attempt(&g.writes, id, at, lead.Server, func(answered func(error)) {
 		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
 			g.w.servers[to].insert(id, in, say)
 		}, func(a answer, ok bool) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -27,10 +28,11 @@ type gateway struct {
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
 
-	following []*following  // requests that wait
-	silent    []func() bool // questions without an answer for long: look who leads; true when they are over
-	stamped   point.Stamp
-	ahead     time.Duration // of its wall clock
+	writes, reads follow.Policy
+	following     []*following  // requests that wait
+	silent        []func() bool // questions without an answer for long: look who leads; true when they are over
+	stamped       point.Stamp
+	ahead         time.Duration // of its wall clock
 }
 
 const (
@@ -41,6 +43,7 @@ const (
 )
 
 func (g *gateway) start() {
+	g.writes, g.reads = follow.Writes(5*time.Second, false), follow.Reads(2*time.Second)
 	g.rows, g.store = map[lease.Partition]lease.Lease{}, map[topology.ServerID]lease.StoreID{}
 	g.views = &views{p: g.proc, of: map[string]*view{}, made: func(v *view) { v.changed = g.looks }}
 	g.views.follow()

@@ -26,7 +26,7 @@ func (g *gateway) sel() {
 	v := g.any()
 	lo := g.w.rng.Int64N(widths) * width
 	g.w.n.selects++
-	x := &selection{following: following{g: g, v: v, request: reads.Request(g.now())}, lo: lo, hi: lo + (1+g.w.rng.Int64N(hoursAsked))*width - 1}
+	x := &selection{following: following{g: g, v: v, request: g.reads.Request(g.now())}, lo: lo, hi: lo + (1+g.w.rng.Int64N(hoursAsked))*width - 1}
 	x.send, x.giveUp = x.ask, func() { g.w.n.failed++ }
 	x.by, x.began = g.name, g.w.now
 	x.ask()
@@ -79,7 +79,7 @@ func (x *selection) askOne(p *topology.Partition) {
 	}
 	to := g.w.indexOf(lead.Server)
 	var got found
-	g.attempt(&reads, id, p, lead.Server, func(answered func(error)) {
+	g.attempt(&g.reads, id, p, lead.Server, func(answered func(error)) {
 		ask(g.proc, to, insertTime, "select", func(answer func(found)) {
 			s := g.w.servers[to]
 			f := s.read(q)
