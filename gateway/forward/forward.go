@@ -76,8 +76,8 @@ type Settings struct {
 	// series along. Default 65,536 and 24 MiB: a frame of either fits into the log's records of 32 MiB.
 	InsertRowsMax  int
 	InsertBytesMax int
-	// PartitionsMax bounds the partitions that rows can bring into being in one table. Rows beyond are refused as
-	// Invalid, the others of their batch are kept. Default 50,000.
+	// PartitionsMax bounds the partitions that rows can bring into being in one table. Rows beyond wait: the write is Unavailable,
+	// the other rows of their batch are kept. Default topology.TablePartitionsMax.
 	PartitionsMax int
 	// NewPartitionsPerWrite bounds the partitions that one write makes; rows that need more are refused as Throttled when all
 	// others are kept, and come through when they are sent again. Default 64. Larger: a request holds the disk for longer, 3
@@ -115,7 +115,7 @@ func (s *Settings) setDefaults() {
 		s.InsertBytesMax = 24 << 20
 	}
 	if s.PartitionsMax == 0 {
-		s.PartitionsMax = 50_000
+		s.PartitionsMax = topology.TablePartitionsMax
 	}
 	if s.NewPartitionsPerWrite == 0 {
 		s.NewPartitionsPerWrite = 64

@@ -19,6 +19,7 @@ type fresh struct {
 	left     int // of its own bound
 	made     int
 	deferred int // rows whose partitions were not made for it
+	full     int // rows whose partitions were not made because the table has as many as it may
 }
 
 // allow cuts the times of missing partitions, the newest first, to what may be made now. The partition of now is always
@@ -49,6 +50,11 @@ func (w *attempt) allow(times []point.Nanos, c topology.Config, now time.Time) [
 
 // err is what a write ends with whose rows are kept but for those that wait for their partitions.
 func (f *fresh) err(set *Settings, table string) error {
+	if f.full > 0 {
+		return fault.Errorf(fault.Unavailable, "%d rows have times without a partition, and table %q has %d partitions, the most that rows can make: "+
+			"they are taken once unused partitions are merged or old ones are dropped, which the master does. Check these timestamps; a larger partition width or a "+
+			"shorter retention makes fewer partitions. All other rows of the request are kept; send it again", f.full, table, set.PartitionsMax)
+	}
 	if f.deferred == 0 {
 		return nil
 	}

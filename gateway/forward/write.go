@@ -70,7 +70,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		w.m = m
 		homeless, err := w.run(ctx)
 		if homeless > 0 && err == nil {
-			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: w.homelessReason()})
+			b.Refuse(homeless, point.Refusal{Kind: fault.Invalid, Reason: fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))})
 		}
 		if err == nil && len(w.failed) == 0 {
 			return w.fresh.err(&t.f.settings, t.name)
@@ -83,15 +83,6 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		}
 		w.keep(rows)
 	}
-}
-
-// homelessReason says why no partition can be made for some rows.
-func (w *attempt) homelessReason() string {
-	if most := w.t.f.settings.PartitionsMax; w.m.Len() >= most {
-		return fmt.Sprintf("table %q has %d partitions, the most that rows can make, and none for these times: check the timestamps, set a retention or a larger partition width",
-			w.t.name, most)
-	}
-	return fmt.Sprintf("no partition can hold the time %d ns, the last there is", int64(math.MaxInt64))
 }
 
 // late makes what ended at our own deadline an Unavailable: the asker is still there, and can come again.
@@ -135,7 +126,12 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 	defer t.cutters.Put(c)
 	shares, uncovered := c.Cut(w.m, w.rest)
 	for len(uncovered) > 0 {
-		all := missing(w.m, uncovered, t.f.settings.PartitionsMax-w.m.Len())
+		all, full := missing(w.m, uncovered, t.f.settings.PartitionsMax-w.m.Len())
+		if len(all) == 0 && full {
+			w.fresh.full += len(uncovered)
+			uncovered = nil
+			break
+		}
 		times := w.allow(all, w.m.Config, time.Now())
 		waits := len(times) < len(all)
 		if len(times) == 0 {
@@ -170,15 +166,16 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 }
 
 // missing gives a time of each partition that the uncovered times need, the newest first and at most that many: at the
-// bound, what is measured now matters more than what a wrong clock says.
-func missing(m *topology.Map, uncovered []point.Nanos, most int) []point.Nanos {
+// bound, what is measured now matters more than what a wrong clock says. full says that more are needed.
+func missing(m *topology.Map, uncovered []point.Nanos, most int) (times []point.Nanos, full bool) {
 	slots := map[point.Nanos]point.Nanos{}
 	for _, at := range uncovered {
 		lo, _ := m.Config.Aligned(at)
 		slots[lo] = at
 	}
-	times := slices.SortedFunc(maps.Values(slots), func(a, b point.Nanos) int { return cmp.Compare(b, a) })
-	return times[:min(len(times), max(most, 0))]
+	times = slices.SortedFunc(maps.Values(slots), func(a, b point.Nanos) int { return cmp.Compare(b, a) })
+	most = max(most, 0)
+	return times[:min(len(times), most)], len(times) > most
 }
 
 // send takes one share to its leader. What may succeed another time is noted, and is no error.

@@ -86,6 +86,8 @@ func (w *world) arg(t *testing.T, a datadriven.CmdArg) {
 		w.set.CreateMax = n()
 	case "drop":
 		w.set.DropMax = n()
+	case "room-from":
+		w.set.RoomFrom = n()
 	case "share-hosts":
 		w.set.ShareHosts = true
 	default:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -33,6 +34,9 @@ type Settings struct {
 	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
 	// rows, some sixty to a transaction of the store. Default 16,384. Larger: a round lasts longer.
 	DropMax int
+	// RoomFrom is from how many partitions of a table on unused ones are merged beyond its partition width, so that rows of new times
+	// find room. Default 4/5 of topology.TablePartitionsMax.
+	RoomFrom int
 	// RetentionConfirmed is until when the clocks are surely right: what retention would hold is dropped while they are not
 	// later (package retention). Default 0: nobody says so.
 	RetentionConfirmed point.Nanos
@@ -57,6 +61,7 @@ func (s *Settings) SetDefaults() {
 	def(&s.MovesMax, 64)
 	def(&s.CreateMax, 256)
 	def(&s.DropMax, 16_384)
+	def(&s.RoomFrom, topology.TablePartitionsMax/5*4)
 	def(&s.Every, 5*time.Second)
 	def(&s.ActFor, 3*time.Second)
 	def(&s.TakeAfter, 4*time.Second)

@@ -136,7 +136,8 @@ func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, ok 
 }
 
 // merges joins neighbours that were never written to and are past: what was cut finer than the table's width, for rows
-// that did not come. Partitions with rows are not merged: their rows would have to move.
+// that did not come; in a table that has nearly as many partitions as it may, whatever their width, so that new times find room.
+// Partitions with rows are not merged: their rows would have to move.
 func (p *planner) merges() {
 	for _, m := range p.Tables {
 		var run []*topology.Partition
@@ -157,7 +158,7 @@ func (p *planner) merges() {
 				last := run[n-1]
 				cell, _ := m.Config.Aligned(run[0].TimeLo)
 				mine, _ := m.Config.Aligned(part.TimeHi - 1)
-				if last.PointHi != part.PointHi || last.TimeHi != part.TimeLo || cell != mine || n == topology.MergeMax {
+				if last.PointHi != part.PointHi || last.TimeHi != part.TimeLo || cell != mine && m.Len() < p.set.RoomFrom || n == topology.MergeMax {
 					end(run)
 					run = nil
 				}

@@ -8,10 +8,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// OpsMax bounds the ops of one transaction, PartitionsMax the partitions of a map.
+// OpsMax bounds the ops of one transaction, PartitionsMax the partitions of a map, TablePartitionsMax those that rows may bring into
+// being: beyond it they wait until the master has made room.
 const (
-	OpsMax        = 1 << 16
-	PartitionsMax = 1 << 20
+	OpsMax             = 1 << 16
+	PartitionsMax      = 1 << 20
+	TablePartitionsMax = 50_000
 )
 
 // Op is a change of a map, written down. What is random or depends on a clock was chosen by its proposer and lies in it,
