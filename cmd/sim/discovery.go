@@ -197,7 +197,7 @@ func (s *hosted) finish(id lease.Partition) {
 
 // propose makes a transaction on the newest map of a view. Everything random in it is drawn here.
 func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
-	c := &peer.Change{Table: v.table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
+	c := &peer.Change{Table: v.table, Base: v.known.Row().Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
 	w.check.proposed[c.Txn] = ops
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -138,6 +139,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 		switch {
 		case ok && a.err == nil:
 			g.w.check.toldCommitted(c.Txn, a.changed)
+			g.committed(v, c, a.changed)
 		case ok && fault.Is(a.err, fault.Stale):
 			g.w.n.stale++
 			g.w.check.toldNot(c.Txn)
@@ -158,6 +160,21 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 		g.changes--
 		done(known)
 	})
+}
+
+// committed publishes what a change of this gateway leads to, before its row comes.
+func (g *gateway) committed(v *view, c *peer.Change, d peer.Changed) {
+	if v.m == nil || v.known.Row().Txn != c.Base || d.Txn != c.Txn {
+		return
+	}
+	ops, err := topology.DecodeOps(c.Ops)
+	if err != nil {
+		g.w.fail("the ops of a change cannot be read: %v", err)
+		return
+	}
+	if next, err := v.m.Apply(ops...); err == nil && next.Seq == d.Seq {
+		v.know(tables.Known{Map: next, Row: files.Row{Txn: c.Txn, Seq: next.Seq}})
+	}
 }
 
 // Draws of ops; many of them make no sense by the time they come.

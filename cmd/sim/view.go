@@ -9,6 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -66,21 +67,22 @@ func (x *views) refresh() {
 	}
 }
 
-// view is what a process knows of a table: its row, as the watch shows it, and the newest map at hand. One that was
-// dropped has no map.
+// view is what a process knows of a table. What it decides the product's machine decides (metadata/tables).
 type view struct {
 	p       *proc
 	self    *server // nil at a gateway
 	table   string
-	row     files.Row
-	rev     coord.Revision
-	m       *topology.Map
-	mapRev  coord.Revision // of the row that named m
-	newest  time.Duration  // by the process's clock: when m was last known to be the newest
-	loading bool
-	changed func() // the map is another one
-	heard   func() // the row is another one
+	known   tables.Machine
+	newest  time.Duration // by the process's clock: when m was last known to be the newest
+	changed func()        // the map is another one
+	heard   func()        // the row is another one
 	last    map[peer.TxnID]*stored
+
+	// As the machine shows them.
+	row    files.Row // the newest
+	rev    coord.Revision
+	m      *topology.Map
+	mapRev coord.Revision // of the row that named m
 }
 
 const (
@@ -102,92 +104,107 @@ func (v *view) learn(row coord.Row) {
 		v.p.w.fail("the table's row cannot be read: %v", err)
 		return
 	}
-	v.row, v.rev = r, row.Revision
+	v.know(tables.RowRead{Row: r, Revision: row.Revision})
 	if v.heard != nil {
 		v.heard()
 	}
-	v.refresh()
 }
 
-// refresh brings the map to what the row says.
-func (v *view) refresh() {
-	if v.loading || v.rev == v.mapRev || v.rev == 0 {
-		return
-	}
-	if v.row.Dropped {
-		v.m, v.mapRev = nil, v.rev
-		v.changed()
-		return
-	}
-	if v.m != nil && v.m.Seq == v.row.Seq { // only its servers changed, or it was touched
-		v.mapRev = v.rev
-		v.changed()
-		return
-	}
-	v.loading = true
-	row, rev := v.row, v.rev
-	v.load(row.Txn, row.Servers, func(s *stored) {
-		v.loading = false
-		if s == nil {
-			v.p.after(v.p.w.spread(500*time.Millisecond), "refresh", v.refresh)
-			return
+// refresh looks for the newest map now.
+func (v *view) refresh() { v.know(tables.Wanted{}) }
+
+func (v *view) know(in tables.Input) {
+	effects := v.known.Step(time.Unix(0, int64(v.p.clock())), in, nil)
+	v.row, v.rev = v.known.Newest()
+	v.m, v.mapRev = v.known.At()
+	for _, e := range effects {
+		switch e := e.(type) {
+		case tables.Fetch:
+			w := files.Wanted{Table: v.table, Txn: e.Want.Txn, Seq: e.Want.Seq, Servers: e.Want.Servers}
+			v.load(w, func(s *stored) {
+				in := tables.Fetched{ID: e.ID, Err: errSilent}
+				if s != nil {
+					in.Map, in.Err = s.m, nil
+					clear(v.last)
+					v.last[w.Txn] = s
+				}
+				v.know(in)
+			})
+		case tables.Publish:
+			v.changed()
+		case tables.Retry:
+			v.p.after(v.p.w.spread(e.After), "fetch again", func() { v.know(tables.RetryDue{}) })
 		}
-		if v.row.Dropped {
-			v.refresh()
-			return
-		}
-		if v.m == nil || s.m.Seq > v.m.Seq {
-			v.m = s.m
-		}
-		v.mapRev = rev
-		clear(v.last)
-		v.last[row.Txn] = s
-		v.changed()
-		v.refresh()
-	})
+	}
 }
 
 // fetched answers a request for a file.
 type fetched struct{ s *stored }
 
-// load finds a file: on the own disk, else at the servers, one after the other. done hears nil if nobody has it.
-func (v *view) load(txn peer.TxnID, servers []topology.ServerID, done func(*stored)) {
-	if s := v.last[txn]; s != nil {
+// load finds a file: on the own disk, else at the servers. done hears nil if nobody has it.
+func (v *view) load(w files.Wanted, done func(*stored)) {
+	if s := v.last[w.Txn]; s != nil {
 		done(s)
 		return
 	}
 	if v.self != nil {
-		if s := v.self.file(v.table, txn); s != nil {
+		if s := v.self.file(v.table, w.Txn); s != nil {
 			done(s)
 			return
 		}
 	}
-	servers = slices.Clone(servers)
+	servers := slices.DeleteFunc(slices.Clone(w.Servers), func(s topology.ServerID) bool { return v.p.w.indexOf(s) == v.p.node })
 	v.p.w.rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	v.fetch(txn, servers, done)
+	x := &search{v: v, w: w, machine: files.NewFetch(v.table, servers), done: done}
+	x.step(files.FetchTick{})
 }
 
-func (v *view) fetch(txn peer.TxnID, servers []topology.ServerID, done func(*stored)) {
-	if len(servers) == 0 {
-		done(nil)
-		return
+// search performs what a fetch wants done, as files.Coordinator does.
+type search struct {
+	v       *view
+	w       files.Wanted
+	machine *files.Fetch
+	found   *stored // the newest answer's
+	done    func(*stored)
+}
+
+func (x *search) step(in files.FetchInput) {
+	for _, e := range x.machine.Step(time.Unix(0, int64(x.v.p.clock())), in, nil) {
+		switch e := e.(type) {
+		case files.FetchAsk:
+			x.ask(e.Server)
+			if e.After > 0 {
+				x.v.p.after(e.After, "ask another", func() { x.step(files.FetchTick{}) })
+			}
+		case files.FetchFound:
+			x.done(x.found)
+		case files.FetchLost:
+			x.done(nil)
+		}
 	}
-	at := v.p.w.indexOf(servers[0])
-	if at == v.p.node {
-		v.fetch(txn, servers[1:], done)
-		return
-	}
+}
+
+func (x *search) ask(server topology.ServerID) {
+	v, at := x.v, x.v.p.w.indexOf(server)
 	ask(v.p, at, peerTimeout, "fetch", func(answer func(fetched)) {
-		answer(fetched{v.p.w.servers[at].file(v.table, txn)})
+		answer(fetched{v.p.w.servers[at].file(v.table, x.w.Txn)})
 	}, func(f fetched, ok bool) {
-		if !ok || f.s == nil {
-			v.fetch(txn, servers[1:], done)
-			return
+		in := files.FetchAnswer{Server: server, Err: errSilent}
+		if ok && f.s != nil {
+			seq := x.w.Seq
+			if seq == 0 { // only what came before it is asked
+				seq = f.s.f.Seq
+			}
+			in.Err = files.Answers(&peer.FileQuery{Table: x.w.Table, Txn: x.w.Txn}, seq, f.s.f)
+			if in.Err == nil {
+				in.Err = files.Check(f.s.f, f.s.m)
+			}
+			if in.Err != nil {
+				v.p.w.fail("I4: %s answers another file than was asked for: %v", server, in.Err)
+			}
+			x.found = f.s
 		}
-		if f.s.f.Txn != txn || f.s.f.Table != v.table || xxhash.Sum64(f.s.f.Map) != f.s.f.Sum {
-			v.p.w.fail("I4: %s answers another file than transaction %d of %s was", servers[0], v.row.Seq, v.table)
-		}
-		done(f.s)
+		x.step(in)
 	})
 }
 
@@ -239,7 +256,7 @@ func (r *runTxn) perform(e files.Effect) {
 			})
 		})
 	case files.Load:
-		v.load(e.Txn, e.Servers, func(s *stored) {
+		v.load(files.Wanted{Table: v.table, Txn: e.Txn, Seq: e.Seq, Servers: e.Servers}, func(s *stored) {
 			if s == nil {
 				r.step(files.Loaded{Err: errSilent})
 				return
@@ -330,7 +347,7 @@ func (v *view) look(e files.Look, txn peer.TxnID, links []files.Link, done func(
 		done(links)
 		return
 	}
-	v.load(txn, e.Servers, func(s *stored) {
+	v.load(files.Wanted{Table: v.table, Txn: txn, Servers: e.Servers}, func(s *stored) {
 		if s == nil {
 			done(links)
 			return
@@ -491,7 +508,7 @@ func (s *hosted) catchUp() {
 		return
 	}
 	s.catching = true
-	s.view.load(row.Txn, row.Servers, func(f *stored) {
+	s.view.load(files.Wanted{Table: s.table, Txn: row.Txn, Seq: row.Seq, Servers: row.Servers}, func(f *stored) {
 		if f == nil {
 			s.catching = false
 			s.after(s.w.spread(time.Second), "catch up", s.catchUp)

@@ -50,8 +50,8 @@ func Replay(m *topology.Map, steps ...[]byte) (*topology.Map, error) {
 // Open checks the answer to a query and gives its map: transaction seq of the table, and no other. since is the map of
 // q.Since. It keeps nothing of the answer. Errors are Corrupt.
 func Open(q *peer.FileQuery, seq uint64, since *topology.Map, f *peer.File) (*topology.Map, error) {
-	if f.Table != q.Table || f.Txn != q.Txn || f.Seq != seq {
-		return nil, fault.Errorf(fault.Corrupt, "asked for transaction %d (%x) of table %q, got %d (%x) of %q", seq, q.Txn, q.Table, f.Seq, f.Txn, f.Table)
+	if err := Answers(q, seq, f); err != nil {
+		return nil, err
 	}
 	if f.Map != nil {
 		return Decode(f)
@@ -64,6 +64,14 @@ func Open(q *peer.FileQuery, seq uint64, since *topology.Map, f *peer.File) (*to
 		return nil, err
 	}
 	return m, Check(f, m)
+}
+
+// Answers reports whether a file is the one that was asked for, as far as it says. Errors are Corrupt.
+func Answers(q *peer.FileQuery, seq uint64, f *peer.File) error {
+	if f.Table != q.Table || f.Txn != q.Txn || f.Seq != seq {
+		return fault.Errorf(fault.Corrupt, "asked for transaction %d (%x) of table %q, got %d (%x) of %q", seq, q.Txn, q.Table, f.Seq, f.Txn, f.Table)
+	}
+	return nil
 }
 
 // withMap gives a file whole: with its encoded map and that one's sum.

@@ -281,6 +281,9 @@ func (t *Machine) lacks() bool {
 // At gives the newest known map, nil if there is none, and the revision of the row that named it.
 func (t *Machine) At() (*topology.Map, coord.Revision) { return t.m, t.rev }
 
+// Newest is the newest row that was read, and its revision; 0: none was.
+func (t *Machine) Newest() (files.Row, coord.Revision) { return t.want, t.at }
+
 // Row is the row as of the known map, or as of when the table was dropped.
 func (t *Machine) Row() files.Row { return t.row }
 
