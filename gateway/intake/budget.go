@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -8,22 +9,70 @@ import (
 
 // budget bounds the bytes that all requests together hold: bodies as they came, bodies unpacked, batches on their way.
 // Nobody waits for it: a request that does not fit is answered at once, so that the sender can go elsewhere (I5).
+//
+//	0 ────────────────────────────────── max ──── 17/16 max
+//	  requests of any table               │ tables that hold less than max/256
+//
+// So a table whose senders fill it does not have the few rows of others refused.
 type budget struct {
 	max  int64
-	used atomic.Int64
+	used atomic.Int64 // written under mu
+
+	mu     sync.Mutex
+	tables map[string]int64 // bytes of those that hold any
+}
+
+const (
+	smallParts   = 256 // of the budget: a table that holds less than one is small
+	reserveParts = 16  // one more is for small tables
+)
+
+// take books n bytes for a table. The error is Throttled.
+func (b *budget) take(table string, n int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used := b.used.Load()
+	most := b.max
+	if b.tables[table]+n < b.max/smallParts {
+		most += b.max / reserveParts
+	}
+	if used+n > most {
+		return fault.Errorf(fault.Throttled, "%d bytes are in flight already, at most %d are taken; try again later", used, b.max)
+	}
+	b.addLocked(table, n)
+	return nil
+}
+
+// add books n bytes whether they fit or not, or gives -n back.
+func (b *budget) add(table string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addLocked(table, n)
+}
+
+func (b *budget) addLocked(table string, n int64) {
+	b.used.Add(n)
+	if b.tables == nil {
+		b.tables = map[string]int64{}
+	}
+	if now := b.tables[table] + n; now != 0 {
+		b.tables[table] = now
+	} else {
+		delete(b.tables, table)
+	}
 }
 
 // charge is one request's share. Not for concurrent use.
 type charge struct {
-	of   *budget
-	held int64
+	of    *budget
+	table string // constant from the first byte on
+	held  int64
 }
 
 // take adds n bytes to the share, before the memory is taken. The error is Throttled.
 func (c *charge) take(n int64) error {
-	if c.of.used.Add(n) > c.of.max {
-		c.of.used.Add(-n)
-		return fault.Errorf(fault.Throttled, "%d bytes are in flight already, at most %d are taken; try again later", c.of.used.Load(), c.of.max)
+	if err := c.of.take(c.table, n); err != nil {
+		return err
 	}
 	c.held += n
 	return nil
@@ -31,13 +80,13 @@ func (c *charge) take(n int64) error {
 
 // note adds bytes that are held already: a batch's size is known only when it is filled. Later requests see them.
 func (c *charge) note(n int64) {
-	c.of.used.Add(n)
+	c.of.add(c.table, n)
 	c.held += n
 }
 
 // give takes n bytes off the share again.
 func (c *charge) give(n int64) {
-	c.of.used.Add(-n)
+	c.of.add(c.table, -n)
 	c.held -= n
 }
 

@@ -122,6 +122,7 @@ func (f *Front) enter(ctx context.Context, d *door, c *call, method, path, rawQu
 		return textResponse(http.StatusBadRequest, err.Error())
 	}
 	c.Request = rq
+	c.charge.table = rq.Table
 	if err := f.identify(d, c); err != nil {
 		return f.refuse(c, err)
 	}

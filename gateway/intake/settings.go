@@ -20,7 +20,8 @@ type Settings struct {
 	// DecodedBytesMax bounds a body when it is unpacked. Default 64 MiB. Beyond it the answer is 413.
 	DecodedBytesMax int64
 	// InFlightBytesMax bounds what bodies and batches of all requests hold together. Default 256 MiB. Beyond it the
-	// answer is 503 with Retry-After. Smaller: less memory at a flood; it must hold at least one whole request.
+	// answer is 503 with Retry-After, but for tables that hold less than a 256th of it: a sixteenth more is for them.
+	// Smaller: less memory at a flood; it must hold at least one whole request.
 	InFlightBytesMax int64
 
 	// ConnsMax bounds open connections. Default 16,384. Beyond it a connection gets 503 and is closed. One that

@@ -1,0 +1,46 @@
+package intake
+
+import (
+	"testing"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// TestRowsOfASmallTableAreTakenWhileAnothersBodiesFillTheBudget: one table's large bodies had the writes of all others answered
+// with 503.
+func TestRowsOfASmallTableAreTakenWhileAnothersBodiesFillTheBudget(t *testing.T) {
+	const most = 96 << 20
+	of := budget{max: most}
+	large := charge{of: &of, table: "large"}
+	for large.take(1<<20) == nil {
+	}
+	if large.held != most {
+		t.Fatalf("one alone gets %d bytes of %d", large.held, int64(most))
+	}
+	for table, n := 'a', 0; table < 'a'+10; table, n = table+1, n+1 {
+		small := charge{of: &of, table: string(table)}
+		if err := small.take(most/smallParts - 1); err != nil {
+			t.Fatalf("small table number %d: %v", n, err)
+		}
+		if err := small.take(1); !fault.Is(err, fault.Throttled) {
+			t.Errorf("no longer small: %v", err)
+		}
+	}
+	total := of.used.Load()
+	for of.take("b", 1<<10) == nil || of.take("z", 1<<10) == nil {
+		total = of.used.Load()
+	}
+	if total > most+most/reserveParts {
+		t.Errorf("%d bytes are in flight", total)
+	}
+	large.release()
+	if len(of.tables) != 11 || of.take("b", 1<<20) != nil {
+		t.Errorf("what was given back is not there again: %v", of.tables)
+	}
+	for table, n := range of.tables {
+		of.add(table, -n)
+	}
+	if of.used.Load() != 0 || len(of.tables) != 0 {
+		t.Errorf("left behind: %d, %v", of.used.Load(), of.tables)
+	}
+}
