@@ -79,20 +79,22 @@ type attack struct {
 	// check reads the rows that were acked to the attacker, after the attack and again after a restart. nil: there are none
 	// to read.
 	check func(ctx context.Context, a *attacker) error
+	asked bool                     // runs only where -only names its group
+	env   func(o options) []string // of the process; of a group the first one's
 }
 
 func (k attack) group() string { group, _, _ := strings.Cut(k.name, "/"); return group }
 
 // attacks gives all of them, those of a group beside each other.
 func attacks() []attack {
-	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), slowAttacks(), overloadAttacks())
+	return slices.Concat(bodyAttacks(), labelAttacks(), tableFloods(), partitionFloods(), seriesFloods(), queryAttacks(), wireAttacks(), slowAttacks(), overloadAttacks(), churnAttacks())
 }
 
 // run runs the chosen attacks and returns how many hurt.
 func run(ctx context.Context, o options) (hurt int, err error) {
 	var chosen []attack
 	for _, k := range attacks() {
-		if o.only.MatchString(k.name) {
+		if o.only.MatchString(k.name) && (!k.asked || o.list || strings.Contains(o.only.String(), k.group())) {
 			chosen = append(chosen, k)
 		}
 	}
@@ -126,7 +128,7 @@ const calm = 3 * time.Second
 
 // runGroup runs attacks against one process, which is restarted at the end and checked again.
 func runGroup(ctx context.Context, o options, group []attack) (hurt int, err error) {
-	t, err := startTarget(ctx, o)
+	t, err := startTarget(ctx, o, group[0].env)
 	if err != nil {
 		return 0, err
 	}

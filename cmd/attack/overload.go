@@ -19,7 +19,10 @@ import (
 )
 
 func overloadAttacks() []attack {
-	return []attack{{name: "overload/three-protocols", does: "three times what it takes, by three protocols, slow readers beside it", run: overload}}
+	return []attack{
+		{name: "overload/three-protocols", does: "three times what it takes, by three protocols, slow readers beside it", run: overload},
+		{name: "overload/beside-queries", does: "as much as it takes, beside eight heavy queries", run: besideQueries},
+	}
 }
 
 // How capacity is found: so many connections keep the server busy, and no more than it serves with ease.
@@ -55,6 +58,35 @@ func overload(ctx context.Context, a *attacker) {
 	}
 	if share < a.goodput {
 		a.blame(fmt.Sprintf("goodput is %.0f %% of capacity", 100*share))
+	}
+}
+
+// fairHalf is what ingest keeps of its capacity beside queries.
+const fairHalf = 0.5
+
+// besideQueries measures what the server takes alone and beside heavy queries, in turns.
+func besideQueries(ctx context.Context, a *attacker) {
+	a.crowd(ctx)
+	senders := newSenders(a.addr)
+	spell := max(a.last, 4*time.Second)
+	a.load(ctx, senders, capacityConns, spell, 0) // not measured: series are new
+	var shares []float64
+	for range overloadRounds {
+		alone := a.load(ctx, senders, capacityConns, spell, 0)
+		queries, stop := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { heavyQueries(queries, a) })
+		beside := a.load(ctx, senders, capacityConns, spell, 0)
+		stop()
+		wg.Wait()
+		shares = append(shares, beside.rate/alone.rate)
+		a.note += fmt.Sprintf("\n    alone          %s\n    beside queries %s: %.0f %%", alone, beside, 100*beside.rate/alone.rate)
+	}
+	slices.Sort(shares)
+	share := shares[len(shares)/2]
+	a.note = fmt.Sprintf("ingest keeps %.0f %%%s", 100*share, a.note)
+	if a.goodput > 0 && share < fairHalf {
+		a.blame(fmt.Sprintf("beside heavy queries ingest keeps %.0f %%", 100*share))
 	}
 }
 

@@ -33,7 +33,7 @@ type target struct {
 	client *http.Client
 }
 
-func startTarget(ctx context.Context, o options) (*target, error) {
+func startTarget(ctx context.Context, o options, env func(options) []string) (*target, error) {
 	dir, err := os.MkdirTemp("", "spillway-attack-")
 	if err != nil {
 		return nil, err
@@ -62,6 +62,9 @@ func startTarget(ctx context.Context, o options) (*target, error) {
 		Ready: "http://" + addr + "/-/ready",
 		// A flush after a second of rest: whatever cannot be flushed is found while the attack is still under way.
 		Env: []string{"SPILLWAY_STORAGE_FLUSH_IDLE=1s"},
+	}
+	if env != nil {
+		t.p.Env = append(t.p.Env, env(o)...)
 	}
 	if o.cpus != "" {
 		t.p.In = []string{"taskset", "-c", o.cpus}

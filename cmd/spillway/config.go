@@ -122,6 +122,9 @@ type intakeConfig struct {
 	FutureMax             duration `yaml:"future_max"`
 	RowsMax               int      `yaml:"rows_max"`
 	SeriesMax             int      `yaml:"series_max"`
+	// SeriesAge is how long a dictionary of series is used before another follows it with those that are still written to;
+	// where there are too many series, a twelfth of it. Default 2h.
+	SeriesAge duration `yaml:"series_age"`
 }
 
 type influxConfig struct {
@@ -176,6 +179,8 @@ type storageConfig struct {
 	FlushIdle    duration `yaml:"flush_idle"`
 	FlushBytes   int64    `yaml:"flush_bytes"`
 	MinorsMax    int      `yaml:"minors_max"`
+	// SeriesQuietAfter is how long a series that is not written to stays in memory. Default 1h.
+	SeriesQuietAfter duration `yaml:"series_quiet_after"`
 	// ScrubBytesPerSecond bounds how fast all segments are read again to see that they are whole, ScrubPeriod how often that
 	// begins at most; while the disk is busy it is an eighth. Defaults 8 MiB/s (1 TiB in 36 hours) and 7d. NoScrub leaves
 	// it to others, `spillway verify` or the file system.
@@ -368,7 +373,7 @@ func (c *config) server() server.Settings {
 		ScrubBytesPerSecond: int64(c.Storage.ScrubBytesPerSecond), ScrubPeriod: time.Duration(c.Storage.ScrubPeriod), NoScrub: c.Storage.NoScrub,
 		Partition: partition.Settings{
 			HeadBytesMax: c.Storage.FlushBytes, FlushAge: time.Duration(c.Storage.FlushAge),
-			FlushIdle: time.Duration(c.Storage.FlushIdle), MinorsMax: c.Storage.MinorsMax,
+			FlushIdle: time.Duration(c.Storage.FlushIdle), MinorsMax: c.Storage.MinorsMax, QuietAfter: time.Duration(c.Storage.SeriesQuietAfter),
 			CompactBytes: int(min(max(int64(c.Storage.MemoryBytes)/accountParts, compactLeast), compactMost)),
 		},
 	}
@@ -376,7 +381,7 @@ func (c *config) server() server.Settings {
 
 func (c *config) forward() forward.Settings {
 	return forward.Settings{
-		GenerationSeriesMax:   c.Intake.SeriesMax,
+		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge), GenerationAgeMin: time.Duration(c.Intake.SeriesAge) / 12,
 		NewPartitionsPerWrite: c.Tables.NewPartitionsPerRequest, NewPartitionsPerSecond: c.Tables.NewPartitionsPerSecond,
 	}
 }
