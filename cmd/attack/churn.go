@@ -20,7 +20,10 @@ func churnAttacks() []attack {
 		name: "churn/day", does: "ten million series in a day, each for an hour, then its last hour is read; only if -only names it, with -for 6m", run: churnDay, check: checkChurn, asked: true,
 		env: func(o options) []string {
 			hour := int(o.seconds.Seconds())/24 + 1
-			return []string{fmt.Sprintf("SPILLWAY_STORAGE_SERIES_QUIET_AFTER=%ds", hour), fmt.Sprintf("SPILLWAY_INTAKE_SERIES_AGE=%ds", 2*hour)}
+			return []string{
+				fmt.Sprintf("SPILLWAY_STORAGE_SERIES_QUIET_AFTER=%ds", hour), fmt.Sprintf("SPILLWAY_INTAKE_SERIES_AGE=%ds", 2*hour),
+				fmt.Sprintf("SPILLWAY_STORAGE_FLUSH_AGE=%ds", hour),
+			}
 		},
 	}}
 }
