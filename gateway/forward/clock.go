@@ -55,15 +55,18 @@ func (c *Clock) refused(server point.Nanos) {
 const restampsMax = 4
 
 // restamp gives what is left of a share new stamps if err is the answer that its stamps are too far ahead of the servers'
-// clocks. It is no error of the write: the insert is sent again at once.
+// clocks, or may have been taken before. It is no error of the write: the insert is sent again at once.
 func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	server, ahead := peer.IsAhead(err)
-	if !ahead || r.anew == restampsMax {
+	if !ahead || server != 0 && r.anew == restampsMax {
 		return false
 	}
 	w.t.f.metrics.restamped.Inc()
-	w.t.f.deps.Clock.refused(server)
-	anew := r.anew + 1
+	anew := r.anew
+	if server != 0 { // else the next one is the newest of this gateway, and is taken
+		w.t.f.deps.Clock.refused(server)
+		anew++
+	}
 	*r = reserve(w.t.f.deps.Clock, rest.len(), &w.t.f.settings)
 	r.used, r.anew = -rest.acked, anew
 	return true

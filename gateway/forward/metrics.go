@@ -48,7 +48,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_forward_rerouted_rows_total", Help: "Rows that were routed again by a newer map.",
 		}),
 		restamped: f.NewCounter(prometheus.CounterOpts{
-			Name: "spillway_forward_restamped_inserts_total", Help: "Inserts that a server sent back because the clock here is more than a second ahead of the servers', and that went on with a new stamp.",
+			Name: "spillway_forward_restamped_inserts_total", Help: "Inserts that a server sent back for a new stamp: because the clock here is more than a second ahead of the servers', or since an earlier try may have been taken.",
 		}),
 		leaderless: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_leaderless_shares_total", Help: "Shares whose partition had no leader when they came.",

@@ -10,11 +10,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// aheadError is an answer, not a failure: nothing is kept, and whoever sent the insert gives it a new stamp by the
-// server's time.
-type aheadError struct{ clock point.Nanos }
+// aheadError is an answer, not a failure: nothing is kept, and the sender gives the insert a new stamp.
+type aheadError struct{ clock point.Nanos } // 0: the stamp may have been taken before
 
 func (e *aheadError) Error() string {
+	if e.clock == 0 {
+		return "an insert with this stamp was taken before, or so many others meanwhile that it may have been"
+	}
 	return fmt.Sprintf("the stamp of the insert is more than %v ahead of the servers' clocks, by which it is %s", rank.AheadMax, time.Unix(0, e.clock).UTC().Format(time.RFC3339Nano))
 }
 
@@ -24,7 +26,13 @@ func NewAhead(clock point.Nanos) error {
 	return fault.Wrap(&aheadError{clock}, fault.Stale, "nothing was kept, it needs a new stamp")
 }
 
-// IsAhead reports whether an insert was answered with NewAhead, and gives the servers' time.
+// NewSeen is what Stream.Insert answers to a stamp that the partition took before, or no longer knows whether it did: a try of
+// the same insert came later and was faster (rank.Seen). The Kind is Stale.
+func NewSeen() error {
+	return fault.Wrap(&aheadError{}, fault.Stale, "nothing was kept, it needs a new stamp")
+}
+
+// IsAhead reports whether an insert needs a new stamp, and gives the servers' time after NewAhead, 0 after NewSeen.
 func IsAhead(err error) (clock point.Nanos, ok bool) {
 	var e *aheadError
 	if !errors.As(err, &e) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -19,7 +20,9 @@ type Rows struct {
 	Stamp point.Stamp
 	// Foreign rows keep their rank: they were ordered where they were first taken.
 	Foreign bool
-	Level   point.Level
+	// Once refuses a stamp that was taken before (peer.NewSeen): the gateway sends an insert again that it heard nothing of.
+	Once  bool
+	Level point.Level
 	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.
 	Epoch point.Epoch
 
@@ -100,6 +103,9 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 		if err := p.defineLocked(x, a, r); err != nil {
 			return brick.Wait{}, err
 		}
+	}
+	if r.Once && !p.mu.seen.Take(f.Stamp) {
+		return brick.Wait{}, peer.NewSeen()
 	}
 	f.Prev = p.mu.last
 	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}

@@ -78,6 +78,7 @@ type Partition struct {
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
 		ranks     rank.Order      // of all frames and segments
+		seen      rank.Seen       // of the frames that gateways sent
 		wait      brick.Wait      // for its fsync
 		defined   int             // dense ids whose definitions are in segments
 		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived

@@ -183,6 +183,7 @@ func (w *workload) run(n int) {
 	}
 	for _, u := range w.users {
 		u.to = newWriter(w.t, w.server)
+		u.to.again = w.next
 		u.to.m = w.maps.m
 		loop(u.step)
 	}
@@ -279,6 +280,7 @@ type dropper struct {
 func (w *workload) newDropper() *dropper {
 	u := &user{w: w, rng: rand.New(rand.NewPCG(w.seed, 50)), first: 100, rows: map[key][]version{}}
 	u.to = newWriter(w.t, w.server)
+	u.to.again = w.next
 	u.to.m = w.maps.m
 	w.users = append(w.users, u)
 	d := &dropper{user: u, partition: 3}
@@ -337,6 +339,7 @@ func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 	}
 	// A row of a series of its own, in a partition of the others.
 	to := newWriter(w.t, p.server)
+	to.again = w.next
 	to.insert(w.t, w.next(), []row{{999, 1e9, 7}}, model{})
 	if err := p.server.FlushAll(context.Background(), true); err != nil {
 		return fmt.Errorf("going on with the image: %w", err)

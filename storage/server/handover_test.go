@@ -127,8 +127,10 @@ func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
 	defer p.stop(t)
 	st := openStream(t, p.server)
 	defer st.Close()
+	stamp := point.Stamp(0)
 	insert := func() error {
-		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+		stamp += 1024
+		return st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: stamp, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
 	}
 	if err := insert(); err != nil {
 		t.Fatal(err)

@@ -132,7 +132,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 
 // translate turns stream numbers into refs.
 func (st *stream) translate(r *partition.Rows, in *peer.Insert) error {
-	r.Stamp, r.Level = in.Stamp, in.Level
+	r.Stamp, r.Once, r.Level = in.Stamp, true, in.Level
 	r.Times, r.Values = in.Times, in.Values
 	r.Hists, r.Exemplars = in.Hists, in.Exemplars
 	var ok bool

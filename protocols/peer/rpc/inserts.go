@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -269,6 +270,9 @@ func (in *inserts) insert(j job) error {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
 		if clock, ahead := peer.IsAhead(err); ahead && in.version < streamAhead { // that gateway cannot be told: it is stamped anew here
+			if clock == 0 { // sent again, and taken before: it counts as received now
+				clock = time.Now().UnixNano()
+			}
 			row.Stamp = rank.At(clock)
 			err = in.stream.Insert(in.ss.Context(), row)
 		}

@@ -1,0 +1,58 @@
+package rank
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Seen remembers which stamps of gateways a partition took lately. A gateway that hears nothing sends an insert again with the same
+// stamp; the first try may hang in a server and come to its end when the second was acked and a later write, or a deletion, of the same
+// rows was acked, too. Raised above that, it would bring back what was replaced. So a stamp that was taken, or that is older than
+// what is remembered of its gateway, is not taken: a gateway that still waits sends the insert with a new stamp.
+//
+// For one caller at a time; the zero Seen remembers nothing. It is of one process: what hangs in one does not come to its end in another.
+type Seen struct {
+	ring     []point.Stamp // in the order in which they were taken, from next on
+	next     int
+	gateways []seenGateway // at most Gateways
+}
+
+type seenGateway struct {
+	gateway   uint16
+	newest    point.Stamp // taken
+	forgotten point.Stamp // the highest that the ring does not hold any more
+}
+
+// seenMax is how many stamps are remembered of a partition: an insert that hangs while so many others are taken gets a new stamp. 4 KiB a
+// partition that takes so many.
+const seenMax = 512
+
+// Take reports whether an insert of this stamp may be taken, and remembers that it was.
+func (s *Seen) Take(stamp point.Stamp) bool {
+	g := s.gateway(uint16(stamp % Step))
+	if stamp <= g.newest && (g.forgotten > 0 && stamp <= g.forgotten || slices.Contains(s.ring, stamp)) {
+		return false
+	}
+	g.newest = max(g.newest, stamp)
+	if len(s.ring) < seenMax {
+		s.ring = append(s.ring, stamp)
+		return true
+	}
+	old := s.ring[s.next]
+	s.ring[s.next] = stamp
+	s.next = (s.next + 1) % seenMax
+	of := s.gateway(uint16(old % Step))
+	of.forgotten = max(of.forgotten, old)
+	return true
+}
+
+func (s *Seen) gateway(n uint16) *seenGateway {
+	for i := range s.gateways {
+		if s.gateways[i].gateway == n {
+			return &s.gateways[i]
+		}
+	}
+	s.gateways = append(s.gateways, seenGateway{gateway: n})
+	return &s.gateways[len(s.gateways)-1]
+}
