@@ -11,6 +11,8 @@
 //	gateway: Clock.Tick ──stamp──▶ leader: Ahead? ──yes──▶ refused with the servers' time ──▶ Clock.Refused, Tick, again
 //	                                  │ no
 //	                                  ▼
+//	                               Seen.Take: an earlier try of it is sent back for a new stamp
+//	                                  ▼
 //	                               Order.Next: above all that the partition took ──▶ log, head, segments
 //
 // A leader raises the rank of every row that comes to it directly, so of two acked writes that did not overlap in time the
