@@ -87,8 +87,12 @@ func (c *checker) written(wr coord.Write, rev coord.Revision) {
 	switch {
 	case strings.HasPrefix(wr.Key, files.Prefix):
 		c.tableWritten(c.at(files.TableOf(wr.Key)), wr, rev)
-	case !wr.Delete:
-		if p, ok := lease.ParseRowKey(wr.Key); ok {
+	default:
+		p, ok := lease.ParseRowKey(wr.Key)
+		switch {
+		case ok && wr.Delete:
+			c.w.mark(forgotten)
+		case ok:
 			c.leaseWritten(p, wr)
 		}
 	}
@@ -106,9 +110,12 @@ func (c *checker) tableWritten(t *truth, wr coord.Write, rev coord.Revision) {
 	t.row = row
 	if row.Txn != was.Txn {
 		c.commits(t, was)
+	} else {
+		c.w.markServers(was.Servers, row.Servers)
 	}
 	if row.Dropped && !was.Dropped {
 		c.w.n.drops++
+		c.w.mark(droppedTable)
 		c.w.say("%s is dropped", t.name)
 		if t.m.Len() > 0 {
 			c.w.fail("I1: %s is dropped with %d partitions", t.name, t.m.Len())
@@ -131,6 +138,7 @@ func (c *checker) commits(t *truth, was files.Row) {
 		w.fail("I2: transaction %d of %s was committed after its proposer was told that it is not", row.Seq, t.name)
 	}
 	c.history[row.Txn] = row.Seq
+	w.markOps(c.proposed[row.Txn])
 	next := c.follows(t, was)
 	if next == nil {
 		return
@@ -176,6 +184,7 @@ func (c *checker) follows(t *truth, was files.Row) *topology.Map {
 			c.w.fail("I2: transaction %d makes %s, which was not dropped", t.row.Seq, t.name)
 		}
 		c.w.n.remade++
+		c.w.mark(remadeTable)
 		fresh, ferr := topology.New(t.name, config)
 		if next, err = fresh, ferr; err == nil {
 			next.Seq, next.NextID = t.m.Seq+1, t.m.NextID
@@ -417,6 +426,7 @@ func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
 	}
 	was, ever := c.listed[id]
 	c.listed[id] = row
+	c.w.markLease(was, ever, row)
 	if row.Empty && c.hasRows(id) {
 		c.w.fail("I1: the lease row of %s says that no row was acked, and %d were", id, len(c.rows[id]))
 	}

@@ -90,12 +90,16 @@ func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease
 	s.assign(m, rev, actions)
 	for _, a := range actions {
 		id := s.part(a.Partition)
+		if a.Kind == rules.Alarm && a.Partition != 0 {
+			s.w.mark(keptOnlyCopy)
+		}
 		switch {
 		case a.Kind == rules.Remove, a.Kind == rules.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
 			s.w.say("%s removes %s: %s", s.id, id, a.Why)
 			s.disk.remove(id)
 			s.disk.sync(s.proc, nil, func() {})
 			s.w.n.removed++
+			s.w.mark(removedDropped)
 		case a.Kind == rules.Final:
 			s.finish(id)
 		case a.Kind == rules.Unload:
@@ -164,7 +168,9 @@ func (s *hosted) handOver(id lease.Partition, low point.PartitionID) {
 		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id.ID, Low: low}}), func(a changedAnswer) {
 			// Should it have been committed all the same, a newer map says so.
 			g.handing, g.sealed, g.doubt = false, a.err == nil, s.m.Seq
-			if a.err == nil {
+			if a.err != nil {
+				s.w.mark(handOverFailed)
+			} else {
 				s.w.n.splits++
 			}
 		})

@@ -156,6 +156,7 @@ func (d *disk) failed(p *proc, s *syncing) (ends bool) {
 		}
 		return false
 	}
+	w.mark(fsyncFailed)
 	w.say("an fsync of %s fails: it is fenced", p.name)
 	d.fenced, d.next = true, nil
 	i := p.node
@@ -181,6 +182,9 @@ func (d *disk) crash(w *world) {
 		keep = 0
 	case 1:
 		keep = w.rng.IntN(len(d.log) + 1)
+		if i := slices.IndexFunc(d.log, func(l logged) bool { return l.tear != nil }); i >= 0 && w.chance(50) {
+			keep = i
+		}
 	}
 	for i := len(d.log) - 1; i >= keep; i-- {
 		if l := d.log[i]; i == keep && l.tear != nil && w.opt.Faults.has(torn) && w.chance(50) {
@@ -207,13 +211,14 @@ func (d *disk) replay(w *world) {
 		for _, key := range r.bad() {
 			switch c := r.rows[key]; {
 			case c.at < d.synced:
-				w.damaged(d, id, r)
+				w.damaged(d, id, r, rowDamageAtStart)
 				continue
 			case c.before != nil:
 				r.rows[key] = *c.before
 			default:
 				delete(r.rows, key)
 			}
+			w.mark(tornCut)
 			r.suspect--
 		}
 		r.high = 0
@@ -238,12 +243,16 @@ func (r *replica) bad() (keys []keyID) {
 }
 
 // damaged closes a partition of which something was found damaged.
-func (w *world) damaged(d *disk, id lease.Partition, r *replica) {
+func (w *world) damaged(d *disk, id lease.Partition, r *replica, by mark) {
 	if !r.closed {
+		w.mark(by)
 		r.closed = true
 		w.n.found++
 		w.say("%s on %s is damaged: it is closed", id, d.id)
-		w.after(w.spread(10*time.Second), "repair", func() { d.repair(r) })
+		w.after(w.spread(10*time.Second), "repair", func() {
+			w.mark(rowsRepaired)
+			d.repair(r)
+		})
 	}
 }
 
@@ -394,6 +403,7 @@ func (d *disk) start(w *world) {
 	for _, i := range d.infos() {
 		if _, err := d.file(w, i.Txn); fault.Is(err, fault.Corrupt) {
 			w.n.found++
+			w.mark(fileDamageAtStart)
 			delete(d.files, i.Txn)
 		}
 	}

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -251,12 +253,11 @@ func (v *view) takeNamed(at peer.MapAt) {
 	for _, s := range at.Servers {
 		servers = append(servers, topology.ServerID(s))
 	}
-	v.load(at.Txn, servers, func(s *stored) {
+	v.load(files.Wanted{Table: v.table, Txn: at.Txn, Seq: at.Seq, Servers: servers}, func(s *stored) {
 		if s == nil || v.m == nil || s.m.Seq <= v.m.Seq {
 			return
 		}
 		v.p.w.n.named++
-		v.m = s.m
-		v.changed()
+		v.know(tables.Known{Map: s.m, Row: files.Row{Txn: at.Txn, Seq: at.Seq, Servers: servers}})
 	})
 }

@@ -142,10 +142,12 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 			g.committed(v, c, a.changed)
 		case ok && fault.Is(a.err, fault.Stale):
 			g.w.n.stale++
+			g.w.mark(answeredStale)
 			g.w.check.toldNot(c.Txn)
 		case ok && fault.Is(a.err, fault.NotFound): // the table was dropped, with whatever became of it
 		case ok && fault.Is(a.err, fault.Invalid):
 			g.w.n.invalid++
+			g.w.mark(answeredInvalid)
 			g.w.check.toldNot(c.Txn)
 		case v.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && v.row.Txn != c.Base:
 			known = false
@@ -217,7 +219,7 @@ func (g *gateway) draw(v *view) []topology.Op {
 		return g.cover(v, rng.Int64N(widths*width), rng.Int64N(widths*width))
 	case 2, 3:
 		if p.State == topology.Splitting {
-			return []topology.Op{topology.SplitFinalize{Partition: p.ID, Low: p.Split.Low.ID}}
+			return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: p.Split.Low.ID}}
 		}
 		cut := topology.AtTime(p.TimeLo + (p.TimeHi-p.TimeLo)/2)
 		if rng.IntN(2) == 0 {
@@ -226,11 +228,10 @@ func (g *gateway) draw(v *view) []topology.Op {
 		return []topology.Op{topology.SplitBegin{Partition: p.ID, Split: topology.Split{At: cut,
 			Low: topology.Child{ID: m.NextID, Placements: g.place(0)}, High: topology.Child{ID: m.NextID + 1, Placements: g.place(0)}}}}
 	case 4:
-		if p.State == topology.Splitting {
-			if rng.IntN(3) == 0 {
+		for p := range m.All() {
+			if p.State == topology.Splitting {
 				return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: p.Split.Low.ID}}
 			}
-			return []topology.Op{topology.SplitFinalize{Partition: p.ID, Low: p.Split.Low.ID}}
 		}
 	case 5: // beyond what is written to, so that what is replaced has no rows
 		edges := []topology.Edge{{At: widths*width + rng.Int64N(2*width)}, {At: widths*width + rng.Int64N(4*width)}}
@@ -420,6 +421,7 @@ func (g *gateway) meddle(id lease.Partition) {
 			l = l.TakenOnline()
 		case g.w.chance(50):
 			l = l.Bumped(note)
+			g.w.mark(bumped)
 		default:
 			l = l.TakenOffline(note)
 			g.after(g.w.spread(20*time.Second), "online", func() { g.online(id) })

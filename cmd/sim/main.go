@@ -6,28 +6,25 @@ import (
 	"os"
 	"runtime/pprof"
 	"strings"
+	"syscall"
 	"time"
 )
 
 func main() {
-	seed := flag.Uint64("seed", 0, "of everything random; 0: one is drawn")
-	events := flag.Int("events", 1_000_000, "that happen before all faults stop")
-	kinds := flag.String("faults", "all", "all, none, or some of "+strings.Join(faultNames[:], ","))
-	servers := flag.Int("servers", 5, "storage servers")
-	gateways := flag.Int("gateways", 2, "gateways")
-	tables := flag.Int("tables", 2, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
-	runs := flag.Int("runs", 1, "seeds to play, from the given one on")
-	verbose := flag.Bool("v", false, "print all that happens")
-	profile := flag.String("cpuprofile", "", "file for a CPU profile")
-	flag.Parse()
-
-	f, err := parseFaults(*kinds)
-	if err != nil || flag.NArg() > 0 || *servers < 1 || *gateways < 1 || *tables < 1 || *tables > len(tableNames) || *events < 1 {
-		fmt.Fprintln(os.Stderr, "sim:", err, flag.Args())
+	var o Options
+	flags := optionFlags(&o, flag.NewFlagSet("sim", flag.ExitOnError))
+	runs := flags.Int("runs", 1, "seeds to play, from the given one on")
+	shrinks := flags.Int("shrink", 300, "runs to look for a smaller one that fails too")
+	showMarks := flags.Bool("marks", false, "print how often each branch was met")
+	verbose := flags.Bool("v", false, "print all that happens")
+	profile := flags.String("cpuprofile", "", "file for a CPU profile")
+	_ = flags.Parse(os.Args[1:]) // it exits
+	if err := o.check(); err != nil || flags.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "sim:", err, flags.Args())
 		os.Exit(2)
 	}
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano()) & 0xffffffff
+	if o.Seed == 0 {
+		o.Seed = uint64(time.Now().UnixNano()) & 0xffffffff
 	}
 	if *profile != "" {
 		out, err := os.Create(*profile)
@@ -44,16 +41,37 @@ func main() {
 	if *verbose {
 		say = func(line string) { fmt.Println(line) }
 	}
-	for i := range *runs {
-		began := time.Now()
-		r := Run(Options{Seed: *seed + uint64(i), Events: *events, Faults: f, Servers: *servers, Gateways: *gateways, Tables: *tables}, say)
+	var met marks
+	for range *runs {
+		began, used := time.Now(), cpu()
+		r := Run(o, say)
+		o.Seed++
 		took := time.Since(began)
 		if r.Broken != "" {
-			fmt.Println(strings.Join(r.Tail, "\n"))
+			least, runs := shrink(r, *shrinks)
+			fmt.Println(strings.Join(least.Tail, "\n"))
 			fmt.Printf("\n%s\n%s\nagain: %s\n", r.Broken, r, r.Again())
+			fmt.Printf("\n%d runs later, what lies above is of:\n%s\n%s\nagain: %s\n", runs, least.Schedule(), least.Broken, least.Again())
 			pprof.StopCPUProfile()
 			os.Exit(1)
 		}
-		fmt.Printf("%s; %.1f s, %.0f events/s\n", r, took.Seconds(), float64(r.Events)/took.Seconds())
+		used = cpu() - used
+		met.add(&r.marks)
+		fmt.Printf("%s; %.1f s, %.1f s of a core, %.0f deliveries and faults a second of it\n", r, took.Seconds(), used.Seconds(), float64(r.Events)/used.Seconds())
 	}
+	if *showMarks {
+		fmt.Print(&met)
+	}
+	if missing := met.missing(); len(missing) > 0 && o.Faults == allFaults {
+		fmt.Printf("never met: %s\n", strings.Join(missing, "; "))
+	}
+}
+
+// cpu is what the process used.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

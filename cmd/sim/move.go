@@ -58,13 +58,20 @@ func (g *gateway) moveEmpty(v *view) {
 			g.commit(conditions, writes, storeTimeout, func(c committed, ok bool) {
 				switch {
 				case !ok:
+					g.w.mark(moveUnknown)
 					unfence(fenceAge)
 				case !c.ok:
+					g.w.mark(moveConflict)
 					delete(g.w.fenced, id)
 				default:
 					g.changeAnd(v, g.moving(p, to), func(known bool) {
 						if known {
 							g.w.n.moved++
+							if x.ok {
+								g.w.mark(movedEmpty)
+							} else {
+								g.w.mark(movedUnborn)
+							}
 							unfence(0)
 						} else {
 							unfence(fenceAge)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -95,61 +96,98 @@ const (
 	alarmRemoves         rule = "what the map does not want is deleted"
 )
 
+// struck are the faults that come one by one.
+var struck = []faults{partition, crash, lost, slow, pause, outage, compact, rogue, rot, fsync, full}
+
 // nemesis does one thing that goes wrong, every few seconds. How bad it gets changes every minute, so that none hides
-// another and the cluster comes to work now and then.
+// another and the cluster comes to work now and then. Each decision is drawn from the seed and its number alone, when it
+// comes too: so any of them can be left out, and the others stay what they were (shrink.go).
 func (w *world) nemesis() {
 	if w.opt.Faults == 0 {
 		return
 	}
-	var mood func()
 	gap := 3 * time.Second
+	var mood, strike func()
 	mood = func() {
 		if w.healed {
 			return
 		}
-		gap = []time.Duration{1500 * time.Millisecond, 4 * time.Second, 15 * time.Second}[w.rng.IntN(3)]
-		n := &w.net
-		n.lossPct, n.dupPct, n.slowPct, n.slowMax = 0, 0, 0, 0
-		if w.opt.Faults.has(loss) {
-			n.lossPct = []int{0, 0, 2, 8, 25}[w.rng.IntN(5)]
+		n, on, rng := w.decide()
+		gap = []time.Duration{1500 * time.Millisecond, 4 * time.Second, 15 * time.Second}[rng.IntN(3)]
+		if on {
+			w.mood(n, rng)
 		}
-		if w.opt.Faults.has(dup) {
-			n.dupPct = []int{0, 5, 20}[w.rng.IntN(3)]
-		}
-		if w.opt.Faults.has(reorder) {
-			n.slowPct = []int{0, 3, 15}[w.rng.IntN(3)]
-			n.slowMax = []time.Duration{100 * time.Millisecond, time.Second, 4 * time.Second}[w.rng.IntN(3)]
-		}
-		w.after(w.spread(40*time.Second), "mood", mood)
+		w.after(spread(rng, 40*time.Second), "mood", mood)
 	}
 	mood()
 	var strikes []faults
-	for _, f := range []faults{partition, crash, lost, slow, pause, outage, compact, rogue, rot, fsync, full} {
+	for _, f := range struck {
 		if w.opt.Faults.has(f) {
 			strikes = append(strikes, f)
 		}
 	}
-	var strike func()
 	strike = func() {
 		if w.healed {
 			return
 		}
-		w.strike(strikes[w.rng.IntN(len(strikes))])
-		w.after(w.spread(gap), "strike", strike)
+		n, on, rng := w.decide()
+		f := strikes[rng.IntN(len(strikes))]
+		if on {
+			w.events++
+			w.did(n, "%s", f)
+			w.strike(f, rng)
+		}
+		w.after(spread(rng, gap), "strike", strike)
 	}
 	if len(strikes) > 0 {
 		w.after(5*time.Second, "strike", strike)
 	}
 }
 
-func (w *world) strike(f faults) {
-	i := w.rng.IntN(len(w.servers))
+// decide gives the next decision: its number, whether it is to be carried out, and what it is drawn from.
+func (w *world) decide() (n int, on bool, rng *rand.Rand) {
+	n = w.decisions
+	w.decisions++
+	return n, w.opt.Only == nil || slices.Contains(w.opt.Only, n), rand.New(rand.NewPCG(w.opt.Seed, 0xdec1de+uint64(n)))
+}
+
+// did notes a decision that was carried out.
+func (w *world) did(n int, form string, args ...any) {
+	w.done = append(w.done, decision{n, fmt.Sprintf("%10.3f  %3d  ", w.now.Seconds(), n) + fmt.Sprintf(form, args...)})
+}
+
+// decision is one that was carried out.
+type decision struct {
+	n    int
+	text string
+}
+
+func (w *world) mood(n int, rng *rand.Rand) {
+	net := &w.net
+	net.lossPct, net.dupPct, net.slowPct, net.slowMax = 0, 0, 0, 0
+	if w.opt.Faults.has(loss) {
+		net.lossPct = []int{0, 0, 2, 8, 25}[rng.IntN(5)]
+	}
+	if w.opt.Faults.has(dup) {
+		net.dupPct = []int{0, 5, 20}[rng.IntN(3)]
+	}
+	if w.opt.Faults.has(reorder) {
+		net.slowPct = []int{0, 3, 15}[rng.IntN(3)]
+		net.slowMax = []time.Duration{100 * time.Millisecond, time.Second, 4 * time.Second}[rng.IntN(3)]
+	}
+	if net.lossPct+net.dupPct+net.slowPct > 0 {
+		w.did(n, "the network loses %d %%, doubles %d %%, holds %d %% up for %v at most", net.lossPct, net.dupPct, net.slowPct, net.slowMax)
+	}
+}
+
+func (w *world) strike(f faults, rng *rand.Rand) {
+	i := rng.IntN(len(w.servers))
 	s := w.servers[i]
-	upTo := func(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
+	upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
 	switch f {
 	case partition:
 		w.n.cuts++
-		w.cut(i, upTo(12*time.Second))
+		w.cut(i, upTo(12*time.Second), rng)
 	case crash:
 		w.n.crashes++
 		w.say("%s is killed", s.id)
@@ -160,7 +198,7 @@ func (w *world) strike(f faults) {
 			}
 		})
 	case lost:
-		if w.rng.IntN(3) > 0 || s.dead || !w.check.mayLose(s) {
+		if rng.IntN(3) > 0 || s.dead || !w.check.mayLose(s) {
 			return
 		}
 		w.n.wipes++
@@ -177,7 +215,7 @@ func (w *world) strike(f faults) {
 		w.say("%s is paused for %v", s.id, d)
 		s.pause(d)
 	case outage:
-		if w.rng.IntN(3) == 0 {
+		if rng.IntN(3) == 0 {
 			w.n.outages++
 			w.store.away = w.now + upTo(12*time.Second)
 			w.say("the store is away until %v", w.store.away)
@@ -185,13 +223,16 @@ func (w *world) strike(f faults) {
 	case compact:
 		w.n.compactions++
 		for _, x := range w.store.watches {
-			if w.chance(30) {
+			if rng.IntN(100) < 30 {
 				x.stalled = w.now + upTo(8*time.Second)
 			}
 		}
 		w.after(upTo(8*time.Second), "compact", func() { w.store.compact(len(w.store.history)) })
 	case rot:
-		w.rot(s)
+		if w.rot(s, rng); rng.IntN(4) == 0 {
+			w.kill(i)
+			w.boot(i, false)
+		}
 	case fsync:
 		w.n.fsyncs++
 		s.disk.fails = true
@@ -207,13 +248,13 @@ func (w *world) strike(f faults) {
 }
 
 // cut severs a server: from everybody or from some, both ways or one.
-func (w *world) cut(i int, d time.Duration) {
-	way := w.rng.IntN(3)
-	some := w.chance(50)
+func (w *world) cut(i int, d time.Duration, rng *rand.Rand) {
+	way := rng.IntN(3)
+	some := rng.IntN(100) < 50
 	until := w.now + d
 	w.say("s%d is cut off for %v, ways %d", i+1, d, way)
 	for j := range w.nodes {
-		if j == i || some && w.chance(50) {
+		if j == i || some && rng.IntN(100) < 50 {
 			continue
 		}
 		if way != 1 {

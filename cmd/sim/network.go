@@ -29,7 +29,7 @@ func (w *world) severed(from, to int) bool { return w.now < w.net.cut[[2]int{fro
 // what is on its way.
 func (w *world) send(from, to int, twice bool, what string, f func()) {
 	if from == to {
-		w.after(50*time.Microsecond, what, f)
+		w.after(50*time.Microsecond, what, f) // no message
 		return
 	}
 	if w.severed(from, to) || w.net.lossPct > 0 && w.chance(w.net.lossPct) {
@@ -40,9 +40,9 @@ func (w *world) send(from, to int, twice bool, what string, f func()) {
 			f()
 		}
 	}
-	w.after(w.delay(), what, arrive)
+	w.deliver(w.delay(), what, arrive)
 	if twice && w.net.dupPct > 0 && w.chance(w.net.dupPct) {
-		w.after(w.delay()+w.delay(), what, arrive)
+		w.deliver(w.delay()+w.delay(), what, arrive)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"maps"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -11,37 +12,37 @@ import (
 )
 
 // rot damages something that lies on a server's disk, synced long ago: a METADATA file or a row.
-func (w *world) rot(s *server) {
+func (w *world) rot(s *server, rng *rand.Rand) {
 	if s.disk.fenced {
 		return
 	}
-	if w.chance(50) {
-		w.rotFile(s)
+	if rng.IntN(2) == 0 {
+		w.rotFile(s, rng)
 	} else {
-		w.rotRow(s)
+		w.rotRow(s, rng)
 	}
 }
 
 // rotFile flips a bit of a METADATA file, or has another one lie in its place. Of the committed file of a table a majority
 // stays whole: more than that no sum can mend.
-func (w *world) rotFile(s *server) {
+func (w *world) rotFile(s *server, rng *rand.Rand) {
 	txns := slices.SortedFunc(maps.Keys(s.disk.files), compareTxns)
 	if len(txns) == 0 {
 		return
 	}
-	txn := txns[w.rng.IntN(len(txns))]
+	txn := txns[rng.IntN(len(txns))]
 	if w.check.isCommitted(txn) && !w.check.mayLose(s) || w.check.has[s.id][txn] == nil {
 		return
 	}
 	w.n.rots++
 	old := s.disk.files[txn]
 	damaged := &stored{f: old.f}
-	if other := txns[w.rng.IntN(len(txns))]; other != txn && w.chance(30) {
+	if other := txns[rng.IntN(len(txns))]; other != txn && rng.IntN(100) < 30 {
 		damaged.f = s.disk.files[other].f
 	} else {
 		f := *old.f
 		f.Map = bytes.Clone(f.Map)
-		f.Map[w.rng.IntN(len(f.Map))] ^= 1 << w.rng.IntN(8)
+		f.Map[rng.IntN(len(f.Map))] ^= 1 << rng.IntN(8)
 		damaged.f = &f
 	}
 	s.disk.files[txn] = damaged
@@ -50,7 +51,7 @@ func (w *world) rotFile(s *server) {
 }
 
 // rotRow flips a bit of a row's record, or has another record lie in its place.
-func (w *world) rotRow(s *server) {
+func (w *world) rotRow(s *server, rng *rand.Rand) {
 	var held []lease.Partition
 	for _, id := range s.disk.held() {
 		if r := s.disk.copies[id]; len(r.rows) > 0 && !r.closed {
@@ -60,21 +61,21 @@ func (w *world) rotRow(s *server) {
 	if len(held) == 0 {
 		return
 	}
-	id := held[w.rng.IntN(len(held))]
+	id := held[rng.IntN(len(held))]
 	r := s.disk.copies[id]
 	keys := slices.Sorted(maps.Keys(r.rows))
-	key := keys[w.rng.IntN(len(keys))]
+	key := keys[rng.IntN(len(keys))]
 	c := r.rows[key]
 	if c.at >= s.disk.synced || !c.whole(key) {
 		return
 	}
-	if other := keys[w.rng.IntN(len(keys))]; other != key && w.chance(30) {
+	if other := keys[rng.IntN(len(keys))]; other != key && rng.IntN(100) < 30 {
 		c = r.rows[other]
 		if !c.whole(other) {
 			return
 		}
 	} else {
-		c.value ^= 1 << w.rng.IntN(64)
+		c.value ^= 1 << rng.IntN(64)
 	}
 	w.n.rots++
 	w.check.rowLost(r.rows[key].row)
@@ -89,7 +90,7 @@ func compareTxns(a, b peer.TxnID) int { return bytes.Compare(a[:], b[:]) }
 func (s *server) scrub() {
 	for _, id := range s.disk.held() {
 		if r := s.disk.copies[id]; len(r.bad()) > 0 {
-			s.w.damaged(s.disk, id, r)
+			s.w.damaged(s.disk, id, r, rowDamageScrubbed)
 		}
 	}
 	for _, txn := range slices.SortedFunc(maps.Keys(s.disk.files), func(a, b peer.TxnID) int {

@@ -33,6 +33,7 @@ const triedMax = 2000
 // tries notes a try, and reports whether there was none later.
 func (s *server) tries(in insertion) bool {
 	if in.try < s.tried[in.value] {
+		s.w.mark(lateTry)
 		return false
 	}
 	s.tried[in.value] = in.try
@@ -54,6 +55,12 @@ type answer struct {
 func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	epoch, ok := s.mayWrite(id)
 	g := s.gate(id)
+	if ok && g.sealed {
+		s.w.mark(sealedRefused)
+	}
+	if s.disk.isFull(s.w) {
+		s.w.mark(writeOnFull)
+	}
 	if !s.tries(in) || !ok || g.sealed || s.disk.isFull(s.w) || s.isClosed(id) {
 		s.w.n.refused++
 		say(answer{})
@@ -130,6 +137,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 	switch {
 	case s.disk.copies[id] != r || epoch < r.epoch && s.w.opt.broken != brickEpochOff: // I3: the brick's own check
 		s.w.n.fenced++
+		s.w.mark(fencedRow)
 		end(answer{})
 		return
 	case s.disk.isFull(s.w) || s.disk.fenced,
@@ -143,8 +151,12 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 	confirm := func() {
 		if now, ok := s.mayWrite(id); !ok || now != epoch {
 			s.w.n.unconfirmed++
+			s.w.mark(unconfirmedRow)
 			end(answer{})
 			return
+		}
+		if _, good := s.mayAct(id); !good {
+			s.w.mark(wroteAlone)
 		}
 		s.w.check.acked(s, id, in.row, rank)
 		end(answer{true, s.disk.id})
@@ -163,6 +175,7 @@ const rankStep = 1 << 10
 // raiseRank gives a row a rank above all that its partition accepted: what is acked later wins, whatever clock it came by.
 func (s *server) raiseRank(r *replica, in row) row {
 	if in.rank <= r.high && s.w.opt.broken != ranksNotRaised {
+		s.w.mark(rankRaised)
 		in.rank = (r.high &^ (rankStep - 1)) + rankStep | in.rank&(rankStep-1)
 	}
 	return in
@@ -187,7 +200,11 @@ type found struct {
 
 // read answers a question, as storage/server does: an asker whose map is too old for it looks for a newer one.
 func (s *server) read(q question) found {
-	if _, may := s.machine.MayAct(q.id, s.clock()); !may || s.isClosed(q.id) || s.isNews(q) {
+	if _, may := s.machine.MayAct(q.id, s.clock()); !may {
+		s.w.mark(stalePlacement)
+		return found{}
+	}
+	if s.isClosed(q.id) || s.isNews(q) {
 		return found{}
 	}
 	f := found{may: true, rows: make([]row, len(q.keys)), by: s.on(q.id.Table).m}
@@ -202,7 +219,7 @@ func (s *server) read(q question) found {
 			continue
 		}
 		if !c.whole(key) && s.w.opt.broken != sumsIgnored {
-			s.w.damaged(s.disk, q.id, r)
+			s.w.damaged(s.disk, q.id, r, rowDamageRead)
 			return found{}
 		}
 		f.rows[i] = c.row
@@ -220,12 +237,21 @@ func (s *server) isNews(q question) bool {
 		return true
 	}
 	if q.seq > 0 && (g.handing || g.doubt > 0 && m.Seq <= g.doubt) {
+		s.w.mark(staleHanding)
 		return true
+	}
+	if g.doubt > 0 {
+		s.w.mark(doubtResolved)
 	}
 	if at, there := m.ByID(q.id.ID); q.seq > 0 && m.Seq > q.seq && !(there && at.Accepts()) {
+		s.w.mark(staleTaken)
 		return true
 	}
-	return slices.ContainsFunc(m.Overlapping(q.lo, q.hi), func(p *topology.Partition) bool { return p.ID >= q.next })
+	news := slices.ContainsFunc(m.Overlapping(q.lo, q.hi), func(p *topology.Partition) bool { return p.ID >= q.next })
+	if news {
+		s.w.mark(staleNext)
+	}
+	return news
 }
 
 // isClosed reports whether damage closed a partition here.

@@ -16,13 +16,16 @@ import (
 // Result is what became of a run.
 type Result struct {
 	Options  Options
-	Events   int
+	Events   int           // deliveries and faults
+	Timers   int           // all that happened, ticks too
 	Time     time.Duration // simulated
 	Hash     uint64        // of all that happened, in order
 	Broken   string        // the invariant that did not hold, or what did not converge; empty: none
 	Tail     []string      // the last things that happened
 	HealedIn time.Duration
+	done     []decision
 	n        counts
+	marks    marks
 }
 
 // metadataServers is how many keep the table's files at first.
@@ -44,12 +47,12 @@ func Run(o Options, say func(string)) Result {
 	w.moveServers()
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
-		if w.events%1024 == 0 {
+		if w.timers%1024 == 0 {
 			w.everybody()
 		}
 	}
 	healedIn := w.heal()
-	return Result{Options: o, Events: w.events, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, n: w.n}
+	return Result{Options: w.opt, Events: w.events, Timers: w.timers, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, done: w.done, n: w.n, marks: w.marks}
 }
 
 // config is what a table is made with.
@@ -304,12 +307,12 @@ func (r Result) String() string {
 	if r.Broken != "" {
 		end = "BROKEN"
 	}
-	return fmt.Sprintf("seed %#x: %d events, %v simulated, hash %016x; "+
+	return fmt.Sprintf("seed %#x: %d deliveries and faults, %d timers, %v simulated, hash %016x; "+
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
 		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d empty ones moved, %d stuck; "+
 		"%d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
 		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
-		r.Options.Seed, r.Events, r.Time.Round(time.Second), r.Hash,
+		r.Options.Seed, r.Events, r.Timers, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
 		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.moved, n.stuck,
 		n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
@@ -317,6 +320,4 @@ func (r Result) String() string {
 }
 
 // Again is the line to paste that plays the same run.
-func (r Result) Again() string {
-	return fmt.Sprintf("make sim SEED=%#x EVENTS=%d FAULTS=%s", r.Options.Seed, r.Options.Events, r.Options.Faults)
-}
+func (r Result) Again() string { return r.Options.again() }

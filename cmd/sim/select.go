@@ -51,6 +51,9 @@ func (x *selection) ask() {
 	if g.w.opt.broken == oneOfTwoLayers {
 		all = slices.DeleteFunc(all, func(p *topology.Partition) bool { return !p.Accepts() })
 	}
+	if slices.ContainsFunc(all, func(p *topology.Partition) bool { return !p.Accepts() }) {
+		g.w.mark(readTwoLayers)
+	}
 	if x.open = len(all); x.open == 0 {
 		x.done()
 	}
@@ -111,6 +114,9 @@ func (x *selection) askOne(p *topology.Partition) {
 // merge takes in what a server answered: values for the keys at some places.
 func (x *selection) merge(f found, at []int) {
 	for i, r := range f.rows {
+		if r.value != 0 && x.rows[at[i]].value != 0 {
+			x.g.w.mark(rankDecided)
+		}
 		if r.value != 0 && r.rank > x.rows[at[i]].rank {
 			x.rows[at[i]] = r
 		}
@@ -135,6 +141,12 @@ func (x *selection) answered(f follow.Failure) {
 }
 
 func (x *selection) done() {
+	if x.warned {
+		x.g.w.mark(warnedIncomplete)
+	}
+	if x.old {
+		x.g.w.mark(warnedOld)
+	}
 	for i, k := range x.keys {
 		x.g.w.history.saw(&x.read, k, x.rows[i].value)
 	}

@@ -253,6 +253,9 @@ func (r *record) see(l *lease.Lease, self lease.Member) {
 
 func (s *server) leads(e lease.Leads) {
 	r := s.record(e.Partition)
+	if r.lapsed && r.epoch == e.Epoch {
+		s.w.mark(leadsAfterLapse)
+	}
 	r.epoch, r.leading, r.lapsed = e.Epoch, true, false
 	r.see(&e.Lease, s.member(r))
 	s.w.say("%s/%s leads %s at epoch %d, in sync %d", s.id, s.self.Boot, e.Partition, e.Epoch, len(e.Lease.InSync))
@@ -272,6 +275,7 @@ func (s *server) stops(e lease.Stops) {
 	s.wakeUp(r)
 	stopped := func() { s.step(lease.Stopped{Partition: e.Partition}) }
 	if e.Lapsed {
+		s.w.mark(lapsed)
 		s.after(time.Millisecond, "stopped", stopped)
 		return
 	}
@@ -355,6 +359,7 @@ func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool))
 			limit.stop()
 			end(true)
 		case r.epoch > epoch || r.epoch == epoch && !r.leading:
+			s.w.mark(holdFailed)
 			limit.stop()
 			end(false)
 		default:

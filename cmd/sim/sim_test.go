@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -9,7 +10,7 @@ import (
 )
 
 func options(seed uint64, events int) Options {
-	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: 5, Gateways: 2}
+	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: usualServers, Gateways: usualGateways, Tables: usualTables}
 }
 
 // report prints what is needed to see it again.
@@ -40,9 +41,26 @@ func TestSeeds(t *testing.T) {
 		sum.crashes += r.n.crashes
 		sum.moved += r.n.moved
 	}
-	if sum.moved < 3 || sum.acked < 200 || sum.txns < 40 || sum.takes < 40 || sum.crashes < 1 {
+	if sum.moved < 1 || sum.acked < 200 || sum.txns < 40 || sum.takes < 40 || sum.crashes < 1 {
 		t.Errorf("not much happened: %+v", sum)
 	}
+}
+
+// TestEveryBranchIsMet: what no run comes through is not looked at. Runs go on until every mark was met.
+func TestEveryBranchIsMet(t *testing.T) {
+	var met marks
+	for seed := range uint64(150) {
+		r := Run(options(1000+seed, 12_000), nil)
+		if r.Broken != "" {
+			report(t, r)
+		}
+		met.add(&r.marks)
+		if len(met.missing()) == 0 {
+			t.Logf("%d runs", seed+1)
+			return
+		}
+	}
+	t.Errorf("never met: %s\n%s", strings.Join(met.missing(), "; "), &met)
 }
 
 // TestEachFaultAlone: a run with one kind of fault is whole in the end too, and so is one with none.
@@ -146,6 +164,12 @@ func TestBrokenRulesAreSeen(t *testing.T) {
 func TestReplayLineIsWhatMakeTakes(t *testing.T) {
 	o := options(0x2f9c31, 500)
 	o.Faults = loss | crash
+	o.Only, o.Shade, o.Servers = []int{3, 17}, 2, 4
+	line := (Result{Options: o}).Again()
+	if back, err := parseAgain(line); err != nil || fmt.Sprint(back) != fmt.Sprint(o) {
+		t.Errorf("%s is read as %+v, %v", line, back, err)
+	}
+	o.Only, o.Shade, o.Servers = nil, 0, usualServers
 	if got, want := (Result{Options: o}).Again(), "make sim SEED=0x2f9c31 EVENTS=500 FAULTS=loss,crash"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -156,6 +180,48 @@ func TestReplayLineIsWhatMakeTakes(t *testing.T) {
 	}
 	if _, err := parseFaults("loss,rain"); err == nil || !strings.Contains(err.Error(), `"rain"`) {
 		t.Errorf("rain: %v", err)
+	}
+}
+
+// TestOnceFailed plays the runs that once failed, each for a reason that is mended: testdata/failed.txt.
+func TestOnceFailed(t *testing.T) {
+	b, err := os.ReadFile("testdata/failed.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	played := 0
+	for line := range strings.Lines(string(b)) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
+		if line == "" {
+			continue
+		}
+		o, err := parseAgain(line)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		played++
+		report(t, Run(o, nil))
+	}
+	if played == 0 {
+		t.Error("no runs there")
+	}
+}
+
+// TestAFailureShrinks: a failing run is reduced to few faults by itself, and what is left is a line that fails in the same way.
+func TestAFailureShrinks(t *testing.T) {
+	o := options(1, 4000)
+	o.broken, o.Faults = sumsIgnored, rot|crash|pause|partition
+	r := Run(o, nil)
+	for ; r.Broken == ""; r = Run(o, nil) {
+		o.Seed++
+	}
+	least, runs := shrink(r, 100)
+	t.Logf("seed %d, %d decisions: %s\n%d runs later %d:\n%s\n%s\n%s", o.Seed, len(r.done), r.Broken, runs, len(least.done), least.Schedule(), least.Broken, least.Again())
+	if promise(least.Broken) != promise(r.Broken) || len(least.done) > 3 || len(least.done) >= len(r.done) {
+		t.Errorf("%d decisions became %d, %q became %q", len(r.done), len(least.done), r.Broken, least.Broken)
+	}
+	if again := Run(least.Options, nil); again.Hash != least.Hash || again.Broken != least.Broken {
+		t.Errorf("played again it is another run: %q", again.Broken)
 	}
 }
 

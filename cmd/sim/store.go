@@ -93,6 +93,7 @@ func (s *store) pump(x *watch) {
 	case x.after < s.forgotten:
 		x.over = true
 		s.watches = slices.DeleteFunc(s.watches, func(y *watch) bool { return y == x })
+		s.w.mark(watchListsAnew)
 		x.p.do(x.again)
 		return
 	}
@@ -107,6 +108,7 @@ func (s *store) pump(x *watch) {
 	}
 	x.after = s.rev
 	if len(events) > 0 {
+		s.w.events++
 		x.p.do(func() { x.changed(events) })
 	}
 }

@@ -28,6 +28,9 @@ func (g *gateway) tables() {
 		case v.row.Dropping && (sooner || g.w.chance(10)),
 			!sooner && g.w.opt.Faults.has(drops) && g.w.rng.IntN(150) == 0:
 			g.work = table
+			if v.row.Dropping {
+				g.w.mark(droppedByAnother)
+			}
 			g.drop(v)
 			return
 		}

@@ -190,7 +190,10 @@ func (x *search) ask(server topology.ServerID) {
 		answer(fetched{v.p.w.servers[at].file(v.table, x.w.Txn)})
 	}, func(f fetched, ok bool) {
 		in := files.FetchAnswer{Server: server, Err: errSilent}
-		if ok && f.s != nil {
+		if !ok || f.s == nil {
+			v.p.w.mark(fetchFailed)
+		} else {
+			v.p.w.mark(fetchedFromPeer)
 			seq := x.w.Seq
 			if seq == 0 { // only what came before it is asked
 				seq = f.s.f.Seq
@@ -268,6 +271,7 @@ func (r *runTxn) perform(e files.Effect) {
 	case files.Swap:
 		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
+				w.mark(swapUnknown)
 				r.step(files.Swapped{Err: errSilent})
 				return
 			}
@@ -284,6 +288,7 @@ func (r *runTxn) perform(e files.Effect) {
 			r.step(files.RowsMarked{Round: e.Round, OK: c.ok})
 		})
 	case files.Look:
+		w.mark(historyLooked)
 		v.look(e, e.Txn, nil, func(links []files.Link) { r.step(files.History{Links: links}) })
 	case files.Alarm:
 		w.fail("METADATA alarm at %s about %s: %s", v.p.name, e.Server, e.Text)
@@ -328,6 +333,9 @@ func (r *runTxn) store(e files.Store) {
 	if at == v.p.node {
 		v.self.take(e.Whole, e.Map, answer)
 		return
+	}
+	if e.File.Map != nil {
+		w.mark(sentWhole)
 	}
 	ask(v.p, at, peerTimeout, "store", func(answer func(storedAnswer)) {
 		w.servers[at].take(e.File, nil, func(err error) { answer(storedAnswer{err}) })
@@ -389,6 +397,7 @@ func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	row := h.row
 	row.Seq = max(row.Seq, f.Seq-1)
 	if f.Seq > row.Seq && s.shelf.Undecided(f.Table, row) >= undecidedMax {
+		s.w.mark(tooMuchUndecided)
 		h.sweep()
 		answer(fault.Errorf(fault.Throttled, "too many files that no transaction decided about"))
 		return
@@ -467,6 +476,7 @@ func (s *server) file(table string, txn peer.TxnID) *stored {
 	}
 	if fault.Is(err, fault.Corrupt) {
 		s.w.n.found++
+		s.w.mark(fileDamageRead)
 		s.w.say("%s loses a damaged file of %s: %v", s.id, table, err)
 		s.shelf.Remove(table, txn)
 		s.disk.deleteFile(txn)
@@ -560,7 +570,10 @@ func (s *hosted) clear(row files.Row, before files.Mark, touched bool) {
 	}
 	gone := s.shelf.Decided(s.table, row, keepFiles)
 	if touched {
-		gone = append(gone, s.shelf.Abandoned(s.table, row, before)...)
+		if undecided := s.shelf.Abandoned(s.table, row, before); len(undecided) > 0 {
+			s.w.mark(sweptAbandoned)
+			gone = append(gone, undecided...)
+		}
 	}
 	for _, i := range gone {
 		s.shelf.Remove(s.table, i.Txn)

@@ -9,18 +9,6 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Options are what a run is made from: the same options give the same run, event for event.
-type Options struct {
-	Seed     uint64
-	Events   int
-	Faults   faults
-	Servers  int
-	Gateways int
-	Tables   int // 0: two
-	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
-	broken rule
-}
-
 // world is servers, gateways, a coordination store and what lies between them, in real time that only the world knows.
 // One goroutine; everything random comes from rng.
 type world struct {
@@ -29,7 +17,8 @@ type world struct {
 	now    time.Duration // real
 	queue  heap
 	seq    uint64
-	events int
+	events int // deliveries and faults
+	timers int // all that happened
 	hash   uint64
 	trace  trace
 	broken string // the first violation, or a failure to converge
@@ -46,7 +35,11 @@ type world struct {
 	calm    bool                     // no new work by clients
 	fenced  map[lease.Partition]bool // empty partitions that are being moved
 	boots   int
-	n       counts
+
+	decisions int        // of the nemesis
+	done      []decision // those that were carried out
+	n         counts
+	marks     marks
 }
 
 // counts are what a run did, for its last line: a run in which nothing happened proves nothing.
@@ -63,10 +56,7 @@ type counts struct {
 var tableNames = []string{"cpu", "net", "disk"}
 
 func newWorld(o Options) *world {
-	if o.Tables == 0 {
-		o.Tables = 2
-	}
-	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4))}
+	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4+o.Shade))}
 	w.hash = 14695981039346656037
 	w.check = newChecker(w)
 	w.fenced = map[lease.Partition]bool{}
@@ -111,7 +101,10 @@ func (w *world) after(d time.Duration, what string, f func()) *timer {
 	return t
 }
 
-// step makes the next event happen, if it is not after until. It reports whether there was one.
+// deliver is after, for a message that arrives.
+func (w *world) deliver(d time.Duration, what string, f func()) { w.after(d, what, f).message = true }
+
+// step makes the next thing happen, if it is not after until. It reports whether there was one.
 func (w *world) step(until time.Duration) bool {
 	for len(w.queue) > 0 && w.broken == "" {
 		if w.queue[0].at > until {
@@ -122,7 +115,10 @@ func (w *world) step(until time.Duration) bool {
 			continue
 		}
 		w.now = t.at
-		w.events++
+		w.timers++
+		if t.message {
+			w.events++
+		}
 		w.mix(uint64(t.at), t.what)
 		t.f()
 		return true
@@ -143,8 +139,10 @@ func (w *world) mix(at uint64, what string) {
 func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
 // spread gives d, give or take a half.
-func (w *world) spread(d time.Duration) time.Duration {
-	return d/2 + time.Duration(w.rng.Int64N(int64(d)))
+func (w *world) spread(d time.Duration) time.Duration { return spread(w.rng, d) }
+
+func spread(rng *rand.Rand, d time.Duration) time.Duration {
+	return d/2 + time.Duration(rng.Int64N(int64(d)))
 }
 
 // fail notes a violation; the first one counts, and ends the run.

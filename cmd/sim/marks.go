@@ -1,0 +1,212 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// mark is a branch that a run should come through: what no run ever did was not looked at.
+type mark uint8
+
+const (
+	takenUnborn mark = iota
+	takenFree
+	takenSilent
+	takenReplaced
+	takenEmptyFromSilent
+	letGo
+	vacated
+	bumped
+	offline
+	listChanged
+	forgotten
+	lapsed
+	leadsAfterLapse
+	wroteAlone
+	holdFailed
+
+	created
+	presplit
+	columns
+	split
+	splitAborted
+	handedOver
+	handOverFailed
+	doubtResolved
+	unloaded
+	droppedPartition
+	joined
+	removed
+	serverJoined
+	serverRemoved
+	droppedTable
+	droppedByAnother
+	remadeTable
+
+	removedDropped
+	keptOnlyCopy
+	sealedRefused
+	fencedRow
+	unconfirmedRow
+	lateTry
+	rankRaised
+	staleNext
+	staleTaken
+	staleHanding
+	stalePlacement
+	readTwoLayers
+	rankDecided
+	warnedIncomplete
+	warnedOld
+
+	fetchedFromPeer
+	fetchFailed
+	sentWhole
+	tooMuchUndecided
+	sweptAbandoned
+	historyLooked
+	swapUnknown
+	answeredStale
+	answeredInvalid
+	watchListsAnew
+
+	tornCut
+	rowDamageRead
+	rowDamageScrubbed
+	rowDamageAtStart
+	fileDamageRead
+	fileDamageAtStart
+	rowsRepaired
+	fsyncFailed
+	writeOnFull
+
+	movedUnborn
+	movedEmpty
+	moveConflict
+	moveUnknown
+	marksEnd
+)
+
+var markNames = [...]string{
+	takenUnborn: "a partition without a lease row is taken", takenFree: "a released one is taken", takenSilent: "one of a silent holder is taken",
+	takenReplaced: "a new process takes what an earlier one on its directory led", takenEmptyFromSilent: "an empty one is taken by another placement of the list",
+	letGo: "a lease is released", vacated: "a list is taken out of a row", bumped: "bumped", offline: "taken offline", listChanged: "an in-sync list changes",
+	forgotten: "a lease row is forgotten", lapsed: "a heartbeat lapses", leadsAfterLapse: "the same epoch leads again after a lapse", wroteAlone: "a row is acked without the store",
+	holdFailed: "a first row finds the partition taken",
+	created:    "partitions are made", presplit: "presplit", columns: "columns change", split: "a split begins", splitAborted: "a split is aborted", handedOver: "a split is handed over",
+	handOverFailed: "a hand-over fails", doubtResolved: "a doubt is resolved by a newer map", unloaded: "an empty partition is unloaded", droppedPartition: "a partition is dropped",
+	joined: "a placement joins", removed: "a placement is removed", serverJoined: "a metadata server joins", serverRemoved: "a metadata server is removed",
+	droppedTable: "a table is dropped", droppedByAnother: "a table drop that died is finished by another", remadeTable: "a table is made again",
+	removedDropped: "a dropped copy is deleted", keptOnlyCopy: "an only copy is kept against the map",
+	sealedRefused: "a sealed partition refuses a row", fencedRow: "the brick refuses an epoch", unconfirmedRow: "a logged row is not confirmed", lateTry: "a late try is refused",
+	rankRaised: "a rank is raised", staleNext: "a reader does not know a partition", staleTaken: "a reader does not know that others took over", staleHanding: "a reader meets a hand-over",
+	stalePlacement: "a reader asks who does not lead", readTwoLayers: "parent and child are read", rankDecided: "a rank decides between two partitions",
+	warnedIncomplete: "an answer says that it is incomplete", warnedOld: "an answer says that its map may be old",
+	fetchedFromPeer: "a file is fetched", fetchFailed: "a file cannot be fetched", sentWhole: "a file is sent whole", tooMuchUndecided: "a server has too many undecided files",
+	sweptAbandoned: "undecided files are swept", historyLooked: "the history is looked through", swapUnknown: "a swap is not answered", answeredStale: "a proposal is overtaken",
+	answeredInvalid: "a proposal is refused", watchListsAnew: "a watch lists anew",
+	tornCut: "a torn end is cut", rowDamageRead: "a read finds damage", rowDamageScrubbed: "a scrub finds damage", rowDamageAtStart: "a start finds damage",
+	fileDamageRead: "a damaged file is noticed when it is read", fileDamageAtStart: "a damaged file is noticed at the start", rowsRepaired: "damaged rows are set aside",
+	fsyncFailed: "an fsync fails", writeOnFull: "a write meets a full disk",
+	movedUnborn: "an unborn partition is moved", movedEmpty: "an empty one is moved", moveConflict: "a move finds another row", moveUnknown: "a move is not answered",
+}
+
+// marks are how often each was met.
+type marks [marksEnd]int
+
+func (w *world) mark(m mark) { w.marks[m]++ }
+
+// add sums the marks of several runs.
+func (m *marks) add(o *marks) {
+	for i := range m {
+		m[i] += o[i]
+	}
+}
+
+// missing lists what was never met.
+func (m *marks) missing() (names []string) {
+	for i, n := range m {
+		if n == 0 {
+			names = append(names, markNames[i])
+		}
+	}
+	return names
+}
+
+// String lists all marks.
+func (m *marks) String() (s string) {
+	for i, n := range m {
+		s += fmt.Sprintf("%9d  %s\n", n, markNames[i])
+	}
+	return s
+}
+
+// markLease tells what a written lease row says that is new.
+func (w *world) markLease(was lease.Lease, ever bool, row lease.Lease) {
+	taken := row.State == lease.Held && (was.State != lease.Held || was.Boot != row.Boot || was.Epoch != row.Epoch)
+	switch {
+	case taken && !ever:
+		w.mark(takenUnborn)
+	case taken && was.State == lease.Free:
+		w.mark(takenFree)
+	case taken && was.Holder == row.Holder && was.Store == row.Store:
+		w.mark(takenReplaced)
+	case taken:
+		w.mark(takenSilent)
+		if was.Empty {
+			w.mark(takenEmptyFromSilent)
+		}
+	case was.State == lease.Held && row.State == lease.Free:
+		w.mark(letGo)
+	}
+	if ever && len(was.InSync) > 0 && row.Vacant() {
+		w.mark(vacated)
+	}
+	if was.Offline == nil && row.Offline != nil {
+		w.mark(offline)
+	}
+	if !taken && ever && len(row.InSync) > 0 && !slices.Equal(was.InSync, row.InSync) {
+		w.mark(listChanged)
+	}
+}
+
+// markOps tells what a committed transaction changed.
+func (w *world) markOps(ops []topology.Op) {
+	for _, op := range ops {
+		switch op.(type) {
+		case topology.Create:
+			w.mark(created)
+		case topology.Presplit:
+			w.mark(presplit)
+		case topology.SetColumns:
+			w.mark(columns)
+		case topology.SplitBegin:
+			w.mark(split)
+		case topology.SplitAbort:
+			w.mark(splitAborted)
+		case topology.SplitFinalize:
+			w.mark(handedOver)
+		case topology.UnloadFinal:
+			w.mark(unloaded)
+		case topology.Drop:
+			w.mark(droppedPartition)
+		case topology.Join:
+			w.mark(joined)
+		case topology.Remove:
+			w.mark(removed)
+		}
+	}
+}
+
+// markServers tells whose metadata servers changed.
+func (w *world) markServers(was, now []topology.ServerID) {
+	switch {
+	case len(now) > len(was):
+		w.mark(serverJoined)
+	case len(now) < len(was):
+		w.mark(serverRemoved)
+	}
+}

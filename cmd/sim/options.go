@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Options are what a run is made from: the same options give the same run, event for event.
+type Options struct {
+	Seed     uint64
+	Events   int // deliveries and faults
+	Faults   faults
+	Servers  int
+	Gateways int
+	Tables   int
+	// Only are the decisions of the nemesis that are carried out. nil: all.
+	Only []int
+	// Shade draws everything else anew: messages, delays, clients, but not the decisions.
+	Shade uint64
+	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
+	broken rule
+}
+
+const usualServers, usualGateways, usualTables = 5, 2, 2
+
+// optionFlags has a set of flags set o.
+func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
+	o.Faults = allFaults
+	fs.Func("seed", "of everything random; 0: one is drawn", func(s string) (err error) {
+		o.Seed, err = strconv.ParseUint(s, 0, 64)
+		return err
+	})
+	fs.IntVar(&o.Events, "events", 1_000_000, "deliveries and faults before all is well again")
+	fs.Func("faults", "all, none, or some of "+strings.Join(faultNames[:], ","), func(s string) (err error) {
+		o.Faults, err = parseFaults(s)
+		return err
+	})
+	fs.IntVar(&o.Servers, "servers", usualServers, "storage servers")
+	fs.IntVar(&o.Gateways, "gateways", usualGateways, "gateways")
+	fs.IntVar(&o.Tables, "tables", usualTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
+	fs.Func("only", "decisions of the nemesis to carry out, by number, or none; else all", func(s string) (err error) {
+		o.Only, err = parseOnly(s)
+		return err
+	})
+	fs.Uint64Var(&o.Shade, "shade", 0, "draws all but the decisions of the nemesis anew")
+	return fs
+}
+
+func (o *Options) check() error {
+	if o.Servers < 1 || o.Gateways < 1 || o.Events < 1 || o.Tables < 1 || o.Tables > len(tableNames) {
+		return fmt.Errorf("servers, gateways, events and tables are 1 at least, tables %d at most", len(tableNames))
+	}
+	return nil
+}
+
+// again is the line to paste that plays the same run.
+func (o *Options) again() string {
+	line := fmt.Sprintf("make sim SEED=%#x EVENTS=%d FAULTS=%s", o.Seed, o.Events, o.Faults)
+	var args []string
+	add := func(name string, is, usual int) {
+		if is != usual {
+			args = append(args, fmt.Sprintf("-%s %d", name, is))
+		}
+	}
+	add("servers", o.Servers, usualServers)
+	add("gateways", o.Gateways, usualGateways)
+	add("tables", o.Tables, usualTables)
+	add("shade", int(o.Shade), 0)
+	if o.Only != nil {
+		args = append(args, "-only "+only(o.Only))
+	}
+	if len(args) > 0 {
+		line += fmt.Sprintf(" ARGS=%q", strings.Join(args, " "))
+	}
+	return line
+}
+
+// parseAgain reads what again writes.
+func parseAgain(line string) (o Options, err error) {
+	fs := optionFlags(&o, flag.NewFlagSet("again", flag.ContinueOnError))
+	var args []string
+	line, rest, _ := strings.Cut(line, " ARGS=")
+	for _, word := range strings.Fields(line) {
+		if name, value, ok := strings.Cut(word, "="); ok {
+			args = append(args, "-"+strings.ToLower(name), value)
+		}
+	}
+	args = append(args, strings.Fields(strings.Trim(strings.TrimSpace(rest), `"`))...)
+	return o, errors.Join(fs.Parse(args), o.check())
+}
+
+// only lists decisions as the flag takes them.
+func only(ns []int) string {
+	if len(ns) == 0 {
+		return "none"
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ns), " ", ","), "[]")
+}
+
+// parseOnly reads what only writes.
+func parseOnly(s string) (ns []int, err error) {
+	if s == "none" {
+		return []int{}, nil
+	}
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("decisions are numbers: %q", part)
+		}
+		ns = append(ns, n)
+	}
+	return ns, nil
+}
