@@ -38,8 +38,8 @@ func (p *pieces) drop(in *peer.Insert) {
 // ranks are the stamps of one write: of two rows of one series and time the later wins also where they came in different
 // pieces. All are of the moment of receipt, or of the moment at which a server sent them back.
 //
-// Invariant: a piece has a higher rank than those before it in its share, at this try or an earlier one, until n are used
-// up: then what is left has the same, and of two such rows the greater bits win.
+// Invariant: a piece has a higher rank than those before it in its share that were acked, at this try or an earlier one; one that
+// was perhaps kept has the same when it is sent again, so that its leader knows it.
 type ranks struct {
 	first point.Stamp
 	n     int

@@ -263,7 +263,7 @@ func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
-	w.pieces = max(w.pieces, rest.acked+1) // one was perhaps kept and not acked
+	w.pieces = max(w.pieces, rest.acked) // one more was perhaps kept and not acked: it is known by its rank when it comes again
 	if w.next == nil {
 		w.next = point.GetBatch(w.g.dict)
 	}

@@ -97,6 +97,24 @@ func TestARowWrittenAfterARestartWithTheClockSetBackIsRead(t *testing.T) {
 	}
 }
 
+// TestALateFirstTryDoesNotWin: an insert was sent, its stream broke, it was sent again and acked, and then somebody wrote another
+// value. Then the first try comes out of a buffer.
+func TestALateFirstTryDoesNotWin(t *testing.T) {
+	for _, flush := range []bool{false, true} {
+		b := openBench(t, vfs.NewMem(), 1)
+		b.must(b.putAs(rank.At(noon), "a", 5, 1)) // which defines the series; the next does not
+		b.must(b.putAs(rank.At(noon+second), "a", 5, 2))
+		if flush {
+			b.must(b.Flush(t.Context(), ByAge))
+		}
+		b.must(b.putAs(rank.At(noon), "a", 5, 1))
+		b.want("a 5:2")
+		b.must(b.putAs(rank.At(noon), "a", 5, 3)) // another gateway, of the same number
+		b.want("a 5:3")
+		b.close()
+	}
+}
+
 // TestForeignRowsKeepTheirRank: what was ordered elsewhere is not raised, and what comes directly is raised above it.
 func TestForeignRowsKeepTheirRank(t *testing.T) {
 	fs := vfs.NewMem()
