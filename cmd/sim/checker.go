@@ -22,6 +22,7 @@ type checker struct {
 	// METADATA.
 	tables   map[string]*truth
 	proposed map[peer.TxnID][]topology.Op
+	handing  map[peer.TxnID]handing         // ends of splits that leaders proposed
 	made     map[peer.TxnID]topology.Config // transactions that make a table
 	history  map[peer.TxnID]uint64
 	not      map[peer.TxnID]bool // somebody was told that it is not committed
@@ -76,7 +77,7 @@ func (t *truth) part(id point.PartitionID) lease.Partition {
 func newChecker(w *world) *checker {
 	return &checker{w: w,
 		tables: map[string]*truth{}, made: map[peer.TxnID]topology.Config{}, damaged: map[uint64]bool{},
-		proposed: map[peer.TxnID][]topology.Op{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
+		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
 		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
@@ -139,6 +140,7 @@ func (c *checker) commits(t *truth, was files.Row) {
 	}
 	c.history[row.Txn] = row.Seq
 	w.markOps(c.proposed[row.Txn])
+	c.notLate(row.Txn)
 	next := c.follows(t, was)
 	if next == nil {
 		return
@@ -407,6 +409,30 @@ func (c *checker) toldCommitted(txn peer.TxnID, a peer.Changed) {
 		c.w.fail("I1: a proposer was told that its transaction is committed as %d, and it is not", a.Seq)
 	}
 	c.w.n.resolved++
+}
+
+// handsOver notes who proposes that a partition is handed over.
+func (c *checker) handsOver(txn peer.TxnID, s *server, id lease.Partition) {
+	epoch, _ := s.lead.Led(id)
+	c.handing[txn] = handing{s, id, epoch}
+}
+
+// handing is a leader's proposal.
+type handing struct {
+	s     *server
+	id    lease.Partition
+	epoch point.Epoch
+}
+
+// notLate holds that no partition is handed over after its leader opened it again, unless readers wait for what becomes of it.
+func (c *checker) notLate(txn peer.TxnID) {
+	h, ok := c.handing[txn]
+	if !ok || h.s.dead || h.s.on(h.id.Table).m == nil {
+		return
+	}
+	if epoch, ok := h.s.machine.MayAct(h.id, h.s.clock()); ok && epoch == h.epoch && !h.s.gate(h.id).Doubtful(h.s.on(h.id.Table).m.Seq) {
+		c.w.fail("I2: %s is handed over after its leader %s opened it again", h.id, h.s.id)
+	}
 }
 
 func (c *checker) toldNot(txn peer.TxnID) {

@@ -1,241 +1,402 @@
 package main
 
 import (
-	"maps"
+	"fmt"
 	"slices"
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/gate"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
-// mapChanged gathers changes of the map for a moment, then holds what is here against it.
+// mapChanged gathers changes of the map for a moment, then has the machine of storage/lead look at it.
 func (s *hosted) mapChanged() {
 	if !s.batching {
 		s.batching = true
-		s.after(50*time.Millisecond, "reconcile", func() { s.batching = false; s.reconcile() })
-	}
-}
-
-// reconcile carries out storage/lead's plan. One at a time; what it waits for is asked of the store and the disk.
-func (s *hosted) reconcile() {
-	if s.planning {
-		s.again = true
-		return
-	}
-	m, rev := s.m, s.mapRev
-	if m == nil {
-		return // not heard of yet: storage/lead says nothing about tables it never heard of
-	}
-	if s.disk.isFull(s.w) {
-		return // with the next round
-	}
-	s.planning = true
-	s.disk.see(s.table, m.Seq)
-	s.disk.sync(s.proc, nil, func() { // before anything is deleted by it
-		s.covered(m, s.held(), map[lease.Partition]bool{}, func(covered map[lease.Partition]bool) {
-			s.carryOut(m, rev, covered)
-			s.planning = false
-			if s.again {
-				s.again = false
-				s.reconcile()
+		s.after(50*time.Millisecond, "reconcile", func() {
+			s.batching = false
+			if s.lead.Wants(s.table, s.m, s.mapRev) {
+				s.discover(false, s.table)
 			}
 		})
-	})
+	}
 }
 
-// held lists the partitions of the table that are here, in order.
-func (s *hosted) held() []lease.Partition {
-	return slices.DeleteFunc(s.disk.held(), func(p lease.Partition) bool { return p.Table != s.table })
-}
-
-// covered asks of every placement that the map does not want whether its lease row lists others in sync, and not it.
-func (s *hosted) covered(m *topology.Map, held []lease.Partition, covered map[lease.Partition]bool, done func(map[lease.Partition]bool)) {
-	for i, id := range held {
-		r := s.disk.copies[id]
-		at, ok := m.ByID(id.ID)
-		if r == nil || !ok || r.empty() {
-			continue
-		}
-		if pl, on := at.On(s.id); on && pl.ID == r.placement {
-			continue
-		}
-		s.get(lease.RowKey(id), storeTimeout, func(g got, answered bool) {
-			if led, err := lease.DecodeLease(g.row.Value); answered && g.ok && err == nil {
-				covered[id] = len(led.InSync) > 0 && !slices.ContainsFunc(led.InSync, func(m lease.Member) bool {
-					return m.Placement == r.placement || m.Server == s.id
-				})
+// discover gives the machine maps and what is here. It says nothing of tables that were never heard of.
+func (s *server) discover(full bool, tables ...string) {
+	in := rules.Round{Full: full}
+	for _, name := range tables {
+		h := s.on(name)
+		t := rules.Table{Name: name, Map: h.m, Row: h.mapRev}
+		for _, id := range s.disk.held() {
+			if r := s.disk.copies[id]; id.Table == name {
+				t.Held = append(t.Held, rules.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty()})
 			}
-			s.covered(m, held[i+1:], covered, done)
-		})
-		return
+		}
+		if h.mapRev > 0 {
+			in.Tables = append(in.Tables, t)
+		}
 	}
-	done(covered)
+	s.decide(in)
 }
 
-func (s *hosted) carryOut(m *topology.Map, rev coord.Revision, covered map[lease.Partition]bool) {
-	v := rules.View{Map: m, Seen: s.disk.seen[s.table], Server: s.id}
-	for _, id := range s.held() {
-		r := s.disk.copies[id]
-		v.Held = append(v.Held, rules.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty(), Covered: covered[id]})
+// decide has the machine take an input, and performs what it wants done, in order.
+func (s *server) decide(in rules.Input) {
+	s.effects = append(s.effects, s.lead.Step(s.clock(), in, nil)...)
+	if s.performing {
+		return // what an effect brings about comes after those that wait
 	}
-	actions := rules.Plan(v)
-	if m.Seq < v.Seen {
-		return // nothing begins and nothing ends by what cannot be believed
+	s.performing = true
+	for len(s.effects) > 0 {
+		e := s.effects[0]
+		s.effects = s.effects[1:]
+		s.do(e)
 	}
-	s.assign(m, rev, actions)
-	for _, a := range actions {
-		id := s.part(a.Partition)
-		if a.Kind == rules.Alarm && a.Partition != 0 {
+	s.performing = false
+	s.leadWake.stop()
+	s.leadWake = s.after(max(s.lead.Wake()-s.clock(), time.Millisecond), "lead", func() { s.decide(rules.Tick{}) })
+}
+
+// do performs one effect, as storage/lead's runner does.
+func (s *server) do(e rules.Effect) {
+	switch e := e.(type) {
+	case rules.Assign:
+		for i, a := range e.All {
+			if c := s.disk.copies[a.Partition]; c != nil && c.placement == a.Placement {
+				e.All[i].BrickEpoch = c.epoch
+			}
+		}
+		s.step(lease.Assignments{All: e.All})
+	case rules.Tell:
+		s.step(e.Input)
+	case rules.Seal:
+		s.gate(e.Partition).Seal()
+	case rules.Open:
+		s.gate(e.Partition).Open()
+	case rules.HandOver:
+		s.gate(e.Partition).HandOver()
+	case rules.TakeBack:
+		s.gate(e.Partition).TakeBack()
+	case rules.Doubt:
+		g := s.gate(e.Partition)
+		g.Doubt(e.Seq)
+		g.doubted = max(g.doubted, e.Seq)
+	case rules.Settle:
+		g := s.gate(e.Partition)
+		g.Settle(e.Seq)
+		g.doubted = 0
+		s.w.mark(ruledOut)
+	case rules.Forget:
+		delete(s.gates, e.Partition)
+		delete(s.acts, e.Partition)
+	case rules.Changed:
+		waiting := s.waiting[e.Partition]
+		delete(s.waiting, e.Partition)
+		for _, f := range waiting {
+			s.after(20*time.Microsecond, "look again", f)
+		}
+	case rules.Alarmed:
+		if r := s.disk.copies[e.Partition]; r != nil {
 			s.w.mark(keptOnlyCopy)
-		}
-		switch {
-		case a.Kind == rules.Remove, a.Kind == rules.Alarm && a.Partition != 0 && s.w.opt.broken == alarmRemoves:
-			s.w.say("%s removes %s: %s", s.id, id, a.Why)
-			s.disk.remove(id)
-			s.disk.sync(s.proc, nil, func() {})
-			s.w.n.removed++
-			s.w.mark(removedDropped)
-		case a.Kind == rules.Final:
-			s.finish(id)
-		case a.Kind == rules.Unload:
-		default:
-			if at, ok := m.ByID(a.Partition); ok && at.State == topology.Splitting {
-				s.handOver(id, at.Split.Low.ID)
+			if s.w.opt.broken == alarmRemoves {
+				s.remove(e.Partition, r.placement, e.Why)
 			}
 		}
+	case rules.Note:
+		switch e.What {
+		case rules.SplitDone:
+			s.w.n.splits++
+		case rules.UnloadDone:
+			s.w.n.finals++
+		case rules.AttemptFailed:
+			s.w.mark(handOverFailed)
+		}
+	default:
+		s.answer(e)
 	}
 }
 
-// assign tells the lease machine which placements may lead, all in one step; what unloads is sealed before.
-func (s *hosted) assign(m *topology.Map, rev coord.Revision, actions []rules.Action) {
-	var all []lease.Assigned
-	wanted := map[lease.Partition]bool{}
-	for _, a := range actions {
-		if a.Kind == rules.Remove || a.Kind == rules.Alarm {
-			continue
-		}
-		id := s.part(a.Partition)
-		if g := s.gate(id); !g.handing {
-			g.sealed = a.Kind == rules.Unload || a.Kind == rules.Final
-		}
-		at, _ := m.ByID(a.Partition)
-		wanted[id] = true
-		r := s.record(id)
-		if r.placement != a.Placement {
-			r.placement, r.alone = a.Placement, false
-		}
-		var epoch point.Epoch
-		if c := s.disk.copies[id]; c != nil && c.placement == a.Placement {
-			epoch = c.epoch
-		}
-		all = append(all, lease.Assigned{Partition: id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, TableRow: rev, Seq: m.Seq, BrickEpoch: epoch})
-		s.told[id] = a.Placement
-	}
-	if len(all) > 0 {
-		s.step(lease.Assignments{All: all})
-	}
-	for _, id := range slices.SortedFunc(maps.Keys(s.told), comparePartitions) {
-		if wanted[id] || id.Table != s.table {
-			continue
-		}
-		s.step(lease.Unassigned{Partition: id})
-		delete(s.told, id)
-		s.record(id).placement = 0
-		if _, ok := m.ByID(id.ID); !ok {
-			s.garbage[id] = true
-		}
-	}
-}
-
-// handOver ends a split that began, if the partition is led here: it is sealed, and when nothing is under way any more its
-// halves take over. Where that fails it takes rows again.
-func (s *hosted) handOver(id lease.Partition, low point.PartitionID) {
-	g := s.gate(id)
-	if _, ok := s.mayAct(id); !ok || g.handing || g.sealed {
-		return
-	}
-	g.handing, g.sealed = true, true
-	s.quiesce(id, func(empty bool) {
-		if _, ok := s.mayAct(id); !ok || !empty {
-			g.handing, g.sealed = false, false
+// answer finds the answer to a question of the machine: of the disk, the store or other servers.
+func (s *server) answer(e rules.Effect) {
+	switch e := e.(type) {
+	case rules.Quiesce:
+		s.quiesce(e.Partition, e.Within, func(idle bool) {
+			r := s.disk.copies[e.Partition]
+			s.decide(rules.Quiet{ID: e.ID, OK: idle, Empty: r == nil || r.empty()})
+		})
+	case rules.Ready:
+		s.ready(e)
+	case rules.Propose:
+		s.handOver(e)
+	case rules.RuleOut:
+		s.ruleOut(e)
+	case rules.ReadLease:
+		s.get(lease.RowKey(e.Partition), storeTimeout, func(g got, ok bool) {
+			s.decide(rules.LeaseRead{ID: e.ID, OK: ok, Found: g.ok, Row: g.row})
+		})
+	case rules.Record:
+		if s.disk.isFull(s.w) {
+			s.after(time.Millisecond, "not recorded", func() { s.decide(rules.Recorded{ID: e.ID}) })
 			return
 		}
-		s.change(s.w.propose(s.view, []topology.Op{topology.SplitFinalize{Partition: id.ID, Low: low}}), func(a changedAnswer) {
-			// Should it have been committed all the same, a newer map says so.
-			g.handing, g.sealed, g.doubt = false, a.err == nil, s.m.Seq
-			if a.err != nil {
-				s.w.mark(handOverFailed)
-			} else {
-				s.w.n.splits++
+		for _, x := range e.Seqs {
+			s.disk.see(x.Table, x.Seq)
+		}
+		s.disk.sync(s.proc, nil, func() { s.decide(rules.Recorded{ID: e.ID, OK: true}) })
+	case rules.RemovePlacement:
+		if r := s.disk.copies[e.Partition]; r != nil && r.placement == e.Placement {
+			s.remove(e.Partition, e.Placement, e.Why)
+		}
+		s.decide(rules.Removed{ID: e.ID, OK: true})
+	default:
+		panic(fmt.Sprintf("no effect %T", e))
+	}
+}
+
+func (s *server) remove(id lease.Partition, placement point.PlacementID, why string) {
+	s.w.say("%s removes %s, placement %d: %s", s.id, id, placement, why)
+	s.disk.remove(id)
+	s.disk.sync(s.proc, nil, func() {})
+	delete(s.gates, id)
+	s.w.n.removed++
+	s.w.mark(removedDropped)
+}
+
+// ready asks all metadata servers of a table whether they are there.
+func (s *server) ready(e rules.Ready) {
+	servers, good, over := s.on(e.Table).row.Servers, 0, false
+	end := func(ok bool) {
+		if !over {
+			over = true
+			s.decide(rules.Answered{ID: e.ID, OK: ok})
+		}
+	}
+	s.after(e.Within, "not ready", func() { end(false) })
+	for _, id := range servers {
+		ask(s.proc, s.w.indexOf(id), e.Within, "ready", func(answer func(bool)) { answer(true) }, func(there, ok bool) {
+			if ok && there {
+				good++
+			}
+			if 2*good > len(servers) {
+				end(true)
 			}
 		})
-	})
+	}
 }
 
-// finish has a partition that unloads taken out of the map if it is led here and nothing was ever written to it.
-func (s *hosted) finish(id lease.Partition) {
-	if _, ok := s.machine.MayAct(id, s.clock()); !ok {
-		return
+// handOver proposes the end of a split or an unload, as metadata/tables does: on the newest map, anew where another change was
+// faster, until the machine gives it up.
+func (s *server) handOver(e rules.Propose) {
+	h, over, began := s.on(e.Partition.Table), false, s.clock()
+	in := rules.Proposed{ID: e.ID}
+	end := func(ok bool) {
+		if !over {
+			over, in.OK = true, ok
+			s.decide(in)
+		}
 	}
-	s.quiesce(id, func(empty bool) {
-		r := s.disk.copies[id]
-		if _, ok := s.machine.MayAct(id, s.clock()); !ok || !empty || r != nil && !r.empty() {
+	s.after(e.Within, "gives up", func() { end(false) })
+	var plan func()
+	again := func() { s.after(s.w.spread(50*time.Millisecond), "plan again", plan) }
+	plan = func() {
+		if over && (s.w.opt.broken != plansLate || s.clock()-began > changeTimeout) {
 			return
 		}
-		epoch, _ := s.machine.MayAct(id, s.clock())
-		s.hold(id, epoch, func(ok bool) { // so that nobody takes it meanwhile by an older map
-			if !ok {
+		if h.m == nil || h.m.Seq != h.row.Seq {
+			again()
+			return
+		}
+		_, leads := s.mayAct(e.Partition)
+		ops, err := e.Plan(h.m, leads)
+		if err != nil || len(ops) == 0 {
+			end(err == nil)
+			return
+		}
+		in.Base = max(in.Base, h.m.Seq)
+		c := s.w.propose(h.view, ops)
+		if e.Low != 0 {
+			s.w.check.handsOver(c.Txn, s, e.Partition)
+		}
+		to := s.w.indexOf(h.row.Servers[s.w.rng.IntN(len(h.row.Servers))])
+		ask(s.proc, to, txnStore, "change", func(answer func(changedAnswer)) {
+			s.w.servers[to].on(c.Table).change(c, answer)
+		}, func(a changedAnswer, ok bool) {
+			switch {
+			case ok && a.err == nil:
+				s.w.check.toldCommitted(c.Txn, a.changed)
+				end(true)
 				return
+			case ok && fault.Is(a.err, fault.Stale):
+				s.w.check.toldNot(c.Txn)
 			}
-			s.change(s.w.propose(s.view, []topology.Op{topology.UnloadFinal{Partition: id.ID}}), func(a changedAnswer) {
-				if a.err == nil {
-					s.w.n.finals++
-				}
-			})
+			h.refresh()
+			again()
 		})
-	})
+	}
+	plan()
+}
+
+// ruleOut begins a new round of proposals.
+func (s *server) ruleOut(e rules.RuleOut) {
+	over, v := false, s.on(e.Table).view
+	end := func(ok bool, seq uint64) {
+		if !over {
+			over = true
+			s.decide(rules.RuledOut{ID: e.ID, OK: ok, Seq: seq})
+		}
+	}
+	if s.w.opt.broken == notRuledOut {
+		s.after(time.Millisecond, "pretends to rule out", func() { end(true, v.row.Seq) })
+		return
+	}
+	s.after(e.Within, "not ruled out", func() { end(false, 0) })
+	v.run(files.NewRuleOut(e.Table), func(d files.Done) { end(d.Err == nil, d.Row.Seq) })
 }
 
 // propose makes a transaction on the newest map of a view. Everything random in it is drawn here.
 func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
-	c := &peer.Change{Table: v.table, Base: v.known.Row().Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops)}
+	c := &peer.Change{Table: v.table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops), Round: v.row.Round + 1}
 	w.check.proposed[c.Txn] = ops
 	return c
 }
 
-// forget drops what is known here of partitions that were dropped, once nobody holds them.
-func (s *server) forget() {
-	for _, id := range slices.SortedFunc(maps.Keys(s.garbage), comparePartitions) {
-		m := s.on(id.Table).m
-		if m == nil || m.Seq < s.disk.seen[id.Table] {
-			continue
+// door is a partition's gate, with those that wait for it to be idle.
+type door struct {
+	gate.Gate
+	idle    []func() // called once, when no change is under way
+	doubted uint64   // as of the last Doubt that was not settled: for a mark
+}
+
+func (d *door) enter(w *world) bool {
+	ok := d.Enter()
+	if !ok {
+		w.mark(sealedRefused)
+	}
+	return ok
+}
+
+func (s *server) gate(id lease.Partition) *door {
+	g := s.gates[id]
+	if g == nil {
+		g = &door{}
+		s.gates[id] = g
+	}
+	return g
+}
+
+func (d *door) leave() {
+	if d.Leave() {
+		idle := d.idle
+		d.idle = nil
+		for _, f := range idle {
+			f()
 		}
-		if _, there := m.ByID(id.ID); there {
-			delete(s.garbage, id)
-			continue
-		}
-		s.forgetOne(id, func() {
-			delete(s.garbage, id)
-			delete(s.records, id)
-			delete(s.gates, id)
-		})
 	}
 }
 
-func (s *server) forgetOne(id lease.Partition, done func()) {
-	key := lease.RowKey(id)
-	s.get(key, storeTimeout, func(g got, ok bool) {
-		if !ok {
+// quiesce calls f when no change of a partition is under way, or with false when that takes too long.
+func (s *server) quiesce(id lease.Partition, within time.Duration, f func(idle bool)) {
+	g, over := s.gate(id), false
+	end := func(idle bool) {
+		if !over {
+			over = true
+			f(idle)
+		}
+	}
+	if g.Idle() {
+		s.after(time.Millisecond, "quiet", func() { end(true) })
+		return
+	}
+	g.idle = append(g.idle, func() { end(true) })
+	s.after(within, "not quiet", func() { end(false) })
+}
+
+// mayAct is asked before and after every change of state (C105).
+func (s *server) mayAct(id lease.Partition) (point.Epoch, bool) {
+	if epoch, ok := s.machine.MayAct(id, s.clock()); ok {
+		return epoch, true
+	}
+	epoch, goesOn := s.lead.Led(id)
+	if epoch == 0 {
+		return 0, false
+	}
+	if s.w.opt.broken == validFromAnswer && goesOn {
+		return epoch, s.clock() < lease.Time(float64(s.answered-s.origin)*s.rate)+3*time.Second
+	}
+	return epoch, s.w.now < s.rogue
+}
+
+// mayWrite is mayAct, or being alone in sync while nothing is heard of the store (DESIGN §5.5).
+func (s *server) mayWrite(id lease.Partition) (point.Epoch, bool) {
+	if epoch, ok := s.mayAct(id); ok {
+		return epoch, true
+	}
+	epoch, ok := s.lead.Alone(id)
+	return epoch, ok && !s.machine.Status().Good
+}
+
+func (s *server) leads(e lease.Leads) {
+	s.w.say("%s/%s leads %s at epoch %d, in sync %d", s.id, s.self.Boot, e.Partition, e.Epoch, len(e.Lease.InSync))
+	if epoch, goesOn := s.lead.Led(e.Partition); goesOn && epoch == e.Epoch {
+		s.w.mark(leadsAfterLapse)
+	}
+	s.listed[e.Partition] = e.Lease
+	s.decide(rules.LeaseBegan{Leads: e})
+	s.w.check.leads(s, e.Partition)
+}
+
+func (s *server) stops(e lease.Stops) {
+	s.w.n.stops++
+	s.w.say("%s/%s stops %s: %s", s.id, s.self.Boot, e.Partition, e.Why)
+	if e.Lapsed {
+		s.w.mark(lapsed)
+	}
+	s.decide(rules.LeaseEnded{Stops: e})
+}
+
+// holdTimeout bounds how long a first row waits for the in-sync list.
+const holdTimeout = 2 * time.Second
+
+// hold returns when no other placement can take the partition: before the first row of an epoch is acked.
+func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool)) {
+	over := false
+	end := func(ok bool) {
+		if !over {
+			over = true
+			done(ok)
+		}
+	}
+	limit := s.after(holdTimeout, "not held", func() { end(false) })
+	var look func()
+	look = func() {
+		if over {
 			return
 		}
-		if led, err := lease.DecodeLease(g.row.Value); g.ok && (err != nil || led.State == lease.Held) {
-			return
+		s.decide(rules.Want{Partition: id, Epoch: epoch})
+		held, past := s.lead.Holding(id, epoch)
+		switch {
+		case held, s.w.opt.broken == noHold, s.w.opt.broken == markStays && s.single(id, epoch):
+			limit.stop()
+			end(true)
+		case past:
+			s.w.mark(holdFailed)
+			limit.stop()
+			end(false)
+		default:
+			s.waiting[id] = append(s.waiting[id], look)
 		}
-		done() // the rows are the master's to sweep
-	})
+	}
+	look()
+}
+
+// single reports whether this server alone is in sync, whatever else the row says: for a broken rule.
+func (s *server) single(id lease.Partition, epoch point.Epoch) bool {
+	l := s.listed[id]
+	return l.Epoch == epoch && len(l.InSync) == 1 && slices.ContainsFunc(l.InSync, func(m lease.Member) bool { return m.Server == s.id })
 }

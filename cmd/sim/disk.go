@@ -381,8 +381,13 @@ func (d *disk) remove(id lease.Partition) {
 	d.wrote(func() { d.copies[id] = old })
 }
 
+// see keeps the highest transaction of a table; 0 forgets it.
 func (d *disk) see(table string, seq uint64) {
-	if old := d.seen[table]; seq > old {
+	switch old := d.seen[table]; {
+	case seq == 0:
+		delete(d.seen, table)
+		d.wrote(func() { d.seen[table] = old })
+	case seq > old:
 		d.seen[table] = seq
 		d.wrote(func() { d.seen[table] = old })
 	}

@@ -93,6 +93,8 @@ const (
 	ageNotSaid           rule = "a reader cut off from the store does not say so"
 	oneOfTwoLayers       rule = "a reader asks no partition that unloads"
 	sumsIgnored          rule = "sums and names are not compared"
+	plansLate            rule = "a change is planned after its proposer gave it up"
+	notRuledOut          rule = "what got no answer is not ruled out"
 	alarmRemoves         rule = "what the map does not want is deleted"
 )
 

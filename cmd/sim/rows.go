@@ -55,23 +55,19 @@ type answer struct {
 func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	epoch, ok := s.mayWrite(id)
 	g := s.gate(id)
-	if ok && g.sealed {
-		s.w.mark(sealedRefused)
-	}
 	if s.disk.isFull(s.w) {
 		s.w.mark(writeOnFull)
 	}
-	if !s.tries(in) || !ok || g.sealed || s.disk.isFull(s.w) || s.isClosed(id) {
+	if !s.tries(in) || !ok || s.disk.isFull(s.w) || s.isClosed(id) || !g.enter(s.w) {
 		s.w.n.refused++
 		say(answer{})
 		return
 	}
-	g.inside++
 	end := func(a answer) {
 		say(a)
 		g.leave()
 	}
-	s.ready(id, epoch, func(r *replica) {
+	s.taking(id, epoch, func(r *replica) {
 		if r == nil {
 			s.w.n.refused++
 			end(answer{})
@@ -89,10 +85,10 @@ func (s *server) think() time.Duration {
 	return time.Duration(10+s.w.rng.IntN(300)) * time.Microsecond
 }
 
-// ready gives the partition when it may take rows under an epoch; nil if it may not.
-func (s *server) ready(id lease.Partition, epoch point.Epoch, done func(*replica)) {
-	rec, r := s.record(id), s.disk.copies[id]
-	if r != nil && rec.acts == epoch {
+// taking gives the partition when it may take rows under an epoch; nil if it may not.
+func (s *server) taking(id lease.Partition, epoch point.Epoch, done func(*replica)) {
+	r := s.disk.copies[id]
+	if r != nil && s.acts[id] == epoch {
 		done(r)
 		return
 	}
@@ -113,7 +109,7 @@ func (s *server) ready(id lease.Partition, epoch point.Epoch, done func(*replica
 		r = s.disk.raise(id, pl, epoch)
 		store := s.disk.id
 		s.disk.sync(s.proc, func() { s.w.check.raised(store, pl, epoch) }, func() {
-			rec.acts = max(rec.acts, epoch)
+			s.acts[id] = max(s.acts[id], epoch)
 			done(r)
 		})
 	})
@@ -236,11 +232,11 @@ func (s *server) isNews(q question) bool {
 	if m == nil {
 		return true
 	}
-	if q.seq > 0 && (g.handing || g.doubt > 0 && m.Seq <= g.doubt) {
+	if q.seq > 0 && g.Doubtful(m.Seq) {
 		s.w.mark(staleHanding)
 		return true
 	}
-	if g.doubt > 0 {
+	if g.doubted > 0 && m.Seq > g.doubted {
 		s.w.mark(doubtResolved)
 	}
 	if at, there := m.ByID(q.id.ID); q.seq > 0 && m.Seq > q.seq && !(there && at.Accepts()) {
