@@ -378,10 +378,13 @@ func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool))
 		if over {
 			return
 		}
-		s.decide(rules.Want{Partition: id, Epoch: epoch})
+		broken := s.w.opt.broken == noHold || s.w.opt.broken == markStays && s.single(id, epoch)
+		if !broken {
+			s.decide(rules.Want{Partition: id, Epoch: epoch})
+		}
 		held, past := s.lead.Holding(id, epoch)
 		switch {
-		case held, s.w.opt.broken == noHold, s.w.opt.broken == markStays && s.single(id, epoch):
+		case held || broken:
 			limit.stop()
 			end(true)
 		case past:
