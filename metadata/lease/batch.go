@@ -52,7 +52,7 @@ func (m *Machine) slots() int {
 }
 
 // mayAsk bounds requests for partitions, to a few while the store has trouble (C120).
-func (m *Machine) mayAsk() bool { return m.slots() > (len(m.batch)+batchMax-1)/batchMax }
+func (m *Machine) mayAsk() bool { return len(m.batch)/batchMax+1 <= m.slots() }
 
 // flush sends what the step has gathered.
 func (m *Machine) flush() {
@@ -65,10 +65,12 @@ func (m *Machine) flush() {
 
 // fits says how many of the first items make one transaction.
 func fits(items []item) int {
-	conditions := 0
+	seen := map[string]bool{}
 	for n, i := range items {
-		conditions += len(i.conditions)
-		if n > 0 && (n == batchMax || conditions > conditionsMax) {
+		for _, c := range i.conditions {
+			seen[c.Key] = true
+		}
+		if n > 0 && (n == batchMax || len(seen) > conditionsMax) {
 			return n
 		}
 	}

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,18 @@ import (
 //	give-up 1                            its leader has too much to do
 //	drop 1 | forget 1                    it is in no map any more; its rows are taken away
 //	known s1                             the partitions s1 has in mind
+//	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
+//	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Who lags is not told
+//	remove 1 s2                          METADATA takes the placement out
+//	presplit 1                           METADATA replaces it, if nothing was ever in it
+//	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
+//	lag s1 | catch-up s1                 s1 goes on by the map that it has; it gets the newest
+//	retire 1                             METADATA drops it
+//	slow s1 2s                           requests of s1 are that long on their way
+//	unguarded                            from now on maps change without a word in the lease rows: the rule of before
+//	list 1 s1 s2                         its leader wants these in sync
+//	may-delete 1 s2                      whether s2 may delete its copy
+//	batches s1                           the transactions of s1 with several partitions in them since the last time
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		var w *world
@@ -112,6 +125,99 @@ func (w *world) command(cmd string, args []string) error {
 		}
 	case "known":
 		w.tracef("%s knows %v", args[0], w.procs[w.index(args[0])].known())
+	default:
+		return w.metadata(cmd, args)
+	}
+	return nil
+}
+
+// metadata are the commands about maps and what they owe the lease rows.
+func (w *world) metadata(cmd string, args []string) error {
+	at := func(servers []string) (out []topology.Placement) {
+		for _, s := range servers {
+			out = append(out, topology.Placement{ID: point.PlacementID(w.index(s) + 1), Server: topology.ServerID(s)})
+		}
+		return out
+	}
+	told := func() {
+		for i, p := range w.procs {
+			if !p.dead && !w.lag[p.self.Server] {
+				p.do(func() { w.assign(i, w.parts) })
+			}
+		}
+	}
+	switch cmd {
+	case "place":
+		w.placed[w.part(args[0])] = at(args[1:])
+	case "move":
+		w.placed[w.part(args[0])] = at(args[1:])
+		w.change(Guard{Partition: w.part(args[0]), Placements: at(args[1:])})
+		told()
+	case "remove":
+		p := w.part(args[0])
+		left := slices.DeleteFunc(slices.Clone(w.placed[p]), func(pl topology.Placement) bool { return string(pl.Server) == args[1] })
+		w.placed[p] = left
+		w.change(Guard{Partition: p, Placements: left})
+		told()
+	case "retire":
+		p := w.part(args[0])
+		w.placed[p] = nil
+		w.change(Guard{Partition: p, Dropped: true})
+		told()
+	case "slow":
+		d, err := time.ParseDuration(args[1])
+		w.procs[w.index(args[0])].slow = d
+		return err
+	case "end":
+		p := w.part(args[0])
+		w.change(Guard{Partition: p, Placements: w.placed[p]})
+		told()
+	case "presplit":
+		p := w.part(args[0])
+		if err := w.try(Guard{Partition: p, Dropped: true, Unused: true}); err != nil {
+			w.tracef("%v", err)
+			return nil
+		}
+		w.placed[p] = nil
+		told()
+	case "mark":
+		p := w.part(args[0])
+		g := Guard{Partition: p, Dropped: true}
+		row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
+		conditions, writes, err := g.Write(w.txn+1, w.rowsOf(g), row.Revision)
+		if err != nil {
+			return err
+		}
+		w.commit(conditions, writes)
+	case "touch":
+		w.commit(nil, []coord.Write{w.tableRow()})
+		told()
+	case "lag":
+		for _, s := range args {
+			w.lag[topology.ServerID(s)] = true
+		}
+	case "catch-up":
+		for _, s := range args {
+			delete(w.lag, topology.ServerID(s))
+			w.assign(w.index(s), w.parts)
+		}
+	case "unguarded":
+		w.broken = unguarded
+	case "list":
+		p := w.part(args[0])
+		var members []Member
+		for _, pl := range at(args[1:]) {
+			members = append(members, Member{pl.ID, pl.Server, w.storeOf(pl.Server)})
+		}
+		w.procs[w.leaders()[p]].step(SetInSync{Partition: p, Members: members})
+	case "may-delete":
+		p := w.part(args[0])
+		l := w.listed[p]
+		w.tracef("%s may delete its copy of %s: %v", args[1], p, l.MayDelete(at(args[1:])[0].ID, w.txn))
+	case "batches":
+		p := w.procs[w.index(args[0])]
+		w.tracef("%v", p.batches)
+		p.batches = nil
 	default:
 		return fmt.Errorf("no command %q", cmd)
 	}

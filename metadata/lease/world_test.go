@@ -31,8 +31,10 @@ type world struct {
 	seq    uint64
 
 	store   coord.Store
-	txn     uint64        // of the table's map
-	away    time.Duration // until when the store answers nobody
+	txn     uint64                             // of the table's map
+	placed  map[Partition][]topology.Placement // where not on all servers
+	lag     map[topology.ServerID]bool         // who is not told of newer maps
+	away    time.Duration                      // until when the store answers nobody
 	procs   []*process
 	bricks  map[StoreID]map[Partition]point.Epoch
 	parts   []Partition
@@ -67,6 +69,8 @@ type process struct {
 	acting  int
 	wakeAt  time.Duration
 	want    map[Partition][]Member
+	slow    time.Duration // requests are that much longer on their way
+	batches []int         // partitions in each transaction that takes several
 }
 
 type event struct {
@@ -92,6 +96,7 @@ func (h *eventHeap) Pop() any {
 func newWorld(seed uint64, servers, partitions int) *world {
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 7)), store: mem.New(), bricks: map[StoreID]map[Partition]point.Epoch{},
+		placed: map[Partition][]topology.Placement{}, lag: map[topology.ServerID]bool{},
 		listed: map[Partition]Lease{}, lead: map[Partition]point.Epoch{}, acted: map[Partition]point.Epoch{}, taken: map[Partition]time.Duration{},
 	}
 	w.delay = func() time.Duration { return time.Duration(1+w.rng.IntN(20)) * time.Millisecond }
@@ -119,25 +124,38 @@ func (w *world) tableRow() coord.Write {
 
 // change is a METADATA transaction with what it owes the lease rows.
 func (w *world) change(guards ...Guard) {
-	w.txn++
-	writes := []coord.Write{w.tableRow()}
+	if err := w.try(guards...); err != nil {
+		panic(err)
+	}
+}
+
+// try is change where a guard may refuse.
+func (w *world) try(guards ...Guard) error {
+	writes := []coord.Write{}
 	for _, g := range guards {
 		if w.broken == unguarded {
 			break
 		}
-		rows := map[string]coord.Row{}
-		for _, key := range g.Keys() {
-			if row, ok, _ := w.store.Get(context.Background(), key); ok {
-				rows[key] = row
-			}
-		}
-		_, guard, err := g.Write(w.txn, rows, 0)
+		_, guard, err := g.Write(w.txn+1, w.rowsOf(g), 0)
 		if err != nil {
-			panic(err)
+			return err
 		}
 		writes = append(writes, guard...)
 	}
-	w.commit(nil, writes)
+	w.txn++
+	w.commit(nil, append(writes, w.tableRow()))
+	return nil
+}
+
+// rowsOf are the rows that a guard looks at.
+func (w *world) rowsOf(g Guard) map[string]coord.Row {
+	rows := map[string]coord.Row{}
+	for _, key := range g.Keys() {
+		if row, ok, _ := w.store.Get(context.Background(), key); ok {
+			rows[key] = row
+		}
+	}
+	return rows
 }
 
 func (w *world) tracef(format string, args ...any) {
@@ -214,10 +232,23 @@ func (w *world) assign(i int, parts []Partition) {
 	for j, q := range w.procs {
 		placements = append(placements, topology.Placement{ID: point.PlacementID(j + 1), Server: q.self.Server})
 	}
+	if w.lag[self.Server] {
+		return
+	}
 	row, _, _ := w.store.Get(context.Background(), tableKey("cpu"))
 	for _, part := range parts {
-		p.step(Assigned{Partition: part, Placement: placements[i].ID, Placements: placements, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part]})
+		own, at := placements[i], placements
+		if only, ok := w.placed[part]; ok {
+			j := slices.IndexFunc(only, func(pl topology.Placement) bool { return pl.Server == self.Server })
+			if j < 0 {
+				p.step(Unassigned{part})
+				continue
+			}
+			own, at = only[j], only
+		}
+		p.step(Assigned{Partition: part, Placement: own.ID, Placements: at, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part]})
 	}
+	p.step(MapIs{Table: "cpu", Seq: w.txn, TableRow: row.Revision})
 }
 
 func (w *world) kill(i int) {
@@ -273,6 +304,9 @@ func (p *process) perform(e Effect) {
 	w := p.w
 	switch e := e.(type) {
 	case Commit:
+		if n := len(slices.DeleteFunc(slices.Clone(e.Writes), func(wr coord.Write) bool { return !strings.HasPrefix(wr.Key, rowPrefix) })); n > 1 {
+			p.batches = append(p.batches, n)
+		}
 		p.request(e.ID, func() Answer {
 			rev, ok := w.commit(e.Conditions, e.Writes)
 			if !ok {
@@ -294,6 +328,9 @@ func (p *process) perform(e Effect) {
 		w.after(w.delay(), func() { p.do(func() { p.step(Stopped{Partition: e.Partition}) }) })
 	case InSyncSet:
 		delete(p.want, e.Partition)
+		if len(w.placed) > 0 {
+			w.tracef("%s: in-sync list of %s set: %v", p.self.Server, e.Partition, e.OK)
+		}
 	}
 }
 
@@ -312,7 +349,7 @@ func (p *process) request(id uint64, f func() Answer) {
 	if w.rng.IntN(100) < w.lossPct {
 		return
 	}
-	w.after(w.delay(), func() {
+	w.after(w.delay()+p.slow, func() {
 		if w.now < w.away {
 			return
 		}
