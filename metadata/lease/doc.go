@@ -9,6 +9,7 @@
 //	leases/p/<table>/<id>           holder, boot, epoch, in-sync, ends  compare-and-swap by holder and takers
 //	leases/born/<table>/<id>        "this partition had a lease row"    written once, with the first lease row
 //	leases/no/<table>/<id>/<server> "not on this server"                written by people
+//	leases/swept/<table>            up to which map rows are gone       written by who sweeps dropped partitions' rows
 //
 //	    0        1        2        3        4        5 s
 //	B   ├─sent───┼────────┼────────┤ stops: 3 s after a good renewal was SENT
@@ -23,8 +24,12 @@
 // What a process does between asking MayAct and acting nobody can know: it may be paused there. So the epoch, which every
 // take raises, is a fencing token that bricks check when they commit (I3).
 //
+// Maps and leases meet in the row: METADATA writes its number into the lease rows of what it moves, ends and drops (Guard), and
+// takes and changes of the in-sync list wait for a map as new. So a first take compares its own partition's rows and nothing
+// that all births share.
+//
 // Machine is the whole of it: Step(now, input) effects. It has no clock, lock, I/O or goroutine. Package lease/keeper drives
-// one with a coordination store.
+// one with a coordination store. A step costs what changed (agenda.go); what it wants written goes in batches (batch.go).
 //
 // Invariants kept: I3 (epochs rise with every take; the rows are never led by two at once), I5 (requests in flight are
 // bounded), and: only a placement that the in-sync list names, with the store it had then, ever leads.
