@@ -83,6 +83,10 @@ func (m *Machine) planEntries() {
 		m.waiting = slices.Delete(m.waiting, 0, n)
 	}
 	slices.SortFunc(m.todo, func(a, b *entry) int { return comparePartitions(a.p, b.p) })
+	for _, e := range m.todo { // the share is of all there are, those that were born this moment among them
+		m.account(e)
+	}
+	m.countShare()
 	for i := 0; i < len(m.todo); i++ { // it may grow
 		e := m.todo[i]
 		e.touched = false

@@ -85,7 +85,7 @@ func (m *Machine) planTake(e *entry) {
 		e.ready, e.readyAt = true, m.now
 	}
 	if at := e.readyAt + m.turn(e, members); m.now < at {
-		m.at(at)
+		m.at(min(at, m.now+m.set.RenewEvery)) // by then others hold more, or less
 		return
 	}
 	if !m.mayAsk() {
