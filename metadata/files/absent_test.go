@@ -80,7 +80,7 @@ func TestAServerThatWasAbsentCatchesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := &peer.File{Table: "cpu", Txn: peer.TxnID{0xee}, Base: peer.TxnID{0xef}, Seq: 1, Digest: m.Digest(), Map: m.Encode()}
-	if err := absent.Store(t.Context(), late); err != nil && !fault.Is(err, fault.Corrupt) {
+	if err := absent.Store(t.Context(), late); err != nil && !fault.Is(err, fault.Stale) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -99,6 +99,7 @@ type askState uint8
 const (
 	waiting askState = iota
 	stored
+	lacking // it has no base, and needs the file whole
 	refused
 )
 
@@ -453,9 +454,7 @@ func (t *Txn) storedAt(in Stored) {
 	case in.Err == nil:
 		a.state = stored
 	case fault.Is(in.Err, fault.Stale) && !a.whole:
-		a.whole = true
-		t.send(a.server, true)
-		return
+		a.state = lacking
 	case fault.Is(in.Err, fault.Corrupt):
 		a.state = refused
 		t.do(Alarm{Table: t.table, Server: a.server, Text: "a metadata server came to another map by the same ops, or holds another file of the same transaction"})
@@ -483,12 +482,25 @@ func (t *Txn) storedAt(in Stored) {
 	switch {
 	case have >= t.need:
 		t.guard()
+	case have+left < t.need && t.sendWhole():
 	case have+left < t.need && t.overtaken && t.rev != t.late: // a server has a newer file: the row should say so too
 		t.late = t.rev
 		t.read()
 	case have+left < t.need:
 		t.unavailable(fault.Annotate(t.failure, "%d of %d metadata servers stored transaction %d, %d must", have, len(t.asked), t.file.Seq, t.need))
 	}
+}
+
+// sendWhole sends the file whole to the servers that lack its base, if there are any. That is done only where they are needed for
+// a majority: one that lags a little fetches what it missed as ops, by the row, while files of many megabytes would have it lag more.
+func (t *Txn) sendWhole() (sent bool) {
+	for i := range t.asked {
+		if a := &t.asked[i]; a.state == lacking {
+			a.state, a.whole, sent = waiting, true, true
+			t.send(a.server, true)
+		}
+	}
+	return sent
 }
 
 // swap asks for the commit point, and with it for what else must hold and be written.
