@@ -117,12 +117,12 @@ func (g *gateway) learn(row coord.Row, gone bool) {
 // change proposes ops, the same transaction again and again, until it is known what became of it.
 func (g *gateway) change(v *view, ops []topology.Op) {
 	if len(ops) > 0 {
-		g.changeAnd(v, ops, func(bool) {})
+		g.changeAnd(v, ops, func(error) {})
 	}
 }
 
-// changeAnd is change, and done hears when nothing is under way any more, and whether it is known what became of it.
-func (g *gateway) changeAnd(v *view, ops []topology.Op, done func(known bool)) {
+// changeAnd is change, and done gets what became of it: nil, an error that says that it was not committed, or Unavailable.
+func (g *gateway) changeAnd(v *view, ops []topology.Op, done func(error)) {
 	c := g.w.propose(v, ops)
 	seq := v.row.Seq
 	g.w.n.changes++
@@ -130,12 +130,12 @@ func (g *gateway) changeAnd(v *view, ops []topology.Op, done func(known bool)) {
 	g.send(v, c, seq, 0, done)
 }
 
-func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func(known bool)) {
-	known := true
+func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func(error)) {
 	to := g.w.rng.IntN(len(g.w.servers))
 	ask(g.proc, to, 20*time.Second, "change", func(answer func(changedAnswer)) {
 		g.w.servers[to].change(c, answer)
 	}, func(a changedAnswer, ok bool) {
+		err := a.err
 		switch {
 		case ok && a.err == nil:
 			g.w.check.toldCommitted(c.Txn, a.changed)
@@ -150,7 +150,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 			g.w.mark(answeredInvalid)
 			g.w.check.toldNot(c.Txn)
 		case v.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && v.row.Txn != c.Base:
-			known = false
+			err = errSilent
 			g.w.n.unresolved++ // nobody knows any more what became of it: look at the newest map
 		default:
 			if g.w.healed {
@@ -160,7 +160,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 			return
 		}
 		g.changes--
-		done(known)
+		done(err)
 	})
 }
 

@@ -91,7 +91,7 @@ func (g *gateway) emptyTable(v *view) {
 		for p := range v.m.All() {
 			ids = append(ids, p.ID)
 		}
-		g.changeAnd(v, []topology.Op{topology.Drop{IDs: ids}}, func(bool) { g.workOn(func() { g.emptyTable(v) }) })
+		g.changeAnd(v, []topology.Op{topology.Drop{IDs: ids}}, func(error) { g.workOn(func() { g.emptyTable(v) }) })
 	case g.isHeld(v.table):
 		g.workOn(func() { g.emptyTable(v) })
 	default:
