@@ -48,11 +48,8 @@ type mover struct {
 	doubt bool // the fence may stand although the Work does not say so
 }
 
-// epoch0 is when the simulated time began, by the wall clock of its notes.
-var epoch0 = time.Unix(1_800_000_000, 0)
-
 func (m *mover) step(in master.Input) {
-	for _, e := range m.work.Step(epoch0.Add(m.g.w.now), in, nil) {
+	for _, e := range m.work.Step(time.Unix(0, int64(m.g.w.now)), in, nil) {
 		switch e := e.(type) {
 		case master.Read:
 			m.read(e, nil)
