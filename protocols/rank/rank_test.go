@@ -168,50 +168,7 @@ func TestMedianOfTheServersClocks(t *testing.T) {
 func TestRaisingARankAllocatesNothing(t *testing.T) {
 	var o rank.Order
 	c := rank.NewClock(1)
-	for range 1 << 15 {
-		o.Take(c.Tick(noon, 3), 1)
-	}
-	if n := testing.AllocsPerRun(100, func() { o.Take(c.Tick(noon, 3), 1) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { o.Next(c.Tick(noon, 3)) }); n > 0 {
 		t.Errorf("%v allocations a frame", n)
-	}
-}
-
-// TestAFrameThatComesAgainKeepsItsRank, so that the first try of an insert, which comes after the second, does not win over
-// what was written in between.
-func TestAFrameThatComesAgainKeepsItsRank(t *testing.T) {
-	var o rank.Order
-	first := o.Take(rank.At(noon), 7)
-	between := o.Take(rank.At(noon-3600e9), 8)
-	if again := o.Take(rank.At(noon), 7); again != first || between <= first {
-		t.Errorf("first %d, in between %d, again %d", first, between, again)
-	}
-	if other := o.Take(rank.At(noon), 9); other <= between {
-		t.Error("another insert of a gateway with the same number is taken for one that comes again")
-	}
-	// Of 400 frames a second nearly all are remembered for RememberFor.
-	kept := 0
-	given := map[int]point.Stamp{}
-	n := int(rank.RememberFor / (2500 * time.Microsecond))
-	for i := range n {
-		given[i] = o.Take(rank.At(noon+1e9+int64(i)*25e5), uint64(i))
-	}
-	for i := range n {
-		if o.Take(rank.At(noon+1e9+int64(i)*25e5), uint64(i)) == given[i] {
-			kept++
-		}
-	}
-	if kept < n*8/10 {
-		t.Errorf("%d of %d frames of the last %v were known again", kept, n, rank.RememberFor)
-	}
-}
-
-// BenchmarkTake is what a frame pays.
-func BenchmarkTake(b *testing.B) {
-	var o rank.Order
-	s := rank.At(noon)
-	b.ReportAllocs()
-	for b.Loop() {
-		s += 20 * rank.Step
-		o.Take(s, 1)
 	}
 }

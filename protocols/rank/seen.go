@@ -47,6 +47,14 @@ func (s *Seen) Take(stamp point.Stamp) bool {
 	return true
 }
 
+// Rest gives memory back when nothing came for a while. Stamps up to the newest of each gateway are not taken afterwards.
+func (s *Seen) Rest() {
+	s.ring, s.next = nil, 0
+	for i := range s.gateways {
+		s.gateways[i].forgotten = s.gateways[i].newest
+	}
+}
+
 func (s *Seen) gateway(n uint16) *seenGateway {
 	for i := range s.gateways {
 		if s.gateways[i].gateway == n {

@@ -2,8 +2,6 @@ package partition
 
 import (
 	"errors"
-	"math"
-	"math/bits"
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -37,27 +35,6 @@ type Rows struct {
 
 	ExemplarRefs []series.Ref // of Exemplars
 	Exemplars    []point.ExemplarRow
-}
-
-// content tells the rows of one insert from those of another with the same stamp. An insert that is sent again has the same,
-// though the frame may differ: it brought its series the first time.
-func (r *Rows) content() uint64 {
-	sum := uint64(len(r.Refs))<<40 ^ uint64(len(r.Hists))<<20 ^ uint64(len(r.Exemplars))
-	mix := func(t point.Nanos, v uint64) {
-		hi, lo := bits.Mul64(sum^uint64(t)^0x9e3779b97f4a7c15, v^0xd6e8feb86659fd93)
-		sum = bits.RotateLeft64(sum, 5) ^ hi ^ lo
-	}
-	if n := len(r.Values); n > 0 && n == len(r.Times) {
-		mix(r.Times[0], math.Float64bits(r.Values[0]))
-		mix(r.Times[n-1], math.Float64bits(r.Values[n-1]))
-	}
-	for i := range r.Hists {
-		mix(r.Hists[i].Time, uint64(len(r.Hists[i].H)))
-	}
-	for i := range r.Exemplars {
-		mix(r.Exemplars[i].Time, math.Float64bits(r.Exemplars[i].Value))
-	}
-	return sum
 }
 
 // appender is the scratch of one Append.
@@ -102,7 +79,7 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f := &a.frame
 	f.Kind, f.Stamp, f.Foreign = frame.Rows, r.Stamp, r.Foreign
 	f.Times, f.Values = r.Times, r.Values
-	x, content := p.ids.Load(), r.content()
+	x := p.ids.Load()
 	known := mapIDs(x, f, r)
 	if known {
 		f.FirstDef = point.DenseID(x.len()) // only grows, so that ids that were found are below it
@@ -133,7 +110,7 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f.Prev = p.mu.last
 	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
 	if !f.Foreign {
-		f.Stamp = p.mu.ranks.Take(f.Stamp, content)
+		f.Stamp = p.mu.ranks.Next(f.Stamp)
 	}
 	frame.SetSerial(a.buf, f.Serial, f.Prev, f.Stamp)
 	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, a.buf)

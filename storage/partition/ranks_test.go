@@ -7,6 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -98,18 +99,25 @@ func TestARowWrittenAfterARestartWithTheClockSetBackIsRead(t *testing.T) {
 }
 
 // TestALateFirstTryDoesNotWin: an insert was sent, its stream broke, it was sent again and acked, and then somebody wrote another
-// value. Then the first try comes out of a buffer.
+// value. Then the first try comes out of a buffer. It is sent back.
 func TestALateFirstTryDoesNotWin(t *testing.T) {
+	once := func(b *bench, stamp point.Stamp, v float64) error {
+		ref := b.index.Intern(labelsOf("a"))
+		defer b.index.Release(ref)
+		return b.Append(&Rows{Stamp: stamp, Once: true, Refs: []series.Ref{ref}, Times: []point.Nanos{5}, Values: []float64{v}})
+	}
 	for _, flush := range []bool{false, true} {
 		b := openBench(t, vfs.NewMem(), 1)
-		b.must(b.putAs(rank.At(noon), "a", 5, 1)) // which defines the series; the next does not
-		b.must(b.putAs(rank.At(noon+second), "a", 5, 2))
+		b.must(once(b, rank.At(noon), 1))
+		b.must(once(b, rank.At(noon+second), 2))
 		if flush {
 			b.must(b.Flush(t.Context(), ByAge))
 		}
-		b.must(b.putAs(rank.At(noon), "a", 5, 1))
+		if _, again := peer.IsAhead(once(b, rank.At(noon), 1)); !again {
+			t.Error("the first try was taken")
+		}
 		b.want("a 5:2")
-		b.must(b.putAs(rank.At(noon), "a", 5, 3)) // another gateway, of the same number
+		b.must(once(b, rank.At(noon-second), 3)) // overtaken on its way, and not taken before
 		b.want("a 5:3")
 		b.close()
 	}

@@ -135,6 +135,5 @@ func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
 	}
 	p.mu.warm = false
 	p.mu.order, p.mu.revived, p.mu.ordered = nil, nil, 0
-	p.mu.ranks.Rest()
 	return p.ids.Swap(newIDs(p.deps.Index))
 }
