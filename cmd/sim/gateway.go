@@ -38,7 +38,6 @@ type gateway struct {
 
 const (
 	width      = int64(time.Hour)
-	widths     = 12 // the times that are written to
 	rowsOpen   = 8
 	insertTime = 2 * time.Second
 )
@@ -201,22 +200,20 @@ func (g *gateway) cover(v *view, times ...point.Nanos) []topology.Op {
 	return []topology.Op{c}
 }
 
-const partitionsMax = 32
-
 func (g *gateway) draw(v *view) []topology.Op {
 	m, rng := v.m, g.w.rng
 	all := slices.Collect(m.All())
 	if len(all) == 0 {
-		return g.cover(v, rng.Int64N(widths*width))
+		return g.cover(v, rng.Int64N(int64(g.w.widths)*width))
 	}
 	p := all[rng.IntN(len(all))]
 	kind := rng.IntN(12)
-	if len(all) > partitionsMax {
+	if len(all) > g.w.partitionsMax {
 		kind = 7
 	}
 	switch kind {
 	case 0, 1:
-		return g.cover(v, rng.Int64N(widths*width), rng.Int64N(widths*width))
+		return g.cover(v, rng.Int64N(int64(g.w.widths)*width), rng.Int64N(int64(g.w.widths)*width))
 	case 2, 3:
 		if p.State == topology.Splitting {
 			return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: p.Split.Low.ID}}
@@ -234,14 +231,14 @@ func (g *gateway) draw(v *view) []topology.Op {
 			}
 		}
 	case 5: // beyond what is written to, so that what is replaced has no rows
-		edges := []topology.Edge{{At: widths*width + rng.Int64N(2*width)}, {At: widths*width + rng.Int64N(4*width)}}
-		o := m.Presplitting((widths-1)*width, edges, g.place)
-		if len(o.Partitions) > 0 && len(all) < partitionsMax/2 {
+		edges := []topology.Edge{{At: int64(g.w.widths)*width + rng.Int64N(2*width)}, {At: int64(g.w.widths)*width + rng.Int64N(4*width)}}
+		o := m.Presplitting(int64(g.w.widths-1)*width, edges, g.place)
+		if len(o.Partitions) > 0 && len(all) < g.w.widths+4 {
 			return []topology.Op{o}
 		}
 	case 6:
 		weights := [][]uint32{{1}, {1, 1}, {1, 2, 1}}[rng.IntN(3)]
-		from := (widths + int64(rng.IntN(6))) * width
+		from := int64(g.w.widths+rng.IntN(6)) * width
 		if ranges, err := topology.Spread(m.RangesAt(from), weights); err == nil {
 			return []topology.Op{topology.SetColumns{Now: 0, Layout: topology.Layout{From: from, Weights: weights, Ranges: ranges}}}
 		}

@@ -55,7 +55,7 @@ func newHistory(w *world) *history {
 		for i := range rings {
 			rings[i] = w.rng.Uint64()
 		}
-		for slot := range int64(widths * slotsMax) {
+		for slot := range int64(w.widths * slotsMax) {
 			for _, ring := range rings {
 				h.of[table] = append(h.of[table], keyID(len(h.keys)))
 				h.keys = append(h.keys, key{table, ring, slot * (width / slotsMax)})

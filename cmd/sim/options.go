@@ -16,6 +16,8 @@ type Options struct {
 	Servers  int
 	Gateways int
 	Tables   int
+	// Partitions are those that a run begins with, of all tables. 0: none, and some dozens as clients make them.
+	Partitions int
 	// Only are the decisions of the nemesis that are carried out. nil: all.
 	Only []int
 	// Shade draws everything else anew: messages, delays, clients, but not the decisions.
@@ -25,6 +27,9 @@ type Options struct {
 }
 
 const usualServers, usualGateways, usualTables = 5, 2, 2
+
+// usualWidths and usualPartitionsMax are of a table.
+const usualWidths, usualPartitionsMax = 12, 32
 
 // optionFlags has a set of flags set o.
 func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
@@ -41,6 +46,7 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 	fs.IntVar(&o.Servers, "servers", usualServers, "storage servers")
 	fs.IntVar(&o.Gateways, "gateways", usualGateways, "gateways")
 	fs.IntVar(&o.Tables, "tables", usualTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
+	fs.IntVar(&o.Partitions, "partitions", 0, "partitions to begin with, of all tables; 0: none, and some dozens as clients make them")
 	fs.Func("only", "decisions of the nemesis to carry out, by number, or none; else all", func(s string) (err error) {
 		o.Only, err = parseOnly(s)
 		return err
@@ -50,7 +56,7 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 }
 
 func (o *Options) check() error {
-	if o.Servers < 1 || o.Gateways < 1 || o.Events < 1 || o.Tables < 1 || o.Tables > len(tableNames) {
+	if o.Servers < 1 || o.Gateways < 1 || o.Events < 1 || o.Partitions < 0 || o.Tables < 1 || o.Tables > len(tableNames) {
 		return fmt.Errorf("servers, gateways, events and tables are 1 at least, tables %d at most", len(tableNames))
 	}
 	return nil
@@ -68,6 +74,7 @@ func (o *Options) again() string {
 	add("servers", o.Servers, usualServers)
 	add("gateways", o.Gateways, usualGateways)
 	add("tables", o.Tables, usualTables)
+	add("partitions", o.Partitions, 0)
 	add("shade", int(o.Shade), 0)
 	if o.Only != nil {
 		args = append(args, "-only "+only(o.Only))

@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Result is what became of a run.
@@ -44,6 +45,7 @@ func Run(o Options, say func(string)) Result {
 	for _, g := range w.clients {
 		g.start()
 	}
+	w.beginWith()
 	w.moveServers()
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
@@ -72,6 +74,29 @@ func (w *world) makeTable(table string) {
 	w.servers[w.indexOf(servers[0])].on(table).run(files.NewCreate(w.txnID(), m, servers), func(d files.Done) { made = d.Err == nil })
 	// A swap without a majority is a rule that may be broken: the table itself is made all the same.
 	for !made && w.broken == "" && w.step(time.Minute) {
+	}
+}
+
+// beginWith makes the partitions that a run begins with.
+func (w *world) beginWith() {
+	for w.opt.Partitions > 0 && w.broken == "" && w.step(time.Minute) {
+		open := false
+		for _, table := range w.tables {
+			v := w.clients[0].views.at(table)
+			if v.m == nil || v.m.Len() < w.widths {
+				open = true
+			}
+			if v.m != nil && v.m.Len() < w.widths && w.clients[0].changes == 0 {
+				var times []point.Nanos
+				for i := range w.widths {
+					times = append(times, int64(i)*width)
+				}
+				w.clients[0].change(v, w.clients[0].cover(v, times...))
+			}
+		}
+		if !open {
+			return
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type selection struct {
 // sel begins a read.
 func (g *gateway) sel() {
 	v := g.any()
-	lo := g.w.rng.Int64N(widths) * width
+	lo := g.w.rng.Int64N(int64(g.w.widths)) * width
 	g.w.n.selects++
 	x := &selection{following: following{g: g, v: v, request: g.reads.Request(g.now())}, lo: lo, hi: lo + (1+g.w.rng.Int64N(hoursAsked))*width - 1}
 	x.send, x.giveUp = x.ask, func() { g.w.n.failed++ }

@@ -23,18 +23,21 @@ type world struct {
 	trace  trace
 	broken string // the first violation, or a failure to converge
 
-	tables  []string
-	store   *store
-	servers []*server // the process of each; dead ones too
-	clients []*gateway
-	nodes   []*proc // servers, gateways, then the store
-	net     network
-	check   *checker
-	history *history
-	healed  bool
-	calm    bool                     // no new work by clients
-	fenced  map[lease.Partition]bool // empty partitions that are being moved
-	boots   int
+	tables []string
+	widths int // hours of a table that are written to
+	// partitionsMax is how many a table has before some are dropped.
+	partitionsMax int
+	store         *store
+	servers       []*server // the process of each; dead ones too
+	clients       []*gateway
+	nodes         []*proc // servers, gateways, then the store
+	net           network
+	check         *checker
+	history       *history
+	healed        bool
+	calm          bool                     // no new work by clients
+	fenced        map[lease.Partition]bool // empty partitions that are being moved
+	boots         int
 
 	decisions int        // of the nemesis
 	done      []decision // those that were carried out
@@ -61,6 +64,11 @@ func newWorld(o Options) *world {
 	w.check = newChecker(w)
 	w.fenced = map[lease.Partition]bool{}
 	w.tables = tableNames[:o.Tables]
+	w.widths, w.partitionsMax = usualWidths, usualPartitionsMax
+	if o.Partitions > 0 {
+		w.widths = max(o.Partitions/o.Tables, 1)
+		w.partitionsMax = w.widths + usualPartitionsMax
+	}
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()
