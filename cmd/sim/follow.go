@@ -217,6 +217,7 @@ func (w *writing) try() {
 			return
 		}
 		g.open--
+		delete(g.unacked, w.in.value)
 		g.w.n.acked++
 		g.w.history.acked(w.in, id, store)
 	})

@@ -24,7 +24,8 @@ type gateway struct {
 	rows  map[lease.Partition]lease.Lease
 	store map[topology.ServerID]lease.StoreID // by heartbeat rows
 
-	open    int    // rows under way
+	open    int // rows under way
+	unacked map[uint64]row
 	last    string // what became of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
@@ -65,6 +66,7 @@ func (g *gateway) start() {
 			g.w.n.rows++
 			in := g.w.history.draw()
 			in.rank = g.stamp()
+			g.unacked[in.value] = in
 			g.write(g.views.at(g.w.history.keys[in.key].table), in, 0)
 		}
 	})

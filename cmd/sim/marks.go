@@ -88,6 +88,7 @@ const (
 	movedEmpty
 	moveConflict
 	moveUnknown
+	coreWhole
 	marksEnd
 )
 
@@ -112,7 +113,7 @@ var markNames = [...]string{
 	tornCut: "a torn end is cut", rowDamageRead: "a read finds damage", rowDamageScrubbed: "a scrub finds damage", rowDamageAtStart: "a start finds damage",
 	fileDamageRead: "a damaged file is noticed when it is read", fileDamageAtStart: "a damaged file is noticed at the start", rowsRepaired: "damaged rows are set aside",
 	fsyncFailed: "an fsync fails", writeOnFull: "a write meets a full disk",
-	movedUnborn: "an unborn partition is moved", movedEmpty: "an empty one is moved", moveConflict: "a move finds another row", moveUnknown: "a move is not answered",
+	coreWhole: "all but a dead server is whole", movedUnborn: "an unborn partition is moved", movedEmpty: "an empty one is moved", moveConflict: "a move finds another row", moveUnknown: "a move is not answered",
 }
 
 // marks are how often each was met.

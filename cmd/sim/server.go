@@ -82,7 +82,7 @@ func (w *world) boot(i int, fresh bool) {
 	}
 	s.self = lease.Self{Server: s.id, Boot: lease.Boot(fmt.Sprintf("b%d", w.boots)), Store: s.disk.id}
 	var err error
-	if s.machine, err = lease.New(s.self, lease.Settings{}, rand.New(rand.NewPCG(w.rng.Uint64(), 1))); err != nil {
+	if s.machine, err = lease.New(s.self, lease.Settings{AcquireMax: w.limits.acquires}, rand.New(rand.NewPCG(w.rng.Uint64(), 1))); err != nil {
 		panic(err)
 	}
 	var seen []rules.Seen

@@ -214,7 +214,7 @@ func TestAFailureShrinks(t *testing.T) {
 	o := options(1, 4000)
 	o.broken, o.Faults = sumsIgnored, rot|crash|pause|partition
 	r := Run(o, nil)
-	for ; r.Broken == ""; r = Run(o, nil) {
+	for ; r.Broken == "" || len(r.done) < 6; r = Run(o, nil) {
 		o.Seed++
 	}
 	least, runs := shrink(r, 100)

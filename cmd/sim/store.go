@@ -13,7 +13,6 @@ import (
 
 const (
 	storeTimeout = time.Second
-	historyMax   = 512
 )
 
 func newStore(w *world) *store { return &store{w: w, rows: mem.New()} }
@@ -32,7 +31,7 @@ func (s *store) commit(conditions []coord.Condition, writes []coord.Write) (coor
 		s.history = append(s.history, coord.Event{Row: coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev}, Deleted: wr.Delete})
 		s.w.check.written(wr, rev)
 	}
-	if drop := len(s.history) - historyMax; drop > 0 {
+	if drop := len(s.history) - s.w.limits.history; drop > 0 {
 		s.compact(drop)
 	}
 	for _, x := range s.watches {

@@ -373,8 +373,6 @@ func (v *view) look(e files.Look, txn peer.TxnID, links []files.Link, done func(
 
 const (
 	keepFiles    = 16
-	undecidedMax = 4
-	changesMax   = 64
 	sweepEvery   = 10 * time.Second
 	catchUpGrace = 250 * time.Millisecond
 )
@@ -396,7 +394,7 @@ func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	h := s.on(f.Table)
 	row := h.row
 	row.Seq = max(row.Seq, f.Seq-1)
-	if f.Seq > row.Seq && s.shelf.Undecided(f.Table, row) >= undecidedMax {
+	if f.Seq > row.Seq && s.shelf.Undecided(f.Table, row) >= s.w.limits.undecided {
 		s.w.mark(tooMuchUndecided)
 		h.sweep()
 		answer(fault.Errorf(fault.Throttled, "too many files that no transaction decided about"))
@@ -489,7 +487,7 @@ func (s *server) file(table string, txn peer.TxnID) *stored {
 func (s *server) change(c *peer.Change, answer func(changedAnswer)) { s.on(c.Table).change(c, answer) }
 
 func (s *hosted) change(c *peer.Change, answer func(changedAnswer)) {
-	if len(s.turns) >= changesMax {
+	if len(s.turns) >= s.w.limits.changes {
 		answer(changedAnswer{err: fault.Errorf(fault.Throttled, "many changes wait")})
 		return
 	}
@@ -549,7 +547,7 @@ func (s *hosted) sweep() {
 			s.sweeping = false
 			return
 		}
-		if s.shelf.Undecided(s.table, row) < undecidedMax {
+		if s.shelf.Undecided(s.table, row) < s.w.limits.undecided {
 			s.clear(row, before, false)
 			return
 		}

@@ -35,15 +35,30 @@ type world struct {
 	check         *checker
 	history       *history
 	healed        bool
+	without       topology.ServerID        // stays dead although all else is well
 	calm          bool                     // no new work by clients
 	fenced        map[lease.Partition]bool // empty partitions that are being moved
 	boots         int
 
+	limits    limits
 	decisions int        // of the nemesis
 	done      []decision // those that were carried out
 	n         counts
 	marks     marks
 }
+
+// limits are the bounds of queues, which a seed in four has at their least.
+type limits struct {
+	changes   int // proposals that wait at a server
+	undecided int // files that no transaction decided about
+	acquires  int // requests of a lease machine for partitions
+	history   int // changes that the store remembers
+}
+
+var (
+	usualLimits = limits{changes: 64, undecided: 4, acquires: 32, history: 512}
+	tinyLimits  = limits{changes: 1, undecided: 1, acquires: 1, history: 8}
+)
 
 // counts are what a run did, for its last line: a run in which nothing happened proves nothing.
 type counts struct {
@@ -69,6 +84,10 @@ func newWorld(o Options) *world {
 		w.widths = max(o.Partitions/o.Tables, 1)
 		w.partitionsMax = w.widths + usualPartitionsMax
 	}
+	w.limits = usualLimits
+	if w.rng.IntN(4) == 0 {
+		w.limits = tinyLimits
+	}
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()
@@ -77,7 +96,7 @@ func newWorld(o Options) *world {
 		w.nodes = append(w.nodes, w.servers[i].proc)
 	}
 	for i := range o.Gateways {
-		g := &gateway{proc: &proc{w: w, node: o.Servers + i, rate: w.rate(), name: fmt.Sprintf("g%d", i+1)}}
+		g := &gateway{proc: &proc{w: w, node: o.Servers + i, rate: w.rate(), name: fmt.Sprintf("g%d", i+1)}, unacked: map[uint64]row{}}
 		if o.Faults.has(clocks) {
 			g.ahead = time.Duration(w.rng.Int64N(int64(2*aheadMax))) - aheadMax
 		}
