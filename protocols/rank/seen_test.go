@@ -38,6 +38,9 @@ func TestNoStampIsTakenTwice(t *testing.T) {
 				stamp -= point.Stamp(rng.IntN(20)) * rank.Step // overtaken on its way
 			}
 			sent = append(sent, stamp)
+			if rng.IntN(2000) == 0 {
+				s.Rest()
+			}
 			ok := s.Take(stamp)
 			if ok && taken[stamp] {
 				t.Fatalf("seed %d: stamp %d of %d was taken twice", seed, stamp, i)

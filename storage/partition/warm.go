@@ -134,6 +134,7 @@ func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
 		return nil
 	}
 	p.mu.warm = false
+	p.mu.seen.Rest()
 	p.mu.order, p.mu.revived, p.mu.ordered = nil, nil, 0
 	return p.ids.Swap(newIDs(p.deps.Index))
 }
