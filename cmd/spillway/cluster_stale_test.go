@@ -173,6 +173,19 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 		t.Errorf("hour 3: %d %s", status, text)
 	}
 
+	// Whatever asks for all times says so as well; what has no place for a warning is refused.
+	f := func(path string, want int, says string) {
+		t.Helper()
+		code, text, err := cut.get("/t/cut" + path)
+		if err != nil || code != want || !strings.Contains(string(text), says) {
+			t.Errorf("%s: %d %.300s %v, want %d and %q", path, code, text, err, want, says)
+		}
+	}
+	f("/api/v1/labels", http.StatusOK, `"warnings":["rows of table`)
+	f("/api/v1/labels?partial_response=false", http.StatusServiceUnavailable, "may be missing")
+	f("/api/v1/series?match[]=m_v", http.StatusOK, `"h":"4"`)
+	f("/federate?match[]=m_v", http.StatusServiceUnavailable, "may be missing")
+
 	// Others write to hour 6: nobody whom the gateway knows has rows of it, and metadata servers are asked.
 	put(6)
 	status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "&partial_response=false")
