@@ -67,6 +67,7 @@ type watched struct {
 	loan   *budget.Loan
 	cancel context.CancelFunc
 	gone   chan struct{} // closed when it left
+	used   int64         // by the heap when it began
 	ended  bool          // guarded by guard.mu
 }
 
@@ -82,6 +83,7 @@ func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, 
 	if loan == nil {
 		return ctx, w
 	}
+	w.used = g.heap().used
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.running[w] = struct{}{}
@@ -127,15 +129,18 @@ func (g *guard) look() {
 			return
 		}
 		g.mu.Unlock()
-		if n > 0 && g.heap().short() {
-			g.relieve()
+		if n == 0 {
+			continue
+		}
+		if h := g.heap(); h.short() {
+			g.relieve(h)
 		}
 	}
 }
 
 // relieve ends the query that holds most, and sees to it that its memory is free before another is looked for.
-func (g *guard) relieve() {
-	w := g.largest()
+func (g *guard) relieve(h heap) {
+	w := g.largest(h)
 	if w == nil {
 		return
 	}
@@ -157,12 +162,16 @@ func (g *guard) relieve() {
 // guardPatience is how many periods the guard waits for a query that it ended before it ends another.
 const guardPatience = 60
 
-// largest marks as ended the evaluation that holds most, of those that are not.
-func (g *guard) largest() *watched {
+// largest marks as ended the evaluation that holds most, of those that are not. One that holds little, and since whose begin the
+// heap has not grown by much either, is spared: its end would free nothing.
+func (g *guard) largest(h heap) *watched {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var found *watched
 	for w := range g.mu.running {
+		if w.loan.Held() <= budget.SmallLoan && h.used-w.used < h.limit/16 {
+			continue
+		}
 		if !w.ended && (found == nil || w.loan.Held() > found.loan.Held()) {
 			found = w
 		}

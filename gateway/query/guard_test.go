@@ -54,3 +54,31 @@ func TestOnlyTheLargestQueryGoesWhenMemoryRunsShort(t *testing.T) {
 		time.Sleep(10 * guardIdle * guardPeriod) // or else a goroutine is left, which the bubble reports
 	})
 }
+
+// TestASmallQueryIsNotEndedForWhatOthersTook: ten thousand connections took what the heap had left, and a query of a few bytes
+// was answered 503, whose end freed nothing. One that books little goes if the heap has grown since it began.
+func TestASmallQueryIsNotEndedForWhatOthersTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := budget.New("queries", 1<<30)
+		var used atomic.Int64
+		g := newGuard(slog.New(slog.DiscardHandler))
+		g.heap = func() heap { return heap{limit: 1000, used: used.Load()} }
+		loan, err := memory.Borrow(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used.Store(1020)
+		small, w := g.watch(t.Context(), loan)
+		time.Sleep(time.Second)
+		if small.Err() != nil {
+			t.Fatal("it was ended")
+		}
+		used.Store(1020 + 1000/16)
+		time.Sleep(10 * guardPeriod)
+		if small.Err() == nil {
+			t.Error("what it did not book is not noticed")
+		}
+		w.leave()
+		time.Sleep(10 * guardIdle * guardPeriod)
+	})
+}
