@@ -9,6 +9,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -62,10 +63,33 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	slices.Sort(took)
 	at := func(q float64) time.Duration { return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond) }
 	t.Logf("%d transactions on %d partitions (a map of %d KiB): p50 %v, p90 %v, p99 %v", txns, m.Len(), len(m.Encode())>>10, at(0.5), at(0.9), at(0.99))
+	whole, ops := c.fetched("wide")
+	t.Logf("the newest map takes a follower %d KiB whole, and %d B as ops since the one before", whole>>10, ops)
+	if ops == 0 || ops > 4<<10 {
+		t.Errorf("a follower is sent %d B for a partition more", ops)
+	}
 	if m.Len() != partitions+txns {
 		t.Errorf("%d partitions, not %d", m.Len(), partitions+txns)
 	}
 	if at(0.5) > 200*time.Millisecond { // 20 ms is the goal, on a machine that has time for it: docs/proofs/cluster.md
 		t.Errorf("half of the transactions took longer than %v", at(0.5))
 	}
+}
+
+// fetched is what a metadata server sends of a table's newest map: whole, and since the transaction before.
+func (c *crowd) fetched(table string) (whole, ops int) {
+	c.t.Helper()
+	at, ok := c.view.tables.Newest(table)
+	p, there := c.view.peers.Metadata(topology.ServerID(at.Servers[0]))
+	if !ok || !there {
+		c.t.Fatalf("table %s: %t, its metadata server: %t", table, ok, there)
+	}
+	f, err := p.Fetch(c.t.Context(), &peer.FileQuery{Table: table, Txn: at.Txn})
+	c.must(err)
+	since, err := p.Fetch(c.t.Context(), &peer.FileQuery{Table: table, Txn: at.Txn, Since: f.Base})
+	c.must(err)
+	for _, b := range since.Steps {
+		ops += len(b)
+	}
+	return len(f.Map), ops
 }
