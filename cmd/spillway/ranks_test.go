@@ -5,16 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -22,8 +27,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/rank"
+	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/server"
 )
 
 // clocked is a gateway with a clock of its own, before the servers of a spread.
@@ -166,12 +173,15 @@ func TestALeaderWhoseClockIsSetBackGoesOn(t *testing.T) {
 		for range n {
 			v++
 			s.must(gs[int(v)%2].put(5e9, v))
+			if n > 100 {
+				continue
+			}
 			if got, want := s.value(5e9), fmt.Sprint([]float64{v}); got != want {
 				t.Fatalf("read %s, want %s", got, want)
 			}
 		}
 	}
-	write(10)
+	write(1200) // more than partitions remember stamps of
 	s.fast.Store(-int64(time.Hour))
 	write(10)
 	if a, b := gs[0].restamped(), gs[1].restamped(); a != 1 || b != 1 {
@@ -386,4 +396,40 @@ func countedRows(t *testing.T, p *part, id point.PartitionID) uint64 {
 		}
 	}
 	return 0
+}
+
+// TestOneProcessKeepsTheValueWrittenLast, with its clock set back while it runs, and across a restart.
+func TestOneProcessKeepsTheValueWrittenLast(t *testing.T) {
+	store, fs, log := mem.New(), vfs.NewMem(), slog.New(slog.DiscardHandler)
+	var fast atomic.Int64
+	now := func() point.Nanos { return time.Now().UnixNano() + fast.Load() }
+	meta := filesmem.NewServer(store, localServer)
+	v := 0.0
+	for epoch, set := range []time.Duration{0, -time.Hour, -48 * time.Hour, time.Minute} {
+		fast.Store(int64(set))
+		p := &path{t: t}
+		var err error
+		p.tables, err = tables.Open(t.Context(), tables.Deps{Store: store, Metadata: meta.Alone, Servers: meta.Only, Log: log,
+			Place: func(string, point.PartitionID) []topology.ServerID { return []topology.ServerID{localServer} }},
+			tables.Settings{New: topology.Config{PartitionWidth: time.Hour}, CreateOnWrite: epoch == 0})
+		p.must(err)
+		p.brick, err = brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+		p.must(err)
+		p.server, err = server.Open(t.Context(), server.Deps{Brick: p.brick, Maps: p.tables, Now: now, Log: log, Registerer: prometheus.NewRegistry()},
+			server.Settings{Server: localServer, Epoch: point.Epoch(epoch + 1)})
+		p.must(err)
+		p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClockOf(uint64(epoch), now), Log: log}, forward.Settings{})
+		for _, back := range []time.Duration{0, 0, time.Hour, 0, -time.Second} {
+			fast.Add(-int64(back))
+			v++
+			b := point.GetBatch(p.table().Dict())
+			b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m")), 5e9, v)
+			p.must(p.table().Write(t.Context(), b, point.All))
+			if got, want := selected(t, p.server, &peer.Select{Table: "t", Hi: math.MaxInt64}), fmt.Sprintf("%x", math.Float64bits(v)); !strings.Contains(got, want) {
+				t.Errorf("clock set to %v and back by %v: read %s, want %v", set, back, got, v)
+			}
+		}
+		p.must(p.server.FlushAll(t.Context(), epoch == 1))
+		p.must(errors.Join(p.forward.Close(), p.server.Close(), p.brick.Close()))
+	}
 }

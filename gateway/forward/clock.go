@@ -51,21 +51,31 @@ func (c *Clock) refused(server point.Nanos) {
 	c.mu.Refused(now, server)
 }
 
-// restampsMax bounds how often one insert is stamped anew. One time is enough, unless the clock is set while it is sent.
-const restampsMax = 4
+// renumber gives this gateway another number.
+func (c *Clock) renumber() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.Renumber()
+}
+
+// restampsMax bounds how often one insert is stamped anew. One time is enough, unless the clock is set while it is sent, or
+// another gateway has the same number.
+const restampsMax = 8
 
 // restamp gives what is left of a share new stamps if err is the answer that its stamps are too far ahead of the servers'
 // clocks, or may have been taken before. It is no error of the write: the insert is sent again at once.
 func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	server, ahead := peer.IsAhead(err)
-	if !ahead || server != 0 && r.anew == restampsMax {
+	if !ahead || r.anew == restampsMax {
 		return false
 	}
 	w.t.f.metrics.restamped.Inc()
-	anew := r.anew
-	if server != 0 { // else the next one is the newest of this gateway, and is taken
+	anew := r.anew + 1
+	switch {
+	case server != 0:
 		w.t.f.deps.Clock.refused(server)
-		anew++
+	case r.anew > 0: // else the next one is the newest of this gateway, and is taken
+		w.t.f.deps.Clock.renumber()
 	}
 	*r = reserve(w.t.f.deps.Clock, rest.len(), &w.t.f.settings)
 	r.used, r.anew = -rest.acked, anew

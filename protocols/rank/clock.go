@@ -47,8 +47,15 @@ func (c *Clock) Refused(now, server point.Nanos) {
 	if server < now {
 		c.ahead = now - max(server, 0)
 	}
-	c.last = min(c.last, At(server))
+	if back := At(server); back < c.last {
+		c.last = back
+		c.Renumber()
+	}
 }
+
+// Renumber gives the gateway another number, as if it were another one. Partitions remember the stamps that a number had (Seen): one
+// whose stamps go back, or that shares its number with a gateway of a faster clock, would find none of its own taken.
+func (c *Clock) Renumber() { c.gateway = (5*c.gateway + 1) % Gateways } // comes through all numbers
 
 // above gives the rank n steps above s, of gateway 0, or the highest there is.
 func above(s point.Stamp, n int) point.Stamp {

@@ -172,3 +172,24 @@ func TestRaisingARankAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a frame", n)
 	}
 }
+
+// TestAGatewayWhoseStampsGoBackHasAnotherNumber: under the old one partitions remember newer stamps, and would take none of it.
+func TestAGatewayWhoseStampsGoBackHasAnotherNumber(t *testing.T) {
+	c := rank.NewClock(7)
+	var seen rank.Seen
+	for i := range int64(2000) {
+		seen.Take(c.Tick(noon+i*1e6, 1))
+	}
+	c.Refused(noon+2e9, noon-3600e9)
+	if s := c.Tick(noon+2e9, 1); rank.Ahead(s, noon-3600e9) || !seen.Take(s) {
+		t.Errorf("the stamp %d is not taken at a server whose clock was set back", s)
+	}
+	numbers := map[point.Stamp]bool{}
+	for range rank.Gateways {
+		c.Renumber()
+		numbers[c.Tick(noon, 1)%rank.Step] = true
+	}
+	if len(numbers) != rank.Gateways {
+		t.Errorf("%d numbers of %d are tried", len(numbers), rank.Gateways)
+	}
+}
