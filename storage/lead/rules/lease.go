@@ -196,12 +196,27 @@ func (m *Machine) published(in Published) {
 	}
 }
 
-// offer gives the first partition away that another placement could take: one without rows.
+// offer gives a partition away that another placement could take: one without rows. They are offered by turns, since only the
+// lease machine knows whether the other servers have room for one.
 func (m *Machine) offer() {
+	var first, next *part
 	for _, id := range slices.SortedFunc(maps.Keys(m.parts), compare) {
-		if p := m.parts[id]; p.leading && !p.alone && p.members > 1 {
-			m.do(Tell{lease.Offer{Partition: id, Why: "the server is overloaded"}})
-			return
+		p := m.parts[id]
+		if !p.leading || p.alone || p.members < 2 {
+			continue
 		}
+		if first == nil {
+			first = p
+		}
+		if next == nil && compare(id, m.offered) > 0 {
+			next = p
+		}
+	}
+	if next == nil {
+		next = first
+	}
+	if next != nil {
+		m.offered = next.id
+		m.do(Tell{lease.Offer{Partition: next.id, Why: "the server is overloaded"}})
 	}
 }

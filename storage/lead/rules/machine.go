@@ -34,8 +34,9 @@ type Machine struct {
 	garbage map[lease.Partition]bool
 	lapsed  int // partitions that are led on after a lapse
 	leading int
-	good    bool // the heartbeat, when it was last said
-	over    Time // since when the load is too high; 0: it is not
+	good    bool            // the heartbeat, when it was last said
+	over    Time            // since when the load is too high; 0: it is not
+	offered lease.Partition // last
 
 	// As of this Step.
 	now  Time

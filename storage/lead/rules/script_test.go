@@ -21,7 +21,7 @@ import (
 // its partitions and their gates, and then what the machine wanted done. Questions stay open until they are answered.
 //
 //	table                               a table "cpu", seq 1, with its map known
-//	create s1 s2 … | begin 1 | abort 1 | drop 1 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
+//	create s1 s2 … | begin 1 | abort 1 | drop 1 | place 1 s3 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
 //	know [full]                         s1 learns the newest map
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone]      what the lease machine says
@@ -30,6 +30,7 @@ import (
 //	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
 //	swap                                the newest proposal that s1 made reaches the coordination store
 //	plan                                the plan of the newest proposal, on the committed map
+//	good | busy                         a second is over: the heartbeat is good; the server is overloaded, too
 //	wait 500ms                          time goes by
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
@@ -132,6 +133,9 @@ func (w *world) command(d *datadriven.TestData) error {
 		return w.apply(topology.SplitFinalize{Partition: p.ID, Low: at.Split.Low.ID})
 	case "drop":
 		return w.apply(topology.Drop{IDs: []point.PartitionID{p.ID}})
+	case "place":
+		pl := topology.Placement{ID: point.PlacementID(10*p.ID + 9), Server: topology.ServerID(args[1])}
+		return w.apply(topology.Join{Partition: p.ID, Placement: pl}, topology.JoinFinalize{Partition: p.ID, Placement: pl.ID})
 	case "take":
 		return w.apply(topology.Remove{Partition: p.ID, Placement: point.PlacementID(10*p.ID + 1)})
 	case "know":
@@ -156,6 +160,8 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.say("held %t, over %t", held, over)
 	case "good":
 		w.step(Published{Good: true})
+	case "busy":
+		w.step(Published{Good: true, Load: 1})
 	case "wait":
 		return w.wait(args[0])
 	case "answer":
