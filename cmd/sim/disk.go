@@ -210,7 +210,7 @@ func (d *disk) replay(w *world) {
 		r := d.copies[id]
 		for _, key := range r.bad() {
 			switch c := r.rows[key]; {
-			case c.at < d.synced:
+			case c.at < d.synced && w.opt.broken != damageCut:
 				w.damaged(d, id, r, rowDamageAtStart)
 				continue
 			case c.before != nil:

@@ -95,6 +95,16 @@ const (
 	sumsIgnored          rule = "sums and names are not compared"
 	plansLate            rule = "a change is planned after its proposer gave it up"
 	notRuledOut          rule = "what got no answer is not ruled out"
+	dropUnemptied        rule = "a table is dropped while it has partitions"
+	otherFile            rule = "a server answers another file than was asked for"
+	nextIgnored          rule = "readers are answered that do not know a partition"
+	readUnled            rule = "who does not lead answers readers"
+	incompleteNotSaid    rule = "that rows were set aside is not said"
+	damageCut            rule = "a start takes damage for a torn end"
+	unknownIsYes         rule = "a swap that is not answered is taken for done"
+	renewalsAssumed      rule = "a renewal that is not answered is taken for done"
+	lowestRank           rule = "of two partitions the lower rank wins"
+	sweepUntouched       rule = "undecided files are swept without touching the row"
 	alarmRemoves         rule = "what the map does not want is deleted"
 )
 

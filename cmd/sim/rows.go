@@ -196,7 +196,7 @@ type found struct {
 
 // read answers a question, as storage/server does: an asker whose map is too old for it looks for a newer one.
 func (s *server) read(q question) found {
-	if _, may := s.machine.MayAct(q.id, s.clock()); !may {
+	if _, may := s.machine.MayAct(q.id, s.clock()); !may && s.w.opt.broken != readUnled {
 		s.w.mark(stalePlacement)
 		return found{}
 	}
@@ -208,7 +208,7 @@ func (s *server) read(q question) found {
 	if r == nil {
 		return f
 	}
-	f.incomplete = r.incomplete
+	f.incomplete = r.incomplete && s.w.opt.broken != incompleteNotSaid
 	for i, key := range q.keys {
 		c, has := r.rows[key]
 		if !has {
@@ -247,7 +247,7 @@ func (s *server) isNews(q question) bool {
 	if news {
 		s.w.mark(staleNext)
 	}
-	return news
+	return news && s.w.opt.broken != nextIgnored
 }
 
 // isClosed reports whether damage closed a partition here.

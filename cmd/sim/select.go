@@ -117,7 +117,7 @@ func (x *selection) merge(f found, at []int) {
 		if r.value != 0 && x.rows[at[i]].value != 0 {
 			x.g.w.mark(rankDecided)
 		}
-		if r.value != 0 && r.rank > x.rows[at[i]].rank {
+		if old := x.rows[at[i]]; r.value != 0 && (old.value == 0 || r.rank > old.rank != (x.g.w.opt.broken == lowestRank)) {
 			x.rows[at[i]] = r
 		}
 	}

@@ -164,6 +164,8 @@ func (s *server) perform(e lease.Effect) {
 				}
 			case ok:
 				a.Outcome = lease.Conflict
+			case beat && s.w.opt.broken == renewalsAssumed:
+				a.Outcome, a.Revision = lease.Done, s.w.store.rev
 			}
 			s.step(a)
 		})

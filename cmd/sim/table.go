@@ -86,13 +86,13 @@ func (g *gateway) emptyTable(v *view) {
 		g.work = ""
 	case v.m == nil || !v.row.Dropping || v.m.Seq != v.row.Seq:
 		g.workOn(func() { g.emptyTable(v) })
-	case v.m.Len() > 0:
+	case v.m.Len() > 0 && g.w.opt.broken != dropUnemptied:
 		var ids []point.PartitionID
 		for p := range v.m.All() {
 			ids = append(ids, p.ID)
 		}
 		g.changeAnd(v, []topology.Op{topology.Drop{IDs: ids}}, func(error) { g.workOn(func() { g.emptyTable(v) }) })
-	case g.isHeld(v.table):
+	case g.isHeld(v.table) && g.w.opt.broken != dropUnemptied:
 		g.workOn(func() { g.emptyTable(v) })
 	default:
 		v.run(files.NewDrop(v.table, v.row.Txn), g.dropped(v, g.forgetTable))

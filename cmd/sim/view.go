@@ -187,7 +187,12 @@ func (x *search) step(in files.FetchInput) {
 func (x *search) ask(server topology.ServerID) {
 	v, at := x.v, x.v.p.w.indexOf(server)
 	ask(v.p, at, peerTimeout, "fetch", func(answer func(fetched)) {
-		answer(fetched{v.p.w.servers[at].file(v.table, x.w.Txn)})
+		s := v.p.w.servers[at]
+		if v.p.w.opt.broken == otherFile {
+			answer(fetched{s.file(v.table, s.on(v.table).row.Txn)})
+			return
+		}
+		answer(fetched{s.file(v.table, x.w.Txn)})
 	}, func(f fetched, ok bool) {
 		in := files.FetchAnswer{Server: server, Err: errSilent}
 		if !ok || f.s == nil {
@@ -272,6 +277,10 @@ func (r *runTxn) perform(e files.Effect) {
 		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
 				w.mark(swapUnknown)
+				if w.opt.broken == unknownIsYes {
+					r.step(files.Swapped{OK: true, Revision: w.store.rev})
+					return
+				}
 				r.step(files.Swapped{Err: errSilent})
 				return
 			}
@@ -549,6 +558,10 @@ func (s *hosted) sweep() {
 		}
 		if s.shelf.Undecided(s.table, row) < s.w.limits.undecided {
 			s.clear(row, before, false)
+			return
+		}
+		if s.w.opt.broken == sweepUntouched {
+			s.clear(row, before, true)
 			return
 		}
 		s.view.run(files.NewTouch(s.table), func(d files.Done) {
