@@ -215,10 +215,11 @@ func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error 
 	if f, m, err = s.open(f, m); err != nil {
 		return err
 	}
+	s.cache.put(f, m) // first: once the file is on the disk it may be asked for
 	if err := s.deps.Disk.Put(f, m); err != nil {
+		s.cache.remove(f.Table, f.Txn)
 		return err
 	}
-	s.cache.put(f, m)
 	s.state.Lock()
 	defer s.state.Unlock()
 	switch {
