@@ -200,7 +200,7 @@ func (w *world) heal() time.Duration {
 // leaveDead chooses, in some lives, a server that stays dead when all else is well: what needs it not must go on. A
 // majority of each table's metadata servers has its file without it.
 func (w *world) leaveDead() {
-	if !w.opt.Faults.has(crash) || w.rng.IntN(3) > 0 {
+	if !w.opt.Faults.has(crash) || len(w.servers) < 3 || w.rng.IntN(3) > 0 {
 		return
 	}
 	if s := w.servers[w.rng.IntN(len(w.servers))]; w.check.mayLose(s) {

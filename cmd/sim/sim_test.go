@@ -137,7 +137,7 @@ var broken = []struct {
 	{ranksNotRaised, allFaults, "I1", 100},
 	{oldMapsAnswered, allFaults, "H", 200},
 	{oneOfTwoLayers, allFaults, "H", 100},
-	{ageNotSaid, allFaults, "H", 400},
+	{ageNotSaid, allFaults, "", 400},
 	{dropUnemptied, drops | crash, "I1", 100},
 	{otherFile, allFaults, "I4", 100},
 	{nextIgnored, allFaults, "H", 100},
