@@ -182,16 +182,18 @@ func (s *Server) sweepCrowded(ctx context.Context) {
 }
 
 func (s *Server) sweepLogged(ctx context.Context, table string) {
+	s.state.Lock()
+	delete(s.state.sweep, table) // before the row is read: a change or a file that comes meanwhile is for the next sweep
+	s.state.Unlock()
 	n, err := s.sweepTable(ctx, table)
 	s.metrics.swept.Add(float64(n))
 	if err != nil && ctx.Err() == nil {
 		s.deps.Log.Debug("METADATA files could not be swept; it is tried again", "table", table, "error", err)
-		return
 	}
 	s.state.Lock()
 	defer s.state.Unlock()
-	if s.state.shelf.Undecided(table, s.state.rows[table].row) == 0 {
-		delete(s.state.sweep, table)
+	if err != nil || s.state.shelf.Undecided(table, s.state.rows[table].row) > 0 {
+		s.state.sweep[table] = true
 	}
 }
 
