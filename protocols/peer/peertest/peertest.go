@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,13 +55,14 @@ func Run(t *testing.T, target func(t *testing.T) Target) {
 		"LaterInsertsWin":         laterInsertsWin,
 		"RanksComeWhenAsked":      ranksComeWhenAsked,
 	} {
-		t.Run(name, func(t *testing.T) { test(t, &suite{t, target(t)}) })
+		t.Run(name, func(t *testing.T) { test(t, &suite{t: t, Target: target(t)}) })
 	}
 }
 
 type suite struct {
 	t *testing.T
 	Target
+	inserts atomic.Int64
 }
 
 func (s *suite) must(err error) {
@@ -94,7 +96,7 @@ func (s *suite) at(second int) point.Nanos { return s.Lo + int64(second)*1e9 }
 
 func (s *suite) insert(stamp point.Stamp, in peer.Insert) *peer.Insert {
 	in.Partition, in.MapSeq = s.Partition, s.MapSeq
-	in.Stamp = point.Stamp(time.Now().UnixNano())&^1023 + stamp<<10
+	in.Stamp = point.Stamp(time.Now().UnixNano())&^1023 + stamp<<10 + point.Stamp(s.inserts.Add(1)%1024) // each of a gateway of its own: no two are the same
 	return &in
 }
 
@@ -443,6 +445,7 @@ func columnsStayTheCallers(t *testing.T, s *suite) {
 	for k := 1; k < 50; k++ {
 		in.Times[0], in.Values[0] = s.at(k), float64(k)
 		s.must(st.Insert(t.Context(), in))
+		in.Stamp += 1 << 10
 		in.IDs[0], in.Times[0], in.Values[0] = 0, s.at(500), -1
 		want += fmt.Sprintf(" %d:%d", k, k)
 	}
