@@ -27,6 +27,9 @@ func (p *Partition) Flush(ctx context.Context, why Reason) error {
 // flushOrdered is Flush under the flush lock. It notes how it went, for the pace of retries.
 func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	err := p.flushNow(ctx, why)
+	if err != nil && ctx.Err() != nil {
+		return err // it was given up, and did not fail
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.flush.note(time.Now(), err)
@@ -47,7 +50,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 		return err
 	}
 	// 2. The segment, fsynced under its final name.
-	info, err := p.writeMinor(fr)
+	info, err := p.writeMinor(ctx, fr)
 	if err != nil {
 		return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
@@ -119,7 +122,7 @@ func (p *Partition) freeze() (*frozen, bool) {
 	return fr, true
 }
 
-func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
+func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, error) {
 	st := fr.state
 	m := segment.Meta{
 		Table: st.Table, Partition: st.Partition,
@@ -137,7 +140,7 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 	}
 	x := p.ids.Load()
 	excess := p.newExcess(func(id point.DenseID) point.Labels { return p.labelsOf(x, id) })
-	if err := p.writeHead(w, x, fr, excess); err != nil {
+	if err := p.writeHead(ctx, w, x, fr, excess); err != nil {
 		return segment.Info{}, errors.Join(err, w.Abort())
 	}
 	info, err := p.finish(w, m.ID)
@@ -147,20 +150,31 @@ func (p *Partition) writeMinor(fr *frozen) (segment.Info, error) {
 	return info, err
 }
 
+// giveUpEvery is how many series are written between two looks whether the flush is still wanted: a process that stops does not
+// wait for millions of them.
+const giveUpEvery = 1 << 10
+
 // writeHead writes the definitions and rows of a head. A head of deletions alone has none, and its series may not be in memory.
-func (p *Partition) writeHead(w *segment.Writer, x *ids, fr *frozen, excess *excess) error {
+// Errors are Canceled, too.
+func (p *Partition) writeHead(ctx context.Context, w *segment.Writer, x *ids, fr *frozen, excess *excess) error {
 	if x.len() < fr.defined {
 		return nil
 	}
 	for id := point.DenseID(fr.base); int(id) < fr.defined; id++ {
+		if id%giveUpEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		ref, _ := x.ref(id) // not quiet: no segment defines it yet
 		if err := w.Define(id, p.deps.Index.Labels(ref)); err != nil {
 			return err
 		}
 	}
 	fr.order = p.extendOrder(x, fr)
-	h := fr.head.head
+	h, n := fr.head.head, 0
 	err := h.Drain(x.withQuiet(fr.order, h), func(id point.DenseID, r *rows.Run) error {
+		if n++; n%giveUpEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		excess.run(id, r)
 		return w.Add(id, r)
 	})
