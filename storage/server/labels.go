@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -116,16 +118,28 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if !ok {
 		return nil
 	}
+	// Each waits for the disk, which serves several as fast as one. Those that have much to flush before go alone.
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(deletesAtOnce)
 	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
 		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
 			continue
 		}
-		if err := s.deleteFrom(ctx, t, p, q); err != nil {
-			return s.named(q.Table, err)
+		job := func() error { return s.deleteFrom(ctx, t, p, q) }
+		if p.HeadBytes() < smallFlush {
+			g.Go(job)
+		} else if err := job(); err != nil {
+			g.Go(func() error { return err })
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return s.named(q.Table, g.Wait())
 }
+
+// deletesAtOnce is from how many partitions of one request is deleted at once.
+const deletesAtOnce = 32
 
 func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partition, q *peer.Select) error {
 	id := p.Identity().Partition
