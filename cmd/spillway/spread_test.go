@@ -184,7 +184,8 @@ func (s *spread) serve(p *part) {
 	s.must(err)
 	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: s.meta, Log: log}, rpc.Settings{TLS: rpc.TLS{Insecure: true}})
 	s.must(err)
-	go func() { _ = p.rpc.Serve(l) }()
+	srv := p.rpc // which hangUp forgets
+	go func() { _ = srv.Serve(l) }()
 	s.must(registry.Register(s.tb.Context(), s.store, registry.Server{ID: p.id, Addr: l.Addr().String(), Host: "h", Store: "d"}, false))
 }
 
