@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -140,6 +141,10 @@ func (s *server) answer(e rules.Effect) {
 		s.get(lease.RowKey(e.Partition), storeTimeout, func(g got, ok bool) {
 			s.decide(rules.LeaseRead{ID: e.ID, OK: ok, Found: g.ok, Row: g.row})
 		})
+	case rules.GuardLease:
+		key := lease.RowKey(e.Partition)
+		conditions, writes := []coord.Condition{{Key: key, Revision: e.Revision}}, []coord.Write{{Key: key, Value: e.Lease.Encode()}}
+		s.commit(conditions, writes, storeTimeout, func(committed, bool) { s.decide(rules.LeaseGuarded{ID: e.ID}) })
 	case rules.Record:
 		if s.disk.isFull(s.w) {
 			s.after(time.Millisecond, "not recorded", func() { s.decide(rules.Recorded{ID: e.ID}) })

@@ -136,6 +136,10 @@ func DecodeSwept(b []byte) (Swept, error) {
 	return s.Swept, nil
 }
 
+// Barring gives the row with which servers whose map is older than transaction seq can neither take the partition nor change the
+// in-sync list. Compare the row at its revision; seq is of a committed map.
+func (l Lease) Barring(seq uint64) Lease { l.Seq = max(l.Seq, seq); return l }
+
 // MayDelete reports whether a server may delete its copy of a partition that a map of transaction seq does not place there: no
 // leader can list the copy as in sync any more. Compare the row at its revision when committing to the deletion.
 func (l *Lease) MayDelete(placement point.PlacementID, seq uint64) bool {

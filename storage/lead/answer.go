@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -40,6 +41,11 @@ func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 		row, found, err := r.deps.Store.Get(limited, lease.RowKey(e.Partition))
 		r.failed(ctx, "reading a lease row", e.Partition, err)
 		return rules.LeaseRead{ID: e.ID, OK: err == nil, Found: found, Row: row}
+	case rules.GuardLease:
+		key := lease.RowKey(e.Partition)
+		_, _, err := r.deps.Store.Commit(limited, []coord.Condition{{Key: key, Revision: e.Revision}}, []coord.Write{{Key: key, Value: e.Lease.Encode()}})
+		r.failed(ctx, "guarding a lease row", e.Partition, err)
+		return rules.LeaseGuarded{ID: e.ID}
 	case rules.Record:
 		err := record(r.deps.Brick, e.Seqs)
 		return rules.Recorded{ID: e.ID, OK: !r.failed(ctx, "recording the highest transaction", lease.Partition{Table: e.Seqs[0].Table}, err)}

@@ -381,13 +381,18 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	s1.wantRows("7: 101", p)
 	w.stale(s1.put(p, 2, point.All))
 
-	// A replica that the lease row lists instead has every acked row: then it goes.
+	// A replica that the lease row lists instead has every acked row: then it goes, once no leader with an older map than ours can
+	// list it again. Here the build that made the transaction did not write that into the row.
 	w.edit(p, func(l lease.Lease) lease.Lease {
 		l.InSync = []lease.Member{{Placement: 99, Server: "s2", Store: "elsewhere"}}
-		l.State, l.Holder, l.Boot = lease.Held, "s2", "b2"
+		l.State, l.Holder, l.Boot, l.Seq = lease.Held, "s2", "b2", 0
 		return l
 	})
 	w.until("its copy is removed", func() bool { return len(s1.server.Held()) == 0 })
+	m, _ := w.maps.Get("t")
+	if l, _ := w.row(p); l.Seq != m.Seq || len(l.InSync) != 1 || l.Holder != "s2" {
+		t.Errorf("the copy is removed at map %d by a row of map %d: %+v", m.Seq, l.Seq, l)
+	}
 }
 
 // TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is put right, by the placement that has the rows.

@@ -35,7 +35,8 @@ type looked struct {
 //
 //	record the highest transaction ─▶┐
 //	read the lease rows of what the  ├─▶ Plan ─▶ seal, open ─▶ assign ─▶ unassign ─▶ remove · hand over · finish
-//	map does not want here ─────────▶┘
+//	map does not want here, and have │
+//	them bar older maps ────────────▶┘
 type round struct {
 	Table
 	full    bool
@@ -102,6 +103,9 @@ func (m *Machine) start(t *table, full bool) {
 		if pl, on := at.On(m.server); on && pl.ID == h.Placement {
 			continue
 		}
+		if pl, on := at.JoiningOn(m.server); on && pl.ID == h.Placement {
+			continue
+		}
 		p := m.part(lease.Partition{Table: t.name, ID: h.Partition})
 		r.waits++
 		m.do(ReadLease{ID: m.ask(question{about: aboutCovered, p: p, t: t, round: r}), Partition: p.id})
@@ -154,14 +158,38 @@ func (m *Machine) leaseRead(q question, in LeaseRead) {
 		m.readGarbage(q.p, in)
 		return
 	}
+	var led lease.Lease
 	if in.OK && in.Found {
-		led, err := lease.DecodeLease(in.Row.Value)
-		q.round.covered[q.p.id.ID] = err == nil && len(led.InSync) > 0 && !slices.ContainsFunc(led.InSync, func(x lease.Member) bool {
-			return x.Server == m.server || slices.ContainsFunc(q.round.Held, func(h Held) bool { return h.Partition == q.p.id.ID && h.Placement == x.Placement })
-		})
+		led, _ = lease.DecodeLease(in.Row.Value) // one that cannot be read lists none
 	}
-	q.round.waits--
+	r, seq := q.round, q.round.Map.Seq
+	here := func(x lease.Member) bool { return x.Server == m.server }
+	switch {
+	case len(led.InSync) == 0 || slices.ContainsFunc(led.InSync, here) || seq < q.t.seen:
+	case r.mayDelete(q.p.id.ID, &led):
+		r.covered[q.p.id.ID] = true
+	case led.Seq < seq && q.tries < guardTriesMax:
+		q.about, q.tries = aboutGuard, q.tries+1
+		m.do(GuardLease{ID: m.ask(q), Partition: q.p.id, Revision: in.Row.Revision, Lease: led.Barring(seq)})
+		return
+	}
+	r.waits--
 	m.carryOut(q.t)
+}
+
+// mayDelete reports whether no leader can list what is held here of a partition, by its lease row.
+func (r *round) mayDelete(id point.PartitionID, led *lease.Lease) bool {
+	return !slices.ContainsFunc(r.Held, func(h Held) bool { return h.Partition == id && !led.MayDelete(h.Placement, r.Map.Seq) })
+}
+
+// guardTriesMax bounds how often a round guards a lease row that changes at every try. The next full round tries again.
+const guardTriesMax = 3
+
+// leaseGuarded reads the row again, whatever became of the write: a leader with an older map may have changed it before, and
+// after it none can.
+func (m *Machine) leaseGuarded(q question) {
+	q.about = aboutCovered
+	m.do(ReadLease{ID: m.ask(q), Partition: q.p.id})
 }
 
 // carryOut does what the table's map calls for, once all is known that it asks for.

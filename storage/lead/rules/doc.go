@@ -3,7 +3,7 @@
 //
 //	Round: maps, what lies here ──▶ ┌─────────┐ ──▶ Assign, Tell: to the lease machine
 //	Leads, Stops, InSyncSet ──────▶ │ Machine │ ──▶ Seal, Open, HandOver, TakeBack, Doubt, Settle: to a partition's gate
-//	answers, with the question's id │         │ ──▶ Quiesce, Ready, Propose, RuleOut, ReadLease, Record, RemovePlacement: questions
+//	answers, with the question's id │         │ ──▶ Quiesce, Ready, Propose, RuleOut, ReadLease, GuardLease, Record, RemovePlacement: questions
 //	Want: a first row waits ──────▶ │         │ ──▶ Changed: what waits for a lease looks again
 //	Tick ─────────────────────────▶ └─────────┘ ──▶ Alarmed, Forget, Note
 //

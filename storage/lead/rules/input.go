@@ -64,6 +64,8 @@ type (
 		Found bool
 		Row   coord.Row
 	}
+	// LeaseGuarded answers GuardLease, whether it was written or not.
+	LeaseGuarded struct{ ID uint64 }
 	// Removed answers RemovePlacement.
 	Removed struct {
 		ID uint64
@@ -104,6 +106,7 @@ func (Want) input()           {}
 func (Published) input()      {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}
+func (LeaseGuarded) input()   {}
 func (Removed) input()        {}
 func (Quiet) input()          {}
 func (Answered) input()       {}
@@ -188,6 +191,14 @@ type ReadLease struct {
 	Partition lease.Partition
 }
 
+// GuardLease asks for a lease row to be written where it is still at Revision.
+type GuardLease struct {
+	ID        uint64
+	Partition lease.Partition
+	Revision  coord.Revision
+	Lease     lease.Lease
+}
+
 // Record keeps the highest transaction seen of tables, durably; 0 forgets one.
 type Record struct {
 	ID   uint64
@@ -256,6 +267,7 @@ func (Ready) effect()           {}
 func (Propose) effect()         {}
 func (RuleOut) effect()         {}
 func (ReadLease) effect()       {}
+func (GuardLease) effect()      {}
 func (Record) effect()          {}
 func (RemovePlacement) effect() {}
 func (Forget) effect()          {}

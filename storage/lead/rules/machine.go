@@ -50,6 +50,7 @@ type question struct {
 	p     *part
 	t     *table
 	round *round
+	tries int // guards of the lease row that were asked for
 }
 
 type about uint8
@@ -58,6 +59,7 @@ const (
 	aboutStop about = iota
 	aboutAttempt
 	aboutCovered
+	aboutGuard
 	aboutSeen
 	aboutUnseen
 	aboutRemoval
@@ -116,6 +118,10 @@ func (m *Machine) answer(in Input) {
 	case LeaseRead:
 		if q, ok := m.take(in.ID); ok {
 			m.leaseRead(q, in)
+		}
+	case LeaseGuarded:
+		if q, ok := m.take(in.ID); ok {
+			m.leaseGuarded(q)
 		}
 	case Removed:
 		if q, ok := m.take(in.ID); ok {

@@ -13,7 +13,7 @@ type Held struct {
 	Placement point.PlacementID
 	// Empty: it never took a row.
 	Empty bool
-	// Covered: the lease row names others that hold every acked row, and not this placement.
+	// Covered: the lease row names others that hold every acked row, and no leader can list this placement any more.
 	Covered bool
 }
 

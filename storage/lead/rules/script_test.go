@@ -26,7 +26,8 @@ import (
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone]      what the lease machine says
 //	want 1 epoch=5                      a first row waits
-//	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, lease-read [others|free|held]
+//	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
+//	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
 //	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
 //	swap                                the newest proposal that s1 made reaches the coordination store
 //	plan                                the plan of the newest proposal, on the committed map
@@ -243,11 +244,17 @@ func (w *world) reply(what string, has map[string]bool, number map[string]uint64
 			delete(w.held, e.Partition.ID)
 		}
 		w.step(Removed{e.ID, yes})
+	case GuardLease:
+		w.step(LeaseGuarded{e.ID})
 	case ReadLease:
 		l := lease.Lease{State: lease.Held, Holder: "s2", Boot: "b2", Epoch: 3, InSync: []lease.Member{{Placement: 99, Server: "s2", Store: "dir2"}}}
 		if has["free"] {
 			l.State = lease.Free
 		}
+		if has["listed"] {
+			l.InSync = append(l.InSync, lease.Member{Placement: point.PlacementID(10*e.Partition.ID + 1), Server: "s1", Store: "dir1"})
+		}
+		l.Seq = number["seq"]
 		w.step(LeaseRead{ID: e.ID, OK: yes, Found: !has["none"], Row: coord.Row{Value: l.Encode(), Revision: 9}})
 	}
 	return nil
@@ -313,6 +320,8 @@ func question1(e Effect) string {
 		return "removed"
 	case ReadLease:
 		return "lease-read"
+	case GuardLease:
+		return "guarded"
 	}
 	return ""
 }
@@ -352,6 +361,8 @@ func describe(e Effect) string {
 		return fmt.Sprintf("rule out within %v?", e.Within)
 	case ReadLease:
 		return fmt.Sprintf("read the lease row of %d?", e.Partition.ID)
+	case GuardLease:
+		return fmt.Sprintf("guard the lease row of %d at revision %d: map %d?", e.Partition.ID, e.Revision, e.Lease.Seq)
 	case Record:
 		return fmt.Sprintf("record %v?", e.Seqs)
 	case RemovePlacement:
