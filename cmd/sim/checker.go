@@ -36,7 +36,7 @@ type checker struct {
 	highest  map[placementOn]point.Epoch // raised durably
 	accepted map[lease.Partition]point.Epoch
 	rows     map[lease.Partition]map[keyID]ackedRow // the newest that was acked
-	damaged  map[uint64]bool                        // values whose record a disk damaged
+	damaged  map[uint64]bool                        // values whose record a disk damaged, or the one over theirs
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
 	dead     map[lease.StoreID]bool // wiped stores
@@ -352,9 +352,15 @@ func (c *checker) wipe(s topology.ServerID, txn peer.TxnID) {
 	c.wiped[txn][s] = true
 }
 
-// rowLost notes that a disk damaged a row.
-func (c *checker) rowLost(lost row) {
+// rowLost notes that a disk damaged a row, and with it what was acked below: a person sets the whole record aside, and
+// nothing says that the brick still has an older one.
+//
+//	1aa acked ─▶ 1e7 logged over it, durably, not acked ─▶ 1e7 damaged, set aside ─▶ neither, and answers say so
+func (c *checker) rowLost(store lease.StoreID, id lease.Partition, lost row) {
 	c.damaged[lost.value] = true
+	if below, ok := c.rows[id][lost.key]; ok && below.store == store && below.rank <= lost.rank {
+		c.damaged[below.value] = true
+	}
 }
 
 // crashed takes stock of a directory after a crash: what survived is durable.

@@ -209,23 +209,28 @@ func (d *disk) replay(w *world) {
 	for _, id := range d.held() {
 		r := d.copies[id]
 		for _, key := range r.bad() {
-			switch c := r.rows[key]; {
-			case c.at < d.synced && w.opt.broken != damageCut:
+			if c := r.rows[key]; c.at < d.synced && w.opt.broken != damageCut || !r.cut(w, key) {
 				w.damaged(d, id, r, rowDamageAtStart)
-				continue
-			case c.before != nil:
-				r.rows[key] = *c.before
-			default:
-				delete(r.rows, key)
 			}
-			w.mark(tornCut)
-			r.suspect--
 		}
 		r.high = 0
 		for _, c := range r.rows {
 			r.high = max(r.high, c.rank)
 		}
 	}
+}
+
+// cut takes a torn cell off the log. It reports whether what the log has below it is whole.
+func (r *replica) cut(w *world, key keyID) bool {
+	w.mark(tornCut)
+	below := r.rows[key].before
+	if below == nil {
+		delete(r.rows, key)
+	} else if r.rows[key] = *below; !below.whole(key) {
+		return false
+	}
+	r.suspect--
+	return true
 }
 
 // bad lists the cells that do not verify, in order.

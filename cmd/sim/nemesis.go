@@ -200,6 +200,10 @@ func (w *world) strike(f faults, rng *rand.Rand) {
 	case partition:
 		w.n.cuts++
 		w.cut(i, upTo(12*time.Second), rng)
+		if len(w.clients) > 0 && rng.IntN(3) == 0 {
+			w.n.cuts++
+			w.cut(len(w.servers)+rng.IntN(len(w.clients)), upTo(gatewayCutMax), rng)
+		}
 	case crash:
 		w.n.crashes++
 		w.say("%s is killed", s.id)
@@ -259,12 +263,16 @@ func (w *world) strike(f faults, rng *rand.Rand) {
 	}
 }
 
-// cut severs a server: from everybody or from some, both ways or one.
+// gatewayCutMax is how long a gateway may be cut off: far beyond follow.DoubtAge and youngMax, or no answer by its map would
+// be too old.
+const gatewayCutMax = 40 * time.Second
+
+// cut severs a server or a gateway: from everybody or from some, both ways or one.
 func (w *world) cut(i int, d time.Duration, rng *rand.Rand) {
 	way := rng.IntN(3)
 	some := rng.IntN(100) < 50
 	until := w.now + d
-	w.say("s%d is cut off for %v, ways %d", i+1, d, way)
+	w.say("%s is cut off for %v, ways %d", w.nodes[i].name, d, way)
 	for j := range w.nodes {
 		if j == i || some && rng.IntN(100) < 50 {
 			continue

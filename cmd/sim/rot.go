@@ -78,7 +78,7 @@ func (w *world) rotRow(s *server, rng *rand.Rand) {
 		c.value ^= 1 << rng.IntN(64)
 	}
 	w.n.rots++
-	w.check.rowLost(r.rows[key].row)
+	w.check.rowLost(s.disk.id, id, r.rows[key].row)
 	r.rows[key] = c
 	r.suspect++
 	w.say("%s: the disk damages a row of %s", s.id, id)

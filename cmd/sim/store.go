@@ -96,9 +96,6 @@ func (s *store) pump(x *watch) {
 		x.p.do(x.again)
 		return
 	}
-	if x.heard != nil {
-		x.p.do(x.heard)
-	}
 	var events []coord.Event
 	for _, e := range s.history {
 		if e.Revision > x.after && strings.HasPrefix(e.Key, x.prefix) {
@@ -109,6 +106,9 @@ func (s *store) pump(x *watch) {
 	if len(events) > 0 {
 		s.w.events++
 		x.p.do(func() { x.changed(events) })
+	}
+	if x.heard != nil { // after them: before, the map of before would count as the newest
+		x.p.do(x.heard)
 	}
 }
 
