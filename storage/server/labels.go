@@ -118,13 +118,18 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if !ok {
 		return nil
 	}
+	from := slices.DeleteFunc(t.overlapping(q.Partitions, q.Lo, q.Hi), func(p *partition.Partition) bool {
+		return q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition)
+	})
+	for _, p := range from { // before anything is deleted
+		if err := p.Damaged(); err != nil {
+			return err
+		}
+	}
 	// Each waits for the disk, which serves several as fast as one. Those that have much to flush before go alone.
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(deletesAtOnce)
-	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
-		if q.Partitions == nil && !s.mayRead(q.Table, p.Identity().Partition) {
-			continue
-		}
+	for _, p := range from {
 		job := func() error { return s.deleteFrom(ctx, t, p, q) }
 		if p.HeadBytes() < smallFlush {
 			g.Go(job)
