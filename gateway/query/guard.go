@@ -162,6 +162,10 @@ func (g *guard) relieve(h heap) {
 // guardPatience is how many periods the guard waits for a query that it ended before it ends another.
 const guardPatience = 60
 
+// guardGrowth is the part of the limit by which the heap must have grown since a query that holds little began for it to be ended: bodies
+// of writes make it grow by a tenth in the time of a small query.
+const guardGrowth = 4
+
 // largest marks as ended the evaluation that holds most, of those that are not. One that holds little, and since whose begin the
 // heap has not grown by much either, is spared: its end would free nothing.
 func (g *guard) largest(h heap) *watched {
@@ -169,7 +173,7 @@ func (g *guard) largest(h heap) *watched {
 	defer g.mu.Unlock()
 	var found *watched
 	for w := range g.mu.running {
-		if w.loan.Held() <= budget.SmallLoan && h.used-w.used < h.limit/16 {
+		if w.loan.Held() <= budget.SmallLoan && h.used-w.used < h.limit/guardGrowth {
 			continue
 		}
 		if !w.ended && (found == nil || w.loan.Held() > found.loan.Held()) {
