@@ -73,7 +73,7 @@ func TestASmallQueryIsNotEndedForWhatOthersTook(t *testing.T) {
 		if small.Err() != nil {
 			t.Fatal("it was ended")
 		}
-		used.Store(1020 + 1000/16)
+		used.Store(1020 + 1000/guardGrowth)
 		time.Sleep(10 * guardPeriod)
 		if small.Err() == nil {
 			t.Error("what it did not book is not noticed")
