@@ -197,7 +197,7 @@ func (l *line) close() {
 }
 
 // load has senders send for a while over n connections, each for its share of them in turns. rate is how many samples are
-// offered a second, in all; 0: as many as are taken. What is refused is sent again.
+// offered a second, by all senders together; 0: as many as the server takes. Refused samples are sent again.
 func (a *attacker) load(ctx context.Context, senders []*sender, n int, spell time.Duration, rate float64) throughput {
 	ctx, cancel := context.WithTimeout(ctx, spell)
 	defer cancel()

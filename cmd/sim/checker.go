@@ -36,7 +36,7 @@ type checker struct {
 	highest  map[placementOn]point.Epoch // raised durably
 	accepted map[lease.Partition]point.Epoch
 	rows     map[lease.Partition]map[keyID]ackedRow // the newest that was acked
-	damaged  map[uint64]bool                        // values whose record a disk damaged, or the one over theirs
+	damaged  map[uint64]bool                        // values that may be missing: a disk damaged their record, or one that was logged over it
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
 	dead     map[lease.StoreID]bool // wiped stores
@@ -53,14 +53,14 @@ type ackedRow struct {
 	row
 }
 
-// truth is what is committed of a table.
+// truth is the committed state of a table.
 type truth struct {
 	name string
 	row  files.Row
 	m    *topology.Map // made here from the one before
 }
 
-// at gives what is committed of a table.
+// at gives the committed state of a table.
 func (c *checker) at(table string) *truth {
 	t := c.tables[table]
 	if t == nil {
@@ -154,7 +154,7 @@ func (c *checker) commits(t *truth, was files.Row) {
 	// Every file of that name is that map: the chain is one, on all disks.
 	want := next.Encode()
 	for _, s := range w.servers {
-		if s.disk == nil || c.has[s.id][row.Txn] == nil { // or it is damaged, and nobody may take it for one
+		if s.disk == nil || c.has[s.id][row.Txn] == nil { // or it is damaged: reading it fails, and that is checked elsewhere
 			continue
 		}
 		if f := s.disk.files[row.Txn]; f != nil && (!bytes.Equal(f.f.Map, want) || f.f.Base != was.Txn || f.f.Seq != row.Seq) {
@@ -170,7 +170,7 @@ func (c *checker) commits(t *truth, was files.Row) {
 	t.m = next
 }
 
-// follows gives the map that the newest transaction must have made. nil: nobody has it, and onMajority says so.
+// follows gives the map that the newest transaction must have made; nil: no server has its file, which onMajority reports.
 func (c *checker) follows(t *truth, was files.Row) *topology.Map {
 	if was.Seq == 0 {
 		for _, s := range t.row.Servers {
@@ -352,8 +352,8 @@ func (c *checker) wipe(s topology.ServerID, txn peer.TxnID) {
 	c.wiped[txn][s] = true
 }
 
-// rowLost notes that a disk damaged a row, and with it what was acked below: a person sets the whole record aside, and
-// nothing says that the brick still has an older one.
+// rowLost notes that a disk damaged a row, and that an acked value below it may be gone too: an administrator sets the whole record
+// aside, and with it the older value.
 //
 //	1aa acked ─▶ 1e7 logged over it, durably, not acked ─▶ 1e7 damaged, set aside ─▶ neither, and answers say so
 func (c *checker) rowLost(store lease.StoreID, id lease.Partition, lost row) {
@@ -390,7 +390,7 @@ func (c *checker) lost(s *server) {
 	}
 }
 
-// mayLose reports whether a server's disk may be lost without a table being lost: somebody careful would not, else.
+// mayLose reports whether a server's disk may be lost without losing a table. The nemesis takes no other disk away.
 func (c *checker) mayLose(s *server) bool {
 	for _, table := range c.w.tables {
 		t, others := c.at(table), 0
@@ -417,7 +417,7 @@ func (c *checker) toldCommitted(txn peer.TxnID, a peer.Changed) {
 	c.w.n.resolved++
 }
 
-// handsOver notes who proposes that a partition is handed over.
+// handsOver notes the server that proposes to hand a partition over.
 func (c *checker) handsOver(txn peer.TxnID, s *server, id lease.Partition) {
 	epoch, _ := s.lead.Led(id)
 	c.handing[txn] = handing{s, id, epoch}
@@ -519,8 +519,8 @@ func (c *checker) acked(s *server, id lease.Partition, in row, rank point.Stamp)
 	}
 }
 
-// read holds that whoever may answer has every acked row, or a newer one, but for stores that were lost; where a disk
-// damaged it the answer says that it is incomplete.
+// read checks an answer: it must have every acked row, or a newer one. Rows of lost stores are excused, and rows that a disk damaged
+// if the answer says that it is incomplete.
 func (c *checker) read(s *server, q question, f found) {
 	for i, key := range q.keys {
 		a, ok := c.rows[q.id][key]

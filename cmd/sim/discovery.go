@@ -29,7 +29,7 @@ func (s *hosted) mapChanged() {
 	}
 }
 
-// discover gives the machine maps and what is here. It says nothing of tables that were never heard of.
+// discover gives the machine the maps that are known and the placements that are here.
 func (s *server) discover(full bool, tables ...string) {
 	in := rules.Round{Full: full}
 	for _, name := range tables {
@@ -337,7 +337,7 @@ func (s *server) mayAct(id lease.Partition) (point.Epoch, bool) {
 	return epoch, s.w.now < s.rogue
 }
 
-// mayWrite is mayAct, or being alone in sync while nothing is heard of the store (DESIGN §5.5).
+// mayWrite reports whether rows may be acked: by a good lease, or, while the store is away, because this placement alone is in sync.
 func (s *server) mayWrite(id lease.Partition) (point.Epoch, bool) {
 	if epoch, ok := s.mayAct(id); ok {
 		return epoch, true

@@ -27,7 +27,7 @@ type disk struct {
 	copies map[lease.Partition]*replica
 	seen   map[string]uint64 // the highest seq of each table's map (see storage/lead)
 
-	log    []logged // what is not synced
+	log    []logged // writes that are not synced yet
 	doomed []func() // undo, of what a failed fsync dropped though it was taken for synced: for a broken rule
 	synced uint64   // writes before the log; what a witness outside of the log swears by
 	busy   bool     // a sync is under way

@@ -20,7 +20,7 @@ import (
 // now is the gateway's clock as a machine takes it.
 func (g *gateway) now() time.Time { return time.Unix(0, int64(g.clock())) }
 
-// lead is who leads a partition by the lease rows that are known; where nobody ever did, a placement by the number of the try.
+// lead gives the leader of a partition by the lease rows that are known; where it never had one, a placement chosen by the number of the try.
 func (g *gateway) lead(id lease.Partition, at *topology.Partition, try int) follow.Lead {
 	l, ok := g.rows[id]
 	switch {
@@ -32,7 +32,7 @@ func (g *gateway) lead(id lease.Partition, at *topology.Partition, try int) foll
 	return follow.Lead{}
 }
 
-// looks has all who wait look at what changed.
+// looks has all waiting requests look at the change.
 func (g *gateway) looks() {
 	for _, f := range slices.Clone(g.following) {
 		f.look()
@@ -142,7 +142,7 @@ func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Par
 	question(answered)
 }
 
-// leaderless is the failure of a partition that nobody leads.
+// leaderless is the failure of a partition without a leader.
 func leaderless(at *topology.Partition) follow.Failure {
 	return follow.Failure{Partitions: []*topology.Partition{at}, Reason: follow.Leaderless, Err: errSilent}
 }

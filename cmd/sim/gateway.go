@@ -32,7 +32,7 @@ type gateway struct {
 
 	writes, reads follow.Policy
 	following     []*following  // requests that wait
-	silent        []func() bool // questions without an answer for long: look who leads; true when they are over
+	silent        []func() bool // questions without an answer for long: each looks at the leaders, and returns true when it is over
 	stamped       point.Stamp
 	ahead         time.Duration // of its wall clock
 }

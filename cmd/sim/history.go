@@ -36,7 +36,7 @@ type written struct {
 	began, acked time.Duration // acked 0: not yet
 	in           lease.Partition
 	store        lease.StoreID
-	dropped      bool // with its partition, by somebody who wanted that
+	dropped      bool // on purpose, with its partition
 }
 
 const (
@@ -160,7 +160,7 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	case !known && r.began-c.born[p.in] < youngMax && !slices.ContainsFunc(r.asked, func(m *topology.Map) bool {
 		_, knew := m.ByID(p.in.ID)
 		return knew
-	}): // nobody who was asked has heard of it
+	}): // no server that was asked knows it
 		h.w.n.young++
 		return true
 	case got != nil && got.in != p.in && p.began-got.acked < skewMax: // between partitions clocks decide

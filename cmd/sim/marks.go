@@ -146,7 +146,7 @@ func (m *marks) String() (s string) {
 	return s
 }
 
-// markLease tells what a written lease row says that is new.
+// markLease marks what is new in a written lease row.
 func (w *world) markLease(was lease.Lease, ever bool, row lease.Lease) {
 	taken := row.State == lease.Held && (was.State != lease.Held || was.Boot != row.Boot || was.Epoch != row.Epoch)
 	switch {
@@ -175,7 +175,7 @@ func (w *world) markLease(was lease.Lease, ever bool, row lease.Lease) {
 	}
 }
 
-// markOps tells what a committed transaction changed.
+// markOps marks what a committed transaction changed.
 func (w *world) markOps(ops []topology.Op) {
 	for _, op := range ops {
 		switch op.(type) {
@@ -203,7 +203,7 @@ func (w *world) markOps(ops []topology.Op) {
 	}
 }
 
-// markServers tells whose metadata servers changed.
+// markServers marks changes of metadata servers.
 func (w *world) markServers(was, now []topology.ServerID) {
 	switch {
 	case len(now) > len(was):

@@ -223,7 +223,7 @@ func (s *server) read(q question) found {
 	return f
 }
 
-// isNews reports whether rows may be acked where the asker's map has nobody to ask (storage/server, Reading by an old map).
+// isNews reports whether rows may be acked at times for which the asker's map has no server (storage/server, Reading by an old map).
 func (s *server) isNews(q question) bool {
 	if s.w.opt.broken == oldMapsAnswered {
 		return false

@@ -100,7 +100,7 @@ func (w *world) beginWith() {
 	}
 }
 
-// moveServers changes now and then who keeps a table's files: one joins, or one is taken off.
+// moveServers changes a table's metadata servers now and then: one joins, or one leaves.
 func (w *world) moveServers() {
 	if w.opt.Faults == 0 {
 		return

@@ -53,7 +53,7 @@ func (g *gateway) remake(v *view) {
 
 // drop drops a table, as `spillway table drop` does:
 //
-//	doom ─▶ drop all partitions ─▶ wait until nobody holds one ─▶ drop ─▶ forget its lease rows
+//	doom ─▶ drop all partitions ─▶ wait until no lease is held ─▶ drop ─▶ forget its lease rows
 //
 // The command may die after each.
 func (g *gateway) drop(v *view) {

@@ -35,7 +35,7 @@ func (x *views) at(table string) *view {
 	return v
 }
 
-// follow hears of all tables' rows.
+// follow watches all tables' rows.
 func (x *views) follow() {
 	var heard func()
 	if x.self == nil {
@@ -141,7 +141,7 @@ func (v *view) know(in tables.Input) {
 // fetched answers a request for a file.
 type fetched struct{ s *stored }
 
-// load finds a file: on the own disk, else at the servers. done hears nil if nobody has it.
+// load finds a file: on the own disk, else at the servers. done gets nil if no server has it.
 func (v *view) load(w files.Wanted, done func(*stored)) {
 	if s := v.last[w.Txn]; s != nil {
 		done(s)

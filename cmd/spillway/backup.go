@@ -120,7 +120,7 @@ type backupCmd struct {
 	Client clientFlags `embed:""`
 }
 
-// Run asks, and tells how far it is.
+// Run orders the backup and shows its progress.
 func (c *backupCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

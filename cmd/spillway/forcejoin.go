@@ -20,7 +20,7 @@ type partitionForceJoinCmd struct {
 	Yes          bool              `name:"yes" help:"Do not ask."`
 }
 
-// Run lets a partition go on without all who hold its rows: their disks are gone (C32).
+// Run lets a partition go on without the placements that hold its rows: their disks are gone (C32).
 func (c *partitionForceJoinCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
@@ -36,7 +36,7 @@ func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
 	if err != nil {
 		return err
 	}
-	s, _, err := a.look(ctx) // who is not heard now is silent
+	s, _, err := a.look(ctx) // a server without a heartbeat during the look is silent
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
 func (a *admin) beats(ctx context.Context, row coord.Row) (map[topology.ServerID]coord.Revision, error) {
 	l, err := lease.DecodeLease(row.Value)
 	if err != nil {
-		return nil, nil // there is none, or it cannot be read: nobody leads by it
+		return nil, nil // there is none, or it cannot be read: it names no leader
 	}
 	out := map[topology.ServerID]coord.Revision{}
 	for _, member := range l.InSync {

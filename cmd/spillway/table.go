@@ -198,7 +198,7 @@ func (c *tableCreateCmd) Run() error {
 }
 
 func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
-	if err := tablename.Check(c.Table); err != nil { // or nobody could write to it
+	if err := tablename.Check(c.Table); err != nil { // writers could not name it
 		return err
 	}
 	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
@@ -367,7 +367,7 @@ func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
 	if err := a.tables.DropTable(ctx, c.Table); err != nil {
 		return err
 	}
-	// Somebody who writes may have made it anew already: then the master takes away the rows that are left.
+	// A writer may have made the table anew already: then the master removes the rows that are left.
 	if err := master.ForgetTable(ctx, a.store, c.Table); err != nil && !fault.Is(err, fault.Stale) {
 		return err
 	}

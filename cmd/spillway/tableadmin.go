@@ -138,7 +138,7 @@ type tableFlags struct {
 	Client     clientFlags `embed:""`
 }
 
-// alone reports whether no cluster is named.
+// alone reports whether no cluster is named: then the process at URL is asked.
 func (f *tableFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
 
 // ask sends a request to a process that is alone, and reads its answer's data into v.

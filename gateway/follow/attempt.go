@@ -30,7 +30,7 @@ func (p *Policy) Begin(server topology.ServerID) Attempt {
 // Watches reports whether silence of the server is to be noticed: there may be another to ask.
 func (a *Attempt) Watches() bool { return !a.policy.Alone }
 
-// Silent is called after SilenceMax without an answer. It reports whether to look who leads, now and at every change, until the answer.
+// Silent is called after SilenceMax without an answer. It reports whether to look at the leaders, now and at every change, until the answer.
 func (a *Attempt) Silent() (look bool) {
 	if a.state != asked || a.policy.Alone {
 		return false
@@ -39,7 +39,7 @@ func (a *Attempt) Silent() (look bool) {
 	return true
 }
 
-// Look takes in who leads one of the partitions. It reports whether to cancel the question: another server leads, and this one says nothing.
+// Look takes in the leader of one of the partitions. It reports whether to cancel the question: another server leads, and this one says nothing.
 func (a *Attempt) Look(l Lead) (cancel bool) {
 	if a.state != watched || l.Server == "" || l.Guess || l.Server == a.asked {
 		return false

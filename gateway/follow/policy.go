@@ -20,9 +20,9 @@ type Policy struct {
 	PauseMin, PauseMax time.Duration
 	// Repeat asks a server that was Unavailable again after the pause. Without it only a newer map or another leader is a reason to.
 	Repeat bool
-	// Alone says that there is no other server: an Unavailable is final, and nobody is left for another.
+	// Alone says that there is no other server: an Unavailable is final, and a silent server is not left.
 	Alone bool
-	// UnknownIsStale takes a NotFound for an old map of the server's: it has not heard of the table yet.
+	// UnknownIsStale takes a NotFound for an old map of the server's, which does not know the table yet.
 	UnknownIsStale bool
 	// Streams says that an answer goes on under the attempt's context: an attempt that was cancelled has none.
 	Streams bool
@@ -84,8 +84,8 @@ func (p *Policy) judge(err error) (Verdict, Reason) {
 	return Final, None
 }
 
-// Lead is who leads a partition, as the view of leases shows it at one moment. The zero Lead: nobody, or it is not known.
+// Lead is the leader of a partition, as the view of leases shows it at one moment. The zero Lead: none, or it is not known.
 type Lead struct {
 	Server topology.ServerID
-	Guess  bool // nobody ever led it, and this is one of its placements
+	Guess  bool // it never had a leader, and this is one of its placements
 }

@@ -34,7 +34,7 @@ func (r *Request) Deadline() time.Time { return r.deadline }
 // Failure is what has no answer yet: partitions for which the same server was asked, or one for which there was none.
 type Failure struct {
 	Partitions []*topology.Partition
-	Asked      topology.ServerID // "": there was nobody to ask
+	Asked      topology.ServerID // "": there was no server to ask
 	Sent       bool              // the server got the question, or may have
 	Reason     Reason
 	Err        error
@@ -90,7 +90,7 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 	return e
 }
 
-// Look takes in the newest map known, and who leads the failed partitions now, in the order of the failures. seq 0: the table is gone.
+// Look takes in the newest map known, and the leaders of the failed partitions now, in the order of the failures. seq 0: the table is gone.
 func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	news := seq == 0 || seq > r.seq
 	for i, l := range leads {

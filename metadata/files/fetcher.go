@@ -93,7 +93,7 @@ func (c *Coordinator) link(ctx context.Context, table string, txn peer.TxnID, se
 }
 
 // fetchesMax bounds what is fetched from one server at a time. Others wait, and are asked elsewhere meanwhile: a server that
-// is silent delays nobody who can be served by another one.
+// is silent delays no request that another one can serve.
 const fetchesMax = 8
 
 // search runs a Fetch: ask asks one server.

@@ -223,7 +223,7 @@ func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 	return s.clear(ctx, table, r, before, touched)
 }
 
-// crowded reports whether the row is to be touched: there are many files that nobody decided about, or one that was here at the
+// crowded reports whether the row is to be touched: there are many undecided files, or one that was here at the
 // sweep before, a round earlier: what its coordinator marked in lease rows must not stand for ever.
 func (s *Server) crowded(table string, r Row, now Mark) bool {
 	s.state.Lock()

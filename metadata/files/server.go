@@ -27,7 +27,7 @@ type Server struct {
 		rows  map[string]known // of all tables, as Run has heard
 		miss  map[string]bool  // tables whose committed file should be here and is not
 		sweep map[string]bool  // tables to sweep
-		swept map[string]Mark  // when tables were swept last in which files lay that nobody decided about
+		swept map[string]Mark  // when tables with undecided files were swept last
 
 		arriving map[cacheKey]chan struct{} // files on their way to the disk; closed when they are there, or will not be
 	}
@@ -158,7 +158,7 @@ func (s *Server) Store(ctx context.Context, f *peer.File) error {
 // overtaken refuses a new file where one with a higher number is here: that one stands on a transaction that was committed, so this
 // one is late, or the coordination store was restored from an older backup. Then nothing must be built on what it says.
 func (s *Server) overtaken(f *peer.File) error {
-	if f.Base == f.Txn { // a committed file for who joins
+	if f.Base == f.Txn { // a committed file for a server that joins
 		return nil
 	}
 	s.state.Lock()

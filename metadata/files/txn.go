@@ -368,7 +368,7 @@ func (t *Txn) loaded(in Loaded) {
 func (t *Txn) anew(next point.PartitionID) {
 	m := *t.first
 	m.Seq, m.NextID = t.row.Seq+1, next
-	if t.m != nil { // told to servers already: one transaction has one content, whatever can be loaded by now
+	if t.m != nil { // sent to servers already: one transaction has one content, whatever can be loaded by now
 		m.NextID = t.m.NextID
 	}
 	t.store(&m, Row{Servers: t.chosen}, nil)

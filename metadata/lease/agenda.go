@@ -18,7 +18,7 @@ import (
 //
 // Invariant: a partition for which something could be done is in one of these.
 type agenda struct {
-	order    []*entry // all, sorted when somebody wants them so
+	order    []*entry // all, sorted when they are asked for
 	unsorted bool
 	// forgotten counts those in order that are to leave it.
 	forgotten int
@@ -138,7 +138,7 @@ func (m *Machine) count(s sums, by int) {
 	}
 }
 
-// forgetOver forgets partitions that are nobody's business here any more, once the watch has shown all that we know of them and
+// forgetOver forgets partitions that this server has nothing to do with any more, once the watch has shown all that we know of them and
 // no list is on its way: then nothing from before can bring a row back. The same goes for prohibitions that were taken back.
 //
 // Invariant: I5 (entries are of partitions that are assigned, have rows, or have something under way).

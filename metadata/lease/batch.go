@@ -140,7 +140,7 @@ func (m *Machine) settleItem(i item, r request, a Answer) {
 	}
 }
 
-// prove compares the rows that name us, after a renewal proved good: who would take one later must have waited since then.
+// prove compares the rows that name us, after a renewal proved good: a server that takes one later must have waited since then.
 func (m *Machine) prove() {
 	if !m.good(m.now) || m.floor == 0 {
 		return

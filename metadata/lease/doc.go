@@ -9,7 +9,7 @@
 //	leases/p/<table>/<id>           holder, boot, epoch, in-sync, ends  compare-and-swap by holder and takers
 //	leases/born/<table>/<id>        "this partition had a lease row"    written once, with the first lease row
 //	leases/no/<table>/<id>/<server> "not on this server"                written by people
-//	leases/swept/<table>            up to which map rows are gone       written by who sweeps dropped partitions' rows
+//	leases/swept/<table>            up to which map rows are gone       written by the sweep of dropped partitions' rows
 //
 //	    0        1        2        3        4        5 s
 //	B   ├─sent───┼────────┼────────┤ stops: 3 s after a good renewal was SENT

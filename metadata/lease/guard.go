@@ -23,7 +23,7 @@ import (
 // and a member is not among its placements any more (Vacated).
 type Guard struct {
 	Partition Partition
-	// Dropped: the partition is not in the new map. Unused: and whoever dropped it relies on nothing being in it.
+	// Dropped: the partition is not in the new map. Unused: and the change relies on its being empty.
 	Dropped, Unused bool
 	// Placements are those of the new map.
 	Placements []topology.Placement

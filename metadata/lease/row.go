@@ -72,7 +72,7 @@ const (
 	Held State = "held"
 	// Free: nobody. Only a holder that stopped writes this, so a free row may be taken at once.
 	Free State = "free"
-	// Gone: nobody, and never again: the partition was dropped. Builds from before this state let nobody lead by it either.
+	// Gone: the partition was dropped, and is never led again. Builds from before this state do not lead by it either.
 	Gone State = "gone"
 )
 
@@ -241,7 +241,7 @@ func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
 func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
 
 // Forced lets a partition go on with one placement alone, as of a map in which it is the only live one (C32). Rows that only others
-// acked are lost: a person stands for it. Whoever writes it compares the row, and saw that nobody in its list acts any more.
+// acked are lost: an administrator accepted that. The writer compares the row, after it saw that no server in its list acts any more.
 func (l Lease) Forced(m Member, seq uint64) Lease {
 	l.State, l.InSync, l.Ends, l.Bump, l.Nonce, l.Seq = Free, []Member{m}, nil, nil, "", max(l.Seq, seq)
 	return l
@@ -265,7 +265,7 @@ func Allow(p Partition, s topology.ServerID) coord.Write {
 }
 
 // Forget gives the writes that take away the rows of a partition that the map of transaction seq, and every later one, does not have.
-// Who commits them compares the lease row, and saw that nobody holds it. A taker with an older map, which finds no row any more,
+// The commit compares the lease row, after the writer saw that no server holds it. A taker with an older map, which finds no row any more,
 // finds the Swept row. First takes under way conflict once, so this goes in numbers, and not often.
 func Forget(p Partition, seq uint64) []coord.Write {
 	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}, {Key: SweptKey(p.Table), Value: Swept{Seq: seq}.Encode()}}

@@ -18,7 +18,7 @@ type claim struct {
 // claimOf says how a partition that is not ours may be taken now, if at all.
 func (m *Machine) claimOf(e *entry) (claim, bool) {
 	var c claim
-	// Who may lead is as of this very map. Every change of a map that says otherwise writes into the row, where all builds do so.
+	// The row's placements are as of this very map: every change of a map that says otherwise writes into the row, where all builds do so.
 	table := coord.Condition{Key: tableKey(e.p.Table), Revision: m.tableRowOf(e)}
 	if !e.present() {
 		t := m.table(e.p.Table)
@@ -53,7 +53,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	case row.Holder == m.self.Server && row.Store == m.self.Store && row.Boot != m.self.Boot:
 		return c, true // an earlier boot of the directory that we have locked
 	}
-	// Our own row was deleted, if it names us: our heartbeat, compared, says that nobody else took it.
+	// Our own row was deleted, if it names us: our heartbeat, compared, proves that no other server took it.
 	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
 	var rev coord.Revision
 	b := m.beats[row.Holder]
@@ -325,7 +325,7 @@ func (m *Machine) planMoves() {
 		m.given, m.moveAt = given, m.now+m.jitter(m.set.LowerEvery)
 		return
 	}
-	m.lookAt = m.now + m.set.RenewEvery // nobody can take any of them now
+	m.lookAt = m.now + m.set.RenewEvery // no other server can take any of them now
 	if !m.draining {
 		m.moveAt = m.lookAt
 	}

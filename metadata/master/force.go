@@ -12,20 +12,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Force is what it takes for a partition to go on without those who hold its rows (C32).
+// Force is what it takes for a partition to go on without the placements that hold its rows (C32).
 type Force struct {
 	// Ops change the map; none: it says so already, because an earlier try ended in between.
 	Ops []topology.Op
 	// Member is the placement that goes on, for the lease row.
 	Member lease.Member
-	// Silent are the servers of the in-sync list that are not heard: their heartbeats must not come back before the row is written.
+	// Silent are the servers of the in-sync list without heartbeats: these must not come back before the row is written.
 	Silent []topology.ServerID
 	// Loses says what readers will miss, and what must be so before.
 	Loses string
 }
 
 // ForceJoin plans how a partition goes on with one server alone. fresh is the id of its placement, if it has none that it keeps.
-// Errors are NotFound, Invalid and Unavailable: somebody who has every acked row lives, or may.
+// Errors are NotFound, Invalid and Unavailable: a server that has every acked row lives, or may.
 func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID, fresh point.PlacementID, by, reason string) (Force, error) {
 	v := newView(s, Settings{})
 	key := lease.Partition{Table: table, ID: id}

@@ -77,7 +77,7 @@ type Change struct {
 	Ops   []topology.Op
 }
 
-// Keep changes who keeps a table's METADATA files.
+// Keep changes a table's metadata servers.
 type Keep struct {
 	ID     uint64
 	Table  string

@@ -183,7 +183,7 @@ func (s *State) Empty(p lease.Partition) bool {
 
 // led reports whether anybody ever led the partition.
 func (v *view) led(p lease.Partition) bool {
-	return v.Leases[p].Epoch > 0 || v.Born[p] // a row of epoch 0 is a map's note, and nobody led
+	return v.Leases[p].Epoch > 0 || v.Born[p] // a row of epoch 0 is a map's note: there was no leader
 }
 
 // empty reports whether the partition may be changed as one that has no rows. What a person took offline stays as it is.

@@ -17,7 +17,7 @@ import (
 // A partition without rows may be moved, split or merged freely; but rows might be acked between the look and the commit. So it
 // is fenced:
 //
-//	Read ─▶ Commit: prohibited on its servers, nobody in sync ─▶ Change ─▶ Commit: prohibitions deleted ─▶ Keep, sweep ─▶ Ended
+//	Read ─▶ Commit: prohibited on its servers, the in-sync list empty ─▶ Change ─▶ Commit: prohibitions deleted ─▶ Keep, sweep ─▶ Ended
 //	 ▲        │ compares that there is no lease row and never was one, or the row that says `empty`
 //	 └────────┘ conflict: those that changed leave, the others are fenced without them
 //
@@ -235,7 +235,7 @@ func inDoubt(err error) bool {
 
 // The table as a whole.
 
-// others carries out what changes no partitions: who keeps METADATA files, the end of a drop, sweeping.
+// others carries out what changes no partitions: metadata servers, the end of a drop, sweeping.
 func (w *Work) others() {
 	for _, s := range w.pending(func(s *carried) bool { return s.Keeper != nil || s.Drop }) {
 		if w.lost {

@@ -30,7 +30,7 @@ type proposal struct {
 	}
 }
 
-// errAbandoned ends a proposal that is still planned when nobody waits for it any more.
+// errAbandoned ends a proposal that is still planned when its caller has given up.
 var errAbandoned = fault.Errorf(fault.Canceled, "the change was given up before it was proposed")
 
 // ops calls the plan, unless the proposal was abandoned.

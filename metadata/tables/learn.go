@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Newest says where the newest known map of a table is, for those who know an older one; false: no map is known.
+// Newest says where the newest known map of a table is, for a process that has an older one; false: no map is known.
 func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

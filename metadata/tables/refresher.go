@@ -48,7 +48,7 @@ func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map, 
 	}
 }
 
-// Begin begins to look for a newer map than m, once for all who ask for the table at the same time; nil: one is known already. Where a server
+// Begin begins to look for a newer map than m, once for all that ask for the table at the same time; nil: one is known already. Where a server
 // named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. The channel tells
 // that there was an answer, or none for a second. That there is none newer, or no
 // answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is

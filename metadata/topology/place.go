@@ -168,7 +168,7 @@ func (o Remove) String() string {
 	return fmt.Sprintf("take placement %s out of %s", o.Placement, name(o.Partition))
 }
 
-// ForceJoin lets a partition go on without all who hold it (C32): the placement, which is new or the server's present one, is live
+// ForceJoin lets a partition go on without the placements that hold it (C32): the placement, which is new or the server's present one, is live
 // alone, those on other servers join again, and it is marked as incomplete, with those that take its rows over. Rows may be lost, so a
 // person stands for it: By and Reason are needed, and are for the log.
 type ForceJoin struct {

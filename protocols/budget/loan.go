@@ -157,7 +157,7 @@ func (l *Loan) TakeSpare(n int64) error {
 	return l.Take(n)
 }
 
-// plenty tells whether half of an account is free.
+// plenty reports whether half of an account is free.
 func (a *Account) plenty() bool {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()

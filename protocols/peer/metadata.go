@@ -32,7 +32,7 @@ type Metadata interface {
 // FileQuery asks for the file of a transaction.
 type FileQuery struct {
 	Table string
-	Txn   TxnID // zero: the newest that is there, committed or not, for who repairs a table
+	Txn   TxnID // zero: the newest that is there, committed or not, for the repair of a table
 	Since TxnID // a transaction whose map the asker has; zero: none
 }
 
@@ -72,7 +72,7 @@ type File struct {
 	Digest uint64 // topology.Map.Digest; 0: a build from before digests made the file
 	Sum    uint64 // xxhash64 of Map; 0 where there is no Map
 	Map    []byte // topology.Map.Encode; nil: Base and Ops, or Since and Steps, stand for it
-	Base   TxnID  // the transaction before it, beside Map too: it tells which proposals were committed
+	Base   TxnID  // the transaction before it, beside Map too: it shows which proposals were committed
 	Ops    []byte
 	Since  TxnID
 	Steps  [][]byte

@@ -3,14 +3,14 @@ package peer
 import "errors"
 
 // MapAt says where a table's partition map of one transaction is: it is fetched from a metadata server, without the coordination
-// store. It is a claim of whoever sent it, and is verified when the map is fetched.
+// store. It is the sender's claim, and is verified when the map is fetched.
 type MapAt struct {
 	Txn     TxnID
 	Seq     uint64   // 0: nothing is known
 	Servers []string // the metadata servers that keep it
 }
 
-// Bounds of a MapAt on its way. Whoever sends one leaves it out beyond them, whoever receives one ignores it.
+// Bounds of a MapAt on its way. Beyond them a sender leaves it out, and a receiver ignores it.
 const (
 	MapServersMax     = 15
 	MapServerBytesMax = 255

@@ -41,7 +41,7 @@ func (c *Clock) Tick(now point.Nanos, n int) point.Stamp {
 func (c *Clock) Observe(s point.Stamp) { c.last = max(c.last, s&^(Step-1)) }
 
 // Refused takes in that a server refused our ranks although it is server there, when it is now here. Ranks go on from the
-// server's time: what was given out beyond was refused too, or is ordered by whoever took it.
+// server's time: what was given out beyond was refused too, or is ordered by the leader that took it.
 func (c *Clock) Refused(now, server point.Nanos) {
 	c.ahead, c.asOf = 0, now
 	if server < now {

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Seen remembers which stamps of gateways a partition took lately. A gateway that hears nothing sends an insert again with the same
+// Seen remembers which stamps of gateways a partition took lately. A gateway that gets no answer sends an insert again with the same
 // stamp; the first try may hang in a server and come to its end when the second was acked and a later write, or a deletion, of the same
 // rows was acked, too. Raised above that, it would bring back what was replaced. So a stamp that was taken, or that is older than
 // what is remembered of its gateway, is not taken: a gateway that still waits sends the insert with a new stamp.

@@ -17,10 +17,10 @@ type Servers struct {
 // offset is a server's wall clock minus our steady one.
 type offset struct {
 	nanos int64
-	at    point.Nanos // of our steady clock, when it was heard
+	at    point.Nanos // of our steady clock, when the heartbeat came
 }
 
-// ForgetAfter is how long a server that is heard of no more counts. Long enough for a coordination store that is away: our
+// ForgetAfter is how long a server without heartbeats counts. Long enough for a coordination store that is away: our
 // steady clock goes on with the offsets known.
 const ForgetAfter = 10 * time.Minute
 

@@ -24,7 +24,7 @@ type Settings struct {
 	BytesPerSecond int
 	// Program is the version of the program, for people.
 	Program string
-	// Progress is called now and then with how much is done of what; nil: nobody asks.
+	// Progress, if not nil, is called after every segment.
 	Progress func(Progress)
 }
 
@@ -42,7 +42,7 @@ type Result struct {
 	Missing []string
 }
 
-// job moves segments and tells how far it is.
+// job reads or copies segments and counts them.
 type job struct {
 	fs       vfs.FS
 	set      Settings

@@ -66,7 +66,7 @@ func (r *runner) look(full bool) {
 // jitter gives d, give or take a tenth.
 func (r *runner) jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
-// publishEvery is how often the load is told to the machine, and by it to the keeper, which sends it with the next heartbeat.
+// publishEvery is how often the machine gets the load, for the next heartbeat.
 const publishEvery = time.Second
 
 func (r *runner) publish(ctx context.Context) error {

@@ -10,7 +10,7 @@
 //
 // A transaction that adds a partition to ten thousand writes a few hundred bytes, not the map again: the file is kept as
 // the ops since a file that is kept whole, its root, until they are too many or too long. Every such file names its root
-// and needs nothing else; a root stays for as long as somebody needs it. What is read is held against the map's digest.
+// and needs nothing else; a root stays for as long as a file needs it. What is read is held against the map's digest.
 //
 // Keeps I5 (sizes are checked before they are written) and I7 (Put returns after the fsync).
 package metafile

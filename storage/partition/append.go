@@ -20,7 +20,7 @@ type Rows struct {
 	Stamp point.Stamp
 	// Foreign rows keep their rank: they were ordered where they were first taken.
 	Foreign bool
-	// Once refuses a stamp that was taken before (peer.NewSeen): the gateway sends an insert again that it heard nothing of.
+	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway sends an insert again when no answer comes.
 	Once  bool
 	Level point.Level
 	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.

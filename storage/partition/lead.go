@@ -43,7 +43,7 @@ func (p *Partition) notLed(asked, now point.Epoch) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is not led in epoch %d here; the highest is %d", p.ident.Table, p.ident.Partition, asked, now)
 }
 
-// RankAbove makes all frames from now on rank above s. It lasts as long as the process does: it is told again before the first
+// RankAbove makes all frames from now on rank above s. It lasts as long as the process does: it is called again before the first
 // frame of each epoch.
 func (p *Partition) RankAbove(s point.Stamp) {
 	p.mu.Lock()

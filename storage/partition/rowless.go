@@ -44,7 +44,7 @@ func (v *View) rowlessSeries() (*roaring.Bitmap, error) {
 	return rowless, nil
 }
 
-// rowlessSeries gives the series that a major defines and has no rows of. Nobody may change the bitmap.
+// rowlessSeries gives the series that a major defines and has no rows of. The bitmap must not be changed.
 func (g *segmentRef) rowlessSeries() (*roaring.Bitmap, error) {
 	if set := g.rowless.Load(); set != nil {
 		return set, nil

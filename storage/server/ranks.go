@@ -19,7 +19,7 @@ func (s *Server) timely(stamp point.Stamp) error {
 }
 
 // rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it took over.
-// What lies here tells its highest rank. Elsewhere no rank that was taken is further ahead of the servers' clocks than
+// A partition that lies here gives its highest rank. Elsewhere no rank that was taken is further ahead of the servers' clocks than
 // AheadMax, unless most of these clocks were set back since.
 func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {
 	m, ok := s.deps.Maps.Get(t.name)

@@ -86,7 +86,7 @@ func checkOf(ctx context.Context) series.Check {
 // since the map by which the query names them, or may have, whoever asks would miss what those took. Errors are Stale.
 func (s *Server) answers(q *peer.Select) error { return s.named(q.Table, s.leadsAll(q)) }
 
-// named puts the newest map known here on a Stale answer, so that whoever asked by an older one finds it without the coordination store.
+// named puts the newest map known here on a Stale answer, so that a reader with an older one finds it without the coordination store.
 func (s *Server) named(table string, err error) error {
 	if s.deps.Newest == nil || !fault.Is(err, fault.Stale) {
 		return err

@@ -98,7 +98,7 @@ func (a *Attempt) Close() {
 	}
 }
 
-// watch looks, after a silence, who leads, until the answer. It runs in the timer's goroutine.
+// watch looks at the leaders after a silence, until the answer. It runs in the timer's goroutine.
 func (a *Attempt) watch() {
 	a.mu.Lock()
 	if !a.machine.Silent() {

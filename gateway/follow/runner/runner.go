@@ -31,7 +31,7 @@ type Leaders interface {
 
 // Maps looks for a map newer than m: where a server said that it is, else in the coordination store; tables.Refresher does.
 type Maps interface {
-	// Begin gives a channel that tells when there was an answer, or none for some time; nil: a newer map is known.
+	// Begin gives a channel that is closed when there was an answer, or none for some time; nil: a newer map is known.
 	Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result
 	// Refresh is Begin, and waits.
 	Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt)
@@ -47,7 +47,7 @@ type Runner struct {
 	attempts sync.Pool // *Attempt
 }
 
-// Changes tells of changes since it was taken: take it, then look at maps and leaders.
+// Changes are the changes since it was taken: take it, then look at maps and leaders.
 type Changes struct{ tables, leaders <-chan struct{} }
 
 // Changes begins to watch maps and leaders.
@@ -106,7 +106,7 @@ func (r *Runner) look(req *follow.Request, table string, m *topology.Map, failed
 	return req.Look(time.Now(), seq, leads)
 }
 
-// lead is who leads a partition, as the machine takes it.
+// lead is the leader of a partition, as the machine takes it.
 func (r *Runner) lead(table string, p *topology.Partition, try int) follow.Lead {
 	l, err := r.Leaders.Find(table, p, try)
 	if err != nil {

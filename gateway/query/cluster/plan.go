@@ -35,7 +35,7 @@ type orphan struct {
 	err       error
 }
 
-// plan groups partitions by who leads them. Partitions of one group never overlap. Where groups do, their servers give the ranks of
+// plan groups partitions by their leaders. Partitions of one group never overlap. Where groups do, their servers give the ranks of
 // rows; where one cannot, it is known at least which partition is the newer.
 func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
 	layers, overlapping := layersOf(ps)

@@ -13,7 +13,7 @@ import (
 // A batch is some series of a select: labels, then columns of times, then columns of values, each column as it lies in
 // memory. FORMAT.md draws it.
 
-// Formats of batches. The second has the ranks of rows; it is written only to who asks for ranks, and reads it.
+// Formats of batches. The second has the ranks of rows; it is written only to peers that ask for ranks.
 const (
 	batchVersion = 1
 	batchRanked  = 2

@@ -17,7 +17,7 @@ type table struct {
 	looked  looked
 	seen    uint64                      // the highest transaction, as it is recorded
 	carried uint64                      // the highest transaction that was carried out
-	told    map[point.PartitionID]*part // assigned here, as the lease machine has it
+	told    map[point.PartitionID]*part // assigned here, as the lease machine was given it
 	alarms  map[point.PartitionID]string
 
 	round *round // under way

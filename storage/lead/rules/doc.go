@@ -11,5 +11,5 @@
 // and unloads. lease.go knows what the lease machine said.
 //
 // Invariants kept here: I1 (nothing is removed that alone has acked rows; a partition that is handed over takes rows again only
-// where nothing can hand it over late, or readers are told), I5 (attempts and questions are bounded).
+// where nothing can hand it over late, or readers are refused), I5 (attempts and questions are bounded).
 package rules

@@ -14,7 +14,7 @@ type part struct {
 
 	// By the map, as it was last carried out.
 	placement point.PlacementID // assigned; 0: it is not
-	told      lease.Assigned    // as the lease machine has it
+	told      lease.Assigned    // as the lease machine was given it
 	sealed    bool
 	kind      Kind              // Serve, Split, Unload or Final, where it is assigned
 	low       point.PartitionID // of the split that is to end
