@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -56,7 +56,7 @@ type ackedRow struct {
 // truth is the committed state of a table.
 type truth struct {
 	name string
-	row  files.Row
+	row  mapstore.Row
 	m    *topology.Map // made here from the one before
 }
 
@@ -86,8 +86,8 @@ func newChecker(w *world) *checker {
 // written hears of every row that the store changes, in order.
 func (c *checker) written(wr coord.Write, rev coord.Revision) {
 	switch {
-	case strings.HasPrefix(wr.Key, files.Prefix):
-		c.tableWritten(c.at(files.TableOf(wr.Key)), wr, rev)
+	case strings.HasPrefix(wr.Key, mapstore.Prefix):
+		c.tableWritten(c.at(mapstore.TableOf(wr.Key)), wr, rev)
 	default:
 		p, ok := lease.ParseRowKey(wr.Key)
 		switch {
@@ -102,7 +102,7 @@ func (c *checker) written(wr coord.Write, rev coord.Revision) {
 // tableWritten holds every committed transaction: it is Apply of the one before, its partitions cover once, and its file
 // is on a majority (I2).
 func (c *checker) tableWritten(t *truth, wr coord.Write, rev coord.Revision) {
-	row, err := files.DecodeRow(coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev})
+	row, err := mapstore.DecodeRow(coord.Row{Key: wr.Key, Value: wr.Value, Revision: rev})
 	if err != nil || wr.Delete {
 		c.w.fail("I2: the row of %s cannot be read: %v", t.name, err)
 		return
@@ -125,7 +125,7 @@ func (c *checker) tableWritten(t *truth, wr coord.Write, rev coord.Revision) {
 	c.onMajority(t, "it was committed")
 }
 
-func (c *checker) commits(t *truth, was files.Row) {
+func (c *checker) commits(t *truth, was mapstore.Row) {
 	w, row := c.w, t.row
 	w.n.txns++
 	w.say("METADATA transaction %d of %s is committed, servers %v", row.Seq, t.name, row.Servers)
@@ -171,7 +171,7 @@ func (c *checker) commits(t *truth, was files.Row) {
 }
 
 // follows gives the map that the newest transaction must have made; nil: no server has its file, which onMajority reports.
-func (c *checker) follows(t *truth, was files.Row) *topology.Map {
+func (c *checker) follows(t *truth, was mapstore.Row) *topology.Map {
 	if was.Seq == 0 {
 		for _, s := range t.row.Servers {
 			if f := c.has[s][t.row.Txn]; f != nil {

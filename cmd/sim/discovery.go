@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -261,7 +261,7 @@ func (s *server) ruleOut(e rules.RuleOut) {
 		return
 	}
 	s.after(e.Within, "not ruled out", func() { end(false, 0) })
-	v.run(files.NewRuleOut(e.Table), func(d files.Done) { end(d.Err == nil, d.Row.Seq) })
+	v.run(mapstore.NewRuleOut(e.Table), func(d mapstore.Done) { end(d.Err == nil, d.Row.Seq) })
 }
 
 // propose makes a transaction on the newest map of a view. Everything random in it is drawn here.

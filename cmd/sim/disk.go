@@ -8,8 +8,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -311,21 +311,21 @@ func (d *disk) deleteFile(txn peer.TxnID) {
 }
 
 // infos lists the files, in an order that does not depend on the map's.
-func (d *disk) infos() []files.Info {
-	var out []files.Info
+func (d *disk) infos() []mapstore.Info {
+	var out []mapstore.Info
 	for txn, s := range d.files {
 		i := infoOf(s.f)
 		i.Txn = txn
 		out = append(out, i)
 	}
-	slices.SortFunc(out, func(a, b files.Info) int {
+	slices.SortFunc(out, func(a, b mapstore.Info) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Seq, b.Seq), slices.Compare(a.Txn[:], b.Txn[:]))
 	})
 	return out
 }
 
-func infoOf(f *peer.File) files.Info {
-	return files.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: f.Digest, Sum: f.Sum, Bytes: len(f.Map)}
+func infoOf(f *peer.File) mapstore.Info {
+	return mapstore.Info{Table: f.Table, Txn: f.Txn, Base: f.Base, Seq: f.Seq, Digest: f.Digest, Sum: f.Sum, Bytes: len(f.Map)}
 }
 
 // raise raises a placement's epoch, making the placement if it is new.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/follow"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -254,11 +254,11 @@ func (v *view) takeNamed(at peer.MapAt) {
 	for _, s := range at.Servers {
 		servers = append(servers, topology.ServerID(s))
 	}
-	v.load(files.Wanted{Table: v.table, Txn: at.Txn, Seq: at.Seq, Servers: servers}, func(s *stored) {
+	v.load(mapstore.Wanted{Table: v.table, Txn: at.Txn, Seq: at.Seq, Servers: servers}, func(s *stored) {
 		if s == nil || v.m == nil || s.m.Seq <= v.m.Seq {
 			return
 		}
 		v.p.w.n.named++
-		v.know(tables.Known{Map: s.m, Row: files.Row{Txn: at.Txn, Seq: at.Seq, Servers: servers}})
+		v.know(tables.Known{Map: s.m, Row: mapstore.Row{Txn: at.Txn, Seq: at.Seq, Servers: servers}})
 	})
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -176,7 +176,7 @@ func (g *gateway) committed(v *view, c *peer.Change, d peer.Changed) {
 		return
 	}
 	if next, err := v.m.Apply(ops...); err == nil && next.Seq == d.Seq {
-		v.know(tables.Known{Map: next, Row: files.Row{Txn: c.Txn, Seq: next.Seq}})
+		v.know(tables.Known{Map: next, Row: mapstore.Row{Txn: c.Txn, Seq: next.Seq}})
 	}
 }
 
@@ -457,4 +457,4 @@ func (g *gateway) online(id lease.Partition) {
 }
 
 // txnID draws the name of a transaction.
-func (w *world) txnID() peer.TxnID { return files.NewTxnID(w.rng) }
+func (w *world) txnID() peer.TxnID { return mapstore.NewTxnID(w.rng) }

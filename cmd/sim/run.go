@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -71,7 +71,7 @@ func (w *world) makeTable(table string) {
 		servers = append(servers, w.servers[i].id)
 	}
 	made := false
-	w.servers[w.indexOf(servers[0])].on(table).run(files.NewCreate(w.txnID(), m, servers), func(d files.Done) { made = d.Err == nil })
+	w.servers[w.indexOf(servers[0])].on(table).run(mapstore.NewCreate(w.txnID(), m, servers), func(d mapstore.Done) { made = d.Err == nil })
 	// A swap without a majority is a rule that may be broken: the table itself is made all the same.
 	for !made && w.broken == "" && w.step(time.Minute) {
 	}
@@ -119,9 +119,9 @@ func (w *world) moveServers() {
 		listed := slices.Contains(row.Servers, who.id)
 		switch {
 		case listed && len(row.Servers) > metadataServers:
-			at.on(table).run(files.NewRemove(table, who.id), func(files.Done) {})
+			at.on(table).run(mapstore.NewRemove(table, who.id), func(mapstore.Done) {})
 		case !listed && len(row.Servers) < len(w.servers):
-			at.on(table).run(files.NewJoin(table, who.id), func(files.Done) {})
+			at.on(table).run(mapstore.NewJoin(table, who.id), func(mapstore.Done) {})
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
@@ -41,7 +41,7 @@ type server struct {
 
 	// METADATA files.
 	views  *views
-	shelf  *files.Shelf
+	shelf  *mapstore.Shelf
 	hosted map[string]*hosted
 	tried  map[uint64]int // of rows that came: the newest try
 }
@@ -94,7 +94,7 @@ func (w *world) boot(i int, fresh bool) {
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
 
 	s.disk.start(w)
-	s.shelf = files.NewShelf(s.disk.infos())
+	s.shelf = mapstore.NewShelf(s.disk.infos())
 	s.views = &views{p: s.proc, self: s, of: map[string]*view{}, made: func(v *view) {
 		h := &hosted{server: s, view: v}
 		s.hosted[v.table] = h

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -48,7 +48,7 @@ func (g *gateway) remake(v *view) {
 	}
 	txn := g.w.txnID()
 	g.w.check.made[txn] = config()
-	v.run(files.NewCreate(txn, m, servers), func(files.Done) { g.work = "" })
+	v.run(mapstore.NewCreate(txn, m, servers), func(mapstore.Done) { g.work = "" })
 }
 
 // drop drops a table, as `spillway table drop` does:
@@ -57,7 +57,7 @@ func (g *gateway) remake(v *view) {
 //
 // The command may die after each.
 func (g *gateway) drop(v *view) {
-	g.workOn(func() { v.run(files.NewDoom(v.table), g.dropped(v, g.emptyTable)) })
+	g.workOn(func() { v.run(mapstore.NewDoom(v.table), g.dropped(v, g.emptyTable)) })
 }
 
 // workOn has the command do its next step, unless it dies.
@@ -70,8 +70,8 @@ func (g *gateway) workOn(step func()) {
 }
 
 // dropped goes on with next if a transaction was done; else another command does, later.
-func (g *gateway) dropped(v *view, next func(*view)) func(files.Done) {
-	return func(d files.Done) {
+func (g *gateway) dropped(v *view, next func(*view)) func(mapstore.Done) {
+	return func(d mapstore.Done) {
 		if d.Err != nil {
 			g.work = ""
 			return
@@ -95,7 +95,7 @@ func (g *gateway) emptyTable(v *view) {
 	case g.isHeld(v.table) && g.w.opt.broken != dropUnemptied:
 		g.workOn(func() { g.emptyTable(v) })
 	default:
-		v.run(files.NewDrop(v.table, v.row.Txn), g.dropped(v, g.forgetTable))
+		v.run(mapstore.NewDrop(v.table, v.row.Txn), g.dropped(v, g.forgetTable))
 	}
 }
 
@@ -112,9 +112,9 @@ func (g *gateway) isHeld(table string) bool {
 // forgetTable takes the lease rows of a table away, if it is still dropped.
 func (g *gateway) forgetTable(v *view) {
 	g.work = ""
-	key := files.Key(v.table)
+	key := mapstore.Key(v.table)
 	g.get(key, storeTimeout, func(x got, ok bool) {
-		row, err := files.DecodeRow(x.row)
+		row, err := mapstore.DecodeRow(x.row)
 		if !ok || !x.ok || err != nil || !row.Dropped {
 			return
 		}

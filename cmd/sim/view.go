@@ -7,8 +7,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -47,14 +47,14 @@ func (x *views) follow() {
 			}
 		}
 	}
-	x.p.follow(files.Prefix, func(l listed) {
+	x.p.follow(mapstore.Prefix, func(l listed) {
 		for _, row := range l.rows {
-			x.at(files.TableOf(row.Key)).learn(row)
+			x.at(mapstore.TableOf(row.Key)).learn(row)
 		}
 	}, func(events []coord.Event) {
 		for _, e := range events {
 			if !e.Deleted {
-				x.at(files.TableOf(e.Key)).learn(e.Row)
+				x.at(mapstore.TableOf(e.Key)).learn(e.Row)
 			}
 		}
 	}, heard)
@@ -79,7 +79,7 @@ type view struct {
 	last    map[peer.TxnID]*stored
 
 	// As the machine shows them.
-	row    files.Row // the newest
+	row    mapstore.Row // the newest
 	rev    coord.Revision
 	m      *topology.Map
 	mapRev coord.Revision // of the row that named m
@@ -99,7 +99,7 @@ func (v *view) learn(row coord.Row) {
 	if row.Revision <= v.rev {
 		return
 	}
-	r, err := files.DecodeRow(row)
+	r, err := mapstore.DecodeRow(row)
 	if err != nil {
 		v.p.w.fail("the table's row cannot be read: %v", err)
 		return
@@ -120,7 +120,7 @@ func (v *view) know(in tables.Input) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case tables.Fetch:
-			w := files.Wanted{Table: v.table, Txn: e.Want.Txn, Seq: e.Want.Seq, Servers: e.Want.Servers}
+			w := mapstore.Wanted{Table: v.table, Txn: e.Want.Txn, Seq: e.Want.Seq, Servers: e.Want.Servers}
 			v.load(w, func(s *stored) {
 				in := tables.Fetched{ID: e.ID, Err: errSilent}
 				if s != nil {
@@ -142,7 +142,7 @@ func (v *view) know(in tables.Input) {
 type fetched struct{ s *stored }
 
 // load finds a file: on the own disk, else at the servers. done gets nil if no server has it.
-func (v *view) load(w files.Wanted, done func(*stored)) {
+func (v *view) load(w mapstore.Wanted, done func(*stored)) {
 	if s := v.last[w.Txn]; s != nil {
 		done(s)
 		return
@@ -155,30 +155,30 @@ func (v *view) load(w files.Wanted, done func(*stored)) {
 	}
 	servers := slices.DeleteFunc(slices.Clone(w.Servers), func(s topology.ServerID) bool { return v.p.w.indexOf(s) == v.p.node })
 	v.p.w.rng.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	x := &search{v: v, w: w, machine: files.NewFetch(v.table, servers), done: done}
-	x.step(files.FetchTick{})
+	x := &search{v: v, w: w, machine: mapstore.NewFetch(v.table, servers), done: done}
+	x.step(mapstore.FetchTick{})
 }
 
-// search performs what a fetch wants done, as files.Coordinator does.
+// search performs what a fetch wants done, as mapstore.Coordinator does.
 type search struct {
 	v       *view
-	w       files.Wanted
-	machine *files.Fetch
+	w       mapstore.Wanted
+	machine *mapstore.Fetch
 	found   *stored // the newest answer's
 	done    func(*stored)
 }
 
-func (x *search) step(in files.FetchInput) {
+func (x *search) step(in mapstore.FetchInput) {
 	for _, e := range x.machine.Step(time.Unix(0, int64(x.v.p.clock())), in, nil) {
 		switch e := e.(type) {
-		case files.FetchAsk:
+		case mapstore.FetchAsk:
 			x.ask(e.Server)
 			if e.After > 0 {
-				x.v.p.after(e.After, "ask another", func() { x.step(files.FetchTick{}) })
+				x.v.p.after(e.After, "ask another", func() { x.step(mapstore.FetchTick{}) })
 			}
-		case files.FetchFound:
+		case mapstore.FetchFound:
 			x.done(x.found)
-		case files.FetchLost:
+		case mapstore.FetchLost:
 			x.done(nil)
 		}
 	}
@@ -194,7 +194,7 @@ func (x *search) ask(server topology.ServerID) {
 		}
 		answer(fetched{s.file(v.table, x.w.Txn)})
 	}, func(f fetched, ok bool) {
-		in := files.FetchAnswer{Server: server, Err: errSilent}
+		in := mapstore.FetchAnswer{Server: server, Err: errSilent}
 		if !ok || f.s == nil {
 			v.p.w.mark(fetchFailed)
 		} else {
@@ -203,9 +203,9 @@ func (x *search) ask(server topology.ServerID) {
 			if seq == 0 { // only what came before it is asked
 				seq = f.s.f.Seq
 			}
-			in.Err = files.Answers(&peer.FileQuery{Table: x.w.Table, Txn: x.w.Txn}, seq, f.s.f)
+			in.Err = mapstore.Answers(&peer.FileQuery{Table: x.w.Table, Txn: x.w.Txn}, seq, f.s.f)
 			if in.Err == nil {
-				in.Err = files.Check(f.s.f, f.s.m)
+				in.Err = mapstore.Check(f.s.f, f.s.m)
 			}
 			if in.Err != nil {
 				v.p.w.fail("I4: %s answers another file than was asked for: %v", server, in.Err)
@@ -220,25 +220,25 @@ func (w *world) indexOf(s topology.ServerID) int {
 	return slices.IndexFunc(w.servers, func(x *server) bool { return x.id == s })
 }
 
-// runTxn performs what a transaction wants done, as files.Coordinator does.
+// runTxn performs what a transaction wants done, as mapstore.Coordinator does.
 type runTxn struct {
 	v    *view
-	t    *files.Txn
-	done func(files.Done)
+	t    *mapstore.Txn
+	done func(mapstore.Done)
 	over bool
 }
 
-func (v *view) run(t *files.Txn, done func(files.Done)) {
+func (v *view) run(t *mapstore.Txn, done func(mapstore.Done)) {
 	r := &runTxn{v: v, t: t, done: done}
 	v.p.after(changeTimeout, "a transaction expires", func() {
 		if !r.over {
-			r.step(files.Expired{})
+			r.step(mapstore.Expired{})
 		}
 	})
-	r.step(files.Begin{})
+	r.step(mapstore.Begin{})
 }
 
-func (r *runTxn) step(in files.Input) {
+func (r *runTxn) step(in mapstore.Input) {
 	for _, e := range r.t.Step(in, nil) {
 		r.perform(e)
 	}
@@ -246,76 +246,76 @@ func (r *runTxn) step(in files.Input) {
 
 var errSilent = fault.Errorf(fault.Unavailable, "no answer")
 
-func (r *runTxn) perform(e files.Effect) {
+func (r *runTxn) perform(e mapstore.Effect) {
 	v, w := r.v, r.v.p.w
 	switch e := e.(type) {
-	case files.ReadRow:
+	case mapstore.ReadRow:
 		pause := time.Duration(0)
 		if e.Failed > 0 {
 			pause = w.spread(20 * time.Millisecond << min(e.Failed, 6))
 		}
 		v.p.after(pause, "read the row", func() {
-			v.p.get(files.Key(v.table), txnStore, func(g got, ok bool) {
+			v.p.get(mapstore.Key(v.table), txnStore, func(g got, ok bool) {
 				if !ok {
-					r.step(files.RowRead{Err: errSilent})
+					r.step(mapstore.RowRead{Err: errSilent})
 					return
 				}
-				r.step(files.RowRead{Row: g.row, OK: g.ok})
+				r.step(mapstore.RowRead{Row: g.row, OK: g.ok})
 			})
 		})
-	case files.Load:
-		v.load(files.Wanted{Table: v.table, Txn: e.Txn, Seq: e.Seq, Servers: e.Servers}, func(s *stored) {
+	case mapstore.Load:
+		v.load(mapstore.Wanted{Table: v.table, Txn: e.Txn, Seq: e.Seq, Servers: e.Servers}, func(s *stored) {
 			if s == nil {
-				r.step(files.Loaded{Err: errSilent})
+				r.step(mapstore.Loaded{Err: errSilent})
 				return
 			}
-			r.step(files.Loaded{File: s.f, Map: s.m})
+			r.step(mapstore.Loaded{File: s.f, Map: s.m})
 		})
-	case files.Store:
+	case mapstore.Store:
 		r.store(e)
-	case files.Swap:
+	case mapstore.Swap:
 		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
 				w.mark(swapUnknown)
 				if w.opt.broken == unknownIsYes {
-					r.step(files.Swapped{OK: true, Revision: w.store.rev})
+					r.step(mapstore.Swapped{OK: true, Revision: w.store.rev})
 					return
 				}
-				r.step(files.Swapped{Err: errSilent})
+				r.step(mapstore.Swapped{Err: errSilent})
 				return
 			}
-			r.step(files.Swapped{OK: c.ok, Revision: c.rev})
+			r.step(mapstore.Swapped{OK: c.ok, Revision: c.rev})
 		})
-	case files.ReadGuards:
+	case mapstore.ReadGuards:
 		r.readGuards(e, e.Keys, map[string]coord.Row{})
-	case files.MarkRows:
+	case mapstore.MarkRows:
 		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
-				r.step(files.RowsMarked{Round: e.Round, Err: errSilent})
+				r.step(mapstore.RowsMarked{Round: e.Round, Err: errSilent})
 				return
 			}
-			r.step(files.RowsMarked{Round: e.Round, OK: c.ok})
+			r.step(mapstore.RowsMarked{Round: e.Round, OK: c.ok})
 		})
-	case files.Look:
+	case mapstore.Look:
 		w.mark(historyLooked)
-		v.look(e, e.Txn, nil, func(links []files.Link) { r.step(files.History{Links: links}) })
-	case files.Alarm:
+		v.look(e, e.Txn, nil, func(links []mapstore.Link) { r.step(mapstore.History{Links: links}) })
+	case mapstore.Alarm:
 		w.fail("METADATA alarm at %s about %s: %s", v.p.name, e.Server, e.Text)
-	case files.Done:
+	case mapstore.Done:
 		r.over = true
 		r.done(e)
 	}
 }
 
 // readGuards reads rows one after the other.
-func (r *runTxn) readGuards(e files.ReadGuards, keys []string, rows map[string]coord.Row) {
+func (r *runTxn) readGuards(e mapstore.ReadGuards, keys []string, rows map[string]coord.Row) {
 	if len(keys) == 0 {
-		r.step(files.GuardsRead{Round: e.Round, Rows: rows})
+		r.step(mapstore.GuardsRead{Round: e.Round, Rows: rows})
 		return
 	}
 	r.v.p.get(keys[0], txnStore, func(g got, ok bool) {
 		if !ok {
-			r.step(files.GuardsRead{Round: e.Round, Err: errSilent})
+			r.step(mapstore.GuardsRead{Round: e.Round, Err: errSilent})
 			return
 		}
 		if g.ok {
@@ -328,9 +328,9 @@ func (r *runTxn) readGuards(e files.ReadGuards, keys []string, rows map[string]c
 // stored answers a request to keep a file.
 type storedAnswer struct{ err error }
 
-func (r *runTxn) store(e files.Store) {
+func (r *runTxn) store(e mapstore.Store) {
 	v, w := r.v, r.v.p.w
-	answer := func(err error) { r.step(files.Stored{Round: e.Round, Server: e.Server, Err: err}) }
+	answer := func(err error) { r.step(mapstore.Stored{Round: e.Round, Server: e.Server, Err: err}) }
 	at := w.indexOf(e.Server)
 	if w.opt.broken == casWithoutMajority {
 		v.p.after(time.Millisecond, "pretends to store", func() { answer(nil) })
@@ -359,17 +359,17 @@ func (r *runTxn) store(e files.Store) {
 const lookMax = 64
 
 // look gives a transaction and those before it, as far as they are kept or until it comes upon what is sought.
-func (v *view) look(e files.Look, txn peer.TxnID, links []files.Link, done func([]files.Link)) {
+func (v *view) look(e mapstore.Look, txn peer.TxnID, links []mapstore.Link, done func([]mapstore.Link)) {
 	if txn == (peer.TxnID{}) || len(links) >= lookMax {
 		done(links)
 		return
 	}
-	v.load(files.Wanted{Table: v.table, Txn: txn, Servers: e.Servers}, func(s *stored) {
+	v.load(mapstore.Wanted{Table: v.table, Txn: txn, Servers: e.Servers}, func(s *stored) {
 		if s == nil {
 			done(links)
 			return
 		}
-		links = append(links, files.Link{Txn: s.f.Txn, Base: s.f.Base, Seq: s.f.Seq})
+		links = append(links, mapstore.Link{Txn: s.f.Txn, Base: s.f.Base, Seq: s.f.Seq})
 		if s.f.Txn == e.Sought || s.f.Base == e.Base {
 			done(links)
 			return
@@ -445,7 +445,7 @@ func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
 	case m != nil:
 	case f.Map != nil:
 		var err error
-		if m, err = files.Decode(f); err != nil {
+		if m, err = mapstore.Decode(f); err != nil {
 			return nil, err
 		}
 	default:
@@ -460,7 +460,7 @@ func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
 		if m, err = base.m.Apply(ops...); err != nil {
 			return nil, fault.Wrap(err, fault.Corrupt, "the ops are refused here")
 		}
-		if err := files.Check(f, m); err != nil {
+		if err := mapstore.Check(f, m); err != nil {
 			return nil, err
 		}
 	}
@@ -501,7 +501,7 @@ func (s *hosted) change(c *peer.Change, answer func(changedAnswer)) {
 		return
 	}
 	s.turns = append(s.turns, func() {
-		s.view.run(files.NewChange(c), func(d files.Done) {
+		s.view.run(mapstore.NewChange(c), func(d mapstore.Done) {
 			answer(changedAnswer{d.Changed, d.Err})
 			s.turns = s.turns[1:]
 			if len(s.turns) > 0 {
@@ -525,7 +525,7 @@ func (s *hosted) catchUp() {
 		return
 	}
 	s.catching = true
-	s.view.load(files.Wanted{Table: s.table, Txn: row.Txn, Seq: row.Seq, Servers: row.Servers}, func(f *stored) {
+	s.view.load(mapstore.Wanted{Table: s.table, Txn: row.Txn, Seq: row.Seq, Servers: row.Servers}, func(f *stored) {
 		if f == nil {
 			s.catching = false
 			s.after(s.w.spread(time.Second), "catch up", s.catchUp)
@@ -550,8 +550,8 @@ func (s *hosted) sweep() {
 	}
 	s.sweeping = true
 	before := s.shelf.Mark()
-	s.get(files.Key(s.table), txnStore, func(g got, ok bool) {
-		row, err := files.DecodeRow(g.row)
+	s.get(mapstore.Key(s.table), txnStore, func(g got, ok bool) {
+		row, err := mapstore.DecodeRow(g.row)
 		if !ok || !g.ok || err != nil {
 			s.sweeping = false
 			return
@@ -564,7 +564,7 @@ func (s *hosted) sweep() {
 			s.clear(row, before, true)
 			return
 		}
-		s.view.run(files.NewTouch(s.table), func(d files.Done) {
+		s.view.run(mapstore.NewTouch(s.table), func(d mapstore.Done) {
 			if d.Err != nil {
 				s.sweeping = false
 				return
@@ -574,7 +574,7 @@ func (s *hosted) sweep() {
 	})
 }
 
-func (s *hosted) clear(row files.Row, before files.Mark, touched bool) {
+func (s *hosted) clear(row mapstore.Row, before mapstore.Mark, touched bool) {
 	s.sweeping = false
 	if s.w.opt.broken == sweepCommitted && row.Seq > 2 {
 		row.Txn, row.Seq = peer.TxnID{1}, row.Seq+keepFiles

@@ -21,8 +21,8 @@ import (
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/remote"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
@@ -168,14 +168,14 @@ const openMax = 10 * time.Second
 
 // missing notes the tables whose maps no metadata server gives. Errors are the store's.
 func (a *admin) missing(ctx context.Context) error {
-	rows, _, err := a.store.List(ctx, files.Prefix)
+	rows, _, err := a.store.List(ctx, mapstore.Prefix)
 	if err != nil {
 		return err
 	}
 	a.lacking = map[string]error{}
 	for _, row := range rows {
-		name := files.TableOf(row.Key)
-		r, err := files.DecodeRow(row)
+		name := mapstore.TableOf(row.Key)
+		r, err := mapstore.DecodeRow(row)
 		if err == nil && !r.Dropped {
 			if _, ok := a.tables.Get(name); !ok {
 				err = fault.Errorf(fault.Unavailable, "no metadata server gives the map of table %q: %s keep it; do they run, and are --peer.tls… right?", name, joinIDs(r.Servers))

@@ -20,9 +20,9 @@ import (
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	coordmem "github.com/spillwaydb/spillway/metadata/coord/mem"
-	"github.com/spillwaydb/spillway/metadata/files"
-	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
+	filesmem "github.com/spillwaydb/spillway/metadata/mapstore/mem"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -35,7 +35,7 @@ import (
 type town struct {
 	t     *testing.T
 	store coord.Store
-	files map[string]*files.Server // by address
+	files map[string]*mapstore.Server // by address
 	runs  map[topology.ServerID]bool
 	n     uint64
 	cut   bool // nobody can be dialled
@@ -44,17 +44,17 @@ type town struct {
 }
 
 func newTown(t *testing.T) *town {
-	tw := &town{t: t, store: coordmem.New(), files: map[string]*files.Server{}, runs: map[topology.ServerID]bool{}}
+	tw := &town{t: t, store: coordmem.New(), files: map[string]*mapstore.Server{}, runs: map[topology.ServerID]bool{}}
 	ctx, stop := context.WithCancel(t.Context())
 	var g errgroup.Group
 	for _, id := range []topology.ServerID{"s1", "s2", "s3"} {
-		srv, err := files.New(files.Deps{
+		srv, err := mapstore.New(mapstore.Deps{
 			Store: tw.store, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(uint64(id[1]), 1)), Self: id, Disk: filesmem.New(),
 			Peers: func(other topology.ServerID) (peer.Metadata, bool) {
 				srv, ok := tw.files[string(other)+":8430"]
 				return srv, ok
 			},
-		}, files.Settings{})
+		}, mapstore.Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func (tw *town) open(log *slog.Logger) *admin {
 // townPeer is the way to a server: its metadata part is the town's own, storage holds nothing.
 type townPeer struct {
 	peer.Storage
-	*files.Server
+	*mapstore.Server
 	damaged peer.PartitionStats
 }
 

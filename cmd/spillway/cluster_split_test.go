@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -89,9 +89,9 @@ func (w *cutWriter) write(span time.Duration) (worst time.Duration) {
 // stopMetadata picks two of the three servers that keep a table's files, none of which leads the partition.
 func (c *crowd) stopMetadata(table string, p lease.Partition) (two []*processes.Process) {
 	c.t.Helper()
-	row, ok, err := c.view.coord.Get(c.t.Context(), files.Key(table))
+	row, ok, err := c.view.coord.Get(c.t.Context(), mapstore.Key(table))
 	c.must(err)
-	r, err := files.DecodeRow(row)
+	r, err := mapstore.DecodeRow(row)
 	if err != nil || !ok || len(r.Servers) != 3 {
 		c.t.Fatalf("metadata servers of %q: %v, %v", table, r.Servers, err)
 	}

@@ -192,7 +192,7 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(text, `"h":"6"`) || strings.Contains(text, "warnings") {
 		t.Errorf("hour 6, with rows: %d %s", status, text)
 	}
-	if n := metric(t, cut.addr, "spillway_cluster_doubted_answers_total"); n < 2 {
+	if n := metric(t, cut.addr, "spillway_fanout_doubted_answers_total"); n < 2 {
 		t.Errorf("%v answers were in doubt", n)
 	}
 

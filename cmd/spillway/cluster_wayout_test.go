@@ -13,7 +13,7 @@ import (
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -107,7 +107,7 @@ func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 		return fmt.Sprintf("m,h=%d v=%d %d", hour, hour, time.Now().Add(-time.Duration(hour)*time.Hour).UnixMilli())
 	}
 	c.acks("old", at(1))
-	key := files.Key("old")
+	key := mapstore.Key("old")
 	backup, ok, err := c.view.coord.Get(t.Context(), key)
 	if err != nil || !ok {
 		t.Fatal(ok, err)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -222,7 +222,7 @@ const fetchMax = 5 * time.Second
 // metadata asks who keeps each table's METADATA files for the committed one: without a majority that has it the map cannot be
 // changed, so that no partition is made, moved or dropped.
 func (e *examination) metadata(ctx context.Context) error {
-	rows, _, err := e.store.List(ctx, files.Prefix)
+	rows, _, err := e.store.List(ctx, mapstore.Prefix)
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (e *examination) metadata(ctx context.Context) error {
 		}
 	}
 	for _, row := range rows {
-		table := files.TableOf(row.Key)
+		table := mapstore.TableOf(row.Key)
 		r, lack, why, err := e.lacking(ctx, row)
 		if err != nil {
 			return err
@@ -252,15 +252,15 @@ func (e *examination) metadata(ctx context.Context) error {
 
 // lacking are the metadata servers that do not give a table's committed file, and why the last one does not. A file may be
 // on its way: who lives is asked again for a moment. A table that was dropped, or whose row cannot be read, lacks nobody.
-func (e *examination) lacking(ctx context.Context, row coord.Row) (r files.Row, lack []topology.ServerID, why, err error) {
+func (e *examination) lacking(ctx context.Context, row coord.Row) (r mapstore.Row, lack []topology.ServerID, why, err error) {
 	for deadline := e.listen; ; deadline -= e.listen / 10 {
-		if r, err = files.DecodeRow(row); err != nil || r.Dropped {
-			return files.Row{}, nil, nil, nil // told as a table without a map
+		if r, err = mapstore.DecodeRow(row); err != nil || r.Dropped {
+			return mapstore.Row{}, nil, nil, nil // told as a table without a map
 		}
 		lack = nil
 		wait := false
 		for _, s := range r.Servers {
-			if err := e.keeps(ctx, s, files.TableOf(row.Key), r); err != nil {
+			if err := e.keeps(ctx, s, mapstore.TableOf(row.Key), r); err != nil {
 				lack, why = append(lack, s), err
 				wait = wait || fault.Is(err, fault.NotFound)
 			}
@@ -278,7 +278,7 @@ func (e *examination) lacking(ctx context.Context, row coord.Row) (r files.Row, 
 }
 
 // keeps asks a server for the committed file. A server that is silent is not asked.
-func (e *examination) keeps(ctx context.Context, s topology.ServerID, table string, r files.Row) error {
+func (e *examination) keeps(ctx context.Context, s topology.ServerID, table string, r mapstore.Row) error {
 	if !e.live[s] {
 		return fault.Errorf(fault.Unavailable, "it is silent")
 	}

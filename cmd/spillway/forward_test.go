@@ -20,7 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
-	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
+	filesmem "github.com/spillwaydb/spillway/metadata/mapstore/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"

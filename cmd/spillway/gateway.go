@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/peers"
-	"github.com/spillwaydb/spillway/gateway/query/cluster"
+	"github.com/spillwaydb/spillway/gateway/query/fanout"
 )
 
 // gatewayCmd is a stateless process in front of a cluster's storage servers.
@@ -100,8 +100,8 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
-	source := cluster.New(cluster.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, Log: log, Registerer: registerer},
-		cluster.Settings{RefusePartial: cfg.Query.RefusePartial})
+	source := fanout.New(fanout.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, Log: log, Registerer: registerer},
+		fanout.Settings{RefusePartial: cfg.Query.RefusePartial})
 	err = p.open(gatewayDeps{tables: p.view.tables, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe})
 	if err != nil {
 		return nil, err

@@ -64,8 +64,8 @@ func showServer(s *master.State, srv master.Server) serverRow {
 			}
 		}
 	}
-	for _, keepers := range s.Metadata {
-		if slices.Contains(keepers, srv.ID) {
+	for _, mapServers := range s.Metadata {
+		if slices.Contains(mapServers, srv.ID) {
 			r.Metadata++
 		}
 	}

@@ -22,14 +22,14 @@ import (
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query"
-	"github.com/spillwaydb/spillway/gateway/query/cluster"
+	"github.com/spillwaydb/spillway/gateway/query/fanout"
 	"github.com/spillwaydb/spillway/gateway/query/promqlsuite"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
-	"github.com/spillwaydb/spillway/metadata/files"
-	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
 	"github.com/spillwaydb/spillway/metadata/lease/leaders"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
+	filesmem "github.com/spillwaydb/spillway/metadata/mapstore/mem"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -46,13 +46,13 @@ import (
 type spread struct {
 	tb      testing.TB
 	store   coord.Store
-	meta    *files.Server // in n1
+	meta    *mapstore.Server // in n1
 	tables  *tables.Tables
 	parts   map[topology.ServerID]*part
 	view    *registry.View
 	peers   *peers.Peers
 	forward *forward.Forwarder
-	source  *cluster.Source
+	source  *fanout.Source
 	reg     *prometheus.Registry
 	stop    context.CancelFunc
 	ended   chan error
@@ -136,7 +136,7 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	s.must(err)
 	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0), Log: log, Registerer: s.reg},
 		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
-	s.source = cluster.New(cluster.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, cluster.Settings{Patience: 100 * time.Millisecond})
+	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() { s.ended <- s.view.Run(ctx) }()
@@ -474,7 +474,7 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 	cfg.Tables.PartitionWidth = duration(100 * time.Second)
 	cfg.Peer.Insecure = true
 	log := slog.New(slog.DiscardHandler)
-	life := func(f func(source *cluster.Source, write *forward.Forwarder)) {
+	life := func(f func(source *fanout.Source, write *forward.Forwarder)) {
 		t.Helper()
 		v := clusterView{coord: store}
 		s.must(v.open(t.Context(), cfg, log, prometheus.NewRegistry(), "", peers.Local{}))
@@ -485,11 +485,11 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- g.Run() }()
 		write := forward.New(forward.Deps{Tables: v.tables, Servers: v.peers, Leaders: v.leaders, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
-		f(cluster.New(cluster.Deps{Tables: v.tables, Leaders: v.leaders, Servers: v.peers, Log: log}, cluster.Settings{}), write)
+		f(fanout.New(fanout.Deps{Tables: v.tables, Leaders: v.leaders, Servers: v.peers, Log: log}, fanout.Settings{}), write)
 		stop()
 		s.must(errors.Join(<-ended, write.Close(), v.close()))
 	}
-	reads := func(source *cluster.Source) {
+	reads := func(source *fanout.Source) {
 		t.Helper()
 		deadline := time.Now().Add(20 * time.Second)
 		for selected(t, source, all) != want {
@@ -499,9 +499,9 @@ func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	life(func(source *cluster.Source, _ *forward.Forwarder) { reads(source) })
+	life(func(source *fanout.Source, _ *forward.Forwarder) { reads(source) })
 	store.away.Store(true)
-	life(func(source *cluster.Source, write *forward.Forwarder) {
+	life(func(source *fanout.Source, write *forward.Forwarder) {
 		reads(source)
 		table, err := write.Table(t.Context(), promqlsuite.Table)
 		s.must(err)

@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/local"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -121,7 +121,7 @@ type standalone struct {
 	fs     vfs.FS // constant; what the store lies on
 	brick  *brick.Brick
 	coord  *local.Store
-	files  *files.Server
+	files  *mapstore.Server
 	tables *tables.Tables
 	server *server.Server
 
@@ -206,10 +206,10 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if p.files, err = files.New(files.Deps{
+	if p.files, err = mapstore.New(mapstore.Deps{
 		Store: p.coord, Peers: p.metadata, Log: p.log, Registerer: p.registry,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Self: localServer, Disk: metafile.New(p.brick),
-	}, files.Settings{}); err != nil {
+	}, mapstore.Settings{}); err != nil {
 		return err
 	}
 	if err := p.files.Adopt(ctx); err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/remote"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -113,7 +113,7 @@ type storage struct {
 	admin    net.Listener
 	accounts *accounts
 	brick    *brick.Brick
-	files    *files.Server
+	files    *mapstore.Server
 	view     clusterView
 	lead     *lead.Lead
 	server   *server.Server
@@ -144,8 +144,8 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := awaitStore(ctx, p.view.coord, p.log); err != nil {
 		return err
 	}
-	p.files, err = files.New(files.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
-		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) }}, files.Settings{})
+	p.files, err = mapstore.New(mapstore.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
+		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) }}, mapstore.Settings{})
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.register(ctx, replace); err != nil || !candidate {
 		return err
 	}
-	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, Keepers: p.files,
+	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{RetentionConfirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)})
 	return err
 }
@@ -204,7 +204,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 
 // byHand reports whether administrators may write a row. The rest keeps the cluster running: heartbeats, and the master's.
 func byHand(key string) bool {
-	for _, prefix := range []string{files.Prefix, registry.Prefix, auditPrefix, lease.Prefix} {
+	for _, prefix := range []string{mapstore.Prefix, registry.Prefix, auditPrefix, lease.Prefix} {
 		if strings.HasPrefix(key, prefix) {
 			return !strings.HasPrefix(key, lease.BeatPrefix)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -24,16 +24,16 @@ type tableRepairCmd struct {
 func (c *tableRepairCmd) Run() error { return c.with(c.run) }
 
 func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
-	if err := files.CheckName(c.Table); err != nil {
+	if err := mapstore.CheckName(c.Table); err != nil {
 		return err
 	}
-	stored, there, err := a.store.Get(ctx, files.Key(c.Table))
+	stored, there, err := a.store.Get(ctx, mapstore.Key(c.Table))
 	if err != nil {
 		return err
 	}
-	var row files.Row
+	var row mapstore.Row
 	if there {
-		if row, err = files.DecodeRow(stored); err != nil {
+		if row, err = mapstore.DecodeRow(stored); err != nil {
 			return err
 		}
 	}
@@ -54,7 +54,7 @@ func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 	what := fmt.Sprintf("repair table %s: transaction %d instead of %d, on %s", c.Table, n.File.Seq, row.Seq, joinIDs(n.Holders))
 	return a.act(ctx, c.Reason, what, func() error {
 		next := n.Row(row)
-		_, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: files.Key(c.Table), Revision: stored.Revision}}, []coord.Write{{Key: files.Key(c.Table), Value: next.Encode()}})
+		_, ok, err := a.store.Commit(ctx, []coord.Condition{{Key: mapstore.Key(c.Table), Revision: stored.Revision}}, []coord.Write{{Key: mapstore.Key(c.Table), Value: next.Encode()}})
 		if err == nil && !ok {
 			err = fault.Errorf(fault.Stale, "the table's row changed meanwhile: look again")
 		}
@@ -66,7 +66,7 @@ func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 }
 
 // newest looks for the newest file on all servers that are registered or keep the table's files.
-func (a *admin) newest(ctx context.Context, table string, row files.Row) (files.Newest, error) {
+func (a *admin) newest(ctx context.Context, table string, row mapstore.Row) (mapstore.Newest, error) {
 	servers := slices.Clone(row.Servers)
 	for _, s := range a.servers.All() {
 		servers = append(servers, s.ID)
@@ -77,11 +77,11 @@ func (a *admin) newest(ctx context.Context, table string, row files.Row) (files.
 	if keep == 0 { // there is no row: as many as tables have
 		keep = min(len(servers), 3)
 	}
-	return files.FindNewest(ctx, table, servers, keep/2+1, a.peers.Metadata)
+	return mapstore.FindNewest(ctx, table, servers, keep/2+1, a.peers.Metadata)
 }
 
 // loses says what it means to go by the newest file.
-func loses(table string, row files.Row, n files.Newest, old *topology.Map) string {
+func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map) string {
 	var b strings.Builder
 	stored := fmt.Sprintf("transaction %d", row.Seq)
 	switch {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -18,13 +18,13 @@ import (
 // executor performs the effects of Works: one for each table, several tables at a time, so that a table whose metadata servers
 // do not answer delays no other.
 type executor struct {
-	store   coord.Store
-	tables  Tables
-	keepers Keepers // nil: who keeps METADATA files is not changed
-	rows    *Rows   // nil: nothing is swept
-	log     *slog.Logger
-	metrics *metrics
-	may     func() bool // nil: always
+	store      coord.Store
+	tables     Tables
+	mapServers MapServers // nil: who keeps METADATA files is not changed
+	rows       *Rows      // nil: nothing is swept
+	log        *slog.Logger
+	metrics    *metrics
+	may        func() bool // nil: always
 }
 
 // tablesAtOnce bounds the tables that are changed at a time.
@@ -37,7 +37,7 @@ func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []S
 		seqs[m.Table] = m.Seq
 	}
 	for _, s := range steps {
-		if len(s.Ops) > 0 || s.Drop || s.Keeper != nil && x.keepers != nil || len(s.Sweep) > 0 && x.rows != nil {
+		if len(s.Ops) > 0 || s.Drop || s.MapServer != nil && x.mapServers != nil || len(s.Sweep) > 0 && x.rows != nil {
 			byTable[s.Table] = append(byTable[s.Table], s)
 		}
 	}
@@ -106,12 +106,12 @@ func (x *executor) perform(ctx context.Context, e Effect) Input {
 	case Change:
 		seq, err := x.change(limited, e)
 		return Changed{ID: e.ID, Seq: seq, Err: err}
-	case Keep:
-		change := x.keepers.Join
-		if e.Keeper.Leave {
-			change = x.keepers.Remove
+	case ChangeMapServer:
+		change := x.mapServers.Join
+		if e.MapServer.Leave {
+			change = x.mapServers.Remove
 		}
-		return Changed{ID: e.ID, Err: change(limited, e.Table, e.Keeper.Server)}
+		return Changed{ID: e.ID, Err: change(limited, e.Table, e.MapServer.Server)}
 	case DropTable:
 		return Changed{ID: e.ID, Err: x.tables.DropTable(limited, e.Table)}
 	case Wait:
@@ -174,7 +174,7 @@ func (x *executor) reported(s Step, err error) {
 
 // FillDropped notes which of the tables that only lease rows name were dropped, and which are being dropped. Errors are the store's.
 func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
-	rows, _, err := store.List(ctx, files.Prefix)
+	rows, _, err := store.List(ctx, mapstore.Prefix)
 	if err != nil {
 		return err
 	}
@@ -183,9 +183,9 @@ func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
 		s.Dropped[table] = true // unless there is a row that says otherwise
 	}
 	for _, row := range rows {
-		table := files.TableOf(row.Key)
+		table := mapstore.TableOf(row.Key)
 		delete(s.Dropped, table)
-		if r, err := files.DecodeRow(row); err == nil {
+		if r, err := mapstore.DecodeRow(row); err == nil {
 			if r.Dropped {
 				s.Dropped[table] = true
 			}
@@ -214,7 +214,7 @@ func (s *State) leased() []string {
 
 // ForgetTable deletes all lease rows of a table that was dropped. Errors are Stale (it was not, or its rows change) and the store's.
 func ForgetTable(ctx context.Context, store coord.Store, table string) error {
-	key := files.Key(table)
+	key := mapstore.Key(table)
 	row, there, err := store.Get(ctx, key)
 	if err != nil {
 		return err

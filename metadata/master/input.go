@@ -28,7 +28,7 @@ type Committed struct {
 	Err      error
 }
 
-// Changed answers Change, Keep and DropTable. Errors that are Invalid, Stale or NotFound say that nothing was changed, others
+// Changed answers Change, ChangeMapServer and DropTable. Errors that are Invalid, Stale or NotFound say that nothing was changed, others
 // leave that open. Seq is the map's new sequence number.
 type Changed struct {
 	ID  uint64
@@ -77,11 +77,11 @@ type Change struct {
 	Ops   []topology.Op
 }
 
-// Keep changes a table's metadata servers.
-type Keep struct {
-	ID     uint64
-	Table  string
-	Keeper Keeper
+// ChangeMapServer changes a table's metadata servers.
+type ChangeMapServer struct {
+	ID        uint64
+	Table     string
+	MapServer MapServer
 }
 
 // DropTable ends the drop of a table that has no partitions any more.
@@ -105,11 +105,11 @@ type Report struct {
 // Ended is the last effect. Left are prohibitions that stay until they are older than fenceAge.
 type Ended struct{ Left []string }
 
-func (Read) effect()      {}
-func (Commit) effect()    {}
-func (Change) effect()    {}
-func (Keep) effect()      {}
-func (DropTable) effect() {}
-func (Wait) effect()      {}
-func (Report) effect()    {}
-func (Ended) effect()     {}
+func (Read) effect()            {}
+func (Commit) effect()          {}
+func (Change) effect()          {}
+func (ChangeMapServer) effect() {}
+func (DropTable) effect()       {}
+func (Wait) effect()            {}
+func (Report) effect()          {}
+func (Ended) effect()           {}

@@ -7,24 +7,24 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // MetadataServers is how many servers should keep a table's METADATA files, where there are as many.
 const MetadataServers = 3
 
-// Keepers change who keeps a table's METADATA files; files.Coordinator does. Errors are as there.
-type Keepers interface {
+// MapServers change who keeps a table's METADATA files; mapstore.Coordinator does. Errors are as there.
+type MapServers interface {
 	// Join gives a server the committed file, then a place in the table's list (C11).
 	Join(ctx context.Context, table string, s topology.ServerID) error
 	// Remove takes a server off the list, once a majority of the others has the committed file (C12).
 	Remove(ctx context.Context, table string, s topology.ServerID) error
 }
 
-// Keeper says who should join or leave a table's list of metadata servers.
-type Keeper struct {
+// MapServer says who should join or leave a table's list of metadata servers.
+type MapServer struct {
 	Server topology.ServerID
 	Leave  bool
 }
@@ -32,14 +32,14 @@ type Keeper struct {
 // FillMetadata notes who keeps the METADATA files of each table. Errors are the store's. A row that cannot be read names
 // nobody: nothing is decided about its table.
 func (s *State) FillMetadata(ctx context.Context, store coord.Store) error {
-	rows, _, err := store.List(ctx, files.Prefix)
+	rows, _, err := store.List(ctx, mapstore.Prefix)
 	if err != nil {
 		return err
 	}
 	s.Metadata = map[string][]topology.ServerID{}
 	for _, row := range rows {
-		if r, err := files.DecodeRow(row); err == nil && !r.Dropped {
-			s.Metadata[files.TableOf(row.Key)] = r.Servers
+		if r, err := mapstore.DecodeRow(row); err == nil && !r.Dropped {
+			s.Metadata[mapstore.TableOf(row.Key)] = r.Servers
 		}
 	}
 	return nil
@@ -95,21 +95,21 @@ func (p *planner) keepTable(table string, now []topology.ServerID, massive bool)
 	if p.keeping >= p.set.MovesMax {
 		return
 	}
-	if why := p.wantsKeeper(table, good, bad, wanted); why != "" && len(now) < files.ServersMax {
+	if why := p.wantsKeeper(table, good, bad, wanted); why != "" && len(now) < mapstore.ServersMax {
 		if st, ok := p.chooseKeeper(table, good, now, len(good) >= wanted); ok {
-			p.keep(table, Keeper{Server: st.ID}, why)
+			p.keep(table, MapServer{Server: st.ID}, why)
 			return
 		}
 	}
 	if gone, why := p.unwanted(good, bad, wanted); gone != "" && !massive {
 		stays := slices.DeleteFunc(slices.Clone(now), func(s topology.ServerID) bool { return s == gone })
 		if p.livingAmong(stays) >= len(stays)/2+1 {
-			p.keep(table, Keeper{Server: gone, Leave: true}, why)
+			p.keep(table, MapServer{Server: gone, Leave: true}, why)
 		}
 	}
 }
 
-func (p *planner) keep(table string, k Keeper, why string) {
+func (p *planner) keep(table string, k MapServer, why string) {
 	p.keeping++
 	what := fmt.Sprintf("let %s keep its METADATA files", k.Server)
 	by := 1
@@ -117,7 +117,7 @@ func (p *planner) keep(table string, k Keeper, why string) {
 		what, by = fmt.Sprintf("take %s off its metadata servers", k.Server), -1
 	}
 	p.kept[k.Server] += by
-	p.add(Step{Kind: Metadata, Table: table, Keeper: &k, What: what, Why: why})
+	p.add(Step{Kind: Metadata, Table: table, MapServer: &k, What: what, Why: why})
 }
 
 // wantsKeeper says why another server should keep a table's files; "": none should.
@@ -175,7 +175,7 @@ func (p *planner) together(s topology.ServerID, among []topology.ServerID) (n in
 		switch {
 		case id == s || st == nil || o == nil:
 		case o.Host == st.Host:
-			n += files.ServersMax + 1
+			n += mapstore.ServersMax + 1
 		case o.Zone == st.Zone:
 			n++
 		}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
-	"github.com/spillwaydb/spillway/metadata/files"
-	filesmem "github.com/spillwaydb/spillway/metadata/files/mem"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
+	filesmem "github.com/spillwaydb/spillway/metadata/mapstore/mem"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -27,13 +27,13 @@ type library struct {
 	store coord.Store
 
 	mu   sync.Mutex
-	runs map[topology.ServerID]*files.Server
+	runs map[topology.ServerID]*mapstore.Server
 	stop map[topology.ServerID]func()
 	disk map[topology.ServerID]*filesmem.Disk
 }
 
 func newLibrary(t *testing.T, store coord.Store, ids ...topology.ServerID) *library {
-	l := &library{t: t, store: store, runs: map[topology.ServerID]*files.Server{}, stop: map[topology.ServerID]func(){}, disk: map[topology.ServerID]*filesmem.Disk{}}
+	l := &library{t: t, store: store, runs: map[topology.ServerID]*mapstore.Server{}, stop: map[topology.ServerID]func(){}, disk: map[topology.ServerID]*filesmem.Disk{}}
 	for _, id := range ids {
 		l.start(id, filesmem.New())
 	}
@@ -47,7 +47,7 @@ func newLibrary(t *testing.T, store coord.Store, ids ...topology.ServerID) *libr
 
 func (l *library) start(id topology.ServerID, disk *filesmem.Disk) {
 	l.t.Helper()
-	s, err := files.New(files.Deps{Store: l.store, Peers: l.peer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)), Self: id, Disk: disk}, files.Settings{CatchUpGrace: time.Millisecond})
+	s, err := mapstore.New(mapstore.Deps{Store: l.store, Peers: l.peer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)), Self: id, Disk: disk}, mapstore.Settings{CatchUpGrace: time.Millisecond})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -93,17 +93,17 @@ func (l *library) Remove(ctx context.Context, table string, s topology.ServerID)
 	return l.any().Remove(ctx, table, s)
 }
 
-func (l *library) any() *files.Server {
+func (l *library) any() *mapstore.Server {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.runs[sortedServers(l.runs)[0]]
 }
 
-func (l *library) row(table string) (r files.Row) {
+func (l *library) row(table string) (r mapstore.Row) {
 	l.t.Helper()
-	row, ok, err := l.store.Get(l.t.Context(), files.Key(table))
+	row, ok, err := l.store.Get(l.t.Context(), mapstore.Key(table))
 	if err == nil && ok {
-		r, err = files.DecodeRow(row)
+		r, err = mapstore.DecodeRow(row)
 	}
 	if err != nil || !ok {
 		l.t.Fatalf("the row of %s: %t, %v", table, ok, err)
@@ -154,7 +154,7 @@ func TestTablesSurviveTheirMetadataServersOneByOne(t *testing.T) {
 	set.DeadAfter, set.SettleAfter = time.Second, 100*time.Millisecond
 	regs := servers()
 	var mu sync.Mutex
-	r, err := New(Deps{Store: store, Tables: newShelf(), Keepers: lib, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 1)), Server: "m1", Boot: "b",
+	r, err := New(Deps{Store: store, Tables: newShelf(), MapServers: lib, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 1)), Server: "m1", Boot: "b",
 		Servers: func() []registry.Server {
 			mu.Lock()
 			defer mu.Unlock()

@@ -35,8 +35,8 @@ type Deps struct {
 	Store   coord.Store
 	Tables  Tables
 	Servers func() []registry.Server
-	// Keepers change who keeps METADATA files; nil: nobody does.
-	Keepers Keepers
+	// MapServers change who keeps METADATA files; nil: nobody does.
+	MapServers MapServers
 	// Storage reaches storage servers, to ask for sizes; nil: nothing is split.
 	Storage func(topology.ServerID) (peer.Storage, bool)
 	Log     *slog.Logger
@@ -283,7 +283,7 @@ func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand) {
 	if err := s.FillDropped(ctx, r.deps.Store); err != nil {
 		r.deps.Log.Debug("which tables were dropped is not known; their lease rows stay", "error", err)
 	}
-	if r.deps.Keepers != nil {
+	if r.deps.MapServers != nil {
 		if err := s.FillMetadata(ctx, r.deps.Store); err != nil {
 			r.deps.Log.Debug("who keeps METADATA files is not known, and is not changed", "error", err)
 		}
@@ -296,7 +296,7 @@ func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand) {
 	r.mu.Unlock()
 	r.metrics.plan.Observe(time.Since(began).Seconds())
 	r.tellAlarms(before, steps)
-	x := executor{store: r.deps.Store, tables: r.deps.Tables, keepers: r.deps.Keepers, rows: rows, log: r.deps.Log, metrics: r.metrics, may: r.mayAct}
+	x := executor{store: r.deps.Store, tables: r.deps.Tables, mapServers: r.deps.MapServers, rows: rows, log: r.deps.Log, metrics: r.metrics, may: r.mayAct}
 	x.carryOut(ctx, s.Tables, steps)
 }
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -402,14 +402,14 @@ func TestLeaseRowsOfTheDroppedAreSwept(t *testing.T) {
 	}
 	steps := Plan(s, Settings{}, rand.New(rand.NewPCG(1, 1)))
 	x := &executor{store: store, tables: newShelf(), rows: rows, log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil)}
-	if _, _, err := store.Commit(ctx, nil, []coord.Write{{Key: "tables/old", Value: files.Row{Txn: peer.TxnID{1}, Seq: 1, Servers: []topology.ServerID{"s1"}}.Encode()}}); err != nil {
+	if _, _, err := store.Commit(ctx, nil, []coord.Write{{Key: "tables/old", Value: mapstore.Row{Txn: peer.TxnID{1}, Seq: 1, Servers: []topology.ServerID{"s1"}}.Encode()}}); err != nil {
 		t.Fatal(err)
 	}
 	x.carryOut(ctx, nil, steps)
 	if list, _, _ := store.List(ctx, lease.Prefix); len(list) != 3 {
 		t.Errorf("rows of a table that came back were swept: %v", list)
 	}
-	if _, _, err := store.Commit(ctx, nil, []coord.Write{{Key: "tables/old", Value: files.Row{Txn: peer.TxnID{1}, Seq: 9, Servers: []topology.ServerID{"s1"}, Dropped: true}.Encode()}}); err != nil {
+	if _, _, err := store.Commit(ctx, nil, []coord.Write{{Key: "tables/old", Value: mapstore.Row{Txn: peer.TxnID{1}, Seq: 9, Servers: []topology.ServerID{"s1"}, Dropped: true}.Encode()}}); err != nil {
 		t.Fatal(err)
 	}
 	x.carryOut(ctx, nil, steps)

@@ -331,7 +331,7 @@ func (w *world) apply(steps []Step) error {
 				w.Leases[f.Partition] = l.Vacated()
 			}
 		}
-		if k := s.Keeper; k != nil && k.Leave {
+		if k := s.MapServer; k != nil && k.Leave {
 			w.Metadata[s.Table] = slices.DeleteFunc(w.Metadata[s.Table], func(o topology.ServerID) bool { return o == k.Server })
 		} else if k != nil {
 			w.Metadata[s.Table] = append(w.Metadata[s.Table], k.Server)

@@ -71,10 +71,10 @@ type Step struct {
 	Sweep []lease.Partition
 	// Drop ends the drop of the table, which has no partitions any more.
 	Drop bool
-	// Keeper changes who keeps the table's METADATA files; nil: it does not.
-	Keeper *Keeper
-	What   string // "move p7 from s1 to s2"
-	Why    string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
+	// MapServer changes who keeps the table's METADATA files; nil: it does not.
+	MapServer *MapServer
+	What      string // "move p7 from s1 to s2"
+	Why       string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
 }
 
 // Fence says that a partition must be empty, and must not be taken on any of the servers.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -17,7 +17,7 @@ import (
 // A partition without rows may be moved, split or merged freely; but rows might be acked between the look and the commit. So it
 // is fenced:
 //
-//	Read ─▶ Commit: prohibited on its servers, the in-sync list empty ─▶ Change ─▶ Commit: prohibitions deleted ─▶ Keep, sweep ─▶ Ended
+//	Read ─▶ Commit: prohibited on its servers, the in-sync list empty ─▶ Change ─▶ Commit: prohibitions deleted ─▶ map servers, sweep ─▶ Ended
 //	 ▲        │ compares that there is no lease row and never was one, or the row that says `empty`
 //	 └────────┘ conflict: those that changed leave, the others are fenced without them
 //
@@ -237,7 +237,7 @@ func inDoubt(err error) bool {
 
 // others carries out what changes no partitions: metadata servers, the end of a drop, sweeping.
 func (w *Work) others() {
-	for _, s := range w.pending(func(s *carried) bool { return s.Keeper != nil || s.Drop }) {
+	for _, s := range w.pending(func(s *carried) bool { return s.MapServer != nil || s.Drop }) {
 		if w.lost {
 			w.report(s, fault.Wrap(errLost, fault.Stale, "not begun"))
 			continue
@@ -246,7 +246,7 @@ func (w *Work) others() {
 			if s.Drop {
 				return DropTable{ID: id, Table: w.table}
 			}
-			return Keep{ID: id, Table: w.table, Keeper: *s.Keeper}
+			return ChangeMapServer{ID: id, Table: w.table, MapServer: *s.MapServer}
 		}, func(c Changed) {
 			w.report(s, c.Err)
 			w.others()
@@ -265,7 +265,7 @@ func (w *Work) others() {
 // dropped: a map that merely cannot be fetched says nothing. The first transaction notes in the table's Swept row as of which map rows
 // are missing: a take that finds no row compares it, so that none by an older map succeeds, whether it is under way or comes later.
 func (w *Work) sweep(s *carried) {
-	swept, table := lease.SweptKey(w.table), files.Key(w.table)
+	swept, table := lease.SweptKey(w.table), mapstore.Key(w.table)
 	w.read([]string{swept, table}, func(in RowsRead) {
 		if in.Err != nil || !w.mapped && !tableGone(in.Rows[1]) {
 			w.report(s, errOr(in.Err, "the table is there"))
@@ -276,7 +276,7 @@ func (w *Work) sweep(s *carried) {
 		seq := w.seq
 		if !w.mapped {
 			guard.conditions = append(guard.conditions, coord.Condition{Key: table, Revision: in.Rows[1].Revision})
-			if row, err := files.DecodeRow(in.Rows[1]); err == nil {
+			if row, err := mapstore.DecodeRow(in.Rows[1]); err == nil {
 				seq = row.Seq
 			}
 		}
@@ -356,7 +356,7 @@ func tableGone(row coord.Row) bool {
 	if row.Revision == 0 {
 		return true
 	}
-	r, err := files.DecodeRow(row)
+	r, err := mapstore.DecodeRow(row)
 	return err == nil && r.Dropped // a row that cannot be read is no reason to forget anything
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -110,7 +110,7 @@ func (d *desk) row(f []string) {
 		}
 		d.put(lease.SweptKey("cpu"), lease.Swept{Seq: seq}.Encode())
 	case "table":
-		d.put(files.Key("cpu"), files.Row{Txn: peer.TxnID{1}, Seq: 9, Servers: []topology.ServerID{"s1"}, Dropped: slices.Contains(f, "dropped")}.Encode())
+		d.put(mapstore.Key("cpu"), mapstore.Row{Txn: peer.TxnID{1}, Seq: 9, Servers: []topology.ServerID{"s1"}, Dropped: slices.Contains(f, "dropped")}.Encode())
 	default:
 		d.t.Fatalf("what is %q?", f)
 	}
@@ -173,7 +173,7 @@ func (d *desk) begin(td *datadriven.TestData) {
 				rows[p] = []coord.Row{d.get(lease.RowKey(p)), d.get(lease.BornKey(p))}
 			}
 		case "keep":
-			s.Keeper = &Keeper{Server: topology.ServerID(f[1])}
+			s.MapServer = &MapServer{Server: topology.ServerID(f[1])}
 		case "drop":
 			s.Drop = true
 		default:
@@ -227,8 +227,8 @@ func (d *desk) step(in Input) {
 			}
 		case Change:
 			fmt.Fprintf(&d.log, "change the map of %d: %d ops\n", e.Seq, len(e.Ops))
-		case Keep:
-			fmt.Fprintf(&d.log, "keep %s\n", e.Keeper.Server)
+		case ChangeMapServer:
+			fmt.Fprintf(&d.log, "keep %s\n", e.MapServer.Server)
 		case DropTable:
 			fmt.Fprintf(&d.log, "drop table %s\n", e.Table)
 		case Wait:
@@ -275,7 +275,7 @@ func (d *desk) do(td *datadriven.TestData) {
 			d.seq = seq
 		}
 		d.step(Changed{ID: e.ID, Seq: seq, Err: err})
-	case Keep:
+	case ChangeMapServer:
 		d.step(Changed{ID: e.ID, Err: err})
 	case DropTable:
 		d.step(Changed{ID: e.ID, Err: err})

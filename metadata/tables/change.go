@@ -9,7 +9,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -212,7 +212,7 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 		switch {
 		case err == nil:
 			if changed.Seq == next.Seq && changed.Txn == c.Txn {
-				t.step(name, Known{Map: next, Row: files.Row{Txn: c.Txn, Seq: next.Seq, Round: row.Round}})
+				t.step(name, Known{Map: next, Row: mapstore.Row{Txn: c.Txn, Seq: next.Seq, Round: row.Round}})
 				return next, nil
 			}
 			return t.Refresh(ctx, name, changed.Seq)
@@ -229,8 +229,8 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 }
 
 // known gives the map to plan on, and the row that names it.
-func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.Row, error) {
-	look := func() (*topology.Map, files.Row) {
+func (t *Tables) known(ctx context.Context, name string) (*topology.Map, mapstore.Row, error) {
+	look := func() (*topology.Map, mapstore.Row) {
 		t.mu.RLock()
 		defer t.mu.RUnlock()
 		if v := t.mu.tables[name]; v != nil {
@@ -239,7 +239,7 @@ func (t *Tables) known(ctx context.Context, name string) (*topology.Map, files.R
 			row.Dropping = v.Dropping()
 			return m, row
 		}
-		return nil, files.Row{}
+		return nil, mapstore.Row{}
 	}
 	m, row := look()
 	if m == nil {
@@ -312,7 +312,7 @@ func (t *Tables) propose(ctx context.Context, c *peer.Change, servers []topology
 func (t *Tables) newTxnID() peer.TxnID {
 	t.random.Lock()
 	defer t.random.Unlock()
-	return files.NewTxnID(t.random.rng)
+	return mapstore.NewTxnID(t.random.rng)
 }
 
 // Ensure gives the map of a table to write to, and makes the table if writers may do that. Errors are NotFound (they may
@@ -358,7 +358,7 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	if err != nil {
 		return nil, err
 	}
-	d, err := t.creator.Create(ctx, m, t.keepers(name))
+	d, err := t.creator.Create(ctx, m, t.metadataServersFor(name))
 	switch {
 	case err == nil:
 		t.deps.Log.Info("table created", "table", name, "retention", c.Retention, "partition_width", c.PartitionWidth, "metadata_servers", d.Row.Servers)
@@ -372,8 +372,8 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 	return t.Refresh(ctx, name, 0)
 }
 
-// keepers chooses who keeps a new table's METADATA file: by rendezvous hashing, so that tables spread over servers.
-func (t *Tables) keepers(name string) []topology.ServerID {
+// metadataServersFor chooses the servers that keep a new table's METADATA file: by rendezvous hashing, so that tables spread over servers.
+func (t *Tables) metadataServersFor(name string) []topology.ServerID {
 	servers := slices.Clone(t.deps.Servers())
 	weight := func(s topology.ServerID) uint64 { return xxhash.Sum64String(name + "\x00" + string(s)) }
 	slices.SortFunc(servers, func(a, b topology.ServerID) int {

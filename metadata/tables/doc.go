@@ -15,7 +15,7 @@
 //
 // What is decided (which map is the newest, when it is fetched and from whom, when that is tried again, what is old) a Machine
 // decides, one for each table, which is pure; Tables runs them, and so does cmd/sim. METADATA itself is fetched, checked and
-// hedged by files.Coordinator.Fetch, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
+// hedged by mapstore.Coordinator.Fetch, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
 // delays no other.
 //
 // What is known is served for as long as nothing newer can be had: neither the store nor a metadata server needs to

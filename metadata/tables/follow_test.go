@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -203,11 +203,11 @@ func TestServersOfALaterListAreAsked(t *testing.T) {
 	if _, err := p.Ensure(t.Context(), "t"); err != nil {
 		t.Fatal(err)
 	}
-	row, _, err := site.store.Get(t.Context(), files.Key("t"))
+	row, _, err := site.store.Get(t.Context(), mapstore.Key("t"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := files.DecodeRow(row)
+	r, err := mapstore.DecodeRow(row)
 	if err != nil || len(r.Servers) != 1 {
 		t.Fatalf("%+v %v", r, err)
 	}

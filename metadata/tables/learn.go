@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -58,7 +58,7 @@ func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topolo
 	case known.Seq >= at.Seq:
 		return known, nil
 	}
-	want := files.Row{Txn: at.Txn, Seq: at.Seq, Dropping: t.Dropping(name)}
+	want := mapstore.Row{Txn: at.Txn, Seq: at.Seq, Dropping: t.Dropping(name)}
 	for _, s := range at.Servers {
 		want.Servers = append(want.Servers, topology.ServerID(s))
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
@@ -23,9 +23,9 @@ import (
 // names other servers.
 type Machine struct {
 	m       *topology.Map  // nil: none is known, or the table was dropped
-	row     files.Row      // as of m
+	row     mapstore.Row   // as of m
 	rev     coord.Revision // of the newest row that named m; 0: only a cache did, or a change from here
-	want    files.Row      // the newest row
+	want    mapstore.Row   // the newest row
 	at      coord.Revision // of want
 	lacking time.Time      // when a row first named a newer map than m
 
@@ -43,7 +43,7 @@ type Input interface{ input() }
 
 // RowRead is the table's row, from a watch, a list or a read, in any order.
 type RowRead struct {
-	Row      files.Row
+	Row      mapstore.Row
 	Revision coord.Revision
 }
 
@@ -54,14 +54,14 @@ type RowGone struct{ Revision coord.Revision }
 // process made the table. Row.Servers may be nil: they are those that are known.
 type Known struct {
 	Map      *topology.Map
-	Row      files.Row
+	Row      mapstore.Row
 	Revision coord.Revision
 }
 
 // FromCache is a map that was known in an earlier life. It comes first.
 type FromCache struct {
 	Map *topology.Map
-	Row files.Row
+	Row mapstore.Row
 }
 
 // Fetched answers Fetch.
@@ -92,10 +92,10 @@ func (SaveDue) input()   {}
 // Effect is an effect of a Machine.
 type Effect interface{ effect() }
 
-// Fetch gets the map of a transaction from the row's servers (files.Coordinator.Fetch). Since and Have are what is here.
+// Fetch gets the map of a transaction from the row's servers (mapstore.Coordinator.Fetch). Since and Have are what is here.
 type Fetch struct {
 	ID    int
-	Want  files.Row
+	Want  mapstore.Row
 	Since peer.TxnID
 	Have  *topology.Map
 
@@ -194,7 +194,7 @@ func (t *Machine) rowRead(now time.Time, in RowRead, out []Effect) []Effect {
 }
 
 // publish takes a map in unless a newer one is known.
-func (t *Machine) publish(m *topology.Map, row files.Row, rev coord.Revision, out []Effect) []Effect {
+func (t *Machine) publish(m *topology.Map, row mapstore.Row, rev coord.Revision, out []Effect) []Effect {
 	if row.Seq < t.row.Seq || row.Seq == t.row.Seq && (t.m != nil || t.row.Dropped) {
 		return out
 	}
@@ -282,10 +282,10 @@ func (t *Machine) lacks() bool {
 func (t *Machine) At() (*topology.Map, coord.Revision) { return t.m, t.rev }
 
 // Newest is the newest row that was read, and its revision; 0: none was.
-func (t *Machine) Newest() (files.Row, coord.Revision) { return t.want, t.at }
+func (t *Machine) Newest() (mapstore.Row, coord.Revision) { return t.want, t.at }
 
 // Row is the row as of the known map, or as of when the table was dropped.
-func (t *Machine) Row() files.Row { return t.row }
+func (t *Machine) Row() mapstore.Row { return t.row }
 
 // Dropping reports whether the newest row says that the table is being dropped.
 func (t *Machine) Dropping() bool {

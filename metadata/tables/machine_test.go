@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -51,7 +51,7 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 		}
 		return n
 	}
-	var row files.Row
+	var row mapstore.Row
 	var txn string
 	arg("txn", &txn)
 	copy(row.Txn[:], txn)

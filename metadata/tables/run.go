@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 )
 
 // Run follows the store until ctx ends: changes of other processes become visible here. A watch that fell too far behind
@@ -19,7 +19,7 @@ func (t *Tables) Run(ctx context.Context) error {
 	rng := rand.New(rand.NewPCG(t.random.rng.Uint64(), t.random.rng.Uint64()))
 	t.random.Unlock()
 	g.Go(func() error {
-		return coord.Follow(ctx, heard{t.deps.Store, t}, files.Prefix, follower{t}, t.deps.Log, rng)
+		return coord.Follow(ctx, heard{t.deps.Store, t}, mapstore.Prefix, follower{t}, t.deps.Log, rng)
 	})
 	g.Go(func() error { t.saveLoop(ctx); return nil })
 	return g.Wait()
@@ -37,7 +37,7 @@ func (f follower) Listed(rows []coord.Row, rev coord.Revision) error {
 // Changed implements coord.Follower.
 func (f follower) Changed(events []coord.Event) error {
 	for _, e := range events {
-		name := files.TableOf(e.Key)
+		name := mapstore.TableOf(e.Key)
 		if e.Deleted {
 			f.t.step(name, RowGone{e.Revision})
 		} else if err := f.t.learn(e.Row); err != nil {

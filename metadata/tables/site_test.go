@@ -11,8 +11,8 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	coordmem "github.com/spillwaydb/spillway/metadata/coord/mem"
-	"github.com/spillwaydb/spillway/metadata/files"
-	"github.com/spillwaydb/spillway/metadata/files/mem"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/mapstore/mem"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -28,19 +28,19 @@ type site struct {
 	store coord.Store
 
 	mu      sync.Mutex
-	servers map[topology.ServerID]*files.Server
+	servers map[topology.ServerID]*mapstore.Server
 	away    map[topology.ServerID]bool
 }
 
 func newSite(t *testing.T, n int) *site {
-	s := &site{t: t, store: coordmem.New(), servers: map[topology.ServerID]*files.Server{}, away: map[topology.ServerID]bool{}}
+	s := &site{t: t, store: coordmem.New(), servers: map[topology.ServerID]*mapstore.Server{}, away: map[topology.ServerID]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for i := range n {
 		id := topology.ServerID(fmt.Sprint("s", i+1))
-		f, err := files.New(files.Deps{
+		f, err := mapstore.New(mapstore.Deps{
 			Store: s.store, Peers: s.metadata, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)), Self: id, Disk: mem.New(),
-		}, files.Settings{CatchUpGrace: time.Millisecond})
+		}, mapstore.Settings{CatchUpGrace: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}

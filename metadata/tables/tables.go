@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/pace"
@@ -21,7 +21,7 @@ type Tables struct {
 	// Constant after Open.
 	deps     Deps
 	settings Settings
-	creator  *files.Coordinator
+	creator  *mapstore.Coordinator
 	pace     *pace.Bucket // of tables made for writers
 
 	save chan struct{} // wakes Run: a table is to be written to the cache
@@ -71,12 +71,12 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	t.mu.changed = make(chan struct{})
 	t.random.rng = d.Rand
 	var err error
-	if t.creator, err = files.NewCoordinator(files.Deps{Store: d.Store, Peers: d.Metadata, Log: d.Log, First: d.Own,
-		Rand: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}, files.Settings{}); err != nil {
+	if t.creator, err = mapstore.NewCoordinator(mapstore.Deps{Store: d.Store, Peers: d.Metadata, Log: d.Log, First: d.Own,
+		Rand: rand.New(rand.NewPCG(d.Rand.Uint64(), d.Rand.Uint64()))}, mapstore.Settings{}); err != nil {
 		return nil, err
 	}
 	cached := t.loadCache()
-	rows, rev, err := d.Store.List(ctx, files.Prefix)
+	rows, rev, err := d.Store.List(ctx, mapstore.Prefix)
 	switch {
 	case err == nil:
 	case cached > 0:
@@ -189,7 +189,7 @@ func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topo
 	if m, ok := t.Get(name); ok && minSeq > 0 && m.Seq >= minSeq {
 		return m, nil
 	}
-	row, ok, err := t.deps.Store.Get(ctx, files.Key(name))
+	row, ok, err := t.deps.Store.Get(ctx, mapstore.Key(name))
 	if err != nil {
 		return nil, fault.Annotate(err, "read table %q", name)
 	}
@@ -214,15 +214,15 @@ func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topo
 
 // learn takes a row in; its map is wanted then, unless it is known.
 func (t *Tables) learn(row coord.Row) error {
-	r, err := files.DecodeRow(row)
+	r, err := mapstore.DecodeRow(row)
 	if err != nil {
 		return err
 	}
-	t.learnRow(files.TableOf(row.Key), r, row.Revision)
+	t.learnRow(mapstore.TableOf(row.Key), r, row.Revision)
 	return nil
 }
 
-func (t *Tables) learnRow(name string, r files.Row, rev coord.Revision) {
+func (t *Tables) learnRow(name string, r mapstore.Row, rev coord.Revision) {
 	t.step(name, RowRead{r, rev})
 }
 
@@ -231,9 +231,9 @@ func (t *Tables) learnRow(name string, r files.Row, rev coord.Revision) {
 func (t *Tables) listed(rows []coord.Row, rev coord.Revision) {
 	seen := map[string]bool{}
 	for _, row := range rows {
-		seen[files.TableOf(row.Key)] = true
+		seen[mapstore.TableOf(row.Key)] = true
 		if err := t.learn(row); err != nil {
-			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", files.TableOf(row.Key), "error", err)
+			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", mapstore.TableOf(row.Key), "error", err)
 		}
 	}
 	t.mu.RLock()
@@ -278,8 +278,8 @@ func (t *Tables) have(name string) (peer.TxnID, *topology.Map) {
 	return peer.TxnID{}, nil
 }
 
-func (t *Tables) fetchFrom(ctx context.Context, name string, want files.Row, since peer.TxnID, have *topology.Map) (*topology.Map, error) {
-	_, m, err := t.creator.Fetch(ctx, files.Wanted{Table: name, Txn: want.Txn, Seq: want.Seq, Servers: want.Servers, Since: since, Have: have})
+func (t *Tables) fetchFrom(ctx context.Context, name string, want mapstore.Row, since peer.TxnID, have *topology.Map) (*topology.Map, error) {
+	_, m, err := t.creator.Fetch(ctx, mapstore.Wanted{Table: name, Txn: want.Txn, Seq: want.Seq, Servers: want.Servers, Since: since, Have: have})
 	return m, fault.Annotate(err, "the map of transaction %d of table %q", want.Seq, name)
 }
 
@@ -305,7 +305,7 @@ func (t *Tables) loadCache() int {
 		t.deps.Log.Warn("the cache of maps cannot be read", "error", err)
 	}
 	for _, c := range cached {
-		row, err := files.DecodeRow(coord.Row{Key: files.Key(c.Table), Value: c.Row})
+		row, err := mapstore.DecodeRow(coord.Row{Key: mapstore.Key(c.Table), Value: c.Row})
 		if err != nil {
 			t.deps.Log.Warn("a cached map is left out", "table", c.Table, "error", err)
 			continue
@@ -333,7 +333,7 @@ func (t *Tables) saveCache(now time.Time) {
 		t.mu.RLock()
 		v := t.mu.tables[name]
 		var m *topology.Map
-		var row files.Row
+		var row mapstore.Row
 		if v != nil {
 			m, _ = v.At()
 			row = v.Row()

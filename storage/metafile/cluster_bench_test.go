@@ -13,7 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/metadata/coord/local"
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -51,7 +51,7 @@ func benchTransaction(b *testing.B, partitions int) {
 	store, err := local.Open(vfs.Default, b.TempDir(), log)
 	must(err)
 	defer store.Close()
-	servers := map[topology.ServerID]*files.Server{}
+	servers := map[topology.ServerID]*mapstore.Server{}
 	var ids []topology.ServerID
 	var closers []func() // what uses others' disks first
 	defer func() {
@@ -65,7 +65,7 @@ func benchTransaction(b *testing.B, partitions int) {
 		must(err)
 		closers = append(closers, func() { must(br.Close()) })
 		id := topology.ServerID(fmt.Sprint("s", i+1))
-		s, err := files.New(files.Deps{Store: store, Peers: peers, Log: log, Rand: rand.New(rand.NewPCG(1, uint64(i))), Self: id, Disk: New(br)}, files.Settings{})
+		s, err := mapstore.New(mapstore.Deps{Store: store, Peers: peers, Log: log, Rand: rand.New(rand.NewPCG(1, uint64(i))), Self: id, Disk: New(br)}, mapstore.Settings{})
 		must(err)
 		closers = append([]func(){s.Close}, closers...)
 		ctx, stop := context.WithCancel(context.Background())
@@ -97,7 +97,7 @@ func benchTransaction(b *testing.B, partitions int) {
 			hour++
 		}
 		op := m.Covering(times, place)
-		c := &peer.Change{Table: "cpu", Base: base, Txn: files.NewTxnID(rng), Ops: topology.EncodeOps([]topology.Op{op})}
+		c := &peer.Change{Table: "cpu", Base: base, Txn: mapstore.NewTxnID(rng), Ops: topology.EncodeOps([]topology.Op{op})}
 		got, err := s.Change(b.Context(), c)
 		must(err)
 		base = got.Txn

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -37,7 +37,7 @@ type place struct {
 	known bool
 }
 
-var _ files.Disk = (*Disk)(nil)
+var _ mapstore.Disk = (*Disk)(nil)
 
 // New makes the disk of a brick, which must stay open for as long as it is used.
 func New(b *brick.Brick) *Disk {
@@ -80,12 +80,12 @@ func parseKey(k []byte) (table string, txn peer.TxnID, ok bool) {
 		return "", txn, false
 	}
 	copy(txn[:], rest[n+1:])
-	return string(rest[:n]), txn, files.CheckName(string(rest[:n])) == nil
+	return string(rest[:n]), txn, mapstore.CheckName(string(rest[:n])) == nil
 }
 
-// Put implements files.Disk. Errors are Invalid, TooLarge, Unavailable (the brick is fenced).
+// Put implements mapstore.Disk. Errors are Invalid, TooLarge, Unavailable (the brick is fenced).
 func (d *Disk) Put(f *peer.File, m *topology.Map) error {
-	if err := files.CheckName(f.Table); err != nil {
+	if err := mapstore.CheckName(f.Table); err != nil {
 		return err
 	}
 	root, ops := d.rootFor(f, m.EncodedBytes())
@@ -182,7 +182,7 @@ func (d *Disk) use(n name, root peer.TxnID) {
 	}
 }
 
-// Get implements files.Disk.
+// Get implements mapstore.Disk.
 func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
 	v, ok, err := d.brick.Get(key(headPrefix, table, txn))
 	if err != nil {
@@ -242,7 +242,7 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 		}
 		f.Digest = 0
 	}
-	return m, files.Check(f, m)
+	return m, mapstore.Check(f, m)
 }
 
 // readMap puts the pieces of a map together. Older builds kept it in one.
@@ -278,7 +278,7 @@ func replay(m *topology.Map, ops []byte) (*topology.Map, error) {
 	for len(ops) > 0 {
 		one, rest, err := step(ops)
 		if err == nil {
-			m, err = files.Replay(m, one)
+			m, err = mapstore.Replay(m, one)
 		}
 		if err != nil {
 			return nil, fault.Annotate(err, "kept ops")
@@ -288,9 +288,9 @@ func replay(m *topology.Map, ops []byte) (*topology.Map, error) {
 	return m, nil
 }
 
-// List implements files.Disk.
-func (d *Disk) List() ([]files.Info, error) {
-	var out []files.Info
+// List implements mapstore.Disk.
+func (d *Disk) List() ([]mapstore.Info, error) {
+	var out []mapstore.Info
 	d.mu.Lock()
 	clear(d.mu.files)
 	clear(d.mu.users)
@@ -305,7 +305,7 @@ func (d *Disk) List() ([]files.Info, error) {
 			return fault.Annotate(err, "table %q, transaction %x", table, txn)
 		}
 		d.use(name{table, txn}, h.root)
-		i := files.Info{Table: table, Txn: txn, Base: h.base, Seq: h.seq, Digest: h.sum, Bytes: int(h.bytes)}
+		i := mapstore.Info{Table: table, Txn: txn, Base: h.base, Seq: h.seq, Digest: h.sum, Bytes: int(h.bytes)}
 		if h.old {
 			i.Digest, i.Sum = 0, h.sum
 		}
@@ -315,8 +315,8 @@ func (d *Disk) List() ([]files.Info, error) {
 	return out, err
 }
 
-// Delete implements files.Disk: the files are gone for good with the next Put. A map that others stand on stays for them.
-func (d *Disk) Delete(gone ...files.Info) error {
+// Delete implements mapstore.Disk: the files are gone for good with the next Put. A map that others stand on stays for them.
+func (d *Disk) Delete(gone ...mapstore.Info) error {
 	b := d.brick.NewBatch()
 	for _, n := range d.release(b, gone) {
 		if err := d.deleteMap(b, n.table, n.txn); err != nil {
@@ -327,7 +327,7 @@ func (d *Disk) Delete(gone ...files.Info) error {
 }
 
 // release takes files off what is known and lists those whose maps nothing stands on any more.
-func (d *Disk) release(b *brick.Batch, gone []files.Info) (maps []name) {
+func (d *Disk) release(b *brick.Batch, gone []mapstore.Info) (maps []name) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	drop := func(n name) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/spillwaydb/spillway/metadata/files"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -68,7 +68,7 @@ func TestWhatWasPutSurvivesAPowerCut(t *testing.T) {
 		m := mapOf(t, "cpu", n, int(n)*30)
 		put(t, d, m)
 		if n > 4 {
-			if err := d.Delete(files.Info{Table: "cpu", Txn: peer.TxnID{n - 4}}); err != nil {
+			if err := d.Delete(mapstore.Info{Table: "cpu", Txn: peer.TxnID{n - 4}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -196,7 +196,7 @@ func TestLargeMapsLieInPieces(t *testing.T) {
 		t.Errorf("without one: %v", err)
 	}
 	put(t, d, m)
-	if err := d.Delete(files.Info{Table: "cpu", Txn: f.Txn}); err != nil {
+	if err := d.Delete(mapstore.Info{Table: "cpu", Txn: f.Txn}); err != nil {
 		t.Fatal(err)
 	}
 	if n, _ := keys(t, b, mapPrefix); n != 0 {
@@ -344,9 +344,9 @@ func TestSmallChangesAreKeptAsOps(t *testing.T) {
 		}
 	}
 	check(d, 0)
-	info := func(from, to int) (out []files.Info) {
+	info := func(from, to int) (out []mapstore.Info) {
 		for _, f := range put[from:to] {
-			out = append(out, files.Info{Table: "cpu", Txn: f.Txn})
+			out = append(out, mapstore.Info{Table: "cpu", Txn: f.Txn})
 		}
 		return out
 	}

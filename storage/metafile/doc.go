@@ -1,6 +1,6 @@
-// Package metafile is METADATA files on a storage server's disk: files.Disk on the catalogue of its brick.
+// Package metafile is METADATA files on a storage server's disk: mapstore.Disk on the catalogue of its brick.
 //
-//	files.Server ── Put, Get, List, Delete ──▶ Disk ──▶ brick's catalogue
+//	mapstore.Server ── Put, Get, List, Delete ──▶ Disk ──▶ brick's catalogue
 //	                                                     m/file/<table> 00 <txn>   what stands before the map
 //	                                                     m/map/<table> 00 <txn> n  the map, in pieces of 64 KiB, or
 //	                                                     m/ops/<table> 00 <txn>    the ops that lead to it from another's

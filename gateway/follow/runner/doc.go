@@ -3,5 +3,5 @@
 //	Begin ─▶ ask a server under the attempt's context ─▶ End          goroutine: a timer's, after follow.SilenceMax
 //	Await ─▶ refresh the map ─▶ wait for maps, leaders, a timer ─▶ the next try, or the end
 //
-// Writes (gateway/forward) and reads (gateway/query/cluster) use it alike.
+// Writes (gateway/forward) and reads (gateway/query/fanout) use it alike.
 package runner

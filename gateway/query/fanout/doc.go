@@ -1,0 +1,23 @@
+// Package fanout reads a table that is spread over many storage servers as if it were on one.
+//
+//	Select ─▶ ONE map ─▶ partitions that overlap ─▶ their leaders ─┬▶ n1: Select{1, 4, 7} ─┐ read ahead,
+//	             ▲                                                 ├▶ n2: Select{2, 5}  ───┼─▶ merged by labels,
+//	             │ Stale, no leader: a newer map or leader, again  └▶ n3: Select{3, 6}  ───┘   and by time
+//	             └────────────────────────────────────────────────────┘
+//
+// One request goes by one map (C99, C129): when a server knows better, everything is asked again by the newer one, until
+// the first series was handed out. Nothing here needs the coordination store: maps and leaders are those known last, and
+// what is known to be gone is waited for a moment only. What cannot be had is an error; when the asker allows it, the
+// answer goes without, and a warning says so.
+//
+// A gateway that is cut off from the coordination store may know a map that is too old for the asked range (picture.go): it asks storage servers
+// for a newer one, and where that leaves a doubt, warns or refuses.
+//
+// A series that lies on several servers is put together in time order. Two rows at one time exist only where a partition
+// was split or merged and its rows are read from both sides. Only there are servers asked for the ranks of rows: the higher rank
+// wins, as everywhere a value over a stale marker. Where a server of an older version gives none, the newer partition does.
+//
+// There is one replica to ask today. More will be asked in fan, where an answer that takes long is now looked after.
+//
+// Invariants: I5 (so many series and rows are read ahead of the merge), I8.
+package fanout

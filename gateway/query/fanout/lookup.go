@@ -1,0 +1,238 @@
+package fanout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// gather asks all who lead partitions of q and gives what each answered.
+func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, ask func(ctx context.Context, q *peer.Select, st peer.Storage) (T, error)) ([]T, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var answers []T
+	_, err := s.fan(ctx, &request{
+		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, whole: whole,
+		begin: func(groups []group) { answers = make([]T, len(groups)) },
+		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
+			a, err := ask(ctx, g.ask(q), st)
+			if err == nil {
+				answers[i] = a
+			}
+			return err
+		},
+	})
+	return answers, err
+}
+
+// list is a part of a look-up's answer.
+type list struct {
+	of        []string
+	truncated bool
+}
+
+func lists(found []list, limit int) ([]string, bool) {
+	all, cut := make([][]string, len(found)), false
+	for i, l := range found {
+		all[i], cut = l.of, cut || l.truncated
+	}
+	of, truncated := unite(all, limit)
+	return of, truncated || cut
+}
+
+// LabelNames implements query.Source.
+func (s *Source) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
+	found, err := gather(ctx, s, q, false, func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
+		l.of, l.truncated, err = st.LabelNames(ctx, q, limit)
+		return l, err
+	})
+	names, truncated := lists(found, limit)
+	return names, truncated, err
+}
+
+// LabelValues implements query.Source.
+func (s *Source) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
+	found, err := gather(ctx, s, q, false, func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
+		l.of, l.truncated, err = st.LabelValues(ctx, q, name, limit)
+		return l, err
+	})
+	values, truncated := lists(found, limit)
+	return values, truncated, err
+}
+
+// Exemplars implements query.Source.
+func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
+	found, err := gather(ctx, s, q, false,
+		func(ctx context.Context, q *peer.Select, st peer.Storage) ([]peer.SeriesExemplars, error) {
+			return st.Exemplars(ctx, q, sets)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return uniteExemplars(found), nil
+}
+
+// DeleteSeries implements query.Source. It deletes everywhere or says so: after an error some rows may be deleted, and
+// doing it again is right.
+func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
+		return struct{}{}, st.DeleteSeries(ctx, q)
+	})
+	return err
+}
+
+// everybody asks all servers of the cluster. Fewer than miss of them may have no answer, without a word; more are an
+// error, or are warned of where that is allowed.
+func everybody[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
+	if _, err := s.known(table); err != nil {
+		return nil, err
+	}
+	if err := s.warnServers(ctx, table); err != nil {
+		return nil, err
+	}
+	ids := s.deps.Servers.All()
+	answers = make([]T, len(ids))
+	errs := make([]error, len(ids))
+	var g errgroup.Group
+	g.SetLimit(s.settings.ParallelMax)
+	for i, id := range ids {
+		g.Go(func() error {
+			answers[i], errs[i] = one(ctx, s, id, ask)
+			s.metrics.request(errs[i])
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var failed []error
+	kept := answers[:0]
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			kept = append(kept, answers[i])
+		case curable(err) && ctx.Err() == nil:
+			failed = append(failed, err)
+		default:
+			return nil, err
+		}
+	}
+	switch {
+	case len(failed) == 0 || len(failed) < miss && len(kept) > 0:
+	case query.Partial(ctx):
+		s.metrics.partial.Inc()
+		for _, err := range failed {
+			query.Warn(ctx, "the answer is not whole: "+err.Error())
+		}
+	default:
+		return nil, fault.Wrap(failed[0], fault.Unavailable, "%d of %d storage servers do not answer; one", len(failed), len(ids))
+	}
+	return kept, nil
+}
+
+func one[T any](ctx context.Context, s *Source, id topology.ServerID, ask func(ctx context.Context, st peer.Storage) (T, error)) (answer T, err error) {
+	st, ok := s.deps.Servers.Server(id)
+	if !ok {
+		return answer, fault.Errorf(fault.Unavailable, "storage server %q is not known here", id)
+	}
+	return ask(ctx, st)
+}
+
+// GetMetadata implements query.Source: by metric, sorted. Where servers say different things of a metric, all are given.
+func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error) {
+	found, err := everybody(ctx, s, table, s.settings.FamilyCopies, func(ctx context.Context, st peer.Storage) ([]point.MetadataRow, error) {
+		return st.GetMetadata(ctx, table, metric)
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(found...)
+	slices.SortFunc(all, func(a, b point.MetadataRow) int {
+		return cmp.Or(strings.Compare(a.Metric, b.Metric), strings.Compare(a.Type, b.Type), strings.Compare(a.Help, b.Help), strings.Compare(a.Unit, b.Unit))
+	})
+	return slices.Compact(all), nil
+}
+
+// Stats implements query.Source. Rows, bytes and partitions are sums, and right: each lies on one server. Series are sums
+// too: one that lies on several servers, because its partitions do, counts on each.
+// Of the values of a label it is not known which of them several servers have: what is given is the most that one of them
+// has, so there are at least so many. Where that matters, because several servers have series, a warning says so.
+func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
+	found, err := everybody(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
+		return st.Stats(ctx, table, listed(topN))
+	})
+	if err != nil {
+		return nil, err
+	}
+	sum := new(peer.Stats)
+	names, values, bytes, pairs := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	timed, knowing := false, 0
+	for _, st := range found {
+		if st.Series > 0 {
+			knowing++
+		}
+		sum.Series += st.Series
+		sum.HeadRows += st.HeadRows
+		sum.SegmentRows += st.SegmentRows
+		sum.SegmentBytes += st.SegmentBytes
+		sum.LabelPairs = max(sum.LabelPairs, st.LabelPairs)
+		sum.Partitions += st.Partitions
+		sum.Segments += st.Segments
+		if st.MinTime != 0 || st.MaxTime != 0 { // both 0: it has no rows
+			if !timed {
+				sum.MinTime, sum.MaxTime, timed = st.MinTime, st.MaxTime, true
+			}
+			sum.MinTime, sum.MaxTime = min(sum.MinTime, st.MinTime), max(sum.MaxTime, st.MaxTime)
+		}
+		fold(names, st.SeriesByName, add)
+		fold(values, st.ValuesByLabel, larger)
+		fold(bytes, st.BytesByLabel, larger)
+		fold(pairs, st.SeriesByPair, add)
+		sum.ByPartition = append(sum.ByPartition, st.ByPartition...)
+	}
+	if topN > 0 && knowing > 1 {
+		query.Warn(ctx, fmt.Sprintf("the counts of series are sums of %d storage servers, and a series that lies on several counts on each; of label values it is the most that one server has", knowing))
+	}
+	sum.SeriesByName, sum.ValuesByLabel = top(names, topN), top(values, topN)
+	sum.BytesByLabel, sum.SeriesByPair = top(bytes, topN), top(pairs, topN)
+	slices.SortFunc(sum.ByPartition, func(a, b peer.PartitionStats) int { return cmp.Compare(a.ID, b.ID) })
+	return sum, nil
+}
+
+// listed is how many of the largest each server lists, for the n largest of all: what is large on the whole may be below
+// the n largest of a server, and its count there must not be lost.
+func listed(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return max(10*n, 1000)
+}
+
+func fold(to map[string]uint64, from []peer.NameCount, f func(a, b uint64) uint64) {
+	for _, c := range from {
+		to[c.Name] = f(to[c.Name], c.Count)
+	}
+}
+
+func add(a, b uint64) uint64    { return a + b }
+func larger(a, b uint64) uint64 { return max(a, b) }
+
+func top(from map[string]uint64, n int) []peer.NameCount {
+	out := make([]peer.NameCount, 0, len(from))
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		out = append(out, peer.NameCount{Name: name, Count: from[name]})
+	}
+	slices.SortStableFunc(out, func(a, b peer.NameCount) int { return cmp.Compare(b.Count, a.Count) })
+	return out[:min(n, len(out))]
+}

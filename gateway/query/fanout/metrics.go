@@ -1,0 +1,59 @@
+package fanout
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// metrics count requests to storage servers. Label outcome: ok or a fault's Kind; of doubted: warned or refused.
+type metrics struct {
+	requests *prometheus.CounterVec
+	again    prometheus.Counter
+	moved    prometheus.Counter
+	partial  prometheus.Counter
+	doubted  *prometheus.CounterVec
+	probes   prometheus.Counter
+	fan      prometheus.Histogram
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
+	m := &metrics{
+		requests: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_fanout_requests_total", Help: "Requests to storage servers for queries, by outcome.",
+		}, []string{"outcome"}),
+		again: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_fanout_replans_total", Help: "Times a query was asked again by a newer map or of another leader.",
+		}),
+		moved: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_fanout_moved_total", Help: "Requests given up because another server leads by now.",
+		}),
+		partial: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_fanout_partial_answers_total", Help: "Answers that lack rows, as their askers allowed.",
+		}),
+		doubted: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_fanout_doubted_answers_total", Help: "Answers that may lack rows because the partition map may be too old, by what was done about it.",
+		}, []string{"outcome"}),
+		probes: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_fanout_probes_total", Help: "Times metadata servers were asked for a newer map because the coordination store is not heard.",
+		}),
+		fan: f.NewHistogram(prometheus.HistogramOpts{
+			Name: "spillway_fanout_servers_asked", Help: "Storage servers that one query asks.",
+			Buckets: []float64{1, 2, 3, 5, 10, 20, 50, 100, 200},
+		}),
+	}
+	for _, outcome := range []string{"warned", "refused"} {
+		m.doubted.WithLabelValues(outcome)
+	}
+	return m
+}
+
+func (m *metrics) request(err error) {
+	outcome := "ok"
+	if err != nil {
+		outcome = fault.KindOf(err).String()
+	}
+	m.requests.WithLabelValues(outcome).Inc()
+}

@@ -1,0 +1,156 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// A gateway that is cut off from the coordination store reads by the map it knew last (C127). Where that may lack partitions of the asked
+// range (follow.Doubt), it asks the table's metadata servers whether there is a newer map, and takes that one. What is in doubt then
+// is said in a warning, or the answer is refused, as asked.
+
+// picture is a table's map for one try, and what of the request it may lack.
+type picture struct {
+	m     *topology.Map
+	doubt error // nil: nothing; Unavailable
+}
+
+// look gives the newest known map, after it was held against those of storage servers where that may help; once for each request.
+// Errors are NotFound, and Unavailable where nothing newer than "there is no such table" can be known.
+func (s *Source) look(ctx context.Context, r *request) (picture, error) {
+	m, err := s.known(r.table)
+	if err != nil {
+		return picture{}, err
+	}
+	doubt := s.doubt(r, m)
+	if doubt == nil {
+		return picture{m: m}, nil
+	}
+	if !r.probed {
+		r.probed = true
+		s.probe(ctx, r, m)
+		if m, err = s.known(r.table); err != nil {
+			return picture{}, err
+		}
+		doubt = s.doubt(r, m)
+	}
+	return picture{m, doubt}, nil
+}
+
+// known gives the newest known map of a table.
+func (s *Source) known(table string) (*topology.Map, error) {
+	if m, ok := s.deps.Tables.Get(table); ok {
+		return m, nil
+	}
+	if age := s.age(table); age >= follow.DoubtAge {
+		return nil, fault.Errorf(fault.Unavailable, "table %q is not known here, and may have been made since %s, when this gateway last heard the coordination store",
+			table, ago(age))
+	}
+	return nil, fault.Errorf(fault.NotFound, "table %q does not exist", table)
+}
+
+// age is for how long a newer map of the table may have been missed; 0: it is the newest.
+func (s *Source) age(table string) time.Duration {
+	if s.deps.Age == nil {
+		return 0
+	}
+	return s.deps.Age(table)
+}
+
+func ago(age time.Duration) string {
+	return time.Now().Add(-age).UTC().Round(time.Second).Format(time.RFC3339)
+}
+
+// doubt says what of the request's range the map may lack.
+func (s *Source) doubt(r *request, m *topology.Map) error {
+	age := s.age(r.table)
+	from, to, ok := follow.Doubt(m, r.lo, r.hi, point.Nanos(time.Now().UnixNano()), age)
+	if !ok || r.partitions != nil {
+		return nil
+	}
+	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: this gateway has not heard the coordination store since %s, and others may have made partitions there that it does not know",
+		r.table, clock(from), clock(to), ago(age))
+}
+
+// clock writes a time for people; the ends of time by name.
+func clock(t point.Nanos) string {
+	switch t {
+	case math.MinInt64:
+		return "the beginning"
+	case math.MaxInt64:
+		return "the end"
+	}
+	return time.Unix(0, t).UTC().Format(time.RFC3339)
+}
+
+// probeMax bounds the wait for metadata servers that are asked whether there is a newer map.
+const probeMax = 500 * time.Millisecond
+
+// probe asks the metadata servers of a table whether they know partitions of the range that m does not have, and takes their map then. It waits for
+// a majority of them: a transaction is on one before it is committed.
+func (s *Source) probe(ctx context.Context, r *request, m *topology.Map) {
+	at, ok := s.deps.Tables.Newest(r.table)
+	if !ok {
+		return
+	}
+	s.metrics.probes.Inc()
+	ctx, cancel := context.WithTimeout(ctx, probeMax)
+	defer cancel()
+	answers := make(chan error, len(at.Servers))
+	for _, id := range at.Servers {
+		go func() { answers <- s.newer(ctx, topology.ServerID(id), r, m) }()
+	}
+	answered := 0
+	for range at.Servers {
+		err := <-answers
+		if newest, ok := peer.MapOf(err); ok && newest.Seq > m.Seq {
+			s.follow.Maps.Refresh(ctx, r.table, m, newest)
+			return
+		}
+		if err == nil {
+			answered++
+		}
+		if answered > len(at.Servers)/2 || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// newer asks one server; the error is Stale if it knows more, and names the map.
+func (s *Source) newer(ctx context.Context, id topology.ServerID, r *request, m *topology.Map) error {
+	st, ok := s.deps.Servers.Server(id)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "storage server %q is not known here", id)
+	}
+	_, _, err := st.LabelNames(ctx, &peer.Select{Table: r.table, Partitions: []point.PartitionID{}, Lo: r.lo, Hi: r.hi, MapNext: m.NextID}, 1)
+	return err
+}
+
+// refuses reports whether the asker wants no answer rather than a doubtful one.
+func (s *Source) refuses(ctx context.Context, r *request) bool {
+	whole, said := query.Whole(ctx)
+	return r.whole || whole || !said && s.settings.RefusePartial
+}
+
+// warnServers warns, where all servers are asked, that there may be others by now.
+func (s *Source) warnServers(ctx context.Context, table string) error {
+	age := s.age(table)
+	if age < follow.DoubtAge {
+		return nil
+	}
+	text := fmt.Sprintf("storage servers that came since %s are not asked: this gateway has not heard the coordination store since", ago(age))
+	if s.refuses(ctx, &request{}) {
+		return fault.Errorf(fault.Unavailable, "%s", text)
+	}
+	query.Warn(ctx, text)
+	return nil
+}

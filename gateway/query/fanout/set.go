@@ -1,0 +1,311 @@
+package fanout
+
+import (
+	"context"
+	"sync"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// What is read ahead of the merge from each server: one such batch while the one before is merged.
+const (
+	aheadSeries = 64
+	aheadRows   = 1 << 16 // or one series, if it has more
+)
+
+// Select implements query.Source.
+func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	whole, cancel := context.WithCancel(ctx)
+	set := &set{ctx: ctx, cancel: cancel, q: q}
+	r := &request{
+		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi,
+		begin: func(groups []group) {
+			set.closeReaders()
+			set.readers = make([]*reader, len(groups))
+		},
+		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
+			in, err := st.Select(ctx, g.ask(q))
+			if err != nil {
+				return err
+			}
+			rd := &reader{group: g, in: in}
+			// The first series shows that the server answers: until then everything can be asked again.
+			if !in.Next() {
+				rd.ended = true
+				if err := in.Err(); err != nil {
+					rd.close()
+					return err
+				}
+			}
+			set.readers[i] = rd
+			return nil
+		},
+	}
+	if _, err := s.fan(whole, r); err != nil {
+		set.closeReaders()
+		cancel()
+		return nil, err
+	}
+	set.start()
+	return set, nil
+}
+
+// set merges what several servers send into one series set. One goroutine at a time, as all series sets.
+type set struct {
+	// Constant after start.
+	ctx     context.Context // of the asker
+	cancel  context.CancelFunc
+	q       *peer.Select
+	readers []*reader // nil: it did not answer, and need not
+
+	heads   []*reader // a heap by labels of those that have a series
+	merger  peer.Merger
+	sources []peer.Source
+	at      *peer.Series
+	series  int
+	samples int
+	err     error
+	closed  bool
+}
+
+// start begins to read ahead, unless there is nothing to merge.
+func (s *set) start() {
+	n := 0
+	for _, r := range s.readers {
+		if r != nil && !r.ended {
+			n++
+		}
+	}
+	for _, r := range s.readers {
+		if r == nil || r.ended {
+			continue
+		}
+		if n > 1 {
+			r.start()
+		}
+		s.push(r)
+	}
+}
+
+// Next implements peer.SeriesSet.
+func (s *set) Next() bool {
+	if s.err != nil || len(s.heads) == 0 {
+		s.at = nil
+		return false
+	}
+	s.sources = s.sources[:0]
+	first := s.heads[0].at()
+	for len(s.heads) > 0 && s.heads[0].at().Labels == first.Labels {
+		r := s.pop()
+		s.sources = append(s.sources, peer.Source{Series: r.at(), Layer: r.group.layer})
+		if r.advance() {
+			if r.at().Labels.Compare(first.Labels) <= 0 {
+				return s.fail(fault.Errorf(fault.Corrupt, "server %s sends series out of order: %v after %v", r.group.server, r.at().Labels, first.Labels))
+			}
+			s.push(r)
+		} else if r.err != nil && !s.goesOn(r) {
+			return s.fail(fault.Annotate(r.err, "server %s, while it sent series", r.group.server))
+		}
+	}
+	s.at = first
+	if len(s.sources) > 1 {
+		s.at = s.merger.Merge(s.sources)
+	}
+	return s.count()
+}
+
+// goesOn reports whether the answer may go without the rest of what a server had to say.
+func (s *set) goesOn(r *reader) bool {
+	if !query.Partial(s.ctx) || s.ctx.Err() != nil || !curable(r.err) {
+		return false
+	}
+	query.Warn(s.ctx, "the answer is not whole: server "+string(r.group.server)+" broke off: "+r.err.Error())
+	return true
+}
+
+func (s *set) fail(err error) bool {
+	s.at, s.err = nil, err
+	if fault.Is(err, fault.Stale) { // too late to ask anybody else
+		s.err = fault.Wrap(err, fault.Unavailable, "try again")
+	}
+	return false
+}
+
+// count holds the bounds of the whole that each server held for itself.
+func (s *set) count() bool {
+	s.series++
+	s.samples += len(s.at.Times) + len(s.at.Hists)
+	switch {
+	case s.q.SeriesMax > 0 && s.series > s.q.SeriesMax:
+		return s.fail(fault.Errorf(fault.TooLarge, "the selector matches more than %d series; make it narrower or raise the limit on series of a query", s.q.SeriesMax))
+	case s.q.SamplesMax > 0 && s.samples > s.q.SamplesMax:
+		return s.fail(fault.Errorf(fault.TooLarge, "the query reads more than %d samples; make it narrower or raise the limit on samples of a query", s.q.SamplesMax))
+	}
+	return true
+}
+
+// At implements peer.SeriesSet.
+func (s *set) At() *peer.Series { return s.at }
+
+// Err implements peer.SeriesSet.
+func (s *set) Err() error { return s.err }
+
+// Close implements peer.SeriesSet. It waits for those who read.
+func (s *set) Close() error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.cancel()
+	return s.closeReaders()
+}
+
+func (s *set) closeReaders() (err error) {
+	for _, r := range s.readers {
+		if r == nil {
+			continue
+		}
+		if cerr := r.close(); err == nil && !fault.Is(cerr, fault.Canceled) { // that was us
+			err = cerr
+		}
+	}
+	s.readers, s.heads = nil, nil
+	return err
+}
+
+// The heap.
+
+func (s *set) push(r *reader) {
+	s.heads = append(s.heads, r)
+	for i := len(s.heads) - 1; i > 0; {
+		up := (i - 1) / 2
+		if s.heads[i].at().Labels.Compare(s.heads[up].at().Labels) >= 0 {
+			return
+		}
+		s.heads[i], s.heads[up] = s.heads[up], s.heads[i]
+		i = up
+	}
+}
+
+func (s *set) pop() *reader {
+	top, last := s.heads[0], len(s.heads)-1
+	s.heads[0] = s.heads[last]
+	s.heads = s.heads[:last]
+	for i := 0; ; {
+		least := i
+		for _, down := range []int{2*i + 1, 2*i + 2} {
+			if down < last && s.heads[down].at().Labels.Compare(s.heads[least].at().Labels) < 0 {
+				least = down
+			}
+		}
+		if least == i {
+			return top
+		}
+		s.heads[i], s.heads[least] = s.heads[least], s.heads[i]
+		i = least
+	}
+}
+
+// reader reads one server's series, in a goroutine of its own once it was started.
+//
+//	inner set ──loop──▶ batch, batch ──advance──▶ at
+type reader struct {
+	// Constant.
+	group *group
+
+	// Owned by loop once started.
+	in      peer.SeriesSet
+	started bool
+	batches chan batch
+	quit    chan struct{}
+	done    sync.WaitGroup
+
+	// Owned by the set.
+	ready []*peer.Series
+	ended bool
+	err   error
+}
+
+type batch struct {
+	series []*peer.Series
+	err    error // after the series
+}
+
+// start hands the inner set, which stands at a series, to a goroutine.
+func (r *reader) start() {
+	r.started = true
+	r.ready = []*peer.Series{r.in.At()}
+	r.batches, r.quit = make(chan batch), make(chan struct{})
+	r.done.Go(r.loop)
+}
+
+func (r *reader) loop() {
+	defer close(r.batches)
+	for {
+		b := r.read()
+		select {
+		case r.batches <- b:
+		case <-r.quit:
+			return
+		}
+		if b.err != nil || len(b.series) == 0 {
+			return
+		}
+	}
+}
+
+func (r *reader) read() (b batch) {
+	for rows := 0; len(b.series) < aheadSeries && rows < aheadRows; {
+		if !r.in.Next() {
+			b.err = r.in.Err()
+			return b
+		}
+		s := r.in.At()
+		b.series = append(b.series, s)
+		rows += len(s.Times) + len(s.Hists)
+	}
+	return b
+}
+
+// at is the series that the reader stands at.
+func (r *reader) at() *peer.Series {
+	if !r.started {
+		return r.in.At()
+	}
+	return r.ready[0]
+}
+
+// advance moves on; false at the end, which may be an error.
+func (r *reader) advance() bool {
+	if r.ended {
+		return false
+	}
+	if !r.started {
+		r.ended = !r.in.Next()
+		if r.ended {
+			r.err = r.in.Err()
+		}
+		return !r.ended
+	}
+	r.ready[0] = nil // what was handed out is the asker's
+	if r.ready = r.ready[1:]; len(r.ready) > 0 {
+		return true
+	}
+	if r.err == nil {
+		b := <-r.batches
+		r.ready, r.err = b.series, b.err
+	}
+	r.ended = len(r.ready) == 0
+	return !r.ended
+}
+
+// close ends the goroutine and closes the inner set.
+func (r *reader) close() error {
+	if r.started {
+		close(r.quit)
+		r.done.Wait()
+	}
+	return r.in.Close()
+}

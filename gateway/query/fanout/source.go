@@ -1,0 +1,275 @@
+package fanout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/follow/runner"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Tables gives the newest known maps, and newer ones where there are; tables.Tables does.
+type Tables interface {
+	runner.Tables
+	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
+	Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error)
+	// Newest says where the newest known map of a table is.
+	Newest(name string) (peer.MapAt, bool)
+}
+
+// Servers finds storage servers; peers.Peers does.
+type Servers interface {
+	Server(id topology.ServerID) (peer.Storage, bool)
+	// All lists all servers there are, also those that do not answer.
+	All() []topology.ServerID
+}
+
+// Deps are what a Source is given.
+type Deps struct {
+	Tables  Tables
+	Leaders runner.Leaders
+	Servers Servers
+	// Age is for how long newer maps of a table may have been missed; 0: the known one is the newest. Nil: it always is.
+	Age        func(table string) time.Duration
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// Patience is how long a query waits for a newer map or another leader when it met an old one, or none. Default 2 s.
+	// Larger: queries outlast longer moves, and those for what is gone for good fail later.
+	Patience time.Duration
+	// ParallelMax bounds the requests that one query has under way. Default 64.
+	ParallelMax int
+	// FamilyCopies is how many servers keep the descriptions of a metric family (forward.FamilyCopies): fewer may be
+	// missing without a loss. Default 3.
+	FamilyCopies int
+	// RefusePartial refuses answers that may lack rows because the map may be too old, where the request does not say (query.Whole). Default
+	// off: they warn.
+	RefusePartial bool
+}
+
+func (s *Settings) setDefaults() {
+	if s.Patience == 0 {
+		s.Patience = 2 * time.Second
+	}
+	if s.ParallelMax == 0 {
+		s.ParallelMax = 64
+	}
+	if s.FamilyCopies == 0 {
+		s.FamilyCopies = 3
+	}
+}
+
+// Source is a query.Source over all servers of a cluster. Safe for concurrent use.
+type Source struct {
+	// Constant after New.
+	deps     Deps
+	settings Settings
+	follow   *runner.Runner
+	metrics  *metrics
+}
+
+var _ query.Source = (*Source)(nil)
+
+// New makes a Source.
+func New(d Deps, s Settings) *Source {
+	s.setDefaults()
+	return &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
+		Policy: follow.Reads(s.Patience), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
+}
+
+// request is a question to all who lead partitions of a table in a range of time.
+type request struct {
+	table      string
+	partitions []point.PartitionID // nil: all
+	lo, hi     point.Nanos
+	whole      bool // the answer may lack nothing, whatever the asker allows
+	probed     bool // metadata servers were asked for a newer map
+	// ask asks one server. The context ends with the request, not with ask.
+	ask func(ctx context.Context, i int, g *group, s peer.Storage) error
+	// begin says how many servers are asked, and makes what was answered so far be forgotten.
+	begin func(groups []group)
+}
+
+// fan asks the leaders of all partitions by one map, all at the same time. Where a server knows better, or there is no
+// leader, it looks for newer knowledge and asks all again. What was not answered in the end is an error, or is missing,
+// said through query.Warn and given in lost. Errors: NotFound (no such table), Unavailable, and what servers refuse.
+func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) {
+	again := s.follow.Policy.Request(time.Now())
+	for {
+		changes := s.follow.Changes() // taken before looking
+		known, err := s.look(ctx, r)
+		if err == nil && known.doubt != nil && s.refuses(ctx, r) {
+			s.metrics.doubted.WithLabelValues("refused").Inc()
+			err = known.doubt
+		}
+		if err != nil {
+			return nil, err
+		}
+		m := known.m
+		among := r.among(m)
+		warnIncomplete(ctx, r.table, among)
+		groups, orphans := plan(among, func(p *topology.Partition) (topology.ServerID, error) {
+			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
+			return lead.Server, err
+		})
+		for i := range groups {
+			groups[i].next = m.NextID
+			if groups[i].accepts {
+				groups[i].seq = m.Seq
+			}
+		}
+		var missing []follow.Failure
+		for _, o := range orphans {
+			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
+		}
+		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else there is no answer without them anyway
+			r.begin(groups)
+			failed, err := s.askAll(ctx, r, groups)
+			if err != nil {
+				return nil, err
+			}
+			missing = append(missing, failed...)
+		}
+		if known.doubt != nil && len(missing) == 0 {
+			s.metrics.doubted.WithLabelValues("warned").Inc()
+			query.Warn(ctx, known.doubt.Error())
+		}
+		if len(missing) == 0 {
+			s.metrics.fan.Observe(float64(len(groups)))
+			return nil, nil
+		}
+		if e := s.follow.Await(ctx, &again, r.table, m, missing, changes); e.Do == follow.Send {
+			s.metrics.again.Inc()
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if known.doubt != nil {
+			query.Warn(ctx, known.doubt.Error())
+		}
+		return s.without(ctx, r, missing)
+	}
+}
+
+// among gives the partitions of a map that are asked for, by time.
+func (r *request) among(m *topology.Map) []*topology.Partition {
+	ps := m.Overlapping(r.lo, r.hi)
+	if r.partitions != nil {
+		ps = slices.DeleteFunc(ps, func(p *topology.Partition) bool { return !slices.Contains(r.partitions, p.ID) })
+	}
+	return ps
+}
+
+// askAll asks all groups. Only errors that another map or leader cannot cure end it early.
+func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed []follow.Failure, err error) {
+	fails := make([]follow.Failure, len(groups))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.settings.ParallelMax)
+	for i := range groups {
+		g.Go(func() error {
+			fail, err := s.ask(ctx, gctx, r, i, &groups[i])
+			fails[i] = fail
+			s.metrics.request(cmp.Or(err, fail.Err))
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, f := range fails {
+		if f.Err != nil {
+			failed = append(failed, f)
+		}
+	}
+	return failed, nil
+}
+
+// curable reports whether an error may be one of an old map or leader: also of a server that has not heard of the table.
+func curable(err error) bool {
+	return fault.Is(err, fault.Stale) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotFound)
+}
+
+// ask asks one server; it gives up when the others were given up, or when another leads by now. What the server answers
+// with may need its context beyond the asking: it ends with long. What may succeed another time is a failure, all else an error.
+func (s *Source) ask(long, others context.Context, r *request, i int, g *group) (follow.Failure, error) {
+	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
+	storage, ok := s.deps.Servers.Server(g.server)
+	if !ok {
+		fail.Reason, fail.Err = follow.Unanswered, fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
+		return fail, nil
+	}
+	a := s.follow.Begin(long, r.table, g.server, g.partitions)
+	stop := context.AfterFunc(others, a.Close)
+	defer stop()
+	err := r.ask(a.Context(), i, g, storage)
+	verdict, reason := a.End(err)
+	if verdict == follow.Done {
+		context.AfterFunc(long, a.Close) // rows are being read under its context
+		return follow.Failure{}, nil
+	}
+	a.Close()
+	if reason == follow.Moved {
+		s.metrics.moved.Inc()
+		err = fault.Wrap(runner.ErrMoved, fault.Stale, "server %s said nothing", g.server)
+	}
+	if verdict == follow.Final {
+		return follow.Failure{}, err
+	}
+	fail.Sent, fail.Reason, fail.Err = true, reason, err
+	return fail, nil
+}
+
+// without gives an answer that lacks what is missing, where that is allowed.
+func (s *Source) without(ctx context.Context, r *request, missing []follow.Failure) ([]error, error) {
+	var errs []error
+	for _, x := range missing {
+		errs = append(errs, fault.Wrap(x.Err, fault.Unavailable, "no answer for %s of table %q", names(x.Partitions), r.table))
+	}
+	if r.whole || !query.Partial(ctx) {
+		if len(errs) == 1 {
+			return nil, errs[0]
+		}
+		return nil, fault.Wrap(errs[0], fault.Unavailable, "%d parts of the answer are missing; the first", len(errs))
+	}
+	s.metrics.partial.Inc()
+	for _, err := range errs {
+		query.Warn(ctx, "the answer is not whole: "+err.Error())
+	}
+	return errs, nil
+}
+
+// namesMax bounds how many partitions a message names.
+const namesMax = 5
+
+func names(ps []*topology.Partition) string {
+	var ids []string
+	for i, p := range ps {
+		if i == namesMax {
+			ids = append(ids, "…")
+			break
+		}
+		ids = append(ids, fmt.Sprint(p.ID))
+	}
+	if len(ps) == 1 {
+		return "partition " + ids[0]
+	}
+	return "partitions " + strings.Join(ids, ", ")
+}
