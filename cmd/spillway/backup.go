@@ -149,7 +149,7 @@ func (c *backupCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, c.To, news.Progress.Segments, mib(news.Progress.Bytes), mib(news.Progress.Copied))
+	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, c.To, news.Progress.Segments, sizeText(news.Progress.Bytes), sizeText(news.Progress.Copied))
 	for _, name := range news.Removed {
 		fmt.Printf("removed %s\n", name)
 	}
@@ -190,8 +190,8 @@ func tellMissing(missing []string) error {
 	return nil
 }
 
-// mib prints a size.
-func mib(n int64) string {
+// sizeText gives a size in KiB or MiB.
+func sizeText(n int64) string {
 	if n < 10<<20 {
 		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 	}
@@ -233,7 +233,7 @@ func (b *bar) show(p backup.Progress) {
 		part = float64(p.Bytes) / float64(p.BytesAll)
 	}
 	took := now.Sub(b.began).Seconds()
-	text := fmt.Sprintf("%3.0f %%  %s of %s  %s/s", 100*part, mib(p.Bytes), mib(p.BytesAll), mib(int64(float64(p.Bytes)/max(took, 0.001))))
+	text := fmt.Sprintf("%3.0f %%  %s of %s  %s/s", 100*part, sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/max(took, 0.001))))
 	if left := took / max(part, 0.0001) * (1 - part); part < 1 && took > 1 {
 		text += fmt.Sprintf("  %s left", (time.Duration(left) * time.Second).Round(time.Second))
 	}
@@ -279,7 +279,7 @@ func (c *restoreCmd) Run() error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, mib(res.Bytes))
+		fmt.Printf("backup %s: %d segments, %s were read\n", res.Name, res.Segments, sizeText(res.Bytes))
 		return tellMissing(res.Missing)
 	}
 	cfg, err := loadConfig(c.ConfigFile)
@@ -298,7 +298,7 @@ func (c *restoreCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("backup %s restored to %s: %d segments, %s\n", res.Name, cfg.DataDir, res.Segments, mib(res.Bytes))
+	fmt.Printf("backup %s restored to %s: %d segments, %s\n", res.Name, cfg.DataDir, res.Segments, sizeText(res.Bytes))
 	return tellMissing(res.Missing)
 }
 
@@ -318,7 +318,7 @@ func listBackups(w io.Writer, dir string) error {
 		if n := len(l.Manifest.Missing); n > 0 {
 			state = fmt.Sprintf("%d things are missing", n)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), len(l.Manifest.Segments), mib(l.Manifest.Bytes()), state)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\n", l.Name, l.Manifest.Made.Local().Format(time.RFC3339), len(l.Manifest.Segments), sizeText(l.Manifest.Bytes()), state)
 	}
 	return t.Flush()
 }

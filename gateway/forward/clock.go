@@ -65,7 +65,7 @@ const restampsMax = 8
 // restamp gives what is left of a share new stamps if err is the answer that its stamps are too far ahead of the servers'
 // clocks, or may have been taken before. It is no error of the write: the insert is sent again at once.
 func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
-	server, ahead := peer.IsAhead(err)
+	server, ahead := peer.NeedsStamp(err)
 	if !ahead || r.anew == restampsMax {
 		return false
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Source is where rows come from. A peer.Storage is one as it stands; a cluster's is a fan-out that asks one placement
-// of every partition, hedged, and merges by labels (DESIGN §9). It chooses the partitions itself: what is asked here
+// of every partition, hedged, and merges by labels. It chooses the partitions itself: what is asked here
 // never names any. All methods may be called from many goroutines; errors carry their Kind, and a Stale that reaches
 // this package counts as Unavailable, because refreshing the map is the source's own work.
 //

@@ -230,7 +230,7 @@ func (m *Machine) release(e *entry) {
 		conditions: []coord.Condition{{Key: e.rowKey, Revision: e.rev}}, writes: []coord.Write{{Key: e.rowKey, Value: row.Encode()}}})
 }
 
-// The in-sync list (DESIGN §5.6).
+// The in-sync list.
 
 func (m *Machine) wantInSync(in SetInSync) {
 	e := m.entries[in.Partition]

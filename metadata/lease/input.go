@@ -174,7 +174,7 @@ type Stops struct {
 	Partition Partition
 	Why       string
 	// Lapsed: the row still names us, as far as is known, but the heartbeat was not renewed in time. While that lasts a
-	// placement that is alone in sync is led by nobody else (DESIGN §5.5).
+	// placement that is alone in sync is led by nobody else.
 	Lapsed bool
 }
 

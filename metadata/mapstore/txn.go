@@ -57,7 +57,8 @@ type Txn struct {
 	out       []Effect
 	failure   error          // the last one of a server that should have stored it
 	overtaken bool           // a server has a file with a higher number
-	late      coord.Revision // of the row that was read when that was seen
+	looked    bool           // at the row after that was seen
+	late      coord.Revision // of the row that was read when it was seen
 }
 
 type goal uint8
@@ -483,8 +484,8 @@ func (t *Txn) storedAt(in Stored) {
 	case have >= t.need:
 		t.guard()
 	case have+left < t.need && t.sendWhole():
-	case have+left < t.need && t.overtaken && t.rev != t.late: // a server has a newer file: the row should say so too
-		t.late = t.rev
+	case have+left < t.need && t.overtaken && (!t.looked || t.rev != t.late): // a server has a newer file: the row should say so too
+		t.looked, t.late = true, t.rev
 		t.read()
 	case have+left < t.need:
 		t.unavailable(fault.Annotate(t.failure, "%d of %d metadata servers stored transaction %d, %d must", have, len(t.asked), t.file.Seq, t.need))

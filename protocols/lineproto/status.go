@@ -49,7 +49,7 @@ type Answer struct {
 // Header is one line of a response's head.
 type Header struct{ Name, Value string }
 
-// Answer makes the response to a write (CONTRACTS D.9).
+// Answer makes the response to a write: its status by Kind and flavour, as docs/limits.md lists them.
 //
 // Rows that were refused for a passing reason, such as a full dictionary, ask for the whole body again: what was stored
 // of it already is stored to the same effect twice.
@@ -179,8 +179,7 @@ func retryAfter(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// deadly are the words at which Telegraf's v1 output forgets a batch in silence, whatever the status, unless it is a 4xx
-// (CONTRACTS D.3).
+// deadly are the words at which Telegraf's v1 output forgets a batch in silence, whatever the status, unless it is a 4xx.
 var deadly = [...]string{
 	"retention policy not found", "hinted handoff queue not empty", "points beyond retention policy", "partial write",
 	"unable to parse",

@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 
 func withNewline(s string) string { return strings.TrimSuffix(s, "\n") + "\n" }
 
-// The error matrix, in numbers (CONTRACTS D.9).
+// Each Kind of error and its status, in numbers.
 func TestEveryKindHasItsStatus(t *testing.T) {
 	want := map[fault.Kind][3]int{
 		fault.Internal:    {500, 500, 500},

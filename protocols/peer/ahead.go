@@ -32,8 +32,8 @@ func NewSeen() error {
 	return fault.Wrap(&aheadError{}, fault.Stale, "nothing was kept, it needs a new stamp")
 }
 
-// IsAhead reports whether an insert needs a new stamp, and gives the servers' time after NewAhead, 0 after NewSeen.
-func IsAhead(err error) (clock point.Nanos, ok bool) {
+// NeedsStamp reports whether an insert needs a new stamp, and gives the servers' time after NewAhead, 0 after NewSeen.
+func NeedsStamp(err error) (clock point.Nanos, ok bool) {
 	var e *aheadError
 	if !errors.As(err, &e) {
 		return 0, false

@@ -47,7 +47,7 @@ type Stream interface {
 	// Insert hands over one partition's rows and returns when they are as safe as the level says. The columns stay the
 	// caller's and are not read after the return. After an error the rows may or may not be kept (they are idempotent).
 	// Where it writes what an earlier Insert wrote that was acked before this one began, it wins. A stamp too far ahead of the
-	// servers' clocks is answered so (IsAhead), and nothing is kept.
+	// servers' clocks is answered so (NeedsStamp), and nothing is kept.
 	Insert(ctx context.Context, in *Insert) error
 
 	// Close forgets the dictionary.

@@ -11,7 +11,7 @@ import (
 )
 
 // Hash is the seeded 128-bit sum of the bytes a series was written with. Two different byte strings share one with a
-// probability of 2^-128, and nobody outside the process can aim at it: the sum stands for the bytes (DESIGN §5.1).
+// probability of 2^-128, and nobody outside the process can aim at it: the sum stands for the bytes.
 type Hash struct{ Lo, Hi uint64 }
 
 // Dict numbers the series of one table for one generation of a gateway's streams. Numbers are dense from 0 and never

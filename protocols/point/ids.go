@@ -68,7 +68,7 @@ type Stamp uint64
 // Nanos is a unix time in nanoseconds.
 type Nanos = int64
 
-// MillisOf gives the millisecond a nanosecond lies in: floor, also for negative times (DESIGN §9).
+// MillisOf gives the millisecond a nanosecond lies in: floor, also for negative times.
 func MillisOf(ns Nanos) int64 {
 	ms := ns / 1e6
 	if ns%1e6 < 0 {

@@ -24,19 +24,25 @@ func Verify(ctx context.Context, fs vfs.FS, dir, name string, set Settings) (Res
 		return Result{}, err
 	}
 	j := newJob(fs, set, m.Segments)
+	return j.all(name, m, func(g *Segment) error { return j.read(ctx, g, fs.PathJoin(dir, segmentsDir, g.name()), io.Discard) })
+}
+
+// all calls do for each segment of a backup. Segments that do reports as damaged are in the result's Missing, beside those that were
+// missing from the beginning; any other error ends it.
+func (j *job) all(name string, m *Manifest, do func(*Segment) error) (Result, error) {
 	out := Result{Name: name, Missing: slices.Clone(m.Missing)}
 	for i := range m.Segments {
-		s := &m.Segments[i]
+		g := &m.Segments[i]
 		var bad errDamaged
-		switch err := j.read(ctx, s, fs.PathJoin(dir, segmentsDir, s.name()), io.Discard); {
+		switch err := do(g); {
 		case errors.As(err, &bad):
-			if !namesSegment(m.Missing, s) {
-				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", s.Epoch, s.Seq, s.Placement, bad))
+			if !namesSegment(m.Missing, g) {
+				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", g.Epoch, g.Seq, g.Placement, bad))
 			}
 		case err != nil:
 			return out, err
 		}
-		j.passed(s)
+		j.passed(g)
 	}
 	out.Progress = j.progress
 	return out, nil
@@ -74,21 +80,10 @@ func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settin
 		return Result{}, err
 	}
 	j := newJob(d.FS, set, m.Segments)
-	out := Result{Name: name, Missing: slices.Clone(m.Missing)}
-	for i := range m.Segments {
-		g := &m.Segments[i]
-		var bad errDamaged
-		switch err := j.put(ctx, b, g, d.FS.PathJoin(dir, segmentsDir, g.name())); {
-		case errors.As(err, &bad):
-			if !namesSegment(m.Missing, g) {
-				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", g.Epoch, g.Seq, g.Placement, bad))
-			}
-		case err != nil:
-			return out, err
-		}
-		j.passed(g)
+	out, err := j.all(name, m, func(g *Segment) error { return j.put(ctx, b, g, d.FS.PathJoin(dir, segmentsDir, g.name())) })
+	if err != nil {
+		return out, err
 	}
-	out.Progress = j.progress
 	if err := enter(b, m); err != nil {
 		return out, err
 	}
@@ -99,7 +94,7 @@ func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settin
 	if err := removeIfThere(d.FS, d.FS.PathJoin(s.DataDir, brick.RestoringFile)); err != nil {
 		return out, err
 	}
-	return out, syncDir(d.FS, s.DataDir)
+	return out, brick.SyncDir(d.FS, s.DataDir)
 }
 
 // begin marks the directory as one that a restore fills: no start takes it for a store until the restore ends.
@@ -133,7 +128,7 @@ func begin(fs vfs.FS, dataDir, name string) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", mark)
 	}
-	return syncDir(fs, dataDir)
+	return brick.SyncDir(fs, dataDir)
 }
 
 // put has a segment's file in the store. One that an earlier try put there has its name only if it is whole.

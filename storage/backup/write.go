@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
 )
 
 // Settings of a backup or a restore.
@@ -172,7 +173,7 @@ func Write(ctx context.Context, fs vfs.FS, dir string, c *Content, made time.Tim
 		m.Segments = append(m.Segments, *s)
 		j.passed(s)
 	}
-	if err := syncDir(fs, files); err != nil {
+	if err := brick.SyncDir(fs, files); err != nil {
 		return Result{}, err
 	}
 	if _, err := fs.Stat(fs.PathJoin(dir, m.name()+suffix)); err == nil {
@@ -214,15 +215,7 @@ func writeManifest(fs vfs.FS, dir string, m *Manifest) (err error) {
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", path)
 	}
-	return syncDir(fs, dir)
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err == nil {
-		err = errors.Join(d.Sync(), d.Close())
-	}
-	return fault.Wrap(err, fault.Unavailable, "sync %s", dir)
+	return brick.SyncDir(fs, dir)
 }
 
 func lock(fs vfs.FS, dir string) (io.Closer, error) {
@@ -260,7 +253,7 @@ func Prune(fs vfs.FS, dir string, keep int) (removed []string, err error) {
 			return nil, err
 		}
 	}
-	if err := syncDir(fs, dir); err != nil { // a backup goes before its segments
+	if err := brick.SyncDir(fs, dir); err != nil { // a backup goes before its segments
 		return nil, err
 	}
 	files := fs.PathJoin(dir, segmentsDir)

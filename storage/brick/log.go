@@ -100,7 +100,7 @@ func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 	}
 	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: 1 << 20, PreallocateSize: int(min(preallocateBytes, b.set.FileBytesMax))})
 	lf := &logFile{number: n, sink: &sink{File: f, m: b.m, noSync: b.set.NoSync}}
-	if err := syncDir(b.fs, b.set.LogDir); err != nil {
+	if err := SyncDir(b.fs, b.set.LogDir); err != nil {
 		return nil, closeAll(err, f)
 	}
 	entries.set(fileKey(n), (&fileEntry{}).append(nil))

@@ -48,7 +48,7 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 	n, size := weigh(b.fs, path)
 	err := b.fs.Rename(path, to)
 	if err == nil {
-		err = errors.Join(syncDir(b.fs, dir), syncDir(b.fs, b.fs.PathDir(path)))
+		err = errors.Join(SyncDir(b.fs, dir), SyncDir(b.fs, b.fs.PathDir(path)))
 	}
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "put %s aside", path)
@@ -86,7 +86,7 @@ func (b *Brick) PutLogAside(p point.PlacementID) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = syncDir(b.fs, b.lostFoundDir())
+		err = SyncDir(b.fs, b.lostFoundDir())
 	}
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", path)

@@ -335,7 +335,7 @@ func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
 		err = m.fs.Rename(m.path+".tmp", m.path)
 	}
 	if err == nil {
-		err = syncDir(m.fs, m.fs.PathDir(m.path))
+		err = SyncDir(m.fs, m.fs.PathDir(m.path))
 	}
 	if err != nil {
 		_ = f.Close()

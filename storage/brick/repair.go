@@ -272,7 +272,7 @@ func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error
 	if err := r.fs.Rename(fresh, r.catalogueDir()); err != nil {
 		return r.ids.store, fault.Wrap(err, fault.Unavailable, "put the new catalogue in place")
 	}
-	return r.ids.store, syncDir(r.fs, r.set.DataDir)
+	return r.ids.store, SyncDir(r.fs, r.set.DataDir)
 }
 
 // mendFiles makes the entries of log files those of the files that are there. One that nothing is known of is open: its

@@ -133,7 +133,7 @@ func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) err
 }
 
 // Cut takes the records behind serial after off the end of p's log, durably: what a new leader does not know of, once it
-// is set aside elsewhere (DESIGN §5.7). The next serial must be above after. The caller sees to it that nothing is
+// is set aside elsewhere. The next serial must be above after. The caller sees to it that nothing is
 // appended to p meanwhile. Errors: Unavailable.
 func (b *Brick) Cut(p point.PlacementID, after point.Serial) error {
 	b.admin.Lock()

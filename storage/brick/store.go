@@ -149,11 +149,11 @@ func writeIdentity(fs vfs.FS, dir string, id identity) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "write %s", path)
 	}
-	return syncDir(fs, dir)
+	return SyncDir(fs, dir)
 }
 
-// syncDir makes a directory's entries durable.
-func syncDir(fs vfs.FS, dir string) error {
+// SyncDir makes a directory's entries durable. Errors are Unavailable.
+func SyncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err == nil {
 		err = d.Sync()
@@ -177,7 +177,7 @@ func makeDir(fs vfs.FS, dir string) error {
 		return fault.Wrap(err, fault.Unavailable, "make directory %s", dir)
 	}
 	for _, d := range missing {
-		if err := syncDir(fs, fs.PathDir(d)); err != nil {
+		if err := SyncDir(fs, fs.PathDir(d)); err != nil {
 			return err
 		}
 	}
@@ -205,7 +205,7 @@ func (b *Brick) MakeSegmentDir(p point.PlacementID) error { return makeDir(b.fs,
 
 // SyncSegmentDir makes the names in p's segment directory durable: the step between the fsync of a segment's bytes and
 // its catalogue entry (I7).
-func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return syncDir(b.fs, b.SegmentDir(p)) }
+func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return SyncDir(b.fs, b.SegmentDir(p)) }
 
 // RemoveSegmentDir deletes p's segments. The catalogue entries that name them must be gone durably before.
 func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {

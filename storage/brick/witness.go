@@ -100,7 +100,7 @@ func (w *witness) begin() error {
 	f, err := w.fs.OpenReadWrite(w.path, writeCategory)
 	if oserror.IsNotExist(err) {
 		if f, err = w.fs.Create(w.path, writeCategory); err == nil {
-			err = syncDir(w.fs, w.fs.PathDir(w.path))
+			err = SyncDir(w.fs, w.fs.PathDir(w.path))
 		}
 	}
 	if err != nil {

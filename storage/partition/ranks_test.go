@@ -113,7 +113,7 @@ func TestALateFirstTryDoesNotWin(t *testing.T) {
 		if flush {
 			b.must(b.Flush(t.Context(), ByAge))
 		}
-		if _, again := peer.IsAhead(once(b, rank.At(noon), 1)); !again {
+		if _, again := peer.NeedsStamp(once(b, rank.At(noon), 1)); !again {
 			t.Error("the first try was taken")
 		}
 		b.want("a 5:2")

@@ -29,7 +29,7 @@ func TestALateTryDoesNotBringBackWhatWasReplacedOrDeleted(t *testing.T) {
 	must(t, insert(2048|6, 2))
 	want := read()
 	late := insert(1024|5, 1)
-	if clock, anew := peer.IsAhead(late); !anew || clock != 0 {
+	if clock, anew := peer.NeedsStamp(late); !anew || clock != 0 {
 		t.Errorf("the late try: %v", late)
 	}
 	if got := read(); got != want {

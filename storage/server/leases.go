@@ -17,7 +17,7 @@ type Leases interface {
 	// MayAct reports whether the partition's lease is good at this moment (C105).
 	MayAct(table string, id point.PartitionID) (point.Epoch, bool)
 	// Alone reports whether the placement here led when the lease lapsed and is alone in sync: then nobody else leads it,
-	// and what it keeps is kept by all (DESIGN §5.5).
+	// and what it keeps is kept by all.
 	Alone(table string, id point.PartitionID) (point.Epoch, bool)
 	// Hold returns when nobody else can take the partition any more: before the first row of an epoch is acked. Errors are
 	// Stale and Canceled.

@@ -35,10 +35,20 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")
 	m.scrubPasses = counter("scrub_passes_total", "Times that all segments were checked.")
 	m.scrubYields = counter("scrub_yields_total", "Times that the check of segments went on slower, because the disk was busy or head rows filled their memory.")
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
-	}
-	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures,
+	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures)
+	r.MustRegister(s.memoryMetrics()...)
+	r.MustRegister(s.partitionMetrics()...)
+	r.MustRegister(s.segmentMetrics()...)
+	return m
+}
+
+func gauge(name, help string, f func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
+}
+
+// memoryMetrics tell what heads, names, caches and open files take.
+func (s *Server) memoryMetrics() []prometheus.Collector {
+	return []prometheus.Collector{
 		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.heads.Used()) }),
 		gauge("head_bytes_max", "Bound of the memory of all head rows.", func() float64 { return float64(s.settings.HeadBytesMax) }),
 		gauge("names_bytes", "What partitions hold to know their series by.", func() float64 {
@@ -59,6 +69,12 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			_, _, _, shut := s.cache.FileStats()
 			return float64(shut)
 		}),
+	}
+}
+
+// partitionMetrics tell of tables, series, partitions and their check.
+func (s *Server) partitionMetrics() []prometheus.Collector {
+	return []prometheus.Collector{
 		gauge("tables", "Tables with data on this server.", func() float64 { return float64(len(s.tables())) }),
 		gauge("series", "Series in memory, of all tables.", func() float64 {
 			n := 0
@@ -94,6 +110,12 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 			}
 			return 0
 		}),
+	}
+}
+
+// segmentMetrics tell of the rows in segments and those not there yet.
+func (s *Server) segmentMetrics() []prometheus.Collector {
+	return []prometheus.Collector{
 		gauge("segments", "Segments on this server.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(len(p.Segments())) })
 		}),
@@ -118,8 +140,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		gauge("head_rows", "Rows not yet in segments.", func() float64 {
 			return s.sum(func(p *partition.Partition) float64 { return float64(p.HeadRows()) })
 		}),
-	)
-	return m
+	}
 }
 
 func (s *Server) sum(f func(*partition.Partition) float64) float64 {

@@ -244,7 +244,7 @@ func (w *writer) insert(t fataler, stamp point.Stamp, rows []row, truth model) {
 			truth.put(labelsOf(r.series), r.at, r.value)
 		}
 		err := w.stream.Insert(context.Background(), in)
-		for _, anew := peer.IsAhead(err); anew && w.again != nil; _, anew = peer.IsAhead(err) {
+		for _, anew := peer.NeedsStamp(err); anew && w.again != nil; _, anew = peer.NeedsStamp(err) {
 			in.Stamp = w.again()
 			err = w.stream.Insert(context.Background(), in)
 		}

@@ -20,7 +20,7 @@ func TestAGatewayHearsTheServersTime(t *testing.T) {
 	st := openStream(t, p)
 	in := peer.Insert{Partition: 1, Stamp: rank.At(1e18 + 5e9), IDs: []point.SeriesID{1}, Times: []point.Nanos{2}, Values: []float64{3}}
 	err := st.Insert(t.Context(), &in)
-	clock, ahead := peer.IsAhead(err)
+	clock, ahead := peer.NeedsStamp(err)
 	if !ahead || clock != 1e18 || !fault.Is(err, fault.Stale) {
 		t.Fatalf("five seconds ahead: %v, the servers' time %d", err, clock)
 	}

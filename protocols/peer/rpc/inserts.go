@@ -269,7 +269,7 @@ func (in *inserts) insert(j job) error {
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
-		if clock, ahead := peer.IsAhead(err); ahead && in.version < streamAhead { // that gateway does not know the answer: it is stamped anew here
+		if clock, ahead := peer.NeedsStamp(err); ahead && in.version < streamAhead { // that gateway does not know the answer: it is stamped anew here
 			if clock == 0 { // sent again, and taken before: it counts as received now
 				clock = time.Now().UnixNano()
 			}
@@ -287,7 +287,7 @@ func (in *inserts) insert(j job) error {
 }
 
 func isAhead(err error) bool {
-	_, ahead := peer.IsAhead(err)
+	_, ahead := peer.NeedsStamp(err)
 	return ahead
 }
 

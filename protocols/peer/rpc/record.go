@@ -280,7 +280,7 @@ func appendAck(dst []byte, seq uint64, err error) []byte {
 	if err == nil {
 		return append(dst, 0)
 	}
-	if clock, ok := peer.IsAhead(err); ok {
+	if clock, ok := peer.NeedsStamp(err); ok {
 		dst = append(dst, codeAhead, aheadLen)
 		return binary.LittleEndian.AppendUint64(dst, uint64(clock))
 	}
