@@ -228,7 +228,7 @@ func (v *view) doubts(lo, hi point.Nanos) bool {
 	if v.p.w.opt.broken == ageNotSaid {
 		return false
 	}
-	_, _, doubt := follow.Doubt(v.m, lo, hi, hi, time.Duration(v.p.clock())-v.newest)
+	_, _, doubt := follow.Doubt(v.m, lo, hi, hi, time.Unix(0, int64(v.p.clock())).Sub(v.known.NewestAt()))
 	return doubt
 }
 

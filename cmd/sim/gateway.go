@@ -59,7 +59,7 @@ func (g *gateway) start() {
 			g.learn(e.Row, e.Deleted)
 		}
 		g.looks()
-	}, nil)
+	})
 	g.every(150*time.Millisecond, "write", func() {
 		if !g.w.calm && g.open < rowsOpen {
 			g.open++

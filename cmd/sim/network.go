@@ -95,6 +95,5 @@ type watch struct {
 	due     bool
 	changed func([]coord.Event)
 	again   func()
-	heard   func() // nil: does not matter
 	over    bool
 }

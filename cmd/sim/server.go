@@ -103,7 +103,7 @@ func (w *world) boot(i int, fresh bool) {
 	s.step(lease.Tick{Wall: s.w.wall()})
 	s.follow(lease.Prefix,
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
-		func(events []coord.Event) { s.step(lease.Watched{Events: events}) }, nil)
+		func(events []coord.Event) { s.step(lease.Watched{Events: events}) })
 	s.views.follow()
 	s.every(sweepEvery, "sweep", func() {
 		s.scrub()

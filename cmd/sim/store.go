@@ -107,9 +107,6 @@ func (s *store) pump(x *watch) {
 		s.w.events++
 		x.p.do(func() { x.changed(events) })
 	}
-	if x.heard != nil { // after them: before, the map of before would count as the newest
-		x.p.do(x.heard)
-	}
 }
 
 // What processes ask of the store.
@@ -158,31 +155,16 @@ func (p *proc) get(key string, timeout time.Duration, done func(g got, answered 
 }
 
 // follow hears of all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
-// heard, if it is given, is called whenever the watch says that it is up to date: every second, while it does.
-func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event), heard func()) {
-	again := func() { p.follow(prefix, all, changed, heard) }
+func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event)) {
+	again := func() { p.follow(prefix, all, changed) }
 	p.list(prefix, storeTimeout, func(l listed, ok bool) {
 		if !ok {
 			p.after(p.w.spread(500*time.Millisecond), "follow", again)
 			return
 		}
 		all(l)
-		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again, heard: heard}
+		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again}
 		p.w.store.watches = append(p.w.store.watches, x)
 		p.w.store.schedule(x, p.w.delay())
-		if heard != nil {
-			heard()
-			p.w.store.beat(x)
-		}
-	})
-}
-
-// beat has a watch say every second that it is up to date.
-func (s *store) beat(x *watch) {
-	s.w.after(time.Second, "progress", func() {
-		if !x.over {
-			s.schedule(x, s.w.delay())
-			s.beat(x)
-		}
 	})
 }

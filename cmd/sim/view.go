@@ -37,27 +37,37 @@ func (x *views) at(table string) *view {
 
 // follow watches all tables' rows.
 func (x *views) follow() {
-	var heard func()
 	if x.self == nil {
-		heard = func() {
-			for _, table := range x.p.w.tables {
-				if v := x.at(table); v.mapRev == v.rev {
-					v.newest = x.p.clock()
-				}
-			}
-		}
+		x.prove()
+		x.p.every(time.Second, "prove maps", x.prove)
 	}
-	x.p.follow(mapstore.Prefix, func(l listed) {
-		for _, row := range l.rows {
-			x.at(mapstore.TableOf(row.Key)).learn(row)
-		}
-	}, func(events []coord.Event) {
+	x.p.follow(mapstore.Prefix, x.learn, func(events []coord.Event) {
 		for _, e := range events {
 			if !e.Deleted {
 				x.at(mapstore.TableOf(e.Key)).learn(e.Row)
 			}
 		}
-	}, heard)
+	})
+}
+
+func (x *views) learn(l listed) {
+	for _, row := range l.rows {
+		x.at(mapstore.TableOf(row.Key)).learn(row)
+	}
+}
+
+// prove asks for all tables' rows, as metadata/tables does for a gateway.
+func (x *views) prove() {
+	asked := time.Unix(0, int64(x.p.clock()))
+	x.p.list(mapstore.Prefix, storeTimeout, func(l listed, ok bool) {
+		if !ok {
+			return
+		}
+		x.learn(l)
+		for _, table := range x.p.w.tables {
+			x.at(table).know(tables.Proven{Asked: asked})
+		}
+	})
 }
 
 // refresh brings all maps to what the rows say.
@@ -73,9 +83,8 @@ type view struct {
 	self    *server // nil at a gateway
 	table   string
 	known   tables.Machine
-	newest  time.Duration // by the process's clock: when m was last known to be the newest
-	changed func()        // the map is another one
-	heard   func()        // the row is another one
+	changed func() // the map is another one
+	heard   func() // the row is another one
 	last    map[peer.TxnID]*stored
 
 	// As the machine shows them.
@@ -114,7 +123,7 @@ func (v *view) learn(row coord.Row) {
 func (v *view) refresh() { v.know(tables.Wanted{}) }
 
 func (v *view) know(in tables.Input) {
-	effects := v.known.Step(time.Unix(0, int64(v.p.clock())), in, nil)
+	effects := v.known.Step(in, nil)
 	v.row, v.rev = v.known.Newest()
 	v.m, v.mapRev = v.known.At()
 	for _, e := range effects {

@@ -83,8 +83,10 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 		return err
 	}
 	v.placer = master.NewPlacer(v.look, master.Settings{})
+	of := cfg.tables()
+	of.Prove = own == "" // only a gateway answers by its maps
 	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
-		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, cfg.tables())
+		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, of)
 	return err
 }
 
@@ -155,16 +157,10 @@ func (v *clusterView) metadataServers() []topology.ServerID {
 	return append(live, silent...)
 }
 
-// heardMax is how long a coordination store that is well may say nothing: leaders.View asks it every second otherwise.
-const heardMax = 3 * time.Second
-
-// age is for how long newer maps of a table may have been missed; 0: the known one is the newest.
+// age is for how long newer maps of a table, or new servers, may have been missed. That leases are heard proves nothing of maps: each prefix has
+// a watch of its own, and after a cut one may be behind the other.
 func (v *clusterView) age(table string) time.Duration {
-	age := v.tables.Age(table)
-	if silent := v.leaders.Age(); silent > heardMax {
-		age = max(age, silent)
-	}
-	return age
+	return max(v.tables.Age(table), v.leaders.Age())
 }
 
 // describe tells the status page of servers and leaders.

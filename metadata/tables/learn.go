@@ -29,18 +29,15 @@ func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 	return peer.MapAt{Txn: row.Txn, Seq: row.Seq, Servers: servers}, true
 }
 
-// Age is for how long the known map of a table may not have been the newest: since the store is not followed any more, or since
-// a newer map is known to exist that cannot be had. 0: it is the newest.
-func (t *Tables) Age(name string) (age time.Duration) {
+// Age is how long ago the known map of a table was last proven to be the newest (Machine.NewestAt); of a table that is not known, how long ago it
+// was proven not to exist. Where Run proves it, that is a matter of seconds while the store answers.
+func (t *Tables) Age(name string) time.Duration {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if !t.mu.since.IsZero() {
-		age = time.Since(t.mu.since)
+	if v := t.mu.tables[name]; v != nil {
+		return time.Since(v.NewestAt())
 	}
-	if v := t.mu.tables[name]; v != nil && !v.Lacking().IsZero() {
-		age = max(age, time.Since(v.Lacking()))
-	}
-	return age
+	return time.Since(t.mu.proven)
 }
 
 // Learn gives a table's map at the transaction that a server named, or a newer one that is known. The map is fetched from the metadata servers

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Machine is what a process knows of one table, and what it does to know the newest: Step(now, input) effects. It has no
+// Machine is what a process knows of one table, and what it does to know the newest: Step(input) effects. It has no
 // clock, lock, I/O or goroutine; the runner of a process (Tables) and the simulator drive it. Each table has its own, so that
 // what cannot be had of one delays no other.
 //
@@ -22,12 +22,13 @@ import (
 // At gives is of a row that named the map, or older; at most two fetches are under way, two only where the newer row
 // names other servers.
 type Machine struct {
-	m       *topology.Map  // nil: none is known, or the table was dropped
-	row     mapstore.Row   // as of m
-	rev     coord.Revision // of the newest row that named m; 0: only a cache did, or a change from here
-	want    mapstore.Row   // the newest row
-	at      coord.Revision // of want
-	lacking time.Time      // when a row first named a newer map than m
+	m      *topology.Map  // nil: none is known, or the table was dropped
+	row    mapstore.Row   // as of m
+	rev    coord.Revision // of the newest row that named m; 0: only a cache did, or a change from here
+	want   mapstore.Row   // the newest row
+	at     coord.Revision // of want
+	proven time.Time      // want was the newest row then, or had not been written yet
+	newest time.Time      // m was the newest map then, or had not been made yet
 
 	fetches []Fetch
 	lastID  int
@@ -58,11 +59,16 @@ type Known struct {
 	Revision coord.Revision
 }
 
-// FromCache is a map that was known in an earlier life. It comes first.
+// FromCache is a map that was known in an earlier life, until a time. It comes first.
 type FromCache struct {
 	Map *topology.Map
 	Row mapstore.Row
+	At  time.Time
 }
+
+// Proven says that no row was there at a time that is newer than those that were read: the coordination store was asked then for this table's row, or all
+// tables' rows, and its answer was taken in. A watch proves nothing: its changes may be on their way.
+type Proven struct{ Asked time.Time }
 
 // Fetched answers Fetch.
 type Fetched struct {
@@ -84,6 +90,7 @@ func (RowRead) input()   {}
 func (RowGone) input()   {}
 func (Known) input()     {}
 func (FromCache) input() {}
+func (Proven) input()    {}
 func (Fetched) input()   {}
 func (Wanted) input()    {}
 func (RetryDue) input()  {}
@@ -139,10 +146,18 @@ const (
 )
 
 // Step takes an input and appends what is to be done.
-func (t *Machine) Step(now time.Time, in Input, out []Effect) []Effect {
+func (t *Machine) Step(in Input, out []Effect) []Effect {
+	out = t.step(in, out)
+	if !t.lacks() {
+		t.newest = t.proven
+	}
+	return out
+}
+
+func (t *Machine) step(in Input, out []Effect) []Effect {
 	switch in := in.(type) {
 	case RowRead:
-		return t.rowRead(now, in, out)
+		return t.rowRead(in, out)
 	case RowGone:
 		if t.at > in.Revision { // it was made after that
 			return out
@@ -151,7 +166,11 @@ func (t *Machine) Step(now time.Time, in Input, out []Effect) []Effect {
 	case Known:
 		return t.next(t.publish(in.Map, in.Row, in.Revision, out))
 	case FromCache:
-		t.m, t.row, t.want = in.Map, in.Row, in.Row
+		t.m, t.row, t.want, t.proven = in.Map, in.Row, in.Row, in.At
+	case Proven:
+		if in.Asked.After(t.proven) {
+			t.proven = in.Asked
+		}
 	case Fetched:
 		return t.fetched(in, out)
 	case Wanted:
@@ -171,12 +190,9 @@ func (t *Machine) Step(now time.Time, in Input, out []Effect) []Effect {
 	return out
 }
 
-func (t *Machine) rowRead(now time.Time, in RowRead, out []Effect) []Effect {
+func (t *Machine) rowRead(in RowRead, out []Effect) []Effect {
 	if in.Revision <= t.at {
 		return out
-	}
-	if !t.lacks() {
-		t.lacking = now
 	}
 	if in.Row.Txn != t.want.Txn {
 		t.resting, t.failed = false, 0
@@ -295,10 +311,6 @@ func (t *Machine) Dropping() bool {
 	return t.row.Dropping
 }
 
-// Lacking is since when a newer map than the known one is known to exist; zero: none is.
-func (t *Machine) Lacking() time.Time {
-	if t.lacks() {
-		return t.lacking
-	}
-	return time.Time{}
-}
+// NewestAt is the last time at which the known map is proven to have been the newest, or newer than the newest of then; zero: there is none. What
+// was committed since may be missing from it.
+func (t *Machine) NewestAt() time.Time { return t.newest }

@@ -20,6 +20,7 @@ import (
 //	new                                a process that knows nothing
 //	cache txn=a seq=1                  it knew this in an earlier life
 //	row 7 txn=b seq=2 [on=(s1,s2)] [dropping] [dropped]    the table's row, at revision 7
+//	proven ago=1s                      the store was asked for all rows a second ago, and answers
 //	gone 9                             there was no row at revision 9
 //	known txn=b seq=2 [row=7]          a map that this process committed, or a server named
 //	fetched 1 | failed 1               how fetch 1 ended
@@ -72,7 +73,15 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 		s.m, s.now, s.fetches, s.seq = &Machine{}, time.Unix(0, 0), map[int]Fetch{}, 0
 		return s.draw(nil)
 	case "cache":
-		return s.draw(s.step(t, FromCache{mapAt(row.Seq), row}))
+		return s.draw(s.step(t, FromCache{mapAt(row.Seq), row, s.now}))
+	case "proven":
+		var ago string
+		arg("ago", &ago)
+		pause, err := time.ParseDuration(ago)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return s.draw(s.step(t, Proven{s.now.Add(-pause)}))
 	case "row":
 		return s.draw(s.step(t, RowRead{row, coord.Revision(first())}))
 	case "gone":
@@ -104,7 +113,7 @@ func (s *story) command(t *testing.T, d *datadriven.TestData) string {
 }
 
 func (s *story) step(t *testing.T, in Input) []Effect {
-	out := s.m.Step(s.now, in, nil)
+	out := s.m.Step(in, nil)
 	if seq := s.m.Row().Seq; seq < s.seq {
 		t.Errorf("%T: transaction %d after %d", in, seq, s.seq)
 	} else {
@@ -131,8 +140,8 @@ func (s *story) draw(effects []Effect) string {
 	if s.m.Dropping() {
 		b.WriteString(", being dropped")
 	}
-	if since := s.m.Lacking(); !since.IsZero() {
-		fmt.Fprintf(&b, ", old for %v", s.now.Sub(since))
+	if at := s.m.NewestAt(); !at.IsZero() {
+		fmt.Fprintf(&b, ", the newest %v ago", s.now.Sub(at))
 	}
 	b.WriteByte('\n')
 	for _, e := range effects {

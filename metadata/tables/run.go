@@ -19,9 +19,12 @@ func (t *Tables) Run(ctx context.Context) error {
 	rng := rand.New(rand.NewPCG(t.random.rng.Uint64(), t.random.rng.Uint64()))
 	t.random.Unlock()
 	g.Go(func() error {
-		return coord.Follow(ctx, heard{t.deps.Store, t}, mapstore.Prefix, follower{t}, t.deps.Log, rng)
+		return coord.Follow(ctx, t.deps.Store, mapstore.Prefix, follower{t}, t.deps.Log, rng)
 	})
 	g.Go(func() error { t.saveLoop(ctx); return nil })
+	if t.settings.Prove {
+		g.Go(func() error { t.proveLoop(ctx); return nil })
+	}
 	return g.Wait()
 }
 
@@ -47,30 +50,6 @@ func (f follower) Changed(events []coord.Event) error {
 	return nil
 }
 
-// heard notes since when the store is not followed.
-type heard struct {
-	coord.Store
-	t *Tables
-}
-
-// Watch implements coord.Store.
-func (h heard) Watch(ctx context.Context, prefix string, after coord.Revision, f func([]coord.Event) error) error {
-	h.t.following(true)
-	defer h.t.following(false)
-	return h.Store.Watch(ctx, prefix, after, f)
-}
-
-func (t *Tables) following(on bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case on:
-		t.mu.since = time.Time{}
-	case t.mu.since.IsZero():
-		t.mu.since = time.Now()
-	}
-}
-
 // step gives a table's machine an input, and performs what comes of it. An input that brings something makes the machine.
 func (t *Tables) step(name string, in Input) {
 	t.mu.Lock()
@@ -81,6 +60,7 @@ func (t *Tables) step(name string, in Input) {
 			return
 		}
 		v = &table{}
+		v.Step(Proven{t.mu.proven}, nil) // there was no such table then
 		t.mu.tables[name] = v
 	}
 	t.stepLocked(name, v, in)
@@ -88,7 +68,7 @@ func (t *Tables) step(name string, in Input) {
 
 // stepLocked does not wait: what takes time goes on in the background.
 func (t *Tables) stepLocked(name string, v *table, in Input) {
-	for _, e := range v.Step(time.Now(), in, nil) {
+	for _, e := range v.Step(in, nil) {
 		switch e := e.(type) {
 		case Fetch:
 			t.fetchLocked(name, v, e)

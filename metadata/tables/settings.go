@@ -54,6 +54,8 @@ type Settings struct {
 	New topology.Config
 	// CreateOnWrite lets Ensure make tables that do not exist.
 	CreateOnWrite bool
+	// Prove asks the store for all rows every few seconds, so that Age says how old a map may be. For processes that answer by their maps.
+	Prove bool
 	// TablesMax bounds how many tables writers can bring into being. Default 10,000.
 	TablesMax int
 	// NewPerSecond bounds the tables that this process makes for writers, beyond a burst of NewBurst; more are answered

@@ -37,7 +37,7 @@ type Tables struct {
 		queues  map[string]*queue
 		unsaved map[string]bool // to be written to the cache, or forgotten there
 		closed  bool
-		since   time.Time // when what is known was last known to be the newest; zero: it is now
+		proven  time.Time // the newest request for all rows that was answered; zero: none was in this life
 	}
 
 	random struct {
@@ -76,6 +76,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 		return nil, err
 	}
 	cached := t.loadCache()
+	asked := time.Now()
 	rows, rev, err := d.Store.List(ctx, mapstore.Prefix)
 	switch {
 	case err == nil:
@@ -85,7 +86,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	default:
 		return nil, fault.Annotate(err, "read the tables")
 	}
-	t.listed(rows, rev)
+	t.prove(asked, t.listed(rows, rev))
 	t.settle(ctx)
 	return t, nil
 }
@@ -174,14 +175,6 @@ func (t *Tables) Names() []string {
 	return names
 }
 
-// Since tells how old the picture may be: the zero time while the store is followed and every map is here, else when that
-// ended, or when the cache was written.
-func (t *Tables) Since() time.Time {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.mu.since
-}
-
 // Refresh gives a table's map at seq minSeq or newer: the known one if it is new enough, else what the store has; 0 asks
 // the store in any case. It is what to do about an answer that is Stale. Errors are NotFound, Unavailable (the store or
 // the metadata servers do not answer, or have nothing that new) or Canceled.
@@ -227,13 +220,18 @@ func (t *Tables) learnRow(name string, r mapstore.Row, rev coord.Revision) {
 }
 
 // listed takes all rows of a list as of a revision in: a table that is not among them is none. Rows of tables are never deleted
-// by this build, but by people.
-func (t *Tables) listed(rows []coord.Row, rev coord.Revision) {
+// by this build, but by people. It gives the tables whose rows cannot be read.
+func (t *Tables) listed(rows []coord.Row, rev coord.Revision) (unread []string) {
 	seen := map[string]bool{}
 	for _, row := range rows {
-		seen[mapstore.TableOf(row.Key)] = true
+		name := mapstore.TableOf(row.Key)
+		seen[name] = true
+		if t.hasRow(name, row.Revision) {
+			continue
+		}
 		if err := t.learn(row); err != nil {
-			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", mapstore.TableOf(row.Key), "error", err)
+			t.deps.Log.Error("a table cannot be read; it is served as it was known, if it was", "table", name, "error", err)
+			unread = append(unread, name)
 		}
 	}
 	t.mu.RLock()
@@ -244,6 +242,7 @@ func (t *Tables) listed(rows []coord.Row, rev coord.Revision) {
 			t.step(name, RowGone{rev})
 		}
 	}
+	return unread
 }
 
 // fetched waits until the newest known row's map is here, or cannot be had.
@@ -315,10 +314,7 @@ func (t *Tables) loadCache() int {
 			t.deps.Log.Warn("a cached map is left out", "table", c.Table, "error", err)
 			continue
 		}
-		t.step(c.Table, FromCache{m, row})
-		if t.mu.since.IsZero() || c.At.Before(t.mu.since) {
-			t.mu.since = c.At
-		}
+		t.step(c.Table, FromCache{m, row, c.At})
 	}
 	return len(t.mu.tables)
 }
