@@ -1,170 +1,108 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/url"
-	"slices"
+	"os"
+	"os/exec"
 	"strconv"
-	"sync"
 	"time"
 )
 
-// The bystander's load is small: a tenant far below its share of anything.
-const (
-	bystanderSeries = 20
-	writeEvery      = 20 * time.Millisecond
-	readEvery       = 50 * time.Millisecond
-	healthEvery     = 100 * time.Millisecond
-	bystanderTable  = "bystander"
-)
-
-// bystander writes one row of each of its series at a time, by line protocol and remote write in turns, and reads the last
-// ones back. The value of a row is its time, so that a ledger is the list of acked times.
+// bystander is a tenant far below its share of anything, in a process of its own: in this one its requests would wait for
+// the attackers' goroutines before they are sent, and that would be taken for the server's time.
+//
+//	attack ── begin, end ──▶ attack bystander ── writes, reads, health ──▶ spillway
+//	       ◀──── spell ─────                  ── the same writes ────────▶ attack answer, which only answers
+//
+// The last is the control: how long a process that does nothing takes to answer on this machine, under the same load.
 type bystander struct {
-	t     *target
-	begin time.Time
-	mu    struct {
-		sync.Mutex
-		times []int64 // acked, ms, rising
+	t       *target
+	begin   time.Time
+	child   *exec.Cmd
+	control *exec.Cmd
+	stdin   io.WriteCloser
+	spells  *json.Decoder
+	times   []int64 // acked, ms, rising
+}
+
+// startBystander starts the bystander's process and the control, which runs on the processors of the server.
+func startBystander(ctx context.Context, t *target) (b *bystander, err error) {
+	b = &bystander{t: t, begin: time.Now()}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	line := append(t.p.In[:len(t.p.In):len(t.p.In)], self, answerCommand)
+	b.control = exec.CommandContext(ctx, line[0], line[1:]...)
+	_, said, err := b.launch(b.control)
+	if err != nil {
+		return nil, err
+	}
+	addr, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil {
+		b.end()
+		return nil, fmt.Errorf("the control: %w", err)
+	}
+	b.child = exec.CommandContext(ctx, self, bystanderCommand, t.addr, addr[:len(addr)-1])
+	if b.stdin, said, err = b.launch(b.child); err != nil {
+		b.end()
+		return nil, err
+	}
+	b.spells = json.NewDecoder(said)
+	return b, nil
+}
+
+// launch starts a process that ends with its standard input.
+func (b *bystander) launch(c *exec.Cmd) (stdin io.WriteCloser, stdout io.Reader, err error) {
+	c.Stderr = os.Stderr
+	if stdin, err = c.StdinPipe(); err != nil {
+		return nil, nil, err
+	}
+	if stdout, err = c.StdoutPipe(); err != nil {
+		return nil, nil, err
+	}
+	return stdin, stdout, c.Start()
+}
+
+// end ends both processes.
+func (b *bystander) end() {
+	for _, c := range []*exec.Cmd{b.child, b.control} {
+		if c != nil && c.Process != nil {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
 	}
 }
 
-// spell is what the bystander saw in a while.
-type spell struct {
-	mu                    sync.Mutex
-	writes, reads, health []time.Duration
-	refused               []string // what went wrong, the first few
-	wrong                 int
-}
-
-func newBystander(t *target) *bystander { return &bystander{t: t, begin: time.Now()} }
-
-func (b *bystander) acked() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.mu.times) * bystanderSeries
-}
+func (b *bystander) acked() int { return len(b.times) * bystanderSeries }
 
 // during runs f while the bystander works, and returns what it saw.
-func (b *bystander) during(ctx context.Context, f func()) *spell {
-	s := &spell{}
-	ctx, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { every(ctx, writeEvery, func() { b.write(s) }) })
-	wg.Go(func() { every(ctx, readEvery, func() { b.read(s) }) })
-	wg.Go(func() { every(ctx, healthEvery, func() { b.healthy(s) }) })
+func (b *bystander) during(f func()) (*spell, error) {
+	if _, err := fmt.Fprintln(b.stdin, "begin"); err != nil {
+		return nil, fmt.Errorf("the bystander ended: %w", err)
+	}
 	f()
-	stop()
-	wg.Wait()
-	return s
-}
-
-// every calls f at a steady pace; a call that takes longer delays the next.
-func every(ctx context.Context, pace time.Duration, f func()) {
-	tick := time.NewTicker(pace)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			f()
-		}
+	if _, err := fmt.Fprintln(b.stdin, "end"); err != nil {
+		return nil, fmt.Errorf("the bystander ended: %w", err)
 	}
-}
-
-// requestMax is the patience of the bystander.
-const requestMax = 20 * time.Second
-
-func (b *bystander) write(s *spell) {
-	at := time.Now().UnixMilli()
-	ctx, cancel := context.WithTimeout(context.Background(), requestMax)
-	defer cancel()
-	var status int
-	var answer []byte
-	var err error
-	began := time.Now()
-	if at%2 == 0 {
-		var body []byte
-		for i := range bystanderSeries {
-			body = fmt.Appendf(body, "steady,i=%d value=%d %d\n", i, at, at)
-		}
-		status, answer, err = b.t.ask(ctx, http.MethodPost, "/write?precision=ms&db="+bystanderTable, nil, body)
-	} else {
-		rows := make([]row, bystanderSeries)
-		for i := range rows {
-			rows[i] = row{labels: []string{"__name__", "steady", "i", strconv.Itoa(i)}, ms: at, value: float64(at)}
-		}
-		status, answer, err = b.t.ask(ctx, http.MethodPost, "/t/"+bystanderTable+"/api/v1/write", rw1Header(), rw1(rows))
+	s := &spell{}
+	if err := b.spells.Decode(s); err != nil {
+		return nil, fmt.Errorf("the bystander ended: %w", err)
 	}
-	s.note(&s.writes, began, "write", status, answer, err, http.StatusNoContent)
-	if err == nil && status == http.StatusNoContent {
-		b.mu.Lock()
-		b.mu.times = append(b.mu.times, at)
-		b.mu.Unlock()
-	}
-}
-
-// read asks for the newest rows: those that were acked last must be there.
-func (b *bystander) read(s *spell) {
-	b.mu.Lock()
-	want := int64(0)
-	if n := len(b.mu.times); n > 0 {
-		want = b.mu.times[n-1]
-	}
-	b.mu.Unlock()
-	if want == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), requestMax)
-	defer cancel()
-	began := time.Now()
-	status, answer, err := b.t.ask(ctx, http.MethodGet, "/t/"+bystanderTable+"/api/v1/query?query=min(steady)", nil, nil)
-	s.note(&s.reads, began, "read", status, answer, err, http.StatusOK)
-	if err != nil || status != http.StatusOK {
-		return
-	}
-	got, err := firstValue(answer)
-	if err != nil || got < float64(want) {
-		s.wrongly(fmt.Sprintf("read: newest row is %v, acked was %d: %v %.200s", got, want, err, answer))
-	}
-}
-
-func (b *bystander) healthy(s *spell) {
-	ctx, cancel := context.WithTimeout(context.Background(), requestMax)
-	defer cancel()
-	began := time.Now()
-	status, answer, err := b.t.ask(ctx, http.MethodGet, "/-/healthy", nil, nil)
-	s.note(&s.health, began, "health", status, answer, err, http.StatusOK)
-}
-
-func (s *spell) note(took *[]time.Duration, began time.Time, what string, status int, answer []byte, err error, want int) {
-	s.mu.Lock()
-	*took = append(*took, time.Since(began))
-	s.mu.Unlock()
-	if err != nil || status != want {
-		s.wrongly(fmt.Sprintf("%s: %d %.200s %v", what, status, answer, err))
-	}
-}
-
-func (s *spell) wrongly(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wrong++
-	if len(s.refused) < 3 {
-		s.refused = append(s.refused, text)
-	}
+	b.times = append(b.times, s.Acked...)
+	return s, nil
 }
 
 // whole reads every row of the bystander and compares it with the ledger. A row that was sent and not acked may be there.
 func (b *bystander) whole(ctx context.Context) error {
-	b.mu.Lock()
-	want := slices.Clone(b.mu.times)
-	b.mu.Unlock()
+	want := b.times
 	end := time.Now()
 	over := strconv.Itoa(int(end.Sub(b.begin).Seconds())+5) + "s"
 	series, err := b.t.matrix(ctx, bystanderTable, "steady["+over+"]", end)

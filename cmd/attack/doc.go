@@ -7,6 +7,7 @@
 //	                ┌ attack: bodies │ labels │ floods │ queries │ wire │ slow │ overload
 //	spillway ◀──────┤
 //	  RSS, exit     └ bystander: writes rows of its own table, reads them back, keeps a ledger of acked rows
+//	control  ◀───────── the bystander asks a process that only answers as well: what it waits for there, the machine takes
 //
 // An attack succeeds, and the run fails, if the process ends, if its peak memory exceeds the budget by more than a tenth,
 // if an answer is anything but 2xx, 4xx or 503, if a write or read of the bystander is refused, or if a row that was acked

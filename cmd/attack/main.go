@@ -48,6 +48,13 @@ func parse() (options, error) {
 }
 
 func main() {
+	if ran, err := helper(os.Args); ran {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "attack "+os.Args[1]+": "+err.Error())
+			os.Exit(2)
+		}
+		return
+	}
 	o, err := parse()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack: "+err.Error())
@@ -124,7 +131,7 @@ func run(ctx context.Context, o options) (hurt int, err error) {
 }
 
 // calm is how long the bystander is measured alone before a group.
-const calm = 3 * time.Second
+const calm = 5 * time.Second
 
 // runGroup runs attacks against one process, which is restarted at the end and checked again.
 func runGroup(ctx context.Context, o options, group []attack) (hurt int, err error) {
@@ -133,8 +140,15 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 		return 0, err
 	}
 	defer t.end()
-	b := newBystander(t)
-	quiet := b.during(ctx, func() { sleep(ctx, calm) })
+	b, err := startBystander(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	defer b.end()
+	quiet, err := b.during(func() { sleep(ctx, calm) })
+	if err != nil {
+		return 0, err
+	}
 	var done []*attacker
 	for _, k := range group {
 		if ctx.Err() != nil {
@@ -142,7 +156,10 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 		}
 		a := newAttacker(t, k, o)
 		t.resetPeak()
-		spell := b.during(ctx, func() { t.guarded(func() { a.attack(ctx) }) })
+		spell, err := b.during(func() { t.guarded(func() { a.attack(ctx) }) })
+		if err != nil {
+			return hurt, err
+		}
 		r := a.judge(ctx, o, quiet, spell)
 		fmt.Println(r)
 		if len(r.wrong) > 0 {

@@ -36,7 +36,8 @@ import (
 // config is everything a user can set. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier.
 // Unknown keys are refused: a mistyped limit must not go unnoticed.
 type config struct {
-	file string // it was read from; "": none
+	file       string // it was read from; "": none
+	processors int    // there are, set by spread
 
 	DataDir  string `yaml:"data_dir"`
 	LogLevel string `yaml:"log_level"`

@@ -119,7 +119,7 @@ func (d *door) open(behind gatewayDeps) error {
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
-	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry, Memory: d.accounts.queries,
+	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
 		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (d *door) open(behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}

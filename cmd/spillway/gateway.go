@@ -66,6 +66,7 @@ func (g *gatewayCmd) Run() error {
 		return err
 	}
 	cfg.limitHeap()
+	cfg.spread()
 	level, _ := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)

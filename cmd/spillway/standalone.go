@@ -90,6 +90,7 @@ func (s *standaloneCmd) Run() error {
 		return err
 	}
 	cfg.limitHeap()
+	cfg.spread()
 	defer runtime.KeepAlive(cfg.ballast())
 	for err = errRoom; errors.Is(err, errRoom); {
 		err = s.live(&cfg)
@@ -234,7 +235,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server, set.Epoch = localServer, epoch
-	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Log: p.log, Registerer: p.registry}, set); err != nil {
+	if p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.tables, Weight: p.weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registry}, set); err != nil {
 		return err
 	}
 	p.reportUnmapped()

@@ -88,6 +88,7 @@ func (s *storageCmd) Run() error {
 		return err
 	}
 	cfg.limitHeap()
+	cfg.spread()
 	level, _ := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
@@ -189,7 +190,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -32,6 +33,7 @@ type Deps struct {
 	Access     *access.Guard         // nil: everybody may do everything
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
 // Front is one HTTP port for everything. Make it with New, give it listeners with Serve, end it with Shutdown.
@@ -103,7 +105,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, err
 	}
 	f.inFlight.max = s.InFlightBytesMax
-	f.turns.most = runtime.GOMAXPROCS(0)
+	f.turns.most = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	f.metrics = newMetrics(d.Registerer, &f.inFlight, &f.brakes)
 	f.base, f.cancel = context.WithCancel(context.Background())
 	f.idPrefix = strconv.FormatInt(f.started.UnixNano(), 36) + "-"

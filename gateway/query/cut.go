@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sort"
 	"sync"
 	"time"
@@ -186,7 +185,7 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	c.usage.turn.end() // workers take their own
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
-		Open: c.open, SamplesMax: c.engine.samples, Workers: runtime.GOMAXPROCS(0), Markers: markers,
+		Open: c.open, SamplesMax: c.engine.samples, Workers: c.engine.processors, Markers: markers,
 		Turn: c.engine.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
 	})
 	switch {

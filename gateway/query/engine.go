@@ -1,7 +1,9 @@
 package query
 
 import (
+	"cmp"
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -17,21 +19,22 @@ import (
 // evaluated over columns never reaches it (cut.go).
 type Engine struct {
 	// Constant after newEngine.
-	inner    []*promql.Engine // by level
-	levels   []int            // of samples that the engine may hold; the last is SamplesMax
-	memory   *budget.Account  // nil: not counted
-	bytesMax int64            // of one query; 0: what the account may hold
-	guard    *guard
-	lane     *lane
-	parser   parser.Parser
-	gate     *Gate
-	metrics  *metrics
-	timeout  time.Duration
-	samples  int // SamplesMax
-	subSteps int // SubquerySteps
-	subStep  time.Duration
-	columnar bool // evaluate over columns what can be
-	features features.Collector
+	inner      []*promql.Engine // by level
+	levels     []int            // of samples that the engine may hold; the last is SamplesMax
+	memory     *budget.Account  // nil: not counted
+	bytesMax   int64            // of one query; 0: what the account may hold
+	guard      *guard
+	lane       *lane
+	processors int
+	parser     parser.Parser
+	gate       *Gate
+	metrics    *metrics
+	timeout    time.Duration
+	samples    int // SamplesMax
+	subSteps   int // SubquerySteps
+	subStep    time.Duration
+	columnar   bool // evaluate over columns what can be
+	features   features.Collector
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
@@ -43,13 +46,14 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		EnableExtendedRangeSelectors: s.ExtendedSelectors,
 		EnableBinopFillModifiers:     s.FillModifiers,
 	})}
+	processors := cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	e := &Engine{
 		parser: p, metrics: m, timeout: s.Timeout, features: features.NewRegistry(), samples: s.SamplesMax,
 		subSteps: s.SubqueryStepsMax, subStep: s.SubqueryStep,
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax),
-		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log), lane: newLane(d.Busy),
+		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, max(1, processors/2)),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {

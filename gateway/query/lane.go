@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"runtime"
 	"sync"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -23,11 +22,11 @@ type lane struct {
 	}
 }
 
-func newLane(busy func() bool) *lane {
+func newLane(busy func() bool, most int) *lane {
 	if busy == nil {
 		busy = func() bool { return false }
 	}
-	return &lane{busy: busy, most: max(1, runtime.GOMAXPROCS(0)/2)}
+	return &lane{busy: busy, most: most}
 }
 
 // turn is one goroutine's way through the lane.

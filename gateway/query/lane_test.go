@@ -14,8 +14,7 @@ func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		busy.Store(true)
-		l := newLane(busy.Load)
-		l.most = 2
+		l := newLane(busy.Load, 2)
 		var running, peak, done atomic.Int32
 		evaluate := func(pages int) {
 			own := &turn{lane: l}
@@ -57,8 +56,7 @@ func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 
 func TestATurnIsNotWaitedForInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLane(func() bool { return true })
-		l.most = 1
+		l := newLane(func() bool { return true }, 1)
 		first := &turn{lane: l}
 		if err := first.next(t.Context()); err != nil {
 			t.Fatal(err)

@@ -18,6 +18,7 @@ type Deps struct {
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 	Memory     *budget.Account       // what all queries may hold; nil: it is not counted
+	Processors int                   // there are; 0: as many as Go's scheduler uses
 	Busy       func() bool           // whether rows are being written: then queries leave processors to that; nil: never
 }
 

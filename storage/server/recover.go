@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"math"
-	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -114,7 +113,7 @@ func (s *Server) recover(ctx context.Context) error {
 		flushed[id] = point.Serial{Epoch: math.MaxUint64, Seq: math.MaxUint64} // pins no log file
 	}
 	s.unknown = map[point.PlacementID]int{}
-	r := newReplayer(runtime.GOMAXPROCS(0))
+	r := newReplayer(s.deps.Processors)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, q := range r.apply {
 		g.Go(r.decodeAll)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -243,7 +242,7 @@ func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 		sn.close()
 		return nil, err
 	}
-	ahead := runtime.GOMAXPROCS(0)
+	ahead := s.deps.Processors
 	return &seriesSet{ctx: ctx, q: q, sn: sn, rest: all, ahead: ahead, batch: batchLen(len(all), ahead)}, nil
 }
 

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,7 +38,9 @@ type Deps struct {
 	// Now is the time by the median of the servers' clocks. Nil: by this one's.
 	Now func() point.Nanos
 	// Weight is how often a table counts among those that share the memory of heads; it may change. Nil: 1.
-	Weight     func(table string) int64
+	Weight func(table string) int64
+	// Processors is how many there are. 0: as many as Go's scheduler uses.
+	Processors int
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -146,6 +150,7 @@ var _ peer.Storage = (*Server)(nil)
 // Canceled.
 func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	s.setDefaults()
+	d.Processors = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes)}
 	if srv.leases == nil {
 		srv.leases = always{s.Epoch}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"os"
+	"runtime"
+)
+
+// Where every place of Go's scheduler (GOMAXPROCS) runs a goroutine, Go looks at the network every 10 ms, and a goroutine that became
+// ready waits behind those that run, for as long again. So the scheduler gets more places than there are processors, and the
+// system shares them out: it prefers a thread that waited.
+//
+//	flush  ─▶ ▣ ─┐
+//	decode ─▶ ▣ ─┤   the system,
+//	decode ─▶ ▣ ─┼─▶ in slices    ─▶ ▣ ▣ ▣ ▣ processors
+//	decode ─▶ ▣ ─┤   of 3 ms
+//	          ▢ ─┘ waits for the network: a request that comes is begun at once
+//
+// Measured in docs/proofs/hostile.md. What sizes itself by processors goes by config.processors.
+
+// placesEach is how many places of the scheduler a processor has.
+const placesEach = 2
+
+// spread gives the scheduler its places, and notes how many processors there are. A GOMAXPROCS that the user set stays as it is.
+func (c *config) spread() {
+	c.processors = runtime.GOMAXPROCS(0)
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(placesEach * c.processors)
+	}
+}
