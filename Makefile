@@ -30,7 +30,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload
 
 help:
 	@echo "Spillway. Targets:"
@@ -97,6 +97,12 @@ fuzz: ## every fuzz target for a while; T=10s
 
 bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
 	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
+
+bench-narrow: ## a million series in partitions 10 s wide, a row of each, against one partition with the same rows; SERIES=1000000 SCRAPES=12 PERIOD=1s
+	@for width in 24h 10s; do \
+		SPILLWAY_SERIES=$${SERIES:-1000000} SPILLWAY_SCRAPES=$${SCRAPES:-12} SPILLWAY_PERIOD=$(PERIOD) \
+		go test -run '^$$' -bench "Narrow/$$width" -benchtime=1x -timeout=60m ./storage/server | grep Narrow; \
+	done
 
 compare: ## benchmarks of a revision against those of this folder; REF=main, else as bench
 	@rm -rf .cache/compare && mkdir -p .cache && git worktree prune && git worktree add -q --detach .cache/compare $(REF)

@@ -114,17 +114,29 @@ type scratch struct {
 	cols   columns
 	frames []uint32
 	rows   []row
+	chain  runSorter
 }
 
-// scratchRowsKept bounds what a pooled scratch may hold on to: 80 bytes a row.
+// scratchRowsKept bounds what a pooled scratch may hold on to: 120 bytes a row.
 const scratchRowsKept = 1 << 14
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func (w *scratch) put() {
+	if max(cap(w.rows), cap(w.cols.times)) <= scratchRowsKept {
+		scratches.Put(w)
+	}
+}
 
 // settleLocked reads a series that needs more than a walk: out of order, with doubles, with rows aside or histograms.
 // With ranked dst gets the rows' stamps too.
 func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, ranked bool, dst *rows.Run) {
 	w := scratches.Get().(*scratch)
+	defer w.put()
+	if s.flags&(hasAside|hasHists) == 0 && !ranked {
+		h.settleChainLocked(s, lo, hi, w, dst)
+		return
+	}
 	w.rows = w.rows[:0]
 	h.chainRowsLocked(s, g, lo, hi, ranked, w)
 	if s.flags&hasAside != 0 {
@@ -150,8 +162,25 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	}
 	emit(w.rows, ranked, dst)
 	clear(w.rows) // histograms are not kept alive by the pool
-	if cap(w.rows) <= scratchRowsKept {
-		scratches.Put(w)
+}
+
+// settleChainLocked reads a series whose rows all lie in its chain. There rank order is the order of rows, so no stamps are needed.
+func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, dst *rows.Run) {
+	c := &w.cols
+	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0]}
+	s.walk(&h.arena, lo, hi, c)
+	if s.flags&isUnsorted != 0 {
+		w.chain.sort(c.times, c.values)
+	}
+	for i, t := range c.times {
+		v := c.values[i]
+		n := len(dst.Times)
+		switch {
+		case n == 0 || dst.Times[n-1] != t:
+			dst.Times, dst.Values = append(dst.Times, t), append(dst.Values, v)
+		case !point.IsStale(v) || point.IsStale(dst.Values[n-1]):
+			dst.Values[n-1] = v
+		}
 	}
 }
 

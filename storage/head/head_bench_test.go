@@ -188,3 +188,38 @@ func TestAppendAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a read into memory that suffices", n)
 	}
 }
+
+// BenchmarkDrainLate drains series of 120 rows of which some came late: the last ten once more, or half of them ten rows later.
+func BenchmarkDrainLate(b *testing.B) {
+	const series, rounds = 10_000, 120
+	for _, late := range []struct {
+		name  string
+		round func(i int) int
+	}{
+		{"repeated", func(i int) int { return i - i/110*10 }},
+		{"swapped", func(i int) int { return i/20*20 + (i+10)%20 }},
+		{"shuffled", func(i int) int { return i * 7 % rounds }},
+	} {
+		b.Run(late.name, func(b *testing.B) {
+			l, h := newLoad(series), New(Settings{})
+			order := make([]point.DenseID, series)
+			for i := range rounds {
+				for from := 0; from < series; from += frameRows {
+					l.frame(late.round(i), from, func(i int) int { return i })
+					h.Append(point.Stamp(i*series+from), l.ids, l.times, l.vals)
+				}
+			}
+			for i := range order {
+				order[i] = point.DenseID(i)
+			}
+			n := 0
+			var cpu cpu
+			cpu.start(b)
+			for b.Loop() {
+				_ = h.Drain(order, func(_ point.DenseID, r *rows.Run) error { n += rounds; return nil })
+			}
+			cpu.report(b, n)
+			h.Free()
+		})
+	}
+}

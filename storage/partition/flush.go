@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/head"
 	"github.com/spillwaydb/spillway/storage/rows"
 	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/series"
 )
 
 // Flush writes the head's rows into a new segment and releases their log frames: freeze → segment (fsync) → catalogue
@@ -258,25 +259,12 @@ func (p *Partition) extendOrder(x *ids, fr *frozen) []point.DenseID {
 	if len(fresh) == 0 {
 		return fr.order
 	}
-	label := func(id point.DenseID) point.Labels {
-		ref, _ := x.ref(id)
-		return p.deps.Index.Labels(ref)
-	}
-	slices.SortFunc(fresh, func(a, b point.DenseID) int { return label(a).Compare(label(b)) })
+	ref := func(id point.DenseID) series.Ref { ref, _ := x.ref(id); return ref }
+	slices.Sort(fresh)
 	fresh = slices.Compact(fresh)
-	order := fr.order
-	if len(order) == 0 {
-		return fresh
-	}
-	out := make([]point.DenseID, 0, len(order)+len(fresh))
-	for len(order) > 0 && len(fresh) > 0 {
-		if label(order[0]).Compare(label(fresh[0])) <= 0 {
-			out, order = append(out, order[0]), order[1:]
-		} else {
-			out, fresh = append(out, fresh[0]), fresh[1:]
-		}
-	}
-	return append(append(out, order...), fresh...)
+	series.SortRefs(p.deps.Index, fresh, ref)
+	label := func(id point.DenseID) point.Labels { return p.deps.Index.Labels(ref(id)) }
+	return series.Merge(fr.order, fresh, func(a, b point.DenseID) int { return label(a).Compare(label(b)) })
 }
 
 // withQuiet adds to an order the series that have rows in a head and are not in memory: a replay made them so.

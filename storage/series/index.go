@@ -46,6 +46,8 @@ type Index struct {
 		sync.Mutex
 		limbo [2][]Ref // freed in the epoch of this parity, and perhaps still in the hands of a reader
 	}
+
+	ranks ranks
 }
 
 // 64 shards keep the writers of new series out of the way of readers of known ones.

@@ -70,6 +70,7 @@ func (x *Index) dismiss(refs []Ref) (gone []Ref) {
 	if len(gone) == 0 {
 		return nil
 	}
+	x.ranks.forget(gone)
 	x.catchUp()
 	x.mu.Lock()
 	defer x.mu.Unlock()
