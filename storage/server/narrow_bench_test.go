@@ -5,7 +5,6 @@ package server_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -200,6 +199,6 @@ func counter(b *testing.B, reg *prometheus.Registry, name string) float64 {
 			return f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	b.Fatal(fmt.Sprintf("no metric %s", name))
+	b.Fatalf("no metric %s", name)
 	return 0
 }
