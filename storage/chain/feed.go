@@ -1,0 +1,116 @@
+package chain
+
+import (
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// feed is what this placement passes on to one other.
+//
+//	end ──── in flight ──── sent ──── not sent yet ──── our log's end
+type feed struct {
+	to    Member
+	ready bool         // its end is known in this order of the chain
+	end   point.Serial // its log's, as it said last
+	sent  point.Serial
+	// chunks are what lies between end and sent.
+	chunks   []chunk
+	inflight int
+	asking   bool // a PassOn is not answered yet
+	behind   bool // our log does not reach back to its end
+	moved    Time // when its end was heard to rise, or something was sent again
+
+	// Of its reports in this order of the chain.
+	upto     point.Serial
+	reported bool
+}
+
+type chunk struct {
+	upto  point.Serial
+	bytes int
+}
+
+func (m *Machine) feedOf(to Member) *feed {
+	for _, f := range m.feeds {
+		if f.to == to {
+			return f
+		}
+	}
+	return nil
+}
+
+// feedOnly has exactly these be fed. One that was fed before goes on where it was, and reports anew.
+func (m *Machine) feedOnly(tos ...Member) {
+	var feeds []*feed
+	for _, to := range tos {
+		f := m.feedOf(to)
+		if f == nil {
+			f = &feed{to: to, moved: m.now}
+		}
+		f.upto, f.reported = point.Serial{}, false
+		feeds = append(feeds, f)
+	}
+	m.feeds = feeds
+}
+
+// pump passes on what the other lacks, as far as the window is open.
+func (m *Machine) pump(f *feed) {
+	if !f.ready || f.asking || f.behind || !f.sent.Less(m.end) || f.inflight >= m.set.WindowBytes || !m.joined() {
+		return
+	}
+	if len(f.chunks) == 0 {
+		f.moved = m.now // nothing was on its way: what is sent now has its time to arrive
+	}
+	f.asking = true
+	m.do(PassOn{To: f.to, After: f.sent, BytesMax: m.set.WindowBytes - f.inflight})
+}
+
+func (m *Machine) passed(in Passed) {
+	f := m.feedOf(in.To)
+	if f == nil {
+		return
+	}
+	f.asking = false
+	switch {
+	case f.sent != in.After: // it was rewound meanwhile
+	case in.Missing:
+		f.behind = true
+		m.do(Behind{f.to, f.end})
+		return
+	case f.sent.Less(in.Upto):
+		f.sent = in.Upto
+		f.chunks = append(f.chunks, chunk{in.Upto, in.Bytes})
+		f.inflight += in.Bytes
+	}
+	m.pump(f)
+}
+
+// heardEnd takes in where the other's log ends.
+func (m *Machine) heardEnd(f *feed, end point.Serial) {
+	if f.end.Less(end) || !f.ready {
+		f.moved = m.now
+		f.behind = false
+	}
+	f.ready = true
+	f.end = end
+	for len(f.chunks) > 0 && !end.Less(f.chunks[0].upto) {
+		f.inflight -= f.chunks[0].bytes
+		f.chunks = f.chunks[1:]
+	}
+	if f.sent.Less(end) { // it has more than we sent: another fed it before
+		f.sent, f.chunks, f.inflight = end, nil, 0
+	}
+	if end.Less(f.sent) && m.now-f.moved >= m.set.PingEvery {
+		m.rewind(f, end)
+		return
+	}
+	m.pump(f)
+}
+
+// rewind sends again what lies behind the other's end. What is on its way is refused as a gap, once for each frame: one answer is enough.
+func (m *Machine) rewind(f *feed, end point.Serial) {
+	if f.ready && f.end == end && f.sent != end && m.now-f.moved < m.set.PingEvery {
+		return
+	}
+	f.ready, f.end, f.sent, f.chunks, f.inflight, f.behind, f.moved = true, end, end, nil, 0, false, m.now
+	m.pump(f)
+}

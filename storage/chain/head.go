@@ -1,0 +1,418 @@
+package chain
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// head is what the head of a chain knows besides.
+//
+//	placements of the map ⊇ candidates ──near──▶ order (counts by reports) ──settled──▶ list (the lease row's)
+//	                             ▲                     │ silent, slow
+//	                             └─────────────────────┴──▶ owed: may be in the list, or was 1.3 s ago; nothing is acknowledged
+type head struct {
+	placements []Member
+	min        int
+
+	peers map[Member]*peer
+	list  []Member // of the lease row, as last known
+	asked []Member // the list that was asked for and not answered; nil: none
+	since Time     // when the list was last as it should be
+	retry Time     // when to ask again after it was not changed
+	owed  []owed
+
+	unacked  []chunk // frames that not all have
+	bytes    int     // of them
+	acked    point.Serial
+	progress Time // when acked rose last, or nothing was unacked
+	pinged   Time
+
+	// The log's end one to two joinLags ago: what a placement must have that is taken in.
+	before, lately point.Serial
+	latelyAt       Time
+}
+
+// joinLag is how far a placement may be behind, with all that it has fsynced, that is taken into the chain.
+const joinLag = time.Second
+
+// peer is a placement that is not the head, in the chain or not.
+type peer struct {
+	since    Time // when it was invited into the epoch, or taken into the chain
+	heard    Time
+	answered Time   // when the newest ping of ours that it answered was sent; only if pongs
+	version  uint64 // of the order that it follows; 0: it has not joined
+	own, end point.Serial
+	invited  Time
+	settled  bool // it has all that was acknowledged, and counts for what will be
+
+	// Of one that was slow.
+	near  Time // since when it keeps up; 0: it does not
+	pause Time // how long it must keep up; 0: it was not slow
+}
+
+// owed is a member that may be listed and is not in the chain: while there is one nothing is acknowledged.
+type owed struct {
+	member Member
+	until  Time // 0: its removal is not known to be committed
+}
+
+func (m *Machine) takeLead(in Lead) {
+	switch {
+	case m.cutting: // what is cut is not acknowledged: nobody has this placement's reports in the epoch for which it is cut
+		m.lead = &in
+		return
+	case in.Epoch < m.epoch || in.Epoch == m.epoch && m.role == following || in.Epoch <= m.end.Epoch:
+		m.do(Over{in.Epoch, "a higher epoch has begun here"})
+		return
+	case m.role == leading && in.Epoch == m.epoch:
+		return
+	}
+	m.rest()
+	m.role, m.epoch, m.raised, m.began = leading, in.Epoch, in.Epoch, m.now
+	m.base = slices.Clone(m.ends)
+	m.head.peers = map[Member]*peer{}
+	m.head.list = slices.Clone(in.List)
+	m.head.progress, m.head.pinged = m.now, m.now-m.set.PingEvery
+	m.head.before, m.head.lately, m.head.latelyAt, m.head.since = m.end, m.end, m.now, m.now
+	for _, x := range in.Dropped { // the old head called itself sure for as long as this placement answered it
+		m.head.owed = append(m.head.owed, owed{x, max(m.ponged+unsureAfter, 1)})
+	}
+	for _, x := range m.head.placements { // an old head may have taken it out of the list, or made it sure, a moment ago
+		if !slices.Contains(in.List, x) && !slices.Contains(in.Dropped, x) && x != m.self {
+			m.head.owed = append(m.head.owed, owed{x, m.now + unsureAfter})
+		}
+	}
+	order := []Member{m.self}
+	for _, x := range in.List {
+		if x != m.self {
+			order = append(order, x)
+		}
+	}
+	m.reorder(order)
+}
+
+// reorder begins a new order of the chain.
+func (m *Machine) reorder(order []Member) {
+	h := &m.head
+	m.version++
+	m.order = order
+	h.owed = slices.DeleteFunc(h.owed, func(o owed) bool { return slices.Contains(order, o.member) })
+	for _, x := range m.mayBeListed() {
+		if !slices.Contains(order, x) && !slices.ContainsFunc(h.owed, func(o owed) bool { return o.member == x }) {
+			h.owed = append(h.owed, owed{member: x})
+		}
+	}
+	m.refeed()
+	h.progress = m.now
+	for _, x := range m.others() {
+		m.invite(x)
+	}
+}
+
+// refeed has the first of the chain be fed, and all that may join.
+func (m *Machine) refeed() {
+	m.feedOnly(append(slices.Clone(m.successors()), m.candidates()...)...)
+}
+
+// mayBeListed are those that the lease row may name now.
+func (m *Machine) mayBeListed() []Member {
+	out := slices.Clone(m.head.list)
+	for _, x := range m.head.asked {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// candidates are the placements that are not in the chain: those of the map, and those that may be listed.
+func (m *Machine) candidates() []Member {
+	var out []Member
+	for _, x := range append(m.mayBeListed(), m.head.placements...) {
+		if !slices.Contains(m.order, x) && !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// others are all placements but this one.
+func (m *Machine) others() []Member { return append(slices.Clone(m.order[1:]), m.candidates()...) }
+
+func (m *Machine) peer(x Member) *peer {
+	p := m.head.peers[x]
+	if p == nil {
+		p = &peer{since: m.now, heard: m.now, answered: m.now - sureFor}
+		m.head.peers[x] = p
+	}
+	return p
+}
+
+// invite has a placement follow this head in the chain's newest order.
+func (m *Machine) invite(x Member) {
+	if slices.Contains(m.order, x) || slices.Contains(m.candidates(), x) {
+		m.peer(x).invited = m.now
+		m.send(x, Begin{m.epoch, m.version, slices.Clone(m.order), slices.Clone(m.base)})
+	}
+}
+
+// appended takes in a frame of this head's own.
+func (m *Machine) appended(in Appended) {
+	if m.role != leading || in.Serial.Epoch != m.epoch {
+		return // its epoch was overtaken while it was logged: it is not acknowledged
+	}
+	if in.Prev != m.end {
+		fault.Bug("I6: frame %v follows %v, but the log ends at %v", in.Serial, in.Prev, m.end)
+	}
+	m.ends, m.end = grown(m.ends, in.Serial), in.Serial
+	h := &m.head
+	if len(h.unacked) == 0 {
+		h.progress = m.now
+	}
+	h.unacked = append(h.unacked, chunk{in.Serial, in.Bytes})
+	h.bytes += in.Bytes
+	for _, f := range m.feeds {
+		m.pump(f)
+	}
+}
+
+// Takes reports whether the head may take a frame now; else why not. Errors are Unavailable (fewer than min_in_sync placements keep what is
+// taken), Throttled (too much waits for them) and Stale (this placement does not lead).
+func (m *Machine) Takes() error {
+	h := &m.head
+	switch {
+	case m.role != leading:
+		return fault.Errorf(fault.Stale, "this placement does not lead")
+	case len(m.order) < h.min:
+		return fault.Errorf(fault.Unavailable, "%d placements are in sync, at least %d must be", len(m.order), h.min)
+	case m.kept() != nil:
+		x := m.kept()
+		return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and without it fewer than %d are in sync", x.Placement, x.Server, h.min)
+	case h.bytes > m.set.BacklogBytesMax:
+		return fault.Errorf(fault.Throttled, "%d bytes wait for the partition's other placements, at most %d may", h.bytes, m.set.BacklogBytesMax)
+	}
+	return nil
+}
+
+// kept is a member that would be taken out if enough others were left.
+func (m *Machine) kept() *Member {
+	for _, x := range m.order[1:] {
+		if m.silent(m.peer(x)) && len(m.order) <= m.head.min {
+			return &x
+		}
+	}
+	return nil
+}
+
+// acknowledge finds what all have. Members whose removal is not over hold it up.
+func (m *Machine) acknowledge() {
+	h := &m.head
+	upto, all := m.least()
+	if !all {
+		return
+	}
+	if !upto.Less(later(h.acked, last(m.base))) {
+		for _, x := range m.order[1:] {
+			m.peer(x).settled = true
+		}
+	}
+	if len(h.owed) > 0 || len(m.order) < h.min || !h.acked.Less(upto) {
+		return
+	}
+	h.acked, h.progress = upto, m.now
+	for len(h.unacked) > 0 && !upto.Less(h.unacked[0].upto) {
+		h.bytes -= h.unacked[0].bytes
+		h.unacked = h.unacked[1:]
+	}
+	m.do(Acked{m.epoch, upto})
+}
+
+func (m *Machine) pingOfMember(from Member, msg Ping) {
+	if !slices.Contains(m.order, from) && !slices.Contains(m.candidates(), from) {
+		return
+	}
+	p := m.peer(from)
+	p.heard, p.version, p.own, p.end = m.now, msg.Version, msg.Own, msg.End
+	if msg.Version != m.version && m.now-p.invited >= m.set.PingEvery {
+		m.invite(from)
+	}
+	if f := m.feedOf(from); f != nil && msg.Version != 0 {
+		m.heardEnd(f, msg.End)
+	}
+	if sure := m.surelyLeads(m.now); msg.Version != 0 && p.settled && sure > 0 && m.counted(from) {
+		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, For: sure})
+	}
+}
+
+// counted reports whether a member is in the chain and surely in the row's list: also in the one that is asked for.
+func (m *Machine) counted(x Member) bool {
+	h := &m.head
+	return slices.Contains(m.order, x) && slices.Contains(h.list, x) && (h.asked == nil || slices.Contains(h.asked, x))
+}
+
+// surelyLeads is for how long this head is surely the only one: every placement that might lead after it, which is every one that may be
+// listed, follows it at this moment, or did less than sureFor ago.
+func (m *Machine) surelyLeads(now Time) Time {
+	left := sureFor
+	for _, x := range m.mayBeListed() {
+		if x == m.self {
+			continue
+		}
+		p := m.head.peers[x]
+		if p == nil {
+			return 0
+		}
+		left = min(left, p.answered+sureFor-now)
+	}
+	return left
+}
+
+func (m *Machine) silent(p *peer) bool {
+	return m.now-max(p.heard, p.since) >= m.set.SilentAfter
+}
+
+// tendChain looks after the chain as time goes on.
+func (m *Machine) tendChain() {
+	h := &m.head
+	if len(h.unacked) == 0 {
+		h.progress = m.now
+	}
+	if n := len(h.owed); n > 0 {
+		h.owed = slices.DeleteFunc(h.owed, func(o owed) bool { return o.until != 0 && m.now >= o.until })
+		if len(h.owed) < n {
+			h.progress = m.now
+		}
+	}
+	m.acknowledge()
+	if m.now-h.pinged >= m.set.PingEvery {
+		h.pinged = m.now
+		for _, x := range m.others() {
+			if p := m.peer(x); p.version != m.version {
+				m.invite(x)
+			}
+			m.send(x, Ping{Epoch: m.epoch, Version: m.version, Sent: m.now, Own: m.own, End: m.end})
+		}
+		for _, x := range m.candidates() {
+			if m.feedOf(x) == nil {
+				m.refeed()
+				break
+			}
+		}
+		for _, f := range m.feeds {
+			m.pump(f)
+		}
+	}
+	if m.now-h.latelyAt >= joinLag {
+		h.before, h.lately, h.latelyAt = h.lately, m.end, m.now
+	}
+	m.takeOut()
+	m.takeIn()
+	m.keepList()
+}
+
+// takeOut takes a member out of the chain that is silent, or that holds everything up.
+func (m *Machine) takeOut() {
+	for _, x := range m.order[1:] {
+		if m.silent(m.peer(x)) {
+			m.drop(x, Silent)
+			return
+		}
+	}
+	h := &m.head
+	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 || len(h.owed) > 0 {
+		return
+	}
+	if first := h.unacked[0].upto; !m.own.Less(first) { // this placement itself is not what is slow
+		for _, x := range m.order[1:] {
+			if p := m.peer(x); p.own.Less(first) {
+				if m.now-p.since > m.set.RelistMax {
+					p.pause = 0 // it was well for long
+				}
+				p.pause = min(max(2*p.pause, m.set.RelistAfter), m.set.RelistMax)
+				m.drop(x, Slow)
+				return
+			}
+		}
+	}
+}
+
+func (m *Machine) drop(x Member, why Event) {
+	if len(m.order) <= m.head.min || len(m.order) == 1 {
+		return
+	}
+	p := m.peer(x)
+	p.settled, p.near, p.version = false, 0, 0
+	m.do(Note{why, x})
+	m.reorder(slices.DeleteFunc(slices.Clone(m.order), func(o Member) bool { return o == x }))
+}
+
+// takeIn takes a placement into the chain that has caught up. It counts from now on, before the lease row is asked to list it.
+func (m *Machine) takeIn() {
+	for _, x := range m.candidates() {
+		p, f := m.peer(x), m.feedOf(x)
+		if f == nil || m.silent(p) || p.version == 0 || f.sent.Less(m.end) || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
+			p.near = 0
+			continue
+		}
+		if p.near == 0 {
+			p.near = max(m.now, 1)
+		}
+		// While the store does not answer nothing is acknowledged without one that may be listed: then it need not prove itself for long.
+		unanswered := slices.Contains(m.mayBeListed(), x) && m.now-m.head.since >= joinLag
+		if m.now-p.near < p.pause && !unanswered {
+			continue
+		}
+		p.since = m.now
+		m.do(Note{TakenIn, x})
+		m.reorder(append(slices.Clone(m.order), x))
+		return
+	}
+}
+
+// keepList has the lease row's list be the chain. Who is not listed yet comes in once it has all that was acknowledged.
+func (m *Machine) keepList() {
+	h := &m.head
+	want := []Member{m.self}
+	for _, x := range m.order[1:] {
+		if slices.Contains(h.list, x) || m.peer(x).settled {
+			want = append(want, x)
+		}
+	}
+	switch {
+	case same(want, h.list):
+		h.since = m.now
+		return
+	case h.asked != nil || m.now < h.retry || len(want) < min(h.min, len(h.list)):
+		return
+	}
+	h.asked = want
+	m.do(SetList{slices.Clone(want)})
+}
+
+func same(a, b []Member) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x Member) bool { return !slices.Contains(b, x) })
+}
+
+func (m *Machine) listSet(in ListSet) {
+	h := &m.head
+	if m.role != leading || h.asked == nil {
+		return
+	}
+	if in.Epoch != m.epoch {
+		m.do(Over{m.epoch, "the lease row has another epoch"})
+		m.rest()
+		return
+	}
+	h.list, h.asked = slices.Clone(in.List), nil
+	if !in.OK {
+		h.retry = m.now + m.set.PingEvery
+	}
+	for i, o := range h.owed {
+		if o.until == 0 && !slices.Contains(h.list, o.member) {
+			h.owed[i].until = m.now + unsureAfter
+		}
+	}
+}

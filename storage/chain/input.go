@@ -1,0 +1,164 @@
+package chain
+
+import (
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Time is what the server's own clock shows; only differences mean something. It counts the time the machine was suspended.
+type Time = time.Duration
+
+// Input is what a Machine takes.
+type Input interface{ input() }
+
+type (
+	// Tick says that time went on.
+	Tick struct{}
+
+	// Lead says that this placement holds the lease in an epoch which its brick has raised durably. List is the row's in-sync list, Dropped
+	// are those that the taking transaction took out of it.
+	Lead struct {
+		Epoch   point.Epoch
+		List    []Member
+		Dropped []Member
+	}
+	// StepDown says that the lease is over: nothing more is acknowledged under its epoch.
+	StepDown struct{}
+	// Placements are the members that the partition map has, with the stores that their servers have now, and how many copies an
+	// acknowledgement means at the least.
+	Placements struct {
+		All       []Member
+		MinInSync int
+	}
+	// ListSet answers SetList: the row's epoch and in-sync list now, whether the list was changed or not. The row of another epoch says nothing
+	// about this one, except that it is over.
+	ListSet struct {
+		OK    bool
+		Epoch point.Epoch
+		List  []Member
+	}
+
+	// Appended says that the head put a new frame of its own into its log, not yet fsynced.
+	Appended struct {
+		Serial, Prev point.Serial
+		Bytes        int
+	}
+	// Synced says that this placement has fsynced and applied its log up to a serial.
+	Synced struct{ Upto point.Serial }
+	// Failed says that a frame could not be logged from a serial on: the log ends at End.
+	Failed struct{ End point.Serial }
+	// Adopted says that the log's ends are other ones now, because a segment was taken in.
+	Adopted struct{ Ends []point.EpochEnd }
+
+	// Passed answers PassOn: what was sent. Missing: the log does not reach back to After any more; nothing was sent.
+	Passed struct {
+		To      Member
+		After   point.Serial
+		Upto    point.Serial
+		Bytes   int
+		Missing bool
+	}
+	// Received is a message.
+	Received struct {
+		From    Member
+		Message Message
+	}
+	// Raised answers Raise: it is durable.
+	Raised struct{ Epoch point.Epoch }
+	// WasCut answers Cut: the surplus is set aside and the log ends there, durably.
+	WasCut struct{ After point.Serial }
+)
+
+func (Tick) input()       {}
+func (Lead) input()       {}
+func (StepDown) input()   {}
+func (Placements) input() {}
+func (ListSet) input()    {}
+func (Appended) input()   {}
+func (Synced) input()     {}
+func (Failed) input()     {}
+func (Adopted) input()    {}
+func (Passed) input()     {}
+func (Received) input()   {}
+func (Raised) input()     {}
+func (WasCut) input()     {}
+
+// Effect is what a Machine wants done. Effects are performed in order.
+type Effect interface{ effect() }
+
+type (
+	// Send sends a message to a member's server.
+	Send struct {
+		To      Member
+		Message Message
+	}
+	// PassOn sends the log's frames behind After, in order, at least one and then up to BytesMax, under the machine's Epoch. Answered
+	// by Passed.
+	PassOn struct {
+		To       Member
+		After    point.Serial
+		BytesMax int
+	}
+	// LogIt logs and applies the frame that was just received, under the sender's Epoch. Once it is fsynced and applied: Synced; else Failed.
+	LogIt struct {
+		Epoch  point.Epoch
+		Serial point.Serial
+	}
+	// Raise raises the brick's epoch durably. Answered by Raised.
+	Raise struct{ Epoch point.Epoch }
+	// Cut sets the frames behind After aside, durably and with full labels, then cuts the log there and rebuilds the head rows. Answered by
+	// WasCut. What was set aside goes to the head of Epoch as inserts, and is forgotten at their `all` ack.
+	Cut struct {
+		Epoch point.Epoch
+		After point.Serial
+	}
+	// SetList asks for the in-sync list to become this. Answered by ListSet.
+	SetList struct{ Members []Member }
+	// Acked: everything up to Upto is kept by all. It rises within an epoch.
+	Acked struct {
+		Epoch point.Epoch
+		Upto  point.Serial
+	}
+	// Over ends the epoch that this placement leads: it was overtaken, or its log failed behind what it passed on. Nothing is
+	// taken or acknowledged under it any more, and the lease is given up.
+	Over struct {
+		Epoch point.Epoch
+		Why   string
+	}
+	// Behind: a placement needs segments first; this log does not reach back to its end.
+	Behind struct {
+		Member Member
+		End    point.Serial
+	}
+	// Note is a change of the chain, for the log.
+	Note struct {
+		What   Event
+		Member Member
+	}
+)
+
+// Event is what a Note is about.
+type Event uint8
+
+const (
+	// Silent and Slow: a member is taken out of the chain.
+	Silent Event = iota
+	Slow
+	// TakenIn: a placement that has caught up is in the chain from now on.
+	TakenIn
+)
+
+// String names the event, for logs and scripts.
+func (e Event) String() string { return [...]string{"silent", "slow", "taken in"}[e] }
+
+func (Send) effect()    {}
+func (PassOn) effect()  {}
+func (LogIt) effect()   {}
+func (Raise) effect()   {}
+func (Cut) effect()     {}
+func (SetList) effect() {}
+func (Acked) effect()   {}
+func (Over) effect()    {}
+func (Behind) effect()  {}
+func (Note) effect()    {}

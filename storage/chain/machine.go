@@ -1,0 +1,244 @@
+package chain
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Machine is one placement's part in the chain of its partition. It belongs to one goroutine.
+type Machine struct {
+	// Constant after New.
+	self Member
+	set  Settings
+
+	// The log. Invariant: own <= end.
+	ends []point.EpochEnd
+	end  point.Serial // of what was handed to the log, in order
+	own  point.Serial // fsynced and applied
+
+	// What was promised (I3). Invariant: raised <= epoch.
+	epoch  point.Epoch // the highest that was begun; what was sent under a lower one is refused
+	raised point.Epoch // durably
+	role   role
+	began  Time
+
+	// In the epoch, as head or member.
+	version uint64
+	order   []Member         // of the chain; the first is the head
+	base    []point.EpochEnd // of the head's log when the epoch began
+	cutting bool
+	lead    *Lead // waits for the cut
+	feeds   []*feed
+
+	// As a member.
+	ponged Time // when a ping of a head was answered last; that head may be sure for a while after
+	sure   Time // until when this placement's answers are sure
+	pinged Time
+
+	head head
+
+	// As of this Step.
+	now Time
+	out []Effect
+}
+
+type role uint8
+
+const (
+	idle role = iota
+	following
+	leading
+)
+
+// New makes the machine of a placement whose brick promised an epoch and whose log, all of it fsynced and applied, has these ends.
+func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
+	s.setDefaults()
+	return &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch, raised: epoch,
+		ponged: now, sure: now, pinged: now - s.PingEvery, now: now}
+}
+
+// Step takes one input at a time of the server's own clock, which never goes back, and appends what is to be done.
+func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
+	m.now, m.out = now, out
+	switch in := in.(type) {
+	case Tick:
+	case Lead:
+		m.takeLead(in)
+	case StepDown:
+		if m.role == leading {
+			m.rest()
+		}
+	case Placements:
+		m.head.placements, m.head.min = in.All, in.MinInSync
+	case ListSet:
+		m.listSet(in)
+	case Appended:
+		m.appended(in)
+	case Synced:
+		m.own = lower(m.end, later(m.own, in.Upto))
+		m.report()
+	case Failed:
+		m.failed(in)
+	case Adopted:
+		m.ends, m.end, m.own = slices.Clone(in.Ends), last(in.Ends), last(in.Ends)
+		m.report()
+	case Passed:
+		m.passed(in)
+	case Received:
+		m.receive(in.From, in.Message)
+	case Raised:
+		m.raised = max(m.raised, in.Epoch)
+		m.compare()
+	case WasCut:
+		m.wasCut(in)
+	}
+	switch m.role {
+	case leading:
+		m.tendChain()
+	case following:
+		m.tendMember()
+	}
+	out, m.out = m.out, nil
+	return out
+}
+
+// Wake is when the machine wants the next Tick at the latest.
+func (m *Machine) Wake() Time { return m.now + m.set.PingEvery/2 }
+
+// Sure reports whether this placement surely has every row that was acknowledged to writers, as far as the chain knows. A valid
+// lease is as good.
+func (m *Machine) Sure(now Time) bool {
+	switch m.role {
+	case leading:
+		return m.surelyLeads(now) > 0
+	case following:
+		return m.joined() && now < m.sure
+	}
+	return false
+}
+
+// Epoch is what this placement promised, and whether it leads in it.
+func (m *Machine) Epoch() (epoch point.Epoch, leads bool) { return m.epoch, m.role == leading }
+
+// End is where the log ends, and up to where it is fsynced and applied.
+func (m *Machine) End() (end, own point.Serial) { return m.end, m.own }
+
+func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
+
+func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
+
+// rest ends what was done in an epoch. The promise stays.
+func (m *Machine) rest() {
+	m.role, m.version, m.order, m.base, m.feeds, m.sure = idle, 0, nil, nil, nil, m.now
+	placements, least := m.head.placements, m.head.min
+	m.head = head{placements: placements, min: least}
+}
+
+// joined reports whether this placement may accept and report in its epoch.
+func (m *Machine) joined() bool {
+	return m.role != idle && !m.cutting && m.raised == m.epoch
+}
+
+func (m *Machine) receive(from Member, msg Message) {
+	switch msg := msg.(type) {
+	case Begin:
+		m.begin(from, msg)
+	case Pass:
+		m.accept(from, msg)
+	case Report:
+		m.reported(from, msg)
+	case Ping:
+		m.ping(from, msg)
+	case Pong:
+		m.pong(from, msg)
+	case Refuse:
+		m.refused(from, msg)
+	}
+}
+
+func (m *Machine) refuse(to Member) { m.send(to, Refuse{m.epoch, m.end}) }
+
+func (m *Machine) reported(from Member, msg Report) {
+	f := m.feedOf(from)
+	if msg.Epoch != m.epoch || f == nil {
+		return
+	}
+	if msg.Version == m.version {
+		f.ready = true
+		f.upto, f.reported = later(f.upto, msg.Upto), true
+		m.report()
+	}
+	m.heardEnd(f, msg.End)
+}
+
+func (m *Machine) ping(from Member, msg Ping) {
+	switch {
+	case msg.Epoch < m.epoch:
+		if m.role == leading {
+			m.invite(from)
+		} else {
+			m.refuse(from)
+		}
+	case m.role == leading:
+		if msg.Epoch > m.epoch {
+			m.over(from)
+			return
+		}
+		m.pingOfMember(from, msg)
+	case msg.Epoch == m.epoch && m.role == idle: // restarted: the head does not know
+		m.send(from, Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end})
+	case msg.Epoch == m.epoch && m.joined() && len(m.order) > 0 && from == m.order[0]:
+		m.ponged = m.now
+		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent})
+	}
+}
+
+func (m *Machine) pong(from Member, msg Pong) {
+	switch {
+	case msg.Epoch != m.epoch:
+	case m.role == leading:
+		if p := m.head.peers[from]; p != nil {
+			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
+		}
+	case m.role == following && m.joined():
+		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))
+	}
+}
+
+func (m *Machine) refused(from Member, msg Refuse) {
+	switch {
+	case msg.Epoch > m.epoch:
+		if m.role == leading {
+			m.over(from)
+		}
+	case msg.Epoch == m.epoch:
+		if f := m.feedOf(from); f != nil {
+			m.rewind(f, msg.End)
+		}
+	}
+}
+
+// over ends the epoch of a head that a higher one has overtaken.
+func (m *Machine) over(by Member) {
+	m.do(Over{m.epoch, "placement " + by.Placement.String() + " on " + string(by.Server) + " follows a higher epoch"})
+	m.rest()
+}
+
+// failed ends the epoch of a head whose log failed behind what it may have passed on: no serial of that epoch is used again. A member goes on
+// from where its log ends.
+func (m *Machine) failed(in Failed) {
+	m.ends, m.end = cutAt(m.ends, in.End), in.End
+	m.own = lower(m.own, m.end)
+	if m.role == leading {
+		m.do(Over{m.epoch, "a frame could not be logged"})
+		m.rest()
+	}
+}
+
+func later(a, b point.Serial) point.Serial {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,68 @@
+package chain
+
+import (
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Member is a placement with the store directory that it has its frames in, as the lease row lists it. A placement on an emptied directory is
+// another member (C72).
+type Member = lease.Member
+
+// Message is what placements of one partition send each other. Messages may be lost, doubled and delayed; links keep their order only to
+// be fast. Every message carries the epoch of its sender.
+type Message interface{ message() }
+
+// Begin is the head's: a placement follows it under an epoch, in this order. The first of Order is the head. A receiver that Order does not
+// name is joining: the head feeds it.
+type Begin struct {
+	Epoch   point.Epoch
+	Version uint64 // of Order within the epoch, rising from 1
+	Order   []Member
+	// Ends are those of the head's log when its epoch began: constant for the epoch. What the receiver has beyond them and not of this epoch
+	// is surplus.
+	Ends []point.EpochEnd
+}
+
+// Pass is a frame, whose body travels beside it. Serial may be of an older epoch than the sender's.
+type Pass struct {
+	Epoch        point.Epoch
+	Serial, Prev point.Serial
+	Bytes        int
+}
+
+// Report goes to the predecessor: all that follow it, itself included, have fsynced and applied up to Upto. End is where its log ends.
+type Report struct {
+	Epoch     point.Epoch
+	Version   uint64
+	Upto, End point.Serial
+}
+
+// Ping asks for a Pong with the same Sent, which is the sender's clock. A member tells its head besides where it is.
+type Ping struct {
+	Epoch   point.Epoch
+	Version uint64 // 0: it does not follow in this epoch yet
+	Sent    Time
+	// Own is what the sender itself has fsynced and applied, End where its log ends.
+	Own, End point.Serial
+}
+
+// Pong answers a Ping. For is how long, from Sent on, the asker may call its answers sure; a member's Pong to its head leaves it 0.
+type Pong struct {
+	Epoch point.Epoch
+	Sent  Time
+	For   Time
+}
+
+// Refuse answers what was not accepted: Epoch is the one that the sender of this follows or leads, End where its log ends.
+type Refuse struct {
+	Epoch point.Epoch
+	End   point.Serial
+}
+
+func (Begin) message()  {}
+func (Pass) message()   {}
+func (Report) message() {}
+func (Ping) message()   {}
+func (Pong) message()   {}
+func (Refuse) message() {}

@@ -1,0 +1,106 @@
+package chain
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestScripts plays histories in testdata/scripts: placements named H, M, T of one partition, the links between them and the lease row. Each command
+// draws, where they changed, the row and every placement (what it follows, the epoch it promised, whether it calls itself sure, its log: fsynced | not yet),
+// and then what happened. The world's own checks print BROKEN.
+//
+//	cluster H M T [min=2]            all listed, nobody leads
+//	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
+//	write H a b …                    the head takes frames
+//	run 500ms                        time goes by, everything is delivered
+//	lazy T | eager T                 T's disk waits for `sync T`, or does not
+//	sync T                           what T's disk was asked is done
+//	fail H                           the fsync of H's newest frames fails
+//	kill H [survive=1] | start H     of frames not fsynced the first survive
+//	empty H                          H's directory is lost
+//	cut H T | heal H T               one way: H's messages to T are lost
+//	hold H T | release H T           one way: H's messages to T are late
+//	store away | mute | back         the coordination store; mute: it does what is asked, and its answers are late
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var args []string
+			vals := map[string]int{}
+			for _, a := range d.CmdArgs {
+				if len(a.Vals) == 1 {
+					vals[a.Key], _ = strconv.Atoi(a.Vals[0])
+					continue
+				}
+				args = append(args, a.Key)
+			}
+			if d.Cmd == "cluster" {
+				w = newWorld(max(vals["min"], 1), args...)
+				w.drawn = w.draw()
+				return w.drawn
+			}
+			w.trace = nil
+			w.command(t, d, args, vals)
+			w.check()
+			drawn := w.draw()
+			if drawn == w.drawn {
+				drawn = ""
+			} else {
+				w.drawn = drawn
+			}
+			return drawn + strings.Join(append(w.trace, ""), "\n")
+		})
+	})
+}
+
+func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, vals map[string]int) {
+	link := func() [2]string { return [2]string{args[0], args[1]} }
+	switch d.Cmd {
+	case "take":
+		w.node(args[0]).take(len(args) > 1)
+		w.quiet()
+	case "write":
+		for _, body := range args[1:] {
+			if !w.node(args[0]).write(body) {
+				w.say("%s does not take %s", args[0], body)
+			}
+		}
+		w.quiet()
+	case "run":
+		x, err := time.ParseDuration(args[0])
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		w.run(x)
+	case "lazy", "eager":
+		w.node(args[0]).lazy = d.Cmd == "lazy"
+	case "sync":
+		w.node(args[0]).settle()
+		w.node(args[0]).fsync()
+		w.quiet()
+	case "fail":
+		w.node(args[0]).fail()
+		w.quiet()
+	case "kill":
+		w.node(args[0]).kill(vals["survive"])
+	case "start":
+		w.node(args[0]).start()
+		w.quiet()
+	case "empty":
+		w.node(args[0]).empty()
+	case "cut", "heal":
+		w.cut[link()] = d.Cmd == "cut"
+	case "hold", "release":
+		w.held[link()] = d.Cmd == "hold"
+		w.quiet()
+	case "store":
+		w.away, w.mute = args[0] == "away", args[0] == "mute"
+		w.quiet()
+	default:
+		d.Fatalf(t, "no command %q", d.Cmd)
+	}
+}

@@ -1,0 +1,49 @@
+package chain
+
+import "time"
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// PingEvery is how often a member pings its head and the head its members, and how soon what got no answer is sent again. Default 250 ms.
+	PingEvery time.Duration
+	// SilentAfter is how long the head hears nothing from a member before it takes it out of the chain. Default 2 s. Larger: longer write
+	// stalls when a server dies; smaller: a pause of a healthy server costs a copy.
+	SilentAfter time.Duration
+	// SlowAfter is how long nothing may be acknowledged before the member that holds it up is taken out. Default 4 s.
+	SlowAfter time.Duration
+	// RelistAfter is how long a member that was slow must keep up before it is taken in again; doubled each time up to RelistMax.
+	// Default 30 s and 10 min.
+	RelistAfter, RelistMax time.Duration
+	// WindowBytes bounds what is on its way to one placement. Default 4 MiB.
+	WindowBytes int
+	// BacklogBytesMax bounds what the head has taken and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
+	BacklogBytesMax int
+	// JoinLagBytes is how much may be on its way to a placement that is taken into the chain: acknowledgements wait for it. Default 1 MiB.
+	JoinLagBytes int
+}
+
+const (
+	// sureFor is how long a placement may call its answers sure after it sent a ping that was answered (DESIGN.md, "Sure").
+	sureFor = time.Second
+	// unsureAfter is how long the head waits before it acknowledges without a member that might have been sure. With clocks within
+	// 10 % of the truth 1.3 s/1.1 is more than 1 s/0.9.
+	unsureAfter = 1300 * time.Millisecond
+)
+
+func (s *Settings) setDefaults() {
+	def(&s.PingEvery, 250*time.Millisecond)
+	def(&s.SilentAfter, 2*time.Second)
+	def(&s.SlowAfter, 4*time.Second)
+	def(&s.RelistAfter, 30*time.Second)
+	def(&s.RelistMax, 10*time.Minute)
+	def(&s.WindowBytes, 4<<20)
+	def(&s.BacklogBytesMax, 64<<20)
+	def(&s.JoinLagBytes, 1<<20)
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}

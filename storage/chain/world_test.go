@@ -1,0 +1,488 @@
+package chain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// world is a partition's placements with their disks, the links between them, and the lease row. It checks after every event:
+//   - what was acknowledged is durable on every member that the row lists, and in the log of every head of a higher epoch;
+//   - a serial names one frame with one predecessor, wherever it lies;
+//   - who calls itself sure has applied all that was acknowledged.
+type world struct {
+	now   Time // the truth
+	nodes []*node
+	min   int
+	set   Settings
+
+	row  row
+	away bool      // the coordination store
+	mute bool      // it takes what is asked, and its answers are late
+	asks []listAsk // not yet carried out
+	told []listAnswer
+
+	links []flight
+	cut   map[[2]string]bool // one way
+	held  map[[2]string]bool // delayed
+
+	frames map[point.Serial]frame // that were ever made
+	acked  []point.Serial
+	trace  []string
+	drawn  string // last
+	broken string // the first rule that did not hold
+}
+
+type row struct {
+	epoch  point.Epoch
+	holder string
+	list   []Member
+}
+
+type listAsk struct {
+	by    *node
+	boot  int
+	epoch point.Epoch
+	list  []Member
+}
+
+type listAnswer struct {
+	to   *node
+	boot int
+	ListSet
+}
+
+type flight struct {
+	from, to Member
+	msg      Message
+}
+
+type frame struct {
+	serial, prev point.Serial
+	body         string
+}
+
+type node struct {
+	w    *world
+	name string
+	rate float64
+	m    *Machine // nil: it is down
+	boot int
+
+	member Member
+	// On the disk.
+	log    []frame
+	synced int // frames of log that are fsynced
+	raised point.Epoch
+	aside  []frame
+	// Under way.
+	lazy   bool // its fsyncs wait for an event of their own
+	raise  point.Epoch
+	cutTo  *Cut
+	taken  *Lead
+	led    point.Epoch // highest that it led in this life
+	failed bool
+}
+
+func newWorld(least int, names ...string) *world {
+	w := &world{min: least, cut: map[[2]string]bool{}, held: map[[2]string]bool{}, frames: map[point.Serial]frame{}}
+	for i, name := range names {
+		n := &node{w: w, name: name, rate: 1}
+		n.member = Member{Placement: point.PlacementID(i + 1), Server: topology.ServerID(name), Store: lease.StoreID(name)}
+		w.nodes = append(w.nodes, n)
+		w.row.list = append(w.row.list, n.member)
+	}
+	for _, n := range w.nodes {
+		n.start()
+	}
+	return w
+}
+
+func (w *world) node(name string) *node {
+	for _, n := range w.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	panic("no placement " + name)
+}
+
+func (w *world) members() (all []Member) {
+	for _, n := range w.nodes {
+		all = append(all, n.member)
+	}
+	return all
+}
+
+func (w *world) say(form string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%6v  ", w.now)+fmt.Sprintf(form, args...))
+}
+
+func (w *world) breaks(form string, args ...any) {
+	if w.broken == "" {
+		w.broken = fmt.Sprintf(form, args...)
+		w.say("BROKEN: %s", w.broken)
+	}
+}
+
+func (n *node) clock() Time { return Time(float64(n.w.now)*n.rate) + 7*sureFor }
+
+func (n *node) start() {
+	n.boot++
+	n.raise, n.cutTo, n.taken, n.failed = 0, nil, nil, false
+	var ends []point.EpochEnd
+	for _, f := range n.log {
+		ends = grown(ends, f.serial)
+	}
+	n.synced = len(n.log)
+	n.m = New(n.clock(), n.member, n.raised, ends, n.w.set)
+	n.step(Placements{n.w.members(), n.w.min})
+}
+
+// kill ends the process; of what was not fsynced the first few frames survive.
+func (n *node) kill(survive int) {
+	n.m = nil
+	n.log = n.log[:min(len(n.log), n.synced+survive)]
+	n.synced = len(n.log)
+}
+
+// empty gives it another directory.
+func (n *node) empty() {
+	n.log, n.synced, n.raised, n.aside = nil, 0, 0, nil
+	n.member.Store += "'"
+	for _, o := range n.w.nodes {
+		if o.m != nil && o != n {
+			o.step(Placements{n.w.members(), n.w.min})
+		}
+	}
+}
+
+func (n *node) step(in Input) {
+	if n.m == nil {
+		return
+	}
+	boot := n.boot
+	for _, e := range n.m.Step(n.clock(), in, nil) {
+		if n.m == nil || n.boot != boot {
+			return
+		}
+		n.perform(in, e)
+	}
+}
+
+func (n *node) perform(in Input, e Effect) {
+	w := n.w
+	switch e := e.(type) {
+	case Send:
+		w.links = append(w.links, flight{n.member, e.To, e.Message})
+	case PassOn:
+		n.passOn(e)
+	case LogIt:
+		f := in.(Received).Message.(Pass)
+		n.append(w.frames[f.Serial])
+		if !n.lazy {
+			n.fsync()
+		}
+	case Raise:
+		n.raise = max(n.raise, e.Epoch)
+		if !n.lazy {
+			n.settle()
+		}
+	case Cut:
+		n.cutTo = &e
+		if !n.lazy {
+			n.settle()
+		}
+	case SetList:
+		w.say("%s asks for the list %s", n.name, names(e.Members))
+		w.asks = append(w.asks, listAsk{n, n.boot, n.m.epoch, e.Members})
+	case Acked:
+		n.acked(e)
+	case Over:
+		w.say("%s: epoch %d is over: %s", n.name, e.Epoch, e.Why)
+	case Behind:
+		w.say("%s: the log does not reach back to %v, where %s ends", n.name, e.End, e.Member.Server)
+	case Note:
+		w.say("%s: %s is %v", n.name, e.Member.Server, e.What)
+	}
+}
+
+func (n *node) append(f frame) {
+	if len(n.log) > 0 && n.log[len(n.log)-1].serial != f.prev || len(n.log) == 0 && f.prev != (point.Serial{}) {
+		n.w.breaks("%s logs %v behind another frame than %v", n.name, f.serial, f.prev)
+	}
+	n.log = append(n.log, f)
+}
+
+func (n *node) passOn(e PassOn) {
+	upto, bytes := e.After, 0
+	for _, f := range n.log {
+		if e.After.Less(f.serial) && (bytes == 0 || bytes < e.BytesMax) {
+			n.w.links = append(n.w.links, flight{n.member, e.To, Pass{n.m.epoch, f.serial, f.prev, 100}})
+			upto, bytes = f.serial, bytes+100
+		}
+	}
+	n.step(Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes})
+}
+
+func (n *node) fsync() {
+	if n.m == nil || n.synced == len(n.log) {
+		return
+	}
+	n.synced = len(n.log)
+	n.step(Synced{n.log[n.synced-1].serial})
+}
+
+// settle carries out what was asked of the disk and of the lease.
+func (n *node) settle() {
+	if e := n.raise; e > n.raised {
+		n.raised, n.raise = e, 0
+		n.step(Raised{e})
+	}
+	if c := n.cutTo; c != nil {
+		n.cutTo = nil
+		for i, f := range n.log {
+			if c.After.Less(f.serial) {
+				n.aside = append(n.aside, n.log[i:]...)
+				n.w.say("%s sets aside %s and cuts", n.name, draw(n.log[i:]))
+				n.log = n.log[:i]
+				n.synced = min(n.synced, i)
+				break
+			}
+		}
+		n.step(WasCut{c.After})
+	}
+	if l := n.taken; l != nil {
+		n.taken = nil
+		n.raised = max(n.raised, l.Epoch)
+		n.step(*l)
+		if _, leads := n.m.Epoch(); leads {
+			n.led = l.Epoch
+			for _, s := range n.w.acked {
+				n.has(s, "leads without", len(n.log))
+			}
+		}
+	}
+}
+
+func (n *node) has(s point.Serial, what string, upto int) {
+	if !slices.ContainsFunc(n.log[:upto], func(f frame) bool { return f.serial == s }) {
+		n.w.breaks("%s %s acknowledged frame %s %v", n.name, what, n.w.frames[s].body, s)
+	}
+}
+
+// take takes the lease row, if this placement is listed with its store. The holder is dropped from the list if it is silent.
+func (n *node) take(dropHolder bool) bool {
+	w := n.w
+	if w.away || n.m == nil || !slices.Contains(w.row.list, n.member) {
+		w.say("%s may not take the lease", n.name)
+		return false
+	}
+	lead := Lead{Epoch: max(w.row.epoch, n.raised, n.m.epoch) + 1, List: slices.Clone(w.row.list)}
+	if i := slices.IndexFunc(lead.List, func(x Member) bool { return string(x.Server) == w.row.holder }); dropHolder && i >= 0 &&
+		lead.List[i] != n.member && len(lead.List) > w.min {
+		lead.Dropped = lead.List[i : i+1 : i+1]
+		lead.List = slices.Delete(slices.Clone(lead.List), i, i+1)
+	}
+	w.row = row{lead.Epoch, n.name, lead.List}
+	w.say("%s takes the lease at epoch %d: %s", n.name, lead.Epoch, names(lead.List))
+	n.taken = &lead
+	if !n.lazy {
+		n.settle()
+	}
+	return true
+}
+
+func (n *node) write(body string) bool {
+	epoch, leads := n.m.Epoch()
+	if !leads || n.failed {
+		return false
+	}
+	if err := n.m.Takes(); err != nil {
+		n.w.say("%s refuses %s: %v", n.name, body, err)
+		return false
+	}
+	var prev point.Serial
+	if len(n.log) > 0 {
+		prev = n.log[len(n.log)-1].serial
+	}
+	f := frame{point.Serial{Epoch: epoch, Seq: prev.Seq + 1}, prev, body}
+	if old, ok := n.w.frames[f.serial]; ok {
+		n.w.breaks("serial %v is given to %s and to %s", f.serial, old.body, body)
+	}
+	n.w.frames[f.serial] = f
+	n.append(f)
+	n.step(Appended{f.serial, f.prev, 100})
+	if !n.lazy {
+		n.fsync()
+	}
+	return true
+}
+
+// fail has the fsync of what the head passed on fail.
+func (n *node) fail() {
+	if n.synced < len(n.log) {
+		n.log = n.log[:n.synced]
+		var end point.Serial
+		if n.synced > 0 {
+			end = n.log[n.synced-1].serial
+		}
+		n.step(Failed{end})
+	}
+}
+
+func (n *node) acked(e Acked) {
+	for _, f := range n.log {
+		if e.Upto.Less(f.serial) || slices.Contains(n.w.acked, f.serial) {
+			continue
+		}
+		n.w.acked = append(n.w.acked, f.serial)
+		n.w.say("%s acknowledges %s", n.name, f.body)
+		for _, x := range n.w.row.list {
+			if o := n.w.node(string(x.Server)); o.member == x {
+				o.has(f.serial, "is listed and has not fsynced", o.synced)
+			}
+		}
+		for _, o := range n.w.nodes {
+			if o.led > e.Epoch {
+				o.has(f.serial, "led a higher epoch without", len(o.log))
+			}
+		}
+	}
+}
+
+// Time and network.
+
+// deliver delivers the i-th message on its way, if its link is whole.
+func (w *world) deliver(i int, keep bool) {
+	f := w.links[i]
+	if !keep {
+		w.links = slices.Delete(w.links, i, i+1)
+	}
+	to := w.node(string(f.to.Server))
+	if to.m != nil && to.member == f.to && !w.cut[[2]string{string(f.from.Server), to.name}] {
+		to.step(Received{f.from, f.msg})
+	}
+	w.check()
+}
+
+func (w *world) listStep() {
+	if w.away {
+		return
+	}
+	for _, a := range w.asks {
+		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name
+		if ok {
+			w.row.list = a.list
+		}
+		w.told = append(w.told, listAnswer{a.by, a.boot, ListSet{ok, w.row.epoch, w.row.list}})
+	}
+	w.asks = nil
+}
+
+func (w *world) answerStep() {
+	told := w.told
+	w.told = nil
+	for _, a := range told {
+		if a.to.boot == a.boot {
+			a.to.step(a.ListSet)
+		}
+	}
+}
+
+// run lets time go by with everything delivered in order.
+func (w *world) run(d Time) {
+	for until := w.now + d; w.now < until; {
+		w.now = min(w.now+50*sureFor/1000, until)
+		for _, n := range w.nodes {
+			n.step(Tick{})
+		}
+		w.quiet()
+	}
+}
+
+// quiet delivers all that is on its way and not held.
+func (w *world) quiet() {
+	for rounds := 0; rounds < 10000; rounds++ {
+		i := slices.IndexFunc(w.links, func(f flight) bool { return !w.held[[2]string{string(f.from.Server), string(f.to.Server)}] })
+		if i < 0 {
+			break
+		}
+		w.deliver(i, false)
+	}
+	w.listStep()
+	if !w.mute {
+		w.answerStep()
+	}
+	w.check()
+}
+
+func (w *world) check() {
+	for _, n := range w.nodes {
+		if n.m != nil && n.m.Sure(n.clock()) {
+			for _, s := range w.acked {
+				n.has(s, "is sure without", len(n.log))
+			}
+		}
+	}
+}
+
+// Drawing.
+
+func names(ms []Member) string {
+	var out []string
+	for _, x := range ms {
+		out = append(out, string(x.Store))
+	}
+	return strings.Join(out, " ")
+}
+
+func draw(log []frame) string {
+	var out []string
+	for _, f := range log {
+		out = append(out, fmt.Sprintf("%s(%v)", f.body, f.serial))
+	}
+	return strings.Join(out, " ")
+}
+
+func (w *world) draw() string {
+	var b strings.Builder
+	var acked []string
+	for _, s := range w.acked {
+		acked = append(acked, w.frames[s].body)
+	}
+	fmt.Fprintf(&b, "row: epoch %d, %s, list %s; acked: %s\n", w.row.epoch, w.row.holder, names(w.row.list), strings.Join(acked, " "))
+	for _, n := range w.nodes {
+		if n.m == nil {
+			fmt.Fprintf(&b, "  %s  down          %s\n", n.name, draw(n.log))
+			continue
+		}
+		is := "idle"
+		if n.m.role == following {
+			is = "follows " + string(n.m.order[0].Server)
+			if !slices.Contains(n.m.order, n.member) {
+				is = "joins " + string(n.m.order[0].Server)
+			}
+		}
+		if n.m.role == leading {
+			is = "leads " + names(n.m.order)
+		}
+		sure := "unsure"
+		if n.m.Sure(n.clock()) {
+			sure = "sure"
+		}
+		fmt.Fprintf(&b, "  %s  %-12s %d, %-6s  %s", n.name, is, n.m.epoch, sure, draw(n.log[:n.synced]))
+		if n.synced < len(n.log) {
+			fmt.Fprintf(&b, " | %s", draw(n.log[n.synced:]))
+		}
+		if len(n.aside) > 0 {
+			fmt.Fprintf(&b, "   aside: %s", draw(n.aside))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
