@@ -88,6 +88,7 @@ const (
 	movedEmpty
 	moveConflict
 	moveUnknown
+	askedEarly
 	coreWhole
 	marksEnd
 )
@@ -114,6 +115,7 @@ var markNames = [...]string{
 	fileDamageRead: "a damaged file is noticed when it is read", fileDamageAtStart: "a damaged file is noticed at the start", rowsRepaired: "damaged rows are set aside",
 	fsyncFailed: "an fsync fails", writeOnFull: "a write meets a full disk",
 	coreWhole: "all but a dead server is whole", movedUnborn: "an unborn partition is moved", movedEmpty: "an empty one is moved", moveConflict: "a move finds another row", moveUnknown: "a move is not answered",
+	askedEarly: "a request comes for a partition of the future",
 }
 
 // marks are how often each was met.

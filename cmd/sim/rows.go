@@ -8,6 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
 // keyID names a key: a series and a time of a table (history.go).
@@ -60,6 +61,9 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	}
 	if !s.tries(in) || !ok || s.disk.isFull(s.w) || s.isClosed(id) || !g.enter(s.w) {
 		s.w.n.refused++
+		if !ok {
+			s.wanted(id)
+		}
 		say(answer{})
 		return
 	}
@@ -198,6 +202,7 @@ type found struct {
 func (s *server) read(q question) found {
 	if _, may := s.machine.MayAct(q.id, s.clock()); !may && s.w.opt.broken != readUnled {
 		s.w.mark(stalePlacement)
+		s.wanted(q.id)
 		return found{}
 	}
 	if s.isClosed(q.id) || s.isNews(q) {
@@ -221,6 +226,23 @@ func (s *server) read(q question) found {
 		f.rows[i] = c.row
 	}
 	return f
+}
+
+// wanted says that a request came for a partition that is not led here: one of the future is led then (storage/lead/rules).
+func (s *server) wanted(id lease.Partition) {
+	if at, there := s.known(id); there && at.TimeLo > s.w.hour() && s.w.check.listed[id].Epoch == 0 {
+		s.w.mark(askedEarly)
+	}
+	s.decide(rules.Early{Partition: id})
+}
+
+// known gives a partition by the map that this server knows.
+func (s *server) known(id lease.Partition) (*topology.Partition, bool) {
+	m := s.on(id.Table).m
+	if m == nil {
+		return nil, false
+	}
+	return m.ByID(id.ID)
 }
 
 // isNews reports whether rows may be acked at times for which the asker's map has no server (storage/server, Reading by an old map).

@@ -292,6 +292,9 @@ func (w *world) tableNotWhole(t *truth) string {
 			}
 			continue
 		}
+		if p.TimeLo > w.hour() && c.listed[id].Epoch == 0 {
+			continue // its time has not come
+		}
 		if w.canLead(id, p) {
 			return fmt.Sprintf("not whole: nobody leads %s %s; its row: %+v", id, p, c.listed[id])
 		}

@@ -111,7 +111,11 @@ func (w *world) boot(i int, fresh bool) {
 			s.on(table).sweep()
 		}
 	})
-	s.every(time.Second, "publish", func() { s.decide(rules.Published{Good: s.machine.Status().Good}) })
+	s.decide(rules.Clock{Now: w.hour()})
+	s.every(time.Second, "publish", func() {
+		s.decide(rules.Clock{Now: w.hour()})
+		s.decide(rules.Published{Good: s.machine.Status().Good})
+	})
 	s.every(10*time.Second, "reconcile", func() {
 		for _, table := range w.tables {
 			h := s.on(table)
@@ -133,6 +137,9 @@ func (w *world) kill(i int) {
 	s.disk.crash(w)
 	w.check.crashed(s)
 }
+
+// hour is what the servers take for the time of partitions: a run begins in the first hour of its tables, so that most partitions are of the future.
+func (w *world) hour() point.Nanos { return point.Nanos(w.now) }
 
 func (w *world) wall() time.Time { return time.Unix(1_800_000_000, int64(w.now)) }
 
@@ -182,6 +189,8 @@ func (s *server) perform(e lease.Effect) {
 		s.leads(e)
 	case lease.Stops:
 		s.stops(e)
+	case lease.EverLed:
+		s.decide(rules.EverLed{EverLed: e})
 	case lease.InSyncSet:
 		s.listed[e.Partition] = e.Lease
 		s.decide(rules.InSyncAnswered{InSyncSet: e})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
@@ -332,6 +333,7 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
 	case l.State == lease.Held && !e.live[l.Holder]:
 		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(p, l))
+	case l.State == lease.Free && l.Epoch == 0 && following.MayBeUnled(p, time.Now().UnixNano()): // it was moved before it was ever led
 	case l.State == lease.Free:
 		e.broken("unowned", key.String(), "nobody leads it", e.mayTake(p, l))
 	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):

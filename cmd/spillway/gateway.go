@@ -101,7 +101,8 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
-	source := fanout.New(fanout.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, Log: log, Registerer: registerer},
+	source := fanout.New(fanout.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
+		Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial})
 	err = p.open(gatewayDeps{tables: p.view.tables, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe})
 	if err != nil {

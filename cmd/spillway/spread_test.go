@@ -77,6 +77,8 @@ type firsts struct {
 	maps *tables.Tables
 }
 
+func (firsts) Wanted(string, point.PartitionID) {}
+
 func (f firsts) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	m, ok := f.maps.Get(table)
 	if !ok {

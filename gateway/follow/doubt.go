@@ -16,6 +16,15 @@ const DoubtAge = 5 * time.Second
 // ahead is how far after now partitions are expected to have rows: of senders whose clocks are ahead.
 const ahead = point.Nanos(time.Minute)
 
+// ledAhead is how long before its time a partition is led by then, at the latest (storage/lead/rules).
+const ledAhead = point.Nanos(30 * time.Second)
+
+// MayBeUnled reports whether a partition may have no leader because its time has not come. A read does not ask for one that no server ever led: a leader
+// writes its lease row before it acks the first row. A partition that should be led by now is asked for, and has its reader wait for a leader.
+func MayBeUnled(p *topology.Partition, now point.Nanos) bool {
+	return now < math.MaxInt64-ledAhead && p.TimeLo > now+ledAhead
+}
+
 // Doubt gives the first part of [lo, hi], both ends included, in which there may be partitions that the map does not have, because it was last
 // known to be the newest so long ago; ok is false where there is none. Keys that a partition of the map accepts are in no doubt: the server that leads it knows
 // what became of it, and answers Stale. Times beyond the retention, or after now, are in no doubt either.

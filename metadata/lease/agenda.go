@@ -33,6 +33,7 @@ type agenda struct {
 	batch     []item
 	wake      Time
 	guarding  bool // every process that changes maps writes into lease rows (Beat.Guards)
+	news      EverLed
 }
 
 // touch puts a partition on this step's list.
@@ -177,6 +178,9 @@ func (m *Machine) forget(e *entry) {
 	m.floor = max(m.floor, m.watched) // the watch has shown all up to there
 	m.wakes.remove(e)
 	delete(m.entries, e.p)
+	if e.everLed {
+		m.news.Forgotten = append(m.news.Forgotten, e.p)
+	}
 }
 
 // wakes are partitions to be looked at again, by time.

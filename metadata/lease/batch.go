@@ -135,6 +135,7 @@ func (m *Machine) settleItem(i item, r request, a Answer) {
 	if i.bore {
 		m.observeBorn(e, a.Revision, true)
 	}
+	m.showsLed(e)
 	if i.what == itemInSync {
 		m.answerInSync(e, true)
 	}

@@ -23,6 +23,7 @@ type entry struct {
 	since      Time           // of the ear: when this revision was first seen
 	born       coord.Revision
 	bornAsOf   coord.Revision
+	everLed    bool // a row showed that it was led once (EverLed)
 
 	// As this server is assigned, or nil.
 	assigned *Assigned
@@ -89,6 +90,17 @@ func (m *Machine) observeRow(e *entry, rev coord.Revision, value []byte, present
 	if err == nil {
 		e.row = row
 	}
+	if err != nil || row.Epoch > 0 {
+		m.showsLed(e)
+	}
+}
+
+// showsLed notes that a partition was led once.
+func (m *Machine) showsLed(e *entry) {
+	if !e.everLed {
+		e.everLed = true
+		m.news.Led = append(m.news.Led, e.p)
+	}
 }
 
 func (m *Machine) observeBorn(e *entry, rev coord.Revision, present bool) {
@@ -99,6 +111,7 @@ func (m *Machine) observeBorn(e *entry, rev coord.Revision, present bool) {
 	e.born, e.bornAsOf = 0, rev
 	if present {
 		e.born = rev
+		m.showsLed(e)
 	}
 }
 

@@ -185,6 +185,11 @@ type InSyncSet struct {
 	Lease     Lease
 }
 
+// EverLed names partitions, of any server, of which rows show for the first time that they were led once, and those of which the
+// machine has forgotten it because their rows are gone. A partition of the future that was led early must find its other
+// placements ready: so they are assigned it, whatever the time (storage/lead/rules).
+type EverLed struct{ Led, Forgotten []Partition }
+
 // Left answers Leave.
 type Left struct{}
 
@@ -193,4 +198,5 @@ func (List) effect()      {}
 func (Leads) effect()     {}
 func (Stops) effect()     {}
 func (InSyncSet) effect() {}
+func (EverLed) effect()   {}
 func (Left) effect()      {}

@@ -203,6 +203,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.touchAll()
 	}
 	m.plan()
+	if len(m.news.Led)+len(m.news.Forgotten) > 0 {
+		m.out = append(m.out, m.news)
+		m.news = EverLed{}
+	}
 	out, m.out = m.out, nil
 	return out
 }

@@ -75,6 +75,10 @@ func TestSearchesAgreeWithALookAtEverything(t *testing.T) {
 				if got := m.Overlapping(at, at+hour); !slices.Equal(got, want) {
 					t.Fatalf("seed %d round %d: from %d on %d partitions, want %d", seed, round, at, len(got), len(want))
 				}
+				want = slices.DeleteFunc(slices.Clone(all), func(p *topology.Partition) bool { return p.TimeLo <= at || p.TimeLo > at+hour })
+				if got := slices.Collect(m.Beginning(at, at+hour)); !slices.Equal(got, want) {
+					t.Fatalf("seed %d round %d: %d partitions begin after %d, want %d", seed, round, len(got), at, len(want))
+				}
 			}
 			if back, err := topology.Decode(m.Encode()); err != nil || back.String() != m.String() {
 				t.Fatalf("seed %d round %d: read back %v", seed, round, err)

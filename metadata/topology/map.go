@@ -96,6 +96,22 @@ func (m *Map) Overlapping(lo, hi point.Nanos) []*Partition {
 	return ps
 }
 
+// Beginning walks the partitions that begin in (after, until], in whatever state, by TimeLo, then PointLo, then ID.
+func (m *Map) Beginning(after, until point.Nanos) iter.Seq[*Partition] {
+	return func(yield func(*Partition) bool) {
+		leaves := m.byTime.leaves
+		first := sort.Search(len(leaves), func(i int) bool { return leaves[i].entries[0].key.timeLo > after })
+		for _, l := range leaves[max(first-1, 0):] {
+			es := l.entries
+			for _, e := range es[sort.Search(len(es), func(i int) bool { return es[i].key.timeLo > after }):] {
+				if e.key.timeLo > until || !yield(e.p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Len is how many partitions there are, in all states.
 func (m *Map) Len() int { return m.byTime.n }
 

@@ -12,6 +12,7 @@ import (
 // (C15, C16).
 func (r *runner) discover(ctx context.Context) error {
 	full := true
+	r.step(rules.Clock{Now: r.keeper.Now()}) // before the first map: thousands of partitions may be of the future
 	slow := time.NewTimer(r.jitter(r.settings.ReconcileEvery))
 	defer slow.Stop()
 	for {
@@ -76,6 +77,7 @@ func (r *runner) publish(ctx context.Context) error {
 			return nil
 		case <-time.After(r.jitter(publishEvery)):
 		}
+		r.step(rules.Clock{Now: r.keeper.Now()})
 		r.step(rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good})
 	}
 }

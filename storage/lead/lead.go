@@ -160,6 +160,11 @@ func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	return epoch, ok && !l.keeper.Status().Good
 }
 
+// Wanted implements server.Leases.
+func (l *Lead) Wanted(table string, id point.PartitionID) {
+	l.step(rules.Early{Partition: lease.Partition{Table: table, ID: id}})
+}
+
 // Why implements server.Leases.
 func (l *Lead) Why(table string, id point.PartitionID) string {
 	l.mu.Lock()

@@ -63,6 +63,9 @@ func (l *Lead) Leads(e lease.Leads) { l.step(rules.LeaseBegan{Leads: e}) }
 // Stops implements keeper.Handler.
 func (l *Lead) Stops(e lease.Stops) { l.step(rules.LeaseEnded{Stops: e}) }
 
+// EverLed implements keeper.Handler.
+func (l *Lead) EverLed(e lease.EverLed) { l.step(rules.EverLed{EverLed: e}) }
+
 // InSyncSet implements keeper.Handler.
 func (l *Lead) InSyncSet(e lease.InSyncSet) { l.step(rules.InSyncAnswered{InSyncSet: e}) }
 

@@ -22,6 +22,8 @@ type Leases interface {
 	// Hold returns when nobody else can take the partition any more: before the first row of an epoch is acked. Errors are
 	// Stale and Canceled.
 	Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error
+	// Wanted says that a request came for a partition that this process does not lead. One whose time has not come is led at once then.
+	Wanted(table string, id point.PartitionID)
 	// Why says, for the answer to a request, what keeps this process from leading.
 	Why(table string, id point.PartitionID) string
 }
@@ -34,6 +36,7 @@ func (a always) Alone(string, point.PartitionID) (point.Epoch, bool)  { return a
 func (a always) Hold(context.Context, string, point.PartitionID, point.Epoch) error {
 	return nil
 }
+func (a always) Wanted(string, point.PartitionID)     {}
 func (a always) Why(string, point.PartitionID) string { return "" }
 
 // mayWrite gives the epoch under which a partition takes rows that are to be acked at a level.
@@ -60,6 +63,7 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 	if m, ok := s.deps.Maps.Get(table); ok {
 		seq = m.Seq
 	}
+	s.leases.Wanted(table, id)
 	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leases.Why(table, id))
 }
 

@@ -77,8 +77,13 @@ func (s *Source) doubt(r *request, m *topology.Map) error {
 	if !ok || r.partitions != nil {
 		return nil
 	}
-	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: this gateway has not heard the coordination store since %s, and others may have made partitions there that it does not know",
-		r.table, clock(from), clock(to), ago(age))
+	return s.lacks(r.table, from, to)
+}
+
+// lacks says that rows may be missing.
+func (s *Source) lacks(table string, from, to point.Nanos) error {
+	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: this gateway has not heard the coordination store since %s, and others may have made partitions there that it does not know, or lead some that had no rows",
+		table, clock(from), clock(to), ago(s.age(table)))
 }
 
 // clock writes a time for people; the ends of time by name.

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -44,7 +45,9 @@ type Deps struct {
 	Leaders runner.Leaders
 	Servers Servers
 	// Age is for how long newer maps of a table may have been missed; 0: the known one is the newest. Nil: it always is.
-	Age        func(table string) time.Duration
+	Age func(table string) time.Duration
+	// NeverLed reports whether no server ever led a partition, as far as was known Age ago. Nil: all are led.
+	NeverLed   func(p lease.Partition) bool
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -115,6 +118,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 	for {
 		changes := s.follow.Changes() // taken before looking
 		known, err := s.look(ctx, r)
+		among := s.asked(r, &known)
 		if err == nil && known.doubt != nil && s.refuses(ctx, r) {
 			s.metrics.doubted.WithLabelValues("refused").Inc()
 			err = known.doubt
@@ -123,7 +127,6 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			return nil, err
 		}
 		m := known.m
-		among := r.among(m)
 		warnIncomplete(ctx, r.table, among)
 		groups, orphans := plan(among, func(p *topology.Partition) (topology.ServerID, error) {
 			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
@@ -176,6 +179,24 @@ func (r *request) among(m *topology.Map) []*topology.Partition {
 		ps = slices.DeleteFunc(ps, func(p *topology.Partition) bool { return !slices.Contains(r.partitions, p.ID) })
 	}
 	return ps
+}
+
+// asked gives the partitions of a picture to be asked for, without those of the future that no server leads yet. Whether others lead them by now
+// is in doubt when the coordination store was not heard for long.
+func (s *Source) asked(r *request, known *picture) []*topology.Partition {
+	if known.m == nil {
+		return nil
+	}
+	now, doubted := time.Now().UnixNano(), s.age(r.table) >= follow.DoubtAge
+	return slices.DeleteFunc(r.among(known.m), func(p *topology.Partition) bool {
+		if s.deps.NeverLed == nil || r.partitions != nil || !follow.MayBeUnled(p, now) || !s.deps.NeverLed(lease.Partition{Table: r.table, ID: p.ID}) {
+			return false
+		}
+		if doubted && known.doubt == nil { // by time: this is the first
+			known.doubt = s.lacks(r.table, max(p.TimeLo, r.lo), r.hi)
+		}
+		return true
+	})
 }
 
 // askAll asks all groups. Only errors that another map or leader cannot cure end it early.

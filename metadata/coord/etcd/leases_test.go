@@ -104,6 +104,7 @@ func (s *leaser) Stops(e lease.Stops) {
 	go s.Tell(s.ctx, lease.Stopped{Partition: e.Partition})
 }
 func (s *leaser) InSyncSet(lease.InSyncSet) {}
+func (s *leaser) EverLed(lease.EverLed)     {}
 
 func (c *figures) start(i int, store coord.Store) {
 	s := &leaser{c: c, id: topology.ServerID(fmt.Sprint("s", i+1)), done: make(chan error, 1)}

@@ -22,6 +22,7 @@ type Handler interface {
 	Leads(lease.Leads)
 	Stops(lease.Stops)
 	InSyncSet(lease.InSyncSet)
+	EverLed(lease.EverLed)
 }
 
 // Deps are what the code hands in.
@@ -212,6 +213,8 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 		k.deps.Handler.Stops(e)
 	case lease.InSyncSet:
 		k.deps.Handler.InSyncSet(e)
+	case lease.EverLed:
+		k.deps.Handler.EverLed(e)
 	case lease.Left:
 		close(k.left)
 	}

@@ -33,7 +33,8 @@ type server struct {
 	inSync []lease.InSyncSet
 }
 
-func (s *server) Leads(lease.Leads) {}
+func (s *server) Leads(lease.Leads)     {}
+func (s *server) EverLed(lease.EverLed) {}
 func (s *server) Stops(e lease.Stops) {
 	s.wg.Go(func() { s.Tell(s.ctx, lease.Stopped{Partition: e.Partition}) })
 }

@@ -15,8 +15,10 @@ import (
 type board struct {
 	takeAfter time.Duration
 	rows      map[lease.Partition]row
-	beats     map[topology.ServerID]beat
-	ear       ear
+	// lost are partitions that were led, and whose rows are not there: a person deleted them, or they were dropped.
+	lost  map[lease.Partition]struct{}
+	beats map[topology.ServerID]beat
+	ear   ear
 }
 
 type row struct {
@@ -33,7 +35,7 @@ type beat struct {
 }
 
 func newBoard(takeAfter time.Duration) *board {
-	return &board{takeAfter: takeAfter, rows: map[lease.Partition]row{}, beats: map[topology.ServerID]beat{}}
+	return &board{takeAfter: takeAfter, rows: map[lease.Partition]row{}, lost: map[lease.Partition]struct{}{}, beats: map[topology.ServerID]beat{}}
 }
 
 // ear counts the time in which the store answered.
@@ -57,6 +59,7 @@ func (b *board) list(now time.Time, rows []coord.Row) {
 	b.ear.heard(now)
 	leases := b.rows
 	b.rows = make(map[lease.Partition]row, len(leases))
+	b.lost = map[lease.Partition]struct{}{}
 	old := b.beats
 	b.beats = map[topology.ServerID]beat{}
 	for _, r := range rows {
@@ -72,6 +75,13 @@ func (b *board) list(now time.Time, rows []coord.Row) {
 		}
 		b.learn(r)
 	}
+	for _, r := range rows {
+		if p, ok := lease.ParseBornKey(r.Key); ok {
+			if _, ok := b.rows[p]; !ok {
+				b.lost[p] = struct{}{}
+			}
+		}
+	}
 }
 
 // change takes in changes; it reports whether anybody may lead who did not, or the other way round.
@@ -83,8 +93,13 @@ func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
 			continue
 		}
 		if p, ok := lease.ParseRowKey(e.Key); ok {
+			if b.rows[p].led() {
+				b.lost[p] = struct{}{}
+			}
 			delete(b.rows, p)
 			changed = true
+		} else if p, ok := lease.ParseBornKey(e.Key); ok {
+			delete(b.lost, p)
 		} else if s, ok := lease.ParseBeatKey(e.Key); ok {
 			b.beats[s] = beat{rev: e.Revision, since: b.ear.total}
 		}
@@ -109,6 +124,7 @@ func (b *board) learn(r coord.Row) (changed bool) {
 			since = was.since
 		}
 		b.rows[p] = row{l, err, since}
+		delete(b.lost, p)
 		return true
 	}
 	s, ok := lease.ParseBeatKey(r.Key)
@@ -123,6 +139,16 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	hb, _ := lease.DecodeBeat(r.Value) // one that cannot be read names no boot: it is alive for nobody
 	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load}
 	return was.boot != hb.Boot || !wasLive
+}
+
+// led reports whether the row is of a partition that was led once. Of one that cannot be read that is not known.
+func (r row) led() bool { return r.err != nil || r.lease.Epoch > 0 }
+
+// neverLed reports whether no server ever led a partition.
+func (b *board) neverLed(p lease.Partition) bool {
+	r, ok := b.rows[p]
+	_, lost := b.lost[p]
+	return !lost && (!ok || !r.led())
 }
 
 func (b *board) live(s topology.ServerID) bool {

@@ -79,6 +79,13 @@ func (v *View) Find(table string, p *topology.Partition, try int) (Lead, error) 
 	return v.mu.board.find(table, p, try)
 }
 
+// NeverLed reports whether no server ever led a partition, as far as is known: then it has no rows. What is known may be as old as Age.
+func (v *View) NeverLed(p lease.Partition) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.neverLed(p)
+}
+
 // Leader gives the server whose lease row a partition's is; false when nobody holds it.
 func (v *View) Leader(p lease.Partition) (topology.ServerID, point.Epoch, bool) {
 	v.mu.RLock()

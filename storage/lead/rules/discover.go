@@ -19,6 +19,15 @@ type table struct {
 	carried uint64                      // the highest transaction that was carried out
 	told    map[point.PartitionID]*part // assigned here, as the lease machine was given it
 	alarms  map[point.PartitionID]string
+	// ahead are partitions of which the lease row names a newer map than carried.
+	ahead map[point.PartitionID]*part
+
+	// carriedMap is what told is by. odd are the partitions that are here though that map does not list them.
+	carriedMap looked
+	odd        []point.PartitionID
+	// everLed are those of any server that were led once; armed is up to when arm looked.
+	everLed map[point.PartitionID]struct{}
+	armed   point.Nanos
 
 	round *round // under way
 	again bool   // there is news since it began
@@ -220,29 +229,92 @@ func (m *Machine) carry(t *table, r *round) {
 	for i := range v.Held {
 		v.Held[i].Covered = r.covered[v.Held[i].Partition]
 	}
-	actions := Plan(v)
-	m.raise(t, actions)
 	if r.Map == nil || r.Map.Seq < t.seen {
+		m.raise(t, v.doubt())
 		return // nothing begins and nothing ends by what cannot be believed
 	}
-	before := t.carried
-	t.carried = r.Map.Seq
-	m.assign(t, r, actions)
-	for _, id := range slices.Sorted(maps.Keys(t.told)) {
-		if p := t.told[id]; p.seq > before && p.seq <= t.carried {
+	actions, here := v.judge()
+	m.raise(t, actions)
+	serve := m.serving(t, r, &v, here, actions)
+	t.carried, t.carriedMap = r.Map.Seq, looked{r.Map, r.Row}
+	t.odd = nil
+	for _, a := range actions {
+		t.odd = append(t.odd, a.Partition)
+	}
+	m.assign(t, r.Map, r.Row, serve, r.full)
+	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that what the map did not change need not be said
+	for _, id := range slices.Sorted(maps.Keys(t.ahead)) {
+		if p := t.ahead[id]; p.seq <= t.carried {
+			delete(t.ahead, id)
 			m.do(Changed{p.id}) // the map is new enough at last
 		}
 	}
 	for _, a := range actions {
-		id := lease.Partition{Table: t.name, ID: a.Partition}
-		switch a.Kind {
-		case Remove:
-			p := m.part(id)
-			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: p, t: t}), Partition: id, Placement: a.Placement, Why: a.Why})
-		case Split, Final:
-			m.begin(m.part(id))
+		if a.Kind == Remove {
+			id := lease.Partition{Table: t.name, ID: a.Partition}
+			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: m.part(id), t: t}), Partition: id, Placement: a.Placement, Why: a.Why})
 		}
 	}
+	m.beginAll(t, serve)
+}
+
+// beginAll has splits and unloads end that are to be ended here.
+func (m *Machine) beginAll(t *table, serve []Action) {
+	for _, a := range serve {
+		if a.Kind == Split || a.Kind == Final {
+			m.begin(m.part(lease.Partition{Table: t.name, ID: a.Partition}))
+		}
+	}
+}
+
+// serving says what the server serves by a new map, and takes from the lease machine what it does not serve any more. It looks at what
+// changed since the map before and at what is odd; at all but partitions of the future the first time, and in a full round.
+func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionID]Held, judged []Action) (serve []Action) {
+	look := func(at *topology.Partition) {
+		if a, ok := v.serve(at, here); ok && m.awake(t, at, here) {
+			serve = append(serve, a)
+		} else if p := t.told[at.ID]; p != nil {
+			m.unassign(t, p, r.Map)
+		}
+	}
+	ids := map[point.PartitionID]struct{}{}
+	all := r.full || t.carriedMap.m == nil
+	if all {
+		maps.Copy(ids, t.everLed)
+		for id := range t.told {
+			ids[id] = struct{}{}
+		}
+		for id := range here {
+			ids[id] = struct{}{}
+		}
+		t.armed = m.wall()
+		horizon := after(t.armed, aheadMax)
+		for at := range r.Map.All() {
+			if at.TimeLo > horizon && at.State == topology.Live {
+				continue
+			}
+			delete(ids, at.ID)
+			look(at)
+		}
+	} else {
+		for _, c := range topology.Changes(t.carriedMap.m, r.Map) {
+			ids[c.ID] = struct{}{}
+		}
+		for _, id := range t.odd {
+			ids[id] = struct{}{}
+		}
+		for _, a := range judged {
+			ids[a.Partition] = struct{}{}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		if at, ok := r.Map.ByID(id); ok {
+			look(at)
+		} else if p := t.told[id]; p != nil {
+			m.unassign(t, p, r.Map)
+		}
+	}
+	return serve
 }
 
 // raise has alarms raised that are new, and forgets what is over.
@@ -268,16 +340,11 @@ func (m *Machine) Alarms() (n int) {
 }
 
 // assign says to the lease machine which placements may lead, all of the table in one step, and seals what unloads before.
-func (m *Machine) assign(t *table, r *round, actions []Action) {
+func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve []Action, full bool) {
 	var all []lease.Assigned
-	wanted := map[point.PartitionID]bool{}
-	for _, a := range actions {
-		if a.Kind != Serve && a.Kind != Split && a.Kind != Unload && a.Kind != Final {
-			continue
-		}
+	for _, a := range serve {
 		p := m.part(lease.Partition{Table: t.name, ID: a.Partition})
-		at, _ := r.Map.ByID(a.Partition)
-		wanted[a.Partition] = true
+		at, _ := tm.ByID(a.Partition)
 		m.seal(p, a.Kind == Unload || a.Kind == Final)
 		p.kind, p.low = a.Kind, 0
 		if a.Kind == Split {
@@ -286,8 +353,8 @@ func (m *Machine) assign(t *table, r *round, actions []Action) {
 		if p.placement != a.Placement {
 			p.placement, p.alone = a.Placement, false
 		}
-		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: r.Map.Seq, TableRow: r.Row}
-		if r.full || !sameAssigned(&p.told, &x) {
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row}
+		if full || !sameAssigned(&p.told, &x) {
 			all = append(all, x)
 		}
 		p.told = x
@@ -296,12 +363,6 @@ func (m *Machine) assign(t *table, r *round, actions []Action) {
 	if len(all) > 0 {
 		m.do(Assign{all})
 	}
-	for _, id := range slices.Sorted(maps.Keys(t.told)) {
-		if !wanted[id] {
-			m.unassign(t, t.told[id], r.Map)
-		}
-	}
-	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that what the map did not change need not be said
 }
 
 func sameAssigned(a, b *lease.Assigned) bool {

@@ -33,8 +33,12 @@ type part struct {
 	doubt   uint64 // of its gate; 0: none
 }
 
-func (p *part) see(l *lease.Lease, self lease.Member) {
+// see takes in a lease row.
+func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 	p.members, p.seq = len(l.InSync), l.Seq
+	if t.carried < l.Seq {
+		t.ahead[p.id.ID] = p
+	}
 	p.alone = p.members == 1 && l.InSync[0] == self && !l.Empty
 }
 
@@ -47,7 +51,7 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 	m.setLeading(p, true)
 	m.setLapsed(p, false)
 	p.epoch, p.why = e.Epoch, ""
-	p.see(&e.Lease, m.self(p))
+	p.see(m.table(p.id.Table), &e.Lease, m.self(p))
 	m.do(Changed{p.id})
 	m.begin(p)
 }
@@ -76,7 +80,7 @@ func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
 	p := m.part(e.Partition)
 	p.holding = false
 	if e.OK && e.Lease.Epoch == p.epoch {
-		p.see(&e.Lease, m.self(p))
+		p.see(m.table(p.id.Table), &e.Lease, m.self(p))
 	}
 	m.do(Changed{p.id})
 }
@@ -131,6 +135,8 @@ func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
 func (m *Machine) Why(id lease.Partition) string {
 	p := m.parts[id]
 	switch {
+	case m.sleeps(id):
+		return "its time has not come yet; it is led soon, since it is asked for"
 	case p == nil || p.placement == 0:
 		return "it has no placement here"
 	case p.leading:

@@ -34,9 +34,13 @@ type Machine struct {
 	garbage map[lease.Partition]bool
 	lapsed  int // partitions that are led on after a lapse
 	leading int
-	good    bool            // the heartbeat, when it was last said
-	over    Time            // since when the load is too high; 0: it is not
-	offered lease.Partition // last
+	good    bool // the heartbeat, when it was last said
+	// The servers' clocks, as of clockAt.
+	clock      point.Nanos
+	clockAt    Time
+	clockKnown bool
+	over       Time            // since when the load is too high; 0: it is not
+	offered    lease.Partition // last
 
 	// As of this Step.
 	now  Time
@@ -95,6 +99,12 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.want(in)
 	case Published:
 		m.published(in)
+	case Clock:
+		m.setClock(in)
+	case EverLed:
+		m.everLed(in)
+	case Early:
+		m.early(in)
 	default:
 		m.answer(in)
 	}
@@ -179,7 +189,8 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 func (m *Machine) table(name string) *table {
 	t := m.tables[name]
 	if t == nil {
-		t = &table{name: name, told: map[point.PartitionID]*part{}, alarms: map[point.PartitionID]string{}}
+		t = &table{name: name, told: map[point.PartitionID]*part{}, alarms: map[point.PartitionID]string{}, ahead: map[point.PartitionID]*part{},
+			everLed: map[point.PartitionID]struct{}{}}
 		m.tables[name] = t
 	}
 	return t

@@ -78,6 +78,20 @@ func (a Action) String() string {
 //	                            3 is on others, or here by placement 8 Remove if others have all acked rows or it is empty,
 //	                                                                   else alarm, and it may go on to lead
 func Plan(v View) []Action {
+	if v.Map == nil || v.Map.Seq < v.Seen {
+		return v.doubt()
+	}
+	out, here := v.judge()
+	for at := range v.Map.All() {
+		if a, ok := v.serve(at, here); ok {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// doubt says what keeps the map from being carried out; nil: nothing does.
+func (v *View) doubt() []Action {
 	switch {
 	case v.Map == nil && len(v.Held) == 0:
 		return nil
@@ -86,8 +100,12 @@ func Plan(v View) []Action {
 	case v.Map.Seq < v.Seen:
 		return []Action{{Kind: Alarm, Why: fmt.Sprintf("its map is at %d, but %d was seen before; nothing is deleted or begun", v.Map.Seq, v.Seen)}}
 	}
-	var out []Action
-	here := map[point.PartitionID]Held{}
+	return nil
+}
+
+// judge says what to do with placements that the map does not list, and which of those that are here stay.
+func (v *View) judge() (out []Action, here map[point.PartitionID]Held) {
+	here = map[point.PartitionID]Held{}
 	for _, h := range v.Held {
 		a, known := v.about(h)
 		if !known || a.Kind == Alarm {
@@ -97,27 +115,33 @@ func Plan(v View) []Action {
 			out = append(out, a)
 		}
 	}
-	for at := range v.Map.All() {
-		h, isHere := here[at.ID]
-		pl, ok := at.On(v.Server)
-		_, joining := at.JoiningOn(v.Server)
-		switch {
-		case joining: // it leads nothing before it is live
-		case isHere && (!ok || pl.ID != h.Placement):
-			// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
-			out = append(out, Action{Kind: Unload, Partition: at.ID, Placement: h.Placement, Why: "it alone has the rows"})
-		case !ok:
-		case at.State == topology.Splitting:
-			out = append(out, Action{Kind: Split, Partition: at.ID, Placement: pl.ID})
-		case at.Accepts():
-			out = append(out, Action{Kind: Serve, Partition: at.ID, Placement: pl.ID})
-		case !isHere || h.Empty:
-			out = append(out, Action{Kind: Final, Partition: at.ID, Placement: pl.ID})
-		default:
-			out = append(out, Action{Kind: Unload, Partition: at.ID, Placement: pl.ID})
-		}
+	return out, here
+}
+
+// serve says what the server serves of one partition; false: nothing.
+func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (Action, bool) {
+	h, isHere := here[at.ID]
+	pl, ok := at.On(v.Server)
+	a := Action{Partition: at.ID, Placement: pl.ID}
+	_, joining := at.JoiningOn(v.Server)
+	switch {
+	case joining: // it leads nothing before it is live
+		return a, false
+	case isHere && (!ok || pl.ID != h.Placement):
+		// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
+		a.Kind, a.Placement, a.Why = Unload, h.Placement, "it alone has the rows"
+	case !ok:
+		return a, false
+	case at.State == topology.Splitting:
+		a.Kind = Split
+	case at.Accepts():
+		a.Kind = Serve
+	case !isHere || h.Empty:
+		a.Kind = Final
+	default:
+		a.Kind = Unload
 	}
-	return out
+	return a, true
 }
 
 // about says what to do with a placement that the map does not list; known is false when it does.

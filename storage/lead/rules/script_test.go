@@ -33,6 +33,9 @@ import (
 //	plan                                the plan of the newest proposal, on the committed map
 //	good | busy                         a second is over: the heartbeat is good; the server is overloaded, too
 //	wait 500ms                          time goes by
+//	clock 40                            the servers' clocks show second 40; from then on the machine is given the time every second
+//	early 1 | ever-led 1 | forgotten 1  a request comes for partition 1; a lease row shows that it was led once; its rows are gone
+//	presplit 0 250                      at second 0, partitions to come are cut at second 250
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		var w *world
@@ -56,6 +59,7 @@ type world struct {
 	known *topology.Map
 	held  map[point.PartitionID]Held
 	gates map[point.PartitionID]*gate.Gate
+	clock bool     // the machine is given the time
 	open  []Effect // questions
 	made  []made
 	trace []string
@@ -165,6 +169,20 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.step(Published{Good: true, Load: 1})
 	case "wait":
 		return w.wait(args[0])
+	case "clock":
+		seconds, err := strconv.ParseInt(args[0], 10, 64)
+		w.clock = true
+		w.step(Clock{Now: seconds * 1e9})
+		return err
+	case "early":
+		w.step(Early{p})
+		w.say("%s", w.Why(p))
+	case "ever-led":
+		w.step(EverLed{lease.EverLed{Led: []lease.Partition{p}}})
+	case "forgotten":
+		w.step(EverLed{lease.EverLed{Forgotten: []lease.Partition{p}}})
+	case "presplit":
+		return w.presplit(args)
 	case "answer":
 		return w.reply(args[0], has, number)
 	case "swap":
@@ -192,10 +210,30 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 func (w *world) wait(s string) error {
 	d, err := time.ParseDuration(s)
 	for until := w.now + d; err == nil && w.now < until; {
+		if w.clock {
+			w.now = min(w.now+armEvery, until)
+			w.step(Clock{Now: w.wall()})
+			continue
+		}
 		w.now = min(max(w.Wake(), w.now+1), until)
 		w.step(Tick{})
 	}
 	return err
+}
+
+// presplit cuts partitions that begin after the first second at the others, into partitions on s1.
+func (w *world) presplit(args []string) error {
+	var edges []topology.Edge
+	for _, a := range args {
+		at, err := strconv.ParseInt(a, 10, 64)
+		if err != nil {
+			return err
+		}
+		edges = append(edges, topology.Edge{At: at * 1e9})
+	}
+	return w.apply(w.m.Presplitting(edges[0].At, edges[1:], func(id point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: point.PlacementID(10*id + 1), Server: "s1"}}
+	}))
 }
 
 // swap has the newest proposal reach the store: it is committed if it stands on the committed map and was not ruled out.
@@ -378,6 +416,49 @@ func describe(e Effect) string {
 }
 
 var phases = [...]string{"", ", waits", ", asks", ", closing", ", holding", ", proposing", ", ruling out", ", learning", ", committed"}
+
+// TestThousandsAtOneEdgeAreArmedInBatches: partitions that begin at one moment are assigned over half a minute, all of them half a minute before it,
+// and none of those that begin later.
+func TestThousandsAtOneEdgeAreArmedInBatches(t *testing.T) {
+	const edge, many = 3600e9, 3000
+	tm, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ps []topology.Partition
+	for i := range 2 * many {
+		ps = append(ps, topology.Partition{ID: point.PartitionID(i + 1), TimeLo: edge * int64(1+i/many), TimeHi: edge * int64(2+i/many), PointLo: uint64(i%many) << 52, PointHi: uint64(i%many+1) << 52,
+			Placements: []topology.Placement{{ID: point.PlacementID(i + 1), Server: "s1"}}})
+	}
+	if tm, err = tm.Apply(topology.Create{Partitions: ps}); err != nil {
+		t.Fatal(err)
+	}
+	m := New("s1", "dir1", Settings{}, nil, nil)
+	armed, first, most := 0, 0, 0
+	for second := range 3600 + 60 {
+		var out []Effect
+		now := Time(second) * time.Second
+		out = m.Step(now, Clock{Now: int64(second) * 1e9}, out)
+		if second == 0 {
+			out = m.Step(now, Round{Tables: []Table{{Name: "cpu", Map: tm, Row: 1}}}, out)
+			out = m.Step(now, Recorded{ID: 1, OK: true}, out)
+		}
+		for _, e := range out {
+			if a, ok := e.(Assign); ok {
+				if armed == 0 {
+					first = second
+				}
+				armed, most = armed+len(a.All), max(most, len(a.All))
+			}
+		}
+		if second == 3600-30 && armed != many {
+			t.Errorf("%d of %d are armed half a minute before their time", armed, many)
+		}
+	}
+	if armed != many || first < 3600-60 || most > 2*many/30 || len(m.parts) != many {
+		t.Errorf("%d armed from second %d on, at most %d at once; %d are remembered", armed, first, most, len(m.parts))
+	}
+}
 
 // draw shows the committed map, what s1 knows, and its partitions.
 func (w *world) draw() string {
