@@ -40,10 +40,13 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	if err := f.unpack(packed, h); err != nil {
 		return err
 	}
-	if h.Kind == Delete {
+	switch h.Kind {
+	case Delete:
 		var err error
 		f.Deletion, err = ParseDeletion(f.body[:h.bodyBytes])
 		return err
+	case Freeze:
+		return nil
 	}
 	d.r = reader{padded: f.body, end: h.bodyBytes}
 	r := &d.r

@@ -45,8 +45,12 @@ func (e *Encoder) Append(dst []byte, f *Frame) []byte {
 
 // appendBody writes the body into e.body: counts, columns, then what is beside them.
 func (e *Encoder) appendBody(f *Frame) {
-	if f.Kind == Delete {
+	switch f.Kind {
+	case Delete:
 		e.body = AppendDeletion(e.body[:0], &f.Deletion)
+		return
+	case Freeze:
+		e.body = e.body[:0]
 		return
 	}
 	b := binary.AppendUvarint(e.body[:0], uint64(f.FirstDef))

@@ -15,7 +15,13 @@ const (
 	Rows Kind = 1
 	// Delete hides rows that the partition took before it.
 	Delete Kind = 2
+	// Freeze ends a head: every placement puts a new one in front of it, so that a segment of the leader covers whole heads
+	// of all. It carries nothing. Written only where other placements follow, and only when all of them read this kind.
+	Freeze Kind = 3
 )
+
+// known reports whether this program reads frames of the kind.
+func (k Kind) known() bool { return k >= Rows && k <= Freeze }
 
 // String gives the kind's name in logs.
 func (k Kind) String() string {
@@ -24,12 +30,14 @@ func (k Kind) String() string {
 		return "rows"
 	case Delete:
 		return "delete"
+	case Freeze:
+		return "freeze"
 	}
 	return "kind(" + strconv.Itoa(int(k)) + ")"
 }
 
 // Frame is one partition's rows of one insert: row i is (IDs[i], Times[i], Values[i]). A frame of kind Delete is a deletion and
-// has no rows and no definitions.
+// has no rows and no definitions; one of kind Freeze has neither.
 //
 // Invariant: every series a row names is defined: its id < FirstDef + len(Defs).
 type Frame struct {
@@ -93,14 +101,15 @@ const (
 // Check says why a frame cannot be encoded: TooLarge when it exceeds a bound and must be cut, Invalid when its columns
 // do not fit together or name series that nobody defined. It reads every id.
 func (f *Frame) Check() error {
-	if f.Kind == Delete {
-		if len(f.IDs)+len(f.Times)+len(f.Values)+len(f.Hists)+len(f.Exemplars)+len(f.Defs) > 0 {
-			return fault.Errorf(fault.Invalid, "frame of a deletion with rows or definitions")
-		}
+	switch {
+	case !f.Kind.known():
+		return fault.Errorf(fault.Invalid, "frame of %v, known are %v, %v and %v", f.Kind, Rows, Delete, Freeze)
+	case f.Kind != Rows && len(f.IDs)+len(f.Times)+len(f.Values)+len(f.Hists)+len(f.Exemplars)+len(f.Defs) > 0:
+		return fault.Errorf(fault.Invalid, "frame of kind %v with rows or definitions", f.Kind)
+	case f.Kind == Delete:
 		return f.Deletion.Check()
-	}
-	if f.Kind != Rows {
-		return fault.Errorf(fault.Invalid, "frame of %v, known are %v and %v", f.Kind, Rows, Delete)
+	case f.Kind == Freeze:
+		return nil
 	}
 	if len(f.IDs) != len(f.Times) || len(f.IDs) != len(f.Values) {
 		return fault.Errorf(fault.Invalid, "frame of %d ids, %d times and %d values", len(f.IDs), len(f.Times), len(f.Values))

@@ -73,6 +73,7 @@ func goldenFrames() map[string]*frame.Frame {
 			Kind: frame.Delete, Serial: point.Serial{Epoch: 2, Seq: 9}, Prev: point.Serial{Epoch: 2, Seq: 8},
 			Deletion: frame.Deletion{Lo: math.MinInt64, Hi: newYear, Matchers: []frame.Matcher{{Name: "__name__", Value: "up"}, {Type: 3, Name: "job", Value: "node|.*-canary"}}},
 		},
+		"freeze": {Kind: frame.Freeze, Serial: point.Serial{Epoch: 2, Seq: 10}, Prev: point.Serial{Epoch: 2, Seq: 9}, Stamp: newYear},
 		"tails": {
 			Kind: frame.Rows, Serial: point.Serial{Epoch: 1, Seq: 1}, Stamp: newYear,
 			Defs: []point.Labels{

@@ -76,10 +76,12 @@ func Header(b []byte) (Head, error) {
 
 func (h *Head) check(flags, reserved byte) error {
 	switch {
-	case h.Kind != Rows && h.Kind != Delete:
-		return fault.Errorf(fault.Corrupt, "frame %v of %v, known are %v and %v", h.Serial, h.Kind, Rows, Delete)
-	case h.Kind == Delete && h.Rows+h.Hists > 0:
-		return fault.Errorf(fault.Corrupt, "frame %v of a deletion has rows", h.Serial)
+	case !h.Kind.known():
+		return fault.Errorf(fault.Corrupt, "frame %v of %v, known are %v, %v and %v", h.Serial, h.Kind, Rows, Delete, Freeze)
+	case h.Kind != Rows && h.Rows+h.Hists > 0:
+		return fault.Errorf(fault.Corrupt, "frame %v of kind %v has rows", h.Serial, h.Kind)
+	case h.Kind == Freeze && (h.bodyBytes > 0 || flags != 0):
+		return fault.Errorf(fault.Corrupt, "frame %v of kind %v has a body or flags", h.Serial, h.Kind)
 	case flags&^flagsKnown != 0 || reserved != 0:
 		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x: a newer version wrote it", h.Serial, flags, reserved)
 	case h.Rows > RowsMax || h.Hists > RowsMax:

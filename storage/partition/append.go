@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -39,6 +40,9 @@ type Rows struct {
 
 // appender is the scratch of one Append.
 type appender struct {
+	serial point.Serial // of the frame
+	chain  Followers    // that it was passed to; nil: none
+
 	enc   frame.Encoder
 	frame frame.Frame
 	buf   []byte
@@ -61,11 +65,16 @@ func (p *Partition) Append(r *Rows) error {
 		}
 		a.reset()
 	}
+	serial, chain := a.serial, a.chain
+	a.chain = nil
 	p.frames.Put(a)
 	if err != nil || r.Level == point.Received {
 		return err
 	}
-	return wait.Wait()
+	if err := wait.Wait(); err != nil || chain == nil || r.Level != point.All {
+		return err
+	}
+	return chain.Await(context.Background(), serial)
 }
 
 // errCold says that the partition cooled between a look at it and its lock.
@@ -107,13 +116,10 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	if r.Once && !p.mu.seen.Take(f.Stamp) {
 		return brick.Wait{}, peer.NewSeen()
 	}
-	f.Prev = p.mu.last
-	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
 	if !f.Foreign {
 		f.Stamp = p.mu.ranks.Next(f.Stamp)
 	}
-	frame.SetSerial(a.buf, f.Serial, f.Prev, f.Stamp)
-	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, a.buf)
+	wait, err := p.logLocked(f, a.buf)
 	if err != nil {
 		return brick.Wait{}, err
 	}
@@ -123,7 +129,17 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	}
 	p.mu.wait = wait
 	p.applyLocked(f, time.Now())
+	p.passLocked(f, a.buf, wait)
+	a.serial, a.chain = f.Serial, p.mu.chain
 	return wait, nil
+}
+
+// logLocked gives a frame, which is encoded in buf and has its rank, the next serial, and appends it to the log.
+func (p *Partition) logLocked(f *frame.Frame, buf []byte) (brick.Wait, error) {
+	f.Prev = p.mu.last
+	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
+	frame.SetSerial(buf, f.Serial, f.Prev, f.Stamp)
+	return p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, buf)
 }
 
 // encode fills the buffer with the frame. Errors are TooLarge and Invalid.

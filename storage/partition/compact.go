@@ -19,7 +19,7 @@ const compactBatch = 256
 // CompactIfDue folds the segments into one major when the policy says so. One compaction of a partition runs at a time.
 func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	chain, wait := p.chain(now)
-	if wait || p.Damaged() != nil {
+	if wait || p.Damaged() != nil || p.Follows() {
 		return nil
 	}
 	if why := p.settings.CompactDue(&chain); why != NotDue {
@@ -32,7 +32,7 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && p.mu.pending == nil
+	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && len(p.mu.frozen) == 0
 	c.Idle = now.Sub(p.mu.lastWrite)
 	for _, g := range p.mu.state.Segments {
 		c.Segments = append(c.Segments, g.Info)
@@ -49,6 +49,9 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
 	if err := p.Damaged(); err != nil {
 		return err
+	}
+	if p.Follows() {
+		return p.notHere("compacts")
 	}
 	if !p.compactMu.TryLock() {
 		return nil
@@ -93,6 +96,9 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	// 3. The catalogue says so, durably; then readers see it and the old files go.
+	if err := p.stillLeads(info.ID); err != nil {
+		return err
+	}
 	if err := p.commitMajor(info); err != nil {
 		return err
 	}
@@ -164,9 +170,12 @@ func (p *Partition) Snapshot(ctx context.Context) (*View, *State, error) {
 	if err := p.Damaged(); err != nil {
 		return nil, nil, err
 	}
+	if p.Follows() {
+		return nil, nil, p.notHere("flushes")
+	}
 	p.flushMu.Lock() // as for a compaction
 	defer p.flushMu.Unlock()
-	if err := p.flushOrdered(ctx, ByRequest); err != nil {
+	if err := p.flushAll(ctx, ByRequest); err != nil {
 		return nil, nil, err
 	}
 	v, st := p.viewSegments()
@@ -256,7 +265,7 @@ func (p *Partition) commitMajor(info segment.Info) error {
 	next := *p.mu.state
 	p.mu.Unlock()
 	next.Segments = []SegmentState{{Info: info}}
-	g, err := p.commitSegment(&next, info)
+	g, err := p.commitSegment(&next, SegmentState{Info: info})
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,9 @@ func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Mat
 	if err := p.Damaged(); err != nil {
 		return err
 	}
+	if p.Follows() {
+		return p.notHere("deletes")
+	}
 	t := Tombstone{Matchers: ms, Lo: lo, Hi: hi}
 	d := t.deletion()
 	if err := d.Check(); err != nil {
@@ -57,9 +60,11 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 	if err != nil || !hit {
 		return err
 	}
-	if err := p.logDeletion(epoch, t); err != nil {
+	at, err := p.logDeletion(epoch, t)
+	if err != nil {
 		return err
 	}
+	next.noteSerial(t, at)
 	if err := p.commit(next); err != nil {
 		return err
 	}
@@ -86,52 +91,47 @@ func (p *Partition) showTombstones(st *State) {
 	}
 }
 
-// flushForDelete puts every row that was taken so far into a segment; the flush lock is held. After a failed flush there are two heads,
-// and one flush empties the older.
+// flushForDelete puts every row that was taken so far into a segment; the flush lock is held.
 func (p *Partition) flushForDelete(ctx context.Context) error {
-	p.mu.Lock()
-	again := p.mu.pending != nil
-	p.mu.Unlock()
-	if again {
-		if err := p.flushOrdered(ctx, ByDelete); err != nil {
-			return err
-		}
-	}
 	if !p.hasHeadRows() {
 		return nil
 	}
-	return p.flushOrdered(ctx, ByDelete)
+	return p.flushAll(ctx, ByDelete)
 }
 
 // hasHeadRows reports whether there are frames with rows that are in no segment, or too many deletions for one segment's header.
 func (p *Partition) hasHeadRows() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.pending != nil || p.mu.frames > len(p.mu.deletions) || len(p.mu.deletions) >= headDeletionsMax
+	return len(p.mu.frozen) > 0 || p.mu.frames > len(p.mu.deletions) || len(p.mu.deletions) >= headDeletionsMax
 }
 
 // headDeletionsMax bounds the deletions in the header of one segment: with frame.DeletionBytesMax they stay below its bound.
 const headDeletionsMax = 8
 
-// logDeletion makes a deletion a frame of the log and waits until it is durable. Its serial is above that of every row that the
-// segments hold.
-func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) error {
+// logDeletion makes a deletion a frame of the log and waits until it is durable, at every listed placement: before that no
+// compaction may take out what it hides. Its serial is above that of every row that the segments hold.
+func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (point.Serial, error) {
+	p.mu.Lock()
 	if epoch == 0 {
-		p.mu.Lock()
 		epoch = p.mu.epoch
-		p.mu.Unlock()
 	}
+	chain := p.mu.chain
+	p.mu.Unlock()
 	if err := p.Lead(epoch); err != nil {
-		return err
+		return point.Serial{}, err
 	}
-	wait, err := p.enqueueDeletion(t)
+	at, wait, err := p.enqueueDeletion(t)
 	if err != nil {
-		return err
+		return at, err
 	}
-	return wait.Wait()
+	if err := wait.Wait(); err != nil || chain == nil {
+		return at, err
+	}
+	return at, chain.Await(context.Background(), at)
 }
 
-func (p *Partition) enqueueDeletion(t Tombstone) (brick.Wait, error) {
+func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, brick.Wait, error) {
 	var enc frame.Encoder
 	f := frame.Frame{Kind: frame.Delete, Deletion: t.deletion()}
 	buf := enc.Append(nil, &f)
@@ -139,21 +139,18 @@ func (p *Partition) enqueueDeletion(t Tombstone) (brick.Wait, error) {
 	defer p.mu.Unlock()
 	switch {
 	case p.mu.dropped:
-		return brick.Wait{}, p.gone()
+		return point.Serial{}, brick.Wait{}, p.gone()
 	case p.mu.epoch == 0:
-		return brick.Wait{}, p.notLed(0, p.mu.epoch)
+		return point.Serial{}, brick.Wait{}, p.notLed(0, p.mu.epoch)
 	}
-	f.Prev = p.mu.last
-	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
 	f.Stamp = p.mu.ranks.Next(0)
-	frame.SetSerial(buf, f.Serial, f.Prev, f.Stamp)
-	wait, err := p.deps.Brick.Append(p.ident.Placement, p.mu.epoch, f.Serial, buf)
+	wait, err := p.logLocked(&f, buf)
 	if err != nil {
-		return brick.Wait{}, err
+		return f.Serial, wait, err
 	}
-	p.mu.wait = wait
-	p.deleteLocked(&f, time.Now())
-	return wait, nil
+	p.takeLocked(&f, wait, time.Now())
+	p.passLocked(&f, buf, wait)
+	return f.Serial, wait, nil
 }
 
 // deleteLocked takes the frame of a deletion into the head: the next segment tells of it.
@@ -162,24 +159,48 @@ func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 		p.mu.born = now
 	}
 	p.mu.frames++
-	p.mu.deletions = append(p.mu.deletions, f.Deletion)
+	p.mu.deletions = append(p.mu.deletions, deletion{f.Deletion, f.Serial})
+	t := tombstoneOf(&f.Deletion, f.Serial)
+	for _, fr := range p.mu.frozen { // of a leader there are none: it flushed before it deleted
+		fr.head.hide(t)
+	}
 	p.mu.lastWrite = now
 	p.acceptedLocked(f)
 }
 
-// redelete carries deletions out that the log holds and the catalogue perhaps not: a crash came between, or it was rebuilt. All
-// segments are from before them. Called once the log was replayed.
-func (p *Partition) redelete() error {
-	p.mu.Lock()
-	again := p.mu.deletions
-	p.mu.Unlock()
-	if len(again) == 0 {
-		return nil
+// deletion is one that a frame of a head brought.
+type deletion struct {
+	frame.Deletion
+	at point.Serial
+}
+
+func deletionsOf(ds []deletion) []frame.Deletion {
+	var out []frame.Deletion
+	for _, d := range ds {
+		out = append(out, d.Deletion)
 	}
+	return out
+}
+
+// deletionsLocked are those of all heads, in the order of the log.
+func (p *Partition) deletionsLocked() (all []deletion) {
+	for _, fr := range p.mu.frozen {
+		all = append(all, fr.deletions...)
+	}
+	return append(all, p.mu.deletions...)
+}
+
+// redelete carries deletions out that the log holds and the catalogue perhaps not: a crash came between, or it was rebuilt, or
+// they were not durable everywhere when the placement stopped leading. All segments are from before them. Called once the log
+// was replayed.
+func (p *Partition) redelete() error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
+	p.mu.Lock()
+	again := p.deletionsLocked()
+	p.mu.Unlock()
 	for i := range again {
-		next, hit, err := p.hidden(tombstoneOf(&again[i]), math.MaxInt)
+		next, hit, err := p.hidden(tombstoneOf(&again[i].Deletion, again[i].at), math.MaxInt)
 		if err == nil && hit {
 			err = p.commit(next)
 		}
@@ -201,8 +222,9 @@ func (t *Tombstone) deletion() frame.Deletion {
 	return d
 }
 
-func tombstoneOf(d *frame.Deletion) Tombstone {
-	t := Tombstone{Lo: d.Lo, Hi: d.Hi}
+// tombstoneOf makes one of a deletion in the frame at; zero: in a segment.
+func tombstoneOf(d *frame.Deletion, at point.Serial) Tombstone {
+	t := Tombstone{Lo: d.Lo, Hi: d.Hi, At: at}
 	for _, m := range d.Matchers {
 		t.Matchers = append(t.Matchers, peer.Matcher{Type: peer.MatchType(m.Type), Name: m.Name, Value: m.Value})
 	}

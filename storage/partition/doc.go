@@ -6,6 +6,10 @@
 //	                                         major ─┘
 //	View = one snapshot of heads and segments ──Match──▶ series ──Read──▶ rows, one value a timestamp
 //
+// A placement that follows takes frames and segments of a leader elsewhere instead (follow.go):
+//
+//	Follow ──▶ brick, as it is ──▶ head rows ──FREEZE──▶ frozen heads ──Adopt──▶ the leader's segments
+//
 // What decides is pure (policy.go: when to flush, what to compact); what moves bytes is a thin runner around it.
 //
 // Invariants kept here:

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/head"
@@ -18,7 +17,8 @@ import (
 
 // Flush writes the head's rows into a new segment and releases their log frames: freeze → segment (fsync) → catalogue
 // (fsync) → log. Rows come in meanwhile and are readable all the time. A crash between two steps loses nothing: the
-// log is replayed from where the catalogue says. Does nothing when there are no rows.
+// log is replayed from where the catalogue says. Does nothing when there are no rows, and nothing in a placement that
+// follows: its leader flushes.
 func (p *Partition) Flush(ctx context.Context, why Reason) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
@@ -42,13 +42,20 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 		return err
 	}
 	start := time.Now()
-	fr, ok := p.freeze()
-	if !ok {
-		return nil
+	fr, err := p.freeze()
+	if fr == nil {
+		return err
 	}
-	// 1. Only frames that are durable are flushed: a segment must never hold what the log could still lose.
+	defer p.flushEnds()
+	// 1. Only frames that are durable, at every listed placement, are flushed: a segment must never hold what the log could
+	// still lose, or what the next leader may not have.
 	if err := fr.durable.Wait(); err != nil {
 		return err
+	}
+	if fr.chain != nil {
+		if err := fr.chain.Await(ctx, fr.last); err != nil {
+			return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
+		}
 	}
 	// 2. The segment, fsynced under its final name.
 	info, err := p.writeMinor(ctx, fr)
@@ -56,18 +63,22 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 		return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	// 3. The catalogue says so, durably.
+	if err := p.stillLeads(info.ID); err != nil {
+		return err
+	}
 	next := *fr.state
 	next.Flushed = fr.last
 	next.Ends = raise(next.Ends, fr.ends...)
-	next.Segments = append(slices.Clone(next.Segments), SegmentState{Info: info})
-	g, err := p.commitSegment(&next, info)
+	st := SegmentState{Info: info, Tombstones: fr.head.hidden()}
+	next.Segments = append(slices.Clone(next.Segments), st)
+	g, err := p.commitSegment(&next, st)
 	if err != nil {
 		return err
 	}
 	// 4. Readers see the segment instead of the head; then the log may forget.
 	p.mu.Lock()
 	p.mu.segments = append(slices.Clone(p.mu.segments), g)
-	p.mu.frozen, p.mu.pending = nil, nil
+	p.mu.frozen = slices.Clone(p.mu.frozen[1:])
 	p.mu.defined = fr.defined
 	p.mu.order, p.mu.ordered = fr.order, fr.defined
 	p.mu.revived = p.mu.revived[len(fr.revived):]
@@ -86,41 +97,89 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	return nil
 }
 
-// frozen is a head that takes no more rows, with what has to be known to write it.
+// frozen is a head that takes no more rows.
 type frozen struct {
 	head      *headRef
-	deletions []frame.Deletion
-	state     *State
+	deletions []deletion
+	first     point.Serial // of its frames
 	last      point.Serial
 	ends      []point.EpochEnd // of its frames; last is the newest
 	durable   brick.Wait
-	base      int // dense ids below are defined in segments
 	defined   int // dense ids below are defined when this head is flushed
-	order     []point.DenseID
-	ordered   int // as in the partition
-	revived   []point.DenseID
+
+	// What else has to be known to write it: as it is when the flush begins.
+	chain   Followers
+	state   *State
+	base    int // dense ids below are defined in segments
+	order   []point.DenseID
+	ordered int // as in the partition
+	revived []point.DenseID
 }
 
-// freeze puts a new head in front of the active one. A head whose flush failed is taken up again first.
-func (p *Partition) freeze() (*frozen, bool) {
+// freeze gives the oldest frozen head, and freezes the active one if there is none. Nil: there is nothing to flush, or it is
+// not for us to do.
+func (p *Partition) freeze() (*frozen, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fr := p.mu.pending
 	switch {
-	case p.mu.dropped:
-		return nil, false
-	case fr == nil && p.mu.frames == 0:
-		return nil, false
-	case fr == nil:
-		fr = &frozen{head: p.mu.active, last: p.mu.last, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
-			defined: max(p.ids.Load().len(), p.mu.defined)}
-		p.mu.pending = fr
-		p.mu.frozen = []*headRef{fr.head}
-		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
+	case p.mu.dropped || p.mu.follows:
+		return nil, nil
+	case len(p.mu.frozen) == 0 && p.mu.frames == 0:
+		return nil, nil
+	case len(p.mu.frozen) == 0:
+		if err := p.freezeActiveLocked(); err != nil {
+			return nil, err
+		}
 	}
-	fr.state, fr.base = p.mu.state, p.mu.defined
+	fr := p.mu.frozen[0]
+	fr.chain, fr.state, fr.base = p.mu.chain, p.mu.state, p.mu.defined
 	fr.order, fr.ordered, fr.revived = p.mu.order, p.mu.ordered, p.mu.revived
-	return fr, true
+	p.mu.flushing = true
+	return fr, nil
+}
+
+// freezeActiveLocked puts a new head in front of the active one, and has the placements that follow do so too.
+func (p *Partition) freezeActiveLocked() error {
+	if p.mu.chain != nil && p.mu.epoch != 0 {
+		return p.logFreezeLocked()
+	}
+	p.pushFrozenLocked()
+	return nil
+}
+
+func (p *Partition) pushFrozenLocked() {
+	p.mu.frozen = append(slices.Clip(p.mu.frozen), &frozen{
+		head: p.mu.active, first: p.mu.first, last: p.mu.last, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
+		defined: max(p.ids.Load().len(), p.mu.defined),
+	})
+	p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
+}
+
+// flushEnds notes that no flush is under way.
+func (p *Partition) flushEnds() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.flushing = false
+}
+
+// flushAll flushes all heads that there are; the flush lock is held.
+func (p *Partition) flushAll(ctx context.Context, why Reason) error {
+	for n := p.headsToFlush(); n > 0; n-- {
+		if err := p.flushOrdered(ctx, why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Partition) headsToFlush() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.mu.frozen)
+	if p.mu.frames > 0 {
+		n++
+	}
+	return n
 }
 
 func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, error) {
@@ -130,7 +189,7 @@ func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, e
 		ID:    p.takeSegmentID(),
 		Major: len(st.Segments) == 0,
 		Ends:  fr.ends,
-		Range: p.ident.segmentRange(), Deletions: fr.deletions,
+		Range: p.ident.segmentRange(), Deletions: deletionsOf(fr.deletions),
 	}
 	if n := len(st.Segments); n > 0 {
 		m.Base = st.Segments[n-1].ID
@@ -225,8 +284,8 @@ func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
 
 // commitSegment makes a finished segment part of the placement: opened and checked first, so that nothing is promised that
 // cannot be read, then in the catalogue.
-func (p *Partition) commitSegment(next *State, info segment.Info) (*segmentRef, error) {
-	b := p.deps.Brick
+func (p *Partition) commitSegment(next *State, st SegmentState) (*segmentRef, error) {
+	b, info := p.deps.Brick, st.Info
 	file := b.SegmentPath(p.ident.Placement, info.ID)
 	r, err := segment.Open(b.FS(), file, info, p.deps.Cache)
 	if err != nil {
@@ -238,7 +297,7 @@ func (p *Partition) commitSegment(next *State, info segment.Info) (*segmentRef, 
 	if err := p.commit(next); err != nil {
 		return nil, errors.Join(err, r.Close()) // the file stays: whether the catalogue names it is open
 	}
-	return newSegmentRef(r, SegmentState{Info: info}, file, b.FS()), nil
+	return newSegmentRef(r, st, file, b.FS()), nil
 }
 
 // extendOrder gives the dense ids in memory in label order, from an order of fewer: those that are new or came back are

@@ -6,12 +6,20 @@ import (
 )
 
 // Lead makes frames be taken under an epoch from now on: the brick refuses lower ones before this returns, also after a
-// crash (I3). Serials go on from those of the epoch before. Doing it again is fine and cheap. Errors are Stale (a higher
-// epoch has begun, or dropped) and Unavailable.
+// crash (I3). Serials and the numbers of series go on from those of the epoch before, whichever placement led in it. Doing it
+// again is fine and cheap. A partition that others follow stays one in its next epoch: LeadChain begins that. Errors are Stale
+// (a higher epoch has begun, or another placement leads in this one, or dropped) and Unavailable.
 func (p *Partition) Lead(epoch point.Epoch) error {
 	if p.Leads(epoch) {
 		return nil
 	}
+	return p.lead(epoch, nil)
+}
+
+// LeadChain is Lead of a partition that other placements follow: its frames go to c, too.
+func (p *Partition) LeadChain(epoch point.Epoch, c Followers) error { return p.lead(epoch, c) }
+
+func (p *Partition) lead(epoch point.Epoch, c Followers) error {
 	b := p.deps.Brick
 	if highest := b.HighestEpoch(p.ident.Placement); epoch < highest {
 		return p.notLed(epoch, highest)
@@ -24,10 +32,16 @@ func (p *Partition) Lead(epoch point.Epoch) error {
 	switch {
 	case p.mu.dropped:
 		return p.gone()
-	case epoch < p.mu.epoch:
+	case epoch < p.mu.epoch || p.mu.follows && epoch <= p.mu.leader:
+		return p.notLed(epoch, max(p.mu.epoch, p.mu.leader))
+	case c == nil && p.mu.chain != nil && epoch != p.mu.epoch: // its followers would miss frames
 		return p.notLed(epoch, p.mu.epoch)
 	}
+	if c != nil {
+		p.mu.chain = c
+	}
 	p.mu.epoch, p.mu.raised = epoch, true
+	p.mu.follows, p.mu.leader = false, 0
 	return nil
 }
 
@@ -62,9 +76,13 @@ func (p *Partition) HighestRank() point.Stamp {
 func (p *Partition) Ends() []point.EpochEnd {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.endsLocked()
+}
+
+func (p *Partition) endsLocked() []point.EpochEnd {
 	ends := raise(p.mu.state.Ends, p.mu.ends...)
-	if p.mu.pending != nil {
-		ends = raise(ends, p.mu.pending.ends...)
+	for _, fr := range p.mu.frozen {
+		ends = raise(ends, fr.ends...)
 	}
 	return ends
 }

@@ -55,12 +55,18 @@ type Partition struct {
 	flushMu sync.Mutex
 	silence silence // guarded by flushMu
 
+	// followMu orders what a leader sends: frames, cuts, segments. Taken before flushMu.
+	followMu sync.Mutex
+
 	mu struct {
 		sync.Mutex // guards what is inside; held for microseconds: no I/O but the copy into the log's buffer
 
 		warm      bool        // ids and the table's index know all series; false: ask the segments
 		epoch     point.Epoch // frames are taken under it; 0: none are
 		raised    bool        // the brick refuses lower epochs than ours
+		follows   bool        // frames and segments come from a leader elsewhere: none are made here
+		leader    point.Epoch // its epoch; 0: it is not known yet. Of a placement that leads: 0
+		chain     Followers   // of the leader; nil: no other placement follows
 		held      point.Epoch // the highest in what is held
 		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
 		damaged   error       // a segment cannot be read: nothing is read, taken, flushed or changed, only dropped; nil: all can
@@ -68,13 +74,14 @@ type Partition struct {
 		state     *State      // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef
-		frozen    []*headRef // at most one: being flushed
-		pending   *frozen    // the flush of it, also after a failure
+		frozen    []*frozen // heads that take no more rows, oldest first; a leader flushes the first
+		flushing  bool      // the first of them is being flushed
 		active    *headRef
 		frames    int              // in the active head
-		deletions []frame.Deletion // among those frames
+		deletions []deletion       // among those frames
 		ends      []point.EpochEnd // of all of them
-		born      time.Time        // of the first of them
+		first     point.Serial     // of the first of them
+		born      time.Time        // of that
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
 		ranks     rank.Order      // of all frames and segments
@@ -217,22 +224,27 @@ func (p *Partition) ReplayFrame(f *frame.Frame) error {
 		p.acceptedLocked(f)
 		return nil
 	}
-	if int(f.FirstDef) != known.len() && len(f.Defs) > 0 {
-		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v defines series from %d on, but %d are known",
-			p.ident.Table, p.ident.Partition, f.Serial, f.FirstDef, known.len())
+	if err := p.numbered(f, known.len()); err != nil {
+		return err
 	}
 	if len(f.Defs) > 0 {
 		known.intern(f.Defs, nil)
 	}
-	if !defined(f, known.len()) {
-		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v has rows of a series that nothing defines", p.ident.Table, p.ident.Partition, f.Serial)
-	}
-	if f.Kind == frame.Delete {
-		p.deleteLocked(f, time.Now())
-		return nil
-	}
-	p.applyLocked(f, time.Now())
+	p.takeLocked(f, brick.Wait{}, time.Now())
 	return nil
+}
+
+// takeLocked makes a frame that is in the log part of the heads.
+func (p *Partition) takeLocked(f *frame.Frame, wait brick.Wait, now time.Time) {
+	p.mu.wait = wait
+	switch f.Kind {
+	case frame.Delete:
+		p.deleteLocked(f, now)
+	case frame.Freeze:
+		p.freezeLocked(f, now)
+	default:
+		p.applyLocked(f, now)
+	}
 }
 
 // defined reports whether every row of f is of one of the first n series.
@@ -268,6 +280,9 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 func (p *Partition) acceptedLocked(f *frame.Frame) {
 	s := f.Serial
 	p.mu.last = s
+	if p.mu.frames == 1 {
+		p.mu.first = s
+	}
 	p.mu.ranks.Observe(f.Stamp)
 	if n := len(p.mu.ends); n > 0 && p.mu.ends[n-1].Epoch == s.Epoch {
 		p.mu.ends[n-1].Seq = s.Seq
@@ -284,7 +299,7 @@ func (p *Partition) Shape() HeadShape {
 	h := p.mu.active.head
 	return HeadShape{
 		Frames: p.mu.frames, Bytes: int64(h.Bytes()), Series: h.Series(), Born: p.mu.born, LastWrite: p.mu.lastWrite,
-		Stuck: p.mu.pending != nil && p.mu.flush.failures > 0, RetryAt: p.mu.flush.until,
+		Stuck: len(p.mu.frozen) > 0 && !p.mu.flushing, RetryAt: p.mu.flush.until, Follows: p.mu.follows,
 	}
 }
 
@@ -306,8 +321,8 @@ func (p *Partition) HeadRows() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.mu.active.head.Rows()
-	for _, h := range p.mu.frozen {
-		n += h.head.Rows()
+	for _, fr := range p.mu.frozen {
+		n += fr.head.head.Rows()
 	}
 	return n
 }
@@ -320,8 +335,8 @@ func (p *Partition) HeadBytes() int64 {
 		return 0
 	}
 	n := p.mu.active.head.Bytes()
-	for _, h := range p.mu.frozen {
-		n += h.head.Bytes()
+	for _, fr := range p.mu.frozen {
+		n += fr.head.head.Bytes()
 	}
 	return int64(n)
 }
@@ -384,16 +399,25 @@ func (p *Partition) Close() {
 	old.release()
 }
 
+// headsLocked lists all heads, oldest first.
+func (p *Partition) headsLocked() []*headRef {
+	heads := make([]*headRef, 0, len(p.mu.frozen)+1)
+	for _, fr := range p.mu.frozen {
+		heads = append(heads, fr.head)
+	}
+	return append(heads, p.mu.active)
+}
+
 // letGo empties a closed partition.
 func (p *Partition) letGo() *ids {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeSegments()
-	for _, h := range append(p.mu.frozen, p.mu.active) {
+	for _, h := range p.headsLocked() {
 		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
 		h.release()
 	}
-	p.mu.frozen, p.mu.pending, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, nil, newHeadRef(), 0, nil, nil
+	p.mu.frozen, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, newHeadRef(), 0, nil, nil
 	p.mu.warm = false
 	return p.ids.Swap(newIDs(p.deps.Index))
 }

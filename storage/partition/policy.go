@@ -78,13 +78,14 @@ type HeadShape struct {
 	Born      time.Time // first frame
 	LastWrite time.Time
 
-	Stuck   bool      // there is one whose flush failed
+	Stuck   bool      // there is one that no flush is under way of: it failed, or another placement led when it was frozen
 	RetryAt time.Time // not before, after failures
+	Follows bool      // its leader flushes
 }
 
 // flushable reports whether a flush would find something to do, and may try.
 func (h *HeadShape) flushable(now time.Time) bool {
-	return (h.Frames > 0 || h.Stuck) && !now.Before(h.RetryAt)
+	return (h.Frames > 0 || h.Stuck) && !h.Follows && !now.Before(h.RetryAt)
 }
 
 // Reason says why work is due; "" when it is not.

@@ -181,7 +181,7 @@ func withDeletions(chain []segment.Info, known *State) []SegmentState {
 			}
 		}
 		for _, d := range info.Deletions {
-			_, _ = hide(out[:i], tombstoneOf(&d), math.MaxInt) // without a bound it cannot fail
+			_, _ = hide(out[:i], tombstoneOf(&d, point.Serial{}), math.MaxInt) // without a bound it cannot fail
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/RoaringBitmap/roaring/v2"
@@ -49,6 +50,9 @@ func (g *segmentRef) release() {
 type headRef struct {
 	head *head.Head
 	refs atomic.Int32
+	// tombstones hide rows of a frozen head of a placement that follows: its leader had them in a segment when it took the
+	// deletions. Nil: there are none.
+	tombstones atomic.Pointer[[]Tombstone]
 }
 
 func newHeadRef() *headRef {
@@ -58,6 +62,25 @@ func newHeadRef() *headRef {
 }
 
 func (h *headRef) retain() *headRef { h.refs.Add(1); return h }
+
+// hidden are the deletions that hide rows of the head.
+func (h *headRef) hidden() []Tombstone {
+	if ts := h.tombstones.Load(); ts != nil {
+		return *ts
+	}
+	return nil
+}
+
+// hide adds a deletion; the partition's lock is held.
+func (h *headRef) hide(t Tombstone) {
+	if ts := h.hidden(); !slices.ContainsFunc(ts, t.equal) {
+		ts = append(slices.Clone(ts), t)
+		h.tombstones.Store(&ts)
+	}
+}
+
+// cuts are the deletions ready for use; mostly none.
+func (h *headRef) cuts() (cuts, error) { return compileTombstones(h.hidden()) }
 
 func (h *headRef) release() {
 	if h.refs.Add(-1) == 0 {

@@ -47,6 +47,9 @@ type State struct {
 	Segments []SegmentState `json:"segments,omitempty"`
 	// NextSegment is the seq of the next segment id.
 	NextSegment uint64 `json:"next_segment"`
+	// Adopting is the id of a segment that is being taken over from the leader; nil: none is. A file under it that Segments does
+	// not list was not adopted.
+	Adopting *point.SegmentID `json:"adopting,omitempty"`
 	// Incomplete says why the entry, which was rebuilt, may lack rows that were acked; empty: it lacks none. The partition is
 	// closed as long as it says so.
 	Incomplete string `json:"incomplete,omitempty"`
@@ -63,6 +66,20 @@ type Tombstone struct {
 	Matchers []peer.Matcher `json:"matchers"`
 	Lo       point.Nanos    `json:"lo"`
 	Hi       point.Nanos    `json:"hi"`
+	// At is the frame that brought it: it goes if that frame is cut off the log. Zero: it came in a segment, or before frames
+	// were told; it stays.
+	At point.Serial `json:"at,omitzero"`
+}
+
+// noteSerial says which frame brought a deletion.
+func (s *State) noteSerial(t Tombstone, at point.Serial) {
+	for i := range s.Segments {
+		for j := range s.Segments[i].Tombstones {
+			if g := &s.Segments[i].Tombstones[j]; g.At == (point.Serial{}) && g.equal(t) {
+				g.At = at
+			}
+		}
+	}
 }
 
 const statePrefix = "p/"

@@ -33,9 +33,10 @@ func aState() *State {
 		Flushed:  point.Serial{Epoch: 2, Seq: 101}, Ends: []point.EpochEnd{{Epoch: 1, Seq: 90}, {Epoch: 2, Seq: 101}},
 		Segments: []SegmentState{
 			{Info: first, Tombstones: []Tombstone{{Matchers: []peer.Matcher{{Type: peer.MatchRegexp, Name: "a", Value: "b|\x00\"é"}}, Lo: -1 << 63, Hi: 1<<63 - 1}}},
-			{Info: second},
+			{Info: second, Tombstones: []Tombstone{{Matchers: []peer.Matcher{{Name: "a", Value: "c"}}, Lo: 1, Hi: 2, At: point.Serial{Epoch: 2, Seq: 102}}}},
 		},
 		NextSegment: 3,
+		Adopting:    &point.SegmentID{Epoch: 3, Seq: 3},
 	}
 }
 

@@ -108,6 +108,10 @@ func (p *Partition) tidyFile(path string, strict bool) error {
 	switch {
 	case strings.HasSuffix(path, segment.TempSuffix): // never published, so nothing depends on it
 		return p.removeLeftover(path, "of a segment that was not finished")
+	case isSurplus(path):
+		return nil // its owner hands it over and forgets it
+	case p.isAdopting(path):
+		return p.removeLeftover(path, "of a leader that was not adopted yet")
 	case !strings.HasSuffix(path, ".seg"):
 		return b.PutAside(path, "a file in the directory of a partition that is no segment")
 	}
@@ -132,6 +136,14 @@ func (p *Partition) tidyFile(path string, strict bool) error {
 	}
 	p.damage(fault.Errorf(fault.Corrupt, "segment %s holds frames up to %v, but catalogue and log know only those up to %v", path, info.Ends, p.Ends()))
 	return nil
+}
+
+// isAdopting reports whether a file is of a segment whose adoption was under way.
+func (p *Partition) isAdopting(path string) bool {
+	p.mu.Lock()
+	id := p.mu.state.Adopting
+	p.mu.Unlock()
+	return id != nil && path == p.deps.Brick.SegmentPath(p.ident.Placement, *id)
 }
 
 func (p *Partition) removeLeftover(path, what string) error {

@@ -43,10 +43,7 @@ func (p *Partition) View() (*View, error) {
 	for _, g := range p.mu.segments {
 		v.segments = append(v.segments, g.retain())
 	}
-	for _, h := range p.mu.frozen {
-		v.heads = append(v.heads, h.retain())
-	}
-	v.heads = append(v.heads, p.mu.active.retain())
+	v.retainHeadsLocked()
 	return v, nil
 }
 
@@ -59,11 +56,15 @@ func (p *Partition) viewHeads() (*View, *State) {
 		return nil, nil
 	}
 	v := &View{p: p}
-	for _, h := range p.mu.frozen {
-		v.heads = append(v.heads, h.retain())
-	}
-	v.heads = append(v.heads, p.mu.active.retain())
+	v.retainHeadsLocked()
 	return v, p.mu.state
+}
+
+func (v *View) retainHeadsLocked() {
+	for _, fr := range v.p.mu.frozen {
+		v.heads = append(v.heads, fr.head.retain())
+	}
+	v.heads = append(v.heads, v.p.mu.active.retain())
 }
 
 // Close lets go of the snapshot.
@@ -236,12 +237,22 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 		if !ok || hlo > hi || hhi < lo {
 			continue
 		}
+		cuts, err := h.cuts()
+		if err != nil {
+			return err
+		}
 		most := 0
 		for i := range ss {
-			if r, ok := m.readHead(h.head, ss[i].ID, lo, hi); ok {
+			r, ok := m.readHead(h.head, ss[i].ID, lo, hi)
+			switch {
+			case !ok:
+				continue
+			case len(cuts) == 0:
 				m.recent[i] = append(m.recent[i], r)
-				most = max(most, len(r.Times))
+			default:
+				m.recent[i] = append(m.recent[i], cuts.apply(ss[i].Labels, r)...)
 			}
+			most = max(most, len(r.Times))
 		}
 		spare += most
 	}

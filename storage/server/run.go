@@ -109,7 +109,7 @@ func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 		greed := t.heads.Used() > t.heads.Fair()
 		for _, p := range t.all() {
 			n, shape := p.HeadBytes(), p.Shape()
-			if n > 0 && !but[p] && !now.Before(shape.RetryAt) {
+			if n > 0 && !shape.Follows && !but[p] && !now.Before(shape.RetryAt) {
 				held = append(held, heldHead{p, n, greed, now.Sub(shape.LastWrite)})
 			}
 		}

@@ -1,0 +1,246 @@
+package partition
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Adopt makes a segment that the leader made part of the placement: the file at path, on the store's file system, becomes its
+// own. Every byte of it is checked first. A minor goes on top of the chain of segments; a major takes the place of all of it.
+// Heads whose frames the segment holds are let go, and the log that they came from is released.
+//
+//	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
+//
+// Errors: Stale (the placement does not follow the sender, the segment is not based on the newest one here, or would take
+// frames away, or dropped), Corrupt (the file is not what info says, or numbers series otherwise: fetch it again), Unavailable.
+// After an error the placement is as it was, and the file, unless it is at its place already, where it was.
+func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
+	info, err := p.verified(info, path)
+	if err != nil {
+		return err
+	}
+	p.followMu.Lock()
+	defer p.followMu.Unlock()
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	start := time.Now()
+	next, st, err := p.adopting(sender, info)
+	if err != nil {
+		return err
+	}
+	x := p.holdIDs()
+	defer x.release()
+	fresh, err := p.newDefinitions(x, info, path)
+	if err != nil {
+		return err
+	}
+	if err := p.place(info, path); err != nil {
+		return err
+	}
+	g, err := p.commitSegment(next, st)
+	if err != nil {
+		return err
+	}
+	if err := p.adopted(g, next, x, fresh); err != nil {
+		return err
+	}
+	p.log.Info("segment adopted", "segment", info.ID, "major", info.Major, "rows", info.Rows, "bytes", info.Size, "ends", info.Ends, "took", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// verified reads the whole file and gives what it says of itself, deletions included.
+func (p *Partition) verified(info segment.Info, path string) (segment.Info, error) {
+	found, err := segment.Describe(p.deps.Brick.FS(), path, p.deps.Cache)
+	if err != nil {
+		return info, err
+	}
+	if found.Checksum != info.Checksum || found.Size != info.Size || found.ID != info.ID {
+		return info, fault.Errorf(fault.Corrupt, "segment %s: %v of %d bytes with checksum %016x instead of %v of %d with %016x; it has to be fetched again",
+			path, found.ID, found.Size, found.Checksum, info.ID, info.Size, info.Checksum)
+	}
+	if found.Table != p.ident.Table || found.Partition != p.ident.Partition {
+		return info, fault.Errorf(fault.Corrupt, "segment %s is of partition %s/%d, not of %s/%d", path, found.Table, found.Partition, p.ident.Table, p.ident.Partition)
+	}
+	return found, nil
+}
+
+// adopting gives the catalogue entry with the segment in it. The flush lock is held.
+func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, SegmentState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := SegmentState{Info: info}
+	switch {
+	case p.mu.dropped:
+		return nil, st, p.gone()
+	case p.damagedLocked() != nil:
+		return nil, st, p.damagedLocked()
+	case !p.mu.follows || sender != p.mu.leader:
+		return nil, st, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
+	case len(info.Ends) == 0:
+		return nil, st, fault.Errorf(fault.Corrupt, "segment %v names no frames", info.ID)
+	}
+	next := *p.mu.state
+	next.Segments, next.Adopting = slices.Clone(next.Segments), nil
+	switch n := len(next.Segments); {
+	case info.Major && !covers(info.Ends, next.Ends):
+		return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the segments here up to %v", info.ID, info.Ends, next.Ends)
+	case info.Major:
+		next.Segments = nil
+	case n == 0 || next.Segments[n-1].ID != info.Base:
+		return nil, st, fault.Errorf(fault.Stale, "segment %v is based on %v, which is not the newest one of partition %s/%d here", info.ID, info.Base, p.ident.Table, p.ident.Partition)
+	}
+	next.Ends = raise(next.Ends, info.Ends...)
+	next.Flushed = point.Serial(next.Ends[len(next.Ends)-1])
+	for _, e := range p.endsLocked() {
+		if e.Epoch < next.Flushed.Epoch && !covers(next.Ends, []point.EpochEnd{e}) {
+			return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
+		}
+	}
+	for i := range info.Deletions { // they hide what lies below
+		_, _ = hide(next.Segments, tombstoneOf(&info.Deletions[i], point.Serial{}), math.MaxInt) // without a bound it cannot fail
+	}
+	next.Segments = append(next.Segments, st)
+	for _, d := range p.deletionsLocked() { // of frames behind it
+		if next.Flushed.Less(d.at) {
+			_, _ = hide(next.Segments, tombstoneOf(&d.Deletion, d.at), math.MaxInt)
+		}
+	}
+	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)
+	return &next, next.Segments[len(next.Segments)-1], next.check()
+}
+
+// newDefinitions gives the labels of the series that a segment defines and the ids do not know, and checks that those they know
+// are the same. Nothing is known of a placement that is not warm.
+func (p *Partition) newDefinitions(x *ids, info segment.Info, path string) (fresh []point.Labels, err error) {
+	if !p.isWarm() {
+		return nil, nil
+	}
+	r, err := segment.Open(p.deps.Brick.FS(), path, info, p.deps.Cache)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	n := x.len()
+	err = r.EachDefinition(func(id point.DenseID, l point.Labels) error {
+		if int(id) < n {
+			if ref, live := x.ref(id); live && p.deps.Index.Labels(ref) != l {
+				return fault.Errorf(fault.Corrupt, "segment %v says that series %d is %s, the log here that it is %s", info.ID, id, l, p.deps.Index.Labels(ref))
+			}
+			return nil
+		}
+		if int(id) != n+len(fresh) {
+			return fault.Errorf(fault.Corrupt, "segment %v defines series %d after %d", info.ID, id, n+len(fresh))
+		}
+		fresh = append(fresh, l)
+		return nil
+	})
+	return fresh, err
+}
+
+// place moves a verified file to where the segment belongs, durably. The catalogue notes its id first: what a crash leaves under
+// it was not adopted, and frames that it alone holds are no loss of ours.
+func (p *Partition) place(info segment.Info, path string) error {
+	p.mu.Lock()
+	noted := *p.mu.state
+	p.mu.Unlock()
+	noted.Adopting = &info.ID
+	if err := p.commit(&noted); err != nil {
+		return err
+	}
+	b := p.deps.Brick
+	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {
+		return err
+	}
+	to := b.SegmentPath(p.ident.Placement, info.ID)
+	if err := b.FS().Rename(path, to); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "rename %s to %s", path, to)
+	}
+	return b.SyncSegmentDir(p.ident.Placement)
+}
+
+// adopted shows readers a segment that the catalogue lists, and lets go of what it takes the place of.
+func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.Labels) error {
+	refs := p.deps.Index.InternAll(fresh, nil)
+	p.mu.Lock()
+	if p.mu.warm && p.ids.Load() == x {
+		x.put(refs...)
+		refs = nil
+	}
+	var old []*segmentRef
+	if g.info.Major {
+		old, p.mu.segments, p.mu.defined = p.mu.segments, []*segmentRef{g}, int(g.info.Definitions)
+	} else {
+		p.mu.segments = append(slices.Clone(p.mu.segments), g)
+		p.mu.defined += int(g.info.Definitions)
+	}
+	p.mu.held = max(p.mu.held, g.info.ID.Epoch, next.Flushed.Epoch)
+	p.mu.ranks.Observe(g.info.StampHi)
+	gone, straddles := p.coveredLocked(next.Flushed)
+	p.mu.Unlock()
+	p.deps.Index.Release(refs...)
+	p.showTombstones(next)
+	for _, o := range old {
+		o.gone.Store(true)
+		o.release()
+	}
+	if straddles {
+		if err := p.rebuildHeads(next.Flushed); err != nil {
+			return err
+		}
+	}
+	p.deps.Brick.Release(p.ident.Placement, next.Flushed)
+	p.letHeadsGo(gone)
+	return nil
+}
+
+// coveredLocked takes the heads out whose frames are all in segments. straddles: the oldest that is left has some that are, too.
+func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, straddles bool) {
+	for len(p.mu.frozen) > 0 && !flushed.Less(p.mu.frozen[0].last) {
+		gone = append(gone, p.mu.frozen[0].head)
+		p.mu.frozen = slices.Clone(p.mu.frozen[1:])
+	}
+	switch {
+	case len(p.mu.frozen) > 0:
+		straddles = !flushed.Less(p.mu.frozen[0].first)
+	case p.mu.frames > 0 && !flushed.Less(p.mu.last):
+		gone = append(gone, p.mu.active)
+		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
+	case p.mu.frames > 0:
+		straddles = !flushed.Less(p.mu.first)
+	}
+	if p.mu.last.Less(flushed) { // the segment is ahead of our log
+		p.mu.last = flushed
+	}
+	return gone, straddles
+}
+
+// letHeadsGo gives back the memory of heads whose rows segments hold, and perhaps of series that had none. The flush lock is held.
+func (p *Partition) letHeadsGo(gone []*headRef) {
+	now, due := time.Now(), false
+	for _, h := range gone {
+		due = p.silence.listen(h, now, p.settings.QuietAfter) || due
+		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
+		h.release()
+	}
+	if due {
+		p.mu.Lock()
+		defined := p.mu.defined
+		p.mu.Unlock()
+		p.hush(defined, now)
+	}
+}
+
+// rebuildHeads makes the heads anew from the frames behind those that segments hold.
+func (p *Partition) rebuildHeads(flushed point.Serial) error {
+	q, err := p.replayed(flushed, p.Last())
+	if err != nil {
+		return err
+	}
+	p.become(q)
+	return nil
+}

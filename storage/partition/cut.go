@@ -1,0 +1,91 @@
+package partition
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Cut takes the frames behind serial after, which the leader does not have, off the log: they are set aside durably, with full
+// labels, and then the log is cut and the heads are made anew from what is left of it. Series that only surplus frames defined
+// are unknown again, so that the leader may number others so. It returns the file with the surplus; nil: there is none.
+//
+//	surplus file (fsync) → its deletions off the catalogue → log cut → heads
+//
+// A crash between two steps leaves the surplus in the log or in the file, or in both: the next Cut writes the same file again.
+//
+// Errors: Stale (the placement does not follow, or was dropped), Invalid (after is none of its frames), Corrupt (the log cannot
+// be read, or the surplus lies in segments already: only a new copy helps), Unavailable.
+func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
+	p.followMu.Lock()
+	defer p.followMu.Unlock()
+	if err := p.warm(); err != nil {
+		return nil, err
+	}
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	flushed, none, err := p.mayCut(after)
+	if err != nil || none {
+		return nil, err
+	}
+	q, err := p.replayed(flushed, after)
+	if err != nil {
+		return nil, fault.Annotate(err, "cut behind %v", after)
+	}
+	s, err := p.setAside(after)
+	if err == nil {
+		err = p.undelete(after)
+	}
+	if err == nil {
+		err = p.deps.Brick.Cut(p.ident.Placement, after)
+	}
+	if err != nil {
+		q.letGo().release()
+		return nil, fault.Annotate(err, "cut behind %v", after)
+	}
+	p.become(q)
+	p.log.Info("surplus frames cut off the log", "after", after, "frames", s.Frames, "bytes", s.Bytes, "file", s.Path)
+	return s, nil
+}
+
+// mayCut gives the last frame in segments. The flush lock is held.
+func (p *Partition) mayCut(after point.Serial) (flushed point.Serial, none bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	flushed = p.mu.state.Flushed
+	switch {
+	case p.mu.dropped:
+		return flushed, false, p.gone()
+	case !p.mu.follows:
+		return flushed, false, fault.Errorf(fault.Stale, "partition %s/%d leads: nothing of its log is surplus", p.ident.Table, p.ident.Partition)
+	case p.damagedLocked() != nil:
+		return flushed, false, p.damagedLocked()
+	case after.Less(flushed):
+		return flushed, false, fault.Errorf(fault.Corrupt, "partition %s/%d: frames behind %v are surplus, but its segments hold frames up to %v", p.ident.Table, p.ident.Partition, after, flushed)
+	}
+	return flushed, !after.Less(p.mu.last), nil
+}
+
+// undelete takes the deletions of frames behind a serial off the catalogue. The flush lock is held.
+func (p *Partition) undelete(after point.Serial) error {
+	p.mu.Lock()
+	next := *p.mu.state
+	p.mu.Unlock()
+	changed := false
+	next.Segments = slices.Clone(next.Segments)
+	for i := range next.Segments {
+		g := &next.Segments[i]
+		kept := slices.DeleteFunc(slices.Clone(g.Tombstones), func(t Tombstone) bool { return after.Less(t.At) })
+		changed = changed || len(kept) < len(g.Tombstones)
+		g.Tombstones = kept
+	}
+	if !changed {
+		return nil
+	}
+	if err := p.commit(&next); err != nil {
+		return err
+	}
+	p.showTombstones(&next)
+	return nil
+}

@@ -1,0 +1,54 @@
+package partition
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Digest tells in a few bytes what a placement holds. Placements that hold the same, from the same frame on, have equal ones.
+type Digest struct {
+	Segments uint64 // of the list of segments: ids, bases, checksums, deletions
+	Ends     []point.EpochEnd
+	Log      uint64 // of the frames behind After, as they stand in the log
+	After    point.Serial
+	Frames   int // of them
+}
+
+// Digest reads the log behind serial after, which should be no lower than the last frame in the segments of any placement that is
+// compared: what is before may be gone from the log. Errors: Corrupt, Unavailable.
+func (p *Partition) Digest(after point.Serial) (Digest, error) {
+	p.mu.Lock()
+	st, ends := p.mu.state, p.endsLocked()
+	p.mu.Unlock()
+	d := Digest{Segments: st.digest(), Ends: ends, After: after}
+	sum := xxhash.New()
+	err := p.EachFrame(after, func(_ point.Serial, rec []byte) error {
+		d.Frames++
+		_, _ = sum.Write(rec) // never fails
+		return nil
+	})
+	d.Log = sum.Sum64()
+	return d, err
+}
+
+// digest is of what must be the same at every placement: not of when deletions came here, or in which order.
+func (s *State) digest() uint64 {
+	sum := xxhash.New()
+	put := func(n uint64) { _, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, n)) }
+	for i := range s.Segments {
+		g := &s.Segments[i]
+		hidden := uint64(0)
+		for _, t := range g.Tombstones {
+			d := t.deletion()
+			hidden += xxhash.Sum64(frame.AppendDeletion(nil, &d))
+		}
+		for _, n := range []uint64{uint64(g.ID.Epoch), g.ID.Seq, uint64(g.Base.Epoch), g.Base.Seq, g.Checksum, uint64(g.Size), hidden} {
+			put(n)
+		}
+	}
+	return sum.Sum64()
+}

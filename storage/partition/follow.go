@@ -1,0 +1,317 @@
+package partition
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// A placement that follows takes frames and segments from its leader and makes none itself.
+//
+//	             FollowLeader(e)                        Lead(e'), e' > e
+//	leads ───────────────────────▶ follows the leader of e ─────────────▶ leads
+//	                 ▲                  │ Follow: a frame, as it is, behind its predecessor
+//	 FollowLeader(e')│                  │ Cut: surplus is set aside, the log ends earlier, the heads are made anew
+//	                 └──────────────────┘ Adopt: a segment takes the place of the heads that it covers
+//
+// Invariants:
+//   - Its log is a prefix of its leader's, byte for byte, beyond what segments hold: same serials, same numbers of series (I6).
+//   - Its segments are files that a leader made (I4): a flush or compaction that was under way when the placement began to follow
+//     commits nothing.
+
+// FollowLeader makes the placement follow the leader of an epoch: from its return on nothing of a lower epoch is taken, also
+// after a crash, and nothing is flushed, compacted or deleted here. Epoch 0 follows nobody yet: it is for a placement of several
+// that was just opened. Doing it again is fine. Errors are Stale (a higher epoch has begun, or dropped) and those of the store.
+func (p *Partition) FollowLeader(epoch point.Epoch) error {
+	b := p.deps.Brick
+	if highest := b.HighestEpoch(p.ident.Placement); epoch != 0 && epoch < highest {
+		return p.notLed(epoch, highest)
+	}
+	if epoch != 0 {
+		if err := b.RaiseEpoch(p.ident.Placement, epoch); err != nil {
+			return err
+		}
+	}
+	led, err := p.beginToFollow(epoch)
+	if err != nil || !led {
+		return err
+	}
+	return p.redelete() // takes the flush lock: whatever was under way has ended
+}
+
+// beginToFollow reports whether the placement could make segments before.
+func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.mu.dropped:
+		return false, p.gone()
+	case epoch != 0 && p.mu.epoch == epoch && p.mu.raised:
+		return false, p.notLed(epoch, epoch) // we lead it
+	case epoch < p.mu.leader:
+		return false, p.notLed(epoch, p.mu.leader)
+	}
+	led = !p.mu.follows
+	p.mu.follows, p.mu.leader = true, epoch
+	p.mu.epoch, p.mu.raised, p.mu.chain = 0, false, nil
+	return led, nil
+}
+
+// Follows reports whether the placement leaves flushes, compactions and deletions to a leader elsewhere.
+func (p *Partition) Follows() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.follows
+}
+
+func (p *Partition) notHere(does string) error {
+	return fault.Errorf(fault.Stale, "partition %s/%d is a copy here: its leader %s", p.ident.Table, p.ident.Partition, does)
+}
+
+// stillLeads is asked, under the flush lock, before the catalogue names a segment that was made here. If the placement began to
+// follow meanwhile, the file goes: under this id the next leader may make other bytes.
+func (p *Partition) stillLeads(made point.SegmentID) error {
+	if !p.Follows() {
+		return nil
+	}
+	if err := p.removeSegmentFile(made); err != nil {
+		return err
+	}
+	return p.notHere("makes the segments")
+}
+
+// Mismatch says that a frame does not follow what the placement holds. It is Stale: whoever sends frames looks at the ends and
+// begins where they say, or has the surplus cut.
+type Mismatch struct {
+	Prev point.Serial     // what the frame follows
+	Last point.Serial     // what the placement ends with
+	Ends []point.EpochEnd // per epoch, the last frame that it holds
+}
+
+// Error names both ends.
+func (m *Mismatch) Error() string {
+	return fmt.Sprintf("the frame follows %v, but the log ends with %v", m.Prev, m.Last)
+}
+
+// follower is the scratch of one Follow.
+type follower struct {
+	decoder frame.Decoder
+	frame   frame.Frame
+	refs    []series.Ref
+}
+
+// followers are shared by all partitions: a decoded frame may take megabytes, and most placements are quiet.
+var followers = sync.Pool{New: func() any { return new(follower) }}
+
+// Follow takes a frame of the leader whose epoch is sender, as it stands in the leader's log: it is appended to the log, and its
+// rows are readable when Follow returns. The Wait is for its fsync. rec is not kept.
+//
+// Errors: Stale with a *Mismatch within (the frame is not the next one), Stale (a higher epoch has begun, the placement does not
+// follow this one, or was dropped), Corrupt (the frame is damaged, or numbers series otherwise than the log does), Throttled and
+// Unavailable (the store). After an error the placement is as it was.
+func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
+	fo := followers.Get().(*follower)
+	defer followers.Put(fo)
+	f := &fo.frame
+	defer f.Reset()
+	if err := fo.decoder.Decode(rec, f); err != nil {
+		return brick.Wait{}, fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	p.followMu.Lock()
+	defer p.followMu.Unlock()
+	wait, err := brick.Wait{}, errCold
+	for err == errCold {
+		if err = p.fits(sender, f); err == nil {
+			err = p.warm()
+		}
+		if err == nil {
+			wait, err = p.follow(fo, sender, rec)
+		}
+	}
+	if err != nil {
+		return brick.Wait{}, fault.Annotate(err, "follow with frame %v", f.Serial)
+	}
+	if f.Kind == frame.Delete {
+		err = p.carryOut(f)
+	}
+	return wait, err
+}
+
+// fits reports whether a frame may be the next one.
+func (p *Partition) fits(sender point.Epoch, f *frame.Frame) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fitsLocked(sender, f)
+}
+
+func (p *Partition) fitsLocked(sender point.Epoch, f *frame.Frame) error {
+	switch {
+	case p.mu.dropped:
+		return p.gone()
+	case p.damagedLocked() != nil:
+		return fault.Wrap(p.damagedLocked(), fault.Unavailable, "no frames are taken")
+	case !p.mu.follows || sender != p.mu.leader:
+		return p.notLed(sender, max(p.mu.epoch, p.mu.leader))
+	case f.Prev != p.mu.last || !p.mu.last.Less(f.Serial):
+		return fault.Wrap(&Mismatch{Prev: f.Prev, Last: p.mu.last, Ends: p.endsLocked()}, fault.Stale, "partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	return nil
+}
+
+// follow appends a frame and applies it; errCold: the partition cooled since it was looked at.
+func (p *Partition) follow(fo *follower, sender point.Epoch, rec []byte) (brick.Wait, error) {
+	f := &fo.frame
+	fo.refs = p.deps.Index.InternAll(f.Defs, fo.refs[:0]) // before the lock: it hashes
+	wait, err := p.followWith(fo, sender, rec)
+	if err != nil {
+		p.deps.Index.Release(fo.refs...)
+	}
+	return wait, err
+}
+
+func (p *Partition) followWith(fo *follower, sender point.Epoch, rec []byte) (brick.Wait, error) {
+	f := &fo.frame
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.fitsLocked(sender, f); err != nil {
+		return brick.Wait{}, err
+	}
+	if !p.mu.warm {
+		return brick.Wait{}, errCold
+	}
+	x := p.ids.Load()
+	if err := p.numbered(f, x.len()); err != nil {
+		return brick.Wait{}, err
+	}
+	wait, err := p.deps.Brick.Append(p.ident.Placement, sender, f.Serial, rec)
+	if err != nil {
+		return brick.Wait{}, err
+	}
+	x.put(fo.refs...)
+	p.takeLocked(f, wait, time.Now())
+	return wait, nil
+}
+
+// numbered checks that a frame goes on with the numbers of series where the n that are known end.
+func (p *Partition) numbered(f *frame.Frame, n int) error {
+	if int(f.FirstDef) != n && len(f.Defs) > 0 {
+		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v defines series from %d on, but %d are known",
+			p.ident.Table, p.ident.Partition, f.Serial, f.FirstDef, n)
+	}
+	if !defined(f, n+len(f.Defs)) {
+		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v has rows of a series that nothing defines", p.ident.Table, p.ident.Partition, f.Serial)
+	}
+	return nil
+}
+
+// carryOut hides in the segments what a deletion that the log holds hides. The frozen heads know it already.
+func (p *Partition) carryOut(f *frame.Frame) error {
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	next, hit, err := p.hidden(tombstoneOf(&f.Deletion, f.Serial), math.MaxInt)
+	if err != nil || !hit {
+		return err
+	}
+	if p.isDropped() {
+		return p.gone() // an entry would bring the partition back
+	}
+	if err := p.commit(next); err != nil {
+		return err
+	}
+	p.showTombstones(next)
+	return nil
+}
+
+func (p *Partition) isDropped() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.dropped
+}
+
+// Last is the newest frame that the placement holds, in its log or in segments.
+func (p *Partition) Last() point.Serial {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.last
+}
+
+// EachFrame calls f with the frames of the log behind serial after, oldest first, as they stand there; each is durable here. rec
+// is good until f returns. Frames that segments hold may be gone from the log: the first one then follows another than after.
+func (p *Partition) EachFrame(after point.Serial, f func(s point.Serial, rec []byte) error) error {
+	return p.deps.Brick.Replay(p.ident.Placement, after, f)
+}
+
+// upTo copies the ids below n, with one holder.
+func (x *ids) upTo(n int) *ids {
+	y := newIDs(x.index)
+	y.quiet = x.quiet
+	y.putQuiet(n)
+	for id := range point.DenseID(n) {
+		if ref, live := x.ref(id); live {
+			x.index.Retain(ref)
+			y.revive(id, ref)
+		}
+	}
+	return y
+}
+
+// replayed makes the heads, the ids and the ends anew from the log, behind what segments hold and up to a frame. The placement
+// stays as it is; the caller orders what a leader sends, and flushes. It is what a start would make of it, by the same code.
+func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
+	q := &Partition{deps: p.deps, settings: p.settings, ident: p.ident, log: p.log}
+	p.mu.Lock()
+	x, n := p.ids.Load().retain(), p.mu.defined
+	q.mu.state, q.mu.defined = p.mu.state, p.mu.defined
+	p.mu.Unlock()
+	defer x.release()
+	if x.len() < n {
+		return nil, fault.Errorf(fault.Internal, "partition %s/%d knows %d series of %d", p.ident.Table, p.ident.Partition, x.len(), n)
+	}
+	q.ids.Store(x.upTo(n))
+	q.mu.warm, q.mu.last, q.mu.active = true, flushed, newHeadRef()
+	var d frame.Decoder
+	var f frame.Frame
+	err := p.deps.Brick.Replay(p.ident.Placement, flushed, func(s point.Serial, rec []byte) error {
+		if upTo.Less(s) {
+			return nil
+		}
+		return q.Replay(rec, &d, &f)
+	})
+	if err == nil {
+		err = q.Damaged()
+	}
+	if err == nil && q.mu.last != upTo {
+		err = fault.Errorf(fault.Invalid, "partition %s/%d has no frame %v: it ends with %v", p.ident.Table, p.ident.Partition, upTo, q.mu.last)
+	}
+	if err != nil {
+		q.letGo().release()
+		return nil, err
+	}
+	return q, nil
+}
+
+// become puts what q replayed in the place of what p has in memory.
+func (p *Partition) become(q *Partition) {
+	p.mu.Lock()
+	old := p.headsLocked()
+	p.mu.frozen, p.mu.active, p.mu.frames = q.mu.frozen, q.mu.active, q.mu.frames
+	p.mu.deletions, p.mu.ends, p.mu.last = q.mu.deletions, q.mu.ends, q.mu.last
+	p.mu.first, p.mu.born, p.mu.wait = q.mu.first, q.mu.born, brick.Wait{} // a replay waits for the fsync of what it reads
+	x := p.ids.Swap(q.ids.Load())
+	p.mu.warm = true
+	p.mu.revived = slices.DeleteFunc(slices.Clone(p.mu.revived), func(id point.DenseID) bool { return int(id) >= p.mu.defined })
+	p.mu.Unlock()
+	for _, h := range old {
+		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
+		h.release()
+	}
+	x.release()
+}

@@ -1,0 +1,27 @@
+package partition
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+)
+
+// Followers is where the frames of a leader go besides its own log: to the placements that follow.
+type Followers interface {
+	// Pass is called with every frame, in the order of the log, under the partition's lock, once the frame is appended to the
+	// leader's own log and applied; own is the promise of its fsync there. It copies what it keeps of rec, does not block, and
+	// does not call the partition.
+	Pass(s, prev point.Serial, rec []byte, own brick.Wait)
+	// Await returns nil when every listed placement has fsynced and applied all frames up to s, and an error when that is no
+	// longer to be expected, at the end of the leader's epoch at the latest.
+	Await(ctx context.Context, s point.Serial) error
+}
+
+// passLocked passes a frame on that is in the log.
+func (p *Partition) passLocked(f *frame.Frame, rec []byte, own brick.Wait) {
+	if p.mu.chain != nil {
+		p.mu.chain.Pass(f.Serial, f.Prev, rec, own)
+	}
+}

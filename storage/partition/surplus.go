@@ -1,0 +1,258 @@
+package partition
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strings"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Surplus is a file with the frames that were cut off a placement's log: each tells the labels of all its series, so that it can
+// be inserted anew anywhere. FORMAT.md draws it. It stays until it is forgotten.
+type Surplus struct {
+	After  point.Serial // the frame behind which the log was cut
+	Path   string
+	Frames int
+	Bytes  int64
+}
+
+const (
+	surplusSuffix = ".surplus"
+	surplusMagic  = "spillway surplus 1\n"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (p *Partition) surplusPath(after point.Serial) string {
+	fs := p.deps.Brick.FS()
+	return fs.PathJoin(p.deps.Brick.SegmentDir(p.ident.Placement), fmt.Sprintf("%d-%d%s", after.Epoch, after.Seq, surplusSuffix))
+}
+
+// setAside writes the frames behind a serial into a file of their own, durably. Cut twice, the same frames make the same file.
+func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
+	b := p.deps.Brick
+	if err := b.MakeSegmentDir(p.ident.Placement); err != nil {
+		return nil, err
+	}
+	s := &Surplus{After: after, Path: p.surplusPath(after)}
+	f, err := b.FS().Create(s.Path+".tmp", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "create %s", s.Path)
+	}
+	err = p.writeSurplus(f, s)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = b.FS().Rename(s.Path+".tmp", s.Path)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "write %s", s.Path)
+	}
+	return s, b.SyncSegmentDir(p.ident.Placement)
+}
+
+// writeSurplus writes the whole file but for its fsync.
+func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
+	sum := crc32.New(castagnoli)
+	buffered := bufio.NewWriter(io.MultiWriter(sum, to)) // a vfs.File may change what it is given
+	put := func(b []byte) error {
+		s.Bytes += int64(len(b))
+		_, err := buffered.Write(b)
+		return err
+	}
+	if err := put(p.appendSurplusHead(nil, s.After)); err != nil {
+		return err
+	}
+	var d frame.Decoder
+	var f frame.Frame
+	var enc frame.Encoder
+	err := p.deps.Brick.Replay(p.ident.Placement, s.After, func(_ point.Serial, rec []byte) error {
+		if err := d.Decode(rec, &f); err != nil {
+			return err
+		}
+		if f.Kind == frame.Freeze {
+			return nil
+		}
+		return p.selfContained(&f, func(g *frame.Frame) error {
+			b := enc.Append(nil, g)
+			s.Frames++
+			return put(append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...))
+		})
+	})
+	if err == nil {
+		err = put(make([]byte, 4)) // no frame follows
+	}
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if err != nil {
+		return err
+	}
+	s.Bytes += crc32.Size
+	_, err = to.Write(binary.LittleEndian.AppendUint32(nil, sum.Sum32()))
+	return err
+}
+
+func (p *Partition) appendSurplusHead(b []byte, after point.Serial) []byte {
+	b = append(b, surplusMagic...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(p.ident.Table)))
+	b = append(b, p.ident.Table...)
+	for _, n := range []uint64{uint64(p.ident.Partition), uint64(p.ident.Placement), uint64(after.Epoch), after.Seq} {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+// selfContained calls put with frames that hold what f does and define every series that they name. There is more than one where
+// the labels of all would not fit. Rows keep their rank.
+func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) error {
+	if f.Kind == frame.Delete {
+		return put(f)
+	}
+	g := p.defining(f)
+	err := g.Check()
+	if err == nil {
+		return put(g)
+	}
+	n := max(len(f.IDs), len(f.Hists), len(f.Exemplars))
+	if !fault.Is(err, fault.TooLarge) || n <= 1 {
+		return err
+	}
+	cut := func(n int) int { return n / 2 }
+	lo, hi := *f, *f
+	i, h, e := cut(len(f.IDs)), cut(len(f.Hists)), cut(len(f.Exemplars))
+	lo.IDs, lo.Times, lo.Values, lo.Hists, lo.Exemplars = f.IDs[:i], f.Times[:i], f.Values[:i], f.Hists[:h], f.Exemplars[:e]
+	hi.IDs, hi.Times, hi.Values, hi.Hists, hi.Exemplars = f.IDs[i:], f.Times[i:], f.Values[i:], f.Hists[h:], f.Exemplars[e:]
+	if err := p.selfContained(&lo, put); err != nil {
+		return err
+	}
+	return p.selfContained(&hi, put)
+}
+
+// defining is f with series numbered by their order in it, and defined.
+func (p *Partition) defining(f *frame.Frame) *frame.Frame {
+	x := p.ids.Load()
+	g := &frame.Frame{Kind: f.Kind, Serial: f.Serial, Prev: f.Prev, Stamp: f.Stamp, Foreign: true, Times: f.Times, Values: f.Values}
+	numbers := map[point.DenseID]point.DenseID{}
+	number := func(id point.DenseID) point.DenseID {
+		n, ok := numbers[id]
+		if !ok {
+			n = point.DenseID(len(g.Defs))
+			numbers[id] = n
+			g.Defs = append(g.Defs, p.labelsOf(x, id))
+		}
+		return n
+	}
+	for _, id := range f.IDs {
+		g.IDs = append(g.IDs, number(id))
+	}
+	for _, h := range f.Hists {
+		h.ID = number(h.ID)
+		g.Hists = append(g.Hists, h)
+	}
+	for _, e := range f.Exemplars {
+		e.ID = number(e.ID)
+		g.Exemplars = append(g.Exemplars, e)
+	}
+	return g
+}
+
+// SurplusFiles lists what was set aside and is not forgotten, also before the process started.
+func (p *Partition) SurplusFiles() (list []Surplus, err error) {
+	b := p.deps.Brick
+	names, err := b.FS().List(b.SegmentDir(p.ident.Placement))
+	if oserror.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "list the surplus of partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	for _, name := range names {
+		var s Surplus
+		if n, err := fmt.Sscanf(name, "%d-%d"+surplusSuffix, &s.After.Epoch, &s.After.Seq); n == 2 && err == nil && p.surplusPath(s.After) == b.FS().PathJoin(b.SegmentDir(p.ident.Placement), name) {
+			s.Path = p.surplusPath(s.After)
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// ReadSurplus calls f with each frame of a surplus file, once all of the file was checked. The frame is good until f returns. An
+// error of f ends it and is returned. Other errors: Corrupt, Unavailable.
+func (p *Partition) ReadSurplus(s *Surplus, f func(*frame.Frame) error) error {
+	b, err := readAll(p.deps.Brick.FS(), s.Path)
+	if err == nil {
+		err = p.eachSurplus(b, s.After, func(*frame.Frame) error { return nil })
+	}
+	if err != nil {
+		return fault.Annotate(err, "surplus file %s", s.Path)
+	}
+	return p.eachSurplus(b, s.After, f)
+}
+
+func readAll(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "open")
+	}
+	b, err := io.ReadAll(f)
+	return b, fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "read")
+}
+
+// eachSurplus reads what writeSurplus wrote.
+func (p *Partition) eachSurplus(b []byte, after point.Serial, f func(*frame.Frame) error) error {
+	head := p.appendSurplusHead(nil, after)
+	if len(b) < len(head)+2*crc32.Size || !bytes.HasPrefix(b, head) {
+		return fault.Errorf(fault.Corrupt, "it does not begin as the surplus of this placement behind %v does", after)
+	}
+	end := len(b) - crc32.Size
+	if got, want := crc32.Checksum(b[:end], castagnoli), binary.LittleEndian.Uint32(b[end:]); got != want {
+		return fault.Errorf(fault.Corrupt, "checksum %08x, should be %08x", got, want)
+	}
+	var d frame.Decoder
+	var fr frame.Frame
+	for b = b[len(head):end]; ; {
+		if len(b) < 4 {
+			return fault.Errorf(fault.Corrupt, "it ends within a frame")
+		}
+		n := int64(binary.LittleEndian.Uint32(b))
+		b = b[4:]
+		switch {
+		case n == 0 && len(b) == 0:
+			return nil
+		case n == 0 || n > int64(len(b)):
+			return fault.Errorf(fault.Corrupt, "a frame of %d bytes, where %d are left", n, len(b))
+		}
+		if err := d.Decode(b[:n], &fr); err != nil {
+			return err
+		}
+		if err := f(&fr); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+}
+
+// ForgetSurplus removes a surplus file, once its rows are durable elsewhere.
+func (p *Partition) ForgetSurplus(s *Surplus) error {
+	b := p.deps.Brick
+	if err := b.FS().Remove(s.Path); err != nil && !oserror.IsNotExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "remove %s", s.Path)
+	}
+	return b.SyncSegmentDir(p.ident.Placement)
+}
+
+// isSurplus reports whether a file in the directory of a placement is one that Cut wrote.
+func isSurplus(path string) bool { return strings.HasSuffix(path, surplusSuffix) }
