@@ -30,7 +30,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check
 
 help:
 	@echo "Spillway. Targets:"
@@ -135,6 +135,15 @@ bench-query: build ## what dashboards ask, beside the rivals that are installed;
 rivals: ## install the servers that load compares with, by apt-get; needs root
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends victoria-metrics prometheus
+
+page: ## build the page at / again, gateway/ui/dist from gateway/ui/web; needs node 20.19 or later and npm
+	cd gateway/ui/web && npm ci --silent && npm run --silent build
+
+page-check: ## the committed page is what its sources make; skipped where there is no npm
+	@command -v npm >/dev/null || { echo "make page-check: SKIPPED: there is no npm"; exit 0; }; \
+	set -e; $(MAKE) --no-print-directory page; \
+	git --no-pager diff --exit-code --stat -- gateway/ui/dist || { echo "gateway/ui/dist is not what gateway/ui/web makes: run make page and commit"; exit 1; }; \
+	[ -z "$$(git ls-files --others gateway/ui/dist)" ] || { echo "gateway/ui/dist has files that are not committed"; exit 1; }
 
 clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
 	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*

@@ -19,7 +19,7 @@ var variables = map[string]string{
 	"cmd/spillway.version":             "the linker sets it",
 	"protocols/peer/peerpb.*":          "protoc writes them",
 	"gateway/intake.door*":             "rows of the table of routes, known by their addresses and never written",
-	"gateway/ui.page*":                 "the page as it is embedded, and the template parsed from it: never written",
+	"gateway/ui.dist":                  "the page as it is embedded: never written",
 	"gateway/query/columnar.lastValue": "a row of the table of functions that has no name of its own, never written",
 }
 

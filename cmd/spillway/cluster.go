@@ -172,15 +172,14 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	if s.CoordinationAge > 10*time.Second {
 		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store was not heard for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
 	}
-	leads, bytes := map[string]int{}, map[string]uint64{}
+	led := ledSums{}
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			p := &s.Tables[i].Partitions[j]
 			key := lease.Partition{Table: s.Tables[i].Name, ID: point.PartitionID(p.ID)}
 			if server, epoch, ok := v.leaders.Leader(key); ok {
 				p.Leader, p.Epoch, p.LeaseAge = string(server), uint64(epoch), v.leaders.LeadAge(key)
-				leads[p.Leader]++
-				bytes[p.Leader] += p.Bytes
+				led.add(p)
 			}
 			if l, ok := v.leaders.Lease(key); ok && l.Offline != nil {
 				p.Offline = l.Offline.Reason
@@ -189,8 +188,13 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	}
 	for _, r := range v.registry.All() {
 		one := ui.Server{ID: string(r.ID), Addr: r.Addr, Host: r.Host, Zone: r.Zone, Draining: r.Drain != nil,
-			Live: v.leaders.Live(r.ID), Load: v.leaders.Load(r.ID), Leads: leads[string(r.ID)], Bytes: bytes[string(r.ID)]}
-		if !one.Live {
+			Live: v.leaders.Live(r.ID)}
+		led.tell(&one)
+		if one.Live {
+			load := v.leaders.Load(r.ID)
+			one.Load = &load
+		} else {
+			one.Bytes, one.Damaged = nil, nil
 			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat.", r.ID, r.Addr))
 		}
 		s.Servers = append(s.Servers, one)

@@ -21,20 +21,24 @@ type page struct {
 }
 
 // publicPages are those of the port for writes and queries. The API holds each of its routes against a need of its own;
-// the status shows of tables what its reader may read.
+// pages of status show of tables what their reader may read.
 func (d *door) publicPages(promAPI http.Handler) []page {
-	return []page{
+	var files []page
+	shown := ui.Page()
+	for _, pattern := range ui.Files() { // without data: what the page shows it asks for with credentials
+		files = append(files, page{pattern, access.NeedNothing, shown})
+	}
+	return append(files, []page{
 		{"/api/v1/", access.NeedIdentity, promAPI},
 		{"/federate", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
-		{"GET " + tableUsePath, access.NeedReadAll, http.HandlerFunc(d.tableUse)},
+		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
 		{"GET " + ui.Path, access.NeedIdentity, ui.JSON(d.status)},
-		{"GET /{$}", access.NeedIdentity, ui.Page(d.status)},
 		{"GET /metrics", access.NeedMetrics, d.metricsPage()},
 		{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
 		{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
-	}
+	}...)
 }
 
 // adminPages are those of admin.listen. On loopback whoever is on the host may use them.

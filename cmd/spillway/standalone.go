@@ -303,18 +303,23 @@ func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{loca
 
 // describe tells the status page that this server leads everything.
 func (p *standalone) describe(_ context.Context, s *ui.Status) {
-	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: p.server.HeadLoad()}
+	load := p.server.HeadLoad()
+	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: &load}
+	if u, err := vfs.Default.GetDiskUsage(existing(p.cfg.DataDir)); err == nil {
+		one.Disk = &ui.Disk{Free: u.AvailBytes, Total: u.TotalBytes}
+	}
 	if c := p.server.Scrub(); !p.cfg.Storage.NoScrub {
 		one.Scrub = &ui.Scrub{PassBegan: c.PassBegan, PassEnded: c.PassEnded, Segments: c.Segments, Checked: c.Checked, BytesPerSecond: c.BytesPerSecond, Damaged: c.DamageSeen}
 	}
+	led := ledSums{}
 	for i := range s.Tables {
 		for j := range s.Tables[i].Partitions {
 			at := &s.Tables[i].Partitions[j]
 			at.Leader = one.ID
-			one.Leads++
-			one.Bytes += at.Bytes
+			led.add(at)
 		}
 	}
+	led.tell(&one)
 	s.Servers = []ui.Server{one}
 	if p.frozen != "" {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")

@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -18,33 +22,33 @@ import (
 // statusTimeout bounds what the status page waits for: a page that says what is known beats one that hangs.
 const statusTimeout = 2 * time.Second
 
-// status tells what the page shows of any gateway: tables, sizes and topics. What is of a cluster, behind adds. An identity
-// that may not read every table sees its own, and nothing of servers, topics and problems, which tell of others.
-func (d *door) status(ctx context.Context) ui.Status {
+// status tells how tables, servers and topics are. What is of a cluster, behind adds. An identity that may not read every
+// table sees its own, and nothing of servers, topics and problems, which tell of others.
+func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	s := ui.Status{Version: version, Role: d.role, Now: time.Now(), CoordinationAge: -1}
 	who := access.From(ctx)
-	for _, name := range d.behind.tables.Names() {
-		m, ok := d.behind.tables.Get(name)
-		if !ok || !who.May(access.Read, name) {
-			continue
+	s := ui.Status{Version: version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
+	var causes problems
+	for _, f := range d.sizes(ctx, a.Table, who) {
+		if f.err != nil {
+			causes.add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
 		}
-		st, err := d.behind.source.Stats(ctx, name, 0)
-		if err != nil {
-			s.Problems = append(s.Problems, fmt.Sprintf("The sizes of table %s are not known: %v", name, err))
-			st = &peer.Stats{}
+		for _, text := range f.lacks {
+			causes.add("Some sizes of table %s are not known: "+text, f.of.Table)
 		}
-		for _, p := range st.ByPartition {
+		t := tableStatus(f)
+		for _, p := range t.Partitions {
 			if p.Damaged != "" {
-				s.Problems = append(s.Problems, fmt.Sprintf("A segment is damaged, and its partition is not read: %s.", p.Damaged))
+				causes.add("A segment of partition %s is damaged, and the partition is not read: "+p.Damaged+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
 			if p.Unflushed != "" {
-				s.Problems = append(s.Problems, fmt.Sprintf("The rows of partition %s/%d cannot be written into a segment: %s.", name, p.ID, p.Unflushed))
+				causes.add("The rows of partition %s cannot be written into a segment: "+p.Unflushed+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
 		}
-		s.Tables = append(s.Tables, tableStatus(m, st))
+		s.Tables = append(s.Tables, t)
 	}
+	s.Problems = causes.texts()
 	if d.kafka != nil {
 		s.Topics = d.rates.topics(s.Now, d.kafka.Status())
 	}
@@ -56,22 +60,98 @@ func (d *door) status(ctx context.Context) ui.Status {
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
 	}
-	if !who.MayAll(access.Read) {
+	if !a.Partitions {
+		for i := range s.Tables {
+			s.Tables[i].Partitions = nil
+		}
+	}
+	if !s.Whole {
 		s.Servers, s.Topics, s.Problems = []ui.Server{}, nil, nil
 	}
 	return s
 }
 
-func tableStatus(m *topology.Map, st *peer.Stats) ui.Table {
-	sizes := map[point.PartitionID]peer.PartitionStats{}
-	for _, p := range st.ByPartition {
-		sizes[p.ID] = p
+// sizesParallel bounds how many tables are asked about at once.
+const sizesParallel = 8
+
+// found is what was found out about one table.
+type found struct {
+	of    *topology.Map
+	stats *peer.Stats // nil: nothing
+	lacks []string    // why it is not all
+	err   error
+}
+
+// sizes asks how large the tables are that an identity may read; only: "" or the one table to ask about.
+func (d *door) sizes(ctx context.Context, only string, who *access.Identity) []found {
+	var all []found
+	for _, name := range d.behind.tables.Names() {
+		if m, ok := d.behind.tables.Get(name); ok && who.May(access.Read, name) && (only == "" || only == name) {
+			all = append(all, found{of: m})
+		}
 	}
-	t := ui.Table{Name: m.Table, Seq: m.Seq, Retention: m.Config.Retention, Width: m.Config.PartitionWidth}
+	var g errgroup.Group
+	g.SetLimit(sizesParallel)
+	for i := range all {
+		g.Go(func() error {
+			f := &all[i]
+			ctx, warnings := query.WithWarnings(query.WithPartial(ctx))
+			f.stats, f.err = d.behind.source.Stats(ctx, f.of.Table, 0)
+			f.lacks = warnings.Texts()
+			return nil
+		})
+	}
+	_ = g.Wait() // errors are in all
+	return all
+}
+
+// problems puts what has one cause into one sentence.
+type problems struct {
+	order []string
+	by    map[string][]string
+}
+
+// problemNames bounds the names in a sentence.
+const problemNames = 5
+
+// add notes a problem of the thing of that name, for which %s stands in the format. The rest of the format is taken as it is.
+func (p *problems) add(format, name string) {
+	if p.by == nil {
+		p.by = map[string][]string{}
+	}
+	if _, known := p.by[format]; !known {
+		p.order = append(p.order, format)
+	}
+	p.by[format] = append(p.by[format], name)
+}
+
+func (p *problems) texts() []string {
+	var out []string
+	for _, format := range p.order {
+		names := p.by[format]
+		list := strings.Join(names[:min(len(names), problemNames)], ", ")
+		if more := len(names) - problemNames; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		out = append(out, strings.Replace(format, "%s", list, 1))
+	}
+	return out
+}
+
+func tableStatus(f found) ui.Table {
+	sizes := map[point.PartitionID]peer.PartitionStats{}
+	if f.stats != nil {
+		for _, p := range f.stats.ByPartition {
+			sizes[p.ID] = p
+		}
+	}
+	m := f.of
+	t := ui.Table{Name: m.Table, Seq: m.Seq, Retention: m.Config.Retention, Width: m.Config.PartitionWidth, Partitions: []ui.Partition{}}
+	var sum sizeSum
 	for _, p := range m.Overlapping(math.MinInt64, math.MaxInt64) {
 		one := ui.Partition{
-			ID: uint64(p.ID), From: time.Unix(0, p.TimeLo), To: time.Unix(0, p.TimeHi),
-			RingLo: ringShare(p.PointLo), RingHi: 1, State: "live", Rows: sizes[p.ID].Rows, Bytes: sizes[p.ID].Bytes,
+			ID: uint64(p.ID), From: time.Unix(0, p.TimeLo).UTC(), To: time.Unix(0, p.TimeHi).UTC(),
+			RingLo: ringShare(p.PointLo), RingHi: 1, State: "live",
 		}
 		if p.PointHi != 0 {
 			one.RingHi = ringShare(p.PointHi)
@@ -79,9 +159,83 @@ func tableStatus(m *topology.Map, st *peer.Stats) ui.Table {
 		for _, pl := range p.Placements {
 			one.Servers = append(one.Servers, string(pl.Server))
 		}
+		// A server that answered and does not name a partition has no rows of it; one that did not may have.
+		if size, held := sizes[p.ID]; held || f.err == nil && len(f.lacks) == 0 {
+			one.Rows, one.Bytes, one.Damaged, one.Unflushed = &size.Rows, &size.Bytes, size.Damaged, size.Unflushed
+			sum.add(size)
+		} else {
+			t.Unknown++
+		}
 		t.Partitions = append(t.Partitions, one)
 	}
+	t.Count = len(t.Partitions)
+	if t.Unknown == 0 && f.err == nil {
+		t.Rows, t.Bytes, t.Oldest, t.Newest = &sum.rows, &sum.bytes, sum.at(sum.oldest), sum.at(sum.newest)
+	}
 	return t
+}
+
+// sizeSum adds up partitions.
+type sizeSum struct {
+	rows, bytes    uint64
+	oldest, newest point.Nanos // mean nothing while rows is 0
+}
+
+func (s *sizeSum) add(p peer.PartitionStats) {
+	if p.Rows > 0 {
+		if s.rows == 0 {
+			s.oldest, s.newest = p.MinTime, p.MaxTime
+		}
+		s.oldest, s.newest = min(s.oldest, p.MinTime), max(s.newest, p.MaxTime)
+	}
+	s.rows += p.Rows
+	s.bytes += p.Bytes
+}
+
+// at is a time of a row; nil: there is no row.
+func (s *sizeSum) at(t point.Nanos) *time.Time {
+	if s.rows == 0 {
+		return nil
+	}
+	at := time.Unix(0, t).UTC()
+	return &at
+}
+
+// ledSums adds up the partitions that each server leads.
+type ledSums map[string]*ledSum
+
+type ledSum struct {
+	partitions, unknown, damaged int
+	bytes                        uint64
+}
+
+func (l ledSums) add(p *ui.Partition) {
+	s := l[p.Leader]
+	if s == nil {
+		s = &ledSum{}
+		l[p.Leader] = s
+	}
+	s.partitions++
+	if p.Bytes == nil {
+		s.unknown++
+		return
+	}
+	s.bytes += *p.Bytes
+	if p.Damaged != "" {
+		s.damaged++
+	}
+}
+
+// tell writes into a server's status what it leads; sizes stay unknown where one of them is.
+func (l ledSums) tell(to *ui.Server) {
+	s := l[to.ID]
+	if s == nil {
+		s = &ledSum{}
+	}
+	to.Leads = s.partitions
+	if s.unknown == 0 {
+		to.Bytes, to.Damaged = &s.bytes, &s.damaged
+	}
 }
 
 func ringShare(point uint64) float64 { return float64(point) / (1 << 64) }

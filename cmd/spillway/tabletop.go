@@ -17,14 +17,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // tableUsePath is where a process tells what each table takes of it.
 const tableUsePath = "/api/v1/status/tables"
 
-// tableUse serves what tables take, that which takes most first; ?limit= bounds them.
+// tableUse serves what the tables that its reader may read take, that which takes most first; ?limit= bounds them.
 func (d *door) tableUse(w http.ResponseWriter, r *http.Request) {
 	n := 0
 	if v := r.URL.Query().Get("limit"); v != "" {
@@ -34,8 +36,8 @@ func (d *door) tableUse(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": d.limits.Top(n)})
+	who := access.From(r.Context())
+	ui.Answer(w, r, d.limits.TopOf(n, func(table string) bool { return who.May(access.Read, table) }))
 }
 
 // tableTopCmd shows which tables take most of a gateway.

@@ -113,7 +113,9 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	switch ref.Status {
 	case http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", Challenge)
+		if r.Header.Get("X-Requested-With") == "" { // a page that says so asks its reader itself
+			h.Set("WWW-Authenticate", Challenge)
+		}
 	case http.StatusTooManyRequests:
 		h.Set("Retry-After", strconv.Itoa(int(RetryAfter.Seconds())))
 	}

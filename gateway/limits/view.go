@@ -114,6 +114,7 @@ type TableUse struct {
 	// RefusedSamples are those of which it was known how many they are.
 	RefusedSamples map[string]int64 `json:"refusedSamples"`
 	Near           []Use            `json:"near"` // limits of which most is used
+	Uses           []Use            `json:"uses"` // all limits of rates, series and queries that are set, the nearest first
 }
 
 // Use is how much of a limit is used.
@@ -130,7 +131,10 @@ type Use struct {
 const nearShare = 0.8
 
 // Top lists at most n tables (0: all), that which takes most first: by samples, then by what was refused.
-func (r *Registry) Top(n int) []TableUse {
+func (r *Registry) Top(n int) []TableUse { return r.TopOf(n, func(string) bool { return true }) }
+
+// TopOf is Top of the tables that shown names.
+func (r *Registry) TopOf(n int, shown func(table string) bool) []TableUse {
 	if r == nil {
 		return []TableUse{}
 	}
@@ -139,6 +143,7 @@ func (r *Registry) Top(n int) []TableUse {
 	all := slices.SortedFunc(maps.Values(r.mu.tables), func(a, b *Table) int {
 		return cmp.Or(cmp.Compare(b.view.rates.weight(), a.view.rates.weight()), cmp.Compare(a.name, b.name))
 	})
+	all = slices.DeleteFunc(all, func(t *Table) bool { return !shown(t.name) })
 	if n > 0 && len(all) > n {
 		all = all[:n]
 	}
@@ -179,7 +184,8 @@ func (t *Table) useLocked() TableUse {
 			u.RefusedSamples[l.String()] = n
 		}
 	}
-	for _, use := range t.usesLocked() {
+	u.Uses = t.usesLocked()
+	for _, use := range u.Uses {
 		if use.Used >= nearShare {
 			u.Near = append(u.Near, use)
 		}

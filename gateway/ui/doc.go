@@ -1,8 +1,10 @@
-// Package ui is the status page: the keyspace as rectangles over time and ring, who leads them, and what is being read
-// from Kafka. It is one HTML page without scripts, made from a Status that the process hands in, and the same as JSON.
+// Package ui is the page that a process shows to people: an explorer of its tables, and how the process and its cluster
+// are. The page is built by Vite from web/ into dist/, which is committed and embedded here, so that building Spillway
+// needs no node. All that the page shows it asks of the HTTP API, with the credentials of its reader.
 //
-//	Source ──Status──▶ GET /                        a page for people
-//	                └▶ GET /api/v1/status/cluster   the same for programs
+//	dist/ ──embedded──▶ GET /, /assets/…            the page: no data, so no credentials
+//	Source ──Status───▶ GET /api/v1/status/cluster  tables, partitions, servers, topics, as JSON
 //
-// Invariant I5: a page draws PartitionsShown partitions of a table at most, the newest, and says how many it left out.
+// Invariant I5: an answer is as large as the map of partitions; a reader that does not want them says partitions=none,
+// one that wants those of one table says table=<name>.
 package ui

@@ -1,14 +1,13 @@
 package ui_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -16,108 +15,157 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-func cluster() ui.Status {
-	day := func(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
-	return ui.Status{
-		Version: "v1", Role: "gateway", Now: day(21).Add(12 * time.Hour), CoordinationAge: 300 * time.Millisecond,
-		Problems: []string{`server "<s3>" is silent`},
-		Servers:  []ui.Server{{ID: "s1", Live: true, Load: 0.25, Leads: 2, Bytes: 3 << 30}, {ID: "s3", Draining: true}},
-		Tables: []ui.Table{{Name: "default", Seq: 7, Width: 24 * time.Hour, Partitions: []ui.Partition{
-			{ID: 1, From: day(20), To: day(21), RingHi: 1, State: "live", Leader: "s1", Epoch: 4, Rows: 1234567, Bytes: 1 << 20, LeaseAge: time.Hour, Servers: []string{"s1", "s2"}},
-			{ID: 2, From: day(21), To: day(22), RingHi: 0.5, State: "live", Servers: []string{"s3"}},
-			{ID: 3, From: day(21), To: day(22), RingLo: 0.5, RingHi: 1, State: "live", Leader: "s2", Offline: "disk is bad", Servers: []string{"s2"}},
-		}}},
-		Topics: []ui.Topic{{Cluster: "main", Topic: "metrics", Partition: 3, Lag: 42, Rows: 9000, RowsPerSecond: 1500, Poison: 1}},
-	}
-}
-
-func get(t *testing.T, h http.Handler) string {
+func ask(t *testing.T, h http.Handler, target string, header ...string) *http.Response {
 	t.Helper()
+	rq := httptest.NewRequest(http.MethodGet, target, nil)
+	for i := 0; i < len(header); i += 2 {
+		rq.Header.Set(header[i], header[i+1])
+	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-	if w.Code != 200 {
-		t.Fatalf("%d %s", w.Code, w.Body)
-	}
-	return w.Body.String()
+	h.ServeHTTP(w, rq)
+	return w.Result()
 }
 
-func TestPageShowsTheKeyspaceAndWhatIsWrong(t *testing.T) {
-	body := get(t, ui.Page(func(context.Context) ui.Status { return cluster() }))
-	for _, want := range []string{
-		"Spillway v1", "server &#34;&lt;s3&gt;&#34; is silent", "3.0 GiB", "25 %", "silent", "draining", "1,234,567 rows",
-		`<rect class="led" x="0" y="0" width="500" height="120"`, `<rect class="unled" x="500" y="60" width="500" height="60"`,
-		`<rect class="offline" x="500" y="0" width="500" height="60"`, "led by s1, epoch 4 since 1h0m0s", "offline: disk is bad", "nobody leads it",
-		`<line class="now" x1="750"`, "metrics", ">42<", "1,500/s",
-	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("the page lacks %q", want)
-		}
-	}
-	if strings.Contains(body, "ZgotmplZ") {
-		t.Error("the template refused a value")
-	}
-	wellFormed(t, body)
-}
-
-// wellFormed checks that every element that is opened is closed, void ones apart.
-func wellFormed(t *testing.T, body string) {
+func body(t *testing.T, r *http.Response) string {
 	t.Helper()
-	d := xml.NewDecoder(strings.NewReader(body))
-	d.Strict = false
-	d.AutoClose, d.Entity = xml.HTMLAutoClose, xml.HTMLEntity
-	for {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			t.Fatalf("the page is not well formed: %v", err)
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestPageLoadsNothingFromElsewhere: the page works without the internet, below a proxy's prefix, and under a policy
+// that forbids scripts and styles within it.
+func TestPageLoadsNothingFromElsewhere(t *testing.T) {
+	page := ui.Page()
+	r := ask(t, page, "/")
+	html := body(t, r)
+	if r.StatusCode != 200 || !strings.Contains(html, `<div id="app">`) {
+		t.Fatalf("%d %s", r.StatusCode, html)
+	}
+	policy := r.Header.Get("Content-Security-Policy")
+	if !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %q", policy)
+	}
+	links := regexp.MustCompile(`(?:src|href)="([^"]*)"`).FindAllStringSubmatch(html, -1)
+	if len(links) < 3 {
+		t.Fatalf("the page has %d links: %s", len(links), html)
+	}
+	for _, l := range links {
+		if strings.HasPrefix(l[1], "api/") {
+			continue
+		}
+		if !strings.HasPrefix(l[1], "./") {
+			t.Errorf("%s is not relative", l[1])
+		}
+		if f := ask(t, page, strings.TrimPrefix(l[1], ".")); f.StatusCode != 200 {
+			t.Errorf("%s: %d", l[1], f.StatusCode)
+		}
+	}
+	for _, bad := range []string{"<script>", "<style", " style=", "onload="} {
+		if strings.Contains(html, bad) {
+			t.Errorf("the page has %q, which its policy forbids", bad)
+		}
+	}
+	if r := ask(t, page, "/assets/../../go.mod"); r.StatusCode != http.StatusNotFound {
+		t.Errorf("a file beside the page: %d", r.StatusCode)
+	}
+}
+
+// pageBytesMax is how large the page may become, compressed.
+const pageBytesMax = 700 << 10
+
+func TestPageIsSmallAndComesOnce(t *testing.T) {
+	page, sum := ui.Page(), 0
+	for _, name := range []string{"/", "/assets/index.js", "/assets/editor.js", "/assets/style.css", "/icon.svg", "/NOTICE.txt"} {
+		r := ask(t, page, name, "Accept-Encoding", "br, gzip")
+		zipped := body(t, r)
+		sum += len(zipped)
+		plain := body(t, ask(t, page, name))
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			z, err := gzip.NewReader(strings.NewReader(zipped))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(z)
+			if err != nil || string(text) != plain {
+				t.Errorf("%s: compressed, it is another: %v", name, err)
+			}
+		}
+		tag := r.Header.Get("ETag")
+		if again := ask(t, page, name, "If-None-Match", tag); tag == "" || again.StatusCode != http.StatusNotModified || body(t, again) != "" {
+			t.Errorf("%s comes again: %d", name, again.StatusCode)
+		}
+	}
+	if sum > pageBytesMax {
+		t.Errorf("the page has %d bytes compressed, more than %d", sum, pageBytesMax)
+	}
+}
+
+// TestNoticeNamesWhatIsBundled: the licences of the packages within ask for it.
+func TestNoticeNamesWhatIsBundled(t *testing.T) {
+	text := body(t, ask(t, ui.Page(), "/NOTICE.txt"))
+	for _, name := range []string{"preact ", "uplot ", "@codemirror/view ", "@prometheus-io/codemirror-promql ", "Apache License", "MIT License"} {
+		if !strings.Contains(text, name) {
+			t.Errorf("the notice lacks %q", name)
 		}
 	}
 }
 
-func TestAnEmptyProcessHasAPageToo(t *testing.T) {
-	body := get(t, ui.Page(func(context.Context) ui.Status { return ui.Status{Role: "standalone", CoordinationAge: -1} }))
-	if !strings.Contains(body, "the first write makes one") || strings.Contains(body, "coordination store") {
-		t.Errorf("%s", body)
+func TestStatusTellsUnknownFromNothing(t *testing.T) {
+	zero, rows := uint64(0), uint64(7)
+	day := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	source := func(_ context.Context, a ui.Ask) ui.Status {
+		s := ui.Status{Version: "v1", Role: "gateway", Now: day, Tables: []ui.Table{{Name: "default", Count: 2, Unknown: 1, Partitions: []ui.Partition{
+			{ID: 1, From: day, To: day.Add(time.Hour), Rows: &rows, Bytes: &zero}, {ID: 2, From: day.Add(time.Hour), To: day.Add(2 * time.Hour)},
+		}}}}
+		if !a.Partitions {
+			s.Tables[0].Partitions = nil
+		}
+		if a.Table != "" && a.Table != "default" {
+			s.Tables = nil
+		}
+		return s
 	}
-	wellFormed(t, body)
-}
-
-func TestAHugeMapIsDrawnInPart(t *testing.T) {
-	s := cluster()
-	s.Tables[0].Partitions = nil
-	for i := range 3 * ui.PartitionsShown {
-		from := time.Unix(int64(i), 0)
-		s.Tables[0].Partitions = append(s.Tables[0].Partitions, ui.Partition{ID: uint64(i + 1), From: from, To: from.Add(time.Second), RingHi: 1})
+	get := func(query string, header ...string) string {
+		r := ask(t, ui.JSON(source), ui.Path+query, header...)
+		text := body(t, r)
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			z, err := gzip.NewReader(strings.NewReader(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain, err := io.ReadAll(z)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(plain)
+		}
+		return text
 	}
-	body := get(t, ui.Page(func(context.Context) ui.Status { return s }))
-	if n := strings.Count(body, "<rect class="); n != ui.PartitionsShown {
-		t.Errorf("%d rectangles", n)
-	}
-	if !strings.Contains(body, fmt.Sprintf("the %d oldest are not drawn", 2*ui.PartitionsShown)) {
-		t.Error("does not say what is left out")
-	}
-}
-
-func TestPartitionsAtTheEndsOfTimeHaveFiniteRectangles(t *testing.T) {
-	s := cluster()
-	s.Tables[0].Partitions = []ui.Partition{
-		{ID: 1, From: time.Unix(0, -1<<63), To: time.Unix(0, 0), RingHi: 1}, {ID: 2, From: time.Unix(0, 0), To: time.Unix(0, 1<<63-1), RingHi: 1},
-	}
-	body := get(t, ui.Page(func(context.Context) ui.Status { return s }))
-	if strings.Contains(body, "NaN") || strings.Contains(body, `"+Inf`) || !strings.Contains(body, `x="500`) {
-		t.Errorf("%s", body)
-	}
-}
-
-func TestJSONHoldsTheSame(t *testing.T) {
+	text := get("")
 	var got struct {
 		Status string
 		Data   ui.Status
 	}
-	if err := json.Unmarshal([]byte(get(t, ui.JSON(func(context.Context) ui.Status { return cluster() }))), &got); err != nil {
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Status != "success" || len(got.Data.Tables[0].Partitions) != 3 || got.Data.Tables[0].Partitions[2].Offline != "disk is bad" || got.Data.Topics[0].Lag != 42 {
-		t.Errorf("%+v", got)
+	ps := got.Data.Tables[0].Partitions
+	if got.Status != "success" || len(ps) != 2 || *ps[0].Rows != 7 || *ps[0].Bytes != 0 || ps[1].Rows != nil || got.Data.Tables[0].Rows != nil {
+		t.Errorf("%s", text)
+	}
+	if !strings.Contains(text, `"rows":null`) {
+		t.Errorf("what is not known must be null: %s", text)
+	}
+	if zipped := get("", "Accept-Encoding", "gzip"); zipped != text {
+		t.Errorf("compressed, it is another: %s", zipped)
+	}
+	if text := get("?partitions=none"); strings.Contains(text, `"ring_lo"`) {
+		t.Errorf("partitions that nobody asked for: %s", text)
+	}
+	if text := get("?table=other"); strings.Contains(text, "default") {
+		t.Errorf("a table that was not asked for: %s", text)
 	}
 }

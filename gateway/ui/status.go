@@ -1,13 +1,53 @@
 package ui
 
 import (
+	"compress/gzip"
 	"context"
+	"encoding/json"
+	"io"
+	"net/http"
 	"time"
 )
 
+// Path is where the status is served as JSON.
+const Path = "/api/v1/status/cluster"
+
+// Ask is what a reader wants of a Status.
+type Ask struct {
+	Table      string // this one alone; "": all
+	Partitions bool   // Table.Partitions, too
+}
+
 // Source gives the state of things now. It may be called from many goroutines, and answers from memory or within the
-// context: what it cannot find out it leaves at zero and notes in Problems.
-type Source func(ctx context.Context) Status
+// context: what it cannot find out is nil, and its cause is in Problems.
+type Source func(ctx context.Context, a Ask) Status
+
+// JSON answers with the status as JSON, in the envelope of the Prometheus API. partitions=none leaves the partitions
+// out, table= all tables but one.
+func JSON(source Source) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		s := source(r.Context(), Ask{Table: q.Get("table"), Partitions: q.Get("partitions") != "none"})
+		Answer(w, r, s)
+	})
+}
+
+// Answer writes data in the envelope of the Prometheus API, compressed where the reader takes that: a map of ten
+// thousand partitions is three megabytes.
+func Answer(w http.ResponseWriter, r *http.Request, data any) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept-Encoding")
+	var to io.Writer = w
+	if acceptsGzip(r) {
+		h.Set("Content-Encoding", "gzip")
+		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one there is
+		defer func() { _ = z.Close() }()               // the reader is gone
+		to = z
+	}
+	_ = json.NewEncoder(to).Encode(map[string]any{"status": "success", "data": data})
+}
 
 // Status is what a page shows.
 type Status struct {
@@ -18,23 +58,33 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// CoordinationAge is how long ago the coordination store was last heard; negative: there is none to hear.
 	CoordinationAge time.Duration `json:"coordination_age_ns"`
-	Servers         []Server      `json:"servers"`
-	Tables          []Table       `json:"tables"`
-	Topics          []Topic       `json:"topics,omitempty"`
+	// Whole: the reader may see all of the process, so that what is empty is so.
+	Whole   bool     `json:"whole"`
+	Servers []Server `json:"servers"`
+	Tables  []Table  `json:"tables"`
+	Topics  []Topic  `json:"topics,omitempty"`
 }
 
 // Server is a storage server.
 type Server struct {
-	ID       string  `json:"id"`
-	Addr     string  `json:"addr,omitempty"`
-	Host     string  `json:"host,omitempty"`
-	Zone     string  `json:"zone,omitempty"`
-	Live     bool    `json:"live"`
-	Draining bool    `json:"draining,omitempty"`
-	Load     float64 `json:"load"` // 1: all it can do
-	Leads    int     `json:"leads"`
-	Bytes    uint64  `json:"bytes"`
-	Scrub    *Scrub  `json:"scrub,omitempty"` // nil: not known
+	ID       string   `json:"id"`
+	Addr     string   `json:"addr,omitempty"`
+	Host     string   `json:"host,omitempty"`
+	Zone     string   `json:"zone,omitempty"`
+	Live     bool     `json:"live"`
+	Draining bool     `json:"draining,omitempty"`
+	Load     *float64 `json:"load"` // 1: all it can do; nil: not known
+	Leads    int      `json:"leads"`
+	Bytes    *uint64  `json:"bytes"`           // of the partitions it leads; nil: not known
+	Damaged  *int     `json:"damaged"`         // partitions that it leads and that are not read; nil: not known
+	Disk     *Disk    `json:"disk,omitempty"`  // nil: not known
+	Scrub    *Scrub   `json:"scrub,omitempty"` // nil: not known
+}
+
+// Disk is the file system of a server's data.
+type Disk struct {
+	Free  uint64 `json:"free"`
+	Total uint64 `json:"total"`
 }
 
 // Scrub is how far a server is with reading its segments again to see that they are whole.
@@ -54,7 +104,15 @@ type Table struct {
 	Retention  time.Duration `json:"retention_ns"` // 0: for ever
 	Width      time.Duration `json:"partition_width_ns"`
 	Replicas   int           `json:"replicas"`
-	Partitions []Partition   `json:"partitions"` // by time, then ring
+	Partitions []Partition   `json:"partitions"` // by time, then ring; nil: not asked for
+
+	// Sums over the partitions. Nil: not known, because it is not of one of them.
+	Count   int        `json:"partition_count"`
+	Unknown int        `json:"unknown_partitions"` // of which rows and bytes are not known
+	Rows    *uint64    `json:"rows"`
+	Bytes   *uint64    `json:"bytes"`
+	Oldest  *time.Time `json:"oldest"` // nil with rows 0: there is none
+	Newest  *time.Time `json:"newest"`
 }
 
 // Partition is a rectangle of the keyspace. Ring bounds are shares of the ring, 0 to 1.
@@ -70,9 +128,12 @@ type Partition struct {
 	// LeaseAge is how long the leader has been seen to lead; 0: not known.
 	LeaseAge time.Duration `json:"lease_age_ns,omitempty"`
 	Offline  string        `json:"offline,omitempty"` // why
-	Servers  []string      `json:"servers"`
-	Rows     uint64        `json:"rows"`
-	Bytes    uint64        `json:"bytes"`
+	// Damaged and Unflushed are what is wrong with its segments and with flushing it; "": nothing.
+	Damaged   string   `json:"damaged,omitempty"`
+	Unflushed string   `json:"unflushed,omitempty"`
+	Servers   []string `json:"servers"`
+	Rows      *uint64  `json:"rows"`  // nil: not known
+	Bytes     *uint64  `json:"bytes"` // nil: not known
 }
 
 // Topic is one Kafka partition that this process reads.

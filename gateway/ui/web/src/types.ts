@@ -1,0 +1,99 @@
+// What /api/v1/status/… answers. null: not known.
+
+export interface Status {
+  version: string;
+  role: string;
+  now: string;
+  problems?: string[];
+  coordination_age_ns: number;
+  whole: boolean; // the reader may see all of the process
+  servers: Server[];
+  tables: Table[];
+  topics?: Topic[];
+}
+
+export interface Server {
+  id: string;
+  addr?: string;
+  host?: string;
+  zone?: string;
+  live: boolean;
+  draining?: boolean;
+  load: number | null;
+  leads: number;
+  bytes: number | null;
+  damaged: number | null;
+  disk?: { free: number; total: number } | null;
+  scrub?: { pass_began: string; pass_ended: string; segments: number; checked: number; bytes_per_second: number; damaged: number };
+}
+
+export interface Table {
+  name: string;
+  seq: number;
+  retention_ns: number;
+  partition_width_ns: number;
+  replicas: number;
+  partition_count: number;
+  rows: number | null;
+  bytes: number | null;
+  oldest: string | null;
+  newest: string | null;
+  unknown_partitions: number;
+  partitions?: Partition[] | null;
+}
+
+export interface Partition {
+  id: number;
+  from: string;
+  to: string;
+  ring_lo: number;
+  ring_hi: number;
+  state: string;
+  leader?: string;
+  epoch?: number;
+  lease_age_ns?: number;
+  offline?: string;
+  damaged?: string;
+  unflushed?: string;
+  servers: string[] | null;
+  rows: number | null;
+  bytes: number | null;
+}
+
+export interface Topic {
+  cluster: string;
+  group: string;
+  topic: string;
+  partition: number;
+  lag: number;
+  committed: number;
+  rows: number;
+  bytes: number;
+  poison: number;
+  paused?: boolean;
+  rows_per_second: number;
+  last_error?: string;
+}
+
+export interface Use { limit: string; value: number; max: number; used: number; dryRun?: boolean }
+
+export interface TableUse {
+  table: string;
+  samplesPerSecond: number;
+  bytesPerSecond: number;
+  activeSeries: number;
+  newSeriesPerSecond: number;
+  queriesPerSecond: number;
+  queriesRunning: number;
+  requestsUnderWay: number;
+  dryRun?: boolean;
+  refusedPerSecond: Record<string, number>;
+  wouldRefusePerSecond?: Record<string, number>;
+  samples: number;
+  bytes: number;
+  queries: number;
+  refused: Record<string, number>;
+  refusedSamples: Record<string, number>;
+  near: Use[];
+  uses?: Use[];
+}
