@@ -141,6 +141,7 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 			}
 			break
 		}
+		peer.Waiting(ctx)()
 		next, err := t.f.deps.Tables.Cover(ctx, t.name, times)
 		if err != nil {
 			return 0, err
@@ -192,6 +193,9 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 		}
 		w.fail(s.Partition, follow.Failure{Asked: lead.Server, Reason: follow.Leaderless, Err: err}, &rest)
 		return nil
+	}
+	if !w.t.f.follow.Policy.Alone {
+		peer.Waiting(ctx)() // another server encodes and logs it
 	}
 	a := w.t.f.follow.BeginOne(ctx, w.t.name, lead.Server, s.Partition)
 	defer a.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/access"
@@ -30,9 +31,9 @@ type call struct {
 	words    lineproto.Flavour // as its door's
 	who      *access.Identity
 	ticket   limits.Ticket
-	heldBy   *brake // counts it; nil: none
-	taken    bool   // the store took its rows
-	turn     bool   // to be decoded
+	heldBy   *brake      // counts it; nil: none
+	taken    bool        // the store took its rows
+	turn     atomic.Bool // takes a processor
 }
 
 var (

@@ -26,6 +26,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -55,6 +56,7 @@ type memoryTable struct {
 	err      error         // what Write answers
 	stall    chan struct{} // Write waits for it
 	entered  chan struct{} // Write tells that it waits
+	waits    []func()      // of the writes that wait
 }
 
 func newMemory() *memory {
@@ -110,6 +112,9 @@ func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Lev
 	stall, entered, err := t.stall, t.entered, t.err
 	t.mu.Unlock()
 	if stall != nil {
+		t.mu.Lock()
+		t.waits = append(t.waits, peer.Waiting(ctx))
+		t.mu.Unlock()
 		entered <- struct{}{}
 		select {
 		case <-stall:
@@ -169,6 +174,15 @@ func (t *memoryTable) stop() (entered chan struct{}, release func()) {
 	defer t.mu.Unlock()
 	t.stall, t.entered = make(chan struct{}), make(chan struct{}, 100)
 	return t.entered, sync.OnceFunc(func() { close(t.stall) })
+}
+
+// waiting says for one write that it waits for something.
+func (t *memoryTable) waiting() {
+	t.mu.Lock()
+	waits := t.waits[0]
+	t.waits = t.waits[1:]
+	t.mu.Unlock()
+	waits()
 }
 
 // MetricNames and Series make the table a Catalogue.

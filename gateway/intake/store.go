@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/remotewrite"
 )
@@ -64,16 +65,15 @@ func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error)
 	return body, err
 }
 
-// beginTurn waits until the body of a request may be decoded; endTurn lets the next one.
+// beginTurn waits until the body of a request may be decoded. endTurn lets the next one; it may be called from any goroutine, again and again.
 func (f *Front) beginTurn(ctx context.Context, c *call) error {
 	err := f.turns.enter(ctx, c.Table)
-	c.turn = err == nil
+	c.turn.Store(err == nil)
 	return err
 }
 
 func (f *Front) endTurn(c *call) {
-	if c.turn {
-		c.turn = false
+	if c.turn.CompareAndSwap(true, false) {
 		f.turns.leave(c.Table)
 	}
 }
@@ -121,8 +121,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 		return kept{}, nil
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
-	f.endTurn(c) // from here on it mostly waits
-	if err := t.Write(ctx, b, level); err != nil {
+	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, level); err != nil {
 		if fault.Is(err, fault.Throttled) {
 			f.brakes.refused(c.Table, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -377,4 +378,29 @@ func TestSendersDoNotMix(t *testing.T) {
 			t.Errorf("sender %d: %.300s", s, got)
 		}
 	}
+}
+
+// TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog: a write takes a processor until it waits for the log. As many of one table
+// take one as there are, another table is served meanwhile, and what waits gives its place up.
+func TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog(t *testing.T) {
+	f := start(t)
+	f.do(t, "POST /write?db=large", []byte("m v=1")).want(t, 204)
+	large := f.memory.table("large")
+	entered, release := large.stop()
+	processors, more := runtime.GOMAXPROCS(0), 3
+	var senders sync.WaitGroup
+	for range processors + more {
+		senders.Go(func() { f.do(t, "POST /write?db=large", []byte("m v=1")).want(t, 204) })
+	}
+	eventually(t, "the table takes all processors", func() bool { return len(entered) == processors })
+	f.do(t, "POST /write?db=small", []byte("m v=1")).want(t, 204)
+	if n := len(entered); n != processors {
+		t.Errorf("%d writes of one table are under way on %d processors", n, processors)
+	}
+	for i := range more {
+		large.waiting()
+		eventually(t, "the next takes its place", func() bool { return len(entered) == processors+i+1 })
+	}
+	release()
+	senders.Wait()
 }

@@ -26,6 +26,8 @@ type Rows struct {
 	Level point.Level
 	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.
 	Epoch point.Epoch
+	// Waits is called before Append waits for a disk, perhaps more than once. Nil: nothing asks for it.
+	Waits func()
 
 	Refs   []series.Ref
 	Times  []point.Nanos
@@ -57,10 +59,14 @@ func (p *Partition) Append(r *Rows) error {
 	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
 		return nil // an empty frame would be worth an fsync and a place in the log
 	}
+	waits := r.Waits
+	if waits == nil {
+		waits = func() {}
+	}
 	a := p.frames.Get().(*appender)
 	wait, err := brick.Wait{}, errCold
 	for err == errCold {
-		if err = p.ready(); err == nil {
+		if err = p.ready(waits); err == nil {
 			wait, err = p.enqueue(a, r)
 		}
 		a.reset()
@@ -71,6 +77,7 @@ func (p *Partition) Append(r *Rows) error {
 	if err != nil || r.Level == point.Received {
 		return err
 	}
+	waits()
 	if err := wait.Wait(); err != nil || chain == nil || r.Level != point.All {
 		return err
 	}

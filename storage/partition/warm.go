@@ -10,7 +10,7 @@ import (
 
 // ready makes rows appendable: the brick knows the epoch, and the series are in memory. Both cost a look under the lock
 // when they are done already.
-func (p *Partition) ready() error {
+func (p *Partition) ready(waits func()) error {
 	p.mu.Lock()
 	epoch, raised, damaged := p.mu.epoch, p.mu.raised, p.mu.damaged
 	p.mu.Unlock()
@@ -19,10 +19,15 @@ func (p *Partition) ready() error {
 	}
 	if !raised && epoch != 0 {
 		// Brick.Append would do it, but under our lock and with an fsync.
+		waits()
 		if err := p.Lead(epoch); err != nil {
 			return err
 		}
 	}
+	if p.isWarm() {
+		return nil
+	}
+	waits()
 	return p.warm()
 }
 

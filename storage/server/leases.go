@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/gate"
 	"github.com/spillwaydb/spillway/storage/partition"
@@ -181,6 +182,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	if ok && p.Identity().Placement != pl.ID {
 		return nil, fault.Errorf(fault.Stale, "partition %s/%d: an older placement, %s, is still on server %s", t.name, pa.id, p.Identity().Placement, s.settings.Server)
 	}
+	peer.Waiting(ctx)()
 	if err := s.leases.Hold(ctx, t.name, pa.id, pa.epoch); err != nil {
 		return nil, err
 	}

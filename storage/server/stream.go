@@ -119,7 +119,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
-		r.Epoch = pa.epoch
+		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
 		err = p.Append(r)
 	}
 	if err == nil {
