@@ -136,7 +136,7 @@ func (v *clusterView) look() master.State {
 		}
 	}
 	for _, r := range v.registry.All() {
-		s.Servers = append(s.Servers, master.Server{Server: r, Live: v.leaders.Live(r.ID), For: time.Hour})
+		s.Servers = append(s.Servers, master.Server{Server: r, Live: v.leaders.Live(r.ID), For: time.Hour, Beat: lease.Beat{ReadOnly: v.leaders.ReadOnly(r.ID)}})
 	}
 	return s
 }
@@ -193,6 +193,9 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 		if one.Live {
 			load := v.leaders.Load(r.ID)
 			one.Load = &load
+			if why := v.leaders.ReadOnly(r.ID); why != "" {
+				s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s takes no rows: %s.", r.ID, r.Addr, why))
+			}
 		} else {
 			one.Bytes, one.Damaged = nil, nil
 			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat.", r.ID, r.Addr))

@@ -57,6 +57,24 @@ func (d *smallDisk) use(t *testing.T, left uint64) {
 	}
 }
 
+// fillUp takes the last byte.
+func (d *smallDisk) fillUp(t *testing.T) {
+	t.Helper()
+	for size := uint64(4 << 20); size > 0; size /= 2 {
+		f, err := os.OpenFile(d.fill, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = f.Write(make([]byte, size))
+		}
+		_ = f.Close()
+	}
+	if free := freeBytes(t, d.dir); free != 0 {
+		t.Fatalf("%d bytes are free", free)
+	}
+}
+
 func (d *smallDisk) clear(t *testing.T) {
 	if err := os.Remove(d.fill); err != nil {
 		t.Fatal(err)
@@ -216,20 +234,8 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	p.eventually("the row is in a segment", func() bool { return segmentsIn(disk.dir) > 0 })
 	must(fmt.Sprintf("disk,i=a x=8 %d\n", now.UnixMilli()+1)) // in the log only
 	p.kill()
-	before := treeOf(t, disk.dir)
-	for size := uint64(4 << 20); size > 0; size /= 2 { // to the last block
-		f, err := os.OpenFile(disk.fill, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for err == nil {
-			_, err = f.Write(make([]byte, size))
-		}
-		_ = f.Close()
-	}
-	if free := freeBytes(t, disk.dir); free != 0 {
-		t.Fatalf("%d bytes are free", free)
-	}
+	before := treeOf(t, filepath.Join(disk.dir, "data"))
+	disk.fillUp(t)
 	p.start()
 	kept := func(want int) {
 		t.Helper()
@@ -254,7 +260,7 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	if code := p.stop(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, &p.log)
 	}
-	if after := treeOf(t, disk.dir); after != before {
+	if after := treeOf(t, filepath.Join(disk.dir, "data")); after != before {
 		t.Errorf("files were\n%s\nand are\n%s", before, after)
 	}
 	p.start()
@@ -274,11 +280,11 @@ func segmentsIn(dir string) int {
 	return len(names)
 }
 
-// treeOf lists the store's files with their sizes, but for the locks.
+// treeOf lists the files of a store with their sizes, but for the locks and what fills the disk.
 func treeOf(t *testing.T, dir string) string {
 	var b strings.Builder
-	err := filepath.WalkDir(filepath.Join(dir, "data"), func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && d.Name() != "LOCK" {
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() != "LOCK" && d.Name() != "fill" {
 			st, serr := d.Info()
 			if serr != nil {
 				return serr

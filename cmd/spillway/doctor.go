@@ -177,6 +177,8 @@ func (e *examination) dead() {
 			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
 		case !srv.Live:
 			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
+		case srv.Beat.ReadOnly != "":
+			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
 		case srv.Drain != nil:
 			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}

@@ -80,8 +80,7 @@ func (c *config) untilRoom(ctx context.Context) error {
 	return errRoom
 }
 
-// awaitRoom waits until the store can be opened for writing: a server of a cluster that cannot keep what it promises must
-// promise nothing.
+// awaitRoom waits until the store can be opened for writing: where there is none yet.
 func (c *config) awaitRoom(ctx context.Context, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
 		why := c.shortOfRoom(startRoom)

@@ -33,6 +33,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead"
 	"github.com/spillwaydb/spillway/storage/metafile"
+	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
@@ -89,13 +90,21 @@ func (s *storageCmd) Run() error {
 	}
 	cfg.limitHeap()
 	cfg.spread()
+	for err = errRoom; errors.Is(err, errRoom); {
+		err = s.live(&cfg)
+	}
+	return err
+}
+
+// live is one life of the store in the process.
+func (s *storageCmd) live(cfg *config) error {
 	level, _ := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
 	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	p := &storage{cfg: &cfg, log: log, registerer: registerer, id: topology.ServerID(cfg.Server.ID)}
+	p := &storage{cfg: cfg, log: log, registerer: registerer, id: topology.ServerID(cfg.Server.ID)}
 	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
 		return errors.Join(err, p.close())
 	}
@@ -120,6 +129,7 @@ type storage struct {
 	server   *server.Server
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
+	frozen   string         // why the store lies on an overlay and takes nothing; "": it does not
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
@@ -132,13 +142,9 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 			return fault.Wrap(err, fault.Unavailable, "admin.listen")
 		}
 	}
-	if err := p.cfg.awaitRoom(ctx, p.log); err != nil {
+	if err := p.openBrick(ctx); err != nil {
 		return err
 	}
-	if p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: p.log, Registerer: p.registerer}, p.cfg.brick()); err != nil {
-		return err
-	}
-	noteSettings(p.cfg, p.log)
 	if p.view.coord, err = p.cfg.Coord.connect(ctx, true); err != nil {
 		return err
 	}
@@ -156,11 +162,36 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	if err := p.openServer(ctx); err != nil {
 		return err
 	}
-	if err := p.register(ctx, replace); err != nil || !candidate {
+	if p.frozen != "" {
+		p.log.Error("the disk is full: the store is opened for reading only", "reason", p.frozen)
+		p.brick.Freeze(p.frozen)
+	}
+	if err := p.register(ctx, replace); err != nil || !candidate || p.frozen != "" {
 		return err
 	}
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
 		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{RetentionConfirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)})
+	return err
+}
+
+// openBrick opens the brick on the disk, or on an overlay where the disk has no room for what that writes (room.go).
+func (p *storage) openBrick(ctx context.Context) (err error) {
+	fs := vfs.Default
+	if p.frozen = p.cfg.shortOfRoom(startRoom); p.frozen != "" {
+		if there, err := brick.Exists(fs, p.cfg.DataDir); err != nil {
+			return err
+		} else if !there {
+			p.frozen = "" // nothing is here that could be read
+			if err := p.cfg.awaitRoom(ctx, p.log); err != nil {
+				return err
+			}
+		} else {
+			fs = overlaid{overlay.New(vfs.Default)}
+		}
+	}
+	if p.brick, err = brick.Open(brick.Deps{FS: fs, Log: p.log, Registerer: p.registerer}, p.cfg.brick()); err == nil && p.frozen == "" {
+		noteSettings(p.cfg, p.log)
+	}
 	return err
 }
 
@@ -248,6 +279,9 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(func() error { return p.rpc.Serve(p.listener) }, func(error) { p.hangUp() })
 	g.Add(actor(ctx, func(ctx context.Context) error { return p.lead.Run(ctx, p.server) }))
 	g.Add(actor(ctx, p.drain))
+	if p.frozen != "" {
+		g.Add(actor(ctx, p.cfg.untilRoom))
+	}
 	g.Add(actor(ctx, p.files.Run))
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
@@ -260,9 +294,12 @@ func (p *storage) run(ctx context.Context) error {
 	}
 	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
 	err := g.Run()
-	if errors.Is(err, run.ErrSignal) {
+	switch {
+	case errors.Is(err, run.ErrSignal):
 		p.log.Info("stopping", "reason", err)
 		return nil
+	case errors.Is(err, errRoom):
+		p.log.Info("there is room again: the store is opened for writing")
 	}
 	return err
 }

@@ -80,8 +80,11 @@ type MapIs struct {
 // Unassigned says that this server has no placement of the partition any more; it lets go.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes the server's load; 1 is all it can do.
-type Loaded struct{ Load float64 }
+// Loaded publishes the server's load; 1 is all it can do. ReadOnly says why the server takes no rows; "": it takes them.
+type Loaded struct {
+	Load     float64
+	ReadOnly string
+}
 
 // GiveUp lets a partition go and lets others take it first for a while (C110).
 type GiveUp struct {

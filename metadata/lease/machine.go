@@ -57,6 +57,7 @@ type Machine struct {
 	wall     time.Time // as of wallAt
 	wallAt   Time
 	load     float64
+	readOnly string // why no rows are taken
 	draining bool
 	leave    bool
 	left     bool
@@ -175,7 +176,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case MapIs:
 		m.mapIs(in)
 	case Loaded:
-		m.load = in.Load
+		m.load, m.readOnly = in.Load, in.ReadOnly
 	case GiveUp:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) {
 			m.letGo(e, in.Why, true)

@@ -128,6 +128,8 @@ type Beat struct {
 	Held int     `json:"held"`
 	// Draining: the server takes nothing and gives away what it holds.
 	Draining bool `json:"draining,omitempty"`
+	// ReadOnly says why the server takes no rows: its disk is full. It goes on to lead what it holds, for readers, and nothing new is placed there. "": it takes rows.
+	ReadOnly string `json:"read_only,omitempty"`
 	// Guards: the process writes into lease rows what maps change (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No

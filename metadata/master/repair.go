@@ -94,6 +94,11 @@ func (p *planner) bad(s topology.ServerID, patience time.Duration) bool {
 	return st == nil || st.Drain != nil || p.silent(s, patience)
 }
 
+// unfit reports whether a partition without rows should go elsewhere: its server is bad, or takes no rows.
+func (p *planner) unfit(s topology.ServerID) bool {
+	return p.bad(s, p.set.EmptyAfter) || p.servers[s].Beat.ReadOnly != ""
+}
+
 // state tells what is the matter with a server.
 func (p *planner) state(s topology.ServerID) string {
 	st := p.servers[s]
@@ -104,6 +109,8 @@ func (p *planner) state(s topology.ServerID) string {
 		return fmt.Sprintf("%s is silent for %v", s, st.For.Round(time.Second))
 	case st.Drain != nil:
 		return fmt.Sprintf("%s is drained by %s: %s", s, st.Drain.Who, st.Drain.Reason)
+	case st.Beat.ReadOnly != "":
+		return fmt.Sprintf("%s takes no rows: %s", s, st.Beat.ReadOnly)
 	}
 	return string(s) + " lives"
 }
@@ -119,7 +126,7 @@ func (p *planner) kindFor(s topology.ServerID) Kind {
 func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var good, gone []topology.Placement
 	for _, pl := range part.Placements {
-		if p.bad(pl.Server, p.set.EmptyAfter) {
+		if p.unfit(pl.Server) {
 			gone = append(gone, pl)
 		} else {
 			good = append(good, pl)
@@ -133,7 +140,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	var came, went []topology.ServerID
 	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...)}
 	for _, pl := range part.Joining { // there is nothing to fill them with: they are live, or of no use
-		if missing > 0 && !p.bad(pl.Server, p.set.EmptyAfter) {
+		if missing > 0 && !p.unfit(pl.Server) {
 			ops = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID})
 			good = append(good, pl)
 			missing--
@@ -166,7 +173,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 		} else {
 			good = slices.DeleteFunc(good, func(g topology.Placement) bool { return g == pl })
 		}
-		if why == "" && p.bad(pl.Server, p.set.EmptyAfter) {
+		if why == "" && p.unfit(pl.Server) {
 			why = p.state(pl.Server)
 		}
 	}

@@ -212,4 +212,4 @@ func (v *view) silent(s topology.ServerID, d time.Duration) bool {
 }
 
 // usable servers may get placements.
-func (st *standing) usable() bool { return st.Live && st.Drain == nil }
+func (st *standing) usable() bool { return st.Live && st.Drain == nil && st.Beat.ReadOnly == "" }

@@ -70,6 +70,12 @@ func readIdentities(fs vfs.FS, dataDir, logDir string) (id identity, found bool,
 	return id, found, err
 }
 
+// Exists reports whether there is a store in a data directory. Errors are Unavailable and Corrupt.
+func Exists(fs vfs.FS, dataDir string) (bool, error) {
+	_, found, err := readIdentity(fs, dataDir)
+	return found, err
+}
+
 // identify reads or makes the identity of a store, and sees to it that both directories carry the same one.
 func identify(fs vfs.FS, dataDir, logDir string) (identity, error) {
 	id, found, err := readIdentities(fs, dataDir, logDir)

@@ -47,6 +47,9 @@ func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 		r.failed(ctx, "guarding a lease row", e.Partition, err)
 		return rules.LeaseGuarded{ID: e.ID}
 	case rules.Record:
+		if r.deps.Brick.Frozen() {
+			return rules.Recorded{ID: e.ID, ReadOnly: true}
+		}
 		err := record(r.deps.Brick, e.Seqs)
 		return rules.Recorded{ID: e.ID, OK: !r.failed(ctx, "recording the highest transaction", lease.Partition{Table: e.Seqs[0].Table}, err)}
 	case rules.RemovePlacement:

@@ -78,6 +78,7 @@ func (r *runner) publish(ctx context.Context) error {
 		case <-time.After(r.jitter(publishEvery)):
 		}
 		r.step(rules.Clock{Now: r.keeper.Now()})
-		r.step(rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good})
+		_, readOnly := r.deps.Brick.ReadOnly()
+		r.step(rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good, ReadOnly: readOnly})
 	}
 }

@@ -182,6 +182,9 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	if ok && p.Identity().Placement != pl.ID {
 		return nil, fault.Errorf(fault.Stale, "partition %s/%d: an older placement, %s, is still on server %s", t.name, pa.id, p.Identity().Placement, s.settings.Server)
 	}
+	if ro, why := s.deps.Brick.ReadOnly(); ro { // the list would bind a partition to this server that has no rows here, and gets none
+		return nil, fault.Errorf(fault.Unavailable, "%s", why)
+	}
 	peer.Waiting(ctx)()
 	if err := s.leases.Hold(ctx, t.name, pa.id, pa.epoch); err != nil {
 		return nil, err

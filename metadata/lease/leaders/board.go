@@ -32,6 +32,8 @@ type beat struct {
 	boot  lease.Boot    // "": the row is gone
 	since time.Duration // of the ear: when this revision was first seen
 	load  float64
+	// readOnly says why it takes no rows; "": it does.
+	readOnly string
 }
 
 func newBoard(takeAfter time.Duration) *board {
@@ -137,7 +139,7 @@ func (b *board) learn(r coord.Row) (changed bool) {
 	}
 	wasLive := b.live(s)
 	hb, _ := lease.DecodeBeat(r.Value) // one that cannot be read names no boot: it is alive for nobody
-	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load}
+	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load, readOnly: hb.ReadOnly}
 	return was.boot != hb.Boot || !wasLive
 }
 

@@ -130,6 +130,13 @@ func (v *View) Load(s topology.ServerID) float64 {
 	return v.mu.board.beats[s].load
 }
 
+// ReadOnly is why a server takes no rows, by its newest heartbeat; "": it takes them.
+func (v *View) ReadOnly(s topology.ServerID) string {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return v.mu.board.beats[s].readOnly
+}
+
 // Age is how long ago the store was last heard: how old what is known may be.
 func (v *View) Age() time.Duration {
 	v.mu.RLock()

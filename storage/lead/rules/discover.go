@@ -42,15 +42,17 @@ type looked struct {
 
 // round is discovery of one table:
 //
-//	record the highest transaction ─▶┐
+//	record the highest transaction ─▶┐ (where that fails, nothing is removed)
 //	read the lease rows of what the  ├─▶ Plan ─▶ seal, open ─▶ assign ─▶ unassign ─▶ remove · hand over · finish
 //	map does not want here, and have │
 //	them bar older maps ────────────▶┘
 type round struct {
 	Table
-	full    bool
+	full bool
+	// unrecorded: the transaction is not recorded, since the disk is full or fails. Leading and reading need no record; removing does.
+	unrecorded, readOnly bool
+
 	waits   int
-	failed  bool
 	covered map[point.PartitionID]bool
 }
 
@@ -155,7 +157,7 @@ func (m *Machine) recorded(q question, in Recorded) {
 		case in.OK:
 			t.seen = max(t.seen, s.Seq)
 		default:
-			t.round.failed = true
+			t.round.unrecorded, t.round.readOnly = true, in.ReadOnly
 		}
 		t.round.waits--
 		m.carryOut(t)
@@ -208,12 +210,11 @@ func (m *Machine) carryOut(t *table) {
 		return
 	}
 	t.round = nil
-	if r.failed {
+	t.looked = looked{r.Map, r.Row}
+	m.carry(t, r)
+	if r.unrecorded && !r.readOnly {
 		t.looked = looked{} // look again
-		m.do(Note{Partition: lease.Partition{Table: t.name}, What: RoundFailed, Why: "its highest transaction could not be recorded"})
-	} else {
-		t.looked = looked{r.Map, r.Row}
-		m.carry(t, r)
+		m.do(Note{Partition: lease.Partition{Table: t.name}, What: RoundFailed, Why: "its highest transaction could not be recorded: nothing is removed by it"})
 	}
 	if t.again {
 		m.start(t, t.full)
@@ -250,7 +251,7 @@ func (m *Machine) carry(t *table, r *round) {
 		}
 	}
 	for _, a := range actions {
-		if a.Kind == Remove {
+		if a.Kind == Remove && !r.unrecorded {
 			id := lease.Partition{Table: t.name, ID: a.Partition}
 			m.do(RemovePlacement{ID: m.ask(question{about: aboutRemoval, p: m.part(id), t: t}), Partition: id, Placement: a.Placement, Why: a.Why})
 		}

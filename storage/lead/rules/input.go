@@ -44,18 +44,20 @@ type Want struct {
 	Epoch     point.Epoch
 }
 
-// Published says, about once a second, how busy this server is and whether its heartbeat is good.
+// Published says, about once a second, how busy this server is, whether its heartbeat is good, and why it takes no rows ("": it does).
 type Published struct {
-	Load float64
-	Good bool
+	Load     float64
+	Good     bool
+	ReadOnly string
 }
 
 // Answers carry the ID of the question. Each question gets one.
 type (
-	// Recorded answers Record.
+	// Recorded answers Record. ReadOnly: the store takes nothing at all.
 	Recorded struct {
-		ID uint64
-		OK bool
+		ID       uint64
+		OK       bool
+		ReadOnly bool
 	}
 	// LeaseRead answers ReadLease. OK: the store answered; Found: there is a row.
 	LeaseRead struct {

@@ -190,7 +190,10 @@ func (m *Machine) published(in Published) {
 			m.setLapsed(p, p.lapsed && p.leading)
 		}
 	}
-	m.do(Tell{lease.Loaded{Load: in.Load}})
+	if in.ReadOnly != "" { // others take better what has no rows
+		in.Load = max(in.Load, 1)
+	}
+	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly}})
 	switch {
 	case in.Load < m.set.LoadMax:
 		m.over = 0

@@ -28,6 +28,7 @@ import (
 //	want 1 epoch=5                      a first row waits
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
+//	answer recorded no read-only        the disk is full
 //	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
 //	swap                                the newest proposal that s1 made reaches the coordination store
 //	plan                                the plan of the newest proposal, on the committed map
@@ -276,7 +277,7 @@ func (w *world) reply(what string, has map[string]bool, number map[string]uint64
 		}
 		w.step(RuledOut{e.ID, yes, w.m.Seq})
 	case Record:
-		w.step(Recorded{e.ID, yes})
+		w.step(Recorded{e.ID, yes, has["read-only"]})
 	case RemovePlacement:
 		if yes {
 			delete(w.held, e.Partition.ID)

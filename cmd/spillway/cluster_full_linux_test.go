@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+)
+
+// ontoSmallDisk moves the directory of a storage server that does not run onto a small disk of its own.
+func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
+	c.t.Helper()
+	dir := ""
+	for _, arg := range p.Line {
+		if at, ok := strings.CutPrefix(arg, "--data-dir="); ok {
+			dir = at
+		}
+	}
+	kept := filepath.Join(c.t.TempDir(), "kept")
+	c.must(os.Rename(dir, kept))
+	c.must(os.Mkdir(dir, 0o700))
+	disk := newSmallDisk(c.t, dir, bytes)
+	if out, err := exec.Command("cp", "-a", kept+"/.", disk.dir).CombinedOutput(); err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+	p.In = disk.in
+	return disk
+}
+
+// TestClusterServerWithAFullDiskIsRead starts a storage server without a free byte: it leads what it has rows of, all of them are read, writes to
+// them are refused with the reason, what has no rows is moved to a server that takes some, and all ends when there is room.
+func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	all, rows, written := c.single(60)
+	mine, empty := rows["s1"], without(c.led(all, "s1"), rows["s1"])
+	s1 := c.server("s1")
+	again := func(what string, do func()) {
+		t.Helper()
+		s1.Kill()
+		before := c.leases(mine)
+		do()
+		began := time.Now()
+		c.start(s1)
+		c.within(patience, what+": it leads in a new epoch what it has rows of", func() bool {
+			now := c.leases(mine)
+			return !slices.ContainsFunc(mine, func(p lease.Partition) bool { return now[p].epoch <= before[p].epoch || now[p].server != "s1" })
+		})
+		t.Logf("%s: led %v after the start", what, time.Since(began).Round(time.Millisecond))
+		c.holdsOnce("single", written)
+	}
+	var disk *smallDisk
+	again("on a small disk", func() { disk = c.ontoSmallDisk(s1, 64<<20) })
+	before := ""
+	again("on a full disk", func() {
+		disk.fillUp(t)
+		before = treeOf(t, disk.dir)
+	})
+	m, _ := c.view.tables.Get("single")
+	row := func(p lease.Partition) (int, string) {
+		at, _ := m.ByID(p.ID)
+		status, text, err := putLine(c.doors[0], "single", fmt.Sprintf("m,i=late v=1 %d", int64(at.TimeLo)/int64(time.Millisecond)+77))
+		if err != nil {
+			return 0, err.Error()
+		}
+		return status, string(text)
+	}
+	if status, text := row(mine[0]); status != http.StatusServiceUnavailable || !strings.Contains(text, "read-only") || !strings.Contains(text, "make room") {
+		t.Errorf("a row of what it leads was answered %d %s", status, text)
+	}
+	c.within(patience, "doctor says so", func() bool {
+		out, code := c.cli("doctor")
+		return code != 0 && strings.Contains(out, "read-only server") && strings.Contains(out, "make room")
+	})
+	c.within(patience, "what has no rows is moved away", func() bool { return len(c.led(empty, "s1")) == 0 && len(c.unled(empty)) == 0 })
+	c.within(patience, "and takes rows elsewhere", func() bool { status, _ := row(empty[0]); return status == http.StatusNoContent })
+	c.holdsOnce("single", written)
+	if after := treeOf(t, disk.dir); after != before {
+		t.Errorf("files were\n%s\nand are\n%s", before, after)
+	}
+
+	disk.clear(t)
+	c.within(patience, "it takes rows again", func() bool { status, _ := row(mine[0]); return status == http.StatusNoContent })
+	c.holdsOnce("single", written)
+	c.within(patience, "doctor has nothing to say of it", func() bool { out, _ := c.cli("doctor"); return !strings.Contains(out, "read-only server") })
+	again("with room", func() {})
+}
