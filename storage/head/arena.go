@@ -36,6 +36,8 @@ type arena struct {
 	region   []byte // what is left of the last region, whole slabs
 	ofPages  []byte // what is left of the slab that pages are cut from
 	ofChunks []byte // what is left of the slab that chunks are cut from
+
+	cells []*[pageSeries]uint64 // given back: see thin.go
 }
 
 // A slab is one huge page. Taking fresh memory from the system page by page costs 1.5 to 2 µs for each 4 KiB in a virtual

@@ -8,6 +8,7 @@
 //	id ─▶ page of 1024 ─▶ series {last row, first and last stamp, tail}      one cache line
 //	                          │
 //	                          └─▶ block ─▶ block ─▶ block                    rows, oldest frame first
+//	      thin page of 1024    up to four rows of each at 8 bytes, where a series has few (Settings.FewRows)
 //	      groups of 32 ids ────▶ block ─▶ …                                  which frames touched the group
 //	      side rows            (id) ─▶ rows that came with an older stamp than the chain's last, stamps beside them
 //

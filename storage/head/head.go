@@ -15,6 +15,8 @@ type Settings struct {
 	// ExemplarsMax bounds the exemplars kept; beyond it the oldest go. Default 100,000. Larger: about 150 bytes each until
 	// the next flush.
 	ExemplarsMax int
+	// FewRows says that most series will have a row or two before the head is flushed: thin.go. Default false.
+	FewRows bool
 
 	onHeap bool // arena on the collector's heap, where the race detector sees it
 }
@@ -35,6 +37,7 @@ type Head struct {
 	arena  arena
 	pages  []*page       // by id; nil where no series has rows
 	few    few           // instead of the first page while no series beyond the first few has rows
+	thins  []*thin       // by id, instead of a page; only if Settings.FewRows
 	stamps []point.Stamp // of frame n+1; a frame is a row of appends with one stamp
 	ids    []uint64      // bit set: series that have rows
 
@@ -112,6 +115,8 @@ func (h *Head) appendAheadLocked(stamp point.Stamp, frame uint32, ids []point.De
 		if n := int(id >> pageShift); n < len(h.pages) && h.pages[n] != nil {
 			p := h.pages[n]
 			targets[i] = target{&p.series[id&(pageSeries-1)], &p.groups[id>>groupShift&(pageGroups-1)]}
+		} else if h.set.FewRows && h.takeThinLocked(stamp, frame, id, times[i], math.Float64bits(values[i])) {
+			targets[i] = target{}
 		} else {
 			targets[i] = h.targetLocked(id)
 		}
@@ -120,27 +125,35 @@ func (h *Head) appendAheadLocked(stamp point.Stamp, frame uint32, ids []point.De
 	lo, hi := h.timeLo, h.timeHi
 	times, values = times[:len(ids)], values[:len(ids)] // spares the loop its bounds checks
 	for i := range targets {
-		t, v, s, g := times[i], math.Float64bits(values[i]), targets[i].s, targets[i].g
-		lo, hi = min(lo, t), max(hi, t)
-		if uint64(stamp) < s.lastStamp {
-			h.putAsideLocked(ids[i], s, asideRow{t, stamp, values[i]})
-			continue
+		if targets[i].s == nil {
+			continue // a thin page has it
 		}
-		if g.lastFrame != frame {
-			g.touch(&h.arena, frame)
-		}
-		if s.rows == 0 {
-			h.beginLocked(ids[i], s, stamp, g.count, t, v)
-			continue
-		}
-		if t <= s.lastTime {
-			s.markOrder(t)
-		}
-		s.push(&h.arena, g.count, t, v)
-		s.lastStamp = uint64(stamp)
+		lo, hi = min(lo, times[i]), max(hi, times[i])
+		h.chainLocked(ids[i], targets[i], stamp, frame, times[i], math.Float64bits(values[i]))
 	}
 	h.timeLo, h.timeHi = lo, hi
 	h.rows += len(ids)
+}
+
+// chainLocked appends a row to its chain, or puts it aside.
+func (h *Head) chainLocked(id point.DenseID, to target, stamp point.Stamp, frame uint32, t point.Nanos, v uint64) {
+	s, g := to.s, to.g
+	if uint64(stamp) < s.lastStamp {
+		h.putAsideLocked(id, s, asideRow{t, stamp, math.Float64frombits(v)})
+		return
+	}
+	if g.lastFrame != frame {
+		g.touch(&h.arena, frame)
+	}
+	if s.rows == 0 {
+		h.beginLocked(id, s, stamp, g.count, t, v)
+		return
+	}
+	if t <= s.lastTime {
+		s.markOrder(t)
+	}
+	s.push(&h.arena, g.count, t, v)
+	s.lastStamp = uint64(stamp)
 }
 
 // warm reads from the blocks that rows will be written to. The sum is kept so that the compiler keeps the reads.
@@ -150,6 +163,9 @@ func (a *arena) warm(targets []target, frame uint32) {
 	}
 	sum := byte(0)
 	for i := range targets {
+		if targets[i].s == nil {
+			continue
+		}
 		sum += a.block(targets[i].s.tail)[0] // block 0 is there, though it is never used
 		if g := targets[i].g; g.lastFrame != frame {
 			sum += a.block(g.tail)[0]
@@ -191,6 +207,8 @@ func (h *Head) targetLocked(id point.DenseID) target {
 	switch {
 	case int(id) < len(h.few.series):
 		return target{&h.few.series[id], &h.few.groups[id>>groupShift]}
+	case h.thinLocked(id) != nil:
+		h.widenLocked(n)
 	case n >= len(h.pages) || h.pages[n] == nil:
 		h.newPageLocked(n)
 	}
@@ -234,6 +252,9 @@ func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	dst.Reset()
 	h.mu.RLock()
 	defer h.mu.RUnlock()
+	if th := h.thinLocked(id); th != nil {
+		return h.readThinLocked(th, id, lo, hi, false, dst)
+	}
 	s, g := h.findLocked(id)
 	if s == nil {
 		return false
@@ -261,6 +282,9 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 	dst.Reset()
 	h.mu.RLock()
 	defer h.mu.RUnlock()
+	if th := h.thinLocked(id); th != nil {
+		return h.readThinLocked(th, id, lo, hi, true, dst)
+	}
 	s, g := h.findLocked(id)
 	if s == nil {
 		return false
@@ -387,7 +411,7 @@ func (h *Head) Free() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.arena.free()
-	h.pages, h.few, h.madePages = nil, few{}, 0
+	h.pages, h.few, h.thins, h.madePages = nil, few{}, nil, 0
 	h.stamps, h.ids = nil, nil
 	h.aside, h.hists, h.exemplars, h.exemplarRing = nil, nil, nil, nil
 	h.exemplarNext, h.heapBytes, h.series, h.rows = 0, 0, 0, 0

@@ -127,7 +127,7 @@ var (
 // TestReadsWhatAModelReads appends frames in any order of stamps and compares every series, in whole and in part.
 func TestReadsWhatAModelReads(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h, m := New(Settings{onHeap: rapid.Bool().Draw(t, "onHeap")}), &model{}
+		h, m := New(Settings{onHeap: rapid.Bool().Draw(t, "onHeap"), FewRows: rapid.Bool().Draw(t, "fewRows")}), &model{}
 		defer h.Free()
 		stamp, used := point.Stamp(1000), map[point.Stamp]bool{}
 		count := 0

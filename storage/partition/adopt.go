@@ -209,7 +209,7 @@ func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, stradd
 		straddles = !flushed.Less(p.mu.frozen[0].first)
 	case p.mu.frames > 0 && !flushed.Less(p.mu.last):
 		gone = append(gone, p.mu.active)
-		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
+		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil
 	case p.mu.frames > 0:
 		straddles = !flushed.Less(p.mu.first)
 	}

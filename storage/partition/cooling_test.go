@@ -55,3 +55,28 @@ func TestCoolingWhileSeriesGoQuietFreesNothingTwice(t *testing.T) {
 		defer b.index.Release(ref)
 	}
 }
+
+// TestNarrowPartitionsCoolEarly: one whose time has passed is flushed and cools soon, and stays warm for twice as long each time that
+// rows come late.
+func TestNarrowPartitionsCoolEarly(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	defer b.close()
+	b.ident.TimeHi = b.ident.TimeLo + int64(narrowMax)
+	idle := b.settings.narrowIdle()
+	for round, want := range []time.Duration{idle, 2 * idle, 4 * idle} {
+		b.must(b.put("a", point.Nanos(round), 1))
+		written := b.Shape().LastWrite
+		b.must(b.Maintain(t.Context(), written.Add(idle-1), NotDue))
+		if b.HeadRows() != 1 {
+			t.Fatalf("round %d: flushed while rows may come", round)
+		}
+		b.must(b.Maintain(t.Context(), written.Add(idle), NotDue))
+		if b.HeadRows() != 0 {
+			t.Fatalf("round %d: not flushed", round)
+		}
+		if b.Cool(written.Add(want-1), 2*time.Hour) || !b.Cool(written.Add(want), 2*time.Hour) {
+			t.Fatalf("round %d: did not cool after %v", round, want)
+		}
+	}
+	b.want("a 0:1 1:1 2:1")
+}

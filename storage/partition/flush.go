@@ -152,7 +152,7 @@ func (p *Partition) pushFrozenLocked() {
 		head: p.mu.active, first: p.mu.first, last: p.mu.last, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
 		defined: max(p.ids.Load().len(), p.mu.defined),
 	})
-	p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = newHeadRef(), 0, nil, nil
+	p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil
 }
 
 // flushEnds notes that no flush is under way.

@@ -276,7 +276,7 @@ func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 		return nil, fault.Errorf(fault.Internal, "partition %s/%d knows %d series of %d", p.ident.Table, p.ident.Partition, x.len(), n)
 	}
 	q.ids.Store(x.upTo(n))
-	q.mu.warm, q.mu.last, q.mu.active = true, flushed, newHeadRef()
+	q.mu.warm, q.mu.last, q.mu.active = true, flushed, p.newHeadRef()
 	var d frame.Decoder
 	var f frame.Frame
 	err := p.deps.Brick.Replay(p.ident.Placement, flushed, func(s point.Serial, rec []byte) error {

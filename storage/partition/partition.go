@@ -87,6 +87,7 @@ type Partition struct {
 		ranks     rank.Order      // of all frames and segments
 		seen      rank.Seen       // of the frames that gateways sent
 		wait      brick.Wait      // for its fsync
+		rewarmed  int             // times that it was warmed with rows in segments
 		defined   int             // dense ids whose definitions are in segments
 		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
 		ordered   int
@@ -113,7 +114,7 @@ func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) 
 	}
 	p.mu.nextSeg = max(st.NextSegment, 1)
 	p.mu.last = st.Flushed
-	p.mu.active = newHeadRef()
+	p.mu.active = p.newHeadRef()
 	p.frames.New = func() any { return new(appender) }
 	if err := p.openSegments(); err != nil {
 		p.closeSegments()
@@ -370,6 +371,7 @@ func (p *Partition) Segments() []segment.Info {
 // flush. After a failure it lets some time pass first.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
 	shape := p.Shape()
+	shape.Passed = p.ident.narrow() && now.UnixNano() >= p.ident.TimeHi
 	reason := p.settings.FlushDue(now, shape, p.compacting.Load())
 	if reason == NotDue && why != NotDue && shape.flushable(now) {
 		reason = why
@@ -417,7 +419,7 @@ func (p *Partition) letGo() *ids {
 		p.deps.HeadBytes.Add(-int64(h.head.Bytes()))
 		h.release()
 	}
-	p.mu.frozen, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, newHeadRef(), 0, nil, nil
+	p.mu.frozen, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, p.newHeadRef(), 0, nil, nil
 	p.mu.warm = false
 	return p.ids.Swap(newIDs(p.deps.Index))
 }

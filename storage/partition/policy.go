@@ -14,7 +14,8 @@ type Settings struct {
 	HeadBytesMax int64
 	// FlushAge is how long a row may lie in the head before it is flushed. Default 1 h. Larger: longer recovery.
 	FlushAge time.Duration
-	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min.
+	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min. That of a partition of at most ten
+	// minutes whose time has passed waits for a thirtieth of it.
 	FlushIdle time.Duration
 	// MinorsMax is how many minors may lie above a major before they are folded into a new one. Default 12.
 	// Larger: less written, slower reads.
@@ -77,6 +78,7 @@ type HeadShape struct {
 	Series    int
 	Born      time.Time // first frame
 	LastWrite time.Time
+	Passed    bool // the partition is narrow, and its time has passed
 
 	Stuck   bool      // there is one that no flush is under way of: it failed, or another placement led when it was frozen
 	RetryAt time.Time // not before, after failures
@@ -133,11 +135,22 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 		return BySize
 	case now.Sub(h.Born) >= s.FlushAge:
 		return ByAge
-	case now.Sub(h.LastWrite) >= s.FlushIdle:
+	case now.Sub(h.LastWrite) >= s.FlushIdle, h.Passed && now.Sub(h.LastWrite) >= s.narrowIdle():
 		return ByIdle
 	}
 	return NotDue
 }
+
+// narrowIdle is how long a narrow partition whose time has passed waits for more rows before it is flushed and cools. The next of
+// its kind fills up meanwhile; what is staged for it comes without such gaps.
+func (s *Settings) narrowIdle() time.Duration { return s.FlushIdle / narrowIdleShare }
+
+const (
+	narrowIdleShare = 30
+	// rewarmedMost bounds how much longer a narrow partition stays warm each time that rows come to it after it had cooled: twice as
+	// long, since its series are read back from its segments then.
+	rewarmedMost = 8
+)
 
 // Chain is what the compaction policy sees of the segments.
 type Chain struct {

@@ -45,6 +45,8 @@ func TestFlushDue(t *testing.T) {
 	f("not quite", HeadShape{Frames: 1, Born: ago(time.Hour - 1)}, false, NotDue)
 	f("a head nobody writes to waits ten minutes", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10 * time.Minute)}, false, ByIdle)
 	f("not quite", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10*time.Minute - 1)}, false, NotDue)
+	f("a narrow partition's waits twenty seconds once its time has passed", HeadShape{Frames: 1, Passed: true, Born: ago(time.Minute), LastWrite: ago(20 * time.Second)}, false, ByIdle)
+	f("not quite", HeadShape{Frames: 1, Passed: true, Born: ago(time.Minute), LastWrite: ago(20*time.Second - 1)}, false, NotDue)
 	f("a head whose flush failed is tried again, though nothing came since", HeadShape{Stuck: true, RetryAt: now}, false, ByRetry)
 	f("but not at once", HeadShape{Stuck: true, RetryAt: now.Add(1)}, false, NotDue)
 	f("nor does a full one hurry it", HeadShape{Frames: 9, Bytes: 99 * mib, Stuck: true, RetryAt: now.Add(1)}, false, NotDue)

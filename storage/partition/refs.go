@@ -55,8 +55,8 @@ type headRef struct {
 	tombstones atomic.Pointer[[]Tombstone]
 }
 
-func newHeadRef() *headRef {
-	h := &headRef{head: head.New(head.Settings{})}
+func (p *Partition) newHeadRef() *headRef {
+	h := &headRef{head: head.New(head.Settings{FewRows: p.ident.narrow()})}
 	h.refs.Store(1)
 	return h
 }

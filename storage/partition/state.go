@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -26,6 +27,11 @@ type Identity struct {
 
 // whole reports whether the placement's column is the whole ring.
 func (i *Identity) whole() bool { return i.PointLo == 0 && i.PointHi == 0 }
+
+// narrowMax is up to which width a partition is narrow: a series has few rows in it, and what its partition costs is shared by few.
+const narrowMax = 10 * time.Minute
+
+func (i *Identity) narrow() bool { return uint64(i.TimeHi)-uint64(i.TimeLo) <= uint64(narrowMax) }
 
 // segmentRange is what its segments tell of the partition.
 func (i *Identity) segmentRange() *segment.Range {

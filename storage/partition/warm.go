@@ -62,6 +62,9 @@ func (p *Partition) warm() error {
 	p.mu.Lock()
 	old := p.ids.Swap(known)
 	p.mu.warm = true
+	if len(segments) > 0 {
+		p.mu.rewarmed++
+	}
 	p.mu.order, p.mu.revived, p.mu.ordered = nil, nil, 0
 	if known.quiet != nil {
 		p.mu.ordered = known.len() // those that are not in memory are in no order
@@ -121,7 +124,8 @@ func (p *Partition) NamesBytes() int64 {
 	return int64(p.ids.Load().bytes() + len(p.mu.order)*orderBytes)
 }
 
-// Cool gives the memory of the series' names back, once every frame is in segments and nothing was written for a while.
+// Cool gives the memory of the series' names back, once every frame is in segments and nothing was written for a while: a narrow
+// partition waits for no longer than its flush did, the first time.
 // Views that are open keep theirs.
 func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
 	old := p.cool(now, idle)
@@ -135,6 +139,9 @@ func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
 func (p *Partition) cool(now time.Time, idle time.Duration) *ids {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.ident.narrow() {
+		idle = min(idle, p.settings.narrowIdle()<<min(p.mu.rewarmed, rewarmedMost))
+	}
 	if !p.mu.warm || p.mu.last != p.mu.state.Flushed || len(p.mu.frozen) > 0 || now.Sub(p.mu.lastWrite) < idle {
 		return nil
 	}
