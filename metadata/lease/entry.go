@@ -60,10 +60,12 @@ type entry struct {
 	wrote   coord.Revision // what want compared when it was sent last; 0: not yet
 
 	// Taking.
-	ready   bool
-	readyAt Time
-	cool    Time // we gave it up: until then others go first
-	gaveUp  bool
+	ready     bool
+	readyAt   Time
+	cool      Time // we gave it up: until then others go first
+	gaveUp    bool
+	dropped   []Member // by our take at droppedAt
+	droppedAt point.Epoch
 }
 
 func (e *entry) present() bool { return e.rev != 0 }
@@ -177,7 +179,11 @@ func (m *Machine) planOurs(e *entry) {
 	}
 	if m.mapReady(e) {
 		e.leading, e.running = true, true
-		m.out = append(m.out, Leads{Partition: e.p, Epoch: e.row.Epoch, Lease: e.row, Until: m.beat.goodUntil})
+		l := Leads{Partition: e.p, Epoch: e.row.Epoch, Lease: e.row, Until: m.beat.goodUntil}
+		if e.droppedAt == l.Epoch {
+			l.Dropped = e.dropped
+		}
+		m.out = append(m.out, l)
 	}
 }
 

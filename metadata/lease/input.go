@@ -62,6 +62,8 @@ type Assigned struct {
 	Joining []topology.Placement
 	// Seq is the map's transaction.
 	Seq uint64
+	// MinInSync is what is left at the least of the in-sync list when a taker drops a silent holder from it; 0: none is dropped.
+	MinInSync int
 	// BrickEpoch is the highest epoch that this server's brick has seen for the partition (I3).
 	BrickEpoch point.Epoch
 }
@@ -170,6 +172,8 @@ type Leads struct {
 	Epoch     point.Epoch
 	Lease     Lease
 	Until     Time
+	// Dropped are those that the taking transaction took out of the in-sync list, where this process took it.
+	Dropped []Member
 }
 
 // Stops: MayAct is false from now on. Answer with Stopped once nothing acts any more; no Leads comes before.

@@ -224,7 +224,7 @@ func (m *Machine) watch(in Watched) {
 // assign takes in what is new about a partition. Where nothing is, it costs nothing more.
 func (m *Machine) assign(in *Assigned) {
 	e := m.entry(in.Partition)
-	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) &&
+	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && a.MinInSync == in.MinInSync && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) &&
 		e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e)) && !e.waitsMap {
 		a.Seq, a.TableRow = in.Seq, in.TableRow
 		return

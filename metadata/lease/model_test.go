@@ -132,6 +132,7 @@ func TestTwoNeverActAtOnce(t *testing.T) {
 	takes, accepts, refused, vacated := 0, 0, 0, 0
 	for _, seed := range seeds(t, 200) {
 		w := newWorld(seed, 2+int(seed%2), 2)
+		w.least = int(seed / 2 % 3)
 		for i, p := range w.procs {
 			p.rate = []float64{0.9, 1, 1.1, 0.9 + 0.2*w.rng.Float64()}[w.rng.IntN(4)]
 			w.start(i, true)

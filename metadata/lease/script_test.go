@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 //	start s1 … | kill s1 … | wipe s1     processes; wipe starts one on an emptied directory
 //	run 5s                               time goes by
 //	pause s1 6s | away 10s               nothing of s1 runs; the store answers nobody
+//	copies 2                             a taker drops a silent holder from the list, and leaves that many; before anything starts
 //	leave s1 | drain s1                  s1 ends cleanly; s1 gives away what it holds
 //	bump 1 | offline 1 | online 1        what people do to partition 1, "because" may follow
 //	prohibit 1 s2 | allow 1 s2
@@ -95,6 +97,10 @@ func (w *world) command(cmd string, args []string) error {
 	case "away":
 		d, err := time.ParseDuration(args[0])
 		w.away = w.now + d
+		return err
+	case "copies":
+		n, err := strconv.Atoi(args[0])
+		w.least = n
 		return err
 	case "leave":
 		each(func(i int) { w.procs[i].step(Leave{}) })

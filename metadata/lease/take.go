@@ -248,7 +248,8 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		Empty: (e.row.Empty && (e.present() || !m.unborn(e)) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
 		Seq:   min(e.row.Seq, m.seqOf(e)),
 	}
-	e.nonce = row.Nonce
+	row.InSync, e.dropped = m.withoutSilent(e, row.InSync)
+	e.nonce, e.droppedAt = row.Nonce, row.Epoch
 	conditions := append([]coord.Condition{
 		{Key: e.rowKey, Revision: e.rev},
 		{Key: ProhibitKey(e.p, m.self.Server)},
@@ -260,6 +261,38 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 	e.taking = true
 	m.add(item{e: e, what: itemTake, lease: row, bore: c.bear, conditions: conditions, writes: writes})
 	m.account(e) // so that the next one's turn is by what we hold then
+}
+
+// withoutSilent takes the holder out of the list that a taker writes, where that leaves enough: it gave no sign of life, and would hold up what is
+// acknowledged by all. A holder that let the row go, or that is this directory's, stays.
+func (m *Machine) withoutSilent(e *entry, members []Member) (left, dropped []Member) {
+	least := e.assigned.MinInSync
+	if least == 0 || e.row.State != Held || e.row.Holder == m.self.Server || m.open(e) || len(members) <= least {
+		return members, nil
+	}
+	for _, x := range members {
+		if x.Server == e.row.Holder && x.Store == e.row.Store {
+			dropped = append(dropped, x)
+		} else {
+			left = append(left, x)
+		}
+	}
+	return left, dropped
+}
+
+// Placed are the placements of the map that live, with the directories that their servers have now; this process's own first.
+func (m *Machine) Placed(p Partition) []Member {
+	e := m.entries[p]
+	if e == nil || e.assigned == nil {
+		return nil
+	}
+	placed := []Member{{e.assigned.Placement, m.self.Server, m.self.Store}}
+	for _, x := range slices.Concat(e.assigned.Placements, e.assigned.Joining) {
+		if b := m.beats[x.Server]; x.Server != m.self.Server && b != nil && m.alive(x.Server) {
+			placed = append(placed, Member{x.ID, x.Server, b.beat.Store})
+		}
+	}
+	return placed
 }
 
 // Shares.

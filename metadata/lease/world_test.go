@@ -25,6 +25,7 @@ type actor interface {
 // world is servers, a store and what lies between, in real time that only the world knows. Every accept is checked: at
 // one moment only one process may act, and what is accepted by the bricks has epochs that never fall.
 type world struct {
+	least  int // members that a taker leaves in a list; 0: all
 	rng    *rand.Rand
 	now    time.Duration // real
 	events eventHeap
@@ -246,7 +247,7 @@ func (w *world) assign(i int, parts []Partition) {
 			}
 			own, at = only[j], only
 		}
-		p.step(Assigned{Partition: part, Placement: own.ID, Placements: at, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part]})
+		p.step(Assigned{Partition: part, Placement: own.ID, Placements: at, TableRow: row.Revision, Seq: w.txn, BrickEpoch: w.bricks[self.Store][part], MinInSync: w.least})
 	}
 	p.step(MapIs{Table: "cpu", Seq: w.txn, TableRow: row.Revision})
 }

@@ -20,6 +20,13 @@ type Config struct {
 	Replicas int `json:"replicas,omitempty"`
 }
 
+// MinInSync is how many placements must keep a row that is acknowledged as kept by all: 1 of 1, 2 of 2 and of 3, more than half of
+// more.
+func (c Config) MinInSync() int {
+	n := max(c.Replicas, 1)
+	return min(n, n/2+1)
+}
+
 // PartitionWidthMin bounds how many partitions a careless setting can make.
 const PartitionWidthMin = time.Second
 

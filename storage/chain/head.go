@@ -186,21 +186,23 @@ func (m *Machine) Takes() error {
 	switch {
 	case m.role != leading:
 		return fault.Errorf(fault.Stale, "this placement does not lead")
-	case len(m.order) < h.min:
-		return fault.Errorf(fault.Unavailable, "%d placements are in sync, at least %d must be", len(m.order), h.min)
 	case m.kept() != nil:
 		x := m.kept()
-		return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and without it fewer than %d are in sync", x.Placement, x.Server, h.min)
+		return fault.Errorf(fault.Unavailable, "placement %s on server %s does not answer, and without it fewer than %d are in sync", x.Placement, x.Server, m.fewest())
 	case h.bytes > m.set.BacklogBytesMax:
 		return fault.Errorf(fault.Throttled, "%d bytes wait for the partition's other placements, at most %d may", h.bytes, m.set.BacklogBytesMax)
 	}
 	return nil
 }
 
+// fewest is how many the chain and the list must have at the least: min_in_sync, once they were as many. A list that was shorter from the start is one that a
+// person shortened, or of before chains: it goes on as it is, and grows.
+func (m *Machine) fewest() int { return max(1, min(m.head.min, len(m.head.list))) }
+
 // kept is a member that would be taken out if enough others were left.
 func (m *Machine) kept() *Member {
 	for _, x := range m.order[1:] {
-		if m.silent(m.peer(x)) && len(m.order) <= m.head.min {
+		if m.silent(m.peer(x)) && len(m.order) <= m.fewest() {
 			return &x
 		}
 	}
@@ -219,7 +221,7 @@ func (m *Machine) acknowledge() {
 			m.peer(x).settled = true
 		}
 	}
-	if len(h.owed) > 0 || len(m.order) < h.min || !h.acked.Less(upto) {
+	if len(h.owed) > 0 || !h.acked.Less(upto) {
 		return
 	}
 	h.acked, h.progress = upto, m.now
@@ -340,7 +342,7 @@ func (m *Machine) takeOut() {
 }
 
 func (m *Machine) drop(x Member, why Event) {
-	if len(m.order) <= m.head.min || len(m.order) == 1 {
+	if len(m.order) <= m.fewest() {
 		return
 	}
 	p := m.peer(x)
@@ -385,7 +387,7 @@ func (m *Machine) keepList() {
 	case same(want, h.list):
 		h.since = m.now
 		return
-	case h.asked != nil || m.now < h.retry || len(want) < min(h.min, len(h.list)):
+	case h.asked != nil || m.now < h.retry || len(want) < m.fewest():
 		return
 	}
 	h.asked = want

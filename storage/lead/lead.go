@@ -180,8 +180,10 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 	defer cancel()
 	p := lease.Partition{Table: table, ID: id}
 	for {
-		l.step(rules.Want{Partition: p, Epoch: epoch})
+		placed := l.keeper.Placed(p)
+		l.step(rules.Want{Partition: p, Epoch: epoch, Placed: placed})
 		l.mu.Lock()
+		least, short := l.mu.machine.Short(p, placed)
 		held, over := l.mu.machine.Holding(p, epoch)
 		changed := l.mu.waiting[p]
 		if changed == nil && !held && !over {
@@ -194,6 +196,8 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 			return nil
 		case over:
 			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
+		case short:
+			return fault.Errorf(fault.Unavailable, "partition %v: %d of its servers live, and at least %d must keep each row", p, len(placed), least)
 		}
 		select {
 		case <-changed:

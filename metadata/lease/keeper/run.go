@@ -93,6 +93,13 @@ func (k *Keeper) Now() point.Nanos {
 	return time.Now().UnixNano()
 }
 
+// Placed are the placements of a partition that live, with their directories, as this process knows them; its own first.
+func (k *Keeper) Placed(p lease.Partition) []lease.Member {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mu.machine.Placed(p)
+}
+
 // Status is what this process knows of its leases, for people.
 func (k *Keeper) Status() lease.Status {
 	k.mu.RLock()

@@ -352,9 +352,12 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 			p.low = at.Split.Low.ID
 		}
 		if p.placement != a.Placement {
-			p.placement, p.alone = a.Placement, false
+			p.placement, p.alone, p.listed = a.Placement, false, false
 		}
-		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row}
+		if p.least = 0; m.set.Copies && tm.Config.Replicas > 1 {
+			p.least = tm.Config.MinInSync()
+		}
+		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.told, &x) {
 			all = append(all, x)
 		}
@@ -367,7 +370,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 }
 
 func sameAssigned(a, b *lease.Assigned) bool {
-	return a.Placement == b.Placement && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
+	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
 }
 
 // seal closes a partition's gate where the map has others take its rows, and opens it where the map gave it back.

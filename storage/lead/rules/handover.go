@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -229,7 +230,7 @@ func (m *Machine) tryHold(p *part) {
 	case m.now >= a.until:
 		m.fail(p, "the lease table did not take the in-sync list in time")
 	default:
-		m.hold(p)
+		m.hold(p, []lease.Member{m.self(p)})
 		m.at(a.until)
 	}
 }

@@ -42,6 +42,15 @@ type (
 type Want struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
+	// Placed are the placements that live, this one first.
+	Placed []lease.Member
+}
+
+// Relist asks for an in-sync list on behalf of the chain of an epoch (storage/chain). Answered by Listed.
+type Relist struct {
+	Partition lease.Partition
+	Epoch     point.Epoch
+	Members   []lease.Member
 }
 
 // Published says, about once a second, how busy this server is, whether its heartbeat is good, and why it takes no rows ("": it does).
@@ -105,6 +114,7 @@ func (LeaseBegan) input()     {}
 func (LeaseEnded) input()     {}
 func (InSyncAnswered) input() {}
 func (Want) input()           {}
+func (Relist) input()         {}
 func (Published) input()      {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}
@@ -224,6 +234,14 @@ type RemovePlacement struct {
 // Forget lets go of what is remembered of a partition that is gone.
 type Forget struct{ Partition lease.Partition }
 
+// Listed answers Relist, with the epoch and the list of the row as it is known now.
+type Listed struct {
+	Partition lease.Partition
+	OK        bool
+	Epoch     point.Epoch
+	List      []lease.Member
+}
+
 // Changed says that what Holding answers may be another now.
 type Changed struct{ Partition lease.Partition }
 
@@ -273,6 +291,7 @@ func (GuardLease) effect()      {}
 func (Record) effect()          {}
 func (RemovePlacement) effect() {}
 func (Forget) effect()          {}
+func (Listed) effect()          {}
 func (Changed) effect()         {}
 func (Alarmed) effect()         {}
 func (Note) effect()            {}

@@ -27,7 +27,11 @@ type part struct {
 	members int         // in sync, by that row
 	seq     uint64      // of the map that changed the partition last, by that row
 	holding bool        // a SetInSync is under way
-	why     string      // of the last Stops
+	relist  bool        // of a Relist
+	list    []lease.Member
+	listed  bool   // by that row this placement is in sync, of rows that there may be
+	least   int    // members that the list must have; 0: it is kept by nobody, and shrinks to the holder
+	why     string // of the last Stops
 
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
@@ -35,12 +39,16 @@ type part struct {
 
 // see takes in a lease row.
 func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
-	p.members, p.seq = len(l.InSync), l.Seq
+	p.members, p.seq, p.list = len(l.InSync), l.Seq, l.InSync
 	if t.carried < l.Seq {
 		t.ahead[p.id.ID] = p
 	}
 	p.alone = p.members == 1 && l.InSync[0] == self && !l.Empty
+	p.listed = slices.Contains(l.InSync, self) && !l.Empty
 }
+
+// kept reports whether what this placement acknowledges as kept by all is kept by its whole list, which a chain keeps (storage/chain), or else by it alone.
+func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
 func (m *Machine) self(p *part) lease.Member {
 	return lease.Member{Placement: p.placement, Server: m.server, Store: m.store}
@@ -79,27 +87,62 @@ func (m *Machine) stopped(p *part, in Quiet) {
 func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
 	p := m.part(e.Partition)
 	p.holding = false
-	if e.OK && e.Lease.Epoch == p.epoch {
+	if e.Lease.Epoch == p.epoch && (e.OK || p.least > 0) {
 		p.see(m.table(p.id.Table), &e.Lease, m.self(p))
+	}
+	if p.relist {
+		p.relist = false
+		m.do(Listed{Partition: p.id, OK: e.OK, Epoch: e.Lease.Epoch, List: e.Lease.InSync})
 	}
 	m.do(Changed{p.id})
 }
 
-// want asks for the in-sync list to become this placement alone, unless it is so, cannot be, or is asked for already.
+// setList changes the in-sync list for the chain of an epoch.
+func (m *Machine) setList(in Relist) {
+	p := m.part(in.Partition)
+	if p.least == 0 || !p.leading || p.epoch != in.Epoch || p.holding || p.placement == 0 || !m.current(p) {
+		m.do(Listed{Partition: p.id, Epoch: p.epoch, List: p.list})
+		return
+	}
+	p.holding, p.relist = true, true
+	m.do(Tell{lease.SetInSync{Partition: p.id, Members: in.Members}})
+}
+
+// want asks for the in-sync list that the first row of an epoch needs, unless it is so, cannot be, or is asked for already.
 func (m *Machine) want(in Want) {
-	if p := m.parts[in.Partition]; p != nil && p.epoch == in.Epoch {
-		m.hold(p)
+	p := m.parts[in.Partition]
+	switch {
+	case p == nil || p.epoch != in.Epoch || p.kept():
+	case p.least == 0:
+		m.hold(p, []lease.Member{m.self(p)})
+	case len(in.Placed) >= p.least && in.Placed[0] == m.self(p):
+		m.hold(p, in.Placed)
 	}
 }
 
-// hold does so. An older map than the one that the row knows is no reason to act: what the server takes the partition for may
-// be over.
-func (m *Machine) hold(p *part) {
-	if p.alone || !p.leading || p.holding || p.placement == 0 || !m.current(p) {
+// hold does so: the list becomes this placement alone, or, where a chain keeps it, the placements that live, if they are enough. An older map than
+// the one that the row knows is no reason to act: what the server takes the partition for may be over.
+func (m *Machine) hold(p *part, members []lease.Member) {
+	if !p.leading || p.holding || p.placement == 0 || !m.current(p) {
 		return
 	}
 	p.holding = true
-	m.do(Tell{lease.SetInSync{Partition: p.id, Members: []lease.Member{m.self(p)}}})
+	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
+}
+
+// Short says how many placements must live before a partition takes its first row, where that is more than do.
+func (m *Machine) Short(id lease.Partition, placed []lease.Member) (least int, short bool) {
+	p := m.parts[id]
+	if p == nil || p.least == 0 || p.kept() {
+		return 0, false
+	}
+	return p.least, len(placed) < p.least
+}
+
+// Copied reports whether a partition's list is kept by a chain.
+func (m *Machine) Copied(id lease.Partition) bool {
+	p := m.parts[id]
+	return p != nil && p.least > 0
 }
 
 // current reports whether the map here is as new as the lease row says that it must be.
@@ -115,17 +158,17 @@ func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over boo
 	switch {
 	case p == nil:
 		return false, false
-	case p.epoch == epoch && p.alone && (p.leading || p.lapsed) && m.current(p):
+	case p.epoch == epoch && p.kept() && (p.leading || p.lapsed) && m.current(p):
 		return true, false
 	}
 	return false, p.epoch > epoch || p.epoch == epoch && !p.leading
 }
 
 // Alone reports whether the placement here led when the lease lapsed and is alone in sync: while no heartbeat proves good it
-// is led by no other.
+// is led by no other. Where a chain keeps the list others may lead; then all of the list acknowledge under this epoch, or nothing is acknowledged.
 func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
 	p := m.parts[id]
-	if p == nil || !p.lapsed || !p.alone || p.placement == 0 {
+	if p == nil || !p.lapsed || !p.kept() || p.placement == 0 {
 		return 0, false
 	}
 	return p.epoch, true
@@ -205,7 +248,7 @@ func (m *Machine) published(in Published) {
 	}
 }
 
-// offer gives a partition away that another placement could take: one without rows. They are offered by turns, since only the
+// offer gives a partition away that another placement could take: one without rows, or whose rows are there too. They are offered by turns, since only the
 // lease machine knows whether the other servers have room for one.
 func (m *Machine) offer() {
 	var first, next *part

@@ -97,6 +97,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.inSyncAnswered(in.InSyncSet)
 	case Want:
 		m.want(in)
+	case Relist:
+		m.setList(in)
 	case Published:
 		m.published(in)
 	case Clock:
@@ -230,6 +232,9 @@ type Settings struct {
 	OverloadFor time.Duration
 	// LoadMax is the load from which a server is overloaded. Default 0.9.
 	LoadMax float64
+	// Copies: tables of several replicas keep their rows on all of the in-sync list, through a chain that the server runs. Off: the list shrinks
+	// to its holder, which alone has the rows.
+	Copies bool
 }
 
 func (s *Settings) setDefaults() {

@@ -20,12 +20,13 @@ import (
 // TestScripts plays histories in testdata/scripts on the machine of server s1: each command draws the committed map, what s1 knows,
 // its partitions and their gates, and then what the machine wanted done. Questions stay open until they are answered.
 //
-//	table                               a table "cpu", seq 1, with its map known
+//	table [copies]                      a table "cpu", seq 1, with its map known; copies: of three replicas, whose lists chains keep
 //	create s1 s2 … | begin 1 | abort 1 | drop 1 | place 1 s3 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
 //	know [full]                         s1 learns the newest map
 //	hold 1 [empty]                      placement of partition 1 lies on s1
-//	leads 1 epoch=5 [alone] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone]      what the lease machine says
-//	want 1 epoch=5                      a first row waits
+//	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      what the lease machine says; no: it was not changed
+//	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements live
+//	relist 1 epoch=5 size=2             the chain wants a list of that many
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
 //	answer recorded no read-only        the disk is full
@@ -42,7 +43,7 @@ func TestScripts(t *testing.T) {
 		var w *world
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd == "table" {
-				w = newWorld()
+				w = newWorld(d.HasArg("copies"))
 			}
 			w.trace = nil
 			if err := w.command(d); err != nil {
@@ -72,12 +73,16 @@ type made struct {
 	base, round uint64
 }
 
-func newWorld() *world {
-	m, err := topology.New("cpu", topology.Config{PartitionWidth: 100 * time.Second})
+func newWorld(copies bool) *world {
+	c := topology.Config{PartitionWidth: 100 * time.Second}
+	if copies {
+		c.Replicas = 3
+	}
+	m, err := topology.New("cpu", c)
 	if err != nil {
 		panic(err)
 	}
-	w := &world{Machine: New("s1", "dir1", Settings{}, nil, nil), m: m, known: m, held: map[point.PartitionID]Held{}, gates: map[point.PartitionID]*gate.Gate{}}
+	w := &world{Machine: New("s1", "dir1", Settings{Copies: copies}, nil, nil), m: m, known: m, held: map[point.PartitionID]Held{}, gates: map[point.PartitionID]*gate.Gate{}}
 	return w
 }
 
@@ -114,6 +119,7 @@ func (w *world) command(d *datadriven.TestData) error {
 	if has["alone"] {
 		row.InSync = members[:1]
 	}
+	row.Empty = has["empty"]
 	switch d.Cmd {
 	case "table":
 		return nil
@@ -159,11 +165,13 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.step(LeaseEnded{lease.Stops{Partition: p, Why: "the heartbeat was not renewed in time", Lapsed: has["lapsed"]}})
 	case "in-sync":
 		row.Epoch = w.part(p).epoch
-		w.step(InSyncAnswered{lease.InSyncSet{Partition: p, OK: true, Lease: row}})
+		w.step(InSyncAnswered{lease.InSyncSet{Partition: p, OK: !has["no"], Lease: row}})
 	case "want":
-		w.step(Want{p, row.Epoch})
+		w.step(Want{p, row.Epoch, members[:min(number["placed"], 2)]})
 		held, over := w.Holding(p, row.Epoch)
 		w.say("held %t, over %t", held, over)
+	case "relist":
+		w.step(Relist{p, row.Epoch, members[:number["size"]]})
 	case "good":
 		w.step(Published{Good: true})
 	case "busy":
@@ -373,6 +381,8 @@ func describe(e Effect) string {
 			ids = append(ids, fmt.Sprintf("%d by placement %d", a.Partition.ID, a.Placement))
 		}
 		return "assign " + strings.Join(ids, ", ")
+	case Listed:
+		return fmt.Sprintf("listed %d: ok %t, epoch %d, %d in sync", e.Partition.ID, e.OK, e.Epoch, len(e.List))
 	case Tell:
 		return fmt.Sprintf("tell %T%+v", e.Input, e.Input)
 	case Seal:
@@ -473,6 +483,8 @@ func (w *world) draw() string {
 		p := w.parts[id]
 		leads := "not led"
 		switch {
+		case p.leading && p.least > 0:
+			leads = fmt.Sprintf("led at %d, %d in sync", p.epoch, p.members)
 		case p.leading && p.alone:
 			leads = fmt.Sprintf("led alone at %d", p.epoch)
 		case p.leading:
