@@ -3,16 +3,11 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"reflect"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
@@ -27,182 +22,131 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/lineproto"
 	"github.com/spillwaydb/spillway/protocols/otlp"
-	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// config is everything a user can set. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier.
-// Unknown keys are refused: a mistyped limit must not go unnoticed.
+// config is everything a user can set, declared once: package setting makes of it flags, variables, checks and the reference for
+// users. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier. Unknown keys are refused: a mistyped
+// limit must not go unnoticed.
 type config struct {
 	file       string // it was read from; "": none
 	processors int    // there are, set by spread
 
-	DataDir  string `yaml:"data_dir"`
-	LogLevel string `yaml:"log_level"`
+	DataDir  string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
+	LogLevel string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" help:"Least level of log lines."`
 
-	HTTP    httpConfig    `yaml:"http"`
+	HTTP    httpConfig    `yaml:"http" for:"standalone gateway"`
 	Admin   adminConfig   `yaml:"admin"`
-	Tables  tablesConfig  `yaml:"tables"`
+	Tables  tablesConfig  `yaml:"tables" for:"standalone gateway"`
 	Intake  intakeConfig  `yaml:"intake"`
-	Influx  influxConfig  `yaml:"influx"`
-	OTLP    otlpConfig    `yaml:"otlp"`
-	Storage storageConfig `yaml:"storage"`
+	Influx  influxConfig  `yaml:"influx" for:"standalone gateway"`
+	OTLP    otlpConfig    `yaml:"otlp" for:"standalone gateway"`
+	Storage storageConfig `yaml:"storage" for:"standalone storage"`
 
-	// Limits are those of each table. They are read anew at SIGHUP.
-	Limits limits.Settings `yaml:"limits"`
+	Limits limits.Settings `yaml:"limits" reload:"yes"`
+	Kafka  []kafka.Cluster `yaml:"kafka,omitempty" for:"standalone gateway" help:"Kafka clusters whose topics are read, a block each: README, Kafka."`
 
-	// Kafka is a list of clusters whose topics are read.
-	Kafka []kafka.Cluster `yaml:"kafka,omitempty"`
+	Query query.Settings `yaml:"query" for:"standalone gateway"`
+	API   api.Settings   `yaml:"api" for:"standalone gateway"`
 
-	Query query.Settings `yaml:"query"`
-	API   api.Settings   `yaml:"api"`
-
-	// Of a cluster's processes only.
-	Coord  coordConfig  `yaml:"coord"`
-	Server serverConfig `yaml:"server"`
-	Peer   peerConfig   `yaml:"peer"`
+	Coord  coordConfig  `yaml:"coord" for:"gateway storage"`
+	Server serverConfig `yaml:"server" for:"storage"`
+	Peer   peerConfig   `yaml:"peer" for:"gateway storage"`
 }
 
-// serverConfig is who a storage server is.
+// serverConfig names a storage server and what may fail as one with it.
 type serverConfig struct {
-	// ID names it, for good: two servers never share one. Default: the host's name.
-	ID string `yaml:"id"`
-	// Host and Zone are what may fail as one; placements of a partition keep apart. Default host: the host's name.
-	Host string `yaml:"host"`
-	Zone string `yaml:"zone"`
+	ID   string `yaml:"id" auto:"the host's name" flag:"id" help:"Name of the server, for good: two servers never share one."`
+	Host string `yaml:"host" auto:"the host's name" flag:"host" help:"What fails as one with this server: placements of a partition keep apart."`
+	Zone string `yaml:"zone" flag:"zone" help:"A larger thing that fails as one: a rack, a data centre."`
 }
 
 type httpConfig struct {
-	// Listen is the address of the one port for writes and queries. Default 127.0.0.1:8428.
-	Listen string `yaml:"listen"`
-	// WebConfigFile is the exporter-toolkit's file for TLS, users and headers. Default none: plain HTTP for everybody.
-	WebConfigFile string `yaml:"web_config_file"`
-	// TokensFile lists the tokens that may come in, and for what. Default none.
-	TokensFile string `yaml:"tokens_file"`
-	// ShutdownTimeout is how long requests under way may take after SIGTERM. Default 30s.
-	ShutdownTimeout duration `yaml:"shutdown_timeout"`
+	Listen          string   `yaml:"listen" default:"127.0.0.1:8428" flag:"http.listen" help:"Address of the one port for writes and queries."`
+	WebConfigFile   string   `yaml:"web_config_file" flag:"web.config.file" reload:"yes" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters. Without it: plain HTTP for everybody."`
+	TokensFile      string   `yaml:"tokens_file" flag:"tokens.file" reload:"yes" help:"YAML file with the tokens that may come in, and for what: spillway token create."`
+	ShutdownTimeout duration `yaml:"shutdown_timeout" default:"30s" help:"How long requests under way may take after SIGTERM."`
 }
 
 type adminConfig struct {
-	// Listen is the address of pprof and reload; loopback, and off when empty. Default 127.0.0.1:8429.
-	Listen string `yaml:"listen"`
-	// Hosts are names, besides localhost and addresses, by which it may be called. Default none.
-	Hosts []string `yaml:"hosts,omitempty"`
+	Listen string   `yaml:"listen" default:"127.0.0.1:8429" flag:"admin.listen" help:"Loopback address of pprof, reload and administration; of a storage server of metrics and health too. Empty: none."`
+	Hosts  []string `yaml:"hosts,omitempty" help:"Names, besides localhost and addresses, by which it may be called."`
 }
 
 type tablesConfig struct {
-	// CreateOnWrite makes a table at the first write to it. Default true.
-	CreateOnWrite bool `yaml:"create_on_write"`
-	// Retention of new tables; 0 keeps for ever. Default 0.
-	Retention duration `yaml:"retention"`
-	// RetentionConfirmed is until when the clock of this host is surely right: 2026-12-31, or with a time of day as in RFC 3339.
-	// Partitions that retention holds because the clock jumped, or because more than half of a table would go at once,
-	// are dropped while the clock is not later. Default none.
-	RetentionConfirmed moment `yaml:"retention_confirmed"`
-	// PartitionWidth of new tables. Default 1d.
-	PartitionWidth duration `yaml:"partition_width"`
-	// Max bounds the number of tables. Default 10,000.
-	Max int `yaml:"max"`
-	// NewPerSecond bounds the tables that writes make. Default 20, after a burst of 200.
-	NewPerSecond int `yaml:"new_per_second"`
-	// NewPartitionsPerRequest bounds the partitions that one request makes, NewPartitionsPerSecond those of a table: what
-	// needs more is answered 503 or 429 and goes on with each time it is sent again. Default 64 and 50.
-	NewPartitionsPerRequest int `yaml:"new_partitions_per_request"`
-	NewPartitionsPerSecond  int `yaml:"new_partitions_per_second"`
+	CreateOnWrite           bool     `yaml:"create_on_write" default:"true" flag:"create-on-write" help:"Make tables at the first write to them."`
+	Retention               duration `yaml:"retention" default:"0" flag:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever. Tables that exist keep theirs: spillway table set."`
+	RetentionConfirmed      moment   `yaml:"retention_confirmed" flag:"retention.confirmed" help:"Drop what retention holds back because the clock jumped, or because more than half of a table would go at once, while the clock is not later than this: 2026-12-31."`
+	PartitionWidth          duration `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
+	Max                     int      `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
+	NewPerSecond            int      `yaml:"new_per_second" default:"20" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
+	NewPartitionsPerRequest int      `yaml:"new_partitions_per_request" default:"64" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`
+	NewPartitionsPerSecond  int      `yaml:"new_partitions_per_second" default:"50" min:"1" help:"Bound of the partitions that rows make in one table in a second."`
 }
 
 type intakeConfig struct {
-	BodyBytesMax     int64 `yaml:"body_bytes_max"`
-	DecodedBytesMax  int64 `yaml:"decoded_bytes_max"`
-	InFlightBytesMax int64 `yaml:"in_flight_bytes_max"`
-	// KafkaInFlightBytesMax bounds the records of all Kafka topics that wait or are being written. Default 64 MiB.
-	KafkaInFlightBytesMax int64    `yaml:"kafka_in_flight_bytes_max"`
-	ConnsMax              int      `yaml:"conns_max"`
-	FutureMax             duration `yaml:"future_max"`
-	RowsMax               int      `yaml:"rows_max"`
-	SeriesMax             int      `yaml:"series_max"`
-	// SeriesAge is how long a dictionary of series is used before another follows it with those that are still written to;
-	// where there are too many series, a twelfth of it. Default 2h.
-	SeriesAge duration `yaml:"series_age"`
+	BodyBytesMax          size     `yaml:"body_bytes_max" default:"32MiB" min:"1" for:"standalone gateway" help:"Bound of a body as it is sent. Beyond: 413."`
+	DecodedBytesMax       size     `yaml:"decoded_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of a body when it is unpacked. Beyond: 413."`
+	InFlightBytesMax      size     `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
+	KafkaInFlightBytesMax size     `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
+	ConnsMax              int      `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
+	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
+	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
+	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory. Beyond: 503 for new ones of tables above their share."`
+	SeriesAge             duration `yaml:"series_age" default:"2h" min:"1ms" for:"standalone gateway" help:"How long a dictionary of series is used before another follows it with those that are still written to; where there are too many series, a twelfth of it." price:"More: series that ended take memory for longer."`
 }
 
 type influxConfig struct {
-	// Separator stands between measurement and field. Default "_".
-	Separator string `yaml:"separator"`
-	// DBLabel is a label that every series gets with the database's name. Default none.
-	DBLabel string `yaml:"db_label"`
-	// Strings: count (drop and count string fields) or info (keep them as labels of an …_info series). Default count.
-	Strings string `yaml:"strings"`
+	Separator string `yaml:"separator" default:"_" help:"What stands between measurement and field in a metric's name."`
+	DBLabel   string `yaml:"db_label" help:"Label that every series gets with the database's name."`
+	Strings   string `yaml:"strings" default:"count" one_of:"count info" help:"String fields are dropped and counted, or kept as labels of an …_info series."`
 }
 
 // otlpConfig has the names of Prometheus' configuration where Prometheus has the setting.
 type otlpConfig struct {
-	// TranslationStrategy of names: UnderscoreEscapingWithSuffixes, UnderscoreEscapingWithoutSuffixes,
-	// NoUTF8EscapingWithSuffixes or NoTranslation. Default UnderscoreEscapingWithSuffixes.
-	TranslationStrategy string `yaml:"translation_strategy"`
-	// PromoteResourceAttributes become labels of every series. Default none.
-	PromoteResourceAttributes []string `yaml:"promote_resource_attributes"`
-	// PromoteAllResourceAttributes promotes all but IgnoreResourceAttributes. Default false.
-	PromoteAllResourceAttributes bool     `yaml:"promote_all_resource_attributes"`
-	IgnoreResourceAttributes     []string `yaml:"ignore_resource_attributes"`
-	// KeepIdentifyingResourceAttributes keeps service.* as labels of target_info. Default false.
-	KeepIdentifyingResourceAttributes bool `yaml:"keep_identifying_resource_attributes"`
-	// PromoteScopeMetadata adds labels otel_scope_…. Default false.
-	PromoteScopeMetadata bool `yaml:"promote_scope_metadata"`
-	// ConvertHistogramsToNHCB stores explicit histograms as native histograms with custom buckets. Default false.
-	ConvertHistogramsToNHCB bool `yaml:"convert_histograms_to_nhcb"`
-	// TargetInfo makes the series target_info. Default true.
-	TargetInfo bool `yaml:"target_info"`
-	// Delta temporality: refuse, convert (to cumulative, summed in this process) or keep. Default refuse.
-	Delta string `yaml:"delta"`
+	TranslationStrategy               string   `yaml:"translation_strategy" default:"UnderscoreEscapingWithSuffixes" one_of:"UnderscoreEscapingWithSuffixes UnderscoreEscapingWithoutSuffixes NoUTF8EscapingWithSuffixes NoTranslation" help:"How names become names of Prometheus."`
+	PromoteResourceAttributes         []string `yaml:"promote_resource_attributes" help:"Resource attributes that become labels of every series."`
+	PromoteAllResourceAttributes      bool     `yaml:"promote_all_resource_attributes" help:"All resource attributes become labels, but those of ignore_resource_attributes." price:"On: each restart of a sender makes new series."`
+	IgnoreResourceAttributes          []string `yaml:"ignore_resource_attributes" help:"Resource attributes that do not become labels."`
+	KeepIdentifyingResourceAttributes bool     `yaml:"keep_identifying_resource_attributes" help:"Keep service.* as labels of target_info."`
+	PromoteScopeMetadata              bool     `yaml:"promote_scope_metadata" help:"Add labels otel_scope_…."`
+	ConvertHistogramsToNHCB           bool     `yaml:"convert_histograms_to_nhcb" help:"Store explicit histograms as native histograms with custom buckets."`
+	TargetInfo                        bool     `yaml:"target_info" default:"true" help:"Make the series target_info."`
+	Delta                             string   `yaml:"delta" default:"refuse" one_of:"refuse convert keep" help:"Delta temporality: refuse it, convert it to cumulative (summed in this process), or keep it as it is."`
 }
 
 type storageConfig struct {
-	// MemoryBytes is what the whole process may use; head_bytes_max, cache_bytes, intake.in_flight_bytes_max and
-	// intake.series_max follow from it unless they are set (memory.go). Default 60 % of the machine or of the control
-	// group. Written as bytes or with a unit: 4GiB.
-	MemoryBytes    size   `yaml:"memory_bytes"`
-	LogDir         string `yaml:"log_dir"`
-	LogBytesMax    int64  `yaml:"log_bytes_max"`
-	NoSync         bool   `yaml:"no_sync"`
-	SkipDamagedLog bool   `yaml:"skip_damaged_log"`
-	// LostFoundKeep is how long what was put aside in lost+found is kept; 0: until a person removes it. Default 30 d.
-	LostFoundKeep duration `yaml:"lost_found_keep"`
-	FreeBytesMin  uint64   `yaml:"free_bytes_min"`
-	HeadBytesMax  int64    `yaml:"head_bytes_max"`
-	CacheBytes    int64    `yaml:"cache_bytes"`
-	// OpenFilesMax bounds the segment files open at once. Default: a half of what RLIMIT_NOFILE leaves, at most 4,096
-	// (files.go).
-	OpenFilesMax int      `yaml:"open_files_max"`
-	FlushAge     duration `yaml:"flush_age"`
-	FlushIdle    duration `yaml:"flush_idle"`
-	FlushBytes   int64    `yaml:"flush_bytes"`
-	MinorsMax    int      `yaml:"minors_max"`
-	// SeriesQuietAfter is how long a series that is not written to stays in memory. Default 1h.
-	SeriesQuietAfter duration `yaml:"series_quiet_after"`
-	// ScrubBytesPerSecond bounds how fast all segments are read again to see that they are whole, ScrubPeriod how often that
-	// begins at most; while the disk is busy it is an eighth. Defaults 8 MiB/s (1 TiB in 36 hours) and 7d. NoScrub leaves
-	// it to others, `spillway verify` or the file system.
-	ScrubBytesPerSecond size     `yaml:"scrub_bytes_per_second"`
-	ScrubPeriod         duration `yaml:"scrub_period"`
-	NoScrub             bool     `yaml:"no_scrub"`
+	MemoryBytes         size     `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
+	LogDir              string   `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
+	LogBytesMax         size     `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
+	NoSync              bool     `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
+	SkipDamagedLog      bool     `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
+	LostFoundKeep       duration `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
+	FreeBytesMin        size     `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
+	HeadBytesMax        size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
+	CacheBytes          size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
+	OpenFilesMax        int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
+	FlushAge            duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
+	FlushIdle           duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed."`
+	FlushBytes          size     `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
+	MinorsMax           int      `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
+	SeriesQuietAfter    duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
+	ScrubBytesPerSecond size     `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
+	ScrubPeriod         duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
+	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 
-func defaultConfig() config {
-	return config{
-		DataDir:  "./spillway-data",
-		LogLevel: "info",
-		HTTP:     httpConfig{Listen: "127.0.0.1:8428", ShutdownTimeout: duration(30 * time.Second)},
-		Admin:    adminConfig{Listen: "127.0.0.1:8429"},
-		Tables:   tablesConfig{CreateOnWrite: true, PartitionWidth: duration(24 * time.Hour)},
-		Influx:   influxConfig{Separator: "_", Strings: "count"},
-		Peer:     peerConfig{Listen: "127.0.0.1:8430"},
-		Storage:  storageConfig{LostFoundKeep: duration(brick.LostFoundKeepDefault)},
-		OTLP:     otlpConfig{TranslationStrategy: string(otlp.UnderscoreEscapingWithSuffixes), TargetInfo: true, Delta: string(otlp.DeltaRefuse)},
-	}
-}
+// The values of settings.
+type (
+	duration = setting.Span
+	size     = setting.Bytes
+	moment   = setting.Moment
+)
+
+func defaultConfig() config { return setting.Defaults[config]() }
 
 // loadConfig puts defaults, file and environment together, in this order; flags go over it.
 func loadConfig(file string) (config, error) {
@@ -213,12 +157,14 @@ func loadConfig(file string) (config, error) {
 			return c, err
 		}
 	}
-	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SPILLWAY_CONFIG_FILE=") }) // kong has read it
-	return c, c.environ(env)
+	return c, setting.Environ(&c, os.Environ(), commandVariables)
 }
 
 // complete fills in what depends on the machine and checks everything.
 func (c *config) complete() error {
+	if err := setting.Check(c); err != nil {
+		return err
+	}
 	if err := c.budget(memoryOfMachine()); err != nil {
 		return err
 	}
@@ -245,71 +191,12 @@ func (c *config) read(name string) error {
 	return nil
 }
 
-// environPrefix begins the names of variables: SPILLWAY_STORAGE_HEAD_BYTES_MAX sets storage.head_bytes_max.
-const environPrefix = "SPILLWAY_"
-
-// environ puts SPILLWAY_… variables over the configuration: the path of the key in the YAML file, in capitals, joined
-// by underscores. A variable that means no key is an error, like an unknown key in the file.
-func (c *config) environ(env []string) error {
-	set := map[string]string{}
-	for _, e := range env {
-		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, environPrefix) {
-			set[strings.TrimPrefix(name, environPrefix)] = value
-		}
-	}
-	var errs []error
-	walk(reflect.ValueOf(c).Elem(), "", func(name string, v reflect.Value) {
-		text, ok := set[name]
-		if !ok {
-			return
-		}
-		delete(set, name)
-		strict := yaml.NewDecoder(strings.NewReader(text))
-		strict.KnownFields(true)
-		if err := strict.Decode(v.Addr().Interface()); err != nil && !errors.Is(err, io.EOF) {
-			errs = append(errs, fmt.Errorf("%s%s=%s: %w", environPrefix, name, text, err))
-		}
-	})
-	for _, name := range commandVariables {
-		delete(set, name)
-	}
-	for name := range set {
-		errs = append(errs, fmt.Errorf("%s%s means no setting", environPrefix, name))
-	}
-	return fault.Wrap(errors.Join(errs...), fault.Invalid, "environment")
-}
-
-// commandVariables are those of the commands for people, which a shell that starts processes may have too.
-var commandVariables = []string{"SERVERS"}
-
-// walk visits the scalar settings with the names of their variables.
-func walk(v reflect.Value, path string, f func(name string, v reflect.Value)) {
-	for i := range v.NumField() {
-		if !v.Type().Field(i).IsExported() {
-			continue
-		}
-		tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-		name := strings.ToUpper(tag)
-		if path != "" {
-			name = path + "_" + name
-		}
-		if v.Field(i).Kind() == reflect.Struct {
-			walk(v.Field(i), name, f)
-		} else {
-			f(name, v.Field(i))
-		}
-	}
-}
+// commandVariables are those of commands for people, which a shell that starts processes may have too, and the name of the file.
+var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE"}
 
 // validate reports every mistake at once that no part reports itself.
 func (c *config) validate() error {
 	var errs []error
-	if _, err := c.level(); err != nil {
-		errs = append(errs, err)
-	}
-	if _, err := c.strings(); err != nil {
-		errs = append(errs, err)
-	}
 	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
 	if len(c.Kafka) > 0 {
@@ -318,20 +205,18 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-func (c *config) level() (slog.Level, error) {
-	var l slog.Level
-	err := l.UnmarshalText([]byte(c.LogLevel))
-	return l, fault.Wrap(err, fault.Invalid, "log_level %q is none of debug, info, warn, error", c.LogLevel)
+// level is valid after complete.
+func (c *config) level() (l slog.Level) {
+	_ = l.UnmarshalText([]byte(c.LogLevel))
+	return l
 }
 
-func (c *config) strings() (lineproto.StringPolicy, error) {
-	switch c.Influx.Strings {
-	case "count":
-		return lineproto.CountStrings, nil
-	case "info":
-		return lineproto.InfoSeries, nil
+// strings is valid after complete.
+func (c *config) strings() lineproto.StringPolicy {
+	if c.Influx.Strings == "info" {
+		return lineproto.InfoSeries
 	}
-	return 0, fault.Errorf(fault.Invalid, "influx.strings %q is neither count nor info", c.Influx.Strings)
+	return lineproto.CountStrings
 }
 
 func (c *config) otlp() otlp.Settings {
@@ -363,17 +248,17 @@ func (c *config) brick() brick.Settings {
 	}
 	return brick.Settings{
 		DataDir: c.DataDir, LogDir: c.Storage.LogDir, NoSync: c.Storage.NoSync,
-		FreeBytesMin: c.Storage.FreeBytesMin, SkipDamagedLog: c.Storage.SkipDamagedLog, LostFoundKeep: keep,
+		FreeBytesMin: uint64(c.Storage.FreeBytesMin), SkipDamagedLog: c.Storage.SkipDamagedLog, LostFoundKeep: keep,
 	}
 }
 
 func (c *config) server() server.Settings {
 	return server.Settings{
-		HeadBytesMax: c.Storage.HeadBytesMax, CacheBytes: c.Storage.CacheBytes, OpenFilesMax: c.Storage.OpenFilesMax, LogBytesMax: c.Storage.LogBytesMax,
+		HeadBytesMax: int64(c.Storage.HeadBytesMax), CacheBytes: int64(c.Storage.CacheBytes), OpenFilesMax: c.Storage.OpenFilesMax, LogBytesMax: int64(c.Storage.LogBytesMax),
 		StreamSeriesMax:     c.Intake.SeriesMax,
 		ScrubBytesPerSecond: int64(c.Storage.ScrubBytesPerSecond), ScrubPeriod: time.Duration(c.Storage.ScrubPeriod), NoScrub: c.Storage.NoScrub,
 		Partition: partition.Settings{
-			HeadBytesMax: c.Storage.FlushBytes, FlushAge: time.Duration(c.Storage.FlushAge),
+			HeadBytesMax: int64(c.Storage.FlushBytes), FlushAge: time.Duration(c.Storage.FlushAge),
 			FlushIdle: time.Duration(c.Storage.FlushIdle), MinorsMax: c.Storage.MinorsMax, QuietAfter: time.Duration(c.Storage.SeriesQuietAfter),
 			CompactBytes: int(min(max(int64(c.Storage.MemoryBytes)/accountParts, compactLeast), compactMost)),
 		},
@@ -388,12 +273,11 @@ func (c *config) forward() forward.Settings {
 }
 
 func (c *config) intake() intake.Settings {
-	policy, _ := c.strings() // validated
 	return intake.Settings{
-		BodyBytesMax: c.Intake.BodyBytesMax, DecodedBytesMax: c.Intake.DecodedBytesMax, InFlightBytesMax: c.Intake.InFlightBytesMax,
+		BodyBytesMax: int64(c.Intake.BodyBytesMax), DecodedBytesMax: int64(c.Intake.DecodedBytesMax), InFlightBytesMax: int64(c.Intake.InFlightBytesMax),
 		ConnsMax: c.Intake.ConnsMax,
 		Admit:    admit.Settings{FutureMax: time.Duration(c.Intake.FutureMax), RowsMax: c.Intake.RowsMax},
-		Influx:   intake.InfluxSettings{Separator: c.Influx.Separator, DBLabel: c.Influx.DBLabel, Strings: policy},
+		Influx:   intake.InfluxSettings{Separator: c.Influx.Separator, DBLabel: c.Influx.DBLabel, Strings: c.strings()},
 		OTLP:     c.otlp(),
 		Version:  version,
 	}
@@ -407,43 +291,3 @@ func (c *config) String() string {
 	}
 	return string(text)
 }
-
-// moment is a point in time in nanoseconds, written as 2026-12-31 or 2026-12-31T12:00:00Z; 0, written empty: none.
-type moment point.Nanos
-
-// UnmarshalText reads what MarshalText writes, and a date, which means its end.
-func (m *moment) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*m = 0
-		return nil
-	}
-	t, err := time.Parse(time.DateOnly, string(text))
-	if err == nil {
-		t = t.Add(24*time.Hour - 1)
-	} else if t, err = time.Parse(time.RFC3339Nano, string(text)); err != nil {
-		return fault.Wrap(err, fault.Invalid, "%q is no time; write 2026-12-31, or 2026-12-31T12:00:00Z", text)
-	}
-	*m = moment(t.UnixNano())
-	return nil
-}
-
-// MarshalText writes RFC 3339.
-func (m moment) MarshalText() ([]byte, error) {
-	if m == 0 {
-		return nil, nil
-	}
-	return []byte(time.Unix(0, int64(m)).UTC().Format(time.RFC3339Nano)), nil
-}
-
-// duration is a time span written as in Prometheus: 30s, 5m, 1d, 2w, 10y, or 0.
-type duration time.Duration
-
-// UnmarshalText reads 1d, 30s, …
-func (d *duration) UnmarshalText(text []byte) error {
-	v, err := model.ParseDuration(string(text))
-	*d = duration(v)
-	return err
-}
-
-// MarshalText writes what UnmarshalText reads.
-func (d duration) MarshalText() ([]byte, error) { return []byte(model.Duration(d).String()), nil }

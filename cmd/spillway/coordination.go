@@ -14,21 +14,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// coordConfig says where a cluster agrees.
+// coordConfig is the way to the coordination store of a cluster.
 type coordConfig struct {
-	// URL of the coordination store: etcd://host:port[,host:port…][/prefix], or etcds:// for TLS. The prefix keeps several
-	// clusters apart in one etcd. Default prefix spillway.
-	URL string `yaml:"url"`
-	// Username and PasswordFile, where etcd asks for them.
-	Username     string `yaml:"username"`
-	PasswordFile string `yaml:"password_file"`
-	// CA verifies etcd's certificate; default: those of the system. Cert and Key are this client's own, if etcd wants one.
-	CA   string `yaml:"ca"`
-	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
+	URL          string `yaml:"url" flag:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS. The prefix, spillway unless it is given, keeps several clusters apart in one etcd."`
+	Username     string `yaml:"username" flag:"coord.username" help:"User name for the coordination store."`
+	PasswordFile string `yaml:"password_file" flag:"coord.password-file" help:"File with the password."`
+	CA           string `yaml:"ca" flag:"coord.ca" help:"File with the authority that signed the store's certificate. Without it: those of the system."`
+	Cert         string `yaml:"cert" flag:"coord.cert" help:"File with this client's certificate, if the store wants one."`
+	Key          string `yaml:"key" flag:"coord.key" help:"File with its key."`
 }
 
-// coordFlags are coordConfig on the command line.
+// coordFlags are coordConfig for commands, which read no file.
 type coordFlags struct {
 	URL          *string `name:"coord" help:"Coordination store: etcd://host:port[,host:port][/prefix], etcds:// with TLS." env:"SPILLWAY_COORD_URL" placeholder:"URL"`
 	Username     *string `name:"coord.username" help:"User name for the coordination store." placeholder:"NAME" env:"SPILLWAY_COORD_USERNAME"`

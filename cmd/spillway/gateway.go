@@ -17,42 +17,16 @@ import (
 
 // gatewayCmd is a stateless process in front of a cluster's storage servers.
 type gatewayCmd struct {
-	ConfigFile     string    `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
-	DataDir        *string   `name:"data-dir" help:"Where copies of the partition maps are kept, to start without the coordination store (default ./spillway-data)." type:"path"`
-	Listen         *string   `name:"http.listen" help:"Address for writes and queries (default 127.0.0.1:8428)."`
-	WebConfigFile  *string   `name:"web.config.file" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters." type:"path"`
-	TokensFile     *string   `name:"tokens.file" help:"YAML file with the tokens that may come in, and for what; see spillway token create." type:"path"`
-	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof and reload; empty: none (default 127.0.0.1:8429)."`
-	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
-	Retention      *duration `name:"retention" help:"How long tables that writes bring into being keep rows (default 0: for ever)."`
-	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of such tables covers (default 1d)."`
-	CreateOnWrite  *bool     `name:"create-on-write" negatable:"" help:"Make tables at the first write to them (default true)."`
-	Memory         *size     `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
-	EnableDelete   *bool     `name:"enable-delete" negatable:"" help:"Open /api/v1/admin/tsdb/delete_series (default false)."`
+	processFlags
 
-	Coord coordFlags `embed:""`
-	Peer  peerFlags  `embed:""`
 	Kafka kafkaFlags `embed:"" prefix:"kafka."`
 }
 
 func (g *gatewayCmd) config() (config, error) {
-	c, err := loadConfig(g.ConfigFile)
+	c, err := g.processFlags.config()
 	if err != nil {
 		return c, err
 	}
-	over(&c.DataDir, g.DataDir)
-	over(&c.HTTP.Listen, g.Listen)
-	over(&c.HTTP.WebConfigFile, g.WebConfigFile)
-	over(&c.HTTP.TokensFile, g.TokensFile)
-	over(&c.Admin.Listen, g.AdminListen)
-	over(&c.LogLevel, g.LogLevel)
-	over(&c.Tables.Retention, g.Retention)
-	over(&c.Tables.PartitionWidth, g.PartitionWidth)
-	over(&c.Tables.CreateOnWrite, g.CreateOnWrite)
-	over(&c.API.Admin, g.EnableDelete)
-	over(&c.Storage.MemoryBytes, g.Memory)
-	g.Coord.over(&c.Coord)
-	g.Peer.over(&c.Peer)
 	if err := g.Kafka.add(&c); err != nil {
 		return c, err
 	}
@@ -67,7 +41,7 @@ func (g *gatewayCmd) Run() error {
 	}
 	cfg.limitHeap()
 	cfg.spread()
-	level, _ := cfg.level()
+	level := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
 	cfg.noteDescriptors(log)

@@ -54,7 +54,7 @@ func (c *config) kafka() kafka.Settings {
 	in := c.intake()
 	s := kafka.Settings{
 		Clusters:         append([]kafka.Cluster(nil), c.Kafka...),
-		InFlightBytesMax: c.Intake.KafkaInFlightBytesMax,
+		InFlightBytesMax: int64(c.Intake.KafkaInFlightBytesMax),
 		Admit:            in.Admit,
 		Record: record.Settings{
 			Separator: in.Influx.Separator, DBLabel: in.Influx.DBLabel, Strings: in.Influx.Strings,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/intake/kafka/kafkatest"
 	"github.com/spillwaydb/spillway/protocols/record"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 const kafkaYAML = `
@@ -37,7 +38,7 @@ kafka:
 // noSettings takes the settings out of the test's environment, the sizes of tests among them.
 func noSettings(t *testing.T) {
 	for _, e := range os.Environ() {
-		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, environPrefix) {
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, setting.EnvironPrefix) {
 			t.Setenv(name, value) // puts it back at the end
 			os.Unsetenv(name)
 		}
@@ -50,7 +51,7 @@ func TestKafkaSettingsAreReadAndSecretsAreNotShown(t *testing.T) {
 	if err := os.WriteFile(file, []byte(kafkaYAML), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := standaloneCmd{ConfigFile: file, Kafka: kafkaFlags{Brokers: []string{"b:9092"}, Topics: []string{"a", "/b.*/"}, Group: "short", Format: "otlp"}}
+	s := standaloneCmd{processFlags: processFlags{ConfigFile: file}, Kafka: kafkaFlags{Brokers: []string{"b:9092"}, Topics: []string{"a", "/b.*/"}, Group: "short", Format: "otlp"}}
 	c, err := s.config()
 	if err != nil {
 		t.Fatal(err)

@@ -420,7 +420,7 @@ func aBadFileKeepsTheLimits(t *testing.T, bin string) {
 	if s := l.send("/write?db=x", nil, large); s.status != 204 {
 		t.Errorf("%v", s)
 	}
-	if _, text, err := l.get("/api/v1/status/config"); err != nil || !strings.Contains(string(text), "request_bytes: 1048576") {
+	if _, text, err := l.get("/api/v1/status/config"); err != nil || !strings.Contains(string(text), "request_bytes: 1MiB") {
 		t.Errorf("the configuration in force: %v %s", err, text)
 	}
 	if err := os.Remove(l.file); err != nil {

@@ -27,6 +27,7 @@ type cli struct {
 	Repair     repairCmd     `cmd:"" help:"Rebuild the catalogue of a data directory that no process uses."`
 	Backup     backupCmd     `cmd:"" help:"Have a running process write a backup into a directory; exit code 1: something is missing in it."`
 	Restore    restoreCmd    `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
+	Config     configCmd     `cmd:"" help:"Check settings, show them, and list all there are."`
 	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
@@ -35,12 +36,19 @@ type cli struct {
 	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
 }
 
+func newCLI() (c cli) {
+	c.Standalone.processFlags = newProcessFlags(roleStandalone)
+	c.Gateway.processFlags = newProcessFlags(roleGateway)
+	c.Storage.processFlags = newProcessFlags(roleStorage)
+	return c
+}
+
 func main() {
-	var c cli
+	c := newCLI()
 	ctx := kong.Parse(&c,
 		kong.Name("spillway"),
 		kong.Description("A time-series store that takes Prometheus remote-write and Influx line protocol, keeps every acked sample, and answers PromQL."),
-		kong.UsageOnError(),
+		kong.ShortUsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	if err := ctx.Run(); err != nil {

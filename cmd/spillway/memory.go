@@ -47,11 +47,11 @@ func (c *config) budget(machine int64) error {
 	if c.Storage.MemoryBytes == 0 {
 		c.Storage.MemoryBytes = size(max(machine/100*memoryShare, memoryLeast))
 	}
-	all := int64(c.Storage.MemoryBytes)
+	all := c.Storage.MemoryBytes
 	if all < memoryLeast {
-		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", all, int64(memoryLeast))
+		return fault.Errorf(fault.Invalid, "storage.memory_bytes is %d; less than %d does not hold the process and one large request", int64(all), int64(memoryLeast))
 	}
-	share := func(dst *int64, n, least, most int64) {
+	share := func(dst *size, n, least, most size) {
 		if *dst == 0 {
 			*dst = min(max(n, least), most)
 		}
@@ -61,7 +61,7 @@ func (c *config) budget(machine int64) error {
 	if c.Intake.SeriesMax == 0 {
 		c.Intake.SeriesMax = int(min(max(all/2/seriesBytes, seriesLeast), seriesMost))
 	}
-	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - int64(c.Intake.SeriesMax)*seriesBytes
+	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*seriesBytes
 	share(&c.Storage.HeadBytesMax, min(all/8*3, left), headLeast, math.MaxInt64)
 	return nil
 }
@@ -69,7 +69,7 @@ func (c *config) budget(machine int64) error {
 // limitHeap tells the collector its part of the budget, and where it is to be of huge pages. Go's own environment variables
 // win.
 func (c *config) limitHeap() {
-	part := int64(c.Storage.MemoryBytes) - c.Storage.HeadBytesMax
+	part := int64(c.Storage.MemoryBytes - c.Storage.HeadBytesMax)
 	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(part - part/limitSlack)
@@ -157,31 +157,3 @@ func limitOf(text []byte) int64 {
 	}
 	return n
 }
-
-// size is a number of bytes, written plain or with a unit: 1073741824, 512MiB, 4GiB.
-type size int64
-
-var sizeUnits = []struct {
-	suffix string
-	bytes  int64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
-
-// UnmarshalText reads 512MiB.
-func (s *size) UnmarshalText(text []byte) error {
-	for _, u := range sizeUnits {
-		number, ok := strings.CutSuffix(string(text), u.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 0 || n > math.MaxInt64/u.bytes {
-			break
-		}
-		*s = size(n * u.bytes)
-		return nil
-	}
-	return fault.Errorf(fault.Invalid, "%q is no size; write bytes, or a unit as in 512MiB, 4GiB", text)
-}
-
-// MarshalText writes what UnmarshalText reads.
-func (s size) MarshalText() ([]byte, error) { return strconv.AppendInt(nil, int64(s), 10), nil }

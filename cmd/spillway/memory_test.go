@@ -28,8 +28,8 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		if err := c.budget(machine); err != nil {
 			t.Fatal(err)
 		}
-		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + int64(c.Intake.SeriesMax)*seriesBytes
-		if all := int64(c.Storage.MemoryBytes); parts > all || parts < all/8 && all < 1<<35 {
+		parts := c.Storage.HeadBytesMax + c.Storage.CacheBytes + c.Intake.InFlightBytesMax + size(c.Intake.SeriesMax)*seriesBytes
+		if all := c.Storage.MemoryBytes; parts > all || parts < all/8 && all < 1<<35 {
 			t.Errorf("machine of %d: %d in parts of a budget of %d", machine, parts, all)
 		}
 		if err := c.intake().Validate(); err != nil {

@@ -10,24 +10,17 @@ import (
 
 // peerConfig is how the processes of a cluster reach and know each other.
 type peerConfig struct {
-	// Listen is the address that a storage server takes its peers' calls at. Default 127.0.0.1:8430.
-	Listen string `yaml:"listen"`
-	// Advertise is the address that it gives to others. Default: that of Listen, with this host's name where it names none.
-	Advertise string `yaml:"advertise"`
-	// CA, Cert and Key are files in PEM: the authority that signed everybody's certificates, and this process's own.
-	CA   string `yaml:"ca"`
-	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
-	// CRL is a file in PEM with the certificates that the authority has revoked, signed by it. It is read again when it
-	// changes. Default: none are revoked.
-	CRL string `yaml:"crl"`
-	// ServerName is what certificates of servers must be for, when it is not the host of their address.
-	ServerName string `yaml:"server_name"`
-	// Insecure speaks in the clear with everybody who asks: for development. Default false.
-	Insecure bool `yaml:"insecure"`
+	Listen     string `yaml:"listen" default:"127.0.0.1:8430" for:"storage" flag:"peer.listen" help:"Address for gateways and other servers."`
+	Advertise  string `yaml:"advertise" auto:"that of peer.listen, with the host's name where it names none" for:"storage" flag:"peer.advertise" help:"Address that is given to them."`
+	CA         string `yaml:"ca" flag:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes."`
+	Cert       string `yaml:"cert" flag:"peer.tls.cert" help:"File with this process's certificate."`
+	Key        string `yaml:"key" flag:"peer.tls.key" help:"File with its key."`
+	CRL        string `yaml:"crl" flag:"peer.tls.crl" reload:"yes" help:"File with the certificates that the authority has revoked, signed by it. It is read again when it changes."`
+	ServerName string `yaml:"server_name" flag:"peer.tls.server-name" help:"What certificates of servers must be for, when it is not the host of their address."`
+	Insecure   bool   `yaml:"insecure" flag:"dev.insecure-peers" help:"Speak with peers in the clear, for development."`
 }
 
-// peerFlags are the security of peerConfig on the command line.
+// peerFlags are the security of peerConfig for commands, which read no file.
 type peerFlags struct {
 	CA         *string `name:"peer.tls.ca" help:"File with the authority that signed the certificates of all processes." placeholder:"FILE" env:"SPILLWAY_PEER_CA"`
 	Cert       *string `name:"peer.tls.cert" help:"File with this process's certificate." placeholder:"FILE" env:"SPILLWAY_PEER_CERT"`

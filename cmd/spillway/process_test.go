@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"github.com/spillwaydb/spillway/protocols/setting"
 	"io"
 	"net"
 	"net/http"
@@ -58,7 +59,7 @@ func newProcessOf(t *testing.T, bin string, env ...string) *process {
 
 // foreignEnviron is the environment without what is meant for us, or for a test.
 func foreignEnviron() []string {
-	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, environPrefix) })
+	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, setting.EnvironPrefix) })
 }
 
 // start starts it and returns when it is ready.

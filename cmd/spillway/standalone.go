@@ -36,44 +36,20 @@ import (
 )
 
 type standaloneCmd struct {
-	ConfigFile     string    `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
-	DataDir        *string   `name:"data-dir" help:"Where everything is kept (default ./spillway-data)." type:"path"`
-	Listen         *string   `name:"http.listen" help:"Address for writes and queries (default 127.0.0.1:8428)."`
-	WebConfigFile  *string   `name:"web.config.file" help:"YAML file with TLS, users and headers, as of Prometheus and its exporters." type:"path"`
-	TokensFile     *string   `name:"tokens.file" help:"YAML file with the tokens that may come in, and for what; see spillway token create." type:"path"`
-	AdminListen    *string   `name:"admin.listen" help:"Loopback address for pprof and reload; empty: none (default 127.0.0.1:8429)."`
-	LogLevel       *string   `name:"log.level" help:"debug, info, warn or error (default info)."`
-	Retention      *duration `name:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever (default 0)."`
-	Confirmed      *moment   `name:"retention.confirmed" help:"Drop what retention holds because the clock may be wrong, as long as the clock is not later than this: 2026-12-31." placeholder:"DATE"`
-	PartitionWidth *duration `name:"partition-width" help:"Time that a partition of new tables covers (default 1d)."`
-	CreateOnWrite  *bool     `name:"create-on-write" negatable:"" help:"Make tables at the first write to them (default true)."`
-	Memory         *size     `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
-	EnableDelete   *bool     `name:"enable-delete" negatable:"" help:"Open /api/v1/admin/tsdb/delete_series (default false)."`
+	processFlags
 
 	Kafka kafkaFlags `embed:"" prefix:"kafka."`
 }
 
 // config puts file, environment and flags together, in this order.
 func (s *standaloneCmd) config() (config, error) {
-	c, err := loadConfig(s.ConfigFile)
+	c, err := s.processFlags.config()
 	if err != nil {
 		return c, err
 	}
-	over(&c.DataDir, s.DataDir)
-	over(&c.HTTP.Listen, s.Listen)
-	over(&c.HTTP.WebConfigFile, s.WebConfigFile)
-	over(&c.HTTP.TokensFile, s.TokensFile)
-	over(&c.Admin.Listen, s.AdminListen)
-	over(&c.LogLevel, s.LogLevel)
-	over(&c.Tables.Retention, s.Retention)
-	over(&c.Tables.RetentionConfirmed, s.Confirmed)
-	over(&c.Tables.PartitionWidth, s.PartitionWidth)
-	over(&c.Tables.CreateOnWrite, s.CreateOnWrite)
-	over(&c.API.Admin, s.EnableDelete)
 	if err := s.Kafka.add(&c); err != nil {
 		return c, err
 	}
-	over(&c.Storage.MemoryBytes, s.Memory)
 	return c, c.complete()
 }
 
@@ -100,7 +76,7 @@ func (s *standaloneCmd) Run() error {
 
 // live is one life of the store in the process.
 func (s *standaloneCmd) live(cfg *config) error {
-	level, _ := cfg.level()
+	level := cfg.level()
 	registry := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registry)
 	cfg.noteDescriptors(log)

@@ -39,39 +39,17 @@ import (
 
 // storageCmd is a storage server of a cluster: it keeps rows and METADATA files, and is a candidate for master.
 type storageCmd struct {
-	ConfigFile    string  `name:"config.file" help:"YAML file with settings." type:"path" env:"SPILLWAY_CONFIG_FILE"`
-	ID            *string `name:"id" help:"This server's name, for good (default: the host's name)."`
-	DataDir       *string `name:"data-dir" help:"Where everything is kept (default ./spillway-data)." type:"path"`
-	PeerListen    *string `name:"peer.listen" help:"Address for gateways and other servers (default 127.0.0.1:8430)."`
-	PeerAdvertise *string `name:"peer.advertise" help:"Address that is given to them (default: that of --peer.listen, with the host's name where it names none)."`
-	Host          *string `name:"host" help:"What fails as one with this server; placements of a partition keep apart (default: the host's name)."`
-	Zone          *string `name:"zone" help:"A larger thing that fails as one: a rack, a data centre."`
-	AdminListen   *string `name:"admin.listen" help:"Address for metrics, health and pprof; empty: none (default 127.0.0.1:8429)."`
-	LogLevel      *string `name:"log.level" help:"debug, info, warn or error (default info)."`
-	Memory        *size   `name:"memory" help:"What the process may use: 4GiB (default 60% of the machine or control group)."`
-	ReplaceStore  bool    `name:"replace-store" help:"Take over the name of a server whose directory is gone for good."`
-	NoMaster      bool    `name:"no-master" help:"Do not be a candidate for master."`
+	processFlags
 
-	Coord coordFlags `embed:""`
-	Peer  peerFlags  `embed:""`
+	ReplaceStore bool `name:"replace-store" help:"Take over the name of a server whose directory is gone for good."`
+	NoMaster     bool `name:"no-master" help:"Do not be a candidate for master."`
 }
 
 func (s *storageCmd) config() (config, error) {
-	c, err := loadConfig(s.ConfigFile)
+	c, err := s.processFlags.config()
 	if err != nil {
 		return c, err
 	}
-	over(&c.Server.ID, s.ID)
-	over(&c.Server.Host, s.Host)
-	over(&c.Server.Zone, s.Zone)
-	over(&c.DataDir, s.DataDir)
-	over(&c.Peer.Listen, s.PeerListen)
-	over(&c.Peer.Advertise, s.PeerAdvertise)
-	over(&c.Admin.Listen, s.AdminListen)
-	over(&c.LogLevel, s.LogLevel)
-	over(&c.Storage.MemoryBytes, s.Memory)
-	s.Coord.over(&c.Coord)
-	s.Peer.over(&c.Peer)
 	for _, name := range []*string{&c.Server.ID, &c.Server.Host} {
 		if *name == "" {
 			if *name, err = os.Hostname(); err != nil {
@@ -98,7 +76,7 @@ func (s *storageCmd) Run() error {
 
 // live is one life of the store in the process.
 func (s *storageCmd) live(cfg *config) error {
-	level, _ := cfg.level()
+	level := cfg.level()
 	registerer := prometheus.NewRegistry()
 	log := newLog(os.Stderr, level, registerer)
 	cfg.noteDescriptors(log)

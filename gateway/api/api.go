@@ -2,7 +2,6 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
@@ -14,68 +13,28 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// Settings are the numbers a user may set. The zero value means all defaults.
+// Settings are what a user may set. The zero value means all defaults.
 type Settings struct {
-	// FormBytesMax bounds the body of a request with parameters. Default 4 MiB.
-	FormBytesMax int64 `yaml:"form_bytes_max"`
-	// ReadBytesMax bounds a remote-read request, as sent and unpacked. Default 4 MiB.
-	ReadBytesMax int64 `yaml:"read_bytes_max"`
-	// ReadFrameBytesMax is the size at which a streamed remote-read answer starts a new frame. Default 1 MiB. Larger:
-	// fewer frames, more memory at the reader, which holds one at a time.
-	ReadFrameBytesMax int `yaml:"read_frame_bytes_max"`
-	// ReadSamplesMax bounds one query of a remote read that is not streamed, because its answer is built in memory.
-	// Default 5,000,000 samples, of about 32 bytes each while it is built.
-	ReadSamplesMax int `yaml:"read_samples_max"`
-	// ReadRunningMax is how many remote reads run at once; ten times as many may wait. Default 10.
-	ReadRunningMax int `yaml:"read_running_max"`
-	// PointsMax is how many steps a range query may have. Default 11,000, as in Prometheus.
-	PointsMax int `yaml:"points_max"`
-	// Admin opens /api/v1/admin/tsdb/delete_series. Default off.
-	Admin bool `yaml:"admin"`
-	// CORSOrigin is a regular expression, anchored at both ends, of origins whose pages may read answers. Default ".*", as
-	// in Prometheus: Grafana's browser access needs it, its server does not. "none" lets no page read.
-	CORSOrigin string `yaml:"cors_origin"`
-}
-
-func setDefault[T int | int64](v *T, def T) {
-	if *v == 0 {
-		*v = def
-	}
+	FormBytesMax      setting.Bytes `yaml:"form_bytes_max" default:"4MiB" min:"1" help:"Bound of the body of a request with parameters. Beyond: 413."`
+	ReadBytesMax      setting.Bytes `yaml:"read_bytes_max" default:"4MiB" min:"1" help:"Bound of a remote-read request, as sent and unpacked."`
+	ReadFrameBytesMax setting.Bytes `yaml:"read_frame_bytes_max" default:"1MiB" min:"1" help:"Size at which a streamed remote-read answer starts a new frame." price:"More: fewer frames, more memory at the reader, which holds one at a time."`
+	ReadSamplesMax    int           `yaml:"read_samples_max" default:"5000000" min:"1" help:"Bound of one query of a remote read that is not streamed, because its answer is built in memory: about 32 bytes a sample."`
+	ReadRunningMax    int           `yaml:"read_running_max" default:"10" min:"1" help:"How many remote reads run at once; ten times as many may wait."`
+	PointsMax         int           `yaml:"points_max" default:"11000" min:"1" help:"Bound of the steps of a range query, as in Prometheus."`
+	Admin             bool          `yaml:"admin" flag:"enable-delete" help:"Open /api/v1/admin/tsdb/delete_series."`
+	CORSOrigin        string        `yaml:"cors_origin" default:".*" help:"Regular expression, anchored at both ends, of origins whose pages may read answers: any, as in Prometheus, since Grafana's browser access needs it. none lets no page read."`
 }
 
 // SetDefaults fills in what is zero.
-func (s *Settings) SetDefaults() {
-	setDefault(&s.FormBytesMax, 4<<20)
-	setDefault(&s.ReadBytesMax, 4<<20)
-	setDefault(&s.ReadFrameBytesMax, 1<<20)
-	setDefault(&s.ReadSamplesMax, 5_000_000)
-	setDefault(&s.ReadRunningMax, 10)
-	setDefault(&s.PointsMax, 11_000)
-	if s.CORSOrigin == "" {
-		s.CORSOrigin = ".*"
-	}
-}
+func (s *Settings) SetDefaults() { setting.Fill(s) }
 
-// Validate reports every mistake at once.
+// Validate reports every mistake at once, as Invalid.
 func (s *Settings) Validate() error {
-	var errs []error
-	positive := func(name string, v int64) {
-		if v <= 0 {
-			errs = append(errs, fmt.Errorf("api.%s must be positive", name))
-		}
-	}
-	positive("form_bytes_max", s.FormBytesMax)
-	positive("read_bytes_max", s.ReadBytesMax)
-	positive("read_frame_bytes_max", int64(s.ReadFrameBytesMax))
-	positive("read_samples_max", int64(s.ReadSamplesMax))
-	positive("read_running_max", int64(s.ReadRunningMax))
-	positive("points_max", int64(s.PointsMax))
-	if _, err := regexp.Compile(s.CORSOrigin); err != nil {
-		errs = append(errs, fmt.Errorf("api.cors_origin: %w", err))
-	}
-	return errors.Join(errs...)
+	_, err := regexp.Compile(s.CORSOrigin)
+	return errors.Join(setting.Check(s), fault.Wrap(err, fault.Invalid, "api.cors_origin"))
 }
 
 // Build says what runs.

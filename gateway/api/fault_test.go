@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // broken is a source whose every look-up ends the same way.
@@ -105,7 +106,7 @@ func TestQueriesTimeOut(t *testing.T) {
 		}
 	}
 	f(newAPI(t, src, query.Settings{}, api.Settings{}), "/api/v1/query?query=wind&timeout=20ms")
-	f(newAPI(t, src, query.Settings{Timeout: 20 * time.Millisecond}, api.Settings{}), "/api/v1/query?query=wind")
+	f(newAPI(t, src, query.Settings{Timeout: setting.Span(20 * time.Millisecond)}, api.Settings{}), "/api/v1/query?query=wind")
 }
 
 func TestFullGateRefuses(t *testing.T) {

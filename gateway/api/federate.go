@@ -47,7 +47,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 		return
 	}
 	defer l.End()
-	found, err := newest(ctx, c, a.query.Settings().Lookback, sets)
+	found, err := newest(ctx, c, time.Duration(a.query.Settings().Lookback), sets)
 	if err == nil {
 		err = whole(c.warnings)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 func TestParseTime(t *testing.T) {
@@ -85,7 +86,7 @@ func FuzzParams(f *testing.F) {
 	f.Add("parse_query", "query=a[1h:1m] offset -1s @ start()")
 	f.Add("format_query", "query=-+-1")
 	f.Add("metadata", "limit=-1&limit_per_metric=x")
-	h := newAPI(f, harbour(f), query.Settings{Timeout: time.Second, SamplesMax: 10_000}, api.Settings{PointsMax: 100})
+	h := newAPI(f, harbour(f), query.Settings{Timeout: setting.Span(time.Second), SamplesMax: 10_000}, api.Settings{PointsMax: 100})
 	f.Fuzz(func(t *testing.T, path, params string) {
 		u := &url.URL{Path: "/api/v1/" + path, RawQuery: params}
 		if strings.HasPrefix(path, "admin") {
@@ -110,7 +111,7 @@ func FuzzRead(f *testing.F) {
 	r := readRequest(f, nil, matching("wind", 0, 100))
 	f.Add([]byte(bodyOf(f, r.Body)))
 	f.Add([]byte("\xff\xff\xff\xff\x0f"))
-	h := newAPI(f, harbour(f), query.Settings{Timeout: time.Second}, api.Settings{})
+	h := newAPI(f, harbour(f), query.Settings{Timeout: setting.Span(time.Second)}, api.Settings{})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := serve(h, httptest.NewRequest(http.MethodPost, "/api/v1/read", strings.NewReader(string(body))))
 		if w.Code >= 500 {

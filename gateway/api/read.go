@@ -40,7 +40,7 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 		failPlain(w, err)
 		return
 	}
-	req, err := decodeRead(w, c.Request, a.settings.ReadBytesMax)
+	req, err := decodeRead(w, c.Request, int64(a.settings.ReadBytesMax))
 	if err != nil {
 		failPlain(w, err)
 		return
@@ -237,7 +237,7 @@ func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
 }
 
 func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
-	f := &frames{w: w, bytesMax: a.settings.ReadFrameBytesMax}
+	f := &frames{w: w, bytesMax: int(a.settings.ReadFrameBytesMax)}
 	for i, pq := range req.Queries {
 		err := f.query(ctx, c.table, int64(i), pq)
 		if err == nil {

@@ -243,14 +243,14 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 	release = func() {}
 	size := c.ContentLength
 	if size < 0 {
-		size = a.settings.FormBytesMax
+		size = int64(a.settings.FormBytesMax)
 	}
-	if size += int64(len(c.URL.RawQuery)); c.ContentLength <= a.settings.FormBytesMax && size > formSmall {
+	if size += int64(len(c.URL.RawQuery)); c.ContentLength <= int64(a.settings.FormBytesMax) && size > formSmall {
 		if release, err = a.query.Reserve(formCost * size); err != nil {
 			return nil, err
 		}
 	}
-	c.Body = http.MaxBytesReader(w, c.Body, a.settings.FormBytesMax)
+	c.Body = http.MaxBytesReader(w, c.Body, int64(a.settings.FormBytesMax))
 	if err = c.ParseForm(); err != nil {
 		err = formError(err)
 	} else if err = c.nameInBody(); err == nil {

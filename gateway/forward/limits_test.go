@@ -7,13 +7,14 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // TestKnownSeriesAreNotDrawnByLotsAtALimit: a table at its limit of series gets a new dictionary every ten minutes, so that
 // series that are gone make room. Its sender goes on with more series than it may have, the ones too many first.
 func TestKnownSeriesAreNotDrawnByLotsAtALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hundred := limits.Count(100)
+		hundred := setting.Count(100)
 		r, err := limits.New(limits.Deps{}, limits.Settings{Defaults: limits.Set{ActiveSeries: &hundred}})
 		if err != nil {
 			t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // hole is a Writer that acks at once: what is left is the front door's own cost.
@@ -111,9 +112,9 @@ func BenchmarkWireRemoteWriteLimited(b *testing.B) {
 }
 
 func startLimited(b *testing.B) *front {
-	many, bytes, long := limits.Count(1e12), limits.Bytes(1e12), limits.Span(time.Hour)
+	many, bytes, long := setting.Count(1e12), setting.Bytes(1e12), setting.Span(time.Hour)
 	set := limits.Set{SamplesPerSecond: &many, BytesPerSecond: &bytes, RequestBytes: &bytes, RequestConcurrency: &many, ActiveSeries: &many,
-		NewSeriesPerSecond: &many, PastMax: ptr(limits.Span(100 * 365 * 24 * time.Hour)), FutureMax: &long}
+		NewSeriesPerSecond: &many, PastMax: ptr(setting.Span(100 * 365 * 24 * time.Hour)), FutureMax: &long}
 	r, err := limits.New(limits.Deps{}, limits.Settings{Defaults: set})
 	if err != nil {
 		b.Fatal(err)

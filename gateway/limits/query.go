@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // Query is what one query may take of its table: the limits that were in force when it began. A nil Query may take
@@ -60,7 +61,7 @@ func (q *Query) Reads(from, to int64) error {
 	most := time.Duration(q.values.QueryRange)
 	if span := uint64(to) - uint64(from); span > uint64(most.Milliseconds()) {
 		return q.refuse(QueryRange, "the query reads %s of time, ranges included, at most %s is allowed; choose a shorter range",
-			Span(time.Duration(min(span, uint64(longest.Milliseconds())))*time.Millisecond), q.values.QueryRange)
+			setting.Span(time.Duration(min(span, uint64(longest.Milliseconds())))*time.Millisecond), q.values.QueryRange)
 	}
 	return nil
 }

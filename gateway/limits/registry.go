@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,7 +124,7 @@ func (r *Registry) Table(name string) *Table {
 
 // TooMany reports whether a remote-write sender gets 429 rather than 503 at a limit that passes.
 func (r *Registry) TooMany() bool {
-	return r != nil && r.force.Load().settings.RemoteWriteStatus == RemoteWriteStatusDefault
+	return r != nil && r.force.Load().settings.RemoteWriteStatus == http.StatusTooManyRequests
 }
 
 // viewPeriod is how often rates are worked out.

@@ -12,97 +12,72 @@ import (
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // Settings are the block "limits" of the configuration file.
 type Settings struct {
-	// Gateways is among how many gateways the senders of a cluster are spread: each allows its share of rates, series and
-	// concurrency, rounded up. Default 1: a limit is that of each gateway.
-	Gateways int `yaml:"gateways"`
-	// RemoteWriteStatus is what a remote-write sender gets at a limit that passes: 429, or 503, which Prometheus retries
-	// even without retry_on_http_429. Default 429.
-	RemoteWriteStatus int `yaml:"remote_write_status"`
-	// MetricsTablesMax is how many tables have metrics of their own; the others are counted together as table="(other)".
-	// Default 100. More: more series at whoever scrapes, some 20 for each table.
-	MetricsTablesMax int `yaml:"metrics_tables_max"`
-	// NewSeriesGrace is for how long after its start a gateway does not apply new_series_per_second: to it every series
-	// is new then. Default 5m.
-	NewSeriesGrace Span `yaml:"new_series_grace"`
+	Gateways          int          `yaml:"gateways" default:"1" min:"1" help:"Among how many gateways the senders of a cluster are spread: each allows its share of rates, series and concurrency, rounded up."`
+	RemoteWriteStatus int          `yaml:"remote_write_status" default:"429" help:"Status that a remote-write sender gets at a limit that passes: 429, or 503, which Prometheus retries even without retry_on_http_429."`
+	MetricsTablesMax  int          `yaml:"metrics_tables_max" default:"100" help:"How many tables have metrics of their own; the others are counted together as table=\"(other)\"." price:"More: some 20 series at the scraper for each."`
+	NewSeriesGrace    setting.Span `yaml:"new_series_grace" default:"5m" help:"For how long after its start a gateway does not apply new_series_per_second: to it every series is new then."`
 
-	// Defaults are the limits of every table; Tables are what is different for one, key by key.
 	Defaults Set            `yaml:"defaults"`
-	Tables   map[string]Set `yaml:"tables"`
+	Tables   map[string]Set `yaml:"tables" help:"What is different for one table, key by key."`
 }
 
-// Set is the limits of a table as they are written in a file: what is not there is nil. Values has the same fields, and
-// says what they mean.
+// Set is the limits of a table as they are written in a file: what is not there is nil. Values has the same fields.
 type Set struct {
-	DryRun *bool  `yaml:"dry_run,omitempty"`
-	Weight *Count `yaml:"weight,omitempty"`
+	DryRun *bool          `yaml:"dry_run,omitempty" help:"Count what the limits would refuse, and refuse nothing."`
+	Weight *setting.Count `yaml:"weight,omitempty" max:"1000" auto:"1" help:"How often the table counts among those that share memory for rows and for series."`
 
-	SamplesPerSecond   *Count `yaml:"samples_per_second,omitempty"`
-	SamplesBurst       *Count `yaml:"samples_burst,omitempty"`
-	BytesPerSecond     *Bytes `yaml:"bytes_per_second,omitempty"`
-	BytesBurst         *Bytes `yaml:"bytes_burst,omitempty"`
-	RequestBytes       *Bytes `yaml:"request_bytes,omitempty"`
-	RequestConcurrency *Count `yaml:"request_concurrency,omitempty"`
+	SamplesPerSecond   *setting.Count `yaml:"samples_per_second,omitempty" help:"Floats and histograms in a second."`
+	SamplesBurst       *setting.Count `yaml:"samples_burst,omitempty" auto:"what comes in 10 s" help:"How many may come at once after a pause."`
+	BytesPerSecond     *setting.Bytes `yaml:"bytes_per_second,omitempty" help:"Bytes of bodies as they are sent, compressed where the sender compresses, in a second."`
+	BytesBurst         *setting.Bytes `yaml:"bytes_burst,omitempty" auto:"what comes in 10 s" help:"How many may come at once after a pause."`
+	RequestBytes       *setting.Bytes `yaml:"request_bytes,omitempty" help:"One body as it is sent; intake.body_bytes_max bounds it too."`
+	RequestConcurrency *setting.Count `yaml:"request_concurrency,omitempty" help:"Write requests under way."`
 
-	ActiveSeries       *Count `yaml:"active_series,omitempty"`
-	NewSeriesPerSecond *Count `yaml:"new_series_per_second,omitempty"`
-	NewSeriesBurst     *Count `yaml:"new_series_burst,omitempty"`
-	LabelsPerSeries    *Count `yaml:"labels_per_series,omitempty"`
-	LabelNameBytes     *Bytes `yaml:"label_name_bytes,omitempty"`
-	LabelValueBytes    *Bytes `yaml:"label_value_bytes,omitempty"`
+	ActiveSeries       *setting.Count `yaml:"active_series,omitempty" help:"Series that had a sample lately: in the last 10 min to 2 h."`
+	NewSeriesPerSecond *setting.Count `yaml:"new_series_per_second,omitempty" help:"Series that were not active before, in a second."`
+	NewSeriesBurst     *setting.Count `yaml:"new_series_burst,omitempty" auto:"what comes in 10 s" help:"How many may come at once after a pause."`
+	LabelsPerSeries    *setting.Count `yaml:"labels_per_series,omitempty" auto:"64" help:"Labels of a series, __name__ among them."`
+	LabelNameBytes     *setting.Bytes `yaml:"label_name_bytes,omitempty" auto:"1KiB" help:"Length of a label's name."`
+	LabelValueBytes    *setting.Bytes `yaml:"label_value_bytes,omitempty" auto:"8KiB" help:"Length of a label's value."`
 
-	PastMax   *Span `yaml:"past_max,omitempty"`
-	FutureMax *Span `yaml:"future_max,omitempty"`
+	PastMax   *setting.Span `yaml:"past_max,omitempty" help:"How far behind the clock a sample may be; the table's retention bounds it too."`
+	FutureMax *setting.Span `yaml:"future_max,omitempty" help:"How far ahead of the clock a sample may be; intake.future_max bounds it too."`
 
-	QuerySamples     *Count `yaml:"query_samples,omitempty"`
-	QuerySeries      *Count `yaml:"query_series,omitempty"`
-	QueryBytes       *Bytes `yaml:"query_bytes,omitempty"`
-	QueryRange       *Span  `yaml:"query_range,omitempty"`
-	QueryTimeout     *Span  `yaml:"query_timeout,omitempty"`
-	QueryConcurrency *Count `yaml:"query_concurrency,omitempty"`
+	QuerySamples     *setting.Count `yaml:"query_samples,omitempty" help:"Rows that one query may load from storage."`
+	QuerySeries      *setting.Count `yaml:"query_series,omitempty" help:"Series that one query may load from storage."`
+	QueryBytes       *setting.Bytes `yaml:"query_bytes,omitempty" help:"Memory that one query may take."`
+	QueryRange       *setting.Span  `yaml:"query_range,omitempty" help:"Time that one selector of a query may read, its range included."`
+	QueryTimeout     *setting.Span  `yaml:"query_timeout,omitempty" help:"Time of a query, waiting included."`
+	QueryConcurrency *setting.Count `yaml:"query_concurrency,omitempty" help:"Queries that run at once; ten times as many wait."`
 }
 
-// Values are the limits of one table in force; 0 is none, where nothing else is said.
+// Values are the limits of one table in force, as Set explains them; 0 is none, where nothing else is said.
 type Values struct {
-	// DryRun counts what the limits would refuse, and refuses nothing.
 	DryRun bool
-	// Weight is how often the table counts among those that share memory for rows and for series; 0 is 1.
-	Weight Count
+	Weight setting.Count // 0 is 1
 
-	// SamplesPerSecond bounds floats and histograms; SamplesBurst is how many may come at once after a pause. Burst 0:
-	// what comes in burstDefault.
-	SamplesPerSecond, SamplesBurst Count
-	// BytesPerSecond bounds bodies as they are sent: compressed where the sender compresses.
-	BytesPerSecond, BytesBurst Bytes
-	// RequestBytes bounds one body as it is sent. intake.body_bytes_max bounds it too.
-	RequestBytes Bytes
-	// RequestConcurrency bounds the write requests under way.
-	RequestConcurrency Count
+	SamplesPerSecond, SamplesBurst setting.Count
+	BytesPerSecond, BytesBurst     setting.Bytes
+	RequestBytes                   setting.Bytes
+	RequestConcurrency             setting.Count
 
-	// ActiveSeries bounds the series that had a sample lately: in the last 10 min to 2 h.
-	ActiveSeries Count
-	// NewSeriesPerSecond bounds series that were not active before.
-	NewSeriesPerSecond, NewSeriesBurst Count
-	// LabelsPerSeries counts __name__ too.
-	LabelsPerSeries                 Count
-	LabelNameBytes, LabelValueBytes Bytes
+	ActiveSeries                       setting.Count
+	NewSeriesPerSecond, NewSeriesBurst setting.Count
+	LabelsPerSeries                    setting.Count
+	LabelNameBytes, LabelValueBytes    setting.Bytes
 
-	// PastMax and FutureMax are how far behind and ahead of the clock a sample may be. The table's retention bounds the
-	// past too, and intake.future_max the future.
-	PastMax, FutureMax Span
+	PastMax, FutureMax setting.Span
 
-	// QuerySamples and QuerySeries are what one query may load from storage, QueryBytes the memory it may take.
-	QuerySamples, QuerySeries Count
-	QueryBytes                Bytes
-	// QueryRange is how much time one selector of a query may read, its range included.
-	QueryRange Span
-	// QueryTimeout ends a query, waiting included.
-	QueryTimeout Span
-	// QueryConcurrency is how many queries run at once; ten times as many wait.
-	QueryConcurrency Count
+	QuerySamples, QuerySeries setting.Count
+	QueryBytes                setting.Bytes
+	QueryRange                setting.Span
+	QueryTimeout              setting.Span
+	QueryConcurrency          setting.Count
 }
 
 // Weight is that of a table, for processes that enforce no other limits.
@@ -122,22 +97,12 @@ const WeightMax = 1000
 // moment sends what it kept.
 const burstDefault = 10 * time.Second
 
-// What a user need not set.
+// Bounds of what a series is called, where a user sets none.
 const (
-	RemoteWriteStatusDefault = http.StatusTooManyRequests
-	MetricsTablesMaxDefault  = 100
-	NewSeriesGraceDefault    = Span(5 * time.Minute)
-	LabelsPerSeriesDefault   = Count(64)
-	LabelNameBytesDefault    = Bytes(1 << 10)
-	LabelValueBytesDefault   = Bytes(8 << 10)
+	LabelsPerSeriesDefault = setting.Count(64)
+	LabelNameBytesDefault  = setting.Bytes(1 << 10)
+	LabelValueBytesDefault = setting.Bytes(8 << 10)
 )
-
-func orDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
 
 func orSet[T any](v **T, def T) {
 	if *v == nil {
@@ -147,10 +112,7 @@ func orSet[T any](v **T, def T) {
 
 // SetDefaults fills in what is not set.
 func (s *Settings) SetDefaults() {
-	orDefault(&s.Gateways, 1)
-	orDefault(&s.RemoteWriteStatus, RemoteWriteStatusDefault)
-	orDefault(&s.MetricsTablesMax, MetricsTablesMaxDefault)
-	orDefault(&s.NewSeriesGrace, NewSeriesGraceDefault)
+	setting.Fill(s)
 	orSet(&s.Defaults.LabelsPerSeries, LabelsPerSeriesDefault)
 	orSet(&s.Defaults.LabelNameBytes, LabelNameBytesDefault)
 	orSet(&s.Defaults.LabelValueBytes, LabelValueBytesDefault)
@@ -231,10 +193,10 @@ func (s *Set) over(v *Values) {
 
 // share is what one gateway of several enforces of limits that are the table's as a whole.
 func (v Values) share(gateways int) Values {
-	for _, c := range []*Count{&v.SamplesPerSecond, &v.SamplesBurst, &v.RequestConcurrency, &v.ActiveSeries, &v.NewSeriesPerSecond, &v.NewSeriesBurst, &v.QueryConcurrency} {
+	for _, c := range []*setting.Count{&v.SamplesPerSecond, &v.SamplesBurst, &v.RequestConcurrency, &v.ActiveSeries, &v.NewSeriesPerSecond, &v.NewSeriesBurst, &v.QueryConcurrency} {
 		*c = roundedUp(*c, gateways)
 	}
-	for _, b := range []*Bytes{&v.BytesPerSecond, &v.BytesBurst} {
+	for _, b := range []*setting.Bytes{&v.BytesPerSecond, &v.BytesBurst} {
 		*b = roundedUp(*b, gateways)
 	}
 	return v

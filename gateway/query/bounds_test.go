@@ -16,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // crowd is so many series of one row each, at time 0.
@@ -196,7 +197,7 @@ func (s slow) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error
 
 // The engine sorts and matches for many seconds without a look at its context; the client waited as long.
 func TestClientIsAnsweredAtItsTimeoutWhateverTheEngineDoes(t *testing.T) {
-	r, memory := counted(t, slow{fleet(t), 3 * time.Second}, 32<<20, query.Settings{Timeout: 50 * time.Millisecond})
+	r, memory := counted(t, slow{fleet(t), 3 * time.Second}, 32<<20, query.Settings{Timeout: setting.Span(50 * time.Millisecond)})
 	q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, "deriv(miles[1m])", time.Unix(60, 0))
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // TestColumnsGiveTheEnginesResults evaluates random expressions over random rows, with columns and without.
@@ -419,7 +420,7 @@ func TestColumnsEndWhenTheyMust(t *testing.T) {
 	const sum, all = `sum(sum_over_time(sand[1s]))`, `sand * 2`
 	many := query.Settings{SeriesMax: 1 << 40, SamplesMax: 1 << 40, RowsMax: 1 << 40}
 	soon := many
-	soon.Timeout = 20 * time.Millisecond
+	soon.Timeout = setting.Span(20 * time.Millisecond)
 	f(sum, soon, false, promql.ErrQueryTimeout(""))
 	f(all, soon, false, promql.ErrQueryTimeout(""))
 	f(sum, many, true, promql.ErrQueryCanceled(""))

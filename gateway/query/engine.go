@@ -48,24 +48,24 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	})}
 	processors := cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	e := &Engine{
-		parser: p, metrics: m, timeout: s.Timeout, features: features.NewRegistry(), samples: s.SamplesMax,
-		subSteps: s.SubqueryStepsMax, subStep: s.SubqueryStep,
+		parser: p, metrics: m, timeout: time.Duration(s.Timeout), features: features.NewRegistry(), samples: s.SamplesMax,
+		subSteps: s.SubqueryStepsMax, subStep: time.Duration(s.SubqueryStep),
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax),
-		memory:   d.Memory, bytesMax: s.BytesMax, guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, max(1, processors/2)),
+		memory:   d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, max(1, processors/2)),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {
 		e.levels = sampleLevels(s.SamplesMax)
 	}
-	step := s.SubqueryStep.Milliseconds()
+	step := time.Duration(s.SubqueryStep).Milliseconds()
 	for _, samples := range e.levels {
 		e.inner = append(e.inner, promql.NewEngine(promql.EngineOpts{
 			Logger:                   d.Log,
 			MaxSamples:               samples,
-			Timeout:                  s.Timeout,
-			LookbackDelta:            s.Lookback,
+			Timeout:                  time.Duration(s.Timeout),
+			LookbackDelta:            time.Duration(s.Lookback),
 			NoStepSubqueryIntervalFn: func(int64) int64 { return step },
 			EnableAtModifier:         true,
 			EnableNegativeOffset:     true,

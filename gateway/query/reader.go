@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -63,7 +64,7 @@ type Lookup struct {
 // Lookup waits for a place for such a request, and begins its loan and its time-out: what is done under the context draws
 // on the loan. Errors: Throttled, Canceled. End it.
 func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.settings.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.settings.Timeout))
 	if err := r.lookups.Enter(ctx); err != nil {
 		cancel()
 		return nil, nil, err
@@ -89,7 +90,7 @@ func (l *Lookup) Leave(err error) error {
 	if err != nil {
 		err = l.w.cause(err)
 	}
-	return l.of.Took(l.loan.Held(), l.reader.settings.BytesMax, isShortage(err), err)
+	return l.of.Took(l.loan.Held(), int64(l.reader.settings.BytesMax), isShortage(err), err)
 }
 
 // End gives back what the answer held.

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"time"
 
 	"github.com/prometheus/common/model"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/record"
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // Settings are those of all clusters together.
@@ -39,64 +39,43 @@ type Settings struct {
 
 // Cluster is one consumer group on one Kafka cluster.
 type Cluster struct {
-	// Name is the label cluster of metrics. Default: the group's name.
-	Name string `yaml:"name,omitempty"`
-	// Brokers to begin with, host:port.
-	Brokers []string `yaml:"brokers"`
-	// Group is the consumer group's name. Default "spillway".
-	Group string `yaml:"group,omitempty"`
-	// Protocol of the group: "classic", or "consumer" for the protocol of KIP-848, which needs Kafka 4.0, better 4.3.
-	// Default classic.
-	Protocol string `yaml:"protocol,omitempty"`
-	// ClientID is what brokers log. Default "spillway".
-	ClientID string `yaml:"client_id,omitempty"`
-	// InstanceID makes the member static: a quick restart does not rebalance. Must differ between gateways. Default none.
-	InstanceID string `yaml:"instance_id,omitempty"`
-	// Rack lets brokers of the same rack be read from.
-	Rack string `yaml:"rack,omitempty"`
-	// Start is where a partition without a committed offset begins: "earliest", "latest", a time back such as "6h", or a
-	// time in RFC 3339. Default earliest.
-	Start string `yaml:"start,omitempty"`
+	Name       string   `yaml:"name,omitempty" auto:"the group's name" help:"Label cluster of metrics."`
+	Brokers    []string `yaml:"brokers" help:"Brokers to begin with, host:port."`
+	Group      string   `yaml:"group,omitempty" default:"spillway" help:"Name of the consumer group."`
+	Protocol   string   `yaml:"protocol,omitempty" default:"classic" one_of:"classic consumer" help:"Protocol of the group; consumer is that of KIP-848, which needs Kafka 4.0, better 4.3."`
+	ClientID   string   `yaml:"client_id,omitempty" default:"spillway" help:"Name that brokers log."`
+	InstanceID string   `yaml:"instance_id,omitempty" help:"Makes the member static: a quick restart does not rebalance. It must differ between gateways."`
+	Rack       string   `yaml:"rack,omitempty" help:"Brokers of the same rack are read from where they may be."`
+	Start      string   `yaml:"start,omitempty" default:"earliest" help:"Where a partition without a committed offset begins: earliest, latest, a time back such as 6h, or a time in RFC 3339."`
 
 	SASL SASL `yaml:"sasl,omitempty"`
 	TLS  TLS  `yaml:"tls,omitempty"`
 
-	Topics     []Topic    `yaml:"topics"`
+	Topics     []Topic    `yaml:"topics" help:"Topics to read, a block each; the first that fits a name counts, exact names before patterns."`
 	DeadLetter DeadLetter `yaml:"dead_letter,omitempty"`
 
-	// CommitInterval is how often offsets are committed. Default 1s. Longer: more is delivered again after a crash.
-	CommitInterval model.Duration `yaml:"commit_interval,omitempty"`
-	// RevokeWait is how long work under way may take when a partition moves or the process stops. Default 10s. Must be
-	// well below RebalanceTimeout, or the group goes on without us.
-	RevokeWait model.Duration `yaml:"revoke_wait,omitempty"`
-	// WriteTimeMax is how long one write may take before it is tried again. Default 30s.
-	WriteTimeMax model.Duration `yaml:"write_time_max,omitempty"`
-	// RetryMax is the longest pause between two tries; pauses double from 100 ms on. Default 10s.
-	RetryMax model.Duration `yaml:"retry_max,omitempty"`
-	// SessionTimeout is how long the group waits for a silent member. Default 45s.
-	SessionTimeout model.Duration `yaml:"session_timeout,omitempty"`
-	// RebalanceTimeout is how long the group waits for members to let go of partitions. Default 60s.
-	RebalanceTimeout model.Duration `yaml:"rebalance_timeout,omitempty"`
-	// LagInterval is how often the ends of partitions are asked for. Default 10s.
-	LagInterval model.Duration `yaml:"lag_interval,omitempty"`
-	// FetchBytesMax bounds one answer of a broker, compressed. Default 8 MiB.
-	FetchBytesMax int32 `yaml:"fetch_bytes_max,omitempty"`
-	// BatchBytesMax bounds one batch of Kafka when decompressed. Default 64 MiB; a larger one is put aside unread.
-	BatchBytesMax int `yaml:"batch_bytes_max,omitempty"`
+	CommitInterval   model.Duration `yaml:"commit_interval,omitempty" default:"1s" help:"How often offsets are committed." price:"Longer: more is delivered again after a crash."`
+	RevokeWait       model.Duration `yaml:"revoke_wait,omitempty" default:"10s" help:"How long work under way may take when a partition moves or the process stops; half of rebalance_timeout at most, or the group goes on without this member."`
+	WriteTimeMax     model.Duration `yaml:"write_time_max,omitempty" default:"30s" help:"How long one write may take before it is tried again."`
+	RetryMax         model.Duration `yaml:"retry_max,omitempty" default:"10s" help:"Longest pause between two tries; pauses double from 100 ms on."`
+	SessionTimeout   model.Duration `yaml:"session_timeout,omitempty" default:"45s" help:"How long the group waits for a silent member."`
+	RebalanceTimeout model.Duration `yaml:"rebalance_timeout,omitempty" default:"60s" help:"How long the group waits for members to release partitions."`
+	LagInterval      model.Duration `yaml:"lag_interval,omitempty" default:"10s" help:"How often the ends of partitions are asked for."`
+	FetchBytesMax    int32          `yaml:"fetch_bytes_max,omitempty" default:"8388608" help:"Bound of one answer of a broker, compressed, in bytes."`
+	BatchBytesMax    int            `yaml:"batch_bytes_max,omitempty" default:"67108864" help:"Bound of one batch of Kafka when decompressed, in bytes; a larger one is put aside unread."`
 }
 
 // Topic is one topic, or all whose names match a pattern. The first that fits a name counts, exact names before patterns.
 type Topic struct {
-	Name  string `yaml:"name,omitempty"`
-	Regex string `yaml:"regex,omitempty"` // of the whole name
+	Name  string `yaml:"name,omitempty" help:"Name of the topic."`
+	Regex string `yaml:"regex,omitempty" help:"Instead of it: a regular expression of whole names."`
 
-	Format    record.Format    `yaml:"format,omitempty"`
-	Table     string           `yaml:"table,omitempty"` // default "default"
-	Precision record.Precision `yaml:"precision,omitempty"`
-	Atomic    bool             `yaml:"atomic,omitempty"`
-	Smear     record.Smear     `yaml:"smear,omitempty"`
-	// Ack is the level at which rows are safe enough to commit: all (default), one, or received, which may lose rows.
-	Ack string `yaml:"ack,omitempty"`
+	Format    record.Format    `yaml:"format,omitempty" help:"What its messages hold: line, remote-write, telegraf-json, prometheus-json or otlp."`
+	Table     string           `yaml:"table,omitempty" default:"default" help:"Table that its rows go to."`
+	Precision record.Precision `yaml:"precision,omitempty" help:"Unit of times in lines and JSON: auto, ns, us, ms or s."`
+	Atomic    bool             `yaml:"atomic,omitempty" help:"Refuse a message whole where one of its rows is refused."`
+	Smear     record.Smear     `yaml:"smear,omitempty" help:"Whether its rows may be delayed to spread load."`
+	Ack       string           `yaml:"ack,omitempty" one_of:"all one received" help:"Level at which rows are safe enough to commit the offset; all if it is not set. received may lose rows."`
 
 	level point.Level
 	whole *regexp.Regexp
@@ -104,31 +83,27 @@ type Topic struct {
 
 // DeadLetter is where records go that can never be written.
 type DeadLetter struct {
-	// Topic on the same cluster. Default none: the file is used.
-	Topic string `yaml:"topic,omitempty"`
-	// File gets a line of JSON for each. Default: beside the data.
-	File string `yaml:"file,omitempty"`
-	// FileBytesMax is where a file is put away as <file>.1, in place of the one before. Default 64 MiB, so 128 in all.
-	FileBytesMax int64 `yaml:"file_bytes_max,omitempty"`
+	Topic        string `yaml:"topic,omitempty" help:"Topic on the same cluster. Without it the file is used."`
+	File         string `yaml:"file,omitempty" auto:"beside the data" help:"File that gets a line of JSON for each record that can never be written."`
+	FileBytesMax int64  `yaml:"file_bytes_max,omitempty" default:"67108864" help:"Size in bytes at which the file is renamed to <file>.1, in place of the one before."`
 }
 
-// SASL is how we say who we are.
+// SASL is how this process says who it is.
 type SASL struct {
-	// Mechanism: "plain", "scram-sha-256" or "scram-sha-512"; "": none.
-	Mechanism    string `yaml:"mechanism,omitempty"`
-	Username     string `yaml:"username,omitempty"`
-	Password     Secret `yaml:"password,omitempty"`
-	PasswordFile string `yaml:"password_file,omitempty"` // wins, and is read at every connection
+	Mechanism    string `yaml:"mechanism,omitempty" one_of:"plain scram-sha-256 scram-sha-512" help:"Mechanism; none if it is not set."`
+	Username     string `yaml:"username,omitempty" help:"User name."`
+	Password     Secret `yaml:"password,omitempty" help:"Password; no log and no page shows it."`
+	PasswordFile string `yaml:"password_file,omitempty" help:"File with the password; it wins, and is read at every connection."`
 }
 
 // TLS is how connections are encrypted.
 type TLS struct {
-	Enabled            bool   `yaml:"enabled,omitempty"`
-	CAFile             string `yaml:"ca_file,omitempty"`
-	CertFile           string `yaml:"cert_file,omitempty"`
-	KeyFile            string `yaml:"key_file,omitempty"`
-	ServerName         string `yaml:"server_name,omitempty"`
-	InsecureSkipVerify bool   `yaml:"insecure_skip_verify,omitempty"`
+	Enabled            bool   `yaml:"enabled,omitempty" help:"Encrypt connections."`
+	CAFile             string `yaml:"ca_file,omitempty" help:"File with the authority that signed the brokers' certificates. Without it: those of the system."`
+	CertFile           string `yaml:"cert_file,omitempty" help:"File with this client's certificate."`
+	KeyFile            string `yaml:"key_file,omitempty" help:"File with its key."`
+	ServerName         string `yaml:"server_name,omitempty" help:"Name in the brokers' certificates, when it is not that of their address."`
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify,omitempty" help:"Do not look at the brokers' certificates."`
 }
 
 // Secret is text that no log and no page shows.
@@ -165,27 +140,11 @@ func (s *Settings) setDefaults() {
 }
 
 func (c *Cluster) setDefaults() {
-	orDefault(&c.Group, "spillway")
+	setting.Fill(c)
 	orDefault(&c.Name, c.Group)
-	orDefault(&c.Protocol, "classic")
-	orDefault(&c.ClientID, "spillway")
-	orDefault(&c.Start, "earliest")
-	for _, d := range []struct {
-		at  *model.Duration
-		def time.Duration
-	}{
-		{&c.CommitInterval, time.Second}, {&c.RevokeWait, 10 * time.Second}, {&c.WriteTimeMax, 30 * time.Second},
-		{&c.RetryMax, 10 * time.Second}, {&c.SessionTimeout, 45 * time.Second}, {&c.RebalanceTimeout, time.Minute},
-		{&c.LagInterval, 10 * time.Second},
-	} {
-		orDefault(d.at, model.Duration(d.def))
-	}
-	orDefault(&c.FetchBytesMax, 8<<20)
-	orDefault(&c.BatchBytesMax, 64<<20)
-	orDefault(&c.DeadLetter.FileBytesMax, 64<<20)
 	c.Topics = append([]Topic(nil), c.Topics...)
 	for i := range c.Topics {
-		orDefault(&c.Topics[i].Table, tablename.Default)
+		setting.Fill(&c.Topics[i])
 	}
 }
 

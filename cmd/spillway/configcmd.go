@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spillwaydb/spillway/protocols/setting"
+)
+
+// configCmd looks at settings without running anything.
+type configCmd struct {
+	Check     configCheckCmd     `cmd:"" help:"Check a configuration file, with the variables of this environment: every mistake, with its line or key."`
+	Show      configShowCmd      `cmd:"" help:"Print the settings a process would have, those worked out from this machine among them."`
+	Reference configReferenceCmd `cmd:"" help:"Print every setting with its values, default and price, in Markdown."`
+}
+
+// configSource is what settings are read of.
+type configSource struct {
+	File string `arg:"" optional:"" help:"YAML file with settings; without it: defaults and variables." type:"path"`
+}
+
+func (s *configSource) config() (config, error) {
+	c, err := loadConfig(s.File)
+	if err != nil {
+		return c, err
+	}
+	return c, c.complete()
+}
+
+type configCheckCmd struct {
+	configSource `embed:""`
+}
+
+// Run reports every mistake of a configuration.
+func (c *configCheckCmd) Run() error {
+	if _, err := c.config(); err != nil {
+		return err
+	}
+	fmt.Println("the settings are good")
+	return nil
+}
+
+type configShowCmd struct {
+	configSource `embed:""`
+}
+
+// Run prints the configuration in force.
+func (c *configShowCmd) Run() error {
+	cfg, err := c.config()
+	if err != nil {
+		return err
+	}
+	fmt.Print(cfg.String())
+	return nil
+}
+
+type configReferenceCmd struct{}
+
+// Run prints docs/configuration.md.
+func (configReferenceCmd) Run() error { return writeReference(os.Stdout) }
+
+const referenceIntro = "# Settings\n\n" +
+	"`spillway config reference` prints this page, `spillway config check FILE` names every mistake in a file, `spillway config show FILE` prints what a process would run with.\n\n" +
+	"A setting is given in three ways, the later over the earlier: a YAML file (`--config.file`), a variable, a flag.\n\n" +
+	"```yaml\n" +
+	"storage:                                    # in the file\n" +
+	"  flush_age: 30m\n" +
+	"```\n\n" +
+	"```sh\n" +
+	"SPILLWAY_STORAGE_FLUSH_AGE=30m spillway standalone   # the key in capitals, dots and all as underscores\n" +
+	"spillway standalone --storage.flush-age=30m          # the key with dashes, unless the table names another\n" +
+	"```\n\n" +
+	"Unknown keys, variables and flags are errors. Sizes are bytes or have a unit (`64KiB`, `10MB`, `4GiB`), time spans are those of Prometheus (`30s`, `10m`, `1d`), lists are apart by commas in variables and flags.\n" +
+	"`kill -HUP` and `POST /-/reload` on the admin address read again what the tables below say is read again; the rest needs a restart. What a setting costs is in *italics*.\n\n"
+
+var referenceChapters = map[string]string{
+	"limits":  "Limits of each table; 0 is none. [limits.md](limits.md) says what is answered beyond them.",
+	"kafka":   "A list of clusters, each read by one consumer group.",
+	"storage": "The store. Bounds that are not set follow from `storage.memory_bytes`.",
+	"peer":    "Calls between the processes of a cluster.",
+	"coord":   "The coordination store of a cluster.",
+	"api":     "The HTTP API of Prometheus.",
+	"query":   "PromQL.",
+	"tables":  "Tables that writes make. `spillway table set` changes one that exists.",
+}
+
+func writeReference(w io.Writer) error {
+	if _, err := io.WriteString(w, referenceIntro); err != nil {
+		return err
+	}
+	c := defaultConfig()
+	return setting.Reference(w, setting.List(&c), referenceChapters)
+}
