@@ -52,7 +52,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	t.Logf("TEST_SEED=%d CLUSTER_ETCD_AWAY=%v", seed, away)
 	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 3, Gateways: 2, Env: restless})
 	c.table("moving", time.Minute, 3)
-	moving := c.cover("moving", time.Now().Truncate(time.Hour), time.Minute, 30)
+	moving := c.cover("moving", time.Now().Truncate(time.Hour).Add(-4*time.Hour), time.Minute, 30)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
 	warm := func() string { return fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()) }
 	c.acks("default", warm())

@@ -234,7 +234,7 @@ func TestClusterStopHandsLeasesOver(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("moving", time.Minute, 3)
-	moving := c.cover("moving", time.Now().Truncate(time.Hour), time.Minute, 60)
+	moving := c.cover("moving", time.Now().Truncate(time.Hour).Add(-4*time.Hour), time.Minute, 60)
 	for _, victim := range c.Storage {
 		led := c.led(moving, topology.ServerID(victim.Name))
 		began := time.Now()
@@ -254,7 +254,7 @@ func TestClusterLeasesMoveAfterKill(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 4, Gateways: 1})
 	c.table("moving", time.Minute, 3)
-	moving := c.cover("moving", time.Now().Truncate(time.Hour), time.Minute, 200)
+	moving := c.cover("moving", time.Now().Truncate(time.Hour).Add(-4*time.Hour), time.Minute, 200)
 	var all []time.Duration
 	for _, victim := range c.Storage {
 		led := c.led(moving, topology.ServerID(victim.Name))

@@ -91,11 +91,19 @@ func (s *Server) tend(ctx context.Context) {
 			s.pause(ctx, s.settings.CatchUpGrace)
 			s.catchUp(ctx)
 			s.sweepCrowded(ctx)
+			s.tidy(ctx)
 		case <-sweep.C:
 			s.catchUp(ctx)
 			s.Sweep(ctx)
 			sweep.Reset(s.spread(s.settings.SweepEvery))
 		}
+	}
+}
+
+// tidy has the disk do what it put off.
+func (s *Server) tidy(ctx context.Context) {
+	if err := s.deps.Disk.Tidy(); err != nil && ctx.Err() == nil {
+		s.deps.Log.Warn("METADATA files could not be put in order; it is tried again", "error", err)
 	}
 }
 

@@ -28,6 +28,8 @@ type Disk interface {
 	List() ([]Info, error)
 	// Delete takes files away, now or at the next Put. Those that are not there are fine. Errors are Unavailable.
 	Delete(files ...Info) error
+	// Tidy does what Put put off, in the background: nobody waits for it. Errors are Unavailable.
+	Tidy() error
 }
 
 // Deps are what the code hands in.

@@ -3,6 +3,7 @@ package metafile
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,22 +20,12 @@ import (
 type Disk struct {
 	brick *brick.Brick
 
+	tidying sync.Mutex // held while files are deleted or made whole
+
 	mu struct {
-		sync.Mutex
-		files map[name]place
-		users map[name]int // of a root: files that stand on it
+		sync.Mutex // held for a millisecond at most
+		shelf
 	}
-}
-
-type name struct {
-	table string
-	txn   peer.TxnID
-}
-
-// place is how a file is kept.
-type place struct {
-	root  peer.TxnID // zero: whole
-	known bool
 }
 
 var _ mapstore.Disk = (*Disk)(nil)
@@ -42,15 +33,17 @@ var _ mapstore.Disk = (*Disk)(nil)
 // New makes the disk of a brick, which must stay open for as long as it is used.
 func New(b *brick.Brick) *Disk {
 	d := &Disk{brick: b}
-	d.mu.files, d.mu.users = map[name]place{}, map[name]int{}
+	d.mu.shelf = newShelf()
 	return d
 }
 
-// A file is kept as ops while there are at most opsMax transactions since its root, and they are a small part of the map.
-// More: less is written, and a file that is read after a start takes longer. Each file holds all ops since its root, so n
-// transactions of s bytes on a map of m write n·s/2 + m/n bytes each: of 200 bytes on 8 MiB, 58 KiB.
+// A file is kept as a link while there are few transactions since the whole map below, and they are a small part of the map. From linksDue on
+// it is made whole in the background; at linksMax, and when the ops are long, a file is written whole at once. More: less is written, and
+// a file that is read after a start takes longer (a tenth of a millisecond each). With n transactions of s bytes on a map of m, each writes s + m/n
+// bytes: of 200 bytes on 8 MiB, 8 KiB, most of them in the background.
 const (
-	opsMax      = 256
+	linksDue    = 1024
+	linksMax    = 2 * linksDue
 	opsFraction = 8
 )
 
@@ -61,7 +54,8 @@ const pieceBytes = 64 << 10
 const (
 	headPrefix = "m/file/"
 	mapPrefix  = "m/map/"
-	opsPrefix  = "m/ops/"
+	linkPrefix = "m/link/"
+	opsPrefix  = "m/ops/" // of the form of before
 )
 
 func key(prefix, table string, txn peer.TxnID) []byte {
@@ -73,8 +67,8 @@ func pieceKey(table string, txn peer.TxnID, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(key(mapPrefix, table, txn), n)
 }
 
-func parseKey(k []byte) (table string, txn peer.TxnID, ok bool) {
-	rest, found := bytes.CutPrefix(k, []byte(headPrefix))
+func parseKey(prefix string, k []byte) (table string, txn peer.TxnID, ok bool) {
+	rest, found := bytes.CutPrefix(k, []byte(prefix))
 	n := len(rest) - len(txn) - 1
 	if !found || n < 1 || rest[n] != 0 {
 		return "", txn, false
@@ -88,98 +82,134 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	if err := mapstore.CheckName(f.Table); err != nil {
 		return err
 	}
-	root, ops := d.rootFor(f, m.EncodedBytes())
-	h := head{seq: f.Seq, base: f.Base, sum: m.Digest(), bytes: uint64(min(m.EncodedBytes(), peer.MapBytesMax)), root: root}
-	b := d.brick.NewBatch()
-	if ops != nil {
-		b.Set(key(opsPrefix, f.Table, f.Txn), ops)
-	} else {
-		whole := f.Map
-		if whole == nil {
-			whole = m.Encode()
-		}
-		if len(whole) > peer.MapBytesMax {
-			return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(whole), peer.MapBytesMax)
-		}
-		h.bytes = uint64(len(whole))
-		if err := d.deleteMap(b, f.Table, f.Txn); err != nil { // of a damaged one
-			return err
-		}
-		n := uint32(0)
-		for piece := range slices.Chunk(whole, pieceBytes) {
-			b.Set(pieceKey(f.Table, f.Txn, n), piece)
-			n++
-		}
-		b.Delete(key(opsPrefix, f.Table, f.Txn))
+	b, n := d.brick.NewBatch(), name{f.Table, f.Txn}
+	h := head{seq: f.Seq, base: f.Base, sum: m.Digest(), bytes: uint64(min(m.EncodedBytes(), peer.MapBytesMax))}
+	if err := d.deleteMap(b, f.Table, f.Txn); err != nil { // of a damaged one
+		return err
+	}
+	b.Delete(key(opsPrefix, f.Table, f.Txn))
+	l, gone := d.stand(f, m)
+	if l != nil {
+		h.linked = true
+		b.Set(key(linkPrefix, f.Table, f.Txn), l.encode())
+	} else if err := setMap(b, f, m, &h); err != nil {
+		return err
 	}
 	b.Set(key(headPrefix, f.Table, f.Txn), h.encode())
-	d.use(name{f.Table, f.Txn}, root)
-	return fault.Annotate(b.Commit(true), "METADATA file of table %q", f.Table) // whoever fails has fenced the brick
+	if err := d.clear(b, gone); err != nil {
+		return err
+	}
+	return fault.Annotate(b.Commit(true), "METADATA file of table %q", n.table) // whoever fails has fenced the brick
 }
 
-// rootFor chooses how to keep a file whose map has some bytes: as ops on a root, or whole.
-func (d *Disk) rootFor(f *peer.File, bytes int) (root peer.TxnID, ops []byte) {
+// setMap keeps a file whole.
+func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
+	whole := f.Map
+	if whole == nil {
+		whole = m.Encode()
+	}
+	if len(whole) > peer.MapBytesMax {
+		return fault.Errorf(fault.TooLarge, "the METADATA file of table %q has %d bytes, at most %d are kept", f.Table, len(whole), peer.MapBytesMax)
+	}
+	h.bytes, h.linked = uint64(len(whole)), false
+	n := uint32(0)
+	for piece := range slices.Chunk(whole, pieceBytes) {
+		b.Set(pieceKey(f.Table, f.Txn, n), piece)
+		n++
+	}
+	b.Delete(key(linkPrefix, f.Table, f.Txn))
+	return nil
+}
+
+// stand chooses how to keep a file, and gives its link; nil: it is to be whole. Gone is what nothing needs any more.
+func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	from, added := f.Base, [][]byte{f.Ops}
 	if f.Ops == nil {
 		from, added = f.Since, f.Steps
 	}
-	d.mu.Lock()
-	base, same := d.mu.files[name{f.Table, from}], d.mu.files[name{f.Table, f.Txn}]
-	d.mu.Unlock()
-	if len(added) == 0 || !base.known || same.known && same.root == (peer.TxnID{}) { // others may stand on the same one
-		return root, nil
-	}
-	if root = base.root; root == (peer.TxnID{}) {
-		root = from
-	} else {
-		before, ok, err := d.brick.Get(key(opsPrefix, f.Table, from))
-		if !ok || err != nil {
-			return peer.TxnID{}, nil
-		}
-		ops = before
-	}
-	n := len(added) + steps(ops)
+	l = &link{from: from}
 	for _, one := range added {
-		ops = append(binary.AppendUvarint(ops, uint64(len(one))), one...)
+		l.ops = append(binary.AppendUvarint(l.ops, uint64(len(one))), one...)
 	}
-	if n > opsMax || len(ops)*opsFraction > bytes {
-		return peer.TxnID{}, nil
-	}
-	return root, ops
-}
-
-// steps counts transactions in kept ops.
-func steps(b []byte) (n int) {
-	for len(b) > 0 {
-		_, rest, err := step(b)
-		if err != nil {
-			return opsMax
-		}
-		b = rest
-		n++
-	}
-	return n
-}
-
-// step takes the ops of one transaction off kept ones. Errors are Corrupt.
-func step(b []byte) (ops, rest []byte, err error) {
-	n, k := binary.Uvarint(b)
-	if k <= 0 || n > uint64(len(b)-k) {
-		return nil, nil, fault.Errorf(fault.Corrupt, "kept ops end early")
-	}
-	return b[k : k+int(n)], b[k+int(n):], nil
-}
-
-func (d *Disk) use(n name, root peer.TxnID) {
+	n := name{f.Table, f.Txn}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if old := d.mu.files[n]; old.root != (peer.TxnID{}) {
-		d.mu.users[name{n.table, old.root}]--
+	below, same := d.mu.nodes[name{f.Table, from}], d.mu.nodes[n]
+	switch {
+	case len(added) == 0 || below == nil || below.alone || from == f.Txn,
+		same != nil && same.users > 0, // it may stand on one that stands on it
+		below.steps+len(added) > linksMax || (below.bytes+len(l.ops))*opsFraction > m.EncodedBytes():
+		l = nil
+		gone = d.mu.stand(n, peer.TxnID{}, 0, 0)
+	default:
+		gone = d.mu.stand(n, from, len(added), len(l.ops))
 	}
-	d.mu.files[n] = place{root, true}
-	if root != (peer.TxnID{}) {
-		d.mu.users[name{n.table, root}]++
+	x := d.mu.node(n)
+	x.file = true
+	if x.steps >= linksDue {
+		d.mu.due[f.Table] = due{n, m}
 	}
+	return l, gone
+}
+
+// Tidy implements mapstore.Disk: it makes one file of each table whole on which many links stand, so that those to come stand on that.
+func (d *Disk) Tidy() error {
+	d.mu.Lock()
+	all := maps.Clone(d.mu.due)
+	d.mu.Unlock()
+	for _, x := range all {
+		if err := d.makeWhole(x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Disk) makeWhole(x due) error {
+	d.tidying.Lock()
+	defer d.tidying.Unlock()
+	k := key(headPrefix, x.file.table, x.file.txn)
+	v, ok, err := d.brick.Get(k)
+	if err != nil || !ok {
+		return err
+	}
+	h, err := decodeHead(v)
+	if err != nil {
+		return nil // whoever reads it says so
+	}
+	b := d.brick.NewBatch()
+	if err := setMap(b, &peer.File{Table: x.file.table, Txn: x.file.txn}, x.m, &h); err != nil {
+		return err
+	}
+	b.Set(k, h.encode())
+	d.mu.Lock()
+	at := d.mu.nodes[x.file]
+	if d.mu.due[x.file.table] == x {
+		delete(d.mu.due, x.file.table)
+	}
+	if at == nil || !at.file || at.from == (peer.TxnID{}) {
+		d.mu.Unlock()
+		b.Close()
+		return nil
+	}
+	gone := d.mu.whole(x.file)
+	d.mu.Unlock()
+	if err := d.clear(b, gone); err != nil {
+		return err
+	}
+	return fault.Annotate(b.Commit(true), "METADATA file of table %q", x.file.table)
+}
+
+// clear deletes all that is kept under names.
+func (d *Disk) clear(b *brick.Batch, gone []name) error {
+	for _, n := range gone {
+		b.Delete(key(linkPrefix, n.table, n.txn))
+		b.Delete(key(opsPrefix, n.table, n.txn))
+		if err := d.deleteMap(b, n.table, n.txn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Get implements mapstore.Disk.
@@ -208,9 +238,9 @@ func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, err
 // read gives the map of a file, held against its head.
 func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error) {
 	f := &peer.File{Table: table, Txn: txn, Seq: h.seq, Digest: h.sum}
-	whole := txn
-	if h.root != (peer.TxnID{}) {
-		whole = h.root
+	whole, ops, err := d.below(table, txn, h)
+	if err != nil {
+		return nil, err
 	}
 	b, err := d.readMap(table, whole)
 	if err != nil {
@@ -223,12 +253,8 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 	if err != nil {
 		return nil, err
 	}
-	if whole != txn {
-		ops, err := d.need(key(opsPrefix, table, txn))
-		if err != nil {
-			return nil, err
-		}
-		if m, err = replay(m, ops); err != nil {
+	for _, one := range slices.Backward(ops) {
+		if m, err = replay(m, one); err != nil {
 			return nil, err
 		}
 		b = nil
@@ -243,6 +269,32 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 		f.Digest = 0
 	}
 	return m, mapstore.Check(f, m)
+}
+
+// below follows the links of a file down to the map that is whole. ops lead from there to the file, the last ones first.
+func (d *Disk) below(table string, txn peer.TxnID, h head) (whole peer.TxnID, ops [][]byte, err error) {
+	if h.root != (peer.TxnID{}) { // the form of before
+		all, err := d.need(key(opsPrefix, table, txn))
+		return h.root, [][]byte{all}, err
+	}
+	if !h.linked {
+		return txn, nil, nil
+	}
+	for at := txn; len(ops) <= linksMax; {
+		v, ok, err := d.brick.Get(key(linkPrefix, table, at))
+		if err != nil {
+			return whole, nil, err
+		}
+		if !ok && at != txn {
+			return at, ops, nil
+		}
+		l, err := decodeLink(v)
+		if err != nil {
+			return whole, nil, fault.Annotate(err, "the link of transaction %x", at)
+		}
+		ops, at = append(ops, l.ops), l.from
+	}
+	return whole, nil, fault.Errorf(fault.Corrupt, "more than %d links lead to it", linksMax)
 }
 
 // readMap puts the pieces of a map together. Older builds kept it in one.
@@ -288,15 +340,14 @@ func replay(m *topology.Map, ops []byte) (*topology.Map, error) {
 	return m, nil
 }
 
-// List implements mapstore.Disk.
+// List implements mapstore.Disk. What is left of files on which nothing stands goes with the next commit.
 func (d *Disk) List() ([]mapstore.Info, error) {
-	var out []mapstore.Info
 	d.mu.Lock()
-	clear(d.mu.files)
-	clear(d.mu.users)
-	d.mu.Unlock()
+	defer d.mu.Unlock()
+	d.mu.shelf = newShelf()
+	var out []mapstore.Info
 	err := d.brick.Scan([]byte(headPrefix), func(k, v []byte) error {
-		table, txn, ok := parseKey(slices.Clone(k))
+		table, txn, ok := parseKey(headPrefix, slices.Clone(k))
 		if !ok {
 			return fault.Errorf(fault.Corrupt, "the catalogue's key %q is not a METADATA file's", k)
 		}
@@ -304,7 +355,9 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 		if err != nil {
 			return fault.Annotate(err, "table %q, transaction %x", table, txn)
 		}
-		d.use(name{table, txn}, h.root)
+		d.mu.stand(name{table, txn}, h.root, 0, 0)
+		x := d.mu.node(name{table, txn})
+		x.file, x.alone = true, h.root != (peer.TxnID{})
 		i := mapstore.Info{Table: table, Txn: txn, Base: h.base, Seq: h.seq, Digest: h.sum, Bytes: int(h.bytes)}
 		if h.old {
 			i.Digest, i.Sum = 0, h.sum
@@ -312,45 +365,62 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 		out = append(out, i)
 		return nil
 	})
-	return out, err
+	if err != nil {
+		return nil, err
+	}
+	return out, d.findLinks()
 }
 
-// Delete implements mapstore.Disk: the files are gone for good with the next Put. A map that others stand on stays for them.
-func (d *Disk) Delete(gone ...mapstore.Info) error {
+// findLinks takes the links in.
+func (d *Disk) findLinks() error {
+	ops := map[name][2]int{}
+	err := d.brick.Scan([]byte(linkPrefix), func(k, v []byte) error {
+		table, txn, ok := parseKey(linkPrefix, slices.Clone(k))
+		if !ok {
+			return fault.Errorf(fault.Corrupt, "the catalogue's key %q is not a METADATA file's", k)
+		}
+		n := name{table, txn}
+		l, err := decodeLink(v)
+		if err != nil { // a file that stands on it cannot be read, and is fetched; nothing new is to stand on it
+			d.mu.node(n).alone = true
+			return nil
+		}
+		steps, _ := countSteps(l.ops)
+		ops[n] = [2]int{steps, len(l.ops)}
+		d.mu.stand(n, l.from, 0, 0)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.count(ops)
 	b := d.brick.NewBatch()
-	for _, n := range d.release(b, gone) {
-		if err := d.deleteMap(b, n.table, n.txn); err != nil {
+	for n, x := range d.mu.nodes {
+		if x.file || x.users > 0 {
+			continue
+		}
+		x.users++ // what a crash left of a file that was deleted
+		if err := d.clear(b, d.mu.leave(n)); err != nil {
 			return err
 		}
 	}
 	return b.Commit(false)
 }
 
-// release takes files off what is known and lists those whose maps nothing stands on any more.
-func (d *Disk) release(b *brick.Batch, gone []mapstore.Info) (maps []name) {
+// Delete implements mapstore.Disk: the files are gone for good with the next Put. What others stand on stays for them.
+func (d *Disk) Delete(files ...mapstore.Info) error {
+	d.tidying.Lock()
+	defer d.tidying.Unlock()
+	b := d.brick.NewBatch()
+	var gone []name
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	drop := func(n name) {
-		if d.mu.users[n] <= 0 {
-			delete(d.mu.users, n)
-			maps = append(maps, n)
-		}
-	}
-	for _, i := range gone {
-		n := name{i.Table, i.Txn}
+	for _, i := range files {
 		b.Delete(key(headPrefix, i.Table, i.Txn))
-		p := d.mu.files[n]
-		delete(d.mu.files, n)
-		if p.root == (peer.TxnID{}) {
-			drop(n)
-			continue
-		}
-		b.Delete(key(opsPrefix, i.Table, i.Txn))
-		root := name{i.Table, p.root}
-		d.mu.users[root]--
-		if !d.mu.files[root].known {
-			drop(root)
-		}
+		gone = append(gone, d.mu.drop(name{i.Table, i.Txn})...)
 	}
-	return maps
+	d.mu.Unlock()
+	if err := d.clear(b, gone); err != nil {
+		return err
+	}
+	return b.Commit(false)
 }

@@ -11,24 +11,30 @@ import (
 
 // head is what stands before a map (FORMAT.md).
 type head struct {
-	old   bool // version 1: sum is that of the encoded map, not a digest
-	seq   uint64
-	base  peer.TxnID
-	sum   uint64
-	bytes uint64     // of the encoded map; of a file that is kept as ops in version 2: about
-	root  peer.TxnID // the file that this one is kept as ops on; zero: it is kept whole
+	old    bool // version 1: sum is that of the encoded map, not a digest
+	linked bool // version 3: the file is kept as a link
+	seq    uint64
+	base   peer.TxnID
+	sum    uint64
+	bytes  uint64 // of the encoded map; of a file that is not kept whole: about
+	// root, in the form of before, is the file that this one's ops stand on; zero: it is kept whole, or as a link.
+	root peer.TxnID
 }
 
 const (
-	headVersion = 2
+	headVersion = 3
+	headWhole   = 2
 	headBytes   = 1 + 8 + 16 + 8 + 8 + 16 + 8
 )
 
 func (h *head) encode() []byte {
 	b := make([]byte, 0, headBytes)
-	version := byte(headVersion)
-	if h.old {
+	version := byte(headWhole) // builds from before read it
+	switch {
+	case h.old:
 		version = 1
+	case h.linked:
+		version = headVersion
 	}
 	b = append(b, version)
 	b = binary.BigEndian.AppendUint64(b, h.seq)
@@ -50,12 +56,15 @@ func decodeHead(b []byte) (h head, err error) {
 	if xxhash.Sum64(b[:headBytes-8]) != binary.BigEndian.Uint64(b[headBytes-8:]) {
 		return h, fault.Errorf(fault.Corrupt, "what stands before the map does not match its sum")
 	}
-	h.old = b[0] == 1
+	h.old, h.linked = b[0] == 1, b[0] == headVersion
 	h.seq = binary.BigEndian.Uint64(b[1:])
 	copy(h.base[:], b[9:])
 	h.sum = binary.BigEndian.Uint64(b[25:])
 	h.bytes = binary.BigEndian.Uint64(b[33:])
 	copy(h.root[:], b[41:])
+	if h.linked && h.root != (peer.TxnID{}) {
+		return h, fault.Errorf(fault.Corrupt, "a link that names the file below all")
+	}
 	if h.seq == 0 || h.bytes > peer.MapBytesMax {
 		return h, fault.Errorf(fault.Corrupt, "transaction %d with a map of %d bytes cannot be", h.seq, h.bytes)
 	}

@@ -77,6 +77,9 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 	return out, nil
 }
 
+// Tidy implements mapstore.Disk: there is nothing to do.
+func (d *Disk) Tidy() error { return nil }
+
 // Delete implements mapstore.Disk.
 func (d *Disk) Delete(gone ...mapstore.Info) error {
 	d.mu.Lock()
