@@ -32,9 +32,10 @@ func TestDashboardsAskForMetricsThatExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			name, kind, _ := strings.Cut(strings.TrimSpace(line), " ")
+			f := strings.Split(line, "\t") // name, type, labels, help
+			name := f[0]
 			known[name] = true
-			if kind == "histogram" {
+			if f[1] == "histogram" {
 				known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = true, true, true
 			}
 		}

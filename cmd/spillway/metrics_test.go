@@ -3,19 +3,21 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -61,7 +63,7 @@ func (p *standalone) do(t *testing.T, method, target, body string) (int, string)
 	return w.Code, string(text)
 }
 
-var fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
+var describes = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)",(?: unit: "[^"]*",)? constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
 // Metrics are an interface: dashboards and alerts of others name them. Their list changes on purpose or not at all.
 func TestMetricsAreTheListedOnes(t *testing.T) {
@@ -121,20 +123,36 @@ func holdMetrics(t *testing.T, registry *prometheus.Registry, golden string) {
 	for _, f := range families {
 		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
 	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "spillway_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
 	descs := make(chan *prometheus.Desc, 1024)
 	registry.Describe(descs)
 	close(descs)
 	var lines []string
 	for d := range descs {
-		name := fqName.FindStringSubmatch(d.String())[1]
+		m := describes.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Fatalf("%s is not understood", d)
+		}
+		name, kind := m[1], kinds[m[1]]
 		if !strings.HasPrefix(name, "spillway_") {
 			continue
 		}
-		kind := kinds[name]
 		if kind == "" && strings.HasSuffix(name, "_total") {
 			kind = "counter" // by a label nothing has had yet
 		}
-		lines = append(lines, fmt.Sprintln(name, kind))
+		help, err := strconv.Unquote(`"` + m[2] + `"`)
+		if err != nil || help == "" {
+			t.Errorf("%s: help %q: %v", name, m[2], err)
+		}
+		lines = append(lines, strings.Join([]string{name, kind, m[3], help}, "\t")+"\n")
 	}
 	slices.Sort(lines)
 	got := strings.Join(slices.Compact(lines), "")
@@ -148,6 +166,62 @@ func holdMetrics(t *testing.T, registry *prometheus.Registry, golden string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("metrics are\n%s\n%s says\n%s\nrun the test with -update if that is meant", got, golden, want)
+		t.Errorf("metrics are\n%s\n%s says\n%s\nrun the test with -update if that is meant, and TestTheReferenceOfMetricsIsCurrent with it", got, golden, want)
 	}
+}
+
+// metricRow is one row of the reference.
+type metricRow struct {
+	name, kind, labels, help string
+	of                       []string // processes
+}
+
+// TestTheReferenceOfMetricsIsCurrent: docs/metrics.md is made of the lists that processes were held against.
+func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
+	metrics := map[string]*metricRow{}
+	for _, l := range []struct{ process, file string }{{"standalone", "metrics.txt"}, {"gateway", "metrics_gateway.txt"}, {"storage", "metrics_storage.txt"}} {
+		text, err := os.ReadFile("testdata/" + l.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+			if len(f) != 4 {
+				t.Fatalf("%s: %q", l.file, line)
+			}
+			m := metrics[f[0]]
+			if m == nil {
+				m = &metricRow{name: f[0], kind: f[1], labels: f[2], help: f[3]}
+				metrics[f[0]] = m
+			}
+			m.kind = max(m.kind, f[1])
+			m.of = append(m.of, l.process)
+		}
+	}
+	got := metricsPage(metrics)
+	const file = "../../docs/metrics.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has, err := os.ReadFile(file); err != nil || string(has) != got {
+		t.Errorf("docs/metrics.md is not of the lists in testdata (%v): go test ./cmd/spillway -run Metrics -update", err)
+	}
+}
+
+func metricsPage(metrics map[string]*metricRow) string {
+	var b strings.Builder
+	b.WriteString("# Metrics\n\nEvery process serves these at `/metrics`: a gateway and a process that is alone at their HTTP address, a storage server at its admin address. " +
+		"Beside them are those of the Go runtime and of the process (`go_…`, `process_…`).\nThe label `table` has `limits.metrics_tables_max` values at most; the rest is counted as `(other)`.\n")
+	part := ""
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		m := metrics[name]
+		if p := strings.Split(name, "_")[1]; p != part {
+			part = p
+			b.WriteString("\n## `spillway_" + part + "_…`\n\n| metric | type | labels | of | what it counts |\n|---|---|---|---|---|\n")
+		}
+		b.WriteString("| `" + name + "` | " + m.kind + " | " + strings.ReplaceAll(m.labels, ",", ", ") + " | " + strings.Join(m.of, ", ") + " | " + strings.ReplaceAll(m.help, "|", "\\|") + " |\n")
+	}
+	return b.String()
 }
