@@ -148,6 +148,7 @@ const (
 	methodListRows     = "ListRows"
 	methodCommitRows   = "CommitRows"
 	methodWatchRows    = "WatchRows"
+	methodLink         = "Link"
 )
 
 func fullMethod(name string) string { return "/" + service + "/" + name }

@@ -11,6 +11,8 @@
 //	      ├─ LabelNames, Stats, Store … : a protobuf message in chunks, each way
 //	      └─ Ping, where nothing came for a while
 //
+//	storage server ◀══ Link: urgent messages, frames, segments ══▶ storage server      one for the placements of all partitions
+//
 // What is promised beyond the interfaces:
 //
 //   - A fault keeps its Kind and its message. What the network does is Unavailable; the end of the caller's own context is

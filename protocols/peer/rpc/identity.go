@@ -93,7 +93,7 @@ func (i Identity) check(cert *x509.Certificate) error {
 // rights is who may call what. A role that is not named may not. What each needs it for:
 //
 //	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
-//	storage   METADATA, of which every storage server keeps some; as the master, how much others hold
+//	storage   METADATA, of which every storage server keeps some; as the master, how much others hold; copies of partitions
 //	admin     METADATA and rows of the coordination store, as the commands for people change them; how much servers hold
 var rights = map[string][]Role{
 	methodInserts:      {RoleGateway},
@@ -114,6 +114,7 @@ var rights = map[string][]Role{
 	methodListRows:     {RoleAdmin},
 	methodCommitRows:   {RoleAdmin},
 	methodWatchRows:    {RoleAdmin},
+	methodLink:         {RoleStorage}, // frames and segments of copies
 }
 
 // allow decides whether a caller may call a method, by its certificate. Errors are Denied.

@@ -36,6 +36,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	_, _, errs[methodListRows] = p.ListRows(ctx, "a")
 	_, _, errs[methodCommitRows] = p.CommitRows(ctx, nil, nil)
 	errs[methodWatchRows] = p.WatchRows(ctx, "a", 0, func([]peer.RowEvent) error { return nil })
+	errs[methodLink] = linkOnce(ctx, p)
 	errs[methodPing] = p.call(ctx, methodPing, &nothing{}, &nothing{})
 	return errs
 }
@@ -59,9 +60,9 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 	}
 	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries"
 	const coordination = " GetRow ListRows CommitRows WatchRows"
-	f(RoleGateway, coordination)
+	f(RoleGateway, coordination+" Link")
 	f(RoleStorage, rows+coordination)
-	f(RoleAdmin, rows)
+	f(RoleAdmin, rows+" Link")
 }
 
 func TestEveryMethodHasRights(t *testing.T) {

@@ -84,3 +84,47 @@ func kindLabel(err error) string {
 	}
 	return fault.KindOf(err).String()
 }
+
+// linkMetrics are the figures of all links of a server.
+type linkMetrics struct {
+	linkSent     *prometheus.CounterVec // by class: urgent, frames, pieces
+	linkReceived prometheus.Counter
+	linkDials    *prometheus.CounterVec // by kind ("ok")
+	linkSilences prometheus.Counter
+	linkTrips    prometheus.Histogram
+}
+
+func newLinkMetrics(r prometheus.Registerer, ls *Links) *linkMetrics {
+	m := &linkMetrics{
+		linkSent:     counters("link_sent_bytes_total", "Bytes sent on links to other storage servers, by class: urgent, frames, pieces of segments.", "class"),
+		linkReceived: counter("link_received_bytes_total", "Bytes received on links to other storage servers."),
+		linkDials:    counters("link_dials_total", "Links that were dialled, by kind of error, or ok.", "kind"),
+		linkSilences: counter("link_silences_total", "Times that the other side of a link sent nothing for longer than it may."),
+		linkTrips: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "spillway_rpc_link_trip_seconds",
+			Help: "From a ping of a link to its answer.", Buckets: prometheus.ExponentialBuckets(100e-6, 2.5, 12)}),
+	}
+	if r != nil {
+		r.MustRegister(m.linkSent, m.linkReceived, m.linkDials, m.linkSilences, m.linkTrips,
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_links", Help: "Links to other storage servers that are there."},
+				func() float64 { return float64(ls.count(func(*link) int64 { return 1 })) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_out_bytes", Help: "Bytes of frames and pieces of segments sent on links, or queued, that the other side has not done with."},
+				func() float64 {
+					return float64(ls.count(func(l *link) int64 { return l.framesOut.Load() + l.piecesOut.Load() }))
+				}),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_rpc_link_in_bytes", Help: "Bytes of frames and pieces of segments that came on links and are not done with."},
+				func() float64 {
+					return float64(ls.count(func(l *link) int64 { return l.frames.inUse.Load() + l.pieces.inUse.Load() }))
+				}))
+	}
+	return m
+}
+
+// count adds a figure of all links up.
+func (ls *Links) count(of func(*link) int64) (n int64) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.mu.links {
+		n += of(l)
+	}
+	return n
+}

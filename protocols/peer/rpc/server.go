@@ -26,6 +26,7 @@ type Deps struct {
 	Storage    peer.Storage
 	Metadata   peer.Metadata // nil: this is no metadata server, calls of it are Unavailable
 	Rows       peer.Rows     // nil: administrators get no rows of the coordination store here
+	Links      *Links        // nil: this server has no copies, links to it are Unavailable
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
 }
@@ -153,6 +154,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodListRows, answer(s, smallMax, s.listRows))
 	add(methodCommitRows, answer(s, smallMax, s.commitRows))
 	add(methodWatchRows, s.watchRows)
+	add(methodLink, s.link)
 	return d
 }
 

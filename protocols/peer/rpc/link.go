@@ -1,0 +1,647 @@
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc/mem"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// link is one side of a link, whichever side dialled.
+//
+//	Send ─────────▶ urgent ─┐
+//	Frame ─(room)─▶ frames ─┼─ send: urgent first, 1 message in 16 of pieces if frames never end ─▶ pipe
+//	Piece ─(room)─▶ pieces ─┘
+//	   room ◀──────────────── receive: handler, at once, in one goroutine ◀───────────────────────── pipe
+//
+// Nothing waits in receive: what a handler has not done with counts against the sender's room, so memory is bounded by the windows and the
+// stream is always read. So an urgent message waits for no more than the message that is being sent, of linkMessageBytes.
+type link struct {
+	// Constant.
+	ls     *Links
+	self   linkGreeting
+	other  linkGreeting
+	dialed bool
+	pipe   pipe
+	ctx    context.Context // ends with the link
+	cancel context.CancelCauseFunc
+	wake   chan struct{} // 1 when there is something to send
+	done   chan struct{} // closed when no goroutine of the link is left, and the handler was told
+	began  time.Time
+
+	frameRoom *semaphore.Weighted // what may still be sent
+	pieceRoom *semaphore.Weighted
+
+	mu struct {
+		sync.Mutex
+		urgent []byte // records
+		frames []*outgoing
+		pieces []*outgoing
+		err    error
+	}
+
+	frames, pieces flow // of what came
+	framesOut      atomic.Int64
+	piecesOut      atomic.Int64
+
+	heard  atomic.Int64 // when something came last, since began
+	silent atomic.Bool
+
+	// Owned by send.
+	sent       time.Duration // when something was sent last
+	framesLeft int           // messages of frames before one of pieces
+
+	// Owned by receive.
+	tables tableNames
+	partly *arriving
+}
+
+// pipe is what a link lies on: a gRPC stream, or memory.
+type pipe interface {
+	SendMsg(m any) error
+	RecvMsg(m any) error
+}
+
+// flow counts what came and is not done with.
+type flow struct {
+	window int64
+	inUse  atomic.Int64
+	owed   atomic.Int64 // done with, and the sender does not know yet
+}
+
+// outgoing is a frame or a piece on its way.
+type outgoing struct {
+	head []byte // the record's header and head
+	data []byte
+	sent int
+	done func()
+	refs atomic.Int32 // the queue's, and one for each part that gRPC may be reading
+}
+
+func newOutgoing(data []byte, done func()) *outgoing {
+	o := &outgoing{data: data, done: done}
+	o.refs.Store(1)
+	return o
+}
+
+// release lets go of a reference; at the last one the owner has its bytes back.
+func (o *outgoing) release() {
+	if o.refs.Add(-1) == 0 && o.done != nil {
+		o.done()
+	}
+}
+
+// arriving is a frame of which parts are missing.
+type arriving struct {
+	route peer.Route
+	buf   mem.Buffer
+	data  []byte
+	have  int
+}
+
+const (
+	// linkMessageBytes is about how much goes into one message.
+	linkMessageBytes = 128 << 10
+	// linkReferenced is from how many bytes on a frame is sent from where it lies; a shorter one is cheaper to copy.
+	linkReferenced = 4 << 10
+	// urgentBytesMax bounds the urgent messages that wait to be sent.
+	urgentBytesMax = 8 << 20
+	// pieceTurns is how many messages of frames are sent for one of pieces where both wait.
+	pieceTurns = 16
+	// bodyCost is what a frame or a piece counts beside its bytes.
+	bodyCost = 256
+	// partBytes is the longest part of a frame in one message.
+	partBytes = linkMessageBytes
+)
+
+var errLinkFull = fault.Errorf(fault.Throttled, "the link has no room: its other side has not done with what was sent")
+
+// newLink makes a link of two sides that have greeted each other. ctx is the pipe's, and cancel ends it.
+func newLink(ctx context.Context, cancel context.CancelCauseFunc, ls *Links, p pipe, other linkGreeting, dialed bool) *link {
+	l := &link{ls: ls, self: ls.greeting(), other: other, dialed: dialed, pipe: p, ctx: ctx, cancel: cancel,
+		wake: make(chan struct{}, 1), done: make(chan struct{}), began: time.Now(),
+		frameRoom: semaphore.NewWeighted(int64(other.frameWindow)), pieceRoom: semaphore.NewWeighted(int64(other.pieceWindow))}
+	l.other.Capabilities &= l.self.Capabilities
+	l.frames.window, l.pieces.window = int64(l.self.frameWindow), int64(l.self.pieceWindow)
+	return l
+}
+
+// run carries the link until it ends.
+func (l *link) run() {
+	defer close(l.done)
+	defer l.ls.gone(l)
+	h := l.ls.handler
+	h.Linked(l)
+	var loops sync.WaitGroup
+	loops.Go(l.send)
+	loops.Go(l.watch)
+	l.fail(l.receive())
+	loops.Wait()
+	h.Unlinked(l, l.why())
+}
+
+// Peer implements peer.Link.
+func (l *link) Peer() peer.LinkHello { return l.other.LinkHello }
+
+// Send implements peer.Link.
+func (l *link) Send(r *peer.Route, m peer.LinkMessage) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.mu.err != nil:
+		return l.mu.err
+	case len(l.mu.urgent) > urgentBytesMax:
+		return errLinkFull
+	}
+	b, err := appendLinkMessage(l.mu.urgent, r, m)
+	l.mu.urgent = b
+	l.poke()
+	return err
+}
+
+// sendOwn queues a record of the link itself.
+func (l *link) sendOwn(kind linkType, head ...uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.err != nil || kind == linkPong && len(l.mu.urgent) > urgentBytesMax {
+		return
+	}
+	from := len(l.mu.urgent)
+	b := beginLinkRecord(l.mu.urgent, kind)
+	for _, n := range head {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	l.mu.urgent = endLinkRecord(b, from, 0)
+	l.poke()
+}
+
+func (l *link) poke() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Frame implements peer.Link.
+func (l *link) Frame(ctx context.Context, r *peer.Route, rec []byte, done func()) error {
+	return l.frame(r, rec, done, func(n int64) error { return l.await(ctx, l.frameRoom, n) })
+}
+
+// TryFrame implements peer.Link.
+func (l *link) TryFrame(r *peer.Route, rec []byte, done func()) error {
+	return l.frame(r, rec, done, func(n int64) error {
+		if !l.frameRoom.TryAcquire(n) {
+			return errLinkFull
+		}
+		return nil
+	})
+}
+
+func (l *link) frame(r *peer.Route, rec []byte, done func(), take func(int64) error) error {
+	err := l.tryQueueFrame(r, rec, done, take)
+	if err != nil && done != nil {
+		done()
+	}
+	return err
+}
+
+func (l *link) tryQueueFrame(r *peer.Route, rec []byte, done func(), take func(int64) error) error {
+	if len(rec) > peer.LinkFrameBytesMax || len(r.Table) > peer.LinkTableBytesMax {
+		return fault.Errorf(fault.TooLarge, "a frame of %d bytes, at most %d travel", len(rec), peer.LinkFrameBytesMax)
+	}
+	n := int64(len(rec)) + bodyCost
+	if err := take(n); err != nil {
+		return err
+	}
+	o := newOutgoing(rec, done)
+	o.head = appendRoute(beginLinkRecord(make([]byte, 0, linkRecordLen+48+len(r.Table)), linkFrame), r)
+	o.head = binary.AppendUvarint(o.head, uint64(len(rec)))
+	o.head = endLinkRecord(o.head, 0, min(len(rec), partBytes))
+	l.framesOut.Add(n)
+	return l.queue(&l.mu.frames, o)
+}
+
+// Piece implements peer.Link.
+func (l *link) Piece(ctx context.Context, r *peer.Route, at peer.SegmentPiece, data []byte) error {
+	if len(data) > peer.LinkPieceBytesMax || len(r.Table) > peer.LinkTableBytesMax {
+		return fault.Errorf(fault.TooLarge, "a piece of %d bytes, at most %d travel", len(data), peer.LinkPieceBytesMax)
+	}
+	n := int64(len(data)) + bodyCost
+	if err := l.await(ctx, l.pieceRoom, n); err != nil {
+		return err
+	}
+	o := newOutgoing(append([]byte(nil), data...), nil)
+	o.head = appendRoute(beginLinkRecord(nil, linkPiece), r)
+	o.head = binary.AppendUvarint(binary.AppendUvarint(o.head, at.Slot), at.Offset)
+	o.head = endLinkRecord(o.head, 0, len(data))
+	l.piecesOut.Add(n)
+	return l.queue(&l.mu.pieces, o)
+}
+
+// await takes room, unless ctx or the link ends before there is any.
+func (l *link) await(ctx context.Context, room *semaphore.Weighted, n int64) error {
+	if room.TryAcquire(n) {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	if err := room.Acquire(ctx, n); err != nil {
+		if why := l.why(); why != nil {
+			return why
+		}
+		return fault.Wrap(err, fault.Canceled, "wait for room on the link to %s", l.other.Server)
+	}
+	return nil
+}
+
+func (l *link) queue(to *[]*outgoing, o *outgoing) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.err != nil {
+		return l.mu.err
+	}
+	*to = append(*to, o)
+	l.poke()
+	return nil
+}
+
+// Close implements peer.Link.
+func (l *link) Close(why string) {
+	l.fail(fault.Errorf(fault.Unavailable, "the link to %s is closed: %s", l.other.Server, why))
+}
+
+// fail ends the link. What waits to be sent is given up.
+func (l *link) fail(err error) {
+	if errors.Is(err, io.EOF) {
+		err = fault.Errorf(fault.Unavailable, "%s ended the link", l.other.Server)
+	}
+	if fault.KindOf(err) != fault.Corrupt && fault.KindOf(err) != fault.Unavailable {
+		err = fault.Wrap(err, fault.Unavailable, "the link to %s", l.other.Server)
+	}
+	l.mu.Lock()
+	if l.mu.err != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.mu.err = err
+	given := append(l.mu.frames, l.mu.pieces...)
+	l.mu.frames, l.mu.pieces, l.mu.urgent = nil, nil, nil
+	l.mu.Unlock()
+	l.cancel(err)
+	for _, o := range given {
+		o.release()
+	}
+}
+
+// why is the reason for which the link ended; nil: it has not.
+func (l *link) why() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.err
+}
+
+func (l *link) now() time.Duration { return time.Since(l.began) }
+
+// send sends what waits until the link ends.
+func (l *link) send() {
+	m := l.ls.metrics
+	var copied []*outgoing
+	for {
+		var data mem.BufferSlice
+		var class string
+		data, copied, class = l.next(copied[:0])
+		for _, o := range copied {
+			o.release()
+		}
+		if data == nil {
+			select {
+			case <-l.ctx.Done():
+				l.fail(context.Cause(l.ctx))
+				return
+			case <-l.wake:
+				continue
+			}
+		}
+		n := data.Len()
+		if err := l.pipe.SendMsg(&message{data}); err != nil {
+			if !errors.Is(err, io.EOF) { // else receive knows why
+				l.fail(ofStatus(err))
+			}
+			<-l.ctx.Done()
+			return
+		}
+		m.linkSent.WithLabelValues(class).Add(float64(n))
+	}
+}
+
+// next gives what is to be sent next, nil if there is nothing, and what the queues let go of.
+func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case len(l.mu.urgent) > 0:
+		buf, _ := pooled(l.mu.urgent)
+		if l.mu.urgent = l.mu.urgent[:0]; cap(l.mu.urgent) > linkMessageBytes {
+			l.mu.urgent = nil
+		}
+		return mem.BufferSlice{buf}, copied, "urgent"
+	case len(l.mu.pieces) > 0 && (len(l.mu.frames) == 0 || l.framesLeft <= 0):
+		l.framesLeft = pieceTurns
+		data, copied := cutMessage(&l.mu.pieces, copied)
+		return data, copied, "pieces"
+	case len(l.mu.frames) > 0:
+		l.framesLeft--
+		data, copied := cutMessage(&l.mu.frames, copied)
+		return data, copied, "frames"
+	}
+	return nil, copied, ""
+}
+
+// cutMessage takes as much off a queue as a message should have. Short frames are copied together; long ones are sent from where
+// they lie, those longer than a message in parts. What is off the queue is to be released by it.
+func cutMessage(queue *[]*outgoing, off []*outgoing) (data mem.BufferSlice, _ []*outgoing) {
+	var short []byte
+	flush := func() {
+		if len(short) > 0 {
+			data = append(data, mem.SliceBuffer(short))
+			short = nil
+		}
+	}
+	n := 0
+	for len(*queue) > 0 && n < linkMessageBytes {
+		o := (*queue)[0]
+		part := min(len(o.data)-o.sent, partBytes)
+		if n > 0 && n+len(o.head)+part > linkMessageBytes+linkMessageBytes/4 {
+			break
+		}
+		if o.sent > 0 {
+			o.head = endLinkRecord(beginLinkRecord(nil, linkFramePart), 0, part)
+		}
+		body := o.data[o.sent : o.sent+part]
+		o.sent += part
+		last := o.sent == len(o.data)
+		n += len(o.head) + part
+		short = append(short, o.head...)
+		if part < linkReferenced {
+			short = append(short, body...)
+		} else {
+			flush()
+			o.refs.Add(1)
+			data = append(data, mem.NewBuffer(&body, (*freeing)(o)))
+		}
+		if last {
+			off = append(off, o)
+			(*queue)[0] = nil
+			*queue = (*queue)[1:]
+		}
+	}
+	flush()
+	return data, off
+}
+
+// freeing lets go of a frame when gRPC has no use of a part of it any more.
+type freeing outgoing
+
+// Get implements mem.BufferPool; nothing is taken from this one.
+func (f *freeing) Get(int) *[]byte { panic("a frame's memory is its owner's") }
+
+// Put implements mem.BufferPool.
+func (f *freeing) Put(*[]byte) { (*outgoing)(f).release() }
+
+// receive hands out what comes until the link ends.
+func (l *link) receive() error {
+	received := l.ls.metrics.linkReceived
+	for {
+		var m message
+		if err := l.pipe.RecvMsg(&m); err != nil {
+			if errors.Is(err, io.EOF) {
+				return err
+			}
+			return ofStatus(err)
+		}
+		l.heard.Store(int64(l.now()))
+		buf := m.whole()
+		received.Add(float64(buf.Len()))
+		err := l.takeMessage(buf)
+		buf.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (l *link) takeMessage(buf mem.Buffer) error {
+	for b := buf.ReadOnlyData(); len(b) > 0; {
+		r, rest, err := cutLinkRecord(b)
+		if err != nil {
+			return err
+		}
+		if err := l.take(r, buf); err != nil {
+			return err
+		}
+		b = rest
+	}
+	return nil
+}
+
+func (l *link) take(r linkRecord, buf mem.Buffer) error {
+	switch {
+	case r.kind == linkFrame:
+		return l.takeFrame(r, buf)
+	case r.kind == linkFramePart:
+		return l.takePart(r)
+	case r.kind == linkPiece:
+		return l.takePiece(r, buf)
+	case len(r.body) > 0:
+		return fault.Errorf(fault.Corrupt, "a link's record of type %d with a body", r.kind)
+	case r.kind < linkBegin:
+		return l.takeOwn(r)
+	}
+	var route peer.Route
+	m, err := decodeLinkMessage(r.kind, r.head, &route, &l.tables)
+	if err != nil {
+		return err
+	}
+	l.ls.handler.Message(l, &route, m)
+	return nil
+}
+
+// takeOwn takes a record of the link itself.
+func (l *link) takeOwn(r linkRecord) error {
+	h := headReader{b: r.head}
+	switch r.kind {
+	case linkCredit:
+		frames, pieces := h.u64(), h.u64()
+		if h.bad || !giveRoom(l.frameRoom, &l.framesOut, frames) || !giveRoom(l.pieceRoom, &l.piecesOut, pieces) {
+			return fault.Errorf(fault.Corrupt, "a link's other side has done with %d and %d bytes, more than it was sent", frames, pieces)
+		}
+	case linkPing:
+		if sent := h.u64(); !h.bad {
+			l.sendOwn(linkPong, sent)
+		}
+	case linkPong:
+		if trip := l.now() - time.Duration(h.u64()); trip >= 0 {
+			l.ls.metrics.linkTrips.Observe(trip.Seconds())
+		}
+	default:
+		return fault.Errorf(fault.Corrupt, "a link's record of type %d, which this build does not know", r.kind)
+	}
+	if h.bad || len(h.b) > 0 {
+		return errLinkHead(r.kind)
+	}
+	return nil
+}
+
+// giveRoom takes in that the other side has done with n bytes.
+func giveRoom(room *semaphore.Weighted, out *atomic.Int64, n uint64) bool {
+	if n == 0 {
+		return true
+	}
+	if n > uint64(out.Load()) {
+		return false
+	}
+	out.Add(-int64(n))
+	room.Release(int64(n))
+	return true
+}
+
+func (l *link) takeFrame(r linkRecord, buf mem.Buffer) error {
+	var route peer.Route
+	h := headReader{b: r.head}
+	h.route(&route, &l.tables)
+	total := h.uvarint()
+	switch {
+	case h.bad || len(h.b) > 0 || total > peer.LinkFrameBytesMax || uint64(len(r.body)) > total:
+		return errLinkHead(r.kind)
+	case l.partly != nil:
+		return fault.Errorf(fault.Corrupt, "a frame within a frame of which parts are missing")
+	}
+	cost := int64(total) + bodyCost
+	if err := l.frames.begin(cost); err != nil {
+		return err
+	}
+	if uint64(len(r.body)) == total {
+		buf.Ref()
+		l.ls.handler.Frame(l, &route, &heldBody{l, &l.frames, buf, r.body, cost})
+		return nil
+	}
+	whole, data := poolBuffer(int(total)) // within the window
+	l.partly = &arriving{route: route, buf: whole, data: data, have: copy(data, r.body)}
+	return nil
+}
+
+func (l *link) takePart(r linkRecord) error {
+	p := l.partly
+	if p == nil || len(r.head) > 0 || len(r.body) == 0 || len(r.body) > len(p.data)-p.have {
+		return fault.Errorf(fault.Corrupt, "%d bytes of a frame that misses none or fewer", len(r.body))
+	}
+	p.have += copy(p.data[p.have:], r.body)
+	if p.have < len(p.data) {
+		return nil
+	}
+	l.partly = nil
+	l.ls.handler.Frame(l, &p.route, &heldBody{l, &l.frames, p.buf, p.data, int64(len(p.data)) + bodyCost})
+	return nil
+}
+
+func (l *link) takePiece(r linkRecord, buf mem.Buffer) error {
+	var route peer.Route
+	h := headReader{b: r.head}
+	h.route(&route, &l.tables)
+	at := peer.SegmentPiece{Slot: h.uvarint(), Offset: h.uvarint()}
+	if h.bad || len(h.b) > 0 || len(r.body) > peer.LinkPieceBytesMax {
+		return errLinkHead(r.kind)
+	}
+	cost := int64(len(r.body)) + bodyCost
+	if err := l.pieces.begin(cost); err != nil {
+		return err
+	}
+	buf.Ref()
+	l.ls.handler.Piece(l, &route, at, &heldBody{l, &l.pieces, buf, r.body, cost})
+	return nil
+}
+
+// begin counts what came against the window.
+func (f *flow) begin(cost int64) error {
+	if n := f.inUse.Add(cost); n > f.window {
+		return fault.Errorf(fault.Corrupt, "a link's other side sent %d bytes where there was room for %d", n, f.window)
+	}
+	return nil
+}
+
+// heldBody implements peer.Body.
+type heldBody struct {
+	l    *link
+	of   *flow
+	buf  mem.Buffer
+	data []byte
+	cost int64
+}
+
+// Bytes implements peer.Body.
+func (b *heldBody) Bytes() []byte { return b.data }
+
+// Done implements peer.Body.
+func (b *heldBody) Done() {
+	b.data = nil
+	b.buf.Free()
+	b.of.inUse.Add(-b.cost)
+	if b.of.owed.Add(b.cost) >= b.of.window/creditShare {
+		b.l.sendCredit()
+	}
+}
+
+// creditShare is the part of a window that is given back at once. A frame is never longer than half a window, so that room for it
+// comes although some is not given back yet.
+const creditShare = 16
+
+func (l *link) sendCredit() {
+	frames, pieces := l.frames.owed.Swap(0), l.pieces.owed.Swap(0)
+	if frames+pieces > 0 {
+		l.sendOwn(linkCredit, uint64(frames), uint64(pieces))
+	}
+}
+
+// watch gives signs of life, and looks for those of the other side.
+func (l *link) watch() {
+	every := l.ls.settings.SilenceAfter / 4
+	t := time.NewTicker(every)
+	defer t.Stop()
+	last := l.now()
+	for {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := l.now()
+		late := now-last > 2*every // this process was stopped: what came meanwhile was not read yet
+		last = now
+		l.sendOwn(linkPing, uint64(now))
+		if late {
+			continue
+		}
+		since := now - time.Duration(l.heard.Load())
+		switch silent := since > l.ls.settings.SilenceAfter; {
+		case since > l.ls.settings.GiveUpAfter:
+			l.fail(fault.Errorf(fault.Unavailable, "%s sent nothing for %v; the link is given up", l.other.Server, since.Round(time.Millisecond)))
+			return
+		case silent != l.silent.Load():
+			l.silent.Store(silent)
+			if silent {
+				l.ls.metrics.linkSilences.Inc()
+			}
+			l.ls.handler.Silent(l, silent)
+		}
+	}
+}

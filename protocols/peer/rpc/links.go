@@ -1,0 +1,412 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// LinkSettings are numbers a user sets, and what this side says of itself.
+type LinkSettings struct {
+	Self peer.LinkHello
+
+	// FrameWindowBytes bounds the frames that came on one link and are not done with. Default 80 MiB; at least twice the longest frame.
+	// Larger: more memory a server that this one shares partitions with.
+	FrameWindowBytes int64
+	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.
+	PieceWindowBytes int64
+	// SilenceAfter is how long nothing may come before the other side is reported as silent. Default 500 ms.
+	SilenceAfter time.Duration
+	// GiveUpAfter is how long nothing may come before the link is given up and dialled anew. Default 2 s.
+	GiveUpAfter time.Duration
+
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: none
+}
+
+// linkFrameWindowMin lets the longest frame be sent while a part of the window is not given back yet.
+const linkFrameWindowMin = 2 * (peer.LinkFrameBytesMax + bodyCost)
+
+func (s *LinkSettings) setDefaults() {
+	setDefault(&s.FrameWindowBytes, 80<<20)
+	setDefault(&s.PieceWindowBytes, 4<<20)
+	setDefault(&s.SilenceAfter, 500*time.Millisecond)
+	setDefault(&s.GiveUpAfter, 4*s.SilenceAfter)
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Validate tells every mistake at once. Errors are Invalid.
+func (s LinkSettings) Validate() error {
+	s.setDefaults()
+	var errs []error
+	if s.Self.Server == "" || len(s.Self.Server) > linkServerBytesMax {
+		errs = append(errs, fault.Errorf(fault.Invalid, "a link of a server with the id %q", s.Self.Server))
+	}
+	if s.FrameWindowBytes < linkFrameWindowMin || s.PieceWindowBytes < 4*peer.LinkPieceBytesMax || max(s.FrameWindowBytes, s.PieceWindowBytes) > linkWindowMax {
+		errs = append(errs, fault.Errorf(fault.Invalid, "windows of %d and %d bytes on a link", s.FrameWindowBytes, s.PieceWindowBytes))
+	}
+	if s.SilenceAfter < 20*time.Millisecond || s.GiveUpAfter < s.SilenceAfter {
+		errs = append(errs, fault.Errorf(fault.Invalid, "a link silent after %v and given up after %v", s.SilenceAfter, s.GiveUpAfter))
+	}
+	return joinInvalid(errs)
+}
+
+// linkWindowMax bounds what a window may be, so that sums of windows are numbers.
+const linkWindowMax = 1 << 40
+
+// Links are the links of one server to all others. Both sides may dial: one link is left, that of the server with the lower id.
+//
+//	a dials b ──hello──▶ b        a < b: the link that a dialled stays, whichever came first
+//	a ◀──hello── b dials a        a process that began anew, or dials again, takes the place of its older link
+type Links struct {
+	// Constant.
+	settings LinkSettings
+	handler  peer.LinkHandler
+	metrics  *linkMetrics
+	ctx      context.Context // ends with Close
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		links  map[string]*link              // by the other server's id
+		wanted map[string]context.CancelFunc // dialled by us
+	}
+}
+
+// NewLinks makes the links of a server; there are none yet. Errors are Invalid.
+func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
+	s.setDefaults()
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	ls := &Links{settings: s, handler: h}
+	ls.ctx, ls.stop = context.WithCancel(context.Background())
+	ls.mu.links, ls.mu.wanted = map[string]*link{}, map[string]context.CancelFunc{}
+	ls.metrics = newLinkMetrics(s.Registerer, ls)
+	return ls, nil
+}
+
+// Link gives the link to a server, if there is one.
+func (ls *Links) Link(server string) (peer.Link, bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.mu.links[server]
+	return l, l != nil
+}
+
+// Connect keeps a link to a server, calling it by p, until Disconnect or Close. Again with another Peer takes the place of the first.
+func (ls *Links) Connect(server string, p *Peer) {
+	ls.connect(server, func(ctx context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
+		return p.openLink(ctx)
+	})
+}
+
+// dialLink opens a pipe; cancel ends it.
+type dialLink func(context.Context) (_ pipe, ctx context.Context, cancel context.CancelCauseFunc, err error)
+
+func (ls *Links) connect(server string, dial dialLink) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.mu.closed || server == ls.settings.Self.Server {
+		return
+	}
+	if end := ls.mu.wanted[server]; end != nil {
+		end()
+	}
+	ctx, end := context.WithCancel(ls.ctx)
+	ls.mu.wanted[server] = end
+	ls.running.Go(func() { ls.keep(ctx, server, dial) })
+}
+
+// Disconnect ends the link to a server and dials it no more.
+func (ls *Links) Disconnect(server string) {
+	ls.mu.Lock()
+	end, l := ls.mu.wanted[server], ls.mu.links[server]
+	delete(ls.mu.wanted, server)
+	ls.mu.Unlock()
+	if end != nil {
+		end()
+	}
+	if l != nil {
+		l.Close("it is not wanted any more")
+	}
+}
+
+// Close ends all links and returns when no goroutine is left.
+func (ls *Links) Close() {
+	ls.mu.Lock()
+	ls.mu.closed = true
+	var all []*link
+	for _, l := range ls.mu.links {
+		all = append(all, l)
+	}
+	ls.mu.Unlock()
+	ls.stop()
+	for _, l := range all {
+		l.Close("the server stops")
+	}
+	ls.running.Wait()
+}
+
+const (
+	linkRetryFirst = 100 * time.Millisecond
+	linkRetryMost  = 2 * time.Second
+)
+
+// keep dials a server whenever there is no link to it.
+func (ls *Links) keep(ctx context.Context, server string, dial dialLink) {
+	retry := linkRetryFirst
+	for first := true; ctx.Err() == nil; first = false {
+		if l, ok := ls.Link(server); ok {
+			select {
+			case <-l.(*link).done:
+				retry = linkRetryFirst
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		if !first || ls.settings.Self.Server > server { // its own dialling comes first
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(retry/2 + rand.N(retry)):
+			}
+			if _, ok := ls.Link(server); ok {
+				continue
+			}
+		}
+		if err := ls.dial(ctx, server, dial); err != nil && ctx.Err() == nil {
+			ls.settings.Log.Debug("a server cannot be linked to", "server", server, "error", err, "retry", retry)
+			ls.metrics.linkDials.WithLabelValues(kindLabel(err)).Inc()
+			retry = min(linkRetryMost, retry*8/5)
+			continue
+		}
+		retry = linkRetryFirst
+	}
+}
+
+// dial makes a link and carries it to its end. An error says that there was none.
+func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
+	p, lctx, cancel, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
+	defer stop()
+	own := ls.greeting()
+	buf, _ := pooled(own.append(nil))
+	if err := p.SendMsg(&message{mem.BufferSlice{buf}}); err != nil && !isEOF(err) {
+		cancel(err)
+		return ofStatus(err)
+	}
+	other, err := ls.greeted(p)
+	if err == nil && other.Server != server {
+		err = fault.Errorf(fault.Denied, "server %s was dialled, and %s answers", server, other.Server)
+	}
+	if err != nil {
+		cancel(err)
+		return err
+	}
+	l := newLink(lctx, cancel, ls, p, other, true)
+	if err := ls.admit(l); err != nil {
+		cancel(err)
+		return err
+	}
+	ls.metrics.linkDials.WithLabelValues("ok").Inc()
+	ls.carry(l)
+	return nil
+}
+
+// accept answers a server that dials, and returns when the link ends. name is what its certificate says; "": nothing does.
+func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
+	other, err := ls.greeted(p)
+	if err == nil && name != "" && name != other.Server {
+		err = fault.Errorf(fault.Denied, "a certificate of %s, and a link of %s", name, other.Server)
+	}
+	if err != nil {
+		return err
+	}
+	lctx, cancel := context.WithCancelCause(ctx)
+	l := newLink(lctx, cancel, ls, p, other, false)
+	if err := ls.admit(l); err != nil {
+		cancel(err)
+		return err
+	}
+	own := ls.greeting()
+	buf, _ := pooled(own.append(nil))
+	if err := p.SendMsg(&message{mem.BufferSlice{buf}}); err != nil {
+		cancel(err) // and receive says why
+	}
+	go ls.carry(l) // counted by admit; a gRPC stream that we end is read to its end only when its handler has returned
+	<-lctx.Done()
+	if why := l.why(); why != nil {
+		return why
+	}
+	return context.Cause(lctx)
+}
+
+// greeting is our hello.
+func (ls *Links) greeting() linkGreeting {
+	return linkGreeting{LinkHello: ls.settings.Self, versionMin: linkOldest, versionMax: linkVersion,
+		frameWindow: uint64(ls.settings.FrameWindowBytes), pieceWindow: uint64(ls.settings.PieceWindowBytes)}
+}
+
+// greeted waits for the other side's hello.
+func (ls *Links) greeted(p pipe) (h linkGreeting, err error) {
+	var m message
+	if err := p.RecvMsg(&m); err != nil {
+		if isEOF(err) {
+			return h, fault.Errorf(fault.Unavailable, "the other server ended the link before it began")
+		}
+		return h, ofStatus(err)
+	}
+	buf := m.whole()
+	defer buf.Free()
+	r, rest, err := cutLinkRecord(buf.ReadOnlyData())
+	if err == nil && (r.kind != linkHello || len(rest)+len(r.body) > 0) {
+		err = fault.Errorf(fault.Corrupt, "a link begins with a record of type %d, not with a hello", r.kind)
+	}
+	if err == nil {
+		h, err = decodeGreeting(r.head)
+	}
+	if err != nil {
+		return h, err
+	}
+	return h, h.check()
+}
+
+// check refuses a server that cannot be talked with.
+func (h *linkGreeting) check() error {
+	switch {
+	case h.versionMin > linkVersion || h.versionMax < linkOldest:
+		return fault.Errorf(fault.Unavailable, "server %s speaks versions %d to %d of links, this one %d to %d: upgrade the older of the two",
+			h.Server, h.versionMin, h.versionMax, linkOldest, linkVersion)
+	case h.frameWindow < linkFrameWindowMin || h.frameWindow > linkWindowMax || h.pieceWindow < 4*peer.LinkPieceBytesMax || h.pieceWindow > linkWindowMax:
+		return fault.Errorf(fault.Corrupt, "server %s has windows of %d and %d bytes", h.Server, h.frameWindow, h.pieceWindow)
+	}
+	return nil
+}
+
+// errLinked refuses a second link between two servers.
+var errLinked = fault.Errorf(fault.Stale, "the two servers are linked already")
+
+// admit makes l the link to its server, unless one is there that stays. One that l takes the place of has ended when admit returns.
+func (ls *Links) admit(l *link) error {
+	for {
+		ls.mu.Lock()
+		old := ls.mu.links[l.other.Server]
+		switch {
+		case ls.mu.closed:
+			ls.mu.Unlock()
+			return errStopping
+		case l.other.Server == ls.settings.Self.Server:
+			ls.mu.Unlock()
+			return fault.Errorf(fault.Denied, "server %s is linked to itself; two servers have one id", l.other.Server)
+		case old == nil:
+			ls.mu.links[l.other.Server] = l
+			ls.running.Add(1)
+			ls.mu.Unlock()
+			return nil
+		}
+		ls.mu.Unlock()
+		if old.why() == nil && !ls.yields(old, l) {
+			return errLinked
+		}
+		old.Close("a newer one takes its place")
+		<-old.done
+	}
+}
+
+// yields reports whether a link gives way to a newer one of the same two servers.
+func (ls *Links) yields(old, l *link) bool {
+	switch {
+	case old.other.Boot != l.other.Boot || old.silent.Load():
+		return true
+	case old.dialed == l.dialed:
+		return true // dialled again by the same side: it gave the older one up
+	}
+	return l.dialed == (ls.settings.Self.Server < l.other.Server) // the lower id's
+}
+
+// carry runs an admitted link to its end.
+func (ls *Links) carry(l *link) {
+	defer ls.running.Done()
+	log := ls.settings.Log.With("server", l.other.Server)
+	log.Info("linked", "dialled", l.dialed, "boot", l.other.Boot, "capabilities", uint64(l.other.Capabilities))
+	l.run()
+	log.Info("link ended", "error", l.why(), "took", time.Since(l.began).Round(time.Millisecond))
+}
+
+// gone takes a link out that has ended.
+func (ls *Links) gone(l *link) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.mu.links[l.other.Server] == l {
+		delete(ls.mu.links, l.other.Server)
+	}
+}
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) }
+
+// openLink opens a link's stream. It ends with ctx or cancel.
+func (p *Peer) openLink(ctx context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
+	l, err := p.enter()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cs, end, err := p.open(ctx, l, methodLink)
+	if err != nil {
+		l.leave()
+		return nil, nil, nil, p.fault(ctx, l, methodLink, err)
+	}
+	lctx, cancel := context.WithCancelCause(context.Background())
+	var once sync.Once
+	return cs, lctx, func(why error) {
+		once.Do(func() {
+			cancel(why)
+			end(why)
+			l.leave()
+		})
+	}, nil
+}
+
+// link serves a stream of a server that dials.
+func (s *Server) link(ss grpc.ServerStream) error {
+	if s.deps.Links == nil {
+		return fault.Errorf(fault.Unavailable, "this server has no copies of partitions: it is linked to none")
+	}
+	name := ""
+	if !s.settings.TLS.Insecure {
+		id, err := callerOf(ss.Context())
+		if err != nil {
+			return err
+		}
+		name = id.Name
+	}
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
+	s.running.Go(func() {
+		select {
+		case <-s.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return s.deps.Links.accept(ctx, ss, name)
+}
