@@ -57,8 +57,7 @@ type link struct {
 	silent atomic.Bool
 
 	// Owned by send.
-	sent       time.Duration // when something was sent last
-	framesLeft int           // messages of frames before one of pieces
+	framesLeft int // messages of frames before one of pieces
 
 	// Owned by receive.
 	tables tableNames

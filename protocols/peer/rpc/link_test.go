@@ -330,7 +330,9 @@ func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 		addrY, _ := serveLinks(t, y, Settings{})
 		px, py := dial(t, addrX, DialSettings{}), dial(t, addrY, DialSettings{})
 		go x.Connect("b", py)
-		y.connect("a", func(ctx context.Context) (pipe, context.Context, context.CancelCauseFunc, error) { return px.openLink(ctx) })
+		y.connect("a", func(ctx context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
+			return px.openLink(ctx)
+		})
 		one := func() bool { return len(a.links) == len(a.ended)+1 && len(b.links) == len(b.ended)+1 }
 		settled := func() bool {
 			a.mu.Lock()
