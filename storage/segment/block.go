@@ -155,7 +155,10 @@ func (b *block) headTimes(dst []byte, own uint32) []byte {
 func (b *block) headStamps(dst []byte) []byte {
 	all := b.stamps[:0]
 	for i := range b.chunks {
-		all = append(all, b.chunks[i].lo, b.chunks[i].hi)
+		all = append(all, b.chunks[i].lo)
+		if b.chunks[i].hi != b.chunks[i].lo {
+			all = append(all, b.chunks[i].hi)
+		}
 	}
 	b.stamps = all
 	slices.Sort(all)
@@ -167,14 +170,17 @@ func (b *block) headStamps(dst []byte) []byte {
 		prev = s
 	}
 	for i := range b.chunks {
-		at, _ := slices.BinarySearch(all, b.chunks[i].lo)
-		dst = binary.AppendUvarint(dst, uint64(at))
+		dst = binary.AppendUvarint(dst, uint64(stampAt(all, b.chunks[i].lo)))
 	}
 	for i := range b.chunks {
-		at, _ := slices.BinarySearch(all, b.chunks[i].hi)
-		dst = binary.AppendUvarint(dst, uint64(at))
+		dst = binary.AppendUvarint(dst, uint64(stampAt(all, b.chunks[i].hi)))
 	}
 	return dst
+}
+
+func stampAt(all []point.Stamp, s point.Stamp) int {
+	at, _ := slices.BinarySearch(all, s)
+	return at
 }
 
 func (c *chunk) appendParams(dst []byte) []byte {

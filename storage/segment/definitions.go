@@ -23,7 +23,7 @@ const (
 
 // packDefinitions writes a page: count, ids as distances, the labels' lengths and bytes.
 func packDefinitions(dst []byte, defs []definition, pk *packer) []byte {
-	var head, body []byte
+	head, body := pk.defHead[:0], pk.defBody[:0]
 	prev := point.DenseID(0)
 	for _, d := range defs {
 		head = binary.AppendUvarint(head, uint64(d.id-prev))
@@ -33,6 +33,7 @@ func packDefinitions(dst []byte, defs []definition, pk *packer) []byte {
 		head = binary.AppendUvarint(head, uint64(len(d.labels)))
 		body = append(body, d.labels...)
 	}
+	pk.defHead, pk.defBody = head, body
 	dst = binary.AppendUvarint(dst, uint64(len(defs)))
 	dst = binary.AppendUvarint(dst, uint64(len(head)))
 	dst = pk.append(dst, head)
@@ -63,7 +64,11 @@ func parseDefinitions(b []byte, d *zstd.Decoder) ([]definition, error) {
 	for i := range defs {
 		size := head.count(len(body))
 		defs[i].labels, body = point.Labels(body[:size]), body[size:]
-		if head.bad || !defs[i].labels.Valid() {
+		before := point.Labels("")
+		if i > 0 {
+			before = defs[i-1].labels
+		}
+		if head.bad || !validAfter(before, defs[i].labels) {
 			return nil, errForm("labels of a series")
 		}
 	}
@@ -71,4 +76,23 @@ func parseDefinitions(b []byte, d *zstd.Decoder) ([]definition, error) {
 		return nil, errForm("page of definitions")
 	}
 	return defs, nil
+}
+
+// sharedRest gives where labels go on as the valid ones before do after a first label of the same name; 0: they do not. A host's
+// series differ in their metric's name alone, and that they do is found in a tenth of the time of reading all labels.
+func sharedRest(before, l point.Labels) int {
+	name, _, rest, ok := l.Next()
+	nameBefore, _, restBefore, _ := before.Next()
+	if !ok || name != nameBefore || rest != restBefore {
+		return 0
+	}
+	return len(l) - len(rest)
+}
+
+// validAfter is Valid of labels that come after valid ones.
+func validAfter(before, l point.Labels) bool {
+	if n := sharedRest(before, l); n > 0 {
+		return len(l) <= point.LabelsBytesMax && l[:n].Valid()
+	}
+	return l.Valid()
 }

@@ -3,6 +3,7 @@ package segment
 import (
 	"encoding/binary"
 	"slices"
+	"sync"
 
 	"github.com/klauspost/compress/huff0"
 	"github.com/klauspost/compress/zstd"
@@ -25,7 +26,13 @@ type packer struct {
 	enc  *zstd.Encoder
 	huff huff0.Scratch
 	buf  []byte
+
+	defHead, defBody []byte // scratch of packDefinitions
 }
+
+// packers are kept from one segment to the next: the tables of an encoder are 260 kB, more than all else that a small
+// segment takes.
+var packers = sync.Pool{New: func() any { return newPacker() }}
 
 func newPacker() *packer {
 	// Everything that could change bytes is pinned: concurrency, checksum (pebble has its own), window.

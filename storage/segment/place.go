@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -29,7 +30,7 @@ type placed struct {
 // writePlaces writes the pages. Page: the width of a place in bytes, then 1024 little-endian places, all ones for an
 // absent series; trailing absent ones are cut.
 func writePlaces(all []placed, put func(key, value []byte) error) error {
-	slices.SortFunc(all, func(a, b placed) int { return int(int64(a.id) - int64(b.id)) })
+	all = sortPlaced(all)
 	for len(all) > 0 {
 		page := uint32(all[0].id) / pagePlaces
 		n := 0
@@ -54,6 +55,33 @@ func writePlaces(all []placed, put func(key, value []byte) error) error {
 		all = all[n:]
 	}
 	return nil
+}
+
+// sortPlaced sorts by ids, each of which is there once. Where most ids between the lowest and the highest are there, each is put to
+// where it belongs.
+func sortPlaced(all []placed) []placed {
+	if len(all) == 0 {
+		return all
+	}
+	lo, hi := all[0].id, all[0].id
+	for _, p := range all {
+		lo, hi = min(lo, p.id), max(hi, p.id)
+	}
+	if span := int(hi-lo) + 1; span <= 2*len(all) {
+		at := make([]uint64, span) // place + 1
+		for _, p := range all {
+			at[p.id-lo] = uint64(p.at) + 1
+		}
+		all = all[:0]
+		for i, v := range at {
+			if v != 0 {
+				all = append(all, placed{lo + point.DenseID(i), place(v - 1)})
+			}
+		}
+		return all
+	}
+	slices.SortFunc(all, func(a, b placed) int { return cmp.Compare(a.id, b.id) })
+	return all
 }
 
 // lookupPlace finds a series in its page.

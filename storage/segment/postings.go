@@ -14,8 +14,10 @@ import (
 
 // postings collects, while definitions come in, which series have which label. Ids come in rising order.
 type postings struct {
-	names map[string]map[string]*runs
-	last  []lastPosting // by the label's number in its set
+	names  map[string]map[string]*runs
+	last   []lastPosting // by the label's number in its set
+	before point.Labels  // of the series before
+	labels int           // of the series before
 }
 
 // lastPosting is what the series before had in a place: neighbours share most labels, and comparing strings is cheaper
@@ -57,6 +59,14 @@ func (r *runs) flush() {
 
 func (p *postings) add(id point.DenseID, l point.Labels) {
 	i := 0
+	if n := sharedRest(p.before, l); n > 0 {
+		for k := range p.last[1:p.labels] {
+			p.last[1+k].runs.add(uint32(id))
+		}
+		p.before, l = l, l[:n] // all labels but the first are those of the series before
+	} else {
+		p.before, p.labels = l, l.Len()
+	}
 	l.Range(func(name, value string) bool {
 		if i == len(p.last) {
 			p.last = append(p.last, lastPosting{})

@@ -3,6 +3,7 @@
 package segment
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"syscall"
@@ -125,4 +126,49 @@ func BenchmarkReadMetric(b *testing.B) {
 		check(b, r.Read(ids, math.MinInt64, math.MaxInt64, func(_ point.DenseID, run rows.Run) error { n += run.Len(); return nil }))
 	}
 	perSample(b, from, n)
+}
+
+// BenchmarkFewRows writes segments of series with one row each, opens and checks them, as flushes of narrow partitions do.
+func BenchmarkFewRows(b *testing.B) {
+	for _, series := range []int{1, 100, 100_000} {
+		b.Run(fmt.Sprint("series=", series), func(b *testing.B) {
+			s := devops((series+100)/101, 1, 0)
+			defs := s.defs[:series]
+			var order []point.DenseID
+			var runs []rows.Run // map look-ups are not what is measured, nor is t.Helper
+			for _, id := range s.order {
+				if int(id) < series {
+					order, runs = append(order, id), append(runs, s.runs[id])
+				}
+			}
+			var info Info
+			cache := NewCache(1 << 20)
+			defer cache.Close()
+			b.ReportAllocs()
+			from := cpu(b)
+			for b.Loop() {
+				fs := vfs.NewMem()
+				w, err := Create(fs, "seg", s.meta, Settings{})
+				check(b, err)
+				for _, d := range defs {
+					if err := w.Define(d.id, d.labels); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for i, id := range order {
+					if err := w.Add(id, &runs[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				info, err = w.Finish()
+				check(b, err)
+				r, err := Open(fs, "seg", info, cache)
+				check(b, err)
+				check(b, r.Check())
+				check(b, r.Close())
+			}
+			b.ReportMetric((cpu(b)-from)/float64(b.N)/1e3, "cpu-µs")
+			b.ReportMetric(float64(info.Size), "B")
+		})
+	}
 }

@@ -24,12 +24,13 @@ type Writer struct {
 	sst  *sstable.Writer
 	err  error
 
-	pack   *packer
-	value  []byte // scratch
+	pack   *packer // nil once Finish or Abort gave it back
+	value  []byte  // scratch
 	keyBuf []byte
 
 	// Until the first Add.
 	page      []definition
+	prev      point.Labels // of the last definition
 	pageBytes int
 	lastDef   int64 // id of the last definition, -1: none
 	postings  postings
@@ -107,7 +108,7 @@ func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
 	return &Writer{
 		fs: fs, path: path, file: file,
 		info:    Info{Meta: m, FormatVersion: FormatVersion},
-		pack:    newPacker(),
+		pack:    packers.Get().(*packer),
 		lastDef: -1, postings: postings{names: map[string]map[string]*runs{}},
 		columns: newColumnIndex(), series: roaring.New(),
 		sst: sstable.NewWriter(file, sstable.WriterOptions{
@@ -146,10 +147,10 @@ func (w *Writer) Define(id point.DenseID, l point.Labels) error {
 		return w.invalid("series %d is defined after series %d", id, w.lastDef)
 	case id == 1<<32-1:
 		return w.invalid("series id %d is out of range", id)
-	case len(l) > point.LabelsBytesMax || !l.Valid():
+	case !validAfter(w.prev, l):
 		return w.invalid("series %d has labels that are not canonical", id)
 	}
-	w.lastDef = int64(id)
+	w.lastDef, w.prev = int64(id), l
 	w.postings.add(id, l)
 	w.info.Definitions++
 	w.page = append(w.page, definition{id, l})
@@ -308,6 +309,7 @@ func (w *Writer) Finish() (Info, error) {
 	if w.err != nil {
 		return Info{}, w.err
 	}
+	w.givePacker()
 	w.info.Size, w.info.Checksum = w.file.size, w.file.sum.Sum64()
 	info := w.info
 	w.err = fault.Errorf(fault.Internal, "segment %s is finished", w.path)
@@ -374,8 +376,16 @@ func syncDir(fs vfs.FS, dir string) error {
 	return err
 }
 
+func (w *Writer) givePacker() {
+	if w.pack != nil {
+		packers.Put(w.pack)
+		w.pack = nil
+	}
+}
+
 // Abort gives up and removes the unfinished file. After a Finish that succeeded it does nothing.
 func (w *Writer) Abort() error {
+	w.givePacker()
 	if w.sst != nil {
 		_ = w.sst.Close() // ends its goroutine; what it writes goes away
 		w.sst = nil
