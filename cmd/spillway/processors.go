@@ -17,13 +17,17 @@ import (
 //
 // Measured in docs/proofs/hostile.md. What sizes itself by processors goes by config.processors.
 
-// placesEach is how many places of the scheduler a processor has.
-const placesEach = 2
+// How many places the scheduler has: for each processor a write's and, of half as many, a query's; more for a flush, a compaction, the
+// collector and what waits for the network.
+const (
+	placesEach = 2
+	placesMore = 4
+)
 
 // spread gives the scheduler its places, and notes how many processors there are. A GOMAXPROCS that the user set stays as it is.
 func (c *config) spread() {
 	c.processors = runtime.GOMAXPROCS(0)
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(placesEach * c.processors)
+		runtime.GOMAXPROCS(placesEach*c.processors + placesMore)
 	}
 }

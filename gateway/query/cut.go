@@ -186,7 +186,7 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
 		Open: c.open, SamplesMax: c.engine.samples, Workers: c.engine.processors, Markers: markers,
-		Turn: c.engine.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
+		Turn: c.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
 	})
 	switch {
 	case errors.Is(err, columnar.ErrAbandoned):
@@ -297,6 +297,12 @@ func children(expr parser.Expr) []*parser.Expr {
 	return nil
 }
 
+// turn is columnar.Env's.
+func (c *cutter) turn() (next func(context.Context) error, end func()) {
+	t := &turn{lane: c.engine.lane, of: &c.usage.share}
+	return t.next, t.end
+}
+
 // take is columnar.Env's.
 func (c *cutter) take(n int64) error {
 	if err := c.usage.loan.TakeSoon(n); err != nil {
@@ -310,7 +316,7 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return nil, loadError(err)
 	}
-	t := &turn{lane: c.engine.lane} // finding series is work too
+	t := &turn{lane: c.engine.lane, of: &c.usage.share} // finding series is work too
 	if err := t.next(ctx); err != nil {
 		return nil, err
 	}

@@ -79,12 +79,6 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	return e
 }
 
-// turn is columnar.Env's.
-func (e *Engine) turn() (next func(context.Context) error, end func()) {
-	t := &turn{lane: e.lane}
-	return t.next, t.end
-}
-
 // firstSamples is how many samples the engine may hold at the first try where memory is counted. What needs more is
 // evaluated again with four times as many: the engine says only that they are too few. Columns need none of this.
 const firstSamples = 1 << 14

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -10,6 +11,13 @@ import (
 // lane leaves processors to others: while rows are being written, all queries together use half of them. Who evaluates
 // takes a turn for a page of rows or for a series, so a small query waits for a few pages of large ones, not for their
 // end. While nothing is written there are no turns.
+//
+//	query a  ▪▪▪▪▪ ─┐            the query that had the fewest ─┐
+//	query b  ▪▪▪▪  ─┼─▶ waiting                                 ├─ in turns ─▶ half of the processors
+//	query c  ▪     ─┘            the worker that came first ────┘
+//
+// The fewest first, so that a small query does not wait for a page of each worker of large ones. The first that came in between,
+// so that no number of small queries holds up a large one.
 type lane struct {
 	// Constant after newLane.
 	busy func() bool // rows are being written
@@ -18,7 +26,8 @@ type lane struct {
 	mu struct {
 		sync.Mutex
 		taken   int
-		waiting []chan struct{} // in the order in which they came; closed when it is theirs
+		waiting []waiting // in the order in which they came
+		fewest  bool      // the next turn is of the query that had the fewest
 	}
 }
 
@@ -29,9 +38,19 @@ func newLane(busy func() bool, most int) *lane {
 	return &lane{busy: busy, most: most}
 }
 
+// waiting is a goroutine that waits for its turn.
+type waiting struct {
+	of   *laneShare
+	come chan struct{} // closed when it is its turn
+}
+
+// laneShare is what one query took of the lane, by all its goroutines. Guarded by the lane's lock.
+type laneShare struct{ turns int }
+
 // turn is one goroutine's way through the lane.
 type turn struct {
 	lane *lane
+	of   *laneShare
 	has  bool
 }
 
@@ -47,7 +66,7 @@ func (t *turn) next(ctx context.Context) error {
 	if !t.lane.busy() {
 		return nil
 	}
-	if err := t.lane.enter(ctx); err != nil {
+	if err := t.lane.enter(ctx, t.of); err != nil {
 		return err
 	}
 	t.has = true
@@ -65,15 +84,16 @@ func (t *turn) end() {
 	t.lane.leaveLocked()
 }
 
-func (l *lane) enter(ctx context.Context) error {
+func (l *lane) enter(ctx context.Context, of *laneShare) error {
 	l.mu.Lock()
+	of.turns++
 	if l.mu.taken < l.most {
 		l.mu.taken++
 		l.mu.Unlock()
 		return nil
 	}
 	mine := make(chan struct{})
-	l.mu.waiting = append(l.mu.waiting, mine)
+	l.mu.waiting = append(l.mu.waiting, waiting{of, mine})
 	l.mu.Unlock()
 	select {
 	case <-mine:
@@ -83,8 +103,8 @@ func (l *lane) enter(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, w := range l.mu.waiting {
-		if w == mine {
-			l.mu.waiting = append(l.mu.waiting[:i], l.mu.waiting[i+1:]...)
+		if w.come == mine {
+			l.mu.waiting = slices.Delete(l.mu.waiting, i, i+1)
 			return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 		}
 	}
@@ -98,6 +118,14 @@ func (l *lane) leaveLocked() {
 		l.mu.taken--
 		return
 	}
-	close(l.mu.waiting[0])
-	l.mu.waiting = l.mu.waiting[1:]
+	next := 0
+	if l.mu.fewest = !l.mu.fewest; l.mu.fewest {
+		for i, w := range l.mu.waiting {
+			if w.of.turns < l.mu.waiting[next].of.turns {
+				next = i
+			}
+		}
+	}
+	close(l.mu.waiting[next].come)
+	l.mu.waiting = slices.Delete(l.mu.waiting, next, next+1)
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -17,7 +18,7 @@ func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 		l := newLane(busy.Load, 2)
 		var running, peak, done atomic.Int32
 		evaluate := func(pages int) {
-			own := &turn{lane: l}
+			own := &turn{lane: l, of: &laneShare{}}
 			for range pages {
 				if err := own.next(t.Context()); err != nil {
 					t.Error(err)
@@ -57,13 +58,13 @@ func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 func TestATurnIsNotWaitedForInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLane(func() bool { return true }, 1)
-		first := &turn{lane: l}
+		first := &turn{lane: l, of: &laneShare{}}
 		if err := first.next(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := (&turn{lane: l}).next(ctx); err == nil {
+		if err := (&turn{lane: l, of: &laneShare{}}).next(ctx); err == nil {
 			t.Error("there was a turn although another has it")
 		}
 		first.end()
@@ -71,5 +72,52 @@ func TestATurnIsNotWaitedForInVain(t *testing.T) {
 		if l.mu.taken != 0 || len(l.mu.waiting) != 0 {
 			t.Errorf("%d turns taken, %d wait", l.mu.taken, len(l.mu.waiting))
 		}
+	})
+}
+
+// TestASmallQueryDoesNotWaitForAPageOfEachWorkerOfLargeOnes: eight queries of four workers each wait for turns of 10 ms. A query that
+// comes then has its second turn within a few of them, and the large ones go on beside a stream of small ones.
+func TestASmallQueryDoesNotWaitForAPageOfEachWorkerOfLargeOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const page = 10 * time.Millisecond
+		l := newLane(func() bool { return true }, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		var large atomic.Int32
+		var workers sync.WaitGroup
+		work := func(of *laneShare) bool {
+			own := &turn{lane: l, of: of}
+			defer own.end()
+			if own.next(ctx) != nil {
+				return false
+			}
+			time.Sleep(page)
+			return true
+		}
+		for range 8 {
+			of := &laneShare{}
+			for range 4 {
+				workers.Go(func() {
+					for ctx.Err() == nil && work(of) {
+						large.Add(1)
+					}
+				})
+			}
+		}
+		time.Sleep(time.Second)
+		before := large.Load()
+		for range 50 {
+			of, began := &laneShare{}, time.Now()
+			if !work(of) || !work(of) {
+				t.Fatal("no turn came")
+			}
+			if took := time.Since(began); took > 6*page {
+				t.Fatalf("two turns of %s took %s", page, took)
+			}
+		}
+		if got := large.Load() - before; got < 50 {
+			t.Errorf("beside 100 turns of small queries large ones had %d", got)
+		}
+		stop()
+		workers.Wait()
 	})
 }

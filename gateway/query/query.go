@@ -138,7 +138,7 @@ func (q *query) evaluate(ctx context.Context) *promql.Result {
 	if err := q.loan.TakeSoon(q.steps * stepBytes); err != nil {
 		return &promql.Result{Err: needed(err)}
 	}
-	t := &turn{lane: q.engine.lane}
+	t := &turn{lane: q.engine.lane, of: &q.usage.share}
 	defer t.end()
 	q.usage.turn = t
 	if q.cut == nil {

@@ -20,6 +20,7 @@ type usage struct {
 	of                 *limits.Query // what the table allows; nil: anything
 	growth             growth        // of labels, by the functions of the query
 	turn               *turn         // of the goroutine that reads; nil: it takes none
+	share              laneShare     // of all its goroutines; guarded by the lane
 
 	mu struct {
 		sync.Mutex
