@@ -26,6 +26,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -45,6 +46,8 @@ type door struct {
 	accounts *accounts
 	behind   gatewayDeps
 	limits   *limits.Registry
+	queries  *recent.Queries
+	refusals *recent.Refusals
 	forward  *forward.Forwarder
 	front    *intake.Front
 	kafka    *kafka.Consumer // nil: no topics
@@ -119,7 +122,8 @@ func (d *door) open(behind gatewayDeps) error {
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
 	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
-	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
+	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
+	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
 		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)
 	if err != nil {
 		return err
@@ -128,7 +132,7 @@ func (d *door) open(behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type call struct {
 	heldBy   *brake      // counts it; nil: none
 	taken    bool        // the store took its rows
 	turn     atomic.Bool // takes a processor
+	partly   string      // why rows were refused by an answer of success; "": none were
 }
 
 var (
@@ -98,7 +100,35 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	defer f.leave(c)
 	resp := f.enter(ctx, d, c, method, path, rawQuery, from)
 	f.metrics.answered(c.protocol, resp.Status, time.Since(start))
+	if resp.Status >= http.StatusBadRequest || c.partly != "" {
+		f.noteRefusal(c, &resp)
+	}
 	return resp
+}
+
+// noteRefusal shows people what was refused. Names of tables are taken from senders with good credentials alone.
+func (f *Front) noteRefusal(c *call, r *Response) {
+	table := ""
+	if c.Request != nil && c.who != nil {
+		table = c.Table
+	}
+	reason := c.partly
+	if reason == "" {
+		reason = reasonIn(r.Body)
+	}
+	f.recent.Note(table, protocolNames[c.protocol], r.Status, reason, time.Now())
+}
+
+// reasonIn finds the sentence in the body of a refusal, whatever the protocol wraps it in.
+func reasonIn(body []byte) string {
+	var fields struct{ Error, Message string }
+	if len(body) > 0 && body[0] == '{' && json.Unmarshal(body, &fields) == nil {
+		if fields.Error != "" {
+			return fields.Error
+		}
+		return fields.Message
+	}
+	return string(body)
 }
 
 // leave gives back what a call holds, be its end a panic: net/http goes on after one, and what is not given back would

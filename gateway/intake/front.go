@@ -21,6 +21,7 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/otlp"
 )
@@ -29,6 +30,7 @@ import (
 type Deps struct {
 	Writer     Writer
 	Limits     *limits.Registry      // nil: tables have none
+	Recent     *recent.Refusals      // where refusals are shown; nil: nowhere
 	Fallback   http.Handler          // every path that is not of intake; nil: 404. It asks Access itself.
 	Access     *access.Guard         // nil: everybody may do everything
 	Log        *slog.Logger          // nil: silence
@@ -48,6 +50,7 @@ type Front struct {
 	fallback http.Handler
 	access   *access.Guard
 	everyone *access.Identity
+	recent   *recent.Refusals
 	log      *slog.Logger
 	metrics  *metrics
 	unpacker *unpacker
@@ -87,7 +90,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

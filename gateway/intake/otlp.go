@@ -62,6 +62,9 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 		_, o.Err = f.store(ctx, c, t, b, nowNanos(), level, true)
 		points += pointsOf(b, reasons, b.RefusedRows-rows, hists-len(b.Hists))
 	}
+	if o.Err == nil && len(b.Refused) > 0 {
+		c.partly = b.Refused[0].Reason
+	}
 	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), points // b is given back before the answer is written
 }
 

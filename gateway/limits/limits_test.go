@@ -520,6 +520,21 @@ func TestTopShowsWhoIsToBlameFirst(t *testing.T) {
 		if uses := r.Uses("noisy"); len(uses) != 2 || uses[0].Limit != "samples_per_second" || uses[0].Used < 0.9 {
 			t.Errorf("%+v", uses)
 		}
+		only := func(table string) bool { return table == "calm" }
+		if top := r.TopOf(0, only); len(top) != 1 || top[0].Table != "calm" || len(top[0].Uses) != 2 {
+			t.Errorf("of the calm table alone: %+v", top)
+		}
+		h := r.History(func(string) bool { return true })
+		last := len(h.Times) - 1
+		if last < 4 || last > 7 || len(h.Tables) != 2 || h.Tables[0].Table != "calm" || len(h.Tables[0].Samples) != last+1 {
+			t.Fatalf("%+v", h)
+		}
+		if c, n := h.Tables[0], h.Tables[1]; c.Samples[last] < 80 || c.Samples[last] > 120 || c.Refused[last] != 0 || n.Refused[last] < 10 {
+			t.Errorf("%+v", h)
+		}
+		if h := r.History(only); len(h.Tables) != 1 || h.Tables[0].Table != "calm" {
+			t.Errorf("of the calm table alone: %+v", h)
+		}
 		if uses := r.Uses("unknown"); uses == nil || len(uses) != 0 {
 			t.Errorf("%+v", uses)
 		}

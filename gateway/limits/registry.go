@@ -35,6 +35,9 @@ type Registry struct {
 		tables map[string]*Table
 		other  shown // of tables without metrics of their own
 		viewed time.Time
+
+		period, firstPeriod int64 // of history: the newest and the first
+		histories           int   // tables that have one
 	}
 }
 

@@ -13,6 +13,8 @@ type view struct {
 	seen  numbers // when rates were last worked out
 	rates rates
 	shown shown
+
+	history *history // nil: nothing happened yet
 }
 
 // numbers are the counters of a table at one moment.
@@ -84,10 +86,15 @@ func (r *Registry) look(now time.Time) {
 		return // ticks that were late come close together
 	}
 	r.mu.viewed = now
+	r.mu.period = now.Unix() / int64(historyPeriod/time.Second)
+	if r.mu.firstPeriod == 0 {
+		r.mu.firstPeriod = r.mu.period
+	}
 	for _, t := range r.mu.tables {
 		is := t.counts.read()
 		if !first {
 			t.view.rates.update(&t.view.seen, &is, d)
+			t.view.remember(r.mu.period, r)
 		}
 		t.view.seen = is
 	}

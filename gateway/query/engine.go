@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/features"
 
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
@@ -29,6 +30,7 @@ type Engine struct {
 	parser     parser.Parser
 	gate       *Gate
 	metrics    *metrics
+	recent     *recent.Queries // nil: queries are not shown
 	timeout    time.Duration
 	samples    int // SamplesMax
 	subSteps   int // SubquerySteps
@@ -48,6 +50,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	})}
 	processors := cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
 	e := &Engine{
+		recent: d.Recent,
 		parser: p, metrics: m, timeout: time.Duration(s.Timeout), features: features.NewRegistry(), samples: s.SamplesMax,
 		subSteps: s.SubqueryStepsMax, subStep: time.Duration(s.SubqueryStep),
 		// With delayed removal a name is carried along where columns have none.
@@ -110,7 +113,7 @@ func (e *Engine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts pr
 
 // newQuery parses and bounds a query. The memory of its tree is booked before.
 func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, text string, parse func(int, storage.Queryable) (promql.Query, error)) (_ promql.Query, err error) {
-	q := &query{engine: e, kind: kind, cut: e.cutter(in, opts)}
+	q := &query{engine: e, kind: kind, table: tableOf(in), expr: text, cut: e.cutter(in, opts)}
 	from := q.queryable(in)
 	q.parse = func(level int) (promql.Query, error) { return parse(level, from) }
 	if q.text, err = e.reserveText(text); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -26,6 +27,8 @@ type query struct {
 	// Constant after newQuery.
 	engine *Engine
 	kind   string
+	table  string // for people; "": not one of ours
+	expr   string
 	parse  func(level int) (promql.Query, error)
 	cut    *cutter // nil: all of it is for the engine
 	usage  *usage
@@ -33,9 +36,19 @@ type query struct {
 	text   int64 // bytes booked for the tree
 	stop   stopper
 
+	shown *recent.Running // owned by Exec
+
 	// Owned by the evaluation until it is over.
 	loan *budget.Loan
 	over chan struct{} // nil: not begun
+}
+
+// tableOf is the name of the table that a query reads; "": it reads something else.
+func tableOf(in storage.Queryable) string {
+	if t, ok := in.(interface{ columns() *Table }); ok {
+		return t.columns().name
+	}
+	return ""
 }
 
 // queryable is what the engine reads.
@@ -63,7 +76,9 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	ctx, cancel := context.WithTimeout(ctx, q.engine.timeout)
 	defer cancel()
 	q.stop.arm(cancel)
+	q.shown = q.engine.recent.Begin(q.table, q.kind, q.expr, start)
 	res := q.enter(ctx)
+	q.shown.End(time.Now(), res.Err, errors.Is(res.Err, context.Canceled) || fault.Is(res.Err, fault.Canceled))
 	q.engine.metrics.observe(q.kind, start, res.Err)
 	return res
 }
@@ -78,6 +93,7 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 		q.engine.gate.Leave()
 		return &promql.Result{Err: err}
 	}
+	q.shown.Runs(loan.Held)
 	of := limits.QueryOf(ctx) // q.usage is the evaluation's, which may outlive the answer
 	q.loan, q.usage.loan, q.usage.of = loan, loan, of
 	ctx, watched := q.engine.guard.watch(budget.WithLoan(ctx, loan), loan)

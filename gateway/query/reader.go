@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/spillwaydb/spillway/gateway/limits"
+	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
@@ -20,6 +21,7 @@ type Deps struct {
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 	Memory     *budget.Account       // what all queries may hold; nil: it is not counted
 	Processors int                   // there are; 0: as many as Go's scheduler uses
+	Recent     *recent.Queries       // where queries are shown that run and that were slow; nil: nowhere
 	Busy       func() bool           // whether rows are being written: then queries leave processors to that; nil: never
 }
 

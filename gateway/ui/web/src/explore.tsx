@@ -230,7 +230,7 @@ function OutcomeNotices({ index, of, many }: { index: number; of: Outcome; many:
   const name = many ? letter(index) + ' ' : '';
   return (
     <>
-      {of.error && <div data-query-error={letter(index)}>{many && <span class="tag" style={{ background: colour(index) }}>{name}</span>}<Problem error={of.error} /></div>}
+      {of.error && <div data-query-error={letter(index)}><Problem error={of.error} name={many ? name : ''} /></div>}
       {of.answer?.warnings.map((w) => <Notice kind="warn" title={name + 'warning:'}>{w}</Notice>)}
       {of.answer?.infos.map((w) => <Notice kind="info" title={name + 'info:'}>{w}</Notice>)}
     </>
@@ -331,7 +331,7 @@ function GrafanaLink({ state }: { state: State }) {
   const uid = useValue(grafanaSource);
   if (!url) {
     return (
-      <Menu label="Grafana" icon="open" right>
+      <Menu label="Grafana" icon="open" right small>
         {(close) => <GrafanaSettings onDone={close} />}
       </Menu>
     );

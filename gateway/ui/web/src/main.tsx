@@ -8,6 +8,9 @@ import { about } from './format';
 import { Explore, GrafanaSettings } from './explore';
 import { Button, Choice, fold, Loading, Menu, Notice, Problem } from './parts';
 import { address, go, href, reloads, theme, usePoll, useValue, zone } from './store';
+import { Activity } from './activity';
+import { Cardinality } from './cardinality';
+import { Partitions } from './partitions';
 import { Servers } from './servers';
 import { Tables } from './tables';
 import type { Status } from './types';
@@ -16,7 +19,10 @@ export interface ViewProps { table: string; status: Status; params: URLSearchPar
 
 const VIEWS: [string, string, ComponentType<ViewProps>][] = [
   ['explore', 'Explore', Explore],
+  ['activity', 'Activity', Activity],
+  ['cardinality', 'Cardinality', Cardinality],
   ['tables', 'Tables', Tables],
+  ['partitions', 'Partitions', Partitions],
   ['servers', 'Servers', Servers],
 ];
 

@@ -73,8 +73,8 @@ export function Notice({ kind, title, children }: { kind: 'bad' | 'warn' | 'info
 }
 
 /** Problem shows an error as the API gives it. */
-export function Problem({ error }: { error: Error }) {
-  return <Notice kind="bad" title={(error instanceof Failure ? error.kind : 'error') + ':'}>{error.message}</Notice>;
+export function Problem({ error, name = '' }: { error: Error; name?: string }) {
+  return <Notice kind="bad" title={name + (error instanceof Failure ? error.kind : 'error') + ':'}>{error.message}</Notice>;
 }
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
@@ -106,7 +106,7 @@ export function Known({ text }: { text: string }) {
 }
 
 /** Menu is a button with a panel below it, closed by Escape and by a click elsewhere. */
-export function Menu({ label, icon, bare, children, right }: { label: string; icon?: string; bare?: boolean; right?: boolean; children: (close: () => void) => ComponentChildren }) {
+export function Menu({ label, icon, bare, children, right, small }: { label: string; icon?: string; bare?: boolean; right?: boolean; small?: boolean; children: (close: () => void) => ComponentChildren }) {
   const [open, set] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const id = useId();
@@ -127,7 +127,7 @@ export function Menu({ label, icon, bare, children, right }: { label: string; ic
   }, [open]);
   return (
     <div class="menu" ref={box}>
-      <button type="button" class={'btn' + (bare ? ' bare' : '')} aria-haspopup="dialog" aria-expanded={open} aria-controls={id} aria-label={bare ? label : undefined} title={bare ? label : undefined} onClick={() => set(!open)}>
+      <button type="button" class={'btn' + (bare ? ' bare' : '') + (small ? ' small' : '')} aria-haspopup="dialog" aria-expanded={open} aria-controls={id} aria-label={bare ? label : undefined} title={bare ? label : undefined} onClick={() => set(!open)}>
         {icon && <Icon name={icon} />}{!bare && label}
       </button>
       {open && <div id={id} class={'menu-panel' + (right ? ' right' : '')} role="dialog" aria-label={label}>{children(() => set(false))}</div>}

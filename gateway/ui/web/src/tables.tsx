@@ -99,7 +99,7 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
             : uses.map((x) => <><dt>{x.limit}</dt><dd><Bar share={x.used} kind={x.used >= 0.95 ? 'bad' : x.used >= 0.8 ? 'warn' : undefined} />{short(x.value)} of {short(x.max)}</dd></>)}
         </dl>
       </div>
-      <p class="links"><a href={href('explore', { table: t.name })}>explore</a></p>
+      <p class="links"><a href={href('explore', { table: t.name })}>explore</a><a href={href('cardinality', { table: t.name })}>cardinality</a><a href={href('partitions', { table: t.name })}>partitions</a></p>
     </section>
   );
 }
