@@ -72,6 +72,9 @@ func tellRepair(w io.Writer, dir string, r *server.Repaired) {
 		if !r.DryRun {
 			fmt.Fprintf(w, "           %s\n", r.Store)
 		}
+		if r.Metadata > 0 {
+			fmt.Fprintf(w, "maps       %sof their own mirror, as of commit %d\n", would, r.Metadata)
+		}
 		fmt.Fprintln(w, "warnings   answers of the store carry one, since rows may be missing or deleted ones be back; `spillway repair --accept` ends that")
 	}
 	if r.LogTrouble == nil {
@@ -97,7 +100,7 @@ func tellPartitions(w io.Writer, r *server.Repaired) {
 	}
 	_ = t.Flush() // to the terminal
 	if r.NoMaps {
-		fmt.Fprintln(w, "not rebuilt: the partition maps (METADATA files): a cluster fetches them from its other servers; a standalone process does not start without them: restore catalogue.mirror from a backup, and repair again")
+		fmt.Fprintln(w, "not rebuilt: the partition maps (METADATA files): a cluster fetches them from its other servers; a standalone process does not start without them: restore metadata.mirror or catalogue.mirror from a backup, and repair again")
 	}
 	for _, u := range r.Unknown {
 		fmt.Fprintf(w, "not rebuilt: %s\n", u)

@@ -192,7 +192,7 @@ func (v *verification) kind(name string) string {
 		return "settings"
 	case name == "WITNESS":
 		return "witness"
-	case name == "catalogue.mirror":
+	case name == "catalogue.mirror", name == "metadata.mirror":
 		return "mirror"
 	case strings.HasPrefix(name, "lost+found/"):
 		return "put aside"

@@ -31,6 +31,7 @@ type Brick struct {
 	catalogue *pebble.DB
 	commits   commits
 	mirror    mirror   // of the catalogue
+	metadata  mirror   // of its METADATA
 	witness   *witness // of catalogue and log
 	locks     []io.Closer
 	manifest  manifest // read by Open, used up by Recover, then owned by admin: tombs only
@@ -104,7 +105,10 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 	if err := makeDir(b.fs, dir); err != nil {
 		return nil, err
 	}
-	b.mirror = mirror{fs: b.fs, path: b.fs.PathJoin(s.DataDir, mirrorFile), uuid: b.logID}
+	b.mirror.mirrorKind, b.metadata.mirrorKind = catalogueMirror, metadataMirror
+	for _, m := range []*mirror{&b.mirror, &b.metadata} {
+		m.fs, m.path, m.uuid = b.fs, b.fs.PathJoin(s.DataDir, m.name), b.logID
+	}
 	if b.witness, err = openWitness(b.fs, s.DataDir, b.logID); err != nil {
 		return nil, err
 	}
@@ -112,7 +116,7 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 		if b.catalogue != nil {
 			err = errors.Join(err, b.catalogue.Close())
 		}
-		return nil, errors.Join(err, b.mirror.close())
+		return nil, errors.Join(err, b.mirror.close(), b.metadata.close())
 	}
 	b.openCopies()
 	if b.manifest, err = b.loadManifest(); err != nil {
@@ -231,7 +235,7 @@ func (b *Brick) Close() error {
 	return err
 }
 
-// openCopies brings mirror and witness up to the catalogue that was opened. Neither is worth refusing to start for.
+// openCopies brings mirrors and witness up to the catalogue that was opened. Neither is worth refusing to start for.
 func (b *Brick) openCopies() {
 	err := b.witness.begin()
 	b.committed(b.commits.last())
@@ -240,13 +244,15 @@ func (b *Brick) openCopies() {
 	}
 }
 
-// tendCopies brings mirror and witness to the disk.
+// tendCopies brings mirrors and witness to the disk.
 func (b *Brick) tendCopies() (err error) {
 	if b.Err() != nil {
 		return nil
 	}
-	if b.mirror.stale() {
-		err = b.remirror()
+	for _, m := range []*mirror{&b.mirror, &b.metadata} {
+		if m.stale() {
+			err = errors.Join(err, b.remirror(m))
+		}
 	}
 	if seq := b.commits.last(); seq > b.commits.durable.Load() { // without an fsync, and no commit with one followed
 		if err := b.catalogue.LogData(nil, pebble.Sync); err != nil {
@@ -256,16 +262,16 @@ func (b *Brick) tendCopies() (err error) {
 			b.committed(seq)
 		}
 	}
-	return errors.Join(err, b.mirror.sync(), b.witness.sync())
+	return errors.Join(err, b.mirror.sync(), b.metadata.sync(), b.witness.sync())
 }
 
-// closeCatalogue closes the catalogue and leaves mirror and witness exact.
+// closeCatalogue closes the catalogue and leaves mirrors and witness exact.
 func (b *Brick) closeCatalogue() error {
 	err := b.catalogue.Close() // syncs it
 	if err == nil && b.Err() == nil {
 		b.committed(b.commits.last())
 	}
-	if cerr := errors.Join(b.mirror.close(), b.witness.close()); cerr != nil {
+	if cerr := errors.Join(b.mirror.close(), b.metadata.close(), b.witness.close()); cerr != nil {
 		b.log.Warn("the copies of what the catalogue holds could not be completed", "error", cerr)
 	}
 	return err

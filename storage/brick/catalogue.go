@@ -54,9 +54,16 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 // openCatalogue checks the pebble database below dir against what the mirror, the witness and the log directory know of
 // it, without changing a byte, and then opens it. A failure pebble calls fatal fences the brick.
 func (b *Brick) openCatalogue(dir string) error {
-	says, is, err := examine(b.fs, dir, b.set.CatalogueMemBytes)
+	var metadata watermark
+	says, is, err := examine(b.fs, dir, b.set.CatalogueMemBytes, func(k, v []byte) error {
+		if b.metadata.keeps(k) {
+			metadata.add(k, v)
+		}
+		return nil
+	})
+	metadata.seq = is.seq
 	if err == nil {
-		err = b.compareCatalogue(says, is)
+		err = b.compareCatalogue(says, is, metadata)
 	}
 	if err != nil {
 		return b.catalogueDamage(err, dir)
@@ -66,7 +73,7 @@ func (b *Brick) openCatalogue(dir string) error {
 	if b.catalogue, err = openPebble(dir, o); err != nil {
 		return b.catalogueDamage(err, dir)
 	}
-	b.commits.mark = is
+	b.commits.mark, b.commits.metadata = is, metadata
 	if says.seq == 0 { // a new store, or one from before there were watermarks
 		return b.NewBatch().Commit(true)
 	}
@@ -75,7 +82,7 @@ func (b *Brick) openCatalogue(dir string) error {
 
 // examine reads a whole catalogue and changes nothing: what its watermark says, and what is in it. A directory without
 // a database has neither.
-func examine(fs vfs.FS, dir string, memBytes int64) (says, is watermark, err error) {
+func examine(fs vfs.FS, dir string, memBytes int64, each func(k, v []byte) error) (says, is watermark, err error) {
 	var said collectedLog
 	o := catalogueOptions(fs, memBytes, &said)
 	o.ReadOnly = true
@@ -87,22 +94,26 @@ func examine(fs vfs.FS, dir string, memBytes int64) (says, is watermark, err err
 		return says, is, errors.Join(err, said.fatal())
 	}
 	defer func() { err = errors.Join(err, db.Close(), said.fatal()) }()
-	return survey(db, nil)
+	return survey(db, each)
 }
 
 // compareCatalogue refuses a catalogue that does not hold what it says, or is older than a witness knows it to be.
-func (b *Brick) compareCatalogue(says, is watermark) error {
+func (b *Brick) compareCatalogue(says, is, metadata watermark) error {
 	if says.seq > 0 && says != is {
 		return fault.Errorf(fault.Corrupt, "it says that it holds %d keys, and holds %d, or others", says.keys, is.keys)
 	}
-	mirrored, base, end, clean, err := readMirror(b.fs, b.mirror.path, b.logID, nil)
+	mirrored, base, end, clean, err := readMirror(b.fs, catalogueMirror, b.mirror.path, b.logID, nil)
+	if err != nil {
+		return err
+	}
+	kept, keptBase, keptEnd, keptClean, err := readMirror(b.fs, metadataMirror, b.metadata.path, b.logID, nil)
 	if err != nil {
 		return err
 	}
 	for _, w := range []struct {
 		who string
 		seq uint64
-	}{{b.witness.path, b.witness.now.catalogue}, {b.mirror.path, mirrored.seq}} {
+	}{{b.witness.path, b.witness.now.catalogue}, {b.mirror.path, mirrored.seq}, {b.metadata.path, kept.seq}} {
 		if says.seq < w.seq {
 			return fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as %s knows", says, w.seq, w.who)
 		}
@@ -110,6 +121,11 @@ func (b *Brick) compareCatalogue(says, is watermark) error {
 	if clean && mirrored == says {
 		if err := b.mirror.resume(base, end); err != nil {
 			b.log.Warn("the mirror of the catalogue cannot be continued; it will be written anew", "error", err)
+		}
+	}
+	if keptClean && kept.keys == metadata.keys && kept.sum == metadata.sum {
+		if err := b.metadata.resume(keptBase, keptEnd); err != nil {
+			b.log.Warn("the mirror of METADATA cannot be continued; it will be written anew", "error", err)
 		}
 	}
 	return nil
@@ -276,8 +292,10 @@ func (t *Batch) delete(key []byte) {
 // commits orders the commits of a brick: each raises the watermark by what it changes.
 type commits struct {
 	sync.Mutex
-	mark    watermark     // of the newest commit, durable or not
-	durable atomic.Uint64 // the newest commit that surely is
+	mark watermark // of the newest commit, durable or not
+	// metadata is that of the keys that the mirror of METADATA holds.
+	metadata watermark
+	durable  atomic.Uint64 // the newest commit that surely is
 }
 
 // last is the newest commit.
@@ -317,6 +335,11 @@ func (t *Batch) Commit(sync bool) error {
 	}
 	if sync {
 		t.b.committed(seq)
+		if len(t.b.metadata.of(t.changes)) > 0 {
+			if err := t.b.metadata.sync(); err != nil {
+				t.b.log.Warn("the mirror of METADATA could not be written; it will be written anew", "error", err)
+			}
+		}
 	}
 	return nil
 }
@@ -337,6 +360,12 @@ func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	kept := b.metadata.of(changes)
+	metadata, err := b.commits.metadata.after(kept, b.Get)
+	if err != nil {
+		return nil, 0, err
+	}
+	metadata.seq = mark.seq
 	pb := b.catalogue.NewBatch()
 	for _, c := range changes {
 		if c.deleted {
@@ -357,8 +386,11 @@ func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 		b.Fence(err)
 		return nil, 0, b.Err()
 	}
-	b.commits.mark = mark
+	b.commits.mark, b.commits.metadata = mark, metadata
 	b.mirror.queue(mark, changes)
+	if len(kept) > 0 {
+		b.metadata.queue(metadata, kept)
+	}
 	return pb, mark.seq, nil
 }
 
@@ -371,6 +403,7 @@ func (b *Brick) committed(seq uint64) {
 		}
 	}
 	b.mirror.durable(seq)
+	b.metadata.durable(seq)
 	b.witness.note(testimony{log: position(b.synced.Load()), catalogue: seq})
 }
 

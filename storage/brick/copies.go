@@ -12,7 +12,7 @@ import (
 )
 
 // CheckCopies looks at what a store keeps beside its catalogue and log to know of damage to them, the witness and the
-// mirror, and gives by path what is wrong with each. No row depends on them while the others are whole, and the next start
+// mirrors, and gives by path what is wrong with each. No row depends on them while the others are whole, and the next start
 // writes them anew; but until then there is nothing to repair a damaged catalogue of. Of a store without an identity nothing is said.
 func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
 	out := map[string]error{}
@@ -25,13 +25,15 @@ func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
 	if err := checkWitness(fs, path, id); err != nil {
 		out[path] = err
 	}
-	path = fs.PathJoin(dataDir, mirrorFile)
-	switch mark, _, _, clean, err := readMirror(fs, path, id, nil); {
-	case err != nil:
-		out[path] = err
-	case !clean:
-		if _, err := fs.Stat(path); err == nil {
-			out[path] = fault.Errorf(fault.Corrupt, "%s can be read up to %s, and not behind it", path, mark)
+	for _, kind := range []mirrorKind{catalogueMirror, metadataMirror} {
+		path = fs.PathJoin(dataDir, kind.name)
+		switch mark, _, _, clean, err := readMirror(fs, kind, path, id, nil); {
+		case err != nil:
+			out[path] = err
+		case !clean:
+			if _, err := fs.Stat(path); err == nil {
+				out[path] = fault.Errorf(fault.Corrupt, "%s can be read up to %s, and not behind it", path, mark)
+			}
 		}
 	}
 	return out

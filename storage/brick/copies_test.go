@@ -3,6 +3,8 @@ package brick
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -38,7 +40,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 // goldenMirror is a snapshot in two parts and two commits, with the states they lead to.
 func goldenMirror() (b []byte, states []map[string]string) {
-	b = append([]byte(mirrorMagic), goldenID[:]...)
+	b = append([]byte(catalogueMirror.magic), goldenID[:]...)
 	set := func(k, v string) change { return change{key: []byte(k), value: []byte(v)} }
 	mark := watermark{seq: 7}
 	for _, kv := range [][2]string{{"a", "1"}, {"b", ""}, {"c", "3"}} {
@@ -73,12 +75,30 @@ func writeBytes(t testing.TB, fs vfs.FS, path string, b []byte) {
 	}
 }
 
+// goldenMetadata is a mirror of METADATA: a snapshot and two commits, between which there were others.
+func goldenMetadata() (b []byte, states map[uint64]map[string]string) {
+	b = append([]byte(metadataMirror.magic), goldenID[:]...)
+	mark := watermark{seq: 7}
+	mark.add([]byte("m/a"), []byte("1"))
+	b = appendMirrorRecord(b, mirrorEnd, mark, []change{{key: []byte("m/a"), value: []byte("1")}})
+	states = map[uint64]map[string]string{7: {"m/a": "1"}}
+	mark.seq = 12
+	mark.add([]byte("m/b"), []byte("2"))
+	b = appendMirrorRecord(b, mirrorCommit, mark, []change{{key: []byte("m/b"), value: []byte("2")}})
+	states[12] = map[string]string{"m/a": "1", "m/b": "2"}
+	mark.seq = 20
+	mark.remove([]byte("m/a"), []byte("1"))
+	b = appendMirrorRecord(b, mirrorCommit, mark, []change{{key: []byte("m/a"), deleted: true}})
+	states[20] = map[string]string{"m/b": "2"}
+	return b, states
+}
+
 // stateOf reads a mirror of these bytes.
-func stateOf(t testing.TB, b []byte) (map[string]string, uint64) {
+func stateOf(t testing.TB, kind mirrorKind, b []byte) (map[string]string, uint64) {
 	t.Helper()
 	fs := vfs.NewMem()
 	writeBytes(t, fs, "m", b)
-	state, mark, err := mirroredState(fs, "m", goldenID)
+	state, mark, err := mirroredState(fs, kind, "m", goldenID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,8 +124,16 @@ func sameState(a, b map[string]string) bool {
 func TestCopiesStayReadable(t *testing.T) {
 	b, states := goldenMirror()
 	golden(t, "mirror.hex", b)
-	if got, seq := stateOf(t, b); seq != 9 || !sameState(got, states[2]) {
+	if got, seq := stateOf(t, catalogueMirror, b); seq != 9 || !sameState(got, states[2]) {
 		t.Errorf("the mirror gives %v at commit %d", got, seq)
+	}
+	b, kept := goldenMetadata()
+	golden(t, "metadata.hex", b)
+	if got, seq := stateOf(t, metadataMirror, b); seq != 20 || !sameState(got, kept[20]) {
+		t.Errorf("the mirror of METADATA gives %v at commit %d", got, seq)
+	}
+	if _, seq := stateOf(t, catalogueMirror, b); seq != 0 {
+		t.Error("the mirror of METADATA is taken for that of the catalogue")
 	}
 	golden(t, "witness.hex", appendTestimony(nil, goldenID, 3, testimony{log: at(2, 77), catalogue: 9}))
 	golden(t, "watermark.hex", watermark{seq: 9, keys: 2, sum: 0x1122334455667788}.append(nil))
@@ -123,7 +151,7 @@ func TestADamagedMirrorGivesAStateThatWas(t *testing.T) {
 	b, states := goldenMirror()
 	try := func(what string, at int, bad []byte) {
 		t.Helper()
-		got, seq := stateOf(t, bad)
+		got, seq := stateOf(t, catalogueMirror, bad)
 		if seq == 0 {
 			return
 		}
@@ -137,6 +165,28 @@ func TestADamagedMirrorGivesAStateThatWas(t *testing.T) {
 			bad := bytes.Clone(b)
 			bad[n] ^= 1 << bit
 			try("flipped", n, bad)
+		}
+	}
+}
+
+// TestADamagedMirrorOfMetadataGivesAStateThatWas: also with a commit missing in between.
+func TestADamagedMirrorOfMetadataGivesAStateThatWas(t *testing.T) {
+	b, states := goldenMetadata()
+	try := func(what string, at int, bad []byte) {
+		t.Helper()
+		if got, seq := stateOf(t, metadataMirror, bad); seq != 0 && (states[seq] == nil || !sameState(got, states[seq])) {
+			t.Fatalf("%s at %d gives %v as commit %d", what, at, got, seq)
+		}
+	}
+	for n := range len(b) {
+		try("cut", n, b[:n])
+		for bit := range 8 {
+			bad := bytes.Clone(b)
+			bad[n] ^= 1 << bit
+			try("flipped", n, bad)
+		}
+		for to := n + 1; to <= len(b); to++ {
+			try("taken out", n, append(bytes.Clone(b[:n]), b[to:]...))
 		}
 	}
 }
@@ -182,8 +232,11 @@ func TestADamagedWitnessSaysNothingFalse(t *testing.T) {
 func FuzzMirror(f *testing.F) {
 	b, _ := goldenMirror()
 	f.Add(b)
+	b, _ = goldenMetadata()
+	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = stateOf(t, b) // no panic, and no memory but what b has
+		_, _ = stateOf(t, catalogueMirror, b)
+		_, _ = stateOf(t, metadataMirror, b) // no panic, and no memory but what b has
 		if rec, ok := parseMirrorBody(b); ok {
 			again, ok := parseMirrorBody(appendMirrorRecord(nil, rec.kind, rec.mark, rec.changes)[mirrorPrefixBytes:])
 			if !ok || len(again.changes) != len(rec.changes) || again.mark != rec.mark {
@@ -205,11 +258,17 @@ func TestTheMirrorFollowsTheCatalogue(t *testing.T) {
 			if i%5 == 0 {
 				batch.Delete([]byte{'k', byte(i % 11)})
 			}
+			if i%4 == 0 {
+				batch.Set([]byte{'m', '/', byte(i % 7)}, bytes.Repeat([]byte{byte(life)}, i))
+			}
+			if i%9 == 0 {
+				batch.Delete([]byte{'m', '/', byte(i % 11)})
+			}
 			if err := batch.Commit(i%3 > 0); err != nil {
 				t.Fatal(err)
 			}
 			if i%100 == 50 {
-				if err := b.remirror(); err != nil {
+				if err := errors.Join(b.remirror(&b.mirror), b.remirror(&b.metadata)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -233,11 +292,64 @@ func TestTheMirrorFollowsTheCatalogue(t *testing.T) {
 			if r.Trouble != nil || r.Mirrored < want || len(r.mirror) != len(r.readable) {
 				t.Errorf("life %d, %s: the mirror ends at %d with %d keys, the catalogue at %d with %d (%v)", life, what, r.Mirrored, len(r.mirror), want, len(r.readable), r.Trouble)
 			}
+			n := 0
+			for k, v := range r.readable {
+				if !metadataMirror.keeps([]byte(k)) {
+					continue
+				}
+				if n++; !bytes.Equal(r.metadata[k], v) {
+					t.Errorf("life %d, %s: the mirror of METADATA has %q, the catalogue %q", life, what, r.metadata[k], v)
+				}
+			}
+			if r.Metadata == 0 || n != len(r.metadata) {
+				t.Errorf("life %d, %s: the mirror of METADATA ends at %d with %d keys of %d", life, what, r.Metadata, len(r.metadata), n)
+			}
 			if err := r.Close(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+}
+
+// TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue: whatever is not fsynced is lost with the power, then the catalogue and its
+// mirror with the disk.
+func TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	b, _ := open(t, fs, Settings{})
+	want := map[string]string{}
+	for i := range 50 {
+		batch := b.NewBatch()
+		k := fmt.Sprint("m/file/", i)
+		want[k] = fmt.Sprint("map ", i)
+		batch.Set([]byte(k), []byte(want[k]))
+		batch.Set([]byte("p/other"), []byte{byte(i)})
+		if err := batch.Commit(true); err != nil {
+			t.Fatal(err)
+		}
+		image := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 1))})
+		for _, path := range []string{"/data/catalogue", "/data/catalogue.mirror"} {
+			if err := image.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := Examine(Deps{FS: image}, Settings{DataDir: "/data"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := r.Entries()
+		if err != nil || r.Exact() {
+			t.Fatalf("exact %t: %v", r.Exact(), err)
+		}
+		for k, v := range want {
+			if string(entries[k]) != v {
+				t.Fatalf("after %d commits %s is %q, want %q", i+1, k, entries[k], v)
+			}
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, b)
 }
 
 // TestWhatNothingNamesIsPutAside: a log file with records is kept, one that was made and never used goes.

@@ -2,10 +2,12 @@ package brick
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -20,11 +22,16 @@ import (
 // without an fsync; the runner adds one within a second. Repair makes a new catalogue of it.
 //
 // Failing to write it harms nobody who is served: it is given up and written anew a second later.
+//
+// The mirror of METADATA holds only what is kept for the cluster ("m/…": partition maps), which nothing else on this server can tell. A commit that changes
+// such a key is fsynced in it before Commit returns: where the catalogue and its mirror are both damaged, it is exact.
 type mirror struct {
+	mirrorKind
 	fs   vfs.FS
 	path string
 	uuid StoreID
 
+	syncing sync.Mutex // held through an fsync: those who wait share the next one; before mu
 	mu      sync.Mutex
 	file    vfs.File         // nil: there is none that could be continued
 	size    int64            // where the next record goes
@@ -40,11 +47,30 @@ type mirroredCommit struct {
 	record []byte
 }
 
-const (
-	mirrorFile  = "catalogue.mirror"
-	mirrorMagic = "spillway mirror 1\n" // then the store's UUID
+// mirrorKind says which keys a mirror holds.
+type mirrorKind struct {
+	name   string
+	magic  string // then the store's UUID
+	prefix string // of its keys
+}
 
-	mirrorHeaderBytes = len(mirrorMagic) + 16
+var (
+	catalogueMirror = mirrorKind{"catalogue.mirror", "spillway mirror 1\n", ""}
+	metadataMirror  = mirrorKind{"metadata.mirror", "spillway metadata 1\n", "m/"}
+)
+
+// keeps reports whether a key belongs to the mirror.
+func (k *mirrorKind) keeps(key []byte) bool { return bytes.HasPrefix(key, []byte(k.prefix)) }
+
+// of picks the changes that belong to the mirror.
+func (k *mirrorKind) of(changes []change) []change {
+	if k.prefix == "" {
+		return changes
+	}
+	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return !k.keeps(c.key) })
+}
+
+const (
 	mirrorPrefixBytes = 8  // length, checksum
 	mirrorFixedBytes  = 25 // kind, watermark
 
@@ -122,7 +148,7 @@ func parseMirrorBody(b []byte) (r mirrorRecord, ok bool) {
 // readMirror reads a mirror to the first thing that is not whole, and calls use for each record that belongs to a state
 // it can vouch for. It gives the newest such state, and where its last record ends; seq 0: there is none. clean tells
 // that nothing followed.
-func readMirror(fs vfs.FS, path string, id StoreID, use func(mirrorRecord)) (mark watermark, base, end int64, clean bool, err error) {
+func readMirror(fs vfs.FS, kind mirrorKind, path string, id StoreID, use func(mirrorRecord)) (mark watermark, base, end int64, clean bool, err error) {
 	f, err := fs.Open(path, vfs.SequentialReadsOption)
 	if oserror.IsNotExist(err) {
 		return mark, 0, 0, false, nil
@@ -136,15 +162,15 @@ func readMirror(fs vfs.FS, path string, id StoreID, use func(mirrorRecord)) (mar
 		return mark, 0, 0, false, fault.Wrap(err, fault.Unavailable, "read %s", path)
 	}
 	r := bufio.NewReaderSize(f, 256<<10)
-	head := make([]byte, mirrorHeaderBytes)
-	if _, err := io.ReadFull(r, head); err != nil || string(head) != mirrorMagic+string(id[:]) {
+	head := make([]byte, len(kind.magic)+len(id))
+	if _, err := io.ReadFull(r, head); err != nil || string(head) != kind.magic+string(id[:]) {
 		return mark, 0, 0, false, nil
 	}
 	left -= int64(len(head))
 	at := int64(len(head))
 	for left > 0 {
 		rec, n, ok := readMirrorRecord(r, left)
-		if !ok || !mark.follows(&rec) {
+		if !ok || !kind.follows(mark, &rec) {
 			return mark, base, end, false, nil
 		}
 		at, left = at+n, left-n
@@ -162,10 +188,11 @@ func readMirror(fs vfs.FS, path string, id StoreID, use func(mirrorRecord)) (mar
 	return mark, base, end, mark.seq > 0, nil
 }
 
-// follows reports whether a record may stand behind the state w.
-func (w *watermark) follows(r *mirrorRecord) bool {
+// follows reports whether a record may stand behind the state w. Commits of which nothing belongs to the mirror are left out; whether another is
+// missing the sum of the keys tells.
+func (k *mirrorKind) follows(w watermark, r *mirrorRecord) bool {
 	if r.kind == mirrorCommit {
-		return w.seq > 0 && r.mark.seq == w.seq+1
+		return w.seq > 0 && (r.mark.seq == w.seq+1 || k.prefix != "" && r.mark.seq > w.seq)
 	}
 	return w.seq == 0
 }
@@ -189,9 +216,9 @@ func readMirrorRecord(r io.Reader, left int64) (rec mirrorRecord, n int64, ok bo
 }
 
 // mirroredState is the newest state that a mirror holds whole; seq 0: none.
-func mirroredState(fs vfs.FS, path string, id StoreID) (map[string][]byte, watermark, error) {
+func mirroredState(fs vfs.FS, kind mirrorKind, path string, id StoreID) (map[string][]byte, watermark, error) {
 	var held []mirrorRecord
-	mark, _, _, _, err := readMirror(fs, path, id, func(r mirrorRecord) { held = append(held, r) })
+	mark, _, _, _, err := readMirror(fs, kind, path, id, func(r mirrorRecord) { held = append(held, r) })
 	state := map[string][]byte{}
 	for _, r := range held {
 		if r.kind == mirrorCommit && r.mark.seq > mark.seq {
@@ -282,19 +309,27 @@ func (m *mirror) stale() bool {
 	return m.file == nil || m.size-m.base > max(mirrorGrowthMin, m.base)
 }
 
-// sync makes what was written durable.
+// sync makes what was written durable. Those who call it at the same time share fsyncs, and commits go on meanwhile.
 func (m *mirror) sync() error {
+	m.syncing.Lock()
+	defer m.syncing.Unlock()
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.file == nil || !m.dirty {
+	f, dirty := m.file, m.dirty
+	m.dirty = false
+	m.mu.Unlock()
+	if f == nil || !dirty {
 		return nil
 	}
-	m.dirty = false
-	if err := m.file.Sync(); err != nil {
-		m.giveUpLocked()
-		return fault.Wrap(err, fault.Unavailable, "sync %s", m.path)
+	err := f.Sync()
+	if err == nil {
+		return nil
 	}
-	return nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.file == f {
+		m.giveUpLocked()
+	}
+	return fault.Wrap(err, fault.Unavailable, "sync %s", m.path)
 }
 
 func (m *mirror) close() error {
@@ -314,6 +349,8 @@ func (m *mirror) beginSnapshot() {
 
 // endSnapshot puts a snapshot of the state w, that lies in path+".tmp", in the file's place; f nil: it failed.
 func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
+	m.syncing.Lock() // nobody syncs the file that is given up here
+	defer m.syncing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	since := m.since
@@ -367,8 +404,8 @@ func (m *mirror) writeSnapshot(db pebble.Reader, w watermark) (f vfs.File, size 
 		size += int64(len(b))
 		return err
 	}
-	if err = put(append([]byte(mirrorMagic), m.uuid[:]...)); err == nil {
-		err = eachPart(db, func(kind byte, part []change) error { return put(appendMirrorRecord(nil, kind, w, part)) })
+	if err = put(append([]byte(m.magic), m.uuid[:]...)); err == nil {
+		err = m.eachPart(db, func(kind byte, part []change) error { return put(appendMirrorRecord(nil, kind, w, part)) })
 	}
 	if err == nil {
 		err = f.Sync()
@@ -379,13 +416,16 @@ func (m *mirror) writeSnapshot(db pebble.Reader, w watermark) (f vfs.File, size 
 	return f, size, nil
 }
 
-// eachPart cuts the content of a catalogue into pieces; the last one, perhaps empty, is the end.
-func eachPart(db pebble.Reader, put func(kind byte, part []change) error) error {
+// eachPart cuts what a mirror holds of a catalogue into pieces; the last one, perhaps empty, is the end.
+func (k *mirrorKind) eachPart(db pebble.Reader, put func(kind byte, part []change) error) error {
 	var part []change
 	size := 0
-	_, _, err := survey(db, func(k, v []byte) error {
-		part = append(part, change{key: append([]byte(nil), k...), value: append([]byte(nil), v...)})
-		if size += len(k) + len(v); size < mirrorPartBytes {
+	_, _, err := survey(db, func(key, v []byte) error {
+		if !k.keeps(key) {
+			return nil
+		}
+		part = append(part, change{key: append([]byte(nil), key...), value: append([]byte(nil), v...)})
+		if size += len(key) + len(v); size < mirrorPartBytes {
 			return nil
 		}
 		err := put(mirrorPart, part)
@@ -398,13 +438,16 @@ func eachPart(db pebble.Reader, put func(kind byte, part []change) error) error 
 	return put(mirrorEnd, part)
 }
 
-// remirror writes the mirror anew, of the catalogue as it is now. Commits go on meanwhile.
-func (b *Brick) remirror() error {
+// remirror writes a mirror anew, of the catalogue as it is now. Commits go on meanwhile.
+func (b *Brick) remirror(m *mirror) error {
 	b.commits.Lock()
-	b.mirror.beginSnapshot()
+	m.beginSnapshot()
 	snap, mark := b.catalogue.NewSnapshot(), b.commits.mark
+	if m == &b.metadata {
+		mark = b.commits.metadata
+	}
 	b.commits.Unlock()
-	f, size, err := b.mirror.writeSnapshot(snap, mark)
+	f, size, err := m.writeSnapshot(snap, mark)
 	err = errors.Join(err, snap.Close())
 	if err == nil {
 		// The snapshot may hold commits that are not durable yet. The mirror must not know what a power cut can take back.
@@ -416,5 +459,5 @@ func (b *Brick) remirror() error {
 		_ = f.Close()
 		f = nil
 	}
-	return errors.Join(err, b.mirror.endSnapshot(f, size, mark))
+	return errors.Join(err, m.endSnapshot(f, size, mark))
 }

@@ -23,6 +23,7 @@ type Remains struct {
 	Trouble  error  // what is wrong with the catalogue; nil: nothing
 	Known    uint64 // the newest commit of the catalogue that anything knows of
 	Mirrored uint64 // the newest commit that the mirror holds whole; 0: none
+	Metadata uint64 // the newest commit that the mirror of METADATA holds whole; 0: none
 
 	fs       vfs.FS
 	set      Settings
@@ -30,6 +31,7 @@ type Remains struct {
 	ids      identity
 	locks    []io.Closer
 	mirror   map[string][]byte // the content of the catalogue at commit Mirrored
+	metadata map[string][]byte // METADATA at commit Metadata
 	readable map[string][]byte // what can be read of the catalogue
 	says     watermark
 	files    []uint32 // of the log, rising
@@ -106,21 +108,24 @@ func Examine(d Deps, s Settings) (_ *Remains, err error) {
 }
 
 func (r *Remains) read() (err error) {
-	mirrorPath, dir := r.fs.PathJoin(r.set.DataDir, mirrorFile), r.catalogueDir()
-	var mark, is watermark
-	if r.mirror, mark, err = mirroredState(r.fs, mirrorPath, r.ids.log); err != nil {
+	dir := r.catalogueDir()
+	var mark, kept, is watermark
+	if r.mirror, mark, err = mirroredState(r.fs, catalogueMirror, r.fs.PathJoin(r.set.DataDir, catalogueMirror.name), r.ids.log); err != nil {
+		return err
+	}
+	if r.metadata, kept, err = mirroredState(r.fs, metadataMirror, r.fs.PathJoin(r.set.DataDir, metadataMirror.name), r.ids.log); err != nil {
 		return err
 	}
 	if _, r.said, err = readTestimony(r.fs, r.fs.PathJoin(r.set.DataDir, witnessFile), r.ids.log); err != nil {
 		return err
 	}
-	r.says, is, r.Trouble = examine(r.fs, dir, r.set.CatalogueMemBytes)
+	r.says, is, r.Trouble = examine(r.fs, dir, r.set.CatalogueMemBytes, nil)
 	r.readable = salvage(r.fs, dir, r.set.CatalogueMemBytes)
-	r.Mirrored = mark.seq
+	r.Mirrored, r.Metadata = mark.seq, kept.seq
 	if err := r.readLog(); err != nil {
 		return err
 	}
-	r.Known = max(r.Known, mark.seq, r.said.catalogue, r.says.seq)
+	r.Known = max(r.Known, mark.seq, kept.seq, r.said.catalogue, r.says.seq)
 	switch {
 	case r.Trouble != nil:
 	case r.says.seq > 0 && r.says != is:
@@ -213,7 +218,7 @@ func salvage(fs vfs.FS, dir string, memBytes int64) map[string][]byte {
 func (r *Remains) Exact() bool { return r.Trouble == nil || r.Mirrored > 0 && r.Mirrored >= r.Known }
 
 // Entries are the best that is known of the catalogue: exactly what it was, or else what can be read of it, and what the
-// mirror has besides. The map is the caller's.
+// mirrors have besides. The map is the caller's.
 func (r *Remains) Entries() (map[string][]byte, error) {
 	switch {
 	case r.Trouble == nil:
@@ -226,8 +231,13 @@ func (r *Remains) Entries() (map[string][]byte, error) {
 	if r.says.seq > r.Mirrored {
 		older, newer = newer, older
 	}
-	maps.Copy(out, older)
-	maps.Copy(out, newer)
+	sources := []map[string][]byte{r.metadata, older, newer}
+	if r.Metadata > max(r.says.seq, r.Mirrored) {
+		sources = []map[string][]byte{older, newer, r.metadata}
+	}
+	for _, s := range sources {
+		maps.Copy(out, s)
+	}
 	return out, r.mendFiles(out)
 }
 
@@ -276,22 +286,25 @@ func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error
 }
 
 // mendFiles makes the entries of log files those of the files that are there. One that nothing is known of is open: its
-// end is found as after a crash; but where a later process went on in a newer file, it had found and closed that end.
+// end is found as after a crash; but where a later process went on in a newer file, it had found and closed that end. An entry that
+// says open may be from before that.
 func (r *Remains) mendFiles(entries map[string][]byte) error {
 	there := map[uint32]bool{}
 	for i, n := range r.files {
 		there[n] = true
-		if _, ok := entries[string(fileKey(n))]; ok {
-			continue
-		}
 		e := &fileEntry{}
+		if known, ok := entries[string(fileKey(n))]; ok {
+			if err := e.decode(known); err != nil || e.state != fileOpen {
+				continue // the start says what is wrong with it
+			}
+		}
 		if i+1 < len(r.files) {
 			end, closed, err := r.closedEnd(n, r.files[i+1])
 			if err != nil {
 				return err
 			}
 			if closed {
-				e = &fileEntry{state: fileClosed, end: end}
+				e.state, e.end = fileClosed, end
 			}
 		}
 		entries[string(fileKey(n))] = e.append(nil)
@@ -377,7 +390,7 @@ func (r *Remains) writeCatalogue(dir string, entries map[string][]byte, mark wat
 	}
 	if err = errors.Join(err, db.Close(), said.fatal()); err == nil {
 		var says, is watermark
-		if says, is, err = examine(r.fs, dir, r.set.CatalogueMemBytes); err == nil && says != is {
+		if says, is, err = examine(r.fs, dir, r.set.CatalogueMemBytes, nil); err == nil && says != is {
 			err = fault.Errorf(fault.Internal, "what was written reads as %v, not as %v", is, says)
 		}
 	}

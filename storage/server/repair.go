@@ -31,6 +31,8 @@ type Repaired struct {
 	NewStore        bool
 
 	Partitions []RepairedPartition
+	// Metadata is the newest commit whose partition maps the mirror of METADATA holds; 0: it holds none.
+	Metadata uint64
 	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
 	NoMaps bool
 	// Unknown are directories of segments, and placements in the log, that nothing tells the partition of.
@@ -61,7 +63,7 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	out := &Repaired{Trouble: r.Trouble, Exact: r.Exact(), Known: r.Known, Mirrored: r.Mirrored, DryRun: dryRun, LogFiles: r.LogFiles()}
+	out := &Repaired{Trouble: r.Trouble, Exact: r.Exact(), Known: r.Known, Mirrored: r.Mirrored, Metadata: r.Metadata, DryRun: dryRun, LogFiles: r.LogFiles()}
 	entries, err := r.Entries()
 	if err != nil {
 		return nil, err

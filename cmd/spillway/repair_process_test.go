@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone: a process is killed, and loses the catalogue with its mirror. A repair makes the maps of their own
+// mirror, and the process serves the rows of all tables, one of them without any; writes go on.
+func TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_TABLES_PARTITION_WIDTH=1h")
+	p.start()
+	now := time.Now()
+	put := func(table, series string, at time.Time, want int) {
+		t.Helper()
+		status, text, err := putLine(p, table, fmt.Sprintf("m,i=%s v=7 %d", series, at.UnixMilli()))
+		if err != nil || status != want {
+			t.Fatalf("%s: %d %s %v", table, status, text, err)
+		}
+	}
+	create := func(table string) {
+		t.Helper()
+		if status, text, err := p.do(http.MethodPost, "/query?q=CREATE+DATABASE+"+table, nil, nil); err != nil || status != http.StatusOK || strings.Contains(string(text), "error") {
+			t.Fatalf("%d %s %v", status, text, err)
+		}
+	}
+	for _, table := range []string{"one", "two", "none"} {
+		create(table)
+	}
+	put("one", "a", now.Add(-5*time.Hour), http.StatusNoContent)
+	put("two", "a", now, http.StatusNoContent)
+	p.eventually("rows are in segments", func() bool { return segmentsIn(p.dir) > 1 })
+	put("one", "b", now, http.StatusNoContent) // in the log only, of a partition made just now
+	p.kill()
+	data := filepath.Join(p.dir, "data")
+	if err := os.RemoveAll(filepath.Join(data, "catalogue")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(data, "catalogue.mirror"), 20); err != nil {
+		t.Fatal(err)
+	}
+	p.spawn()
+	if code := p.exit(); code == 0 || !strings.Contains(p.log.String(), "spillway repair") {
+		t.Fatalf("it ended with %d: %s", code, &p.log)
+	}
+	repair := exec.Command(p.bin, "repair", "--data-dir="+data)
+	repair.Env = p.env
+	out, err := repair.Output()
+	if !strings.Contains(string(out), "maps       of their own mirror") || strings.Contains(string(out), "not rebuilt: the partition maps") {
+		t.Fatalf("repair: %v\n%s", err, out)
+	}
+	t.Logf("%v\n%s", err, out)
+	p.start()
+	for table, want := range map[string]int{"one": 1, "two": 1} {
+		got := p.rowsOf(table, "m_v", "7h", time.Now())
+		if len(got["m_v/a"]) != want {
+			t.Errorf("table %s has %v", table, got)
+		}
+	}
+	if _, text, err := p.get("/t/two/api/v1/query?query=m_v"); err != nil || !strings.Contains(string(text), `"warnings"`) {
+		t.Errorf("an answer does not say that the store was rebuilt: %s %v", text, err)
+	}
+	if status, text, err := p.get("/t/none/api/v1/query?query=m_v"); err != nil || status != http.StatusOK {
+		t.Errorf("the table without rows: %d %s %v", status, text, err)
+	}
+	put("one", "c", now, http.StatusNoContent)
+	put("none", "c", now, http.StatusNoContent)
+	p.stop()
+	p.start()
+	for table, series := range map[string]string{"one": "c", "none": "c"} {
+		if got := p.rowsOf(table, "m_v", "7h", time.Now().Add(time.Second)); len(got["m_v/"+series]) != 1 {
+			t.Errorf("table %s has %v", table, got)
+		}
+	}
+}
