@@ -87,11 +87,16 @@ func (m *Machine) mapReady(e *entry) bool {
 	if t.read == m.lapses+1 && m.seqOf(e) >= t.wanted && (!e.present() || e.unreadable || e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e))) {
 		return true
 	}
+	t.await(e)
+	return false
+}
+
+// await has a partition wait until there is a newer map of the table.
+func (t *table) await(e *entry) {
 	if !e.waitsMap {
 		e.waitsMap = true
 		t.waits = append(t.waits, e)
 	}
-	return false
 }
 
 // planTables reads the rows of tables for which partitions wait.
@@ -150,6 +155,7 @@ func (m *Machine) observeSwept(name string, rev coord.Revision, value []byte, pr
 		s, err := DecodeSwept(value)
 		t.sweptRev, t.swept, t.sweptBad = rev, s.Seq, err != nil
 	}
+	m.releaseWaits(t) // it may be readable again
 }
 
 // allGuard reports whether every server whose heartbeat row is there changes maps as Guard says. A server of a build from before

@@ -23,7 +23,8 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	if !e.present() {
 		t := m.table(e.p.Table)
 		if t.sweptBad || t.swept > m.seqOf(e) {
-			return c, false // the row that would stop us may have been swept; a newer map is on its way
+			t.await(e) // the row that would stop us may have been swept; a newer map is on its way
+			return c, false
 		}
 		c.also = append(c.also, coord.Condition{Key: e.bornKey, Revision: e.born}, coord.Condition{Key: SweptKey(e.p.Table), Revision: t.sweptRev})
 		if !m.guarding {
