@@ -247,14 +247,19 @@ func (p *planner) covered(m *topology.Map, t point.Nanos) (next point.Nanos, ok 
 func (p *planner) before(m *topology.Map, part *topology.Partition, made []topology.Partition) []topology.ServerID {
 	for i := len(made) - 1; i >= 0; i-- {
 		if made[i].TimeHi == part.TimeLo && made[i].PointLo == part.PointLo {
-			return on(made[i].Placements)[:1]
+			return first(made[i].Placements)
 		}
 	}
 	old, ok := m.Find(part.PointLo, part.TimeLo-1)
 	if !ok {
 		return nil
 	}
-	return on(old.Placements)[:1]
+	return first(old.Placements)
+}
+
+// first is the server of the first placement, if there is one: where no server is usable there is none.
+func first(placed []topology.Placement) []topology.ServerID {
+	return on(placed[:min(len(placed), 1)])
 }
 
 // sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever.

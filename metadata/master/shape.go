@@ -19,17 +19,31 @@ import (
 // range where they are too close in time, and only at twice the size: cutting it costs more than it brings.
 func (p *planner) splits() {
 	for _, m := range p.Tables {
+		heirs := heirs(m)
 		for part := range m.All() {
 			key := lease.Partition{Table: m.Table, ID: part.ID}
 			switch {
 			case p.touched[key] || p.moves >= p.set.MovesMax:
 			case p.empty(key):
-				p.finishEmpty(m, part, key)
+				if !heirs[part.ID] {
+					p.finishEmpty(m, part, key)
+				}
 			case part.State == topology.Live && p.set.SplitBytes > 0 && len(part.Joining) == 0:
 				p.splitLarge(m, part, key)
 			}
 		}
 	}
+}
+
+// heirs are the partitions that others unload into: they stay in the map until those are gone.
+func heirs(m *topology.Map) map[point.PartitionID]bool {
+	out := map[point.PartitionID]bool{}
+	for part := range m.All() {
+		for _, id := range part.Into {
+			out[id] = true
+		}
+	}
+	return out
 }
 
 // finishEmpty ends a split or a merge of a partition without rows: there is nothing to move, and nothing to wait for.
@@ -140,6 +154,7 @@ func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, ok 
 // Partitions with rows are not merged: their rows would have to move.
 func (p *planner) merges() {
 	for _, m := range p.Tables {
+		heirs := heirs(m)
 		var run []*topology.Partition
 		runs := map[uint64][]*topology.Partition{} // by where on the ring
 		end := func(r []*topology.Partition) {
@@ -149,7 +164,7 @@ func (p *planner) merges() {
 		}
 		for part := range m.All() {
 			run = runs[part.PointLo]
-			if !p.mergeable(m, part) {
+			if heirs[part.ID] || !p.mergeable(m, part) {
 				end(run)
 				delete(runs, part.PointLo)
 				continue
