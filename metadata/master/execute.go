@@ -32,30 +32,39 @@ const tablesAtOnce = 8
 
 // carryOut commits the steps of a plan on these maps.
 func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []Step) {
+	var g errgroup.Group
+	g.SetLimit(tablesAtOnce)
+	for _, w := range Works(maps, steps, x.rows, x.mapServers != nil) {
+		g.Go(func() error {
+			x.run(ctx, w)
+			return nil
+		})
+	}
+	_ = g.Wait() // none of them gives an error
+}
+
+// Works gives what carries the steps of a plan on these maps out: a Work for each table, by name. rows are those that are swept, as they
+// were seen; nil: nothing is swept. Without mapServers metadata servers are not changed.
+func Works(maps []*topology.Map, steps []Step, rows *Rows, mapServers bool) (works []*Work) {
 	seqs, byTable := map[string]uint64{}, map[string][]Step{}
 	for _, m := range maps {
 		seqs[m.Table] = m.Seq
 	}
 	for _, s := range steps {
-		if len(s.Ops) > 0 || s.Drop || s.MapServer != nil && x.mapServers != nil || len(s.Sweep) > 0 && x.rows != nil {
+		if len(s.Ops) > 0 || s.Drop || s.MapServer != nil && mapServers || len(s.Sweep) > 0 && rows != nil {
 			byTable[s.Table] = append(byTable[s.Table], s)
 		}
 	}
-	var g errgroup.Group
-	g.SetLimit(tablesAtOnce)
 	for _, table := range sortedKeys(byTable) {
 		sweep := map[lease.Partition][]coord.Row{}
 		for _, s := range byTable[table] {
 			for _, p := range s.Sweep {
-				sweep[p] = x.rows.sweepable(p)
+				sweep[p] = rows.Sweepable(p)
 			}
 		}
-		g.Go(func() error {
-			x.run(ctx, NewWork(table, seqs[table], byTable[table], sweep))
-			return nil
-		})
+		works = append(works, NewWork(table, seqs[table], byTable[table], sweep))
 	}
-	_ = g.Wait() // none of them gives an error
+	return works
 }
 
 // Do carries out one step for a person, on the very map it was planned on. Errors are Stale (something changed meanwhile:
@@ -175,9 +184,14 @@ func (x *executor) reported(s Step, err error) {
 // FillDropped notes which of the tables that only lease rows name were dropped, and which are being dropped. Errors are the store's.
 func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
 	rows, _, err := store.List(ctx, mapstore.Prefix)
-	if err != nil {
-		return err
+	if err == nil {
+		s.DroppedBy(rows)
 	}
+	return err
+}
+
+// DroppedBy is FillDropped with the rows of all tables.
+func (s *State) DroppedBy(rows []coord.Row) {
 	s.Dropped, s.Dropping = map[string]bool{}, map[string]bool{}
 	for _, table := range s.leased() {
 		s.Dropped[table] = true // unless there is a row that says otherwise
@@ -197,7 +211,6 @@ func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
 	for _, m := range s.Tables {
 		delete(s.Dropped, m.Table)
 	}
-	return nil
 }
 
 // leased are the tables that lease rows name.

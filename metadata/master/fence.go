@@ -1,6 +1,7 @@
 package master
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -66,9 +67,13 @@ func (w *Work) fenceSome(guards []guard, tries int) {
 func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 	var b batch
 	var fenced []guard
-	put := map[*carried][]coord.Row{}
+	put, anew := map[*carried][]coord.Row{}, map[*carried][]coord.Row{}
 	for _, g := range guards[:n] {
 		mine := rows[:len(g.Servers)+1]
+		there := map[string]bool{}
+		for _, row := range mine {
+			there[row.Key] = row.Revision != 0
+		}
 		rows = rows[len(mine):]
 		one, err := w.fenceOf(g, mine)
 		if err != nil {
@@ -80,7 +85,9 @@ func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 		fenced = append(fenced, g)
 		b.conditions, b.writes = append(b.conditions, one.conditions...), append(b.writes, one.writes...)
 		for _, write := range one.writes {
-			if _, _, ok := lease.ParseProhibitKey(write.Key); ok {
+			if _, _, ok := lease.ParseProhibitKey(write.Key); ok && there[write.Key] {
+				anew[g.step] = append(anew[g.step], coord.Row{Key: write.Key})
+			} else if ok {
 				put[g.step] = append(put[g.step], coord.Row{Key: write.Key})
 			}
 		}
@@ -105,11 +112,10 @@ func (w *Work) fenceThese(guards []guard, n int, rows []coord.Row, tries int) {
 			}
 		default:
 			for _, g := range fenced {
-				for _, row := range put[g.step] {
-					row.Revision = c.Revision
-					g.step.fenced = append(g.step.fenced, row)
-				}
+				g.step.fenced = append(g.step.fenced, as(c.Revision, put[g.step])...)
+				g.step.inherited = append(g.step.inherited, as(c.Revision, anew[g.step])...)
 				delete(put, g.step)
+				delete(anew, g.step)
 			}
 		}
 		w.fenceSome(rest, 0)
@@ -132,13 +138,33 @@ func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
 		}
 	}
 	for i, server := range g.Servers {
-		write := lease.Prohibit(g.Partition, server, lease.Note{Who: fencer, When: w.now.UTC(), Reason: g.step.What})
+		write := lease.Prohibit(g.Partition, server, lease.Note{Who: Fencer, When: w.now.UTC(), Reason: g.step.What})
 		b.conditions = append(b.conditions, coord.Condition{Key: write.Key, Revision: rows[i+1].Revision})
-		if rows[i+1].Revision == 0 { // else a person's, or an earlier fence: it holds as well, and stays
+		switch row := rows[i+1]; {
+		case row.Revision == 0:
 			b.writes = append(b.writes, write)
+		case isFence(row):
+			// Another master's is written anew, as it is: that master compares its revision before it deletes it, and must not while
+			// this change is on its way. Its age stays what it was.
+			b.writes = append(b.writes, coord.Write{Key: row.Key, Value: row.Value})
+		default: // a person's holds as well, and stays
 		}
 	}
 	return b, nil
+}
+
+// isFence reports whether a prohibition is a master's. One that cannot be read counts as a person's.
+func isFence(row coord.Row) bool {
+	var note lease.Note
+	return json.Unmarshal(row.Value, &note) == nil && note.Who == Fencer
+}
+
+// as gives rows a revision.
+func as(rev coord.Revision, rows []coord.Row) []coord.Row {
+	for i := range rows {
+		rows[i].Revision = rev
+	}
+	return rows
 }
 
 // unfence deletes the fences of all steps whose change is decided, if they are still as they were written.

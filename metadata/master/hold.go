@@ -49,10 +49,10 @@ func DecodeHolder(b []byte) (Holder, error) {
 	return s.Holder, nil
 }
 
-// hold is the arithmetic of that row, the same as a heartbeat's: act for 3 s after a good renewal was sent, take what did not
-// change for 4 s since it was first seen so, in which the store answered. It has no clock; times are of one that counts
+// Hold decides who is master, by the same arithmetic as a heartbeat's: act for 3 s after a good renewal was sent, take a row that did
+// not change for 4 s since it was first seen so, in which the store answered. It has no clock; times are of one that counts
 // suspends and never jumps.
-type hold struct {
+type Hold struct {
 	self Holder // N is the last number written
 	set  Settings
 
@@ -66,14 +66,17 @@ type hold struct {
 	goodUntil time.Duration
 }
 
+// NewHold makes the candidate that self names. N of self is the number last written.
+func NewHold(self Holder, set Settings) Hold { return Hold{self: self, set: set} }
+
 // lookGap is the same for those who look at the master's row only, every two seconds.
 const lookGap = 2 * earGap
 
 // earGap is the longest pause between two answers that counts as time in which nothing changed.
 const earGap = 2 * time.Second
 
-// saw takes in an answer: what the row is.
-func (h *hold) saw(now time.Duration, row coord.Row) {
+// Saw takes in an answer: what the row is.
+func (h *Hold) Saw(now time.Duration, row coord.Row) {
 	if gap := now - h.last; gap > 0 && gap <= lookGap {
 		h.ear += gap
 	}
@@ -89,12 +92,15 @@ func (h *hold) saw(now time.Duration, row coord.Row) {
 }
 
 // ours reports whether the row, as last seen, is this process's.
-func (h *hold) ours() bool {
+func (h *Hold) ours() bool {
 	return h.rev != 0 && h.row.Holder == h.self.Holder && h.row.Boot == h.self.Boot
 }
 
-// want gives the row to write now, by compare-and-swap on rev; ok is false when there is nothing to do but look again.
-func (h *hold) want() (next Holder, rev coord.Revision, ok bool) {
+// Known reports whether the row is known to be this process's: it is renewed without being read.
+func (h *Hold) Known() bool { return h.asked && h.ours() }
+
+// Want gives the row to write now, by compare-and-swap on rev; ok is false when there is nothing to do but look again.
+func (h *Hold) Want() (next Holder, rev coord.Revision, ok bool) {
 	if !h.asked {
 		return Holder{}, 0, false
 	}
@@ -105,14 +111,14 @@ func (h *hold) want() (next Holder, rev coord.Revision, ok bool) {
 	return h.self, h.rev, true
 }
 
-// wrote takes in that the row sent at sent was written.
-func (h *hold) wrote(sent, now time.Duration, row Holder, rev coord.Revision) {
-	h.saw(now, coord.Row{Revision: rev, Value: row.Encode()})
+// Wrote takes in that the row sent at sent was written.
+func (h *Hold) Wrote(sent, now time.Duration, row Holder, rev coord.Revision) {
+	h.Saw(now, coord.Row{Revision: rev, Value: row.Encode()})
 	h.goodUntil = max(h.goodUntil, sent+h.set.ActFor)
 }
 
-// doubt takes in that nobody knows whether a write happened, or that it did not: the row must be read before the next.
-func (h *hold) doubt() { h.asked = false }
+// Doubt takes in that nobody knows whether a write happened, or that it did not: the row must be read before the next.
+func (h *Hold) Doubt() { h.asked = false }
 
-// mayAct reports whether this process is master now.
-func (h *hold) mayAct(now time.Duration) bool { return now < h.goodUntil }
+// MayAct reports whether this process is master now.
+func (h *Hold) MayAct(now time.Duration) bool { return now < h.goodUntil }

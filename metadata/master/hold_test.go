@@ -13,7 +13,7 @@ import (
 
 // candidate process of the model: its clock runs at a rate of its own, from a start of its own.
 type process struct {
-	hold
+	Hold
 	rate  float64
 	start time.Duration
 	write *pending // under way
@@ -44,7 +44,7 @@ func TestNoTwoActAsMaster(t *testing.T) {
 		var ps []*process
 		for i := range rapid.IntRange(2, 3).Draw(t, "processes") {
 			p := &process{rate: rapid.Float64Range(0.91, 1.09).Draw(t, "rate"), start: time.Duration(rapid.Int64Range(0, 1e12).Draw(t, "start"))}
-			p.hold = hold{self: Holder{Holder: topology.ServerID(string(rune('a' + i))), Boot: "1"}, set: set}
+			p.Hold = NewHold(Holder{Holder: topology.ServerID(string(rune('a' + i))), Boot: "1"}, set)
 			ps = append(ps, p)
 		}
 		var row coord.Row
@@ -67,13 +67,13 @@ func TestNoTwoActAsMaster(t *testing.T) {
 					switch {
 					case w.answer != 0 && now >= w.answer:
 						if w.ok {
-							p.wrote(w.sent, p.clock(now), w.row, w.given)
+							p.Wrote(w.sent, p.clock(now), w.row, w.given)
 						} else {
-							p.doubt()
+							p.Doubt()
 						}
 						p.write = nil
 					case w.answer == 0 && w.done:
-						p.doubt()
+						p.Doubt()
 						p.write = nil
 					}
 					continue
@@ -85,8 +85,8 @@ func TestNoTwoActAsMaster(t *testing.T) {
 				if !calm {
 					p.next = now + time.Duration(rapid.SampledFrom([]int{300, 1000, 1000, 1000, 2500, 9000}).Draw(t, "pause"))*time.Millisecond
 				}
-				p.saw(p.clock(now), row)
-				next, at, ok := p.want()
+				p.Saw(p.clock(now), row)
+				next, at, ok := p.Want()
 				if !ok {
 					continue
 				}
@@ -102,7 +102,7 @@ func TestNoTwoActAsMaster(t *testing.T) {
 			}
 			masters = 0
 			for _, p := range ps {
-				if p.mayAct(p.clock(now)) {
+				if p.MayAct(p.clock(now)) {
 					masters++
 				}
 			}
@@ -136,10 +136,10 @@ func TestTheRowOfTheMaster(t *testing.T) {
 	// A row that nobody can read is no reason to have no master for ever.
 	var set Settings
 	set.SetDefaults()
-	p := hold{self: h, set: set}
+	p := NewHold(h, set)
 	for now := time.Duration(0); now < 6*time.Second; now += time.Second {
-		p.saw(now, coord.Row{Key: Key, Value: []byte("{"), Revision: 4})
-		_, _, ok := p.want()
+		p.Saw(now, coord.Row{Key: Key, Value: []byte("{"), Revision: 4})
+		_, _, ok := p.Want()
 		if ok != (now >= 4*time.Second) {
 			t.Errorf("takes an unreadable row after %v: %v", now, ok)
 		}

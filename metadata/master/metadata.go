@@ -33,16 +33,20 @@ type MapServer struct {
 // nobody: nothing is decided about its table.
 func (s *State) FillMetadata(ctx context.Context, store coord.Store) error {
 	rows, _, err := store.List(ctx, mapstore.Prefix)
-	if err != nil {
-		return err
+	if err == nil {
+		s.MetadataBy(rows)
 	}
+	return err
+}
+
+// MetadataBy is FillMetadata with the rows of all tables.
+func (s *State) MetadataBy(rows []coord.Row) {
 	s.Metadata = map[string][]topology.ServerID{}
 	for _, row := range rows {
 		if r, err := mapstore.DecodeRow(row); err == nil && !r.Dropped {
 			s.Metadata[mapstore.TableOf(row.Key)] = r.Servers
 		}
 	}
-	return nil
 }
 
 // metadata gives every table its metadata servers: three, or as many as may be used, apart by host and zone where that

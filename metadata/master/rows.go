@@ -3,6 +3,7 @@ package master
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +44,14 @@ type prohibition struct {
 	note      lease.Note
 	rev       coord.Revision
 	since     time.Duration // of the ear: when it was first seen
+}
+
+// after is the prohibition after the one that was there: as old as that if it is the same, or the same written anew.
+func (n prohibition) after(old prohibition) prohibition {
+	if old.rev != 0 && (old.rev == n.rev || old.note.Who == n.note.Who && old.note.When.Equal(n.note.When)) {
+		n.since = old.since
+	}
+	return n
 }
 
 // sweep is a table's Swept row.
@@ -104,8 +113,8 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 		if table, ok := lease.ParseSweptKey(row.Key); ok && swept[table].rev == row.Revision {
 			r.mu.swept[table] = swept[table]
 		}
-		if old, ok := fences[row.Key]; ok && old.rev == row.Revision {
-			r.mu.no[row.Key] = old
+		if n, ok := r.mu.no[row.Key]; ok {
+			r.mu.no[row.Key] = n.after(fences[row.Key])
 		}
 	}
 	for s := range r.mu.beats {
@@ -168,7 +177,7 @@ func (r *Rows) learnLocked(row coord.Row) {
 		if err := json.Unmarshal(row.Value, &n.note); err != nil {
 			r.mu.bad[row.Key] = err // it prohibits all the same
 		}
-		r.mu.no[row.Key] = n
+		r.mu.no[row.Key] = n.after(r.mu.no[row.Key])
 		return
 	}
 	if s, ok := lease.ParseBeatKey(row.Key); ok {
@@ -199,8 +208,8 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	r.mu.beatAt = r.clock()
 }
 
-// ready reports whether the rows were read.
-func (r *Rows) ready() bool {
+// Ready reports whether the rows were read.
+func (r *Rows) Ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.listed
@@ -214,9 +223,9 @@ const sweepEvery = 30 * time.Second
 // in which nothing is heard does not count as silence of anybody.
 const quietFor = 1200 * time.Millisecond
 
-// quiet reports whether no heartbeat at all was heard for a while: then the watch may be stuck, and must be asked anew.
+// Quiet reports whether no heartbeat at all was heard for a while: then the watch may be stuck, and must be asked anew.
 // It says so at most once in half that time.
-func (r *Rows) quiet() bool {
+func (r *Rows) Quiet() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock()
@@ -227,8 +236,8 @@ func (r *Rows) quiet() bool {
 	return true
 }
 
-// beatsRead takes in a list of the heartbeats alone.
-func (r *Rows) beatsRead(rows []coord.Row) {
+// BeatsRead takes in a list of the heartbeats alone.
+func (r *Rows) BeatsRead(rows []coord.Row) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.heardLocked()
@@ -278,21 +287,23 @@ func (r *Rows) Unreadable() map[string]error {
 	return maps.Clone(r.mu.bad)
 }
 
-// oldFences are the master's own prohibitions that have stood for at least d.
-func (r *Rows) oldFences(d time.Duration) []coord.Row {
+// OldFences are the prohibitions that a master left behind when it died, in order: the fences older than any transaction that it may
+// have had under way.
+func (r *Rows) OldFences() []coord.Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []coord.Row
 	for key, n := range r.mu.no {
-		if n.note.Who == fencer && r.mu.ear-n.since >= d {
+		if n.note.Who == Fencer && r.mu.ear-n.since >= fenceAge {
 			out = append(out, coord.Row{Key: key, Revision: n.rev})
 		}
 	}
+	slices.SortFunc(out, func(a, b coord.Row) int { return strings.Compare(a.Key, b.Key) })
 	return out
 }
 
-// sweepable gives the rows of a partition that is no more, with their revisions.
-func (r *Rows) sweepable(p lease.Partition) []coord.Row {
+// Sweepable gives the rows of a partition that is no more, with their revisions: the lease row, the born row, prohibitions in order.
+func (r *Rows) Sweepable(p lease.Partition) []coord.Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rows := []coord.Row{{Key: lease.RowKey(p), Revision: r.mu.revs[p]}, {Key: lease.BornKey(p), Revision: r.mu.born[p]}}
@@ -301,5 +312,6 @@ func (r *Rows) sweepable(p lease.Partition) []coord.Row {
 			rows = append(rows, coord.Row{Key: key, Revision: n.rev})
 		}
 	}
+	slices.SortFunc(rows[2:], func(a, b coord.Row) int { return strings.Compare(a.Key, b.Key) })
 	return rows
 }

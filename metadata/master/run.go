@@ -60,7 +60,7 @@ type Runner struct {
 
 	mu struct {
 		sync.Mutex
-		hold   hold
+		hold   Hold
 		master bool
 		rng    *rand.Rand
 		sizes  map[lease.Partition]Size
@@ -78,7 +78,7 @@ func New(d Deps, s Settings) (*Runner, error) {
 		d.Clock = keeper.Boottime
 	}
 	r := &Runner{deps: d, settings: s, metrics: newMetrics(d.Registerer)}
-	r.mu.hold = hold{self: Holder{Holder: d.Server, Boot: d.Boot}, set: s}
+	r.mu.hold = NewHold(Holder{Holder: d.Server, Boot: d.Boot}, s)
 	r.mu.rng = d.Rand
 	return r, nil
 }
@@ -87,7 +87,7 @@ func New(d Deps, s Settings) (*Runner, error) {
 func (r *Runner) Master() (is bool, last []Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.hold.mayAct(r.deps.Clock()), r.mu.last
+	return r.mu.hold.MayAct(r.deps.Clock()), r.mu.last
 }
 
 // Run is a candidate until ctx ends; as master it then lets another begin at once.
@@ -117,7 +117,7 @@ func (r *Runner) renew(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.settings.ActFor/2)
 	defer cancel()
 	r.mu.Lock()
-	known := r.mu.hold.asked && r.mu.hold.ours()
+	known := r.mu.hold.Known()
 	r.mu.Unlock()
 	if !known {
 		row, _, err := r.deps.Store.Get(ctx, Key)
@@ -126,11 +126,11 @@ func (r *Runner) renew(ctx context.Context) bool {
 			return true
 		}
 		r.mu.Lock()
-		r.mu.hold.saw(r.deps.Clock(), row)
+		r.mu.hold.Saw(r.deps.Clock(), row)
 		r.mu.Unlock()
 	}
 	r.mu.Lock()
-	next, rev, ok := r.mu.hold.want()
+	next, rev, ok := r.mu.hold.Want()
 	r.mu.Unlock()
 	if !ok {
 		return false
@@ -140,10 +140,10 @@ func (r *Runner) renew(ctx context.Context) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil || !ok {
-		r.mu.hold.doubt()
+		r.mu.hold.Doubt()
 		return true
 	}
-	r.mu.hold.wrote(sent, r.deps.Clock(), next, committed)
+	r.mu.hold.Wrote(sent, r.deps.Clock(), next, committed)
 	return true
 }
 
@@ -151,7 +151,7 @@ func (r *Runner) renew(ctx context.Context) bool {
 func (r *Runner) letGo(ctx context.Context) {
 	r.mu.Lock()
 	h := &r.mu.hold
-	ours, rev, n := h.asked && h.ours(), h.rev, h.self.N
+	ours, rev, n := h.Known(), h.rev, h.self.N
 	h.goodUntil = 0
 	r.mu.Unlock()
 	if !ours {
@@ -167,7 +167,7 @@ func (r *Runner) letGo(ctx context.Context) {
 func (r *Runner) mayAct() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.hold.mayAct(r.deps.Clock())
+	return r.mu.hold.MayAct(r.deps.Clock())
 }
 
 // sleep waits for d, give or take a quarter.
@@ -215,7 +215,7 @@ func (r *Runner) term(ctx context.Context) {
 	g.Go(func() error {
 		defer end()
 		for r.mayAct() && ctx.Err() == nil {
-			if rows.ready() && r.probe(ctx, rows) {
+			if rows.Ready() && r.probe(ctx, rows) {
 				r.round(ctx, rows, dice)
 			}
 			r.pauseOrLost(ctx, rows)
@@ -230,7 +230,7 @@ func (r *Runner) pauseOrLost(ctx context.Context, rows *Rows) {
 	r.mu.Lock()
 	every := r.settings.Every*3/4 + time.Duration(r.mu.rng.Int64N(int64(r.settings.Every)/2+1))
 	r.mu.Unlock()
-	if !rows.ready() {
+	if !rows.Ready() {
 		every = r.settings.ActFor / 30
 	}
 	for end := time.Now().Add(every); time.Now().Before(end) && ctx.Err() == nil && r.mayAct(); {
@@ -247,7 +247,7 @@ func (r *Runner) pauseOrLost(ctx context.Context, rows *Rows) {
 // probe reads the heartbeats when none was heard for a while: then either all servers are silent, or the watch is. It
 // reports whether what is known is fresh.
 func (r *Runner) probe(ctx context.Context, rows *Rows) bool {
-	if !rows.quiet() {
+	if !rows.Quiet() {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.settings.ActFor/3)
@@ -256,7 +256,7 @@ func (r *Runner) probe(ctx context.Context, rows *Rows) bool {
 	if err != nil {
 		return false
 	}
-	rows.beatsRead(list)
+	rows.BeatsRead(list)
 	return true
 }
 
@@ -381,7 +381,7 @@ func Sizes(ctx context.Context, tables []string, servers []registry.Server, stor
 // unfenceOld takes away fences that an earlier master left when it died: they are older than any transaction it may have
 // had under way.
 func (r *Runner) unfenceOld(ctx context.Context, rows *Rows) {
-	for _, row := range rows.oldFences(fenceAge) {
+	for _, row := range rows.OldFences() {
 		_, ok, err := r.deps.Store.Commit(ctx, []coord.Condition{{Key: row.Key, Revision: row.Revision}}, []coord.Write{{Key: row.Key, Delete: true}})
 		if err == nil && ok {
 			r.metrics.fences.Inc()

@@ -334,7 +334,7 @@ func TestRowsAreNotMovedAwayFromUnderTheirLeader(t *testing.T) {
 	if err != nil || rows.Listed(list, rev) != nil {
 		t.Fatal(err)
 	}
-	if old := rows.oldFences(fenceAge); len(old) != 0 {
+	if old := rows.OldFences(); len(old) != 0 {
 		t.Errorf("a fresh fence is old: %v", old)
 	}
 	for range int(fenceAge/time.Second) + 1 {

@@ -49,11 +49,13 @@ type carried struct {
 	reported bool
 	doubt    bool        // its change may yet be committed
 	fenced   []coord.Row // prohibitions to delete
+	// inherited are fences of an earlier master that were written anew: its change may come yet, unless this step's is committed first.
+	inherited []coord.Row
 }
 
 const (
-	// fencer is the author of a fence, in the note of the prohibition.
-	fencer = "master"
+	// Fencer is the author of a fence, in the note of the prohibition.
+	Fencer = "master"
 	// changeTimeout bounds one change of a map.
 	changeTimeout = 15 * time.Second
 	// fenceAge is how old a fence must be to be one that was left behind.
@@ -74,6 +76,19 @@ func NewWork(table string, seq uint64, steps []Step, rows map[lease.Partition][]
 		w.steps = append(w.steps, &carried{Step: s})
 	}
 	return w
+}
+
+// Table is the table that it is about.
+func (w *Work) Table() string { return w.table }
+
+// Fenced are the partitions that its steps fence.
+func (w *Work) Fenced() (out []lease.Partition) {
+	for _, s := range w.steps {
+		for _, f := range s.Fences {
+			out = append(out, f.Partition)
+		}
+	}
+	return out
 }
 
 // Step takes the next input and appends what is to be done. The first input is Begin.
@@ -147,7 +162,7 @@ func (w *Work) end() {
 	w.ended, w.then = true, nil
 	var left []string
 	for _, s := range w.steps {
-		for _, row := range s.fenced {
+		for _, row := range slices.Concat(s.fenced, s.inherited) {
 			left = append(left, row.Key)
 		}
 	}
@@ -224,6 +239,9 @@ func (w *Work) changed(steps []*carried, c Changed) {
 		w.seq = c.Seq
 	}
 	for _, s := range steps {
+		if c.Err == nil {
+			s.fenced, s.inherited = append(s.fenced, s.inherited...), nil
+		}
 		w.report(s, c.Err)
 	}
 }
