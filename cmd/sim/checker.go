@@ -23,6 +23,7 @@ type checker struct {
 	tables   map[string]*truth
 	proposed map[peer.TxnID][]topology.Op
 	handing  map[peer.TxnID]handing         // ends of splits that leaders proposed
+	byMaster map[peer.TxnID]bool            // that a master proposed
 	made     map[peer.TxnID]topology.Config // transactions that make a table
 	history  map[peer.TxnID]uint64
 	not      map[peer.TxnID]bool // somebody was told that it is not committed
@@ -77,7 +78,7 @@ func (t *truth) part(id point.PartitionID) lease.Partition {
 func newChecker(w *world) *checker {
 	return &checker{w: w,
 		tables: map[string]*truth{}, made: map[peer.TxnID]topology.Config{}, damaged: map[uint64]bool{},
-		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
+		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, byMaster: map[peer.TxnID]bool{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
 		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
@@ -167,7 +168,38 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 			c.born[id] = w.now
 		}
 	}
+	c.onlyCopyStays(t, next)
 	t.m = next
+}
+
+// onlyCopyStays holds that no master takes away the placement that alone has a partition's acked rows.
+func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
+	if !c.byMaster[t.row.Txn] || t.m == nil {
+		return
+	}
+	for p := range next.All() {
+		was, ok := t.m.ByID(p.ID)
+		id := t.part(p.ID)
+		if !ok || len(c.rows[id]) == 0 {
+			continue
+		}
+		for _, pl := range was.Placements {
+			if _, stays := p.On(pl.Server); !stays && c.onlyOn(id, pl.Server) {
+				c.w.fail("I1: the master takes %s off %s, which alone has its acked rows", id, pl.Server)
+			}
+		}
+	}
+}
+
+// onlyOn reports whether all acked rows of a partition lie on the disk of one server.
+func (c *checker) onlyOn(id lease.Partition, s topology.ServerID) bool {
+	store := c.w.servers[c.w.indexOf(s)].disk.id
+	for _, r := range c.rows[id] {
+		if r.store != store {
+			return false
+		}
+	}
+	return true
 }
 
 // follows gives the map that the newest transaction must have made; nil: no server has its file, which onMajority reports.

@@ -60,6 +60,10 @@ func (g *gateway) start() {
 		}
 		g.looks()
 	})
+	if g.w.opt.scripted {
+		g.every(time.Second, "refresh", g.views.refresh)
+		return
+	}
 	g.every(150*time.Millisecond, "write", func() {
 		if !g.w.calm && g.open < rowsOpen {
 			g.open++
@@ -75,8 +79,7 @@ func (g *gateway) start() {
 		v := g.any()
 		switch {
 		case g.w.calm || g.changes >= 4 || v.m == nil:
-		case g.w.chance(40):
-			g.moveEmpty(v)
+		case g.w.chance(40): // the master's turn
 		default:
 			g.change(v, g.draw(v))
 		}
@@ -255,7 +258,7 @@ func (g *gateway) draw(v *view) []topology.Op {
 		return g.takeOut(v, p)
 	case 11:
 		c := m.Config
-		c.Retention = time.Duration(20+rng.IntN(20)) * time.Hour
+		c.Retention = time.Duration(g.w.widths/4+rng.IntN(4*g.w.widths)) * time.Hour
 		return []topology.Op{topology.SetConfig{Config: c}}
 	}
 	return nil
@@ -282,8 +285,8 @@ func (g *gateway) takeOut(v *view, p *topology.Partition) []topology.Op {
 	return []topology.Op{topology.Remove{Partition: p.ID, Placement: pl.ID}}
 }
 
-// lookAfter does what people do, and the master: it drops what is lost with the disks it was on, puts bumps and
-// prohibitions, and forgets lease rows of partitions that are no more.
+// lookAfter does what people do: it drops what is lost with the disks it was on, gives what only one server has back to it, and puts bumps
+// and prohibitions.
 func (g *gateway) lookAfter(v *view) {
 	m := v.m
 	if m == nil || v.mapRev != v.rev {
@@ -302,16 +305,8 @@ func (g *gateway) lookAfter(v *view) {
 	}
 	var known []lease.Partition
 	for _, id := range slices.SortedFunc(maps.Keys(g.rows), comparePartitions) {
-		if id.Table != v.table {
-			continue
-		}
-		known = append(known, id)
-		if _, ok := m.ByID(id.ID); ok || id.ID >= m.NextID || isChild(m, id.ID) {
-			continue
-		}
-		l := g.rows[id]
-		if l.State != lease.Held || g.isLost(l) || g.gone(l) {
-			g.sweepLease(id, m.Seq)
+		if id.Table == v.table {
+			known = append(known, id)
 		}
 	}
 	if g.w.opt.Faults.has(people) && !g.w.healed && g.w.chance(20) && len(known) > 0 {
@@ -362,15 +357,6 @@ func (g *gateway) takeBack(v *view) []topology.Op {
 	return nil
 }
 
-func isChild(m *topology.Map, id point.PartitionID) bool {
-	for p := range m.All() {
-		if p.Split != nil && (p.Split.Low.ID == id || p.Split.High.ID == id) {
-			return true
-		}
-	}
-	return false
-}
-
 // isLost reports whether every store that the row lists is known to be replaced.
 func (g *gateway) isLost(l lease.Lease) bool {
 	return len(l.InSync) > 0 && !slices.ContainsFunc(l.InSync, func(m lease.Member) bool {
@@ -385,26 +371,17 @@ func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
 
-func (g *gateway) sweepLease(id lease.Partition, seq uint64) {
-	key := lease.RowKey(id)
-	g.get(key, storeTimeout, func(x got, ok bool) {
-		if !ok || !x.ok {
-			return
-		}
-		l, err := lease.DecodeLease(x.row.Value)
-		if err != nil || l.State == lease.Held && !g.gone(l) {
-			return
-		}
-		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, lease.Forget(id, seq), storeTimeout, func(committed, bool) {})
-	})
-}
-
 // meddle bumps a partition, takes it offline or back, or keeps it off a server for a while.
 func (g *gateway) meddle(id lease.Partition) {
 	key := lease.RowKey(id)
 	note := lease.Note{Who: "ann", Reason: "looks odd"}
 	g.w.n.people++
-	if g.w.chance(30) && !g.w.fenced[id] {
+	if g.w.chance(15) {
+		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
+		g.drain(s, true)
+		return
+	}
+	if g.w.chance(30) && !g.w.isFenced(id) {
 		s := g.w.servers[g.w.rng.IntN(len(g.w.servers))].id
 		g.commit(nil, []coord.Write{lease.Prohibit(id, s, note)}, storeTimeout, func(committed, bool) {})
 		g.after(g.w.spread(20*time.Second), "allow", func() { g.allow(id, s) })
@@ -429,7 +406,12 @@ func (g *gateway) meddle(id lease.Partition) {
 	})
 }
 
+// allow takes a prohibition away. Careful people wait while the master relies on it.
 func (g *gateway) allow(id lease.Partition, s topology.ServerID) {
+	if g.w.isFenced(id) {
+		g.after(time.Second, "allow", func() { g.allow(id, s) })
+		return
+	}
 	g.commit(nil, []coord.Write{lease.Allow(id, s)}, storeTimeout, func(_ committed, ok bool) {
 		if !ok {
 			g.after(time.Second, "allow", func() { g.allow(id, s) })

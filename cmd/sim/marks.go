@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -90,6 +91,23 @@ const (
 	moveUnknown
 	askedEarly
 	coreWhole
+
+	becameMaster
+	masterNoMore
+	masterLostAtWork
+	drained
+	fenceLeftBehind
+	stepDrop
+	stepRetention
+	stepAhead
+	stepRepair
+	stepDrain
+	stepSplit
+	stepMerge
+	stepBalance
+	stepMetadata
+	stepSweep
+	mergedUnborn
 	marksEnd
 )
 
@@ -115,7 +133,12 @@ var markNames = [...]string{
 	fileDamageRead: "a damaged file is noticed when it is read", fileDamageAtStart: "a damaged file is noticed at the start", rowsRepaired: "damaged rows are set aside",
 	fsyncFailed: "an fsync fails", writeOnFull: "a write meets a full disk",
 	coreWhole: "all but a dead server is whole", movedUnborn: "an unborn partition is moved", movedEmpty: "an empty one is moved", moveConflict: "a move finds another row", moveUnknown: "a move is not answered",
-	askedEarly: "a request comes for a partition of the future",
+	askedEarly:   "a request comes for a partition of the future",
+	becameMaster: "a server becomes master", masterNoMore: "a master is master no more", masterLostAtWork: "a master loses its row while it carries something out",
+	drained: "a server is drained", fenceLeftBehind: "a fence that a master left behind is taken away",
+	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
+	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepMetadata: "the master: metadata servers",
+	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
 }
 
 // marks are how often each was met.
@@ -201,6 +224,28 @@ func (w *world) markOps(ops []topology.Op) {
 			w.mark(joined)
 		case topology.Remove:
 			w.mark(removed)
+		}
+	}
+}
+
+// kindMarks are the marks of the master's steps.
+var kindMarks = map[master.Kind]mark{master.Drop: stepDrop, master.Retention: stepRetention, master.Ahead: stepAhead, master.Repair: stepRepair, master.Drain: stepDrain,
+	master.Split: stepSplit, master.Merge: stepMerge, master.Balance: stepBalance, master.Metadata: stepMetadata, master.Sweep: stepSweep}
+
+// markStep marks a step that was carried out.
+func (w *world) markStep(s master.Step) {
+	w.n.steps++
+	w.mark(kindMarks[s.Kind])
+	for _, f := range s.Fences {
+		led := w.check.listed[f.Partition].Epoch > 0
+		switch s.Kind {
+		case master.Merge:
+			if !led {
+				w.mark(mergedUnborn)
+			}
+		case master.Balance, master.Repair, master.Drain:
+			w.n.moved++
+			w.mark(map[bool]mark{true: movedEmpty, false: movedUnborn}[led])
 		}
 	}
 }

@@ -95,5 +95,6 @@ type watch struct {
 	due     bool
 	changed func([]coord.Event)
 	again   func()
+	wanted  func() bool // nil: always
 	over    bool
 }

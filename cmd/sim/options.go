@@ -24,6 +24,8 @@ type Options struct {
 	Shade uint64
 	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
 	broken rule
+	// scripted has nobody do anything by himself: no clients, no master, until a script says so.
+	scripted bool
 }
 
 const usualServers, usualGateways, usualTables = 5, 2, 2

@@ -70,10 +70,12 @@ func (w *world) rotRow(s *server, rng *rand.Rand) {
 		return
 	}
 	if other := keys[rng.IntN(len(keys))]; other != key && rng.IntN(100) < 30 {
+		at := c.at // where it lies, or a start would take it for the torn end of the log
 		c = r.rows[other]
 		if !c.whole(other) {
 			return
 		}
+		c.at = at
 	} else {
 		c.value ^= 1 << rng.IntN(64)
 	}

@@ -247,23 +247,22 @@ func (s *server) known(id lease.Partition) (*topology.Partition, bool) {
 
 // isNews reports whether rows may be acked at times for which the asker's map has no server (storage/server, Reading by an old map).
 func (s *server) isNews(q question) bool {
-	if s.w.opt.broken == oldMapsAnswered {
-		return false
-	}
 	m, g := s.on(q.id.Table).m, s.gate(q.id)
 	if m == nil {
-		return true
-	}
-	if q.seq > 0 && g.Doubtful(m.Seq) {
-		s.w.mark(staleHanding)
 		return true
 	}
 	if g.doubted > 0 && m.Seq > g.doubted {
 		s.w.mark(doubtResolved)
 	}
-	if at, there := m.ByID(q.id.ID); q.seq > 0 && m.Seq > q.seq && !(there && at.Accepts()) {
-		s.w.mark(staleTaken)
-		return true
+	if s.w.opt.broken != oldMapsAnswered {
+		if q.seq > 0 && g.Doubtful(m.Seq) {
+			s.w.mark(staleHanding)
+			return true
+		}
+		if at, there := m.ByID(q.id.ID); q.seq > 0 && m.Seq > q.seq && !(there && at.Accepts()) {
+			s.w.mark(staleTaken)
+			return true
+		}
 	}
 	news := slices.ContainsFunc(m.Overlapping(q.lo, q.hi), func(p *topology.Partition) bool { return p.ID >= q.next })
 	if news {

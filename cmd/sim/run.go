@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -46,7 +47,6 @@ func Run(o Options, say func(string)) Result {
 		g.start()
 	}
 	w.beginWith()
-	w.moveServers()
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
 		if w.timers%1024 == 0 {
@@ -58,11 +58,13 @@ func Run(o Options, say func(string)) Result {
 }
 
 // config is what a table is made with.
-func config() topology.Config { return topology.Config{PartitionWidth: time.Hour, Replicas: 1} }
+func (w *world) config() topology.Config {
+	return topology.Config{PartitionWidth: time.Hour, Replicas: min(w.replicas, len(w.servers))}
+}
 
 // makeTable makes a table before anything goes wrong.
 func (w *world) makeTable(table string) {
-	m, err := topology.New(table, config())
+	m, err := topology.New(table, w.config())
 	if err != nil {
 		panic(err)
 	}
@@ -100,32 +102,6 @@ func (w *world) beginWith() {
 	}
 }
 
-// moveServers changes a table's metadata servers now and then: one joins, or one leaves.
-func (w *world) moveServers() {
-	if w.opt.Faults == 0 {
-		return
-	}
-	w.after(w.spread(25*time.Second), "metadata servers", func() {
-		if w.healed {
-			return
-		}
-		defer w.moveServers()
-		at, who := w.servers[w.rng.IntN(len(w.servers))], w.servers[w.rng.IntN(len(w.servers))]
-		if at.dead {
-			return
-		}
-		table := w.tables[w.rng.IntN(len(w.tables))]
-		row := w.check.at(table).row
-		listed := slices.Contains(row.Servers, who.id)
-		switch {
-		case listed && len(row.Servers) > metadataServers:
-			at.on(table).run(mapstore.NewRemove(table, who.id), func(mapstore.Done) {})
-		case !listed && len(row.Servers) < len(w.servers):
-			at.on(table).run(mapstore.NewJoin(table, who.id), func(mapstore.Done) {})
-		}
-	})
-}
-
 // everybody looks at all partitions on all servers, besides the looks at every beginning of a lease.
 func (w *world) everybody() {
 	for _, table := range w.tables {
@@ -159,6 +135,7 @@ func (w *world) heal() time.Duration {
 		return 0
 	}
 	w.healed, w.calm = true, true
+	w.dataFrom, w.pace = w.dataNow(), 0 // else there is always something to plan
 	w.leaveDead()
 	w.say("all is well again, but for %q", w.without)
 	began := w.now
@@ -232,10 +209,17 @@ func (w *world) untilWhole(began time.Duration) time.Duration {
 	return 0
 }
 
-// putBack is what people do in the end: partitions go online, prohibitions go.
+// putBack is what people do in the end: partitions go online, prohibitions go, but for what is a fence of the master, and no server is
+// drained any more.
 func (w *world) putBack() {
+	for _, row := range w.store.list(registry.Prefix) {
+		if s, err := registry.Decode(row); err == nil && s.Drain != nil {
+			s.Drain = nil
+			w.store.commit(nil, []coord.Write{{Key: row.Key, Value: s.Encode()}})
+		}
+	}
 	for _, row := range w.store.list(lease.Prefix) {
-		if _, _, ok := lease.ParseProhibitKey(row.Key); ok {
+		if id, _, ok := lease.ParseProhibitKey(row.Key); ok && !w.isFenced(id) {
 			w.store.commit(nil, []coord.Write{{Key: row.Key, Delete: true}})
 		}
 		if _, ok := lease.ParseRowKey(row.Key); ok {
@@ -261,6 +245,9 @@ func (w *world) notWhole() string {
 		if why := w.tableNotWhole(w.check.at(table)); why != "" {
 			return why
 		}
+	}
+	if why := w.nothingPlanned(); why != "" {
+		return "not whole: " + why
 	}
 	return ""
 }
@@ -393,12 +380,12 @@ func (r Result) String() string {
 	}
 	return fmt.Sprintf("seed %#x: %d deliveries and faults, %d timers, %v simulated, hash %016x; "+
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
-		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d empty ones moved, %d stuck; "+
+		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d steps of masters, %d empty ones moved, %d stuck; "+
 		"%d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
 		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
 		r.Options.Seed, r.Events, r.Timers, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
-		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.moved, n.stuck,
+		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.steps, n.moved, n.stuck,
 		n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
 		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
 }

@@ -19,6 +19,7 @@ type selection struct {
 	rows []row
 	open int // partitions that have not answered
 	lost []follow.Failure
+	seen func() // nil: nobody looks
 }
 
 // sel begins a read.
@@ -146,6 +147,9 @@ func (x *selection) done() {
 	}
 	if x.old {
 		x.g.w.mark(warnedOld)
+	}
+	if x.seen != nil {
+		x.seen()
 	}
 	for i, k := range x.keys {
 		x.g.w.history.saw(&x.read, k, x.rows[i].value)

@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
@@ -44,6 +45,11 @@ type server struct {
 	shelf  *mapstore.Shelf
 	hosted map[string]*hosted
 	tried  map[uint64]int // of rows that came: the newest try
+
+	// The master, master.go.
+	candidate  *candidate
+	registered map[topology.ServerID]registry.Server
+	drained    bool
 }
 
 // hosted is what a server does about one table.
@@ -75,7 +81,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, hosted: map[string]*hosted{}, tried: map[uint64]int{},
+		gates: map[lease.Partition]*door{}, hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
 	}
 	if fresh || s.disk == nil {
 		s.disk = newDisk(lease.StoreID(fmt.Sprintf("dir%d", w.boots)))
@@ -105,6 +111,19 @@ func (w *world) boot(i int, fresh bool) {
 		func(l listed) { s.step(lease.Listed{Rows: l.rows, Revision: l.rev}) },
 		func(events []coord.Event) { s.step(lease.Watched{Events: events}) })
 	s.views.follow()
+	s.register()
+	s.follow(registry.Prefix, func(l listed) {
+		for _, row := range l.rows {
+			s.sees(row)
+		}
+	}, func(events []coord.Event) {
+		for _, e := range events {
+			s.sees(e.Row)
+		}
+	})
+	if s.candidate = newCandidate(s); !w.opt.scripted {
+		s.candidate.stand()
+	}
 	s.every(sweepEvery, "sweep", func() {
 		s.scrub()
 		for _, table := range w.tables {
@@ -138,8 +157,17 @@ func (w *world) kill(i int) {
 	w.check.crashed(s)
 }
 
-// hour is what the servers take for the time of partitions: a run begins in the first hour of its tables, so that most partitions are of the future.
-func (w *world) hour() point.Nanos { return point.Nanos(w.now) }
+// hour is what the servers take for the time of partitions: a run begins in the first hour of its tables, so that most partitions are of the
+// future. When all is well no partition is any more: all must be led.
+func (w *world) hour() point.Nanos {
+	switch {
+	case w.opt.scripted:
+		return w.dataNow()
+	case w.healed:
+		return point.Nanos(w.now) + 2*int64(w.widths)*width
+	}
+	return point.Nanos(w.now)
+}
 
 func (w *world) wall() time.Time { return time.Unix(1_800_000_000, int64(w.now)) }
 

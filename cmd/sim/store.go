@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/coord/mem"
+	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -83,8 +85,15 @@ func (s *store) pump(x *watch) {
 		x.over = true
 		s.watches = slices.DeleteFunc(s.watches, func(y *watch) bool { return y == x })
 		return
+	case x.wanted != nil && !x.wanted():
+		x.over = true
+		s.watches = slices.DeleteFunc(s.watches, func(y *watch) bool { return y == x })
+		return
 	case s.w.now < x.stalled:
 		s.schedule(x, 0)
+		return
+	case x.p.lags && x.prefix == mapstore.Prefix:
+		s.schedule(x, 200*time.Millisecond)
 		return
 	case s.w.now < s.away || s.w.severed(s.node(), x.p.node) || s.w.severed(x.p.node, s.node()):
 		s.schedule(x, 200*time.Millisecond)
@@ -97,8 +106,9 @@ func (s *store) pump(x *watch) {
 		return
 	}
 	var events []coord.Event
-	for _, e := range s.history {
-		if e.Revision > x.after && strings.HasPrefix(e.Key, x.prefix) {
+	from := sort.Search(len(s.history), func(i int) bool { return s.history[i].Revision > x.after })
+	for _, e := range s.history[from:] {
+		if strings.HasPrefix(e.Key, x.prefix) {
 			events = append(events, e)
 		}
 	}
@@ -156,14 +166,22 @@ func (p *proc) get(key string, timeout time.Duration, done func(g got, answered 
 
 // follow hears of all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
 func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event)) {
-	again := func() { p.follow(prefix, all, changed) }
+	p.followWhile(nil, prefix, all, changed)
+}
+
+// followWhile is follow, for as long as it is wanted; nil: for ever.
+func (p *proc) followWhile(wanted func() bool, prefix string, all func(listed), changed func([]coord.Event)) {
+	again := func() { p.followWhile(wanted, prefix, all, changed) }
 	p.list(prefix, storeTimeout, func(l listed, ok bool) {
+		if wanted != nil && !wanted() {
+			return
+		}
 		if !ok {
 			p.after(p.w.spread(500*time.Millisecond), "follow", again)
 			return
 		}
 		all(l)
-		x := &watch{p: p, prefix: prefix, after: l.rev, changed: changed, again: again}
+		x := &watch{p: p, prefix: prefix, after: l.rev, wanted: wanted, changed: changed, again: again}
 		p.w.store.watches = append(p.w.store.watches, x)
 		p.w.store.schedule(x, p.w.delay())
 	})

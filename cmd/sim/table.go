@@ -3,7 +3,6 @@ package main
 import (
 	"time"
 
-	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -28,9 +27,6 @@ func (g *gateway) tables() {
 		case v.row.Dropping && (sooner || g.w.chance(10)),
 			!sooner && g.w.opt.Faults.has(drops) && g.w.rng.IntN(150) == 0:
 			g.work = table
-			if v.row.Dropping {
-				g.w.mark(droppedByAnother)
-			}
 			g.drop(v)
 			return
 		}
@@ -38,7 +34,7 @@ func (g *gateway) tables() {
 }
 
 func (g *gateway) remake(v *view) {
-	m, err := topology.New(v.table, config())
+	m, err := topology.New(v.table, g.w.config())
 	if err != nil {
 		panic(err)
 	}
@@ -47,15 +43,15 @@ func (g *gateway) remake(v *view) {
 		servers = append(servers, g.w.servers[i].id)
 	}
 	txn := g.w.txnID()
-	g.w.check.made[txn] = config()
+	g.w.check.made[txn] = g.w.config()
 	v.run(mapstore.NewCreate(txn, m, servers), func(mapstore.Done) { g.work = "" })
 }
 
 // drop drops a table, as `spillway table drop` does:
 //
-//	doom ─▶ drop all partitions ─▶ wait until no lease is held ─▶ drop ─▶ forget its lease rows
+//	doom ─▶ drop all partitions ─▶ wait until no lease is held ─▶ drop
 //
-// The command may die after each.
+// The command may die after each; then the master ends it. It also sweeps the lease rows.
 func (g *gateway) drop(v *view) {
 	g.workOn(func() { v.run(mapstore.NewDoom(v.table), g.dropped(v, g.emptyTable)) })
 }
@@ -95,7 +91,7 @@ func (g *gateway) emptyTable(v *view) {
 	case g.isHeld(v.table) && g.w.opt.broken != dropUnemptied:
 		g.workOn(func() { g.emptyTable(v) })
 	default:
-		v.run(mapstore.NewDrop(v.table, v.row.Txn), g.dropped(v, g.forgetTable))
+		v.run(mapstore.NewDrop(v.table, v.row.Txn), func(mapstore.Done) { g.work = "" })
 	}
 }
 
@@ -107,31 +103,4 @@ func (g *gateway) isHeld(table string) bool {
 		}
 	}
 	return false
-}
-
-// forgetTable takes the lease rows of a table away, if it is still dropped.
-func (g *gateway) forgetTable(v *view) {
-	g.work = ""
-	key := mapstore.Key(v.table)
-	g.get(key, storeTimeout, func(x got, ok bool) {
-		row, err := mapstore.DecodeRow(x.row)
-		if !ok || !x.ok || err != nil || !row.Dropped {
-			return
-		}
-		g.list(lease.Prefix, storeTimeout, func(l listed, ok bool) {
-			for _, r := range l.rows {
-				p, isRow := lease.ParseRowKey(r.Key)
-				if !isRow {
-					p, isRow = lease.ParseBornKey(r.Key)
-				}
-				if !isRow {
-					p, _, isRow = lease.ParseProhibitKey(r.Key)
-				}
-				if isRow && p.Table == v.table {
-					g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}, {Key: r.Key, Revision: r.Revision}},
-						[]coord.Write{{Key: r.Key, Delete: true}, {Key: lease.SweptKey(v.table), Value: lease.Swept{Seq: row.Seq}.Encode()}}, storeTimeout, func(committed, bool) {})
-				}
-			}
-		})
-	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -60,7 +61,7 @@ func (x *views) learn(l listed) {
 func (x *views) prove() {
 	asked := time.Unix(0, int64(x.p.clock()))
 	x.p.list(mapstore.Prefix, storeTimeout, func(l listed, ok bool) {
-		if !ok {
+		if !ok || x.p.lags {
 			return
 		}
 		x.learn(l)
@@ -283,6 +284,9 @@ func (r *runTxn) perform(e mapstore.Effect) {
 	case mapstore.Store:
 		r.store(e)
 	case mapstore.Swap:
+		if w.opt.broken == guardsOff {
+			e.Conditions, e.Writes = ofTable(e.Conditions, e.Writes)
+		}
 		v.p.commit(e.Conditions, e.Writes, txnStore, func(c committed, ok bool) {
 			if !ok {
 				w.mark(swapUnknown)
@@ -316,9 +320,29 @@ func (r *runTxn) perform(e mapstore.Effect) {
 	}
 }
 
+// ofTable leaves out what a swap compares and writes of lease rows: for a broken rule.
+func ofTable(conditions []coord.Condition, writes []coord.Write) ([]coord.Condition, []coord.Write) {
+	return slices.DeleteFunc(conditions, func(c coord.Condition) bool { return !strings.HasPrefix(c.Key, mapstore.Prefix) }),
+		slices.DeleteFunc(writes, func(w coord.Write) bool { return !strings.HasPrefix(w.Key, mapstore.Prefix) })
+}
+
+// asLed has every lease row say that its partition was led: for a broken rule, the one by which a presplit needed that there is none.
+func asLed(rows map[string]coord.Row) {
+	for key, row := range rows { // each by itself: the order does not matter
+		if l, err := lease.DecodeLease(row.Value); err == nil && strings.HasPrefix(key, lease.Prefix+"p/") {
+			l.Epoch, l.Empty = max(l.Epoch, 1), false
+			row.Value = l.Encode()
+			rows[key] = row
+		}
+	}
+}
+
 // readGuards reads rows one after the other.
 func (r *runTxn) readGuards(e mapstore.ReadGuards, keys []string, rows map[string]coord.Row) {
 	if len(keys) == 0 {
+		if r.v.p.w.opt.broken == rowIsLed {
+			asLed(rows)
+		}
 		r.step(mapstore.GuardsRead{Round: e.Round, Rows: rows})
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -35,9 +36,14 @@ type world struct {
 	check         *checker
 	history       *history
 	healed        bool
-	without       topology.ServerID        // stays dead although all else is well
-	calm          bool                     // no new work by clients
-	fenced        map[lease.Partition]bool // empty partitions that are being moved
+	without       topology.ServerID                 // stays dead although all else is well
+	calm          bool                              // no new work by clients
+	fenced        map[lease.Partition]time.Duration // empty partitions that a master changes: until when that is so at most
+	master        master.Settings
+	dataFrom      int64 // dataNow in the beginning
+	pace          int64 // of dataNow, against the clock
+	replicas      int
+	zones         bool
 	boots         int
 
 	limits    limits
@@ -65,7 +71,7 @@ type counts struct {
 	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
-	lost, stuck, moved                                                                int
+	lost, stuck, moved, steps                                                         int
 	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
@@ -77,7 +83,7 @@ func newWorld(o Options) *world {
 	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5b111_0a4+o.Shade))}
 	w.hash = 14695981039346656037
 	w.check = newChecker(w)
-	w.fenced = map[lease.Partition]bool{}
+	w.fenced = map[lease.Partition]time.Duration{}
 	w.tables = tableNames[:o.Tables]
 	w.widths, w.partitionsMax = usualWidths, usualPartitionsMax
 	if o.Partitions > 0 {
@@ -88,6 +94,9 @@ func newWorld(o Options) *world {
 	if w.rng.IntN(4) == 0 {
 		w.limits = tinyLimits
 	}
+	w.master, w.pace = masterSettings(w.rng), []int64{0, 60, 900}[w.rng.IntN(3)]
+	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
+	w.replicas, w.zones = 1+w.rng.IntN(2), w.rng.IntN(2) == 0
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()
@@ -189,6 +198,7 @@ type proc struct {
 	origin  time.Duration // real time at which its clock showed 0
 	dead    bool
 	paused  time.Duration // until when
+	lags    bool          // it hears nothing of the tables' rows
 	pending []func()
 }
 

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestScripts plays histories in testdata/scripts on the simulated cluster: nothing goes wrong but what a script says, and nobody does
+// anything by himself but servers, which lead what they may. Each command draws the newest map, with its lease rows, who may act, and what the
+// master and the clients were told.
+//
+//	cluster servers=3 gateways=1 [broken=…]  table cpu, without partitions; a rule is left out (leftOut)
+//	cover 0h 1h on=s1                          partitions of one hour, as g1 proposes them
+//	presplit 2h30m on=s2                       partitions to come are cut there
+//	split 1 at=30m on=s2                       g1 proposes a split at that time
+//	prohibit 1 s1 | allow 1 s1                 what people do
+//	lag s1 g1 | catch-up s1                    a process hears nothing of the tables' rows, so that its map grows old
+//	master s3 now=9h                           s3 becomes master, and plans by that clock
+//	write g1 0h | read g1 0h                   a client writes the first key of that hour; reads it
+//	run 3s | pause s1 3s
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		var s *script
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd == "cluster" {
+				s = newScript(t, d)
+				return s.draw()
+			}
+			s.told = nil
+			s.command(t, d)
+			return s.draw() + strings.Join(s.told, "")
+		})
+	})
+}
+
+// leftOut are the rules that a script may leave out.
+var leftOut = map[string]rule{"guards": guardsOff, "empty-rows": rowIsLed, "old-maps": oldMapsAnswered}
+
+// script is a world that is driven by hand.
+type script struct {
+	*world
+	told   []string
+	writes map[uint64]string
+	broke  bool // said already
+}
+
+func newScript(t *testing.T, d *datadriven.TestData) *script {
+	o := Options{Seed: 7, Events: 1, Servers: 3, Gateways: 1, Tables: 1, scripted: true}
+	for _, a := range d.CmdArgs {
+		switch a.Key {
+		case "servers":
+			d.ScanArgs(t, "servers", &o.Servers)
+		case "gateways":
+			d.ScanArgs(t, "gateways", &o.Gateways)
+		case "broken":
+			o.broken = leftOut[a.Vals[0]]
+		}
+	}
+	s := &script{world: newWorld(o), writes: map[uint64]string{}}
+	s.limits, s.replicas, s.zones, s.dataFrom, s.pace = usualLimits, 1, false, 0, 0
+	s.master.SetDefaults()
+	s.master.ClosedAfter, s.master.SettleAfter, s.master.EmptyAfter = time.Hour, time.Second, 20*time.Second
+	s.master.MovesMax, s.master.RoomFrom, s.master.SplitBytes = 64, 2, -1
+	s.trace.all = func(line string) {
+		if _, text, ok := strings.Cut(line, "  the master "); ok {
+			s.tell("the master %s", text)
+		}
+	}
+	for i := range s.servers {
+		s.boot(i, true)
+	}
+	s.makeTable("cpu")
+	for _, g := range s.clients {
+		g.start()
+	}
+	s.run(3 * time.Second)
+	return s
+}
+
+func (s *script) tell(form string, args ...any) {
+	s.told = append(s.told, fmt.Sprintf(form+"\n", args...))
+}
+
+func (s *script) run(d time.Duration) {
+	until := s.now + d
+	for s.step(until) {
+	}
+	s.now = until
+}
+
+func (s *script) proc(name string) *proc {
+	return s.nodes[slices.IndexFunc(s.nodes, func(p *proc) bool { return p.name == name })]
+}
+
+func (s *script) gateway(name string) *gateway {
+	return s.clients[slices.IndexFunc(s.clients, func(g *gateway) bool { return g.name == name })]
+}
+
+func when(t *testing.T, text string) point.Nanos {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int64(d)
+}
+
+func id(t *testing.T, text string) lease.Partition {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease.Partition{Table: "cpu", ID: point.PartitionID(n)}
+}
+
+func (s *script) command(t *testing.T, d *datadriven.TestData) {
+	args, named := []string(nil), map[string]string{}
+	for _, a := range d.CmdArgs {
+		if len(a.Vals) > 0 {
+			named[a.Key] = a.Vals[0]
+		} else {
+			args = append(args, a.Key)
+		}
+	}
+	g := s.clients[0]
+	v := g.views.at("cpu")
+	place := func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{g.placement(topology.ServerID(named["on"]))}
+	}
+	note := lease.Note{Who: "ann", Reason: "she said so"}
+	switch d.Cmd {
+	case "cover":
+		var times []point.Nanos
+		for _, a := range args {
+			times = append(times, when(t, a))
+		}
+		s.propose(v, v.m.Covering(times, place))
+	case "presplit":
+		s.propose(v, v.m.Presplitting(0, []topology.Edge{{At: when(t, args[0])}}, place))
+	case "split":
+		s.propose(v, topology.SplitBegin{Partition: id(t, args[0]).ID, Split: topology.Split{At: topology.AtTime(when(t, named["at"])),
+			Low: topology.Child{ID: v.m.NextID, Placements: place(0)}, High: topology.Child{ID: v.m.NextID + 1, Placements: place(0)}}})
+	case "prohibit":
+		s.store.commit(nil, []coord.Write{lease.Prohibit(id(t, args[0]), topology.ServerID(args[1]), note)})
+	case "allow":
+		s.store.commit(nil, []coord.Write{lease.Allow(id(t, args[0]), topology.ServerID(args[1]))})
+	case "lag", "catch-up":
+		for _, a := range args {
+			s.proc(a).lags = d.Cmd == "lag"
+		}
+		s.run(time.Second)
+	case "master":
+		s.dataFrom, s.pace = when(t, named["now"]), 0
+		s.servers[s.indexOf(topology.ServerID(args[0]))].candidate.stand()
+	case "write":
+		s.writeTo(s.gateway(args[0]), when(t, args[1]), args[1])
+	case "read":
+		s.readFrom(s.gateway(args[0]), when(t, args[1]))
+	case "pause":
+		s.proc(args[0]).pause(time.Duration(when(t, args[1])))
+	case "run":
+		s.run(time.Duration(when(t, args[0])))
+	default:
+		t.Fatalf("no command %s", d.Cmd)
+	}
+}
+
+// propose has the first gateway propose a change, and says what became of it.
+func (s *script) propose(v *view, op topology.Op) {
+	s.clients[0].changeAnd(v, []topology.Op{op}, func(err error) {
+		if err != nil {
+			s.tell("refused: %v", err)
+		}
+	})
+	s.run(300 * time.Millisecond)
+}
+
+// keyAt is the first key at a time.
+func (s *script) keyAt(at point.Nanos) keyID {
+	for _, k := range s.history.of["cpu"] {
+		if s.history.keys[k].t >= at {
+			return k
+		}
+	}
+	return 0
+}
+
+func (s *script) writeTo(g *gateway, at point.Nanos, name string) {
+	s.history.next++
+	k := s.keyAt(at)
+	in := row{key: k, value: s.history.next, rank: g.stamp()}
+	s.history.past[k] = append(s.history.past[k], &written{value: in.value, began: s.now})
+	g.open++
+	g.unacked[in.value] = in
+	s.writes[in.value] = fmt.Sprintf("%s's row %d at %s", g.name, in.value, name)
+	g.write(g.views.at("cpu"), in, 0)
+}
+
+func (s *script) readFrom(g *gateway, at point.Nanos) {
+	k := s.keyAt(at)
+	t := s.history.keys[k].t
+	v := g.views.at("cpu")
+	x := &selection{following: following{g: g, v: v, request: g.reads.Request(g.now())}, lo: t, hi: t}
+	x.send, x.giveUp = x.ask, func() { s.tell("%s's read fails", g.name) }
+	x.by, x.began = g.name, s.now
+	x.seen = func() {
+		for i, key := range x.keys {
+			if key == k {
+				s.tell("%s reads row %d by map %d; it says that its map may be old: %v", g.name, x.rows[i].value, x.m.Seq, x.old)
+			}
+		}
+	}
+	x.ask()
+}
+
+// draw shows the newest map, the lease rows, who may act, and what clients were told since the last command.
+func (s *script) draw() string {
+	var b strings.Builder
+	t := s.check.at("cpu")
+	for p := range t.m.All() {
+		id := t.part(p.ID)
+		fmt.Fprintf(&b, "%s: %s%s\n", p, s.leaseOf(id), s.actsFor(id))
+	}
+	for _, row := range s.store.list(lease.Prefix) {
+		if id, ok := lease.ParseRowKey(row.Key); ok {
+			if _, there := t.m.ByID(id.ID); !there {
+				fmt.Fprintf(&b, "p%d in no map, %s%s\n", id.ID, s.leaseOf(id), s.actsFor(id))
+			}
+		}
+	}
+	for _, p := range s.nodes {
+		if p.lags {
+			fmt.Fprintf(&b, "%s goes by map %d of %d\n", p.name, s.mapOf(p), t.m.Seq)
+		}
+	}
+	for _, g := range s.clients {
+		for _, value := range slices.Sorted(maps.Keys(s.writes)) {
+			if _, open := g.unacked[value]; !open && strings.HasPrefix(s.writes[value], g.name+"'s") {
+				fmt.Fprintf(&b, "%s is acked\n", s.writes[value])
+				delete(s.writes, value)
+			} else if open {
+				fmt.Fprintf(&b, "%s waits\n", s.writes[value])
+			}
+		}
+	}
+	if s.broken != "" && !s.broke {
+		s.broke = true
+		fmt.Fprintf(&b, "BROKEN: %s\n", s.broken)
+	}
+	return b.String()
+}
+
+func (s *script) leaseOf(id lease.Partition) string {
+	row, ok := s.store.get(lease.RowKey(id))
+	if !ok {
+		return "no lease row"
+	}
+	l, err := lease.DecodeLease(row.Value)
+	if err != nil {
+		return err.Error()
+	}
+	text := string(l.State)
+	switch {
+	case l.Epoch == 0:
+		text += ", never led"
+	case l.State == lease.Held:
+		text += " by " + string(l.Holder)
+	}
+	if l.Empty {
+		text += ", empty"
+	}
+	return text
+}
+
+func (s *script) actsFor(id lease.Partition) string {
+	for _, o := range s.servers {
+		if _, ok := o.mayAct(id); ok && !o.dead {
+			return ", " + string(o.id) + " acts"
+		}
+	}
+	return ""
+}
+
+// mapOf is the number of the map that a process goes by.
+func (s *script) mapOf(p *proc) uint64 {
+	if i := s.indexOf(topology.ServerID(p.name)); i >= 0 {
+		return s.servers[i].on("cpu").m.Seq
+	}
+	return s.gateway(p.name).views.at("cpu").m.Seq
+}
