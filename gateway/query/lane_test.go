@@ -107,7 +107,7 @@ func TestASmallQueryDoesNotWaitForAPageOfEachWorkerOfLargeOnes(t *testing.T) {
 		before := large.Load()
 		for range 50 {
 			of, began := &laneShare{}, time.Now()
-			if !work(of) || !work(of) {
+			if first, second := work(of), work(of); !first || !second {
 				t.Fatal("no turn came")
 			}
 			if took := time.Since(began); took > 6*page {

@@ -72,6 +72,7 @@ type writer struct {
 	markers bool
 	builder labels.ScratchBuilder
 	slab    []promql.FPoint
+	points  int // of the last slab
 }
 
 // hashBytes is what it takes to remember a column's labels.
@@ -82,7 +83,8 @@ func seriesBytes(points int, c *result) int64 {
 	return int64(points)*16 + 2*columnBytes + int64(len(c.labels))
 }
 
-// slabPoints is how many points share an allocation.
+// slabPoints is how many points share an allocation. The first is as large as the first series, and each next one four times as
+// large: most answers have few series, and to make and clear a slab of 64 KiB takes as long as to evaluate one.
 const slabPoints = 4096
 
 // append adds a column that has points values; one that has none is left out.
@@ -94,7 +96,8 @@ func (w *writer) append(m promql.Matrix, c *result, points int) promql.Matrix {
 		points = len(c.values)
 	}
 	if points > len(w.slab) {
-		w.slab = make([]promql.FPoint, max(points, slabPoints))
+		w.points = max(points, min(4*w.points, slabPoints))
+		w.slab = make([]promql.FPoint, w.points)
 	}
 	out := w.slab[:0:points]
 	w.slab = w.slab[points:]
