@@ -153,7 +153,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 func pending(before map[string]time.Duration, v promql.Vector, at time.Duration) map[string]time.Duration {
 	now := map[string]time.Duration{}
 	for _, s := range v {
-		ls := s.Metric.DropReserved(func(n string) bool { return n == labels.MetricName }).String()
+		ls := s.Metric.DropReserved(func(n string) bool { return n == model.MetricNameLabel }).String()
 		now[ls] = at
 		if from, ok := before[ls]; ok {
 			now[ls] = from

@@ -67,7 +67,7 @@ func openGuarded(t *testing.T) *guardedWorld {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
+	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, "", slog.LevelInfo, registry), registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,11 +32,14 @@ import (
 // users. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier. Unknown keys are refused: a mistyped
 // limit must not go unnoticed.
 type config struct {
-	file       string // it was read from; "": none
-	processors int    // there are, set by spread
+	file       string                 // it was read from; "": none
+	again      func() (config, error) // reads and completes it anew
+	level      *slog.LevelVar         // in force; set by complete
+	processors int                    // there are, set by spread
 
-	DataDir  string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
-	LogLevel string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" help:"Least level of log lines."`
+	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
+	LogLevel  string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" reload:"yes" help:"Least level of log lines."`
+	LogFormat string `yaml:"log_format" default:"logfmt" one_of:"logfmt json" flag:"log.format" help:"Form of log lines."`
 
 	HTTP    httpConfig    `yaml:"http" for:"standalone gateway"`
 	Admin   adminConfig   `yaml:"admin"`
@@ -171,6 +174,10 @@ func (c *config) complete() error {
 	if err := c.descriptors(fileLimit()); err != nil {
 		return err
 	}
+	c.level = new(slog.LevelVar)
+	if err := c.level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return fault.Wrap(err, fault.Invalid, "log_level")
+	}
 	c.Query.SetDefaults()
 	c.API.SetDefaults()
 	c.Limits.SetDefaults()
@@ -203,12 +210,6 @@ func (c *config) validate() error {
 		errs = append(errs, c.kafka().Validate())
 	}
 	return errors.Join(errs...)
-}
-
-// level is valid after complete.
-func (c *config) level() (l slog.Level) {
-	_ = l.UnmarshalText([]byte(c.LogLevel))
-	return l
 }
 
 // strings is valid after complete.

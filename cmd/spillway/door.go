@@ -158,9 +158,6 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 	}
 }
 
-// reload reads again what may change under a running process. The error is Invalid; then what was in force stays.
-func (d *door) reload() error { return errors.Join(d.guard.Reload(), d.reloadLimits()) }
-
 // reloadOnHangup reloads at SIGHUP.
 func (d *door) reloadOnHangup(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)

@@ -27,6 +27,7 @@ func (g *gatewayCmd) config() (config, error) {
 	if err != nil {
 		return c, err
 	}
+	c.again = g.config
 	if err := g.Kafka.add(&c); err != nil {
 		return c, err
 	}
@@ -41,9 +42,8 @@ func (g *gatewayCmd) Run() error {
 	}
 	cfg.limitHeap()
 	cfg.spread()
-	level := cfg.level()
 	registerer := prometheus.NewRegistry()
-	log := newLog(os.Stderr, level, registerer)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)
 	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

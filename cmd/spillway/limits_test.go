@@ -409,6 +409,8 @@ func aBadFileKeepsTheLimits(t *testing.T, bin string) {
 		"limits: {defaults: {label_value_bytes: 1GiB}}",
 		"limits: {tables: {a/b: {}}}",
 		"limits: {defaults: {request_bytes: 1MiB}}\nstorage: {no_such_key: 1}",
+		"limits: {defaults: {request_bytes: 1MiB}}\nstorage: {minors_max: -1}", // a mistake elsewhere: all or nothing
+		"limits: {defaults: {request_bytes: 1MiB}}\nlog_level: loud",
 		"limits: [",
 	} {
 		l.reload(bad, "failed")
@@ -422,6 +424,13 @@ func aBadFileKeepsTheLimits(t *testing.T, bin string) {
 	}
 	if _, text, err := l.get("/api/v1/status/config"); err != nil || !strings.Contains(string(text), "request_bytes: 1MiB") {
 		t.Errorf("the configuration in force: %v %s", err, text)
+	}
+	if said := l.log.String(); strings.Contains(said, "needs a restart") || strings.Contains(said, "level=DEBUG") {
+		t.Errorf("nothing else had changed\n%s", said)
+	}
+	l.reload("log_level: error\nquery: {running_max: 7}\nlimits: {defaults: {request_bytes: 1MiB}}", "ok")
+	if said := l.log.String(); !strings.Contains(said, "needs a restart") || !strings.Contains(said, "key=query.running_max") {
+		t.Errorf("that a setting needs a restart is not said\n%s", said)
 	}
 	if err := os.Remove(l.file); err != nil {
 		t.Fatal(err)

@@ -9,14 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// newLog makes the process's logger: text lines on w, and a count of every call site by level. The message is the call
-// site's name: messages are constants, what varies is in the attributes.
-func newLog(w io.Writer, level slog.Level, r prometheus.Registerer) *slog.Logger {
+// newLog makes the process's logger: lines on w in the format, logfmt or json, and a count of every call site by level. The message is
+// the call site's name: messages are constants, what varies is in the attributes. The level may change later.
+func newLog(w io.Writer, format string, level slog.Leveler, r prometheus.Registerer) *slog.Logger {
 	count := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spillway_log_messages_total", Help: "Lines logged, by level and message, also those that the level hides.",
 	}, []string{"level", "event"})
 	r.MustRegister(count)
-	return slog.New(counting{slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}), count})
+	var h slog.Handler = slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+	if format == "json" {
+		h = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	}
+	return slog.New(counting{h, count})
 }
 
 // counting counts records on their way to the handler it wraps.

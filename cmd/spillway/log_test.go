@@ -13,7 +13,7 @@ import (
 func TestLinesAreCountedAlsoWhenTheLevelHidesThem(t *testing.T) {
 	var out bytes.Buffer
 	r := prometheus.NewRegistry()
-	log := newLog(&out, slog.LevelWarn, r)
+	log := newLog(&out, "logfmt", slog.LevelWarn, r)
 	log.Info("table created", "table", "a")
 	log.With("table", "b").Info("table created")
 	log.WithGroup("g").Warn("disk is slow", "ms", 3)

@@ -38,7 +38,7 @@ func openIn(t *testing.T, dir string) *standalone {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
+	p, err := openStandalone(t.Context(), &cfg, newLog(io.Discard, "", slog.LevelInfo, registry), registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func holdMetricsOfCluster(c *crowd) {
 	defer stop()
 
 	registry := prometheus.NewRegistry()
-	s := &storage{cfg: &cfg, log: newLog(io.Discard, slog.LevelInfo, registry), registerer: registry, id: "s9"}
+	s := &storage{cfg: &cfg, log: newLog(io.Discard, "", slog.LevelInfo, registry), registerer: registry, id: "s9"}
 	if err := s.open(ctx, false, true); err != nil {
 		c.t.Error(err)
 	} else {
@@ -106,7 +106,7 @@ func holdMetricsOfCluster(c *crowd) {
 	c.must(s.close())
 
 	registry, cfg.DataDir, cfg.Peer = prometheus.NewRegistry(), c.t.TempDir(), c.peer
-	g, err := openGateway(ctx, &cfg, newLog(io.Discard, slog.LevelInfo, registry), registry)
+	g, err := openGateway(ctx, &cfg, newLog(io.Discard, "", slog.LevelInfo, registry), registry)
 	c.must(err)
 	holdMetrics(c.t, registry, "testdata/metrics_gateway.txt")
 	c.must(g.close())

@@ -47,6 +47,7 @@ func (s *standaloneCmd) config() (config, error) {
 	if err != nil {
 		return c, err
 	}
+	c.again = s.config
 	if err := s.Kafka.add(&c); err != nil {
 		return c, err
 	}
@@ -76,9 +77,8 @@ func (s *standaloneCmd) Run() error {
 
 // live is one life of the store in the process.
 func (s *standaloneCmd) live(cfg *config) error {
-	level := cfg.level()
 	registry := prometheus.NewRegistry()
-	log := newLog(os.Stderr, level, registry)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registry)
 	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

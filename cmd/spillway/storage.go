@@ -76,9 +76,8 @@ func (s *storageCmd) Run() error {
 
 // live is one life of the store in the process.
 func (s *storageCmd) live(cfg *config) error {
-	level := cfg.level()
 	registerer := prometheus.NewRegistry()
-	log := newLog(os.Stderr, level, registerer)
+	log := newLog(os.Stderr, cfg.LogFormat, cfg.level, registerer)
 	cfg.noteDescriptors(log)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

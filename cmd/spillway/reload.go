@@ -1,0 +1,70 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/setting"
+)
+
+// reload reads again what may change under a running process: the configuration file and the files that it names. All of it is taken
+// or nothing: a mistake anywhere leaves what was in force. The error is Invalid.
+func (d *door) reload() error {
+	c, err := d.readAgain()
+	if err == nil {
+		err = d.guard.Reload()
+	}
+	if err == nil && d.cfg.file != "" {
+		err = d.limits.Reload(c.Limits)
+	}
+	if err != nil {
+		d.limits.ReloadFailed()
+		d.log.Error("settings could not be read anew; those in force stay", "file", d.cfg.file, "error", err)
+		return err
+	}
+	if d.cfg.file == "" {
+		return nil
+	}
+	for _, key := range changedForRestart(d.cfg, c) {
+		d.log.Warn("a setting has changed that needs a restart", "key", key)
+	}
+	d.log.Info("settings are read anew", "file", d.cfg.file, "tables", len(c.Limits.Tables))
+	d.cfg.level.Set(c.level.Level())
+	return nil
+}
+
+// readAgain reads and checks the whole configuration, flags and variables with it.
+func (d *door) readAgain() (*config, error) {
+	if d.cfg.file == "" || d.cfg.again == nil {
+		return d.cfg, nil
+	}
+	c, err := d.cfg.again()
+	return &c, err
+}
+
+// changedForRestart gives the keys of settings that differ and are not read by a running process.
+func changedForRestart(old, now *config) (keys []string) {
+	before := map[string]string{}
+	for _, s := range setting.List(old) {
+		before[s.Key] = s.Text()
+	}
+	for _, s := range setting.List(now) {
+		if !s.Reload && before[s.Key] != s.Text() {
+			keys = append(keys, s.Key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// settings is the configuration in force, as YAML.
+func (d *door) settings() string {
+	c := *d.cfg
+	c.Limits = d.limits.Settings()
+	return c.String()
+}
+
+// exists says whether there is a table of that name.
+func (d *door) exists(table string) bool {
+	_, ok := d.behind.tables.Get(table)
+	return ok
+}
