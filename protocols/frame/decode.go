@@ -67,7 +67,7 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	r.values(f.Values, f.IDs)
 	r.hists(f.Hists, limit)
 	r.exemplars(f.Exemplars, limit)
-	r.defs(f.Defs, h.tails)
+	r.defs(f.Defs, h)
 	if r.left() > 0 {
 		r.fail("bytes follow the last definition")
 	}
@@ -186,8 +186,10 @@ func (r *reader) takePadded(n int) []byte {
 }
 
 // bytes reads a length and so many bytes.
-func (r *reader) bytes() []byte {
-	n := r.uvarint()
+func (r *reader) bytes() []byte { return r.part(r.uvarint()) }
+
+// part gives the next n bytes.
+func (r *reader) part(n uint64) []byte {
 	if n > uint64(r.left()) {
 		r.fail("bytes are missing")
 		return nil

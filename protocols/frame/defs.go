@@ -13,21 +13,30 @@ import (
 // front, and share the rest. Each is written without the tail that it shares with the one before, so that s2 has a
 // fifth of the text to read (DESIGN.md).
 
-// defBytesUsual is about what a definition leaves where tails are shared. Where they are not, the body grows as it comes.
-const defBytesUsual = 40
+//
+// The lengths of all definitions stand in front, and what is left of all behind them: of hosts with the same metrics both repeat, host
+// by host, and s2 copies the whole of a host at once. Side by side they do not repeat where a host's name is longer.
 
-func appendDefs(b []byte, defs []point.Labels) []byte {
+// What a definition leaves, about, where tails are shared. Where they are not, the body grows as it comes.
+const (
+	defBytesUsual = 40
+	lengthsUsual  = 4
+)
+
+func (e *Encoder) appendDefs(b []byte, defs []point.Labels) []byte {
 	b = slices.Grow(b, len(defs)*defBytesUsual)
+	rests := slices.Grow(e.rests[:0], len(defs)*(defBytesUsual-lengthsUsual))
 	prev, tail := point.Labels(""), 0
 	for _, l := range defs {
 		tail = sharedTail(string(prev), string(l), tail-tailSlack)
 		rest := l[:len(l)-tail]
 		b = binary.AppendUvarint(b, uint64(tail))
 		b = binary.AppendUvarint(b, uint64(len(rest)))
-		b = append(b, rest...)
+		rests = append(rests, rest...)
 		prev = l
 	}
-	return b
+	e.rests = rests
+	return append(b, rests...)
 }
 
 // defsBound is at least the length of what appendDefs appends, as no tail takes more bytes than it spares, and at least
@@ -65,17 +74,26 @@ func sharedTail(a, b string, likely int) int {
 }
 
 // defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at
-// all. Without tails every set stands there whole, as older writers had it.
+// all. Without columns the rest of each stands beside its lengths, and without tails every set stands there whole, as older
+// writers had it.
 //
 // Two bytes can stand for a set of any length: what all of them together expand to is counted before memory is taken.
-func (r *reader) defs(defs []point.Labels, tails bool) {
+func (r *reader) defs(defs []point.Labels, h *Head) {
+	lengths := r
+	if h.columns {
+		of := *r
+		for range 2 * len(defs) {
+			r.uvarint()
+		}
+		of.end, lengths = r.at, &of
+	}
 	prev, room := point.Labels(""), BodyMax
 	for i := range defs {
 		tail := point.Labels("")
-		if tails {
-			tail = r.tailOf(prev)
+		if h.tails {
+			tail = lengths.tailOf(prev)
 		}
-		rest := r.bytes()
+		rest := r.part(lengths.uvarint())
 		if room -= len(rest) + len(tail); room < 0 {
 			r.fail("the definitions expand to too much")
 			return
@@ -83,6 +101,9 @@ func (r *reader) defs(defs []point.Labels, tails bool) {
 		defs[i] = joined(rest, tail)
 		if !defs[i].ValidSeries() {
 			r.fail("the labels of a definition are malformed")
+		}
+		if lengths.err != nil {
+			r.err = lengths.err
 		}
 		if r.err != nil {
 			return

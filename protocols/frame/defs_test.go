@@ -17,15 +17,24 @@ import (
 )
 
 const (
-	atFlags   = 2
-	flagTails = 4
+	atFlags     = 2
+	flagTails   = 4
+	flagColumns = 8
 )
 
-// wholeDefinitions is the golden frame "definitions" as versions wrote it that did not share tails. It lies in logs:
-// the file is never rewritten.
-func wholeDefinitions(t testing.TB) []byte {
+// older are golden frames as earlier versions wrote them. They lie in logs: the files are never rewritten.
+var older = []struct {
+	file, golden string
+	flags        byte // of those that say how definitions lie
+}{
+	{"definitions_whole", "definitions", 0},
+	{"definitions_tails", "definitions", flagTails},
+	{"tails_beside", "tails", flagTails},
+}
+
+func readHex(t testing.TB, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("testdata/definitions_whole.hex")
+	text, err := os.ReadFile("testdata/" + name + ".hex")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,20 +46,34 @@ func wholeDefinitions(t testing.TB) []byte {
 }
 
 func TestOlderLogsStayReadable(t *testing.T) {
-	b := wholeDefinitions(t)
-	if b[atFlags]&flagTails != 0 {
-		t.Fatalf("flags are %#x: this is no frame of an older version", b[atFlags])
-	}
-	if d := difference(goldenFrames()["definitions"], mustDecode(t, b)); d != "" {
-		t.Error(d)
+	for _, o := range older {
+		b := readHex(t, o.file)
+		if got := b[atFlags] & (flagTails | flagColumns); got != o.flags {
+			t.Fatalf("%s: flags are %#x: this is no frame of an older version", o.file, b[atFlags])
+		}
+		if d := difference(goldenFrames()[o.golden], mustDecode(t, b)); d != "" {
+			t.Error(o.file, d)
+		}
 	}
 }
 
 func TestFramesWithoutDefinitionsAreAsEver(t *testing.T) {
 	for name, f := range goldenFrames() {
-		if got := encode(f)[atFlags]&flagTails != 0; got != (len(f.Defs) > 0) {
-			t.Errorf("%s of %d definitions: tails are shared is %t", name, len(f.Defs), got)
+		want := byte(0)
+		if len(f.Defs) > 0 {
+			want = flagTails | flagColumns
 		}
+		if got := encode(f)[atFlags] & (flagTails | flagColumns); got != want {
+			t.Errorf("%s of %d definitions: flags %#x, want %#x", name, len(f.Defs), got, want)
+		}
+	}
+}
+
+func TestColumnsWithoutTailsAreCorrupt(t *testing.T) {
+	b := encode(goldenFrames()["definitions"])
+	b[atFlags] &^= flagTails
+	if _, err := frame.Header(resum(b)); !fault.Is(err, fault.Corrupt) {
+		t.Error(err)
 	}
 }
 
@@ -69,12 +92,13 @@ func tailsOf(t testing.TB, b []byte) (tails []int) {
 	uvarint()
 	defs := uvarint()
 	uvarint()
+	rests := 0
 	for range defs {
 		tails = append(tails, uvarint())
-		raw = raw[uvarint():]
+		rests += uvarint()
 	}
-	if len(raw) > 0 {
-		t.Fatalf("%d bytes follow the last definition", len(raw))
+	if len(raw) != rests {
+		t.Fatalf("%d bytes are behind the lengths, which make %d", len(raw), rests)
 	}
 	return tails
 }
@@ -176,7 +200,7 @@ func TestTheBoundOfABodyCountsTails(t *testing.T) {
 
 // expanding is a frame of so many definitions of 64 KiB each, that stand there as two bytes: nothing, after all of the
 // one before. The last, not counted, is longer by `over` bytes.
-func expanding(t *testing.T, n, over int) []byte {
+func expanding(t *testing.T, columns bool, n, over int) []byte {
 	t.Helper()
 	const size, front = 64 << 10, len("\x08__name__\x01m")
 	first := point.MakeLabels("__name__", "m", "x", strings.Repeat("x", size-front-2-3))
@@ -186,29 +210,42 @@ func expanding(t *testing.T, n, over int) []byte {
 	last := "\x08__name__" + string(rune(1+over)) + strings.Repeat("m", 1+over)
 	raw := binary.AppendUvarint([]byte{0}, uint64(n+1))
 	raw = append(raw, 0)
-	raw = append(binary.AppendUvarint(append(raw, 0), size), first...)
+	raw = binary.AppendUvarint(append(raw, 0), size)
+	if !columns {
+		raw = append(raw, first...)
+	}
 	for range n - 1 {
 		raw = append(binary.AppendUvarint(raw, size), 0)
 	}
-	raw = append(append(binary.AppendUvarint(raw, uint64(size-front)), byte(len(last))), last...)
+	raw = append(binary.AppendUvarint(raw, uint64(size-front)), byte(len(last)))
 	b := encode(&frame.Frame{Kind: frame.Rows})
 	b[atFlags] |= flagTails
-	return reframe(b, raw)
+	if columns {
+		b[atFlags] |= flagColumns
+		raw = append(raw, first...)
+	}
+	return reframe(b, append(raw, last...))
 }
 
 // TestDefinitionsDoNotExpandWithoutBound: a frame of a few kilobytes must not take gigabytes.
 func TestDefinitionsDoNotExpandWithoutBound(t *testing.T) {
+	for _, columns := range []bool{false, true} {
+		definitionsDoNotExpand(t, columns)
+	}
+}
+
+func definitionsDoNotExpand(t *testing.T, columns bool) {
 	const fit = frame.BodyMax / (64 << 10)
 	var d frame.Decoder
 	var f frame.Frame
-	if err := d.Decode(expanding(t, fit-1, 0), &f); err != nil || len(f.Defs) != fit {
+	if err := d.Decode(expanding(t, columns, fit-1, 0), &f); err != nil || len(f.Defs) != fit {
 		t.Fatalf("%d definitions of 64 KiB: %v", len(f.Defs), err)
 	}
 	f = frame.Frame{}
-	if err := d.Decode(expanding(t, fit-1, 1), &f); !fault.Is(err, fault.Corrupt) {
+	if err := d.Decode(expanding(t, columns, fit-1, 1), &f); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("one byte more: %v, want corrupt", err)
 	}
-	b := expanding(t, frame.RowsMax-1, 0)
+	b := expanding(t, columns, frame.RowsMax-1, 0)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if err := d.Decode(b, &f); !fault.Is(err, fault.Corrupt) {
@@ -253,11 +290,42 @@ func TestHostileTailsAreCorrupt(t *testing.T) {
 	f("a million in no bytes", false, "\x00\x80\x80\x40\x00")
 }
 
+func TestHostileColumnsAreCorrupt(t *testing.T) {
+	var d frame.Decoder
+	var into frame.Frame
+	b := encode(&frame.Frame{Kind: frame.Rows})
+	b[atFlags] |= flagTails | flagColumns
+	up := string(point.MakeLabels("__name__", "up", "a", "x"))
+	size := string(rune(len(up)))
+	f := func(what string, ok bool, raw string) {
+		t.Helper()
+		err := d.Decode(reframe(b, []byte(raw)), &into)
+		if ok && err != nil || !ok && !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err != nil && len(into.Defs) > 0 {
+			t.Errorf("%s leaves %d definitions", what, len(into.Defs))
+		}
+	}
+	f("none", true, "\x00\x00\x00")
+	f("one", true, "\x00\x01\x00"+"\x00"+size+up)
+	f("the first has nothing to share", false, "\x00\x01\x00"+"\x01"+size+up)
+	f("the second shares all", true, "\x00\x02\x00"+"\x00"+size+size+"\x00"+up)
+	f("and a byte more", false, "\x00\x02\x00"+"\x00"+size+string(rune(len(up)+1))+"\x00"+up)
+	f("and 2^64 - 1", false, "\x00\x02\x00"+"\x00"+size+"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"+up)
+	f("the lengths end early", false, "\x00\x02\x00"+"\x00"+size)
+	f("the rests are shorter than their lengths", false, "\x00\x02\x00"+"\x00"+size+size+"\x01"+up)
+	f("and by 2^64 - 1", false, "\x00\x01\x00"+"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"+up)
+	f("and longer", false, "\x00\x01\x00"+"\x00"+size+up+"x")
+	f("joined they are out of order", false, "\x00\x02\x00"+"\x00"+size+"\x04\x04"+up+"\x01b\x01x")
+	f("a million in no bytes", false, "\x00\x80\x80\x40\x00")
+}
+
 // TestDefinitionsAreSmall pins what the log takes for a new series.
 func TestDefinitionsAreSmall(t *testing.T) {
 	f := &frame.Frame{Kind: frame.Rows, Defs: definitions(20)}
 	b := encode(f)
-	if got := float64(len(b)) / float64(len(f.Defs)); got > 5.5 {
+	if got := float64(len(b)) / float64(len(f.Defs)); got > 4.3 {
 		t.Errorf("%.2f bytes a definition", got)
 	}
 	if got := float64(len(body(t, b))) / float64(len(f.Defs)); got > 35 {

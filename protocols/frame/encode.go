@@ -9,10 +9,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Encoder encodes frames. It holds scratch memory of the size of the largest body it has seen: pool it. The zero value
+// Encoder encodes frames. It holds scratch memory of twice the size of the largest body it has seen: pool it. The zero value
 // is ready; not for concurrent use.
 type Encoder struct {
-	body []byte
+	body  []byte
+	rests []byte
 }
 
 // scratchKept bounds the memory an Encoder or a Frame holds on to between frames, in bytes.
@@ -40,6 +41,9 @@ func (e *Encoder) Append(dst []byte, f *Frame) []byte {
 	if cap(e.body) > scratchKept {
 		e.body = nil
 	}
+	if cap(e.rests) > scratchKept {
+		e.rests = nil
+	}
 	return dst
 }
 
@@ -61,13 +65,13 @@ func (e *Encoder) appendBody(f *Frame) {
 	b = appendValues(b, f.Values, f.IDs)
 	b = appendHists(b, f.Hists)
 	b = appendExemplars(b, f.Exemplars)
-	e.body = appendDefs(b, f.Defs)
+	e.body = e.appendDefs(b, f.Defs)
 }
 
 // bodyFlags says how the body of f is written. A frame without definitions is what it was before tails were shared.
 func (f *Frame) bodyFlags() byte {
 	if len(f.Defs) > 0 {
-		return flagTails
+		return flagTails | flagColumns
 	}
 	return 0
 }

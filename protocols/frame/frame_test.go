@@ -124,9 +124,12 @@ func body(t testing.TB, b []byte) []byte {
 	return raw
 }
 
-// encodings are the golden frames as bytes, among them one of an older version.
+// encodings are the golden frames as bytes, among them those of older versions.
 func encodings(t testing.TB) map[string][]byte {
-	all := map[string][]byte{"definitions, whole": wholeDefinitions(t)}
+	all := map[string][]byte{}
+	for _, o := range older {
+		all[o.file] = readHex(t, o.file)
+	}
 	for name, f := range goldenFrames() {
 		all[name] = encode(f)
 	}
@@ -186,13 +189,14 @@ func resum(b []byte) []byte {
 func TestEveryFlippedBitIsFound(t *testing.T) {
 	var d frame.Decoder
 	var f frame.Frame
-	b := encode(goldenFrames()["definitions"])
-	for i := range 8 * len(b) {
-		b[i/8] ^= 1 << (i % 8)
-		if err := d.Decode(b, &f); !fault.Is(err, fault.Corrupt) {
-			t.Errorf("bit %d of byte %d flipped: %v, want corrupt", i%8, i/8, err)
+	for name, b := range encodings(t) {
+		for i := range 8 * len(b) {
+			b[i/8] ^= 1 << (i % 8)
+			if err := d.Decode(b, &f); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("%s: bit %d of byte %d flipped: %v, want corrupt", name, i%8, i/8, err)
+			}
+			b[i/8] ^= 1 << (i % 8)
 		}
-		b[i/8] ^= 1 << (i % 8)
 	}
 }
 
@@ -434,14 +438,12 @@ func FuzzBody(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(uint16(h.Rows), uint8(h.Hists), b[atFlags]&flagTails != 0, body(f, b))
+		f.Add(uint16(h.Rows), uint8(h.Hists), b[atFlags]&(flagTails|flagColumns), body(f, b))
 	}
 	empty := encode(goldenFrames()["empty"])
-	f.Fuzz(func(t *testing.T, rows uint16, hists uint8, tails bool, raw []byte) {
+	f.Fuzz(func(t *testing.T, rows uint16, hists, flags uint8, raw []byte) {
 		b := reframe(empty, raw)
-		if tails {
-			b[atFlags] |= flagTails
-		}
+		b[atFlags] |= flags & (flagTails | flagColumns)
 		binary.LittleEndian.PutUint32(b[4:], uint32(rows))
 		binary.LittleEndian.PutUint32(b[48:], uint32(hists))
 		var d frame.Decoder

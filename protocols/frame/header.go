@@ -33,7 +33,8 @@ const (
 	flagForeign = 1 << 0
 	flagS2      = 1 << 1
 	flagTails   = 1 << 2 // definitions share tails
-	flagsKnown  = flagForeign | flagS2 | flagTails
+	flagColumns = 1 << 3 // definitions lie in columns; only with flagTails
+	flagsKnown  = flagForeign | flagS2 | flagTails | flagColumns
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -49,6 +50,7 @@ type Head struct {
 
 	s2        bool
 	tails     bool
+	columns   bool
 	bodyBytes int
 	bodySum   uint32
 }
@@ -67,7 +69,7 @@ func Header(b []byte) (Head, error) {
 	h := Head{
 		Serial: serialAt(b, atSerial), Prev: serialAt(b, atPrev),
 		Stamp: point.Stamp(binary.LittleEndian.Uint64(b[atStamp:])),
-		Kind:  Kind(b[atKind]), Foreign: b[atFlags]&flagForeign != 0, s2: b[atFlags]&flagS2 != 0, tails: b[atFlags]&flagTails != 0,
+		Kind:  Kind(b[atKind]), Foreign: b[atFlags]&flagForeign != 0, s2: b[atFlags]&flagS2 != 0, tails: b[atFlags]&flagTails != 0, columns: b[atFlags]&flagColumns != 0,
 		Rows: int(u32(b, atRows)), Hists: int(u32(b, atHists)),
 		bodyBytes: int(u32(b, atBodyBytes)), bodySum: u32(b, atBodySum),
 	}
@@ -84,6 +86,8 @@ func (h *Head) check(flags, reserved byte) error {
 		return fault.Errorf(fault.Corrupt, "frame %v of kind %v has a body or flags", h.Serial, h.Kind)
 	case flags&^flagsKnown != 0 || reserved != 0:
 		return fault.Errorf(fault.Corrupt, "frame %v with unknown flags %#x, %#x: a newer version wrote it", h.Serial, flags, reserved)
+	case h.columns && !h.tails:
+		return fault.Errorf(fault.Corrupt, "frame %v has columns of definitions that share no tails", h.Serial)
 	case h.Rows > RowsMax || h.Hists > RowsMax:
 		return fault.Errorf(fault.Corrupt, "frame %v of %d rows and %d histograms, at most %d fit", h.Serial, h.Rows, h.Hists, RowsMax)
 	case h.bodyBytes > BodyMax:
