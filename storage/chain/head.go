@@ -159,15 +159,16 @@ func (m *Machine) invite(x Member) {
 	}
 }
 
-// appended takes in a frame of this head's own.
+// appended takes in a frame of this head's own. Where its epoch was overtaken while it was logged it is not acknowledged, and may be surplus.
 func (m *Machine) appended(in Appended) {
-	if m.role != leading || in.Serial.Epoch != m.epoch {
-		return // its epoch was overtaken while it was logged: it is not acknowledged
-	}
 	if in.Prev != m.end {
 		fault.Bug("I6: frame %v follows %v, but the log ends at %v", in.Serial, in.Prev, m.end)
 	}
 	m.ends, m.end = grown(m.ends, in.Serial), in.Serial
+	if m.role != leading || in.Serial.Epoch != m.epoch {
+		m.compare()
+		return
+	}
 	h := &m.head
 	if len(h.unacked) == 0 {
 		h.progress = m.now

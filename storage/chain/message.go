@@ -60,6 +60,25 @@ type Refuse struct {
 	End   point.Serial
 }
 
+// EpochOf is the epoch of a message's sender.
+func EpochOf(m Message) point.Epoch {
+	switch m := m.(type) {
+	case Begin:
+		return m.Epoch
+	case Pass:
+		return m.Epoch
+	case Report:
+		return m.Epoch
+	case Ping:
+		return m.Epoch
+	case Pong:
+		return m.Epoch
+	case Refuse:
+		return m.Epoch
+	}
+	return 0
+}
+
 func (Begin) message()  {}
 func (Pass) message()   {}
 func (Report) message() {}

@@ -47,6 +47,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	// Rand makes nonces and the name of this boot. The keeper keeps it.
 	Rand *rand.Rand
+	// Listed answers Relist. Nil: no chains are run here.
+	Listed func(p lease.Partition, ok bool, epoch point.Epoch, list []lease.Member)
 	// Clock never goes back and counts suspends. Default keeper.Boottime.
 	Clock func() lease.Time
 }

@@ -137,7 +137,11 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		r.deps.Log.Error("what is here does not agree with the map", "partition", e.Partition.String(), "reason", e.Why)
 	case rules.Note:
 		r.note(e)
-	case rules.Changed, rules.Listed:
+	case rules.Listed:
+		if r.deps.Listed != nil {
+			r.deps.Listed(e.Partition, e.OK, e.Epoch, e.List)
+		}
+	case rules.Changed:
 	default:
 		r.g.Go(func() error {
 			if in := r.answer(ctx, e); ctx.Err() == nil {

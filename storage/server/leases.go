@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -55,7 +56,7 @@ func (s *Server) mayRead(table string, id point.PartitionID) bool {
 		return true
 	}
 	_, ok := s.leases.Alone(table, id)
-	return ok
+	return ok && (!s.kept(table, id) || s.deps.Chains.Sure(lease.Partition{Table: table, ID: id}))
 }
 
 // notLed sends whoever asks to the leader.
@@ -172,7 +173,11 @@ func (s *Server) confirm(t *table, p pass) error {
 // nobody else can take it. Errors are Stale, Canceled and Unavailable.
 func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partition, error) {
 	p, ok := t.get(pa.id)
+	kept := s.kept(t.name, pa.id)
 	if ok && p.Leads(pa.epoch) {
+		if kept {
+			return p, s.deps.Chains.Takes(lease.Partition{Table: t.name, ID: pa.id})
+		}
 		return p, nil
 	}
 	at, pl, err := s.placed(t, pa.id)
@@ -190,11 +195,18 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 		return nil, err
 	}
 	if !ok {
-		if p, err = s.create(t, at, pl, pa.epoch); err != nil {
+		epoch := pa.epoch
+		if kept {
+			epoch = 0 // its chain begins it
+		}
+		if p, err = s.create(t, at, pl, epoch); err != nil {
 			return nil, err
 		}
 	}
 	s.rankAbove(t, p, at)
+	if kept {
+		return p, s.deps.Chains.Lead(ctx, lease.Partition{Table: t.name, ID: pa.id}, p, pa.epoch)
+	}
 	return p, p.Lead(pa.epoch)
 }
 

@@ -35,6 +35,8 @@ type Deps struct {
 	Newest func(table string) (peer.MapAt, bool)
 	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
 	Leases Leases
+	// Chains keep the copies of tables of several replicas. Nil: there are none, and the leader alone has the rows.
+	Chains Chains
 	// Now is the time by the median of the servers' clocks. Nil: by this one's.
 	Now func() point.Nanos
 	// Weight is how often a table counts among those that share the memory of heads; it may change. Nil: 1.
@@ -170,6 +172,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 		return nil, errors.Join(err, srv.Close())
 	}
 	if err := srv.tidy(); err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	if err := srv.followNobody(); err != nil {
 		return nil, errors.Join(err, srv.Close())
 	}
 	return srv, nil

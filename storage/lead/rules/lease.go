@@ -29,9 +29,10 @@ type part struct {
 	holding bool        // a SetInSync is under way
 	relist  bool        // of a Relist
 	list    []lease.Member
-	listed  bool   // by that row this placement is in sync, of rows that there may be
-	least   int    // members that the list must have; 0: it is kept by nobody, and shrinks to the holder
-	why     string // of the last Stops
+	dropped []lease.Member // by the take that began the epoch
+	listed  bool           // by that row this placement is in sync, of rows that there may be
+	least   int            // members that the list must have; 0: it is kept by nobody, and shrinks to the holder
+	why     string         // of the last Stops
 
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
@@ -58,7 +59,7 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 	p := m.part(e.Partition)
 	m.setLeading(p, true)
 	m.setLapsed(p, false)
-	p.epoch, p.why = e.Epoch, ""
+	p.epoch, p.why, p.dropped = e.Epoch, "", e.Dropped
 	p.see(m.table(p.id.Table), &e.Lease, m.self(p))
 	m.do(Changed{p.id})
 	m.begin(p)
@@ -139,10 +140,31 @@ func (m *Machine) Short(id lease.Partition, placed []lease.Member) (least int, s
 	return p.least, len(placed) < p.least
 }
 
-// Copied reports whether a partition's list is kept by a chain.
-func (m *Machine) Copied(id lease.Partition) bool {
+// Copied reports whether a partition's list is kept by a chain, and the least that must be in it.
+func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	p := m.parts[id]
-	return p != nil && p.least > 0
+	if p == nil || p.least == 0 {
+		return 0, false
+	}
+	return p.least, true
+}
+
+// Chain is a partition that this server leads and whose list a chain keeps.
+type Chain struct {
+	Partition     lease.Partition
+	Epoch         point.Epoch
+	List, Dropped []lease.Member
+}
+
+// Chains are those of which there may be rows.
+func (m *Machine) Chains() (all []Chain) {
+	for id, p := range m.parts {
+		if p.least > 0 && p.kept() && p.leading && m.current(p) {
+			all = append(all, Chain{id, p.epoch, p.list, p.dropped})
+		}
+	}
+	slices.SortFunc(all, func(a, b Chain) int { return compare(a.Partition, b.Partition) })
+	return all
 }
 
 // current reports whether the map here is as new as the lease row says that it must be.

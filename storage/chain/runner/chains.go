@@ -1,0 +1,302 @@
+package runner
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// Partitions are the placements of this server.
+type Partitions interface {
+	// Placement gives the placement of a partition that is here.
+	Placement(p lease.Partition) (*partition.Partition, bool)
+	// Copy gives it, or makes an empty one where the newest map has it here. Errors are Stale and those of the store.
+	Copy(p lease.Partition, placement point.PlacementID) (*partition.Partition, error)
+	// LeadCopies leads a partition that has rows, in an epoch whose lease is held here: it calls Chains.Lead.
+	LeadCopies(ctx context.Context, p lease.Partition, epoch point.Epoch) error
+}
+
+// Led is a partition that this server leads, with its lease row's list.
+type Led struct {
+	Partition     lease.Partition
+	Epoch         point.Epoch
+	List, Dropped []lease.Member
+}
+
+// Leases are what the lease table says.
+type Leases interface {
+	// Kept reports whether a chain keeps the in-sync list of a partition that is placed here.
+	Kept(table string, id point.PartitionID) bool
+	// Copied are the partitions with rows that this server leads and whose lists are kept.
+	Copied() []Led
+	// Led is the epoch under which this server led a partition last, and whether its lease goes on or lapsed.
+	Led(p lease.Partition) (epoch point.Epoch, goesOn bool)
+	// Placed are the placements of a partition that live, this server's first, and the least that must keep a row.
+	Placed(p lease.Partition) (placed []lease.Member, least int)
+	// Relist asks for an in-sync list; Chains.Listed answers.
+	Relist(p lease.Partition, epoch point.Epoch, members []lease.Member)
+	// GiveUp lets the lease of an epoch go that cannot be led.
+	GiveUp(p lease.Partition, why string)
+}
+
+// Wire carries messages and frames to other servers. What cannot be sent is lost.
+type Wire interface {
+	// Send does not wait.
+	Send(p lease.Partition, from, to lease.Member, m chain.Message)
+	// Frame sends a log record once there is room for it; rec is not kept when it returns.
+	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
+}
+
+// Deps are what the code hands in.
+type Deps struct {
+	Server     string
+	Store      lease.StoreID
+	Partitions Partitions
+	Leases     Leases
+	Wire       Wire
+	Clock      func() chain.Time                   // never goes back and counts suspends
+	Epoch      func(point.PlacementID) point.Epoch // the brick's highest
+	Log        *slog.Logger
+}
+
+// Chains runs the chains of a server. Its methods may be called from any goroutine.
+type Chains struct {
+	deps     Deps
+	settings chain.Settings
+
+	ctx    context.Context // ends with Run
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		copies  map[lease.Partition]*placement
+		opening map[lease.Partition]bool
+		over    bool
+	}
+}
+
+// New makes a server's chains; Run runs them.
+func New(d Deps, s chain.Settings) *Chains {
+	c := &Chains{deps: d, settings: s}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.mu.copies, c.mu.opening = map[lease.Partition]*placement{}, map[lease.Partition]bool{}
+	return c
+}
+
+// lookEvery is how often the leases are looked at.
+const lookEvery = 100 * time.Millisecond
+
+// Run leads what the leases say, until ctx ends.
+func (c *Chains) Run(ctx context.Context) error {
+	defer c.stop()
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			c.look(ctx)
+		}
+	}
+}
+
+// look begins the epochs of partitions with rows: their copies go on whether somebody writes or not.
+func (c *Chains) look(ctx context.Context) {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, l := range c.deps.Leases.Copied() {
+		p, ok := c.deps.Partitions.Placement(l.Partition)
+		x := c.find(l.Partition)
+		switch {
+		case !ok || x != nil && x.led() == l.Epoch:
+			continue
+		case p.Leads(l.Epoch): // its epoch is over for the chain, or began without one
+			c.deps.Leases.GiveUp(l.Partition, "its copies need a new epoch")
+			continue
+		}
+		g.Go(func() error {
+			if err := c.deps.Partitions.LeadCopies(ctx, l.Partition, l.Epoch); err != nil && ctx.Err() == nil {
+				c.deps.Log.Warn("a partition's copies are not led yet; it is tried again", "partition", l.Partition.String(), "epoch", l.Epoch, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	c.forget()
+}
+
+// forget ends the chains of placements that are not here any more.
+func (c *Chains) forget() {
+	for _, x := range c.all() {
+		if p, ok := c.deps.Partitions.Placement(x.key); !ok || p != x.p {
+			c.mu.Lock()
+			delete(c.mu.copies, x.key)
+			c.mu.Unlock()
+			x.cancel()
+		}
+	}
+}
+
+func (c *Chains) all() []*placement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*placement, 0, len(c.mu.copies))
+	for _, x := range c.mu.copies {
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b *placement) int { return comparePartitions(a.key, b.key) })
+	return all
+}
+
+func (c *Chains) stop() {
+	c.mu.Lock()
+	c.mu.over = true
+	c.mu.Unlock()
+	c.cancel()
+	c.work.Wait()
+}
+
+// of gives the chain of a placement, or begins it. Nil: it is over.
+func (c *Chains) of(key lease.Partition, p *partition.Partition) *placement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x := c.mu.copies[key]; x != nil && x.p == p || c.mu.over {
+		return x
+	}
+	if old := c.mu.copies[key]; old != nil {
+		old.cancel()
+	}
+	x := newPlacement(c, key, p)
+	c.mu.copies[key] = x
+	return x
+}
+
+func (c *Chains) find(key lease.Partition) *placement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.copies[key]
+}
+
+// Lead has a placement lead its chain in an epoch whose lease is held here, with the row's in-sync list. When it returns the partition takes
+// rows under it. Errors are Stale and those of the store.
+func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Partition, epoch point.Epoch) error {
+	var led Led
+	for _, l := range c.deps.Leases.Copied() {
+		if l.Partition == key {
+			led = l
+		}
+	}
+	if led.Epoch != epoch {
+		return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, key)
+	}
+	x := c.of(key, p)
+	if x == nil {
+		return fault.Errorf(fault.Unavailable, "the server stops")
+	}
+	done := make(chan error, 1)
+	x.post(event{lead: &led, done: done})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Canceled, "lead partition %v", key)
+	case <-x.ctx.Done():
+		return fault.Errorf(fault.Stale, "partition %v is no longer here", key)
+	}
+}
+
+// Kept reports whether a partition that is placed here has a chain.
+func (c *Chains) Kept(table string, id point.PartitionID) bool { return c.deps.Leases.Kept(table, id) }
+
+// Takes says why a partition that is led here takes no row now; nil: it does. Errors are Unavailable, Throttled and Stale.
+func (c *Chains) Takes(key lease.Partition) error {
+	x := c.find(key)
+	if x == nil {
+		return fault.Errorf(fault.Stale, "partition %v is not led here", key)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return fault.Annotate(x.mu.machine.Takes(), "partition %v", key)
+}
+
+// Sure reports whether a placement surely has all rows that were acknowledged.
+func (c *Chains) Sure(key lease.Partition) bool {
+	x := c.find(key)
+	if x == nil {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mu.machine.Sure(c.deps.Clock())
+}
+
+// Listed answers Leases.Relist.
+func (c *Chains) Listed(key lease.Partition, ok bool, epoch point.Epoch, list []lease.Member) {
+	if x := c.find(key); x != nil {
+		x.post(event{in: chain.ListSet{OK: ok, Epoch: epoch, List: list}})
+	}
+}
+
+// Message takes a message that came from another server.
+func (c *Chains) Message(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Message) {
+	if x := c.reach(key, to, m); x != nil {
+		x.post(event{in: chain.Received{From: from, Message: m}})
+	}
+}
+
+// Frame takes a log record that came from another server; done is called once it is not needed any more.
+func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Pass, rec []byte, done func()) {
+	x := c.reach(key, to, m)
+	if x == nil {
+		done()
+		return
+	}
+	x.post(event{in: chain.Received{From: from, Message: m}, rec: rec, release: done})
+}
+
+// reach finds the chain that a message is for. One that begins an epoch makes the placement, if the map has it here; until then
+// messages are lost.
+func (c *Chains) reach(key lease.Partition, to point.PlacementID, m chain.Message) *placement {
+	x := c.find(key)
+	if x != nil && x.self.Placement == to {
+		return x
+	}
+	if _, begins := m.(chain.Begin); !begins {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.opening[key] || c.mu.over || len(c.mu.opening) >= openingMax {
+		return nil
+	}
+	c.mu.opening[key] = true
+	c.work.Go(func() { c.open(key, to) })
+	return nil
+}
+
+// openingMax bounds the placements that are made at a time.
+const openingMax = 64
+
+func (c *Chains) open(key lease.Partition, to point.PlacementID) {
+	p, err := c.deps.Partitions.Copy(key, to)
+	if err == nil {
+		c.of(key, p)
+	} else {
+		c.deps.Log.Debug("no copy of a partition is kept here yet", "partition", key.String(), "error", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.opening, key)
+}

@@ -1,0 +1,488 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/chain"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// placement is a chain's part at one placement: the machine, its goroutine, and what goes on beside it.
+type placement struct {
+	// Constant.
+	c      *Chains
+	key    lease.Partition
+	self   lease.Member
+	p      *partition.Partition
+	ctx    context.Context
+	cancel context.CancelFunc
+	wake   chan struct{} // 1 when there are events
+	fsync  chan struct{} // 1 when latest is new
+
+	mu struct {
+		sync.Mutex // taken under the partition's lock by Pass: nothing else is locked while it is held
+		machine    *chain.Machine
+		events     []event
+		recent     recent
+		latest     appended
+		epoch      point.Epoch // that is led; 0: none
+		acked      point.Serial
+		waiting    []waiting
+	}
+
+	// Owned by the loop.
+	current event // while its effects are performed
+	cutting bool
+	leads   []event // wait for the cut
+	looked  time.Time
+}
+
+var _ partition.Followers = (*placement)(nil)
+
+// event is an input, or a request to lead.
+type event struct {
+	in      chain.Input
+	rec     []byte // of a Pass
+	release func()
+	lead    *Led
+	done    chan error
+}
+
+// appended is the newest frame in the log and the promise of its fsync.
+type appended struct {
+	serial point.Serial
+	wait   brick.Wait
+}
+
+// waiting is a row's writer.
+type waiting struct {
+	upto point.Serial
+	done chan error
+}
+
+func comparePartitions(a, b lease.Partition) int {
+	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.ID, b.ID))
+}
+
+func newPlacement(c *Chains, key lease.Partition, p *partition.Partition) *placement {
+	id := p.Identity().Placement
+	x := &placement{c: c, key: key, p: p, wake: make(chan struct{}, 1), fsync: make(chan struct{}, 1),
+		self: lease.Member{Placement: id, Server: topology.ServerID(c.deps.Server), Store: c.deps.Store}}
+	x.ctx, x.cancel = context.WithCancel(c.ctx)
+	x.mu.machine = chain.New(c.deps.Clock(), x.self, c.deps.Epoch(id), p.Ends(), c.settings)
+	c.work.Go(x.loop)
+	c.work.Go(x.fsyncs)
+	return x
+}
+
+func (x *placement) post(e event) {
+	x.mu.Lock()
+	x.mu.events = append(x.mu.events, e)
+	x.mu.Unlock()
+	poke(x.wake)
+}
+
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// loop is the placement's goroutine.
+func (x *placement) loop() {
+	defer x.end()
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for {
+		select {
+		case <-x.ctx.Done():
+			return
+		case <-x.wake:
+			for _, e := range x.take() {
+				x.handle(e)
+			}
+		case <-tick.C:
+			x.tick()
+			x.mu.Lock()
+			next := x.mu.machine.Wake() - x.c.deps.Clock()
+			x.mu.Unlock()
+			tick.Reset(max(next, time.Millisecond))
+		}
+	}
+}
+
+func (x *placement) take() []event {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	es := x.mu.events
+	x.mu.events = nil
+	return es
+}
+
+func (x *placement) handle(e event) {
+	switch {
+	case e.lead != nil && x.cutting:
+		x.leads = append(x.leads, e)
+	case e.lead != nil:
+		e.done <- x.lead(e.lead)
+	default:
+		x.current = e
+		if _, ok := e.in.(chain.WasCut); ok {
+			x.cutting = false
+		}
+		x.step(e.in)
+		x.current = event{}
+		if e.release != nil {
+			e.release()
+		}
+		x.leadNow()
+	}
+}
+
+// leadNow goes on with what waited for a cut.
+func (x *placement) leadNow() {
+	if !x.cutting {
+		for _, e := range x.leads {
+			e.done <- x.lead(e.lead)
+		}
+		x.leads = nil
+	}
+}
+
+// led is the epoch that is led here, or about to be; 0: none.
+func (x *placement) led() point.Epoch {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mu.epoch
+}
+
+// tick lets time go by, and ends an epoch whose lease is over.
+func (x *placement) tick() {
+	if epoch, leads := x.leading(); leads {
+		if led, goesOn := x.c.deps.Leases.Led(x.key); led != epoch || !goesOn {
+			x.step(chain.StepDown{})
+			x.over(epoch, fault.Errorf(fault.Stale, "the lease of partition %v ended before all placements had the row: it may be kept and is not acked", x.key))
+		} else if now := time.Now(); now.Sub(x.looked) >= time.Second {
+			x.looked = now
+			x.place()
+		}
+	}
+	x.step(chain.Tick{})
+}
+
+func (x *placement) leading() (point.Epoch, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mu.machine.Epoch()
+}
+
+func (x *placement) place() {
+	placed, least := x.c.deps.Leases.Placed(x.key)
+	x.step(chain.Placements{All: placed, MinInSync: least})
+}
+
+// lead begins an epoch. Nothing of the log is cut meanwhile, and frames that the partition takes from now on are inputs behind this one.
+func (x *placement) lead(l *Led) error {
+	if epoch, leads := x.leading(); leads && epoch == l.Epoch {
+		return nil
+	}
+	x.mu.Lock()
+	x.mu.epoch, x.mu.acked = l.Epoch, point.Serial{}
+	x.mu.Unlock()
+	if err := x.p.LeadChain(l.Epoch, x); err != nil {
+		x.over(l.Epoch, err)
+		return err
+	}
+	x.place()
+	x.step(chain.Lead{Epoch: l.Epoch, List: l.List, Dropped: l.Dropped})
+	x.c.deps.Log.Info("copies are led", "partition", x.key.String(), "epoch", l.Epoch, "in_sync", len(l.List), "dropped", len(l.Dropped))
+	return nil
+}
+
+// step has the machine take an input, and performs what it wants.
+func (x *placement) step(in chain.Input) {
+	x.mu.Lock()
+	effects := x.mu.machine.Step(x.c.deps.Clock(), in, nil)
+	x.mu.Unlock()
+	for _, e := range effects {
+		x.perform(e)
+	}
+}
+
+func (x *placement) perform(e chain.Effect) {
+	switch e := e.(type) {
+	case chain.Send:
+		x.c.deps.Wire.Send(x.key, x.self, e.To, e.Message)
+	case chain.PassOn:
+		epoch, _ := x.leading()
+		x.c.work.Go(func() { x.passOn(e, epoch) })
+	case chain.LogIt:
+		x.logIt(e)
+	case chain.Raise:
+		x.c.work.Go(func() { x.raise(e) })
+	case chain.Cut:
+		x.cutting = true
+		x.c.work.Go(func() { x.cut(e) })
+	case chain.SetList:
+		epoch, _ := x.leading()
+		x.c.deps.Leases.Relist(x.key, epoch, e.Members)
+	case chain.Acked:
+		x.acked(e)
+	case chain.Over:
+		x.c.deps.Log.Warn("this server does not lead a partition's copies any more", "partition", x.key.String(), "epoch", e.Epoch, "reason", e.Why)
+		x.over(e.Epoch, fault.Errorf(fault.Stale, "partition %v: %s; the row may be kept and is not acked", x.key, e.Why))
+	case chain.Behind:
+		x.c.deps.Log.Warn("a copy of a partition is so far behind that the log does not reach back to it; it stays out of the in-sync list until it has segments",
+			"partition", x.key.String(), "server", string(e.Member.Server), "ends", e.End.String())
+	case chain.Note:
+		x.c.deps.Log.Info("a partition's copies changed", "partition", x.key.String(), "server", string(e.Member.Server), "what", e.What.String())
+	}
+}
+
+// again calls f until it goes well, is Stale, or the placement ends.
+func (x *placement) again(what string, f func() error) bool {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		err := f()
+		switch {
+		case err == nil:
+			return true
+		case fault.Is(err, fault.Stale):
+			return false
+		}
+		x.c.deps.Log.Warn("a copy of a partition does not go on; it is tried again", "partition", x.key.String(), "what", what, "error", err)
+		select {
+		case <-x.ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (x *placement) raise(e chain.Raise) {
+	if !x.again("begin an epoch", func() error { return x.p.FollowLeader(e.Epoch) }) {
+		return
+	}
+	// From here on only this chain adds to the log. What was added before without it is waited for, and told.
+	ends := x.p.Ends()
+	x.mu.Lock()
+	end, _ := x.mu.machine.End()
+	x.mu.Unlock()
+	if n := len(ends); n > 0 && point.Serial(ends[n-1]) != end {
+		newest := point.Serial{Epoch: ends[n-1].Epoch, Seq: ends[n-1].Seq - 1}
+		if !x.again("read the log", func() error {
+			return x.p.EachFrame(newest, func(point.Serial, []byte) error { return nil })
+		}) {
+			return
+		}
+		x.post(event{in: chain.Adopted{Ends: ends}})
+	}
+	x.post(event{in: chain.Raised{Epoch: e.Epoch}})
+}
+
+// cut has the partition set the surplus aside. Where a higher epoch began meanwhile the same cut is asked for again.
+func (x *placement) cut(e chain.Cut) {
+	done := x.again("set surplus frames aside", func() error {
+		_, err := x.p.Cut(e.After)
+		return err
+	})
+	x.mu.Lock()
+	x.mu.recent = recent{}
+	x.mu.Unlock()
+	if done {
+		x.post(event{in: chain.WasCut{After: e.After}})
+	}
+}
+
+// logIt logs and applies the frame that just came.
+func (x *placement) logIt(e chain.LogIt) {
+	rec := x.current.rec
+	wait, err := x.p.Follow(e.Epoch, rec)
+	if err != nil {
+		x.c.deps.Log.Warn("a frame is not taken", "partition", x.key.String(), "serial", e.Serial.String(), "error", err)
+		x.mu.Lock()
+		x.mu.recent = recent{}
+		x.mu.Unlock()
+		x.step(chain.Failed{End: x.p.Last()})
+		return
+	}
+	prev := x.current.in.(chain.Received).Message.(chain.Pass).Prev
+	x.mu.Lock()
+	x.logged(e.Serial, prev, rec, wait)
+	x.mu.Unlock()
+	poke(x.fsync)
+}
+
+// logged notes a frame that is in the log; the lock is held.
+func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
+	x.mu.recent.add(s, prev, rec)
+	x.mu.latest = appended{s, wait}
+}
+
+// Pass implements partition.Followers.
+func (x *placement) Pass(s, prev point.Serial, rec []byte, own brick.Wait) {
+	x.mu.Lock()
+	x.logged(s, prev, rec, own)
+	x.mu.events = append(x.mu.events, event{in: chain.Appended{Serial: s, Prev: prev, Bytes: len(rec)}})
+	x.mu.Unlock()
+	poke(x.wake)
+	poke(x.fsync)
+}
+
+// fsyncs waits for the newest frame's fsync, again and again: all before it are then safe too.
+func (x *placement) fsyncs() {
+	var done point.Serial
+	for {
+		select {
+		case <-x.ctx.Done():
+			return
+		case <-x.fsync:
+		}
+		x.mu.Lock()
+		a := x.mu.latest
+		x.mu.Unlock()
+		if a.serial == done {
+			continue
+		}
+		if err := a.wait.Wait(); err != nil {
+			return // the store is fenced: the process ends
+		}
+		done = a.serial
+		x.post(event{in: chain.Synced{Upto: done}})
+	}
+}
+
+// passOn sends frames of the log behind a serial: from memory, or else from the log.
+func (x *placement) passOn(e chain.PassOn, epoch point.Epoch) {
+	upto, bytes := e.After, 0
+	missing, err := false, error(nil)
+	send := func(s, prev point.Serial, rec []byte) error {
+		if bytes == 0 && prev != e.After {
+			missing = true
+			return errEnough
+		}
+		if bytes > 0 && bytes+len(rec) > e.BytesMax {
+			return errEnough
+		}
+		if err := x.c.deps.Wire.Frame(x.ctx, x.key, epoch, x.self, e.To, rec); err != nil {
+			return err
+		}
+		upto, bytes = s, bytes+len(rec)
+		return nil
+	}
+	x.mu.Lock()
+	frames, found := x.mu.recent.after(e.After, e.BytesMax)
+	x.mu.Unlock()
+	if found {
+		for _, f := range frames {
+			if err = send(f.serial, f.prev, f.rec); err != nil {
+				break
+			}
+		}
+	} else {
+		missing = true // unless the log has what follows
+		err = x.p.EachFrame(e.After, func(s point.Serial, rec []byte) error {
+			h, err := frame.Header(rec)
+			if err != nil {
+				return err
+			}
+			missing = false
+			return send(s, h.Prev, rec)
+		})
+	}
+	if err != nil && !errors.Is(err, errEnough) && x.ctx.Err() == nil {
+		x.c.deps.Log.Debug("frames are not passed on", "partition", x.key.String(), "server", string(e.To.Server), "error", err)
+		missing = false
+	}
+	x.post(event{in: chain.Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes, Missing: missing && bytes == 0}})
+}
+
+var errEnough = errors.New("enough")
+
+// Await implements partition.Followers.
+func (x *placement) Await(ctx context.Context, s point.Serial) error {
+	x.mu.Lock()
+	switch {
+	case x.mu.epoch == 0:
+		x.mu.Unlock()
+		return fault.Errorf(fault.Stale, "partition %v is not led here any more: the row may be kept and is not acked", x.key)
+	case !x.mu.acked.Less(s):
+		x.mu.Unlock()
+		return nil
+	}
+	w := waiting{s, make(chan error, 1)}
+	x.mu.waiting = append(x.mu.waiting, w)
+	x.mu.Unlock()
+	limit := time.NewTimer(awaitMax)
+	defer limit.Stop()
+	select {
+	case err := <-w.done:
+		return err
+	case <-limit.C:
+		return fault.Errorf(fault.Unavailable, "partition %v: not all placements had the row within %v; it is kept and not acked", x.key, awaitMax)
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Canceled, "wait for the copies of partition %v", x.key)
+	case <-x.ctx.Done():
+		return fault.Errorf(fault.Unavailable, "the server stops; the row may be kept and is not acked")
+	}
+}
+
+// awaitMax bounds how long a row's writer waits for the copies: longer than a failover takes.
+const awaitMax = 10 * time.Second
+
+func (x *placement) acked(e chain.Acked) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.epoch != e.Epoch {
+		return
+	}
+	x.mu.acked = e.Upto
+	x.settle(func(w waiting) (bool, error) { return !e.Upto.Less(w.upto), nil })
+}
+
+// over ends what waits for an epoch.
+func (x *placement) over(epoch point.Epoch, why error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.mu.epoch == epoch {
+		x.mu.epoch = 0
+		x.settle(func(waiting) (bool, error) { return true, why })
+	}
+}
+
+// settle answers those that f is done with; the lock is held.
+func (x *placement) settle(f func(waiting) (bool, error)) {
+	left := x.mu.waiting[:0]
+	for _, w := range x.mu.waiting {
+		if done, err := f(w); done {
+			w.done <- err
+		} else {
+			left = append(left, w)
+		}
+	}
+	clear(x.mu.waiting[len(left):])
+	x.mu.waiting = left
+}
+
+// end gives back what waits.
+func (x *placement) end() {
+	x.cancel()
+	for _, e := range append(x.take(), x.leads...) {
+		if e.release != nil {
+			e.release()
+		}
+		if e.done != nil {
+			e.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package runner
+
+import (
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// recent are the newest frames of a log, so that what is passed on at once is not read back from the disk.
+type recent struct {
+	frames []kept
+	bytes  int
+}
+
+type kept struct {
+	serial, prev point.Serial
+	rec          []byte
+}
+
+// cacheBytesMax bounds them, for one partition.
+const cacheBytesMax = 1 << 20
+
+// add copies a frame. One that does not follow the newest, after a cut, begins anew.
+func (r *recent) add(s, prev point.Serial, rec []byte) {
+	if n := len(r.frames); n > 0 && r.frames[n-1].serial != prev {
+		*r = recent{}
+	}
+	r.frames = append(r.frames, kept{s, prev, slices.Clone(rec)})
+	r.bytes += len(rec)
+	for r.bytes > cacheBytesMax && len(r.frames) > 1 {
+		r.bytes -= len(r.frames[0].rec)
+		r.frames[0] = kept{}
+		r.frames = r.frames[1:]
+	}
+}
+
+// after gives the frames behind a serial, about so many bytes of them; found: the first of them, if there is any, follows it.
+func (r *recent) after(s point.Serial, bytes int) (frames []kept, found bool) {
+	i := len(r.frames)
+	for i > 0 && r.frames[i-1].prev != s && s.Less(r.frames[i-1].serial) {
+		i--
+	}
+	switch {
+	case i > 0 && r.frames[i-1].prev == s:
+		i--
+	case i > 0 && r.frames[i-1].serial == s:
+	default:
+		return nil, false
+	}
+	for _, f := range r.frames[i:] {
+		if frames = append(frames, f); bytes < len(f.rec) {
+			break
+		}
+		bytes -= len(f.rec)
+	}
+	return frames, true
+}

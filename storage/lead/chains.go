@@ -1,0 +1,58 @@
+package lead
+
+import (
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/point"
+	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
+)
+
+var _ chains.Leases = (*Lead)(nil)
+
+// Copied implements Leases of the chains' runner.
+func (l *Lead) Copied() []chains.Led {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []chains.Led
+	for _, c := range l.mu.machine.Chains() {
+		all = append(all, chains.Led(c))
+	}
+	return all
+}
+
+// Led implements Leases of the chains' runner.
+func (l *Lead) Led(p lease.Partition) (point.Epoch, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.machine.Led(p)
+}
+
+// Placed implements Leases of the chains' runner.
+func (l *Lead) Placed(p lease.Partition) (placed []lease.Member, least int) {
+	placed = l.keeper.Placed(p)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	least, _ = l.mu.machine.Copied(p)
+	return placed, least
+}
+
+// Relist implements Leases of the chains' runner.
+func (l *Lead) Relist(p lease.Partition, epoch point.Epoch, members []lease.Member) {
+	l.step(rules.Relist{Partition: p, Epoch: epoch, Members: members})
+}
+
+// GiveUp implements Leases of the chains' runner.
+func (l *Lead) GiveUp(p lease.Partition, why string) {
+	l.mu.Lock()
+	l.mu.effects = append(l.mu.effects, rules.Tell{Input: lease.GiveUp{Partition: p, Why: why}})
+	l.mu.Unlock()
+	l.wake()
+}
+
+// Kept implements Leases of the chains' runner: a chain keeps the in-sync list of the partition.
+func (l *Lead) Kept(table string, id point.PartitionID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.mu.machine.Copied(lease.Partition{Table: table, ID: id})
+	return ok
+}

@@ -1,0 +1,114 @@
+package server
+
+import (
+	"context"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/partition"
+)
+
+// Chains keep the copies of partitions; storage/chain/runner is one.
+type Chains interface {
+	// Kept reports whether a partition that is placed here has a chain. Asked at every request: a look-up.
+	Kept(table string, id point.PartitionID) bool
+	// Lead has a placement lead its chain in an epoch; when it returns the placement takes rows. Errors are Stale and those of the store.
+	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
+	// Takes says why a partition that is led here takes no row now. Errors are Unavailable, Throttled and Stale.
+	Takes(p lease.Partition) error
+	// Sure reports whether the placement here surely has every acknowledged row.
+	Sure(p lease.Partition) bool
+}
+
+var (
+	_ Chains            = (*runner.Chains)(nil)
+	_ runner.Partitions = (*Server)(nil)
+)
+
+func (s *Server) kept(name string, id point.PartitionID) bool {
+	return s.deps.Chains != nil && s.deps.Chains.Kept(name, id)
+}
+
+// followNobody keeps placements that may have copies elsewhere from flushing before it is known which of them leads: what they wrote would
+// have the names of the leader's segments.
+func (s *Server) followNobody() error {
+	if s.deps.Chains == nil {
+		return nil
+	}
+	for _, t := range s.tables() {
+		if m, ok := s.deps.Maps.Get(t.name); ok && m.Config.Replicas <= 1 {
+			continue
+		}
+		for _, p := range t.all() {
+			if err := p.FollowLeader(0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Placement implements runner.Partitions.
+func (s *Server) Placement(p lease.Partition) (*partition.Partition, bool) {
+	t, ok := s.table(p.Table)
+	if !ok {
+		return nil, false
+	}
+	return t.get(p.ID)
+}
+
+// Copy implements runner.Partitions.
+func (s *Server) Copy(key lease.Partition, placement point.PlacementID) (*partition.Partition, error) {
+	t := s.tableOrNew(key.Table)
+	p, ok := t.get(key.ID)
+	if ok && p.Identity().Placement == placement {
+		return p, nil
+	}
+	if ok {
+		return nil, fault.Errorf(fault.Stale, "an older placement, %s, of partition %v is still here", p.Identity().Placement, key)
+	}
+	at, pl, err := s.placedOrJoining(t, key.ID)
+	if err != nil {
+		return nil, err
+	}
+	if pl.ID != placement {
+		return nil, fault.Errorf(fault.Stale, "partition %v has placement %s here by the newest map, not %s", key, pl.ID, placement)
+	}
+	if p, err = s.create(t, at, pl, 0); err != nil {
+		return nil, err
+	}
+	return p, p.FollowLeader(0)
+}
+
+// placedOrJoining is placed, of a placement that may still be joining.
+func (s *Server) placedOrJoining(t *table, id point.PartitionID) (*topology.Partition, topology.Placement, error) {
+	at, pl, err := s.placed(t, id)
+	if m, ok := s.deps.Maps.Get(t.name); err != nil && ok {
+		if at, ok := m.ByID(id); ok {
+			for _, j := range at.Joining {
+				if j.Server == s.settings.Server {
+					return at, j, nil
+				}
+			}
+		}
+	}
+	return at, pl, err
+}
+
+// LeadCopies implements runner.Partitions.
+func (s *Server) LeadCopies(ctx context.Context, key lease.Partition, epoch point.Epoch) error {
+	t := s.tableOrNew(key.Table)
+	at, pl, err := s.placed(t, key.ID)
+	if err != nil {
+		return err
+	}
+	p, ok := t.get(key.ID)
+	if !ok || p.Identity().Placement != pl.ID {
+		return fault.Errorf(fault.Stale, "partition %v is not here", key)
+	}
+	s.rankAbove(t, p, at)
+	return s.deps.Chains.Lead(ctx, key, p, epoch)
+}
