@@ -32,6 +32,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 	"github.com/spillwaydb/spillway/storage/metafile"
 	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
@@ -102,6 +103,7 @@ type storage struct {
 	brick    *brick.Brick
 	files    *mapstore.Server
 	view     clusterView
+	copies   copies
 	lead     *lead.Lead
 	server   *server.Server
 	rpc      *rpc.Server
@@ -191,22 +193,26 @@ func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error 
 }
 
 func (p *storage) openServer(ctx context.Context) (err error) {
-	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand()},
-		lead.Settings{Server: p.id})
+	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand(), Listed: p.copies.listed},
+		lead.Settings{Server: p.id, Rules: rules.Settings{Copies: p.cfg.Storage.Copies}})
 	if err != nil {
+		return err
+	}
+	if err := p.copies.open(p); err != nil {
 		return err
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
+	p.copies.serve(p)
 	if p.accounts, err = openAccounts(int64(p.cfg.Storage.MemoryBytes), p.registerer); err != nil {
 		return err
 	}
 	p.rpc, err = rpc.NewServer(rpc.Deps{
-		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Log: p.log, Registerer: p.registerer,
+		Storage: lending{p.server, p.accounts.queries}, Metadata: p.files, Rows: remote.Serve(p.view.coord, byHand), Links: p.copies.links, Log: p.log, Registerer: p.registerer,
 	}, rpc.Settings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)})})
 	return err
 }
@@ -255,6 +261,7 @@ func (p *storage) run(ctx context.Context) error {
 	}
 	g.Add(func() error { return p.rpc.Serve(p.listener) }, func(error) { p.hangUp() })
 	g.Add(actor(ctx, func(ctx context.Context) error { return p.lead.Run(ctx, p.server) }))
+	p.copies.actors(ctx, p, &g)
 	g.Add(actor(ctx, p.drain))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
@@ -340,6 +347,7 @@ func (p *storage) close() error {
 	if p.admin != nil {
 		_ = p.admin.Close()
 	}
+	errs = append(errs, p.copies.close())
 	if p.server != nil {
 		errs = append(errs, p.server.Close())
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,26 +54,26 @@ type Leases interface {
 type Wire interface {
 	// Send does not wait.
 	Send(p lease.Partition, from, to lease.Member, m chain.Message)
-	// Frame sends a log record once there is room for it; rec is not kept when it returns.
+	// Frame sends a log record once there is room for it; rec must not change afterwards.
 	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
 }
 
 // Deps are what the code hands in.
 type Deps struct {
-	Server     string
-	Store      lease.StoreID
-	Partitions Partitions
-	Leases     Leases
-	Wire       Wire
-	Clock      func() chain.Time                   // never goes back and counts suspends
-	Epoch      func(point.PlacementID) point.Epoch // the brick's highest
-	Log        *slog.Logger
+	Server string
+	Store  lease.StoreID
+	Leases Leases
+	Wire   Wire
+	Clock  func() chain.Time                   // never goes back and counts suspends
+	Epoch  func(point.PlacementID) point.Epoch // the brick's highest
+	Log    *slog.Logger
 }
 
 // Chains runs the chains of a server. Its methods may be called from any goroutine.
 type Chains struct {
 	deps     Deps
 	settings chain.Settings
+	here     atomic.Pointer[Partitions] // nil until Serve
 
 	ctx    context.Context // ends with Run
 	cancel context.CancelFunc
@@ -94,6 +95,9 @@ func New(d Deps, s chain.Settings) *Chains {
 	return c
 }
 
+// Serve says where the placements are. What comes before is lost.
+func (c *Chains) Serve(p Partitions) { c.here.Store(&p) }
+
 // lookEvery is how often the leases are looked at.
 const lookEvery = 100 * time.Millisecond
 
@@ -107,17 +111,19 @@ func (c *Chains) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
-			c.look(ctx)
+			if here := c.here.Load(); here != nil {
+				c.look(ctx, *here)
+			}
 		}
 	}
 }
 
 // look begins the epochs of partitions with rows: their copies go on whether somebody writes or not.
-func (c *Chains) look(ctx context.Context) {
+func (c *Chains) look(ctx context.Context, here Partitions) {
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, l := range c.deps.Leases.Copied() {
-		p, ok := c.deps.Partitions.Placement(l.Partition)
+		p, ok := here.Placement(l.Partition)
 		x := c.find(l.Partition)
 		switch {
 		case !ok || x != nil && x.led() == l.Epoch:
@@ -127,20 +133,20 @@ func (c *Chains) look(ctx context.Context) {
 			continue
 		}
 		g.Go(func() error {
-			if err := c.deps.Partitions.LeadCopies(ctx, l.Partition, l.Epoch); err != nil && ctx.Err() == nil {
+			if err := here.LeadCopies(ctx, l.Partition, l.Epoch); err != nil && ctx.Err() == nil {
 				c.deps.Log.Warn("a partition's copies are not led yet; it is tried again", "partition", l.Partition.String(), "epoch", l.Epoch, "error", err)
 			}
 			return nil
 		})
 	}
 	_ = g.Wait()
-	c.forget()
+	c.forget(here)
 }
 
 // forget ends the chains of placements that are not here any more.
-func (c *Chains) forget() {
+func (c *Chains) forget(here Partitions) {
 	for _, x := range c.all() {
-		if p, ok := c.deps.Partitions.Placement(x.key); !ok || p != x.p {
+		if p, ok := here.Placement(x.key); !ok || p != x.p {
 			c.mu.Lock()
 			delete(c.mu.copies, x.key)
 			c.mu.Unlock()
@@ -290,7 +296,11 @@ func (c *Chains) reach(key lease.Partition, to point.PlacementID, m chain.Messag
 const openingMax = 64
 
 func (c *Chains) open(key lease.Partition, to point.PlacementID) {
-	p, err := c.deps.Partitions.Copy(key, to)
+	var p *partition.Partition
+	err := fault.Errorf(fault.Unavailable, "the server starts")
+	if here := c.here.Load(); here != nil {
+		p, err = (*here).Copy(key, to)
+	}
 	if err == nil {
 		c.of(key, p)
 	} else {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -287,7 +288,7 @@ func (x *placement) raise(e chain.Raise) {
 		}
 		x.post(event{in: chain.Adopted{Ends: ends}})
 	}
-	x.post(event{in: chain.Raised{Epoch: e.Epoch}})
+	x.post(event{in: chain.Raised(e)})
 }
 
 // cut has the partition set the surplus aside. Where a higher epoch began meanwhile the same cut is asked for again.
@@ -397,7 +398,7 @@ func (x *placement) passOn(e chain.PassOn, epoch point.Epoch) {
 				return err
 			}
 			missing = false
-			return send(s, h.Prev, rec)
+			return send(s, h.Prev, slices.Clone(rec))
 		})
 	}
 	if err != nil && !errors.Is(err, errEnough) && x.ctx.Err() == nil {

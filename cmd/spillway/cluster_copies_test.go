@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// TestAckedRowsSurviveTheLossOfTheirLeader writes to a table of three replicas, kills the server that leads it, and reads every acked row from the
+// one that leads next, while the first is away. It starts again, is listed again, and the next leader is killed: whatever server leads has every
+// acked row.
+func TestAckedRowsSurviveTheLossOfTheirLeader(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c.table("copied", 24*time.Hour, 3)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(200)
+	p := c.partitions("copied")[0]
+	c.within(patience, "all three are in sync", func() bool { return len(c.inSync(p)) == 3 })
+	for round := range 3 {
+		was, epoch := c.leader(p)
+		t.Logf("round %d: %s leads in epoch %d, in sync: %v, %d rows acked", round+1, was, epoch, c.inSync(p), w.acked)
+		c.server(was).Kill()
+		began := time.Now()
+		w.write(50)
+		t.Logf("round %d: 50 more rows acked %v after the kill", round+1, time.Since(began).Round(time.Millisecond))
+		w.check()
+		c.start(c.server(was))
+		c.within(patience, "all three are in sync again", func() bool { return len(c.inSync(p)) == 3 })
+		t.Logf("round %d: all in sync %v after the kill", round+1, time.Since(began).Round(time.Millisecond))
+		w.write(50)
+	}
+	w.check()
+}
+
+// copiesWriter writes rows a second apart and knows how many were acked. A row that was not is sent again.
+type copiesWriter struct {
+	c     *crowd
+	from  time.Time
+	acked int
+}
+
+func (w *copiesWriter) write(n int) {
+	w.c.t.Helper()
+	for range n {
+		line := fmt.Sprintf("kept v=%d %d", w.acked, w.from.Add(time.Duration(w.acked)*time.Second).UnixMilli())
+		last := ""
+		for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+			status, text, err := putLine(w.c.doors[w.acked%len(w.c.doors)], "copied", line)
+			if err == nil && status == http.StatusNoContent {
+				break
+			}
+			if last = fmt.Sprintf("%d %.300s %v", status, text, err); time.Now().After(end) {
+				w.c.t.Fatalf("row %d is not acked: %s", w.acked, last)
+			}
+		}
+		w.acked++
+	}
+}
+
+// check reads all acked rows through every gateway.
+func (w *copiesWriter) check() {
+	w.c.t.Helper()
+	query := fmt.Sprintf("sum_over_time(kept_v[%ds])", w.acked+10)
+	want := fmt.Sprintf("\"%d\"", w.acked*(w.acked-1)/2)
+	at := w.from.Add(time.Duration(w.acked) * time.Second)
+	for _, d := range w.c.doors {
+		last := ""
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			status, text := askAt(d, "copied", query, at)
+			if status == http.StatusOK && strings.Contains(text, want) {
+				break
+			}
+			if last = fmt.Sprintf("%d %.400s", status, text); time.Now().After(end) {
+				w.c.t.Fatalf("%d rows were acked, their sum should be %s: %s", w.acked, want, last)
+			}
+		}
+	}
+}
+
+// inSync are the servers that a partition's lease row lists.
+func (c *crowd) inSync(p lease.Partition) (list []topology.ServerID) {
+	row, ok, err := c.view.coord.Get(c.t.Context(), lease.RowKey(p))
+	if err != nil || !ok {
+		return nil
+	}
+	var l lease.Lease
+	if json.Unmarshal(row.Value, &l) != nil {
+		return nil
+	}
+	for _, m := range l.InSync {
+		list = append(list, m.Server)
+	}
+	return list
+}

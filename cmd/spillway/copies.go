@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/oklog/run"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/lease/keeper"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain"
+	"github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// copies are what keeps the rows of tables of several replicas on all placements in sync: the chains of the partitions, and the links to the
+// other storage servers. The zero value keeps none: storage.copies is off.
+type copies struct {
+	chains *runner.Chains
+	wire   *runner.LinkWire
+	links  *rpc.Links
+	dialed map[topology.ServerID]dialedServer
+}
+
+type dialedServer struct {
+	addr string
+	peer *rpc.Peer
+}
+
+func (c *copies) open(p *storage) (err error) {
+	if !p.cfg.Storage.Copies {
+		return nil
+	}
+	c.wire = &runner.LinkWire{}
+	c.dialed = map[topology.ServerID]dialedServer{}
+	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze}
+	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, runner.Handler{Wire: c.wire})
+	if err != nil {
+		return err
+	}
+	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
+		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Log: p.log}, chain.Settings{})
+	return nil
+}
+
+// asChains gives the server its chains, or none.
+func (c *copies) asChains() server.Chains {
+	if c.chains == nil {
+		return nil
+	}
+	return c.chains
+}
+
+// serve has the chains find the server's placements.
+func (c *copies) serve(p *storage) {
+	if c.chains != nil {
+		c.chains.Serve(p.server)
+		c.wire.Join(c.chains, c.links.Link)
+	}
+}
+
+func (c *copies) listed(p lease.Partition, ok bool, epoch point.Epoch, list []lease.Member) {
+	if c.chains != nil {
+		c.chains.Listed(p, ok, epoch, list)
+	}
+}
+
+// follow keeps a link to every storage server there is.
+func (c *copies) follow(ctx context.Context, p *storage) error {
+	dial := rpc.DialSettings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
+	for {
+		changed := p.view.registry.Changed() // taken before looking
+		c.connect(p.view.registry.All(), p.id, dial, p.log)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc.DialSettings, log *slog.Logger) {
+	wanted := map[topology.ServerID]string{}
+	for _, s := range all {
+		if s.ID != self {
+			wanted[s.ID] = s.Addr
+		}
+	}
+	for id, d := range c.dialed {
+		if wanted[id] != d.addr {
+			c.links.Disconnect(string(id))
+			_ = d.peer.Close()
+			delete(c.dialed, id)
+		}
+	}
+	for id, addr := range wanted {
+		if _, ok := c.dialed[id]; ok {
+			continue
+		}
+		dial.Server = string(id)
+		to, err := rpc.Dial(addr, dial)
+		if err != nil {
+			log.Warn("a storage server cannot be linked to", "server", id, "error", err)
+			continue
+		}
+		c.dialed[id] = dialedServer{addr, to}
+		c.links.Connect(string(id), to)
+	}
+}
+
+// actors adds what runs the copies.
+func (c *copies) actors(ctx context.Context, p *storage, g *run.Group) {
+	if c.chains != nil {
+		g.Add(actor(ctx, c.chains.Run))
+		g.Add(actor(ctx, func(ctx context.Context) error { return c.follow(ctx, p) }))
+	}
+}
+
+func (c *copies) close() error {
+	var errs []error
+	if c.links != nil {
+		c.links.Close()
+	}
+	for _, d := range c.dialed {
+		errs = append(errs, d.peer.Close())
+	}
+	return errors.Join(errs...)
+}

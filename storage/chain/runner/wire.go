@@ -1,0 +1,151 @@
+package runner
+
+import (
+	"context"
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain"
+)
+
+// LinkWire is the Wire over the links between storage servers. Its Handler takes what comes on them.
+type LinkWire struct {
+	chains atomic.Pointer[Chains]
+	link   atomic.Pointer[func(server string) (peer.Link, bool)]
+}
+
+var (
+	_ Wire             = (*LinkWire)(nil)
+	_ peer.LinkHandler = Handler{}
+)
+
+// Handler takes what comes on links to a wire's chains.
+type Handler struct{ Wire *LinkWire }
+
+// Join has what comes go to chains, and what they send to links. What comes and goes before is lost.
+func (w *LinkWire) Join(c *Chains, link func(server string) (peer.Link, bool)) {
+	w.link.Store(&link)
+	w.chains.Store(c)
+}
+
+func (w *LinkWire) to(server topology.ServerID) (peer.Link, bool) {
+	f := w.link.Load()
+	if f == nil {
+		return nil, false
+	}
+	return (*f)(string(server))
+}
+
+func routeOf(p lease.Partition, epoch point.Epoch, from, to lease.Member) *peer.Route {
+	return &peer.Route{Table: p.Table, Partition: p.ID, From: from.Placement, To: to.Placement, Epoch: epoch}
+}
+
+// Send implements Wire.
+func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Message) {
+	l, ok := w.to(to.Server)
+	if !ok || storeOf(l.Peer().Store) != to.Store {
+		return
+	}
+	if out := outward(m); out != nil {
+		_ = l.Send(routeOf(p, chain.EpochOf(m), from, to), out) // what is lost is sent again
+	}
+}
+
+// Frame implements Wire.
+func (w *LinkWire) Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error {
+	l, ok := w.to(to.Server)
+	if !ok || storeOf(l.Peer().Store) != to.Store {
+		return fault.Errorf(fault.Unavailable, "there is no link to %s, store %s", to.Server, to.Store)
+	}
+	return l.Frame(ctx, routeOf(p, epoch, from, to), rec, nil)
+}
+
+// Message implements peer.LinkHandler.
+func (h Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
+	if c, in := h.Wire.chains.Load(), inward(r.Epoch, m); c != nil && in != nil {
+		c.Message(lease.Partition{Table: r.Table, ID: r.Partition}, sender(l, r), r.To, in)
+	}
+}
+
+// Linked, Piece, Silent and Unlinked implement peer.LinkHandler: the machines find out by their own pings.
+func (h Handler) Linked(peer.Link) {}
+
+// Piece implements peer.LinkHandler.
+func (h Handler) Piece(_ peer.Link, _ *peer.Route, _ peer.SegmentPiece, data peer.Body) { data.Done() }
+
+// Silent implements peer.LinkHandler.
+func (h Handler) Silent(peer.Link, bool) {}
+
+// Unlinked implements peer.LinkHandler.
+func (h Handler) Unlinked(peer.Link, error) {}
+
+// Frame implements peer.LinkHandler.
+func (h Handler) Frame(l peer.Link, r *peer.Route, rec peer.Body) {
+	c := h.Wire.chains.Load()
+	head, err := frame.Header(rec.Bytes())
+	if c == nil || err != nil {
+		rec.Done() // a frame that was damaged on its way is sent again
+		return
+	}
+	c.Frame(lease.Partition{Table: r.Table, ID: r.Partition}, sender(l, r), r.To,
+		chain.Pass{Epoch: r.Epoch, Serial: head.Serial, Prev: head.Prev, Bytes: len(rec.Bytes())}, rec.Bytes(), rec.Done)
+}
+
+func sender(l peer.Link, r *peer.Route) lease.Member {
+	h := l.Peer()
+	return lease.Member{Placement: r.From, Server: topology.ServerID(h.Server), Store: storeOf(h.Store)}
+}
+
+func storeOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
+
+// outward gives a message its form on links; nil: it has none.
+func outward(m chain.Message) peer.LinkMessage {
+	switch m := m.(type) {
+	case chain.Begin:
+		out := &peer.ChainBegin{Version: m.Version, Ends: m.Ends}
+		for _, x := range m.Order {
+			to := peer.LinkMember{Placement: x.Placement, Server: string(x.Server)}
+			if n, err := hex.Decode(to.Store[:], []byte(x.Store)); err != nil || n != len(to.Store) || len(x.Store) != 2*n {
+				return nil
+			}
+			out.Order = append(out.Order, to)
+		}
+		return out
+	case chain.Report:
+		return &peer.ChainReport{Version: m.Version, Upto: m.Upto, End: m.End}
+	case chain.Ping:
+		return &peer.ChainPing{Version: m.Version, Sent: m.Sent, Own: m.Own, End: m.End}
+	case chain.Pong:
+		return &peer.ChainPong{Sent: m.Sent, For: m.For}
+	case chain.Refuse:
+		return &peer.ChainRefuse{End: m.End}
+	}
+	return nil
+}
+
+// inward is the opposite; nil: it is none of a chain's.
+func inward(epoch point.Epoch, m peer.LinkMessage) chain.Message {
+	switch m := m.(type) {
+	case *peer.ChainBegin:
+		in := chain.Begin{Epoch: epoch, Version: m.Version, Ends: m.Ends}
+		for _, x := range m.Order {
+			in.Order = append(in.Order, lease.Member{Placement: x.Placement, Server: topology.ServerID(x.Server), Store: storeOf(x.Store)})
+		}
+		return in
+	case *peer.ChainReport:
+		return chain.Report{Epoch: epoch, Version: m.Version, Upto: m.Upto, End: m.End}
+	case *peer.ChainPing:
+		return chain.Ping{Epoch: epoch, Version: m.Version, Sent: m.Sent, Own: m.Own, End: m.End}
+	case *peer.ChainPong:
+		return chain.Pong{Epoch: epoch, Sent: m.Sent, For: m.For}
+	case *peer.ChainRefuse:
+		return chain.Refuse{Epoch: epoch, End: m.End}
+	}
+	return nil
+}
