@@ -154,7 +154,7 @@ attack: build ## hostile requests of every kind against one process, while a bys
 
 overload: build ## three times what one process takes, by three protocols, beside slow readers; MEMORY= FOR=5s GOODPUT=0.9, the part of its capacity that it still takes; ARGS="-server-cpus 0,1"
 	go build -o bin/attack ./cmd/attack
-	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) $(ARGS)
+	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) -latency $(ARGS)
 
 cluster: build ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
 	go build -o bin/cluster ./cmd/cluster

@@ -185,8 +185,8 @@ func (a *attacker) judge(ctx context.Context, o options, quiet, s *spell) result
 		say("%d requests of the bystander went wrong:", s.Wrong)
 		r.wrong = append(r.wrong, s.Refused...)
 	}
-	if slow := slowerMax * max(r.calm, r.control, slowerLeast); o.latency && r.p99 > slow {
-		say("the bystander's writes are slower than %s", slow)
+	if slow := r.slow(); o.latency && r.writes >= 2*p99Least && r.p99 > slow {
+		say("the bystander's writes take %s (p99), more than %s", r.p99, slow)
 	}
 	if o.latency && r.health > healthMax {
 		say("health took %s", r.health)
@@ -198,6 +198,10 @@ func (a *attacker) judge(ctx context.Context, o options, quiet, s *spell) result
 	}
 	return r
 }
+
+// slow is what the bystander's writes may take at the 99th percentile: three times what they take without an attack, or what a process
+// that only answers takes under the same one, whichever is more: that is what the machine takes.
+func (r result) slow() time.Duration { return slowerMax * max(r.calm, r.control, slowerLeast) }
 
 // answers lists how often each status came.
 func (a *attacker) answers() string {
@@ -214,8 +218,9 @@ func (a *attacker) answers() string {
 	return strings.Join(parts, " ")
 }
 
-// p99Least is how many requests a 99th percentile is taken of: of fewer it is the slowest one or two, by luck.
-const p99Least = 200
+// p99Least is how many requests a 99th percentile is taken of: a second's writes. Of fewer than two seconds' none is judged: one of them
+// could decide, by luck.
+const p99Least = 100
 
 // p99 is the median of the 99th percentiles of parts that follow each other in time.
 func p99(took []time.Duration) time.Duration {

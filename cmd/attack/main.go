@@ -35,7 +35,7 @@ func parse() (options, error) {
 	flag.DurationVar(&o.seconds, "for", 5*time.Second, "how long each attack lasts")
 	flag.StringVar(&only, "only", ".", "regular expression of the attacks to run, as group/name")
 	flag.Uint64Var(&o.seed, "seed", 1, "of what attacks choose at random")
-	flag.BoolVar(&o.latency, "latency", false, "judge latencies too; needs a quiet machine")
+	flag.BoolVar(&o.latency, "latency", false, "judge the bystander's latency too, by what it is without an attack and by what a process takes that only answers")
 	flag.Float64Var(&o.goodput, "goodput", 0, "judge what an overloaded process takes in, as a part of its capacity; needs a quiet machine")
 	flag.StringVar(&o.cpus, "server-cpus", "", "processors of the process, as for taskset; give this program others, and both have their own")
 	flag.StringVar(&o.admin, "admin", "", "address of the process's admin pages, to look into it meanwhile; none unless given")

@@ -17,7 +17,7 @@ import (
 // The load of the bystander.
 const (
 	bystanderSeries = 20
-	writeEvery      = 20 * time.Millisecond
+	writeEvery      = 10 * time.Millisecond
 	readEvery       = 50 * time.Millisecond
 	healthEvery     = 100 * time.Millisecond
 	bystanderTable  = "bystander"

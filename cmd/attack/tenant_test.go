@@ -53,7 +53,7 @@ func TestP99IsAMedianOfParts(t *testing.T) {
 	for i := range took {
 		took[i] = time.Millisecond
 	}
-	for i := range 50 {
+	for i := range p99Least / 2 {
 		took[p99Least+i] = time.Second
 	}
 	if got := p99(took); got != time.Millisecond {
@@ -67,5 +67,18 @@ func TestP99IsAMedianOfParts(t *testing.T) {
 	}
 	if p99(nil) != 0 {
 		t.Error("of nothing")
+	}
+}
+
+// TestTheMachineIsNotTheProduct: a bystander is slow by what it took without the attack and by what the control takes under it.
+func TestTheMachineIsNotTheProduct(t *testing.T) {
+	for _, c := range []struct{ calm, control, want time.Duration }{
+		{1, 1, 30 * time.Millisecond},
+		{15 * time.Millisecond, 2 * time.Millisecond, 45 * time.Millisecond},
+		{15 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond},
+	} {
+		if got := (result{calm: c.calm, control: c.control}).slow(); got != c.want {
+			t.Errorf("%s without an attack, the control %s: slow from %s on, not %s", c.calm, c.control, got, c.want)
+		}
 	}
 }
