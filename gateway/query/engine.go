@@ -56,7 +56,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
 		gate:     NewGate(s.RunningMax, s.WaitingMax),
-		memory:   d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, max(1, processors/2)),
+		memory:   d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, processors),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {

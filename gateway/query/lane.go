@@ -8,9 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// lane leaves processors to others: while rows are being written, all queries together use half of them. Who evaluates
-// takes a turn for a page of rows or for a series, so a small query waits for a few pages of large ones, not for their
-// end. While nothing is written there are no turns.
+// lane leaves processors to others: while rows are being written, all queries together use half of them, else at most as many
+// threads as leave a write that comes a place of Go's scheduler. An evaluation takes a turn for a page of rows or for a series, so a
+// small query waits for a few pages of large ones, not for their end.
 //
 //	query a  ▪▪▪▪▪ ─┐            the query that had the fewest ─┐
 //	query b  ▪▪▪▪  ─┼─▶ waiting                                 ├─ in turns ─▶ half of the processors
@@ -21,7 +21,8 @@ import (
 type lane struct {
 	// Constant after newLane.
 	busy func() bool // rows are being written
-	most int         // turns at a time
+	most int         // turns at a time while they are
+	idle int         // turns at a time while they are not
 
 	mu struct {
 		sync.Mutex
@@ -31,11 +32,23 @@ type lane struct {
 	}
 }
 
-func newLane(busy func() bool, most int) *lane {
+// newLane makes one for so many processors.
+func newLane(busy func() bool, processors int) *lane {
 	if busy == nil {
 		busy = func() bool { return false }
 	}
-	return &lane{busy: busy, most: most}
+	return &lane{busy: busy, most: max(1, processors/2), idle: idleEach * processors}
+}
+
+// idleEach is how many evaluations run on a processor while nothing is written: some wait for a disk.
+const idleEach = 2
+
+// roomLocked reports whether one more may have a turn.
+func (l *lane) roomLocked() bool {
+	if l.busy() {
+		return l.mu.taken < l.most
+	}
+	return l.mu.taken < l.idle
 }
 
 // waiting is a goroutine that waits for its turn.
@@ -54,18 +67,12 @@ type turn struct {
 	has  bool
 }
 
-// next ends the turn there was, and waits for another if one is needed now.
+// next ends the turn there was, and waits for another.
 func (t *turn) next(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	if !t.has && !t.lane.busy() {
-		return nil
-	}
 	t.end()
-	if !t.lane.busy() {
-		return nil
-	}
 	if err := t.lane.enter(ctx, t.of); err != nil {
 		return err
 	}
@@ -87,7 +94,7 @@ func (t *turn) end() {
 func (l *lane) enter(ctx context.Context, of *laneShare) error {
 	l.mu.Lock()
 	of.turns++
-	if l.mu.taken < l.most {
+	if len(l.mu.waiting) == 0 && l.roomLocked() {
 		l.mu.taken++
 		l.mu.Unlock()
 		return nil
@@ -114,10 +121,14 @@ func (l *lane) enter(ctx context.Context, of *laneShare) error {
 
 // leaveLocked passes the turn on.
 func (l *lane) leaveLocked() {
-	if len(l.mu.waiting) == 0 {
-		l.mu.taken--
-		return
+	l.mu.taken--
+	for len(l.mu.waiting) > 0 && l.roomLocked() {
+		l.serveLocked()
 	}
+}
+
+// serveLocked gives a turn to one that waits.
+func (l *lane) serveLocked() {
 	next := 0
 	if l.mu.fewest = !l.mu.fewest; l.mu.fewest {
 		for i, w := range l.mu.waiting {
@@ -126,6 +137,7 @@ func (l *lane) leaveLocked() {
 			}
 		}
 	}
+	l.mu.taken++
 	close(l.mu.waiting[next].come)
 	l.mu.waiting = slices.Delete(l.mu.waiting, next, next+1)
 }
