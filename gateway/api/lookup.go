@@ -178,14 +178,33 @@ func by(ctx context.Context) string {
 	return access.Everyone().Name
 }
 
+// mayAdminister refuses where admin APIs are off, and what a form on some page has the browser of its reader send.
+func (a *API) mayAdminister(c *call) error {
+	if !a.settings.Admin {
+		return &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
+	}
+	if err := http.NewCrossOriginProtection().Check(c.Request); err != nil {
+		return &apiError{http.StatusForbidden, "forbidden", errors.New("pages of other origins may not delete series")}
+	}
+	return nil
+}
+
+// cleanTombstones answers when every server knows that it is to be done. Until it is, deleted rows take space, and no reader sees them.
+func (a *API) cleanTombstones(c *call) (answer, error) {
+	if err := a.mayAdminister(c); err != nil {
+		return answer{}, err
+	}
+	if err := c.table.CleanTombstones(c.ctx); err != nil {
+		return answer{}, err
+	}
+	a.log.Info("deleted rows are being cleaned up", "table", c.table.Name(), "by", by(c.ctx))
+	return answer{}, nil
+}
+
 // deleteSeries removes rows for good; only where the settings open it.
 func (a *API) deleteSeries(c *call) (answer, error) {
-	if !a.settings.Admin {
-		return answer{}, &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
-	}
-	// A form on some page must not delete what the browser of its reader reaches.
-	if err := http.NewCrossOriginProtection().Check(c.Request); err != nil {
-		return answer{}, &apiError{http.StatusForbidden, "forbidden", errors.New("pages of other origins may not delete series")}
+	if err := a.mayAdminister(c); err != nil {
+		return answer{}, err
 	}
 	if len(c.Form["match[]"]) == 0 {
 		return answer{}, badDataf("no match[] parameter provided")

@@ -113,6 +113,11 @@ func (c *conn) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return c.call(func() error { return c.peer.DeleteSeries(ctx, q) })
 }
 
+// CleanTombstones implements peer.Storage.
+func (c *conn) CleanTombstones(ctx context.Context, q *peer.Select) error {
+	return c.call(func() error { return c.peer.CleanTombstones(ctx, q) })
+}
+
 // Stats implements peer.Storage.
 func (c *conn) Stats(ctx context.Context, table string, topN int) (st *peer.Stats, err error) {
 	err = c.call(func() (err error) { st, err = c.peer.Stats(ctx, table, topN); return err })

@@ -61,6 +61,13 @@ func (g guarded) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return g.source.DeleteSeries(ctx, q)
 }
 
+func (g guarded) CleanTombstones(ctx context.Context, q *peer.Select) error {
+	if err := may(ctx, access.Admin, q.Table); err != nil {
+		return err
+	}
+	return g.source.CleanTombstones(ctx, q)
+}
+
 func (g guarded) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	if err := may(ctx, access.Read, table); err != nil {
 		return nil, err

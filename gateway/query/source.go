@@ -22,6 +22,7 @@ type Source interface {
 	Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error)
 	GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error)
 	DeleteSeries(ctx context.Context, q *peer.Select) error
+	CleanTombstones(ctx context.Context, q *peer.Select) error
 	Stats(ctx context.Context, table string, topN int) (*peer.Stats, error)
 }
 

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"math"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/exemplar"
@@ -201,6 +202,11 @@ func (t *Table) Delete(ctx context.Context, mint, maxt int64, ms []*labels.Match
 	q := t.ask(mint, maxt, ms)
 	q.SeriesMax, q.SamplesMax = 0, 0 // a delete loads nothing
 	return t.absent(t.reader.source.DeleteSeries(ctx, q))
+}
+
+// CleanTombstones has the table's partitions rewritten without rows that were deleted, soon.
+func (t *Table) CleanTombstones(ctx context.Context) error {
+	return t.absent(t.reader.source.CleanTombstones(ctx, &peer.Select{Table: t.name, Lo: math.MinInt64, Hi: math.MaxInt64}))
 }
 
 // Stats describes what is held of the table, with top lists of at most topN lines.

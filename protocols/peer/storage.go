@@ -34,6 +34,10 @@ type Storage interface {
 	// DeleteSeries removes the rows in [Lo, Hi] of matching series, durably, for every later read.
 	DeleteSeries(ctx context.Context, q *Select) error
 
+	// CleanTombstones has the partitions named, or all that the server leads, rewritten without the rows that were deleted. It returns before that
+	// is done: the next rounds of maintenance do it. A restart forgets it.
+	CleanTombstones(ctx context.Context, q *Select) error
+
 	// Stats describes what the server holds of a table.
 	Stats(ctx context.Context, table string, topN int) (*Stats, error)
 }

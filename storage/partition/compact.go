@@ -22,18 +22,24 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	if wait || p.Damaged() != nil || p.Follows() {
 		return nil
 	}
+	if chain.Deletions == 0 {
+		p.clean.Store(false) // they are gone
+	}
 	if why := p.settings.CompactDue(&chain); why != NotDue {
 		return p.Compact(ctx, why)
 	}
 	return nil
 }
 
+// CleanTombstones has CompactIfDue leave out, when it comes round, the rows that are deleted by now.
+func (p *Partition) CleanTombstones() { p.clean.Store(true) }
+
 // chain is what the policy asks about; wait is set while a failure is too fresh to try again.
 func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.Closed = now.UnixNano() > p.ident.TimeHi && p.mu.frames == 0 && len(p.mu.frozen) == 0
-	c.Idle = now.Sub(p.mu.lastWrite)
+	c.Idle, c.Clean = now.Sub(p.mu.lastWrite), p.clean.Load()
 	for _, g := range p.mu.state.Segments {
 		c.Segments = append(c.Segments, g.Info)
 		c.Deletions = max(c.Deletions, len(g.Tombstones))

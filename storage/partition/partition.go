@@ -50,6 +50,7 @@ type Partition struct {
 	// compactMu is held by the one compaction that runs, and by Close. Taken before flushMu.
 	compactMu  sync.Mutex
 	compacting atomic.Bool
+	clean      atomic.Bool // deleted rows are to be compacted away
 
 	// flushMu orders what changes the list of segments: flush, the end of a compaction, deletion. Taken before mu.
 	flushMu sync.Mutex

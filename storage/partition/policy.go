@@ -156,6 +156,7 @@ const (
 type Chain struct {
 	Segments  []segment.Info // oldest first
 	Deletions int            // the most that have to be applied to one of them
+	Clean     bool           // somebody asked that deleted rows go
 	// Closed says that the partition's time has passed and that it has nothing in its head; Idle for how long nothing
 	// was written.
 	Closed bool
@@ -181,6 +182,8 @@ func (s *Settings) CompactDue(c *Chain) Reason {
 	}
 	closing := c.Closed && c.Idle >= s.FlushIdle && (closingShare*minors >= major || c.Idle >= closingIdle)
 	switch {
+	case c.Deletions > 0 && c.Clean:
+		return ByRequest
 	case c.Deletions >= deletionsWorth:
 		return ByDeletions
 	case n >= s.MinorsMax:

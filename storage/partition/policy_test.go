@@ -88,6 +88,9 @@ func TestCompactDue(t *testing.T) {
 
 	f("deletions are applied by readers at first", deleted(chain(major(100), nil), 31), NotDue)
 	f("when there are many, the rows are taken out", deleted(chain(major(100), nil), 32), ByDeletions)
+	asked := func(c Chain) Chain { c.Clean = true; return c }
+	f("or somebody asked", asked(deleted(chain(major(100), nil), 1)), ByRequest)
+	f("who is not asked about what has none", asked(chain(major(100), minors(3, 1))), NotDue)
 	f("and when nothing is written any more", deleted(closed(chain(major(100), nil), 24*time.Hour), 1), ByDeletions)
 }
 

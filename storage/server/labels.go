@@ -106,6 +106,21 @@ func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point
 	return nil
 }
 
+// CleanTombstones implements peer.Storage.
+func (s *Server) CleanTombstones(_ context.Context, q *peer.Select) error {
+	if err := s.answers(q); err != nil {
+		return err
+	}
+	t, ok := s.table(q.Table)
+	if !ok {
+		return nil
+	}
+	for _, p := range t.overlapping(q.Partitions, q.Lo, q.Hi) {
+		p.CleanTombstones()
+	}
+	return nil
+}
+
 // DeleteSeries implements peer.Storage.
 func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if len(q.Matchers) == 0 {

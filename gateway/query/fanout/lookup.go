@@ -92,6 +92,14 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return err
 }
 
+// CleanTombstones implements query.Source. It asks everywhere or says so, as DeleteSeries does.
+func (s *Source) CleanTombstones(ctx context.Context, q *peer.Select) error {
+	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
+		return struct{}{}, st.CleanTombstones(ctx, q)
+	})
+	return err
+}
+
 // everybody asks all servers of the cluster. Fewer than miss of them may have no answer, without a word; more are an
 // error, or are warned of where that is allowed.
 func everybody[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {

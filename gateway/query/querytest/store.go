@@ -401,6 +401,11 @@ func (s *Store) DeleteSeries(_ context.Context, q *peer.Select) error {
 	})
 }
 
+// CleanTombstones has nothing to do: rows go at once.
+func (s *Store) CleanTombstones(_ context.Context, q *peer.Select) error {
+	return s.each(&peer.Select{Table: q.Table}, func(point.Labels, *series) error { return nil })
+}
+
 // Stats counts.
 func (s *Store) Stats(_ context.Context, name string, topN int) (*peer.Stats, error) {
 	st := &peer.Stats{Partitions: 1, MinTime: math.MaxInt64, MaxTime: math.MinInt64}

@@ -65,6 +65,11 @@ func (p *Peer) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return p.call(ctx, methodDeleteSeries, toSelect(q), &nothing{})
 }
 
+// CleanTombstones implements peer.Storage.
+func (p *Peer) CleanTombstones(ctx context.Context, q *peer.Select) error {
+	return p.call(ctx, methodCleanTombstones, toSelect(q), &nothing{})
+}
+
 // Stats implements peer.Storage.
 func (p *Peer) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	var a peerpb.Stats

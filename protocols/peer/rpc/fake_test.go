@@ -167,6 +167,8 @@ func (m *memory) GetMetadata(_ context.Context, table, metric string) ([]point.M
 
 func (m *memory) DeleteSeries(_ context.Context, q *peer.Select) error { return m.note(q) }
 
+func (m *memory) CleanTombstones(_ context.Context, q *peer.Select) error { return m.note(q) }
+
 func (m *memory) Stats(_ context.Context, table string, n int) (*peer.Stats, error) {
 	return m.st, m.note([]any{table, n})
 }

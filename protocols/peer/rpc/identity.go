@@ -96,25 +96,26 @@ func (i Identity) check(cert *x509.Certificate) error {
 //	storage   METADATA, of which every storage server keeps some; as the master, how much others hold; copies of partitions
 //	admin     METADATA and rows of the coordination store, as the commands for people change them; how much servers hold
 var rights = map[string][]Role{
-	methodInserts:      {RoleGateway},
-	methodSelect:       {RoleGateway},
-	methodLabelNames:   {RoleGateway},
-	methodLabelValues:  {RoleGateway},
-	methodExemplars:    {RoleGateway},
-	methodPutMetadata:  {RoleGateway},
-	methodGetMetadata:  {RoleGateway},
-	methodDeleteSeries: {RoleGateway},
-	methodStats:        {RoleGateway, RoleStorage, RoleAdmin},
-	methodChange:       {RoleGateway, RoleStorage, RoleAdmin},
-	methodStore:        {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
-	methodStoreOps:     {RoleGateway, RoleStorage, RoleAdmin},
-	methodFetch:        {RoleGateway, RoleStorage, RoleAdmin},
-	methodPing:         {RoleGateway, RoleStorage, RoleAdmin},
-	methodGetRow:       {RoleAdmin},
-	methodListRows:     {RoleAdmin},
-	methodCommitRows:   {RoleAdmin},
-	methodWatchRows:    {RoleAdmin},
-	methodLink:         {RoleStorage}, // frames and segments of copies
+	methodInserts:         {RoleGateway},
+	methodSelect:          {RoleGateway},
+	methodLabelNames:      {RoleGateway},
+	methodLabelValues:     {RoleGateway},
+	methodExemplars:       {RoleGateway},
+	methodPutMetadata:     {RoleGateway},
+	methodGetMetadata:     {RoleGateway},
+	methodDeleteSeries:    {RoleGateway},
+	methodCleanTombstones: {RoleGateway},
+	methodStats:           {RoleGateway, RoleStorage, RoleAdmin},
+	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
+	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
+	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},
+	methodFetch:           {RoleGateway, RoleStorage, RoleAdmin},
+	methodPing:            {RoleGateway, RoleStorage, RoleAdmin},
+	methodGetRow:          {RoleAdmin},
+	methodListRows:        {RoleAdmin},
+	methodCommitRows:      {RoleAdmin},
+	methodWatchRows:       {RoleAdmin},
+	methodLink:            {RoleStorage}, // frames and segments of copies
 }
 
 // allow decides whether a caller may call a method, by its certificate. Errors are Denied.

@@ -27,6 +27,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	errs[methodPutMetadata] = p.PutMetadata(ctx, "t", nil)
 	_, errs[methodGetMetadata] = p.GetMetadata(ctx, "t", "")
 	errs[methodDeleteSeries] = p.DeleteSeries(ctx, &peer.Select{})
+	errs[methodCleanTombstones] = p.CleanTombstones(ctx, &peer.Select{})
 	_, errs[methodStats] = p.Stats(ctx, "t", 1)
 	_, errs[methodChange] = p.Change(ctx, &peer.Change{})
 	errs[methodStore] = p.Store(ctx, &peer.File{})
@@ -58,7 +59,7 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 			}
 		}
 	}
-	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries"
+	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries CleanTombstones"
 	const coordination = " GetRow ListRows CommitRows WatchRows"
 	f(RoleGateway, coordination+" Link")
 	f(RoleStorage, rows+coordination)

@@ -145,6 +145,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodPutMetadata, answer(s, requestBytesMax, s.putMetadata))
 	add(methodGetMetadata, answer(s, smallMax, s.getMetadata))
 	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
+	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
 	add(methodChange, answer(s, requestBytesMax, s.change))
 	add(methodStore, answer(s, requestBytesMax, s.store))
@@ -259,6 +260,14 @@ func (s *Server) deleteSeries(ctx context.Context, p *peerpb.Select) (*peerpb.No
 		return nil, err
 	}
 	return &peerpb.Nothing{}, s.deps.Storage.DeleteSeries(ctx, q)
+}
+
+func (s *Server) cleanTombstones(ctx context.Context, p *peerpb.Select) (*peerpb.Nothing, error) {
+	q, err := ofSelect(p)
+	if err != nil {
+		return nil, err
+	}
+	return &peerpb.Nothing{}, s.deps.Storage.CleanTombstones(ctx, q)
 }
 
 func (s *Server) stats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {

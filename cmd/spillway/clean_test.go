@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDeletedRowsGoFromTheDiskWhenAsked: rows are deleted, and take space until they are asked to be cleaned up. What was not deleted stays.
+func TestDeletedRowsGoFromTheDiskWhenAsked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	const deletes, cleans = "/api/v1/admin/tsdb/delete_series", "/api/v1/admin/tsdb/clean_tombstones"
+	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_API_ADMIN=true")
+	p.start()
+	post := func(path string, want int) {
+		t.Helper()
+		if status, text, err := p.do(http.MethodPost, path, nil, nil); err != nil || status != want {
+			t.Fatalf("%s: %d %s %v, want %d", path, status, text, err, want)
+		}
+	}
+	now := time.Now()
+	var lines strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&lines, "m,i=gone v=%d %d\n", i*7919%10007, now.UnixMilli()-int64(i))
+	}
+	fmt.Fprintf(&lines, "m,i=kept v=7 %d\n", now.UnixMilli())
+	if status, text := p.line(lines.String()); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, text)
+	}
+	size := func() (n int64) {
+		names, _ := filepath.Glob(filepath.Join(p.dir, "data", "segments", "*", "*.seg"))
+		for _, name := range names {
+			if st, err := os.Stat(name); err == nil {
+				n += st.Size()
+			}
+		}
+		return n
+	}
+	p.eventually("the rows are in segments", func() bool { return size() > 0 })
+	post(cleans, http.StatusNoContent) // nothing to do
+	post(deletes+"?match[]=m_v%7Bi=%22gone%22%7D", http.StatusNoContent)
+	before := size()
+	post(cleans, http.StatusNoContent)
+	p.eventually("they are off the disk", func() bool { return size() < before/2 })
+	if n := metric(t, p.addr, `spillway_partition_compactions_total`); n != 1 {
+		t.Errorf("%v compactions", n)
+	}
+	got := p.rows("m_v", "1h", now.Add(time.Second))
+	if len(got["m_v/gone"]) != 0 || len(got["m_v/kept"]) != 1 {
+		t.Errorf("read %v", got)
+	}
+	post("/t/nowhere"+cleans, http.StatusNoContent) // as a deletion from a table without rows
+	t.Logf("%d bytes before, %d after", before, size())
+	p.stop()
+	p.env = append(p.env, "SPILLWAY_API_ADMIN=false")
+	p.start()
+	post(cleans, http.StatusInternalServerError)
+}
