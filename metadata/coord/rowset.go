@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -55,18 +54,31 @@ func (r *Rows) Get(ctx context.Context, key string) (Row, bool, error) {
 	return row, ok, nil
 }
 
-// List implements Store.
+// List implements Store. Rows are picked under the lock, a few nanoseconds for each row there is, and sorted and copied outside: a list of a
+// hundred thousand must not hold up a heartbeat. That works because values are replaced, never changed.
 func (r *Rows) List(ctx context.Context, prefix string) ([]Row, Revision, error) {
+	rows, rev, err := r.pick(ctx, prefix)
+	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.Key, b.Key) })
+	for i := range rows {
+		if i%pageMax == 0 && ctx.Err() != nil {
+			return nil, 0, ctx.Err()
+		}
+		rows[i].Value = slices.Clone(rows[i].Value)
+	}
+	return rows, rev, err
+}
+
+// pageMax is how many rows a list copies before it looks whether it is still wanted.
+const pageMax = 1000
+
+func (r *Rows) pick(ctx context.Context, prefix string) (rows []Row, _ Revision, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.usableLocked(ctx); err != nil {
 		return nil, 0, err
 	}
-	var rows []Row
-	for _, key := range slices.Sorted(maps.Keys(r.mu.rows)) {
+	for key, row := range r.mu.rows {
 		if strings.HasPrefix(key, prefix) {
-			row := r.mu.rows[key]
-			row.Value = slices.Clone(row.Value)
 			rows = append(rows, row)
 		}
 	}

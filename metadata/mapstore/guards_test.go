@@ -153,6 +153,48 @@ func TestThousandsAreMarkedBeforeTheSwap(t *testing.T) {
 	}
 }
 
+// TestRepairOfTenThousandIsOneSwap: a server that is lost for good is taken out of thousands of partitions. All rows are marked before the map changes, in
+// transactions that the store takes, and the map changes once.
+func TestRepairOfTenThousandIsOneSwap(t *testing.T) {
+	n := point.PartitionID(10_000)
+	if testing.Short() {
+		n = 1000
+	}
+	w := days(t, int(n))
+	var ops []topology.Op
+	for id := point.PartitionID(1); id <= n; id++ {
+		w.led(t, id, lease.Lease{State: lease.Held, Holder: "s1", Boot: "b", Epoch: 9})
+		pl := topology.Placement{ID: point.PlacementID(1_000_000 + id), Server: "s9"}
+		ops = append(ops, topology.Join{Partition: id, Placement: pl}, topology.JoinFinalize{Partition: id, Placement: pl.ID})
+	}
+	before := w.row().Seq
+	r := w.propose("repair", ops...)
+	marks, swaps := 0, 0
+	for len(w.pending) > 0 {
+		switch e := w.pending[0].e.(type) {
+		case MarkRows:
+			marks++
+			if len(e.Conditions) > 128 || len(e.Writes) > 128 || swaps > 0 {
+				t.Fatalf("%d conditions, %d writes, after %d swaps", len(e.Conditions), len(e.Writes), swaps)
+			}
+		case Swap:
+			swaps++
+			if len(e.Conditions) > 128 || len(e.Writes) > 128 {
+				t.Fatalf("the swap has %d conditions and %d writes", len(e.Conditions), len(e.Writes))
+			}
+		}
+		w.perform(0, performed)
+	}
+	if r.done == nil || r.done.Err != nil || swaps != 1 || marks != int(n+guardsMax-1)/guardsMax || w.row().Seq != before+1 {
+		t.Fatalf("%v: %d marks, %d swaps, map %d after %d", r.done != nil && r.done.Err == nil, marks, swaps, w.row().Seq, before)
+	}
+	for id := point.PartitionID(1); id <= n; id++ {
+		if l, rev := w.lease(t, id); l.Seq != w.row().Seq || l.Holder != "s1" || l.Epoch != 9 || rev >= r.done.Revision {
+			t.Fatalf("%d: %+v at %d", id, l, rev)
+		}
+	}
+}
+
 // A coordinator that marks rows and finds the table moved on ends; nothing is left that a newer map does not undo.
 func TestMarksOfAnOvertakenTransaction(t *testing.T) {
 	w := days(t, guardsMax+1)

@@ -1,6 +1,8 @@
 package remote_test
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"testing"
 
@@ -74,6 +76,33 @@ func TestRowsOfTheClusterAreNotWrittenByHand(t *testing.T) {
 	}
 	if _, ok, err := s.Commit(t.Context(), nil, []coord.Write{{Key: "audit/1", Value: []byte("x")}}); err != nil || !ok {
 		t.Errorf("%v %v", ok, err)
+	}
+}
+
+// TestLargeListsArrive: the lease rows of a table of a hundred thousand partitions, over the wire, as of one revision.
+func TestLargeListsArrive(t *testing.T) {
+	n := 100_000
+	if testing.Short() {
+		n = 20_000
+	}
+	store := mem.New()
+	var writes []coord.Write
+	for i := range n {
+		writes = append(writes, coord.Write{Key: fmt.Sprintf("leases/p/cpu/%020d", i), Value: bytes.Repeat([]byte{'v'}, 500)})
+	}
+	rev, _, err := store.Commit(t.Context(), nil, writes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := through(t, store, anything)
+	rows, at, err := s.List(t.Context(), "leases/")
+	if err != nil || len(rows) != n || at != rev {
+		t.Fatalf("%d rows as of %d, %v", len(rows), at, err)
+	}
+	for i, row := range rows {
+		if row.Key != writes[i].Key || len(row.Value) != 500 || row.Revision != rev {
+			t.Fatalf("row %d is %s at %d", i, row.Key, row.Revision)
+		}
 	}
 }
 

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestClusterFuturePartitionsCostNothing has 1,000 partitions with rows on three storage servers and measures what they cost when nothing happens; then
+// CLUSTER_FUTURE more are made of hours to come, and it measures again: CPU of servers and etcd, memory of servers, transactions, and bytes that etcd sends.
+// Then a row of the future is acked, and is read through the gateway; the others still have no lease rows.
+func TestClusterFuturePartitionsCostNothing(t *testing.T) {
+	needsCluster(t)
+	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
+	const n = 1000
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
+	c.table("many", time.Second, 3)
+	from := time.Now().Truncate(time.Hour).Add(-4 * time.Hour)
+	c.cover("many", from, time.Second, n)
+	c.rowInEach("many", from, n, 1)
+	time.Sleep(20 * time.Second) // what that set off is over
+	alone := c.cost(steady)
+	t.Logf("%d partitions: %v", n, alone)
+
+	began, later := time.Now(), time.Now().Truncate(time.Second).Add(9*time.Minute) // what is further ahead than ten is refused
+	for at := 0; at < future; at += 5000 {
+		var times []point.Nanos
+		for i := at; i < min(future, at+5000); i++ {
+			times = append(times, later.Add(time.Duration(i)*time.Second).UnixNano())
+		}
+		_, err := c.view.tables.Cover(t.Context(), "many", times)
+		c.must(err)
+	}
+	t.Logf("%d partitions of the future made within %v", future, time.Since(began).Round(time.Millisecond))
+	time.Sleep(30 * time.Second)
+	both := c.cost(steady)
+	t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
+	t.Logf("ratios: servers' CPU %.2f, etcd's CPU %.2f, transactions %.2f, bytes sent by etcd %.2f, memory %.2f",
+		both.servers/alone.servers, both.etcd/alone.etcd, both.writes/alone.writes, both.sent/alone.sent, both.memory/alone.memory)
+	if rows := c.leaseRows("many"); rows != n {
+		t.Errorf("%d lease rows, want %d", rows, n)
+	}
+	if both.writes > 2*alone.writes || both.servers > 2*alone.servers+3 { // 1.2 times is the goal, on a machine that does nothing else
+		t.Errorf("a table of %d partitions costs %v, with those of the future %v", n, alone, both)
+	}
+
+	began = time.Now()
+	ms := later.UnixMilli() + 500
+	status, text, err := putLine(c.doors[0], "many", fmt.Sprintf("early,i=1 v=7 %d", ms))
+	if err != nil || status != 204 {
+		t.Fatalf("a row of the future: %d %s %v", status, text, err)
+	}
+	t.Logf("a row of the future is acked after %v", time.Since(began).Round(time.Millisecond))
+	if got := c.doors[0].rowsOf("many", "early_v", "8h", later.Add(time.Hour)); len(got) != 1 {
+		t.Errorf("it is read as %v", got)
+	}
+	if rows := c.leaseRows("many"); rows != n+1 {
+		t.Errorf("%d lease rows after it, want %d", rows, n+1)
+	}
+}
+
+func (c *crowd) leaseRows(table string) int {
+	c.t.Helper()
+	rows, _, err := c.view.coord.List(c.t.Context(), strings.TrimSuffix(lease.RowKey(lease.Partition{Table: table}), fmt.Sprintf("%020d", 0)))
+	c.must(err)
+	return len(rows)
+}
+
+// cost is what a cluster takes in its steady state.
+type cost struct {
+	servers, etcd float64 // % of a core
+	writes, sent  float64 // transactions and bytes a second
+	memory        float64 // of all servers, MiB
+}
+
+func (x cost) String() string {
+	return fmt.Sprintf("servers take %.2f %% of a core together and %.0f MiB, etcd %.2f %%, %.1f transactions/s, %.0f bytes/s sent by etcd", x.servers, x.memory, x.etcd, x.writes, x.sent)
+}
+
+func (c *crowd) cost(over time.Duration) (x cost) {
+	c.t.Helper()
+	revision := func() coord.Revision {
+		_, rev, err := c.view.coord.List(c.t.Context(), "nothing/")
+		c.must(err)
+		return rev
+	}
+	etcd := func(name string) float64 { return metric(c.t, c.EtcdClients[0], name) }
+	rev, cpu, sent, servers := revision(), etcd("process_cpu_seconds_total"), etcd("etcd_network_client_grpc_sent_bytes_total"), c.cpuTimes()
+	time.Sleep(over)
+	for i, now := range c.cpuTimes() {
+		x.servers += 100 * (now - servers[i]).Seconds() / over.Seconds()
+	}
+	x.etcd = 100 * (etcd("process_cpu_seconds_total") - cpu) / over.Seconds()
+	x.sent = (etcd("etcd_network_client_grpc_sent_bytes_total") - sent) / over.Seconds()
+	x.writes = float64(revision()-rev) / over.Seconds()
+	for _, p := range c.Storage {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.PID()))
+		c.must(err)
+		pages, err := strconv.ParseFloat(strings.Fields(string(b))[1], 64)
+		c.must(err)
+		x.memory += pages * float64(os.Getpagesize()) / (1 << 20)
+	}
+	return x
+}
