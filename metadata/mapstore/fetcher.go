@@ -40,6 +40,8 @@ func (c *Coordinator) Fetch(ctx context.Context, w Wanted) (*peer.File, *topolog
 // decoded is a metadata server that has maps at hand: the one in this process.
 type decoded interface {
 	own(table string, txn peer.TxnID) (*peer.File, *topology.Map, error)
+	// since gives the ops of each transaction from one to another; false: they are not remembered.
+	since(table string, from, to peer.TxnID) ([][]byte, bool)
 }
 
 func (c *Coordinator) fetchFrom(ctx context.Context, p peer.Metadata, w Wanted) (*peer.File, *topology.Map, error) {
@@ -47,6 +49,10 @@ func (c *Coordinator) fetchFrom(ctx context.Context, p peer.Metadata, w Wanted) 
 		f, m, err := d.own(w.Table, w.Txn)
 		if err == nil && m.Seq != w.Seq {
 			err = fault.Errorf(fault.Corrupt, "asked for transaction %d of table %q, got %d", w.Seq, w.Table, m.Seq)
+		}
+		if steps, ok := d.since(w.Table, w.Since, w.Txn); err == nil && ok {
+			f = headOf(f, m)
+			f.Since, f.Steps = w.Since, steps
 		}
 		return f, m, err
 	}

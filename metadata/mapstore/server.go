@@ -376,17 +376,22 @@ func (s *Server) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error)
 	if err != nil {
 		return nil, err
 	}
-	if q.Since != (peer.TxnID{}) {
-		s.state.Lock()
-		steps, ok := s.state.steps.since(q.Table, q.Since, q.Txn)
-		s.state.Unlock()
-		if ok {
-			answer := *f
-			answer.Since, answer.Steps = q.Since, steps
-			return &answer, nil
-		}
+	if steps, ok := s.since(q.Table, q.Since, q.Txn); ok {
+		answer := *f
+		answer.Since, answer.Steps = q.Since, steps
+		return &answer, nil
 	}
 	return s.encoded(q.Table, q.Txn)
+}
+
+// since gives the ops of each transaction after one up to another, if they are remembered.
+func (s *Server) since(table string, from, to peer.TxnID) ([][]byte, bool) {
+	if from == (peer.TxnID{}) {
+		return nil, false
+	}
+	s.state.Lock()
+	defer s.state.Unlock()
+	return s.state.steps.since(table, from, to)
 }
 
 // encoded gives a file that is here whole.
