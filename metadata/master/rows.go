@@ -35,6 +35,8 @@ type Rows struct {
 		beatAt time.Duration // of the clock: the last heartbeat that was heard
 		asked  time.Duration // of the clock: when quiet last said so
 		listed bool          // the rows were read at least once
+		// changes counts changes of rows that are not heartbeats.
+		changes uint64
 	}
 }
 
@@ -96,6 +98,7 @@ func (r *Rows) Listed(rows []coord.Row, _ coord.Revision) error {
 	defer r.mu.Unlock()
 	r.heardLocked()
 	r.mu.listed = true
+	r.mu.changes++
 	clear(r.mu.leases)
 	clear(r.mu.revs)
 	clear(r.mu.born)
@@ -135,6 +138,7 @@ func (r *Rows) Changed(events []coord.Event) error {
 			r.learnLocked(e.Row)
 			continue
 		}
+		r.mu.changes++
 		delete(r.mu.bad, e.Key)
 		delete(r.mu.no, e.Key)
 		if p, ok := lease.ParseRowKey(e.Key); ok {
@@ -159,6 +163,9 @@ func (r *Rows) silenceLocked(s topology.ServerID) {
 
 func (r *Rows) learnLocked(row coord.Row) {
 	delete(r.mu.bad, row.Key)
+	if _, beat := lease.ParseBeatKey(row.Key); !beat {
+		r.mu.changes++
+	}
 	if p, ok := lease.ParseRowKey(row.Key); ok {
 		l, err := lease.DecodeLease(row.Value)
 		if err != nil {
@@ -250,6 +257,7 @@ func (r *Rows) BeatsRead(rows []coord.Row) {
 
 // Fill puts the rows into a state: leases, what was born and prohibited, and of each registered server whether it lives.
 func (r *Rows) Fill(s *State, servers []registry.Server) {
+	r.FillServers(s, servers)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Leases, s.Born = maps.Clone(r.mu.leases), make(map[lease.Partition]bool, len(r.mu.born))
@@ -260,6 +268,12 @@ func (r *Rows) Fill(s *State, servers []registry.Server) {
 	for _, n := range r.mu.no {
 		s.No[n.partition] = append(s.No[n.partition], n.server)
 	}
+}
+
+// FillServers is Fill without leases, births and prohibitions, which are many; changes counts how often those did change.
+func (r *Rows) FillServers(s *State, servers []registry.Server) (changes uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	s.JustSwept = map[string]bool{}
 	for table, last := range r.mu.swept {
 		s.JustSwept[table] = r.mu.ear-last.since < sweepEvery
@@ -278,6 +292,7 @@ func (r *Rows) Fill(s *State, servers []registry.Server) {
 		}
 		s.Servers = append(s.Servers, one)
 	}
+	return r.mu.changes
 }
 
 // Unreadable are the keys of rows that cannot be read, with the reason.

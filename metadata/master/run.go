@@ -64,6 +64,7 @@ type Runner struct {
 		master bool
 		rng    *rand.Rand
 		sizes  map[lease.Partition]Size
+		asked  int    // how often they were
 		last   []Step // the newest plan
 	}
 }
@@ -212,11 +213,12 @@ func (r *Runner) term(ctx context.Context) {
 	var g errgroup.Group
 	g.Go(func() error { return coord.Follow(ctx, r.deps.Store, lease.Prefix, rows, r.deps.Log, pause) })
 	g.Go(func() error { return r.askSizes(ctx) })
+	var quiet calm
 	g.Go(func() error {
 		defer end()
 		for r.mayAct() && ctx.Err() == nil {
 			if rows.Ready() && r.probe(ctx, rows) {
-				r.round(ctx, rows, dice)
+				r.round(ctx, rows, dice, &quiet)
 			}
 			r.pauseOrLost(ctx, rows)
 		}
@@ -260,26 +262,26 @@ func (r *Runner) probe(ctx context.Context, rows *Rows) bool {
 	return true
 }
 
-// look gathers what a plan is made from.
-func (r *Runner) look(rows *Rows) State {
-	s := State{Now: time.Now().UnixNano()}
+// look gathers what a plan is made from, but for the lease rows. It counts changes of these, and of sizes.
+func (r *Runner) look(rows *Rows) (s State, changes uint64, asked int) {
+	s.Now = time.Now().UnixNano()
 	for _, name := range r.deps.Tables.Names() {
 		if m, ok := r.deps.Tables.Get(name); ok {
 			s.Tables = append(s.Tables, m)
 		}
 	}
-	rows.Fill(&s, r.deps.Servers())
+	changes = rows.FillServers(&s, r.deps.Servers())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Sizes = r.mu.sizes
-	return s
+	return s, changes, r.mu.asked
 }
 
 // round looks, plans and carries out.
-func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand) {
+func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand, quiet *calm) {
 	r.metrics.rounds.Inc()
 	r.unfenceOld(ctx, rows)
-	s := r.look(rows)
+	s, changes, asked := r.look(rows)
 	if err := s.FillDropped(ctx, r.deps.Store); err != nil {
 		r.deps.Log.Debug("which tables were dropped is not known; their lease rows stay", "error", err)
 	}
@@ -289,7 +291,13 @@ func (r *Runner) round(ctx context.Context, rows *Rows, dice *rand.Rand) {
 		}
 	}
 	began := time.Now()
+	now := calmOf(s, r.settings, changes, asked)
+	if quiet.passes(now, s.Now) {
+		return
+	}
+	rows.Fill(&s, r.deps.Servers())
 	steps := Plan(s, r.settings, dice)
+	quiet.planned(now, s.Now, steps)
 	r.mu.Lock()
 	before := r.mu.last
 	r.mu.last = steps
@@ -332,6 +340,7 @@ func (r *Runner) askSizes(ctx context.Context) error {
 		sizes := Sizes(ctx, r.deps.Tables.Names(), r.deps.Servers(), r.deps.Storage, r.deps.Log)
 		r.mu.Lock()
 		r.mu.sizes = sizes
+		r.mu.asked++
 		r.mu.Unlock()
 		r.sleep(ctx, sizesEvery)
 	}

@@ -1,0 +1,65 @@
+package master
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// calmFor is how long a plan without steps counts for a state that does not change: what time alone brings about (partitions ahead, retention,
+// merges) goes by minutes.
+const calmFor = 30 * time.Second
+
+// calm passes rounds over in which there is nothing to plan: a plan looks at every partition and lease, and of a hundred thousand that is a tenth of a second. It
+// is pure.
+//
+//	changed since the plan    a map, a lease row, a server, sizes, who keeps METADATA   → plan
+//	a server                  is silent, or has just come                               → plan: rules wait for it by seconds
+//	the plan before           had steps or alarms                                       → plan
+//	else                                                                                → plan every calmFor
+type calm struct {
+	was  *calmState // nil: the last plan had steps, or there was none
+	when point.Nanos
+}
+
+// calmState is what a plan is made from, as far as it is cheap to compare.
+type calmState struct {
+	tables   []*topology.Map
+	servers  []Server // without what changes with every heartbeat
+	rest     State    // Dropped, Dropping, JustSwept and Metadata
+	rows     uint64   // Rows.changes
+	sizes    int      // how often they were asked
+	settling bool
+}
+
+// calmOf takes what is to be compared from a state, which need not have the lease rows yet.
+func calmOf(s State, set Settings, rows uint64, sizes int) *calmState {
+	c := &calmState{tables: s.Tables, rows: rows, sizes: sizes,
+		rest: State{Dropped: s.Dropped, Dropping: s.Dropping, JustSwept: s.JustSwept, Metadata: s.Metadata}}
+	for _, x := range s.Servers {
+		c.settling = c.settling || !x.Live || x.For < set.SettleAfter+set.Every
+		x.For = 0
+		x.Beat.N, x.Beat.Time, x.Beat.Load, x.Beat.Held = 0, time.Time{}, 0, 0
+		c.servers = append(c.servers, x)
+	}
+	slices.SortFunc(c.servers, func(a, b Server) int {
+		return slices.Compare([]byte(a.ID), []byte(b.ID))
+	})
+	return c
+}
+
+// passes reports whether a round may be passed over.
+func (c *calm) passes(now *calmState, at point.Nanos) bool {
+	return c.was != nil && !c.was.settling && !now.settling && at >= c.when && at-c.when < int64(calmFor) && slices.Equal(c.was.tables, now.tables) &&
+		c.was.rows == now.rows && c.was.sizes == now.sizes && reflect.DeepEqual(c.was.servers, now.servers) && reflect.DeepEqual(c.was.rest, now.rest)
+}
+
+// planned notes what became of a plan.
+func (c *calm) planned(of *calmState, at point.Nanos, steps []Step) {
+	if c.was, c.when = of, at; len(steps) > 0 {
+		c.was = nil
+	}
+}
