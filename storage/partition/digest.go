@@ -5,13 +5,12 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Digest tells in a few bytes what a placement holds. Placements that hold the same, from the same frame on, have equal ones.
 type Digest struct {
-	Segments uint64 // of the list of segments: ids, bases, checksums, deletions
+	Segments uint64 // of the list of segments: ids, bases, checksums
 	Ends     []point.EpochEnd
 	Log      uint64 // of the frames behind After, as they stand in the log
 	After    point.Serial
@@ -35,18 +34,14 @@ func (p *Partition) Digest(after point.Serial) (Digest, error) {
 	return d, err
 }
 
-// digest is of what must be the same at every placement: not of when deletions came here, or in which order.
+// digest is of what must be the same at every placement. Deletions are not among it: later segments' headers and the log tell them all,
+// and a leader that has carried one out by a compaction notes it no more, where a follower that adopts the result still does.
 func (s *State) digest() uint64 {
 	sum := xxhash.New()
 	put := func(n uint64) { _, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, n)) }
 	for i := range s.Segments {
 		g := &s.Segments[i]
-		hidden := uint64(0)
-		for _, t := range g.Tombstones {
-			d := t.deletion()
-			hidden += xxhash.Sum64(frame.AppendDeletion(nil, &d))
-		}
-		for _, n := range []uint64{uint64(g.ID.Epoch), g.ID.Seq, uint64(g.Base.Epoch), g.Base.Seq, g.Checksum, uint64(g.Size), hidden} {
+		for _, n := range []uint64{uint64(g.ID.Epoch), g.ID.Seq, uint64(g.Base.Epoch), g.Base.Seq, g.Checksum, uint64(g.Size)} {
 			put(n)
 		}
 	}

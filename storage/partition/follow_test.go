@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -553,5 +555,185 @@ func rejoin(t *testing.T, image *vfs.MemFS, l *bench, common point.Serial) {
 	}
 	f.must(f.fetch(l, 2))
 	f.must(f.catchUp(l, 2))
+	same(t, l, f)
+}
+
+// A new placement gets segments first. Its disk stops at every operation meanwhile: a file that the catalogue does not list yet holds frames
+// that nothing else here does, and is no damage.
+func TestAJoiningPlacementThatCrashesAnywhereJoinsAgain(t *testing.T) {
+	l, _ := leading(t, vfs.NewMem(), 1)
+	defer l.close()
+	for i := range 3 {
+		l.must(l.put(fmt.Sprint(i), 1, 1))
+		l.must(l.Flush(t.Context(), ByAge))
+	}
+	l.must(l.put("tail", 2, 2))
+	steps := 0
+	for at := 1; ; at++ {
+		mem := vfs.NewCrashableMem()
+		n, image := 0, (*vfs.MemFS)(nil)
+		on := false
+		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if on && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && !strings.Contains(op.Path, "incoming") {
+				if n++; n == at {
+					image = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: at % 2 * 100, RNG: rand.New(rand.NewPCG(1, 1))})
+				}
+			}
+			return nil
+		}))
+		f := following(t, fs, 1)
+		path := copySegment(t, l, f, l.Segments()[0].ID)
+		on = true
+		f.must(f.Adopt(1, l.Segments()[0], path))
+		on = false
+		f.close()
+		if image == nil {
+			break
+		}
+		steps++
+		f = following(t, image, 1)
+		f.must(f.Damaged())
+		f.must(f.fetch(l, 1))
+		f.must(f.catchUp(l, 1))
+		same(t, l, f)
+		f.close()
+	}
+	if steps < 4 {
+		t.Errorf("only %d operations", steps)
+	}
+}
+
+// A segment of the next leader does not hold what only we have: it must be cut before, or it would be neither in log nor segments.
+func TestASegmentIsNotAdoptedOverSurplus(t *testing.T) {
+	old, _ := leading(t, vfs.NewMem(), 1)
+	defer old.close()
+	l, m := following(t, vfs.NewMem(), 1), following(t, vfs.NewMem(), 1)
+	defer l.close()
+	defer m.close()
+	old.must(old.put("a", 1, 1))
+	l.must(l.catchUp(old, 1))
+	old.must(old.put("surplus", 2, 2))
+	m.must(m.catchUp(old, 1))
+	l.must(l.Lead(2))
+	l.must(l.put("b", 3, 3))
+	l.must(l.Flush(t.Context(), ByAge))
+	m.must(m.FollowLeader(2))
+	if err := m.fetch(l, 2); !fault.Is(err, fault.Stale) {
+		t.Errorf("adopted over surplus: %v", err)
+	}
+	m.want("a 1:1; surplus 2:2")
+	_, err := m.Cut(point.Serial{Epoch: 1, Seq: 1})
+	m.must(err)
+	m.must(m.fetch(l, 2))
+	same(t, l, m)
+}
+
+// live carries frames over as they come, in a goroutine of its own.
+type live struct {
+	frames chan []byte
+	mu     sync.Mutex
+	upto   point.Serial
+	news   chan struct{}
+}
+
+func (c *live) Pass(_, _ point.Serial, rec []byte, _ brick.Wait) { c.frames <- bytes.Clone(rec) }
+
+func (c *live) Await(ctx context.Context, s point.Serial) error {
+	for {
+		c.mu.Lock()
+		ok, news := !c.upto.Less(s), c.news
+		c.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (c *live) follow(t *testing.T, f *bench, epoch point.Epoch) {
+	for rec := range c.frames {
+		wait, err := f.Follow(epoch, rec)
+		if err == nil {
+			err = wait.Wait()
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.mu.Lock()
+		c.upto = f.Last()
+		close(c.news)
+		c.news = make(chan struct{})
+		c.mu.Unlock()
+	}
+}
+
+// Writers, flushes, deletions, segments and readers at once: what a writer was told is on both placements.
+func TestAFollowerKeepsUpWithWritersAndFlushes(t *testing.T) {
+	l, f := openBench(t, vfs.NewMem(), 0), following(t, vfs.NewMem(), 1)
+	defer l.close()
+	defer f.close()
+	c := &live{frames: make(chan []byte, 4096), news: make(chan struct{})}
+	l.must(l.LeadChain(1, c))
+	var follower, writers, others sync.WaitGroup
+	follower.Go(func() { c.follow(t, f, 1) })
+	for w := range 4 {
+		writers.Go(func() {
+			ref := l.index.Intern(labelsOf(fmt.Sprint("w", w)))
+			defer l.index.Release(ref)
+			for i := range 200 {
+				fresh := l.index.Intern(labelsOf(fmt.Sprint("w", w, "-", i/20)))
+				err := l.Append(&Rows{Stamp: point.Stamp(i*4+w+1) << 12, Level: point.All, Refs: []series.Ref{ref, fresh}, Times: []point.Nanos{point.Nanos(i), point.Nanos(i)}, Values: []float64{1, 2}})
+				l.index.Release(fresh)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	stop := make(chan struct{})
+	loop := func(f func() error) {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := f(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	loop(func() error { return l.Flush(t.Context(), ByAge) })
+	loop(func() error { return l.Delete(t.Context(), 1, only("w0"), 0, 10) })
+	loop(func() error {
+		if err := f.fetch(l, 1); !fault.Is(err, fault.Stale) && !fault.Is(err, fault.Throttled) {
+			return err
+		}
+		return nil
+	})
+	loop(func() error {
+		v, err := f.View()
+		if err == nil {
+			_, err = v.Match(nil)
+			v.Close()
+		}
+		return err
+	})
+	writers.Wait()
+	close(stop)
+	others.Wait()
+	l.must(l.Flush(t.Context(), ByAge))
+	close(c.frames)
+	follower.Wait()
+	f.must(f.fetch(l, 1))
 	same(t, l, f)
 }

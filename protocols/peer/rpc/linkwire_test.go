@@ -196,6 +196,7 @@ func FuzzLinkStream(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer ls.Close()
 		other := ls.greeting()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		l := newLink(ctx, cancel, ls, nil, other, false)

@@ -1,0 +1,300 @@
+package partition
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// copiesOf are placements of one partition, one of which leads: frames and segments are carried over when a step says so.
+type copiesOf struct {
+	t     *testing.T
+	rng   *rand.Rand
+	disks []*vfs.MemFS
+	at    []*bench
+	epoch point.Epoch
+	lead  int
+	told  []point.Epoch // per placement, the epoch that it follows or leads
+	acked map[string]float64
+	steps []string
+}
+
+const copiesCount = 3
+
+// TestCopiesAgreeWhateverHappens runs inserts, deletions, flushes, compactions, changes of the leader, surplus, restarts and power cuts at
+// random; at the end all placements are brought together and hold the same bytes and every row that all had. COPIES_RUNS says how many
+// runs (default 15), TEST_SEED where to begin.
+func TestCopiesAgreeWhateverHappens(t *testing.T) {
+	runs, seed := 15, rand.Uint64()
+	if testing.Short() {
+		runs = 4
+	}
+	if n, err := strconv.Atoi(os.Getenv("COPIES_RUNS")); err == nil {
+		runs = n
+	}
+	if n, err := strconv.ParseUint(os.Getenv("TEST_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	for i := range uint64(runs) {
+		runCopies(t, seed+i)
+		if t.Failed() {
+			t.Fatalf("TEST_SEED=%d COPIES_RUNS=1 go test -run %s ./storage/partition", seed+i, t.Name())
+		}
+	}
+}
+
+func runCopies(t *testing.T, seed uint64) {
+	c := &copiesOf{t: t, rng: rand.New(rand.NewPCG(seed, 1)), acked: map[string]float64{}, told: make([]point.Epoch, copiesCount)}
+	for range copiesCount {
+		fs := vfs.NewCrashableMem()
+		c.disks = append(c.disks, fs)
+		b := openBenchWith(t, fs, 0, hushed)
+		b.must(b.FollowLeader(0))
+		c.at = append(c.at, b)
+	}
+	defer func() {
+		for _, b := range c.at {
+			b.close()
+		}
+		if t.Failed() {
+			t.Log(c.steps)
+		}
+	}()
+	c.elect(0)
+	for range 60 {
+		c.step()
+		if t.Failed() {
+			return
+		}
+	}
+	c.heal()
+}
+
+func (c *copiesOf) say(format string, args ...any) {
+	c.steps = append(c.steps, fmt.Sprintf(format, args...))
+}
+
+func (c *copiesOf) step() {
+	l := c.at[c.lead]
+	switch n := c.rng.IntN(100); {
+	case n < 45:
+		c.put()
+	case n < 52:
+		name := fmt.Sprint("s", c.rng.IntN(12))
+		c.say("delete %s", name)
+		if err := l.Delete(c.t.Context(), 0, only(name), 0, 1000); err == nil {
+			for k := range c.acked {
+				if k[:len(name)+1] == name+" " {
+					delete(c.acked, k)
+				}
+			}
+		}
+	case n < 62:
+		c.say("flush")
+		l.must(l.Flush(c.t.Context(), ByAge))
+	case n < 66:
+		c.say("compact")
+		l.must(l.Compact(c.t.Context(), ByRequest))
+	case n < 76:
+		i := c.rng.IntN(copiesCount)
+		c.say("catch up %d", i)
+		c.catchUp(i)
+	case n < 84:
+		i := c.rng.IntN(copiesCount)
+		c.say("fetch %d", i)
+		c.catchUp(i)
+		c.fetch(i)
+	case n < 90:
+		c.restart(c.rng.IntN(copiesCount), c.rng.IntN(2) == 0)
+	case n < 94:
+		c.at[c.rng.IntN(copiesCount)].Cool(time.Now().Add(time.Hour), 0)
+	default:
+		c.surplus()
+		c.elect(c.rng.IntN(copiesCount))
+	}
+}
+
+// put inserts a row; all placements have it before it counts.
+func (c *copiesOf) put() {
+	name, at, v := fmt.Sprint("s", c.rng.IntN(12)), point.Nanos(c.rng.IntN(1000)), float64(c.rng.IntN(1000))
+	l := c.at[c.lead]
+	l.stamp = max(l.stamp, point.Stamp(c.epoch)<<40)
+	l.must(l.put(name, at, v))
+	if c.rng.IntN(3) > 0 {
+		c.all()
+	}
+	c.acked[fmt.Sprint(name, " ", at)] = v // the leader stays one of those that have it
+	c.say("put %s %d=%v", name, at, v)
+}
+
+// all brings the frames to all placements.
+func (c *copiesOf) all() {
+	for i := range c.at {
+		c.catchUp(i)
+	}
+}
+
+// surplus has the leader take rows that reach one other placement at most, and die as a leader.
+func (c *copiesOf) surplus() {
+	c.all()
+	l := c.at[c.lead]
+	for range c.rng.IntN(3) {
+		l.stamp += 1024
+		l.must(l.put(fmt.Sprint("u", c.rng.IntN(5)), point.Nanos(c.rng.IntN(1000)), -1))
+	}
+	if c.rng.IntN(2) == 0 {
+		c.catchUp(c.rng.IntN(copiesCount))
+	}
+}
+
+// elect makes a placement lead that has all that was acknowledged.
+func (c *copiesOf) elect(i int) {
+	c.epoch++
+	c.lead = i
+	c.say("lead %d in %d", i, c.epoch)
+	c.told[i] = c.epoch
+	b := c.at[i]
+	b.must(b.LeadChain(c.epoch, &byHand{await: func(point.Serial) error { c.all(); return nil }}))
+}
+
+// follow makes a placement follow the leader, and cuts its surplus.
+func (c *copiesOf) follow(i int) {
+	b := c.at[i]
+	if c.told[i] != c.epoch {
+		b.must(b.FollowLeader(c.epoch))
+		c.told[i] = c.epoch
+		if at := common(b.Ends(), c.at[c.lead].Ends()); at.Less(b.Last()) {
+			c.say("cut %d behind %v", i, at)
+			_, err := b.Cut(at)
+			b.must(err)
+		}
+	}
+}
+
+// common is the last frame that both logs have.
+func common(a, b []point.EpochEnd) (last point.Serial) {
+	for _, e := range a {
+		for _, o := range b {
+			if e.Epoch == o.Epoch {
+				last = point.Serial{Epoch: e.Epoch, Seq: min(e.Seq, o.Seq)}
+				if e.Seq != o.Seq {
+					return last
+				}
+			}
+		}
+		if !slices.ContainsFunc(b, func(o point.EpochEnd) bool { return o.Epoch == e.Epoch }) {
+			return last
+		}
+	}
+	return last
+}
+
+func (c *copiesOf) catchUp(i int) {
+	if i == c.lead {
+		return
+	}
+	c.follow(i)
+	b, l := c.at[i], c.at[c.lead]
+	if err := b.catchUp(l, c.epoch); err != nil {
+		if fault.Is(err, fault.Stale) { // the log does not reach back: segments first
+			c.fetch(i)
+			err = b.catchUp(l, c.epoch)
+		}
+		b.must(err)
+	}
+}
+
+// fetch brings segments: what goes on top of the chain, or else the leader's major and what is on that.
+func (c *copiesOf) fetch(i int) {
+	if i == c.lead {
+		return
+	}
+	c.follow(i)
+	b, l := c.at[i], c.at[c.lead]
+	have := b.Segments()
+	for _, info := range l.Segments() {
+		if slices.ContainsFunc(have, func(x segment.Info) bool { return x.ID == info.ID }) {
+			continue
+		}
+		if n := len(have); !info.Major && (n == 0 || have[n-1].ID != info.Base) {
+			continue
+		}
+		if info.Major && len(have) > 0 && !covers(info.Ends, endsOf(have)) {
+			continue
+		}
+		b.must(b.Adopt(c.epoch, info, copySegment(c.t, l, b, info.ID)))
+		have = b.Segments()
+	}
+}
+
+// restart opens a placement anew, as it was or after a power cut.
+func (c *copiesOf) restart(i int, cut bool) {
+	c.say("restart %d, power cut %v", i, cut)
+	b := c.at[i]
+	disk := c.disks[i]
+	if cut {
+		disk = disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100 * c.rng.IntN(2), RNG: c.rng})
+	}
+	b.close()
+	c.disks[i] = disk
+	b = openBenchWith(c.t, disk, 0, hushed)
+	b.must(b.FollowLeader(0))
+	b.must(b.Tidy(true))
+	b.must(b.Damaged())
+	c.at[i], c.told[i] = b, 0
+	if i == c.lead {
+		c.elect(i)
+	}
+}
+
+// heal brings all together under a major of the leader.
+func (c *copiesOf) heal() {
+	c.say("heal")
+	l := c.at[c.lead]
+	l.must(l.put("last", 1, 1))
+	c.all()
+	for l.HeadRows() > 0 {
+		l.must(l.Flush(c.t.Context(), ByAge))
+	}
+	l.must(l.Compact(c.t.Context(), ByRequest))
+	for i := range c.at {
+		if i != c.lead {
+			c.catchUp(i)
+			c.fetch(i)
+			same(c.t, l, c.at[i])
+		}
+	}
+	v, err := l.View()
+	l.must(err)
+	defer v.Close()
+	have := " " + text(c.t, v) + " "
+	for k, want := range c.acked {
+		var name string
+		var at int
+		_, _ = fmt.Sscan(k, &name, &at)
+		if !rowIn(have, name, at, want) {
+			c.t.Errorf("row %s=%v is gone: %s", k, want, have)
+		}
+	}
+}
+
+// rowIn looks for a row in what text gives.
+func rowIn(text, name string, at int, v float64) bool {
+	for series := range strings.SplitSeq(text, ";") {
+		if row := strings.Fields(series); row[0] == name && slices.Contains(row[1:], fmt.Sprintf("%d:%v", at, v)) {
+			return true
+		}
+	}
+	return false
+}
