@@ -30,7 +30,7 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check
+.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -144,6 +144,10 @@ page-check: ## the committed page is what its sources make; skipped where there 
 	set -e; $(MAKE) --no-print-directory page; \
 	git --no-pager diff --exit-code --stat -- gateway/ui/dist || { echo "gateway/ui/dist is not what gateway/ui/web makes: run make page and commit"; exit 1; }; \
 	[ -z "$$(git ls-files --others gateway/ui/dist)" ] || { echo "gateway/ui/dist has files that are not committed"; exit 1; }
+
+test-browser: build ## the page in a headless Chromium before real processes, with pictures in .cache/page; PAGE_CLUSTER=0 leaves the cluster out
+	go build -o bin/cluster ./cmd/cluster
+	@gateway/ui/web/test/run.sh
 
 clean: ## what was built and measured; clients in .cache/bin and data in ./spillway-data stay
 	rm -rf bin .cache/compare .cache/*.txt .cache/cover.*

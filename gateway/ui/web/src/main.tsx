@@ -139,7 +139,7 @@ function Login({ done }: { done: () => void }) {
   return (
     <main class="login">
       <form class="card" onSubmit={enter}>
-        <h1>Who are you?</h1>
+        <h1>Sign in</h1>
         <p class="dim">This process asks for credentials{again ? ', and those of this tab are not taken' : ''}. They are kept for this tab alone.</p>
         <Choice label="With" value={how} options={[['token', 'Token'], ['password', 'User and password']]} onChange={setHow} />
         {how === 'password' && <label>User<input id="user" autocomplete="username" value={user} onInput={(e) => setUser(e.currentTarget.value)} /></label>}

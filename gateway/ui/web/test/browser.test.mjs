@@ -1,0 +1,411 @@
+// The page in a headless Chromium, before real processes with real rows. What it shows is compared with what the API says.
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { after, afterEach, before, describe, test } from 'node:test';
+import { api, cluster, openBrowser, shots, standalone, watched, write } from './world.mjs';
+
+const now = Math.floor(Date.now() / 1000 / 60) * 60;
+let browser, one;
+let open = [];
+
+before(async () => {
+  browser = await openBrowser();
+  one = await standalone(['--partition-width', '1h']);
+  const lines = ['old,host=museum value=1 86400'];
+  for (let t = now - 3 * 3600; t <= now; t += 15) {
+    for (let h = 1; h <= 4; h++) {
+      lines.push(`cpu,host=web-${h},datacenter=fra-${1 + (h % 2)},role=frontend usage=${(40 + 20 * Math.sin(t / 1800 + h) + h).toFixed(3)} ${t}`);
+      lines.push(`requests_total,host=web-${h},datacenter=fra-${1 + (h % 2)},role=frontend,handler=/api/v1/organisations/{organisation}/projects/{project}/deployments value=${Math.floor((t - now + 20000) * h * 3.7)} ${t}`);
+    }
+  }
+  for (let i = 0; i < lines.length; i += 5000) {
+    const res = await write(one.base, 'default', lines.slice(i, i + 5000));
+    assert.equal(res.status, 204, res.text);
+  }
+  assert.equal((await write(one.base, 'team-sensors', Array.from({ length: 60 }, (_, i) => `temperature,room=r${i % 20} value=${20 + i / 10} ${now - i * 60}`))).status, 204);
+});
+
+after(async () => {
+  await browser?.close();
+  await one?.stop();
+});
+
+async function page(options, base = one.base) {
+  const w = await watched(browser, base, options);
+  open.push(w);
+  return w;
+}
+
+afterEach(async () => {
+  const faults = open.flatMap((w) => w.faults);
+  await Promise.all(open.map((w) => w.context.close()));
+  open = [];
+  assert.deepEqual(faults, []);
+});
+
+// A browser may hang, and must not hold up the rest.
+const check = (name, f) => test(name, { timeout: 60_000 }, f);
+
+const hash = (view, params = {}) => '#/' + view + '?' + new URLSearchParams(params);
+
+/** shown waits until an element has a text that fits. */
+async function shown(p, selector, fits, what = selector) {
+  const end = Date.now() + 20_000;
+  for (let text; ; await p.waitForTimeout(100)) {
+    text = await p.locator(selector).first().innerText({ timeout: 20_000 });
+    if (fits instanceof RegExp ? fits.test(text) : fits(text)) return text;
+    if (Date.now() > end) assert.fail(`${what}: ${text}`);
+  }
+}
+
+const shot = (p, name, options = {}) => p.screenshot({ path: join(shots, name + '.png'), ...options });
+
+describe('explore', () => {
+  check('the plot is drawn with the values of the API', async () => {
+    const { page: p, open } = await page();
+    const answered = p.waitForResponse((r) => r.url().includes('/query_range'));
+    await open(hash('explore', { q: 'cpu_usage', from: String(now - 7200), to: String(now) }));
+    const asked = new URL((await answered).url()).searchParams;
+    const { data } = await api(one.base, 't/default/api/v1/query_range', asked);
+    assert.equal(data.result.length, 4);
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    // The legend: last and max of each series, to four digits.
+    for (const s of data.result) {
+      const row = p.locator('button.legend-row', { hasText: s.metric.host });
+      const [last, , , max] = await row.locator('.n').allInnerTexts();
+      const values = s.values.map((v) => Number(v[1]));
+      near(Number(last), values.at(-1));
+      near(Number(max), Math.max(...values));
+    }
+    // The canvas: lines in the colours of the legend.
+    const drawn = await p.evaluate(() => {
+      const c = document.querySelector('.plot canvas');
+      const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+      const wanted = [[0x2a, 0x8b, 0xd6], [0xe8, 0x74, 0x3b], [0x19, 0xa9, 0x79], [0xd6, 0x45, 0x81]];
+      return wanted.map(([r, g, b]) => { let n = 0; for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24) n++; return n; });
+    });
+    for (const n of drawn) assert.ok(n > 150, `pixels by line: ${drawn}`);
+    // Hover: every value at that time.
+    const box = await boxOf(p, '.u-over');
+    await p.mouse.move(box.x + box.width / 3, box.y + box.height / 2);
+    const tip = await shown(p, '.tip', /web-1/);
+    const at = Date.parse(/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d/.exec(tip)[0].replace(' ', 'T') + 'Z') / 1000;
+    for (const s of data.result) {
+      const value = Number(s.values.find((v) => v[0] === at)[1]);
+      const row = await p.locator('.tip-row', { hasText: s.metric.host }).locator('b').innerText();
+      near(Number(row), value);
+    }
+    await shot(p, 'explore');
+  });
+
+  check('the table holds exactly the values of the API', async () => {
+    const { page: p, open } = await page();
+    const answered = p.waitForResponse((r) => r.url().includes('/query_range'));
+    await open(hash('explore', { q: 'cpu_usage', from: String(now - 1800), to: String(now), step: '1m', view: 'table' }));
+    const { data } = await api(one.base, 't/default/api/v1/query_range', new URL((await answered).url()).searchParams);
+    await p.waitForSelector('#matrix tbody tr');
+    const table = await p.evaluate(() => ({
+      heads: [...document.querySelectorAll('#matrix thead th')].map((e) => e.title),
+      rows: [...document.querySelectorAll('#matrix tbody tr')].map((e) => [Number(e.dataset.time), ...[...e.querySelectorAll('td')].map((d) => d.textContent)]),
+    }));
+    assert.equal(table.rows.length, 31);
+    data.result.forEach((s, i) => {
+      assert.ok(table.heads[i + 1].includes(`host="${s.metric.host}"`));
+      assert.deepEqual(table.rows.map((r) => [r[0], Number(r[i + 1])]).reverse(), s.values.map(([t, v]) => [t, Number(v)]));
+    });
+    await shot(p, 'table');
+  });
+
+  check('instant values are those of the API', async () => {
+    const { page: p, open } = await page();
+    await open(hash('explore', { q: 'sum by (host) (requests_total)', to: String(now), from: String(now - 600), view: 'instant' }));
+    await p.waitForSelector('#instant tbody tr');
+    const rows = await p.locator('#instant tbody tr').evaluateAll((all) => all.map((e) => [e.querySelector('code').textContent, e.querySelector('[data-value]').dataset.value]));
+    const { data } = await api(one.base, 't/default/api/v1/query', { query: 'sum by (host) (requests_total)', time: String(now) });
+    assert.deepEqual(rows, data.result.map((s) => [`{host="${s.metric.host}"}`, s.value[1]]));
+  });
+
+  check('queries are written with completion and run by keyboard alone', async () => {
+    const { page: p, open } = await page();
+    await open('');
+    await shown(p, 'main', /Metrics of table default/);
+    await p.locator('[data-query="A"] .cm-content').focus();
+    await p.keyboard.type('sum by (host) (cpu_us', { delay: 15 });
+    await p.locator('.cm-tooltip-autocomplete li', { hasText: 'cpu_usage' }).first().waitFor();
+    await p.waitForTimeout(150); // completion takes no key sooner than 75 ms after it opened
+    await p.keyboard.press('Enter');
+    await p.keyboard.press('End');
+    await shown(p, '[data-query="A"] .cm-content', /^sum by \(host\) \(cpu_usage\)?\)?$/);
+    await p.keyboard.press('Enter');
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    assert.match(p.url(), /q=sum\+by/);
+    // The plot takes keys, too: a quarter to the left.
+    await p.locator('.plot').focus();
+    await p.keyboard.press('ArrowLeft');
+    await p.waitForFunction(() => /from=\d+/.test(location.hash));
+    await p.goBack();
+    await p.waitForFunction(() => !/from=\d+/.test(location.hash));
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    // Every control of the head is reached by Tab.
+    await open(hash('tables'));
+    await p.reload();
+    await p.waitForSelector('#tables');
+    const reached = [];
+    for (let i = 0; i < 12; i++) {
+      await p.keyboard.press('Tab');
+      reached.push(await p.evaluate(() => document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent.trim()));
+    }
+    for (const name of ['Explore', 'Activity', 'Cardinality', 'Tables', 'Partitions', 'Servers', 'Settings']) assert.ok(reached.includes(name), `${name} in ${reached}`);
+  });
+
+  check('what is dragged over is zoomed into, and the address brings it all back', async () => {
+    const { page: p, open } = await page();
+    await open(hash('explore', { q: 'cpu_usage', from: String(now - 7200), to: String(now) }));
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    await p.getByRole('button', { name: 'Add query' }).click();
+    await p.locator('[data-query="B"] .cm-content').click();
+    await p.keyboard.type('max(cpu_usage) by (role)');
+    await p.getByRole('button', { name: 'Run', exact: true }).click();
+    await p.locator('.legend-row', { hasText: 'B ' }).first().waitFor();
+    const box = await boxOf(p, '.u-over');
+    await p.mouse.move(box.x + box.width * 0.25, box.y + 60);
+    await p.mouse.down();
+    await p.mouse.move(box.x + box.width * 0.75, box.y + 90, { steps: 6 });
+    await p.mouse.up();
+    await p.waitForFunction((was) => Number(new URLSearchParams(location.hash.split('?')[1]).get('from')) > was + 60, now - 7200);
+    const q = new URLSearchParams(new URL(p.url()).hash.split('?')[1]);
+    near(Number(q.get('from')), now - 5400, 0.02 * 7200);
+    near(Number(q.get('to')), now - 1800, 0.02 * 7200);
+    await p.locator('.legend-row:nth-child(6)').waitFor();
+    const legend = await shown(p, '.legend', /B /);
+    const other = await page();
+    await other.page.goto(p.url());
+    await other.page.locator('.legend-row:nth-child(6)').waitFor();
+    assert.equal(await shown(other.page, '.legend', /B /), legend);
+    assert.match(await other.page.locator('[data-query="B"] .cm-content').innerText(), /max\(cpu_usage\) by \(role\)/);
+  });
+
+  check('errors, warnings and infos are the words of the API', async () => {
+    const { page: p, open } = await page({ expect: ['400 (Bad Request)'] });
+    await open(hash('explore', { q: 'rate(cpu_usage[5m]' }));
+    const { error, errorType } = await api(one.base, 't/default/api/v1/query_range', { query: 'rate(cpu_usage[5m]', start: '0', end: '1', step: '1' });
+    assert.ok((await shown(p, '.notice.bad', /unclosed/)).includes(`${errorType}: ${error}`));
+    await open(hash('explore', { q: 'rate(cpu_usage[5m])', from: String(now - 600), to: String(now) }));
+    const { infos } = await api(one.base, 't/default/api/v1/query_range', { query: 'rate(cpu_usage[5m])', start: String(now - 600), end: String(now), step: '15' });
+    assert.ok(infos.length > 0);
+    for (const i of infos) assert.ok((await shown(p, '.notice.info', /info:/)).includes(i), i);
+    await shot(p, 'infos');
+  });
+
+  check('a hidden tab asks for nothing', async () => {
+    const { page: p, open, requests } = await page();
+    await open(hash('explore', { q: 'cpu_usage', every: '2' }));
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    const hide = (hidden) => p.evaluate((h) => { Object.defineProperty(document, 'hidden', { value: h, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); }, hidden);
+    const asks = () => requests.filter((u) => u.includes('/api/v1/')).length;
+    await hide(true);
+    await p.waitForTimeout(300);
+    const before = asks();
+    await p.waitForTimeout(6000); // three refreshes of the query, one of the status
+    assert.equal(asks(), before);
+    await hide(false);
+    const again = await p.waitForResponse((r) => r.url().includes('/query_range'));
+    assert.equal(again.status(), 200);
+  });
+});
+
+describe('the other views', () => {
+  check('tables: rows, times and retention are those of the API', async () => {
+    const { page: p, open } = await page();
+    await open(hash('tables'));
+    const { data } = await api(one.base, 'api/v1/status/cluster', { partitions: 'none' });
+    for (const t of data.tables) {
+      const row = p.locator(`[data-table="${t.name}"]`);
+      await row.waitFor();
+      const cells = await row.locator('td').allInnerTexts();
+      assert.equal(cells[1].replaceAll(',', ''), String(t.rows));
+      assert.equal(cells[5], 'for ever');
+      assert.equal(cells[6], String(t.partition_count));
+    }
+    await shown(p, '#table-details', /1970-01-02 00:00:00/);
+    await p.waitForFunction(() => !document.querySelector('#tables .unknown'));
+    await shot(p, 'tables');
+  });
+
+  check('partitions: one row of 1970 does not hide the rest; search and a look inside', async () => {
+    const { page: p, open } = await page();
+    await open(hash('partitions'));
+    const { data } = await api(one.base, 'api/v1/status/cluster', { table: 'default' });
+    const all = data.tables[0].partitions;
+    await shown(p, '#found', new RegExp(`^${all.length} partitions`));
+    await p.waitForTimeout(200);
+    // Every partition has some width: the coloured part of the map is most of it.
+    const painted = await p.evaluate(() => { const c = document.getElementById('map'); const { data } = c.getContext('2d').getImageData(0, Math.floor(c.height / 3), c.width, 1); let n = 0; for (let i = 0; i < data.length; i += 4) if (data[i] === 0x2a && data[i + 1] === 0x8b) n++; return n / c.width; });
+    assert.ok(painted > 0.7, `${painted} of the map is painted`);
+    await p.getByRole('button', { name: 'Linear' }).click();
+    await p.getByRole('button', { name: 'Compressed' }).click();
+    await p.fill('#find', '1970-01-02');
+    await shown(p, '#found', new RegExp(`^1 of ${all.length}`));
+    await shown(p, '#partitions tbody', /1970-01-02 00:00:00/);
+    await p.fill('#find', '');
+    await p.locator('#map').focus();
+    await p.keyboard.press('ArrowRight');
+    await shown(p, '#partition-details', /1970-01-02/);
+    await p.keyboard.press('ArrowRight');
+    const next = all.toSorted((a, b) => Date.parse(a.from) - Date.parse(b.from))[1];
+    const text = await shown(p, '#partition-details', new RegExp(`Partition ${next.id}\\b`));
+    assert.ok(text.replaceAll(',', '').includes(String(next.rows)), text);
+    await shot(p, 'partitions');
+  });
+
+  check('cardinality: counts are those of status/tsdb, and a name opens', async () => {
+    const { page: p, open } = await page();
+    await open(hash('cardinality'));
+    const { data } = await api(one.base, 't/default/api/v1/status/tsdb', { limit: '20' });
+    assert.equal(await shown(p, '[data-figure="series"]', /\d/), String(data.headStats.numSeries));
+    const rows = await p.locator('#by-name li').evaluateAll((all) => all.map((e) => [e.querySelector('a').textContent, Number(e.querySelector('b').textContent)]));
+    assert.deepEqual(rows, data.seriesCountByMetricName.map((c) => [c.name, c.value]));
+    await p.locator('#by-name a', { hasText: 'requests_total' }).click();
+    await shown(p, '#metric', /host\s+4/);
+    await shot(p, 'cardinality');
+  });
+
+  check('activity: refusals with their reasons, failed queries, rates', async () => {
+    const bad = await write(one.base, 'default', ['cpu usage=']);
+    assert.equal(bad.status, 400);
+    await fetch(one.base + '/api/v1/query?query=' + encodeURIComponent('cpu_usage + on(role) cpu_usage'));
+    const { page: p, open } = await page();
+    await open(hash('activity'));
+    await shown(p, '#refusals', (t) => t.includes(JSON.parse(bad.text).error) && t.includes('Influx v1'));
+    await shown(p, '#slow-queries', /cpu_usage \+ on\(role\) cpu_usage[\s\S]*many-to-many/);
+    await shown(p, '[data-figure="samples"]', /\/s$/);
+    await p.waitForSelector('.small-plot canvas, .quiet');
+    await shot(p, 'activity', { fullPage: true });
+  });
+
+  check('servers: the one there is lives, with its disk', async () => {
+    const { page: p, open } = await page();
+    await open(hash('servers'));
+    await shown(p, '[data-server="local"]', /live[\s\S]*free of[\s\S]*none/);
+  });
+
+  check('dark is dark, by the system and by choice', async () => {
+    const { page: p, open } = await page({ dark: true });
+    await open(hash('explore', { q: 'sum by (host) (rate(requests_total[5m]))', from: 'now-3h' }));
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    const light = () => p.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((a, v) => a + Number(v), 0));
+    assert.ok((await light()) < 120);
+    await shot(p, 'dark');
+    await p.getByRole('button', { name: 'Settings' }).click();
+    await p.getByRole('button', { name: 'Light' }).click();
+    assert.ok((await light()) > 600);
+    await p.reload();
+    await p.waitForSelector('.legend-row:nth-child(5)');
+    assert.ok((await light()) > 600, 'the choice is kept');
+  });
+
+  check('nothing is wider than a phone', async () => {
+    const { page: p, open } = await page({ width: 390, height: 844 });
+    for (const [view, params] of [['explore', { q: 'requests_total' }], ['explore', { q: 'requests_total', view: 'instant' }], ['explore', { q: 'requests_total', view: 'table' }], ['activity'], ['cardinality', { metric: 'requests_total' }], ['tables'], ['partitions', { partition: '1' }], ['servers']]) {
+      await open(hash(view, params));
+      await p.waitForSelector('main .card');
+      await p.waitForFunction(() => !document.querySelector('main .loading'));
+      const over = await p.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(over <= 0, `${view} is ${over} px too wide`);
+      await shot(p, 'phone-' + view + (params?.view ?? ''));
+    }
+  });
+});
+
+describe('with tokens', () => {
+  const token = 'a-token-of-the-test-0123456789';
+  let guarded;
+  before(async () => {
+    const sum = (t) => createHash('sha256').update(t).digest('hex');
+    guarded = await standalone(['--tokens.file', '{dir}/tokens.yml'], {
+      'tokens.yml': `tokens:\n  - {name: all, sha256: ${sum('all-' + token)}, scopes: [{tables: ["*"], may: [read, write]}]}\n  - {name: one, sha256: ${sum(token)}, scopes: [{tables: [team-a], may: [read, write]}]}\n`,
+    });
+    for (const t of ['team-a', 'team-b']) assert.equal((await write(guarded.base, t, [`secret_of_${t.at(-1)} value=7`], { Authorization: 'Bearer all-' + token })).status, 204);
+    await write(guarded.base, 'team-b', ['refused_of_b v='], { Authorization: 'Bearer all-' + token });
+  });
+  after(() => guarded?.stop());
+
+  check('the page asks for one, keeps it in the tab, and shows its table alone', async () => {
+    const { page: p, open } = await page({ expect: ['401 (Unauthorized)'] }, guarded.base);
+    await open('');
+    await p.fill('#secret', 'wrong');
+    await p.getByRole('button', { name: 'Enter' }).click();
+    await shown(p, '.notice.bad', /unauthorized: the token or password is not known here/);
+    await shot(p, 'login');
+    await p.fill('#secret', token);
+    await p.keyboard.press('Enter');
+    await shown(p, 'main', /secret_of_a/);
+    assert.deepEqual(await p.locator('#table option').allInnerTexts(), ['team-a']);
+    assert.match(await p.evaluate(() => sessionStorage.getItem('spillway.authorization')), /^Bearer /);
+    assert.equal(await p.evaluate(() => JSON.stringify({ ...localStorage }).includes('Bearer')), false);
+    await p.reload();
+    await shown(p, 'main', /secret_of_a/);
+    await open(hash('activity', { table: 'team-a' }));
+    await shown(p, '#refusals', /None since the start/);
+    await open(hash('tables', { table: 'team-a' }));
+    assert.ok(!(await shown(p, '#tables', /team-a/)).includes('team-b'));
+    const other = await page({ expect: ['401 (Unauthorized)'] }, guarded.base);
+    await other.open('');
+    await other.page.waitForSelector('#secret'); // another tab has nothing
+  });
+});
+
+describe('a cluster', { skip: process.env.PAGE_CLUSTER === '0' ? 'PAGE_CLUSTER is 0' : false }, () => {
+  let three;
+  before(async () => { three = await cluster(); }, { timeout: 120_000 });
+  after(async () => {
+    for (const pid of Object.values(three?.pids ?? {})) process.kill(pid, 'SIGCONT');
+    await three?.stop();
+  });
+
+  test('what a server that is away holds is unknown, and there is one banner for it', { timeout: 90_000 }, async () => {
+    const day = 86400;
+    const rows = Array.from({ length: 12 }, (_, i) => `spread,host=a value=${i} ${now - i * day}`);
+    const end = Date.now() + 30_000;
+    for (let res; (res = await write(three.base, 'default', rows)).status !== 204;) {
+      if (Date.now() > end) assert.fail(res.text);
+      await new Promise((r) => setTimeout(r, 500));
+    }
+    const { page: p, open } = await page({ expect: ['503'] }, three.base);
+    await open(hash('tables'));
+    await shown(p, '[data-table="default"]', (t) => t.includes('\t12\t'), 'all rows are counted');
+    const { data } = await api(three.base, 'api/v1/status/cluster', { table: 'default' });
+    const victim = data.tables[0].partitions.find((q) => q.leader).leader;
+    process.kill(three.pids[victim], 'SIGSTOP');
+    await shown(p, '[data-table="default"]', /unknown/);
+    assert.ok(!/\t0\t/.test(await p.locator('[data-table="default"]').innerText()), 'no count became 0');
+    await shown(p, '.banners', new RegExp(`Storage server ${victim} .* shows no heartbeat`));
+    const banners = await p.locator('.banners .notice').allInnerTexts();
+    assert.equal(new Set(banners).size, banners.length);
+    assert.ok(banners.length <= 3, banners.join('\n'));
+    await open(hash('servers'));
+    await shown(p, `[data-server="${victim}"]`, /no heartbeat[\s\S]*unknown/);
+    await shot(p, 'cluster-servers');
+    await open(hash('partitions'));
+    await shown(p, '#partitions', /unknown/);
+    await shot(p, 'cluster-partitions');
+    process.kill(three.pids[victim], 'SIGCONT');
+    await open(hash('tables'));
+    await shown(p, '[data-table="default"]', (t) => t.includes('\t12\t'), 'all rows are counted again');
+  });
+});
+
+/** boxOf is where an element is, once it stays: a plot is made anew when its lines are others. */
+async function boxOf(p, selector) {
+  await p.waitForTimeout(300);
+  for (let i = 0; ; i++) {
+    const box = await p.locator(selector).boundingBox({ timeout: 5000 }).catch(() => null);
+    if (box || i === 20) return box;
+    await p.waitForTimeout(100);
+  }
+}
+
+function near(got, want, by = Math.abs(want) * 2e-3 + 1e-9) {
+  assert.ok(Math.abs(got - want) <= by, `${got} instead of ${want}`);
+}
