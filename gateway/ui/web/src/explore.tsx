@@ -1,5 +1,5 @@
 // The explorer: queries, a plot or tables of what they answer.
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { base, get, ofTable, type Answer, type Labels, type QueryResult, type Sample, type Series } from './api';
 import type { Editor } from './editor';
 import { about, clock, count, date, duration, parseTime, seconds, series as seriesText, short, time } from './format';
@@ -68,7 +68,9 @@ export function Explore({ table }: { table: string }) {
   const utc = useUTC();
   const epoch = useValue(reloads);
   const visible = useVisible();
-  const [drafts, setDrafts] = useState(state.queries.map((q) => q.expr));
+  // What is typed and not yet run lies with the editors: were it rendered back into them, an older text could overtake a newer.
+  const drafts = useRef<(string | undefined)[]>([]);
+  const [written, setWritten] = useState(0); // how often the page, not a person, wrote into the editors
   const [shown, setShown] = useState<Shown | null>(null);
   const [loading, setLoading] = useState(false);
   const [runs, setRuns] = useState(0);
@@ -76,15 +78,15 @@ export function Explore({ table }: { table: string }) {
   const latest = useRef(state);
   latest.current = state;
 
-  // What is typed and not yet run is a draft; the address wins when it changes.
-  useEffect(() => setDrafts(latest.current.queries.map((q) => q.expr)), [text]);
-
+  const drafted = () => state.queries.map((q, i) => ({ ...q, expr: drafts.current[i] ?? q.expr }));
   const change = (part: Partial<State>, replace = false) => {
-    const queries = part.queries ?? state.queries.map((q, i) => ({ ...q, expr: drafts[i] ?? q.expr }));
+    const queries = part.queries ?? drafted();
+    drafts.current = queries.map((q) => q.expr);
+    setWritten((n) => n + 1);
     go(toAddress({ ...state, ...part, queries }), replace);
   };
   const run = () => {
-    const next = toAddress({ ...state, queries: state.queries.map((q, i) => ({ ...q, expr: drafts[i] ?? q.expr })) });
+    const next = toAddress({ ...state, queries: drafted() });
     if (next === location.hash) setRuns((n) => n + 1);
     else go(next);
   };
@@ -129,14 +131,14 @@ export function Explore({ table }: { table: string }) {
     <main class="explore">
       <section class="card queries">
         {state.queries.map((q, i) => (
-          <QueryRow key={i} index={i} table={table} expr={drafts[i] ?? q.expr} off={q.off} only={state.queries.length === 1}
-            onChange={(t) => setDrafts((d) => Object.assign([...d], { [i]: t }))} onRun={run}
-            onToggle={() => change({ queries: state.queries.map((x, j) => ({ expr: drafts[j] ?? x.expr, off: j === i ? !x.off : x.off })) })}
-            onCopy={() => change({ queries: state.queries.flatMap((x, j) => { const one = { ...x, expr: drafts[j] ?? x.expr }; return j === i ? [one, { ...one }] : [one]; }) })}
-            onRemove={() => change({ queries: state.queries.map((x, j) => ({ ...x, expr: drafts[j] ?? x.expr })).filter((_, j) => j !== i) })} />
+          <QueryRow key={i} index={i} table={table} expr={q.expr} written={written} off={q.off} only={state.queries.length === 1}
+            onChange={(t) => { drafts.current[i] = t; }} onRun={run}
+            onToggle={() => change({ queries: drafted().map((x, j) => (j === i ? { ...x, off: !x.off } : x)) })}
+            onCopy={() => change({ queries: drafted().flatMap((x, j) => (j === i ? [x, { ...x }] : [x])) })}
+            onRemove={() => change({ queries: drafted().filter((_, j) => j !== i) })} />
         ))}
         <div class="toolbar">
-          <Button icon="plus" label="Add query" onClick={() => change({ queries: [...state.queries.map((x, j) => ({ ...x, expr: drafts[j] ?? x.expr })), { expr: '', off: false }] })} />
+          <Button icon="plus" label="Add query" onClick={() => change({ queries: [...drafted(), { expr: '', off: false }] })} />
           <span class="grow" />
           <div class="joined">
             <Button icon="left" label="Earlier" bare onClick={() => shift(-0.5)} />
@@ -240,7 +242,7 @@ function OutcomeNotices({ index, of, many }: { index: number; of: Outcome; many:
 const letter = (i: number) => String.fromCharCode(65 + (i % 26)) + (i >= 26 ? Math.floor(i / 26) : '');
 
 interface RowProps {
-  index: number; table: string; expr: string; off: boolean; only: boolean;
+  index: number; table: string; expr: string; written: number; off: boolean; only: boolean;
   onChange: (t: string) => void; onRun: () => void; onToggle: () => void; onCopy: () => void; onRemove: () => void;
 }
 
@@ -249,7 +251,6 @@ function QueryRow(p: RowProps) {
   const editor = useRef<Editor>(null);
   const latest = useRef(p);
   latest.current = p;
-  const [ready, setReady] = useState(false);
   useEffect(() => {
     let ended = false;
     void import('./editor').then(({ openEditor }) => {
@@ -258,7 +259,6 @@ function QueryRow(p: RowProps) {
         parent: host.current, text: latest.current.expr, table: latest.current.table, label: `Query ${letter(p.index)}`,
         onChange: (t) => latest.current.onChange(t), onRun: () => latest.current.onRun(),
       });
-      setReady(true);
       if (p.index === 0 && latest.current.expr === '' && innerWidth > 700) editor.current.focus();
     });
     return () => {
@@ -267,7 +267,7 @@ function QueryRow(p: RowProps) {
       editor.current = null;
     };
   }, []);
-  useEffect(() => editor.current?.set(p.expr), [p.expr, ready]);
+  useLayoutEffect(() => editor.current?.set(p.expr), [p.expr, p.written]);
   useEffect(() => editor.current?.setTable(p.table), [p.table]);
   return (
     <div class={'query' + (p.off ? ' off' : '')}>
