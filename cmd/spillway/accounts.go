@@ -64,9 +64,20 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 type followed struct {
 	account *budget.Account
 	held    func() int64
+	ahead   *budget.Ahead // books before it grows; nil: every followPeriod
 }
 
-// followPeriod is how late a booking may be.
+// quantumParts is what part of an account's floor is booked ahead: more than an insert makes heads grow by.
+const quantumParts = 24
+
+// ahead follows what calls grown, with each of its units in bytes, when it grows.
+func ahead(account *budget.Account, each int64, held func() int64, onGrowth func(grown func(to int64))) followed {
+	a := budget.NewAhead(account, account.Share().Floor/quantumParts)
+	onGrowth(func(to int64) { a.Cover(each * to) })
+	return followed{account, func() int64 { return each * held() }, a}
+}
+
+// followPeriod is how late a booking may be that is not made ahead, and how late memory is given back.
 const followPeriod = 100 * time.Millisecond
 
 // follow books what each holds until ctx ends.
@@ -74,6 +85,14 @@ func follow(ctx context.Context, all ...followed) error {
 	booked := make([]int64, len(all))
 	for {
 		for i, f := range all {
+			if f.ahead != nil {
+				held := max(0, f.held())
+				if held > 0 {
+					f.ahead.Cover(held) // of before it was followed
+				}
+				f.ahead.Trim(held)
+				continue
+			}
 			switch d := max(0, f.held()) - booked[i]; {
 			case d > 0:
 				f.account.Force(d)

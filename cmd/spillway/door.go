@@ -144,7 +144,7 @@ func (d *door) open(behind gatewayDeps) error {
 func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, followed{d.accounts.series, func() int64 { return seriesBytes * d.forward.Series() }})
+		return follow(ctx, ahead(d.accounts.series, seriesBytes, d.forward.Series, d.forward.OnSeriesGrowth))
 	}))
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))

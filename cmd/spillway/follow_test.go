@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/share"
 )
 
 // TestWhatHeadsHoldIsNotThereForQueries: memory that others bound was booked nowhere, and queries took it a second time.
@@ -24,7 +25,7 @@ func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 		}
 		var held atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
-		go func() { _ = follow(ctx, followed{heads, held.Load}) }()
+		go func() { _ = follow(ctx, followed{account: heads, held: held.Load}) }()
 		for _, step := range []struct{ held, free int64 }{{0, 900}, {600, 400}, {2000, 100}, {50, 900}} {
 			held.Store(step.held)
 			time.Sleep(2 * followPeriod)
@@ -35,4 +36,26 @@ func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestHeadsAreBookedBeforeTheyGrow: queries were lent what heads had taken in the last 100 ms.
+func TestHeadsAreBookedBeforeTheyGrow(t *testing.T) {
+	a, err := openAccounts(512<<20, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := share.New(256 << 20)
+	m := pool.Member()
+	f := ahead(a.heads, 1, pool.Used, pool.OnGrowth)
+	for range 100 {
+		m.Add(1 << 20)
+		if booked := a.heads.Used(); booked < pool.Used()+a.heads.Share().Floor/quantumParts {
+			t.Fatalf("%d bytes are booked while %d are held", booked, pool.Used())
+		}
+	}
+	m.Add(-100 << 20)
+	f.ahead.Trim(f.held())
+	if n := a.heads.Used(); n != 0 {
+		t.Errorf("%d bytes are booked for nothing", n)
+	}
 }

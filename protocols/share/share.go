@@ -23,6 +23,7 @@ type Pool struct {
 	most    int64 // constant
 	reserve bool  // constant: the last quarter is never for one alone
 	used    atomic.Int64
+	grows   atomic.Pointer[func(to int64)]
 	members atomic.Int64 // the weights of those that hold more than most/worth
 }
 
@@ -38,6 +39,9 @@ func NewReserved(most int64) *Pool { return &Pool{most: most, reserve: true} }
 
 // Most is how much there is.
 func (p *Pool) Most() int64 { return p.most }
+
+// OnGrowth has f called, from any goroutine, with what all members hold together, each time a member takes more. f is quick.
+func (p *Pool) OnGrowth(f func(to int64)) { p.grows.Store(&f) }
 
 // Used is how much all members hold.
 func (p *Pool) Used() int64 { return p.used.Load() }
@@ -90,7 +94,10 @@ func (m *Member) Fair() int64 {
 
 // Add takes n more, or gives -n back, whether or not it was admitted.
 func (m *Member) Add(n int64) {
-	m.of.used.Add(n)
+	to := m.of.used.Add(n)
+	if f := m.of.grows.Load(); f != nil && n > 0 {
+		(*f)(to)
+	}
 	least := m.of.most / worth
 	now := m.used.Add(n)
 	if was := now - n; (was > least) != (now > least) {
