@@ -133,7 +133,7 @@ type storageConfig struct {
 	CacheBytes          size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
 	OpenFilesMax        int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
 	FlushAge            duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
-	FlushIdle           duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed."`
+	FlushIdle           duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
 	FlushBytes          size     `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
 	MinorsMax           int      `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
 	SeriesQuietAfter    duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
