@@ -343,8 +343,11 @@ func TestRefusalsAreInTheSendersWords(t *testing.T) {
 		t.Errorf("u and p: %d %s", code, text)
 	}
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("x:"+w.tokens["reader-a"]))
-	if code, text := w.as(t, "", http.MethodGet, "/", "", "Authorization", basic); code != 200 || strings.Contains(text, "tenant-b") || !strings.Contains(text, "tenant-a") {
-		t.Errorf("the page: %d %s", code, text)
+	if code, text := w.as(t, "", http.MethodGet, "/", ""); code != 200 || strings.Contains(text, "tenant-") {
+		t.Errorf("the page, which has no data of its own: %d %s", code, text)
+	}
+	if code, text := w.as(t, "", http.MethodGet, "/api/v1/status/cluster", "", "Authorization", basic); code != 200 || strings.Contains(text, "tenant-b") || !strings.Contains(text, "tenant-a") {
+		t.Errorf("what the page shows: %d %s", code, text)
 	}
 	if code, _ := w.as(t, "", http.MethodGet, "/t/tenant-a/api/v1/query?query=1&u=x&p="+w.tokens["reader-a"], ""); code != 401 {
 		t.Errorf("a token in the URL of a query is taken: %d", code)

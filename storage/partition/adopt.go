@@ -11,12 +11,13 @@ import (
 )
 
 // Adopt makes a segment that the leader made part of the placement: the file at path, on the store's file system, becomes its
-// own. Every byte of it is checked first. A minor goes on top of the chain of segments; a major takes the place of all of it.
+// own. Every byte of it is checked first. A minor goes on top of its base, in the place of minors of a leader of before whose frames it holds (C66);
+// a major takes the place of all of them.
 // Heads whose frames the segment holds are let go, and the log that they came from is released.
 //
 //	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
-// Errors: Stale (the placement does not follow the sender, the segment is not based on the newest one here, or would take
+// Errors: Stale (the placement does not follow the sender, the segment's base is not here, or it would take
 // frames away, or dropped), Corrupt (the file is not what info says, or numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is as it was, and the file, unless it is at its place already, where it was.
 func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
@@ -91,8 +92,15 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 		return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the segments here up to %v", info.ID, info.Ends, next.Ends)
 	case info.Major:
 		next.Segments = nil
-	case n == 0 || next.Segments[n-1].ID != info.Base:
-		return nil, st, fault.Errorf(fault.Stale, "segment %v is based on %v, which is not the newest one of partition %s/%d here", info.ID, info.Base, p.ident.Table, p.ident.Partition)
+	default:
+		below := baseOf(next.Segments, info.Base) + 1
+		if below == 0 {
+			return nil, st, fault.Errorf(fault.Stale, "segment %v is based on %v, which partition %s/%d does not have here", info.ID, info.Base, p.ident.Table, p.ident.Partition)
+		}
+		if below < n && !covers(endsWith(next.Segments[:below], info.Ends), next.Ends) {
+			return nil, st, fault.Errorf(fault.Stale, "segment %v and what lies below it hold frames up to %v, the segments here up to %v", info.ID, info.Ends, next.Ends)
+		}
+		next.Segments = next.Segments[:below]
 	}
 	next.Ends = raise(next.Ends, info.Ends...)
 	next.Flushed = point.Serial(next.Ends[len(next.Ends)-1])
@@ -112,6 +120,19 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	}
 	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)
 	return &next, next.Segments[len(next.Segments)-1], next.check()
+}
+
+// baseOf is the index of a segment in the chain; -1: it is not there.
+func baseOf(chain []SegmentState, id point.SegmentID) int {
+	return slices.IndexFunc(chain, func(g SegmentState) bool { return g.ID == id })
+}
+
+// endsWith are the ends of what segments and one more hold.
+func endsWith(chain []SegmentState, more []point.EpochEnd) (ends []point.EpochEnd) {
+	for i := range chain {
+		ends = raise(ends, chain[i].Ends...)
+	}
+	return raise(ends, more...)
 }
 
 // newDefinitions gives the labels of the series that a segment defines and the ids do not know, and checks that those they know
@@ -175,7 +196,12 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 	if g.info.Major {
 		old, p.mu.segments, p.mu.defined = p.mu.segments, []*segmentRef{g}, int(g.info.Definitions)
 	} else {
-		p.mu.segments = append(slices.Clone(p.mu.segments), g)
+		below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == g.info.Base }) + 1
+		for _, o := range p.mu.segments[below:] { // a leader of before made them, and died before others had them
+			old = append(old, o)
+			p.mu.defined -= int(o.info.Definitions)
+		}
+		p.mu.segments = append(slices.Clone(p.mu.segments[:below]), g)
 		p.mu.defined += int(g.info.Definitions)
 	}
 	p.mu.held = max(p.mu.held, g.info.ID.Epoch, next.Flushed.Epoch)

@@ -443,6 +443,51 @@ func (b *bench) FollowLeaderInBackground(epoch point.Epoch) error {
 	return err
 }
 
+// A minor that reached nobody but its maker, and one that the next leader made of the same frames: the first goes, nothing is lost.
+func TestAMinorOfADeposedLeaderGivesWayToTheNewOnes(t *testing.T) {
+	old, c := leading(t, vfs.NewMem(), 1)
+	defer old.close()
+	next := following(t, vfs.NewMem(), 1)
+	defer next.close()
+	c.await = func(point.Serial) error { return next.catchUp(old, 1) }
+	old.must(old.put("a", 1, 1))
+	old.must(old.Flush(t.Context(), ByAge))
+	old.must(next.fetch(old, 1))
+	old.must(old.put("b", 2, 2))
+	old.must(old.Flush(t.Context(), ByAge)) // it is cut off before the segment is sent
+	lost := old.Segments()[1].ID
+
+	c2 := new(byHand)
+	next.must(next.LeadChain(2, c2))
+	old.must(old.FollowLeader(2))
+	c2.await = func(point.Serial) error { return old.catchUp(next, 2) }
+	next.must(next.put("c", 3, 3))
+	next.must(next.Flush(t.Context(), ByRetry))
+	next.must(next.Flush(t.Context(), ByAge))
+	old.must(old.fetch(next, 2))
+	if slices.ContainsFunc(old.Segments(), func(i segment.Info) bool { return i.ID == lost }) {
+		t.Errorf("%v is still there: %v", lost, old.Segments())
+	}
+	old.want("a 1:1; b 2:2; c 3:3")
+	same(t, old, next)
+
+	// A minor on the same base that holds less takes nothing away.
+	other, _ := leading(t, vfs.NewMem(), 1)
+	defer other.close()
+	f := following(t, vfs.NewMem(), 1)
+	defer f.close()
+	for i := range 3 {
+		other.must(other.put(fmt.Sprint(i), 1, 1))
+		other.must(other.Flush(t.Context(), ByAge))
+	}
+	other.must(f.fetch(other, 1))
+	g := other.Segments()[1]
+	if err := f.Adopt(1, g, copySegment(t, other, f, g.ID)); !fault.Is(err, fault.Stale) {
+		t.Errorf("an older minor on the same base: %v, want stale", err)
+	}
+	same(t, other, f)
+}
+
 func TestAdoptRefusesWhatDoesNotFit(t *testing.T) {
 	l, _ := leading(t, vfs.NewMem(), 1)
 	defer l.close()

@@ -1,0 +1,93 @@
+package replica
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestScripts plays histories in testdata/scripts. After each command every placement's chain of segments is drawn, a major with a *, and
+// what happened. The world's own checks print BROKEN.
+//
+//	servers H M T      H leads the first epoch
+//	write 3            the leader's log grows; follow: the others' logs as well, and they promise its epoch
+//	follow [M]
+//	flush | compact    the leader makes a segment of what all have; folds its chain into a major
+//	take M             M leads the next epoch
+//	down M | up M      its process; unfinished files are gone
+//	lose on|off        all messages are lost
+//	corrupt 1          so many of the next files arrive damaged
+//	free 10            bytes that may be written
+//	run 5s             time goes by, everything is delivered
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		var w *world
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var args []string
+			for _, a := range d.CmdArgs {
+				args = append(args, a.Key)
+			}
+			if d.Cmd == "servers" {
+				w = newWorld(args...)
+				return w.draw()
+			}
+			w.trace = nil
+			w.command(t, d, args)
+			w.check()
+			if w.broken != "" {
+				return "BROKEN: " + w.broken
+			}
+			return w.draw() + strings.Join(append(w.trace, ""), "\n")
+		})
+	})
+}
+
+func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) {
+	number := func() int {
+		n, err := strconv.Atoi(args[0])
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return n
+	}
+	switch d.Cmd {
+	case "write":
+		w.write(uint64(number()))
+	case "follow":
+		for _, n := range w.nodes {
+			if len(args) == 0 || n.name == args[0] {
+				w.follow(n)
+			}
+		}
+	case "flush":
+		w.flush()
+	case "compact":
+		w.compact()
+	case "take":
+		w.take(w.named(args[0]))
+	case "down":
+		w.named(args[0]).down = true
+	case "up":
+		n := w.named(args[0])
+		n.restart()
+		w.follow(n)
+		w.perform(w.leader, w.leader.sender.Step(w.now, Unlinked{n.member}, nil))
+	case "lose":
+		w.loses = func() bool { return args[0] == "on" }
+	case "corrupt":
+		w.corrupt = number()
+	case "free":
+		w.free = uint64(number())
+	case "run":
+		x, err := time.ParseDuration(args[0])
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		w.run(x)
+	default:
+		d.Fatalf(t, "no command %q", d.Cmd)
+	}
+}

@@ -1,0 +1,342 @@
+package replica
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// AnswerIn is how long an offer or a commit may be without an answer before it is made again. Default 10 s.
+	AnswerIn time.Duration
+	// RetryMin and RetryMax are the first and the longest pause after a decline; pauses double. Default 500 ms and 30 s.
+	RetryMin, RetryMax time.Duration
+	// SlotsMax is how many segments a server takes at once. Default 4. More: more of the disk is for copying.
+	SlotsMax int
+	// SlotIdle is how long nothing of a segment may come before its slot is given to another. Default 30 s.
+	SlotIdle time.Duration
+	// InvalidMax is how often one segment may arrive damaged before its own bytes are suspected. Default 3.
+	InvalidMax int
+}
+
+func (s *Settings) setDefaults() {
+	s.AnswerIn = cmp.Or(s.AnswerIn, 10*time.Second)
+	s.RetryMin = cmp.Or(s.RetryMin, 500*time.Millisecond)
+	s.RetryMax = cmp.Or(s.RetryMax, 30*time.Second)
+	s.SlotsMax = cmp.Or(s.SlotsMax, 4)
+	s.SlotIdle = cmp.Or(s.SlotIdle, 30*time.Second)
+	s.InvalidMax = cmp.Or(s.InvalidMax, 3)
+}
+
+// SenderInput is what a Sender takes.
+type SenderInput interface{ senderInput() }
+
+type (
+	// Tick says that time went on.
+	Tick struct{}
+	// Chain is the leader's chain of segments as it is now: a major, then minors.
+	Chain struct{ Segments []Segment }
+	// Members are the placements that should have it, the leader's own not among them.
+	Members struct{ All []Member }
+	// Accepted answers an offer: the bytes from Offset on are asked for.
+	Accepted struct {
+		From         Member
+		Slot, Offset uint64
+	}
+	// Declined answers an offer or a commit. Ends are those of the segments that the placement holds.
+	Declined struct {
+		From   Member
+		Slot   uint64
+		Reason Reason
+		Ends   []point.EpochEnd
+	}
+	// Acked answers a commit: the segment is durable there.
+	Acked struct {
+		From Member
+		Slot uint64
+		ID   point.SegmentID
+	}
+	// Sent says that the runner sent all bytes of a slot, and Commit behind them; or that it could not read them.
+	Sent struct {
+		To   Member
+		Slot uint64
+		OK   bool
+	}
+	// Unlinked says that the connection to a member's server ended: what was on its way is lost.
+	Unlinked struct{ Member Member }
+)
+
+func (Tick) senderInput()     {}
+func (Chain) senderInput()    {}
+func (Members) senderInput()  {}
+func (Accepted) senderInput() {}
+func (Declined) senderInput() {}
+func (Acked) senderInput()    {}
+func (Sent) senderInput()     {}
+func (Unlinked) senderInput() {}
+
+// SenderEffect is what a Sender wants done, in order.
+type SenderEffect interface{ senderEffect() }
+
+type (
+	// Offer offers a segment to a placement.
+	Offer struct {
+		To      Member
+		Slot    uint64
+		Segment Segment
+	}
+	// Transit sends the bytes from Offset on, then the commit. Answered by Sent.
+	Transit struct {
+		To           Member
+		Slot, Offset uint64
+		ID           point.SegmentID
+	}
+	// Stop ends the sending of a slot, if it is under way.
+	Stop struct {
+		To   Member
+		Slot uint64
+	}
+	// Flush asks for a segment of the frames which a placement has in segments that a leader of before made, and this one in its log.
+	Flush struct{ For Member }
+	// Compact asks for a major: the placement's segments are other ones with frames that minors hold here.
+	Compact struct{ For Member }
+	// Suspect says that a segment arrived damaged again and again: its own bytes are to be verified.
+	Suspect struct{ ID point.SegmentID }
+	// Level says that a placement holds the whole chain.
+	Level struct {
+		Member Member
+		ID     point.SegmentID // the newest
+	}
+	// Overtaken says that a placement knows a higher epoch: this one leads no longer.
+	Overtaken struct{ By Member }
+)
+
+func (Offer) senderEffect()     {}
+func (Transit) senderEffect()   {}
+func (Stop) senderEffect()      {}
+func (Flush) senderEffect()     {}
+func (Compact) senderEffect()   {}
+func (Suspect) senderEffect()   {}
+func (Level) senderEffect()     {}
+func (Overtaken) senderEffect() {}
+
+// Sender is a leader's part for one partition and epoch.
+type Sender struct {
+	set   Settings
+	chain []Segment
+	slots uint64
+	peers []*peerState // in the order in which they were named
+	out   []SenderEffect
+	now   Time
+}
+
+// peerState is what the leader knows of one placement.
+type peerState struct {
+	member  Member
+	newest  point.SegmentID // that it acknowledged; zero: nothing is known
+	level   point.SegmentID // reported as Level last
+	slot    uint64          // of the offer under way; 0: none
+	segment Segment         // that was offered
+	until   Time            // when it is made again
+	moving  bool            // its bytes are on their way: the transfer's end is waited for, not a time
+	pause   time.Duration
+	next    Time // not before
+	invalid int
+}
+
+// NewSender makes the machine. Settings that are zero get their defaults.
+func NewSender(set Settings) *Sender {
+	set.setDefaults()
+	return &Sender{set: set}
+}
+
+// Step takes an input and appends what is to be done.
+func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffect {
+	s.now, s.out = now, out
+	switch in := in.(type) {
+	case Chain:
+		s.chain = slices.Clone(in.Segments)
+	case Members:
+		s.members(in.All)
+	case Accepted:
+		if p := s.under(in.From, in.Slot); p != nil && !p.moving {
+			p.moving = true
+			s.do(Transit{To: p.member, Slot: p.slot, Offset: in.Offset, ID: p.segment.ID})
+		}
+	case Declined:
+		if p := s.under(in.From, in.Slot); p != nil {
+			s.declined(p, in)
+		}
+	case Acked:
+		if p := s.under(in.From, in.Slot); p != nil && p.segment.ID == in.ID {
+			s.taken(p)
+		}
+	case Sent:
+		if p := s.under(in.To, in.Slot); p != nil && p.moving {
+			p.moving, p.until = false, now+s.set.AnswerIn
+			if !in.OK {
+				s.again(p)
+			}
+		}
+	case Unlinked:
+		if p := s.peer(in.Member); p != nil && p.slot != 0 {
+			s.do(Stop{To: p.member, Slot: p.slot})
+			s.again(p)
+		}
+	}
+	for _, p := range s.peers {
+		s.offer(p)
+	}
+	out, s.out = s.out, nil
+	return out
+}
+
+// Next is when a Tick is due at the latest; ok is false where nothing is waited for.
+func (s *Sender) Next() (at Time, ok bool) {
+	for _, p := range s.peers {
+		t := p.until
+		switch {
+		case p.moving:
+			continue
+		case p.slot == 0:
+			if s.owed(p) < 0 {
+				continue
+			}
+			t = p.next
+		}
+		if !ok || t < at {
+			at, ok = t, true
+		}
+	}
+	return at, ok
+}
+
+func (s *Sender) do(e SenderEffect) { s.out = append(s.out, e) }
+
+func (s *Sender) peer(m Member) *peerState {
+	for _, p := range s.peers {
+		if p.member == m {
+			return p
+		}
+	}
+	return nil
+}
+
+// under gives the placement whose offer of that number is under way.
+func (s *Sender) under(m Member, slot uint64) *peerState {
+	if p := s.peer(m); p != nil && slot != 0 && p.slot == slot {
+		return p
+	}
+	return nil
+}
+
+func (s *Sender) members(all []Member) {
+	var peers []*peerState
+	for _, m := range all {
+		p := s.peer(m)
+		if p == nil {
+			p = &peerState{member: m}
+		}
+		peers = append(peers, p)
+	}
+	for _, p := range s.peers {
+		if p.slot != 0 && !slices.Contains(peers, p) {
+			s.do(Stop{To: p.member, Slot: p.slot})
+		}
+	}
+	s.peers = peers
+}
+
+// owed is the index of the next segment for a placement; -1: none.
+func (s *Sender) owed(p *peerState) int {
+	if len(s.chain) == 0 {
+		return -1
+	}
+	if i := s.index(p.newest); i >= 0 {
+		if i++; i < len(s.chain) {
+			return i
+		}
+		return -1
+	}
+	for i := len(s.chain) - 1; i > 0; i-- {
+		if s.chain[i].Major {
+			return i
+		}
+	}
+	return 0
+}
+
+func (s *Sender) index(id point.SegmentID) int {
+	return slices.IndexFunc(s.chain, func(g Segment) bool { return g.ID == id })
+}
+
+// offer makes the next offer, gives up one that got no answer, or one whose segment is gone.
+func (s *Sender) offer(p *peerState) {
+	if p.slot != 0 && s.index(p.segment.ID) < 0 { // compacted away meanwhile
+		s.do(Stop{To: p.member, Slot: p.slot})
+		p.slot, p.moving = 0, false
+	}
+	if p.slot != 0 && !p.moving && s.now >= p.until {
+		s.again(p)
+	}
+	i := s.owed(p)
+	if i < 0 {
+		if n := len(s.chain); n > 0 && p.level != s.chain[n-1].ID {
+			p.level = s.chain[n-1].ID
+			s.do(Level{Member: p.member, ID: p.level})
+		}
+		return
+	}
+	if p.slot != 0 || s.now < p.next {
+		return
+	}
+	s.slots++
+	p.slot, p.segment, p.until, p.moving = s.slots, s.chain[i], s.now+s.set.AnswerIn, false
+	s.do(Offer{To: p.member, Slot: p.slot, Segment: p.segment})
+}
+
+// taken notes that the placement has what was offered.
+func (s *Sender) taken(p *peerState) {
+	p.newest, p.slot, p.moving, p.pause, p.next, p.invalid = p.segment.ID, 0, false, 0, 0, 0
+}
+
+// again makes the offer once more, after a pause that doubles.
+func (s *Sender) again(p *peerState) {
+	p.slot, p.moving = 0, false
+	p.pause = min(max(2*p.pause, s.set.RetryMin), s.set.RetryMax)
+	p.next = s.now + p.pause
+}
+
+func (s *Sender) declined(p *peerState, in Declined) {
+	if p.moving {
+		s.do(Stop{To: p.member, Slot: p.slot})
+	}
+	switch in.Reason {
+	case Exists:
+		s.taken(p)
+	case StaleEpoch:
+		s.again(p)
+		s.do(Overtaken{By: p.member})
+	case OutOfOrder:
+		s.again(p)
+		switch n := len(s.chain); {
+		case covers(p.segment.Ends, in.Ends): // its base is not there
+			p.newest = point.SegmentID{} // from the newest major on, after the pause
+		case n > 0 && covers(s.chain[n-1].Ends, in.Ends):
+			s.do(Compact{For: p.member})
+		default:
+			s.do(Flush{For: p.member})
+		}
+	case Invalid:
+		s.again(p)
+		if p.invalid++; p.invalid >= s.set.InvalidMax {
+			p.invalid = 0
+			s.do(Suspect{ID: p.segment.ID})
+		}
+	default:
+		s.again(p)
+	}
+}
