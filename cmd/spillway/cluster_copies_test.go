@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,10 +14,10 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestAckedRowsSurviveTheLossOfTheirLeader writes to a table of three replicas, kills the server that leads it, and reads every acked row from the
+// TestClusterCopiesSurviveTheLossOfTheirLeader writes to a table of three replicas, kills the server that leads it, and reads every acked row from the
 // one that leads next, while the first is away. It starts again, is listed again, and the next leader is killed: whatever server leads has every
 // acked row.
-func TestAckedRowsSurviveTheLossOfTheirLeader(t *testing.T) {
+func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
 	c.table("copied", 24*time.Hour, 3)
@@ -99,4 +100,56 @@ func (c *crowd) inSync(p lease.Partition) (list []topology.ServerID) {
 		list = append(list, m.Server)
 	}
 	return list
+}
+
+// TestClusterCopiesOutliveKillsAndPauses kills and freezes servers that lead and that follow, while senders write through two gateways, and holds
+// what is read, from whichever server leads then, against what was acked. CLUSTER_KILLS sets how often.
+func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
+	needsCluster(t)
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
+	c.table("default", time.Hour, 3)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
+	c.acks("default", fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()))
+	inSync := func() bool {
+		for _, p := range c.partitions("default") {
+			if leader, _ := c.leader(p); leader == "" || len(c.inSync(p)) < 3 {
+				return false
+			}
+		}
+		return true
+	}
+	for round := range envInt(t, "CLUSTER_KILLS", 4) {
+		c.within(2*patience, "all three are in sync", inSync)
+		ps := c.partitions("default")
+		leader, _ := c.leader(ps[len(ps)-1])
+		victim := c.server(leader)
+		for round%2 == 1 && victim.Name == string(leader) { // one that follows
+			victim = c.Storage[rng.IntN(len(c.Storage))]
+		}
+		stop := c.load(senders)
+		time.Sleep(time.Duration(300+rng.IntN(1000)) * time.Millisecond)
+		began := time.Now()
+		if freeze := round%4 >= 2; freeze {
+			c.must(victim.Pause())
+			time.Sleep(7 * time.Second)
+			c.must(victim.Resume())
+		} else {
+			victim.Kill()
+			time.Sleep(time.Duration(rng.IntN(7000)) * time.Millisecond)
+			c.start(victim)
+		}
+		acked := c.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", round, time.Now().UnixMilli()))
+		stop()
+		for _, s := range senders {
+			c.answers("default", s.metric)
+			if s.check(); t.Failed() {
+				t.Fatalf("after round %d, of %s, which led: %t", round+1, victim.Name, victim.Name == string(leader))
+			}
+		}
+		t.Logf("round %d: %s, leader %s; back and acked %v after it began (%v after it was back)", round+1, victim.Name, leader, time.Since(began).Round(time.Millisecond), acked.Round(time.Millisecond))
+	}
+	c.report(senders)
 }

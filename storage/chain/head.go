@@ -71,7 +71,7 @@ func (m *Machine) takeLead(in Lead) {
 		return
 	}
 	m.rest()
-	m.role, m.epoch, m.raised, m.began = leading, in.Epoch, in.Epoch, m.now
+	m.role, m.epoch, m.raised = leading, in.Epoch, in.Epoch
 	m.base = slices.Clone(m.ends)
 	m.head.peers = map[Member]*peer{}
 	m.head.list = slices.Clone(in.List)

@@ -105,7 +105,7 @@ type (
 		Epoch  point.Epoch
 		Serial point.Serial
 	}
-	// Raise raises the brick's epoch durably. Answered by Raised.
+	// Raise raises the brick's epoch durably, which may be done already, and has the partition follow in it. Answered by Raised.
 	Raise struct{ Epoch point.Epoch }
 	// Cut sets the frames behind After aside, durably and with full labels, then cuts the log there and rebuilds the head rows. Answered by
 	// WasCut. What was set aside goes to the head of Epoch as inserts, and is forgotten at their `all` ack.

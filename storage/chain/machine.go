@@ -19,9 +19,8 @@ type Machine struct {
 
 	// What was promised (I3). Invariant: raised <= epoch.
 	epoch  point.Epoch // the highest that was begun; what was sent under a lower one is refused
-	raised point.Epoch // durably
+	raised point.Epoch // durably, and begun here since this process started
 	role   role
-	began  Time
 
 	// In the epoch, as head or member.
 	version uint64
@@ -54,7 +53,7 @@ const (
 // New makes the machine of a placement whose brick promised an epoch and whose log, all of it fsynced and applied, has these ends.
 func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
 	s.setDefaults()
-	return &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch, raised: epoch,
+	return &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
 		ponged: now, sure: now, pinged: now - s.PingEvery, now: now}
 }
 

@@ -15,19 +15,15 @@ func (m *Machine) begin(from Member, msg Begin) {
 	case msg.Epoch < m.epoch:
 		m.refuse(from)
 		return
-	case msg.Epoch > m.epoch:
+	case msg.Epoch > m.epoch || m.role == idle: // also the epoch that was promised before a restart
 		if m.role == leading {
 			m.over(from)
 		}
 		m.rest()
-		m.epoch = msg.Epoch
+		m.role, m.epoch, m.raised, m.base = following, msg.Epoch, 0, slices.Clone(msg.Ends)
 		m.do(Raise{msg.Epoch})
 	case m.role == leading:
 		return // its own, on a detour
-	}
-	if m.role == idle {
-		m.role, m.began = following, m.now
-		m.base = slices.Clone(msg.Ends)
 	}
 	if msg.Version > m.version {
 		m.version, m.order = msg.Version, slices.Clone(msg.Order)

@@ -239,8 +239,8 @@ func (n *node) fsync() {
 
 // settle carries out what was asked of the disk and of the lease.
 func (n *node) settle() {
-	if e := n.raise; e > n.raised {
-		n.raised, n.raise = e, 0
+	if e := n.raise; e > 0 {
+		n.raised, n.raise = max(n.raised, e), 0
 		n.step(Raised{e})
 	}
 	if c := n.cutTo; c != nil {
