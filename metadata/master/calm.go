@@ -11,7 +11,7 @@ import (
 
 // calmFor is how long a plan without steps counts for a state that does not change: what time alone brings about (partitions ahead, retention,
 // merges) goes by minutes.
-const calmFor = 30 * time.Second
+const calmFor = time.Minute
 
 // calm passes rounds over in which there is nothing to plan: a plan looks at every partition and lease, and of a hundred thousand that is a tenth of a second. It
 // is pure.
@@ -31,7 +31,7 @@ type calmState struct {
 	servers  []Server // without what changes with every heartbeat
 	rest     State    // Dropped, Dropping, JustSwept and Metadata
 	rows     uint64   // Rows.changes
-	sizes    int      // how often they were asked
+	sizes    int      // how often they changed
 	settling bool
 }
 

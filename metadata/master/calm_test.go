@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestRoundsWithoutNewsArePassedOver: of a state that does not change a plan is made every half minute; whatever changes, is awaited or was planned has the
+// TestRoundsWithoutNewsArePassedOver: of a state that does not change a plan is made every minute; whatever changes, is awaited or was planned has the
 // next round plan at once.
 func TestRoundsWithoutNewsArePassedOver(t *testing.T) {
 	var set Settings
@@ -40,14 +40,14 @@ func TestRoundsWithoutNewsArePassedOver(t *testing.T) {
 		}
 	}
 	f("the first", round(state(), 1, 1), true)
-	for range 5 {
+	for range 11 {
 		s := state()
 		s.Servers[0], s.Servers[1] = s.Servers[1], s.Servers[0]
 		s.Servers[0].For += time.Second
 		s.Servers[0].Beat.N, s.Servers[0].Beat.Held = 7, 3
 		f("nothing is new", round(s, 1, 1), false)
 	}
-	f("half a minute later", round(state(), 1, 1), true)
+	f("a minute later", round(state(), 1, 1), true)
 	f("a lease row", round(state(), 2, 1), true)
 	f("sizes", round(state(), 2, 2), true)
 	f("again nothing", round(state(), 2, 2), false)

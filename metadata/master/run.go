@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -64,7 +65,7 @@ type Runner struct {
 		master bool
 		rng    *rand.Rand
 		sizes  map[lease.Partition]Size
-		asked  int    // how often they were
+		asked  int    // how often they were others than before
 		last   []Step // the newest plan
 	}
 }
@@ -339,8 +340,10 @@ func (r *Runner) askSizes(ctx context.Context) error {
 	for r.deps.Storage != nil && ctx.Err() == nil {
 		sizes := Sizes(ctx, r.deps.Tables.Names(), r.deps.Servers(), r.deps.Storage, r.deps.Log)
 		r.mu.Lock()
+		if !maps.Equal(r.mu.sizes, sizes) {
+			r.mu.asked++
+		}
 		r.mu.sizes = sizes
-		r.mu.asked++
 		r.mu.Unlock()
 		r.sleep(ctx, sizesEvery)
 	}
