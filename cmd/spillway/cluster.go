@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/oklog/run"
@@ -198,7 +200,11 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			}
 		} else {
 			one.Bytes, one.Damaged = nil, nil
-			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat.", r.ID, r.Addr))
+			// What is not known because of it is not said a second time.
+			s.Problems = slices.DeleteFunc(s.Problems, func(text string) bool {
+				return strings.HasPrefix(text, someSizes) && strings.Contains(text, fmt.Sprintf("server %s:", r.ID))
+			})
+			s.Problems = append(s.Problems, fmt.Sprintf("Storage server %s at %s shows no heartbeat; the sizes of what it holds are not known.", r.ID, r.Addr))
 		}
 		s.Servers = append(s.Servers, one)
 	}

@@ -35,7 +35,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 			causes.add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
 		}
 		for _, text := range f.lacks {
-			causes.add("Some sizes of table %s are not known: "+text, f.of.Table)
+			causes.add(someSizes+" of table %s are not known: "+text, f.of.Table)
 		}
 		t := tableStatus(f)
 		for _, p := range t.Partitions {
@@ -70,6 +70,9 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	}
 	return s
 }
+
+// someSizes begins the sentence about a server that did not answer.
+const someSizes = "Some sizes"
 
 // sizesParallel bounds how many tables are asked about at once.
 const sizesParallel = 8
