@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"encoding/hex"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -63,7 +64,32 @@ func (w *LinkWire) Frame(ctx context.Context, p lease.Partition, epoch point.Epo
 	if !ok || storeOf(l.Peer().Store) != to.Store {
 		return fault.Errorf(fault.Unavailable, "there is no link to %s, store %s", to.Server, to.Store)
 	}
-	return l.Frame(ctx, routeOf(p, epoch, from, to), rec, nil)
+	b := newRecord()
+	b.data = append(b.data[:0], rec...) // the link keeps it until it is sent; rec is the caller's, and read from the log into the same place again
+	return l.Frame(ctx, routeOf(p, epoch, from, to), b.data, b.done)
+}
+
+// record is memory for a frame on its way.
+type record struct {
+	data []byte
+	done func()
+}
+
+// recordKept bounds what a record holds on to between frames, in bytes.
+const recordKept = 256 << 10
+
+var records = sync.Pool{New: func() any { return new(record) }}
+
+func newRecord() *record {
+	b := records.Get().(*record)
+	if b.done == nil {
+		b.done = func() {
+			if cap(b.data) <= recordKept {
+				records.Put(b)
+			}
+		}
+	}
+	return b
 }
 
 // Message implements peer.LinkHandler.

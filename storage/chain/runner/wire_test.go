@@ -1,0 +1,48 @@
+package runner
+
+import (
+	"context"
+	"testing"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// slowLink sends nothing until the test looks.
+type slowLink struct {
+	peer.Link
+	frames [][]byte
+	done   []func()
+}
+
+func (l *slowLink) Peer() peer.LinkHello { return peer.LinkHello{Server: "b"} }
+
+func (l *slowLink) Frame(_ context.Context, _ *peer.Route, rec []byte, done func()) error {
+	l.frames, l.done = append(l.frames, rec), append(l.done, done)
+	return nil
+}
+
+// Frames of a log are read into the same memory one after the other: what waits on a link must not become the next one.
+func TestFramesThatWaitOnALinkStayWhatTheyWere(t *testing.T) {
+	l := &slowLink{}
+	find := func(string) (peer.Link, bool) { return l, true }
+	w := &LinkWire{}
+	w.link.Store(&find)
+	to := lease.Member{Server: "b", Store: storeOf([16]byte{})}
+	for round := range 3 {
+		l.frames, l.done = nil, nil
+		rec := make([]byte, 5)
+		for i := range 10 {
+			copy(rec, []byte{'f', 'r', 'a', 'm', byte('0' + i)})
+			if err := w.Frame(t.Context(), lease.Partition{Table: "t"}, 1, lease.Member{}, to, rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, f := range l.frames {
+			if want := "fram" + string(rune('0'+i)); string(f) != want {
+				t.Errorf("round %d: frame %d is sent as %q, want %q", round, i, f, want)
+			}
+			l.done[i]() // and its memory is used again in the next round
+		}
+	}
+}
