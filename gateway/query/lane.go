@@ -22,7 +22,7 @@ type lane struct {
 	// Constant after newLane.
 	busy func() bool // rows are being written
 	most int         // turns at a time while they are
-	idle int         // turns at a time while they are not
+	idle int         // turns at a time while they are not: half as many more as processors, as some wait for a disk
 
 	mu struct {
 		sync.Mutex
@@ -37,11 +37,8 @@ func newLane(busy func() bool, processors int) *lane {
 	if busy == nil {
 		busy = func() bool { return false }
 	}
-	return &lane{busy: busy, most: max(1, processors/2), idle: idleEach * processors}
+	return &lane{busy: busy, most: max(1, processors/2), idle: processors + (processors+1)/2}
 }
-
-// idleEach is how many evaluations run on a processor while nothing is written: some wait for a disk.
-const idleEach = 2
 
 // roomLocked reports whether one more may have a turn.
 func (l *lane) roomLocked() bool {
