@@ -177,6 +177,8 @@ func (e *examination) dead() {
 			e.broken("dead server", string(srv.ID), fmt.Sprintf("silent for %s, and only it has the rows of %d partitions", since(srv.For), r.OnlyCopy), "start it, with its store directory")
 		case !srv.Live:
 			e.degraded("dead server", string(srv.ID), fmt.Sprintf("silent for %s, %d placements, METADATA files of %d tables", since(srv.For), r.Placements, r.Metadata), "start it, or drain it and remove it")
+		case srv.Beat.ClockAhead != 0:
+			e.degraded("clock off", string(srv.ID), fmt.Sprintf("its clock is %v ahead of the median of the servers' clocks: it gives away what others can lead, and takes nothing", srv.Beat.ClockAhead.Round(time.Millisecond)), "set the clock right, and look at its time service")
 		case srv.Beat.ReadOnly != "":
 			e.broken("read-only server", string(srv.ID), srv.Beat.ReadOnly, "make room on its disk; until then its partitions are read, and writes to them are refused")
 		case srv.Drain != nil:

@@ -95,7 +95,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: m.draining || m.leave, Guards: true, Time: m.wallNow(),
+		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: m.giving() || m.leave, ClockAhead: m.clockSaid(), Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)

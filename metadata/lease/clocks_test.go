@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -92,5 +93,88 @@ func TestHeartbeatsTellTheTimeTheyAreSent(t *testing.T) {
 	w.m.Step(w.now, Loaded{}, nil)
 	if got := w.m.wallNow(); !got.Equal(w.true()) {
 		t.Errorf("the heartbeat would tell %v, it is %v", got, w.true())
+	}
+}
+
+// seconds lets time pass.
+func (w *clockWorld) seconds(n int, own time.Duration) {
+	for range n {
+		w.second(own)
+	}
+}
+
+func (w *clockWorld) isOff(what string, want bool) {
+	w.t.Helper()
+	if got := w.m.Status().ClockOff; got != want {
+		w.t.Errorf("%s: the clock is off: %t, want %t (%v ahead)", what, got, want, w.m.ClockAhead())
+	}
+}
+
+// TestAClockThatIsOffIsNoticedSlowly: a moment is no reason, one that is nearly right again neither.
+func TestAClockThatIsOffIsNoticedSlowly(t *testing.T) {
+	w := newClockWorld(t)
+	w.off["s2"], w.off["s3"] = 0, 20*time.Millisecond
+	w.seconds(60, 900*time.Millisecond)
+	w.isOff("0.9 s ahead", false)
+	w.seconds(9, 2*time.Second)
+	w.isOff("for a moment", false)
+	w.seconds(5, 0)
+	w.seconds(9, -2*time.Second)
+	w.isOff("for a moment again", false)
+	w.seconds(5, -2*time.Second)
+	w.isOff("for longer", true)
+	w.seconds(60, -700*time.Millisecond)
+	w.isOff("nearly right", true)
+	w.seconds(25, 0)
+	w.isOff("right for a while", true)
+	w.second(-2 * time.Second)
+	w.seconds(25, 0)
+	w.isOff("right for a while again", true)
+	w.seconds(10, 0)
+	w.isOff("right", false)
+}
+
+// TestAClockIsOffOnlyByAMedianThatMeansSomething: two clocks do not say which is wrong, and five that all differ neither.
+func TestAClockIsOffOnlyByAMedianThatMeansSomething(t *testing.T) {
+	w := newClockWorld(t)
+	w.seconds(60, time.Hour)
+	w.isOff("alone", false)
+	w.off["s2"] = 0
+	w.seconds(60, time.Hour)
+	w.isOff("one of two", false)
+	w.off["s3"] = 0
+	w.seconds(20, time.Hour)
+	w.isOff("one of three", true)
+	delete(w.off, "s3")
+	w.seconds(5, time.Hour)
+	w.isOff("the third is gone", false)
+	w.off["s3"], w.off["s4"], w.off["s5"] = 10*time.Minute, 20*time.Minute, 30*time.Minute
+	w.seconds(60, time.Hour)
+	w.isOff("all differ", false)
+}
+
+// TestNotAllServersGiveUpForTheirClocks: of five two are wrong, and only those are off.
+func TestNotAllServersGiveUpForTheirClocks(t *testing.T) {
+	offs := []time.Duration{-time.Hour, 0, 300 * time.Millisecond, 2 * time.Hour, 10 * time.Millisecond}
+	off := 0
+	for i, own := range offs {
+		w := newClockWorld(t)
+		j := 2
+		for k, other := range offs {
+			if k != i {
+				w.off[topology.ServerID(fmt.Sprint("s", j))] = other
+				j++
+			}
+		}
+		w.seconds(40, own)
+		if w.m.Status().ClockOff {
+			off++
+			if own.Abs() < time.Minute {
+				t.Errorf("%v is off", own)
+			}
+		}
+	}
+	if off != 2 {
+		t.Errorf("%d of 5 are off", off)
 	}
 }

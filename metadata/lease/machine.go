@@ -69,6 +69,8 @@ type Machine struct {
 	clocks     rank.Servers
 	clock      int64
 	clockKnown bool
+	clockOff   bool // ours is off: what others can lead is given away
+	clockTurn  Time // since when that should be otherwise; 0: it should not
 
 	// As of this Step.
 	now Time

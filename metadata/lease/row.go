@@ -130,6 +130,9 @@ type Beat struct {
 	Draining bool `json:"draining,omitempty"`
 	// ReadOnly says why the server takes no rows: its disk is full. It goes on to lead what it holds, for readers, and nothing new is placed there. "": it takes rows.
 	ReadOnly string `json:"read_only,omitempty"`
+	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server gives up its leases
+	// (clocks.go); else 0.
+	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
 	// Guards: the process writes into lease rows what maps change (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No

@@ -24,6 +24,7 @@ import (
 //	pause s1 6s | away 10s               nothing of s1 runs; the store answers nobody
 //	copies 2                             a taker drops a silent holder from the list, and leaves that many; before anything starts
 //	leave s1 | drain s1                  s1 ends cleanly; s1 gives away what it holds
+//	clock s1 2s                          the wall clock of s1 is so far ahead from now on
 //	bump 1 | offline 1 | online 1        what people do to partition 1, "because" may follow
 //	prohibit 1 s2 | allow 1 s2
 //	delete-row 1 | delete-beat s1
@@ -106,6 +107,10 @@ func (w *world) command(cmd string, args []string) error {
 		each(func(i int) { w.procs[i].step(Leave{}) })
 	case "drain":
 		each(func(i int) { w.procs[i].step(Drain{On: true}) })
+	case "clock":
+		d, err := time.ParseDuration(args[1])
+		w.procs[w.index(args[0])].ahead = d
+		return err
 	case "bump":
 		return w.edit(args[0], func(l Lease) Lease { return l.Bumped(note) })
 	case "offline":

@@ -74,7 +74,7 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	members := m.members(e)
-	if !m.listed(e, members) || !m.mapReady(e) {
+	if !m.listed(e, members) || !m.mapReady(e) || m.clockOff && slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) }) {
 		return
 	}
 	c, ok := m.claimOf(e)
@@ -306,7 +306,7 @@ func (m *Machine) countShare() {
 			servers++
 		}
 	}
-	if !m.draining && !m.leave {
+	if !m.giving() && !m.leave {
 		servers++
 	}
 	m.share = (m.partitions + max(servers, 1) - 1) / max(servers, 1)
@@ -315,7 +315,7 @@ func (m *Machine) countShare() {
 // movesMax bounds how many empty partitions are given away at a time.
 const movesMax = 32
 
-// planMoves gives partitions away where somebody else can take them: when draining, once the last have found their new
+// planMoves gives partitions away where somebody else can take them: when draining, or where our clock is off, once the last have found their new
 // leaders; above our share, slowly (C108). One at a time, but empty ones, for which nobody waits, in numbers: half of what is above
 // the share, because others may do so at the same moment.
 func (m *Machine) planMoves() {
@@ -328,11 +328,11 @@ func (m *Machine) planMoves() {
 	case !m.good(m.now) || m.leave:
 		m.moveAt = m.now + m.set.LowerEvery // time without the store is no time above our share
 		return
-	case m.draining && settled && m.now >= m.lookAt:
-	case m.draining && settled:
+	case m.giving() && settled && m.now >= m.lookAt:
+	case m.giving() && settled:
 		m.at(m.lookAt)
 		return
-	case !m.draining && m.held <= m.share:
+	case !m.giving() && m.held <= m.share:
 		m.moveAt = m.now + m.set.LowerEvery // more than our share for that long, not for a moment
 		return
 	case m.now < m.moveAt:
@@ -340,7 +340,10 @@ func (m *Machine) planMoves() {
 		return
 	}
 	why := "the server drains"
-	if !m.draining {
+	if m.clockOff && !m.draining {
+		why = m.clockWhy()
+	}
+	if !m.giving() {
 		why, room = "above this server's share", min(room, (m.held-m.share+1)/2)
 	}
 	given := []Partition(nil)
@@ -360,7 +363,7 @@ func (m *Machine) planMoves() {
 		return
 	}
 	m.lookAt = m.now + m.set.RenewEvery // no other server can take any of them now
-	if !m.draining {
+	if !m.giving() {
 		m.moveAt = m.lookAt
 	}
 }
@@ -370,7 +373,7 @@ func (m *Machine) someoneFor(e *entry) bool {
 	for _, c := range e.row.InSync {
 		if m.candidate(e, c) {
 			b := m.beats[c.Server].beat
-			if m.draining || !m.isOver(b.Held, b.Load) {
+			if m.giving() || !m.isOver(b.Held, b.Load) {
 				return true
 			}
 		}
@@ -384,9 +387,11 @@ type Status struct {
 	Held   int
 	Share  int
 	Good   bool
+	// ClockOff: the wall clock is so far off the median of the servers' clocks that leases are given up.
+	ClockOff bool
 }
 
 // Status gives the machine's own view.
 func (m *Machine) Status() Status {
-	return Status{m.self.Server, m.held, m.share, m.good(m.now)}
+	return Status{m.self.Server, m.held, m.share, m.good(m.now), m.clockOff}
 }

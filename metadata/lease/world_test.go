@@ -58,6 +58,7 @@ type world struct {
 }
 
 type process struct {
+	ahead   time.Duration // of its wall clock
 	w       *world
 	self    Self
 	actor   actor
@@ -284,6 +285,9 @@ func (p *process) do(f func()) {
 	}
 }
 
+// wall is the time of day as the process knows it.
+func (p *process) wall() time.Time { return time.Unix(1_800_000_000, int64(p.w.now+p.ahead)) }
+
 func (p *process) clock() Time { return Time(float64(p.w.now-p.origin) * p.rate) }
 
 func (p *process) step(in Input) {
@@ -295,7 +299,7 @@ func (p *process) step(in Input) {
 		p.wakeAt = at
 		p.w.after(max(0, at-p.w.now), func() {
 			p.wakeAt = -1
-			p.do(func() { p.step(Tick{Wall: time.Unix(1_800_000_000, int64(p.w.now))}) })
+			p.do(func() { p.step(Tick{Wall: p.wall()}) })
 		})
 	}
 	p.w.check()

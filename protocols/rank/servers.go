@@ -42,6 +42,20 @@ func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 // Forget takes back what was observed of a server.
 func (s *Servers) Forget(server string) { delete(s.offsets, server) }
 
+// Near counts the clocks that were observed within the last fresh of time, and those of them within some time of an offset.
+func (s *Servers) Near(steady point.Nanos, fresh time.Duration, offset int64, within time.Duration) (near, known int) {
+	for _, o := range s.offsets {
+		if steady-o.at > int64(fresh) {
+			continue
+		}
+		known++
+		if d := o.nanos - offset; -int64(within) <= d && d <= int64(within) {
+			near++
+		}
+	}
+	return near, known
+}
+
 // Offset gives what to add to the steady clock for the median of the servers' clocks, of an even number the lower; false
 // while no clock was observed.
 func (s *Servers) Offset(steady point.Nanos) (int64, bool) {

@@ -181,6 +181,7 @@ func (k *Keeper) step(in lease.Input, out []lease.Effect) ([]lease.Effect, time.
 	k.metrics.share.Set(float64(s.Share))
 	k.metrics.clockAhead.Set(k.mu.machine.ClockAhead().Seconds())
 	k.metrics.good.Set(map[bool]float64{true: 1}[s.Good])
+	k.metrics.clockOff.Set(map[bool]float64{true: 1}[s.ClockOff])
 	return out, k.mu.machine.Wake() - now
 }
 
