@@ -232,6 +232,9 @@ func (m *Machine) carry(t *table, r *round) {
 	}
 	if r.Map == nil || r.Map.Seq < t.seen {
 		m.raise(t, v.doubt())
+		if r.Map == nil {
+			t.carriedMap = looked{} // a table that is gone has no partitions to come
+		}
 		return // nothing begins and nothing ends by what cannot be believed
 	}
 	actions, here := v.judge()
