@@ -452,7 +452,7 @@ func (c *checker) toldCommitted(txn peer.TxnID, a peer.Changed) {
 // handsOver notes the server that proposes to hand a partition over.
 func (c *checker) handsOver(txn peer.TxnID, s *server, id lease.Partition) {
 	epoch, _ := s.lead.Led(id)
-	c.handing[txn] = handing{s, id, epoch}
+	c.handing[txn] = handing{s, id, epoch, s.older}
 }
 
 // handing is a leader's proposal.
@@ -460,12 +460,13 @@ type handing struct {
 	s     *server
 	id    lease.Partition
 	epoch point.Epoch
+	older bool // of the version before: it cannot rule its proposals out
 }
 
 // notLate holds that no partition is handed over after its leader opened it again, unless readers wait for what becomes of it.
 func (c *checker) notLate(txn peer.TxnID) {
 	h, ok := c.handing[txn]
-	if !ok || h.s.dead || h.s.on(h.id.Table).m == nil {
+	if !ok || h.older || h.s.dead || h.s.on(h.id.Table).m == nil {
 		return
 	}
 	if epoch, ok := h.s.machine.MayAct(h.id, h.s.clock()); ok && epoch == h.epoch && !h.s.gate(h.id).Doubtful(h.s.on(h.id.Table).m.Seq) {

@@ -266,7 +266,7 @@ func (s *server) ruleOut(e rules.RuleOut) {
 
 // propose makes a transaction on the newest map of a view. Everything random in it is drawn here.
 func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
-	c := &peer.Change{Table: v.table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops), Round: v.row.Round + 1}
+	c := &peer.Change{Table: v.table, Base: v.row.Txn, Txn: w.txnID(), Ops: topology.EncodeOps(ops), Round: v.round()}
 	w.check.proposed[c.Txn] = ops
 	return c
 }

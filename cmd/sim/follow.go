@@ -235,7 +235,7 @@ func (v *view) doubts(lo, hi point.Nanos) bool {
 // named puts the newest map of a server on a Stale answer.
 func (s *server) named(table string, err error) error {
 	v := s.on(table)
-	if v.m == nil || v.m.Seq != v.row.Seq {
+	if v.m == nil || v.m.Seq != v.row.Seq || s.older {
 		return err
 	}
 	at := peer.MapAt{Txn: v.row.Txn, Seq: v.row.Seq}
@@ -247,7 +247,7 @@ func (s *server) named(table string, err error) error {
 
 // takeNamed fetches the map that a server named, as tables.Learn does.
 func (v *view) takeNamed(at peer.MapAt) {
-	if v.m == nil || at.Seq <= v.m.Seq {
+	if v.m == nil || at.Seq <= v.m.Seq || v.p.older {
 		return
 	}
 	var servers []topology.ServerID

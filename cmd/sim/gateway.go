@@ -69,7 +69,10 @@ func (g *gateway) start() {
 			g.open++
 			g.w.n.rows++
 			in := g.w.history.draw()
-			in.rank = g.stamp()
+			if in.rank = g.stamp(); g.older {
+				in.rank = 0
+				g.w.history.find(in.key, in.value).older = true
+			}
 			g.unacked[in.value] = in
 			g.write(g.views.at(g.w.history.keys[in.key].table), in, 0)
 		}

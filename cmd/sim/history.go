@@ -37,6 +37,7 @@ type written struct {
 	in           lease.Partition
 	store        lease.StoreID
 	dropped      bool // on purpose, with its partition
+	older        bool // by a gateway of the version before
 }
 
 const (
@@ -162,6 +163,9 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 		return knew
 	}): // no server that was asked knows it
 		h.w.n.young++
+		return true
+	case got != nil && got.older: // it may have been tried twice, and the leader cannot tell
+		h.w.n.byOlder++
 		return true
 	case got != nil && got.in != p.in && p.began-got.acked < skewMax: // between partitions clocks decide
 		h.w.n.skewed++

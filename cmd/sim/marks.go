@@ -108,6 +108,10 @@ const (
 	stepMetadata
 	stepSweep
 	mergedUnborn
+
+	upgraded
+	roundMissing
+	rankMissing
 	marksEnd
 )
 
@@ -139,6 +143,7 @@ var markNames = [...]string{
 	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
 	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
+	upgraded: "an older process is upgraded", roundMissing: "a proposal names no round", rankMissing: "a row comes without a rank",
 }
 
 // marks are how often each was met.

@@ -30,13 +30,14 @@ const (
 	torn
 	fsync
 	full
+	versions
 	faultsEnd
 )
 
 const allFaults = faultsEnd - 1
 
 // faultNames are ordered as the bits are.
-var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people", "drops", "rot", "torn", "fsync", "full"}
+var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people", "drops", "rot", "torn", "fsync", "full", "versions"}
 
 func (f faults) has(x faults) bool { return f&x != 0 }
 

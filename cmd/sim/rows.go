@@ -33,6 +33,9 @@ const triedMax = 2000
 
 // tries notes a try, and reports whether there was none later.
 func (s *server) tries(in insertion) bool {
+	if in.rank == 0 {
+		return true
+	}
 	if in.try < s.tried[in.value] {
 		s.w.mark(lateTry)
 		return false
@@ -141,13 +144,13 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		end(answer{})
 		return
 	case s.disk.isFull(s.w) || s.disk.fenced,
-		in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most of what that would do
+		in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most of what that would do
 		s.w.n.refused++
 		end(answer{})
 		return
 	}
 	s.w.check.accepts(s, id, r, epoch)
-	rank := s.disk.append(r, s.raiseRank(r, in.row), epoch)
+	rank := s.disk.append(r, s.raiseRank(r, s.stampOf(in.row)), epoch)
 	confirm := func() {
 		if now, ok := s.mayWrite(id); !ok || now != epoch {
 			s.w.n.unconfirmed++

@@ -47,6 +47,7 @@ func Run(o Options, say func(string)) Result {
 		g.start()
 	}
 	w.beginWith()
+	w.upgrades()
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
 		if w.timers%1024 == 0 {
@@ -135,6 +136,7 @@ func (w *world) heal() time.Duration {
 		return 0
 	}
 	w.healed, w.calm = true, true
+	w.allNew()
 	w.dataFrom, w.pace = w.dataNow(), 0 // else there is always something to plan
 	w.leaveDead()
 	w.say("all is well again, but for %q", w.without)

@@ -78,7 +78,7 @@ func (w *world) boot(i int, fresh bool) {
 	w.kill(i)
 	w.boots++
 	s := &server{
-		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, origin: w.now - time.Duration(w.rng.IntN(1e9))},
+		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
 		gates: map[lease.Partition]*door{}, hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},

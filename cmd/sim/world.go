@@ -71,7 +71,7 @@ type counts struct {
 	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
-	lost, stuck, moved, steps                                                         int
+	lost, stuck, moved, steps, byOlder                                                int
 	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
@@ -112,6 +112,7 @@ func newWorld(o Options) *world {
 		w.clients = append(w.clients, g)
 		w.nodes = append(w.nodes, g.proc)
 	}
+	w.drawVersions()
 	w.nodes = append(w.nodes, &proc{w: w, node: o.Servers + o.Gateways, rate: 1, name: "store"})
 	return w
 }
@@ -197,6 +198,7 @@ type proc struct {
 	rate    float64       // of its clock
 	origin  time.Duration // real time at which its clock showed 0
 	dead    bool
+	older   bool          // it runs the version before, version.go
 	paused  time.Duration // until when
 	lags    bool          // it hears nothing of the tables' rows
 	pending []func()
