@@ -109,6 +109,9 @@ const (
 	stepSweep
 	mergedUnborn
 
+	storeRestored
+	tableRepaired
+	repairedByHand
 	upgraded
 	roundMissing
 	rankMissing
@@ -143,6 +146,7 @@ var markNames = [...]string{
 	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
 	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
+	storeRestored: "the store is restored from a backup", tableRepaired: "a table is repaired", repairedByHand: "a person says which file was committed",
 	upgraded: "an older process is upgraded", roundMissing: "a proposal names no round", rankMissing: "a row comes without a rank",
 }
 

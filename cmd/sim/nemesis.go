@@ -31,13 +31,14 @@ const (
 	fsync
 	full
 	versions
+	restore
 	faultsEnd
 )
 
 const allFaults = faultsEnd - 1
 
 // faultNames are ordered as the bits are.
-var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people", "drops", "rot", "torn", "fsync", "full", "versions"}
+var faultNames = [...]string{"loss", "dup", "reorder", "partition", "crash", "lost", "slow", "pause", "clocks", "outage", "compact", "rogue", "people", "drops", "rot", "torn", "fsync", "full", "versions", "restore"}
 
 func (f faults) has(x faults) bool { return f&x != 0 }
 
@@ -88,6 +89,9 @@ const (
 	markStays            rule = "rows are taken while the lease row says that there are none"
 	moveBlind            rule = "an empty partition is moved without comparing its lease row"
 	planByOthers         rule = "the master takes servers for holders that are not in sync"
+	repairFromOne        rule = "a repaired table's map is the newest that any server has"
+	leasesLost           rule = "a restored store has no lease rows"
+	rankNotGiven         rule = "a row without a rank gets none"
 	rowIsLed             rule = "a lease row that a move wrote counts as one of a partition that was led"
 	guardsOff            rule = "a map changes without a word in the lease rows"
 	fsyncIgnored         rule = "a failed fsync is taken for a good one"

@@ -48,6 +48,7 @@ func Run(o Options, say func(string)) Result {
 	}
 	w.beginWith()
 	w.upgrades()
+	w.plansRestore()
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
 		if w.timers%1024 == 0 {

@@ -63,7 +63,7 @@ func (v *view) round() uint64 {
 
 // stampOf gives the rank of a row as it comes: that of its gateway, or, where that gave none, one of the server's own clock.
 func (s *server) stampOf(in row) row {
-	if in.rank == 0 {
+	if in.rank == 0 && s.w.opt.broken != rankNotGiven {
 		s.w.mark(rankMissing)
 		in.rank = point.Stamp(uint64(s.w.wall().UnixNano())) &^ (rankStep - 1)
 	}

@@ -84,6 +84,7 @@ type view struct {
 	self    *server // nil at a gateway
 	table   string
 	known   tables.Machine
+	lives   int    // how often its process was started again
 	changed func() // the map is another one
 	heard   func() // the row is another one
 	last    map[peer.TxnID]*stored
@@ -124,6 +125,7 @@ func (v *view) learn(row coord.Row) {
 func (v *view) refresh() { v.know(tables.Wanted{}) }
 
 func (v *view) know(in tables.Input) {
+	life := v.lives
 	effects := v.known.Step(in, nil)
 	v.row, v.rev = v.known.Newest()
 	v.m, v.mapRev = v.known.At()
@@ -132,6 +134,9 @@ func (v *view) know(in tables.Input) {
 		case tables.Fetch:
 			w := mapstore.Wanted{Table: v.table, Txn: e.Want.Txn, Seq: e.Want.Seq, Servers: e.Want.Servers}
 			v.load(w, func(s *stored) {
+				if v.lives != life {
+					return
+				}
 				in := tables.Fetched{ID: e.ID, Err: errSilent}
 				if s != nil {
 					in.Map, in.Err = s.m, nil
@@ -143,7 +148,11 @@ func (v *view) know(in tables.Input) {
 		case tables.Publish:
 			v.changed()
 		case tables.Retry:
-			v.p.after(v.p.w.spread(e.After), "fetch again", func() { v.know(tables.RetryDue{}) })
+			v.p.after(v.p.w.spread(e.After), "fetch again", func() {
+				if v.lives == life {
+					v.know(tables.RetryDue{})
+				}
+			})
 		}
 	}
 }

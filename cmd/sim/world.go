@@ -71,7 +71,7 @@ type counts struct {
 	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
 	rows, acked, refused, fenced, unconfirmed, reads, sweeps, finals, removed, splits int
-	lost, stuck, moved, steps, byOlder                                                int
+	lost, stuck, moved, steps, byOlder, forgone                                       int
 	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
 }
@@ -198,6 +198,7 @@ type proc struct {
 	rate    float64       // of its clock
 	origin  time.Duration // real time at which its clock showed 0
 	dead    bool
+	lives   int           // how often a gateway was started again: answers to what it asked before do not reach it
 	older   bool          // it runs the version before, version.go
 	paused  time.Duration // until when
 	lags    bool          // it hears nothing of the tables' rows
