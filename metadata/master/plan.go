@@ -89,7 +89,7 @@ func (p *planner) placed(table string, part *topology.Partition, replicas int, n
 func (p *planner) drops() {
 	held := map[string]string{}
 	for part, l := range p.Leases {
-		if p.Dropping[part.Table] && l.State == lease.Held && !p.silent(l.Holder, p.set.EmptyAfter) {
+		if p.Dropping[part.Table] && p.held(l, p.set.EmptyAfter) {
 			held[part.Table] = max(held[part.Table], fmt.Sprintf("%s by %s", part, l.Holder))
 		}
 	}
@@ -280,7 +280,7 @@ func (p *planner) sweep() {
 		} else if !p.Dropped[part.Table] {
 			return
 		}
-		if row, ok := p.Leases[part]; ok && row.State == lease.Held && !p.silent(row.Holder, p.set.DeadAfter) {
+		if row, ok := p.Leases[part]; ok && p.held(row, p.set.DeadAfter) {
 			return // its holder has not heard yet
 		}
 		byTable[part.Table] = append(byTable[part.Table], part)

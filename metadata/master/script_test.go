@@ -135,6 +135,8 @@ func (w *world) line(t *testing.T, line string) {
 				s.Live, s.For = false, span(v)
 			case "live":
 				s.For = span(v)
+			case "boot":
+				s.Beat.Boot = lease.Boot(v)
 			case "drained":
 				s.Drain = &lease.Note{Who: v, Reason: "old disk"}
 			default:

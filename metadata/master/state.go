@@ -211,5 +211,13 @@ func (v *view) silent(s topology.ServerID, d time.Duration) bool {
 	return st == nil || !st.Live && st.For >= d
 }
 
+// held reports whether the process that a lease row names may still act by it: its server is not silent for as long as d, and was not
+// started again since. What an earlier process held, and is in no map any more, nobody else lets go.
+func (v *view) held(l lease.Lease, d time.Duration) bool {
+	st := v.servers[l.Holder]
+	again := st != nil && st.Live && st.Beat.Boot != "" && st.Beat.Boot != l.Boot
+	return l.State == lease.Held && !v.silent(l.Holder, d) && !again
+}
+
 // usable servers may get placements.
 func (st *standing) usable() bool { return st.Live && st.Drain == nil && st.Beat.ReadOnly == "" }
