@@ -180,7 +180,7 @@ func (w *world) heal() time.Duration {
 // leaveDead chooses, in some lives, a server that stays dead when all else is well: what needs it not must go on. A
 // majority of each table's metadata servers has its file without it.
 func (w *world) leaveDead() {
-	if !w.opt.Faults.has(crash) || len(w.servers) < 3 || w.rng.IntN(3) > 0 {
+	if !w.opt.Faults.has(crash) || len(w.servers) < 3 || w.rng.IntN(3) > 0 || w.marks[storeRestored] > 0 { // leases of a backup may need the dead one
 		return
 	}
 	if s := w.servers[w.rng.IntN(len(w.servers))]; w.check.mayLose(s) {
