@@ -139,8 +139,9 @@ rivals: ## install the servers that load compares with, by apt-get; needs root
 page: ## build the page at / again, gateway/ui/dist from gateway/ui/web; needs node 20.19 or later and npm
 	cd gateway/ui/web && npm ci --silent && npm run --silent build
 
-page-check: ## the committed page is what its sources make; skipped where there is no npm
+page-check: ## the committed page is what its sources make; skipped where there is no npm, or a node older than 20.19
 	@command -v npm >/dev/null || { echo "make page-check: SKIPPED: there is no npm"; exit 0; }; \
+	node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' || { echo "make page-check: SKIPPED: node $$(node --version) is older than 20.19"; exit 0; }; \
 	set -e; $(MAKE) --no-print-directory page; \
 	git --no-pager diff --exit-code --stat -- gateway/ui/dist || { echo "gateway/ui/dist is not what gateway/ui/web makes: run make page and commit"; exit 1; }; \
 	[ -z "$$(git ls-files --others gateway/ui/dist)" ] || { echo "gateway/ui/dist has files that are not committed"; exit 1; }
