@@ -20,19 +20,18 @@ func (e *aheadError) Error() string {
 	return fmt.Sprintf("the stamp of the insert is more than %v ahead of the servers' clocks, by which it is %s", rank.AheadMax, time.Unix(0, e.clock).UTC().Format(time.RFC3339Nano))
 }
 
-// NewAhead is what Stream.Insert answers to a stamp too far ahead of the servers' clocks, by which it is clock. The Kind is
-// Stale.
+// NewAhead is Stream.Insert's answer to a stamp too far ahead of the servers' clocks, which show clock. The Kind is Stale.
 func NewAhead(clock point.Nanos) error {
 	return fault.Wrap(&aheadError{clock}, fault.Stale, "nothing was kept, it needs a new stamp")
 }
 
-// NewSeen is what Stream.Insert answers to a stamp that the partition took before, or no longer knows whether it did: a try of
-// the same insert came later and was faster (rank.Seen). The Kind is Stale.
+// NewSeen is Stream.Insert's answer to a stamp that the partition took before, or may have taken: a later
+// try of the same insert was faster (rank.Seen). The Kind is Stale.
 func NewSeen() error {
 	return fault.Wrap(&aheadError{}, fault.Stale, "nothing was kept, it needs a new stamp")
 }
 
-// NeedsStamp reports whether an insert needs a new stamp, and gives the servers' time after NewAhead, 0 after NewSeen.
+// NeedsStamp reports whether an insert needs a new stamp, and returns the servers' time after NewAhead, 0 after NewSeen.
 func NeedsStamp(err error) (clock point.Nanos, ok bool) {
 	var e *aheadError
 	if !errors.As(err, &e) {

@@ -1,6 +1,6 @@
-// Package peer is what gateways and storage servers ask of each other, and nothing about who calls whom.
+// Package peer is the interface between gateways and storage servers. It does not say which process calls which.
 //
-// The gateway knows a storage server only as a Storage. In one process that is the server itself; between processes it
+// The gateway sees a storage server only as a Storage. In one process that is the server itself; between processes it
 // is the same interface over gRPC. Rows travel in columns and series as numbers: definitions go once per stream.
 //
 //	gateway ──Stream.Define(series)──▶ server        once per series and stream

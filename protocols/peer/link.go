@@ -13,10 +13,10 @@ import (
 //	frames   log records, in order ───────┼──▶ one stream ──▶ LinkHandler of the other server
 //	bulk     pieces of segments ──────────┘
 //
-// Urgent messages overtake frames, and frames overtake pieces of segments; within a class the order is kept. A link that ends loses
-// what was on its way: the machines above it (storage/chain, storage/replica) send anew.
+// Urgent messages overtake frames, and frames overtake pieces of segments; within a class the order is kept. When a link ends,
+// messages on their way are lost: the machines above it (storage/chain, storage/replica) send them again.
 
-// LinkHello is what a server says of itself when a link begins.
+// LinkHello is the data that a server sends about itself when a link begins.
 type LinkHello struct {
 	Server       string   // its id
 	Boot         uint64   // of the process: another one at every start
@@ -24,7 +24,7 @@ type LinkHello struct {
 	Capabilities Capabilities
 }
 
-// Capabilities are what a build can do, a bit each. Of a link those count that both sides have.
+// Capabilities are the abilities of a build, a bit each. A link has those that both sides have.
 type Capabilities uint64
 
 const (
@@ -32,10 +32,10 @@ const (
 	CanFreeze Capabilities = 1 << 0
 )
 
-// Has reports whether all of c2 are there.
+// Has reports whether all of c2 are in c.
 func (c Capabilities) Has(c2 Capabilities) bool { return c&c2 == c2 }
 
-// Route says between which placements of a partition a message goes.
+// Route names the placements of a partition that a message goes from and to.
 type Route struct {
 	Table     string
 	Partition point.PartitionID
@@ -89,9 +89,9 @@ type (
 		Ends     []point.EpochEnd
 		Info     []byte
 	}
-	// SegmentAccept asks for the bytes from Offset on: what came before is kept from an earlier try.
+	// SegmentAccept asks for the bytes from Offset on: the receiver kept those before it from an earlier try.
 	SegmentAccept struct{ Slot, Offset uint64 }
-	// SegmentDecline says why the offer is not taken, and what the placement holds.
+	// SegmentDecline refuses an offer with a reason, and lists the segments of the placement.
 	SegmentDecline struct {
 		Slot   uint64
 		Reason DeclineReason
@@ -106,16 +106,16 @@ type (
 	}
 )
 
-// DeclineReason is why a segment is not taken.
+// DeclineReason is the reason why a segment is refused.
 type DeclineReason uint8
 
 // The reasons of the seed's SEGMENT protocol, and two more.
 const (
-	DeclineExists     DeclineReason = 1 // the placement holds it, or what it holds
+	DeclineExists     DeclineReason = 1 // the placement holds it, or all its content
 	DeclineOverloaded DeclineReason = 2 // no slot is free: later
-	DeclineInvalid    DeclineReason = 3 // it is not what the offer said
-	DeclineInflight   DeclineReason = 4 // another server sends it just now
-	DeclineOutOfOrder DeclineReason = 5 // its base is not known: send what is before it
+	DeclineInvalid    DeclineReason = 3 // it differs from the offer
+	DeclineInflight   DeclineReason = 4 // another server is sending it
+	DeclineOutOfOrder DeclineReason = 5 // its base is missing: send the segments before it
 	DeclineStaleEpoch DeclineReason = 6 // the sender's epoch was overtaken
 	DeclineNoSpace    DeclineReason = 7
 )
@@ -131,10 +131,10 @@ func (*SegmentDecline) linkMessage() {}
 func (*SegmentCommit) linkMessage()  {}
 func (*SegmentAck) linkMessage()     {}
 
-// SegmentPiece says where a piece of a segment belongs.
+// SegmentPiece is the place where a piece of a segment belongs.
 type SegmentPiece struct{ Slot, Offset uint64 }
 
-// Bounds of what travels on a link. What exceeds them is TooLarge to the sender and Corrupt to the receiver.
+// Bounds of the messages of a link. Anything longer is TooLarge to the sender and Corrupt to the receiver.
 const (
 	LinkTableBytesMax = 1 << 10
 	LinkMembersMax    = 64
@@ -144,8 +144,8 @@ const (
 	LinkPieceBytesMax = 128 << 10
 )
 
-// Link is one side of a link. All methods may be called from many goroutines, also under the caller's locks where they say that
-// they do not wait. Errors are Unavailable once the link has ended.
+// Link is one side of a link. All methods may be called from many goroutines. Those that are documented not to wait may also be
+// called under the caller's locks. Errors are Unavailable once the link has ended.
 type Link interface {
 	// Peer is the other server. Its Capabilities are those that both sides have.
 	Peer() LinkHello
@@ -154,34 +154,34 @@ type Link interface {
 	// Frame queues a log record, as it is, once there is room for it; ctx ends the wait. rec must not change until done is called,
 	// which happens once, also after an error; done may be nil, and must not call the link. Errors: TooLarge, Canceled, Unavailable.
 	Frame(ctx context.Context, r *Route, rec []byte, done func()) error
-	// TryFrame is Frame that does not wait: Throttled where there is no room.
+	// TryFrame is Frame without the wait: Throttled when there is no room.
 	TryFrame(r *Route, rec []byte, done func()) error
-	// Piece queues a piece of a segment, which is copied, once there is room for it. Errors as of Frame.
+	// Piece queues a piece of a segment, which is copied, once there is room for it. Errors are those of Frame.
 	Piece(ctx context.Context, r *Route, at SegmentPiece, data []byte) error
 	// Close ends the link.
 	Close(why string)
 }
 
-// Body is a frame or a piece that came. Its bytes are good until Done, which gives the sender room for more and must be called once.
+// Body is a frame or a piece that was received. Its bytes are valid until Done, which must be called once and gives the sender room for more.
 type Body interface {
 	Bytes() []byte
 	Done()
 }
 
-// LinkHandler takes what comes on links. Its methods are called one after another for a link and must not wait: while one runs,
-// nothing else of the link is received, and the other side takes it for silent.
+// LinkHandler receives from links. Its methods are called one after another for a link and must not wait: while one runs,
+// nothing else of the link is received, and the other side takes this one for silent.
 type LinkHandler interface {
-	// Linked says that a link is there; one to the same server from before has ended and been reported as Unlinked.
+	// Linked reports a new link. An earlier one to the same server has ended and was reported as Unlinked.
 	Linked(l Link)
-	// Message gives an urgent message; it is the handler's.
+	// Message passes an urgent message, which the handler owns.
 	Message(l Link, r *Route, m LinkMessage)
-	// Frame gives a log record. Nothing of r is kept, but its strings may be.
+	// Frame passes a log record. Nothing of r is kept, but its strings may be.
 	Frame(l Link, r *Route, rec Body)
-	// Piece gives a piece of a segment.
+	// Piece passes a piece of a segment.
 	Piece(l Link, r *Route, at SegmentPiece, data Body)
-	// Silent says that nothing came for the time that links allow, or, with false, that something came again. Called from another
-	// goroutine than the methods above.
+	// Silent reports that nothing was received for the time that links allow, or, with false, that messages arrive again. It is
+	// called from another goroutine than the methods above.
 	Silent(l Link, silent bool)
-	// Unlinked says that a link has ended, and why; nothing of it comes afterwards.
+	// Unlinked reports that a link has ended, and why; nothing of it follows.
 	Unlinked(l Link, why error)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Source is what one place has of a series. Of two rows at one time the one with the higher rank wins (point.Stamp), where
+// Source is the rows of a series from one place. Of two rows at one time the one with the higher rank wins (point.Stamp), where
 // every source has ranks; else the one in the higher layer, which is that of the newer partition.
 type Source struct {
 	Series *Series
 	Layer  int
 }
 
-// Merger puts together what several sources have of a series. One goroutine at a time; the zero Merger is ready.
+// Merger merges the rows of a series from several sources. One goroutine at a time; the zero Merger is ready.
 type Merger struct {
 	// Ranks says that results have the ranks of their rows. All sources must have them then.
 	Ranks bool
@@ -42,7 +42,7 @@ func (c *cursor) at(i int) point.Nanos {
 	return c.times[i]
 }
 
-// until gives the first place from i on whose time is t or later. Where runs take turns, that is some way off.
+// until returns the first place from i on with a time of t or later. Where runs take turns, that is some way off.
 func (c *cursor) until(t point.Nanos) int {
 	step, i := 1, c.i
 	for i+step < c.n && c.at(i+step) < t {
@@ -80,7 +80,7 @@ func (c *cursor) beats(o *cursor) bool {
 	return math.Float64bits(c.values[c.i]) > math.Float64bits(o.values[o.i])
 }
 
-// Merge gives the series of all sources, which have the same labels. It shares nothing with them but the bytes of
+// Merge returns the merged series of all sources, which have the same labels. It shares nothing with them but the bytes of
 // histograms.
 func (m *Merger) Merge(sources []Source) *Series {
 	m.cursors = m.cursors[:0]

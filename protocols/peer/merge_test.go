@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// sample is a row of the naive merge: what is best at one time.
+// sample is a row of the naive merge: the best at one time.
 type sample struct {
 	layer int
 	rank  point.Stamp // 0: of a source without ranks
@@ -151,7 +151,7 @@ func TestSeriesWrittenTogetherShareTheirTimes(t *testing.T) {
 	}
 }
 
-// TestWithoutAllRanksLayersDecide: a server of before gives none.
+// TestWithoutAllRanksLayersDecide: an older server sends none.
 func TestWithoutAllRanksLayersDecide(t *testing.T) {
 	old := Source{&Series{Times: []int64{1}, Values: []float64{1}}, 1}
 	ranked := Source{&Series{Times: []int64{1}, Values: []float64{2}, Ranks: []point.Stamp{9}}, 0}

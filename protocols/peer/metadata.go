@@ -2,14 +2,14 @@ package peer
 
 import "context"
 
-// TxnID names a METADATA transaction. Whoever proposes it draws it at random, so that proposing again is recognised (C05).
+// TxnID names a METADATA transaction. The proposer draws it at random, so that a repeated proposal is recognised (C05).
 type TxnID [16]byte
 
 // Metadata is one metadata server as others see it: it keeps METADATA files, each a table's partition map as of one
 // transaction, and coordinates transactions. Every storage server can be one. All methods may be called from many
 // goroutines.
 //
-// What lies in Ops and File.Map is package metadata/topology's; here it is bytes with a bound.
+// Package metadata/topology defines the contents of Ops and File.Map; here they are bytes with a bound.
 type Metadata interface {
 	// Change commits a transaction: applies the ops to the map of Base, has a majority of the table's metadata servers
 	// store the result durably, then swaps the table's row (C06–C09). Proposing the same transaction again gives the same
@@ -19,20 +19,20 @@ type Metadata interface {
 	Change(ctx context.Context, c *Change) (*Changed, error)
 
 	// Store keeps a file durably before it returns; the same file again is fine. With Ops instead of Map the receiver
-	// applies them to Base itself and compares the digest, or the sum where the sender knows no digests. Errors: Stale (Base
-	// is not here, or the receiver knows no digests: send the whole file), Corrupt (another content under the same name, or
-	// the digest or sum differs), TooLarge, Unavailable.
+	// Store keeps a file durably before it returns; storing the same file again is fine. With Ops instead of Map the receiver
+	// applies them to Base itself and compares the digest, or the sum if the sender's build has no digests. Errors: Stale (Base
+	// is not here, or the receiver's build has no digests: send the whole file), Corrupt (another content under the same name, or
 	Store(ctx context.Context, f *File) error
 
-	// Fetch gives a table's file of a transaction: as the ops of each transaction since q.Since, where these are still known
-	// and short, or whole. Errors: NotFound (not here; a server that lags says so rather than answer with an older one, C14).
+	// Fetch returns a table's file of a transaction: as the ops of each transaction since q.Since, if they are still kept and
+	// short, or whole. Errors: NotFound (not here; a server that lags answers so rather than with an older file, C14).
 	Fetch(ctx context.Context, q *FileQuery) (*File, error)
 }
 
 // FileQuery asks for the file of a transaction.
 type FileQuery struct {
 	Table string
-	Txn   TxnID // zero: the newest that is there, committed or not, for the repair of a table
+	Txn   TxnID // zero: the newest on this server, committed or not, for the repair of a table
 	Since TxnID // a transaction whose map the asker has; zero: none
 }
 
@@ -50,14 +50,14 @@ type Change struct {
 	Round uint64
 }
 
-// Changed tells what was committed.
+// Changed is the outcome of a committed change.
 type Changed struct {
 	Txn TxnID
 	Seq uint64
 }
 
-// StepsMax bounds the transactions, and StepsBytesMax the bytes of their ops, by which an answer of Fetch leads from a map
-// that the asker has to the one that it asks for. Beyond, the file is sent whole.
+// StepsMax bounds the transactions, and StepsBytesMax the bytes of their ops, that an answer of Fetch holds as steps between
+// the asker's map and the one asked for. Beyond them the file is sent whole.
 const (
 	StepsMax      = 1024
 	StepsBytesMax = 1 << 20

@@ -4,14 +4,14 @@ package peer
 // this way or by Next, not both.
 type PagedSet interface {
 	SeriesSet
-	// Pager gives what one goroutine reads pages of at most seriesMax series with; to be closed before the set is. Safe
-	// for concurrent use.
+	// Pager returns a reader of pages of at most seriesMax series for one goroutine. Close it before the set. Safe for
+	// concurrent use.
 	Pager(seriesMax int) Pager
 }
 
 // Pager reads pages of a set. Each page goes to the pager that asks first. For one goroutine.
 type Pager interface {
-	// Next gives a page, valid until it is called again; ok is false when there are no more. After an error the set has
+	// Next returns a page, valid until it is called again; ok is false when there are no more. After an error the set has
 	// no more pages.
 	Next() (p Page, ok bool, err error)
 	Close()

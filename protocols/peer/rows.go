@@ -44,7 +44,7 @@ type Rows interface {
 	// ListRows reads all rows under a prefix in key order, as of one revision.
 	ListRows(ctx context.Context, prefix string) (rows []Row, revision uint64, err error)
 
-	// CommitRows makes all writes if all conditions hold, and says whether they did.
+	// CommitRows makes all writes if all conditions hold, and reports whether they did.
 	CommitRows(ctx context.Context, conditions []RowCondition, writes []RowWrite) (revision uint64, ok bool, err error)
 
 	// WatchRows calls f with every change under prefix after the revision, in order, until ctx ends or f returns an error,

@@ -2,11 +2,11 @@ package peer
 
 import "errors"
 
-// MapAt says where a table's partition map of one transaction is: it is fetched from a metadata server, without the coordination
-// store. It is the sender's claim, and is verified when the map is fetched.
+// MapAt says where to fetch a table's partition map of one transaction: from a metadata server, without the coordination
+// store. It is the sender's claim and is verified when the map is fetched.
 type MapAt struct {
 	Txn     TxnID
-	Seq     uint64   // 0: nothing is known
+	Seq     uint64   // 0: no map
 	Servers []string // the metadata servers that keep it
 }
 
@@ -29,7 +29,7 @@ func (m MapAt) Valid() bool {
 	return true
 }
 
-// staleError is an error with the newest map that its sender knows.
+// staleError is an error with the newest map that its sender has.
 type staleError struct {
 	error
 	at MapAt
@@ -37,7 +37,7 @@ type staleError struct {
 
 func (e *staleError) Unwrap() error { return e.error }
 
-// WithMap puts the newest map that a server knows on its Stale answer; an at that is not Valid changes nothing.
+// WithMap puts the newest map of a server on its Stale answer; an at that is not Valid changes nothing.
 func WithMap(err error, at MapAt) error {
 	if err == nil || !at.Valid() {
 		return err
@@ -45,7 +45,7 @@ func WithMap(err error, at MapAt) error {
 	return &staleError{err, at}
 }
 
-// MapOf gives the map that the outermost WithMap in err's chain put on it.
+// MapOf returns the map that the outermost WithMap in err's chain put on it.
 func MapOf(err error) (MapAt, bool) {
 	var e *staleError
 	if !errors.As(err, &e) {

@@ -19,39 +19,39 @@ type Storage interface {
 	Select(ctx context.Context, q *Select) (SeriesSet, error)
 
 	// LabelNames and LabelValues answer from the series that have rows in the range and match. Sorted, no doubles.
-	// Limit 0: no limit; otherwise at most that many, and truncated tells that there were more.
+	// Limit 0: no limit; otherwise at most that many, and truncated reports that there were more.
 	LabelNames(ctx context.Context, q *Select, limit int) (names []string, truncated bool, err error)
 	LabelValues(ctx context.Context, q *Select, name string, limit int) (values []string, truncated bool, err error)
 
-	// Exemplars gives the exemplars in the range of series that match any of the matcher sets, by series in label
-	// order, by time within. Of q its Matchers, LabelsOnly and bounds are not looked at.
+	// Exemplars returns the exemplars in the range of series that match any of the matcher sets, by series in label
+	// order, by time within. Matchers, LabelsOnly and the bounds of q are ignored.
 	Exemplars(ctx context.Context, q *Select, sets [][]Matcher) ([]SeriesExemplars, error)
 
-	// PutMetadata keeps descriptions of metric families; GetMetadata gives them, of one metric or of all ("").
+	// PutMetadata keeps descriptions of metric families; GetMetadata returns those of one metric or of all ("").
 	PutMetadata(ctx context.Context, table string, rows []point.MetadataRow) error
 	GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error)
 
 	// DeleteSeries removes the rows in [Lo, Hi] of matching series, durably, for every later read.
 	DeleteSeries(ctx context.Context, q *Select) error
 
-	// CleanTombstones has the partitions named, or all that the server leads, rewritten without the rows that were deleted. It returns before that
-	// is done: the next rounds of maintenance do it. A restart forgets it.
+	// CleanTombstones asks for the partitions named, or all that the server leads, to be rewritten without deleted rows. It returns
+	// at once: the next rounds of maintenance do it. A restart forgets the request.
 	CleanTombstones(ctx context.Context, q *Select) error
 
-	// Stats describes what the server holds of a table.
+	// Stats describes the server's share of a table.
 	Stats(ctx context.Context, table string, topN int) (*Stats, error)
 }
 
 // Stream is one gateway's ordered way into one server's table. Series must be defined before rows name them.
 // Inserts may run concurrently; a Define happens before every Insert that is started after it returned.
 type Stream interface {
-	// Define tells the stream what its numbers mean. Doing it twice for the same series is fine.
+	// Define gives the stream's numbers their meaning. Repeating it for the same series is fine.
 	Define(ctx context.Context, defs []Def) error
 
 	// Insert hands over one partition's rows and returns when they are as safe as the level says. The columns stay the
 	// caller's and are not read after the return. After an error the rows may or may not be kept (they are idempotent).
-	// Where it writes what an earlier Insert wrote that was acked before this one began, it wins. A stamp too far ahead of the
-	// servers' clocks is answered so (NeedsStamp), and nothing is kept.
+	// Its rows win over rows of earlier Inserts that were acked before this one began. A stamp too far ahead of the servers'
+	// clocks is refused with an error for NeedsStamp, and no row is kept.
 	Insert(ctx context.Context, in *Insert) error
 
 	// Close forgets the dictionary.
@@ -68,8 +68,8 @@ type Def struct {
 // partition's bounds.
 type Insert struct {
 	Partition point.PartitionID
-	MapSeq    uint64      // the map it was routed by
-	Stamp     point.Stamp // rank of all its rows; the partition raises it above all that it took
+	MapSeq    uint64      // of the map by which it was routed
+	Stamp     point.Stamp // rank of all its rows; the partition raises it above all earlier ones
 	Level     point.Level
 
 	IDs    []point.SeriesID
@@ -108,15 +108,15 @@ type Select struct {
 	LabelsOnly bool
 
 	// MapSeq is the transaction of the map by which Partitions were chosen, where all of them took rows by it; 0: the asker
-	// does not say. A server with a newer map, by which others take the rows of one of them, answers Stale: the asker
-	// would miss what those have.
+	// does not say. A server with a newer map, in which other partitions take the rows of one of them, answers Stale: the
+	// asker would miss the rows of those.
 	MapSeq uint64
 
-	// MapNext is the first partition that the asker's map does not have, nor any above it; 0: the asker does not say. A
-	// server that knows of such a partition with times in [Lo, Hi] answers Stale.
+	// MapNext is the first partition above all those of the asker's map; 0: the asker does not say. A server whose map has
+	// such a partition with times in [Lo, Hi] answers Stale.
 	MapNext point.PartitionID
 
-	// Ranks asks for the ranks of rows too: where other servers may have rows at the same times. A rank is exact for rows in
+	// Ranks asks for the ranks of rows too, for use where other servers may have rows at the same times. A rank is exact for rows in
 	// memory; of a chunk of a segment it is the highest.
 	Ranks bool
 
@@ -124,27 +124,27 @@ type Select struct {
 	SeriesMax, SamplesMax int
 }
 
-// SeriesSet hands out series one by one in label order, merged over partitions, de-duplicated by rank.
+// SeriesSet returns series one by one in label order, merged over partitions, de-duplicated by rank.
 type SeriesSet interface {
-	// Next moves on. The Series handed out before stays valid: it belongs to the caller.
+	// Next moves on. The Series returned before stays valid: it belongs to the caller.
 	Next() bool
 	At() *Series
-	// Err is why Next ended early.
+	// Err is the error that ended Next early.
 	Err() error
-	// Close frees what the set holds; also before its end.
+	// Close frees the memory of the set, also before its end.
 	Close() error
 }
 
 // Series is one series' rows in time order, no time twice among floats and histograms together.
-// Times may be shared between series and is not written by anybody.
+// Times may be shared between series; no one may write to it.
 type Series struct {
 	Labels point.Labels
 	Times  []point.Nanos
 	Values []float64
 	Hists  []Hist
 
-	// Ranks are those of the floats, HistRanks those of the histograms, each as many as there are. Only where the select asked
-	// for them, and the server knows of such: else nil.
+	// Ranks are those of the floats, HistRanks those of the histograms, as many as there are rows. They are nil unless the
+	// select asked for them and the server supports ranks.
 	Ranks, HistRanks []point.Stamp
 }
 
@@ -160,7 +160,7 @@ type SeriesExemplars struct {
 	Exemplars []point.ExemplarRow
 }
 
-// Stats are the figures behind status/tsdb: what is held now in head rows, and the largest groups of series.
+// Stats are the figures behind status/tsdb: the rows now in heads, and the largest groups of series.
 type Stats struct {
 	Series        uint64
 	HeadRows      uint64
@@ -177,17 +177,17 @@ type Stats struct {
 	SeriesByPair  []NameCount // name=value → series
 	// ByPartition are the partitions held here, by id.
 	ByPartition []PartitionStats
-	// LostFound says what lies in lost+found of the server, whatever the table: files that nothing names; "": nothing does.
+	// LostFound describes the server's lost+found, for all tables: files that nothing refers to; "": it is empty.
 	LostFound string
 }
 
-// PartitionStats is what a server holds of one partition. MinTime and MaxTime mean nothing where Rows is 0.
+// PartitionStats is a server's share of one partition. MinTime and MaxTime mean nothing where Rows is 0.
 type PartitionStats struct {
 	ID               point.PartitionID
-	Rows             uint64 // with doubles that a compaction has not met yet
+	Rows             uint64 // with doubles that no compaction has merged yet
 	Bytes            uint64 // of its segments, and of its rows in memory
 	MinTime, MaxTime point.Nanos
-	Damaged          string // which segment cannot be read and what to do; "": all can
+	Damaged          string // which segment cannot be read and the remedy; "": all can
 	Unflushed        string // why its rows cannot be written into a segment, and since when; "": the last flush went well
 }
 

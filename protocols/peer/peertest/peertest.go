@@ -1,5 +1,5 @@
-// Package peertest is what every peer.Storage must do, as tests: the server in its process and the same over a connection
-// run them both.
+// Package peertest tests what every peer.Storage promises: the server in its process and the same over a connection run
+// all of it.
 package peertest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Target is an empty table on a storage, and a partition of it that the storage leads, whose times are [Lo, Hi).
+// Target is an empty table on a storage, and a partition of it with the times [Lo, Hi) that the storage leads.
 type Target struct {
 	Storage   peer.Storage
 	Table     string
@@ -123,7 +123,7 @@ func (s *suite) write(st peer.Stream, n, seconds int) {
 
 func (s *suite) all() *peer.Select { return &peer.Select{Table: s.Table, Lo: s.Lo, Hi: s.Hi - 1} }
 
-// read gives a select as text: a line a series.
+// read returns a select as text: a line a series.
 func (s *suite) read(q *peer.Select) string {
 	s.t.Helper()
 	set, err := s.Storage.Select(s.t.Context(), q)
@@ -190,7 +190,7 @@ func rowsComeBack(t *testing.T, s *suite) {
 func histogramsComeBack(t *testing.T, s *suite) {
 	st := s.stream()
 	s.write(st, 1, 1)
-	h := []byte{0} // of the least form that is stored; what lies in it is its reader's business
+	h := []byte{0} // of the least form that is stored; its reader checks the content
 	s.must(st.Insert(t.Context(), s.insert(1, peer.Insert{Hists: []point.HistRow{{ID: 0, Time: s.at(5), H: h}}})))
 	s.reads("all", s.all(), "h000 0:0 5:00")
 }
@@ -436,7 +436,7 @@ func tablesNobodyKnows(t *testing.T, s *suite) {
 	s.kind("names", err, fault.NotFound)
 }
 
-// columnsStayTheCallers overwrites what it inserted as soon as that is allowed.
+// columnsStayTheCallers overwrites the inserted columns as soon as that is allowed.
 func columnsStayTheCallers(t *testing.T, s *suite) {
 	st := s.stream()
 	s.write(st, 1, 1)
@@ -461,7 +461,7 @@ func seriesBelongToTheCaller(t *testing.T, s *suite) {
 		kept = append(kept, *set.At())
 	}
 	s.must(errors.Join(set.Err(), set.Close()))
-	s.read(s.all()) // whatever memory is used again, is now
+	s.read(s.all()) // all memory that is reused, is reused now
 	for i, x := range kept {
 		if x.Labels != host(i) || !slices.Equal(x.Times, []point.Nanos{s.at(0), s.at(1), s.at(2)}) || x.Values[2] != float64(1000*i+2) {
 			t.Fatalf("series %d became %+v", i, x)

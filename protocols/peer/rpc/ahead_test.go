@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// TestAGatewayHearsTheServersTime: whose clock is ahead gets an answer to go on with, and the stream goes on.
+// TestAGatewayHearsTheServersTime: a gateway with a clock ahead gets an answer that it can retry by, and the stream goes on.
 func TestAGatewayHearsTheServersTime(t *testing.T) {
 	m, p := pair(t)
 	m.clock = 1e18
@@ -33,7 +33,7 @@ func TestAGatewayHearsTheServersTime(t *testing.T) {
 	}
 }
 
-// ofContext is what inserts ask of a gRPC stream while they insert.
+// ofContext is the part of a gRPC stream that inserts use.
 type ofContext struct {
 	grpc.ServerStream
 	ctx context.Context

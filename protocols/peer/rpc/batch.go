@@ -94,7 +94,7 @@ func (w *batchWriter) add(s *peer.Series) {
 	}
 }
 
-// addRanks writes the ranks of the floats, then of the histograms, as runs. One that is not known is 0.
+// addRanks writes the ranks of the floats, then of the histograms, as runs. A missing one is 0.
 func (w *batchWriter) addRanks(s *peer.Series) {
 	rank := func(i int) point.Stamp {
 		of := s.Ranks
@@ -151,7 +151,7 @@ func (w *batchWriter) addTimes(ts []point.Nanos) {
 	}
 }
 
-// pack compresses the labels and gives the length of the batch; append then appends so many bytes.
+// pack compresses the labels and returns the length of the batch; append then appends so many bytes.
 func (w *batchWriter) pack() int {
 	w.packed = appendS2(w.packed[:0], w.labels.b)
 	return batchLen + len(w.packed) + len(w.series) + len(w.times) + len(w.hists) + len(w.ranks) + len(w.values)
@@ -207,8 +207,8 @@ func decodeBatchHead(b []byte) (h batchHead, err error) {
 	return h, nil
 }
 
-// decode reads a batch. What it gives is in memory of its own, for ever; nothing of b is kept. goesOn tells that the last
-// series goes on in the next batch. Errors are Corrupt.
+// decode reads a batch into memory of its own that stays valid; nothing of b is kept. goesOn: the last series goes on in the
+// next batch. Errors are Corrupt.
 func (r *batchReader) decode(b []byte) (out []peer.Series, goesOn bool, err error) {
 	h, err := decodeBatchHead(b)
 	if err != nil {
@@ -328,7 +328,7 @@ func readRanks(s *peer.Series, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// columns reads the columns of times, which together have at most rows rows: each is some series'.
+// columns reads the columns of times, which together have at most rows rows.
 func (r *batchReader) columns(b []byte, n, rows int) error {
 	r.cols = r.cols[:0]
 	for range n {

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// sink is a storage that takes inserts and does nothing with them: what is measured is the way.
+// sink is a storage that takes inserts and drops them: the transport is measured.
 type sink struct{ *memory }
 
 func (s sink) OpenStream(context.Context, string) (peer.Stream, error) { return sinkStream{}, nil }
@@ -42,7 +42,7 @@ func devopsRows() *peer.Insert {
 	return in
 }
 
-// cpu is what this process, both sides together, has spent.
+// cpu is the CPU time of this process, both sides together.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

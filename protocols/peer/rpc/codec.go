@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// message is what gRPC carries for us: bytes, counted by references. Whoever receives one frees it.
+// message is the unit that gRPC carries for us: bytes, counted by references. The receiver frees it.
 type message struct{ data mem.BufferSlice }
 
 // codec hands the bytes through.
@@ -42,7 +42,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// whole gives the message as one buffer, to be freed by the caller; the message is gone.
+// whole returns the message as one buffer, to be freed by the caller; the message is gone.
 func (m *message) whole() mem.Buffer {
 	b := m.data.MaterializeToBuffer(mem.DefaultBufferPool())
 	m.data.Free()
@@ -67,7 +67,7 @@ func pooled(b []byte) (buf mem.Buffer, data []byte) {
 func sendBuffer(to sender, b mem.Buffer) error { return to.SendMsg(&message{mem.BufferSlice{b}}) }
 
 // A call is a stream in each direction of chunks that together are one protobuf message: a partition map of 256 MiB
-// travels without either side taking that much before it came.
+// travels without either side allocating that much before the bytes arrive.
 const chunkBytesMax = 256 << 10
 
 // sender is the part of a gRPC stream that sends.
@@ -94,8 +94,8 @@ func sendChunks(to sender, m proto.Message) (sent int, err error) {
 	}
 }
 
-// receiveChunks receives a protobuf message of at most that many bytes, to the end of the stream. take is asked for the
-// memory of each chunk before it is kept.
+// receiveChunks receives a protobuf message of at most that many bytes, to the end of the stream. It calls take for the
+// memory of each chunk before it keeps the chunk.
 func receiveChunks(from receiver, most int, take func(int) error, m proto.Message) (got int, err error) {
 	var b []byte
 	for {

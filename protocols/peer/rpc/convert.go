@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// To protobuf and back, each pair side by side. What comes in is checked where package peer's contract needs it.
+// To protobuf and back, each pair side by side. Incoming values are checked where package peer's contract needs it.
 
 func mapped[A, B any](in []A, f func(A) B) []B {
 	if in == nil {
@@ -157,7 +157,7 @@ func toMapAt(m peer.MapAt) *peerpb.MapAt {
 	return &peerpb.MapAt{Txn: m.Txn[:], Seq: m.Seq, Servers: m.Servers}
 }
 
-// ofMapAt gives what an answer says beside its error; what is not well formed says nothing (peer.MapAt.Valid).
+// ofMapAt returns the map that an answer names beside its error, or none if it is malformed (peer.MapAt.Valid).
 func ofMapAt(p *peerpb.MapAt) peer.MapAt {
 	txn, err := ofTxn(p.GetTxn())
 	if err != nil {

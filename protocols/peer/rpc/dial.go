@@ -19,8 +19,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Peer is a server at an address, called over one connection at a time. It may be away: calls are then Unavailable at
-// once, and it is tried again in the background. All methods may be called from many goroutines.
+// Peer is a server at an address, called over one connection at a time. While it is away, calls are Unavailable at
+// once, and the connection is tried again in the background. All methods may be called from many goroutines.
 type Peer struct {
 	// Constant.
 	addr     string
@@ -42,15 +42,15 @@ var (
 	_ peer.Metadata = (*Peer)(nil)
 )
 
-// line is a connection as long as the peer gives signs of life. gRPC notices a connection that is closed; one whose other
-// end is frozen or cut off it notices after 20 s at best, so that is our own (watch).
+// line is a connection for as long as the peer gives signs of life. gRPC notices a closed connection, but takes at least 20 s
+// to notice one with a frozen or unreachable peer, so watch does that.
 type line struct {
 	conn *grpc.ClientConn
 	ctx  context.Context // ends with the line; its cause is why
 	cut  context.CancelCauseFunc
 
 	active  atomic.Int64 // calls, selects and streams under way
-	heard   atomic.Int64 // when bytes came last, since Peer.began
+	heard   atomic.Int64 // when bytes were last received, since Peer.began
 	pinging atomic.Bool
 
 	pinged time.Duration // owned by watch: when the peer was asked for a sign of life and had given none since
@@ -103,7 +103,7 @@ func (p *Peer) Addr() string { return p.addr }
 func (p *Peer) newLine() (*line, error) {
 	l := &line{}
 	dialer := net.Dialer{}
-	authority := p.addr // whom the certificate must be for, with a port or without
+	authority := p.addr // the name that the certificate must be for, with a port or without
 	if p.settings.TLS.ServerName != "" {
 		authority = p.settings.TLS.ServerName
 	}
@@ -126,7 +126,7 @@ func (p *Peer) newLine() (*line, error) {
 		grpc.WithInitialWindowSize(clientStreamWindow),
 		grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithIdleTimeout(0),
-		grpc.WithDisableRetry(), // whoever called knows what may be done twice
+		grpc.WithDisableRetry(), // only the caller can decide which calls to repeat
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *Peer) newLine() (*line, error) {
 	return l, nil
 }
 
-// hearing is a connection that notes when bytes come.
+// hearing is a connection that records when bytes arrive.
 type hearing struct {
 	net.Conn
 	p *Peer
@@ -173,7 +173,7 @@ func (p *Peer) enter() (*line, error) {
 
 func (l *line) leave() { l.active.Add(-1) }
 
-// watch asks for a sign of life where calls wait and nothing came for a while, and gives the connection up when none comes.
+// watch asks for a sign of life when calls wait and nothing arrived for a while, and gives the connection up when none comes.
 func (p *Peer) watch(ctx context.Context) {
 	t := time.NewTicker(p.settings.SilenceMax / 8)
 	defer t.Stop()
@@ -204,7 +204,7 @@ func (p *Peer) watch(ctx context.Context) {
 	}
 }
 
-// ping makes the peer send something. Its answer is heard where all bytes are.
+// ping makes the peer send something; hearing notes the answer like all bytes.
 func (p *Peer) ping(l *line) {
 	ctx, cancel := context.WithTimeout(l.ctx, p.settings.SilenceMax)
 	defer cancel()
@@ -267,7 +267,7 @@ func (p *Peer) exchange(ctx context.Context, l *line, method string, q proto.Mes
 	if err == nil {
 		err = cs.CloseSend()
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver knows why
+	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver has the reason
 		return 0, err
 	}
 	got, err = receiveChunks(cs, most, func(int) error { return nil }, a)

@@ -14,11 +14,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// memory is a storage of one table "t" that can be told to fail, to wait and to count. What it answers is what it was
-// told; how a real one answers is tested in cmd/spillway.
+// memory is a storage of one table "t" that can be set to fail, to wait and to count. Its answers are set by the test;
+// cmd/spillway tests how a real one answers.
 type memory struct {
 	mu      sync.Mutex
-	fail    error         // what every call answers
+	fail    error         // the answer of every call
 	clock   point.Nanos   // stamps ahead of it are sent back; 0: none are
 	gate    chan struct{} // inserts wait until it is closed; nil: they do not
 	waiting int           // inserts at the gate
@@ -26,7 +26,7 @@ type memory struct {
 	defs    map[point.SeriesID]point.Labels
 	streams int           // open
 	sets    int           // open
-	series  []peer.Series // what Select gives
+	series  []peer.Series // the answer of Select
 	setErr  error         // after that
 	last    any           // the last request
 	file    *peer.File

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 )
 
-// codeOfKind are the gRPC codes that tools of others see; between us the detail peerpb.Fault counts.
+// codeOfKind are the gRPC codes for foreign tools; our own processes read the detail peerpb.Fault.
 var codeOfKind = [...]codes.Code{
 	fault.Internal: codes.Internal, fault.Invalid: codes.InvalidArgument, fault.TooLarge: codes.OutOfRange,
 	fault.Throttled: codes.ResourceExhausted, fault.Stale: codes.FailedPrecondition, fault.Unavailable: codes.Unavailable,
@@ -37,12 +37,12 @@ func toStatus(err error) error {
 	return s.Err()
 }
 
-// ofStatus is an error as it arrived. What gRPC itself says becomes a Kind by its code.
+// ofStatus is an error as it arrived. An error of gRPC itself gets a Kind by its code.
 func ofStatus(err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
 		if fault.KindOf(err) != fault.Internal {
-			return err // ours: what came cannot be read
+			return err // ours: the message cannot be read
 		}
 		return fault.Wrap(err, fault.Unavailable, "peer")
 	}
@@ -69,11 +69,11 @@ func ofStatus(err error) error {
 	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
 }
 
-// errOlder lies in the error of a call that the peer's build does not know.
+// errOlder is in the chain of an error for a call that the peer's build does not have.
 var errOlder = errors.New("the peer is of an older build, and will be upgraded")
 
-// remote is what a Kind of the peer's means here: that *its* work was cancelled, while nobody here cancelled anything,
-// means that it stops.
+// remote translates a Kind from the peer: Canceled means that the peer cancelled *its* work because it is stopping, since
+// this side cancelled nothing.
 func remote(k fault.Kind) fault.Kind {
 	if k == fault.Canceled {
 		return fault.Unavailable

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// example is a message of each kind, and what it says when it is read.
+// example is a message of each kind, and its text when it is read.
 func examples() map[string][]byte {
 	define := new(defineEncoder)
 	defs, _ := define.encode([]peer.Def{
@@ -83,7 +83,7 @@ func examples() map[string][]byte {
 	}
 }
 
-// TestFormatIsTheDrawnOne holds the bytes against files: peers of other versions read them.
+// TestFormatIsTheDrawnOne compares the bytes with files: peers of other versions read them.
 func TestFormatIsTheDrawnOne(t *testing.T) {
 	for name, b := range examples() {
 		file := filepath.Join("testdata", name+".hex")
@@ -102,7 +102,7 @@ func TestFormatIsTheDrawnOne(t *testing.T) {
 	}
 }
 
-// read decodes a message as its receiver does, and tells what it says or why it says nothing.
+// read decodes a message as its receiver does, and returns its text or the error.
 func read(name string, b []byte) string {
 	if name == "batch" || name == "ranked" {
 		var r batchReader
@@ -164,7 +164,7 @@ func read(name string, b []byte) string {
 	return text
 }
 
-// decodeAll gives the error of a message, of whatever kind.
+// decodeAll returns the error of a message of any kind.
 func decodeAll(b []byte) error {
 	var r batchReader
 	_, _, err := r.decode(b)
@@ -224,7 +224,7 @@ func TestCutMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// TestFlippedBytesAreRefusedOrRead: whatever a length says, nothing panics.
+// TestFlippedBytesAreRefusedOrRead: no value of a length causes a panic.
 func TestFlippedBytesAreRefusedOrRead(t *testing.T) {
 	for name, b := range examples() {
 		for at := range b {

@@ -14,11 +14,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Role is what a process of a cluster is, which decides what it may call.
+// Role is the kind of a process in a cluster. It decides which methods the process may call.
 type Role string
 
 // The roles. Storage servers keep rows and METADATA, and one of them is the master; gateways write and read for clients;
-// admins are the commands that people run.
+// admins are commands that people run.
 const (
 	RoleStorage Role = "storage"
 	RoleGateway Role = "gateway"
@@ -28,7 +28,7 @@ const (
 // Roles lists every Role.
 func Roles() []Role { return []Role{RoleStorage, RoleGateway, RoleAdmin} }
 
-// Identity is what a certificate says of its process: its one URI with the scheme spillway,
+// Identity is the process that a certificate is for: its one URI with the scheme spillway,
 //
 //	spillway://storage/s1    spillway://gateway/g1    spillway://admin/ops
 //
@@ -45,13 +45,13 @@ func (i Identity) URI() *url.URL {
 	return &url.URL{Scheme: identityScheme, Host: string(i.Role), Path: "/" + i.Name}
 }
 
-// String gives storage/s1.
+// String returns storage/s1.
 func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
 
-// renew says what to do about a certificate that was made before roles were.
+// renew is the remedy for a certificate that was made before roles were.
 const renew = "renew it with `spillway certs --storage ID=HOST --gateways NAME --admins NAME`, in the directory that has the authority's key"
 
-// IdentityOf reads who a certificate is for. Errors are Denied: it says nothing of a role, or not clearly.
+// IdentityOf reads the identity from a certificate. Errors are Denied: it has no role, or not clearly.
 func IdentityOf(cert *x509.Certificate) (Identity, error) {
 	var found []*url.URL
 	for _, u := range cert.URIs {
@@ -73,7 +73,7 @@ func IdentityOf(cert *x509.Certificate) (Identity, error) {
 	return id, nil
 }
 
-// check holds a certificate against what it should be for; an empty name is any. The zero Identity is always content.
+// check compares a certificate's identity with the expected one; an empty name matches any. The zero Identity accepts all.
 func (i Identity) check(cert *x509.Certificate) error {
 	if i == (Identity{}) {
 		return nil
@@ -90,11 +90,11 @@ func (i Identity) check(cert *x509.Certificate) error {
 	return nil
 }
 
-// rights is who may call what. A role that is not named may not. What each needs it for:
+// rights lists the roles that may call each method; all others may not. Each role needs them for:
 //
 //	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
-//	storage   METADATA, of which every storage server keeps some; as the master, how much others hold; copies of partitions
-//	admin     METADATA and rows of the coordination store, as the commands for people change them; how much servers hold
+//	storage   METADATA, of which every storage server keeps some; as the master, the load of others; copies of partitions
+//	admin     METADATA and rows of the coordination store, as the commands for people change them; the load of servers
 var rights = map[string][]Role{
 	methodInserts:         {RoleGateway},
 	methodSelect:          {RoleGateway},
@@ -107,7 +107,7 @@ var rights = map[string][]Role{
 	methodCleanTombstones: {RoleGateway},
 	methodStats:           {RoleGateway, RoleStorage, RoleAdmin},
 	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
-	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // a new table's first file comes from who makes it
+	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // the creator of a table sends its first file
 	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},
 	methodFetch:           {RoleGateway, RoleStorage, RoleAdmin},
 	methodPing:            {RoleGateway, RoleStorage, RoleAdmin},
@@ -130,7 +130,7 @@ func (s *Server) allow(method string, ctx context.Context) error {
 	return fault.Annotate(err, "%s", method)
 }
 
-// callerOf reads the certificate that the caller showed. Errors are Denied.
+// callerOf reads the caller's certificate. Errors are Denied.
 func callerOf(ctx context.Context) (Identity, error) {
 	p, ok := grpcpeer.FromContext(ctx)
 	if !ok {

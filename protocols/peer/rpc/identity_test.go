@@ -42,7 +42,7 @@ func everyCall(ctx context.Context, p *Peer) map[string]error {
 	return errs
 }
 
-// TestRolesMayCallWhatTheyNeed: what a certificate says of its process decides, method by method.
+// TestRolesMayCallWhatTheyNeed: the role in the certificate decides, method by method.
 func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 	a := newTestAuthority(t)
 	addr, _ := serve(t, newMemory(), Settings{TLS: a.files(t, "127.0.0.1")})
@@ -108,7 +108,7 @@ func TestCertificatesSayWhoTheyAreFor(t *testing.T) {
 	f("2 roles", other("spillway://gateway/g1"), other("spillway://admin/ops"))
 }
 
-// TestServersAreWhoTheySayTheyAre: a caller knows whom it calls, and a process starts with its own certificate only.
+// TestServersAreWhoTheySayTheyAre: a caller checks the server's name, and a process starts with its own certificate only.
 func TestServersAreWhoTheySayTheyAre(t *testing.T) {
 	a := newTestAuthority(t)
 	s1 := a.filesOf(t, "127.0.0.1", Identity{RoleStorage, "s1"}.URI())

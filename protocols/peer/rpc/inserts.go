@@ -18,11 +18,11 @@ import (
 // inserts serves one stream of inserts.
 //
 //	receive ──define──▶ Storage stream ──▶ ack ┐
-//	   │                                      ├─▶ pending ──▶ send: all that came meanwhile in one message
+//	   │                                      ├─▶ pending ──▶ send: all pending acks in one message
 //	   └────insert──▶ worker: decode, Insert ─┘
 //
-// Definitions are done where they are received, so that every insert behind them knows them. Inserts wait for their fsync
-// in workers, side by side; acks come in any order.
+// Definitions are applied in the receiving goroutine, so that every later insert can use them. Inserts wait for their fsync
+// in workers, side by side; acks are sent in any order.
 type inserts struct {
 	// Constant.
 	s       *Server
@@ -93,7 +93,7 @@ func greet(ss grpc.ServerStream) (table string, version uint8, err error) {
 }
 
 // run ends when the gateway has ended the stream and every insert is acked, when the gateway is gone, or when the server
-// stops and what was under way is acked. No worker is left then.
+// stops and the inserts under way are acked. No worker is left then.
 func (in *inserts) run() error {
 	w := welcome{version: in.version, insertsMax: uint32(in.s.settings.InsertsMax), windowBytes: uint64(in.s.settings.WindowBytes)}
 	buf, _ := pooled(w.append(nil))
@@ -128,7 +128,7 @@ func (in *inserts) end() {
 	in.mu.ended = true
 	in.mu.Unlock()
 	in.running.Wait()
-	close(in.jobs) // the idle workers go; nobody hands over any more
+	close(in.jobs) // the idle workers end; no goroutine hands over jobs any more
 }
 
 // enter keeps the stream from ending until leave; false when it has ended.
@@ -203,7 +203,7 @@ func (in *inserts) defineSeries(payload []byte) error {
 	return nil
 }
 
-// start hands an insert to a worker, or says that there are too many.
+// start hands an insert to a worker, or refuses it because there are too many.
 func (in *inserts) start(j job) {
 	n := int64(len(j.payload))
 	if err := in.admit(n); err != nil {
@@ -269,7 +269,7 @@ func (in *inserts) insert(j job) error {
 	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
-		if clock, ahead := peer.NeedsStamp(err); ahead && in.version < streamAhead { // that gateway does not know the answer: it is stamped anew here
+		if clock, ahead := peer.NeedsStamp(err); ahead && in.version < streamAhead { // that gateway's version lacks the answer: stamp anew here
 			if clock == 0 { // sent again, and taken before: it counts as received now
 				clock = time.Now().UnixNano()
 			}
@@ -280,7 +280,7 @@ func (in *inserts) insert(j job) error {
 	if d.kept() {
 		insertDecoders.Put(d)
 	}
-	if _, named := peer.MapOf(err); named && in.version < streamMaps && !isAhead(err) { // that gateway does not know such an ack
+	if _, named := peer.MapOf(err); named && in.version < streamMaps && !isAhead(err) { // that gateway's version has no such ack
 		err = fault.Errorf(fault.KindOf(err), "%v", err)
 	}
 	return err

@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Series that travel together have most of their labels in common. Each label pair is written once a message; a series is
-// what differs from the one before, and s2 sees the repetition in that:
+// Series that travel together share most of their labels. Each label pair is written once a message; a series is written
+// as its difference from the one before, and s2 compresses the repetition in that:
 //
 //	{__name__="cpu_idle", host="a", os="x"}   3 pairs: new pair 0 …, new pair 1 …, new pair 2 …
 //	{__name__="cpu_user", host="a", os="x"}   3 pairs: new pair 3 …, the 2 at the same place as before
@@ -85,7 +85,7 @@ func (w *labelWriter) same(n *uint64) {
 	}
 }
 
-// labelReader reads what labelWriter wrote. It keeps scratch memory; the zero value is ready.
+// labelReader reads the output of labelWriter. It keeps scratch memory; the zero value is ready.
 type labelReader struct {
 	b     []byte
 	pairs [][]byte // in b
@@ -110,7 +110,7 @@ func (r *labelReader) uvarint() (uint64, bool) {
 
 var errLabels = fault.Errorf(fault.Corrupt, "labels are malformed")
 
-// read gives the next set, in memory of its own and Valid. Errors are Corrupt.
+// read returns the next set, in memory of its own and Valid. Errors are Corrupt.
 func (r *labelReader) read() (point.Labels, error) {
 	n, ok := r.uvarint()
 	if !ok || n > point.LabelsMax {
@@ -185,10 +185,10 @@ const (
 	definePartBytesMax = 1 << 20
 )
 
-// defineLen is the length of what the payload has before its body.
+// defineLen is the length of the payload before its body.
 const defineLen = 8
 
-// encode gives the record of the first definitions of defs and how many they are, in memory of the encoder.
+// encode returns the record of the first definitions of defs and their number, in memory of the encoder.
 func (e *defineEncoder) encode(defs []peer.Def) (b []byte, n int) {
 	w := &e.labels
 	w.Reset()
@@ -219,7 +219,7 @@ func appendS2(dst, src []byte) []byte {
 type defineDecoder struct {
 	labels labelReader
 	body   []byte
-	defs   []peer.Def // good until the next decode; their labels are for ever
+	defs   []peer.Def // valid until the next decode; their labels stay valid
 }
 
 // decode reads the payload of a define. Errors are Corrupt.
@@ -263,14 +263,14 @@ func (d *defineDecoder) decode(b []byte) ([]peer.Def, error) {
 	return d.defs, nil
 }
 
-// unpack decompresses packed, which must give length bytes, into dst's memory.
+// unpack decompresses packed, which must decompress to length bytes, into dst's memory.
 func unpack(dst, packed []byte, length uint32) ([]byte, error) {
 	n, err := s2.DecodedLen(packed)
 	if err != nil || n != int(length) || n > labelPackedMax {
 		return nil, fault.Errorf(fault.Corrupt, "labels of %d bytes, at most %d, are told to have %d", n, labelPackedMax, length)
 	}
 	// A compressed byte stands for at most 64 or so, but a copy of a few bytes may stand for 16 MiB: memory is taken
-	// as told, and what is told is bounded.
+	// by the stated length, which is bounded.
 	b, err := s2.Decode(slices.Grow(dst[:0], n)[:n], packed)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Corrupt, "labels do not decompress")

@@ -23,8 +23,8 @@ import (
 //	Piece ─(room)─▶ pieces ─┘
 //	   room ◀──────────────── receive: handler, at once, in one goroutine ◀───────────────────────── pipe
 //
-// Nothing waits in receive: what a handler has not done with counts against the sender's room, so memory is bounded by the windows and the
-// stream is always read. So an urgent message waits for no more than the message that is being sent, of linkMessageBytes.
+// Nothing waits in receive: bodies that a handler has not released count against the sender's room, so memory is bounded by the
+// windows and the stream is always read. An urgent message therefore waits for no more than the message being sent, of linkMessageBytes.
 type link struct {
 	// Constant.
 	ls     *Links
@@ -35,10 +35,10 @@ type link struct {
 	ctx    context.Context // ends with the link
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // 1 when there is something to send
-	done   chan struct{} // closed when no goroutine of the link is left, and the handler was told
+	done   chan struct{} // closed when no goroutine of the link is left, and the handler was notified
 	began  time.Time
 
-	frameRoom *semaphore.Weighted // what may still be sent
+	frameRoom *semaphore.Weighted // room left to send
 	pieceRoom *semaphore.Weighted
 
 	mu struct {
@@ -49,11 +49,11 @@ type link struct {
 		err    error
 	}
 
-	frames, pieces flow // of what came
+	frames, pieces flow // of received bodies
 	framesOut      atomic.Int64
 	piecesOut      atomic.Int64
 
-	heard  atomic.Int64 // when something came last, since began
+	heard  atomic.Int64 // when something was last received, since began
 	silent atomic.Bool
 
 	// Owned by send.
@@ -64,17 +64,17 @@ type link struct {
 	partly *arriving
 }
 
-// pipe is what a link lies on: a gRPC stream, or memory.
+// pipe is the transport of a link: a gRPC stream, or memory.
 type pipe interface {
 	SendMsg(m any) error
 	RecvMsg(m any) error
 }
 
-// flow counts what came and is not done with.
+// flow counts received bodies that are not released.
 type flow struct {
 	window int64
 	inUse  atomic.Int64
-	owed   atomic.Int64 // done with, and the sender does not know yet
+	owed   atomic.Int64 // released, but not yet reported to the sender
 }
 
 // outgoing is a frame or a piece on its way.
@@ -92,7 +92,7 @@ func newOutgoing(data []byte, done func()) *outgoing {
 	return o
 }
 
-// release lets go of a reference; at the last one the owner has its bytes back.
+// release drops a reference; the last one returns the bytes to their owner.
 func (o *outgoing) release() {
 	if o.refs.Add(-1) == 0 && o.done != nil {
 		o.done()
@@ -110,13 +110,13 @@ type arriving struct {
 const (
 	// linkMessageBytes is about how much goes into one message.
 	linkMessageBytes = 128 << 10
-	// linkReferenced is from how many bytes on a frame is sent from where it lies; a shorter one is cheaper to copy.
+	// linkReferenced is the length from which a frame is sent from its own memory; a shorter one is cheaper to copy.
 	linkReferenced = 4 << 10
 	// urgentBytesMax bounds the urgent messages that wait to be sent.
 	urgentBytesMax = 8 << 20
 	// pieceTurns is how many messages of frames are sent for one of pieces where both wait.
 	pieceTurns = 16
-	// bodyCost is what a frame or a piece counts beside its bytes.
+	// bodyCost is the cost of a frame or a piece beside its bytes.
 	bodyCost = 256
 	// partBytes is the longest part of a frame in one message.
 	partBytes = linkMessageBytes
@@ -279,7 +279,7 @@ func (l *link) Close(why string) {
 	l.fail(fault.Errorf(fault.Unavailable, "the link to %s is closed: %s", l.other.Server, why))
 }
 
-// fail ends the link. What waits to be sent is given up.
+// fail ends the link. Queued messages are dropped.
 func (l *link) fail(err error) {
 	if errors.Is(err, io.EOF) {
 		err = fault.Errorf(fault.Unavailable, "%s ended the link", l.other.Server)
@@ -302,7 +302,7 @@ func (l *link) fail(err error) {
 	}
 }
 
-// why is the reason for which the link ended; nil: it has not.
+// why is the reason why the link ended; nil: it has not.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,7 +311,7 @@ func (l *link) why() error {
 
 func (l *link) now() time.Duration { return time.Since(l.began) }
 
-// send sends what waits until the link ends.
+// send sends the queued messages until the link ends.
 func (l *link) send() {
 	m := l.ls.metrics
 	var copied []*outgoing
@@ -333,7 +333,7 @@ func (l *link) send() {
 		}
 		n := data.Len()
 		if err := l.pipe.SendMsg(&message{data}); err != nil {
-			if !errors.Is(err, io.EOF) { // else receive knows why
+			if !errors.Is(err, io.EOF) { // else receive has the reason
 				l.fail(ofStatus(err))
 			}
 			<-l.ctx.Done()
@@ -343,7 +343,7 @@ func (l *link) send() {
 	}
 }
 
-// next gives what is to be sent next, nil if there is nothing, and what the queues let go of.
+// next returns the message to be sent next, nil if there is none, and the queue entries that it finished.
 func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -366,8 +366,8 @@ func (l *link) next(copied []*outgoing) (mem.BufferSlice, []*outgoing, string) {
 	return nil, copied, ""
 }
 
-// cutMessage takes as much off a queue as a message should have. Short frames are copied together; long ones are sent from where
-// they lie, those longer than a message in parts. What is off the queue is to be released by it.
+// cutMessage takes about one message's worth off a queue. Short frames are copied together; long ones are sent from their own
+// memory, those longer than a message in parts. The caller releases the entries that are off the queue.
 func cutMessage(queue *[]*outgoing, off []*outgoing) (data mem.BufferSlice, _ []*outgoing) {
 	var short []byte
 	flush := func() {
@@ -408,16 +408,16 @@ func cutMessage(queue *[]*outgoing, off []*outgoing) (data mem.BufferSlice, _ []
 	return data, off
 }
 
-// freeing lets go of a frame when gRPC has no use of a part of it any more.
+// freeing drops a reference to a frame when gRPC no longer uses a part of it.
 type freeing outgoing
 
-// Get implements mem.BufferPool; nothing is taken from this one.
+// Get implements mem.BufferPool; this one never returns a buffer.
 func (f *freeing) Get(int) *[]byte { panic("a frame's memory is its owner's") }
 
 // Put implements mem.BufferPool.
 func (f *freeing) Put(*[]byte) { (*outgoing)(f).release() }
 
-// receive hands out what comes until the link ends.
+// receive passes messages to the handler until the link ends.
 func (l *link) receive() error {
 	received := l.ls.metrics.linkReceived
 	for {
@@ -501,7 +501,7 @@ func (l *link) takeOwn(r linkRecord) error {
 	return nil
 }
 
-// giveRoom takes in that the other side has done with n bytes.
+// giveRoom adds the n bytes that the other side released to the room.
 func giveRoom(room *semaphore.Weighted, out *atomic.Int64, n uint64) bool {
 	if n == 0 {
 		return true
@@ -570,7 +570,7 @@ func (l *link) takePiece(r linkRecord, buf mem.Buffer) error {
 	return nil
 }
 
-// begin counts what came against the window.
+// begin counts a received body against the window.
 func (f *flow) begin(cost int64) error {
 	if n := f.inUse.Add(cost); n > f.window {
 		return fault.Errorf(fault.Corrupt, "a link's other side sent %d bytes where there was room for %d", n, f.window)
@@ -600,8 +600,8 @@ func (b *heldBody) Done() {
 	}
 }
 
-// creditShare is the part of a window that is given back at once. A frame is never longer than half a window, so that room for it
-// comes although some is not given back yet.
+// creditShare is the part of a window that is returned at once. A frame is never longer than half a window, so that it gets
+// room although some is not returned yet.
 const creditShare = 16
 
 func (l *link) sendCredit() {
@@ -611,7 +611,7 @@ func (l *link) sendCredit() {
 	}
 }
 
-// watch gives signs of life, and looks for those of the other side.
+// watch sends signs of life, and checks for those of the other side.
 func (l *link) watch() {
 	every := l.ls.settings.SilenceAfter / 4
 	t := time.NewTicker(every)
@@ -624,7 +624,7 @@ func (l *link) watch() {
 		case <-t.C:
 		}
 		now := l.now()
-		late := now-last > 2*every // this process was stopped: what came meanwhile was not read yet
+		late := now-last > 2*every // this process was stopped and has not read its input yet
 		last = now
 		l.sendOwn(linkPing, uint64(now))
 		if late {

@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// ear is a handler that notes what comes.
+// ear is a handler that records its calls.
 type ear struct {
 	keep bool // bodies are not done with until the test says so
 	mu   sync.Mutex
@@ -225,7 +225,7 @@ func TestALinkCarriesEverythingBothWays(t *testing.T) {
 	}
 }
 
-// What a handler has not done with bounds what may be sent: urgent messages go through all the same.
+// Bodies that a handler has not released bound the sender's room: urgent messages go through all the same.
 func TestAFullLinkTakesUrgentMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newEar(), newEar()
@@ -305,7 +305,7 @@ func (e *ear) story() string {
 	return fmt.Sprintf("%d links, %d ended, silent %v", len(e.links), len(e.ended), e.silent)
 }
 
-// lossy loses what comes while it is deaf.
+// lossy drops messages while it is deaf.
 type lossy struct {
 	pipe
 	deaf *atomic.Bool
@@ -321,7 +321,7 @@ func (p *lossy) RecvMsg(v any) error {
 	}
 }
 
-// Both sides dial at once, again and again: one link is left, and both sides mean the same.
+// Both sides dial at once, again and again: one link is left, the same for both sides.
 func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 	for range 20 {
 		a, b := newEar(), newEar()
@@ -343,7 +343,7 @@ func TestTwoServersThatDialEachOtherHaveOneLink(t *testing.T) {
 		}
 		var word string
 		for end := time.Now().Add(20 * time.Second); ; {
-			if settled() { // and what one sends on its link comes to the other
+			if settled() { // and a message on one end's link reaches the other
 				word = fmt.Sprint(rand.Uint64())
 				l, ok := x.Link("b")
 				if ok && l.Send(&peer.Route{Table: word}, &peer.ChainPong{}) == nil {
@@ -425,7 +425,7 @@ func TestALinkSurvivesTheOtherServersRestart(t *testing.T) {
 	<-done
 }
 
-// linkOnce dials a link as server x and gives the error that it ends with.
+// linkOnce dials a link as server x and returns the error that ends it.
 func linkOnce(ctx context.Context, p *Peer) error {
 	pipe, _, cancel, err := p.openLink(ctx)
 	if err != nil {
@@ -443,7 +443,7 @@ func linkOnce(ctx context.Context, p *Peer) error {
 	return nil
 }
 
-// A certificate is for a role and a name: what a gateway or another server has opens no link of ours.
+// A certificate is for a role and a name: that of a gateway or another server opens no link of ours.
 func TestALinkIsOfTheServerThatTheCertificateNames(t *testing.T) {
 	a := newTestAuthority(t)
 	ls := linksOf(t, "b", newEar())

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// JoinLinks links two servers of one process, as long as both live: what one sends is what the other gets, without a copy. For a
+// JoinLinks links two servers of one process for as long as both live: each gets the messages of the other without a copy. For a
 // process that has several servers, and for tests.
 func JoinLinks(a, b *Links) {
 	a.connect(b.settings.Self.Server, func(context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
@@ -15,7 +15,7 @@ func JoinLinks(a, b *Links) {
 	})
 }
 
-// dialled is the near end of a pipe whose far end this server accepts.
+// dialled is the near end of a pipe; this server accepts its far end.
 func (ls *Links) dialled() (pipe, context.Context, context.CancelCauseFunc, error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -49,7 +49,7 @@ func memoryPipe(ctx context.Context) (near, far *memoryEnd) {
 	return &memoryEnd{ctx, a, b}, &memoryEnd{ctx, b, a}
 }
 
-// SendMsg implements pipe. The message is the other end's.
+// SendMsg implements pipe. The message belongs to the other end.
 func (e *memoryEnd) SendMsg(v any) error {
 	data, err := codec{}.Marshal(v)
 	if err != nil {
@@ -75,7 +75,7 @@ func (e *memoryEnd) RecvMsg(v any) error {
 	}
 }
 
-// drain frees what lies in the pipe when it has ended.
+// drain frees the messages left in the pipe after its end.
 func (e *memoryEnd) drain() {
 	for {
 		select {

@@ -17,18 +17,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// LinkSettings are numbers a user sets, and what this side says of itself.
+// LinkSettings are numbers a user sets, and the hello of this side.
 type LinkSettings struct {
 	Self peer.LinkHello
 
-	// FrameWindowBytes bounds the frames that came on one link and are not done with. Default 80 MiB; at least twice the longest frame.
+	// FrameWindowBytes bounds the received frames of one link that are not released. Default 80 MiB; at least twice the longest frame.
 	// Larger: more memory a server that this one shares partitions with.
 	FrameWindowBytes int64
 	// PieceWindowBytes bounds the pieces of segments likewise. Default 4 MiB; at least 512 KiB.
 	PieceWindowBytes int64
-	// SilenceAfter is how long nothing may come before the other side is reported as silent. Default 500 ms.
+	// SilenceAfter is how long nothing may be received before the other side is reported as silent. Default 500 ms.
 	SilenceAfter time.Duration
-	// GiveUpAfter is how long nothing may come before the link is given up and dialled anew. Default 2 s.
+	// GiveUpAfter is how long nothing may be received before the link is closed and dialled again. Default 2 s.
 	GiveUpAfter time.Duration
 
 	Log        *slog.Logger
@@ -48,7 +48,7 @@ func (s *LinkSettings) setDefaults() {
 	}
 }
 
-// Validate tells every mistake at once. Errors are Invalid.
+// Validate reports every mistake at once. Errors are Invalid.
 func (s LinkSettings) Validate() error {
 	s.setDefaults()
 	var errs []error
@@ -64,13 +64,13 @@ func (s LinkSettings) Validate() error {
 	return joinInvalid(errs)
 }
 
-// linkWindowMax bounds what a window may be, so that sums of windows are numbers.
+// linkWindowMax bounds windows, so that sums of windows do not overflow.
 const linkWindowMax = 1 << 40
 
-// Links are the links of one server to all others. Both sides may dial: one link is left, that of the server with the lower id.
+// Links are the links of one server to all others. Both sides may dial: only the link dialled by the server with the lower id stays.
 //
 //	a dials b ──hello──▶ b        a < b: the link that a dialled stays, whichever came first
-//	a ◀──hello── b dials a        a process that began anew, or dials again, takes the place of its older link
+//	a ◀──hello── b dials a        a process that restarted, or dials again, replaces its older link
 type Links struct {
 	// Constant.
 	settings LinkSettings
@@ -101,7 +101,7 @@ func NewLinks(s LinkSettings, h peer.LinkHandler) (*Links, error) {
 	return ls, nil
 }
 
-// Link gives the link to a server, if there is one.
+// Link returns the link to a server, if there is one.
 func (ls *Links) Link(server string) (peer.Link, bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -109,7 +109,7 @@ func (ls *Links) Link(server string) (peer.Link, bool) {
 	return l, l != nil
 }
 
-// Connect keeps a link to a server, calling it by p, until Disconnect or Close. Again with another Peer takes the place of the first.
+// Connect keeps a link to a server, calling it by p, until Disconnect or Close. A call with another Peer replaces the first.
 func (ls *Links) Connect(server string, p *Peer) {
 	ls.connect(server, func(ctx context.Context) (pipe, context.Context, context.CancelCauseFunc, error) {
 		return p.openLink(ctx)
@@ -133,7 +133,7 @@ func (ls *Links) connect(server string, dial dialLink) {
 	ls.running.Go(func() { ls.keep(ctx, server, dial) })
 }
 
-// Disconnect ends the link to a server and dials it no more.
+// Disconnect ends the link to a server and stops dialling it.
 func (ls *Links) Disconnect(server string) {
 	ls.mu.Lock()
 	end, l := ls.mu.wanted[server], ls.mu.links[server]
@@ -233,7 +233,7 @@ func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	return nil
 }
 
-// accept answers a server that dials, and returns when the link ends. name is what its certificate says; "": nothing does.
+// accept answers a server that dials, and returns when the link ends. name is the one in its certificate; "": it has none.
 func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	other, err := ls.greeted(p)
 	if err == nil && name != "" && name != other.Server {
@@ -251,7 +251,7 @@ func (ls *Links) accept(ctx context.Context, p pipe, name string) error {
 	own := ls.greeting()
 	buf, _ := pooled(own.append(nil))
 	if err := p.SendMsg(&message{mem.BufferSlice{buf}}); err != nil {
-		cancel(err) // and receive says why
+		cancel(err) // and receive returns the reason
 	}
 	go ls.carry(l) // counted by admit; a gRPC stream that we end is read to its end only when its handler has returned
 	<-lctx.Done()
@@ -291,7 +291,7 @@ func (ls *Links) greeted(p pipe) (h linkGreeting, err error) {
 	return h, h.check()
 }
 
-// check refuses a server that cannot be talked with.
+// check refuses a server with an incompatible hello.
 func (h *linkGreeting) check() error {
 	switch {
 	case h.versionMin > linkVersion || h.versionMax < linkOldest:
@@ -306,7 +306,7 @@ func (h *linkGreeting) check() error {
 // errLinked refuses a second link between two servers.
 var errLinked = fault.Errorf(fault.Stale, "the two servers are linked already")
 
-// admit makes l the link to its server, unless one is there that stays. One that l takes the place of has ended when admit returns.
+// admit makes l the link to its server, unless an existing one stays. One that l replaces has ended when admit returns.
 func (ls *Links) admit(l *link) error {
 	for {
 		ls.mu.Lock()
@@ -339,7 +339,7 @@ func (ls *Links) yields(old, l *link) bool {
 	case old.other.Boot != l.other.Boot || old.silent.Load():
 		return true
 	case old.dialed == l.dialed:
-		return true // dialled again by the same side: it gave the older one up
+		return true // dialled again by the same side: it has given up the older one
 	}
 	return l.dialed == (ls.settings.Self.Server < l.other.Server) // the lower id's
 }
@@ -353,7 +353,7 @@ func (ls *Links) carry(l *link) {
 	log.Info("link ended", "error", l.why(), "took", time.Since(l.began).Round(time.Millisecond))
 }
 
-// gone takes a link out that has ended.
+// gone removes a link that has ended.
 func (ls *Links) gone(l *link) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

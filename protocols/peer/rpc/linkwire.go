@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A message of a link is a row of records, each whole. FORMAT.md draws them.
+// A message of a link is a sequence of records, each whole. FORMAT.md draws them.
 
 // linkVersion is the version of links that this build speaks, linkOldest the lowest.
 const (
@@ -18,7 +18,7 @@ const (
 	linkVersion = 1
 )
 
-// linkType tells what a record of a link says.
+// linkType is the type of a link's record.
 type linkType uint8
 
 const (
@@ -44,7 +44,7 @@ const (
 	linkPiece     linkType = 50 // the body is a piece of a segment
 )
 
-// linkRecordLen is the length of what precedes the head of a record.
+// linkRecordLen is the length of a record before its head.
 const linkRecordLen = 16
 
 // linkHeadMax bounds a head: a segment's description is the largest thing in one.
@@ -52,7 +52,7 @@ const linkHeadMax = peer.LinkInfoBytesMax + 20*peer.LinkEndsMax + 4<<10
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// linkRecord is one of a message, as it lies there.
+// linkRecord is a record as it lies in a message.
 type linkRecord struct {
 	kind linkType
 	head []byte
@@ -79,7 +79,7 @@ func cutLinkRecord(b []byte) (r linkRecord, rest []byte, err error) {
 	return r, b[end+int(body):], nil
 }
 
-// linkSum is over the header but for the sum itself, and the head. Bodies have checksums of their own.
+// linkSum covers the header without the sum itself, and the head. Bodies have checksums of their own.
 func linkSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:12], castagnoli), castagnoli, b[linkRecordLen:])
 }
@@ -98,7 +98,7 @@ func endLinkRecord(b []byte, from, body int) []byte {
 	return b
 }
 
-// linkGreeting is a hello with what the link itself needs to know.
+// linkGreeting is a hello with the settings of the link itself.
 type linkGreeting struct {
 	peer.LinkHello
 	versionMin, versionMax uint8
@@ -119,7 +119,7 @@ func (h *linkGreeting) append(dst []byte) []byte {
 	return endLinkRecord(dst, from, 0)
 }
 
-// decodeGreeting reads a hello; what follows what this build knows is left alone, so that later builds can say more.
+// decodeGreeting reads a hello. It ignores bytes after the fields of this build, so that later builds can add some.
 func decodeGreeting(b []byte) (h linkGreeting, err error) {
 	r := headReader{b: b}
 	h.versionMin, h.versionMax = r.byte(), r.byte()
@@ -359,7 +359,7 @@ func (r *headReader) varint() int64 {
 	return int64(u>>1) ^ -int64(u&1)
 }
 
-// count reads how many things follow, of at least a byte each.
+// count reads the number of items that follow, of at least a byte each.
 func (r *headReader) count(most int) int {
 	n := r.uvarint()
 	if n > uint64(most) || n > uint64(len(r.b)) {
@@ -392,7 +392,7 @@ func (r *headReader) route(to *peer.Route, tables *tableNames) {
 	to.Epoch = point.Epoch(r.uvarint())
 }
 
-// tableNames gives the strings of tables' names without making one for each message.
+// tableNames returns strings of tables' names without allocating one for each message.
 type tableNames struct{ names map[string]string }
 
 // tableNamesMax bounds how many are kept.

@@ -37,7 +37,7 @@ func linkExamples(t testing.TB) map[string][]byte {
 	return out
 }
 
-// readLink reads all that a record says, as a link does.
+// readLink reads all of a record, as a link does.
 func readLink(b []byte) (any, error) {
 	r, rest, err := cutLinkRecord(b)
 	if err != nil {
@@ -134,13 +134,13 @@ func TestLinkMessagesOverTheirBoundsAreNotSent(t *testing.T) {
 	}
 }
 
-// FuzzLinkRecord: what can be read says the same when it is written and read again.
+// FuzzLinkRecord: a readable record is the same after it is written and read again.
 func FuzzLinkRecord(f *testing.F) {
 	for _, b := range linkExamples(f) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) >= linkRecordLen { // the sum is right, so that what lies behind it is looked at
+		if len(b) >= linkRecordLen { // the sum is right, so that the bytes behind it are read
 			b = endLinkRecord(bytes.Clone(b), 0, 0)
 		}
 		got, err := readLink(b)
@@ -172,7 +172,7 @@ func FuzzLinkRecord(f *testing.F) {
 	})
 }
 
-// FuzzLinkStream: whatever comes, a link ends or goes on; it does not panic, and keeps nothing beyond its windows.
+// FuzzLinkStream: on any input a link ends or goes on; it does not panic, and keeps nothing beyond its windows.
 func FuzzLinkStream(f *testing.F) {
 	var all []byte
 	for _, b := range linkExamples(f) {

@@ -10,10 +10,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A message of an insert stream is a row of records. FORMAT.md draws them.
+// A message of an insert stream is a sequence of records. FORMAT.md draws them.
 
-// Versions of a stream's records: since the second an ack may say that a stamp is too far ahead, since the third a Stale where the
-// newest map is.
+// Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
+// name the newest map.
 const (
 	streamOldest  = 1
 	streamVersion = 3
@@ -22,7 +22,7 @@ const (
 	streamMaps  = 3
 )
 
-// recordType tells what a record says.
+// recordType is the type of a record.
 type recordType uint8
 
 const (
@@ -33,17 +33,17 @@ const (
 	recordAcks    recordType = 5
 )
 
-// recordLen is the length of what precedes a payload.
+// recordLen is the length of a record before its payload.
 const recordLen = 16
 
 // Bounds of a stream. A record over them is refused before memory is taken for it.
 const (
-	// messageBytesMax bounds one gRPC message: a log record of 32 MiB and what goes around it.
+	// messageBytesMax bounds one gRPC message: a log record of 32 MiB and its framing.
 	messageBytesMax = 33 << 20
 	tableBytesMax   = 1 << 10
 )
 
-// record is one of a message, as it lies there.
+// record is a record as it lies in a message.
 type record struct {
 	kind    recordType
 	seq     uint64 // rises by one; of the records that are acked
@@ -81,7 +81,7 @@ func endRecord(b []byte, from int) {
 // setSeq numbers the record that b begins with.
 func setSeq(b []byte, seq uint64) { binary.LittleEndian.PutUint64(b[8:], seq) }
 
-// hello opens a stream: which versions the gateway speaks, and into which table it wants to write.
+// hello opens a stream: the versions that the gateway supports, and the table to write into.
 type hello struct {
 	versionMin, versionMax uint8
 	table                  string
@@ -111,7 +111,7 @@ func negotiate(h hello) (uint8, error) {
 	return min(streamVersion, h.versionMax), nil
 }
 
-// welcome answers a hello: the version that is spoken, and how much may be under way before acks must come.
+// welcome answers a hello: the chosen version, and how much may be under way before acks must be received.
 type welcome struct {
 	version     uint8
 	insertsMax  uint32
@@ -140,7 +140,7 @@ func decodeWelcome(b []byte) (welcome, error) {
 	return w, nil
 }
 
-// insertLen is the length of what an insert's payload has before its frame.
+// insertLen is the length of an insert's payload before its frame.
 const insertLen = 32
 
 // insertEncoder encodes inserts. It keeps scratch memory: pool it.
@@ -150,10 +150,10 @@ type insertEncoder struct {
 	out     []byte
 }
 
-// idsEnd is above every number of a stream: frames say which series are defined, and here the receiver knows.
+// idsEnd is above every number of a stream: frames list the series defined, which the receiver already has here.
 const idsEnd = 1<<32 - 1
 
-// encode gives the record of an insert, without its number, in memory of the encoder. Errors are TooLarge and Invalid.
+// encode returns the record of an insert, without its number, in memory of the encoder. Errors are TooLarge and Invalid.
 func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	f := &e.frame
 	f.Stamp, f.Kind, f.FirstDef = in.Stamp, frame.Rows, idsEnd
@@ -186,7 +186,7 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	return b, nil
 }
 
-// forget lets go of what is the caller's.
+// forget drops the references to the caller's memory.
 func (e *insertEncoder) forget() {
 	clear(e.frame.Hists)
 	clear(e.frame.Exemplars)
@@ -197,7 +197,7 @@ func (e *insertEncoder) forget() {
 type insertDecoder struct {
 	frame   frame.Frame
 	decoder frame.Decoder
-	in      peer.Insert // good until the next decode
+	in      peer.Insert // valid until the next decode
 }
 
 // decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
@@ -237,10 +237,10 @@ func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	return in, nil
 }
 
-// kept says whether the decoder's memory is small enough to be kept: one huge insert must not stay for ever.
+// kept reports whether the decoder's memory is small enough to keep: one huge insert must not stay for ever.
 func (d *insertDecoder) kept() bool { return cap(d.in.IDs) <= 1<<17 && cap(d.in.Hists) <= 1<<14 }
 
-// kindCodes are the kinds on the wire; 0 is a good ack. They never change.
+// kindCodes are the kinds on the wire; 0 is success. They never change.
 var kindCodes = [...]fault.Kind{
 	1: fault.Internal, 2: fault.Invalid, 3: fault.TooLarge, 4: fault.Throttled, 5: fault.Stale, 6: fault.Unavailable,
 	7: fault.Corrupt, 8: fault.NotFound, 9: fault.Canceled, 10: fault.Denied,
@@ -274,7 +274,7 @@ func cutText(s string) string {
 	return s
 }
 
-// appendAck appends one ack: of which record, and how it went.
+// appendAck appends one ack: the record's number and its outcome.
 func appendAck(dst []byte, seq uint64, err error) []byte {
 	dst = binary.AppendUvarint(dst, seq)
 	if err == nil {
@@ -310,7 +310,7 @@ func appendMapAt(dst []byte, at peer.MapAt) []byte {
 	return dst
 }
 
-// cutMapAt takes a map off. Errors are Corrupt.
+// cutMapAt reads a map off the front. Errors are Corrupt.
 func cutMapAt(b []byte) (at peer.MapAt, rest []byte, err error) {
 	const fixed = len(at.Txn) + 8 + 1
 	if len(b) < fixed {

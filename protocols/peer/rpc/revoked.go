@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// revoked are serial numbers of certificates that the authority has taken back.
+// revoked are serial numbers of certificates that the authority has revoked.
 type revoked map[string]struct{}
 
 func (r revoked) has(serial *big.Int) bool {
@@ -21,8 +21,8 @@ func (r revoked) has(serial *big.Int) bool {
 	return ok
 }
 
-// readRevoked reads a list of revoked certificates, which must be signed by one of the authorities. A list past its time
-// counts as well: an authority that is slow to sign a new one does not let anybody back in. Errors are Invalid.
+// readRevoked reads a list of revoked certificates, which must be signed by one of the authorities. An expired list
+// counts as well: an authority that is slow to sign a new one must not readmit a revoked certificate. Errors are Invalid.
 func readRevoked(file string, authorities []byte) (revoked, error) {
 	if file == "" {
 		return nil, nil
@@ -76,7 +76,7 @@ func (o *openConn) Close() error {
 	return o.Conn.Close()
 }
 
-// admit refuses a connection whose other side shows a revoked certificate, and keeps the others in mind. Errors are Denied.
+// admit refuses a connection with a revoked certificate on the other side, and registers the others. Errors are Denied.
 func (c *certificates) admit(conn net.Conn, info credentials.AuthInfo) (net.Conn, credentials.AuthInfo, error) {
 	t, ok := info.(credentials.TLSInfo)
 	if c.settings.CRLFile == "" || !ok || len(t.State.PeerCertificates) == 0 {
@@ -97,7 +97,7 @@ func (c *certificates) admit(conn net.Conn, info credentials.AuthInfo) (net.Conn
 	return o, info, nil
 }
 
-// closeRevoked looks at the files again and closes the connections of certificates that were revoked since.
+// closeRevoked checks the files again and closes the connections of certificates that were revoked since.
 func closeRevoked(creds credentials.TransportCredentials) {
 	c, ok := creds.(*certificates)
 	if !ok || c.settings.CRLFile == "" {
@@ -118,7 +118,7 @@ func closeRevoked(creds credentials.TransportCredentials) {
 	}
 }
 
-// revokedEvery is how often a server looks whether certificates were revoked.
+// revokedEvery is how often a server checks for revoked certificates.
 const revokedEvery = time.Second
 
 // watchRevoked closes connections of revoked certificates until the server stops.

@@ -107,7 +107,7 @@ func TestServersOfRevokedCertificatesAreNotCalled(t *testing.T) {
 	}
 }
 
-// TestListsOfStrangersAreRefused: who cannot sign cannot revoke, and a list that cannot be read does not count as empty.
+// TestListsOfStrangersAreRefused: only an authority can revoke, and a list that cannot be read does not count as empty.
 func TestListsOfStrangersAreRefused(t *testing.T) {
 	a, stranger := newTestAuthority(t), newTestAuthority(t)
 	f := func(write func(file string)) {

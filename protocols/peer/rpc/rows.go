@@ -40,7 +40,7 @@ func (s *Server) listRows(ctx context.Context, p *peerpb.RowPrefix) (*peerpb.Row
 	return &peerpb.RowSet{Rows: mapped(rows, toRow), Revision: rev}, err
 }
 
-// commitRows logs which certificate changed which rows: what an administrator says of himself in the audit is his own word.
+// commitRows logs which certificate changed which rows: the name that an administrator puts into the audit is only a claim.
 func (s *Server) commitRows(ctx context.Context, p *peerpb.RowCommit) (*peerpb.RowCommitted, error) {
 	if s.deps.Rows == nil {
 		return nil, errNoRows
@@ -180,7 +180,7 @@ func (p *Peer) WatchRows(ctx context.Context, prefix string, after uint64, f fun
 	if _, err = sendChunks(cs, &peerpb.RowPrefix{Prefix: []byte(prefix), After: after}); err == nil {
 		err = cs.CloseSend()
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver knows why
+	if err != nil && !errors.Is(err, io.EOF) { // at EOF the receiver has the reason
 		return p.fault(ctx, l, methodWatchRows, err)
 	}
 	for {

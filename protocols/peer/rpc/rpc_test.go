@@ -193,7 +193,7 @@ func TestKindsSurvive(t *testing.T) {
 		m.mu.Unlock()
 		want := k
 		if k == fault.Canceled {
-			want = fault.Unavailable // nobody here has cancelled anything
+			want = fault.Unavailable // this side has cancelled nothing
 		}
 		calls := map[string]error{
 			"insert": st.Insert(t.Context(), &peer.Insert{}),
@@ -347,7 +347,7 @@ func TestSharedTimesAreShared(t *testing.T) {
 	if &got[0].Times[0] != &got[3].Times[0] {
 		t.Error("the same times came twice")
 	}
-	got[0].Values = append(got[0].Values, 1) // belongs to the caller: nobody else sees it
+	got[0].Values = append(got[0].Values, 1) // belongs to the caller: no other reader sees it
 	if got[1].Values[0] != m.series[1].Values[0] {
 		t.Error("appending to one series changes the next")
 	}
@@ -476,7 +476,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	same("a map of several chunks", gotFile, &file)
 }
 
-// fill puts something else than zero everywhere.
+// fill sets every field to something other than zero.
 func fill(v reflect.Value, rng *rand.Rand) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -598,7 +598,7 @@ func TestCallsAreThrottledAtTheBound(t *testing.T) {
 	wantKind(t, "a call beside a stream", err, fault.Throttled)
 }
 
-// TestStreamOfAKilledServer: everything that waits fails at once, and says that a new stream is needed; when the server is
+// TestStreamOfAKilledServer: all waiting calls fail at once, and the error says that a new stream is needed; when the server is
 // back, a new stream works.
 func TestStreamOfAKilledServer(t *testing.T) {
 	m := newMemory()

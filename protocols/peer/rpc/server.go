@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Deps are what a server serves.
+// Deps are the parts that a server serves.
 type Deps struct {
 	Storage    peer.Storage
 	Metadata   peer.Metadata // nil: this is no metadata server, calls of it are Unavailable
@@ -54,8 +54,8 @@ const (
 	answerBytesMax  = requestBytesMax
 )
 
-// HTTP/2 windows: what a sender may send before the receiver has read it. Of a fixed size, because one that grows with
-// what was measured would be memory without a bound.
+// HTTP/2 windows: how much a sender may send before the receiver has read it. Their size is fixed, because one that grows
+// with measurements would be memory without a bound.
 const (
 	serverStreamWindow = 4 << 20
 	clientStreamWindow = 1 << 20
@@ -106,8 +106,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return fault.Wrap(err, fault.Unavailable, "serve peers on %v", l.Addr())
 }
 
-// Shutdown refuses what is new, lets inserts and calls under way end, and returns when no goroutine is left. When ctx ends
-// first, what is under way is cut off, and the error says so.
+// Shutdown refuses new requests, lets inserts and calls under way end, and returns when no goroutine is left. When ctx ends
+// first, it cuts off those under way, and the error says so.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.once.Do(func() { close(s.stopping) })
 	gone := make(chan struct{})
@@ -175,7 +175,7 @@ func (s *Server) handle(name string, ss grpc.ServerStream, f func(grpc.ServerStr
 	return err
 }
 
-// answer makes a handler of a function: one request of at most that many bytes, one answer.
+// answer makes a handler from a function: one request of at most that many bytes, one answer.
 func answer[Q any, A proto.Message, P interface {
 	*Q
 	proto.Message
@@ -325,7 +325,7 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 	return toFile(f), nil
 }
 
-// selectSeries sends a message that says that the select is open, then batches of series.
+// selectSeries sends a message that the select is open, then batches of series.
 func (s *Server) selectSeries(ss grpc.ServerStream) error {
 	var p peerpb.Select
 	if _, err := receiveChunks(ss, smallMax, func(int) error { return nil }, &p); err != nil {
@@ -400,7 +400,7 @@ func (s *Server) sendSeries(ss grpc.ServerStream, set peer.SeriesSet, ranked boo
 
 var batchWriters = sync.Pool{New: func() any { return new(batchWriter) }}
 
-// cutSeries takes a piece off a series that fits a batch: floats first, then histograms.
+// cutSeries cuts a piece that fits a batch off a series: floats first, then histograms.
 func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
 	piece = peer.Series{Labels: s.Labels}
 	n := min(len(s.Times), pieceRowsMax)
@@ -421,7 +421,7 @@ func cutSeries(s *peer.Series) (piece peer.Series, more bool) {
 	return piece, len(s.Hists) > 0
 }
 
-// cutRanks takes n off, or what there is.
+// cutRanks takes n off, or all if there are fewer.
 func cutRanks(of []point.Stamp, n int) (piece, rest []point.Stamp) {
 	n = min(n, len(of))
 	return of[:n], of[n:]

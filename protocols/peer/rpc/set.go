@@ -15,7 +15,7 @@ import (
 type set struct {
 	p      *Peer
 	l      *line
-	ctx    context.Context // of whoever asked: it decides what an error means
+	ctx    context.Context // the asker's: it decides what an error means
 	cs     grpc.ClientStream
 	cancel context.CancelCauseFunc
 
@@ -23,7 +23,7 @@ type set struct {
 	ready  []peer.Series
 	at     int
 	goesOn bool // the last of ready is not whole yet
-	joined bool // it was put together already: its times are shared with no other series
+	joined bool // it was joined already: its times are shared with no other series
 	err    error
 	ended  bool
 	closed bool
@@ -48,7 +48,7 @@ func (p *Peer) Select(ctx context.Context, q *peer.Select) (_ peer.SeriesSet, er
 	return nil, err
 }
 
-// begin asks, and waits until the peer says that the select is open or why not.
+// begin asks, and waits until the peer opens the select or refuses it.
 func (s *set) begin(q *peer.Select) error {
 	m := toSelect(q)
 	if m.FormatMax = batchVersion; q.Ranks {
@@ -92,7 +92,7 @@ func (s *set) Next() bool {
 	}
 }
 
-// receive takes the next batch. What is left of this one is a series that goes on in it.
+// receive takes the next batch. A series left over from this one goes on in it.
 func (s *set) receive() error {
 	var m message
 	if err := s.cs.RecvMsg(&m); err != nil {

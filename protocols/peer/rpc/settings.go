@@ -9,24 +9,24 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TLS is how peers know each other: both show a certificate of one authority, and a server's must be for the address it
-// was called by. Files are PEM; they are looked at again at each handshake and re-read when they changed.
+// TLS is how peers authenticate each other: both show a certificate of one authority, and a server's must be for the address
+// that was called. Files are PEM; they are checked at each handshake and read again when they changed.
 type TLS struct {
 	CAFile, CertFile, KeyFile string
 
-	// CRLFile lists certificates that the authority has revoked, in PEM, signed by it; "": none are. Connections of a
-	// certificate that comes on the list are closed within seconds.
+	// CRLFile lists certificates that the authority has revoked, in PEM, signed by it; "": none are. Connections with a
+	// certificate that is added to the list are closed within seconds.
 	CRLFile string
 
-	// ServerName is what certificates of servers must be for, when it is not the host of the address. Only for Dial.
+	// ServerName is the name that servers' certificates must be for, when it is not the host of the address. Only for Dial.
 	ServerName string
 
-	// Insecure speaks in the clear with everybody who asks: for development. Then there are no files, and everybody may
+	// Insecure accepts and sends everything in the clear: for development. Then there are no files, and every caller may
 	// call everything.
 	Insecure bool
 
-	// Own is what this process is: its certificate must say so, and be for that name if Own has one. The zero Identity is
-	// not looked at.
+	// Own is the identity of this process: its certificate must have that role, and that name if Own has one. The zero Identity is
+	// not checked.
 	Own Identity
 }
 
@@ -50,13 +50,13 @@ type Settings struct {
 	// WindowBytes bounds what one stream of inserts may have under way, encoded, before acks must come; the gateway is
 	// Throttled at it. Default 64 MiB; at least 34 MiB, so that the largest insert fits. Larger: more memory a gateway.
 	WindowBytes int64
-	// InsertsMax bounds the inserts under way on one stream. Default 1024. Each waits for its fsync in a goroutine.
+	// InsertsMax bounds the inserts under way on one stream. Default 1024. Each waits for its fsync in its own goroutine.
 	InsertsMax int
 	// InsertBytesMax bounds the inserts under way of all streams, encoded. Default 256 MiB. Beyond it they are Throttled.
 	InsertBytesMax int64
 	// RequestBytesMax bounds the other requests that are being received, maps among them. Default 2 × peer.MapBytesMax.
 	RequestBytesMax int64
-	// SilenceMax is how long a gateway may be silent before its connection is closed and its streams forgotten.
+	// SilenceMax is how long a gateway may be silent before its connection is closed and its streams dropped.
 	// Default 10 s; at least 1 s.
 	SilenceMax time.Duration
 }
@@ -76,7 +76,7 @@ func setDefault[T comparable](to *T, value T) {
 	}
 }
 
-// Validate tells every mistake at once. Errors are Invalid.
+// Validate reports every mistake at once. Errors are Invalid.
 func (s Settings) Validate() error {
 	s.setDefaults()
 	var errs []error
@@ -99,16 +99,16 @@ func joinInvalid(errs []error) error {
 	return nil
 }
 
-// DialSettings are numbers a user sets on the side of the gateway, and what all its peers share.
+// DialSettings are numbers a user sets on the side of the gateway, and objects that all its peers share.
 type DialSettings struct {
 	TLS TLS
 
-	// Server is the name of the storage server behind the address: its certificate must be for that. "": for any.
+	// Server is the name of the storage server behind the address: its certificate must be for that name. "": for any.
 	Server string
 
 	// SilenceMax is how long a peer may send nothing at all while calls wait for it and it is asked for a sign of life;
-	// then its connection is given up and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer whose
-	// processors are busy loses its streams, and their series must be defined again.
+	// then its connection is given up and the calls are Unavailable. Default 2 s; at least 200 ms. Smaller: a peer with busy
+	// processors loses its streams, and their series must be defined again.
 	SilenceMax time.Duration
 	// ConnectMax bounds a connect with its handshake. Default 2 s.
 	ConnectMax time.Duration
@@ -131,13 +131,13 @@ func (s *DialSettings) setDefaults() {
 	}
 }
 
-// callsMax is below streamsMax, which a server allows on a connection: a sign of life must never wait for its turn.
+// callsMax is below streamsMax, the server's limit for a connection: a sign of life must never wait for a free stream.
 const (
 	callsMax   = 1000
 	streamsMax = 1024
 )
 
-// Validate tells every mistake at once. Errors are Invalid.
+// Validate reports every mistake at once. Errors are Invalid.
 func (s DialSettings) Validate() error {
 	s.setDefaults()
 	var errs []error

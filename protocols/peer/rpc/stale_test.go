@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/peerpb"
 )
 
-// TestAStaleAnswerNamesTheNewerMap through gRPC, and only one within the bounds; a peer that names none is as before.
+// TestAStaleAnswerNamesTheNewerMap through gRPC, and only one within the bounds; a peer that names none works as before.
 func TestAStaleAnswerNamesTheNewerMap(t *testing.T) {
 	stale := fault.Errorf(fault.Stale, "map 9 is newer")
 	at := peer.MapAt{Txn: peer.TxnID{1, 2, 3}, Seq: 9, Servers: []string{"n1", "n2", "n3"}}

@@ -15,12 +15,12 @@ import (
 
 // stream is the gateway's end of a stream of inserts.
 //
-//	Insert ─encode─▶ number, queue ─▶ send: what is queued in one message ──▶ peer
+//	Insert ─encode─▶ number, queue ─▶ send: all queued in one message ──▶ peer
 //	   ◀──── waiting[number] ◀─────── receive: acks, in any order ◀──────────┘
 //
-// Records get their numbers in the order in which they are queued, so that a definition is before every insert that began
-// after it was acked. When anything breaks, everything that waits fails, and so does everything later: the peer's
-// dictionary is gone with its end of the stream.
+// Records get their numbers in the order in which they are queued, so that a definition precedes every insert that began
+// after it was acked. When anything breaks, all waiting and later calls fail: the peer's dictionary is gone with its end of
+// the stream.
 type stream struct {
 	// Constant.
 	p      *Peer
@@ -38,11 +38,11 @@ type stream struct {
 		waiting map[uint64]waiter
 		bytes   int64        // of records not acked; at most limits.windowBytes
 		queue   []mem.Buffer // to be sent, in the order of their numbers
-		broken  error        // why nothing goes any more
+		broken  error        // why the stream has ended
 	}
 }
 
-// waiter is a record that is not acked. Its channel is nil when nobody waits any more.
+// waiter is a record that is not acked. Its channel is nil when no caller waits any more.
 type waiter struct {
 	ack   chan error
 	bytes int64
@@ -73,7 +73,7 @@ func (p *Peer) OpenStream(ctx context.Context, table string) (_ peer.Stream, err
 	return st, nil
 }
 
-// openStream opens a stream that outlives ctx, which yet ends the wait for its opening.
+// openStream opens a stream that outlives ctx; ctx only ends the wait for its opening.
 func (p *Peer) openStream(ctx context.Context, l *line, table string) (*stream, error) {
 	own, abandon := context.WithCancelCause(context.Background())
 	stop := context.AfterFunc(ctx, func() { abandon(ctx.Err()) })
@@ -166,7 +166,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	return st.askBuffer(ctx, buf, data)
 }
 
-// encoderBytesKept bounds what an encoder in the pool holds on to.
+// encoderBytesKept bounds the memory that an encoder in the pool keeps.
 const encoderBytesKept = 4 << 20
 
 var insertEncoders = sync.Pool{New: func() any { return new(insertEncoder) }}
@@ -177,7 +177,7 @@ func (st *stream) ask(ctx context.Context, b []byte) error {
 	return st.askBuffer(ctx, buf, data)
 }
 
-// askBuffer is ask for a record in a buffer, which it gives away; data are its bytes.
+// askBuffer is ask for a record in a buffer, which it passes on; data are its bytes.
 func (st *stream) askBuffer(ctx context.Context, buf mem.Buffer, data []byte) error {
 	if ctx.Err() != nil {
 		buf.Free()
@@ -200,7 +200,7 @@ func (st *stream) askBuffer(ctx context.Context, buf mem.Buffer, data []byte) er
 		if st.abandon(seq) {
 			err = ended(ctx, "insert at "+st.p.addr)
 		} else {
-			err = <-ack // it came at the same time
+			err = <-ack // it arrived at the same time
 		}
 	}
 	acks.Put(ack)
@@ -228,7 +228,7 @@ func (st *stream) queue(buf mem.Buffer, data []byte, ack chan error) (seq uint64
 	return seq, nil
 }
 
-// abandon says that nobody waits for a record any more; false when its ack is there. Its bytes count until it is acked.
+// abandon ends the wait for a record; false when its ack has arrived. Its bytes count until it is acked.
 func (st *stream) abandon(seq uint64) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -239,10 +239,10 @@ func (st *stream) abandon(seq uint64) bool {
 	return ok
 }
 
-// sendBytesMax is about how much goes into one message when much is queued.
+// sendBytesMax is about the size of a message when much is queued.
 const sendBytesMax = 256 << 10
 
-// send sends what is queued until the stream is broken.
+// send sends the queue until the stream is broken.
 func (st *stream) send() {
 	var free []mem.Buffer
 	sent := st.p.settings.Metrics.sent.WithLabelValues(methodInserts)
@@ -264,7 +264,7 @@ func (st *stream) send() {
 			}
 			// gRPC keeps the slice for a while.
 			if err := st.cs.SendMsg(&message{append(mem.BufferSlice(nil), rest[:n]...)}); err != nil {
-				if !errors.Is(err, io.EOF) { // else receive knows why
+				if !errors.Is(err, io.EOF) { // else receive has the reason
 					st.fail(err)
 				}
 				return
@@ -277,7 +277,7 @@ func (st *stream) send() {
 	}
 }
 
-// receive hands out acks until the stream is broken.
+// receive delivers acks until the stream is broken.
 func (st *stream) receive() {
 	bytes := st.p.settings.Metrics.received.WithLabelValues(methodInserts)
 	for {
@@ -300,7 +300,7 @@ func (st *stream) receive() {
 	}
 }
 
-// takeAcks goes through the records of a message.
+// takeAcks reads the records of a message.
 func (st *stream) takeAcks(b []byte) error {
 	for len(b) > 0 {
 		r, rest, err := cutRecord(b)
@@ -341,9 +341,9 @@ func (st *stream) done(seq uint64, ack error) error {
 	return nil
 }
 
-// fail ends the stream: everything that waits gets the reason, and everything later.
+// fail ends the stream: all waiting and later calls fail with the reason.
 func (st *stream) fail(err error) {
-	// The asker's context is nobody's here: what ended the stream is the line, the peer, or Close.
+	// No asker's context matters here: the line, the peer or Close ended the stream.
 	reason := st.p.fault(context.Background(), st.l, methodInserts, err)
 	st.mu.Lock()
 	if st.mu.broken != nil {

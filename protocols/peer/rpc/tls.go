@@ -16,11 +16,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// certificates are the files of a TLS as credentials that look at them again at each handshake. Files that changed and
+// certificates are the files of a TLS as credentials that check them again at each handshake. Files that changed and
 // cannot be read are a warning: the old ones stay in force.
 type certificates struct {
 	settings TLS
-	server   string // whom a client calls; "": any storage server
+	server   string // the server that a client calls; "": any storage server
 	log      *slog.Logger
 
 	mu struct {
@@ -35,13 +35,13 @@ type certificates struct {
 // fileStates are those of the authority's certificate, the own certificate, its key and the list of revoked certificates.
 type fileStates [4]fileState
 
-// fileState tells that a file changed.
+// fileState detects that a file changed.
 type fileState struct {
 	modified time.Time
 	size     int64
 }
 
-// newCredentials reads the files once, so that a mistake is told at the start. server is whom a client calls. Errors are
+// newCredentials reads the files once, so that a mistake shows at the start. server is the one that a client calls. Errors are
 // Invalid.
 func newCredentials(t TLS, server string, log *slog.Logger) (credentials.TransportCredentials, error) {
 	if t.Insecure {
@@ -99,12 +99,12 @@ func (c *certificates) load() (*tls.Config, revoked, error) {
 		RootCAs:      pool,
 		ClientCAs:    pool,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
-		// A session that is resumed would not be held against an authority that was replaced.
+		// A resumed session would not be checked against a replaced authority.
 		SessionTicketsDisabled: true,
 	}, list, nil
 }
 
-// current is the configuration by the files as they are now.
+// current is the configuration from the current files.
 func (c *certificates) current() credentials.TransportCredentials {
 	c.mu.Lock()
 	defer c.mu.Unlock()

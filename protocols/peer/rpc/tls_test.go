@@ -63,7 +63,7 @@ func (a *testAuthority) files(t testing.TB, host string) TLS {
 	return a.filesOf(t, host, id.URI())
 }
 
-// filesOf writes a certificate for a host that says these things of its process.
+// filesOf writes a certificate for a host with these URIs.
 func (a *testAuthority) filesOf(t testing.TB, host string, is ...*url.URL) TLS {
 	t.Helper()
 	dir := t.TempDir()
