@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Coordinator runs transactions: it performs what a Txn wants done. A process that keeps no files has one to make tables
+// Coordinator runs transactions: it performs the effects of a Txn. A process that keeps no files has one to make tables
 // and to change their lists of servers; Server is one too. All methods are safe for concurrent use.
 type Coordinator struct {
 	// Constant after NewCoordinator.
@@ -26,7 +26,7 @@ type Coordinator struct {
 	keep     func(ctx context.Context, f *peer.File, m *topology.Map) error // on the own disk; nil: there is none
 	shelf    func(table string, txn peer.TxnID) []Link                      // of the own disk
 	newest   func(table string) (peer.TxnID, *topology.Map)                 // on the own disk; nil: there is none
-	life     context.Context                                                // of what goes on after the asker was answered
+	life     context.Context                                                // of work that goes on after the caller was answered
 	end      context.CancelFunc
 
 	running sync.WaitGroup
@@ -58,7 +58,7 @@ func newCoordinator(d Deps, s Settings) (*Coordinator, error) {
 	return c, nil
 }
 
-// Close ends what is still on its way to other servers, and waits for it.
+// Close ends requests to other servers that are still under way, and waits for them.
 func (c *Coordinator) Close() {
 	c.mu.Lock()
 	c.mu.closed = true
@@ -126,8 +126,8 @@ func (c *Coordinator) Remove(ctx context.Context, table string, s topology.Serve
 	return err
 }
 
-// run runs a transaction until it is done or ctx ends. It goes on without the asker: what is on its way to disks and to
-// the store is not taken back by going away.
+// run runs a transaction until it is done or ctx ends. It goes on without the caller: writes on their way to disks and to
+// the store are not taken back when the caller leaves.
 func (c *Coordinator) run(ctx context.Context, table string, t *Txn) (Done, error) {
 	result := make(chan Done, 1)
 	c.mu.Lock()
@@ -238,7 +238,7 @@ func (c *Coordinator) perform(ctx context.Context, table string, e Effect) Input
 // readsMax bounds the rows read at a time.
 const readsMax = 16
 
-// readRows reads rows one by one; those that are not there are missing in what it gives.
+// readRows reads rows one by one; absent rows are missing in the result.
 func (c *Coordinator) readRows(ctx context.Context, keys []string) (map[string]coord.Row, error) {
 	ctx, cancel := limited(ctx, c.settings.StoreTimeout)
 	defer cancel()
@@ -338,7 +338,7 @@ func (c *Coordinator) own(table string, txn peer.TxnID) (*peer.File, *topology.M
 	return headOf(f, m), m, nil
 }
 
-// look gives what is known of a transaction and those before it, until it comes upon what is sought.
+// look returns the remembered steps to a transaction and those before it, until it comes upon the sought one.
 func (c *Coordinator) look(ctx context.Context, e Look) []Link {
 	var links []Link
 	for txn := e.Txn; txn != (peer.TxnID{}) && len(links) < lookMax; txn = links[len(links)-1].Base {
@@ -362,5 +362,5 @@ func (c *Coordinator) look(ctx context.Context, e Look) []Link {
 	return links
 }
 
-// lookMax bounds how far back is looked: from there on, whoever asks has to look at the newest map anyway.
+// lookMax bounds how far back look goes: beyond it, the caller has to look at the newest map anyway.
 const lookMax = 256

@@ -22,7 +22,7 @@ func Decode(f *peer.File) (*topology.Map, error) {
 	return m, Check(f, m)
 }
 
-// Check holds a map that was made of a file against what the file says of it. Errors are Corrupt.
+// Check compares a map that was made from a file with the file's header. Errors are Corrupt.
 func Check(f *peer.File, m *topology.Map) error {
 	if m.Table != f.Table || m.Seq != f.Seq {
 		return fault.Errorf(fault.Corrupt, "the METADATA file of transaction %d of %q holds transaction %d of %q", f.Seq, f.Table, m.Seq, m.Table)

@@ -9,34 +9,34 @@
 //	                                 │
 //	                                 ├─ 2 Store(ops) ─▶ own disk  ─fsync─┐
 //	                                 ├─ 2 Store(ops) ─▶ another   ─fsync─┼─▶ 3 a majority has it
-//	                                 └─ 2 Store(ops) ─▶ a third one  … ──┘      │ (the rest is told in the background)
+//	                                 └─ 2 Store(ops) ─▶ a third one  … ──┘      │ (the others follow in the background)
 //	                                                                            ▼
 //	proposer ◀── 5 txn, seq ─────── 4 swap the row, if it is still as read in 1: the commit point;
 //	                                  in the same store transaction the number goes into the lease rows of the
 //	                                  partitions that move, end or go (guards.go, lease.Guard)
 //
-// Ops are pure, so every server makes the same map of them; digests are compared, which ops keep at the price of what they
+// Ops are pure, so every server makes the same map of them. Servers compare digests, which ops update at the price of the parts they
 // touch, and a server that comes to another map stops the transaction (C06). Where a server lacks the base it says so and
-// gets the file whole. Nothing else encodes a map: a transaction costs what it changes, not what there is.
+// gets the file whole. Nothing else encodes a map: a transaction costs the size of its change, not of the map.
 //
 // Followers (gateways, storage servers, the master, metadata servers that missed a Store) fetch by the same rule: one that
 // has a map asks for the ops of each transaction since, and is sent the file whole where these are not remembered any more:
 //
-//	Fetch ─▶ server ──{Steps since}──▶ apply ─▶ is it the digest that the server says? ─▶ the map
+//	Fetch ─▶ server ──{Steps since}──▶ apply ─▶ does the digest match the server's? ─▶ the map
 //	  │         └─────{Map}──────────▶ decode ─────────────────┘        │ no: ask for it whole
 //	  └─▶ next server: at once after an error, beside the first after a silence
 //
-// Everything may be done twice: the proposer drew the transaction's name, so proposing, storing and swapping again finds
-// what is there (C05). A lost answer of the swap is resolved by reading the row, and the history of files, and looking
+// Every step may be done twice: the proposer drew the transaction's name, so proposing, storing and swapping again finds
+// the earlier result (C05). A lost answer of the swap is resolved by reading the row, and the history of files, and looking
 // for one's own transaction (C08). A list of servers that changed meanwhile changed the row too (C09): then it begins
 // again, and asks the new list.
 //
-// Txn (one transaction) and Shelf (what a server has, and may delete) are pure machines. Coordinator and Server run them:
+// Txn (one transaction) and Shelf (the files of a server, and those it may delete) are pure machines. Coordinator and Server run them:
 // Coordinator for any process that makes tables, Server for those that keep files.
 //
-// Invariants kept: I2 (by topology's Apply), I5 (queues, caches, files that nobody decided about), I7 (file durable
+// Invariants kept: I2 (by topology's Apply), I5 (queues, caches, undecided files), I7 (file durable
 // before the row names it, deleted only when no row can name it any more). And: the committed transaction's file is on
 // a majority of the row's servers.
 //
-// Refuses to: know what ops mean, delete by time, keep configuration anywhere but in the map.
+// Outside its scope: the meaning of ops, deletion by time, configuration anywhere but in the map.
 package mapstore

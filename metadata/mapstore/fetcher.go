@@ -16,7 +16,7 @@ type Wanted struct {
 	Txn     peer.TxnID
 	Seq     uint64
 	Servers []topology.ServerID // that should have it
-	// Since is a transaction of the table whose map, Have, is here: then only what changed since need travel. Zero: none.
+	// Since is a transaction of the table whose map, Have, is here: then only the changes since need travel. Zero: none.
 	Since peer.TxnID
 	Have  *topology.Map
 }
@@ -79,12 +79,12 @@ func (c *Coordinator) fetchFrom(ctx context.Context, p peer.Metadata, w Wanted) 
 	return head, m, nil
 }
 
-// headOf gives a file without what stands for its map.
+// headOf returns a file without the fields that stand for its map.
 func headOf(f *peer.File, m *topology.Map) *peer.File {
 	return &peer.File{Table: f.Table, Txn: f.Txn, Seq: f.Seq, Digest: m.Digest(), Base: f.Base}
 }
 
-// link asks servers for what came before a transaction.
+// link asks servers for the transactions before a given one.
 func (c *Coordinator) link(ctx context.Context, table string, txn peer.TxnID, servers []topology.ServerID) (Link, error) {
 	return search(c, ctx, table, servers, func(ctx context.Context, p peer.Metadata) (Link, error) {
 		f, err := p.Fetch(ctx, &peer.FileQuery{Table: table, Txn: txn, Since: txn}) // an older build sends the file whole
@@ -98,8 +98,8 @@ func (c *Coordinator) link(ctx context.Context, table string, txn peer.TxnID, se
 	})
 }
 
-// fetchesMax bounds what is fetched from one server at a time. Others wait, and are asked elsewhere meanwhile: a server that
-// is silent delays no request that another one can serve.
+// fetchesMax bounds the concurrent fetches from one server. Others wait, and are asked elsewhere meanwhile: a
+// silent server delays no request that another one can serve.
 const fetchesMax = 8
 
 // search runs a Fetch: ask asks one server.

@@ -14,19 +14,19 @@ const (
 	marksMax = 4
 )
 
-// guard begins with what the swap owes the lease rows, once a majority has the file.
+// guard begins with the lease rows that the swap must compare and write, once a majority has the file.
 //
 //	up to guardsMax    ReadGuards ─▶ Swap: the table's row and the lease rows, in one store transaction
 //	more               ReadGuards ─▶ Mark ─▶ ReadGuards ─▶ Mark … ─▶ Swap: the table's row alone
 //
-// A mark is the number of a transaction that is not committed yet. It keeps everybody with an older map from the partition. If
+// A mark is the number of a transaction that is not committed yet. It keeps every process with an older map from the partition. If
 // the swap is never made, any later change of the table's row, a touch too, shows that (lease.Guard).
 func (t *Txn) guard() {
 	t.marked, t.conflicts = 0, 0
 	t.readGuards()
 }
 
-// batch is what is guarded next.
+// batch returns the next guards to mark or write.
 func (t *Txn) batch() []lease.Guard { return t.guards[t.marked:min(len(t.guards), t.marked+guardsMax)] }
 
 func (t *Txn) readGuards() {
@@ -78,7 +78,7 @@ func (t *Txn) guardsRead(in GuardsRead) {
 	}
 }
 
-// refused ends a transaction whose lease rows do not allow it. An earlier swap of it may still be under way.
+// refused ends a transaction that its lease rows do not allow. An earlier swap of it may still be under way.
 func (t *Txn) refused(err error) {
 	if t.unknown || fault.Is(err, fault.Unavailable) {
 		t.unavailable(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Input is what a Txn hears: the answers to its effects, each with the round it was asked in.
+// Input is an input of a Txn: the answer to one of its effects, with the round it was asked in.
 type Input interface{ input() }
 
 // Begin starts a transaction.
@@ -63,7 +63,7 @@ type Link struct {
 // History answers Look: the transaction and those before it, newest first, as far back as they are kept.
 type History struct{ Links []Link }
 
-// Expired says that nobody waits any longer.
+// Expired reports that no caller waits any longer.
 type Expired struct{}
 
 func (Begin) input()      {}
@@ -76,7 +76,7 @@ func (Swapped) input()    {}
 func (History) input()    {}
 func (Expired) input()    {}
 
-// Effect is what a Txn wants done.
+// Effect is one action that a Txn asks for.
 type Effect interface{ effect() }
 
 // ReadRow reads the table's row, linearizably: as of after it was asked. After Failed requests that were not answered a pause
@@ -92,7 +92,7 @@ type Load struct {
 	Servers []topology.ServerID
 }
 
-// Store asks a server to keep a file durably. File is what to send. Whole and Map are for the server in this process: the
+// Store asks a server to keep a file durably. File is sent. Whole and Map are for the server in this process: the
 // file with its ops, and its map.
 type Store struct {
 	Round  int
@@ -115,14 +115,14 @@ type MarkRows struct {
 	Writes     []coord.Write
 }
 
-// Swap is the commit point (C08): write if the rows are still what they were (C09). The table's row comes first in both.
+// Swap is the commit point (C08): write if the rows are still as read (C09). The table's row comes first in both.
 type Swap struct {
 	Round      int
 	Conditions []coord.Condition
 	Writes     []coord.Write
 }
 
-// Look asks for what came before a transaction, at least until a step that is Sought or stands on Base.
+// Look asks for the transactions before one, at least until a step that is Sought or stands on Base.
 type Look struct {
 	Round   int
 	Table   string

@@ -19,7 +19,7 @@ type metrics struct {
 	fetchedOps   prometheus.Counter
 }
 
-// fetched counts what another server sent.
+// fetched counts the kind of content that another server sent.
 func (m *metrics) fetched(f *peer.File) {
 	if f.Map != nil {
 		m.fetchedWhole.Inc()

@@ -70,7 +70,7 @@ func FindNewest(ctx context.Context, table string, servers []topology.ServerID, 
 		case len(found) == 1:
 			return found[0].read(ctx, peers)
 		}
-		for _, f := range tip { // what it stands on was committed
+		for _, f := range tip { // the base of each was committed
 			delete(candidates, f.Txn)
 			for _, s := range answered {
 				if base, err := fetchOf(ctx, peers, s, peer.FileQuery{Table: table, Txn: f.Base}); err == nil && f.Base != f.Txn {
@@ -86,7 +86,7 @@ func FindNewest(ctx context.Context, table string, servers []topology.ServerID, 
 	return n, fault.Errorf(fault.Unavailable, "table %q: no METADATA file is on %d of its servers; these do not answer: %s", table, need, listed(n.Silent))
 }
 
-// read has the map of a file, and what led to it.
+// read fetches the map of a file, and the steps that led to it.
 func (n Newest) read(ctx context.Context, peers func(topology.ServerID) (peer.Metadata, bool)) (Newest, error) {
 	m, err := Decode(n.File)
 	if err != nil {

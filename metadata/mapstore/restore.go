@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Restore has the rows of the coordination store name the newest METADATA files on this disk, where they name older ones or
-// are gone: the store was lost, or an old one put in its place. It is for a process that is the only one, whose disk
+// Restore makes the rows of the coordination store name the newest METADATA files on this disk, where they name older ones or
+// are gone: the store was lost, or an old one put in its place. It is for the only running process, whose disk
 // has every committed file. A file that a crash left uncommitted may become committed by it; its change was neither acked
 // nor refused. Errors are Unavailable or Corrupt (the list of files).
 func (s *Server) Restore(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (s *Server) restore(ctx context.Context, table string, infos []Info) error 
 	var r Row
 	if len(row.Value) > 0 {
 		if r, err = DecodeRow(row); err != nil {
-			return nil // Adopt knows, or says what is wrong
+			return nil // Adopt handles it, or reports the fault
 		}
 	}
 	for _, i := range infos {

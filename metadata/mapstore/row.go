@@ -22,7 +22,7 @@ func Key(table string) string { return Prefix + table }
 // TableOf is the table that a row's key names.
 func TableOf(key string) string { return strings.TrimPrefix(key, Prefix) }
 
-// Row is a table's row in the coordination store: which transaction is the committed one, and who keeps its file (C04).
+// Row is a table's row in the coordination store: the committed transaction, and the servers that keep its file (C04).
 // All else, configuration too, lies in the map: there is one truth.
 type Row struct {
 	Txn peer.TxnID
@@ -34,16 +34,16 @@ type Row struct {
 	Dropped bool
 	// NextID is the partition id that a table of the same name made later begins with; 0: the file of Txn says it. Only with Dropped.
 	NextID point.PartitionID
-	// Dropping says that the table is about to go: no transaction gives out partition ids any more, so that those who
-	// write to it cannot bring it back while servers let go of what they hold. A drop that has begun must be ended.
+	// Dropping means that the table is being dropped: no transaction gives out partition ids any more, so that
+	// writers cannot bring it back while servers release their partitions. A drop that has begun must be ended.
 	Dropping bool
 	// Round is of the proposals that may be committed: a new one rules out every change that was proposed before it and is
 	// not committed yet, at whichever coordinator it is and whenever that goes on (NewRuleOut). It only rises.
 	Round uint64
 }
 
-// afterUnknown is the first id of a table made anew where nothing says which ids its predecessor gave out: rows of builds that did not
-// keep NextID, whose file is lost. No map of such a build came near it, and a drop by this build keeps NextID.
+// afterUnknown is the first id of a table made anew where no record is left of the ids that its predecessor gave out: rows of builds that did not
+// keep NextID, with a lost file. No map of such a build came near it, and a drop by this build keeps NextID.
 const afterUnknown point.PartitionID = 1 << 32
 
 const (

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 )
 
-// Run follows the rows of all tables until ctx ends: it fetches the committed files that should be here and are not, and
-// sweeps those that nobody needs.
+// Run follows the rows of all tables until ctx ends: it fetches the committed files that are missing here, and
+// sweeps unneeded ones.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	s.mu.Lock()
@@ -100,7 +100,7 @@ func (s *Server) tend(ctx context.Context) {
 	}
 }
 
-// tidy has the disk do what it put off.
+// tidy makes the disk do its postponed work.
 func (s *Server) tidy(ctx context.Context) {
 	if err := s.deps.Disk.Tidy(); err != nil && ctx.Err() == nil {
 		s.deps.Log.Warn("METADATA files could not be put in order; it is tried again", "error", err)
@@ -116,7 +116,7 @@ func (s *Server) spread(d time.Duration) time.Duration {
 // catchUpMax bounds the files fetched at a time.
 const catchUpMax = 4
 
-// catchUp fetches what is missing (background replication, C14).
+// catchUp fetches missing files (background replication, C14).
 func (s *Server) catchUp(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(catchUpMax)
@@ -158,7 +158,7 @@ func (s *Server) catchUpTable(ctx context.Context, table string, r Row) error {
 	return s.take(ctx, f, m)
 }
 
-// Sweep deletes what nobody needs of the tables that changed since the last time. Those that fail are tried again.
+// Sweep deletes unneeded files of the tables that changed since the last time. Tables that fail are tried again.
 func (s *Server) Sweep(ctx context.Context) {
 	s.state.Lock()
 	tables := make([]string, 0, len(s.state.sweep))
@@ -205,7 +205,7 @@ func (s *Server) sweepLogged(ctx context.Context, table string) {
 	}
 }
 
-// sweepTable reads the row, touches it if there is much that nobody decided about, and deletes what may go by it.
+// sweepTable reads the row, touches it if there are many undecided files, and deletes the files that it allows to delete.
 func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 	s.state.Lock()
 	before := s.state.shelf.Mark()
@@ -232,7 +232,7 @@ func (s *Server) sweepTable(ctx context.Context, table string) (int, error) {
 }
 
 // crowded reports whether the row is to be touched: there are many undecided files, or one that was here at the
-// sweep before, a round earlier: what its coordinator marked in lease rows must not stand for ever.
+// sweep before, a round earlier: the marks of its coordinator in lease rows must not stand for ever.
 func (s *Server) crowded(table string, r Row, now Mark) bool {
 	s.state.Lock()
 	defer s.state.Unlock()

@@ -24,8 +24,8 @@ type Server struct {
 		shelf *Shelf
 		steps *steps
 		turns map[string]*turn
-		rows  map[string]known // of all tables, as Run has heard
-		miss  map[string]bool  // tables whose committed file should be here and is not
+		rows  map[string]known // of all tables, as Run has received them
+		miss  map[string]bool  // tables without their committed file, though it belongs here
 		sweep map[string]bool  // tables to sweep
 		swept map[string]Mark  // when tables with undecided files were swept last
 
@@ -43,7 +43,7 @@ type known struct {
 
 var _ peer.Metadata = (*Server)(nil)
 
-// turn is who may change a table: coordinate, or write and delete its files.
+// turn is the right to change a table: coordinate, or write and delete its files.
 type turn struct {
 	change, disk chan struct{}
 	waiting      int
@@ -119,9 +119,9 @@ func (s *Server) forgetTurnLocked(table string, t *turn) {
 func changeTurn(t *turn) chan struct{} { return t.change }
 func diskTurn(t *turn) chan struct{}   { return t.disk }
 
-// Change implements peer.Metadata. Changes of one table take turns; whoever finds that its base is overtaken when its
-// turn comes is told so at once. Besides what the interface says: Throttled (too many wait), TooLarge, Corrupt (servers
-// do not agree; nothing is committed, and a person is told), Canceled.
+// Change implements peer.Metadata. Changes of one table take turns; a change whose base is overtaken when its
+// turn comes is answered at once. Besides the errors of the interface: Throttled (too many wait), TooLarge, Corrupt (servers
+// do not agree; nothing is committed, and the operator gets an alarm), Canceled.
 func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
 	if err := CheckName(c.Table); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, err
 	return &d.Changed, nil
 }
 
-// Store implements peer.Metadata. Besides what the interface says: Invalid, Throttled, Canceled.
+// Store implements peer.Metadata. Besides the errors of the interface: Invalid, Throttled, Canceled.
 func (s *Server) Store(ctx context.Context, f *peer.File) error {
 	err := s.overtaken(f)
 	if err == nil {
@@ -156,7 +156,7 @@ func (s *Server) Store(ctx context.Context, f *peer.File) error {
 }
 
 // overtaken refuses a new file where one with a higher number is here: that one stands on a transaction that was committed, so this
-// one is late, or the coordination store was restored from an older backup. Then nothing must be built on what it says.
+// one is late, or the coordination store was restored from an older backup. Then no transaction may build on the store's row.
 func (s *Server) overtaken(f *peer.File) error {
 	if f.Base == f.Txn { // a committed file for a server that joins
 		return nil
@@ -172,7 +172,7 @@ func (s *Server) overtaken(f *peer.File) error {
 		f.Table, newest.Seq, f.Seq, f.Table)
 }
 
-// newestOwn gives the newest map of a table that is here, so that what is missing comes as ops since.
+// newestOwn returns the newest map of a table that is here, so that later changes are fetched as ops since.
 func (s *Server) newestOwn(table string) (peer.TxnID, *topology.Map) {
 	s.state.Lock()
 	i, ok := s.state.shelf.Newest(table)
@@ -303,7 +303,7 @@ func (s *Server) accept(f *peer.File) (here bool, err error) {
 		return true, nil
 	}
 	row := s.state.rows[f.Table].row
-	row.Seq = max(row.Seq, f.Seq-1) // the coordinator read the row: what this file stands on is committed
+	row.Seq = max(row.Seq, f.Seq-1) // the coordinator read the row: the base of this file is committed
 	if f.Seq > row.Seq && s.state.shelf.Undecided(f.Table, row) >= s.settings.UndecidedMax {
 		s.state.sweep[f.Table] = true
 		s.wake()
@@ -312,7 +312,7 @@ func (s *Server) accept(f *peer.File) (here bool, err error) {
 	return false, nil
 }
 
-// open gives a file and its map: the one at hand, the one that was sent, or what the ops make of the base.
+// open returns a file and its map: the one at hand, the one that was sent, or the result of the ops on the base.
 func (s *Server) open(f *peer.File, m *topology.Map) (*peer.File, *topology.Map, error) {
 	w := *f
 	switch {

@@ -23,22 +23,22 @@ type Disk interface {
 	// Get reads a file and its map, and checks them against each other. The file need not hold the encoded map. Errors are
 	// NotFound, Corrupt or Unavailable.
 	Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error)
-	// List gives all files without their maps, read from what stands before them. It is called first. Errors are Corrupt
+	// List returns all files without their maps, read from their headers. It is called first. Errors are Corrupt
 	// or Unavailable.
 	List() ([]Info, error)
 	// Delete takes files away, now or at the next Put. Those that are not there are fine. Errors are Unavailable.
 	Delete(files ...Info) error
-	// Tidy does what Put put off, in the background: nobody waits for it. Errors are Unavailable.
+	// Tidy does the work that Put postponed, in the background: no caller waits for it. Errors are Unavailable.
 	Tidy() error
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the caller hands in.
 type Deps struct {
 	Store coord.Store
 	// Peers reaches other metadata servers.
 	Peers func(topology.ServerID) (peer.Metadata, bool)
 	Log   *slog.Logger
-	// Registerer takes the metrics; nil: nobody looks at them.
+	// Registerer takes the metrics; nil: none are kept.
 	Registerer prometheus.Registerer
 	// Rand makes transaction ids and jitter. It is used under a lock, and kept.
 	Rand *rand.Rand
@@ -104,7 +104,7 @@ func (s *Settings) setDefaults() {
 	orInt(&s.UndecidedMax, 16)
 }
 
-// Validate reports what cannot work. Errors are Invalid.
+// Validate reports settings that cannot work. Errors are Invalid.
 func (s Settings) Validate() error {
 	if s.StoreTimeout < 0 || s.PeerTimeout < 0 || s.FetchTimeout < 0 || s.ChangeTimeout < 0 || s.SweepEvery < 0 || s.CatchUpGrace < 0 ||
 		s.QueueMax < 0 || s.PeerQueueMax < 0 || s.CacheBytes < 0 || s.KeepFiles < 0 || s.UndecidedMax < 0 {
@@ -113,7 +113,7 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// limited gives a context that outlives whoever asked, but not its own time.
+// limited returns a context that outlives the caller, but not its own time.
 func limited(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)
 }

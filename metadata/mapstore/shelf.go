@@ -33,14 +33,14 @@ func (i Info) differs(f *peer.File) bool {
 // Mark is a moment in a server's life.
 type Mark uint64
 
-// Shelf is what a metadata server knows of the files on its disk, and what it may delete. Like Txn it is pure.
+// Shelf is the list of files on a metadata server's disk, and decides which it may delete. Like Txn it is pure.
 //
-//	seq      …  6  7  8  9 │10│ 11  11          │10│: the committed transaction, as the row says
+//	seq      …  6  7  8  9 │10│ 11  11          │10│: the committed transaction, by the row
 //	         └──────┬─────┘     └─┬──┘
 //	          decided: either     undecided: a coordinator may have counted them, and may yet swap the row
 //	          overtaken or lost
 //
-// What is decided goes when it is old by transactions (C10). What is undecided goes only when there is much of it, and
+// A decided file is deleted when it is old by transactions (C10). Undecided ones are deleted only when there are many, and
 // only after the row was touched: a coordinator that counted a file before that cannot swap the row any more, and must
 // ask again, which gives the file a newer mark.
 type Shelf struct {
@@ -50,7 +50,7 @@ type Shelf struct {
 
 type kept struct {
 	Info
-	mark Mark // when somebody was last told that it is here
+	mark Mark // when it was last confirmed to a coordinator
 }
 
 // NewShelf begins with the files found on the disk.
@@ -71,7 +71,7 @@ func (s *Shelf) put(i Info, m Mark) {
 	t[i.Txn] = &kept{i, m}
 }
 
-// Put notes that a file is durable, and that somebody is about to be told so.
+// Put notes that a file is durable, and that this is about to be confirmed to a coordinator.
 func (s *Shelf) Put(i Info) {
 	s.now++
 	s.put(i, s.now)
@@ -129,7 +129,7 @@ func (s *Shelf) Links(table string, txn peer.TxnID) []Link {
 	}
 }
 
-// Decided lists what may go: files older than the keep transactions before the committed one.
+// Decided lists deletable files: those older than the keep transactions before the committed one.
 func (s *Shelf) Decided(table string, committed Row, keep int) []Info {
 	return s.list(table, func(e *kept) bool {
 		return e.Seq <= committed.Seq && e.Txn != committed.Txn && e.Seq+uint64(keep) <= committed.Seq
@@ -147,7 +147,7 @@ func (s *Shelf) Undecided(table string, committed Row) int {
 	return n
 }
 
-// Abandoned lists undecided files that nobody was told of since before. committed is the row as of after it was touched,
+// Abandoned lists undecided files that were not confirmed to a coordinator since before. committed is the row as of after it was touched,
 // which was after before.
 func (s *Shelf) Abandoned(table string, committed Row, before Mark) []Info {
 	return s.list(table, func(e *kept) bool {
@@ -168,9 +168,9 @@ func (s *Shelf) list(table string, goes func(*kept) bool) []Info {
 	return out
 }
 
-// Take says what to do with a file that a coordinator wants stored: there is nothing to do (true), it is to be written,
-// or it is refused, as Corrupt when it is another one than is here under that name. Written or not, Put it before you
-// say so.
+// Take decides about a file that a coordinator wants stored: it is here already (true), it must be written,
+// or it is refused, as Corrupt when the file here under that name differs. Written or not, Put it before you
+// confirm it.
 func (s *Shelf) Take(f *peer.File) (here bool, err error) {
 	switch {
 	case CheckName(f.Table) != nil:

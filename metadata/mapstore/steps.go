@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// steps remembers the ops of the newest transactions, so that followers that have a map are sent what changed since:
+// steps keeps the ops of the newest transactions, so that followers that have a map are sent the changes since:
 //
 //	since ──ops──▶ txn ──ops──▶ txn ──ops──▶ asked for
 //

@@ -12,7 +12,7 @@ import (
 )
 
 // Txn is one change of one table's row, as its coordinator sees it: Step(input) effects. It has no clock, lock, I/O or
-// goroutine, and everything random was drawn by whoever proposed it. It belongs to one goroutine.
+// goroutine, and the proposer drew everything random. It belongs to one goroutine.
 //
 //	ReadRow ─▶ is it done? may it be done? ─▶ Load ─▶ Store on all ─▶ a majority has it ─▶ guards ─▶ Swap ─▶ Done
 //	   ▲                │ no: Look whether it was done before         durably, each said     │
@@ -21,8 +21,8 @@ import (
 //	   └───────────────── the row changed, or the answer was lost ◀─────────────────────────┘
 //
 // Invariant: Swap compares the revision that the newest ReadRow gave, and every answer of Store that counts was given
-// after it. So whoever touches the row makes all that was stored before worthless: that is how a file that nobody decided
-// about may be deleted (see Sweep).
+// after it. So any touch of the row makes all earlier answers of Store worthless; that is how an undecided file
+// may be deleted (see Sweep).
 type Txn struct {
 	// Constant after New.
 	goal    goal
@@ -45,11 +45,11 @@ type Txn struct {
 	next     Row
 	compared coord.Revision // by the newest Swap
 
-	guards    []lease.Guard // what the swap owes the lease rows
+	guards    []lease.Guard // the lease rows that the swap must compare and write
 	marked    int           // of them, those marked before the swap
 	conflicts int           // in a row, of the batch that is being marked
 
-	file      *peer.File    // what must be on disks; with its map encoded once a server needs it
+	file      *peer.File    // the file to store; with its map encoded once a server needs it
 	content   *topology.Map // its map
 	m         *topology.Map // the same, if it was made here
 	asked     []ask
@@ -88,7 +88,7 @@ const (
 	done
 )
 
-// ask is what a server was asked to store.
+// ask is one request to a server to store a file.
 type ask struct {
 	server topology.ServerID
 	whole  bool
@@ -116,8 +116,7 @@ func NewChange(c *peer.Change) *Txn {
 
 // NewCreate makes a table (C19): the file on a majority of the servers first, then the row. Where a table of that name
 // was dropped, the new one goes on from its sequence number and partition ids, with the rest of m, whether or not its last file can be
-// had. Where there
-// is one, it ends as Stale.
+// had. Where the table exists, it ends as Stale.
 func NewCreate(txn peer.TxnID, m *topology.Map, servers []topology.ServerID) *Txn {
 	return &Txn{goal: create, table: m.Table, id: txn, first: m, chosen: sorted(slices.Clone(servers))}
 }
@@ -151,7 +150,7 @@ func NewTouch(table string) *Txn { return &Txn{goal: touch, table: table} }
 // move on to another transaction meanwhile, that rules out the same. It needs the coordination store alone.
 func NewRuleOut(table string) *Txn { return &Txn{goal: ruleOut, table: table} }
 
-// Step takes the next input and appends what is to be done. The first input is Begin.
+// Step takes the next input and appends the effects to perform. The first input is Begin.
 func (t *Txn) Step(in Input, out []Effect) []Effect {
 	t.out = out
 	switch in := in.(type) {
@@ -248,7 +247,7 @@ func (t *Txn) absent() {
 	t.store(t.first, Row{Servers: t.chosen}, nil)
 }
 
-// decide looks at the row: is the goal reached, may it be, what is missing.
+// decide looks at the row: is the goal reached, is it allowed, which part is missing.
 func (t *Txn) decide() {
 	switch {
 	case t.reached():
@@ -300,7 +299,7 @@ func (t *Txn) reached() bool {
 	case drop:
 		return t.row.Dropped
 	case touch:
-		return t.compared > 0 && t.rev != t.compared // somebody else's swap came between: as good
+		return t.compared > 0 && t.rev != t.compared // another process's swap came between: as good
 	case ruleOut:
 		return t.row.Round > t.began.Round || t.row.Txn != t.began.Txn
 	}
@@ -344,7 +343,7 @@ func (t *Txn) loaded(in Loaded) {
 		case next.Seq == in.Map.Seq: // nothing to change is no transaction
 			t.id = t.row.Txn
 			t.end(nil)
-		case t.row.Dropping && next.NextID != in.Map.NextID: // certain, and who reads the row sees why
+		case t.row.Dropping && next.NextID != in.Map.NextID: // certain, and readers of the row see why
 			t.end(fault.Errorf(fault.Stale, "table %q is being dropped: no partitions are made of it", t.table))
 		default:
 			t.guards = lease.Guards(in.Map, next, ops)
@@ -369,7 +368,7 @@ func (t *Txn) loaded(in Loaded) {
 func (t *Txn) anew(next point.PartitionID) {
 	m := *t.first
 	m.Seq, m.NextID = t.row.Seq+1, next
-	if t.m != nil { // sent to servers already: one transaction has one content, whatever can be loaded by now
+	if t.m != nil { // sent to servers already: one transaction has one content, whichever file can be loaded by now
 		m.NextID = t.m.NextID
 	}
 	t.store(&m, Row{Servers: t.chosen}, nil)
@@ -425,7 +424,7 @@ func (t *Txn) ask(servers []topology.ServerID, need int) {
 	}
 }
 
-// send asks a server to store the file: first as what leads to it from what the server should have, then whole.
+// send asks a server to store the file: first as the ops on the base that the server should have, then whole.
 func (t *Txn) send(s topology.ServerID, whole bool) {
 	f := *t.file
 	switch {
@@ -493,7 +492,7 @@ func (t *Txn) storedAt(in Stored) {
 }
 
 // sendWhole sends the file whole to the servers that lack its base, if there are any. That is done only where they are needed for
-// a majority: one that lags a little fetches what it missed as ops, by the row, while files of many megabytes would have it lag more.
+// a majority: a server that lags a little fetches the missing ops by itself, by the row, while files of many megabytes would have it lag more.
 func (t *Txn) sendWhole() (sent bool) {
 	for i := range t.asked {
 		if a := &t.asked[i]; a.state == lacking {
@@ -504,7 +503,7 @@ func (t *Txn) sendWhole() (sent bool) {
 	return sent
 }
 
-// swap asks for the commit point, and with it for what else must hold and be written.
+// swap asks for the commit point, together with the other conditions and writes.
 func (t *Txn) swap(conditions []coord.Condition, writes []coord.Write) {
 	t.phase, t.compared = swapping, t.rev
 	t.do(Swap{
@@ -531,7 +530,7 @@ func (t *Txn) swapped(in Swapped) {
 	t.read()
 }
 
-// look asks what came before the committed transaction: ours may be among it.
+// look asks for the transactions before the committed one: ours may be among them.
 func (t *Txn) look() {
 	t.phase = looking
 	t.do(Look{Round: t.round, Table: t.table, Txn: t.row.Txn, Sought: t.id, Base: t.base, Servers: t.row.Servers})

@@ -9,14 +9,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// calmFor is how long a plan without steps counts for a state that does not change: what time alone brings about (partitions ahead, retention,
-// merges) goes by minutes.
+// calmFor is how long a plan without steps stays valid for an unchanged state: the effects of time alone (partitions ahead, retention,
+// merges) take minutes.
 const calmFor = time.Minute
 
-// calm passes rounds over in which there is nothing to plan: a plan looks at every partition and lease, and of a hundred thousand that is a tenth of a second. It
-// is pure.
+// calm skips rounds that have nothing to plan: a plan looks at every partition and lease, which takes a tenth of a second for a hundred thousand
+// of them. It is pure.
 //
-//	changed since the plan    a map, a lease row, a server, sizes, who keeps METADATA   → plan
+//	changed since the plan    a map, a lease row, a server, sizes, metadata servers     → plan
 //	a server                  is silent, or has just come                               → plan: rules wait for it by seconds
 //	the plan before           had steps or alarms                                       → plan
 //	else                                                                                → plan every calmFor
@@ -25,17 +25,17 @@ type calm struct {
 	when point.Nanos
 }
 
-// calmState is what a plan is made from, as far as it is cheap to compare.
+// calmState holds the inputs of a plan, as far as they are cheap to compare.
 type calmState struct {
 	tables   []*topology.Map
-	servers  []Server // without what changes with every heartbeat
+	servers  []Server // without the fields that change with every heartbeat
 	rest     State    // Dropped, Dropping, JustSwept and Metadata
 	rows     uint64   // Rows.changes
 	sizes    int      // how often they changed
 	settling bool
 }
 
-// calmOf takes what is to be compared from a state, which need not have the lease rows yet.
+// calmOf extracts the compared fields from a state, which need not have the lease rows yet.
 func calmOf(s State, set Settings, rows uint64, sizes int) *calmState {
 	c := &calmState{tables: s.Tables, rows: rows, sizes: sizes,
 		rest: State{Dropped: s.Dropped, Dropping: s.Dropping, JustSwept: s.JustSwept, Metadata: s.Metadata}}
@@ -57,7 +57,7 @@ func (c *calm) passes(now *calmState, at point.Nanos) bool {
 		c.was.rows == now.rows && c.was.sizes == now.sizes && reflect.DeepEqual(c.was.servers, now.servers) && reflect.DeepEqual(c.was.rest, now.rest)
 }
 
-// planned notes what became of a plan.
+// planned notes the outcome of a plan.
 func (c *calm) planned(of *calmState, at point.Nanos, steps []Step) {
 	if c.was, c.when = of, at; len(steps) > 0 {
 		c.was = nil

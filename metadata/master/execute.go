@@ -20,7 +20,7 @@ import (
 type executor struct {
 	store      coord.Store
 	tables     Tables
-	mapServers MapServers // nil: who keeps METADATA files is not changed
+	mapServers MapServers // nil: metadata servers stay as they are
 	rows       *Rows      // nil: nothing is swept
 	log        *slog.Logger
 	metrics    *metrics
@@ -40,10 +40,10 @@ func (x *executor) carryOut(ctx context.Context, maps []*topology.Map, steps []S
 			return nil
 		})
 	}
-	_ = g.Wait() // none of them gives an error
+	_ = g.Wait() // no call returns an error
 }
 
-// Works gives what carries the steps of a plan on these maps out: a Work for each table, by name. rows are those that are swept, as they
+// Works returns the Works that carry out the steps of a plan on these maps, one for each table, by name. rows are the lease rows to sweep, as they
 // were seen; nil: nothing is swept. Without mapServers metadata servers are not changed.
 func Works(maps []*topology.Map, steps []Step, rows *Rows, mapServers bool) (works []*Work) {
 	seqs, byTable := map[string]uint64{}, map[string][]Step{}
@@ -74,7 +74,7 @@ func Do(ctx context.Context, store coord.Store, tables Tables, m *topology.Map, 
 	return x.run(ctx, NewWork(m.Table, m.Seq, []Step{s}, nil))
 }
 
-// run performs what a Work wants until it ends, and gives the last error that it reports.
+// run performs the effects of a Work until it ends, and returns the last error that it reports.
 func (x *executor) run(ctx context.Context, w *Work) (last error) {
 	effects := w.Step(time.Now(), Begin{}, nil)
 	for len(effects) > 0 {
@@ -100,8 +100,8 @@ func (x *executor) run(ctx context.Context, w *Work) (last error) {
 	return last
 }
 
-// perform does one thing and gives its answer. What is under way is ended by its own time-out, not by ctx: whether it happened
-// is worth knowing.
+// perform performs one effect and returns its answer. A call under way is ended by its own time-out, not by ctx, because its
+// outcome is worth having.
 func (x *executor) perform(ctx context.Context, e Effect) Input {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()

@@ -144,8 +144,8 @@ func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
 		case row.Revision == 0:
 			b.writes = append(b.writes, write)
 		case isFence(row):
-			// Another master's is written anew, as it is: that master compares its revision before it deletes it, and must not while
-			// this change is on its way. Its age stays what it was.
+			// Another master's fence is written again with the same value: that master compares its revision before it deletes it, and must not
+			// delete it while this change is on its way. Its age stays the same.
 			b.writes = append(b.writes, coord.Write{Key: row.Key, Value: row.Value})
 		default: // a person's holds as well, and stays
 		}
@@ -167,7 +167,7 @@ func as(rev coord.Revision, rows []coord.Row) []coord.Row {
 	return rows
 }
 
-// unfence deletes the fences of all steps whose change is decided, if they are still as they were written.
+// unfence deletes the fences of all steps with a decided change, if they are still as they were written.
 func (w *Work) unfence() {
 	var rows []coord.Row
 	for _, s := range w.steps {

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Force is what it takes for a partition to go on without the placements that hold its rows (C32).
+// Force describes the change that lets a partition go on without the placements that hold its rows (C32).
 type Force struct {
 	// Ops change the map; none: it says so already, because an earlier try ended in between.
 	Ops []topology.Op
@@ -20,7 +20,7 @@ type Force struct {
 	Member lease.Member
 	// Silent are the servers of the in-sync list without heartbeats: these must not come back before the row is written.
 	Silent []topology.ServerID
-	// Loses says what readers will miss, and what must be so before.
+	// Loses describes the rows that readers will miss, and the conditions that must hold before.
 	Loses string
 }
 
@@ -64,7 +64,7 @@ func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID
 	}
 	copied := ""
 	if pl, on := placedOn(p, to); on && !slices.ContainsFunc(row.InSync, func(m lease.Member) bool { return m.Placement == pl.ID }) {
-		f.Member.Placement = pl.ID // what it has is not everything, and better than nothing
+		f.Member.Placement = pl.ID // its copy is incomplete, and better than nothing
 		copied = fmt.Sprintf(" beyond what %s has of it", to)
 	}
 	if !slices.Equal(p.Placements, []topology.Placement{{ID: f.Member.Placement, Server: to}}) || !p.Incomplete {

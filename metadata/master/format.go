@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// Format writes steps for people, one aligned line each: what kind, which table, what, and why. No steps: one line that
+// Format writes steps for people, one aligned line each: kind, table, change and reason. Without steps it writes one line that
 // says so.
 func Format(steps []Step) string {
 	if len(steps) == 0 {

@@ -10,10 +10,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Key is the row of whoever is master.
+// Key is the row of the process that is master.
 const Key = "master"
 
-// Holder is the row: who is master, and the number of its renewal. An empty Holder: nobody; it may be taken at once.
+// Holder is the row: the process that is master, and the number of its renewal. An empty Holder: there is no master, and the row may be taken at once.
 type Holder struct {
 	Holder topology.ServerID `json:"holder"`
 	Boot   lease.Boot        `json:"boot"`
@@ -34,7 +34,7 @@ func (h Holder) Encode() []byte {
 	return b
 }
 
-// DecodeHolder reads the row. Errors are Corrupt; such a row is taken like one that nobody renews.
+// DecodeHolder reads the row. Errors are Corrupt; such a row is taken like one that no process renews.
 func DecodeHolder(b []byte) (Holder, error) {
 	var s struct {
 		V int `json:"v"`
@@ -49,14 +49,14 @@ func DecodeHolder(b []byte) (Holder, error) {
 	return s.Holder, nil
 }
 
-// Hold decides who is master, by the same arithmetic as a heartbeat's: act for 3 s after a good renewal was sent, take a row that did
-// not change for 4 s since it was first seen so, in which the store answered. It has no clock; times are of one that counts
+// Hold decides which process is master, by the same arithmetic as a heartbeat's: act for 3 s after a good renewal was sent, take a row that did
+// not change for 4 s since it was first seen so, counting only time in which the store answered. It has no clock; times come from a clock that counts
 // suspends and never jumps.
 type Hold struct {
 	self Holder // N is the last number written
 	set  Settings
 
-	asked bool // rev and row say what was read
+	asked bool // rev and row hold the last read
 	rev   coord.Revision
 	row   Holder
 	since time.Duration // of the ear: when rev was first seen
@@ -69,13 +69,13 @@ type Hold struct {
 // NewHold makes the candidate that self names. N of self is the number last written.
 func NewHold(self Holder, set Settings) Hold { return Hold{self: self, set: set} }
 
-// lookGap is the same for those who look at the master's row only, every two seconds.
+// lookGap is the same for processes that only look at the master's row, every two seconds.
 const lookGap = 2 * earGap
 
 // earGap is the longest pause between two answers that counts as time in which nothing changed.
 const earGap = 2 * time.Second
 
-// Saw takes in an answer: what the row is.
+// Saw takes in an answer: the row as read.
 func (h *Hold) Saw(now time.Duration, row coord.Row) {
 	if gap := now - h.last; gap > 0 && gap <= lookGap {
 		h.ear += gap
@@ -85,7 +85,7 @@ func (h *Hold) Saw(now time.Duration, row coord.Row) {
 		h.since = h.ear
 	}
 	h.asked, h.rev = true, row.Revision
-	h.row, _ = DecodeHolder(row.Value) // a row that cannot be read names nobody's boot: it grows old like any other
+	h.row, _ = DecodeHolder(row.Value) // a row that cannot be read names no boot: it grows old like any other
 	if row.Revision != 0 && len(row.Value) > 0 && h.row == (Holder{}) {
 		h.row.Holder = "?"
 	}
@@ -96,7 +96,7 @@ func (h *Hold) ours() bool {
 	return h.rev != 0 && h.row.Holder == h.self.Holder && h.row.Boot == h.self.Boot
 }
 
-// Known reports whether the row is known to be this process's: it is renewed without being read.
+// Known reports whether the row certainly belongs to this process: then it is renewed without being read.
 func (h *Hold) Known() bool { return h.asked && h.ours() }
 
 // Want gives the row to write now, by compare-and-swap on rev; ok is false when there is nothing to do but look again.
@@ -117,7 +117,7 @@ func (h *Hold) Wrote(sent, now time.Duration, row Holder, rev coord.Revision) {
 	h.goodUntil = max(h.goodUntil, sent+h.set.ActFor)
 }
 
-// Doubt takes in that nobody knows whether a write happened, or that it did not: the row must be read before the next.
+// Doubt takes in that a write failed or that its outcome is open: the row must be read before the next.
 func (h *Hold) Doubt() { h.asked = false }
 
 // MayAct reports whether this process is master now.

@@ -42,7 +42,7 @@ type Waited struct{ ID uint64 }
 // Lost says that this process is no longer the master: nothing new is begun.
 type Lost struct{}
 
-// Expired says that there is no more time: the work ends, and what is under way may or may not happen.
+// Expired reports that there is no more time: the work ends, and the call under way may or may not happen.
 type Expired struct{}
 
 func (Begin) input()     {}
@@ -53,7 +53,7 @@ func (Waited) input()    {}
 func (Lost) input()      {}
 func (Expired) input()   {}
 
-// Effect is what a Work wants done. At most one that is answered is under way at a time.
+// Effect is one action that a Work asks for. At most one effect with an answer is under way at a time.
 type Effect interface{ effect() }
 
 // Read asks for rows of the coordination store, each as of after it was asked.
@@ -96,7 +96,7 @@ type Wait struct {
 	For time.Duration
 }
 
-// Report says what became of a step.
+// Report reports the outcome of a step.
 type Report struct {
 	Step Step
 	Err  error // nil: it was carried out

@@ -15,7 +15,7 @@ import (
 // MetadataServers is how many servers should keep a table's METADATA files, where there are as many.
 const MetadataServers = 3
 
-// MapServers change who keeps a table's METADATA files; mapstore.Coordinator does. Errors are as there.
+// MapServers changes which servers keep a table's METADATA files; mapstore.Coordinator implements it. Errors are as there.
 type MapServers interface {
 	// Join gives a server the committed file, then a place in the table's list (C11).
 	Join(ctx context.Context, table string, s topology.ServerID) error
@@ -23,14 +23,14 @@ type MapServers interface {
 	Remove(ctx context.Context, table string, s topology.ServerID) error
 }
 
-// MapServer says who should join or leave a table's list of metadata servers.
+// MapServer names the server that should join or leave a table's list of metadata servers.
 type MapServer struct {
 	Server topology.ServerID
 	Leave  bool
 }
 
-// FillMetadata notes who keeps the METADATA files of each table. Errors are the store's. A row that cannot be read names
-// nobody: nothing is decided about its table.
+// FillMetadata notes the metadata servers of each table. Errors are the store's. A row that cannot be read gives no
+// servers: nothing is decided about its table.
 func (s *State) FillMetadata(ctx context.Context, store coord.Store) error {
 	rows, _, err := store.List(ctx, mapstore.Prefix)
 	if err == nil {
@@ -50,16 +50,16 @@ func (s *State) MetadataBy(rows []coord.Row) {
 }
 
 // metadata gives every table its metadata servers: three, or as many as may be used, apart by host and zone where that
-// can be. One step a table and round:
+// is possible. One step per table and round:
 //
 //	fewer good ones than wanted    another joins
 //	two on one host, a free host   another joins
 //	one with two tables more       another joins
 //	a bad one, enough good ones    the bad one leaves
-//	more good ones than wanted     one leaves: who shares a host or a zone, then who keeps the most tables
+//	more good ones than wanted     one leaves: first one that shares a host or a zone, then the one that keeps the most tables
 //
-// Bad is who is drained, silent for DeadAfter, or not registered. Joining comes first, and nobody leaves unless those who
-// are heard are a majority of who stays. Whose directory is new is not bad: it fetches what it lacks by itself (C14).
+// A server is bad if it is drained, silent for DeadAfter, or not registered. Joining comes first, and a server leaves only while the live
+// ones are a majority of those that stay. A server with a new directory is not bad: it fetches its missing files by itself (C14).
 func (p *planner) metadata() {
 	p.kept = map[topology.ServerID]int{}
 	for _, servers := range p.Metadata {
@@ -131,7 +131,7 @@ func (p *planner) wantsKeeper(table string, good, bad []topology.ServerID, wante
 		return p.state(bad[0])
 	case len(good) < wanted:
 		return fmt.Sprintf("%d of %d keep them", len(good), wanted)
-	case len(good) > wanted || len(bad) > 0: // first somebody leaves
+	case len(good) > wanted || len(bad) > 0: // first a server leaves
 		return ""
 	}
 	best, ok := p.chooseKeeper(table, good, good, true)
@@ -151,7 +151,7 @@ func (p *planner) wantsKeeper(table string, good, bad []topology.ServerID, wante
 	return why
 }
 
-// unwanted says who should leave, and why; "": nobody.
+// unwanted returns the server that should leave, and the reason; "": no server.
 func (p *planner) unwanted(good, bad []topology.ServerID, wanted int) (s topology.ServerID, why string) {
 	switch {
 	case len(good) < wanted:
@@ -164,7 +164,7 @@ func (p *planner) unwanted(good, bad []topology.ServerID, wanted int) (s topolog
 	return "", ""
 }
 
-// worstKeeper is who should leave first: who stands together with others, then who keeps the most tables.
+// worstKeeper returns the server that should leave first: one that shares a host or zone with others, then the one that keeps the most tables.
 func (p *planner) worstKeeper(good []topology.ServerID) topology.ServerID {
 	return slices.MaxFunc(good, func(a, b topology.ServerID) int {
 		return cmp.Or(cmp.Compare(p.together(a, good), p.together(b, good)), cmp.Compare(p.kept[a], p.kept[b]), cmp.Compare(a, b))

@@ -2,7 +2,7 @@ package master
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics count what a candidate and a master do. Label kind: the names of Kind.
+// metrics count the actions of a candidate and a master. Label kind: the names of Kind.
 type metrics struct {
 	holds    prometheus.Gauge
 	rounds   prometheus.Counter

@@ -15,10 +15,10 @@ import (
 	"github.com/spillwaydb/spillway/metadata/registry"
 )
 
-// Observe looks at a cluster once, from outside: for a dry run, and for people. It listens until the heartbeat of every
-// registered server was heard to change, but no longer than wait; whoever was not heard counts as silent. How long it was
-// so before, the wall clock in its last heartbeat must tell, which is good enough for people (C113). Tables and Sizes of
-// the state are the caller's to fill. Errors are the store's.
+// Observe looks at a cluster once, from outside: for a dry run, and for people. It watches until the heartbeat of every
+// registered server has changed, but no longer than wait; a server without a change by then counts as silent. The length of its
+// silence before comes from the wall clock in its last heartbeat, which is good enough for people (C113). The caller fills Tables
+// and Sizes of the state. Errors are the store's.
 func Observe(ctx context.Context, store coord.Store, servers []registry.Server, wait time.Duration, log *slog.Logger, rng *rand.Rand) (State, *Rows, error) {
 	rows := NewRows(keeper.Boottime, wait+time.Hour)
 	list, rev, err := store.List(ctx, lease.Prefix)
@@ -46,7 +46,7 @@ func Observe(ctx context.Context, store coord.Store, servers []registry.Server, 
 		srv := &s.Servers[i]
 		switch srv.Live = rows.changed(srv.Server); {
 		case srv.Live:
-			srv.For = time.Hour // settled, as far as anybody can tell from here
+			srv.For = time.Hour // settled, as far as an observer can see
 		case srv.Beat.Time.IsZero():
 			srv.For = time.Since(srv.Since)
 		default:
@@ -56,7 +56,7 @@ func Observe(ctx context.Context, store coord.Store, servers []registry.Server, 
 	return s, rows, err
 }
 
-// heard reports whether the heartbeat of every server was heard to change.
+// heard reports whether the heartbeat of every server was seen to change.
 func (r *Rows) heard(servers []registry.Server) bool {
 	for _, s := range servers {
 		if !r.changed(s) {

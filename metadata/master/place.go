@@ -10,10 +10,10 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// where is what is asked of a place for one more placement of a partition.
+// where holds the requirements for one more placement of a partition.
 type where struct {
 	part lease.Partition
-	// has are the servers that the partition keeps: neither they nor, unless told, their hosts come again.
+	// has are the servers that the partition keeps: neither they nor, without ShareHosts, their hosts are chosen again.
 	has []topology.ServerID
 	// not are servers that will not do, though their hosts might.
 	not []topology.ServerID
@@ -23,8 +23,8 @@ type where struct {
 	settled bool
 }
 
-// choose gives the best server for one more placement: in a zone that the partition uses least, with the fewest
-// placements that take writes, then the fewest at all and the fewest bytes; what is equal is decided by rendezvous hashing, so that
+// choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
+// placements that take writes, then the fewest placements, then the fewest bytes. Rendezvous hashing decides between equals, so that
 // tables that begin together do not all begin on one server. ok is false if no server may take it.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}

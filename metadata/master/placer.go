@@ -23,7 +23,7 @@ type Placer struct {
 	}
 }
 
-// placerAge is how long a Placer believes what it saw. What it hands out meanwhile it counts itself.
+// placerAge is how long a Placer uses a view of the cluster. It counts the placements that it hands out meanwhile itself.
 const placerAge = time.Second
 
 // NewPlacer makes one. look gives tables and servers; leases and sizes may be missing.

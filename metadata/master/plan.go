@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Plan decides what should be changed, and why. rng gives placement ids; everything else follows from the state, so that
+// Plan decides the changes to make, each with its reason. rng gives placement ids; everything else follows from the state, so that
 // the same state and a random source in the same state give the same steps. Steps of one table are meant for its map as
 // it is in the state, and may be committed together, in order.
 //
@@ -35,8 +35,8 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	return append(p.alarms, p.steps...)
 }
 
-// planner makes one plan. What it decided counts for what it decides next: a server that was chosen has one more
-// placement, a partition is changed once a round.
+// planner makes one plan. Each decision counts for the next ones: a chosen server has one more
+// placement, and a partition is changed once a round.
 type planner struct {
 	*view
 	rng     *rand.Rand
@@ -45,7 +45,7 @@ type planner struct {
 	alarms  []Step
 	touched map[lease.Partition]bool
 	moves   int
-	keeping int                          // changes of who keeps METADATA files
+	keeping int                          // changes of metadata servers
 	kept    map[topology.ServerID]int    // tables whose METADATA files a server keeps
 	next    map[string]point.PartitionID // ids given out in this plan, by table
 }
@@ -84,8 +84,8 @@ func (p *planner) placed(table string, part *topology.Partition, replicas int, n
 	return out
 }
 
-// drops ends what `table drop` began: partitions out of the map, then, once no server that lives holds one, the table. Nothing else
-// is done with such a table.
+// drops goes on with what `table drop` began: first it removes the partitions from the map, then, once no live server holds one, the table. The
+// planner does nothing else with such a table.
 func (p *planner) drops() {
 	held := map[string]string{}
 	for part, l := range p.Leases {
@@ -109,8 +109,8 @@ func (p *planner) drops() {
 	p.Tables = slices.DeleteFunc(slices.Clone(p.Tables), func(m *topology.Map) bool { return p.Dropping[m.Table] })
 }
 
-// retention drops partitions that lie wholly before the table's retention. What counts as now is the newest row, or the
-// wall clock if that is earlier: neither a clock that runs ahead nor a sample from the future may drop what is wanted.
+// retention drops partitions that lie wholly before the table's retention. Its now is the time of the newest row, or the
+// wall clock if that is earlier: neither a clock that runs ahead nor a sample from the future may drop wanted rows.
 func (p *planner) retention() {
 	dropped := 0
 	for _, m := range p.Tables {
@@ -119,7 +119,7 @@ func (p *planner) retention() {
 		}
 		newest, ok := p.newest(m)
 		if !ok {
-			continue // nobody wrote to it: there is nothing to drop
+			continue // never written to: there is nothing to drop
 		}
 		now := min(newest, p.Now)
 		v := retention.Judge(m, retention.Clock{Wall: now, Confirmed: p.set.RetentionConfirmed})
@@ -153,7 +153,7 @@ func (p *planner) leave(table string, part *topology.Partition) {
 	}
 }
 
-// newest gives the time of a table's newest row, as far as it is known: of partitions whose size nobody told, their end.
+// newest returns the time of a table's newest row, as far as the sizes show it; a partition without a reported size counts with its end.
 func (p *planner) newest(m *topology.Map) (t point.Nanos, ok bool) {
 	for part := range m.All() {
 		key := lease.Partition{Table: m.Table, ID: part.ID}
@@ -174,7 +174,7 @@ func (p *planner) newest(m *topology.Map) (t point.Nanos, ok bool) {
 }
 
 // ahead makes the partitions that tables in use need soon, so that no write waits for one. A table is in use while
-// somebody writes to the partition that holds now.
+// clients write to the partition that holds now.
 func (p *planner) ahead() {
 	made := 0
 	for _, m := range p.Tables {
@@ -195,7 +195,7 @@ func (p *planner) ahead() {
 		if len(times) == 0 {
 			continue
 		}
-		var servers [][]topology.ServerID // by what was made, the neighbours of each
+		var servers [][]topology.ServerID // for each partition made before, the servers of its neighbours
 		create := m.Covering(times, func(point.PartitionID) []topology.Placement { return nil })
 		for i := range create.Partitions {
 			part := &create.Partitions[i]
@@ -221,7 +221,7 @@ func (p *planner) ahead() {
 	}
 }
 
-// inUse reports whether the partition that holds now was ever led: servers lead what exists, and rows may come late.
+// inUse reports whether the partition that holds now was ever led: servers lead existing partitions, and rows may come late.
 func (p *planner) inUse(m *topology.Map) bool {
 	for _, part := range m.Overlapping(p.Now, p.Now) {
 		if p.led(lease.Partition{Table: m.Table, ID: part.ID}) {
@@ -262,7 +262,7 @@ func first(placed []topology.Placement) []topology.ServerID {
 	return on(placed[:min(len(placed), 1)])
 }
 
-// sweep takes away the lease rows of partitions that are no more, once nobody holds them: they would add up for ever.
+// sweep removes the lease rows of dropped partitions once no server holds them: they would add up for ever.
 func (p *planner) sweep() {
 	maps, unborn := map[string]*topology.Map{}, map[string]map[point.PartitionID]bool{}
 	for _, m := range p.all {
@@ -281,7 +281,7 @@ func (p *planner) sweep() {
 			return
 		}
 		if row, ok := p.Leases[part]; ok && p.held(row, p.set.DeadAfter) {
-			return // its holder has not heard yet
+			return // its holder has not received the drop yet
 		}
 		byTable[part.Table] = append(byTable[part.Table], part)
 	}

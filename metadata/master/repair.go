@@ -11,17 +11,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// repair brings every partition to its number of good placements, and takes those away that are on servers which are
+// repair brings every partition to its number of good placements, and removes those on servers that are
 // dead or drained.
 //
 //	no row was ever acked moved at once, in one transaction behind a fence: there is nothing to lose
 //	rows, held elsewhere  another server joins; once enough are live, the bad one leaves the in-sync list, then the map
 //	rows, held only there nothing may be done: an alarm (I1)
 //
-// What follows needs the leader (it fills who joins, it lists who is in sync), so a repair may take many rounds.
+// The later stages need the leader (it fills the joining server, it lists the servers in sync), so a repair may take many rounds.
 func (p *planner) repair() {
 	massive := p.massive()
-	only := map[topology.ServerID]map[string][]point.PartitionID{} // what lies only on a silent server
+	only := map[topology.ServerID]map[string][]point.PartitionID{} // partitions held only by a silent server
 	for _, m := range p.Tables {
 		for part := range m.All() {
 			key := lease.Partition{Table: m.Table, ID: part.ID}
@@ -62,8 +62,8 @@ func (p *planner) repair() {
 	}
 }
 
-// massive reports whether so many servers are silent that the fault is likelier in what we see than in all of them. Then
-// nothing that costs copies is begun.
+// massive reports whether so many servers are silent that the fault is likelier in our view than in all of them. Then
+// no repair that copies rows is begun.
 func (p *planner) massive() bool {
 	silent := p.silentServers()
 	if !p.manySilent() {
@@ -99,7 +99,7 @@ func (p *planner) unfit(s topology.ServerID) bool {
 	return p.bad(s, p.set.EmptyAfter) || p.servers[s].Beat.ReadOnly != ""
 }
 
-// state tells what is the matter with a server.
+// state describes the condition of a server.
 func (p *planner) state(s topology.ServerID) string {
 	st := p.servers[s]
 	switch {
@@ -122,7 +122,7 @@ func (p *planner) kindFor(s topology.ServerID) Kind {
 	return Repair
 }
 
-// repairEmpty replaces placements of a partition without rows, in one transaction. Who leads it lets go.
+// repairEmpty replaces placements of a partition without rows, in one transaction. Its leader releases it.
 func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var good, gone []topology.Placement
 	for _, pl := range part.Placements {
@@ -149,7 +149,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 			went = append(went, pl.Server)
 		}
 	}
-	w.has = on(good) // hosts of those who leave are free again, their servers are not
+	w.has = on(good) // hosts of leaving servers are free again, the servers are not
 	for ; missing > 0; missing-- {
 		st, ok := p.choose(w)
 		if !ok {
@@ -199,7 +199,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 		What: describe(part.ID, came, went), Why: why + "; nobody wrote to it yet"})
 }
 
-// surplus are the live placements beyond what the table wants, those on the busiest servers first; never the first of
+// surplus returns the live placements beyond the table's number of replicas, those on the busiest servers first; never the first of
 // the chain.
 func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Placement {
 	if len(good) <= replicas {
@@ -212,7 +212,7 @@ func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Pl
 	return rest[:len(good)-replicas]
 }
 
-// repairHeld goes one step on with a partition that holds rows on at least one server which is heard.
+// repairHeld takes the next step for a partition that holds rows on at least one live server.
 func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
 	if p.moves >= p.set.MovesMax {
 		return

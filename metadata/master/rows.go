@@ -32,7 +32,7 @@ type Rows struct {
 		beats  map[topology.ServerID]*pulse
 		ear    time.Duration // time in which the store answered without a gap
 		last   time.Duration // of the clock: the last answer
-		beatAt time.Duration // of the clock: the last heartbeat that was heard
+		beatAt time.Duration // of the clock: the last heartbeat that was seen
 		asked  time.Duration // of the clock: when quiet last said so
 		listed bool          // the rows were read at least once
 		// changes counts changes of rows that are not heartbeats.
@@ -83,7 +83,7 @@ func NewRows(clock func() time.Duration, takeAfter time.Duration) *Rows {
 	return r
 }
 
-// heardLocked notes that the store answered. Silence of a server counts only while the store is heard.
+// heardLocked notes that the store answered. Silence of a server counts only while the store answers.
 func (r *Rows) heardLocked() {
 	now := r.clock()
 	if gap := now - r.mu.last; gap > 0 && gap <= earGap {
@@ -170,7 +170,7 @@ func (r *Rows) learnLocked(row coord.Row) {
 		l, err := lease.DecodeLease(row.Value)
 		if err != nil {
 			r.mu.bad[row.Key] = err
-			l = lease.Lease{} // counts as holding rows, nobody knows where
+			l = lease.Lease{} // counts as holding rows on unnamed servers
 		}
 		r.mu.leases[p], r.mu.revs[p] = l, row.Revision
 		return
@@ -197,7 +197,7 @@ func (r *Rows) learnLocked(row coord.Row) {
 
 func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	b := r.mu.beats[s]
-	if b == nil { // seen for the first time: whether it changes is not known yet
+	if b == nil { // seen for the first time: a change cannot be seen yet
 		b = &pulse{rev: row.Revision, changed: r.mu.ear, liveAt: r.mu.ear}
 		r.mu.beats[s] = b
 	} else if row.Revision == b.rev {
@@ -209,7 +209,7 @@ func (r *Rows) beatLocked(s topology.ServerID, row coord.Row) {
 	var err error
 	if b.beat, err = lease.DecodeBeat(row.Value); err != nil {
 		r.mu.bad[row.Key] = err
-		return // a server that writes what nobody reads is silent
+		return // a server that writes unreadable heartbeats is silent
 	}
 	b.rev, b.changed = row.Revision, r.mu.ear
 	r.mu.beatAt = r.clock()
@@ -226,12 +226,12 @@ func (r *Rows) Ready() bool {
 // that moment conflict, and come a tenth of a second later.
 const sweepEvery = 30 * time.Second
 
-// quietFor is how long no heartbeat must be heard before the store is asked whether there was one. Less than earGap: time
-// in which nothing is heard does not count as silence of anybody.
+// quietFor is how long no heartbeat may arrive before the store is asked whether there was one. It is less than earGap: time
+// without any heartbeat does not count as silence of a server.
 const quietFor = 1200 * time.Millisecond
 
-// Quiet reports whether no heartbeat at all was heard for a while: then the watch may be stuck, and must be asked anew.
-// It says so at most once in half that time.
+// Quiet reports whether no heartbeat at all arrived for a while: then the watch may be stuck, and must be opened anew.
+// It returns true at most once in half that time.
 func (r *Rows) Quiet() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,7 +255,7 @@ func (r *Rows) BeatsRead(rows []coord.Row) {
 	}
 }
 
-// Fill puts the rows into a state: leases, what was born and prohibited, and of each registered server whether it lives.
+// Fill puts the rows into a state: leases, born and prohibited partitions, and whether each registered server is live.
 func (r *Rows) Fill(s *State, servers []registry.Server) {
 	r.FillServers(s, servers)
 	r.mu.Lock()

@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Tables are the partition maps; package tables has them. Change commits what f makes of the newest map, by
+// Tables are the partition maps; package tables implements it. Change commits the result of f for the newest map, by
 // compare-and-swap: f may be called again with a newer map.
 type Tables interface {
 	Names() []string
@@ -31,12 +31,12 @@ type Tables interface {
 	DropTable(ctx context.Context, name string) error
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the caller hands in.
 type Deps struct {
 	Store   coord.Store
 	Tables  Tables
 	Servers func() []registry.Server
-	// MapServers change who keeps METADATA files; nil: nobody does.
+	// MapServers changes the metadata servers; nil: they stay as they are.
 	MapServers MapServers
 	// Storage reaches storage servers, to ask for sizes; nil: nothing is split.
 	Storage func(topology.ServerID) (peer.Storage, bool)
@@ -85,7 +85,7 @@ func New(d Deps, s Settings) (*Runner, error) {
 	return r, nil
 }
 
-// Master reports whether this process is master now, and what it planned last; for pages.
+// Master reports whether this process is master now, and returns its last plan; for pages.
 func (r *Runner) Master() (is bool, last []Step) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +113,8 @@ func (r *Runner) keep(ctx context.Context) error {
 	return nil
 }
 
-// renew reads the row, unless it is known to be ours, and writes it when it is ours or may be taken. It reports whether
-// the row is ours, or not known.
+// renew reads the row, unless it is certainly ours, and writes it when it is ours or may be taken. It reports whether
+// the row is ours, or in doubt.
 func (r *Runner) renew(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.settings.ActFor/2)
 	defer cancel()
@@ -247,8 +247,8 @@ func (r *Runner) pauseOrLost(ctx context.Context, rows *Rows) {
 	}
 }
 
-// probe reads the heartbeats when none was heard for a while: then either all servers are silent, or the watch is. It
-// reports whether what is known is fresh.
+// probe reads the heartbeats when none arrived for a while: then either all servers are silent, or the watch is. It
+// reports whether the rows are fresh.
 func (r *Runner) probe(ctx context.Context, rows *Rows) bool {
 	if !rows.Quiet() {
 		return true
@@ -263,7 +263,7 @@ func (r *Runner) probe(ctx context.Context, rows *Rows) bool {
 	return true
 }
 
-// look gathers what a plan is made from, but for the lease rows. It counts changes of these, and of sizes.
+// look gathers the inputs of a plan, except the lease rows. It counts changes of these, and of sizes.
 func (r *Runner) look(rows *Rows) (s State, changes uint64, asked int) {
 	s.Now = time.Now().UnixNano()
 	for _, name := range r.deps.Tables.Names() {
@@ -335,7 +335,7 @@ func (r *Runner) tellAlarms(before, now []Step) {
 // sizesEvery is how often all servers are asked for the sizes of their partitions.
 const sizesEvery = time.Minute
 
-// askSizes keeps the sizes of partitions, as their servers tell them.
+// askSizes stores the sizes of partitions, as their servers report them.
 func (r *Runner) askSizes(ctx context.Context) error {
 	for r.deps.Storage != nil && ctx.Err() == nil {
 		sizes := Sizes(ctx, r.deps.Tables.Names(), r.deps.Servers(), r.deps.Storage, r.deps.Log)
@@ -350,7 +350,7 @@ func (r *Runner) askSizes(ctx context.Context) error {
 	return nil
 }
 
-// Sizes asks every server for what it holds of every table. Of a partition that several hold, the largest answer counts. A
+// Sizes asks every server for the sizes of its partitions of every table. Of a partition that several hold, the largest answer counts. A
 // server that does not answer within 5 s is left out.
 func Sizes(ctx context.Context, tables []string, servers []registry.Server, storage func(topology.ServerID) (peer.Storage, bool), log *slog.Logger) map[lease.Partition]Size {
 	var mu sync.Mutex
@@ -386,7 +386,7 @@ func Sizes(ctx context.Context, tables []string, servers []registry.Server, stor
 			return nil
 		})
 	}
-	_ = g.Wait() // none of them gives an error
+	_ = g.Wait() // no call returns an error
 	return sizes
 }
 

@@ -14,7 +14,7 @@ type Settings struct {
 	// DeadAfter is how long a server must be silent before the placements that hold rows on it are replaced. Default 10 min.
 	// Smaller: replicas are back sooner, and a server that only restarts slowly costs a copy of all it has.
 	DeadAfter time.Duration
-	// EmptyAfter is the same for partitions that nobody wrote to yet: moving them costs nothing. Default 30 s. Smaller:
+	// EmptyAfter is the same for partitions never written to: moving them costs nothing. Default 30 s. Smaller:
 	// a restart moves partitions to and fro.
 	EmptyAfter time.Duration
 	// SettleAfter is how long a server must have lived before partitions are moved to it for balance. Default 1 min.
@@ -37,8 +37,8 @@ type Settings struct {
 	// RoomFrom is from how many partitions of a table on unused ones are merged beyond its partition width, so that rows of new times
 	// find room. Default 4/5 of topology.TablePartitionsMax.
 	RoomFrom int
-	// RetentionConfirmed is until when the clocks are surely right: what retention would hold is dropped while they are not
-	// later (package retention). Default 0: nobody says so.
+	// RetentionConfirmed is the time up to which the operator confirms the clocks: while they are not later, partitions that retention would
+	// hold are dropped (package retention). Default 0: not confirmed.
 	RetentionConfirmed point.Nanos
 	// ShareHosts lets several placements of a partition lie on one host, for development (C82). Default false.
 	ShareHosts bool
@@ -50,7 +50,7 @@ type Settings struct {
 	ActFor, TakeAfter time.Duration
 }
 
-// SetDefaults gives what was not set its default.
+// SetDefaults sets every unset field to its default.
 func (s *Settings) SetDefaults() {
 	def(&s.DeadAfter, 10*time.Minute)
 	def(&s.EmptyAfter, 30*time.Second)

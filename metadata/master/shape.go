@@ -14,9 +14,9 @@ import (
 
 // splits cuts partitions that became large, and finishes splits of partitions without rows.
 //
-// A partition that is still written to at its end is cut just after its newest row: what is there stays one piece, what
-// comes has a new one. A past one, which only late rows make larger, is cut in the middle of its rows, or of its ring
-// range where they are too close in time, and only at twice the size: cutting it costs more than it brings.
+// A partition that is still written to at its end is cut just after its newest row: existing rows stay in one piece, new
+// rows go to another. A past one, which only late rows make larger, is cut in the middle of its rows, or of its ring
+// range where they are too close in time, and only at twice the size, because cutting it costs more than it brings.
 func (p *planner) splits() {
 	for _, m := range p.Tables {
 		heirs := heirs(m)
@@ -63,8 +63,8 @@ func (p *planner) finishEmpty(m *topology.Map, part *topology.Partition, key lea
 		What: fmt.Sprintf("finish what began with p%d", part.ID), Why: "nobody wrote to it, so there is nothing to wait for"})
 }
 
-// SplitAt plans what a person asks for: to cut a partition at a time or a ring point, strictly inside it. Of one that
-// nobody wrote to the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
+// SplitAt plans a requested split: to cut a partition at a time or a ring point, strictly inside it. If it was
+// never written to, the children take over at once; with rows its leader seals it first. Errors are NotFound, Stale (it is being
 // split, or unloads) and Invalid.
 func SplitAt(s State, set Settings, rng *rand.Rand, table string, id point.PartitionID, at topology.Cut) (Step, error) {
 	set.SetDefaults()
@@ -149,8 +149,8 @@ func (p *planner) cut(part *topology.Partition, size Size) (at topology.Cut, ok 
 	return topology.AtRing(r), true
 }
 
-// merges joins neighbours that were never written to and are past: what was cut finer than the table's width, for rows
-// that did not come; in a table that has nearly as many partitions as it may, whatever their width, so that new times find room.
+// merges joins neighbours that were never written to and are past: those cut finer than the table's width, for rows
+// that did not come; in a table near its limit of partitions, those of any width, so that new times find room.
 // Partitions with rows are not merged: their rows would have to move.
 func (p *planner) merges() {
 	for _, m := range p.Tables {

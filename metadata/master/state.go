@@ -13,7 +13,7 @@ import (
 
 // State is all that a plan is made from. Plan changes nothing in it.
 type State struct {
-	// Now is the wall clock: it says which partitions are past, and what is wanted soon. Retention trusts it only as far
+	// Now is the wall clock: it decides which partitions are past, and which are needed soon. Retention trusts it only as far
 	// as newer data came in.
 	Now    point.Nanos
 	Tables []*topology.Map
@@ -25,31 +25,31 @@ type State struct {
 	Born map[lease.Partition]bool
 	// No are the prohibitions: which partition must not be led where.
 	No map[lease.Partition][]topology.ServerID
-	// Dropped are tables without a map of which it is known that they were dropped. A map may also be missing because
-	// nobody has it at hand: then nothing is concluded.
+	// Dropped are tables without a map that were certainly dropped. A map may also be missing because
+	// no copy is at hand: then nothing is concluded.
 	Dropped map[string]bool
 	// JustSwept are the tables of which lease rows were swept a moment ago: the next sweep waits.
 	JustSwept map[string]bool
-	// Dropping are the tables that are being dropped: nothing is made of them, and what has begun must be ended.
+	// Dropping are the tables that are being dropped: no new work is begun for them, and begun work must be ended.
 	Dropping map[string]bool
 	// Metadata are the servers that keep the METADATA files of each table; nil: nothing is decided about them.
 	Metadata map[string][]topology.ServerID
-	// Sizes are those known; a partition may be missing.
+	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
 }
 
-// Server is a registered server and what its heartbeat shows.
+// Server is a registered server and the state its heartbeat shows.
 type Server struct {
 	registry.Server
 	// Live: its heartbeat changed lately. For is how long it has been so, or how long it has been silent, by the clock of
-	// whoever looked, since it began to look.
+	// the observer, since it began to look.
 	Live bool
 	For  time.Duration
 	// Beat is its newest heartbeat row; zero: none was seen.
 	Beat lease.Beat
 }
 
-// Size is what a partition holds, as its leader told.
+// Size is the size of a partition, as its leader reported it.
 type Size struct {
 	Bytes int64  `json:"bytes"`
 	Rows  uint64 `json:"rows"`
@@ -58,8 +58,8 @@ type Size struct {
 	MaxTime point.Nanos `json:"max_time"`
 }
 
-// Step is one decision: a transaction on one table's map, rows to sweep, or who keeps it; or, without any, something that only a
-// person or time can mend.
+// Step is one decision: a transaction on one table's map, rows to sweep, or a change of its metadata servers; or, without any of these, an alarm that only a
+// person or time can resolve.
 type Step struct {
 	Kind      Kind
 	Table     string
@@ -71,7 +71,7 @@ type Step struct {
 	Sweep []lease.Partition
 	// Drop ends the drop of the table, which has no partitions any more.
 	Drop bool
-	// MapServer changes who keeps the table's METADATA files; nil: it does not.
+	// MapServer is the change of the table's metadata servers; nil: none.
 	MapServer *MapServer
 	What      string // "move p7 from s1 to s2"
 	Why       string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
@@ -112,7 +112,7 @@ func (k Kind) String() string { return kindNames[k] }
 // MarshalText gives String's name.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// view is a State with what is looked up often.
+// view is a State with indexes for frequent lookups.
 type view struct {
 	State
 	set     Settings
@@ -120,7 +120,7 @@ type view struct {
 	order   []*standing // by id
 }
 
-// standing is a server and what lies on it, as far as the plan has come.
+// standing is a server with the partitions and bytes on it, including the decisions of the plan so far.
 type standing struct {
 	Server
 	active int // placements of partitions that are not past: they take writes now or soon
@@ -171,8 +171,8 @@ func (v *view) count(table string, p *topology.Partition, s topology.ServerID, b
 // past reports whether a partition takes few writes or none.
 func (v *view) past(p *topology.Partition) bool { return p.TimeHi <= v.Now || !p.Accepts() }
 
-// Empty reports whether it is certain that no row of the partition was ever acked: nobody ever led it, or its lease row
-// says so. Who leads it says the opposite there before the first row is acked.
+// Empty reports whether it is certain that no row of the partition was ever acked: it was never led, or its lease row
+// says so. Its leader writes the opposite there before the first row is acked.
 func (s *State) Empty(p lease.Partition) bool {
 	row, ok := s.Leases[p]
 	if !ok {
@@ -181,16 +181,16 @@ func (s *State) Empty(p lease.Partition) bool {
 	return row.Empty
 }
 
-// led reports whether anybody ever led the partition.
+// led reports whether any server ever led the partition.
 func (v *view) led(p lease.Partition) bool {
 	return v.Leases[p].Epoch > 0 || v.Born[p] // a row of epoch 0 is a map's note: there was no leader
 }
 
-// empty reports whether the partition may be changed as one that has no rows. What a person took offline stays as it is.
+// empty reports whether the partition may be changed as one that has no rows. A partition that a person took offline stays as it is.
 func (v *view) empty(p lease.Partition) bool { return v.Empty(p) && v.Leases[p].Offline == nil }
 
-// holders are the servers that hold every acked row. For an empty partition there is none; known is false where a row
-// was lost or cannot be read, and any server may be one.
+// holders are the servers that hold every acked row. An empty partition has none; known is false where a row
+// was lost or cannot be read, and any server may be a holder.
 func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
 	if v.Empty(p) {
 		return nil, true
@@ -205,14 +205,14 @@ func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool)
 	return hold, len(hold) > 0
 }
 
-// silent reports whether a server is silent for at least d; one that nobody registered is silent for ever.
+// silent reports whether a server is silent for at least d; an unregistered one is silent for ever.
 func (v *view) silent(s topology.ServerID, d time.Duration) bool {
 	st := v.servers[s]
 	return st == nil || !st.Live && st.For >= d
 }
 
-// held reports whether the process that a lease row names may still act by it: its server is not silent for as long as d, and was not
-// started again since. What an earlier process held, and is in no map any more, nobody else lets go.
+// held reports whether the process that a lease row names may still act by it: its server has not been silent for d, and was not
+// started again since. If an earlier process held a partition that is in no map any more, no other process releases it.
 func (v *view) held(l lease.Lease, d time.Duration) bool {
 	st := v.servers[l.Holder]
 	again := st != nil && st.Live && st.Beat.Boot != "" && st.Beat.Boot != l.Boot

@@ -91,7 +91,7 @@ func (w *Work) Fenced() (out []lease.Partition) {
 	return out
 }
 
-// Step takes the next input and appends what is to be done. The first input is Begin.
+// Step takes the next input and appends the effects to perform. The first input is Begin.
 func (w *Work) Step(now time.Time, in Input, out []Effect) []Effect {
 	w.now, w.out = now, out
 	switch in := in.(type) {
@@ -253,7 +253,7 @@ func inDoubt(err error) bool {
 
 // The table as a whole.
 
-// others carries out what changes no partitions: metadata servers, the end of a drop, sweeping.
+// others carries out the steps that change no partitions: metadata servers, the end of a drop, sweeping.
 func (w *Work) others() {
 	for _, s := range w.pending(func(s *carried) bool { return s.MapServer != nil || s.Drop }) {
 		if w.lost {
@@ -362,7 +362,7 @@ func (w *Work) sweepOthers(s *carried, guard, first batch, parts []lease.Partiti
 				rest = append(rest, p)
 			}
 		}
-		if len(rest) < n { // the next round sees what they are now
+		if len(rest) < n { // the next round sees their new state
 			tries = 0
 		}
 		w.sweepSome(s, guard, first, append(rest, parts[n:]...), tries)

@@ -13,7 +13,7 @@ type Change struct {
 	Was, Is *Partition
 }
 
-// Changes lists by id what differs between base and next. It costs what changed, and one look at each leaf: maps that follow
+// Changes lists the differences between base and next by id. It costs the size of the change, and one look at each leaf: maps that follow
 // from each other share the leaves that no transaction between them touched.
 func Changes(base, next *Map) []Change {
 	was, is := apart(&base.byID, &next.byID)
@@ -32,7 +32,7 @@ func Changes(base, next *Map) []Change {
 	return out
 }
 
-// apart gives what lies in leaves that two indexes do not share, with children of splits.
+// apart returns the partitions in leaves that two indexes do not share, with children of splits.
 func apart(a, b *index[number]) (was, is map[point.PartitionID]*Partition) {
 	leaves := make(map[*leaf[number]]bool, len(a.leaves))
 	for _, l := range a.leaves {

@@ -9,7 +9,7 @@ import (
 )
 
 // Check reports the first broken invariant: form and places of each partition, order, ids, and that those that accept
-// writes do not overlap (I2). What is read from a store is checked with it, in O(n log n); ops keep it step by step. Errors
+// writes do not overlap (I2). Maps read from a store are checked with it, in O(n log n); ops preserve the invariants step by step. Errors
 // are Corrupt.
 func (m *Map) Check() error {
 	corrupt := func(err error) error { return fault.Wrap(err, fault.Corrupt, "table %q seq %d", m.Table, m.Seq) }

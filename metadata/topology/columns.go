@@ -67,8 +67,8 @@ func (l *Layout) end(i int) uint64 {
 	return 0
 }
 
-// Spread cuts the ring by weights: column i gets weights[i]/sum of 2^64, to the integer (C97). Of what old says it moves
-// as little as can be: only what columns have too much goes to those that have too little, each piece to one of them. With no
+// Spread cuts the ring by weights: column i gets weights[i]/sum of 2^64, to the integer (C97). Of the old layout it moves
+// as little as possible: only the excess of columns that have too much goes to those that have too little, each piece to one of them. With no
 // old layout columns lie in order. Should that leave more than ColumnsMax pieces, all are laid anew, in order.
 // Errors are Invalid.
 func Spread(old []Range, weights []uint32) ([]Range, error) {
@@ -108,8 +108,8 @@ func Spread(old []Range, weights []uint32) ([]Range, error) {
 	return fresh, nil
 }
 
-// rearrange gives each column as many ring points as it wants. Every column first keeps, in ring order, what it had up to
-// that; what is left over is handed out after it.
+// rearrange gives each column as many ring points as it wants. Every column first keeps, in ring order, its old points up to
+// that number; the rest is handed out after it.
 func rearrange(old []Range, want []uint64) []Range {
 	type piece struct {
 		lo, last uint64 // both included
@@ -141,7 +141,7 @@ func rearrange(old []Range, want []uint64) []Range {
 		}
 	}
 	for _, f := range free {
-		// The neighbour above may grow downwards without a new piece; else whoever is next.
+		// The neighbour above may grow downwards without a new piece; else the next column with room.
 		first := uint32(0)
 		if i := slices.IndexFunc(kept, func(k piece) bool { return k.lo == f.last+1 }); i >= 0 && f.last != math.MaxUint64 {
 			first = kept[i].column

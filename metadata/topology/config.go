@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Config is what a user sets for a table. How the ring is cut into columns is set apart, by SetColumns, because it takes
+// Config holds the user's settings for a table. The cut of the ring into columns is set apart, by SetColumns, because it takes
 // effect at a time of its own.
 type Config struct {
 	// Retention is how long rows are kept; 0: for ever.

@@ -87,7 +87,7 @@ func (t *txn) free(at point.Nanos, pointLo, pointHi uint64) []box {
 	return out
 }
 
-// ringCut gives what two ring ranges share.
+// ringCut returns the intersection of two ring ranges.
 func (b box) ringCut(lo, hi uint64) (box, bool) {
 	b.pointLo = max(b.pointLo, lo)
 	switch {

@@ -17,7 +17,7 @@ import (
 // serversMax bounds the servers that one map or transaction names.
 const serversMax = 1 << 16
 
-// Decode reads what Encode wrote, and the JSON that version 1 was, and checks it. It keeps none of b. Errors are Corrupt.
+// Decode reads the output of Encode, and the JSON of version 1, and checks it. It keeps none of b. Errors are Corrupt.
 func Decode(b []byte) (*Map, error) {
 	if len(b) > 0 && b[0] == '{' {
 		return decodeJSON(b)
@@ -80,7 +80,7 @@ func (m *Map) of(ps []*Partition) (*Map, error) {
 	return m, m.Check()
 }
 
-// DecodeOps reads what EncodeOps wrote. It checks form and bounds; whether the ops make sense Apply says. It keeps none
+// DecodeOps reads the output of EncodeOps. It checks form and bounds; Apply checks whether the ops make sense. It keeps none
 // of b. Errors are Corrupt.
 func DecodeOps(b []byte) ([]Op, error) {
 	body, err := open(b, contentOps)
@@ -107,7 +107,7 @@ func DecodeOps(b []byte) ([]Op, error) {
 	return ops, nil
 }
 
-// open checks an envelope and gives what is in it.
+// open checks an envelope and returns its content.
 func open(b []byte, want content) ([]byte, error) {
 	switch {
 	case len(b) < headerBytes || string(b[:4]) != magic:

@@ -44,10 +44,10 @@ func (m *Map) EncodedSize() int {
 // EncodedBytes is about the length of Encode, without the servers' names. It costs nothing.
 func (m *Map) EncodedBytes() int { return headerBytes + m.total.bytes }
 
-// total is what a map knows of all its partitions together. Transactions keep it by what they put in and take out.
+// total sums up all partitions of a map. Transactions update it by the partitions they add and remove.
 type total struct {
 	sum   uint64 // of the partitions' hashes, modulo 2^64
-	bytes int    // at least what the partitions take in Encode
+	bytes int    // at least the size of the partitions in Encode
 }
 
 func (c *total) add(p *Partition) {
@@ -64,7 +64,7 @@ func (c *total) remove(p *Partition) {
 	c.bytes -= encodedMax(p)
 }
 
-// encodedMax bounds what a partition takes in Encode.
+// encodedMax bounds the size of a partition in Encode.
 func encodedMax(p *Partition) int {
 	const partition, split, placement, id = 72, 64, 17, 10
 	n := partition + placement*(len(p.Placements)+len(p.Joining)) + id*len(p.Into)

@@ -12,7 +12,7 @@
 //	     │  └────────────┴─────┴─────┘
 //	     └──────────────────────────────▶ ring point
 //
-// Who wants a change plans it as ops on the newest map, with every random number and clock reading in them. All metadata
+// A proposer plans a change as ops on the newest map, with every random number and clock reading in them. All metadata
 // servers apply them to the same map and get the same bytes:
 //
 //	proposer ──[]Op──EncodeOps──▶ server: DecodeOps ──Apply──▶ map, seq + 1 ──Encode──▶ METADATA file, checksum
@@ -29,11 +29,11 @@
 // Drop and Expire end it in any state.
 //
 // Invariants, which ops keep and Check reports:
-//   - I2: of the partitions that accept writes (Live, Splitting) no two overlap, and what was covered stays covered unless an
+//   - I2: of the partitions that accept writes (Live, Splitting) no two overlap, and covered space stays covered unless an
 //     op drops it. Times that nothing covers yet are covered on demand (Covering) or ahead (Presplitting), in columns.
 //   - Ids and Seq only rise; an id is never given out twice.
 //   - A partition lies on one server at least, on none twice, and no op takes live placements below Replicas (C34).
-//   - One that unloads names who takes over its rows (C27), and goes after those that still unload into it.
+//   - One that unloads names the partitions that take over its rows (C27), and goes after those that still unload into it.
 //   - I5: partitions, placements, columns, ops and bytes are bounded by the constants …Max.
 //
 // A map shares with the one before it all but the few leaves that changed (index.go), so that an op on 100,000 partitions

@@ -21,7 +21,7 @@ const (
 	EncodedMax = 512 << 20
 )
 
-// content is what an envelope holds.
+// content is the kind of content in an envelope.
 type content byte
 
 const (

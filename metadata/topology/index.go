@@ -11,7 +11,7 @@ import (
 // leafMax is how many partitions lie in one leaf. Larger: an op copies more; smaller: it copies a longer row of leaves.
 const leafMax = 128
 
-// key is what an index is sorted by.
+// key is the sort key of an index.
 type key[K any] interface {
 	compare(K) int
 	end() point.Nanos // for the index by time: when the partition ends
@@ -61,7 +61,7 @@ type entry[K any] struct {
 	p   *Partition
 }
 
-// leaf is a stretch of an index. It is changed only by the transaction that made it, and by nobody once that is over.
+// leaf is a stretch of an index. Only the transaction that made it changes it; once that is over, it never changes.
 type leaf[K any] struct {
 	owner   *txn
 	entries []entry[K]  // never empty
@@ -182,7 +182,7 @@ func build[K key[K]](es []entry[K]) index[K] {
 	return x
 }
 
-// overlapping calls f with every partition whose time overlaps [lo, hi], both ends included, in order, until f is false.
+// overlapping calls f with every partition whose time overlaps [lo, hi], both ends included, in order, until f returns false.
 func (m *Map) overlapping(lo, hi point.Nanos, f func(*box, *Partition) bool) {
 	leaves := m.byTime.leaves
 	if len(m.stops) == len(leaves) { // not within a transaction that wrote
@@ -207,7 +207,7 @@ func (m *Map) overlapping(lo, hi point.Nanos, f func(*box, *Partition) bool) {
 	}
 }
 
-// stop is what a search by time reads of a leaf before it looks into it.
+// stop is the summary of a leaf that a search by time reads before it looks into it.
 type stop struct {
 	begin point.Nanos // of the first partition in the leaf
 	end   point.Nanos // of the last to end

@@ -13,7 +13,7 @@ import (
 )
 
 // Map is a table's partition map as of one transaction. It is never changed, and may be shared by any number of
-// goroutines; Apply makes the next one, which shares with it what stayed the same.
+// goroutines; Apply makes the next one, which shares the unchanged parts with it.
 type Map struct {
 	Table  string
 	Seq    uint64 // rises by one with every transaction (C13)
@@ -22,7 +22,7 @@ type Map struct {
 	// Layouts say how new partitions cut the ring, by From. None: they take the whole ring.
 	Layouts []Layout
 
-	// Invariant: both indexes hold the same partitions; stops and shelves say what their leaves hold.
+	// Invariant: both indexes hold the same partitions; stops and shelves describe the content of their leaves.
 	byTime  index[box]
 	byID    index[number]
 	stops   []stop
@@ -128,7 +128,7 @@ func (m *Map) All() iter.Seq[*Partition] {
 	}
 }
 
-// Assignment is what a server has to do with a partition (C17).
+// Assignment is a server's part in a partition (C17).
 type Assignment struct {
 	Partition *Partition
 	Placement Placement
@@ -267,7 +267,7 @@ func (c Cut) String() string {
 	return fmt.Sprintf("ring point %#x", c.Ring)
 }
 
-// String tells where, and into what.
+// String describes the cut, and the children.
 func (s *Split) String() string { return fmt.Sprintf("%s into %s and %s", s.At, s.Low, s.High) }
 
 // String gives the child's name and its servers.

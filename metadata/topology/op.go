@@ -16,15 +16,15 @@ const (
 	TablePartitionsMax = 50_000
 )
 
-// Op is a change of a map, written down. What is random or depends on a clock was chosen by its proposer and lies in it,
+// Op is a change of a map, written down. Its proposer chose everything random or dependent on a clock, and put it in,
 // so that every server that applies it to the same map gets the same bytes (C06). The ops of this package are all there are.
 //
 // An op that finds its effect in place already changes nothing. Otherwise it is refused with
 //
-//	Stale    what it was based on is gone: take the newest map and plan anew
+//	Stale    its base is gone: take the newest map and plan anew
 //	Invalid  it can never be applied, or the message says what to do first
 type Op interface {
-	// String tells people what the op does.
+	// String describes the op for people.
 	String() string
 
 	apply(t *txn) error
@@ -166,7 +166,7 @@ func (t *txn) create(ps []Partition) error {
 		if old, ok := t.byID(p.ID); ok && old.equal(p) {
 			continue
 		}
-		// The id first: who was late by one transaction should hear Stale, not that somebody else was faster.
+		// The id first: a proposer that is late by one transaction should get Stale, not an overlap with another proposer's partition.
 		if p.ID < t.m.NextID {
 			return t.use(p.ID)
 		}
@@ -177,7 +177,7 @@ func (t *txn) create(ps []Partition) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Create) String() string {
 	if len(o.Partitions) == 1 {
 		return "create " + o.Partitions[0].String()
@@ -229,8 +229,8 @@ func (t *txn) owing(p *Partition, but []point.PartitionID) (owing *Partition) {
 	return owing
 }
 
-// Droppable leaves out of ids parts of families of which others are not named: one that unloads where what takes over its
-// rows stays (Drop would refuse it), and one that takes over rows where what unloads them stays (its keys would have no
+// Droppable leaves out of ids parts of families of which others are not named: one that unloads while the partition that takes over its
+// rows stays (Drop would refuse it), and one that takes over rows while the one that unloads them stays (its keys would have no
 // owner). The slice is used.
 func (m *Map) Droppable(ids []point.PartitionID) []point.PartitionID {
 	t := &txn{m: *m}
@@ -250,17 +250,17 @@ func (m *Map) Droppable(ids []point.PartitionID) []point.PartitionID {
 	}
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Drop) String() string { return "drop " + names(o.IDs) }
 
-// Expire drops all partitions that lie wholly before the retention, seen from Now; Expired names what leaves no gaps.
+// Expire drops all partitions that lie wholly before the retention, seen from Now; Expired names those that leave no gaps.
 type Expire struct {
 	Now point.Nanos
 }
 
 func (o Expire) apply(t *txn) error { return Drop{IDs: t.m.before(o.Now)}.apply(t) }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Expire) String() string { return "drop what expired by " + stamp(o.Now) }
 
 // SetConfig sets another configuration. Partitions that exist keep their bounds.
@@ -278,7 +278,7 @@ func (o SetConfig) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o SetConfig) String() string {
 	c := o.Config.normal()
 	return fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
@@ -319,7 +319,7 @@ func (o SetColumns) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o SetColumns) String() string {
 	return fmt.Sprintf("from %s on cut the ring by weights %v into%s", stamp(o.Layout.From), o.Layout.Weights, drawRanges(o.Layout.Ranges))
 }

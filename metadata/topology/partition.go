@@ -23,7 +23,7 @@ type Placement struct {
 	Server ServerID          `json:"server"`
 }
 
-// State is what a partition is in the middle of.
+// State is the stage of a partition's life.
 type State uint8
 
 const (
@@ -83,14 +83,14 @@ type Partition struct {
 	TimeHi  point.Nanos       `json:"time_hi"`
 	// Placements that should hold every row, in chain order. Never empty.
 	Placements []Placement `json:"placements"`
-	// Joining placements are being filled; nobody reads them.
+	// Joining placements are being filled; no reader uses them.
 	Joining []Placement `json:"joining,omitempty"`
 	State   State       `json:"state,omitempty"`
 	// Split is set while State is Splitting.
 	Split *Split `json:"split,omitempty"`
 	// Into names those that take over the rows; set while State is Unload, and then never empty (C27).
 	Into []point.PartitionID `json:"into,omitempty"`
-	// Incomplete says that rows may be missing for good: a person had it go on without those who held them (C32).
+	// Incomplete means that rows may be missing for good: a person made it go on without the servers that held them (C32).
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -143,7 +143,7 @@ func (p *Partition) Children() []*Partition {
 	return []*Partition{&low, &high}
 }
 
-// clone copies what the caller of an op might change later.
+// clone copies the parts that the caller of an op might change later.
 func (p *Partition) clone() *Partition {
 	c := *p
 	c.Placements, c.Joining, c.Into = slices.Clone(p.Placements), slices.Clone(p.Joining), slices.Clone(p.Into)

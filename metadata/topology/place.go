@@ -39,7 +39,7 @@ func (t *txn) placed(p *Partition) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Join) String() string {
 	return fmt.Sprintf("let server %s join %s", o.Placement.Server, name(o.Partition))
 }
@@ -77,13 +77,13 @@ func gone(p *Partition, id point.PlacementID) error {
 	return fault.Errorf(fault.Stale, "%s has no placement %s any more: plan anew on the newest map", name(p.ID), id)
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o JoinFinalize) String() string {
 	return fmt.Sprintf("placement %s of %s has every row: make it live", o.Placement, name(o.Partition))
 }
 
 // Unjoin makes a live placement a joining one again. At least Replicas stay live (C34), unless the placement has Lost its
-// store: then the map only admits what is true, and one is enough.
+// store: then the map only admits the loss, and one is enough.
 type Unjoin struct {
 	Partition point.PartitionID
 	Placement point.PlacementID
@@ -123,7 +123,7 @@ func keepsFloor(p *Partition, floor int) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Unjoin) String() string {
 	s := fmt.Sprintf("make placement %s of %s join anew", o.Placement, name(o.Partition))
 	if o.Lost {
@@ -163,7 +163,7 @@ func (o Remove) apply(t *txn) error {
 	return t.placed(next)
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Remove) String() string {
 	return fmt.Sprintf("take placement %s out of %s", o.Placement, name(o.Partition))
 }
@@ -205,7 +205,7 @@ func (o ForceJoin) apply(t *txn) error {
 	return t.placed(next)
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o ForceJoin) String() string {
 	return fmt.Sprintf("let %s go on with server %s alone, rows may be lost; %s: %s", name(o.Partition), o.Placement.Server, o.By, o.Reason)
 }

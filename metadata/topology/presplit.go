@@ -11,8 +11,8 @@ import (
 )
 
 // Presplit makes narrow partitions before "now" reaches them (C35): those in Replace, which begin after Now and
-// hold nothing, go, and Partitions come, with an id of their own each from the map's NextID on. What was covered stays so
-// (I2), and what was not may be from now on. That the old ones hold nothing the proposer makes sure of by comparing, in
+// hold no rows, go, and Partitions come, with an id of their own each from the map's NextID on. Covered space stays covered
+// (I2), and uncovered space may be covered from now on. The proposer makes sure that the old ones hold no rows: it compares, in
 // the same transaction of the store, that they have no lease rows.
 type Presplit struct {
 	Now        point.Nanos
@@ -53,7 +53,7 @@ func (o Presplit) apply(t *txn) error {
 			}
 			return true
 		})
-		// What overlaps it now overlaps nothing else, so the areas add up to its own only if they are all of it.
+		// The partitions that overlap it overlap nothing else, so their areas add up to its own only if they cover it whole.
 		if h, l := b.area(); hi != h || lo != l {
 			return fault.Errorf(fault.Invalid, "%s would no longer be covered everywhere (I2): let the new partitions fill it", p)
 		}
@@ -76,7 +76,7 @@ func (t *txn) presplit(o Presplit) bool {
 	return true
 }
 
-// share gives what two boxes have in common. They must overlap.
+// share returns the intersection of two boxes. They must overlap.
 func (b box) share(o *box) box {
 	b, _ = b.ringCut(o.pointLo, o.pointHi)
 	b.timeLo, b.timeHi = max(b.timeLo, o.timeLo), min(b.timeHi, o.timeHi)
@@ -91,7 +91,7 @@ func (b box) area() (hi, lo uint64) {
 	return hi + carry, lo
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Presplit) String() string {
 	s := "presplit"
 	if len(o.Replace) > 0 {
@@ -111,7 +111,7 @@ type Edge struct {
 }
 
 // Presplitting plans the presplit of many edges at once. Partitions that begin after now and lie wholly within an edge's
-// ring range are cut at it; from each edge to the next of the same range, what nothing covers gets partitions, a column each.
+// ring range are cut at it; from each edge to the next of the same range, uncovered space gets partitions, a column each.
 // Edges up to now are passed over. place is called once for each new partition.
 func (m *Map) Presplitting(now point.Nanos, edges []Edge, place func(point.PartitionID) []Placement) Presplit {
 	t := &txn{m: *m}
@@ -156,7 +156,7 @@ func (m *Map) Presplitting(now point.Nanos, edges []Edge, place func(point.Parti
 	return out
 }
 
-// each fills what is free from an edge up to until.
+// each fills the free space from an edge up to until.
 func (t *txn) each(e Edge, until point.Nanos, f func([]Partition), place func(point.PartitionID) []Placement) {
 	for at := e.At; at < until; {
 		f(t.fill(at, e.At, until, e.PointLo, e.PointHi, place))
@@ -171,7 +171,7 @@ func (t *txn) each(e Edge, until point.Nanos, f func([]Partition), place func(po
 	}
 }
 
-// String tells people where the edge lies.
+// String describes the edge for people.
 func (e Edge) String() string {
 	return fmt.Sprintf("%s ring [%#x, %s)", stamp(e.At), e.PointLo, ringEnd(e.PointHi))
 }

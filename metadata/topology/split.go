@@ -46,7 +46,7 @@ func (o SplitBegin) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o SplitBegin) String() string {
 	return fmt.Sprintf("begin to split %s at %s", name(o.Partition), &o.Split)
 }
@@ -79,7 +79,7 @@ func (o SplitFinalize) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o SplitFinalize) String() string {
 	return fmt.Sprintf("hand %s over to its children %s and the other", name(o.Partition), name(o.Low))
 }
@@ -107,13 +107,13 @@ func (o SplitAbort) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o SplitAbort) String() string {
 	return fmt.Sprintf("abort the split of %s into %s and another", name(o.Partition), name(o.Low))
 }
 
-// UnloadFinal takes out a partition whose rows are all in those it unloads into (C78). That they are, the proposer saw:
-// each of them has recorded its final ends. What still gets rows from another waits for that one.
+// UnloadFinal removes a partition whose rows are all in those it unloads into (C78). The proposer made sure of that:
+// each of them has recorded its final ends. One that still gets rows from another waits for that one.
 type UnloadFinal struct {
 	Partition point.PartitionID
 }
@@ -136,11 +136,11 @@ func (o UnloadFinal) apply(t *txn) error {
 	return nil
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o UnloadFinal) String() string { return "forget " + name(o.Partition) + ", which is unloaded" }
 
 // Merge makes one partition of closed neighbours: in time with the same ring range, or on the ring with the same times. All
-// end before ClosedBefore, the time the proposer knows nothing new to come before, and lie on the same servers. They
+// end before ClosedBefore, the time before which the proposer expects nothing new, and lie on the same servers. They
 // unload into the new one, Into, whose placements are on those servers too.
 type Merge struct {
 	Partitions   []point.PartitionID // two or more, in order
@@ -229,7 +229,7 @@ func sameServers(a, b []Placement) bool {
 	return true
 }
 
-// String tells people what the op does.
+// String describes the op for people.
 func (o Merge) String() string {
 	return fmt.Sprintf("merge %s, closed before %s, into %s", names(o.Partitions), stamp(o.ClosedBefore), o.Into)
 }
