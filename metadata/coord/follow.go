@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Follower hears of all rows under a prefix: first and after every gap of all there are, in between of each change in
+// Follower receives all rows under a prefix: first and after every gap as a list, in between each change in
 // order. It is called from one goroutine. An error makes Follow begin anew with a list.
 type Follower interface {
 	Listed(rows []Row, rev Revision) error
 	Changed(events []Event) error
 }
 
-// Follow tells f of a prefix's rows until ctx ends: a watch that broke, or fell too far behind, is answered by a list
-// (C15). It returns nil when ctx ended. rng spreads the pauses, so that a cluster does not list in step.
+// Follow sends f the rows of a prefix until ctx ends: after a watch that broke, or fell too far behind, it lists
+// (C15). It returns nil when ctx ended. rng spreads the pauses, so that the processes of a cluster do not list in step.
 func Follow(ctx context.Context, s Store, prefix string, f Follower, log *slog.Logger, rng *rand.Rand) error {
 	for atOnce := false; ; {
 		err := followOnce(ctx, s, prefix, f)

@@ -10,7 +10,7 @@ import (
 )
 
 // Rows is a coordination store's rows in memory with their history: the part that the stores of one process share.
-// persist, if set, makes a transaction durable before anybody sees it; it is called under the lock that orders them.
+// persist, if set, makes a transaction durable before any reader sees it; it is called under the lock that orders them.
 type Rows struct {
 	persist func(rev Revision, writes []Write) error
 

@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// Share gives a store whose watches of one prefix are one watch of s, however many there are: in a process several parts
+// Share returns a store whose watches of one prefix share one watch of s, however many there are: in a process several parts
 // follow the same rows, and every watch costs the store a message for each change.
 //
 //	store ──one watch──▶ the newest changes ──each at its own pace──▶ Watch, Watch, Watch
 //
-// What Store promises of a watch holds: every change after its revision, in order, none left out. A watch from before
+// Store's promise for a watch holds: every change after its revision, in order, none left out. A watch from before
 // the kept changes begin, and one that stays behind them, gets ErrCompacted. When the watch of s ends, all end as it did.
 func Share(s Store) Store {
 	sh := &shared{Store: s}
@@ -28,7 +28,7 @@ type shared struct {
 	}
 }
 
-// sharedWatch is the watch of one prefix. All but what never changes is under shared.mu.
+// sharedWatch is the watch of one prefix. Every field that changes is under shared.mu.
 type sharedWatch struct {
 	// Constant.
 	prefix string
@@ -45,7 +45,7 @@ type sharedWatch struct {
 }
 
 const (
-	// sharedMax bounds the changes kept for who is behind: what a thousand partitions change when they move, twice over.
+	// sharedMax bounds the changes kept for slow watches: those of a thousand partitions that move, twice over.
 	sharedMax = 4096
 	// sharedBytesMax bounds their values.
 	sharedBytesMax = 4 << 20
@@ -91,13 +91,13 @@ func (s *shared) join(ctx context.Context, prefix string, after Revision) (*shar
 		w = s.watchLocked(ctx, prefix, after)
 	}
 	if after < w.forgotten {
-		return nil, 0, ErrCompacted // a list is newer than all that this watch has told
+		return nil, 0, ErrCompacted // a list is newer than every change that this watch has sent
 	}
 	w.users++
 	return w, w.first, nil
 }
 
-// watchLocked begins a watch. It lives as long as somebody uses it, and no longer than it can.
+// watchLocked begins a watch. It lives as long as it has users, and no longer than it can.
 func (s *shared) watchLocked(ctx context.Context, prefix string, after Revision) *sharedWatch {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	w := &sharedWatch{prefix: prefix, stop: stop, ended: make(chan struct{}), forgotten: after, changed: make(chan struct{})}
@@ -151,7 +151,7 @@ func (w *sharedWatch) tellLocked() {
 	w.changed = make(chan struct{})
 }
 
-// leave ends the watch of s when nobody uses it any more, and waits for that.
+// leave ends the watch of s when it has no users any more, and waits for that.
 func (s *shared) leave(w *sharedWatch) {
 	s.mu.Lock()
 	w.users--

@@ -22,7 +22,7 @@ type Server struct {
 	ID topology.ServerID `json:"id"`
 	// Addr is where peers reach it, host:port.
 	Addr string `json:"addr"`
-	// Host and Zone are what may fail as one: no two placements of a partition share a host, or a zone where there are
+	// Host and Zone may fail as one: no two placements of a partition share a host, or a zone where there are
 	// enough of them.
 	Host string `json:"host"`
 	Zone string `json:"zone,omitempty"`
@@ -41,7 +41,7 @@ const (
 	rowMax     = 64 << 10
 )
 
-// Validate reports what makes a row useless. Errors are Invalid.
+// Validate reports faults that make a row useless. Errors are Invalid.
 func (s Server) Validate() error {
 	switch {
 	case s.ID == "" || len(s.ID) > 200 || strings.ContainsAny(string(s.ID), "/ \t\n"):

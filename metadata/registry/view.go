@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// View is the servers as this process knows them. All methods are safe for concurrent use.
+// View is this process's list of the servers. All methods are safe for concurrent use.
 type View struct {
 	// Constant after Open.
 	store coord.Store
@@ -112,8 +112,8 @@ func (v *View) announceLocked() {
 	v.mu.changed = make(chan struct{})
 }
 
-// Register writes a server's row, keeping what people put there (Drain) and, for the same directory, Since. A server of
-// the same id that stands on another directory is replaced only when replace says so: two processes that share an id by
+// Register writes a server's row, keeping the fields that people set (Drain) and, for the same directory, Since. A server of
+// the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not take turns. Errors are Invalid (that), or the store's.
 func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
 	if err := s.Validate(); err != nil {

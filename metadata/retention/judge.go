@@ -12,18 +12,18 @@ const (
 	// JumpMax is how far the wall clock may be ahead of where it was last seen, plus the time that passed since by a clock
 	// that cannot jump, and still be believed. Larger: a host may be off for longer; a wrong clock costs so much at most.
 	JumpMax = 7 * 24 * time.Hour
-	// SlicesMax is how many slices of time a round may drop of a table whatever share of it they are: retention that runs
-	// all the time drops one.
+	// SlicesMax is how many slices of time a round may drop of a table whatever share of it they are: steady retention
+	// drops one.
 	SlicesMax = 2
 )
 
-// Clock is what is known of the time.
+// Clock holds the readings of the time.
 type Clock struct {
-	// Wall is what the wall clock says now.
+	// Wall is the current reading of the wall clock.
 	Wall point.Nanos
-	// Seen is what it said last, and what passed since; 0: never.
+	// Seen is its last reading plus the time passed since; 0: never.
 	Seen point.Nanos
-	// Confirmed: a person says that the wall clock is right as long as it is not later than this; 0: nobody does.
+	// Confirmed: a person confirms that the wall clock is right as long as it is not later than this; 0: not confirmed.
 	Confirmed point.Nanos
 }
 
@@ -43,7 +43,7 @@ func (c Clock) Next() point.Nanos {
 	return c.Wall
 }
 
-// Verdict is what is to be done with the expired partitions of a table: all are dropped, or all are held.
+// Verdict is the decision on the expired partitions of a table: all are dropped, or all are held.
 type Verdict struct {
 	Drop []point.PartitionID
 	Held []point.PartitionID

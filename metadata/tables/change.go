@@ -19,13 +19,13 @@ import (
 // Plan makes the ops of a change, on a map that it must only look at; no ops mean that nothing needs to change.
 type Plan = func(*topology.Map) ([]topology.Op, error)
 
-// proposal is a plan and who waits for what comes of it.
+// proposal is a plan and the caller that waits for its outcome.
 type proposal struct {
 	plan   Plan
 	result chan outcome // of one
 
 	mu struct {
-		sync.Mutex // guards what is inside; held while the plan runs
+		sync.Mutex // guards the fields; held while the plan runs
 		abandoned  bool
 	}
 }
@@ -139,7 +139,7 @@ func (t *Tables) enqueue(name string, p *proposal) error {
 	if q == nil {
 		q = &queue{}
 		t.mu.queues[name] = q
-		go t.work(name, q) // ends when nobody waits, each change within ChangeTimeout
+		go t.work(name, q) // ends when no caller waits, each change within ChangeTimeout
 	}
 	if len(q.waiting) >= t.settings.WaitingMax {
 		return fault.Errorf(fault.Throttled, "%d changes of table %q wait here", t.settings.WaitingMax, name)
@@ -188,7 +188,7 @@ func (t *Tables) commitGroup(name string, group []*proposal) {
 }
 
 // commit plans and proposes until the group is committed. Proposals whose plan fails are answered and leave the group;
-// those that do not go together with others leave it for alone.
+// those that cannot be combined with others leave it for alone.
 func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*proposal) (*topology.Map, error) {
 	var failed error
 	for try := 0; ; try++ {
@@ -217,7 +217,7 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 			}
 			return t.Refresh(ctx, name, changed.Seq)
 		case fault.Is(err, fault.Stale), fault.Is(err, fault.Unavailable), fault.Is(err, fault.Throttled), fault.Is(err, fault.Canceled):
-			// Whatever became of it, a plan on the newest map is right: either it finds its own effect, or it makes it.
+			// Whatever the outcome, a plan on the newest map is right: either it finds its own effect, or it makes it.
 			failed = err
 			if _, rerr := t.Refresh(ctx, name, 0); rerr != nil && !fault.Is(rerr, fault.Unavailable) {
 				return nil, rerr
@@ -228,7 +228,7 @@ func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*propo
 	}
 }
 
-// known gives the map to plan on, and the row that names it.
+// known returns the map to plan on, and the row that names it.
 func (t *Tables) known(ctx context.Context, name string) (*topology.Map, mapstore.Row, error) {
 	look := func() (*topology.Map, mapstore.Row) {
 		t.mu.RLock()
@@ -366,7 +366,7 @@ func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*t
 			t.step(name, Known{d.Map, d.Row, d.Revision})
 			return d.Map, nil
 		}
-	case !fault.Is(err, fault.Stale): // somebody else was faster
+	case !fault.Is(err, fault.Stale): // another proposer was faster
 		return nil, err
 	}
 	return t.Refresh(ctx, name, 0)
@@ -428,14 +428,14 @@ func (t *Tables) SetConfig(ctx context.Context, name string, c topology.Config) 
 	})
 }
 
-// isDropping is what who writes to a table hears while it is being dropped.
+// isDropping is the error that writers to a table get while it is being dropped.
 func isDropping(name string) error {
 	return fault.Errorf(fault.Unavailable, "table %q is being dropped: nothing is written to it until that has ended", name)
 }
 
-// BeginDrop marks a table as being dropped, so that no partitions are made of it any more, and takes those that there are
-// out of its map: their servers let go of them and delete their rows. From then on writers hear Unavailable. What has begun
-// must be ended, by DropTable; both may be called again. One that does not exist is fine. Errors are Unavailable, Throttled
+// BeginDrop marks a table as being dropped, so that no more partitions are made of it, and removes its partitions from
+// its map: their servers release them and delete their rows. From then on writers get Unavailable. A drop that has begun
+// must be ended, by DropTable; both may be called again. A table that does not exist is fine. Errors are Unavailable, Throttled
 // or Canceled.
 func (t *Tables) BeginDrop(ctx context.Context, name string) error {
 	_, err := t.beginDrop(ctx, name)

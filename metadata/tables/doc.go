@@ -1,10 +1,10 @@
-// Package tables is the tables as this process knows them: each one's newest partition map, and the changes it may ask for.
+// Package tables holds this process's view of the tables: the newest partition map of each, and the changes it may ask for.
 //
 // A reader takes a map and keeps it for a whole request: one request, one snapshot (C129). A change is made of ops,
-// planned on the newest map and proposed to a metadata server (package files); whoever loses the race plans anew on the
+// planned on the newest map and proposed to a metadata server (package mapstore); the loser of a race plans anew on the
 // winner's map, so that concurrent creators end with one table (C19).
 //
-//	row "tables/<name>" ──watch──▶ Machine ──which transaction?──▶ Fetch: the ops since the known map, or whole ─┐
+//	row "tables/<name>" ──watch──▶ Machine ──which transaction?──▶ Fetch: the ops since our map, or whole ───────┐
 //	                                                                                                             ▼
 //	Change · Cover · Drop · SetConfig ─▶ group ─▶ plan, plan, plan … ─▶ one transaction ─▶ Get ─▶ *topology.Map
 //	                                       ▲                                   │                    (immutable)
@@ -13,12 +13,12 @@
 // Changes of one table that come together in one process are planned one after the other, each on the map that the one
 // before leads to, and proposed as one transaction: a thousand writers that find a new day uncovered make one.
 //
-// What is decided (which map is the newest, when it is fetched and from whom, when that is tried again, what is old) a Machine
-// decides, one for each table, which is pure; Tables runs them, and so does cmd/sim. METADATA itself is fetched, checked and
-// hedged by mapstore.Coordinator.Fetch, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
+// A Machine makes the decisions (which map is the newest, when it is fetched and from which servers, when that is tried again, which is old),
+// one for each table. It is pure; Tables runs them, and so does cmd/sim. mapstore.Coordinator.Fetch fetches, checks and
+// hedges METADATA, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
 // delays no other.
 //
-// What is known is served for as long as nothing newer can be had: neither the store nor a metadata server needs to
+// The newest map here is served for as long as no newer one can be had: neither the store nor a metadata server needs to
 // answer for reads to go on (C127). With a Cache a process starts without them, too.
 //
 // Invariants: I2 (one owner per key), by topology; I5 (proposals that wait, and maps being fetched, are bounded); a

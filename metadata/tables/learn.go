@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Newest says where the newest known map of a table is, for a process that has an older one; false: no map is known.
+// Newest returns where the newest map of a table that this process has is stored, for a process that has an older one; false: it has none.
 func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -29,7 +29,7 @@ func (t *Tables) Newest(name string) (at peer.MapAt, ok bool) {
 	return peer.MapAt{Txn: row.Txn, Seq: row.Seq, Servers: servers}, true
 }
 
-// Age is how long ago the known map of a table was last proven to be the newest (Machine.NewestAt); of a table that is not known, how long ago it
+// Age is how long ago the map of a table here was last proven to be the newest (Machine.NewestAt); of a table without a map, how long ago it
 // was proven not to exist. Where Run proves it, that is a matter of seconds while the store answers.
 func (t *Tables) Age(name string) time.Duration {
 	t.mu.RLock()
@@ -40,10 +40,10 @@ func (t *Tables) Age(name string) time.Duration {
 	return time.Since(t.mu.proven)
 }
 
-// Learn gives a table's map at the transaction that a server named, or a newer one that is known. The map is fetched from the metadata servers
-// that at names, without the coordination store, and is verified: the transaction is the committed one as far as that server knows, and
-// a file of another transaction, or with a wrong checksum, is refused. Errors are Invalid (at names nothing), NotFound (a table that is not known
-// here: only the store brings new ones), Unavailable (also: no server has what was named) or Canceled.
+// Learn returns a table's map at the transaction that a server named, or a newer one that is here. The map is fetched from the metadata servers
+// that at names, without the coordination store, and is verified: the transaction is the committed one by the row that the server has, and
+// a file of another transaction, or with a wrong checksum, is refused. Errors are Invalid (at names nothing), NotFound (a table without a
+// map here: only the store brings new ones), Unavailable (also: no server has the named transaction) or Canceled.
 func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error) {
 	if !at.Valid() {
 		return nil, fault.Errorf(fault.Invalid, "table %q: transaction %d on %d servers names no map", name, at.Seq, len(at.Servers))

@@ -10,9 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Machine is what a process knows of one table, and what it does to know the newest: Step(input) effects. It has no
+// Machine is a process's state of one table, and the rules by which it gets the newest map: Step(input) effects. It has no
 // clock, lock, I/O or goroutine; the runner of a process (Tables) and the simulator drive it. Each table has its own, so that
-// what cannot be had of one delays no other.
+// one that cannot be fetched delays no other.
 //
 //	watch, list ──RowRead──▶ is it newer? ──▶ does it name a map that is not here? ──▶ Fetch ──▶ Fetched
 //	own change ───Known────▶ is it newer? ──▶ Publish        ▲                                  │ an error: Retry, later
@@ -22,7 +22,7 @@ import (
 // At gives is of a row that named the map, or older; at most two fetches are under way, two only where the newer row
 // names other servers.
 type Machine struct {
-	m      *topology.Map  // nil: none is known, or the table was dropped
+	m      *topology.Map  // nil: there is none, or the table was dropped
 	row    mapstore.Row   // as of m
 	rev    coord.Revision // of the newest row that named m; 0: only a cache did, or a change from here
 	want   mapstore.Row   // the newest row
@@ -52,14 +52,14 @@ type RowRead struct {
 type RowGone struct{ Revision coord.Revision }
 
 // Known is a map that came without a row's revision: this process committed it, a server named it, or, with Revision, this
-// process made the table. Row.Servers may be nil: they are those that are known.
+// process made the table. Row.Servers may be nil: then the servers of the row here stay.
 type Known struct {
 	Map      *topology.Map
 	Row      mapstore.Row
 	Revision coord.Revision
 }
 
-// FromCache is a map that was known in an earlier life, until a time. It comes first.
+// FromCache is a map that an earlier process had cached, as of a time. It comes first.
 type FromCache struct {
 	Map *topology.Map
 	Row mapstore.Row
@@ -99,7 +99,7 @@ func (SaveDue) input()   {}
 // Effect is an effect of a Machine.
 type Effect interface{ effect() }
 
-// Fetch gets the map of a transaction from the row's servers (mapstore.Coordinator.Fetch). Since and Have are what is here.
+// Fetch gets the map of a transaction from the row's servers (mapstore.Coordinator.Fetch). Since and Have are the map that is here.
 type Fetch struct {
 	ID    int
 	Want  mapstore.Row
@@ -118,7 +118,7 @@ type Forget struct{}
 // Retry asks for RetryDue after a time, give or take a half.
 type Retry struct{ After time.Duration }
 
-// Settled answers Wanted: the newest map that is known of is here, or cannot be had.
+// Settled answers Wanted: the map of the newest row is here, or cannot be had.
 type Settled struct{ Err error }
 
 // SaveLater asks for SaveDue after a time, Save writes the table to the cache.
@@ -145,7 +145,7 @@ const (
 	saveBytesSecond = 256 << 10
 )
 
-// Step takes an input and appends what is to be done.
+// Step takes an input and appends the effects to perform.
 func (t *Machine) Step(in Input, out []Effect) []Effect {
 	out = t.step(in, out)
 	if !t.lacks() {
@@ -209,7 +209,7 @@ func (t *Machine) rowRead(in RowRead, out []Effect) []Effect {
 	return t.next(out)
 }
 
-// publish takes a map in unless a newer one is known.
+// publish takes a map in unless a newer one is here.
 func (t *Machine) publish(m *topology.Map, row mapstore.Row, rev coord.Revision, out []Effect) []Effect {
 	if row.Seq < t.row.Seq || row.Seq == t.row.Seq && (t.m != nil || t.row.Dropped) {
 		return out
@@ -245,7 +245,7 @@ func (t *Machine) changed(out []Effect) []Effect {
 	return append(out, SaveLater{after})
 }
 
-// next fetches what is lacking, and answers what waits.
+// next fetches the missing map, and answers waiting callers.
 func (t *Machine) next(out []Effect) []Effect {
 	if !t.lacks() {
 		t.resting, t.failed = false, 0
@@ -294,13 +294,13 @@ func (t *Machine) lacks() bool {
 	return t.at > 0 && !t.want.Dropped && t.want.Seq > t.row.Seq
 }
 
-// At gives the newest known map, nil if there is none, and the revision of the row that named it.
+// At returns the newest map here, nil if there is none, and the revision of the row that named it.
 func (t *Machine) At() (*topology.Map, coord.Revision) { return t.m, t.rev }
 
 // Newest is the newest row that was read, and its revision; 0: none was.
 func (t *Machine) Newest() (mapstore.Row, coord.Revision) { return t.want, t.at }
 
-// Row is the row as of the known map, or as of when the table was dropped.
+// Row is the row as of the map here, or as of when the table was dropped.
 func (t *Machine) Row() mapstore.Row { return t.row }
 
 // Dropping reports whether the newest row says that the table is being dropped.
@@ -311,6 +311,6 @@ func (t *Machine) Dropping() bool {
 	return t.row.Dropping
 }
 
-// NewestAt is the last time at which the known map is proven to have been the newest, or newer than the newest of then; zero: there is none. What
-// was committed since may be missing from it.
+// NewestAt is the last time at which the map here is proven to have been the newest, or newer than the newest of then; zero: there is none. Later
+// commits may be missing from it.
 func (t *Machine) NewestAt() time.Time { return t.newest }

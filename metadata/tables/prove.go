@@ -10,7 +10,7 @@ import (
 )
 
 // How often all rows are asked for: rows of few tables every second; 10,000 tables (some 2 MB) every three seconds. A reader that doubts its map after five
-// seconds (gateway/follow) hears of each in time.
+// seconds (gateway/follow) gets each in time.
 const (
 	proveEvery    = time.Second
 	proveEveryMax = 3 * time.Second
@@ -40,7 +40,7 @@ func (t *Tables) proveLoop(ctx context.Context) {
 	}
 }
 
-// prove notes that all rows of a list that was asked for at a time are known, but those of some tables.
+// prove notes that a list asked for at a time has been taken in, except the rows of some tables.
 func (t *Tables) prove(asked time.Time, except []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

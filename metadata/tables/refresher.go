@@ -14,10 +14,10 @@ import (
 // refresherMax bounds the wait for a newer map; without it a request goes on with the one it has.
 const refresherMax = time.Second
 
-// learnMax is what of it is for a map that a server named, before the coordination store is asked.
+// learnMax is the part of it for a map that a server named, before the coordination store is asked.
 const learnMax = refresherMax / 2
 
-// refreshed is what a Refresher asks; Tables is one.
+// refreshed is the interface that a Refresher asks; Tables implements it.
 type refreshed interface {
 	Get(name string) (*topology.Map, bool)
 	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
@@ -48,11 +48,11 @@ func (r *Refresher) Refresh(ctx context.Context, table string, m *topology.Map, 
 	}
 }
 
-// Begin begins to look for a newer map than m, once for all that ask for the table at the same time; nil: one is known already. Where a server
-// named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. The channel tells
+// Begin begins to look for a newer map than m, once for all that ask for the table at the same time; nil: one is here already. Where a server
+// named one (newer; Seq 0: none did), it is fetched first, which needs no coordination store. The channel reports
 // that there was an answer, or none for a second. That there is none newer, or no
-// answer, is no error: the leader may be what is stale, or the server that said so, and the caller goes on with what is
-// known (C127).
+// answer, is no error: the leader may be stale, or the server that said so, and the caller goes on with the map it
+// has (C127).
 func (r *Refresher) Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result {
 	if now, ok := r.tables.Get(table); !ok || now.Seq > m.Seq {
 		return nil

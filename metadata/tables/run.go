@@ -50,7 +50,7 @@ func (f follower) Changed(events []coord.Event) error {
 	return nil
 }
 
-// step gives a table's machine an input, and performs what comes of it. An input that brings something makes the machine.
+// step gives a table's machine an input, and performs its effects. An input that brings a row or a map makes the machine.
 func (t *Tables) step(name string, in Input) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Tables) step(name string, in Input) {
 	t.stepLocked(name, v, in)
 }
 
-// stepLocked does not wait: what takes time goes on in the background.
+// stepLocked does not wait: slow effects go on in the background.
 func (t *Tables) stepLocked(name string, v *table, in Input) {
 	for _, e := range v.Step(in, nil) {
 		switch e := e.(type) {
@@ -135,7 +135,7 @@ func (t *Tables) fetchLocked(name string, v *table, f Fetch) {
 	})
 }
 
-// saveLoop writes what changed to the cache.
+// saveLoop writes changes to the cache.
 func (t *Tables) saveLoop(ctx context.Context) {
 	if t.deps.Cache == nil {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Deps are what the tables need of others.
+// Deps are the dependencies of Tables.
 type Deps struct {
 	Store coord.Store
 	Log   *slog.Logger
@@ -22,7 +22,7 @@ type Deps struct {
 	Metadata func(topology.ServerID) (peer.Metadata, bool)
 	// Own is the metadata server in this process, asked first; empty: there is none.
 	Own topology.ServerID
-	// Servers lists who may be metadata servers of a new table.
+	// Servers lists the candidates for metadata servers of a new table.
 	Servers func() []topology.ServerID
 	// Rand makes transaction ids, placement ids and jitter. The tables keep it. Default: one seeded by the machine.
 	Rand *rand.Rand
@@ -32,7 +32,7 @@ type Deps struct {
 
 // Cache keeps the newest maps somewhere. Its methods are called from one goroutine.
 type Cache interface {
-	// Load gives what was saved last of each table. An error is logged, and what is given beside it is used.
+	// Load returns the last saved state of each table. An error is logged, and the tables returned beside it are used.
 	Load() ([]Cached, error)
 	// Save keeps a table's map in place of an older one. An error is logged; the map is saved again when it changes.
 	Save(Cached) error
@@ -40,7 +40,7 @@ type Cache interface {
 	Forget(table string) error
 }
 
-// Cached is a table as it was known at a time.
+// Cached is a table's state at a time.
 type Cached struct {
 	Table string
 	Row   []byte // the table's row
@@ -95,7 +95,7 @@ func (s *Settings) setDefaults() {
 	}
 }
 
-// Validate reports what cannot work. Errors are Invalid.
+// Validate reports settings that cannot work. Errors are Invalid.
 func (s Settings) Validate() error {
 	if s.TablesMax < 0 || s.MetadataServers < 0 || s.MetadataServers > 15 || s.ChangeTimeout < 0 || s.ServerTimeout < 0 || s.WaitingMax < 0 || s.NewPerSecond < 0 {
 		return fault.Errorf(fault.Invalid, "settings of tables: nothing may be negative, and at most 15 servers keep a METADATA file: %+v", s)

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Tables knows the newest maps. All methods are safe for concurrent use.
+// Tables holds the newest maps. All methods are safe for concurrent use.
 type Tables struct {
 	// Constant after Open.
 	deps     Deps
@@ -46,14 +46,14 @@ type Tables struct {
 	}
 }
 
-// table is one table's machine, and what waits for it to settle.
+// table is one table's machine, and the callers that wait for it to settle.
 type table struct {
 	Machine
 	settled []chan<- error
 }
 
-// Open reads all tables. Where the store does not answer, or a table's file cannot be had, what the cache has is served
-// until Run gets it; without a cache the store's error is returned. Call Run to follow changes that others make.
+// Open reads all tables. Where the store does not answer, or a table's file cannot be had, the cached map is served
+// until Run gets the newest; without a cache the store's error is returned. Call Run to follow changes that other processes make.
 func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	s.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -108,7 +108,7 @@ func (t *Tables) settle(ctx context.Context) {
 	}
 }
 
-// Close ends what goes on in the background. Call it after Run has returned.
+// Close ends background work. Call it after Run has returned.
 func (t *Tables) Close() {
 	t.mu.Lock()
 	t.mu.closed = true
@@ -118,15 +118,15 @@ func (t *Tables) Close() {
 	t.creator.Close()
 }
 
-// Get gives a table's newest known map.
+// Get returns the newest map of a table that is here.
 func (t *Tables) Get(name string) (*topology.Map, bool) {
 	m, _, ok := t.At(name)
 	return m, ok
 }
 
-// At gives a table's newest known map and the revision of the row that named it: whoever writes to the store what is true
-// only by this map compares the row (a lease row's birth, package lease). A comparison that fails says that this process
-// has not heard of the newest row yet.
+// At returns the newest map of a table that is here, and the revision of the row that named it: a caller whose write to the store is true
+// only by this map compares the row (a lease row's birth, package lease). A failed comparison means that this process
+// has not received the newest row yet.
 func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -175,9 +175,9 @@ func (t *Tables) Names() []string {
 	return names
 }
 
-// Refresh gives a table's map at seq minSeq or newer: the known one if it is new enough, else what the store has; 0 asks
-// the store in any case. It is what to do about an answer that is Stale. Errors are NotFound, Unavailable (the store or
-// the metadata servers do not answer, or have nothing that new) or Canceled.
+// Refresh returns a table's map at seq minSeq or newer: the one here if it is new enough, else the one in the store; 0 asks
+// the store in any case. Callers use it after a Stale answer. Errors are NotFound, Unavailable (the store or
+// the metadata servers do not answer, or have none that new) or Canceled.
 func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error) {
 	if m, ok := t.Get(name); ok && minSeq > 0 && m.Seq >= minSeq {
 		return m, nil
@@ -205,7 +205,7 @@ func (t *Tables) Refresh(ctx context.Context, name string, minSeq uint64) (*topo
 	return m, nil
 }
 
-// learn takes a row in; its map is wanted then, unless it is known.
+// learn takes a row in; its map is fetched then, unless it is here.
 func (t *Tables) learn(row coord.Row) error {
 	r, err := mapstore.DecodeRow(row)
 	if err != nil {
@@ -219,8 +219,8 @@ func (t *Tables) learnRow(name string, r mapstore.Row, rev coord.Revision) {
 	t.step(name, RowRead{r, rev})
 }
 
-// listed takes all rows of a list as of a revision in: a table that is not among them is none. Rows of tables are never deleted
-// by this build, but by people. It gives the tables whose rows cannot be read.
+// listed takes in all rows of a list as of a revision: a table missing from it does not exist. This build never deletes rows of tables,
+// but people may. It returns the tables whose rows cannot be read.
 func (t *Tables) listed(rows []coord.Row, rev coord.Revision) (unread []string) {
 	seen := map[string]bool{}
 	for _, row := range rows {
@@ -245,7 +245,7 @@ func (t *Tables) listed(rows []coord.Row, rev coord.Revision) (unread []string) 
 	return unread
 }
 
-// fetched waits until the newest known row's map is here, or cannot be had.
+// fetched waits until the map of the newest row is here, or cannot be had.
 func (t *Tables) fetched(ctx context.Context, name string) error {
 	settled := make(chan error, 1)
 	t.mu.Lock()
@@ -265,7 +265,7 @@ func (t *Tables) fetched(ctx context.Context, name string) error {
 	}
 }
 
-// have gives the newest known map of a table, and its transaction; nil: none is known.
+// have returns the newest map of a table here, and its transaction; nil: there is none.
 func (t *Tables) have(name string) (peer.TxnID, *topology.Map) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -294,7 +294,7 @@ func (t *Tables) order(servers []topology.ServerID) []topology.ServerID {
 	return servers
 }
 
-// loadCache takes in what was known in an earlier life, and says of how many tables.
+// loadCache takes in the maps that an earlier process cached, and returns the number of tables.
 func (t *Tables) loadCache() int {
 	if t.deps.Cache == nil {
 		return 0
@@ -319,7 +319,7 @@ func (t *Tables) loadCache() int {
 	return len(t.mu.tables)
 }
 
-// saveCache gives the cache what changed.
+// saveCache gives changed tables to the cache.
 func (t *Tables) saveCache(now time.Time) {
 	t.mu.Lock()
 	unsaved := slices.Collect(maps.Keys(t.mu.unsaved))

@@ -1,4 +1,4 @@
-// Package coordtest is the conformance suite of coordination stores: what every coord.Store must do.
+// Package coordtest is the conformance suite of coordination stores: the rules of every coord.Store.
 package coordtest
 
 import (

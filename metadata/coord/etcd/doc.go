@@ -7,7 +7,7 @@
 //	Watch                 ──▶  a watch that survives lost connections; compacted → coord.ErrCompacted
 //
 // Every request has a time limit, and is sent once: a Commit without an answer may have happened, and only its sender
-// can find out by reading. Every fault of the network and of etcd is Unavailable, with what etcd said in the message.
+// can find out by reading. Every fault of the network and of etcd is Unavailable, with etcd's text in the message.
 //
 // No other package of the product imports etcd.
 package etcd

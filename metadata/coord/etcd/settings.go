@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Settings are what a user sets.
+// Settings are the user's settings.
 type Settings struct {
 	// Endpoints of the cluster's members, as host:port or with a scheme.
 	Endpoints []string
@@ -26,8 +26,8 @@ type Settings struct {
 	// PingEvery is how long a connection may be silent before it is tried. Default 5 s. Smaller: a member that went away
 	// without a word is noticed sooner; etcd refuses less than its own minimum (5 s by default while requests are rare).
 	PingEvery time.Duration
-	// Lazy opens a store that does not answer too, for who can do without one for a while. Default false: wrong addresses
-	// are then known at once. With a user name the store must answer in any case.
+	// Lazy also opens a store that does not answer, for callers that can do without one for a while. Default false: wrong addresses
+	// are reported at once. With a user name the store must answer in any case.
 	Lazy bool
 }
 
@@ -71,7 +71,7 @@ func (s Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the caller hands in.
 type Deps struct {
 	// TLS, or nil for connections in the clear. The store keeps it.
 	TLS *tls.Config

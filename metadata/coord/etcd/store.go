@@ -32,9 +32,8 @@ type Store struct {
 
 var _ coord.Store = (*Store)(nil)
 
-// Open connects to the cluster and reads one key, so that wrong addresses, certificates and passwords are known at once
-// (unless it is Lazy).
-// Errors are Invalid (settings) or Unavailable.
+// Open connects to the cluster and reads one key, so that wrong addresses, certificates and passwords are reported at once
+// (unless it is Lazy). Errors are Invalid (settings) or Unavailable.
 func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 	s.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -45,15 +44,15 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 		Context:   life,
 		Endpoints: s.Endpoints, TLS: d.TLS, Username: s.Username, Password: s.Password,
 		DialTimeout: s.DialTimeout, DialKeepAliveTime: s.PingEvery, DialKeepAliveTimeout: s.RequestTimeout,
-		// A request is sent once. What a retry would hide, the rules above must know (C117).
+		// A request is sent once. A retry would hide a fault that the rules above must see (C117).
 		MaxUnaryRetries: 1,
-		// An etcd that is back must be heard of by all within less time than it takes to take a lease: who hears of it
-		// seconds before its holder does would else take an empty partition's. gRPC's own pauses grow to two minutes.
+		// All clients must see an etcd that is back within less time than it takes to take a lease: a client that sees it
+		// seconds before the holder does would else take an empty partition's. gRPC's own pauses grow to two minutes.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 2 * s.RequestTimeout,
 		}), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(2 * window)},
-		Logger: zap.NewNop(), // what matters comes back as an error
+		Logger: zap.NewNop(), // relevant faults come back as errors
 	})
 	if err != nil {
 		end()
@@ -87,7 +86,7 @@ func (s *Store) Get(ctx context.Context, key string) (coord.Row, bool, error) {
 	return coord.Row{Key: key, Value: kv.Value, Revision: coord.Revision(kv.ModRevision)}, true, nil
 }
 
-// pageMax bounds one answer of a List: rows are small, etcd's answers must stay below what gRPC takes in at once.
+// pageMax bounds one answer of a List: rows are small, etcd's answers must stay below gRPC's limit for one message.
 const pageMax = 1000
 
 // List implements coord.Store. It reads pages, all as of the first one's revision.
@@ -135,8 +134,8 @@ func (s *Store) Commit(ctx context.Context, conditions []coord.Condition, writes
 		}
 	}
 	if len(ops) == 0 {
-		// A transaction without any request is answered by whatever member has it at hand, however old its data. One that reads
-		// as well is not.
+		// Any member answers a transaction without a request from the data at hand, however old it is. One that reads
+		// as well is linearizable.
 		ops = append(ops, clientv3.OpGet(s.prefix, clientv3.WithKeysOnly()))
 	}
 	req, cancel := context.WithTimeout(ctx, s.settings.RequestTimeout)

@@ -4,8 +4,8 @@
 //	key "r/" + row key   value: revision (8 bytes, big endian) + row value
 //	key "rev"            value: the highest revision given (8 bytes, big endian)
 //
-// Pebble takes what it cannot read at the end of its log for the torn end of a crash, and a directory without its marker file
-// for a new one. So a witness beside it (witness.go) says what was durable, and Open compares.
+// Pebble takes an unreadable end of its log for the torn end of a crash, and a directory without its marker file
+// for a new one. So a witness beside it (witness.go) records the durable state, and Open compares.
 //
 //	Open: read-only ─▶ rows in memory ─▶ compare with the witness ─▶ open for writing, if the disk has room
 //	Commit: pebble, fsync ─▶ witness, fsync ─▶ seen by others

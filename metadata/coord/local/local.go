@@ -23,8 +23,8 @@ const (
 
 	filesMax = 8 // tables open at once; they are read at the start only
 
-	// roomMin is what must be free before the database is opened for writing: its log is allocated in steps of a memtable,
-	// and a start writes a manifest, a log and what the last log held.
+	// roomMin must be free before the database is opened for writing: its log is allocated in steps of a memtable,
+	// and a start writes a manifest, a log and the content of the last log.
 	roomMin = 8 << 20
 )
 
@@ -111,7 +111,7 @@ func (s *Store) doom(err error) {
 	})
 }
 
-// fault gives an error of the disk or of pebble its Kind, and says in one line what to do.
+// fault gives an error of the disk or of pebble its Kind, and says in one line how to proceed.
 func (s *Store) fault(err error, verb string) error {
 	if err == nil {
 		return nil
@@ -130,7 +130,7 @@ func (s *Store) fault(err error, verb string) error {
 	return fault.Wrap(fault.OneLine(err), kind, "coordination rows in %s: %s failed; %s", s.dir, verb, todo)
 }
 
-// open opens the database. Whatever pebble does about what it cannot read, this returns.
+// open opens the database. Whatever pebble does about unreadable files, this returns.
 func (s *Store) open(readOnly bool) (db *pebble.DB, err error) {
 	files := pebble.NewFileCache(1, filesMax)
 	defer files.Unref()
@@ -155,10 +155,10 @@ func (s *Store) open(readOnly bool) (db *pebble.DB, err error) {
 func (s *Store) read() ([]coord.Row, coord.Revision, error) {
 	db, err := s.open(true)
 	if errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return nil, 0, nil // the witness knows whether it did
+		return nil, 0, nil // the witness shows whether it did
 	}
 	if err == nil {
-		err = s.Err() // what pebble calls fatal comes by the log
+		err = s.Err() // pebble reports fatal errors by the log
 	}
 	if err != nil {
 		return nil, 0, s.fault(err, "reading")
@@ -191,7 +191,7 @@ func (s *Store) load(db *pebble.DB) (rows []coord.Row, rev coord.Revision, err e
 	return rows, rev, s.fault(err, "reading")
 }
 
-// hasRoom says what is missing when the disk is too full to open the database for writing.
+// hasRoom returns an error with the free and the needed bytes when the disk is too full to open the database for writing.
 func (s *Store) hasRoom() error {
 	u, err := s.fs.GetDiskUsage(s.dir)
 	if err != nil || u.AvailBytes >= roomMin {
@@ -295,7 +295,7 @@ func (s *Store) release() (err error) {
 	return err
 }
 
-// quiet passes pebble's log on: its info lines are our debug lines, and what it calls fatal is the end of the store, not of
+// quiet passes pebble's log on: its info lines are our debug lines, and its fatal errors end the store, not
 // the process.
 type quiet struct{ s *Store }
 
@@ -309,7 +309,7 @@ func (q quiet) Errorf(format string, args ...any) {
 
 func (q quiet) Fatalf(format string, args ...any) {
 	for _, a := range args {
-		if err, ok := a.(error); ok { // keeps what kind it is
+		if err, ok := a.(error); ok { // keeps its Kind
 			q.s.doom(err)
 			return
 		}

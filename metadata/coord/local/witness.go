@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// witness is a file beside the database that says what is durable in it: the highest revision, how many rows there are, and
+// witness is a file beside the database that records its durable state: the highest revision, the number of rows, and
 // a sum over them. It has two slots that are written in turn, so that a torn write leaves the one before. FORMAT.md draws it.
 //
 // A store of before the witness has none; it gets one.
@@ -24,7 +24,7 @@ type witness struct {
 	dir  string
 	file vfs.File // nil: not there yet
 
-	last testimony         // of what is durable; its sum is kept from write to write
+	last testimony         // of the durable state; its sum is kept from write to write
 	rows map[string]uint64 // sum of each row
 }
 
@@ -36,7 +36,7 @@ const (
 	slotUsed       = 8 + 4 + 8 + 8 + 8
 )
 
-// testimony is what a slot says.
+// testimony is the content of a slot.
 type testimony struct {
 	rev  coord.Revision
 	rows uint64
@@ -97,7 +97,7 @@ func openWitness(fs vfs.FS, dir string) (*witness, error) {
 
 func (w *witness) path() string { return w.fs.PathJoin(w.dir, witnessFile) }
 
-// check compares the rows that were read with what was durable. A crash can come between a commit and its testimony, so the
+// check compares the rows that were read with the durable state. A crash can come between a commit and its testimony, so the
 // rows may be newer. It is called once, and keeps the sums of the rows.
 func (w *witness) check(rows []coord.Row, rev coord.Revision) error {
 	now := testimony{rev: rev, rows: uint64(len(rows))}
@@ -137,7 +137,7 @@ func (w *witness) create() error {
 		return err
 	}
 	w.file = f
-	for _, slot := range []coord.Revision{w.last.rev + 1, w.last.rev} { // what is damaged in one of them is mended
+	for _, slot := range []coord.Revision{w.last.rev + 1, w.last.rev} { // damage in one of them is mended
 		if err := w.put(slot, w.last); err != nil {
 			return err
 		}

@@ -3,6 +3,6 @@
 //
 //	command ─ coord.Store ─▶ Open ─ peer.Rows ─▶ gRPC, mutual TLS ─ role admin? ─▶ Serve ─▶ the server's coord.Store
 //
-// Serve refuses writes to rows by which the cluster runs itself: heartbeats and the master's. Everything a person changes by
+// Serve refuses writes to rows by which the cluster runs itself: heartbeats and the master's. Every row that people change by
 // hand may be written.
 package remote
