@@ -16,6 +16,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	following "github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/mapcache"
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/ui"
@@ -179,9 +180,12 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 		for j := range s.Tables[i].Partitions {
 			p := &s.Tables[i].Partitions[j]
 			key := lease.Partition{Table: s.Tables[i].Name, ID: point.PartitionID(p.ID)}
-			if server, epoch, ok := v.leaders.Leader(key); ok {
+			switch server, epoch, ok := v.leaders.Leader(key); {
+			case ok:
 				p.Leader, p.Epoch, p.LeaseAge = string(server), uint64(epoch), v.leaders.LeadAge(key)
 				led.add(p)
+			case following.MayBeUnled(&topology.Partition{TimeLo: p.From.UnixNano()}, time.Now().UnixNano()) && v.leaders.NeverLed(key):
+				p.Ahead, p.Rows, p.Bytes = true, new(uint64), new(uint64)
 			}
 			if l, ok := v.leaders.Lease(key); ok && l.Offline != nil {
 				p.Offline = l.Offline.Reason

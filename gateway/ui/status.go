@@ -123,8 +123,10 @@ type Partition struct {
 	RingLo float64   `json:"ring_lo"`
 	RingHi float64   `json:"ring_hi"`
 	State  string    `json:"state"`
-	Leader string    `json:"leader,omitempty"` // "": nobody
-	Epoch  uint64    `json:"epoch,omitempty"`
+	Leader string    `json:"leader,omitempty"` // "": no server
+	// Ahead: its time has not come, so that no server leads it yet. It has no rows.
+	Ahead bool   `json:"ahead,omitempty"`
+	Epoch uint64 `json:"epoch,omitempty"`
 	// LeaseAge is how long the leader has been seen to lead; 0: not known.
 	LeaseAge time.Duration `json:"lease_age_ns,omitempty"`
 	Offline  string        `json:"offline,omitempty"` // why

@@ -41,7 +41,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
 
   if (!data) return <main>{error ? <Problem error={error} /> : <section class="card"><Loading what="Asking for the map" /></section>}</main>;
   if (!of) return <main><section class="card"><Empty title={`There is no table ${table}`} /></section></main>;
-  const trouble = rects.filter((r) => r.p.damaged || r.p.unflushed || r.p.offline || !r.p.leader || servers.get(r.p.leader)?.live === false);
+  const trouble = rects.filter((r) => r.p.damaged || r.p.unflushed || r.p.offline || unled(r.p) || servers.get(r.p.leader ?? '')?.live === false);
   return (
     <main>
       <section class="card">
@@ -76,7 +76,7 @@ export function Partitions({ status, table, params }: { status: Status; table: s
                   <tr key={r.p.id} class={r === one ? 'chosen' : ''} data-partition={r.p.id}>
                     <td><button type="button" class="sort link" onClick={() => choose(r)}>{r.p.id}</button></td>
                     <td class="t">{time(r.lo * 1000, utc)}</td><td class="t">{time(r.hi * 1000, utc)}</td><td>{ring(r.p)}</td>
-                    <td>{r.p.leader ? <><i class="dot" style={{ background: colours.get(r.p.leader) }} /> {r.p.leader}</> : <b class="bad-text">none</b>}</td>
+                    <td>{r.p.leader ? <><i class="dot" style={{ background: colours.get(r.p.leader) }} /> {r.p.leader}</> : r.p.ahead ? <span class="dim">not yet</span> : <b class="bad-text">none</b>}</td>
                     <td class="n"><Known text={count(r.p.rows)} /></td><td class="n"><Known text={bytes(r.p.bytes)} /></td><td>{states(r.p, servers).map((s) => <span class="bad-text" key={s}>{s} </span>)}</td>
                   </tr>
                 ))}
@@ -96,14 +96,16 @@ const ring = (p: Partition) => (p.ring_lo === 0 && p.ring_hi === 1 ? 'all' : `${
 function states(p: Partition, servers: Map<string, Server>): string[] {
   const out: string[] = [];
   if (p.offline) out.push('offline');
-  if (!p.leader) out.push('no leader');
-  else if (servers.get(p.leader)?.live === false) out.push('leader dead');
+  if (unled(p)) out.push('no leader');
+  else if (p.leader && servers.get(p.leader)?.live === false) out.push('leader dead');
   if (p.damaged) out.push('damaged');
   if (p.unflushed) out.push('unflushed');
   if (p.state !== 'live') out.push(p.state);
   return out;
-
 }
+
+/** unled: no server leads it, and one should. */
+const unled = (p: Partition) => !p.leader && !p.ahead;
 
 /** matcher tells which partitions a search means: all its words must fit. */
 function matcher(text: string, utc: boolean): (p: Partition) => boolean {
@@ -115,7 +117,8 @@ function matcher(text: string, utc: boolean): (p: Partition) => boolean {
       case 'offline': return !!p.offline;
       case 'unknown': return p.rows === null;
       case 'empty': return p.rows === 0;
-      case 'dead': case 'trouble': return !p.leader || !!p.offline || p.rows === null || !!p.damaged || !!p.unflushed;
+      case 'ahead': return !!p.ahead;
+      case 'dead': case 'trouble': return unled(p) || !!p.offline || p.rows === null || !!p.damaged || !!p.unflushed;
     }
     if (/^\d{1,8}$/.test(w) && String(p.id) === w) return true;
     if (/^\d{4}(-\d{0,2}){0,2}$/.test(w)) return time(Date.parse(p.from), utc).startsWith(w) || (w.length === 10 && Date.parse(p.from) <= Date.parse(w) && Date.parse(w) < Date.parse(p.to));
@@ -209,7 +212,7 @@ function RingMap(p: MapProps) {
           <b>partition {hover.r.p.id}</b> {states(hover.r.p, p.servers).map((s) => <span class="bad-text" key={s}> {s}</span>)}
           <div class="dim">{time(hover.r.lo * 1000, utc)} – {time(hover.r.hi * 1000, utc)}</div>
           {!(hover.r.p.ring_lo === 0 && hover.r.p.ring_hi === 1) && <div class="dim">ring {ring(hover.r.p)}</div>}
-          <div>{hover.r.p.leader ? `led by ${hover.r.p.leader}` : 'no leader'} · <Known text={hover.r.p.rows === null ? UNKNOWN : count(hover.r.p.rows) + ' rows'} /> · <Known text={bytes(hover.r.p.bytes)} /></div>
+          <div>{hover.r.p.leader ? `led by ${hover.r.p.leader}` : hover.r.p.ahead ? 'ahead of its time' : 'no leader'} · <Known text={hover.r.p.rows === null ? UNKNOWN : count(hover.r.p.rows) + ' rows'} /> · <Known text={bytes(hover.r.p.bytes)} /></div>
         </div>
       )}
     </div>
@@ -238,7 +241,7 @@ function draw(g: CanvasRenderingContext2D, p: MapProps, width: number, x: (t: nu
     else if (value === null) g.fillStyle = faint;
     else { g.fillStyle = accent; g.globalAlpha *= 0.14 + 0.86 * (Math.log1p(value) / most); }
     g.fillRect(x0, y0, w - gap, h - (h > 6 ? 1 : 0));
-    const dead = !r.p.leader || p.servers.get(r.p.leader)?.live === false;
+    const dead = unled(r.p) || p.servers.get(r.p.leader ?? '')?.live === false;
     if (dead || r.p.rows === null) {
       g.fillStyle = hatch;
       g.fillRect(x0, y0, w - gap, h - 1);
@@ -325,14 +328,16 @@ function nearest(edges: number[], t: number): number {
 }
 
 function Legend({ colours, servers, paint, rects, onPick }: { colours: Map<string, string>; servers: Map<string, Server>; paint: Paint; rects: Rect[]; onPick: (s: string) => void }) {
-  const unled = rects.filter((r) => !r.p.leader).length;
+  const none = rects.filter((r) => unled(r.p)).length;
+  const ahead = rects.filter((r) => r.p.ahead).length;
   const unknown = rects.filter((r) => r.p.rows === null).length;
   return (
     <div class="map-legend">
       {paint === 'leader' ? [...colours].map(([id, colour]) => (
         <button type="button" class="sort" key={id} onClick={() => onPick(id)}><i class={'dot' + (servers.get(id)?.live === false ? ' hatched' : '')} style={{ background: colour }} /> {id}{servers.get(id)?.live === false && <span class="bad-text"> dead</span>}</button>
       )) : <span class="dim">stronger colour: more {paint === 'rows' ? 'rows' : 'bytes'} (logarithmic)</span>}
-      {unled > 0 && <span><i class="dot hatched" style={{ background: 'var(--faint)' }} /> no leader ({count(unled)})</span>}
+      {none > 0 && <span><i class="dot hatched" style={{ background: 'var(--faint)' }} /> no leader ({count(none)})</span>}
+      {ahead > 0 && <button type="button" class="sort" onClick={() => onPick('ahead')}><i class="dot" style={{ background: 'var(--faint)' }} /> ahead of their time ({count(ahead)})</button>}
       {unknown > 0 && <button type="button" class="sort" onClick={() => onPick('unknown')}><i class="dot hatched" /> <span class="unknown">unknown</span> size ({count(unknown)})</button>}
       <span class="grow" />
       <span class="dim hint">drag to zoom · double-click shows all · ╱╲ time without partitions</span>
@@ -354,7 +359,7 @@ function Detail({ r, servers, whole, onClose, step }: { r: Rect; servers: Map<st
           <dt>size</dt><dd><Known text={bytes(p.bytes)} />{p.rows !== null && p.bytes !== null && p.rows > 0 && <span class="dim"> · {(p.bytes / p.rows).toFixed(1)} bytes a row</span>}</dd>
         </dl>
         <dl>
-          <dt>leader</dt><dd>{p.leader ?? <b class="bad-text">none</b>}{p.epoch ? <span class="dim"> · epoch {p.epoch}</span> : null}{p.lease_age_ns ? <span class="dim"> · for {about(p.lease_age_ns / 1e9)}</span> : null}</dd>
+          <dt>leader</dt><dd>{p.leader ?? (p.ahead ? <span class="dim">not yet: its time has not come</span> : <b class="bad-text">none</b>)}{p.epoch ? <span class="dim"> · epoch {p.epoch}</span> : null}{p.lease_age_ns ? <span class="dim"> · for {about(p.lease_age_ns / 1e9)}</span> : null}</dd>
           <dt>placed on</dt><dd>{(p.servers ?? []).map((s) => <span key={s}>{s}{whole && servers.get(s)?.live === false && <span class="bad-text"> (dead)</span>} </span>)}</dd>
           {p.offline && <><dt>offline</dt><dd class="bad-text">{p.offline}</dd></>}
           {p.damaged && <><dt>damaged</dt><dd class="bad-text">{p.damaged}</dd></>}

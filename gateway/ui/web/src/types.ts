@@ -50,6 +50,7 @@ export interface Partition {
   ring_hi: number;
   state: string;
   leader?: string;
+  ahead?: boolean; // its time has not come: no server leads it yet, and it has no rows
   epoch?: number;
   lease_age_ns?: number;
   offline?: string;
