@@ -97,21 +97,21 @@ func run(o options) error {
 	return nil
 }
 
-// column is a server and what it did.
+// column is a server and its results.
 type column struct {
 	server  *rival.Server
 	asker   asker
 	answers []answer // by query
 }
 
-// answer is what one query took.
+// answer is the cost of one query.
 type answer struct {
 	p50    time.Duration
 	cpu    time.Duration // of the server, for each time the query was asked
 	series int
 }
 
-// prepare gives a server that holds the rows up to end.
+// prepare returns a server that holds the rows up to end.
 func prepare(o options, name string, end time.Time) (*column, error) {
 	s, loaded, err := start(o, name, end)
 	if err != nil {
@@ -130,7 +130,7 @@ func prepare(o options, name string, end time.Time) (*column, error) {
 	return c, remember(o, name, end)
 }
 
-// start starts a server; loaded says that an earlier run left these rows in its directory, or that it runs already.
+// start starts a server; loaded reports that an earlier run left these rows in its directory, or that it runs already.
 func start(o options, name string, end time.Time) (s *rival.Server, loaded bool, err error) {
 	if o.data == "" || strings.Contains(name, "=") {
 		s, err = rival.Start(name, o.spillway)
@@ -155,7 +155,7 @@ func remember(o options, name string, end time.Time) error {
 	return os.WriteFile(filepath.Join(o.data, name)+".rows", []byte(rows(o, end)), 0o600)
 }
 
-// rows says which rows a run loads.
+// rows names the rows that a run loads.
 func rows(o options, end time.Time) string {
 	return fmt.Sprintf("hosts %d, hours %d, interval %v, seed %d, end %d\n", o.hosts, o.hours, o.interval, o.seed, end.Unix())
 }
@@ -170,8 +170,8 @@ func queries(o options) []fleet.Query {
 	return out
 }
 
-// inTurns asks all servers a query once for nothing, then as often as told, one server after the other each time: what
-// disturbs the machine for a while disturbs them alike.
+// inTurns asks all servers a query once without measuring, then repeat times, one server after the other each time: a
+// disturbance of the machine affects them alike.
 func inTurns(columns []*column, q fleet.Query, repeat int, end time.Time) error {
 	took := make([][]time.Duration, len(columns))
 	answers := make([]answer, len(columns))

@@ -127,7 +127,7 @@ func describe(p processes.Plan, c *processes.Cluster, took time.Duration) string
 type lines struct {
 	prefix string
 	to     io.Writer
-	mu     *sync.Mutex // of all that write to it
+	mu     *sync.Mutex // shared by all writers of the terminal
 	rest   []byte
 }
 

@@ -1,9 +1,9 @@
 // Command loadgen measures how much of a machine a metrics server needs for the load of a fleet of hosts.
 //
 // It makes the rows of devops-like hosts (101 fields each: integer walks, counters, float percentages, constants),
-// encodes the bodies before the clock starts, sends them over a few connections, flat out or paced, and reads what the
-// server spent from /proc: CPU seconds, peak memory, bytes written. Servers are started fresh, one after the other, on
-// this machine, and are told apart only by their command line and their write path.
+// encodes the bodies before the clock starts, sends them over a few connections, flat out or paced, and reads the
+// server's use from /proc: CPU seconds, peak memory, bytes written. Servers are started fresh, one after the other, on
+// this machine, and differ only in their command line and their write path.
 //
 //	hosts ─▶ rows ─▶ bodies (rw1, rw2, influx) ─▶ connections ─▶ server process ─▶ samples per CPU-second, p50/p99/max, …
 //
@@ -17,8 +17,8 @@
 //
 //	SPILLWAY_TABLES_PARTITION_WIDTH=1m loadgen -interval 10s -scrapes 60
 //
-// Whether a server keeps up, minute after minute, with nothing growing. Bodies are encoded beside it, which takes a part of
-// the machine away, but not of what the server spends:
+// Whether a server keeps up, minute after minute, with nothing growing. Bodies are encoded beside it: that takes a part
+// of the machine, but does not count as the server's use:
 //
 //	loadgen -protocol influx -for 10m
 //

@@ -120,7 +120,7 @@ func profile(t *rival.Server, file string) func() error {
 	return func() error { return <-done }
 }
 
-// sent is what a load took.
+// sent is the result of sending a load.
 type sent struct {
 	samples int
 	wall    time.Duration
@@ -128,8 +128,8 @@ type sent struct {
 	retried int64
 }
 
-// send sends bodies in order over all connections: each takes the next. An overloaded server (429, 503) is asked again
-// a little later, and that counts into the request's time.
+// send sends bodies in order over all connections: each takes the next. A request that an overloaded server refuses (429,
+// 503) is sent again a little later, and the wait counts into the request's time.
 func send(o options, t *rival.Server, bodies []body) (sent, error) {
 	var s sent
 	var next atomic.Int64

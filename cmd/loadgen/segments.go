@@ -10,11 +10,11 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/rival"
 )
 
-// segments is what a spillway says of its segments: files on disk also hold the log, of which 64 MiB stay open however
+// segments is a spillway's own count of its segments: files on disk also hold the log, of which 64 MiB stay open however
 // little is in it.
 type segments struct{ count, bytes, rows, head, log float64 }
 
-// segmentsOf asks; zero for other servers.
+// segmentsOf asks the server; zero for other servers.
 func segmentsOf(t *rival.Server) (s segments, err error) {
 	if t.Admin == "" {
 		return s, nil
@@ -44,7 +44,7 @@ func segmentsOf(t *rival.Server) (s segments, err error) {
 	return s, err
 }
 
-// String tells how well rows are packed once they are in segments.
+// String shows how densely rows are packed once they are in segments.
 func (s segments) String() string {
 	if s.rows == 0 {
 		return ""

@@ -20,7 +20,7 @@ const soakScrapesPerSecond = 100
 // soakEvery is how often a line is printed.
 const soakEvery = 30 * time.Second
 
-// window counts what was sent since the last line.
+// window counts the requests sent since the last line.
 type window struct {
 	sync.Mutex
 	samples int

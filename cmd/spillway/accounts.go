@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// accounts are those of the process' memory: who allocates by what a user sent books it here before.
+// accounts are the accounts of the process's memory: an allocation sized by user input is booked here first.
 //
 //	storage.memory_bytes ─┬─ 4/32  runtime      booked for good: code, stacks, garbage
 //	                      ├─ 6/32  heads        rows not yet flushed

@@ -13,11 +13,11 @@ import (
 type Encoder interface {
 	// Host adds a host's rows of one scrape; t is in milliseconds.
 	Host(f *Fleet, h *Host, t int64)
-	// Cut gives the body so far and starts a new one; nil when empty.
+	// Cut returns the body so far and starts a new one; nil when empty.
 	Cut() []byte
 	// Samples counts those of the body so far.
 	Samples() int
-	// Path is where bodies are posted to, and Header what they need.
+	// Path is the path that bodies are posted to, Header the headers they need.
 	Path() string
 	Header() map[string]string
 }
@@ -35,7 +35,7 @@ func NewEncoder(protocol string) Encoder {
 	return nil
 }
 
-// Pairs gives the labels of one series, sorted by name, metric name first as '_' sorts before letters.
+// Pairs returns the labels of one series, sorted by name, metric name first as '_' sorts before letters.
 func Pairs(dst [][2]string, h *Host, m *Measurement, f *Field) [][2]string {
 	dst = append(dst[:0], [2]string{"__name__", m.Name + "_" + f.Name})
 	dst = append(dst, h.Tags...)

@@ -24,7 +24,7 @@ type Field struct {
 	kind kind
 }
 
-// Measurement is a group of fields that one line of line protocol holds.
+// Measurement is a group of fields that share one line of line protocol.
 type Measurement struct {
 	Name   string
 	tag    string // a tag of its own, or ""

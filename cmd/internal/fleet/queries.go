@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Query is what a dashboard over the fleet asks.
+// Query is one query of a dashboard over the fleet.
 type Query struct {
 	Name string
 	Expr string
@@ -14,8 +14,8 @@ type Query struct {
 	Step time.Duration
 }
 
-// Queries are those of the time-series benchmark suite's devops use case in PromQL, and what overviews ask. hours is how
-// much there is.
+// Queries returns the queries of the time-series benchmark suite's devops use case in PromQL, and typical queries of
+// overviews. hours is the time span of the data.
 func Queries(hours int) []Query {
 	all := time.Duration(hours) * time.Hour
 	day := min(all, 12*time.Hour)

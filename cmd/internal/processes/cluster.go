@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// Plan is which processes there are.
+// Plan lists the processes to run.
 type Plan struct {
 	Bin string // the built program
 	Dir string // where every process has a directory
@@ -23,26 +23,27 @@ type Plan struct {
 	Port int
 	// Memory is what each storage server and gateway may use, as in --memory: they share a machine.
 	Memory string
-	// Place gives the address of a process (m1, s1, g1), and a command that runs it there: in a network namespace, say. nil:
-	// all are on 127.0.0.1. Elsewhere Port must be set, and nobody looks whether ports are free.
+	// Place returns the address of a process (m1, s1, g1), and a command that runs it there: in a network namespace, say.
+	// nil: all are on 127.0.0.1. Elsewhere Port must be set, and ports are not checked for being free.
 	Place func(name string) (host string, in []string)
-	// Certs makes certificates: every peer shows its own, and so do etcd's members and users; else all speak in the clear.
+	// Certs makes certificates: every peer shows its own, and so do etcd's members and users; otherwise connections are
+	// plain text.
 	Certs bool
 	// StorageArgs and GatewayArgs are further arguments, Env further variables of all of them.
 	StorageArgs, GatewayArgs, Env []string
-	// Out gives who hears what a process says; nil: nobody.
+	// Out returns the writer that gets the output of a process; nil: the output is dropped.
 	Out func(name string) io.Writer
 }
 
 // Cluster is the processes of a Plan. Peers and Admin are the addresses of storage servers, HTTP and GatewayAdmin of gateways.
 type Cluster struct {
 	Etcd, Storage, Gateways          []*Process
-	Coord                            string // what --coord says
+	Coord                            string // the value of --coord
 	EtcdClients                      []string
 	Peers, Admin, HTTP, GatewayAdmin []string
 }
 
-// Layout chooses ports and arguments, and starts nothing. The error says which port is taken, if Plan names them.
+// Layout chooses ports and arguments, and starts nothing. The error names the port that is taken, if Plan names ports.
 func Layout(p Plan) (*Cluster, error) {
 	ports, err := p.ports(2*(p.Etcd+p.Storage+p.Gateways) + p.Etcd)
 	if err != nil {
@@ -58,7 +59,7 @@ func Layout(p Plan) (*Cluster, error) {
 		return addr
 	}
 	c := &Cluster{}
-	for i := range p.Gateways { // the first ports are those that people type
+	for i := range p.Gateways { // people type the first ports
 		c.HTTP = append(c.HTTP, next(nameOf("g", i)))
 	}
 	for i := range p.Gateways {
@@ -123,7 +124,7 @@ func (p Plan) process(name, ready string, args ...string) *Process {
 	return out
 }
 
-// ports gives n that nobody listens at: from a port on, or any.
+// ports returns n free ports: from a port on, or any.
 func (p Plan) ports(n int) (out []string, err error) {
 	for i := range n {
 		port := "0"
@@ -151,10 +152,11 @@ func (p Plan) ports(n int) (out []string, err error) {
 	return out, nil
 }
 
-// AdminName is who runs commands, with a certificate of its own.
+// AdminName is the name under which commands run, with a certificate of its own.
 const AdminName = "ops"
 
-// certify makes a certificate for each process, for one storage server more, and for commands, unless an earlier run has.
+// certify makes a certificate for each process, for one storage server more, and for commands, unless an earlier run has
+// made them.
 func (p Plan) certify() error {
 	if !p.Certs {
 		return nil
@@ -195,7 +197,7 @@ func (p Plan) certify() error {
 
 func (p Plan) certFile(name string) string { return filepath.Join(p.Dir, "certs", name) }
 
-// Security is the arguments by which a process (s1, g1, AdminName) speaks with its peers.
+// Security returns the arguments with which a process (s1, g1, AdminName) secures the connections to its peers.
 func (p Plan) Security(name string) []string {
 	if !p.Certs {
 		return []string{"--dev.insecure-peers"}
@@ -203,10 +205,10 @@ func (p Plan) Security(name string) []string {
 	return []string{"--peer.tls.ca=" + p.certFile("ca.crt"), "--peer.tls.cert=" + p.certFile(name+".crt"), "--peer.tls.key=" + p.certFile(name+".key")}
 }
 
-// etcdUser is the user of etcd that all processes are.
+// etcdUser is the etcd user of all processes.
 const etcdUser = "spillway"
 
-// CoordSecurity is the arguments by which a process speaks with etcd.
+// CoordSecurity returns the arguments with which a process secures its connection to etcd.
 func (p Plan) CoordSecurity() []string {
 	if !p.Certs {
 		return nil

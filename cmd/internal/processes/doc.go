@@ -6,6 +6,6 @@
 //	                                                     │
 //	                              Process: Start · Kill · Stop · Pause · Resume · Said
 //
-// A process that ends by itself is told by its Done; nobody starts it again. Where the system can, processes die with the
-// one that started them.
+// Done of a process reports that it ended by itself; it is not started again. Where the system can, processes die with
+// their parent.
 package processes

@@ -4,5 +4,5 @@ package processes
 
 import "syscall"
 
-// ownGroup keeps ctrl-C of the terminal from the children, who are stopped in order.
+// ownGroup keeps ctrl-C of the terminal from the children: they are stopped in order.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -19,7 +19,7 @@ import (
 // Process is one program with its arguments, through all its lives. Its methods are called from one goroutine, Said from
 // any.
 type Process struct {
-	// Constant after it was made.
+	// Constant after creation.
 	Name  string
 	Line  []string // the program and its arguments
 	Ready string   // URL that answers 200 once it serves
@@ -27,7 +27,7 @@ type Process struct {
 	In []string
 	// Env is added to the environment without settings of the product.
 	Env []string
-	// Out gets what it says, besides Said; nil: nothing does.
+	// Out gets the process's output, besides Said; nil: Said alone keeps it.
 	Out io.Writer
 
 	cmd  *exec.Cmd
@@ -36,13 +36,13 @@ type Process struct {
 	said said
 }
 
-// said is what a process said in its present life, up to a bound.
+// said is the output of a process in its present life, up to a bound.
 type said struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-// saidMax bounds what is kept of a life; the rest is dropped.
+// saidMax bounds the output kept of a life; the rest is dropped.
 const saidMax = 4 << 20
 
 func (s *said) Write(b []byte) (int, error) {
@@ -54,7 +54,7 @@ func (s *said) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Said is what it said in its present life.
+// Said returns the output of the present life.
 func (p *Process) Said() string {
 	p.said.mu.Lock()
 	defer p.said.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *Process) Launch() error {
 	return nil
 }
 
-// environ is the environment without what is meant for the product: a cluster is told everything by arguments.
+// environ is the environment without the product's variables: a cluster gets all settings as arguments.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SPILLWAY_") })
 }
@@ -149,7 +149,7 @@ func (p *Process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Kill ends it as the kernel would: nothing is flushed, closed or said. A process that has ended stays ended.
+// Kill ends it as the kernel would: nothing is flushed, closed or printed. A process that has ended stays ended.
 func (p *Process) Kill() {
 	if p.done == nil {
 		return
@@ -161,7 +161,7 @@ func (p *Process) Kill() {
 // Terminate asks it to end, and returns at once.
 func (p *Process) Terminate() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 
-// Stop ends it as an operator would, and kills it when ctx is done first. The error is that of its exit.
+// Stop ends it as an operator would, and kills it when ctx is done first. It returns the error of its exit.
 func (p *Process) Stop(ctx context.Context) error {
 	if p.done == nil {
 		return nil

@@ -1,2 +1,2 @@
-// Package rival runs servers to be measured side by side, each alone on this machine, and reads what they spend.
+// Package rival runs servers to be measured side by side, each alone on this machine, and reads the resources they use.
 package rival

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotInstalled says that there is no such program here.
+// ErrNotInstalled means that the program is not installed here.
 var ErrNotInstalled = errors.New("not installed")
 
 // Server is a server under test: a process on an empty directory, or one that runs already.
@@ -31,7 +31,7 @@ type Server struct {
 	cmd   *exec.Cmd
 }
 
-// freePorts asks the system for ports that nobody uses: two measurements on one machine must not meet each other's server.
+// freePorts asks the system for free ports: two measurements on one machine must not meet each other's server.
 func freePorts() (port, adminPort string, err error) {
 	var ports [2]string
 	for i := range ports {
@@ -45,8 +45,8 @@ func freePorts() (port, adminPort string, err error) {
 	return ports[0], ports[1], nil
 }
 
-// Start starts a fresh server on an empty directory and waits until it answers. Names are spillway, whose program is
-// told apart, victoriametrics, prometheus, and name=url for one that runs already.
+// Start starts a fresh server on an empty directory and waits until it answers. Names are spillway (spillway is the path
+// of its program), victoriametrics, prometheus, and name=url for a server that runs already.
 func Start(name, spillway string) (*Server, error) {
 	if at := strings.Index(name, "="); at > 0 {
 		return &Server{Name: name[:at], URL: name[at+1:]}, nil
@@ -58,7 +58,7 @@ func Start(name, spillway string) (*Server, error) {
 	return start(name, spillway, dir, false)
 }
 
-// StartIn is Start on a directory that is there, with what an earlier run left in it, and that stays.
+// StartIn is Start on an existing directory, with the rows of an earlier run; Stop does not remove it.
 func StartIn(name, spillway, dir string) (*Server, error) { return start(name, spillway, dir, true) }
 
 func start(name, spillway, dir string, keep bool) (*Server, error) {
@@ -93,7 +93,7 @@ func start(name, spillway, dir string, keep bool) (*Server, error) {
 		return nil, ErrNotInstalled
 	}
 	t.cmd = exec.Command(bin, args...)
-	t.cmd.Stderr = io.Discard // what goes wrong shows in the answers
+	t.cmd.Stderr = io.Discard // failures show in the answers
 	if err := t.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func start(name, spillway, dir string, keep bool) (*Server, error) {
 	defer client.CloseIdleConnections()
 	tries := 300
 	if keep {
-		tries *= 10 // what the earlier run left in logs is read first
+		tries *= 10 // the server first reads the logs of the earlier run
 	}
 	for range tries {
 		if resp, err := client.Get(t.URL + ready); err == nil {
@@ -125,7 +125,7 @@ func firstInPath(names ...string) string {
 	return names[0]
 }
 
-// Stop ends the process and removes what it wrote.
+// Stop ends the process and removes its files.
 func (t *Server) Stop() {
 	if t.cmd == nil {
 		return
@@ -144,7 +144,7 @@ func (t *Server) Stop() {
 	}
 }
 
-// Usage is what the process spent so far.
+// Usage is the process's use of resources so far.
 type Usage struct {
 	CPU     float64 // user and system, in seconds
 	PeakRSS int64
@@ -152,7 +152,7 @@ type Usage struct {
 	Written int64 // bytes that reached the disk's cache
 }
 
-// Usage reads it from /proc; nothing for a server that ran already.
+// Usage reads it from /proc; zero for a server that ran already.
 func (t *Server) Usage() (Usage, error) {
 	var u Usage
 	if t.cmd == nil {
@@ -170,17 +170,17 @@ func (t *Server) Usage() (Usage, error) {
 	return u, nil
 }
 
-// CPUTime is what all threads of the process ran so far, to the nanosecond; 0 for a server that ran already.
+// CPUTime is the CPU time of all threads of the process so far, to the nanosecond; 0 for a server that ran already.
 func (t *Server) CPUTime() time.Duration {
 	if t.cmd == nil {
 		return 0
 	}
-	d, _ := t.cpuTime() // nothing of one that is gone
+	d, _ := t.cpuTime() // zero for a process that is gone
 	return d
 }
 
 func (t *Server) cpuTime() (time.Duration, error) {
-	const scheduled = 2 // of a process' three clocks the one that counts what its threads ran: clock_getcpuclockid(3)
+	const scheduled = 2 // of a process's three clocks the one that counts its threads' running time: clock_getcpuclockid(3)
 	var at unix.Timespec
 	if err := unix.ClockGettime(^int32(t.cmd.Process.Pid)<<3|scheduled, &at); err != nil {
 		return 0, fmt.Errorf("the CPU clock of %s: %w", t.Name, err)
@@ -207,7 +207,7 @@ func (t *Server) OnDisk() int64 {
 	var n int64
 	_ = filepath.WalkDir(t.dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil // a file may go while we look
+			return nil // a file may be removed meanwhile
 		}
 		if info, err := d.Info(); err == nil {
 			n += info.Size()
