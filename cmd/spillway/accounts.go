@@ -20,13 +20,13 @@ import (
 //	                      ├─ 1/32  compactions  and flushes
 //	                      └─ 8/32  for whichever asks first
 //
-// These are floors: what an account may hold whatever the others do.
+// The figures are floors: an account may hold that much whatever the others do.
 type accounts struct {
 	process, heads, series, caches, bodies, queries, compactions *budget.Account
 }
 
 const (
-	accountParts   = 32 // what the figures below are parts of
+	accountParts   = 32 // the unit of the figures below
 	runtimeParts   = 4
 	queryPartsMost = 12
 )
@@ -60,27 +60,28 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 	return a, nil
 }
 
-// followed is an account of memory that others bound; what they hold is booked here, so that the rest is there for queries.
+// followed is an account of memory that other parts bound; the bytes they hold are booked here, so that the rest is
+// available to queries.
 type followed struct {
 	account *budget.Account
 	held    func() int64
 	ahead   *budget.Ahead // books before it grows; nil: every followPeriod
 }
 
-// quantumParts is what part of an account's floor is booked ahead: more than an insert makes heads grow by.
+// quantumParts is the part of an account's floor that is booked ahead: more than the heads grow by in one insert.
 const quantumParts = 24
 
-// ahead follows what calls grown, with each of its units in bytes, when it grows.
+// ahead follows a part that calls grown, with its size in units of each bytes, whenever it grows.
 func ahead(account *budget.Account, each int64, held func() int64, onGrowth func(grown func(to int64))) followed {
 	a := budget.NewAhead(account, account.Share().Floor/quantumParts)
 	onGrowth(func(to int64) { a.Cover(each * to) })
 	return followed{account, func() int64 { return each * held() }, a}
 }
 
-// followPeriod is how late a booking may be that is not made ahead, and how late memory is given back.
+// followPeriod is the longest delay of a booking that is not made ahead, and of giving memory back.
 const followPeriod = 100 * time.Millisecond
 
-// follow books what each holds until ctx ends.
+// follow books the bytes that each holds until ctx ends.
 func follow(ctx context.Context, all ...followed) error {
 	booked := make([]int64, len(all))
 	for {
@@ -88,7 +89,7 @@ func follow(ctx context.Context, all ...followed) error {
 			if f.ahead != nil {
 				held := max(0, f.held())
 				if held > 0 {
-					f.ahead.Cover(held) // of before it was followed
+					f.ahead.Cover(held) // held before it was followed
 				}
 				f.ahead.Trim(held)
 				continue

@@ -31,7 +31,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
-// adminFlags are those of every command for people: where the cluster is, who asks, and how to answer.
+// adminFlags are the flags of every command for people: the way to the cluster, the author of the action, the form of the
+// answer.
 type adminFlags struct {
 	Servers []string      `name:"servers" help:"Storage servers by the addresses they listen for peers at; any one that runs is enough, and it checks the certificate. Without it commands need --coord." placeholder:"HOST:PORT,..." env:"SPILLWAY_SERVERS"`
 	Coord   coordFlags    `embed:""`
@@ -41,7 +42,7 @@ type adminFlags struct {
 	Timeout time.Duration `name:"timeout" help:"How long everything may take." default:"30s"`
 }
 
-// flags gives what a command was told; for those that hold a command and not know which.
+// flags returns the flags of a command; for callers that hold a command of any type.
 func (f *adminFlags) flags() *adminFlags { return f }
 
 // admin is a cluster as a person at a terminal sees it: the coordination store, the servers' rows and the tables' maps.
@@ -49,7 +50,7 @@ type admin struct {
 	store   coord.Store
 	servers *registry.View
 	tables  *tables.Tables
-	// lacking says why maps are missing, by table; "" stands for all. What needs no map works all the same.
+	// lacking holds the reason why maps are missing, by table; "" stands for all. Commands that need no map still work.
 	lacking map[string]error
 	peers   *peers.Peers
 	log     *slog.Logger
@@ -58,11 +59,11 @@ type admin struct {
 	out  io.Writer
 	json bool
 	by   string
-	// listen is how long heartbeats are waited for, before a server counts as silent.
+	// listen is how long to wait for a server's heartbeat before it counts as silent.
 	listen time.Duration
 }
 
-// listenFor is three times as long as heartbeats are apart.
+// listenFor is three heartbeat periods.
 const listenFor = 3 * time.Second
 
 // with opens the cluster, runs f, and closes.
@@ -78,7 +79,7 @@ func (f *adminFlags) with(do func(ctx context.Context, a *admin) error) (err err
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	own := rpc.Identity{} // any: on a server's or gateway's host its certificate does, for what that may call
+	own := rpc.Identity{} // any: on a server's or gateway's host its certificate serves, for the calls that it is allowed
 	dial := func(id topology.ServerID, addr string) (peers.Peer, error) {
 		return rpc.Dial(addr, rpc.DialSettings{TLS: p.tls(own), Server: string(id), Log: log})
 	}
@@ -106,8 +107,8 @@ func (f *adminFlags) open(ctx context.Context, p peerConfig) (coord.Store, error
 	return c.open(ctx)
 }
 
-// throughServers opens the coordination store at second hand, through the first storage server that answers. Errors are those of
-// the last one: Unavailable, Denied (the certificate is not an administrator's), Invalid.
+// throughServers opens the coordination store through the first storage server that answers. Errors are those of the last
+// one tried: Unavailable, Denied (the certificate is not an administrator's), Invalid.
 func throughServers(ctx context.Context, addrs []string, p peerConfig) (coord.Store, error) {
 	var last error
 	for _, addr := range addrs {
@@ -127,7 +128,7 @@ func throughServers(ctx context.Context, addrs []string, p peerConfig) (coord.St
 	return nil, last
 }
 
-// answers reads a row. A connection that is just being made refuses calls at once, so it is asked for a while.
+// answers reads a row. A connection that is just being made refuses calls at once, so the read is retried for a while.
 func answers(ctx context.Context, store coord.Store) error {
 	ctx, cancel := context.WithTimeout(ctx, answerMax)
 	defer cancel()
@@ -139,10 +140,10 @@ func answers(ctx context.Context, store coord.Store) error {
 	}
 }
 
-// answerMax bounds how long one storage server is waited for before the next is tried.
+// answerMax bounds the wait for one storage server before the next is tried.
 const answerMax = 3 * time.Second
 
-// openAdmin reads servers and tables. Whoever cannot be dialled is asked for nothing.
+// openAdmin reads servers and tables. Servers that cannot be dialled are not asked.
 func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.ServerID, addr string) (peers.Peer, error), log *slog.Logger) (*admin, error) {
 	seed := func() *rand.Rand { return rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) }
 	a := &admin{store: store, log: log, rng: seed(), out: io.Discard, listen: listenFor}
@@ -163,10 +164,10 @@ func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.Ser
 	return a, a.missing(opening)
 }
 
-// openMax bounds how long maps are asked for before a command goes on without.
+// openMax bounds the wait for maps before a command goes on without them.
 const openMax = 10 * time.Second
 
-// missing notes the tables whose maps no metadata server gives. Errors are the store's.
+// missing notes the tables whose maps no metadata server returns. Errors are the store's.
 func (a *admin) missing(ctx context.Context) error {
 	rows, _, err := a.store.List(ctx, mapstore.Prefix)
 	if err != nil {
@@ -188,7 +189,7 @@ func (a *admin) missing(ctx context.Context) error {
 	return nil
 }
 
-// incomplete says what is missing, if any map is.
+// incomplete returns an error that names the missing maps, if any is missing.
 func (a *admin) incomplete() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(a.lacking)) {
@@ -215,7 +216,8 @@ func (a *admin) serverIDs() []topology.ServerID {
 	return out
 }
 
-// paper is the state without heartbeats: every registered server counts as alive. For placing what the CLI makes itself.
+// paper is the state without heartbeats: every registered server counts as alive. Used to place partitions that the CLI
+// itself makes.
 func (a *admin) paper() master.State {
 	s := master.State{Now: time.Now().UnixNano(), Tables: a.maps()}
 	for _, srv := range a.servers.All() {
@@ -237,14 +239,14 @@ func (a *admin) maps() []*topology.Map {
 	return out
 }
 
-// look listens to the cluster for a moment: who lives, who leads what, who keeps METADATA files.
+// look watches the cluster for a moment: live servers, leaders, holders of METADATA files.
 func (a *admin) look(ctx context.Context) (master.State, *master.Rows, error) {
 	s, rows, err := master.Observe(ctx, a.store, a.servers.All(), a.listen, a.log, a.rng)
 	s.Tables = a.maps()
 	return s, rows, errors.Join(err, s.FillMetadata(ctx, a.store))
 }
 
-// table gives a table's map. Errors are NotFound, or why it cannot be had.
+// table returns a table's map. Errors are NotFound, or the reason why the map is missing.
 func (a *admin) table(name string) (*topology.Map, error) {
 	for _, why := range []string{"", name} {
 		if err := a.lacking[why]; err != nil {
@@ -258,7 +260,7 @@ func (a *admin) table(name string) (*topology.Map, error) {
 	return m, nil
 }
 
-// print answers with v as JSON, or with what draw draws, in aligned columns.
+// print answers with v as JSON, or with the output of draw, in aligned columns.
 func (a *admin) print(v any, draw func(w io.Writer)) error {
 	if a.json {
 		e := json.NewEncoder(a.out)
@@ -291,7 +293,7 @@ func whoami() string {
 	return name + "@" + host
 }
 
-// since writes how long ago a time was, for people; zero times never were.
+// since formats how long ago a time was, for people; a zero time means never.
 func since(d time.Duration) string {
 	if d >= 48*time.Hour {
 		return fmt.Sprintf("%dd", int(d.Hours()/24))
@@ -307,7 +309,7 @@ func joinIDs(ids []topology.ServerID) string {
 	return strings.Join(s, " ")
 }
 
-// or gives text, or a dash.
+// or returns text, or a dash.
 func or(text, otherwise string) string {
 	if text == "" {
 		return otherwise

@@ -14,19 +14,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// auditPrefix begins the rows that tell what people did: audit/<time>-<random>.
+// auditPrefix begins the rows that record the actions of people: audit/<time>-<random>.
 const auditPrefix = "audit/"
 
 // auditMax bounds the rows kept; the oldest go first.
 const auditMax = 1000
 
-// auditLine is what a person did, or tried to do.
+// auditLine is one action of a person, done or attempted.
 type auditLine struct {
 	When    time.Time `json:"when"`
 	Who     string    `json:"who"`
 	What    string    `json:"what"`
 	Reason  string    `json:"reason,omitempty"`
-	Outcome string    `json:"outcome"` // begun, done, or what went wrong
+	Outcome string    `json:"outcome"` // begun, done, or the error
 }
 
 const auditVersion = 1
@@ -56,8 +56,8 @@ func decodeAudit(row coord.Row) (auditLine, error) {
 	return s.auditLine, nil
 }
 
-// act does something that changes the cluster. A row is written before, so that nothing is done without a trace, and says
-// afterwards what came of it.
+// act does something that changes the cluster. It writes a row before, so that nothing is done without a trace, and
+// records the outcome in it afterwards.
 func (a *admin) act(ctx context.Context, reason, what string, do func() error) error {
 	line := auditLine{When: time.Now().UTC(), Who: a.by, What: what, Reason: reason, Outcome: "begun"}
 	key := fmt.Sprintf("%s%s-%08x", auditPrefix, line.When.Format("20060102T150405.000000000Z"), a.rng.Uint32())
@@ -81,7 +81,7 @@ func (a *admin) act(ctx context.Context, reason, what string, do func() error) e
 	return err
 }
 
-// confirm asks a person at a terminal whether what is lost may be lost; elsewhere it takes --yes. Errors are Invalid: nothing is done.
+// confirm asks a person at a terminal to accept the loss; elsewhere it takes --yes. Errors are Invalid: nothing is done.
 func (a *admin) confirm(yes bool, loses string) error {
 	if yes {
 		return nil
@@ -96,7 +96,7 @@ func (a *admin) confirm(yes bool, loses string) error {
 	return nil
 }
 
-// atTerminal reports whether a person may answer.
+// atTerminal reports whether a person can answer.
 func atTerminal() bool {
 	in, err := os.Stdin.Stat()
 	null, nerr := os.Stat(os.DevNull)
@@ -118,7 +118,7 @@ type auditCmd struct {
 	Match      string `name:"match" help:"Only lines that contain this."`
 }
 
-// Run lists what people did.
+// Run lists the recorded actions.
 func (c *auditCmd) Run() error { return c.with(c.run) }
 
 func (c *auditCmd) run(ctx context.Context, a *admin) error {

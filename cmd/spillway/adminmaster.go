@@ -19,8 +19,8 @@ type masterPlanCmd struct {
 	Alarms     bool `name:"alarms" help:"Only what cannot be mended."`
 }
 
-// Run makes a plan from what can be seen from here. A running master may see silence differently: it counts by its own
-// clock, from when it began to look.
+// Run makes a plan from the state seen here. A running master may see silence differently: it counts by its own clock,
+// from when it began to look.
 func (c *masterPlanCmd) Run() error { return c.with(c.run) }
 
 // planStep is a step as shown.
@@ -71,7 +71,7 @@ func opStrings(ops []topology.Op) []string {
 	return out
 }
 
-// master gives the server that the master's row names; "" for none.
+// master returns the server that the master's row names; "" for none.
 func (a *admin) master(ctx context.Context) (topology.ServerID, error) {
 	row, ok, err := a.store.Get(ctx, master.Key)
 	if err != nil || !ok {

@@ -25,7 +25,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// backupPath is where a running process is asked for a backup, on admin.listen.
+// backupPath is the path on admin.listen at which a running process takes a request for a backup.
 const backupPath = "/api/v1/admin/backup"
 
 // backupOrder is the body of such a request, in JSON.
@@ -36,7 +36,7 @@ type backupOrder struct {
 	Keep           int    `json:"keep,omitempty"` // how many backups stay in it; 0: all
 }
 
-// backupNews is a line of the answer: how far it is, and at last what came of it.
+// backupNews is a line of the answer: the progress, and at last the outcome.
 type backupNews struct {
 	Progress *backup.Progress `json:"progress,omitempty"`
 	Name     string           `json:"name,omitempty"`
@@ -45,7 +45,7 @@ type backupNews struct {
 	Error    string           `json:"error,omitempty"`
 }
 
-// newsEvery is how often the answer says how far it is.
+// newsEvery is how often the answer reports progress.
 const newsEvery = 200 * time.Millisecond
 
 // backupPage makes a backup while the process serves. It ends when the client leaves.
@@ -72,7 +72,7 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 	defer d.backingUp.Store(false)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	tell := func(n backupNews) {
-		_ = json.NewEncoder(w).Encode(n) // a client that left is seen by the request's context
+		_ = json.NewEncoder(w).Encode(n) // the request's context shows that a client left
 		_ = http.NewResponseController(w).Flush()
 	}
 	last := time.Time{}
@@ -190,7 +190,7 @@ func tellMissing(missing []string) error {
 	return nil
 }
 
-// sizeText gives a size in KiB or MiB.
+// sizeText formats a size in KiB or MiB.
 func sizeText(n int64) string {
 	if n < 10<<20 {
 		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
@@ -198,7 +198,7 @@ func sizeText(n int64) string {
 	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }
 
-// bar shows how far something is: a line that is written over on a terminal, else a line now and then.
+// bar shows progress: a line that is overwritten on a terminal, else a line now and then.
 type bar struct {
 	w        io.Writer
 	what     string

@@ -22,8 +22,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
-// certsCmd makes what peers know each other by: an authority, and a certificate for each process, which says what it is and
-// so what it may call. With the authority's key beside its certificate more are added later.
+// certsCmd makes the certificates with which peers recognize each other: an authority, and a certificate for each
+// process, which states its role and so the calls it is allowed. With the authority's key beside its certificate more can
+// be added later.
 type certsCmd struct {
 	OutDir   string           `name:"out-dir" default:"certs" help:"Directory for the files; made if it is not there." type:"path"`
 	Storage  []string         `name:"storage" help:"Storage servers, by the id they are started with, and the names or IP addresses they are called by, if other than that: s1=10.0.0.1,s2=b.example+10.0.0.2." placeholder:"ID=HOST,..."`
@@ -43,7 +44,7 @@ const (
 	rootUser = "root"    // etcd's own name for its administrator
 )
 
-// Run writes the files and says how to use them. Nothing is overwritten.
+// Run writes the files and prints how to use them. Nothing is overwritten.
 func (c *certsCmd) Run() error {
 	if len(c.Revoke) > 0 {
 		return c.revoke()
@@ -65,15 +66,15 @@ func (c *certsCmd) Run() error {
 
 // certified is a process, or a user of etcd, that gets a certificate.
 type certified struct {
-	id     rpc.Identity // the zero one of etcd's
-	ca     string       // the authority that signs: caName, etcdName
+	id     rpc.Identity // zero for etcd's
+	ca     string       // the authority that signs it: caName, etcdName
 	file   string       // the name of its files
 	name   string       // the certificate's common name, which is the user to etcd
-	hosts  []string     // by which it is called
-	server bool         // it is called, and does not only call
+	hosts  []string     // the names it is called by
+	server bool         // it accepts calls, too
 }
 
-// processes reads what the flags say.
+// processes parses the flags.
 func (c *certsCmd) processes() (out []certified, err error) {
 	for _, s := range c.Storage {
 		id, hosts, ok := strings.Cut(s, "=")
@@ -118,7 +119,7 @@ func (c *certsCmd) has(file string) bool {
 	return err == nil
 }
 
-// authority is who signs.
+// authority signs certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -160,7 +161,7 @@ func (c *certsCmd) make() (made []string, err error) {
 	return made, nil
 }
 
-// authority reads an authority, or makes it. It must last longer than what it signs.
+// authority reads an authority, or makes it. It must outlast the certificates that it signs.
 func (c *certsCmd) authority(name string, now time.Time) (ca authority, made []string, err error) {
 	ca, err = c.readAuthority(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -213,7 +214,7 @@ func nameOrAddress(host string) bool {
 	return net.ParseIP(host) != nil || host != "" && !strings.ContainsAny(host, "/\\: \t*+=") && !strings.HasPrefix(host, ".") && !strings.HasPrefix(host, "-")
 }
 
-// fileOf is a process as the name of its files; an IPv6 address has dashes for colons.
+// fileOf is a process's name as the name of its files; an IPv6 address has dashes for colons.
 func fileOf(name string) string { return strings.ReplaceAll(name, ":", "-") }
 
 func (c *certsCmd) file(name, ext string) string { return filepath.Join(c.OutDir, name+"."+ext) }
@@ -268,7 +269,7 @@ func (c *certsCmd) newAuthority(name string, now time.Time) (a authority, files 
 	return a, files, err
 }
 
-// newProcess makes a certificate for who calls; for a storage server, for who is called too.
+// newProcess makes a client certificate; for a process that accepts calls, a server certificate too.
 func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -300,7 +301,7 @@ func (c *certsCmd) newProcess(ca authority, p certified, now time.Time) ([]strin
 	return c.write(p.file, der, key)
 }
 
-// template is good from an hour ago: clocks of hosts differ.
+// template is valid from an hour ago: clocks of hosts differ.
 func template(name string, now, end time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -312,7 +313,7 @@ func template(name string, now, end time.Time) (*x509.Certificate, error) {
 	}, nil
 }
 
-// write writes the key first: a certificate whose key is lost looks whole and is not.
+// write writes the key first: a certificate without its key looks complete and is useless.
 func (c *certsCmd) write(name string, der []byte, key *ecdsa.PrivateKey) (files []string, err error) {
 	secret, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

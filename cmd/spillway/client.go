@@ -11,18 +11,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// clientFlags are what a command shows and checks when it calls a running process.
+// clientFlags are a command's credentials and checks for a call to a running process.
 type clientFlags struct {
 	TokenFile string `name:"token-file" help:"File with a token, where the process asks for one." type:"path" env:"SPILLWAY_TOKEN_FILE"`
 	CAFile    string `name:"ca-file" help:"File with the authority of its certificate (default: those of the system)." type:"path" env:"SPILLWAY_CA_FILE"`
 }
 
-// do sends a request whose answer comes at once. Errors: Invalid (the files), Unavailable.
+// do sends a request that is answered at once. Errors: Invalid (the files), Unavailable.
 func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
 	return c.send(rq, 10*time.Second)
 }
 
-// send sends a request whose answer is whole within a time; 0: whenever it is. Errors: Invalid (the files), Unavailable.
+// send sends a request whose answer must be complete within a time; 0: no limit. Errors: Invalid (the files),
+// Unavailable.
 func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Response, error) {
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)

@@ -31,11 +31,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// clusterView is a cluster as any of its processes sees it: the store, the servers, the ways to them, who leads, the
+// clusterView is a process's view of its cluster: the store, the servers, the connections to them, the leaders, the
 // tables. Fields are in the order in which they are opened.
 type clusterView struct {
 	coord    coord.Store
-	rows     *mapcache.Store // coord with a memory; nil in a storage server
+	rows     *mapcache.Store // caches coord; nil in a storage server
 	registry *registry.View
 	peers    *peers.Peers
 	leaders  *leaders.View
@@ -43,8 +43,8 @@ type clusterView struct {
 	tables   *tables.Tables
 }
 
-// open connects to the coordination store and reads what is there. own is the storage server in this very process, if
-// there is one, and how it is called.
+// open connects to the coordination store and reads its rows. own and local are the name of the storage server in this
+// very process and the way to call it, if there is one.
 func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, registerer prometheus.Registerer, own topology.ServerID, local peers.Local) (err error) {
 	is := rpc.Identity{Role: rpc.RoleGateway}
 	if own != "" {
@@ -61,7 +61,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	}
 	store := v.coord
 	var cache tables.Cache
-	if own == "" { // only a gateway may go by what was: a storage server acts for what it reads
+	if own == "" { // only a gateway may act on cached state: a storage server acts on rows that it reads
 		kept, err := v.remember(cfg, log, registerer)
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	return err
 }
 
-// remember has what a gateway knows of its cluster be kept on disk, so that it starts and reads without the store (C127).
+// remember keeps a gateway's view of its cluster on disk, so that it starts and reads without the store (C127).
 func (v *clusterView) remember(cfg *config, log *slog.Logger, registerer prometheus.Registerer) (*mapcache.Cache, error) {
 	cache, err := mapcache.Open(filepath.Join(cfg.DataDir, "cluster"), mapcache.Settings{})
 	if err != nil {
@@ -104,7 +104,7 @@ func (v *clusterView) remember(cfg *config, log *slog.Logger, registerer prometh
 	return cache, nil
 }
 
-// actors adds what follows the cluster while the process runs.
+// actors adds the actors that follow the cluster while the process runs.
 func (v *clusterView) actors(ctx context.Context, g *run.Group) {
 	if v.rows != nil {
 		g.Add(actor(ctx, v.rows.Run))
@@ -115,7 +115,7 @@ func (v *clusterView) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, v.tables.Run))
 }
 
-// close closes what was opened.
+// close closes everything that was opened.
 func (v *clusterView) close() error {
 	var errs []error
 	if v.tables != nil {
@@ -130,7 +130,7 @@ func (v *clusterView) close() error {
 	return errors.Join(errs...)
 }
 
-// look is what placing goes by: the tables and servers, without leases.
+// look is the state for placing: the tables and servers, without leases.
 func (v *clusterView) look() master.State {
 	s := master.State{Now: time.Now().UnixNano()}
 	for _, name := range v.tables.Names() {
@@ -144,7 +144,7 @@ func (v *clusterView) look() master.State {
 	return s
 }
 
-// metadataServers are those that may keep the files of a new table: the living first.
+// metadataServers are the servers that may keep the files of a new table: the living first.
 func (v *clusterView) metadataServers() []topology.ServerID {
 	var live, silent []topology.ServerID
 	for _, r := range v.registry.All() {
@@ -160,16 +160,16 @@ func (v *clusterView) metadataServers() []topology.ServerID {
 	return append(live, silent...)
 }
 
-// age is for how long newer maps of a table, or new servers, may have been missed. That leases are heard proves nothing of maps: each prefix has
-// a watch of its own, and after a cut one may be behind the other.
+// age is how long newer maps of a table, or new servers, may have been missed. Receiving leases proves nothing about
+// maps: each prefix has a watch of its own, and after a cut one may lag behind the other.
 func (v *clusterView) age(table string) time.Duration {
 	return max(v.tables.Age(table), v.leaders.Age())
 }
 
-// describe tells the status page of servers and leaders.
+// describe adds servers and leaders to the status page.
 func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	s.CoordinationAge = v.leaders.Age()
-	if v.rows != nil { // what was read from disk is as old as it was then
+	if v.rows != nil { // rows read from disk keep the age they had then
 		s.CoordinationAge = max(s.CoordinationAge, v.rows.Age())
 	}
 	if s.CoordinationAge > 10*time.Second {
@@ -204,7 +204,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 			}
 		} else {
 			one.Bytes, one.Damaged = nil, nil
-			// What is not known because of it is not said a second time.
+			// Problems that follow from this one are not listed a second time.
 			s.Problems = slices.DeleteFunc(s.Problems, func(text string) bool {
 				return strings.HasPrefix(text, someSizes) && strings.Contains(text, fmt.Sprintf("server %s:", r.ID))
 			})
@@ -214,7 +214,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	}
 }
 
-// newRand gives a source of its own to whoever needs one.
+// newRand returns a new source for each caller.
 func newRand() *rand.Rand {
 	var seed [16]byte
 	_, _ = crand.Read(seed[:]) // it never fails

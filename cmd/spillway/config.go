@@ -28,14 +28,14 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// config is everything a user can set, declared once: package setting makes of it flags, variables, checks and the reference for
-// users. A YAML file, SPILLWAY_… variables and flags set it, the later over the earlier. Unknown keys are refused: a mistyped
-// limit must not go unnoticed.
+// config holds all settings of users, declared once: package setting derives flags, variables, checks and the reference
+// for users from it. A YAML file, SPILLWAY_… variables and flags set it, each over the ones before. Unknown keys are
+// refused: a mistyped limit must not go unnoticed.
 type config struct {
-	file       string                 // it was read from; "": none
+	file       string                 // the file it was read from; "": none
 	again      func() (config, error) // reads and completes it anew
 	level      *slog.LevelVar         // in force; set by complete
-	processors int                    // there are, set by spread
+	processors int                    // of the machine; set by spread
 
 	DataDir   string `yaml:"data_dir" default:"./spillway-data" flag:"data-dir" help:"Directory in which everything is kept; of a gateway: copies of partition maps, with which it starts while the coordination store is away."`
 	LogLevel  string `yaml:"log_level" default:"info" one_of:"debug info warn error" flag:"log.level" reload:"yes" help:"Least level of log lines."`
@@ -60,7 +60,7 @@ type config struct {
 	Peer   peerConfig   `yaml:"peer" for:"gateway storage"`
 }
 
-// serverConfig names a storage server and what may fail as one with it.
+// serverConfig names a storage server and its failure domains.
 type serverConfig struct {
 	ID   string `yaml:"id" auto:"the host's name" flag:"id" help:"Name of the server, for good: two servers never share one."`
 	Host string `yaml:"host" auto:"the host's name" flag:"host" help:"What fails as one with this server: placements of a partition keep apart."`
@@ -108,7 +108,7 @@ type influxConfig struct {
 	Strings   string `yaml:"strings" default:"count" one_of:"count info" help:"String fields are dropped and counted, or kept as labels of an …_info series."`
 }
 
-// otlpConfig has the names of Prometheus' configuration where Prometheus has the setting.
+// otlpConfig uses the names of Prometheus's configuration where Prometheus has the setting.
 type otlpConfig struct {
 	TranslationStrategy               string   `yaml:"translation_strategy" default:"UnderscoreEscapingWithSuffixes" one_of:"UnderscoreEscapingWithSuffixes UnderscoreEscapingWithoutSuffixes NoUTF8EscapingWithSuffixes NoTranslation" help:"How names become names of Prometheus."`
 	PromoteResourceAttributes         []string `yaml:"promote_resource_attributes" help:"Resource attributes that become labels of every series."`
@@ -152,7 +152,7 @@ type (
 
 func defaultConfig() config { return setting.Defaults[config]() }
 
-// loadConfig puts defaults, file and environment together, in this order; flags go over it.
+// loadConfig combines defaults, file and environment, in this order; flags go over it.
 func loadConfig(file string) (config, error) {
 	c := defaultConfig()
 	if file != "" {
@@ -185,7 +185,7 @@ func (c *config) complete() error {
 	return c.validate()
 }
 
-// read puts a YAML file over the configuration. Errors are Invalid and name the line.
+// read lays a YAML file over the configuration. Errors are Invalid and name the line.
 func (c *config) read(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -199,10 +199,11 @@ func (c *config) read(name string) error {
 	return nil
 }
 
-// commandVariables are those of commands for people, which a shell that starts processes may have too, and the name of the file.
+// commandVariables are variables of commands for people, which may also be set in a shell that starts processes, and the
+// variable of the file's name.
 var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE"}
 
-// validate reports every mistake at once that no part reports itself.
+// validate reports every mistake at once, except those that a part reports itself.
 func (c *config) validate() error {
 	var errs []error
 	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(),

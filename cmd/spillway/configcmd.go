@@ -15,7 +15,7 @@ type configCmd struct {
 	Reference configReferenceCmd `cmd:"" help:"Print every setting with its values, default and price, in Markdown."`
 }
 
-// configSource is what settings are read of.
+// configSource is the source of settings.
 type configSource struct {
 	File string `arg:"" optional:"" help:"YAML file with settings; without it: defaults and variables." type:"path"`
 }

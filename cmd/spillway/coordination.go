@@ -43,7 +43,7 @@ func (f *coordFlags) over(c *coordConfig) {
 	over(&c.Key, f.Key)
 }
 
-// etcd reads the settings. Errors are Invalid and say what a right one looks like.
+// etcd parses the settings. Errors are Invalid and describe a valid one.
 func (c coordConfig) etcd() (etcd.Settings, *tls.Config, error) {
 	none := func(format string, args ...any) (etcd.Settings, *tls.Config, error) {
 		return etcd.Settings{}, nil, fault.Errorf(fault.Invalid, format, args...)
@@ -105,10 +105,11 @@ func (c coordConfig) tls() (*tls.Config, error) {
 	return t, nil
 }
 
-// open connects to the store; watches of the same rows by several parts of the process are one. Errors are Invalid or Unavailable.
+// open connects to the store; parts of the process that watch the same rows share one watch. Errors are Invalid or
+// Unavailable.
 func (c coordConfig) open(ctx context.Context) (coord.Store, error) { return c.connect(ctx, false) }
 
-// connect connects to the store; lazy: to one that does not answer, too.
+// connect connects to the store; lazy: also while it does not answer.
 func (c coordConfig) connect(ctx context.Context, lazy bool) (coord.Store, error) {
 	s, t, err := c.etcd()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// copies are what keeps the rows of tables of several replicas on all placements in sync: the chains of the partitions, and the links to the
-// other storage servers. The zero value keeps none: storage.copies is off.
+// copies keeps the rows of tables of several replicas in sync on all placements: the chains of the partitions, and the
+// links to the other storage servers. The zero value keeps none: storage.copies is off.
 type copies struct {
 	chains *runner.Chains
 	wire   *runner.LinkWire
@@ -49,7 +49,7 @@ func (c *copies) open(p *storage) (err error) {
 	return nil
 }
 
-// asChains gives the server its chains, or none.
+// asChains returns the chains for the server, or nil.
 func (c *copies) asChains() server.Chains {
 	if c.chains == nil {
 		return nil
@@ -57,7 +57,7 @@ func (c *copies) asChains() server.Chains {
 	return c.chains
 }
 
-// serve has the chains find the server's placements.
+// serve gives the chains access to the server's placements.
 func (c *copies) serve(p *storage) {
 	if c.chains != nil {
 		c.chains.Serve(p.server)
@@ -71,7 +71,7 @@ func (c *copies) listed(p lease.Partition, ok bool, epoch point.Epoch, list []le
 	}
 }
 
-// follow keeps a link to every storage server there is.
+// follow keeps a link to every registered storage server.
 func (c *copies) follow(ctx context.Context, p *storage) error {
 	dial := rpc.DialSettings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
 	for {
@@ -114,7 +114,7 @@ func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc
 	}
 }
 
-// actors adds what runs the copies.
+// actors adds the actors that run the copies.
 func (c *copies) actors(ctx context.Context, p *storage, g *run.Group) {
 	if c.chains != nil {
 		g.Add(actor(ctx, c.chains.Run))

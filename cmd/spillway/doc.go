@@ -1,4 +1,4 @@
-// Command spillway takes metrics in, keeps every acked one of them, and gives them back through PromQL.
+// Command spillway receives metrics, keeps every acked one of them, and serves them through PromQL.
 //
 //	spillway standalone     gateway, storage and metadata in one process; nothing else needed
 //	spillway table, partition, server, master, audit    look at a cluster and steer it; every change is noted

@@ -20,13 +20,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// doctorCmd tells what is wrong with a cluster, and what to do (C116, C126). It ends with 0 when nothing is, with 1 when
-// something needs a look but everything is served, and with 2 when something is not served, or nothing can be seen.
+// doctorCmd reports the faults of a cluster, and their remedies (C116, C126). It ends with 0 when there is none, with 1 when
+// something needs a look but everything is served, and with 2 when something is not served, or the cluster cannot be seen.
 type doctorCmd struct {
 	adminFlags `embed:""`
 }
 
-// finding is one thing that is wrong.
+// finding is one fault.
 type finding struct {
 	Severity string `json:"severity"` // broken or degraded
 	Kind     string `json:"kind"`
@@ -35,13 +35,13 @@ type finding struct {
 	Do       string `json:"do"`
 }
 
-// exitCode ends the process with its number; what is to be said was said.
+// exitCode ends the process with its number; everything was printed before.
 type exitCode int
 
 // Error names the number.
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// ExitCode is asked for by main.
+// ExitCode is called by main.
 func (e exitCode) ExitCode() int { return int(e) }
 
 const (
@@ -58,13 +58,13 @@ func (c *doctorCmd) Run() error {
 	return seenNothing{err}
 }
 
-// seenNothing is a failure to look, which scripts must not take for health.
+// seenNothing is a failure to examine, which scripts must not take for health.
 type seenNothing struct{ error }
 
-// ExitCode is asked for by main.
+// ExitCode is called by main.
 func (seenNothing) ExitCode() int { return int(exitBroken) }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (s seenNothing) Unwrap() error { return s.error }
 
 func (c *doctorCmd) run(ctx context.Context, a *admin) error {
@@ -90,7 +90,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	}
 	e.partitions()
 	e.damaged(ctx)
-	// A renewal comes every second; listening above took as long only where somebody was silent.
+	// A renewal comes every second; the look above waited as long as a.listen only if a server was silent.
 	for deadline := a.listen; ; deadline -= a.listen / 10 {
 		moves, err := a.masterMoves(ctx, before)
 		if err != nil {
@@ -110,7 +110,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	return e.tell()
 }
 
-// examination is one look at a cluster.
+// examination is one examination of a cluster.
 type examination struct {
 	*admin
 	s      master.State
@@ -157,7 +157,7 @@ func (e *examination) tell() error {
 	return end
 }
 
-// unreadable are rows that this build cannot read.
+// unreadable reports rows that this build cannot read.
 func (e *examination) unreadable() {
 	bad := e.rows.Unreadable()
 	for _, key := range slices.Sorted(maps.Keys(bad)) {
@@ -168,7 +168,7 @@ func (e *examination) unreadable() {
 	}
 }
 
-// dead are servers whose heartbeat does not change.
+// dead reports servers with a heartbeat that does not change.
 func (e *examination) dead() {
 	for _, srv := range e.s.Servers {
 		r := showServer(&e.s, srv)
@@ -187,7 +187,7 @@ func (e *examination) dead() {
 	}
 }
 
-// damaged asks the servers that live for segments they cannot read. Who does not answer is found elsewhere.
+// damaged asks the live servers for segments they cannot read. Servers that do not answer are reported elsewhere.
 func (e *examination) damaged(ctx context.Context) {
 	for _, srv := range e.s.Servers {
 		st, ok := e.peers.Server(srv.ID)
@@ -221,11 +221,11 @@ func (e *examination) damaged(ctx context.Context) {
 	}
 }
 
-// fetchMax bounds how long a metadata server is asked for a file.
+// fetchMax bounds the wait for a file from a metadata server.
 const fetchMax = 5 * time.Second
 
-// metadata asks who keeps each table's METADATA files for the committed one: without a majority that has it the map cannot be
-// changed, so that no partition is made, moved or dropped.
+// metadata asks the servers that keep each table's METADATA files for the committed one: without a majority that has it
+// the map cannot be changed, so no partition can be made, moved or dropped.
 func (e *examination) metadata(ctx context.Context) error {
 	rows, _, err := e.store.List(ctx, mapstore.Prefix)
 	if err != nil {
@@ -255,12 +255,13 @@ func (e *examination) metadata(ctx context.Context) error {
 	return nil
 }
 
-// lacking are the metadata servers that do not give a table's committed file, and why the last one does not. A file may be
-// on its way: who lives is asked again for a moment. A table that was dropped, or whose row cannot be read, lacks nobody.
+// lacking returns the metadata servers that do not return a table's committed file, and the error of the last one. A file
+// may be on its way: live servers are asked again for a moment. For a table that was dropped, or whose row cannot be
+// read, no server is returned.
 func (e *examination) lacking(ctx context.Context, row coord.Row) (r mapstore.Row, lack []topology.ServerID, why, err error) {
 	for deadline := e.listen; ; deadline -= e.listen / 10 {
 		if r, err = mapstore.DecodeRow(row); err != nil || r.Dropped {
-			return mapstore.Row{}, nil, nil, nil // told as a table without a map
+			return mapstore.Row{}, nil, nil, nil // reported as a table without a map
 		}
 		lack = nil
 		wait := false
@@ -282,7 +283,7 @@ func (e *examination) lacking(ctx context.Context, row coord.Row) (r mapstore.Ro
 	}
 }
 
-// keeps asks a server for the committed file. A server that is silent is not asked.
+// keeps asks a server for the committed file. A silent server is not asked.
 func (e *examination) keeps(ctx context.Context, s topology.ServerID, table string, r mapstore.Row) error {
 	if !e.live[s] {
 		return fault.Errorf(fault.Unavailable, "it is silent")
@@ -297,7 +298,8 @@ func (e *examination) keeps(ctx context.Context, s topology.ServerID, table stri
 	return err
 }
 
-// partitions looks at each partition's lease and placements. What many partitions of a table share is told once.
+// partitions examines each partition's lease and placements. A fault that many partitions of a table share is reported
+// once.
 func (e *examination) partitions() {
 	for _, m := range e.s.Tables {
 		few, copies := []point.PartitionID{}, []point.PartitionID{}
@@ -332,7 +334,7 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 		e.broken("missing lease", key.String(), "its lease row was deleted: nobody knows who holds its rows", "spillway partition restore "+name)
 	case !ok && !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return e.live[pl.Server] }):
 		e.broken("unowned", key.String(), "nobody led it yet, and none of its servers lives", "start one of "+joinIDs(on(p))+"; the master moves it if another lives")
-	case !ok, l.State == "": // new, or told as unreadable
+	case !ok, l.State == "": // new, or reported as unreadable
 	case l.Offline != nil:
 		e.degraded("offline", key.String(), noted("offline", *l.Offline), "spillway partition online "+name)
 	case l.State == lease.Held && !e.live[l.Holder]:
@@ -345,7 +347,7 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 	}
 }
 
-// mayTake tells who could lead.
+// mayTake names the servers that could lead.
 func (e *examination) mayTake(p *topology.Partition, l lease.Lease) string {
 	var ids []topology.ServerID
 	for _, m := range l.InSync {

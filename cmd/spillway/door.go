@@ -32,8 +32,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// door is what of any gateway's process faces its users: writes, queries, pages. A standalone process has one and keeps the
-// rows itself; a gateway of a cluster has one and keeps nothing. Fields are in the order in which they are opened.
+// door is the part of any gateway's process that faces users: writes, queries, pages. A standalone process has one and
+// keeps the rows itself; a gateway of a cluster has one and keeps nothing. Fields are in the order in which they are
+// opened.
 type door struct {
 	role     string // for the status page
 	cfg      *config
@@ -57,22 +58,22 @@ type door struct {
 	backingUp atomic.Bool // one backup at a time
 }
 
-// gatewayDeps are what stands behind a door.
+// gatewayDeps are the parts behind a door.
 type gatewayDeps struct {
 	tables  *tables.Tables
 	servers forward.Servers
 	leaders runner.Leaders // nil: this process alone
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
-	// describe adds to the status page what the door does not know: servers, leaders. Nil: nothing.
+	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
-	// snapshot is what a backup is made of. Nil: this process keeps nothing.
+	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
 	snapshot snapshotFunc
-	// tablePages administer tables, on admin.listen. Nil: that is done otherwise.
+	// tablePages administer tables, on admin.listen. Nil: tables are administered elsewhere.
 	tablePages map[string]http.HandlerFunc
 }
 
-// listen takes the addresses. That comes first: a port in use is the likeliest mistake, and the cheapest to find out.
+// listen opens the listeners. It comes first: a port in use is the likeliest mistake, and the cheapest to find out.
 func (d *door) listen() (err error) {
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 	if d.guard, err = access.Open(access.Deps{Log: d.log, Registerer: d.registry}, access.Settings{WebFile: d.cfg.HTTP.WebConfigFile, TokensFile: d.cfg.HTTP.TokensFile}); err != nil {
@@ -101,7 +102,7 @@ func (d *door) secured(ln net.Listener) net.Listener {
 	return ln
 }
 
-// buildInfo is the metric that tells versions apart.
+// buildInfo is the metric that identifies the version.
 func buildInfo() prometheus.Collector {
 	b := build()
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -110,7 +111,7 @@ func buildInfo() prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// open puts the parts of a gateway together.
+// open assembles the parts of a gateway.
 func (d *door) open(behind gatewayDeps) error {
 	d.behind = behind
 	var err error
@@ -140,7 +141,7 @@ func (d *door) open(behind gatewayDeps) error {
 	return err
 }
 
-// actors adds what a door does while its process runs.
+// actors adds the actors that a door needs while its process runs.
 func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
@@ -210,7 +211,7 @@ func (d *door) drain() {
 	}
 }
 
-// close closes what was opened.
+// close closes everything that was opened.
 func (d *door) close() error {
 	if d.listener != nil {
 		_ = d.listener.Close() // the front has closed it, if it ever got it
@@ -224,7 +225,7 @@ func (d *door) close() error {
 	return nil
 }
 
-// announce tells a person where to go from here.
+// announce prints the next steps for a person.
 func (d *door) announce(what string) {
 	at := "http://" + d.listener.Addr().String()
 	if d.guard.TLS() != nil {

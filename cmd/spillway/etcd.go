@@ -20,9 +20,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// etcdCmd is an etcd member for trying a cluster out and for tests: the same server as etcd's own binary, with few of
-// its settings. A cluster that matters has three members of their own. With certificates, members and clients show each
-// other theirs, and users are switched on: root, and one that may read and write what Spillway keeps there.
+// etcdCmd is an etcd member for trying a cluster out and for tests: the same server as etcd's own binary, with few of its
+// settings. A cluster for production has three members of its own. With certificates, members and clients authenticate
+// each other, and users are switched on: root, and one that may read and write Spillway's keys.
 type etcdCmd struct {
 	DataDir        string        `name:"data-dir" help:"Where the member keeps its state." type:"path" default:"./spillway-etcd"`
 	Listen         string        `name:"listen" help:"Address for clients." default:"127.0.0.1:2379"`
@@ -94,10 +94,10 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	// Rows are small and change often: history is needed only by watches that broke a moment ago.
+	// Rows are small and change often: only watches that broke a moment ago need history.
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "10m"
-	// What is committed lies in its log, fsynced. Its tables need not follow ten times a second: heartbeats never pause, and
-	// each time is an fsync, too.
+	// Committed entries are in its log, fsynced. Its tables need not be committed ten times a second: heartbeats never
+	// pause, and each commit is an fsync, too.
 	c.BackendBatchInterval = time.Second
 	if e.InitialCluster != "" {
 		members, err := membersOf(scheme, e.InitialCluster)
@@ -109,11 +109,11 @@ func (e *etcdCmd) config() (*embed.Config, error) {
 	return c, fault.Wrap(c.Validate(), fault.Invalid, "etcd")
 }
 
-// usersMax bounds how long switching the users on may take: it needs a majority of the members.
+// usersMax bounds the time for switching the users on: it needs a majority of the members.
 const usersMax = 30 * time.Second
 
-// users switches on that clients are users, by the common names of their certificates, unless they are on already. Several
-// members may do it at once: what the other did first is fine.
+// users switches authentication on, with users by the common names of client certificates, unless it is on already.
+// Several members may do it at once: steps that another member did first are skipped.
 func (e *etcdCmd) users(ctx context.Context, member *embed.Etcd) error {
 	ctx, cancel := context.WithTimeout(ctx, usersMax)
 	defer cancel()

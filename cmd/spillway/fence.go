@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// fencedEnd is how long a process lives after its store was fenced: nothing it could say would be true, and another may
-	// be waiting for its place.
+	// fencedEnd is how long a process lives after its store was fenced: none of its answers could be trusted, and another
+	// process may be waiting for its place.
 	fencedEnd = 2 * time.Second
-	// fencedDrain is how long of that its requests have to get their answers.
+	// fencedDrain is the part of that in which its requests may get their answers.
 	fencedDrain = 500 * time.Millisecond
 )
 
-// fence is a store that can lose the right to speak.
+// fence is a store that can be fenced.
 type fence struct {
-	over <-chan struct{} // closed when it did
+	over <-chan struct{} // closed when it is fenced
 	why  func() error    // nil before
 }
 
-// live runs a process and closes it. A fence ends it within fencedEnd whatever else hangs: a device that fails may well block
-// those who close their files on it.
+// live runs a process and closes it. A fence ends the process within fencedEnd whatever else hangs: closing files on a
+// device that fails may well block.
 func live(run, close func() error, stores ...fence) error {
 	defer endWhenFenced(stores)()
 	err := run()
 	for _, f := range stores {
 		if why := f.why(); why != nil {
-			closeFenced(close) // its errors only say the same again
+			closeFenced(close) // its errors only repeat the fence's
 			if errors.Is(err, why) {
 				return err
 			}
@@ -69,7 +69,7 @@ func untilFenced(f fence) func(context.Context) error {
 	}
 }
 
-// closeFenced closes what can be closed of a process whose store is fenced, within a time.
+// closeFenced closes as much as it can of a process whose store is fenced, within a time.
 func closeFenced(close func() error) {
 	done := make(chan struct{})
 	go func() {

@@ -15,14 +15,14 @@ import (
 //	       ├─ 1/2 the rest   intake.conns_max            at most 16,384
 //	       └─ the rest       storage.open_files_max      at most 4,096: segments beyond are opened again when they are read
 //
-// The soft limit is raised to the hard one first. What a user sets stays, unless it is more than there is.
+// The soft limit is raised to the hard one first. Values that a user sets stay, unless they exceed the limit.
 
 const (
 	filesOwn   = 128 // measured with 400 partitions and idle: 43
 	filesLeast = 64  // of connections and segments together
 )
 
-// descriptors fills what depends on how many files the process may open. Errors are Invalid.
+// descriptors fills the settings that depend on the number of files the process may open. Errors are Invalid.
 func (c *config) descriptors(limit uint64) error {
 	if limit < filesOwn+filesLeast {
 		return fault.Errorf(fault.Invalid, "the process may have %d files open, and needs %d at least; raise the limit: ulimit -n, LimitNOFILE= of a systemd unit, or --ulimit nofile= of a container",
@@ -40,7 +40,7 @@ func (c *config) descriptors(limit uint64) error {
 	return nil
 }
 
-// noteDescriptors logs the limit where it holds the process back.
+// noteDescriptors logs the limit if it holds the process back.
 func (c *config) noteDescriptors(log *slog.Logger) {
 	if c.Intake.ConnsMax < intake.ConnsMax || c.Storage.OpenFilesMax < segment.FilesMax {
 		log.Warn("few files may be open: connections and open segments are bounded below their defaults; raise the limit of open files (ulimit -n)",

@@ -19,8 +19,8 @@ const (
 	roleStorage    = "storage"
 )
 
-// processFlags are the settings of a process on its command line: one flag for each that is a single value. --help shows those that
-// a newcomer needs.
+// processFlags are the settings of a process on its command line: one flag for each that is a single value. --help shows
+// those that a newcomer needs.
 type processFlags struct {
 	ConfigFile string       `name:"config.file" help:"YAML file with settings; spillway config reference lists them." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	Settings   kong.Plugins `embed:""`
@@ -76,7 +76,8 @@ func helpOf(s *setting.Setting) string {
 	return text + "."
 }
 
-// config puts defaults, file, environment and flags together, in this order; complete has yet to be called. Errors are Invalid.
+// config combines defaults, file, environment and flags, in this order; the caller still has to call complete. Errors are
+// Invalid.
 func (f *processFlags) config() (config, error) {
 	c, err := loadConfig(f.ConfigFile)
 	if err != nil {

@@ -52,7 +52,7 @@ func (c *partitionForceJoinCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// beats reads the heartbeats of those in a lease row's in-sync list: they are compared when it is written.
+// beats reads the heartbeats of the in-sync servers of a lease row: the write of the row compares them.
 func (a *admin) beats(ctx context.Context, row coord.Row) (map[topology.ServerID]coord.Revision, error) {
 	l, err := lease.DecodeLease(row.Value)
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *admin) beats(ctx context.Context, row coord.Row) (map[topology.ServerID
 	return out, nil
 }
 
-// force changes the map, then the lease row. Where it ends in between it can be run again.
+// force changes the map, then the lease row. If it ends in between it can be run again.
 func (c *partitionForceJoinCmd) force(ctx context.Context, a *admin, m *topology.Map, f master.Force, beats map[topology.ServerID]coord.Revision) error {
 	if len(f.Ops) > 0 {
 		seq := m.Seq
@@ -94,7 +94,7 @@ func (c *partitionForceJoinCmd) force(ctx context.Context, a *admin, m *topology
 	}
 	l, err := lease.DecodeLease(row.Value)
 	if err != nil {
-		l = lease.Lease{Epoch: point.Epoch(max(row.Revision, born.Revision))} // everybody's next epoch is above it
+		l = lease.Lease{Epoch: point.Epoch(max(row.Revision, born.Revision))} // the next epoch of every server is above it
 	}
 	conditions := []coord.Condition{{Key: lease.RowKey(c.key()), Revision: row.Revision}, {Key: lease.BornKey(c.key()), Revision: born.Revision}}
 	for _, s := range f.Silent {

@@ -34,7 +34,7 @@ func (g *gatewayCmd) config() (config, error) {
 	return c, c.complete()
 }
 
-// Run is the life of a gateway: it returns when a signal or a failure ended it and everything is closed.
+// Run is the life of a gateway: it returns when a signal or a failure has ended it and everything is closed.
 func (g *gatewayCmd) Run() error {
 	cfg, err := g.config()
 	if err != nil {
@@ -71,7 +71,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		return nil, err
 	}
 	// Only now, though a port in use is the likeliest mistake: without the coordination store all this takes seconds, and
-	// whoever is connected meanwhile would wait for an answer that another gateway has.
+	// clients connected meanwhile would wait for an answer that another gateway has.
 	if err := p.listen(); err != nil {
 		return nil, err
 	}

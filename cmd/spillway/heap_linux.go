@@ -12,20 +12,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/memory"
 )
 
-// hugeHeap asks for huge pages for the first so many bytes that the collector's heap will take, where the system gives
-// them to those who ask. They come 512 small ones at a time, which makes a new series a quarter cheaper, and a look-up in
-// a large table misses less; docs/proofs/speed.md has the figures.
+// hugeHeap asks for huge pages for the first n bytes of the collector's heap, where the system gives them on request.
+// They come 512 small ones at a time, which makes a new series a quarter cheaper, and a look-up in a large table misses
+// less; docs/proofs/speed.md has the figures.
 //
-// The advice belongs to addresses: they are taken as one piece that nobody writes to, and given back. What the heap then
-// grows by lies in them.
+// The advice belongs to addresses: they are taken as one piece, never written to, and given back. The heap then grows
+// into them.
 func hugeHeap(n int64) {
 	if mode, _ := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled"); !bytes.Contains(mode, []byte("[madvise]")) {
 		return // always: they come without asking
 	}
 	if strings.Contains(os.Getenv("GODEBUG"), "disablethp=1") {
-		return // a user who wants none
+		return // the user switched them off
 	}
-	// Whoever bounds addresses, and not memory, has no room for a reserve.
+	// Where addresses are bounded, and not memory, there is no room for a reserve.
 	if policy, err := os.ReadFile("/proc/sys/vm/overcommit_memory"); err != nil || bytes.HasPrefix(policy, []byte("2")) {
 		return
 	}
@@ -37,11 +37,11 @@ func hugeHeap(n int64) {
 	debug.FreeOSMemory()
 }
 
-// adviseFresh gives the advice for n bytes that the heap has not had yet. Nothing of them is alive after it.
+// adviseFresh gives the advice for the n bytes that the heap takes next. They are garbage when it returns.
 //
 //go:noinline
 func adviseFresh(n int64) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
-	runtime.MemProfileRate = 0 // it is no allocation that a profile should show
+	runtime.MemProfileRate = 0 // a profile should not show this allocation
 	memory.Huge(make([]byte, n))
 }

@@ -2,4 +2,4 @@
 
 package main
 
-func hugeHeap(int64) {} // the system has pages of its own choice
+func hugeHeap(int64) {} // the system chooses its pages itself

@@ -25,7 +25,7 @@ type kafkaFlags struct {
 	Format  string   `name:"format" help:"line, remote-write, telegraf-json, prometheus-json or otlp (default line)."`
 }
 
-// add puts the cluster of the flags behind those of the file.
+// add appends the cluster of the flags to those of the file.
 func (f *kafkaFlags) add(c *config) error {
 	if len(f.Brokers) == 0 {
 		if len(f.Topics) > 0 || f.Group != "" || f.Format != "" {
@@ -49,7 +49,7 @@ func (f *kafkaFlags) add(c *config) error {
 	return nil
 }
 
-// kafka is what the sections kafka, intake, influx and otlp say of reading topics.
+// kafka returns the settings for reading topics, from the sections kafka, intake, influx and otlp.
 func (c *config) kafka() kafka.Settings {
 	in := c.intake()
 	s := kafka.Settings{
@@ -73,7 +73,7 @@ func (c *config) kafka() kafka.Settings {
 	return s
 }
 
-// kafkaStatusPath is where a process tells of its consumers.
+// kafkaStatusPath is the path at which a process reports the state of its consumers.
 const kafkaStatusPath = "/api/v1/status/kafka"
 
 // kafkaStatus serves the state of consumers; without any, an empty list.
@@ -97,7 +97,7 @@ type kafkaStatusCmd struct {
 	Client clientFlags `embed:""`
 }
 
-// Run asks a running process and prints what it answers.
+// Run asks a running process and prints its answer.
 func (k *kafkaStatusCmd) Run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -131,7 +131,7 @@ func fetchKafkaStatus(ctx context.Context, client clientFlags, url string) (s ka
 	return body.Data, fault.Wrap(err, fault.Corrupt, "answer of %s", url)
 }
 
-// printKafkaStatus prints a table for people: a screen for a few topics, what is wrong last.
+// printKafkaStatus prints a table for people: one screen for a few topics, problems last.
 func printKafkaStatus(w io.Writer, s kafka.Status) error {
 	if len(s.Clusters) == 0 {
 		_, err := fmt.Fprintln(w, "no Kafka cluster is configured")

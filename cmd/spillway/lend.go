@@ -10,15 +10,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// lending answers the reads of peers within the memory of the process: each has a loan, as a query has where rows and
-// queries are of one process. What it holds is what looking for series takes, and a chunk for the rows on their way.
+// lending answers the reads of peers within the memory of the process: each read has a loan, like a query of a standalone
+// process. The loan covers the search for series, and a chunk for the rows on their way.
 type lending struct {
 	*server.Server
 	queries *budget.Account
 }
 
-// lendTimeMax is how long a read waits for the first of its memory. A gateway that has begun to read from one server waits
-// for another while it holds the loan of the first, so none may wait for long.
+// lendTimeMax bounds how long a read waits for its first memory. A gateway that has begun to read from one server waits
+// for another while it holds the loan of the first, so no read may wait for long.
 const lendTimeMax = 2 * time.Second
 
 // borrow begins the loan of one read. The error is Throttled.
@@ -46,7 +46,7 @@ func (l lending) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return lentSet{set, loan}, nil
 }
 
-// lentSet gives the loan back when it is closed.
+// lentSet returns the loan when it is closed.
 type lentSet struct {
 	peer.SeriesSet
 	loan *budget.Loan

@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// newLog makes the process's logger: lines on w in the format, logfmt or json, and a count of every call site by level. The message is
-// the call site's name: messages are constants, what varies is in the attributes. The level may change later.
+// newLog makes the process's logger: lines on w in the format, logfmt or json, and a count of every call site by level.
+// The message is the call site's name: messages are constants, variable parts are attributes. The level may change later.
 func newLog(w io.Writer, format string, level slog.Leveler, r prometheus.Registerer) *slog.Logger {
 	count := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "spillway_log_messages_total", Help: "Lines logged, by level and message, also those that the level hides.",
@@ -34,7 +34,7 @@ func (c counting) Enabled(ctx context.Context, l slog.Level) bool {
 	return l >= slog.LevelInfo || c.Handler.Enabled(ctx, l)
 }
 
-// Handle counts, and passes on what the level shows.
+// Handle counts the record, and passes it on if the level shows it.
 func (c counting) Handle(ctx context.Context, r slog.Record) error {
 	c.count.WithLabelValues(strings.ToLower(r.Level.String()), r.Message).Inc()
 	if !c.Handler.Enabled(ctx, r.Level) {

@@ -56,10 +56,10 @@ func main() {
 	}
 }
 
-// fail says what went wrong, and gives the number that the process ends with.
+// fail prints an error, and returns the exit code of the process.
 func fail(err error) int {
 	if code := exitCode(0); errors.As(err, &code) {
-		return int(code) // what is to be said was said
+		return int(code) // everything was printed before
 	}
 	fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
 	var coder interface{ ExitCode() int }
@@ -71,14 +71,14 @@ func fail(err error) int {
 
 type versionCmd struct{}
 
-// Run prints what the binary was built from.
+// Run prints the binary's version, revision and build date.
 func (versionCmd) Run() error {
 	b := build()
 	fmt.Printf("spillway %s (revision %s, built %s)\n", b.Version, b.Revision, b.Date)
 	return nil
 }
 
-// build tells what this binary is, as far as the Go tool noted it.
+// build describes how this binary was built, as far as the Go tool noted it.
 func build() api.Build {
 	b := api.Build{Version: version, Revision: "unknown", Date: "unknown"}
 	info, ok := debug.ReadBuildInfo()

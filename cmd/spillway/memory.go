@@ -19,10 +19,10 @@ import (
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
-// Every share is a bound that is seldom reached; queries, flushes and garbage live in what the others leave.
+// Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave.
 //
-// What a user sets himself stays. The collector is told the part of the budget that is its own, works harder when that
-// runs short, and does not let garbage grow to the size of what lives.
+// Values that a user sets stay. The collector gets its own part of the budget as its limit, works harder when that runs
+// short, and does not let garbage grow to the size of the live heap.
 
 const (
 	memoryShare   = 60        // of the machine or the control group, in percent, unless set
@@ -31,18 +31,18 @@ const (
 	inFlightMost  = 1 << 30
 	headLeast     = 32 << 20
 	cacheLeast    = 16 << 20
-	cacheMost     = 256 << 20 // compactions read through it too: what it may hold, it will hold
+	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
-	compactMost   = 64 << 20 // more spares little reading
+	compactMost   = 64 << 20 // more saves little reading
 	hugeMost      = 4 << 30  // addresses only, but the collector notes 8 bytes for each 8 KiB of them
 	seriesBytes   = 700      // measured: storage/server/DESIGN.md
 	seriesLeast   = 50_000
 	seriesMost    = 20_000_000
 	limitSlack    = 8  // part of its share by which the heap may outgrow its limit: where the processors are busy, the collector is late
-	collectAt     = 60 // percent of garbage beside what lives: steady state allocates next to nothing, so it costs little
+	collectAt     = 60 // percent of garbage relative to the live heap: steady state allocates next to nothing, so it costs little
 )
 
-// budget fills what depends on the memory there is and was not set.
+// budget fills the settings that depend on the machine's memory and were not set.
 func (c *config) budget(machine int64) error {
 	if c.Storage.MemoryBytes == 0 {
 		c.Storage.MemoryBytes = size(max(machine/100*memoryShare, memoryLeast))
@@ -66,8 +66,8 @@ func (c *config) budget(machine int64) error {
 	return nil
 }
 
-// limitHeap tells the collector its part of the budget, and where it is to be of huge pages. Go's own environment variables
-// win.
+// limitHeap gives the collector its part of the budget, and asks for huge pages where they help. Go's own environment
+// variables win.
 func (c *config) limitHeap() {
 	part := int64(c.Storage.MemoryBytes - c.Storage.HeadBytesMax)
 	hugeHeap(min(part, memoryOfMachine()/2, hugeMost))
@@ -79,12 +79,12 @@ func (c *config) limitHeap() {
 	}
 }
 
-// idleHeap is what a small process may take for alive although it is not: collectAt percent of it are garbage that does
-// not have to be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
+// idleHeap is the size up to which a small process may treat its heap as alive: collectAt percent of it are garbage that
+// need not be collected. Otherwise a heap that grows from nothing to 100 MB, as after a start, is collected five times.
 func (c *config) idleHeap() int64 { return min(int64(c.Storage.MemoryBytes)/32, 64<<20) }
 
 // ballast gives idleHeap its effect, after limitHeap, for as long as the caller keeps the result alive: it counts as
-// memory in use, but as nobody touches it the system gives none for it. The collector's limit rises by as much.
+// memory in use, but as it is never touched the system provides none for it. The collector's limit rises by as much.
 func (c *config) ballast() []byte {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(debug.SetMemoryLimit(-1) + c.idleHeap())
@@ -92,8 +92,8 @@ func (c *config) ballast() []byte {
 	return make([]byte, c.idleHeap())
 }
 
-// memoryOfMachine is the least of what the machine has and what the process' control groups allow; 2 GiB where neither
-// can be found out.
+// memoryOfMachine is the least of the machine's memory and the limits of the process's control groups; 2 GiB where
+// neither can be read.
 func memoryOfMachine() int64 {
 	least := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -124,8 +124,8 @@ func totalOf(meminfo []byte) int64 {
 	return math.MaxInt64
 }
 
-// groupFiles are where the limits of the groups in /proc/self/cgroup, and of those above them, may stand. In a container
-// the paths are often those of the host; then only the root is there, and it is the container's.
+// groupFiles are the files that may hold the limits of the groups in /proc/self/cgroup, and of those above them. In a
+// container the paths are often those of the host; then only the root is there, and it is the container's.
 func groupFiles(groups []byte) []string {
 	var files []string
 	for line := range bytes.Lines(groups) {

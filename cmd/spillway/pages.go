@@ -13,19 +13,19 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// page is a route that is not of intake, with what it asks of an identity.
+// page is a route outside intake, with the right that it needs.
 type page struct {
 	pattern string
 	need    access.Need
 	handler http.Handler
 }
 
-// publicPages are those of the port for writes and queries. The API holds each of its routes against a need of its own;
-// pages of status show of tables what their reader may read.
+// publicPages are the pages of the port for writes and queries. The API checks each of its routes for its own need;
+// status pages show only tables that their reader may read.
 func (d *door) publicPages(promAPI http.Handler) []page {
 	var files []page
 	shown := ui.Page()
-	for _, pattern := range ui.Files() { // without data: what the page shows it asks for with credentials
+	for _, pattern := range ui.Files() { // without data: the page fetches its data with credentials
 		files = append(files, page{pattern, access.NeedNothing, shown})
 	}
 	return append(files, []page{
@@ -44,7 +44,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 	}...)
 }
 
-// adminPages are those of admin.listen. On loopback whoever is on the host may use them.
+// privatePages are the pages of admin.listen. On loopback any user of the host may use them.
 func (d *door) privatePages() []page {
 	out := profilePages()
 	if d.behind.snapshot != nil {
@@ -73,7 +73,7 @@ func profilePages() []page {
 	return out
 }
 
-// pages serves everything on the public port that is not of intake.
+// pages serves everything on the public port outside intake.
 func (d *door) pages(promAPI http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	for _, p := range d.publicPages(promAPI) {
@@ -96,8 +96,8 @@ func (d *door) adminPages() http.Handler {
 	return localOnly(loopback, d.cfg.Admin.Hosts, mux)
 }
 
-// localOnly checks by which name admin pages are called. Where they are not on loopback, scrapers and probes call by any
-// name, and are let through to what they need.
+// localOnly checks the host name in requests for admin pages. Where they are not on loopback, scrapers and probes may use
+// any name for the pages they need.
 func localOnly(loopback bool, hosts []string, pages http.Handler) http.Handler {
 	checked := access.LocalOnly(hosts, pages)
 	if loopback {
@@ -141,7 +141,7 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "Spillway is ready.\n")
 }
 
-// reloadPage reloads, and says what is wrong with the files if it cannot.
+// reloadPage reloads, and answers with the mistakes in the files if it cannot.
 func (d *door) reloadPage(w http.ResponseWriter, _ *http.Request) {
 	if err := d.reload(); err != nil {
 		http.Error(w, "What was in force stays in force: "+err.Error(), http.StatusInternalServerError)

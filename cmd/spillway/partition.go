@@ -51,7 +51,7 @@ func (p *partitionID) UnmarshalText(text []byte) error {
 	return fault.Wrap(err, fault.Invalid, "%q is no partition: 7 or p7", text)
 }
 
-// partition gives the map and the partition. Errors are NotFound.
+// partition returns the map and the partition. Errors are NotFound.
 func (a *admin) partition(p partitionArg) (*topology.Map, *topology.Partition, error) {
 	m, err := a.table(p.Table)
 	if err != nil {
@@ -260,7 +260,7 @@ type partitionSplitCmd struct {
 	DryRun       bool   `name:"dry-run" help:"Show the plan only."`
 }
 
-// Run splits a partition. One that nobody wrote to is in two pieces at once; of another its leader first seals it.
+// Run splits a partition. One without any write is in two pieces at once; any other is first sealed by its leader.
 func (c *partitionSplitCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
@@ -291,7 +291,7 @@ func (c *partitionSplitCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// cutAt reads where a partition is to be cut.
+// cutAt parses the place to cut a partition at.
 func cutAt(text string, p *topology.Partition) (topology.Cut, error) {
 	switch {
 	case text == "time-middle":
@@ -339,7 +339,7 @@ type partitionBumpCmd struct {
 	Reason       string `name:"reason" help:"Why, for the audit." default:"by hand"`
 }
 
-// Run has the leader let go at once (C121).
+// Run makes the leader release the lease at once (C121).
 func (c *partitionBumpCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionBumpCmd) run(ctx context.Context, a *admin) error {
@@ -407,7 +407,7 @@ type partitionProhibitCmd struct {
 	Reason       string            `name:"reason" required:"" help:"Why."`
 }
 
-// Run keeps a partition off a server (C122). A holder there lets go.
+// Run keeps a partition off a server (C122). A holder there releases its lease.
 func (c *partitionProhibitCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionProhibitCmd) run(ctx context.Context, a *admin) error {
@@ -463,8 +463,8 @@ type partitionRestoreCmd struct {
 	Reason       string              `name:"reason" required:"" help:"What happened to the row."`
 }
 
-// Run puts back a lease row that was deleted: nobody but a person can know who held the rows. The row is written free, with an
-// epoch that everybody's next is above, so that whoever is named takes it at once.
+// Run restores a lease row that was deleted: only a person can know which servers held the rows. The row is written free,
+// with an epoch below every server's next one, so that a server named in it takes it at once.
 func (c *partitionRestoreCmd) Run() error { return c.with(c.run) }
 
 func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {
@@ -494,14 +494,14 @@ func (c *partitionRestoreCmd) run(ctx context.Context, a *admin) error {
 		row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: id, Store: srv.Store})
 	}
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%s %d %s", c.key(), born.Revision, joinIDs(c.Holds)) // a hash takes everything
+	fmt.Fprintf(h, "%s %d %s", c.key(), born.Revision, joinIDs(c.Holds)) // writing to a hash never fails
 	token := fmt.Sprintf("%08x", h.Sum32())
 	what := fmt.Sprintf("put the lease row of %s back, its rows held by %s", c.key(), joinIDs(c.Holds))
 	if c.Confirm != token {
 		return fault.Errorf(fault.Invalid, "this would %s. Rows that only others acked would be lost to readers, and then deleted. If that is meant, add --confirm=%s", what, token)
 	}
 	return a.act(ctx, c.Reason, what, func() error {
-		// A holder that is still alive puts its row back by itself: give it the time to.
+		// A holder that is still alive restores its row by itself: give it the time to.
 		if _, _, err := a.look(ctx); err != nil {
 			return err
 		}

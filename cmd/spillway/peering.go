@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 )
 
-// peerConfig is how the processes of a cluster reach and know each other.
+// peerConfig holds how the processes of a cluster reach and authenticate each other.
 type peerConfig struct {
 	Listen     string `yaml:"listen" default:"127.0.0.1:8430" for:"storage" flag:"peer.listen" help:"Address for gateways and other servers."`
 	Advertise  string `yaml:"advertise" auto:"that of peer.listen, with the host's name where it names none" for:"storage" flag:"peer.advertise" help:"Address that is given to them."`
@@ -39,12 +39,12 @@ func (f *peerFlags) over(c *peerConfig) {
 	over(&c.Insecure, f.Insecure)
 }
 
-// tls is for a process that is own: its certificate must say so.
+// tls is for a process with the identity own, which its certificate must state.
 func (c peerConfig) tls(own rpc.Identity) rpc.TLS {
 	return rpc.TLS{CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, CRLFile: c.CRL, ServerName: c.ServerName, Insecure: c.Insecure, Own: own}
 }
 
-// advertised gives the address for others, of a server that listens at l.
+// advertised returns the address at which others reach a server that listens at l.
 func (c peerConfig) advertised(l net.Addr) (string, error) {
 	if c.Advertise != "" {
 		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {

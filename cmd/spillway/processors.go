@@ -15,7 +15,7 @@ import (
 //	decode ─▶ ▣ ─┤   of 3 ms
 //	          ▢ ─┘ waits for the network: a request that comes is begun at once
 //
-// Measured in docs/proofs/hostile.md. What sizes itself by processors goes by config.processors.
+// Measured in docs/proofs/hostile.md. Parts that size themselves by processors use config.processors.
 
 // How many places the scheduler has. Each costs something: threads that wake and look for work. Line protocol in samples a CPU-second, medians of
 // five in turns on 4 processors: 6.75 M with 4 places, 6.28 M with 8, 5.99 M with 12.

@@ -8,15 +8,15 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// Where a process shows what happens in it. Each reader sees of it the tables that they may read.
+// Paths at which a process shows its recent events. Each reader sees only tables that they may read.
 const (
 	queriesPath  = "/api/v1/status/queries"
 	refusalsPath = "/api/v1/status/refusals"
 	ratesPath    = "/api/v1/status/rates"
 )
 
-// readable tells the tables that the reader of a request may read, or of those the one that ?table= names. What is of no
-// table, because its sender showed no good credentials, is for those who may read all.
+// readable reports which tables the reader of a request may read, restricted to the one that ?table= names. Entries of no
+// table, because their sender showed no valid credentials, are for readers of all tables.
 func readable(r *http.Request) func(table string) bool {
 	who, only := access.From(r.Context()), r.URL.Query().Get("table")
 	return func(table string) bool {
@@ -35,7 +35,7 @@ func (d *door) shownQueries(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.queries.Lists(time.Now(), readable(r)))
 }
 
-// shownRefusals serves what was refused to writers lately.
+// shownRefusals serves the latest refusals of writes.
 func (d *door) shownRefusals(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.refusals.List(readable(r)))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// reload reads again what may change under a running process: the configuration file and the files that it names. All of it is taken
-// or nothing: a mistake anywhere leaves what was in force. The error is Invalid.
+// reload reads again the settings that may change under a running process: the configuration file and the files that it
+// names. All or nothing is applied: a mistake anywhere leaves the settings in force unchanged. The error is Invalid.
 func (d *door) reload() error {
 	c, err := d.readAgain()
 	if err == nil {
@@ -41,7 +41,7 @@ func (d *door) readAgain() (*config, error) {
 	return &c, err
 }
 
-// changedForRestart gives the keys of settings that differ and are not read by a running process.
+// changedForRestart returns the keys of settings that differ and that a running process does not reload.
 func changedForRestart(old, now *config) (keys []string) {
 	before := map[string]string{}
 	for _, s := range setting.List(old) {
@@ -63,7 +63,7 @@ func (d *door) settings() string {
 	return c.String()
 }
 
-// exists says whether there is a table of that name.
+// exists reports whether there is a table of that name.
 func (d *door) exists(table string) bool {
 	_, ok := d.behind.tables.Get(table)
 	return ok

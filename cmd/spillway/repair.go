@@ -14,8 +14,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// repairCmd looks at a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when nothing
-// was wrong, or all of it could be put right; with 1 when something is lost or closed; with 2 when nothing could be done.
+// repairCmd examines a store that no process uses, and rebuilds its catalogue if that is damaged. It ends with 0 when
+// nothing was wrong, or all of it could be repaired; with 1 when something is lost or closed; with 2 when nothing could
+// be done.
 type repairCmd struct {
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir    *string `name:"data-dir" help:"The store (default ./spillway-data)." type:"path"`
@@ -53,7 +54,7 @@ func (c *repairCmd) Run() error {
 	return nil
 }
 
-// tellRepair prints what was found, what was rebuilt, and what could not be.
+// tellRepair prints the findings, the parts rebuilt, and the parts that could not be.
 func tellRepair(w io.Writer, dir string, r *server.Repaired) {
 	fmt.Fprintf(w, "store      %s\n", dir)
 	if r.Trouble == nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// retentionPeriod is how often partitions are held against the retention of their tables.
+// retentionPeriod is how often partitions are checked against the retention of their tables.
 const retentionPeriod = time.Minute
 
-// clockRow is the row of the coordination store that holds the wall clock as it was last believed, in nanoseconds.
+// clockRow is the row of the coordination store with the last trusted wall clock, in nanoseconds.
 const clockRow = "retention/clock"
 
-// retain is what keeping the retention remembers.
+// retain is the state of keeping the retention.
 type retain struct {
 	// Owned by keepRetention.
-	seen point.Nanos // the wall clock as it was last believed; 0: never
+	seen point.Nanos // the last trusted wall clock; 0: never
 	at   time.Time   // when, by a clock that does not jump
 
 	mu struct {
@@ -34,9 +34,9 @@ type retain struct {
 	}
 }
 
-// keepRetention drops partitions that lie wholly before their table's retention: first their rows, then their place in the
-// map. In between a reader finds the partition empty, and admission has refused rows of that age for long. What package
-// retention holds waits for a person.
+// keepRetention drops partitions that lie wholly before their table's retention: first their rows, then their place in
+// the map. In between a reader finds the partition empty, and admission has refused rows of that age for long. Partitions
+// that package retention holds wait for a person.
 func (p *standalone) keepRetention(ctx context.Context) error {
 	if err := p.rememberedClock(ctx); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (r *retain) count() (n float64) {
 	return n
 }
 
-// problems says for the status page what is held.
+// problems lists the held partitions for the status page.
 func (r *retain) problems() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

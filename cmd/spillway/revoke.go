@@ -21,8 +21,8 @@ const (
 	crlKind = "X509 CRL"
 )
 
-// revoke adds certificates to the list of those that the authority has taken back. The list replaces the one before in one
-// step: a process that reads it meanwhile finds either.
+// revoke adds certificates to the authority's list of revoked ones. The list replaces the one before in one step: a
+// process that reads it meanwhile finds either.
 func (c *certsCmd) revoke() error {
 	now := time.Now()
 	if c.now != nil {
@@ -65,7 +65,7 @@ func (c *certsCmd) revoke() error {
 	return nil
 }
 
-// readRevoked gives the list so far, or an empty one.
+// readRevoked returns the list so far, or an empty one.
 func (c *certsCmd) readRevoked(ca authority) (*x509.RevocationList, error) {
 	der, err := readPEM(c.file(caName, crlExt), crlKind)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +81,7 @@ func (c *certsCmd) readRevoked(ca authority) (*x509.RevocationList, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "%s", c.file(caName, crlExt))
 	}
-	// A list that was parsed has its entries in a raw form too, which would win over what is appended.
+	// A parsed list has its entries in a raw form too, which would override the entries appended here.
 	return &x509.RevocationList{Number: list.Number, RevokedCertificateEntries: list.RevokedCertificateEntries}, nil
 }
 

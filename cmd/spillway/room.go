@@ -14,10 +14,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/overlay"
 )
 
-// A store is opened for writing only where there is room for what a start writes: the catalogue's manifest, log and tables, a new
-// log file. Reading needs none of it, so where there is no room the store is opened on an overlay, which keeps in memory what
-// the start would write, and is frozen: queries are answered, writes get 503 and the reason. When there is room, all of it is
-// closed, forgotten, and opened again on the disk.
+// A store is opened for writing only if there is room for the writes of a start: the catalogue's manifest, log and
+// tables, a new log file. Reading needs none of it, so without room the store is opened on an overlay, which keeps the
+// writes of the start in memory, and is frozen: queries are answered, writes get 503 and the reason. When there is room,
+// the store is closed, the overlay is dropped, and the store is opened again on the disk.
 //
 //	free ≥ startRoom ─▶ open on the disk ─▶ brick: read-only below storage.free_bytes_min
 //	free < startRoom ─▶ open on an overlay, freeze ─▶ serve reads ─▶ free ≥ startAgain ─▶ close ─┐
@@ -31,7 +31,8 @@ const (
 // errRoom ends the life of a frozen store.
 var errRoom = fault.Errorf(fault.Unavailable, "there is room again")
 
-// shortOfRoom says which directory has less than need free; "": none, or it is not known.
+// shortOfRoom returns an error text that names a directory with less than need free; "": there is none, or it is not
+// known.
 func (c *config) shortOfRoom(need uint64) string {
 	for _, dir := range []string{c.DataDir, c.Storage.LogDir} {
 		if dir == "" {

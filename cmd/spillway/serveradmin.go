@@ -35,10 +35,10 @@ type serverRow struct {
 	State      string  `json:"state"` // live, draining, silent
 	SilentFor  float64 `json:"silent_seconds,omitempty"`
 	Placements int     `json:"placements"`
-	Empty      int     `json:"empty_placements"` // of partitions that nobody wrote to yet
+	Empty      int     `json:"empty_placements"` // of partitions without any write yet
 	Leads      int     `json:"leads"`
-	Metadata   int     `json:"metadata_tables"` // tables whose METADATA files it keeps
-	OnlyCopy   int     `json:"only_copy"`       // partitions whose rows are in sync nowhere else
+	Metadata   int     `json:"metadata_tables"` // tables with METADATA files on it
+	OnlyCopy   int     `json:"only_copy"`       // partitions with all rows in sync on this server alone
 	Load       float64 `json:"load"`
 	Drain      string  `json:"drain,omitempty"`
 }
@@ -147,7 +147,7 @@ type serverDrainCmd struct {
 	Reason     string            `name:"reason" required:"" help:"Why."`
 }
 
-// Run marks a server as drained (C124): it gives its leases away, and the master moves its placements.
+// Run marks a server as drained (C124): it transfers its leases, and the master moves its placements.
 func (c *serverDrainCmd) Run() error { return c.with(c.run) }
 
 func (c *serverDrainCmd) run(ctx context.Context, a *admin) error {
@@ -171,7 +171,7 @@ type serverUndrainCmd struct {
 	Reason     string            `name:"reason" help:"Why, for the audit."`
 }
 
-// Run lets a server be used again.
+// Run makes a server usable again.
 func (c *serverUndrainCmd) Run() error { return c.with(c.run) }
 
 func (c *serverUndrainCmd) run(ctx context.Context, a *admin) error {
@@ -192,13 +192,13 @@ type serverRemoveCmd struct {
 	DryRun     bool              `name:"dry-run" help:"Show what would be lost."`
 }
 
-// Run forgets a server: its row and its heartbeat. One that lives is not forgotten, nor, unless forced, one that is still
+// Run forgets a server: its row and its heartbeat. A live server is not forgotten, nor, unless forced, one that is still
 // named.
 func (c *serverRemoveCmd) Run() error { return c.with(c.run) }
 
 func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 	if err := a.incomplete(); err != nil {
-		return err // who knows what lies on it
+		return err // it may hold rows of the missing maps
 	}
 	s, _, err := a.look(ctx)
 	if err != nil {
@@ -229,7 +229,7 @@ func (c *serverRemoveCmd) run(ctx context.Context, a *admin) error {
 			if err != nil {
 				return err
 			}
-			// Its heartbeat is compared: whoever comes back to life meanwhile is not forgotten.
+			// The heartbeat is compared: a server that comes back to life meanwhile is not forgotten.
 			conditions := []coord.Condition{{Key: row.Key, Revision: row.Revision}, {Key: lease.BeatKey(c.Server), Revision: beat.Revision}}
 			_, ok, err = a.store.Commit(ctx, conditions, []coord.Write{{Key: row.Key, Delete: true}})
 			if err == nil && !ok {

@@ -41,7 +41,7 @@ type standaloneCmd struct {
 	Kafka kafkaFlags `embed:"" prefix:"kafka."`
 }
 
-// config puts file, environment and flags together, in this order.
+// config combines file, environment and flags, in this order.
 func (s *standaloneCmd) config() (config, error) {
 	c, err := s.processFlags.config()
 	if err != nil {
@@ -60,7 +60,7 @@ func over[T any](dst, src *T) {
 	}
 }
 
-// Run is the life of a standalone process: it returns when a signal or a failure ended it and everything is closed.
+// Run is the life of a standalone process: it returns when a signal or a failure has ended it and everything is closed.
 func (s *standaloneCmd) Run() error {
 	cfg, err := s.config()
 	if err != nil {
@@ -95,16 +95,16 @@ const localServer topology.ServerID = "local"
 // standalone is every part in one process. Fields are in the order in which they are opened.
 type standalone struct {
 	door
-	fs     vfs.FS // constant; what the store lies on
+	fs     vfs.FS // constant; the file system of the store
 	brick  *brick.Brick
 	coord  *local.Store
 	files  *mapstore.Server
 	tables *tables.Tables
 	server *server.Server
 
-	frozen    string // why the store lies on an overlay and takes nothing; "": it does not
+	frozen    string // why the store is on an overlay and takes no writes; "": it is not
 	retention retain
-	unmapped  string // what openStorage found about maps that were lost; "": nothing
+	unmapped  string // findings of openStorage about lost maps; "": none
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
@@ -142,12 +142,12 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	return p, nil
 }
 
-// fences are the stores without which the process may not go on.
+// fences are the stores that the process cannot run without.
 func (p *standalone) fences() []fence {
 	return []fence{{p.brick.Fenced(), p.brick.Err}, {p.coord.Failed(), p.coord.Err}}
 }
 
-// health is why this process must not be used; nil: nothing.
+// health returns why this process must not be used; nil: it may.
 func (p *standalone) health() error {
 	if err := p.brick.Err(); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (p *standalone) health() error {
 	return p.coord.Err()
 }
 
-// noteSettings writes the settings in force beside the data, for a person who looks at it later. On a full disk they stay as
-// they were: nothing reads them.
+// noteSettings writes the settings in force beside the data, for a person who looks at it later. On a full disk the old
+// ones stay: nothing reads them.
 func noteSettings(c *config, log *slog.Logger) {
 	file := filepath.Join(c.DataDir, "settings.yaml")
 	if err := os.WriteFile(file+".new", []byte(c.String()), 0o600); err != nil {
@@ -167,14 +167,14 @@ func noteSettings(c *config, log *slog.Logger) {
 	}
 }
 
-// openStorage opens the brick, which locks the data directory for the rest, and what stands on it.
+// openStorage opens the brick, which locks the data directory for the other parts, and the parts that stand on it.
 func (p *standalone) openStorage(ctx context.Context) (err error) {
 	if p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: p.log, Registerer: p.registry}, p.cfg.brick()); err != nil {
 		return err
 	}
 	rows := filepath.Join(p.cfg.DataDir, "coord")
 	if p.coord, err = local.Open(p.fs, rows, p.log); fault.Is(err, fault.Corrupt) {
-		// What counts of it lies with the rows, too: Restore.
+		// The essential rows of it lie beside the data, too: Restore.
 		return fault.Wrap(err, fault.Corrupt, "the coordination store is damaged; move %s elsewhere and start again: it is made anew of the maps in the catalogue", rows)
 	} else if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (p *standalone) openStorage(ctx context.Context) (err error) {
 	return nil
 }
 
-// reportUnmapped says which rows no map knows of: the coordination store is not of the same time as the catalogue.
+// reportUnmapped reports rows that are in no map: the coordination store is not of the same time as the catalogue.
 func (p *standalone) reportUnmapped() {
 	var names []string
 	for _, id := range p.server.Unmapped() {
@@ -236,9 +236,9 @@ func (p *standalone) reportUnmapped() {
 
 const epochRow = "epoch"
 
-// nextEpoch raises the epoch under which this process writes: the data directory is locked, so whoever wrote under the
-// one before is gone. It rises above floor, too, the highest that the rows were written under: the coordination store may
-// have been lost, or an old one put in its place.
+// nextEpoch raises the epoch under which this process writes: the data directory is locked, so the writer of the previous
+// epoch is gone. The epoch also rises above floor, the highest epoch of the written rows: the coordination store may have
+// been lost, or replaced by an old one.
 func nextEpoch(ctx context.Context, store coord.Store, floor point.Epoch) (point.Epoch, error) {
 	row, _, err := store.Get(ctx, epochRow)
 	if err != nil {
@@ -258,7 +258,7 @@ func nextEpoch(ctx context.Context, store coord.Store, floor point.Epoch) (point
 	return point.Epoch(last + 1), err
 }
 
-// weight is that of a table's limits, which are opened after the storage.
+// weight returns the weight in a table's limits, which are opened after the storage.
 func (p *standalone) weight(table string) int64 {
 	if p.limits == nil {
 		return 1
@@ -271,13 +271,13 @@ func (p *standalone) Server(id topology.ServerID) (peer.Storage, bool) {
 	return p.server, id == localServer
 }
 
-// metadata reaches the metadata server of this process, the only one.
+// metadata returns the metadata server of this process, the only one.
 func (p *standalone) metadata(id topology.ServerID) (peer.Metadata, bool) { return p.files.Alone(id) }
 
 // IDs implements forward.Servers.
 func (p *standalone) IDs() []topology.ServerID { return []topology.ServerID{localServer} }
 
-// describe tells the status page that this server leads everything.
+// describe shows on the status page that this server leads everything.
 func (p *standalone) describe(_ context.Context, s *ui.Status) {
 	load := p.server.HeadLoad()
 	one := ui.Server{ID: string(localServer), Live: p.brick.Err() == nil, Load: &load}
@@ -335,7 +335,7 @@ func (p *standalone) run(ctx context.Context) error {
 	return p.wait(&g)
 }
 
-// close closes what was opened, in the opposite order.
+// close closes everything that was opened, in the opposite order.
 func (p *standalone) close() error {
 	errs := []error{p.door.close()}
 	if p.server != nil {

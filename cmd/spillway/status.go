@@ -19,11 +19,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// statusTimeout bounds what the status page waits for: a page that says what is known beats one that hangs.
+// statusTimeout bounds the waits of the status page: an incomplete page is better than one that hangs.
 const statusTimeout = 2 * time.Second
 
-// status tells how tables, servers and topics are. What is of a cluster, behind adds. An identity that may not read every
-// table sees its own, and nothing of servers, topics and problems, which tell of others.
+// status returns the state of tables, servers and topics; describe of the gatewayDeps adds that of a cluster. An identity
+// that may not read every table sees its own, but no servers, topics and problems, which would reveal other tables.
 func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -77,15 +77,15 @@ const someSizes = "Some sizes"
 // sizesParallel bounds how many tables are asked about at once.
 const sizesParallel = 8
 
-// found is what was found out about one table.
+// found is the result for one table.
 type found struct {
 	of    *topology.Map
 	stats *peer.Stats // nil: nothing
-	lacks []string    // why it is not all
+	lacks []string    // why the sizes are incomplete
 	err   error
 }
 
-// sizes asks how large the tables are that an identity may read; only: "" or the one table to ask about.
+// sizes returns the sizes of the tables that an identity may read; only: "" or the one table to ask about.
 func (d *door) sizes(ctx context.Context, only string, who *access.Identity) []found {
 	var all []found
 	for _, name := range d.behind.tables.Names() {
@@ -108,7 +108,7 @@ func (d *door) sizes(ctx context.Context, only string, who *access.Identity) []f
 	return all
 }
 
-// problems puts what has one cause into one sentence.
+// problems joins problems of one cause into one sentence.
 type problems struct {
 	order []string
 	by    map[string][]string
@@ -117,7 +117,7 @@ type problems struct {
 // problemNames bounds the names in a sentence.
 const problemNames = 5
 
-// add notes a problem of the thing of that name, for which %s stands in the format. The rest of the format is taken as it is.
+// add notes a problem of the named thing; the name replaces %s in the format. The rest of the format is taken as it is.
 func (p *problems) add(format, name string) {
 	if p.by == nil {
 		p.by = map[string][]string{}
@@ -181,7 +181,7 @@ func tableStatus(f found) ui.Table {
 // sizeSum adds up partitions.
 type sizeSum struct {
 	rows, bytes    uint64
-	oldest, newest point.Nanos // mean nothing while rows is 0
+	oldest, newest point.Nanos // undefined while rows is 0
 }
 
 func (s *sizeSum) add(p peer.PartitionStats) {
@@ -195,7 +195,7 @@ func (s *sizeSum) add(p peer.PartitionStats) {
 	s.bytes += p.Bytes
 }
 
-// at is a time of a row; nil: there is no row.
+// at returns a time of a row; nil: there is no row.
 func (s *sizeSum) at(t point.Nanos) *time.Time {
 	if s.rows == 0 {
 		return nil
@@ -229,7 +229,7 @@ func (l ledSums) add(p *ui.Partition) {
 	}
 }
 
-// tell writes into a server's status what it leads; sizes stay unknown where one of them is.
+// tell adds the partitions that a server leads to its status; sizes stay unknown if one of them is.
 func (l ledSums) tell(to *ui.Server) {
 	s := l[to.ID]
 	if s == nil {
@@ -243,7 +243,7 @@ func (l ledSums) tell(to *ui.Server) {
 
 func ringShare(point uint64) float64 { return float64(point) / (1 << 64) }
 
-// rates remembers what was counted before, to tell how fast it grows.
+// rates holds the previous counts, for the growth per second.
 type rates struct {
 	mu   sync.Mutex
 	at   time.Time

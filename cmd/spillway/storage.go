@@ -61,7 +61,7 @@ func (s *storageCmd) config() (config, error) {
 	return c, c.complete()
 }
 
-// Run is the life of a storage server: it returns when a signal or a failure ended it and everything is closed.
+// Run is the life of a storage server: it returns when a signal or a failure has ended it and everything is closed.
 func (s *storageCmd) Run() error {
 	cfg, err := s.config()
 	if err != nil {
@@ -108,7 +108,7 @@ type storage struct {
 	server   *server.Server
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
-	frozen   string         // why the store lies on an overlay and takes nothing; "": it does not
+	frozen   string         // why the store is on an overlay and takes no writes; "": it is not
 }
 
 func (p *storage) open(ctx context.Context, replace, candidate bool) (err error) {
@@ -153,14 +153,14 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	return err
 }
 
-// openBrick opens the brick on the disk, or on an overlay where the disk has no room for what that writes (room.go).
+// openBrick opens the brick on the disk, or on an overlay if the disk has no room for the writes of opening it (room.go).
 func (p *storage) openBrick(ctx context.Context) (err error) {
 	fs := vfs.Default
 	if p.frozen = p.cfg.shortOfRoom(startRoom); p.frozen != "" {
 		if there, err := brick.Exists(fs, p.cfg.DataDir); err != nil {
 			return err
 		} else if !there {
-			p.frozen = "" // nothing is here that could be read
+			p.frozen = "" // there is nothing to read yet
 			if err := p.cfg.awaitRoom(ctx, p.log); err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func (p *storage) openBrick(ctx context.Context) (err error) {
 	return err
 }
 
-// awaitStore waits for the coordination store: a storage server can do nothing without, and may well come up before it.
+// awaitStore waits for the coordination store: a storage server cannot work without it, and may well start first.
 func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error {
 	for tries := 0; ; tries++ {
 		_, _, err := store.Get(ctx, master.Key)
@@ -217,7 +217,8 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	return err
 }
 
-// byHand reports whether administrators may write a row. The rest keeps the cluster running: heartbeats, and the master's.
+// byHand reports whether administrators may write a row. The other rows keep the cluster running: heartbeats, and the
+// master's.
 func byHand(key string) bool {
 	for _, prefix := range []string{mapstore.Prefix, registry.Prefix, auditPrefix, lease.Prefix} {
 		if strings.HasPrefix(key, prefix) {
@@ -227,7 +228,7 @@ func byHand(key string) bool {
 	return false
 }
 
-// register tells the cluster where this server is.
+// register registers the address of this server in the cluster.
 func (p *storage) register(ctx context.Context, replace bool) error {
 	addr, err := p.cfg.Peer.advertised(p.listener.Addr())
 	if err != nil {
@@ -237,7 +238,7 @@ func (p *storage) register(ctx context.Context, replace bool) error {
 		Store: lease.StoreID(p.brick.ID().String()), Version: version, Since: time.Now().UTC().Truncate(time.Second)}, replace)
 }
 
-// reach gives a storage server, this one by a call.
+// reach returns a storage server; this one is called directly.
 func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
 	if id == p.id {
 		return p.server, true
@@ -245,7 +246,7 @@ func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
 	return p.view.peers.Server(id)
 }
 
-// leaveTimeout bounds how long a stopping server takes to let its leases go; then they run out.
+// leaveTimeout bounds how long a stopping server takes to release its leases; after that they expire.
 const leaveTimeout = 5 * time.Second
 
 // run serves until a signal comes or a part fails.
@@ -253,7 +254,7 @@ func (p *storage) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var g run.Group
-	// Actors are stopped in this order: first the leases are let go, while all that needs is still there.
+	// Actors are stopped in this order: leases are released first, while everything needed for that still runs.
 	g.Add(p.leaving(ctx))
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
 	if p.master != nil {
@@ -288,7 +289,7 @@ func (p *storage) run(ctx context.Context) error {
 	return err
 }
 
-// leaving is an actor that does nothing but let the leases go at the end.
+// leaving is an actor that only releases the leases at the end.
 func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	done := make(chan struct{})
 	return func() error { <-done; return nil }, func(error) {
@@ -301,7 +302,7 @@ func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	}
 }
 
-// patience is how long something may take while the process stops.
+// patience returns how long something may take while the process stops.
 func (p *storage) patience(usually time.Duration) time.Duration {
 	if p.brick.Err() != nil {
 		return fencedDrain
@@ -318,7 +319,7 @@ func (p *storage) hangUp() {
 	}
 }
 
-// drain does what people say of this server in its row.
+// drain follows the drain mark that people set in this server's row.
 func (p *storage) drain(ctx context.Context) error {
 	on := false
 	for {
@@ -338,7 +339,7 @@ func (p *storage) drain(ctx context.Context) error {
 	}
 }
 
-// close closes what was opened, in the opposite order.
+// close closes everything that was opened, in the opposite order.
 func (p *storage) close() error {
 	var errs []error
 	if p.listener != nil {

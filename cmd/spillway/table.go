@@ -40,7 +40,7 @@ type tableRow struct {
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
-	Dropping       bool           `json:"dropping,omitempty"` // nothing is written to it until a drop has ended
+	Dropping       bool           `json:"dropping,omitempty"` // it takes no writes until the drop has ended
 }
 
 type tableColumns struct {
@@ -153,7 +153,7 @@ func printTable(a *admin, r tableRow) error {
 	})
 }
 
-// tableSettings are those of a table that a person may set.
+// tableSettings are the settings of a table that a person may set.
 type tableSettings struct {
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
 	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
@@ -161,7 +161,7 @@ type tableSettings struct {
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
 }
 
-// body is what a process that is alone is sent.
+// body is the request body for a standalone process.
 func (s tableSettings) body() (*tableBody, error) {
 	if s.Replicas != nil && *s.Replicas > 1 {
 		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
@@ -228,7 +228,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// columns makes the op that cuts the ring by weights from a boundary on; zero: the first one at which nothing lies yet.
+// columns makes the op that cuts the ring by weights from a boundary on; zero: the first boundary without data.
 func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, error) {
 	now := time.Now().UnixNano()
 	at := now
@@ -240,7 +240,7 @@ func columns(m *topology.Map, weights []uint32, from time.Time) (topology.Op, er
 	case !from.IsZero():
 		boundary = from.UnixNano()
 	case m.Len() == 0:
-		boundary, _ = m.Config.Aligned(now) // nothing lies anywhere: at once
+		boundary, _ = m.Config.Aligned(now) // there is no data anywhere: at once
 	}
 	ranges, err := topology.Spread(m.RangesAt(boundary), weights)
 	if err != nil {
@@ -324,8 +324,8 @@ type tableDropCmd struct {
 	DryRun     bool   `name:"dry-run" help:"Show what would be deleted."`
 }
 
-// Run marks the table as being dropped, so that writers cannot go on, and drops all partitions, so that servers are told
-// to delete their rows; waits until nobody holds one; then forgets the table and its lease rows.
+// Run marks the table as being dropped, so that writers cannot go on, and drops all partitions, so that servers delete
+// their rows; waits until no server holds one; then forgets the table and its lease rows.
 func (c *tableDropCmd) Run() error {
 	if !c.alone() {
 		return c.with(c.run)
@@ -337,7 +337,7 @@ func (c *tableDropCmd) run(ctx context.Context, a *admin) error {
 	return c.drop(ctx, a, func() error { return c.dropCluster(ctx, a) })
 }
 
-// drop drops the table if that was confirmed.
+// drop drops the table after confirmation.
 func (c *tableDropCmd) drop(ctx context.Context, a *admin, drop func() error) error {
 	m, err := a.table(c.Table)
 	if err != nil {
@@ -374,7 +374,7 @@ func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
 	return nil
 }
 
-// untilFree waits until no server that lives holds a lease of the table.
+// untilFree waits until no live server holds a lease of the table.
 func (a *admin) untilFree(ctx context.Context, table string) error {
 	for {
 		s, _, err := a.look(ctx)

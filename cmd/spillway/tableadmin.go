@@ -17,7 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// The tables of a process that is alone are administered over HTTP, on admin.listen, by the same commands as those of a cluster:
+// The tables of a standalone process are administered over HTTP, on admin.listen, by the same commands as those of a
+// cluster:
 //
 //	GET    /api/v1/admin/tables            all
 //	GET    /api/v1/admin/tables/TABLE      one
@@ -28,7 +29,7 @@ import (
 // Answers are {"status": "success", "data": …} or {"status": "error", "error": text}; ?by= and ?reason= are for the audit.
 const tablesPath = "/api/v1/admin/tables"
 
-// tableBody is the body of PUT and PATCH. What is not there stays, or has its default.
+// tableBody is the body of PUT and PATCH. A missing setting stays as it is, or has its default.
 type tableBody struct {
 	PartitionWidth *duration `json:"partition_width,omitempty"`
 	Retention      *duration `json:"retention,omitempty"`
@@ -39,7 +40,7 @@ func (b *tableBody) settings() tableSettings {
 	return tableSettings{PartitionWidth: b.PartitionWidth, Retention: b.Retention, Weights: b.Weights}
 }
 
-// tablePages are those of a process that is alone.
+// tablePages are the pages of a standalone process.
 func (p *standalone) tablePages() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET " + tablesPath: p.tablePage(func(r *http.Request, a *admin, _ string, _ *tableBody) error {
@@ -61,7 +62,7 @@ func (p *standalone) tablePages() map[string]http.HandlerFunc {
 	}
 }
 
-// tablePage answers with what a command prints.
+// tablePage answers with the output of a command.
 func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string, b *tableBody) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var b tableBody
@@ -88,7 +89,7 @@ func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string,
 	}
 }
 
-// adminStatus is the status of an administrator's request that failed.
+// adminStatus is the HTTP status for an administrator's request that failed.
 func adminStatus(err error) int {
 	switch fault.KindOf(err) {
 	case fault.Invalid:
@@ -103,8 +104,8 @@ func adminStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// dropTable deletes a table with its rows: no rows are taken any more, then rows, then the table go. What a crash leaves is
-// finished by finishDrops.
+// dropTable deletes a table with its rows: first it takes no more writes, then the rows are deleted, then the table.
+// finishDrops finishes a drop after a crash.
 func (p *standalone) dropTable(ctx context.Context, name string) error {
 	if err := p.tables.BeginDrop(ctx, name); err != nil {
 		return err
@@ -119,7 +120,7 @@ func (p *standalone) dropTable(ctx context.Context, name string) error {
 	return p.tables.DropTable(ctx, name)
 }
 
-// finishDrops ends drops that an earlier process began.
+// finishDrops finishes drops that an earlier process began.
 func (p *standalone) finishDrops(ctx context.Context) {
 	for _, name := range p.tables.Names() {
 		if !p.tables.Dropping(name) {
@@ -131,17 +132,17 @@ func (p *standalone) finishDrops(ctx context.Context) {
 	}
 }
 
-// tableFlags are those of commands about tables: of a cluster, or of a process that is alone.
+// tableFlags are the flags of commands about tables: of a cluster, or of a standalone process.
 type tableFlags struct {
 	adminFlags `embed:""`
 	URL        string      `name:"url" help:"Where a process that is alone listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429"`
 	Client     clientFlags `embed:""`
 }
 
-// alone reports whether no cluster is named: then the process at URL is asked.
+// alone reports whether no cluster is named: then the command asks the process at URL.
 func (f *tableFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
 
-// ask sends a request to a process that is alone, and reads its answer's data into v.
+// ask sends a request to a standalone process, and reads its answer's data into v.
 func (f *tableFlags) ask(method, path string, query url.Values, body *tableBody, v any) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -182,15 +183,15 @@ func (f *tableFlags) ask(method, path string, query url.Values, body *tableBody,
 	return fault.Wrap(json.Unmarshal(answer.Data, v), fault.Corrupt, "answer of %s", f.URL)
 }
 
-// local prints as commands about a cluster do.
+// local prints like the commands about a cluster.
 func (f *tableFlags) local() *admin { return &admin{out: os.Stdout, json: f.Output == "json"} }
 
-// doneBody is what admin.done answers in JSON.
+// doneBody is the JSON answer of admin.done.
 type doneBody struct {
 	Done string `json:"done"`
 }
 
-// change sends a request that changes something, and prints what was done.
+// change sends a request that changes something, and prints the result.
 func (f *tableFlags) change(method, table string, query url.Values, body *tableBody) error {
 	var d doneBody
 	if err := f.ask(method, tablesPath+"/"+url.PathEscape(table), query, body, &d); err != nil {

@@ -19,8 +19,8 @@ type tableRepairCmd struct {
 	Yes        bool   `name:"yes" help:"Do not ask."`
 }
 
-// Run has the coordination store name the newest METADATA file that a majority of the table's metadata servers hold: it was restored
-// from an older backup.
+// Run repairs the coordination store after a restore from an older backup: it names the newest METADATA file that a
+// majority of the table's metadata servers hold.
 func (c *tableRepairCmd) Run() error { return c.with(c.run) }
 
 func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
@@ -65,7 +65,7 @@ func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// newest looks for the newest file on all servers that are registered or keep the table's files.
+// newest returns the newest file on all servers that are registered or keep the table's files.
 func (a *admin) newest(ctx context.Context, table string, row mapstore.Row) (mapstore.Newest, error) {
 	servers := slices.Clone(row.Servers)
 	for _, s := range a.servers.All() {
@@ -80,7 +80,7 @@ func (a *admin) newest(ctx context.Context, table string, row mapstore.Row) (map
 	return mapstore.FindNewest(ctx, table, servers, keep/2+1, a.peers.Metadata)
 }
 
-// loses says what it means to go by the newest file.
+// loses describes the loss of going by the newest file.
 func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map) string {
 	var b strings.Builder
 	stored := fmt.Sprintf("transaction %d", row.Seq)
@@ -108,7 +108,7 @@ func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map)
 	return b.String()
 }
 
-// lostPartitions names the partitions that only the older map has; servers delete what they hold of them.
+// lostPartitions names the partitions that only the older map has; servers delete their rows of them.
 func lostPartitions(old, newest *topology.Map) string {
 	if old == nil {
 		return ""

@@ -23,10 +23,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// tableUsePath is where a process tells what each table takes of it.
+// tableUsePath is the path at which a process reports the resources that each table uses.
 const tableUsePath = "/api/v1/status/tables"
 
-// tableUse serves what the tables that its reader may read take, that which takes most first; ?limit= bounds them.
+// tableUse serves the use by the tables that the reader may read, largest first; ?limit= bounds them.
 func (d *door) tableUse(w http.ResponseWriter, r *http.Request) {
 	n := 0
 	if v := r.URL.Query().Get("limit"); v != "" {
@@ -40,7 +40,7 @@ func (d *door) tableUse(w http.ResponseWriter, r *http.Request) {
 	ui.Answer(w, r, d.limits.TopOf(n, func(table string) bool { return who.May(access.Read, table) }))
 }
 
-// tableTopCmd shows which tables take most of a gateway.
+// tableTopCmd shows the tables that use most of a gateway.
 type tableTopCmd struct {
 	URL    string        `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428"`
 	Output string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
@@ -50,7 +50,7 @@ type tableTopCmd struct {
 	Client clientFlags `embed:""`
 }
 
-// Run asks a running process and prints what it answers.
+// Run asks a running process and prints its answer.
 func (c *tableTopCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -126,7 +126,7 @@ func printTableUse(w io.Writer, uses []limits.TableUse) error {
 	return t.Flush()
 }
 
-// refusedBy adds up what is refused, or would be, and names the reasons, the greatest first.
+// refusedBy adds up the refusals, real or in trial, and names the reasons, the greatest first.
 func refusedBy(u limits.TableUse) (sum float64, why string) {
 	by := u.RefusedPerSecond
 	if u.DryRun {
@@ -146,7 +146,7 @@ func nearOf(u limits.TableUse) string {
 	return fmt.Sprintf("%s %.0f %%", u.Near[0].Limit, 100*u.Near[0].Used)
 }
 
-// rate is a number for people: three digits or so.
+// rate formats a number for people: about three digits.
 func rate(v float64) string {
 	switch {
 	case v == 0:

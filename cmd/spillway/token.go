@@ -26,7 +26,7 @@ type tokenCreateCmd struct {
 	Output  string   `name:"output" short:"o" help:"text or json." enum:"text,json" default:"text"`
 }
 
-// Run prints a token, which is kept nowhere, and its entry.
+// Run prints a token, which is stored nowhere, and its entry.
 func (t *tokenCreateCmd) Run() error {
 	expires, err := expiry(t.Expires, time.Now())
 	if err != nil {
@@ -48,7 +48,7 @@ func (t *tokenCreateCmd) print(w io.Writer, token, entry string) error {
 	return err
 }
 
-// expiry reads a span from now, or a day, at whose beginning (UTC) the token ends.
+// expiry parses a span from now, or a day, at whose beginning (UTC) the token ends.
 func expiry(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil

@@ -21,10 +21,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// verifyCmd looks at a store that no process uses, and changes no byte of it. It reads every file of every kind, and then
-// starts the store on a file system whose changes stay in memory: what a start would say, it says. It ends with 0 when the
-// store is whole, with 1 when all that was acked can be read and something needs a look, with 2 when something is damaged or
-// a start would be refused, and with 3 when the store could not be looked at.
+// verifyCmd examines a store that no process uses, and changes no byte of it. It reads every file of every kind, and then
+// starts the store on a file system whose changes stay in memory, and reports the messages of that start. It ends with 0
+// when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when something is
+// damaged or a start would be refused, and with 3 when the store could not be examined.
 type verifyCmd struct {
 	DataDir string `name:"data-dir" help:"The store: the data directory of a process that does not run." default:"./spillway-data" type:"path"`
 	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`
@@ -35,10 +35,10 @@ type verifyCmd struct {
 
 const exitUnseen exitCode = 3
 
-// States of a file. The later, the worse.
+// States of a file, from best to worst.
 const (
 	fileOK      = "ok"      // every checksum fits
-	fileUnused  = "unused"  // nothing names it; it may go
+	fileUnused  = "unused"  // nothing names it; it may be removed
 	fileSuspect = "suspect" // no acked row depends on it, or a start goes on with a warning
 	fileMissing = "missing"
 	fileDamaged = "damaged"
@@ -46,7 +46,7 @@ const (
 
 var fileStates = []string{fileOK, fileUnused, fileSuspect, fileMissing, fileDamaged}
 
-// verifiedFile is a file of the store, or something that a start would say of the whole.
+// verifiedFile is a file of the store, or a finding of a start about the whole store.
 type verifiedFile struct {
 	File  string `json:"file"`
 	Kind  string `json:"kind"`
@@ -56,7 +56,7 @@ type verifiedFile struct {
 	Do    string `json:"do,omitempty"`
 }
 
-// verification is one look at a store.
+// verification is one examination of a store.
 type verification struct {
 	dir, logDir string
 	out         io.Writer // progress; nil: none
@@ -64,10 +64,10 @@ type verification struct {
 	mu    sync.Mutex
 	files map[string]*verifiedFile // by path, relative where it lies below dir
 
-	bytes, total atomic.Int64 // read and to be read, of what is large
+	bytes, total atomic.Int64 // read and to be read, of large files
 }
 
-// Run looks and tells.
+// Run examines the store and prints the findings.
 func (c *verifyCmd) Run() error {
 	v := &verification{dir: c.DataDir, logDir: c.LogDir, out: os.Stderr, files: map[string]*verifiedFile{}}
 	if c.Quiet {
@@ -80,7 +80,7 @@ func (c *verifyCmd) Run() error {
 	return v.tell(&admin{out: os.Stdout, json: c.Output == "json"}, c.All)
 }
 
-// look fills in what there is to say. Its error means that nothing could be seen.
+// look collects the findings. Its error means that the store could not be examined.
 func (v *verification) look(ctx context.Context) error {
 	if err := v.find(); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (v *verification) look(ctx context.Context) error {
 	return nil
 }
 
-// logDirLine is how settings.yaml says where the log is.
+// logDirLine is the line of settings.yaml that names the log's directory.
 var logDirLine = regexp.MustCompile(`(?m)^\s+log_dir: "?([^"\n]+?)"?$`)
 
 // find lists the files of the store.
@@ -141,7 +141,7 @@ func (v *verification) find() error {
 	return fault.Errorf(fault.Invalid, "%s holds no store; is --data-dir right?", v.dir)
 }
 
-// rel is how a file is named to a person: below the store, without the store's path.
+// rel is the name of a file for people: below the store, without the store's path.
 func (v *verification) rel(path string) string {
 	if rel, err := filepath.Rel(v.dir, path); err == nil && !strings.HasPrefix(rel, "..") {
 		return filepath.ToSlash(rel)
@@ -149,7 +149,7 @@ func (v *verification) rel(path string) string {
 	return path
 }
 
-// path is where a file lies.
+// path is the full path of a file.
 func (v *verification) path(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -157,7 +157,7 @@ func (v *verification) path(name string) string {
 	return filepath.Join(v.dir, filepath.FromSlash(name))
 }
 
-// file is the entry of a file; a new one is well until something is said against it.
+// file returns the entry of a file; a new one counts as whole until a finding is noted.
 func (v *verification) file(path string) *verifiedFile {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -170,7 +170,7 @@ func (v *verification) file(path string) *verifiedFile {
 	return f
 }
 
-// kind tells what a file is for.
+// kind returns the purpose of a file.
 func (v *verification) kind(name string) string {
 	base := filepath.Base(name)
 	switch dir := filepath.Dir(v.path(name)); {
@@ -200,7 +200,7 @@ func (v *verification) kind(name string) string {
 	return "other"
 }
 
-// say notes something against a file; the worst state counts, and the first reason for it.
+// say notes a finding about a file; the worst state counts, and the first reason for it.
 func (v *verification) say(path, state, what, do string) {
 	f := v.file(path)
 	v.mu.Lock()
@@ -223,10 +223,10 @@ func (v *verification) worst(kind string) string {
 	return w
 }
 
-// progressPeriod is how often a person learns how far it is.
+// progressPeriod is how often progress is reported.
 const progressPeriod = 5 * time.Second
 
-// progress tells on the error output how far the reading is.
+// progress prints on the error output how much was read.
 func (v *verification) progress() (stop func()) {
 	if v.out == nil {
 		return func() {}
@@ -248,7 +248,7 @@ func (v *verification) progress() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// tell prints what was found.
+// tell prints the findings.
 func (v *verification) tell(a *admin, all bool) error {
 	var shown []verifiedFile
 	kinds := map[string]int{}
@@ -290,7 +290,7 @@ func (v *verification) tell(a *admin, all bool) error {
 // oneLine keeps a message within its row of a table.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// What a person can do.
+// The remedies for people.
 const (
 	doRestore     = "restore it from a backup or a replica; keep what is there until then"
 	doForget      = "nothing: it is made anew"
@@ -301,8 +301,8 @@ const (
 	doWaitForOpen = "mend what is told of the files above, then verify again"
 )
 
-// segments reads every segment to its last row: those that the catalogue names, against what it says of them, and those that
-// lie about. named is nil where the catalogue could not be read: then every segment is asked about itself alone.
+// segments reads every segment to its last row: those that the catalogue names are compared with it, and unnamed ones are
+// read too. named is nil if the catalogue could not be read: then every segment is checked against itself alone.
 func (v *verification) segments(ctx context.Context, named map[string]namedSegment) error {
 	known := named != nil
 	var paths []string
@@ -344,7 +344,7 @@ func (v *verification) segments(ctx context.Context, named map[string]namedSegme
 	return g.Wait()
 }
 
-// unlocked says whether another process has the store.
+// unlocked returns an error if another process has the store.
 func (v *verification) unlocked() error {
 	for _, dir := range []string{v.dir, v.logDir} {
 		if held(filepath.Join(dir, brick.LockFile)) {

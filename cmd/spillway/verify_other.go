@@ -2,5 +2,5 @@
 
 package main
 
-// held is not known here: whoever verifies has to see to it that no process uses the store.
+// held cannot be found out here: before a verification, the operator has to make sure that no process uses the store.
 func held(string) bool { return false }

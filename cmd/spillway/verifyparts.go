@@ -27,7 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// small looks at the files that one glance tells all about.
+// small checks the files that are read at a glance.
 func (v *verification) small() {
 	for name, f := range v.files {
 		path := v.path(name)
@@ -51,7 +51,7 @@ func (v *verification) small() {
 	}
 }
 
-// copies looks at what lies beside catalogue and log to know of damage to them.
+// copies checks the files beside catalogue and log that reveal damage to them.
 func (v *verification) copies() {
 	for path, err := range brick.CheckCopies(overlay.New(vfs.Default), v.dir, v.logDir) {
 		v.say(path, fileSuspect, err.Error(), doForget)
@@ -84,7 +84,7 @@ func verifyTable(path string) (err error) {
 		return errors.Join(err, f.Close())
 	}
 	defer func() {
-		if p := recover(); p != nil { // pebble trusts what a footer says
+		if p := recover(); p != nil { // pebble trusts the contents of a footer
 			err = fault.Errorf(fault.Corrupt, "no readable table: %v", p)
 		}
 	}()
@@ -95,13 +95,13 @@ func verifyTable(path string) (err error) {
 	return errors.Join(r.ValidateBlockChecksums(), r.Close())
 }
 
-// namedSegment is what the catalogue says of a segment; the zero value says nothing.
+// namedSegment is the catalogue's entry of a segment; the zero value is no entry.
 type namedSegment struct{ info segment.Info }
 
-// rehearse starts the store on a file system whose changes stay in memory, and gives the segments that the catalogue names,
-// by path; nil when it cannot be read.
+// rehearse starts the store on a file system whose changes stay in memory, and returns the segments that the catalogue
+// names, by path; nil when it cannot be read.
 func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
-	if !tablesOK { // a database that meets such a block may end the process
+	if !tablesOK { // a database that reads a damaged block may end the process
 		v.say(filepath.Join(v.dir, "(start)"), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
 		return nil
 	}
@@ -118,7 +118,7 @@ func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]n
 	if p.server != nil {
 		v.metadata(p.brick)
 	}
-	said.stop() // what closing says is of this process
+	said.stop() // messages of closing are about this process
 	closing := p.close()
 	if err == nil {
 		err = closing
@@ -129,17 +129,17 @@ func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]n
 	return named
 }
 
-// config is the settings that a start needs.
+// config returns the settings that a start needs.
 func (v *verification) config() *config {
 	c := defaultConfig()
 	c.DataDir, c.Storage.LogDir = v.dir, v.logDir
 	c.Storage.FreeBytesMin = 1
-	_ = c.budget(memoryOfMachine()) // what cannot be divided stays at defaults
+	_ = c.budget(memoryOfMachine()) // shares that cannot be computed stay at defaults
 	return &c
 }
 
-// start opens the store: as a standalone process would where there is a coordination store beside it, as a server of a
-// cluster up to the moment it looks for its cluster otherwise.
+// start opens the store: like a standalone process if there is a coordination store beside it, otherwise like a server of
+// a cluster up to the moment it looks for its cluster.
 func (v *verification) start(ctx context.Context, p *standalone) (err error) {
 	if _, err := os.Stat(filepath.Join(v.dir, "coord")); err == nil {
 		return p.openStorage(ctx)
@@ -153,7 +153,7 @@ func (v *verification) start(ctx context.Context, p *standalone) (err error) {
 	return err
 }
 
-// noMaps knows no table: opening asks for none.
+// noMaps has no table: opening asks for none.
 type noMaps struct{}
 
 // Get implements server.Maps.
@@ -192,7 +192,7 @@ func (v *verification) metadata(b *brick.Brick) {
 	}
 }
 
-// blame notes something against the file that a message names, or against the start as a whole.
+// blame notes a finding about the file that a message names, or about the start as a whole.
 func (v *verification) blame(state, what, do string) {
 	v.mu.Lock()
 	found := ""
@@ -208,7 +208,7 @@ func (v *verification) blame(state, what, do string) {
 	v.say(v.path(found), state, what, do)
 }
 
-// heard takes what a start logs: warnings and errors are findings.
+// heard collects the log of a start: warnings and errors are findings.
 type heard struct {
 	v     *verification
 	attrs []slog.Attr
@@ -255,7 +255,7 @@ func (h *heard) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h *heard) WithGroup(string) slog.Handler { return h }
 
-// segmentVerifier reads segments that nobody else reads; its methods may be called from many goroutines.
+// segmentVerifier reads segments that no process uses; its methods may be called from many goroutines.
 type segmentVerifier struct{ cache *segment.Cache }
 
 // verifyCacheBytes is small: every block is read once.
@@ -267,7 +267,7 @@ func newSegmentVerifier() *segmentVerifier {
 
 func (s *segmentVerifier) close() { s.cache.Close() }
 
-// verify reads a segment whole and holds it against what the catalogue says of it, if it does.
+// verify reads a whole segment and compares it with the catalogue's entry, if there is one.
 func (s *segmentVerifier) verify(path string, want namedSegment) (err error) {
 	r, err := segment.Open(vfs.Default, path, want.info, s.cache)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// writer is what intake writes to: tables of the forwarder.
+// writer is the target of intake's writes: tables of the forwarder.
 type writer struct{ d *door }
 
 var _ intake.Writer = writer{}
@@ -32,7 +32,7 @@ func (w writer) Create(ctx context.Context, name string) error {
 // List implements intake.Writer.
 func (w writer) List(context.Context) ([]string, error) { return w.d.behind.tables.Names(), nil }
 
-// table is one table to write to, with what it knows of its series.
+// table is one table to write to, with its known series.
 type table struct {
 	*forward.Table
 	d    *door
