@@ -68,7 +68,7 @@ func put(t *testing.T, s coord.Store, key, value string) coord.Revision {
 }
 
 // Readers come, go and are slow, watches break, rows are written meanwhile: each reader sees every change after its list,
-// in order, none twice, whatever it does to the values; and there is one watch however many they are.
+// in order, none twice, even if it overwrites the values; and there is one watch however many they are.
 func TestSharedTellsEachReaderEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &counted{Store: mem.New()}
@@ -127,7 +127,7 @@ func TestSharedTellsEachReaderEverything(t *testing.T) {
 			put(t, s, "b", "of no interest")
 			time.Sleep(time.Duration(dice.IntN(3)) * time.Millisecond)
 			if n := inner.now.Load(); n > 1 {
-				// One that nobody uses any more may end while the next has begun.
+				// A watch without users may end while the next has begun.
 				synctest.Wait()
 				if n = inner.now.Load(); n > 1 {
 					t.Fatalf("%d watches", n)
@@ -149,7 +149,7 @@ func TestSharedTellsEachReaderEverything(t *testing.T) {
 	})
 }
 
-// Who is too slow is told to list, and nobody else notices.
+// A slow reader gets ErrCompacted and must list, and no other reader notices.
 func TestSharedDoesNotWaitForTheSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := coord.Share(&counted{Store: mem.New()})
@@ -180,7 +180,7 @@ func TestSharedDoesNotWaitForTheSlow(t *testing.T) {
 		if err := <-slow; !errors.Is(err, coord.ErrCompacted) {
 			t.Errorf("the slow one ended with %v", err)
 		}
-		// From before what is kept: list. After the list: all is well.
+		// From before the kept changes: list. After the list: all is well.
 		if err := s.Watch(ctx, "a", start, func([]coord.Event) error { return nil }); !errors.Is(err, coord.ErrCompacted) {
 			t.Errorf("a watch from long ago ended with %v", err)
 		}
@@ -219,7 +219,7 @@ func TestSharedKeepsFewBytes(t *testing.T) {
 	})
 }
 
-// Who lists before the first watch began, and watches after, lists again at once, not after a pause.
+// A follower that lists before the first watch began, and watches after, lists again at once, not after a pause.
 func TestFollowListsAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := coord.Share(mem.New())

@@ -10,9 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TestAServerThatWasAbsentCatchesUp: one of three metadata servers misses a hundred transactions, and gets what changed since its
-// own; then it misses more than are remembered, and gets the file whole. Until then it keeps what it has, and an older
-// file that arrives late takes nothing away.
+// TestAServerThatWasAbsentCatchesUp: one of three metadata servers misses a hundred transactions, and gets the changes since its
+// own; then it misses more than are remembered, and gets the file whole. Until then it keeps its own, and an older
+// file that arrives late replaces nothing.
 func TestAServerThatWasAbsentCatchesUp(t *testing.T) {
 	set := quick()
 	set.CacheBytes = 1 << 10

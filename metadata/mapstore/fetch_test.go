@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// A search as a story: inputs with their times in milliseconds, and what is done at each.
+// A search as a story: inputs with their times in milliseconds, and the effects of each.
 func TestFetchAsksTheNextServer(t *testing.T) {
 	f := func(servers int, story ...string) {
 		t.Helper()
@@ -126,7 +126,7 @@ func (a *answers) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, err
 	return a.answer(q)
 }
 
-// TestAFetchIsCheckedAndNotHeldUp: a silent server costs HedgeAfter, one with another map nothing, and what comes is the map
+// TestAFetchIsCheckedAndNotHeldUp: a silent server costs HedgeAfter, one with another map nothing, and the fetched map is the one
 // that was asked for.
 func TestAFetchIsCheckedAndNotHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

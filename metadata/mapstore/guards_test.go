@@ -79,7 +79,7 @@ func TestAMoveAndItsLeaseRowAreOneTransaction(t *testing.T) {
 	}
 }
 
-// Somebody takes the partition between the look at its row and the swap: the swap looks again, and both come true in some order.
+// A server takes the partition between the look at its row and the swap: the swap looks again, and both come true in some order.
 func TestATakeBetweenLookAndSwapIsSeen(t *testing.T) {
 	w := days(t, 1)
 	r := w.propose("move", moves(1)...)
@@ -118,7 +118,7 @@ func TestAPresplitOfWhatMayHoldRowsIsRefused(t *testing.T) {
 	}
 }
 
-// What does not fit into the swap is marked before it, and a row that changes meanwhile holds up only its batch.
+// Guards that do not fit into the swap are marked before it, and a row that changes meanwhile holds up only its batch.
 func TestThousandsAreMarkedBeforeTheSwap(t *testing.T) {
 	const n = 10*guardsMax + 1
 	w := days(t, n)

@@ -13,7 +13,7 @@ import (
 
 // TestRandomWorlds plays random lives of four metadata servers, of which three begin in the list: proposals at several
 // coordinators at once, the same proposal at two, lists that change, servers away or crashed, requests and answers lost,
-// files swept in between. What must hold is held after every step; in the end, when all is well again, all agree and
+// files swept in between. The invariants are checked after every step; in the end, when all is well again, all agree and
 // changes go through.
 func TestRandomWorlds(t *testing.T) {
 	runs := 600
@@ -161,7 +161,7 @@ func chain(w *world) {
 	}
 }
 
-// TestCrashAtEveryStep: whatever a coordinator had done when it died, the old transaction or the new one is committed,
+// TestCrashAtEveryStep: wherever a coordinator stopped when it died, the old transaction or the new one is committed,
 // all servers come to agree, and proposing again elsewhere finds out which.
 func TestCrashAtEveryStep(t *testing.T) {
 	goals := map[string]func(w *world) *Txn{
@@ -190,7 +190,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 				ended := len(w.pending) == 0
 				told := r.done != nil
 				w.crash(w.servers[0], func() bool { return arrives })
-				// Somebody else asks for the same.
+				// Another coordinator gets the same proposal.
 				r2 := w.begin("again", w.servers[1], again)
 				w.run()
 				if r2.done == nil || r2.done.Err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays stories in testdata/scripts: each command draws the row and the disks as they are then, what waits to
-// be done, and what happened. A * marks the committed transaction.
+// TestScripts plays stories in testdata/scripts: each command draws the row and the disks as they are then, the waiting
+// effects, and the events. A * marks the committed transaction.
 //
 //	cluster servers=4 listed=3       a table "cpu" on the first three; its first transaction is "first"
 //	propose t2 on=s1                 a day more, on the committed map, by coordinator s1; nothing is done yet
 //	again t2 on=s2                   the same proposal elsewhere
 //	join s4 on=s1 | remove s2 on=s1 | touch on=s1 | rule-out on=s1
 //	doom on=s1 | clear on=s1 | drop on=s1   the table is being dropped; its partitions go; it is dropped
-//	run                              everything that waits, in order, and what comes of it
-//	do store on s2                   the first thing that waits of that description; t2 may stand before it
+//	run                              performs every waiting effect, in order, with its consequences
+//	do store on s2                   the first waiting effect of that description; t2 may stand before it
 //	lose … | lose-answer … | late …  its request is lost; its answer is; its answer comes when it is done again
 //	expire t2                        its time runs out
 //	crash s1 | wipe s2 | away s3 | back s3 | catch-up | sweep s1

@@ -243,7 +243,7 @@ func TestManyProposersMakeOneSequence(t *testing.T) {
 		wg.Go(func() {
 			for i := range 5 {
 				err := c.cover(c.nodes[w%3], "cpu", w*5+i)
-				for fault.Is(err, fault.Unavailable) { // so many were faster that nothing tells whether it is committed but the map
+				for fault.Is(err, fault.Unavailable) { // so many were faster that only the map shows whether it is committed
 					if m, _ := c.newest("cpu"); covers(m, w*5+i) {
 						err = nil
 						break
@@ -278,7 +278,7 @@ func TestManyProposersMakeOneSequence(t *testing.T) {
 	}
 }
 
-// TestOneOfThreeMayBeAway, and learns what it missed when it is back; two may not.
+// TestOneOfThreeMayBeAway, and fetches the missed changes when it is back; two may not.
 func TestOneOfThreeMayBeAway(t *testing.T) {
 	c := newCluster(t, coordmem.New(), 3, quick())
 	c.create("cpu", "s1", "s2", "s3")
@@ -471,7 +471,7 @@ func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
 	}
 }
 
-// TestTheNewestMapIsFoundAfterAnOlderBackup: the coordination store goes back by three transactions. Nothing is built on what it says,
+// TestTheNewestMapIsFoundAfterAnOlderBackup: the coordination store goes back by three transactions. No transaction builds on its rows,
 // and the newest file of a majority is found, not one that a single server has, also while a server is away.
 func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
 	c := newCluster(t, coordmem.New(), 3, quick())
@@ -584,7 +584,7 @@ func (f *flaky) Commit(ctx context.Context, c []coord.Condition, w []coord.Write
 	return f.Store.Commit(ctx, c, w)
 }
 
-// TestLostAnswersAreResolved: whoever is told that a change is committed finds its partition, with a store that loses a
+// TestLostAnswersAreResolved: a proposer with an answer that its change is committed finds its partition, with a store that loses a
 // third of the swaps.
 func TestLostAnswersAreResolved(t *testing.T) {
 	store := coordmem.New()

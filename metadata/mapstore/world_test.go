@@ -18,8 +18,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// world is metadata servers around one table, in one goroutine: what a Txn wants done lies in a list until somebody
-// performs it, loses it, or loses its answer.
+// world is metadata servers around one table, in one goroutine: the effects of a Txn lie in a list until the test
+// performs one, loses it, or loses its answer.
 type world struct {
 	store   coord.Store
 	servers []*node
@@ -36,7 +36,7 @@ type world struct {
 
 const cpu = "cpu"
 
-// node is a server: what is on its disk survives a crash.
+// node is a server: its disk survives a crash.
 type node struct {
 	id    topology.ServerID
 	disk  map[peer.TxnID]*peer.File
@@ -45,7 +45,7 @@ type node struct {
 	lie   bool // its ops make other maps
 }
 
-// running is a transaction and who coordinates it.
+// running is a transaction and its coordinator.
 type running struct {
 	name string
 	at   *node
@@ -54,7 +54,7 @@ type running struct {
 	dead bool
 }
 
-// effect is what waits to be performed, or an answer that waits to be heard.
+// effect waits to be performed, or is an answer that waits to be delivered.
 type effect struct {
 	r  *running
 	e  Effect
@@ -169,7 +169,7 @@ func (w *world) ended(r *running) {
 	w.checkEnd(r)
 }
 
-// checkEnd holds what a proposer is told against what was committed.
+// checkEnd compares the answer to a proposer with the committed state.
 func (w *world) checkEnd(r *running) {
 	if r.t.goal != change && r.t.goal != create {
 		return
@@ -183,14 +183,14 @@ func (w *world) checkEnd(r *running) {
 	}
 }
 
-// fate is what becomes of an effect.
+// fate is the outcome of an effect.
 type fate int
 
 const (
 	performed  fate = iota
 	lost            // the request
-	answerLost      // performed, and nobody hears of it
-	answerLate      // performed, and heard of later
+	answerLost      // performed, and the answer never arrives
+	answerLate      // performed, and the answer arrives later
 )
 
 var errLost = fault.Errorf(fault.Unavailable, "no answer")
@@ -301,7 +301,7 @@ func (w *world) effect(p *effect, f fate) Input {
 	panic("no effect")
 }
 
-// swapped notes what the row says now.
+// swapped notes the new content of the row.
 func (w *world) swapped(wr coord.Write) {
 	row, err := DecodeRow(coord.Row{Key: wr.Key, Value: wr.Value})
 	if err != nil {
@@ -372,7 +372,7 @@ func (w *world) links(at *node, e Look) (out []Link) {
 	}
 }
 
-// take is what a server does with Store, without turns and disks.
+// take is a server's handling of Store, without turns and disks.
 func (w *world) take(n *node, f *peer.File) error {
 	here, err := n.shelf.Take(f)
 	if err != nil {
@@ -446,7 +446,7 @@ func (w *world) run() {
 	}
 }
 
-// crash ends what a server had in memory. What was on its way arrives, or not.
+// crash ends a server's memory. Requests on their way arrive, or not.
 func (w *world) crash(n *node, arrives func() bool) {
 	w.say("%s crashes", n.id)
 	for _, r := range w.txns {
@@ -471,7 +471,7 @@ func (w *world) crash(n *node, arrives func() bool) {
 	}
 }
 
-// catchUp has every server that is up fetch what it should have.
+// catchUp makes every server that is up fetch its missing files.
 func (w *world) catchUp() {
 	row := w.row()
 	for _, s := range row.Servers {
@@ -488,7 +488,7 @@ func (w *world) catchUp() {
 	}
 }
 
-// sweep is what a server does now and then; between its steps others may do theirs.
+// sweep is a server's periodic sweep; between its steps others may do theirs.
 func (w *world) sweep(n *node, between func()) {
 	before := n.shelf.Mark()
 	row := w.row()

@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestRoundsWithoutNewsArePassedOver: of a state that does not change a plan is made every minute; whatever changes, is awaited or was planned has the
-// next round plan at once.
+// TestRoundsWithoutNewsArePassedOver: for an unchanged state a plan is made every minute; after a change, while one is awaited, or after a plan
+// with steps the next round plans at once.
 func TestRoundsWithoutNewsArePassedOver(t *testing.T) {
 	var set Settings
 	set.SetDefaults()

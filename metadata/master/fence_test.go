@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// TestAFenceThatIsWrittenAnewKeepsItsAge: else a step that is refused in every round would keep it for ever, and nobody could lead the partition.
+// TestAFenceThatIsWrittenAnewKeepsItsAge: else a step that is refused in every round would keep it for ever, and no server could lead the partition.
 func TestAFenceThatIsWrittenAnewKeepsItsAge(t *testing.T) {
 	now := time.Duration(0)
 	rows := NewRows(func() time.Duration { return now }, time.Second)

@@ -36,7 +36,7 @@ func (p *process) clock(now time.Duration) time.Duration {
 }
 
 // TestNoTwoActAsMaster: processes whose clocks differ by a tenth, whose requests and answers are late or lost, and which
-// pause. At no moment do two think that they are master; once all is well again, one is.
+// pause. At no moment do two act as master; once all is well again, one does.
 func TestNoTwoActAsMaster(t *testing.T) {
 	var set Settings
 	set.SetDefaults()
@@ -133,7 +133,7 @@ func TestTheRowOfTheMaster(t *testing.T) {
 	if _, err := DecodeHolder([]byte(`{"v":2}`)); !fault.Is(err, fault.Corrupt) {
 		t.Errorf("a later version: %v", err)
 	}
-	// A row that nobody can read is no reason to have no master for ever.
+	// An unreadable row is no reason to have no master for ever.
 	var set Settings
 	set.SetDefaults()
 	p := NewHold(h, set)

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// Input is what a Work takes in: the beginning, and the answers to its effects, each with the ID of the effect.
+// Input is an input of a Work: the beginning, and the answers to its effects, each with the ID of the effect.
 type Input interface{ input() }
 
 // Begin starts the work.

@@ -137,7 +137,7 @@ func (l *library) change(table string, width time.Duration) error {
 	return err
 }
 
-// TestTablesSurviveTheirMetadataServersOneByOne: s1 made the table alone; each who keeps it dies in turn for good, or loses
+// TestTablesSurviveTheirMetadataServersOneByOne: s1 made the table alone; each metadata server dies in turn for good, or loses
 // its disk, and the map can be read and changed all the while.
 func TestTablesSurviveTheirMetadataServersOneByOne(t *testing.T) {
 	store := mem.New()
@@ -182,12 +182,12 @@ func TestTablesSurviveTheirMetadataServersOneByOne(t *testing.T) {
 	until(t, "all three keep it", func() bool { return lib.kept("cpu", "s1", "s2", "s3") })
 	changed()
 
-	// A disk is lost: its server fetches what it should have.
+	// A disk is lost: its server fetches its files again.
 	lib.kill("s2")
 	lib.start("s2", filesmem.New())
 	until(t, "s2 has fetched it", func() bool { return lib.kept("cpu", "s1", "s2", "s3") })
 
-	// s1, who made it, is gone for good; the two that are left go on.
+	// s1, which made it, is gone for good; the two that are left go on.
 	w.down[1].Store(true)
 	lib.kill("s1")
 	until(t, "s1 is off the list", func() bool { return lib.kept("cpu", "s2", "s3") })

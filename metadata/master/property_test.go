@@ -68,7 +68,7 @@ func drawWorld(t *rapid.T) *world {
 
 func drawLease(t *rapid.T, w *world, key lease.Partition, p topology.Partition) {
 	switch rapid.IntRange(0, 6).Draw(t, "lease") {
-	case 5, 6: // led, and nobody wrote to it
+	case 5, 6: // led, and never written to
 		row := lease.Lease{State: rapid.SampledFrom([]lease.State{lease.Held, lease.Free}).Draw(t, "held"), Boot: "b", Epoch: 3, Holder: p.Placements[0].Server, Empty: true}
 		for _, pl := range p.Placements[:rapid.IntRange(0, len(p.Placements)).Draw(t, "in sync")] {
 			row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: pl.Server})
@@ -92,13 +92,13 @@ func drawLease(t *rapid.T, w *world, key lease.Partition, p topology.Partition) 
 	}
 }
 
-// mayHaveRows is the rule once more: what was ever led may, unless its row says that it is empty. What is offline stays so.
+// mayHaveRows is the rule once more: a partition that was ever led may, unless its row says that it is empty. An offline one stays as it is.
 func mayHaveRows(w *world, key lease.Partition) bool {
 	row, led := w.Leases[key]
 	return (led || w.Born[key]) && (!row.Empty || row.Offline != nil)
 }
 
-// TestPlansAreSafeAndEnd applies plan after plan to random clusters, and holds every step against what must always be so.
+// TestPlansAreSafeAndEnd applies plan after plan to random clusters, and checks every step against the invariants.
 func TestPlansAreSafeAndEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
@@ -135,7 +135,7 @@ func TestPlansAreSafeAndEnd(t *testing.T) {
 	})
 }
 
-// checkStep: what changes an empty partition is fenced on every server that might take it, and nothing with rows is.
+// checkStep: a step that changes an empty partition fences it on every server that might take it, and no step changes one with rows.
 func checkStep(t *rapid.T, w *world, s Step) {
 	for _, f := range s.Fences {
 		if mayHaveRows(w, f.Partition) {
@@ -211,7 +211,7 @@ func checkMaps(t *rapid.T, w *world, before, after *topology.Map, steps []Step) 
 	}
 }
 
-// TestAServerThatDiesLosesNoEmptyPartition: whatever the cluster, what nobody wrote to can be led again after one plan,
+// TestAServerThatDiesLosesNoEmptyPartition: in any cluster, a partition never written to can be led again after one plan,
 // if any server is left.
 func TestAServerThatDiesLosesNoEmptyPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

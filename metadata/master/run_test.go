@@ -152,7 +152,7 @@ func tomorrow(t *testing.T, n int, on topology.ServerID) *topology.Map {
 var fast = Settings{Every: 40 * time.Millisecond, ActFor: 300 * time.Millisecond, TakeAfter: 500 * time.Millisecond,
 	EmptyAfter: 700 * time.Millisecond, DeadAfter: time.Hour, SettleAfter: time.Hour}
 
-// TestAServerDiesThenTheMaster: s2 dies and what nobody wrote to moves; the master stops and the other goes on.
+// TestAServerDiesThenTheMaster: s2 dies and its unwritten partitions move; the master stops and the other goes on.
 func TestAServerDiesThenTheMaster(t *testing.T) {
 	store := mem.New()
 	defer store.Close()
@@ -237,7 +237,7 @@ func (l *lost) Commit(ctx context.Context, c []coord.Condition, w []coord.Write)
 	return l.Store.Commit(ctx, c, w)
 }
 
-// TestTheStoreIsAwayAndNobodyIsTakenForDead: silence of servers counts only while the store is heard.
+// TestTheStoreIsAwayAndNobodyIsTakenForDead: silence of servers counts only while the store answers.
 func TestTheStoreIsAwayAndNobodyIsTakenForDead(t *testing.T) {
 	inner := mem.New()
 	defer inner.Close()
@@ -360,7 +360,7 @@ func (d *deaf) Change(context.Context, string, func(*topology.Map) ([]topology.O
 	return nil, fault.Errorf(fault.Unavailable, "no answer")
 }
 
-// TestOneRefusedStepDoesNotStopTheOthers: what topology refuses is left out.
+// TestOneRefusedStepDoesNotStopTheOthers: steps that topology refuses are left out.
 func TestOneRefusedStepDoesNotStopTheOthers(t *testing.T) {
 	maps := newShelf(tomorrow(t, 2, "s2"))
 	m, _ := maps.Get("cpu")
@@ -373,7 +373,7 @@ func TestOneRefusedStepDoesNotStopTheOthers(t *testing.T) {
 	if m, _ := maps.Get("cpu"); m.Len() != 0 {
 		t.Errorf("left: %s", m)
 	}
-	// What was planned on an older map is not carried out.
+	// Steps planned on an older map are not carried out.
 	x.carryOut(t.Context(), []*topology.Map{m}, []Step{{Kind: Ahead, Table: "cpu", Ops: []topology.Op{topology.SetConfig{Config: topology.Config{PartitionWidth: time.Hour}}}}})
 	if m, _ := maps.Get("cpu"); m.Config.PartitionWidth != 24*time.Hour {
 		t.Error("carried out on a map that it was not planned on")
@@ -518,7 +518,7 @@ func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 		}
 		return l, row.Revision
 	}
-	// hold is what a leader does before the first ack, by the row as it was when it last saw it.
+	// hold is a leader's write before the first ack, by the row as it last saw it.
 	hold := func(store coord.Store, seen coord.Revision) bool {
 		row := led
 		row.Empty = false
@@ -551,7 +551,7 @@ func TestAnEmptyPartitionIsTakenFromItsLeader(t *testing.T) {
 	carryOut()
 	l, _ := get(x.store)
 	if !l.Vacant() || l.State != lease.Held || l.Holder != "s2" || l.Boot != "b" || l.Epoch != 3 {
-		t.Errorf("the row became %+v", l) // whoever takes it has to wait for s2 as ever
+		t.Errorf("the row became %+v", l) // a taker has to wait for s2 as ever
 	}
 	if maps.server(t, 1) == "s2" {
 		t.Error("it did not move")

@@ -33,12 +33,12 @@ func newWorld() *world {
 	return w
 }
 
-// TestScripts plays testdata: a cluster is drawn first, then what the master would do about it.
+// TestScripts plays testdata: a cluster is drawn first, then the master's plan for it.
 //
 //	cluster   servers, tables and partitions, as `draw` prints them
-//	plan      what Plan says; arguments change settings (moves=4, create=2, share-hosts)
+//	plan      prints the steps of Plan; arguments change settings (moves=4, create=2, share-hosts)
 //	apply     carries the last plan out and plans again, until there is nothing to do: prints each round
-//	lead      s1 leads cpu/1: what its lease row says from now on
+//	lead      s1 leads cpu/1: the content of its lease row from now on
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/plan", func(t *testing.T, path string) {
 		w := newWorld()
@@ -173,7 +173,7 @@ func (w *world) line(t *testing.T, line string) {
 		if f[2] != "free" {
 			w.Leases[key] = lease.Lease{State: lease.Held, Holder: topology.ServerID(f[2]), Boot: "b", Epoch: 1}
 		}
-	case f[0] == "metadata": // who keeps a table's files: metadata cpu s1 s2
+	case f[0] == "metadata": // the servers that keep a table's files: metadata cpu s1 s2
 		if w.Metadata == nil {
 			w.Metadata = map[string][]topology.ServerID{}
 		}
@@ -327,7 +327,7 @@ func (w *world) apply(steps []Step) error {
 		w.Tables[i] = next
 	}
 	for _, s := range steps {
-		for _, f := range s.Fences { // who led it lets go
+		for _, f := range s.Fences { // its leader releases it
 			if l, ok := w.Leases[f.Partition]; ok {
 				l.State = lease.Free
 				w.Leases[f.Partition] = l.Vacated()

@@ -31,9 +31,9 @@ type desk struct {
 	log   strings.Builder
 }
 
-// TestWork plays testdata/work: what a Work asks for, and what comes of each answer.
+// TestWork plays testdata/work: the effects of a Work, and its reaction to each answer.
 //
-//	rows    what is in the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · gone p1 · clear
+//	rows    puts rows into the store: lease p1 held s1 [empty] [offline] · born p1 · no p1 s1 ann · table [dropped] · swept 6 · gone p1 · clear
 //	steps   a table's plan: move p1 fences=s1,s2 · sweep p1 p2 · keep s3 · drop; then the first effect. unmapped: it has no map
 //	do      performs the effect under way and answers; lost: without an answer; fails: it does not happen; refused=invalid or stale
 //	lost    the process is master no more; expired: there is no more time
@@ -157,7 +157,7 @@ func (d *desk) begin(td *datadriven.TestData) {
 		case "move":
 			for _, id := range strings.Split(f[1], ",") {
 				p := d.partition(id)
-				s.Ops = append(s.Ops, topology.Drop{IDs: []point.PartitionID{p.ID}}) // any op: here nobody applies it
+				s.Ops = append(s.Ops, topology.Drop{IDs: []point.PartitionID{p.ID}}) // any op: no map applies it here
 				if len(f) > 2 {
 					fence := Fence{Partition: p}
 					for _, srv := range strings.Split(strings.TrimPrefix(f[2], "fences="), ",") {

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Writers cover times without end while a table is dropped: it ends all the same. They are told Unavailable meanwhile, and
+// Writers cover times without end while a table is dropped: it ends all the same. They get Unavailable meanwhile, and
 // then make it anew, with ids that never were.
 func TestATableIsDroppedUnderItsWriters(t *testing.T) {
 	site := newSite(t, 3)
@@ -85,7 +85,7 @@ func TestATableIsDroppedUnderItsWriters(t *testing.T) {
 	}
 }
 
-// What of a table is being dropped refuses is the making of partitions: columns, settings and drops go on.
+// A table that is being dropped refuses only the making of partitions: columns, settings and drops go on.
 func TestWhatIsBeingDroppedMayShrink(t *testing.T) {
 	p := newSite(t, 3).open(tables.Settings{CreateOnWrite: true})
 	if err := p.BeginDrop(t.Context(), "nobody"); err != nil {

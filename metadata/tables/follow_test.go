@@ -16,7 +16,7 @@ import (
 
 const day = point.Nanos(24 * time.Hour)
 
-// TestKnownMapsAreServedWhenNobodyAnswers, and the newest one when somebody does again.
+// TestKnownMapsAreServedWhenNobodyAnswers, and the newest one when servers answer again.
 func TestKnownMapsAreServedWhenNobodyAnswers(t *testing.T) {
 	site := newSite(t, 3)
 	writer, reader := site.open(tables.Settings{CreateOnWrite: true}), site.open(tables.Settings{})
@@ -39,7 +39,7 @@ func TestKnownMapsAreServedWhenNobodyAnswers(t *testing.T) {
 		t.Fatalf("%v %v", m, ok)
 	}
 	site.setAway(false, "s2", "s3")
-	if _, err := writer.Cover(t.Context(), "t", []point.Nanos{0}); err != nil { // what was given up is not made
+	if _, err := writer.Cover(t.Context(), "t", []point.Nanos{0}); err != nil { // the partition of the abandoned change is not made
 		t.Fatal(err)
 	}
 	until(t, reader, "the partition is known", func() bool { m, _ := reader.Get("t"); return m.Len() == 1 })

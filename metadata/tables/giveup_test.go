@@ -55,7 +55,7 @@ func TestAChangeThatWasGivenUpIsNotMadeLater(t *testing.T) {
 		})
 		proposed <- err
 	}()
-	<-planned // and is being proposed; what comes now waits
+	<-planned // and is being proposed; later proposals wait
 	late := 0
 	go func() {
 		_, err := tb.Change(ctx, "t", func(m *topology.Map) ([]topology.Op, error) { late++; return placeOn(2 * day)(m) })

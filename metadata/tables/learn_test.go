@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestANamedMapIsHadWithoutTheStore: the reader's store is away. What is named wrongly is not taken.
+// TestANamedMapIsHadWithoutTheStore: the reader's store is away. A map that is named wrongly is not taken.
 func TestANamedMapIsHadWithoutTheStore(t *testing.T) {
 	site := newSite(t, 3)
 	writer := site.open(tables.Settings{CreateOnWrite: true})

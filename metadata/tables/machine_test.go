@@ -15,16 +15,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TestScripts plays the life of a table as one process knows it. Each command shows what is known then, and what is done.
+// TestScripts plays the life of a table as one process sees it. Each command prints the state then, and the effects.
 //
-//	new                                a process that knows nothing
-//	cache txn=a seq=1                  it knew this in an earlier life
+//	new                                a process without any state
+//	cache txn=a seq=1                  an earlier process cached this
 //	row 7 txn=b seq=2 [on=(s1,s2)] [dropping] [dropped]    the table's row, at revision 7
 //	proven ago=1s                      the store was asked for all rows a second ago, and answers
 //	gone 9                             there was no row at revision 9
 //	known txn=b seq=2 [row=7]          a map that this process committed, or a server named
 //	fetched 1 | failed 1               how fetch 1 ended
-//	wanted | retry | save              something waits; what was asked for is due
+//	wanted | retry | save              a caller waits; an alarm that was asked for is due
 //	wait 5s                            time passes
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {

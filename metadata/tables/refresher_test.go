@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// silentStore knows one table and does not answer refreshes until it is told to.
+// silentStore has one table and answers refreshes only after the test allows it.
 type silentStore struct {
 	known  *topology.Map
 	asked  atomic.Int32
@@ -90,7 +90,7 @@ func TestRefreshAsksOnceForAll(t *testing.T) {
 func TestRefreshNeedsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := silent(7)
-		r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 6}, peer.MapAt{})  // a newer one is known
+		r.Refresh(t.Context(), "cpu", &topology.Map{Seq: 6}, peer.MapAt{})  // a newer one is here
 		r.Refresh(t.Context(), "disk", &topology.Map{Seq: 6}, peer.MapAt{}) // dropped
 		if n := s.asked.Load(); n != 0 {
 			t.Errorf("asked %d times", n)
@@ -102,7 +102,7 @@ func TestRefreshNeedsNoAnswer(t *testing.T) {
 			t.Errorf("nobody answered: it took %v", took)
 		}
 
-		// Who leaves early does not take the answer away from others.
+		// A caller that leaves early does not take the answer away from others.
 		leaving, leave := context.WithTimeout(t.Context(), time.Millisecond)
 		defer leave()
 		from = time.Now()

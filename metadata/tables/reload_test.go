@@ -24,7 +24,7 @@ func (s *slow) Watch(ctx context.Context, prefix string, after coord.Revision, f
 		return coord.ErrCompacted
 	}
 	close(s.arrive) // the list before it has been taken in
-	<-ctx.Done()    // and nothing is heard that could make good what it did
+	<-ctx.Done()    // and no event arrives that could repair the damage
 	return ctx.Err()
 }
 

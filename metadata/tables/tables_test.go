@@ -138,7 +138,7 @@ func TestAChangeIsPlannedOnTheNewestMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-changed
-	m, err := two.Change(t.Context(), "t", cover(2)) // two has not heard of the first
+	m, err := two.Change(t.Context(), "t", cover(2)) // two has not received the first yet
 	if err != nil || m.Len() != 2 || m.Seq != first.Seq+1 {
 		t.Fatalf("%v %v", m, err)
 	}

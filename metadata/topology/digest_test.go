@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// The digest is part of what servers of different builds compare: these numbers never change.
+// Servers of different builds compare digests: these numbers never change.
 func TestDigestsAreAsDrawn(t *testing.T) {
 	empty, err := topology.New("cpu", topology.Config{PartitionWidth: 3600e9})
 	if err != nil {

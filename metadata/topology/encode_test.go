@@ -111,7 +111,7 @@ func TestEveryOpComesBack(t *testing.T) {
 	}
 }
 
-// Golden files hold what builds before this one wrote.
+// Golden files hold the output of earlier builds.
 func TestGolden(t *testing.T) {
 	f := func(file string, got []byte) {
 		t.Helper()
@@ -146,7 +146,7 @@ func TestGolden(t *testing.T) {
 	f("map.v1.txt", []byte(m.String()))
 }
 
-// The code that protoc makes reads what is written by hand, and writes the same.
+// The code that protoc makes reads the output of the code written by hand, and writes the same.
 func TestGeneratedCodeAgrees(t *testing.T) {
 	f := func(b []byte, msg proto.Message, decode func([]byte) ([]byte, error)) {
 		t.Helper()
@@ -274,7 +274,7 @@ func TestDamageUnderTheChecksumIsSeen(t *testing.T) {
 	}
 }
 
-// What can be read is written as it was read the next time, and the generated code reads it too.
+// Readable input is written as it was read the next time, and the generated code reads it too.
 func FuzzDecode(f *testing.F) {
 	f.Add(mapOfAll(f).Encode()[16:], true)
 	f.Add(topology.EncodeOps(everything(f))[16:], false)

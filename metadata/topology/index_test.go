@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Maps of many leaves, with columns whose edges lie apart and one partition that is longer than all others: what the index
-// finds after many changes is what a look at every partition finds.
+// Maps of many leaves, with columns whose edges lie apart and one partition that is longer than all others: after many changes
+// the index finds the same as a look at every partition.
 func TestSearchesAgreeWithALookAtEverything(t *testing.T) {
 	for seed := range uint64(3) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -95,7 +95,7 @@ func TestExpiredCountsWholePartitions(t *testing.T) {
 	f(5*day, 1, 2, 3)
 }
 
-// What belongs to one split or merge expires together: half of it gone would leave keys without an owner, or lose rows.
+// The parts of one split or merge expire together: half of it gone would leave keys without an owner, or lose rows.
 func TestExpiredCountsWholeFamilies(t *testing.T) {
 	day := int64(24 * time.Hour)
 	m, err := topology.New("t", topology.Config{PartitionWidth: 24 * time.Hour, Retention: 24 * time.Hour})
@@ -118,7 +118,7 @@ func TestExpiredCountsWholeFamilies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for at := int64(0); at < 3*day; at += day / 4 { // who has no owner has no partition at all
+		for at := int64(0); at < 3*day; at += day / 4 { // a key without an owner has no partition at all
 			if _, owned := after.Find(0, at); !owned && len(after.Overlapping(at, at)) > 0 {
 				t.Errorf("at %d: %d has no owner in\n%v", now, at, after)
 			}

@@ -31,12 +31,12 @@ func probes() (out []probe) {
 	return out
 }
 
-// model is what a map should be: who owns each key, and in which partitions rows of that key lie.
+// model is the expected map: the owner of each key, and the partitions in which rows of that key lie.
 type model struct {
 	m     *topology.Map
 	owner map[probe]point.PartitionID
 	rows  map[probe]map[point.PartitionID]bool
-	past  map[*topology.Map]string // versions and what they looked like
+	past  map[*topology.Map]string // versions and their printed form
 	next  point.PlacementID
 }
 
@@ -45,7 +45,7 @@ func (w *model) place(point.PartitionID) []topology.Placement {
 	return []topology.Placement{{ID: w.next, Server: "s1"}, {ID: w.next + 1, Server: "s2"}}
 }
 
-// The map against owners of keys: whatever is done to it, in whatever order, each key has the owner it should, rows are found
+// The map against owners of keys: after any ops, in any order, each key has the expected owner, rows are found
 // where they lie, no version changes after it was made, and doing a thing twice is doing it once.
 func TestMapIsTheModel(t *testing.T) {
 	applied := map[string]int{}
@@ -61,7 +61,7 @@ func TestMapIsTheModel(t *testing.T) {
 	t.Log(applied)
 }
 
-// modelled is the life of one map; it counts what was applied, by name.
+// modelled is the life of one map; it counts the applied ops, by name.
 func modelled(t *rapid.T, applied map[string]int) {
 	m, err := topology.New("t", topology.Config{PartitionWidth: 4 * time.Second, Replicas: 2})
 	if err != nil {
@@ -217,11 +217,11 @@ func (w *model) op(t *rapid.T) (string, topology.Op) {
 	return "remove", topology.Remove{Partition: p.ID, Placement: placed}
 }
 
-// follow does to the model what the op says, without looking at how the map did it.
+// follow applies the op to the model, without looking at how the map did it.
 func (w *model) follow(t *rapid.T, op topology.Op, next *topology.Map) {
 	was := w.m
 	w.m = next
-	anew := func(k probe) point.PartitionID { // whoever the map says, if it is one that the op made
+	anew := func(k probe) point.PartitionID { // the map's owner, if it is one that the op made
 		p, ok := next.Find(k.ring, k.at)
 		if !ok {
 			return 0
@@ -339,7 +339,7 @@ func (w *model) check(t *rapid.T) {
 	}
 }
 
-// Columns get what their weights say, and between two cuttings no ring point moves that need not.
+// Columns get the share that their weights give, and between two cuttings no ring point moves that need not.
 func TestSpreadMovesAsLittleAsCanBe(t *testing.T) {
 	share := func(rs []topology.Range) map[uint32]float64 {
 		out := map[uint32]float64{}
@@ -386,7 +386,7 @@ func TestSpreadMovesAsLittleAsCanBe(t *testing.T) {
 					t.Fatalf("column %d has no weight in %v and owns of %v", c, weights, rs)
 				}
 			}
-			must := 0.0 // what has to move: all that columns gain
+			must := 0.0 // the least that has to move: all that columns gain
 			for c, w := range weights {
 				if d := after[uint32(c)] - float64(w)/sum; d > 1e-12 || d < -1e-12 {
 					t.Fatalf("column %d of %v has %v", c, weights, after[uint32(c)])

@@ -14,8 +14,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays stories in testdata/scripts: one command a transaction of one or more ops, a line each. The map is
-// drawn as it is before them, then what came of it; "show" only draws. Times are durations since 1970.
+// TestScripts plays stories in testdata/scripts: one command is a transaction of one or more ops, a line each. The map is
+// drawn as it is before them, then the result; "show" only draws. Times are durations since 1970.
 //
 //	create p1 from=0h to=1h on=s1,s2 ring=0x0..0x8000000000000000
 //	cover at=0h,1h on=s1,s2

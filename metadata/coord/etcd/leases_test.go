@@ -130,7 +130,7 @@ func (c *figures) transaction(store coord.Store) {
 	c.row = rev
 }
 
-// assign tells the servers of new partitions from first on, with chains that begin with each of them in turn.
+// assign gives the servers new partitions from first on, with chains that begin with each of them in turn.
 func (c *figures) assign(first, n int) {
 	for i, s := range c.servers {
 		all := make([]lease.Assigned, 0, n)
@@ -194,7 +194,7 @@ func (c *figures) births() {
 	}
 }
 
-// steady measures what the process does while nothing happens.
+// steady measures the process while nothing happens.
 func (c *figures) steady(d time.Duration) {
 	rev := func() coord.Revision {
 		s := open(c.t, Settings{Endpoints: []string{c.endpoint}})

@@ -83,7 +83,7 @@ func open(t *testing.T, s Settings) *Store {
 	return st
 }
 
-// raw is a client of etcd itself, for what a coordination store does not do.
+// raw is a client of etcd itself, for requests that a coordination store does not have.
 func raw(t *testing.T, c clientv3.Config) *clientv3.Client {
 	t.Helper()
 	c.DialTimeout = 30 * time.Second

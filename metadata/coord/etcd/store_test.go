@@ -180,8 +180,8 @@ func TestNobodyThereIsUnavailable(t *testing.T) {
 	}
 }
 
-// What etcd answers while its process is killed and started again is linearizable: what was committed is there, what was
-// refused is not, and what had no answer is one of the two. A watch sees every commit, in order, across the restarts.
+// The answers of etcd while its process is killed and started again are linearizable: a committed write is there, a refused
+// one is not, and one without an answer is one of the two. A watch sees every commit, in order, across the restarts.
 func TestKilledEtcdForgetsNothing(t *testing.T) {
 	p := newProcess(t)
 	open := func() *Store {
@@ -224,7 +224,7 @@ func TestKilledEtcdForgetsNothing(t *testing.T) {
 		p.kill()
 		time.Sleep(300 * time.Millisecond)
 		p.start(t)
-		h.await(t) // somebody committed again: the clients found their way back
+		h.await(t) // a client committed again: the clients found their way back
 	}
 	cancel()
 	workers.Wait()
@@ -243,7 +243,7 @@ func TestKilledEtcdForgetsNothing(t *testing.T) {
 	t.Logf("%d operations, %d committed, %d without an answer", len(h.ops), h.committed.Load(), h.unknown)
 }
 
-// history is what clients did and were told.
+// history is the clients' requests and the answers to them.
 type history struct {
 	began     time.Time
 	committed atomic.Int64
@@ -275,7 +275,7 @@ var register = porcupine.Model{
 	},
 }
 
-// work reads, then writes a value of its own where what it read is still there.
+// work reads, then writes a value of its own if the value it read is still there.
 func (h *history) work(ctx context.Context, s *Store, id int, values *atomic.Int64) {
 	for ctx.Err() == nil {
 		call := time.Since(h.began)
@@ -317,7 +317,7 @@ func (h *history) await(t *testing.T) {
 	}
 }
 
-// compare holds what was committed against what the watch saw.
+// compare compares the commits with the events of the watch.
 func (h *history) compare(t *testing.T, seen []coord.Event) {
 	times := map[string]int{}
 	last := coord.Revision(0)

@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// commits writes n transactions and gives what must be there then.
+// commits writes n transactions and returns the rows that must be there then.
 func commits(t *testing.T, s *local.Store, n int) map[string]string {
 	t.Helper()
 	want := map[string]string{}
@@ -135,7 +135,7 @@ func damages(b []byte, rng *rand.Rand) map[string][]byte {
 	return out
 }
 
-// Whatever is damaged, the rows are all there, or the process is told in one line which are not and what to do.
+// After any damage the rows are all there, or the process gets one line that names the damage and the way out.
 func TestRowsThatWereCommittedAreNeverLostInSilence(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	refused := 0
@@ -199,7 +199,7 @@ func wholeOrRefused(t *testing.T, what string, fs vfs.FS, want map[string]string
 	return true
 }
 
-// The n-th operation on the disk fails and all after it, for every n: no panic, one line, and what was acked is there afterwards.
+// The n-th operation on the disk fails and all after it, for every n: no panic, one line, and every acked row is there afterwards.
 func TestAFailingDiskIsSaidAndLosesNothing(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
 		for n := int32(0); ; n++ {
