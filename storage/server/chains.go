@@ -11,13 +11,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// Chains keep the copies of partitions; storage/chain/runner is one.
+// Chains keep the copies of partitions; storage/chain/runner implements it.
 type Chains interface {
-	// Kept reports whether a partition that is placed here has a chain. Asked at every request: a look-up.
+	// Kept reports whether a partition that is placed here has a chain. Called for every request; costs a look-up.
 	Kept(table string, id point.PartitionID) bool
-	// Lead has a placement lead its chain in an epoch; when it returns the placement takes rows. Errors are Stale and those of the store.
+	// Lead makes a placement lead its chain in an epoch; when it returns the placement takes rows. Errors are Stale and those of the store.
 	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
-	// Takes says why a partition that is led here takes no row now. Errors are Unavailable, Throttled and Stale.
+	// Takes returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
 	Takes(p lease.Partition) error
 	// Sure reports whether the placement here surely has every acknowledged row.
 	Sure(p lease.Partition) bool
@@ -32,8 +32,8 @@ func (s *Server) kept(name string, id point.PartitionID) bool {
 	return s.deps.Chains != nil && s.deps.Chains.Kept(name, id)
 }
 
-// followNobody keeps placements that may have copies elsewhere from flushing before it is known which of them leads: what they wrote would
-// have the names of the leader's segments.
+// followNobody keeps placements that may have copies elsewhere from flushing until this process has learned which of
+// them leads: their segments would have the names of the leader's.
 func (s *Server) followNobody() error {
 	if s.deps.Chains == nil {
 		return nil
@@ -83,7 +83,7 @@ func (s *Server) Copy(key lease.Partition, placement point.PlacementID) (*partit
 	return p, p.FollowLeader(0)
 }
 
-// placedOrJoining is placed, of a placement that may still be joining.
+// placedOrJoining is placed, for a placement that may still be joining.
 func (s *Server) placedOrJoining(t *table, id point.PartitionID) (*topology.Partition, topology.Placement, error) {
 	at, pl, err := s.placed(t, id)
 	if m, ok := s.deps.Maps.Get(t.name); err != nil && ok {

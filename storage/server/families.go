@@ -19,7 +19,7 @@ type families struct {
 	bytes  int // of all rows
 }
 
-// familiesMax and familiesBytesMax bound what senders can make a table remember; each of them is bounded where it is decoded.
+// familiesMax and familiesBytesMax bound the families that senders can add to a table; the size of each is bounded by its decoder.
 const (
 	familiesMax      = 200_000
 	familiesBytesMax = 64 << 20
@@ -29,7 +29,7 @@ const familyPrefix = "m/family/"
 
 func familyKey(table, metric string) []byte { return []byte(familyPrefix + table + "\x00" + metric) }
 
-// PutMetadata implements peer.Storage. What is known already costs a look-up and no disk. Rows beyond the bounds are
+// PutMetadata implements peer.Storage. A row that is stored already costs a look-up and no disk write. Rows beyond the bounds are
 // refused as Invalid, the others are kept.
 func (s *Server) PutMetadata(_ context.Context, name string, rows []point.MetadataRow) error {
 	t := s.tableOrNew(name)
@@ -72,7 +72,7 @@ func (s *Server) PutMetadata(_ context.Context, name string, rows []point.Metada
 	return refused
 }
 
-// fresh gives the rows that say something new.
+// fresh returns the rows that change something.
 func (f *families) fresh(rows []point.MetadataRow) []point.MetadataRow {
 	f.RLock()
 	defer f.RUnlock()
@@ -114,7 +114,7 @@ func (s *Server) GetMetadata(_ context.Context, name, metric string) ([]point.Me
 	return out, nil
 }
 
-// loadFamilies reads what PutMetadata kept.
+// loadFamilies reads the rows that PutMetadata stored.
 func (s *Server) loadFamilies() error {
 	return s.deps.Brick.Scan([]byte(familyPrefix), func(key, value []byte) error {
 		table, _, ok := strings.Cut(strings.TrimPrefix(string(key), familyPrefix), "\x00")

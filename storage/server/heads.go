@@ -10,8 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// tableHeads is what the heads of one table take of the memory of all heads. One table that writes faster than its rows can be
-// flushed, or into thousands of partitions, must not keep the rows of others out (package share). It is partition.HeadBytes.
+// tableHeads counts the memory of one table's heads within that of all heads. A table that writes faster than its rows
+// can be flushed, or into thousands of partitions, must not keep out the rows of other tables (package share). It
+// implements partition.HeadBytes.
 type tableHeads struct {
 	*share.Member
 	of     *share.Pool
@@ -22,7 +23,7 @@ func newTableHeads(of *share.Pool, weight func() int64) tableHeads {
 	return tableHeads{of.Member(), of, weight}
 }
 
-// admit says whether the table may add rows. The error is Throttled.
+// admit decides whether the table may add rows. The error is Throttled.
 func (t *tableHeads) admit() error {
 	if t.weight != nil {
 		t.SetWeight(t.weight())
@@ -34,7 +35,7 @@ func (t *tableHeads) admit() error {
 		t.of.Used(), t.of.Most(), t.Used(), max(t.of.Members(), 1))
 }
 
-// heldHead is what a flush of one partition would give back.
+// heldHead is a partition's head and the memory that its flush would free.
 type heldHead struct {
 	p     *partition.Partition
 	bytes int64
@@ -43,15 +44,15 @@ type heldHead struct {
 }
 
 const (
-	coldAfter     = 10 * time.Second // without rows: nothing of it would be in memory again soon
+	coldAfter     = 10 * time.Second // without rows: its memory would not fill again soon
 	coldWeight    = 4
 	greedWeight   = 4
-	roundHeadsMax = 256 // flushed before it is looked again which are worth it
+	roundHeadsMax = 256 // flushed before victims are picked anew
 )
 
-// victims picks the heads to flush until excess bytes are given back, the worthiest first: what they give back counts four
-// times where nothing was written for a while, since it does not come again, and four times where the table holds more than
-// its share.
+// victims picks the heads to flush until excess bytes are freed, the worthiest first: freed bytes count four times
+// where a head was idle for a while, since it does not fill again, and four times where its table holds more than its
+// share.
 func victims(held []heldHead, excess int64) []heldHead {
 	worth := func(h *heldHead) int64 {
 		w := h.bytes

@@ -141,7 +141,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 			return err
 		}
 	}
-	// Each waits for the disk, which serves several as fast as one. Those that have much to flush before go alone.
+	// Each deletion waits for the disk, which serves several as fast as one. Partitions with much to flush first go alone.
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(deletesAtOnce)
 	for _, p := range from {
@@ -158,7 +158,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return s.named(q.Table, g.Wait())
 }
 
-// deletesAtOnce is from how many partitions of one request is deleted at once.
+// deletesAtOnce bounds the partitions that one request deletes from in parallel.
 const deletesAtOnce = 32
 
 func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partition, q *peer.Select) error {

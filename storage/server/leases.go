@@ -13,24 +13,24 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// Leases says for which partitions this process acts, and under which epoch. May be called from any goroutine. All but
-// Hold are asked at every request and cost a look-up.
+// Leases decides for which partitions this process acts, and under which epoch. Safe for concurrent use. All methods
+// but Hold are called for every request and cost a look-up.
 type Leases interface {
 	// MayAct reports whether the partition's lease is good at this moment (C105).
 	MayAct(table string, id point.PartitionID) (point.Epoch, bool)
-	// Alone reports whether the placement here led when the lease lapsed and is alone in sync: then nobody else leads it,
-	// and what it keeps is kept by all.
+	// Alone reports whether the placement here led when the lease lapsed and is the only one in sync: then no other server
+	// leads it, and a row kept here is kept by all.
 	Alone(table string, id point.PartitionID) (point.Epoch, bool)
-	// Hold returns when nobody else can take the partition any more: before the first row of an epoch is acked. Errors are
+	// Hold returns when no other server can take the partition any more; it is called before the first row of an epoch is acked. Errors are
 	// Stale and Canceled.
 	Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error
-	// Wanted says that a request came for a partition that this process does not lead. One whose time has not come is led at once then.
+	// Wanted reports a request for a partition that this process does not lead. A partition that is not due yet is then led at once.
 	Wanted(table string, id point.PartitionID)
-	// Why says, for the answer to a request, what keeps this process from leading.
+	// Why returns, for the answer to a request, the reason why this process does not lead.
 	Why(table string, id point.PartitionID) string
 }
 
-// always is the lease of a process that has no others beside it.
+// always is the lease of a process that runs alone.
 type always struct{ epoch point.Epoch }
 
 func (a always) MayAct(string, point.PartitionID) (point.Epoch, bool) { return a.epoch, true }
@@ -41,7 +41,7 @@ func (a always) Hold(context.Context, string, point.PartitionID, point.Epoch) er
 func (a always) Wanted(string, point.PartitionID)     {}
 func (a always) Why(string, point.PartitionID) string { return "" }
 
-// mayWrite gives the epoch under which a partition takes rows that are to be acked at a level.
+// mayWrite returns the epoch under which a partition takes rows that are to be acked at a level.
 func (s *Server) mayWrite(table string, id point.PartitionID, level point.Level) (point.Epoch, bool) {
 	epoch, ok := s.leases.MayAct(table, id)
 	if !ok && level == point.All {
@@ -50,7 +50,7 @@ func (s *Server) mayWrite(table string, id point.PartitionID, level point.Level)
 	return epoch, ok
 }
 
-// mayRead reports whether what is here of a partition is all there is of it.
+// mayRead reports whether this server has all rows of a partition.
 func (s *Server) mayRead(table string, id point.PartitionID) bool {
 	if _, ok := s.leases.MayAct(table, id); ok {
 		return true
@@ -59,7 +59,7 @@ func (s *Server) mayRead(table string, id point.PartitionID) bool {
 	return ok && (!s.kept(table, id) || s.deps.Chains.Sure(lease.Partition{Table: table, ID: id}))
 }
 
-// notLed sends whoever asks to the leader.
+// notLed makes the Stale error that sends the caller to the leader.
 func (s *Server) notLed(table string, id point.PartitionID) error {
 	var seq uint64
 	if m, ok := s.deps.Maps.Get(table); ok {
@@ -69,24 +69,24 @@ func (s *Server) notLed(table string, id point.PartitionID) error {
 	return fault.Errorf(fault.Stale, "server %s does not lead partition %s/%d (map %d here): %s", s.settings.Server, table, id, seq, s.leases.Why(table, id))
 }
 
-// door is a partition's gate for changes, with those that wait for it to be idle.
+// door is a partition's gate for changes; callers can wait until it is idle.
 //
 //	enter ─▶ ask the lease ─▶ change, fsync ─▶ ask again ─▶ leave        a change that asks after the lease ended is refused,
 //	                                              lease ends ─▶ wait     one that asked before is waited for
 type door struct {
 	mu   sync.Mutex
 	gate gate.Gate
-	idle chan struct{} // closed when no change is under way any more; nil: nothing waits for it
+	idle chan struct{} // closed when no change is under way any more; nil: no goroutine waits for it
 }
 
-// do has the gate do something under its lock.
+// do calls f with the gate under its lock.
 func (d *door) do(f func(*gate.Gate)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f(&d.gate)
 }
 
-// enter reports whether the gate is open. What enters leaves.
+// enter reports whether the gate is open; a caller that entered must leave.
 func (d *door) enter() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -143,9 +143,9 @@ type pass struct {
 	level point.Level
 }
 
-// enter gives the right to change a partition under the epoch that is led. Errors are Stale.
+// enter grants the right to change a partition under the epoch that is led. Errors are Stale.
 func (s *Server) enter(t *table, id point.PartitionID, level point.Level) (pass, error) {
-	if _, ok := s.mayWrite(t.name, id, level); !ok { // before there is a gate: anybody may ask for anything
+	if _, ok := s.mayWrite(t.name, id, level); !ok { // before a gate is made: a request may name any partition
 		return pass{}, s.notLed(t.name, id)
 	}
 	g := t.gate(id)
@@ -160,7 +160,7 @@ func (s *Server) enter(t *table, id point.PartitionID, level point.Level) (pass,
 	return pass{g, id, epoch, level}, nil
 }
 
-// confirm says whether what was done may be acked: the lease must have been good all the time (C105).
+// confirm decides whether a change may be acked: the lease must have been good all the time (C105).
 func (s *Server) confirm(t *table, p pass) error {
 	if epoch, ok := s.mayWrite(t.name, p.id, p.level); !ok || epoch != p.epoch {
 		s.metrics.unconfirmed.Inc()
@@ -169,8 +169,8 @@ func (s *Server) confirm(t *table, p pass) error {
 	return nil
 }
 
-// led finds the partition behind a pass, ready to take rows under its epoch. It comes into being with its first row, once
-// nobody else can take it. Errors are Stale, Canceled and Unavailable.
+// led returns the partition of a pass, ready to take rows under its epoch. The first row creates it, once no other
+// server can take it. Errors are Stale, Canceled and Unavailable.
 func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partition, error) {
 	p, ok := t.get(pa.id)
 	kept := s.kept(t.name, pa.id)
@@ -187,7 +187,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	if ok && p.Identity().Placement != pl.ID {
 		return nil, fault.Errorf(fault.Stale, "partition %s/%d: an older placement, %s, is still on server %s", t.name, pa.id, p.Identity().Placement, s.settings.Server)
 	}
-	if ro, why := s.deps.Brick.ReadOnly(); ro { // the list would bind a partition to this server that has no rows here, and gets none
+	if ro, why := s.deps.Brick.ReadOnly(); ro { // the list would bind a partition to this server that has no rows here and gets none
 		return nil, fault.Errorf(fault.Unavailable, "%s", why)
 	}
 	peer.Waiting(ctx)()
@@ -197,7 +197,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	if !ok {
 		epoch := pa.epoch
 		if kept {
-			epoch = 0 // its chain begins it
+			epoch = 0 // its chain begins the epoch
 		}
 		if p, err = s.create(t, at, pl, epoch); err != nil {
 			return nil, err
@@ -210,7 +210,7 @@ func (s *Server) led(ctx context.Context, t *table, pa pass) (*partition.Partiti
 	return p, p.Lead(pa.epoch)
 }
 
-// placed looks up where the table's map has a partition here.
+// placed looks up the placement on this server that the table's map gives a partition.
 func (s *Server) placed(t *table, id point.PartitionID) (*topology.Partition, topology.Placement, error) {
 	m, ok := s.deps.Maps.Get(t.name)
 	if !ok {
@@ -242,7 +242,7 @@ func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement,
 	})
 }
 
-// What who keeps the leases asks of the server.
+// The lease keeper's interface to the server.
 
 // Held is a placement that this server has rows or files of.
 type Held struct {
@@ -250,7 +250,7 @@ type Held struct {
 	Empty bool // it never took a row
 }
 
-// Held lists all placements here, of a table by time.
+// Held lists all placements here, those of a table by time.
 func (s *Server) Held() []Held {
 	var out []Held
 	for _, t := range s.tables() {
@@ -271,8 +271,8 @@ func (s *Server) Empty(name string, id point.PartitionID) bool {
 	return true
 }
 
-// Quiesce returns when no change of a partition is under way that was let in before its lease ended, with the last frame
-// of each epoch; nil where the partition was never written to. Errors are Canceled.
+// Quiesce waits until every change of a partition that entered before its lease ended is done, and returns the last
+// frame of each epoch; nil if the partition was never written to. Errors are Canceled.
 func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID) ([]point.EpochEnd, error) {
 	t, ok := s.table(name)
 	if !ok {
@@ -287,45 +287,45 @@ func (s *Server) Quiesce(ctx context.Context, name string, id point.PartitionID)
 	return nil, nil
 }
 
-// Seal makes a partition take no row any more, because the map has others take them. What is here stays readable.
+// Seal makes a partition refuse rows, because the map gives them to other partitions. The rows here stay readable.
 func (s *Server) Seal(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).do((*gate.Gate).Seal)
 }
 
-// Unseal takes a Seal back: the map gave the partition back. What is being handed over stays so.
+// Unseal undoes a Seal: the map gave the partition back. It does not end a HandOver.
 func (s *Server) Unseal(name string, id point.PartitionID) { s.atGate(name, id, (*gate.Gate).Open) }
 
-// HandOver makes a partition take no row while others are about to take over its part of the keyspace. From now until its
-// outcome is known here nothing is read from it by a map that does not show them: the transaction may be committed, and rows of
+// HandOver makes a partition refuse rows while other partitions are about to take over its part of the keyspace. Until
+// this process has the outcome, it answers no read by a map without them: the transaction may be committed, and rows of
 // theirs acked, before this process learns of it.
 func (s *Server) HandOver(name string, id point.PartitionID) {
 	s.tableOrNew(name).gate(id).do((*gate.Gate).HandOver)
 }
 
-// TakeBack ends a HandOver: others did not take over, and will not.
+// TakeBack ends a HandOver: the other partitions did not take over, and will not.
 func (s *Server) TakeBack(name string, id point.PartitionID) {
 	s.atGate(name, id, (*gate.Gate).TakeBack)
 }
 
-// Doubt lets rows in, although others may have taken over: readers wait for a map here that is newer than seq, which says so
-// or rules it out, or for Settle.
+// Doubt lets rows in, although other partitions may have taken over. Readers wait until this process has a map newer
+// than seq, which confirms or excludes it, or for Settle.
 func (s *Server) Doubt(name string, id point.PartitionID, seq uint64) {
 	s.tableOrNew(name).gate(id).do(func(g *gate.Gate) { g.Doubt(seq) })
 }
 
-// Settle ends a Doubt: nothing that was proposed on a map up to seq had others take over, or will.
+// Settle ends a Doubt: no proposal on a map up to seq made other partitions take over, or will.
 func (s *Server) Settle(name string, id point.PartitionID, seq uint64) {
 	s.atGate(name, id, func(g *gate.Gate) { g.Settle(seq) })
 }
 
-// atGate does something at a gate, if there is one.
+// atGate calls f with a partition's gate, if there is one.
 func (s *Server) atGate(name string, id point.PartitionID, f func(*gate.Gate)) {
 	if d, ok := s.gateOf(name, id); ok {
 		d.do(f)
 	}
 }
 
-// gateOf gives a gate, if there is one.
+// gateOf returns a partition's gate, if there is one.
 func (s *Server) gateOf(name string, id point.PartitionID) (*door, bool) {
 	t, ok := s.table(name)
 	if !ok {
@@ -337,15 +337,15 @@ func (s *Server) gateOf(name string, id point.PartitionID) (*door, bool) {
 	return g, ok
 }
 
-// Forget lets go of what is remembered of a partition that is not here and will not be led again.
+// Forget drops the state of a partition that is not here and will not be led again.
 func (s *Server) Forget(name string, id point.PartitionID) {
 	if t, ok := s.table(name); ok {
 		t.forget(id)
 	}
 }
 
-// RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. One that is
-// not here is fine. After an error it can be called again.
+// RemovePlacement removes a placement and all its rows; another placement of the partition may come after it. A
+// placement that is not here is no error. After an error it can be called again.
 func (s *Server) RemovePlacement(name string, id point.PartitionID, placement point.PlacementID) error {
 	t, ok := s.table(name)
 	if !ok {

@@ -11,7 +11,7 @@ type metrics struct {
 	throttled   prometheus.Counter
 	unconfirmed prometheus.Counter
 	ahead       prometheus.Counter
-	failures    *prometheus.CounterVec // by what: flush, compact, scrub
+	failures    *prometheus.CounterVec // by work: flush, compact, scrub
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
@@ -46,7 +46,7 @@ func gauge(name, help string, f func() float64) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_server_" + name, Help: help}, f)
 }
 
-// memoryMetrics tell what heads, names, caches and open files take.
+// memoryMetrics report the memory of heads, names and caches, and the open files.
 func (s *Server) memoryMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		gauge("head_bytes", "Memory of all head rows.", func() float64 { return float64(s.heads.Used()) }),
@@ -72,7 +72,7 @@ func (s *Server) memoryMetrics() []prometheus.Collector {
 	}
 }
 
-// partitionMetrics tell of tables, series, partitions and their check.
+// partitionMetrics report tables, series, partitions and their check.
 func (s *Server) partitionMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		gauge("tables", "Tables with data on this server.", func() float64 { return float64(len(s.tables())) }),
@@ -113,7 +113,7 @@ func (s *Server) partitionMetrics() []prometheus.Collector {
 	}
 }
 
-// segmentMetrics tell of the rows in segments and those not there yet.
+// segmentMetrics report the rows in segments and those not there yet.
 func (s *Server) segmentMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		gauge("segments", "Segments on this server.", func() float64 {

@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// order remembers in which order series were, so that a select of many need not compare their labels again: that costs
-// 200 ns and is done n log n times, while places are numbers. Series are learnt when a select finds many new ones.
+// order caches the label order of series, so that a select of many need not compare their labels again: that costs 200
+// ns and is done n log n times, while places are numbers. Series are learnt when a select finds many new ones.
 type order struct {
 	mu struct {
 		sync.RWMutex
@@ -27,7 +27,7 @@ type ranked struct {
 const (
 	orderMin   = 64  // fewer series are sorted as they are
 	learnMin   = 256 // fewer new ones are not worth numbering all anew
-	learnShare = 64  // nor is less than this part of those known
+	learnShare = 64  // nor are fewer than this part of the placed ones
 )
 
 // sort puts series into label order. live is how many series there are in all.
@@ -46,7 +46,7 @@ func (o *order) sort(all []found, live int) {
 
 func compareFound(a, b found) int { return a.labels.Compare(b.labels) }
 
-// split gives those whose places are known, in order, and the others; total is how many places there are.
+// split returns the series with places, in order, and the others; total is the number of places.
 func (o *order) split(all []found) (known, fresh []found, total int) {
 	keys := make([]uint64, 0, len(all)) // place, and index into all
 	o.mu.RLock()
@@ -67,8 +67,8 @@ func (o *order) split(all []found) (known, fresh []found, total int) {
 	return known, fresh, total
 }
 
-// placeLocked looks a series up. A ref may have come to mean another series. Labels that lie at the same place, as they
-// do unless it has, are found equal without being read.
+// placeLocked looks a series up. Its ref may mean another series by now, so labels are compared. Unless it does, they
+// lie at the same address and are equal without being read.
 func (o *order) placeLocked(f *found) (int32, bool) {
 	if !f.known || int(f.ref) >= len(o.mu.place) {
 		return 0, false
@@ -78,7 +78,7 @@ func (o *order) placeLocked(f *found) (int32, bool) {
 }
 
 // learn adds series, which are in order, and numbers all places anew. When most places must be of series that are gone,
-// all are forgotten, to be learnt again as they are asked for.
+// all are dropped, and learnt again by the next selects.
 func (o *order) learn(fresh []found, live int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,7 +104,7 @@ func (o *order) learn(fresh []found, live int) {
 	}
 }
 
-// keptLocked gives the places that stay beside those of add: a ref has one.
+// keptLocked returns the places that stay beside those of add: a ref has one place.
 func (o *order) keptLocked(add []ranked) []ranked {
 	again := make(map[series.Ref]bool)
 	for _, r := range add {

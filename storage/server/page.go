@@ -6,8 +6,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// A page is what stays in a processor's cache from when it is decoded until it is evaluated, and not less than what
-// lies together on disk. A set of few rows is one page: handing it around would cost more than reading it.
+// A page is small enough to stay in a processor's cache from decoding to evaluation, and no smaller than a group of
+// series on disk. A set of few rows is one page: handing it around would cost more than reading it.
 const (
 	pageRows      = 1 << 16
 	pageSeriesMin = 32

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// timely refuses a stamp that is too far ahead of the servers' clocks: once it is taken, it stays.
+// timely refuses a stamp that is too far ahead of the servers' clocks: once accepted, it stays.
 func (s *Server) timely(stamp point.Stamp) error {
 	now := s.now()
 	if !rank.Ahead(stamp, now) {
@@ -18,8 +18,8 @@ func (s *Server) timely(stamp point.Stamp) error {
 	return peer.NewAhead(now)
 }
 
-// rankAbove makes a partition that is about to be led rank its rows above those of the partitions whose keys it took over.
-// A partition that lies here gives its highest rank. Elsewhere no rank that was taken is further ahead of the servers' clocks than
+// rankAbove makes a partition that is about to be led rank its rows above those of the partitions that it took keys over from. For a
+// partition on this server that is its highest rank. On other servers no accepted rank is further ahead of the servers' clocks than
 // AheadMax, unless most of these clocks were set back since.
 func (s *Server) rankAbove(t *table, p *partition.Partition, at *topology.Partition) {
 	m, ok := s.deps.Maps.Get(t.name)

@@ -10,17 +10,17 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// A catalogue that was not rebuilt exactly may lack what only the damaged bytes said: partitions whose rows were in the log alone,
-// deletions, descriptions of metrics. The repair's output says so once, to the person who ran it; users of the store see
-// it in every answer until an administrator accepts it.
+// A catalogue that was not rebuilt exactly may lack entries that only the damaged bytes held: partitions with rows in
+// the log alone, deletions, descriptions of metrics. The repair's output says so once, to the operator; users of the
+// store see it in every answer until an administrator accepts it.
 
-// rebuiltKey is where the catalogue says that it was rebuilt, and not exactly.
+// rebuiltKey is the catalogue's note that it was rebuilt, and not exactly.
 const rebuiltKey = "m/rebuilt"
 
 // rebuiltNote is the JSON value of rebuiltKey.
 type rebuiltNote struct {
 	At      time.Time `json:"at"`
-	Trouble string    `json:"trouble"` // what was wrong with the catalogue
+	Trouble string    `json:"trouble"` // the damage of the catalogue
 }
 
 func (n *rebuiltNote) String() string {
@@ -38,8 +38,8 @@ func noteRebuilt(entries map[string][]byte, trouble error, now time.Time) error 
 	return err
 }
 
-// Rebuilt says, for users of the store, that its catalogue was rebuilt and may lack something; "": it was not, or that was
-// accepted.
+// Rebuilt returns the warning, for users of the store, that its catalogue was rebuilt and may lack something; "": it
+// was not, or that was accepted.
 func (s *Server) Rebuilt() string { return s.rebuilt }
 
 func (s *Server) loadRebuilt() error {
@@ -56,8 +56,8 @@ func (s *Server) loadRebuilt() error {
 	return nil
 }
 
-// AcceptRebuilt ends the warnings of a store whose catalogue was rebuilt; accepted says what they were, "": there were none. No
-// process uses the store. Errors: Unavailable, Corrupt (it must be repaired first).
+// AcceptRebuilt ends the warnings of a store whose catalogue was rebuilt; accepted is their text, "": there were none.
+// No process may use the store meanwhile. Errors: Unavailable, Corrupt (it must be repaired first).
 func AcceptRebuilt(d brick.Deps, s brick.Settings) (accepted string, err error) {
 	r, err := brick.Examine(d, s)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 //	Recover ─▶ task ─┬─▶ decode ─▶ decoder, decoder, … ─▶ task.decoded
 //	                 └─▶ apply[placement] ────────────────▶ waits for it, then ReplayFrame ─▶ free ─▶ next task
 //
-// Most stores have one partition that matters, the one of today: decoding it beside applying halves the time to be ready.
+// Most stores have one partition that matters, the one of today: decoding it in parallel with applying halves the time to start.
 
 // tasksPerWorker bounds the records read ahead, and with them the frames in memory.
 const tasksPerWorker = 32
@@ -63,7 +63,7 @@ func (r *replayer) take(ctx context.Context, p *partition.Partition, rec []byte)
 	}
 }
 
-// end says that no more records come.
+// end marks the end of the records.
 func (r *replayer) end() {
 	close(r.decode)
 	for _, q := range r.apply {
@@ -97,8 +97,9 @@ func (r *replayer) applyAll(ctx context.Context, q <-chan *task) error {
 	return nil
 }
 
-// recover replays what the log holds beyond the segments. Records of a placement that was being dropped are left out: its rows
-// were deleted by order. Records of one that the catalogue does not know are counted, and stay.
+// recover replays the records of the log that no segment holds. Records of a placement that was being dropped are
+// skipped: its rows were deleted by order. Records of a placement without an entry in the catalogue are counted, and
+// stay.
 func (s *Server) recover(ctx context.Context) error {
 	start := time.Now()
 	placed := map[point.PlacementID]*partition.Partition{}

@@ -15,15 +15,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Repaired tells what Repair found in a store, and what it made of it.
+// Repaired reports the state of a store that Repair found, and the result.
 type Repaired struct {
-	Trouble error // what was wrong with the catalogue; nil: nothing
-	// Exact: all entries are what they were. Otherwise they were made of what could be read, of segments and of the log.
+	Trouble error // the damage of the catalogue; nil: none
+	// Exact: all entries are as they were. Otherwise they were made from what remained readable, from segments and from the log.
 	Exact bool
 	// Changed: a new catalogue was written, or would be without DryRun.
 	Changed         bool
 	DryRun          bool
-	Known, Mirrored uint64 // the newest commit that anything knows of, and that the mirror holds
+	Known, Mirrored uint64 // the newest commit that any file mentions, and that the mirror holds
 	Entries         int
 	LogFiles        int
 	LogTrouble      error // why the log would be refused; nil: it is whole
@@ -35,18 +35,18 @@ type Repaired struct {
 	Metadata uint64
 	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
 	NoMaps bool
-	// Unknown are directories of segments, and placements in the log, that nothing tells the partition of.
+	// Unknown are directories of segments, and placements in the log, without any record of their partition.
 	Unknown []string
 }
 
-// RepairedPartition is what became of one placement.
+// RepairedPartition is the outcome for one placement.
 type RepairedPartition struct {
 	Identity partition.Identity
 	Segments int
 	Rows     uint64 // in segments
 	InLog    int    // records of the log, superfluous ones too
-	Rebuilt  bool   // its entry was made anew of its segments
-	Problem  error  // what of it could not be rebuilt: it is closed; nil: it is whole
+	Rebuilt  bool   // its entry was made anew from its segments
+	Problem  error  // why it could not be rebuilt: it is closed; nil: it is whole
 }
 
 // Lossy reports whether anything is not as it was.
@@ -54,9 +54,10 @@ func (r *Repaired) Lossy() bool {
 	return r.LogTrouble != nil || len(r.Unknown) > 0 || slices.ContainsFunc(r.Partitions, func(p RepairedPartition) bool { return p.Problem != nil })
 }
 
-// Repair looks at the store of a server that does not run, and makes a new catalogue if the one there is lacks something: of
-// its mirror, exactly, where that holds all that is known of; otherwise of what can be read of both, of the segments, which
-// describe themselves, and of the log. With dryRun nothing is changed. Errors: Unavailable, Corrupt (there is no store).
+// Repair inspects the store of a server that does not run, and makes a new catalogue if the existing one lacks
+// something: exactly, from its mirror, if that holds every commit that any file mentions; otherwise from the readable
+// parts of both, the segments, which describe themselves, and the log. With dryRun nothing is changed. Errors:
+// Unavailable, Corrupt (there is no store).
 func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error) {
 	r, err := brick.Examine(d, s)
 	if err != nil {
@@ -89,7 +90,7 @@ func Repair(d brick.Deps, s brick.Settings, dryRun bool) (_ *Repaired, err error
 	return out, nil
 }
 
-// placements checks the entry of every placement that an entry, a directory or the log names, and puts right what it can.
+// placements checks the entry of every placement that an entry, a directory or the log names, and repairs it if it can.
 func (o *Repaired) placements(r *brick.Remains, entries map[string][]byte) error {
 	cache := segment.NewCache(16 << 20)
 	defer cache.Close()

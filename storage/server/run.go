@@ -23,7 +23,7 @@ const (
 )
 
 // Run flushes, compacts and cools until ctx ends. It returns an error when the store is fenced: then the process must
-// stop, because nothing it could ack would be true.
+// stop, because it could keep no row that it acks.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return every(ctx, flushPeriod, s.flushDue) })
@@ -52,7 +52,7 @@ func every(ctx context.Context, period time.Duration, f func(context.Context)) e
 	}
 }
 
-// flushDue flushes what its own partition's policy calls for, then what the server as a whole needs.
+// flushDue flushes the partitions that are due by their own policy, then those that the server as a whole needs flushed.
 func (s *Server) flushDue(ctx context.Context) {
 	if s.deps.Brick.Frozen() {
 		return
@@ -78,8 +78,8 @@ func (s *Server) flushDue(ctx context.Context) {
 	s.flushUnderPressure(ctx)
 }
 
-// flushUnderPressure flushes heads until they take half of what they may. One that cannot be flushed is left out: the memory
-// of others is given back all the same.
+// flushUnderPressure flushes heads until they take half of their bound. A head that cannot be flushed is skipped: the
+// memory of the others is freed all the same.
 func (s *Server) flushUnderPressure(ctx context.Context) {
 	failed := map[*partition.Partition]bool{}
 	for ctx.Err() == nil {
@@ -102,7 +102,7 @@ func (s *Server) flushUnderPressure(ctx context.Context) {
 	}
 }
 
-// held lists the partitions with rows in memory, but for those and for what failed and is not to be tried again yet.
+// held lists the partitions with rows in memory, except those in but and those that failed and must not be retried yet.
 func (s *Server) held(but map[*partition.Partition]bool) (held []heldHead) {
 	now := time.Now()
 	for _, t := range s.tables() {
@@ -186,14 +186,14 @@ func (s *Server) coolUnderPressure(ctx context.Context, now time.Time) {
 	}
 }
 
-// sweep frees the names of series that nobody holds any more.
+// sweep frees the names of series that are not referenced any more.
 func (s *Server) sweep(context.Context) {
 	for _, t := range s.tables() {
 		t.index.Sweep()
 	}
 }
 
-// pinned tells which partitions keep the oldest log files alive while the log is over its bound.
+// pinned returns the partitions that keep the oldest log files alive while the log is over its bound.
 func (s *Server) pinned() map[*partition.Partition]bool {
 	excess := s.deps.Brick.LogBytes() - s.settings.LogBytesMax
 	if excess <= 0 {
@@ -224,7 +224,7 @@ func (s *Server) compactDue(ctx context.Context) {
 	}
 }
 
-// report counts and logs what maintenance could not do; it is tried again in the next round.
+// report counts and logs a failure of maintenance; the next round retries it.
 func (s *Server) report(p *partition.Partition, what string, err error) bool {
 	if err == nil || gone(err) {
 		return err == nil

@@ -12,32 +12,32 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// The scrub reads the segments again and again, slowly, so that a disk that rots is noticed while a backup or a replica
-// still has what it lost, and not by the query that needs it.
+// The scrub reads the segments again and again, slowly, so that a failing disk is noticed while a backup or a replica
+// still has the lost rows, and not only by the query that needs them.
 //
 //	pass: every segment that there is when it begins, by placement and id ─▶ CheckSegment ─▶ whole, or its partition damaged
 //	                 └─ where it is ─▶ catalogue, every half a minute ─▶ the next process goes on there
 
-// scrubKey is where the catalogue keeps how far the scrub is.
+// scrubKey is the catalogue's key for the progress of the scrub.
 const scrubKey = "m/scrub"
 
 const (
 	scrubSavePeriod = 30 * time.Second
-	// scrubOpenBytes is what opening a file counts for, so that a million small ones are no burden either.
+	// scrubOpenBytes is the cost of opening a file, so that a million small ones are no burden either.
 	scrubOpenBytes = 16 << 10
-	// scrubSlow is how long a piece may take to read before the disk is taken to be busy with something that matters more.
+	// scrubSlow is how long a piece may take to read before the disk counts as busy with more important work.
 	scrubSlow = 20 * time.Millisecond
 	// scrubYield is how many times longer a busy server's scrub waits.
 	scrubYield = 8
 )
 
-// scrubState is what the catalogue keeps.
+// scrubState is the progress that the catalogue keeps.
 type scrubState struct {
-	Began time.Time `json:"began"` // of the pass that goes on, or was the last
+	Began time.Time `json:"began"` // of the current pass, or of the last one
 	Ended time.Time `json:"ended"` // of the last whole pass
 	// At is the last segment that was checked; zero: none of this pass.
 	At scrubPlace `json:"at"`
-	// Damaged are looked at first by the next process: what is damaged is known again within seconds.
+	// Damaged are checked first by the next process, so that it reports the damage again within seconds.
 	Damaged []scrubPlace `json:"damaged,omitempty"`
 }
 
@@ -51,11 +51,11 @@ func (a scrubPlace) compare(b scrubPlace) int {
 	return cmp.Or(cmp.Compare(a.Placement, b.Placement), cmp.Compare(a.Segment.Epoch, b.Segment.Epoch), cmp.Compare(a.Segment.Seq, b.Segment.Seq))
 }
 
-// Scrub is what people see of it.
+// Scrub is the progress as operators see it.
 type Scrub struct {
 	PassBegan      time.Time // zero: none yet
 	PassEnded      time.Time // the last that was whole; zero: none yet
-	Segments       int       // of the pass that goes on
+	Segments       int       // of the current pass
 	Checked        int       // of them
 	BytesPerSecond int64     // the bound
 	DamageSeen     int       // segments found damaged by this process
@@ -91,7 +91,7 @@ func (s *Server) scrub(ctx context.Context) error {
 	return nil
 }
 
-// load reads how far an earlier process came. What cannot be read is begun anew.
+// load reads the progress of an earlier process. If that cannot be read, the scrub begins anew.
 func (c *scrubber) load() {
 	b, ok, err := c.s.deps.Brick.Get([]byte(scrubKey))
 	if err == nil && ok {
@@ -103,7 +103,7 @@ func (c *scrubber) load() {
 	}
 }
 
-// save notes how far it is. It need not be durable at once: what is checked twice is no harm.
+// save stores the progress. It need not be durable at once: checking a segment twice does no harm.
 func (c *scrubber) save() {
 	b, err := json.Marshal(c.state)
 	if err == nil && c.s.deps.Brick.Err() == nil {
@@ -117,16 +117,16 @@ func (c *scrubber) save() {
 	c.saved = time.Now()
 }
 
-// due is how long to wait before a pass begins, or goes on.
+// due returns how long to wait before a pass begins, or goes on.
 func (c *scrubber) due(now time.Time) time.Duration {
 	if c.state.At != (scrubPlace{}) || c.state.Began.IsZero() {
-		return 0 // one goes on, or never was
+		return 0 // a pass is under way, or none ever began
 	}
 	wait := c.s.settings.ScrubPeriod - now.Sub(c.state.Began)
 	return min(wait, c.s.settings.ScrubPeriod) // a clock that was set back
 }
 
-// again looks at what was damaged before: it may have been restored, else nothing is read of it from now on.
+// again checks the segments that were damaged before: a segment may have been restored; if not, its partition is not read from now on.
 func (c *scrubber) again(ctx context.Context) {
 	before := c.state.Damaged
 	c.state.Damaged = nil
@@ -140,7 +140,7 @@ func (c *scrubber) again(ctx context.Context) {
 	})
 }
 
-// pass checks what is left of a pass.
+// pass checks the remaining segments of a pass.
 func (c *scrubber) pass(ctx context.Context) {
 	if c.state.At == (scrubPlace{}) {
 		c.state.Began, c.state.Damaged = time.Now(), nil
@@ -230,17 +230,17 @@ func (s *Server) showScrub(change func(*Scrub)) {
 	change(&s.scrubShown.Scrub)
 }
 
-// Scrub tells how far the check of all segments is.
+// Scrub returns the progress of the check of all segments.
 func (s *Server) Scrub() Scrub {
 	s.scrubShown.Lock()
 	defer s.scrubShown.Unlock()
 	return s.scrubShown.Scrub
 }
 
-// pacer spreads bytes over time: pure but for what it remembers.
+// pacer spreads bytes over time; its only state is its fields.
 type pacer struct {
 	rate float64   // bytes a second
-	free time.Time // when what was read so far is paid for
+	free time.Time // when the bytes read so far are paid for
 }
 
 // wait is how long to wait after bytes were read. Time that went by unused is not saved up.

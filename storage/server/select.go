@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// A select reads series in batches: neighbours in label order share blocks, and the batches under way are all that it
-// holds in memory beside what its caller keeps. There are at least a few of them, so that all processors have one.
+// A select reads series in batches: neighbours in label order share blocks, and only the batches under way are in
+// memory, beside the rows that the caller keeps. There are at least a few of them, so that all processors have one.
 const (
 	selectBatchMax = 256
 	selectBatchMin = 32
@@ -27,8 +27,7 @@ func batchLen(series, readers int) int {
 	return max(selectBatchMin, min(selectBatchMax, series/(2*readers)+1))
 }
 
-// snapshot is a View of every partition that a query touches, by time, and its matchers. The table is nil while nothing
-// was written to it.
+// snapshot is a View of every partition that a query touches, by time, and its matchers. The table is nil until it is written to.
 type snapshot struct {
 	table    *table
 	views    []*partition.View
@@ -58,7 +57,7 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 			continue
 		}
 		v, err := p.View()
-		if err != nil { // never less than there is
+		if err != nil { // never a partial answer
 			sn.close()
 			return nil, nil, err
 		}
@@ -70,7 +69,7 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 	return t, sn, nil
 }
 
-// checkOf is asked while indexes are looked through: whether the request is still wanted, and has memory left.
+// checkOf makes the check for look-ups in indexes: whether the request is still wanted and has memory left.
 func checkOf(ctx context.Context) series.Check {
 	loan := budget.LoanOf(ctx)
 	return func(bytes int64) error {
@@ -81,11 +80,12 @@ func checkOf(ctx context.Context) series.Check {
 	}
 }
 
-// answers reports whether this server leads all that a query names: only then it has all their rows. Where others took over
-// since the map by which the query names them, or may have, whoever asks would miss what those took. Errors are Stale.
+// answers reports whether this server leads all partitions that a query names: only then it has all their rows. If
+// other partitions took over since the map by which the query names them, or may have, the caller would miss the rows
+// that they took. Errors are Stale.
 func (s *Server) answers(q *peer.Select) error { return s.named(q.Table, s.leadsAll(q)) }
 
-// named puts the newest map known here on a Stale answer, so that a reader with an older one finds it without the coordination store.
+// named puts the newest map of this server on a Stale answer, so that a reader with an older one finds it without the coordination store.
 func (s *Server) named(table string, err error) error {
 	if s.deps.Newest == nil || !fault.Is(err, fault.Stale) {
 		return err
@@ -172,8 +172,7 @@ func (sn *snapshot) match(ctx context.Context, max int) ([]found, error) {
 	return m.all, nil
 }
 
-// merger joins what several views have of a series: by its number in the index if all of them know it, else by its
-// labels.
+// merger joins the series of several views: by number in the index if all views have it, else by labels.
 type merger struct {
 	all     []found
 	byRef   map[series.Ref]int32
@@ -187,7 +186,7 @@ func newMerger(views []*partition.View) *merger {
 	return &merger{byRef: map[series.Ref]int32{}}
 }
 
-// only takes the series of a view that is alone.
+// only takes the series of a single view.
 func (m *merger) only(ss []partition.Series) {
 	m.all = make([]found, len(ss))
 	members := make([]member, len(ss))
@@ -295,7 +294,7 @@ func (ss *seriesSet) At() *peer.Series { return &ss.ready[ss.at] }
 // Err implements peer.SeriesSet.
 func (ss *seriesSet) Err() error { return ss.err }
 
-// Close implements peer.SeriesSet. It waits for what is being read.
+// Close implements peer.SeriesSet. It waits for the batches being read.
 func (ss *seriesSet) Close() error {
 	ss.readers.Wait()
 	ss.sn.close()
@@ -378,7 +377,7 @@ func (sn *snapshot) series(batch []found, lo, hi point.Nanos) ([]peer.Series, er
 // reader reads batches of a snapshot. For one goroutine.
 type reader struct {
 	sn     *snapshot
-	memory []*partition.Memory // by view; nil: what is read may be kept
+	memory []*partition.Memory // by view; nil: rows may be kept
 
 	series []partition.Series
 	back   []int // their places in the batch
@@ -389,7 +388,7 @@ type reader struct {
 
 func newReader(sn *snapshot) *reader { return &reader{sn: sn} }
 
-// reuse makes what is read valid only until the next batch.
+// reuse makes rows valid only until the next batch.
 func (r *reader) reuse() {
 	r.memory = make([]*partition.Memory, len(r.sn.views))
 	for i, v := range r.sn.views {

@@ -22,26 +22,26 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Maps gives the newest known partition map of a table.
+// Maps returns the newest partition map of a table that this process has.
 type Maps interface {
 	Get(table string) (*topology.Map, bool)
 }
 
-// Deps are what the server is given.
+// Deps are the server's dependencies.
 type Deps struct {
 	Brick *brick.Brick // opened, not yet recovered
 	Maps  Maps
-	// Newest says where the newest known map of a table is: Stale answers name it. Nil: they do not.
+	// Newest returns where the newest map of a table is; Stale answers name it. Nil: they do not.
 	Newest func(table string) (peer.MapAt, bool)
-	// Leases say what may be done here. Nil: everything, under Settings.Epoch; for a process that is alone.
+	// Leases decide which partitions this process may act for. Nil: all, under Settings.Epoch; for a process that runs alone.
 	Leases Leases
-	// Chains keep the copies of tables of several replicas. Nil: there are none, and the leader alone has the rows.
+	// Chains keep the copies of replicated tables. Nil: there are no copies; only the leader has the rows.
 	Chains Chains
-	// Now is the time by the median of the servers' clocks. Nil: by this one's.
+	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
 	Now func() point.Nanos
-	// Weight is how often a table counts among those that share the memory of heads; it may change. Nil: 1.
+	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.
 	Weight func(table string) int64
-	// Processors is how many there are. 0: as many as Go's scheduler uses.
+	// Processors is the number of processors. 0: as many as Go's scheduler uses.
 	Processors int
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -56,16 +56,16 @@ type Settings struct {
 	Epoch point.Epoch
 	// Partition are the settings of every partition.
 	Partition partition.Settings
-	// HeadBytesMax bounds the memory of all head rows together. From half of it on heads are flushed, so that what is being
-	// flushed and what comes meanwhile fit beside each other; from three quarters on inserts of tables that hold more than
-	// their share are answered Throttled, at the bound all (heads.go). Default 1 GiB.
+	// HeadBytesMax bounds the memory of all head rows together. From half of it on heads are flushed, so that the rows
+	// being flushed and the new rows both fit; from three quarters on inserts into tables that hold more than their
+	// share are answered Throttled, at the bound all inserts are (heads.go). Default 1 GiB.
 	HeadBytesMax int64
-	// NamesBytesMax bounds what partitions hold to know their series by, 12 bytes for each of each. Beyond it those that
-	// were not written to for the longest time are flushed and cooled: backfill over 100 days with a million series would
-	// keep 1.2 GB for two hours. Default: an eighth of HeadBytesMax.
+	// NamesBytesMax bounds the series tables of all partitions, 12 bytes a series and partition. Beyond it the partitions that were idle
+	// for the longest time are flushed and cooled: backfill over 100 days with a million series would keep 1.2 GB for two hours. Default:
+	// an eighth of HeadBytesMax.
 	NamesBytesMax int64
-	// NamesIdleMin is how long a partition was not written to before it is cooled for that. Default 10 s. Smaller: series
-	// are read back from segments again and again where rows for many partitions come by turns.
+	// NamesIdleMin is how long a partition must be idle before it is cooled for NamesBytesMax. Default 10 s. Smaller:
+	// series are read back from segments again and again where rows for many partitions alternate.
 	NamesIdleMin time.Duration
 	// CacheBytes bounds the cache of segment blocks. Default 256 MiB.
 	CacheBytes int64
@@ -77,13 +77,12 @@ type Settings struct {
 	LogBytesMax int64
 	// StreamSeriesMax bounds the numbers one stream may define. Default 20,000,000.
 	StreamSeriesMax int
-	// ScrubBytesPerSecond bounds how fast all segments are read again to see that they are whole. While the disk is slow or
-	// head rows fill, it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk
-	// has less time for others.
+	// ScrubBytesPerSecond bounds how fast all segments are read again to check them. While the disk is slow or the memory of heads fills,
+	// it is an eighth. Default 8 MiB/s, 1 TiB in 36 hours. Larger: damage is found sooner, and the disk has less time for other work.
 	ScrubBytesPerSecond int64
 	// ScrubPeriod is how often a pass over all segments begins at most. Default 7 days. Smaller: damage is found sooner.
 	ScrubPeriod time.Duration
-	// NoScrub leaves it to others. Default off.
+	// NoScrub turns the scrub off. Default: false.
 	NoScrub bool
 }
 
@@ -130,7 +129,7 @@ type Server struct {
 	partition  *partition.Metrics
 	heads      *share.Pool               // bytes
 	compacting atomic.Int64              // bytes
-	dropping   []point.PlacementID       // whose drop an earlier process began
+	dropping   []point.PlacementID       // an earlier process began to drop them
 	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
 
@@ -180,7 +179,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	return srv, nil
 }
 
-// load opens what the catalogue lists.
+// load opens the partitions that the catalogue lists.
 func (s *Server) load() (err error) {
 	if s.dropping, err = partition.Dropping(s.deps.Brick); err != nil {
 		return err
@@ -240,7 +239,7 @@ func (s *Server) tables() []*table {
 	return ts
 }
 
-// Close closes partitions and cache. The brick stays the caller's. Nothing else may run meanwhile.
+// Close closes the partitions and the cache; the brick stays the caller's. No other call may run meanwhile.
 func (s *Server) Close() error {
 	for _, t := range s.tables() {
 		for _, p := range t.all() {
@@ -251,8 +250,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// DropPartition removes a partition and all its rows from this server, and sees to it that no insert brings it back; one
-// that is not here is fine. After an error it can be called again.
+// DropPartition removes a partition and all its rows from this server and makes sure that no insert creates it again. A
+// partition that is not here is no error. After an error it can be called again.
 func (s *Server) DropPartition(name string, id point.PartitionID) error {
 	m, _ := s.deps.Maps.Get(name)
 	return s.tableOrNew(name).drop(id, m)

@@ -11,13 +11,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Snapshot is what a backup is made of. Close it: until then no segment of it is deleted.
+// Snapshot is the source of a backup. Its segments are not deleted until it is closed.
 type Snapshot struct {
 	backup.Content
 	views []*partition.View
 }
 
-// Close lets go of the segments.
+// Close releases the segments.
 func (s *Snapshot) Close() {
 	for _, v := range s.views {
 		v.Close()
@@ -25,9 +25,9 @@ func (s *Snapshot) Close() {
 	s.views = nil
 }
 
-// Snapshot flushes all heads and gives everything that was acked before the call. Rows that come meanwhile may be in it or not,
-// partition by partition. What cannot be had is named in Missing: other partitions do not suffer for it. Errors: Unavailable, Corrupt
-// (the catalogue), Canceled.
+// Snapshot flushes all heads and returns all that was acked before the call. Rows that come meanwhile may be in it or not, partition by
+// partition. Partitions that cannot be read are named in Missing, and the others are complete. Errors: Unavailable, Corrupt (the
+// catalogue), Canceled.
 func (s *Server) Snapshot(ctx context.Context) (_ *Snapshot, err error) {
 	snap := &Snapshot{Content: backup.Content{Store: s.deps.Brick.ID().String()}}
 	defer func() {

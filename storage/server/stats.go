@@ -58,11 +58,11 @@ func (s *Server) HeadLoad() float64 {
 	return float64(s.heads.Used()) / float64(s.settings.HeadBytesMax)
 }
 
-// OnHeadGrowth has f called with the memory of all head rows each time that an insert made it grow.
+// OnHeadGrowth makes the server call f with the memory of all head rows each time that an insert made it grow.
 func (s *Server) OnHeadGrowth(f func(to int64)) { s.heads.OnGrowth(f) }
 
 // HeadBytes is the memory of all head rows.
 func (s *Server) HeadBytes() int64 { return s.heads.Used() }
 
-// CompactingBytes is about what compactions hold that are under way.
+// CompactingBytes is about the memory of the compactions under way.
 func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }

@@ -13,13 +13,13 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// stream is one gateway's way into one table: its numbers, and the refs they stand for.
+// stream is one gateway's stream into one table: its numbers for series, and their refs.
 type stream struct {
 	s    *Server
 	t    *table
 	refs paged.Map[point.SeriesID, series.Ref]
 
-	// life is held for reading by Define and Insert, across the fsync, and alone by Close: refs are good until it comes.
+	// life is held for reading by Define and Insert, across the fsync, and for writing by Close: refs are valid until Close.
 	life   sync.RWMutex
 	closed bool
 

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// table is what this server holds of a table.
+// table is this server's part of a table.
 type table struct {
 	// Constant after newTable.
 	name  string
@@ -72,8 +72,8 @@ func (t *table) add(p *partition.Partition) {
 	t.mu.partitions[p.Identity().Partition] = p
 }
 
-// create makes a partition unless somebody has meanwhile. One that was dropped is Stale: its rows were given up, and a
-// gateway that still routes by a map with it must see the one without.
+// create makes a partition unless another request did meanwhile. A dropped partition is Stale: its rows were deleted,
+// and a gateway that still routes by a map with it must get the map without it.
 func (t *table) create(id point.PartitionID, create func() (*partition.Partition, error)) (*partition.Partition, error) {
 	t.creating.Lock()
 	defer t.creating.Unlock()
@@ -98,8 +98,9 @@ func (t *table) isDropped(id point.PartitionID) bool {
 	return ok
 }
 
-// drop removes a partition for good. After an error it is still listed, closed, so that it can be tried again. What was
-// dropped and is no longer in the map m can be forgotten: nobody makes a partition that the map does not have.
+// drop removes a partition for good. After an error it is still listed, closed, so that the drop can be retried. A
+// dropped partition that is no longer in the map m can be forgotten: no request makes a partition that the map does not
+// have.
 func (t *table) drop(id point.PartitionID, m *topology.Map) error {
 	t.creating.Lock()
 	defer t.creating.Unlock()
@@ -130,7 +131,7 @@ func (t *table) remove(id point.PartitionID, placement point.PlacementID) error 
 	return t.dropLocked(p)
 }
 
-// forget lets go of a gate behind which there is nothing.
+// forget deletes a gate that has no partition.
 func (t *table) forget(id point.PartitionID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// tidy ends what an earlier process began and puts aside what nobody knows. It runs when catalogue and log were read whole
-// and agree: only then it is known what is superfluous.
+// tidy finishes the drops that an earlier process began, and puts aside files and log records without an entry in the
+// catalogue. It runs when catalogue and log were read whole and agree: only then can it decide that data is
+// superfluous.
 func (s *Server) tidy() error {
 	for _, id := range s.dropping {
 		s.deps.Log.Info("ending the drop of a placement", "placement", id)
@@ -37,7 +38,7 @@ func (s *Server) tidy() error {
 	return nil
 }
 
-// tidySegments puts aside the directories of placements that the catalogue does not know.
+// tidySegments puts aside the directories of placements without an entry in the catalogue.
 func (s *Server) tidySegments(known map[string]bool) error {
 	b := s.deps.Brick
 	names, err := b.FS().List(b.FS().PathDir(b.SegmentDir(0)))

@@ -7,9 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// Unmapped lists the placements that are held here and that no map places anywhere. Their rows are read; rows for their
-// time are refused, because a newer placement of the same partition would come to lie beside them. Of a process that
-// is alone there are none, unless its maps were lost or are older than its rows.
+// Unmapped lists the placements that are held here and that no map places anywhere. Their rows are read; rows for their time are refused,
+// because a newer placement of the same partition would be created beside them. A process that runs alone has none, unless its maps were
+// lost or are older than its rows.
 func (s *Server) Unmapped() (out []partition.Identity) {
 	for _, t := range s.tables() {
 		m, ok := s.deps.Maps.Get(t.name)
