@@ -14,7 +14,7 @@ import (
 // blockCodec is the first byte of every block: how the rest is encoded.
 const blockCodec = 1
 
-// Bounds of a block. A reader refuses what exceeds them, so they are part of the format.
+// Bounds of a block. A reader refuses blocks that exceed them, so they are part of the format.
 const (
 	chunkRowsMax   = 512      // rows of one series in a block
 	groupSeriesMax = 128      // series of a group
@@ -112,7 +112,7 @@ func (b *block) pack(dst []byte, own uint32, pk *packer) []byte {
 	return dst
 }
 
-// head writes the chunks' heads field by field, so that like lies beside like.
+// head writes the chunks' heads field by field, so that similar fields lie together.
 func (b *block) head(dst []byte, own uint32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(b.chunks)))
 	for i := range b.chunks {
@@ -150,7 +150,7 @@ func (b *block) headTimes(dst []byte, own uint32) []byte {
 	return dst
 }
 
-// headStamps writes the distinct stamps in rising order, then per chunk where its lowest and its highest stand: many
+// headStamps writes the distinct stamps in rising order, then per chunk the indices of its lowest and its highest: many
 // series come with one request and share its stamp.
 func (b *block) headStamps(dst []byte) []byte {
 	all := b.stamps[:0]
@@ -276,12 +276,12 @@ func (r *blockReader) twin() *openBlock {
 	return t
 }
 
-// use makes the reader read what was opened before, for once.
+// use makes the reader read a block that was opened before, until the next open.
 func (r *blockReader) use(b *openBlock) {
 	r.chunks, r.rows, r.ints.open, r.doubles.open = b.chunks, b.rows, b.ints, b.doubles
 }
 
-// bytes is what the block takes in memory, about.
+// bytes is about the block's size in memory.
 func (b *openBlock) bytes() int64 {
 	n := int(unsafe.Sizeof(*b)) + len(b.chunks)*int(unsafe.Sizeof(chunk{}))
 	for k := range b.ints {

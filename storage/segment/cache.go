@@ -11,9 +11,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and what is decoded of them:
-// columns of times, definitions, blocks of which few series were asked for.
-// It also holds the decoder that they share. Safe for concurrent use; close it after its readers.
+// Cache bounds the memory of all readers that share it: blocks as they lie in the files, and decoded parts: columns of times, definitions,
+// blocks of which few series were asked for. It also holds the decoder that they share. Safe for concurrent use; close it after its
+// readers.
 type Cache struct {
 	blocks  *pebble.Cache
 	decoder *zstd.Decoder
@@ -33,7 +33,7 @@ type Cache struct {
 // CacheBytes is the default size of a Cache.
 const CacheBytes = 64 << 20
 
-// NewCache makes a cache of about size bytes (0: CacheBytes), a quarter of it for what is decoded.
+// NewCache makes a cache of about size bytes (0: CacheBytes), a quarter of it for decoded parts.
 func NewCache(size int64) *Cache {
 	if size <= 0 {
 		size = CacheBytes
@@ -45,7 +45,7 @@ func NewCache(size int64) *Cache {
 	return c
 }
 
-// Close frees the cache. Readers that are still open keep what they use of it.
+// Close frees the cache. Readers that are still open keep the parts that they use.
 func (c *Cache) Close() {
 	c.blocks.Unref()
 	c.mu.Lock()
@@ -55,14 +55,14 @@ func (c *Cache) Close() {
 	c.mu.bytes = 0
 }
 
-// Bytes is what the cache holds now.
+// Bytes is the size of the cache's content.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.bytes + c.blocks.Size()
 }
 
-// options gives a reader a part of the block cache of its own, what empties that part, and what gives it back.
+// options gives a reader a part of the block cache of its own, a function that empties that part, and one that frees it.
 func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 	h := c.blocks.NewHandle()
 	o.CacheOpts.CacheHandle = h // one file a handle: the file number can stay 0
@@ -95,7 +95,7 @@ type cached struct {
 	bytes int64
 }
 
-// page gives a page if it is cached. It is shared: nobody writes to it.
+// page gives a page if it is cached. It is shared and read only.
 func (c *Cache) page(k pageKey) (*cached, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

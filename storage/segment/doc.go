@@ -10,10 +10,10 @@
 //
 //	ids ─▶ place: (group, slot) ─▶ group record ─▶ blocks that overlap the range ─▶ chunks that are wanted ─▶ rows.Run
 //
-// Invariants kept here: I4 (the same calls give the same bytes; a reader never changes a file), I5 (what a decoder takes
-// is bounded before it is taken, caches have a size), I7 (bytes, then name, then directory are durable before Finish
-// returns), I8 (what does not match its checksum or its form is fault.Corrupt, with the file and the key in the message).
+// Invariants kept here: I4 (the same calls give the same bytes; a reader never changes a file), I5 (decoders check bounds before they
+// allocate, caches have a size), I7 (bytes, then name, then directory are durable before Finish returns), I8 (data that does not match its
+// checksum or its form is fault.Corrupt, with the file and the key in the message).
 //
 // FORMAT.md draws every byte. Refused here: rows that are not sorted, deciding between two values at one timestamp
-// (package rows), choosing what is compacted with what (package partition).
+// (package rows), choosing the segments that are compacted together (package partition).
 package segment

@@ -12,11 +12,11 @@ import (
 // exemplarsMax bounds the exemplars of one series, raw: some 100,000 traces.
 const exemplarsMax = 16 << 20
 
-// exemplarBytes is at least what an exemplar takes, raw.
+// exemplarBytes is at least the raw size of an exemplar.
 func exemplarBytes(e *point.ExemplarRow) int { return 28 + len(e.Labels) }
 
-// NewestExemplars gives the newest of a series' exemplars, as many as a segment holds of one series, and how many are left
-// out. ex is in order of time, and is only cut.
+// NewestExemplars returns the newest of a series' exemplars, as many as a segment holds of one series, and how many are
+// left out. ex is in order of time, and is only cut.
 func NewestExemplars(ex []point.ExemplarRow) (kept []point.ExemplarRow, left int) {
 	size := 0
 	for i := len(ex) - 1; i >= 0; i-- {

@@ -51,8 +51,7 @@ type files struct {
 // LimitFiles bounds how many files are open at once; at least one. Before the first Open.
 func (c *Cache) LimitFiles(n int) { c.files.max = max(1, n) }
 
-// FileStats tells how many files are open now, how many may be, how often one was opened, and how often one was closed to
-// make room.
+// FileStats returns how many files are open now, how many may be, how often one was opened, and how often one was closed to make room.
 func (c *Cache) FileStats() (open, most int, opened, shut int64) {
 	c.files.mu.Lock()
 	defer c.files.mu.Unlock()
@@ -122,7 +121,7 @@ func tooManyFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// load opens the file, and makes sure that it is what Reader.info says.
+// load opens the file, and checks that it matches Reader.info.
 func (r *Reader) load() (_ *file, err error) {
 	f, err := r.fs.Open(r.path, vfs.RandomReadsOption)
 	if err != nil {
@@ -136,7 +135,7 @@ func (r *Reader) load() (_ *file, err error) {
 		_ = f.Close()
 		return nil, diskError(err, r.path)
 	}
-	if !stat.ModTime().Equal(r.modified) { // what is cached may be of other bytes, and would hide that
+	if !stat.ModTime().Equal(r.modified) { // the cache may hold other bytes, and would hide that
 		r.evict()
 		r.cache.forget(r)
 		r.modified = stat.ModTime()
@@ -158,15 +157,15 @@ func (r *Reader) load() (_ *file, err error) {
 	return out, nil
 }
 
-// openTable owns f also when it fails.
+// openTable owns f even if it fails.
 func openTable(f vfs.File, opts sstable.ReaderOptions) (t *sstable.Reader, err error) {
 	readable, err := sstable.NewSimpleReadable(f)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
 	}
-	// Pebble takes block handles from the footer and the index at their word. Both have checksums, yet a file that was
-	// made badly must not end the process.
+	// Pebble does not check block handles from the footer and the index. Both have checksums, yet a file that was made
+	// badly must not end the process.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fault.Errorf(fault.Corrupt, "no readable table: %v", p)
@@ -193,7 +192,7 @@ func (r *Reader) readHeader(sst *sstable.Reader) (info Info, err error) {
 	return info, err
 }
 
-// add takes in a file that was just opened, and closes what is one too many.
+// add adds a file that was just opened, and closes one if too many are open.
 func (fs *files) add(f *file) {
 	fs.opened.Add(1)
 	fs.mu.Lock()
@@ -217,7 +216,7 @@ func (fs *files) shrink() bool {
 // victimLooks is how many files are looked at for each that is closed: all of a small cache, few of a large one.
 const victimLooks = 32
 
-// victimsLocked takes out up to n files that nobody reads. Their readers' opening is held: closeFiles ends that.
+// victimsLocked removes up to n files that are not being read. Their readers' opening stays locked until closeFiles.
 func (fs *files) victimsLocked(n int) (victims []*file) {
 	for len(victims) < n {
 		f := fs.victimLocked()
@@ -231,7 +230,7 @@ func (fs *files) victimsLocked(n int) (victims []*file) {
 	return victims
 }
 
-// victimLocked finds a file that nobody reads, and keeps it from being read; nil when there is none under the hand.
+// victimLocked finds a file that is not being read, and keeps it from being read; nil when there is none under the hand.
 func (fs *files) victimLocked() *file {
 	var oldest *file
 	for range min(victimLooks, len(fs.open)) {
@@ -269,7 +268,7 @@ func closeFiles(victims []*file) {
 	}
 }
 
-// forgetFile takes out the file of a reader that is closed.
+// forgetFile removes the file of a reader that is closed.
 func (c *Cache) forgetFile(f *file) {
 	c.files.mu.Lock()
 	defer c.files.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// A frame is a run of bytes of known raw length in the shortest of a few forms: form byte, stored length as a uvarint,
-// stored bytes. The raw length is known to the reader from what precedes the frame, so that nothing is allocated on the
-// word of the frame itself.
+// A frame is a run of bytes of known raw length in the shortest of a few forms: form byte, stored length as a uvarint, stored bytes. The
+// reader has the raw length from the bytes before the frame, so that no length in the frame itself decides about memory.
 const (
 	frameRaw  = 0 // stored as it is
 	frameFill = 1 // one byte, repeated
@@ -64,7 +63,7 @@ func (p *packer) plane(dst, raw []byte) []byte {
 		return append(dst, frameFill, 1, raw[0])
 	}
 	h, _, err := huff0.Compress4X(raw, &p.huff)
-	if err != nil { // incompressible, which zstd would only confirm, or one symbol
+	if err != nil { // incompressible, also for zstd, or one symbol
 		return p.shorter(dst, raw, nil)
 	}
 	if len(h) < len(raw)/4 {
@@ -112,7 +111,7 @@ func isFill(b []byte) bool {
 	return true
 }
 
-// errForm is what every decoder here answers to bytes that do not follow FORMAT.md; the reader adds file and key.
+// errForm is the error of every decoder here for bytes that do not follow FORMAT.md; the reader adds file and key.
 func errForm(what string) error { return fault.Errorf(fault.Corrupt, "malformed %s", what) }
 
 // cursor walks over bytes that may be malformed. After the first bad read everything it gives is zero and bad is set.

@@ -17,7 +17,7 @@ const (
 	groupHistsMax = 4 << 20 // bytes
 )
 
-// group is the one under construction: block j holds the j-th chunk of every series. Each series is cut by itself, into
+// group is the group under construction: block j holds the j-th chunk of every series. Each series is cut by itself, into
 // chunks of equal length, so that series with equal times share their columns wherever they lie.
 //
 //	series 0: 1000 rows ─▶ 500 │ 500

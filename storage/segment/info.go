@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// FormatVersion is what this package writes. It reads version 1, too, which tells neither range nor deletions.
+// FormatVersion is the version that this package writes. It also reads version 1, which has neither range nor deletions.
 const (
 	FormatVersion    = 2
 	formatVersionOne = 1
@@ -22,7 +22,7 @@ type Range struct {
 	PointHi uint64      `json:"point_hi,omitempty"` // exclusive; 0 means 2^64
 }
 
-// Meta is what the writer's caller knows of a segment.
+// Meta is the caller's description of a segment for the writer.
 type Meta struct {
 	Table     string            `json:"table"`
 	Partition point.PartitionID `json:"partition"`
@@ -31,14 +31,14 @@ type Meta struct {
 	Major     bool              `json:"major"` // holds all rows and all definitions up to Ends
 	Ends      []point.EpochEnd  `json:"ends"`  // frames contained, per epoch, in rising order of epochs (C51)
 
-	// Range is that of the partition, so that a lost catalogue can be made anew of the segments; nil: not told.
+	// Range is that of the partition, so that a lost catalogue can be rebuilt from the segments; nil: not given.
 	Range *Range `json:"range,omitempty"`
 	// Deletions are those among the frames contained: they hide rows of the segments that this one is based on, and none of
 	// its own. Only the segment itself keeps them: the catalogue has them at the segments that they hide rows of.
 	Deletions []frame.Deletion `json:"-"`
 }
 
-// Info describes a finished segment. It is what the catalogue keeps and an offer carries; it marshals to JSON.
+// Info describes a finished segment. The catalogue keeps it and an offer carries it; it marshals to JSON.
 type Info struct {
 	Meta
 	FormatVersion int    `json:"format_version"`
@@ -59,15 +59,15 @@ type Info struct {
 
 // Settings of a Writer. None of them changes the bytes.
 type Settings struct {
-	// BytesPerSync is how much is handed to the disk at a time while writing, so that the fsync at the end does not hold
-	// up those of the log. Bytes, default 1 MiB. Smaller: smoother, more calls.
+	// BytesPerSync is how much is passed to the disk at a time while writing, so that the fsync at the end does not
+	// delay those of the log. Bytes, default 1 MiB. Smaller: smoother, more calls.
 	BytesPerSync int
 }
 
 // headerMax bounds the header record; most of it is Ends.
 const headerMax = 1 << 20
 
-// appendHeader writes everything of an Info but Size and Checksum, which are of the whole file.
+// appendHeader writes all fields of an Info but Size and Checksum, which are of the whole file.
 func appendHeader(dst []byte, i *Info) []byte {
 	dst = append(dst, byte(i.FormatVersion), b2u(i.Major))
 	dst = binary.AppendUvarint(dst, uint64(len(i.Table)))
@@ -136,7 +136,7 @@ func parseHeader(b []byte) (Info, error) {
 	return i, nil
 }
 
-// parseRest reads what came with version 2.
+// parseRest reads the fields added in version 2.
 func (i *Info) parseRest(c *cursor) error {
 	if c.byte() == 1 {
 		i.Range = &Range{TimeLo: c.varint(), TimeHi: c.varint(), PointLo: c.uvarint(), PointHi: c.uvarint()}
@@ -151,10 +151,10 @@ func (i *Info) parseRest(c *cursor) error {
 	return nil
 }
 
-// Described reports whether the segment tells what partition it is of: its table, number and range.
+// Described reports whether the segment names its partition: table, number and range.
 func (i Info) Described() bool { return i.Range != nil }
 
-// same reports whether two descriptions are of one segment, leaving out what only the whole file tells, and deletions.
+// same reports whether two descriptions are of one segment, ignoring size and checksum of the file, and deletions.
 func (i *Info) same(o *Info) bool {
 	a, b := *i, *o
 	a.Size, a.Checksum, b.Size, b.Checksum = 0, 0, 0, 0

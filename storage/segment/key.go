@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Keys begin with a letter that says what the value is; the letters rise in the order of writing.
+// Keys begin with a letter for the kind of value; the letters rise in the order of writing.
 const (
 	keyDefinitions = 'a' // + first id: a page of definitions
 	keyNames       = 'b' // the label names

@@ -267,7 +267,7 @@ func (r *Reader) LabelValues(name string, without *roaring.Bitmap) ([]string, er
 	return out, err
 }
 
-// eachUsed calls f for the values of a name that a series has which is not in without, in order, until f returns false.
+// eachUsed calls f for the values of a name that series outside without have, in order, until f returns false.
 func (r *Reader) eachUsed(n *labelName, without *roaring.Bitmap, f func(value string) bool) error {
 	all := without.IsEmpty()
 	of := roaring.New()

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// place says where a series' rows lie: group and slot in one number, group × 128 + slot.
+// place is where a series' rows lie: group and slot in one number, group × 128 + slot.
 type place uint32
 
 // groupsMax keeps a place below the mark of absence in every width.
@@ -57,8 +57,8 @@ func writePlaces(all []placed, put func(key, value []byte) error) error {
 	return nil
 }
 
-// sortPlaced sorts by ids, each of which is there once. Where most ids between the lowest and the highest are there, each is put to
-// where it belongs.
+// sortPlaced sorts by ids, each of which is there once. If most ids between the lowest and the highest occur, each is
+// put directly into its place.
 func sortPlaced(all []placed) []placed {
 	if len(all) == 0 {
 		return all

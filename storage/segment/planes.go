@@ -90,7 +90,7 @@ func gather(col *[8][]byte, width, i int) uint64 {
 	return v
 }
 
-// addLens notes in lens that a column of n integers of width bytes is in the planes.
+// addLens adds a column of n integers of width bytes to the planes' lengths.
 func addLens(lens *[8]int, n, width int) {
 	for k := range width {
 		lens[k] += n

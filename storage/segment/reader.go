@@ -18,9 +18,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Reader reads one segment file. All methods may be called from many goroutines, also while Close is: what has begun
-// ends, what comes later is Unavailable. Nothing of the file is kept in memory but what the Cache holds, and no file
-// descriptor between reads but those the Cache allows: see files.go.
+// Reader reads one segment file. Safe for concurrent use, also with Close: calls under way finish, later ones are
+// Unavailable. A reader keeps in memory only its part of the Cache, and between reads a file descriptor only if the
+// Cache allows it: see files.go.
 //
 // Errors of all methods: Corrupt (checksum or form; the message names file and key), Unavailable (closed, disk).
 type Reader struct {
@@ -40,9 +40,9 @@ type Reader struct {
 	modified time.Time  // of the file when it was opened last; guarded by opening
 }
 
-// Open opens a finished segment and compares its size and header with want, what the catalogue says of it. A want of
-// size 0 compares nothing: for tools. The whole-file checksum is Verify's affair.
-// Errors: Corrupt (also when the file is missing: it has to be fetched again), Invalid (format version), Unavailable.
+// Open opens a finished segment and compares its size and header with want, the catalogue's description. A want of size
+// 0 compares nothing: for tools. The whole-file checksum is Verify's affair. Errors: Corrupt (also when the file is
+// missing: it has to be fetched again), Invalid (format version), Unavailable.
 func Open(fs vfs.FS, path string, want Info, cache *Cache) (*Reader, error) {
 	r := &Reader{fs: fs, path: path, info: want, cache: cache}
 	r.opts, r.evict, r.free = cache.options()
@@ -54,7 +54,7 @@ func Open(fs vfs.FS, path string, want Info, cache *Cache) (*Reader, error) {
 	return r, r.release()
 }
 
-// Info describes the segment: the header, size, and the checksum that Open was told.
+// Info describes the segment: the header, size, and the checksum that Open was given.
 func (r *Reader) Info() Info { return r.info }
 
 // Close ends reading. The file is closed when the reads that have begun are done.
@@ -75,13 +75,13 @@ func (r *Reader) Close() error {
 	return r.release()
 }
 
-// end gives back what the reader has of the cache.
+// end gives back the reader's part of the cache.
 func (r *Reader) end() {
 	r.cache.forget(r)
 	r.free()
 }
 
-// diskError gives an error of the file system or of pebble its Kind, and the file's name. What has a Kind keeps it.
+// diskError gives an error of the file system or of pebble its Kind, and the file's name. An error with a Kind keeps it.
 func diskError(err error, path string) error {
 	if err == nil {
 		return nil
@@ -98,7 +98,7 @@ func diskError(err error, path string) error {
 
 func vfsNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
-// corrupt names the key at which something does not fit.
+// corrupt adds the key to an error.
 func (r *Reader) corrupt(key []byte, err error) error {
 	return diskError(fault.Annotate(err, "key %q", key), r.path)
 }
@@ -228,7 +228,7 @@ func (r *Reader) EachDefinition(f func(id point.DenseID, l point.Labels) error) 
 	})
 }
 
-// Exemplars calls f with the exemplars in [lo, hi] of each of the series that has some; ids rise strictly. The rows
+// Exemplars calls f with the exemplars in [lo, hi] of each of the series that has any; ids rise strictly. The rows
 // belong to f.
 func (r *Reader) Exemplars(ids []point.DenseID, lo, hi point.Nanos, f func(id point.DenseID, ex []point.ExemplarRow) error) error {
 	if r.info.Exemplars == 0 {

@@ -8,10 +8,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// arena hands out memory of one group's rows: fresh for Read, whose runs live on, the same again for a Cursor.
+// arena hands out memory for one group's rows: fresh for Read, where runs live on, the same again for a Cursor.
 type arena[T any] struct{ mem, free []T }
 
-// fresh forgets what was handed out and prepares exactly n.
+// fresh drops the memory handed out before and prepares exactly n.
 func (a *arena[T]) fresh(n int) {
 	a.mem = make([]T, n)
 	a.free = a.mem
@@ -50,8 +50,8 @@ type readState struct {
 	values arena[float64]
 	nanos  arena[point.Nanos]
 	keep   bool // runs live on after the group: a Read
-	ranked bool // runs tell the stamp of each row
-	spare  int  // room behind the values of a series, for what its reader appends
+	ranked bool // runs have the stamp of each row
+	spare  int  // room behind the values of a series, for rows that the caller appends
 	level  int  // blocks of the group read before this one
 	places []wanted
 	joins  [][joinsKept]join // by level
@@ -61,18 +61,18 @@ type readState struct {
 	page    [][]point.Nanos
 }
 
-// join is a column of times put together of two. Series that were written together share all their columns, so what is
-// joined for one, at one block of its group, is what the next ones need there.
+// join is a column of times joined from two. Series that were written together share all their columns, so the next
+// series of a group need the same joins, block by block.
 type join struct {
 	before, next, all []point.Nanos
-	extended          bool // what lies behind all is in use
+	extended          bool // the memory behind all is in use
 }
 
 // joinsKept is how many different columns neighbours may have that are still joined once: those that were written in
 // the midst of a flush have a row more or less.
 const joinsKept = 4
 
-// join gives before and next as one column. It may be shared: nobody writes to it.
+// join returns before and next as one column, which may be shared and is read only.
 func (s *readState) join(before, next []point.Nanos, left int) []point.Nanos {
 	for len(s.joins) <= s.level {
 		s.joins = append(s.joins, [joinsKept]join{})
@@ -108,7 +108,7 @@ func (s *readState) lastJoin(made []point.Nanos) *join {
 	return nil
 }
 
-// again takes back what was handed out of memory that is used again.
+// again takes back the memory handed out for reuse.
 func (s *readState) again() {
 	s.values.again()
 	s.nanos.again()
@@ -164,7 +164,7 @@ func (r *Reader) Read(ids []point.DenseID, lo, hi point.Nanos, f func(id point.D
 	return r.ReadNew(ids, lo, hi, 0, func(i int, run rows.Run) error { return f(ids[i], run) })
 }
 
-// ReadNew is ReadInto memory that is nobody else's: what f is given stays good.
+// ReadNew is ReadInto new memory: the rows that f gets stay valid.
 func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
 	s.keep, s.spare = true, spare
@@ -172,7 +172,7 @@ func (r *Reader) ReadNew(ids []point.DenseID, lo, hi point.Nanos, spare int, f f
 	return r.read(s, ids, lo, hi, f)
 }
 
-// ReadRanked is ReadNew, and runs tell a stamp for each row: the highest of its chunk.
+// ReadRanked is ReadNew, and runs have a stamp for each row: the highest of its chunk.
 func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, f func(i int, run rows.Run) error) error {
 	s := r.cache.getState()
 	s.keep, s.ranked = true, true
@@ -180,7 +180,7 @@ func (r *Reader) ReadRanked(ids []point.DenseID, lo, hi point.Nanos, f func(i in
 	return r.read(s, ids, lo, hi, f)
 }
 
-// Memory is what rows are read into again and again. For one goroutine. Close it.
+// Memory is reusable memory for rows. For one goroutine. Close it.
 type Memory struct {
 	cache *Cache
 	state *readState
@@ -193,10 +193,10 @@ func (c *Cache) Memory() *Memory {
 	return &Memory{c, s}
 }
 
-// Reset takes back all that was read into the memory.
+// Reset takes back all rows that were read into the memory.
 func (m *Memory) Reset() { m.state.again() }
 
-// Close gives the memory to others.
+// Close returns the memory to the pool.
 func (m *Memory) Close() {
 	m.cache.putState(m.state)
 	m.state = nil
@@ -304,8 +304,8 @@ func (r *Reader) eachPlace(t *tableIter, ids []point.DenseID, f func(i int, at p
 	return nil
 }
 
-// Whole tells how many of the series, from least to most, to read together so that no group is opened once for these
-// and once more for those behind them: the rest if it is no more than most, else up to where the last group begins.
+// Whole returns how many of the series, from least to most, to read together so that no group is opened once for them
+// and again for the next ones: the rest if it is no more than most, else up to where the last group begins.
 func (r *Reader) Whole(ids []point.DenseID, least, most int) (int, error) {
 	if len(ids) <= most {
 		return len(ids), nil
@@ -381,8 +381,8 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 	return r.corrupt(key, errForm("table: the key is missing"))
 }
 
-// openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing it
-// is most of the work, and whoever shows some hosts will ask again.
+// openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing
+// it is most of the work, and a user who looks at some hosts asks for them again.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	if !s.keepsOpen() {
 		return r.loadBlock(t, s, k)
@@ -401,7 +401,7 @@ func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	return nil
 }
 
-// keepsOpen tells whether few of a group's series are wanted.
+// keepsOpen reports whether few of a group's series are wanted.
 func (s *readState) keepsOpen() bool { return 4*len(s.runs) <= len(s.record.ids) }
 
 func (r *Reader) loadBlock(t *tableIter, s *readState, k pageKey) error {
@@ -532,8 +532,8 @@ func (r *Reader) timesPage(s *readState, k pageKey) (cols [][]point.Nanos, err e
 	return cols, nil
 }
 
-// Cursor walks over all rows of a segment in group order, a group in memory at a time: what compaction reads, from many
-// segments at once. For one goroutine. Close it.
+// Cursor walks over all rows of a segment in group order, a group in memory at a time. Compaction reads many segments
+// with one Cursor each. For one goroutine. Close it.
 type Cursor struct {
 	r  *Reader
 	t  *tableIter

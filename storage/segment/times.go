@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// columnRef says where a column of times lies: the group that used it first, the page (the number of the block in that
+// columnRef is where a column of times lies: the group that used it first, the page (the number of the block in that
 // group), and the place in the page.
 type columnRef struct {
 	group uint32
@@ -24,9 +24,9 @@ type columnRef struct {
 // columnsKept bounds the columns a writer recognises again, 40 bytes each. Beyond it a column may be stored twice.
 const columnsKept = 1 << 20
 
-// columnIndex recognises columns that were stored before, by two seeded 64-bit sums. The seeds are random, yet whether
-// two columns are equal does not depend on them: the file's bytes are the same for every seed (but for a chance of
-// 2^-128 a pair, which nobody outside the process can aim at).
+// columnIndex recognises columns that were stored before, by two seeded 64-bit sums. The seeds are random, yet whether two columns are
+// equal does not depend on them: the file's bytes are the same for every seed (but for a chance of 2^-128 a pair, which an attacker cannot
+// raise).
 type columnIndex struct {
 	seeds [2]maphash.Seed
 	seen  map[[2]uint64]columnRef
@@ -36,7 +36,7 @@ func newColumnIndex() *columnIndex {
 	return &columnIndex{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, seen: map[[2]uint64]columnRef{}}
 }
 
-// find gives the place of a column equal to ts, or notes that it will be at the place offered.
+// find returns the place of a column equal to ts, or records that it will be at the place offered.
 func (x *columnIndex) find(ts []point.Nanos, offer columnRef) (at columnRef, found bool) {
 	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ts))), 8*len(ts)) // only summed
 	key := [2]uint64{maphash.Bytes(x.seeds[0], b), maphash.Bytes(x.seeds[1], b)}
@@ -286,7 +286,7 @@ func (h *timesHead) decode(dst []point.Nanos, skips, resid *planeReader) bool {
 		if i > 0 && h.step > 0 {
 			pos += 1 + uint64(unzigzag(gather(&sc, h.skipWidth, i-1)))
 		}
-		// Wrapping arithmetic mirrors the encoder's; whatever a malformed file says, the times must rise.
+		// Wrapping arithmetic mirrors the encoder's; even in a malformed file the times must rise.
 		dst[i] = h.base + int64((pos*h.step+gather(&rc, h.resWidth, i))*h.unit)
 		if i > 0 && dst[i] <= dst[i-1] {
 			return false

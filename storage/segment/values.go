@@ -90,7 +90,7 @@ func isConst(vs []float64) bool {
 	return true
 }
 
-// wholes fills e.ints while values are whole numbers, which most are, and gives the number of them.
+// wholes fills e.ints while values are whole numbers, which most are, and returns their number.
 func (e *valueEncoder) wholes(vs []float64) int {
 	ints := e.ints[:len(vs)]
 	for i, v := range vs {
@@ -103,7 +103,7 @@ func (e *valueEncoder) wholes(vs []float64) int {
 	return len(vs)
 }
 
-// decimals goes on from row whole: it fills e.ints with vs × 10^scale for the smallest scale that serves, and e.except.
+// decimals goes on from row whole: it fills e.ints with vs × 10^scale for the smallest scale that fits, and e.except.
 // It gives up when too many values are no decimals.
 func (e *valueEncoder) decimals(vs []float64, whole int) (scale int, ok bool) {
 	exceptMax := 1 + len(vs)/exceptDiv
@@ -229,7 +229,7 @@ func (e *valueEncoder) xor(vs []float64) floats {
 	return floats{form: formXOR, width: 8, first: first}
 }
 
-// decode gives the values of a chunk whose residuals are col; len(dst) is the chunk's rows. Exceptions' rows were
+// decode writes the values of a chunk with the residuals col; len(dst) is the chunk's rows. Exceptions' rows were
 // checked when the head was read.
 func (f *floats) decode(dst []float64, col *[8][]byte) {
 	switch f.form {

@@ -14,8 +14,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// Checksum reads a whole file and sums it as Info.Checksum does. What a peer sends is checked with it before it is
-// opened. Errors: Corrupt (no such file), Unavailable (disk).
+// Checksum reads a whole file and returns its Info.Checksum. A file from a peer is checked with it before it is opened.
+// Errors: Corrupt (no such file), Unavailable (disk).
 func Checksum(fs vfs.FS, path string) (sum uint64, size int64, err error) {
 	return ChecksumPaced(fs, path, func(int) error { return nil })
 }
@@ -49,7 +49,7 @@ func ChecksumPaced(fs vfs.FS, path string, pace func(bytes int) error) (sum uint
 	}
 }
 
-// Describe reads what a segment that nothing else tells of says of itself, and checks every byte of it. Errors: Corrupt, Invalid
+// Describe returns a segment's own description, for segments that are in no catalogue, and checks every byte. Errors: Corrupt, Invalid
 // (format version), Unavailable.
 func Describe(fs vfs.FS, path string, cache *Cache) (Info, error) {
 	r, err := Open(fs, path, Info{}, cache)
@@ -65,8 +65,8 @@ func Describe(fs vfs.FS, path string, cache *Cache) (Info, error) {
 	return info, err
 }
 
-// Verify reads everything: the whole-file checksum, then every record, block and row, and compares what it counts with
-// the header. It reads the disk, not the cache, for the checksum. Errors: Corrupt, Unavailable.
+// Verify reads everything: the whole-file checksum, then every record, block and row, and compares the counts with the
+// header. It reads the disk, not the cache, for the checksum. Errors: Corrupt, Unavailable.
 func (r *Reader) Verify() error {
 	if err := r.acquire(); err != nil {
 		return err
@@ -91,9 +91,8 @@ func (r *Reader) Verify() error {
 	return nil
 }
 
-// Check reads what every query needs, and what cannot be read without which the whole file is of no use: header, definitions,
-// names, postings and the set of series. It costs a tenth of Verify. A segment is checked before the catalogue names it.
-// Errors: Corrupt, Unavailable.
+// Check reads the parts that every query needs, without which the whole file is of no use: header, definitions, names, postings and the set
+// of series. It costs a tenth of Verify. A segment is checked before the catalogue names it. Errors: Corrupt, Unavailable.
 func (r *Reader) Check() error {
 	n, last := uint64(0), int64(-1)
 	if err := r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
@@ -119,7 +118,7 @@ func (r *Reader) Check() error {
 	return r.disagree("series", ids.GetCardinality(), r.info.Series)
 }
 
-// checkPostings reads the record of names and every page of postings, and compares how many pages there are.
+// checkPostings reads the record of names and every page of postings, and compares the number of pages.
 func (r *Reader) checkPostings() error {
 	names, err := r.names()
 	if err != nil {

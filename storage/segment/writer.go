@@ -50,10 +50,10 @@ type exemplarRecord struct {
 	value []byte
 }
 
-// TempSuffix marks a file that Finish has not published; whoever finds one at start may delete it.
+// TempSuffix marks a file that Finish has not published; a process that finds one at start may delete it.
 const TempSuffix = ".tmp"
 
-// hashedFile is where the sstable goes: it sums and counts the bytes on their way. Durability is Finish's affair.
+// hashedFile is where the sstable goes: it sums and counts the bytes on their way. Finish makes it durable.
 type hashedFile struct {
 	f    vfs.File
 	sum  *xxhash.Digest
@@ -89,7 +89,7 @@ func (h *hashedFile) Finish() error { return h.flush() }
 
 func (h *hashedFile) Abort() {}
 
-// tableFormat is pinned: it decides about bytes. Its footer has a checksum, unlike those before it.
+// tableFormat is pinned: the bytes depend on it. Its footer has a checksum, unlike those before it.
 const tableFormat = sstable.TableFormatPebblev6
 
 // Create starts the segment file that will be called path; until Finish it is path + ".tmp". An old file of that name
@@ -135,7 +135,7 @@ func (w *Writer) invalid(format string, args ...any) error {
 	return w.err
 }
 
-// Define tells the labels of a series, in rising order of ids, before the first Add. Errors: Invalid (order, labels),
+// Define adds the labels of a series, in rising order of ids, before the first Add. Errors: Invalid (order, labels),
 // Unavailable (disk).
 func (w *Writer) Define(id point.DenseID, l point.Labels) error {
 	switch {
@@ -387,7 +387,7 @@ func (w *Writer) givePacker() {
 func (w *Writer) Abort() error {
 	w.givePacker()
 	if w.sst != nil {
-		_ = w.sst.Close() // ends its goroutine; what it writes goes away
+		_ = w.sst.Close() // ends its goroutine; its output is deleted
 		w.sst = nil
 	}
 	if w.file.f != nil {
