@@ -9,8 +9,8 @@
 //	                    └─▶ postings: name ▶ value ▶ refs            a list while few, a bitmap once many
 //	matchers ──Match──▶ bitmap of refs
 //
-// New series wait, at most waitingMax of them, and enter the postings when somebody reads those, or at a Sweep. Nobody sees
-// the difference but in time: every reader first lets enter what came before it.
+// New series wait, at most waitingMax of them, and enter the postings at the next read of those, or at a Sweep. The
+// difference is only one of time: every reader first enters the series that came before it.
 //
 // The life of a ref:
 //
@@ -21,8 +21,8 @@
 // Invariants:
 //   - Equal label sets have one live ref; a ref means the same labels for as long as a reference or a Pin taken before
 //     its last Release is held.
-//   - What is in the bitmap of a Match was in the index, with those labels, at some moment during the Match; a series
-//     whose Intern returned before is in it.
+//   - Each series in the bitmap of a Match was in the index, with those labels, at some moment during the Match; a
+//     series is in it if its Intern returned before.
 //
-// The package refuses to do: knowing which series have rows, time ranges, limits on their number.
+// Not done here: which series have rows, time ranges, limits on their number.
 package series

@@ -20,37 +20,37 @@ type Index struct {
 
 	entries entries // grown under mu
 	live    atomic.Int64
-	made    atomic.Uint64 // series that were ever new; raised under mu, after all others can find them
+	made    atomic.Uint64 // series that were ever new; raised under mu, once other goroutines can find them
 
 	epoch  atomic.Uint64
 	pinned [2]atomic.Int64 // Pins by the parity of their epoch
 
-	mu struct { // guards what is inside; taken before a shard's lock, never after
+	mu struct { // guards its fields; taken before a shard's lock, never after
 		sync.RWMutex
-		postings // of every series but those that wait
+		postings // of all series but those that wait
 		free     []Ref
 		next     Ref
 		sweeps   uint64     // passes that took refs out of the postings
 		waiting  []refRange // live, and not in the postings yet; in the order in which they came
 	}
 	// Of those that had to wait, ever: how many came, and how many of them have entered the postings. Written under mu.
-	// Invariant: entered <= came <= entered + waitingMax, and a ref is counted as come before anybody can be given it.
+	// Invariant: entered <= came <= entered + waitingMax, and a ref is counted as come before it is given out.
 	came, entered atomic.Uint64
 
 	idle struct {
 		sync.Mutex
-		refs []Ref // whose count fell to 0 at least once since they were last looked at
+		refs []Ref // their count fell to 0 at least once since the last look at them
 	}
 
 	sweep struct {
 		sync.Mutex
-		limbo [2][]Ref // freed in the epoch of this parity, and perhaps still in the hands of a reader
+		limbo [2][]Ref // freed in the epoch of this parity, and perhaps still used by a reader
 	}
 
 	ranks ranks
 }
 
-// 64 shards keep the writers of new series out of the way of readers of known ones.
+// 64 shards keep writers of new series from blocking readers of existing ones.
 const (
 	shards     = 64
 	shardShift = 64 - 6
@@ -62,7 +62,7 @@ type shard struct {
 	_ [8]byte // a cache line of its own
 }
 
-// entry is one series. It is constant from before its ref is known to anybody until after nobody can know it.
+// entry is one series. It is constant from before its ref is given out until no goroutine can hold the ref any more.
 type entry struct {
 	labels point.Labels
 	count  atomic.Int32 // references; countFreed from when a sweep frees it
@@ -80,8 +80,8 @@ func New() *Index {
 // Len is the number of series that are not freed.
 func (x *Index) Len() int { return int(x.live.Load()) }
 
-// Intern gives labels their ref, a new one if need be, and takes a reference on it: the caller owes one Release.
-// The labels are kept while the series lives. Series that are known take no exclusive lock.
+// Intern gives labels their ref, a new one if need be, and takes a reference on it: the caller owes one Release. The
+// labels are kept while the series lives. Existing series take no exclusive lock.
 func (x *Index) Intern(l point.Labels) Ref {
 	return x.InternAll([]point.Labels{l}, make([]Ref, 0, 1))[0]
 }
@@ -107,11 +107,12 @@ func (x *Index) InternAll(ls []point.Labels, dst []Ref) []Ref {
 	return dst
 }
 
-// unknown stands for a series that has no ref yet.
+// unknown is the ref of a series that has none yet.
 const unknown Ref = math.MaxUint32
 
-// internNew gives refs to those that are unknown. They enter the postings later, see catchUp, or now if too many wait. Then
-// another Intern may be given one of them before all are in the postings, but whoever reads those waits for the lock held here.
+// internNew gives refs to the unknown series. They enter the postings later, see catchUp, or now if too many wait. Then
+// another Intern may get one of them before all are in the postings, but readers of the postings wait for the lock held
+// here.
 func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -129,18 +130,19 @@ func (x *Index) internNew(s *section, made uint64, ls []point.Labels, refs []Ref
 	x.mu.settle()
 }
 
-// waitingMax bounds the series that wait to enter the postings, and so how long the first question after a flood of new
-// series waits for its answer: 30 to 50 ms. What comes beyond it enters at once: its labels are in the cache, those of the
-// oldest are not any more.
+// waitingMax bounds the series that wait to enter the postings, and so the wait of the first query after many new
+// series: 30 to 50 ms. Series beyond it enter at once: their labels are in the processor's cache, those of the oldest
+// are not any more.
 const waitingMax = 128 << 10
 
-// catchUp enters into the postings what came before the call. New series wait for it because the postings cost as much as
-// all else here, and whoever sends them is waiting for an answer, which nobody who asks is at that moment, mostly. Whoever
-// reads postings calls it first; it is one look when nothing waits. A section at a time, as other readers wait.
+// catchUp enters the series that came before the call into the postings. They are entered late because the postings
+// cost as much as all else here, and the sender of new series waits for its ack, while mostly no query runs at that
+// moment. Every reader of postings calls it first; it is one look when no series waits. It enters a section at a time,
+// as other readers wait.
 func (x *Index) catchUp() {
 	for upTo := x.came.Load(); x.entered.Load() < upTo; {
 		x.mu.Lock()
-		if x.entered.Load() < upTo { // somebody else may have done it
+		if x.entered.Load() < upTo { // another goroutine may have done it
 			x.enterLocked(internSection)
 		}
 		x.mu.Unlock()
@@ -164,7 +166,7 @@ func (x *Index) enterLocked(n int) {
 // refRange is neighbours, [from, to).
 type refRange struct{ from, to Ref }
 
-// waitLocked lets a ref, which nobody else knows yet and which is counted as come, wait.
+// waitLocked adds a ref to those that wait. It is not given out yet, and counted as come.
 func (x *Index) waitLocked(ref Ref) {
 	if n := len(x.mu.waiting); n > 0 && x.mu.waiting[n-1].to == ref {
 		x.mu.waiting[n-1].to++
@@ -173,12 +175,12 @@ func (x *Index) waitLocked(ref Ref) {
 	x.mu.waiting = append(x.mu.waiting, refRange{ref, ref + 1})
 }
 
-// internNewLocked is for a series that somebody may have made since it was looked up.
+// internNewLocked is for a series that another goroutine may have made since it was looked up.
 func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 	sh := &x.shards[h>>shardShift]
 	sh.Lock()
 	defer sh.Unlock()
-	if ref, ok := x.findLocked(sh, h, l); ok { // somebody was quicker, or it is there twice
+	if ref, ok := x.findLocked(sh, h, l); ok { // another goroutine was faster, or it is there twice
 		x.entries.at(ref).count.Add(1)
 		return ref
 	}
@@ -188,8 +190,7 @@ func (x *Index) internNewLocked(h uint64, l point.Labels) Ref {
 	return refs[0]
 }
 
-// makeAllLocked makes the n series that are unknown, before their shards tell others of them. The caller is given the
-// first reference on each.
+// makeAllLocked makes the n unknown series, before they enter their shards. The caller gets the first reference on each.
 func (x *Index) makeAllLocked(n int, ls []point.Labels, refs []Ref) {
 	room := min(n, waitingMax-int(x.came.Load()-x.entered.Load()))
 	x.came.Add(uint64(room))
@@ -227,7 +228,7 @@ func (x *Index) findLocked(sh *shard, h uint64, l point.Labels) (Ref, bool) {
 	return 0, false
 }
 
-// takeLocked gives a ref that nobody knows.
+// takeLocked returns an unused ref.
 func (x *Index) takeLocked() Ref {
 	if n := len(x.mu.free); n > 0 {
 		ref := x.mu.free[n-1]
@@ -240,11 +241,10 @@ func (x *Index) takeLocked() Ref {
 	return ref
 }
 
-// Labels gives the labels of a ref on which somebody holds a reference, or that was matched under a Pin that is still
-// held. It takes no lock.
+// Labels returns the labels of a ref. A reference on it must be held, or the Pin under which it was matched. It takes no lock.
 func (x *Index) Labels(ref Ref) point.Labels { return x.entries.at(ref).labels }
 
-// Retain takes one more reference on each ref; the caller knows that one is held.
+// Retain takes one more reference on each ref; one must be held already.
 func (x *Index) Retain(refs ...Ref) {
 	for _, ref := range refs {
 		if x.entries.at(ref).count.Add(1) <= 1 {
@@ -253,8 +253,8 @@ func (x *Index) Retain(refs ...Ref) {
 	}
 }
 
-// Release gives back one reference on each ref. A series whose last one goes stays until a Sweep; Release itself
-// sweeps when idleMax of them have gathered.
+// Release gives back one reference on each ref. A series without references stays until a Sweep; Release itself sweeps
+// when there are idleMax such series.
 func (x *Index) Release(refs ...Ref) {
 	var idle []Ref
 	for _, ref := range refs {

@@ -18,7 +18,7 @@ func (x *Index) LabelNames(within *roaring.Bitmap) []string {
 	return out
 }
 
-// LabelNamesChecked is LabelNames for a caller that may lose its interest.
+// LabelNamesChecked is LabelNames that a check can end.
 func (x *Index) LabelNamesChecked(within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	x.mu.RLock()
@@ -35,8 +35,8 @@ func (x *Index) LabelNamesChecked(within *roaring.Bitmap, check Check) ([]string
 	return out, check(int64(len(out)) * listedBytes)
 }
 
-// namesWithin reads the labels of few series, and of many asks the postings, where the first value or two of a name
-// mostly answer.
+// namesWithin reads the labels if there are few series. For many it reads the postings, where mostly the first or
+// second value of a name decides.
 func (x *Index) namesWithin(within *roaring.Bitmap, all []*name, check Check) ([]string, error) {
 	var out []string
 	if within.GetCardinality() <= 1000 {
@@ -81,13 +81,13 @@ func (x *Index) LabelValues(label string, within *roaring.Bitmap) []string {
 	return out
 }
 
-// What a value takes in a list of them, and in a set that is listed later.
+// The size of a value in a list, and in a set that is listed later.
 const (
 	listedBytes = 32
 	seenBytes   = 100
 )
 
-// LabelValuesChecked is LabelValues for a caller that may lose its interest.
+// LabelValuesChecked is LabelValues that a check can end.
 func (x *Index) LabelValuesChecked(label string, within *roaring.Bitmap, check Check) ([]string, error) {
 	x.catchUp()
 	list := x.values(label)
@@ -128,7 +128,7 @@ func (x *Index) valuesOf(label string, within *roaring.Bitmap, check Check) ([]s
 	return slices.Sorted(maps.Keys(seen)), check(0)
 }
 
-// Stats fills the figures of peer.Stats that labels tell: Series, LabelPairs and the top lists, topN lines each, the
+// Stats fills the figures of peer.Stats that follow from labels: Series, LabelPairs and the top lists, topN lines each, the
 // largest first.
 func (x *Index) Stats(topN int) peer.Stats {
 	x.catchUp()
@@ -165,7 +165,7 @@ func (x *Index) Stats(topN int) peer.Stats {
 	return st
 }
 
-// top keeps the n largest of what it is offered, the largest first, by name where they are equal.
+// top keeps the n largest of the entries offered to it, the largest first, equal ones by name.
 type top struct {
 	n    int
 	list []peer.NameCount

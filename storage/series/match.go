@@ -8,16 +8,16 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// Match gives the series for which all matchers hold, as Prometheus defines it: an absent label is "", regular
-// expressions are anchored at both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean what
-// was matched as long as references on them or a Pin taken before are held.
+// Match gives the series for which all matchers hold, as Prometheus defines it: an absent label is "", regular expressions are anchored at
+// both ends. No matcher gives every series. The bitmap is the caller's. Its refs mean the matched series as long as references on them or a
+// Pin taken before are held.
 func (x *Index) Match(ms []*labels.Matcher) *roaring.Bitmap {
 	b, _ := x.MatchChecked(ms, unchecked)
 	return b
 }
 
-// Check is asked now and then while an index is looked through, with the bytes that the answer has grown by since; an
-// error ends the look-up, which gives it back.
+// Check is called now and then during a look-up in an index, with the bytes by which the answer has grown since the
+// last call. Its error ends the look-up, which returns it.
 type Check func(bytes int64) error
 
 func unchecked(int64) error { return nil }
@@ -26,7 +26,7 @@ func unchecked(int64) error { return nil }
 // milliseconds for each.
 const checkEvery = 64
 
-// MatchChecked is Match for a caller that may lose its interest.
+// MatchChecked is Match that a check can end.
 func (x *Index) MatchChecked(ms []*labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	pin := x.Pin()
 	defer pin.Unpin()
@@ -83,18 +83,18 @@ func plan(ms []*labels.Matcher) (q query) {
 	return q
 }
 
-// matchesAll knows the usual ways to say: any value or none.
+// matchesAll recognises the usual forms of "any value or none".
 func matchesAll(m *labels.Matcher) bool {
 	return m.Type == labels.MatchRegexp && (m.Value == ".*" || m.Value == "^.*$" || m.Value == "(.*)")
 }
 
-// matchesPresent knows the usual ways to say: any value.
+// matchesPresent recognises the usual forms of "any value".
 func matchesPresent(m *labels.Matcher) bool {
 	return m.Type == labels.MatchNotEqual && m.Value == "" || m.Type == labels.MatchRegexp && m.Value == ".+" ||
 		m.Type == labels.MatchNotRegexp && m.Value == ""
 }
 
-// begin intersects the terms, the smallest first; nil if there are none. The number of sweeps is that of the moment.
+// begin intersects the terms, the smallest first; nil if there are none. The number of sweeps is the current one.
 func (x *Index) begin(terms []term) (*roaring.Bitmap, uint64) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -146,7 +146,7 @@ func (x *Index) everything() (*roaring.Bitmap, uint64) {
 	return x.mu.all.Clone(), x.mu.sweeps
 }
 
-// keep leaves in b, or makes if b is nil, the series whose label is there and satisfies m.
+// keep leaves in b, or makes if b is nil, the series that have the label with a value that satisfies m.
 func (x *Index) keep(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	list := x.values(m.Name)
 	if b != nil && filterIsCheaper(b, len(list)) {
@@ -160,7 +160,7 @@ func (x *Index) keep(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roarin
 	return b, nil
 }
 
-// drop takes out of b the series whose label is there and does not satisfy m.
+// drop takes out of b the series that have the label with a value that does not satisfy m.
 func (x *Index) drop(b *roaring.Bitmap, m *labels.Matcher, check Check) error {
 	if few, ok := refusedValues(m); ok {
 		x.mu.RLock()
@@ -205,7 +205,7 @@ func filterIsCheaper(b *roaring.Bitmap, values int) bool {
 	return b.GetCardinality()*4 <= uint64(values)
 }
 
-// filter gives those of b whose label, "" if absent, satisfies m.
+// filter returns the series of b for which m accepts the label, "" if absent.
 func (x *Index) filter(b *roaring.Bitmap, m *labels.Matcher, check Check) (*roaring.Bitmap, error) {
 	kept := make([]uint32, 0, 64)
 	n := 0
@@ -233,7 +233,7 @@ func (x *Index) values(n string) []*value {
 	return nil
 }
 
-// gatherSection bounds the pairs whose series are gathered under one lock, so that new series wait for microseconds.
+// gatherSection bounds the pairs that are gathered under one lock, so that new series wait for microseconds.
 const gatherSection = 1024
 
 // gather gives the series of those pairs of list that m accepts, or refuses if accept is false. Expressions are
@@ -270,8 +270,8 @@ func (x *Index) gather(list []*value, m *labels.Matcher, accept bool, check Chec
 	return b, nil
 }
 
-// dropFreed takes out the series that a sweep freed while the Match went on: taken out of the postings between two looks
-// at them, they can seem to lack a label. No other series can have got their refs: Match holds a Pin.
+// dropFreed removes the series that a sweep freed during the Match: they left the postings between two looks at these,
+// so they can seem to lack a label. No other series can have got their refs: Match holds a Pin.
 func (x *Index) dropFreed(b *roaring.Bitmap, sweeps uint64) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -8,15 +8,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// postings say for each label pair which series have it. They have no lock: Index.mu guards them.
+// postings list the series of each label pair. They have no lock: Index.mu guards them.
 type postings struct {
 	names map[string]*name
 	all   *roaring.Bitmap // every ref
 
-	// recent holds, by position in the label set, the pair last added there and the series that wait to enter it. Series
-	// that are new come host by host: most pairs of one are those of the one before, comparing two short strings is a
-	// tenth of two look-ups, and a row of series enters a list or a bitmap at once. Where all that is left of a label set
-	// is what was left of the one before, nothing of it is parsed.
+	// recent holds, by position in the label set, the pair last added there and the series that wait to enter it. Series that are new come
+	// host by host: most pairs of one are those of the one before, comparing two short strings is a tenth of two look-ups, and a row of
+	// series enters a list or a bitmap at once. If the rest of a label set equals the rest of the one before, it is not parsed.
 	recent []run
 	begun  struct{ from, to uint32 } // of all
 }
@@ -25,7 +24,7 @@ type postings struct {
 type run struct {
 	pair     *value
 	from, to uint32
-	left     point.Labels // from this pair on, of the set that was here last; the runs behind are that set's, too
+	left     point.Labels // from this pair on, of the set that was here last; the runs after it are of that set, too
 	last     bool         // of that set
 }
 
@@ -38,10 +37,10 @@ type name struct {
 	empty  int
 }
 
-// value is one label pair and the series that have it: a list, in the order in which they came, while they are few, a bitmap
-// once they are many, with a list of those that came last and are not in the bitmap yet.
-// A bitmap of one costs 170 bytes and five allocations, a list of one is part of the value; a bitmap of many is what
-// intersections are quick with, and adding one ref at a time to it costs ten times as much as adding a list.
+// value is one label pair and the series that have it: a list, in the order in which they came, while they are few, a bitmap once they are
+// many, with a list of those that came last and are not in the bitmap yet. A bitmap of one costs 170 bytes and five allocations, a list of
+// one is part of the value; a bitmap of many makes intersections quick, but adding one ref at a time to it costs ten times as much as
+// adding a list.
 type value struct {
 	of    *name  // constant
 	text  string // constant
@@ -111,7 +110,7 @@ func (r *run) extend(ref uint32) {
 	r.to = ref + 1
 }
 
-// settle enters what waits. Whoever added calls it before others may look.
+// settle enters the series that wait. A caller of add calls it before other goroutines may look.
 func (p *postings) settle() {
 	p.all.AddRange(uint64(p.begun.from), uint64(p.begun.to))
 	p.begun.from, p.begun.to = 0, 0
@@ -127,7 +126,7 @@ func (r *run) settle() {
 	r.from, r.to = 0, 0
 }
 
-// pair finds or makes the value; near is a pair whose name is probably the one, and behind which it came before.
+// pair finds or makes the value; near is a pair that probably has the same name, and that it followed before.
 func (p *postings) pair(near *value, n, v string) *value {
 	if near != nil && near.next != nil && near.next.text == v && near.next.of.text == n && !near.next.gone {
 		return near.next
@@ -254,7 +253,7 @@ func (p *postings) remove(refs []Ref, labels func(Ref) point.Labels) {
 			p.drop(pair)
 		}
 	}
-	clear(p.recent) // it may name what was dropped
+	clear(p.recent) // it may name dropped pairs
 }
 
 func (v *value) remove(gone *roaring.Bitmap) {
@@ -263,7 +262,7 @@ func (v *value) remove(gone *roaring.Bitmap) {
 		return
 	}
 	v.many.AndNot(gone)
-	if v.len() <= listMax/2 { // half: what hovers at the edge shall not change its form each time
+	if v.len() <= listMax/2 { // half: a pair near the bound must not change its form each time
 		v.list, v.many = append(v.many.ToArray(), v.list...), nil
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// ranks remember where series stand in label order, so that the same million need not be sorted for each partition that has
-// rows of them: places are numbers. They are learnt when many series are sorted that have none. 8 bytes a series.
+// ranks store the places of series in label order, so that the same million need not be sorted for each partition that
+// has rows of them: places are numbers. They are learnt when many series are sorted that have none. 8 bytes a series.
 type ranks struct {
 	sync.RWMutex
 	sorted []Ref    // in label order; some of them freed since
@@ -17,7 +17,7 @@ type ranks struct {
 
 const (
 	learnMin   = 4096 // fewer series without a place are not worth placing all anew
-	learnShare = 64   // nor is less than this part of those that have one
+	learnShare = 64   // nor are fewer than this part of the placed ones
 )
 
 // SortRefs sorts ids by the labels of their refs, on each of which the caller holds a reference.
@@ -35,7 +35,7 @@ func SortRefs[T ~uint32](x *Index, ids []T, ref func(T) Ref) {
 	copy(ids, Merge(known, fresh, func(a, b T) int { return labels(a).Compare(labels(b)) }))
 }
 
-// splitRanked gives those whose places are known, in order, and the others; total is how many places there are.
+// splitRanked returns the ids that have places, in order, and the others; total is the number of places.
 func splitRanked[T ~uint32](x *Index, ids []T, ref func(T) Ref) (known, fresh []T, total int) {
 	keys := make([]uint64, 0, len(ids)) // place, and id
 	x.ranks.RLock()
@@ -87,7 +87,7 @@ func sortKeys(keys []uint64) {
 		}
 		keys, spare = spare, keys
 	}
-	copy(spare, keys) // three passes: the last wrote to what was spare at first
+	copy(spare, keys) // three passes: the last wrote to the original spare
 }
 
 // learn places refs, which are in label order and held.
@@ -106,7 +106,7 @@ func (x *Index) learn(refs []Ref) {
 			kept = append(kept, ref)
 		}
 	}
-	// Somebody may have placed some of them meanwhile; a clone, as the caller keeps the list.
+	// Another goroutine may have placed some of them meanwhile; a clone, as the caller keeps the list.
 	fresh := slices.DeleteFunc(slices.Clone(refs), func(ref Ref) bool { return r.place[ref] != 0 })
 	r.sorted = Merge(kept, fresh, func(a, b Ref) int { return x.Labels(a).Compare(x.Labels(b)) })
 	for i, ref := range r.sorted {

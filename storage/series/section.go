@@ -2,15 +2,14 @@ package series
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// internSection bounds the series that are made, or enter the postings, under one lock, so that others wait for less than
-// 100 µs.
+// internSection bounds the series that are made, or enter the postings, under one lock, so that other goroutines wait for less than 100 µs.
 const internSection = 256
 
-// section is what an InternAll does at once. It goes shard by shard: a lock for all series of a shard, and their slots,
+// section is the part of an InternAll that is done at once. It goes shard by shard: a lock for all series of a shard, and their slots,
 // which are in no cache when there are many series, come together instead of one after the other.
 type section struct {
 	hashes [internSection]uint64 // of the labels
-	order  [internSection]uint8  // the labels by shard; after take those that are unknown
+	order  [internSection]uint8  // the labels by shard; after take the unknown ones
 	n      int                   // of order
 	warmth uint64                // keeps the compiler from leaving reads out
 }
@@ -44,7 +43,7 @@ func (s *section) sameShard(from int) (shard uint64, to int) {
 	return shard, to
 }
 
-// take finds those that are known and takes a reference on each; the others stay in order.
+// take finds the existing series and takes a reference on each; the others stay in order.
 func (s *section) take(x *Index, ls []point.Labels, refs []Ref) {
 	fresh := 0
 	for from := 0; from < s.n; {
@@ -67,11 +66,11 @@ func (s *section) takeOf(x *Index, sh *shard, of []uint8, ls []point.Labels, ref
 	for _, i := range of {
 		ref, ok := x.findLocked(sh, s.hashes[i], ls[i])
 		if !ok {
-			s.order[fresh] = i // never beyond what was read
+			s.order[fresh] = i // never beyond the entries read
 			fresh++
 			continue
 		}
-		x.entries.at(ref).count.Add(1) // under the lock: a sweep frees only what it holds the lock for
+		x.entries.at(ref).count.Add(1) // under the lock: a sweep frees a series only under the lock of its shard
 		refs[i] = ref
 	}
 	return fresh
@@ -93,7 +92,7 @@ func (s *section) twice() bool {
 	return false
 }
 
-// put tells the shards of those in order, which are new and different.
+// put enters the series in order into their shards; they are new and different.
 func (s *section) put(x *Index, refs []Ref) {
 	for from := 0; from < s.n; {
 		shard, to := s.sameShard(from)

@@ -42,7 +42,7 @@ func (s *slots) grow() {
 	}
 }
 
-// remove takes out a ref that is there under its hash. What follows it moves up, so that no search ends early.
+// remove takes out a ref that is there under its hash. Later slots move up, so that no search ends early.
 func (s *slots) remove(hash uint64, ref Ref) {
 	free := hash & s.mask()
 	for s.list[free] != slotOf(hash, ref) {

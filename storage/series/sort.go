@@ -31,14 +31,14 @@ func SortByLabels[T ~uint32](xs []T, labels func(T) point.Labels) {
 
 type labelSorter struct{ labels func(uint32) point.Labels }
 
-// labelKey is one of those that are sorted, and the part of its labels that is looked at.
+// labelKey is one element to sort, and the current part of its labels.
 type labelKey struct {
 	part uint64 // see labelPlace.part
 	x    uint32
 }
 
-// labelPlace is where a part begins: done bytes of the string whose length stands at byte at. Where sets agree in all parts before,
-// they do so byte for byte, and so the next part of all begins at the same place, which makes it worth no memory of theirs.
+// labelPlace is where a part begins: done bytes into the string that has its length at byte at. Sets that agree in all
+// parts before agree byte for byte. So the next part begins at the same place in all of them, and no key stores it.
 type labelPlace struct{ at, done int }
 
 const partBytes = 7
@@ -76,7 +76,7 @@ func (p labelPlace) after(part uint64) labelPlace {
 	return labelPlace{at: p.at + uvarintLen(size) + size}
 }
 
-// sort sorts keys that agree in all that is before a place.
+// sort sorts keys that agree in everything before a place.
 func (s *labelSorter) sort(keys []labelKey, at labelPlace) {
 	for len(keys) > 1 {
 		differ := uint64(0)

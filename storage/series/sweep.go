@@ -13,9 +13,9 @@ const (
 	sweepSection = 128
 )
 
-// Pin keeps every ref that is known when it is taken from being given to another series. A reader that keeps a bitmap of
-// Match without holding references takes a Pin before and unpins when it is done. Pins are cheap and must not be
-// forgotten: while one is held nothing freed after it is used again.
+// Pin keeps every ref that is in use when it is taken from being given to another series. A reader that keeps a bitmap
+// of Match without holding references takes a Pin before and unpins when it is done. Pins are cheap and must not be
+// forgotten: while one is held, no ref freed after it is used again.
 type Pin struct {
 	x      *Index
 	parity uint64
@@ -33,10 +33,10 @@ func (x *Index) Pin() Pin {
 	}
 }
 
-// Unpin lets go; once for each Pin.
+// Unpin releases the pin; once for each Pin.
 func (p Pin) Unpin() { p.x.pinned[p.parity].Add(-1) }
 
-// Sweep frees the series without references and gives back the refs that no reader can know any more. Calling it now and
+// Sweep frees the series without references, and frees for reuse the refs that no reader can hold any more. Calling it now and
 // then, say every minute, frees the last few that Release leaves; it costs nothing when there is nothing to do.
 func (x *Index) Sweep() {
 	x.sweep.Lock()
@@ -49,7 +49,7 @@ func (x *Index) sweepLocked() {
 	idle := x.idle.refs
 	x.idle.refs = nil
 	x.idle.Unlock()
-	x.catchUp() // nothing waits for longer than from one sweep to the next
+	x.catchUp() // no series waits for longer than from one sweep to the next
 
 	e := x.epoch.Load()
 	for len(idle) > 0 {
@@ -57,14 +57,14 @@ func (x *Index) sweepLocked() {
 		x.sweep.limbo[e&1] = append(x.sweep.limbo[e&1], x.dismiss(idle[:n])...)
 		idle = idle[n:]
 	}
-	// Twice: without readers what was freed above is free to be reused at once.
+	// Twice: without readers the refs freed above can be reused at once.
 	x.reclaimLocked()
 	x.reclaimLocked()
 }
 
-// dismiss takes those of refs that are still idle out of everything by which they are found. What leaves the postings must
-// have entered them. Only what is out of its shard already is sure to have come, so catching up is done after that: a
-// ref that is listed twice may be another series by now, which is as idle and still waits.
+// dismiss removes those of refs that are still idle from the shards, the ranks and the postings. A series must have
+// entered the postings before it leaves them. Only a series out of its shard is sure to be counted as come, so catching
+// up is done after that: a ref that is listed twice may be another series by now, which is idle too and still waits.
 func (x *Index) dismiss(refs []Ref) (gone []Ref) {
 	gone = x.forget(refs)
 	if len(gone) == 0 {
@@ -99,7 +99,7 @@ func (x *Index) forget(refs []Ref) (gone []Ref) {
 	return gone
 }
 
-// reclaimLocked moves on by one epoch if nobody is pinned in the one before, and then gives back what was freed in it:
+// reclaimLocked moves on by one epoch if there is no pin in the one before, and then frees for reuse the refs freed in it:
 // pins of that epoch or older are gone, and later ones were taken after those refs had left the postings.
 func (x *Index) reclaimLocked() {
 	e := x.epoch.Load()
