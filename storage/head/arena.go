@@ -31,22 +31,22 @@ type arena struct {
 	maps   [][]byte
 	used   int  // bytes handed out, and whole slabs
 	whole  bool // the last chunk's blocks are counted already: it is small, or of a slab
-	warmth byte // of no use but to keep the reads that made it
+	warmth byte // only there so that the compiler keeps the reads that made it
 
-	region   []byte // what is left of the last region, whole slabs
-	ofPages  []byte // what is left of the slab that pages are cut from
-	ofChunks []byte // what is left of the slab that chunks are cut from
+	region   []byte // rest of the last region, whole slabs
+	ofPages  []byte // rest of the slab that pages are cut from
+	ofChunks []byte // rest of the slab that chunks are cut from
 
 	cells []*[pageSeries]uint64 // given back: see thin.go
 }
 
 // A slab is one huge page. Taking fresh memory from the system page by page costs 1.5 to 2 µs for each 4 KiB in a virtual
-// machine, and for a series' first rows more than everything else that is done here; by huge pages it costs 0.2 to 0.3 µs
-// (DESIGN.md). A head begins without them: up to slabsFrom it takes what it touches and no more.
+// machine, and for a series' first rows more than all other work here; by huge pages it costs 0.2 to 0.3 µs (DESIGN.md).
+// A head begins without them: up to slabsFrom it takes only the memory that it touches.
 const (
 	slabBytes   = 2 << 20
 	slabsFrom   = slabBytes
-	regionBytes = 8 * slabBytes // mapped at once; what is not touched of it costs nothing
+	regionBytes = 8 * slabBytes // mapped at once; untouched parts cost nothing
 )
 
 // cut takes size bytes off the slab of which rest is left, or off a new one; nil if the system gives none.
@@ -118,7 +118,7 @@ const (
 	blocksSecond = 128
 )
 
-// grow makes room for one more block at least. Blocks may move: nobody holds a pointer to one across take.
+// grow makes room for one more block at least. Blocks may move: no caller holds a pointer to one across take.
 func (a *arena) grow() {
 	switch {
 	case a.limit == 0:
@@ -143,7 +143,7 @@ func (a *arena) grow() {
 
 func smallBlocks(n int) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(make([]block, n))) }
 
-// move copies what the first chunk holds to larger memory.
+// move copies the first chunk to larger memory.
 func (a *arena) move(to unsafe.Pointer) {
 	n := int(a.next)
 	copy(unsafe.Slice((*block)(to), n), unsafe.Slice((*block)(a.chunks[0]), n))
@@ -177,8 +177,8 @@ func (a *arena) page() *page {
 	return (*page)(m)
 }
 
-// memory gives size zeroed bytes, aligned to a page. A system that gives no mapping is asked for heap instead:
-// rows that are already logged cannot be refused here.
+// memory gives size zeroed bytes, aligned to a page. If the system gives no mapping, it comes from the heap: rows that
+// are already logged cannot be refused here.
 func (a *arena) memory(size int) unsafe.Pointer {
 	if !a.onHeap {
 		if m := mapMemory(size); m != nil {

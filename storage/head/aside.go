@@ -25,7 +25,7 @@ type histRow struct {
 	hist  []byte
 }
 
-// What a row outside the arena costs, with its share of the slice and the map around it.
+// Cost of a row outside the arena, with its share of the slice and the map around it.
 const (
 	asideBytes = 32
 	histBytes  = 64
@@ -80,7 +80,7 @@ func (h *Head) stampsLocked(id point.DenseID, s *series) (lo, hi point.Stamp) {
 	return lo, hi
 }
 
-// row is a row with all that decides between it and another at its time.
+// row is a row with all fields that decide between it and another at its time.
 type row struct {
 	time  point.Nanos
 	stamp point.Stamp
@@ -95,7 +95,7 @@ func (r *row) isStale() bool {
 	return point.IsStale(r.value)
 }
 
-// beats reports whether a wins over b, which has the same time and lay elsewhere: see Head.Read.
+// beats reports whether a wins over b, which has the same time and was in another place: see Head.Read.
 func (r *row) beats(o *row) bool {
 	if r.isStale() != o.isStale() {
 		return o.isStale()
@@ -117,7 +117,7 @@ type scratch struct {
 	chain  runSorter
 }
 
-// scratchRowsKept bounds what a pooled scratch may hold on to: 120 bytes a row.
+// scratchRowsKept bounds the memory that a pooled scratch keeps: 120 bytes a row.
 const scratchRowsKept = 1 << 14
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -129,7 +129,7 @@ func (w *scratch) put() {
 }
 
 // settleLocked reads a series that needs more than a walk: out of order, with doubles, with rows aside or histograms.
-// With ranked dst gets the rows' stamps too.
+// If ranked, dst also gets the rows' stamps.
 func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.Nanos, ranked bool, dst *rows.Run) {
 	w := scratches.Get().(*scratch)
 	defer w.put()
@@ -164,7 +164,7 @@ func (h *Head) settleLocked(id point.DenseID, s *series, g *group, lo, hi point.
 	clear(w.rows) // histograms are not kept alive by the pool
 }
 
-// settleChainLocked reads a series whose rows all lie in its chain. There rank order is the order of rows, so no stamps are needed.
+// settleChainLocked reads a series that has all its rows in its chain. There rank order is the order of rows, so no stamps are needed.
 func (h *Head) settleChainLocked(s *series, lo, hi point.Nanos, w *scratch, dst *rows.Run) {
 	c := &w.cols
 	*c = columns{times: c.times[:0], values: c.values[:0], seen: c.seen[:0]}

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A row in a block is a tag byte and what the tag says is missing:
+// A row in a block is a tag byte and the fields that the tag announces:
 //
 //	bit 7      0: as many frames of the group passed as before the row before   1: a uvarint says how many
 //	bits 6-5   time step minus the step before: 0 none · 1 in ms · 2 in µs · 3 in ns, a zigzag varint
@@ -39,7 +39,7 @@ const (
 	rowBytesMax = 1 + binary.MaxVarintLen32 + binary.MaxVarintLen64 + 8
 )
 
-// valueCode says what follows a value's code: size bytes, of which mask tells the low ones, and what to add to them.
+// valueCode describes the bytes that follow a value's code: their number size, mask for the low ones, and the number to add to them.
 type valueCode struct {
 	mask uint64
 	near int8
@@ -155,7 +155,7 @@ func (a *arena) follow(tail uint32) uint32 {
 	return next
 }
 
-// integer gives the integer a value's bits stand for; ok is false for fractions, -0, NaNs and what lies beyond ±2^52.
+// integer gives the integer a value's bits stand for; ok is false for fractions, -0, NaNs and values beyond ±2^52.
 // Within that bound the difference of two is exact as a float64, and so is its sum with either.
 func integer(bits uint64) (i int64, ok bool) {
 	i = int64(math.Float64frombits(bits))
@@ -195,7 +195,7 @@ func (s *series) pushRow(a *arena, seen uint32, t int64, bits uint64) {
 		size := valueCodes[code].size
 		if s.off <= blockBytes-9 {
 			b[s.off&(blockBytes-1)] = code
-			binary.LittleEndian.PutUint64(b[s.off+1:], payload) // what is too much of it, the next row overwrites
+			binary.LittleEndian.PutUint64(b[s.off+1:], payload) // the next row overwrites its unused bytes
 			s.off += 1 + size
 			return
 		}
@@ -279,7 +279,7 @@ type columns struct {
 	seen   []uint32 // which of the group's frames, from 1; only if withSeen
 
 	withSeen bool
-	warmth   byte // of no use but to keep the reads that made it
+	warmth   byte // only there so that the compiler keeps the reads that made it
 }
 
 // walk appends the rows of the chain with times in [lo, hi] to c. It stops at the first later time if the chain is in

@@ -1,9 +1,9 @@
 // Package head holds the rows of one partition that are not flushed yet: append, read, drain.
 //
-// A sample that is acked lies in the log; a reader must find it too, and a flush must write it out in series order. So
-// each series has a chain of 64-byte blocks, outside the garbage collector's heap, into which its rows are packed at
-// about two bytes each. Appending touches one line of state and one block; a read walks one chain; a flush walks the
-// chains in the order of the segment and sorts nothing.
+// An acked sample is in the log, but readers must find it too, and a flush must write it in series order. So each
+// series has a chain of 64-byte blocks, outside the garbage collector's heap, into which its rows are packed at about
+// two bytes each. Appending touches one line of state and one block; a read walks one chain; a flush walks the chains
+// in the order of the segment and sorts nothing.
 //
 //	id ─▶ page of 1024 ─▶ series {last row, first and last stamp, tail}      one cache line
 //	                          │
@@ -14,10 +14,10 @@
 //
 // Invariants, for each series:
 //   - Chain order is rank order: a row enters the chain only if its stamp is not below that of the last row in it.
-//     Every other row goes aside with its stamp. Who sends it, directly or through staging, does not matter.
-//   - Every row's stamp can be told exactly: the chain says how many frames of its group passed since the row before.
-//     So a Read gives the same rows whatever path they took (I9), and all placements that applied the same frames agree (I6).
-//   - What comes back is bit for bit what went in: NaN payloads, -0, infinities, and any two int64 times in any order.
+//     Every other row goes aside with its stamp. It does not matter whether it came directly or through staging.
+//   - Every row's stamp can be found exactly: the chain says how many frames of its group passed since the row before. So a
+//     Read gives the same rows whatever path they took (I9), and all placements that applied the same frames agree (I6).
+//   - Rows come back bit for bit: NaN payloads, -0, infinities, and any two int64 times in any order.
 //
-// The package refuses to do: deciding when to flush (Bytes tells), logging, knowing labels.
+// Not done here: deciding when to flush (callers use Bytes), logging, labels.
 package head

@@ -17,8 +17,8 @@ type Exemplar struct {
 
 const exemplarBytes = 68 // with its place in the ring, its share of the slice and the map around it, without its labels
 
-// AppendExemplar adds an exemplar. Where the head holds as many as it may, the one that came first goes, as in Prometheus'
-// ring; then evicted is true. Like Append it is for one caller at a time.
+// AppendExemplar adds an exemplar. If the head is full, it evicts the exemplar that came first, as Prometheus' ring
+// does; then evicted is true. Like Append it is for one caller at a time.
 func (h *Head) AppendExemplar(id point.DenseID, e Exemplar) (evicted bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -37,7 +37,7 @@ func (h *Head) AppendExemplar(id point.DenseID, e Exemplar) (evicted bool) {
 	return evicted
 }
 
-// evictLocked lets go of a series' exemplar that came first.
+// evictLocked removes a series' exemplar that came first.
 func (h *Head) evictLocked(id point.DenseID) {
 	of := h.exemplars[id]
 	h.heapBytes -= exemplarBytes + len(of[0].Labels)
@@ -45,7 +45,7 @@ func (h *Head) evictLocked(id point.DenseID) {
 		delete(h.exemplars, id)
 		return
 	}
-	of[0] = Exemplar{} // its labels are not held by what is left of the slice
+	of[0] = Exemplar{} // so that the rest of the slice does not hold its labels
 	h.exemplars[id] = of[1:]
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// few is the state of a partition's first series while no others have rows: of 32, then 128, then 512. A page is for
-// 1024, and a partition that a single row touched would take 66 kB; thousands of such partitions must cost what their rows
-// are worth. It lies on the collector's heap and is copied as it grows; with the first page it is over.
+// few is the state of a partition's first series while no others have rows: of 32, then 128, then 512. A page is for 1024, and a partition
+// that a single row touched would take 66 kB; thousands of such partitions must cost no more than their rows. It lies on the collector's
+// heap and is copied as it grows; the first page replaces it.
 type few struct {
 	series []series
 	groups []group
@@ -22,8 +22,8 @@ func (f *few) bytes() int {
 	return len(f.series)*int(unsafe.Sizeof(series{})) + len(f.groups)*int(unsafe.Sizeof(group{}))
 }
 
-// fitLocked makes room for those of ids that lie in the first page, among few or in the page itself. What targetLocked
-// gave out before is no longer good.
+// fitLocked makes room for those of ids that lie in the first page, among few or in the page itself. Targets that
+// targetLocked returned before are no longer valid.
 func (h *Head) fitLocked(ids []point.DenseID) {
 	most, any := point.DenseID(0), false
 	for _, id := range ids {

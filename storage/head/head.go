@@ -12,10 +12,10 @@ import (
 
 // Settings are the numbers a user sets.
 type Settings struct {
-	// ExemplarsMax bounds the exemplars kept; beyond it the oldest go. Default 100,000. Larger: about 150 bytes each until
+	// ExemplarsMax bounds the exemplars kept; beyond it the oldest are evicted. Default 100,000. Larger: about 150 bytes each until
 	// the next flush.
 	ExemplarsMax int
-	// FewRows says that most series will have a row or two before the head is flushed: thin.go. Default false.
+	// FewRows is set if most series will have a row or two before the head is flushed: thin.go. Default false.
 	FewRows bool
 
 	onHeap bool // arena on the collector's heap, where the race detector sees it
@@ -47,7 +47,7 @@ type Head struct {
 	// exemplarRing are the series of all exemplars in the order in which they came; once it is full, from exemplarNext on.
 	exemplarRing []point.DenseID
 	exemplarNext int
-	heapBytes    int // what the three maps hold, about
+	heapBytes    int // about the size of the three maps
 	madePages    int // those of pages that are there
 
 	series           int
@@ -73,7 +73,7 @@ const sectionRows = 2048
 
 // Append adds float rows of one stamp: row i is (ids[i], times[i], values[i]). The columns stay the caller's. Rows of
 // one stamp count in the order in which they are appended: at equal times the later one wins. Stamps may come in any
-// order; rows whose series already holds a higher stamp cost 24 bytes instead of two.
+// order; rows of a series that already holds a higher stamp cost 24 bytes instead of two.
 //
 // A reader may see the first rows of an append before the last.
 func (h *Head) Append(stamp point.Stamp, ids []point.DenseID, times []point.Nanos, values []float64) {
@@ -96,7 +96,7 @@ func (h *Head) appendSection(stamp point.Stamp, ids []point.DenseID, times []poi
 }
 
 // aheadRows are looked up before the first of them is written. In random order each row waits for four or five cache
-// lines, one after the other; asked for ahead, those of many rows come together (see DESIGN.md for what it gains).
+// lines, one after the other; asked for ahead, those of many rows come together (see DESIGN.md for the gain).
 const aheadRows = 64
 
 // target is where a row goes.
@@ -241,10 +241,10 @@ func (h *Head) noteLocked(id point.DenseID) {
 	}
 }
 
-// Read gives the rows of a series with times in [lo, hi]: strictly rising, and where a time was written more than once,
-// the row that wins: a value before a stale marker, then the higher stamp, then the later row of the same append, else
-// the greater bits; between a float and a histogram of one stamp the histogram. This is exact, whatever order the
-// frames came in. The stamp range of the run is that of all rows of the series held, also of those outside [lo, hi].
+// Read gives the rows of a series with times in [lo, hi]: strictly rising, and where a time was written more than once, the winner: a value
+// before a stale marker, then the higher stamp, then the later row of the same append, else the greater bits; between a float and a
+// histogram of one stamp the histogram. This is exact, whatever order the frames came in. The stamp range of the run is that of all rows of
+// the series held, also of those outside [lo, hi].
 //
 // dst is emptied first and its memory reused; the columns are dst's own, histograms are shared and read only.
 // The result is false, and dst empty, if there are none.
@@ -297,7 +297,7 @@ func (h *Head) ReadRanked(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) b
 	return true
 }
 
-// growMax bounds the rows a read makes room for before it knows how many there are in its range.
+// growMax bounds the rows a read makes room for before it has counted those in its range.
 const growMax = 4096
 
 func (c *columns) grow(n int) {
@@ -366,8 +366,8 @@ func (h *Head) Bytes() int {
 	return h.arena.used + h.heapBytes + 8*cap(h.stamps) + 8*cap(h.ids) + 8*cap(h.pages) + h.few.bytes() - h.untouchedLocked()
 }
 
-// untouchedLocked is what of the only page is surely not resident: where a late row comes to a partition of many series, all
-// of it but what that row touched.
+// untouchedLocked is the part of the only page that is surely not resident: if a late row comes to a partition of many
+// series, all but the part that the row touched.
 func (h *Head) untouchedLocked() int {
 	if h.madePages != 1 || h.arena.used >= slabsFrom {
 		return 0
@@ -390,8 +390,9 @@ func (h *Head) Stamps() (lo, hi point.Stamp, ok bool) {
 	return h.stampLo, h.stampHi, h.rows > 0
 }
 
-// Drain hands every series of order that has rows to f, whole, as Read would give it. The run and its columns are good
-// until f returns. An error of f ends it and is returned as it is. Appends must have ended for good; reads may go on.
+// Drain hands every series of order that has rows to f, whole, as Read would give it. The run and its columns are valid
+// until f returns. An error of f ends it and is returned as it is. There must be no appends from now on; reads may go
+// on.
 func (h *Head) Drain(order []point.DenseID, f func(id point.DenseID, r *rows.Run) error) error {
 	var run rows.Run
 	for _, id := range order {
