@@ -7,9 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Share is what an account gets of the one above it.
+// Share is an account's part of the account above it.
 type Share struct {
-	// Floor is what the account may hold whatever the others do, bytes.
+	// Floor is the bytes that the account may always hold, whatever the others do.
 	Floor int64
 	// Max is the most it may hold, bytes; 0: as much as the account above it.
 	Max int64
@@ -32,7 +32,7 @@ type Account struct {
 	refused  uint64 // reservations
 }
 
-// tree is what the accounts of one process have in common.
+// tree is the state that all accounts of one process share.
 type tree struct {
 	mu      sync.Mutex
 	waiting []*waiter // in the order of their arrival
@@ -55,8 +55,8 @@ func New(name string, bytes int64) *Account {
 	return &Account{name: name, share: Share{Max: bytes}, tree: &tree{}}
 }
 
-// Child makes an account below a, whose floor is booked in a at once. The error is Throttled when a has not as much left,
-// and Invalid for a share that makes no sense.
+// Child makes an account below a, whose floor is booked in a at once. The error is Throttled when a has less than that
+// left, and Invalid for a share that makes no sense.
 func (a *Account) Child(name string, s Share) (*Account, error) {
 	if s.Max == 0 {
 		s.Max = a.share.Max
@@ -99,7 +99,7 @@ func (a *Account) Close() {
 // Name is the account's.
 func (a *Account) Name() string { return a.name }
 
-// Share is what the account gets.
+// Share is the account's share.
 func (a *Account) Share() Share { return a.share }
 
 // Reserve books n bytes at once. The error is TooLarge for more than the account may ever hold, and Throttled when there
@@ -189,7 +189,7 @@ func (a *Account) Free() int64 {
 	return max(0, a.freeLocked())
 }
 
-// chargeLocked is what the account above books for this one.
+// chargeLocked is the amount that the account above books for this one.
 func (a *Account) chargeLocked() int64 { return max(a.used, a.share.Floor) }
 
 // freeLocked may be negative after Force.
@@ -201,8 +201,8 @@ func (a *Account) freeLocked() int64 {
 	return free
 }
 
-// fitsLocked tells whether n more bytes keep every account within its max. What is left of a floor is there even where
-// Force took more than there was.
+// fitsLocked reports whether n more bytes keep every account within its max. The rest of a floor stays available even
+// where Force exceeded a max.
 func (a *Account) fitsLocked(n int64) bool {
 	if n < 0 {
 		fault.Bug("account %s: reservation of %d bytes", a.name, n)
@@ -214,7 +214,7 @@ func (a *Account) fitsLocked(n int64) bool {
 	return above <= 0 || a.parent.fitsLocked(above)
 }
 
-// mostLocked is what the account could hold if no other held more than its floor.
+// mostLocked is the amount that the account could hold if no other held more than its floor.
 func (a *Account) mostLocked() int64 {
 	if a.parent == nil {
 		return a.share.Max
@@ -250,7 +250,7 @@ func (a *Account) refuseLocked(n int64) error {
 	return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are asked for, %d are free; try again later", a.name, n, max(0, a.freeLocked()))
 }
 
-// waitedForLocked tells whether somebody waits for this account.
+// waitedForLocked reports whether a loan waits for this account.
 func (a *Account) waitedForLocked() bool {
 	for _, w := range a.tree.waiting {
 		if w.account == a {
@@ -260,8 +260,8 @@ func (a *Account) waitedForLocked() bool {
 	return false
 }
 
-// serveLocked books for those who wait what now fits. Who comes first to an account is served first; other accounts do
-// not wait for it, as what it lacks may be its own.
+// serveLocked books for the waiting loans as far as they now fit. Each account serves its waiters in order of arrival;
+// other accounts do not wait for it, as it may be short only of its own share.
 func (t *tree) serveLocked() {
 	if len(t.waiting) == 0 {
 		return

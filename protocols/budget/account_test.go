@@ -42,7 +42,7 @@ func TestFloorIsThereWhateverTheOthersHold(t *testing.T) {
 	f(queries, 61, fault.TooLarge)
 	f(queries, 60, ok)
 	f(queries, 1, fault.Throttled)
-	f(heads, 41, fault.Throttled) // 30 and what is nobody's: 10
+	f(heads, 41, fault.Throttled) // 30 and the 10 outside all floors
 	f(heads, 40, ok)
 	f(heads, 1, fault.Throttled)
 	queries.Release(55) // 5 left of a floor of 10
@@ -170,7 +170,7 @@ func (m *model) used() int64 {
 	return n
 }
 
-// fits tells whether no account exceeds its max because of n bytes more.
+// fits reports whether no account exceeds its max because of n bytes more.
 func (m *model) fits(n int64) bool {
 	before := map[*model]int64{}
 	for at := m; at != nil; at = at.parent {

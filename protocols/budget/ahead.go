@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Ahead books for what grows in small steps and has a bound of its own, in quanta and before it grows: others that ask for memory see
-// it as taken. What fits nowhere is booked all the same: its own bound refuses it.
+// Ahead books memory for something that grows in small steps and has a bound of its own. It books in quanta and before the growth, so
+// that others that ask for memory see it as taken. It books even beyond the account's max: the grower's own bound refuses.
 //
 //	0 ───── held ─────────── booked       booked - held is between one and two quanta while it grows
 //
-// A step that a quantum covers costs a look at a number. Safe for concurrent use.
+// A step that a quantum covers costs one atomic load. Safe for concurrent use.
 type Ahead struct {
 	account *Account // constant
 	quantum int64    // constant
@@ -22,7 +22,7 @@ type Ahead struct {
 // NewAhead books for an account, in quanta of so many bytes.
 func NewAhead(a *Account, quantum int64) *Ahead { return &Ahead{account: a, quantum: max(quantum, 1)} }
 
-// Cover is called with what is held now, or will be.
+// Cover is called with the bytes held now, or soon.
 func (a *Ahead) Cover(held int64) {
 	if held+a.quantum <= a.booked.Load() {
 		return
@@ -32,7 +32,7 @@ func (a *Ahead) Cover(held int64) {
 	a.bookLocked(held + 2*a.quantum)
 }
 
-// Trim gives back what is booked beyond two quanta, and all where nothing is held.
+// Trim releases the bookings beyond two quanta, and all of them where nothing is held.
 func (a *Ahead) Trim(held int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

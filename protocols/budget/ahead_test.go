@@ -9,7 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// TestWhatGrowsIsBookedBeforeItIsTaken: the process lent to queries what heads had taken up to 100 ms before.
+// TestWhatGrowsIsBookedBeforeItIsTaken: the process lent to queries the memory that heads had taken up to 100 ms
+// before.
 func TestWhatGrowsIsBookedBeforeItIsTaken(t *testing.T) {
 	const quantum = 1000
 	process := budget.New("process", 1<<20)

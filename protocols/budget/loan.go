@@ -13,15 +13,15 @@ import (
 // ChunkBytes is how much a Loan books at a time.
 const ChunkBytes = 1 << 20
 
-// Loan is what one user of an account holds, a query or a request: it grows in chunks and goes back whole. Safe for
-// concurrent use; within a chunk Take is one atomic addition.
+// Loan is the memory that one user of an account holds, a query or a request: it grows in chunks and is released
+// whole. Safe for concurrent use; within a chunk Take is one atomic addition.
 //
-// An account keeps a part for small loans, so that what a small request needs is there however many large ones there are:
+// An account reserves a part for small loans, so that a small request finds memory however many large ones there are:
 //
 //	0 ─────────────────── 10/12 most ────────── 11/12 most ─────────── most
 //	  loans of any size      │ small ones begin    │ small ones grow
 //
-// A small loan that grows may wait a little while even then; a large one is refused, and gives back what it held. So only
+// A small loan that grows may wait a little while even then; a large one is refused, and releases all it held. So only
 // small ones wait for each other, and not for long.
 type Loan struct {
 	// Constant after Borrow.
@@ -32,15 +32,15 @@ type Loan struct {
 	used atomic.Int64
 
 	mu     sync.Mutex
-	held   atomic.Int64 // Invariant: what was taken <= held; written under mu
+	held   atomic.Int64 // Invariant: sum of takes <= held; written under mu
 	closed bool
 }
 
 const (
-	// A loan grows as long as it is at most so many times as large as what is free after it. So n that want all get equal
-	// parts, and one more as large as half of theirs is always free for a small one.
+	// A loan grows as long as it is at most so many times as large as the memory free after it. So n that want all get
+	// equal parts, and one more as large as half of theirs is always free for a small one.
 	loanPerFree = 2
-	// SmallLoan is the size up to which a loan draws on what is kept for small ones.
+	// SmallLoan is the size up to which a loan draws on the part reserved for small ones.
 	SmallLoan = 4 << 20
 	// reservePart is the part of an account that is kept for small loans, and half of it for those that began.
 	reservePart = 6
@@ -64,7 +64,7 @@ func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
 	return l, nil
 }
 
-// loans gives the most that a loan may be that is alone, and what is kept for small ones.
+// loans returns the largest size of a loan that is alone, and the part reserved for small loans.
 func (a *Account) loans() (most, reserve int64) {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()
@@ -141,15 +141,15 @@ func (t *tree) grownLocked() int {
 	return i
 }
 
-// Take books n more bytes. The error is TooLarge beyond what this loan may be, and Throttled when the account has no
-// more; then nothing was taken. A nil Loan takes anything.
+// Take books n more bytes. The error is TooLarge beyond the maximum of this loan, and Throttled when the account has
+// no more; then nothing was taken. A nil Loan takes anything.
 func (l *Loan) Take(n int64) error { return l.take(n, false) }
 
-// TakeSoon is Take that waits up to two seconds for what a small loan needs. Whoever calls it holds no lock that others
-// need than those that draw on the same loan.
+// TakeSoon is Take that waits up to two seconds for the memory that a small loan needs. The caller may hold only locks
+// that are used by this loan's own users.
 func (l *Loan) TakeSoon(n int64) error { return l.take(n, true) }
 
-// TakeSpare is Take of what the user can do without: the error is Throttled unless half of the account is free.
+// TakeSpare is Take for memory that the user can do without: the error is Throttled unless half of the account is free.
 func (l *Loan) TakeSpare(n int64) error {
 	if l != nil && !l.account.plenty() {
 		return fault.Errorf(fault.Throttled, "%s has little left, and %d bytes can be done without", l.account.name, n)
@@ -175,7 +175,7 @@ func (l *Loan) take(n int64, wait bool) error {
 	return nil
 }
 
-// grow books chunks until what is used is held.
+// grow books chunks until they cover the bytes used.
 func (l *Loan) grow(wait bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +202,7 @@ func (l *Loan) grow(wait bool) error {
 	return nil
 }
 
-// Give takes n bytes back for what the same loan takes next. The account gets what is more than two chunks.
+// Give returns n bytes to the loan for its next takes. The excess over two chunks goes back to the account.
 func (l *Loan) Give(n int64) {
 	if l == nil {
 		return
@@ -218,7 +218,7 @@ func (l *Loan) Give(n int64) {
 		return
 	}
 	l.held.Store(keep)
-	// Who took before that found enough, and is counted now; who takes later grows, after this.
+	// A take before that found enough, and is counted now; a later one grows the loan, after this.
 	if used := l.used.Load(); used > keep {
 		keep = min(used, held)
 		l.held.Store(keep)
@@ -242,7 +242,7 @@ func (l *Loan) Held() int64 {
 	return l.held.Load()
 }
 
-// Close gives everything back. Takes fail from now on, but for what fits into nothing.
+// Close gives everything back. Takes of more than zero bytes fail from now on.
 func (l *Loan) Close() {
 	if l == nil {
 		return
@@ -258,8 +258,8 @@ func (l *Loan) Close() {
 
 type loanKey struct{}
 
-// WithLoan gives a context under which LoanOf finds the loan: what works for a request draws on the request's loan,
-// whichever package it is in.
+// WithLoan returns a context under which LoanOf finds the loan: all work for a request draws on the request's loan,
+// in whichever package.
 func WithLoan(ctx context.Context, l *Loan) context.Context {
 	return context.WithValue(ctx, loanKey{}, l)
 }

@@ -138,8 +138,8 @@ func TestASmallQueryIsNotRefusedInAFloodOfHeavyOnes(t *testing.T) {
 	}
 }
 
-// TestSmallLoansThatWaitForEachOtherEnd: all hold what the others wait for. Each is refused after a while, or as its request
-// ends, and nothing is left booked or waiting.
+// TestSmallLoansThatWaitForEachOtherEnd: all hold memory that the others wait for. Each is refused after a while, or as its
+// request ends, and nothing is left booked or waiting.
 func TestSmallLoansThatWaitForEachOtherEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process := budget.New("process", 12*chunk)
@@ -207,7 +207,7 @@ func TestALoanLargerThanThereCanBeIsTooLarge(t *testing.T) {
 	}
 }
 
-// What can be done without does not make a small query a large one where there is little.
+// Spare memory does not turn a small query into a large one when memory is short.
 func TestSpareIsTakenOnlyOfPlenty(t *testing.T) {
 	process := budget.New("process", 12*chunk)
 	l, err := process.Borrow(t.Context(), 0)
@@ -240,7 +240,7 @@ func TestNoLoanTakesAnything(t *testing.T) {
 	l.Close()
 }
 
-// A loan that many use at once never holds less than what they took, and gives all of it back.
+// A loan that many use at once never holds less than they took, and releases all of it.
 func TestLoansBookWhatIsTaken(t *testing.T) {
 	process := budget.New("process", 64*chunk)
 	var wg sync.WaitGroup
