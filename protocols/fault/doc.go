@@ -1,4 +1,4 @@
-// Package fault says what went wrong, as a Kind that survives the network.
+// Package fault classifies errors by a Kind that survives the network.
 //
 // An error gets its Kind where it is first understood, keeps it through every layer that adds context (Wrap), crosses
 // processes as one byte and a sentence, and is turned into an answer only at the edge, by the protocol's own table
@@ -6,5 +6,5 @@
 //
 //	disk, parser, limit ──New/Errorf──▶ layers ──Wrap──▶ edge ──KindOf──▶ status of the protocol
 //
-// Impossible is not an error: Bug panics, so that the simulator and the tests hear it.
+// Impossible is not an error: Bug panics, so that the simulator and the tests notice it.
 package fault

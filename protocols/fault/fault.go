@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Kind is what the receiver of an error can do about it. The zero Kind is Internal: an error nobody classified is ours.
+// Kind says how the receiver of an error can react. The zero Kind is Internal: an unclassified error is our defect.
 type Kind uint8
 
 const (
@@ -24,11 +24,11 @@ const (
 	Unavailable
 	// Corrupt is data that does not match its checksum or its form; repair from a peer or a backup.
 	Corrupt
-	// NotFound is a name that nobody knows, such as a table that is not created on first write.
+	// NotFound is a name that does not exist, such as a table that is not created on first write.
 	NotFound
-	// Canceled is work whose asker went away or whose time ran out.
+	// Canceled is work that was abandoned by its caller or ran out of time.
 	Canceled
-	// Denied is a call that its caller has no right to make; a person must change what it shows or what it may.
+	// Denied is a call that its caller has no right to make; a person must change its credentials or its rights.
 	Denied
 )
 
@@ -58,7 +58,7 @@ func Kinds() []Kind {
 type fault struct {
 	kind Kind
 	text string // whole message, inner errors included
-	err  error  // what it wraps, or nil
+	err  error  // the wrapped error, or nil
 }
 
 func (f *fault) Error() string { return f.text }
