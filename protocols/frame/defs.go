@@ -14,10 +14,10 @@ import (
 // fifth of the text to read (DESIGN.md).
 
 //
-// The lengths of all definitions stand in front, and what is left of all behind them: of hosts with the same metrics both repeat, host
-// by host, and s2 copies the whole of a host at once. Side by side they do not repeat where a host's name is longer.
+// The lengths of all definitions come first, and the remaining bytes of all behind them: of hosts with the same metrics both repeat,
+// host by host, and s2 copies the whole of a host at once. Side by side they do not repeat where a host's name is longer.
 
-// What a definition leaves, about, where tails are shared. Where they are not, the body grows as it comes.
+// The approximate bytes left of a definition where tails are shared. Where they are not, the body grows as needed.
 const (
 	defBytesUsual = 40
 	lengthsUsual  = 4
@@ -39,8 +39,8 @@ func (e *Encoder) appendDefs(b []byte, defs []point.Labels) []byte {
 	return append(b, rests...)
 }
 
-// defsBound is at least the length of what appendDefs appends, as no tail takes more bytes than it spares, and at least
-// what that expands to.
+// defsBound is at least the length of appendDefs' output, as no tail takes more bytes than it spares, and at least the
+// expanded length.
 func defsBound(defs []point.Labels) int {
 	n := 0
 	for _, l := range defs {
@@ -49,7 +49,7 @@ func defsBound(defs []point.Labels) int {
 	return n
 }
 
-// tailSlack is by how many bytes the tails of one host's series differ: by what the ends of metric names share.
+// tailSlack is by how many bytes the tails of one host's series differ: the bytes that the ends of metric names share.
 const tailSlack = 16
 
 // sharedTail counts the bytes that two strings have in common at their ends, eight at a time. So many as are likely are
@@ -59,7 +59,7 @@ func sharedTail(a, b string, likely int) int {
 	if likely > 0 && likely <= min(len(a), len(b)) && a[len(a)-likely:] == b[len(b)-likely:] {
 		n = likely
 	}
-	x, y := []byte(a[:len(a)-n]), []byte(b[:len(b)-n]) // not copied, as nobody writes to them
+	x, y := []byte(a[:len(a)-n]), []byte(b[:len(b)-n]) // not copied, as they are never written
 	for len(x) >= 8 && len(y) >= 8 {
 		differ := binary.LittleEndian.Uint64(x[len(x)-8:]) ^ binary.LittleEndian.Uint64(y[len(y)-8:])
 		if differ != 0 {
@@ -73,11 +73,11 @@ func sharedTail(a, b string, likely int) int {
 	return n
 }
 
-// defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at
-// all. Without columns the rest of each stands beside its lengths, and without tails every set stands there whole, as older
-// writers had it.
+// defs copies each label set into a string of its own: the log's readers keep some of them for ever and most not at all.
+// Without columns the rest of each stands beside its lengths, and without tails every set is stored whole, as older writers
+// did.
 //
-// Two bytes can stand for a set of any length: what all of them together expand to is counted before memory is taken.
+// Two bytes can stand for a set of any length: the expanded size of all of them is counted before memory is taken.
 func (r *reader) defs(defs []point.Labels, h *Head) {
 	lengths := r
 	if h.columns {

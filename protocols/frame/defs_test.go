@@ -183,7 +183,7 @@ func TestDefinitionsRoundTrip(t *testing.T) {
 	})
 }
 
-// TestTheBoundOfABodyCountsTails: what Check lets pass must fit, also where tails cost and spare nothing.
+// TestTheBoundOfABodyCountsTails: a frame that Check accepts must fit, also where tails cost and spare nothing.
 func TestTheBoundOfABodyCountsTails(t *testing.T) {
 	var defs []point.Labels
 	for i := range 5000 {
@@ -321,7 +321,7 @@ func TestHostileColumnsAreCorrupt(t *testing.T) {
 	f("a million in no bytes", false, "\x00\x80\x80\x40\x00")
 }
 
-// TestDefinitionsAreSmall pins what the log takes for a new series.
+// TestDefinitionsAreSmall pins the size of a new series in the log.
 func TestDefinitionsAreSmall(t *testing.T) {
 	f := &frame.Frame{Kind: frame.Rows, Defs: definitions(20)}
 	b := encode(f)

@@ -56,7 +56,7 @@ func AppendDeletion(b []byte, d *Deletion) []byte {
 	return b
 }
 
-// ParseDeletion reads what AppendDeletion wrote, and nothing else. Errors are Corrupt. It keeps nothing of b.
+// ParseDeletion reads the output of AppendDeletion, and nothing else. Errors are Corrupt. It keeps nothing of b.
 func ParseDeletion(b []byte) (Deletion, error) {
 	if len(b) > DeletionBytesMax {
 		return Deletion{}, fault.Errorf(fault.Corrupt, "a deletion of %d bytes, at most %d are written", len(b), DeletionBytesMax)

@@ -47,7 +47,7 @@ func (e *Encoder) Append(dst []byte, f *Frame) []byte {
 	return dst
 }
 
-// appendBody writes the body into e.body: counts, columns, then what is beside them.
+// appendBody writes the body into e.body: counts, columns, then the parts beside them.
 func (e *Encoder) appendBody(f *Frame) {
 	switch f.Kind {
 	case Delete:
@@ -68,7 +68,7 @@ func (e *Encoder) appendBody(f *Frame) {
 	e.body = e.appendDefs(b, f.Defs)
 }
 
-// bodyFlags says how the body of f is written. A frame without definitions is what it was before tails were shared.
+// bodyFlags says how the body of f is written. A frame without definitions is unchanged since before tails were shared.
 func (f *Frame) bodyFlags() byte {
 	if len(f.Defs) > 0 {
 		return flagTails | flagColumns

@@ -20,7 +20,7 @@ const (
 	Freeze Kind = 3
 )
 
-// known reports whether this program reads frames of the kind.
+// known reports whether this program can read frames of the kind.
 func (k Kind) known() bool { return k >= Rows && k <= Freeze }
 
 // String gives the kind's name in logs.
@@ -46,8 +46,8 @@ type Frame struct {
 	Stamp  point.Stamp  // rank of all rows
 	Kind   Kind
 
-	// Foreign says that the rows keep a rank given earlier than their place in the log tells: they came by staging or
-	// by a merge.
+	// Foreign says that the rows keep a rank given earlier than their place in the log suggests: they came by staging
+	// or by a merge.
 	Foreign bool
 
 	// FirstDef is the number of series that the log defined before this frame, also when Defs is empty. Defs[i] is the
@@ -64,7 +64,7 @@ type Frame struct {
 
 	Deletion Deletion
 
-	body []byte // what Hists[i].H points into, after Decode
+	body []byte // memory that Hists[i].H points into, after Decode
 }
 
 // HistRow is one native histogram sample. H is in the encoding of point.AppendHistogram; after Decode it is memory of
@@ -83,7 +83,7 @@ type ExemplarRow struct {
 	Labels point.Labels
 }
 
-// Bounds of one frame. A frame over them must be cut in two by whoever fills it: Check tells.
+// Bounds of one frame. The filler must cut a frame over them in two: Check reports it.
 const (
 	// RowsMax bounds float rows, histograms, exemplars and definitions, each.
 	RowsMax = 1 << 20
@@ -99,7 +99,7 @@ const (
 )
 
 // Check says why a frame cannot be encoded: TooLarge when it exceeds a bound and must be cut, Invalid when its columns
-// do not fit together or name series that nobody defined. It reads every id.
+// do not fit together or name undefined series. It reads every id.
 func (f *Frame) Check() error {
 	switch {
 	case !f.Kind.known():

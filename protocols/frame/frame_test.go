@@ -111,7 +111,7 @@ func TestFrameBytesStayReadable(t *testing.T) {
 	}
 }
 
-// body gives the body before compression: the compressor may change, what is compressed may not.
+// body gives the body before compression: the compressor may change, its input may not.
 func body(t testing.TB, b []byte) []byte {
 	t.Helper()
 	if b[2]&2 == 0 {

@@ -39,7 +39,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Head is what the header tells without opening the body.
+// Head is the content of the header, read without opening the body.
 type Head struct {
 	Serial, Prev point.Serial
 	Stamp        point.Stamp

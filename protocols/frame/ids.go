@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// The low bits of an id token say what follows the id it names.
+// The low bits of an id token describe the bytes that follow it.
 const (
 	idSingle = 0 // nothing
 	idRise   = 1 // each of the next ids is one higher
@@ -62,7 +62,7 @@ func risingIDs(ids []point.DenseID) int {
 	return len(ids)
 }
 
-// ids fills ids with what appendIDs wrote; all must be below limit.
+// ids reads the output of appendIDs into ids; all must be below limit.
 func (r *reader) ids(ids []point.DenseID, limit uint64) {
 	next := int64(0)
 	for len(ids) > 0 && r.err == nil {

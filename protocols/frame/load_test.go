@@ -73,8 +73,8 @@ func (l *devops) step(i int) {
 	}
 }
 
-// shape is what one host reports, in the order in which it does: the 101 fields of the time-series benchmark suite's
-// devops use case, group by group. Some groups have a tag of their own.
+// shape is one host's report, in its order: the 101 fields of the time-series benchmark suite's devops use case,
+// group by group. Some groups have a tag of their own.
 var shape = []struct{ group, tag, fields string }{
 	{"cpu", "", "usage_user usage_system usage_idle usage_nice usage_iowait usage_irq usage_softirq usage_steal usage_guest usage_guest_nice"},
 	{"diskio", "serial", "reads writes read_bytes write_bytes read_time write_time io_time"},
@@ -123,7 +123,7 @@ func definitions(hosts int) []point.Labels {
 	return all
 }
 
-// steady is a frame of one later scrape of hosts, all of whose series are known.
+// steady is a frame of one later scrape of hosts, all series of which are known.
 func (l *devops) steady(hosts int) *frame.Frame {
 	var f frame.Frame
 	l.scrape(&f, 0, hosts)

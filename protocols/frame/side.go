@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Histograms and exemplars are few beside rows: plain varints, and s2 finds what repeats.
+// Histograms and exemplars are few beside rows: plain varints, and s2 finds repetitions.
 
 func appendHists(b []byte, hists []HistRow) []byte {
 	var place sidePlace

@@ -66,7 +66,7 @@ func appendTimeToken(b []byte, d int64, n int) (_ []byte, whole bool) {
 	return b, false
 }
 
-// times fills times with what appendTimes wrote.
+// times reads the output of appendTimes into times.
 func (r *reader) times(times []point.Nanos) {
 	prev := point.Nanos(0)
 	for len(times) > 0 && r.err == nil {

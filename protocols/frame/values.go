@@ -21,11 +21,11 @@ const (
 // codeWidths gives the bytes of each code.
 var codeWidths = [16]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 2, 3, 4, 5, 2, 4, 6}
 
-// codeScales gives what the number of each code is divided by. Division, unlike multiplication by 0.01, gives the float
-// that is nearest to the decimal, which is what the sender parsed or printed.
+// codeScales holds the divisor of each code's number. Division, unlike multiplication by 0.01, gives the float that is
+// nearest to the decimal that the sender parsed or printed.
 var codeScales = [16]float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 100, 100, 100, 100, 1000, 1000, 1000}
 
-// pairWidths gives the bytes of the two values whose codes share a byte.
+// pairWidths gives the widths in bytes of two values with codes in one byte.
 var pairWidths = func() (w [256]uint8) {
 	for i := range w {
 		w[i] = codeWidths[i&15] + codeWidths[i>>4]
@@ -103,7 +103,7 @@ func isQuotient(v float64, n int64, by float64) bool {
 	return math.Float64bits(float64(n)/by) == math.Float64bits(v)
 }
 
-// values fills values with what appendValues wrote; ids are their series.
+// values reads the output of appendValues into values; ids are their series.
 func (r *reader) values(values []float64, ids []point.DenseID) {
 	ctl := r.take((len(values) + 1) / 2)
 	if r.err != nil {
