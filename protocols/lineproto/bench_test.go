@@ -62,7 +62,7 @@ func singleLines(hosts int, at int64) []byte {
 	return b.Bytes()
 }
 
-// mixedLines is what a Telegraf sends: fields in another order every time, strings, booleans, long floats.
+// mixedLines are lines like Telegraf's: fields in another order every time, strings, booleans, long floats.
 func mixedLines(hosts int, at int64, seed int64) []byte {
 	var b bytes.Buffer
 	rng := rand.New(rand.NewSource(seed))
@@ -78,7 +78,7 @@ func mixedLines(hosts int, at int64, seed int64) []byte {
 	return b.Bytes()
 }
 
-// cpuTime is what the process has spent: on shared machines wall time measures the neighbours.
+// cpuTime is the CPU time of the process: on shared machines wall time measures the neighbours.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -87,7 +87,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// report tells the CPU time a row took.
+// report reports the CPU time a row took.
 func report(b *testing.B, rows int, since time.Duration) {
 	spent := cpuTime(b) - since
 	b.ReportMetric(float64(rows)/spent.Seconds()/1e6, "Mrows/cpu-s")

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A gateway has one Dict a table and as many Decoders as requests; whoever meets a line first, all must agree on it.
+// A gateway has one Dict a table and one Decoder per request; all must agree on a line, whichever reads it first.
 func TestDecodersShareADict(t *testing.T) {
 	dict := point.NewDict(0)
 	bodies := [][]byte{cpuLines(50, benchTime), mixedLines(50, benchTime, 1), mixedLines(50, benchTime, 2), wideLine(200)}

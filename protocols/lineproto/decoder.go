@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// StringPolicy says what becomes of string fields, which are no samples.
+// StringPolicy is the treatment of string fields, which are no samples.
 type StringPolicy uint8
 
 const (
@@ -32,7 +32,7 @@ type Settings struct {
 	DBLabel string
 	// DB is the db or bucket of the request.
 	DB string
-	// Strings says what becomes of string fields.
+	// Strings is the treatment of string fields.
 	Strings StringPolicy
 	// Partial keeps the good lines of a body that has bad ones. Without it the first bad line ends the work and nothing of
 	// the body is kept.
@@ -51,7 +51,7 @@ type Decoder struct {
 	batch    *point.Batch
 	now      point.Nanos    // already cut to the precision
 	prev     *point.LineKey // of the line before, or nil
-	naming   point.Hash     // mixed into every key's hash: what else decides how series are named
+	naming   point.Hash     // mixed into every key's hash: the settings that decide how series are named
 	line     int            // number, from 1, of the physical line at the cursor
 	itemBase int            // items in the batch before this body
 	refusals int            // lines of this body refused so far
@@ -59,7 +59,7 @@ type Decoder struct {
 
 	// Scratch, of the line in hand.
 	tags        []tag
-	tagsRaw     []byte // of the body, what tags was read from; nil if an escape is in it
+	tagsRaw     []byte // the part of the body that tags was read from; nil if it has an escape
 	tagEnds     []int  // where in tagsRaw each of tags ends
 	measurement []byte
 	text        []byte // unescaped pieces
@@ -72,17 +72,17 @@ type Decoder struct {
 	spliced     []byte
 	fresh       point.Fresh // new series of the line
 	labels      point.LabelsBuilder
-	template    []point.LineField // what the Dict knows under the key, and what the line adds
+	template    []point.LineField // the Dict's fields under the key, and those the line adds
 
 	names map[string]string // fields' names, shared by templates
 }
 
-// shared is what the series of a line have in common. A host's measurements have the same tags, or one more each, in turns:
-// the last few are kept.
+// shared is the labels that the series of a line have in common. A host's measurements have the same tags, or one more
+// each, in turns: the last few are kept.
 type shared struct {
-	raw    []byte // of the body, the tags; nil if nothing may be known by them
+	raw    []byte // the tags in the body; nil if they must not be recognized again
 	labels []byte // canonical, without the metric's name
-	gap    int    // where in labels that goes; -1: the builder has to say what is wrong
+	gap    int    // where in labels that goes; -1: the builder has to find the mistake
 	used   int    // Decoder.clock
 }
 
@@ -212,9 +212,9 @@ func (d *Decoder) take(p int) int {
 	return next
 }
 
-// skipBad goes from the place of a mistake to the start of the next line. Strings of the bad line are gone over whole:
-// what stands in them came from somebody's log message, and must not be read as lines of its own. A string that nobody
-// closes ends with the body.
+// skipBad goes from the place of a mistake to the start of the next line. Strings of the bad line are skipped whole:
+// their content came from a log message, and must not be read as lines of its own. An unclosed string ends with the
+// body.
 func (d *Decoder) skipBad(p int) int {
 	s := d.body
 	for p < len(s) {
@@ -237,8 +237,8 @@ func (d *Decoder) skipBad(p int) int {
 	return p
 }
 
-// flaw is why a line is bad: a sentence, and perhaps the piece of the line it speaks of. It is made into text only if
-// somebody will read it.
+// flaw is why a line is bad: a sentence, and perhaps the piece of the line it refers to. It is made into text only if
+// the text is returned.
 type flaw struct {
 	why  string
 	what []byte
@@ -277,7 +277,7 @@ func (d *Decoder) refuse(line int, text []byte) {
 	}
 	full := len(b.Refused) >= point.RefusalsMax
 	if full && !retryable(kind) {
-		b.Refuse(1, point.Refusal{}) // counted only: no text is made that nobody will read
+		b.Refuse(1, point.Refusal{}) // counted only: the text would not be returned
 		return
 	}
 	r := point.Refusal{Item: line, Text: lineText(text), Reason: d.flaw.String(), Kind: kind}

@@ -36,7 +36,7 @@ func FuzzAgainstReference(f *testing.F) {
 	})
 }
 
-// FuzzDecode looks for bodies that are read differently when their lines are known, or that break the batch.
+// FuzzDecode looks for bodies that are read differently when their lines were seen before, or that break the batch.
 func FuzzDecode(f *testing.F) {
 	addCases(f, func(body []byte) { f.Add(body, uint8(0)); f.Add(body, uint8(7)) })
 	f.Fuzz(func(t *testing.T, body []byte, bits uint8) {

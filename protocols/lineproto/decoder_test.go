@@ -85,7 +85,7 @@ func caseSettings(t *testing.T, in []byte) Settings {
 	return s
 }
 
-// describe decodes twice with one Dict, unknown and known, checks that both say the same, and tells it.
+// describe decodes twice with one Dict, with new and with known series, checks that both give the same, and returns it.
 func describe(t *testing.T, in []byte, s Settings) string {
 	dict := point.NewDict(0)
 	d := Decoder{Settings: s}
@@ -206,7 +206,7 @@ func TestSettingsNeverShareTemplates(t *testing.T) {
 	}
 }
 
-// Truncation at every byte must neither panic nor invent lines: what stands before the cut line is read as ever.
+// Truncation at every byte must neither panic nor invent lines: the lines before the cut are read as ever.
 func TestTruncatedAtEveryByte(t *testing.T) {
 	whole := []byte("m\\,1,t\\ a=b\\=c f=1i,g\\ =\"x\\\"\\\\\ny\",h=t 1000\r\n# comment\n\n  cpu,host=a,r=é v=-1.5e3,u=18446744073709551615u\ncpu v=.5 -1\n")
 	for _, s := range []Settings{{Partial: true}, {}, {Partial: true, Strings: InfoSeries}} {
@@ -279,7 +279,7 @@ func TestFullDictIsHeardBehindAHundredBadLines(t *testing.T) {
 	}
 }
 
-// What a string holds came from somebody's log. It must not be read as lines because another field of its line is bad.
+// The content of a string came from a log. It must not be read as lines because another field of its line is bad.
 func TestTextOfABadLineIsNeverReadAsLines(t *testing.T) {
 	for _, body := range []string{
 		"log bad=x,msg=\"hello\ncpu,host=a usage=666 1\n\" 1\nok v=1 1\n",

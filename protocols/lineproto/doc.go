@@ -1,8 +1,8 @@
 // Package lineproto turns Influx line protocol into a point.Batch, and outcomes into the answers Influx clients expect.
 //
 // It exists because names are where rivals spend their time: a line repeats its measurement and tags with every sample.
-// Here the key of a line (measurement and tags, as written) is hashed once, the Dict answers with the fields seen under
-// it before, and each field is compared with the one expected next. A known line costs one hash and no allocation.
+// Here the key of a line (measurement and tags, as written) is hashed once, the Dict returns the fields seen under it
+// before, and each field is compared with the one expected next. A known line costs one hash and no allocation.
 //
 //	cpu,host=a,region=eu usage_user=58i,usage_idle=2.5,note="x" 1451606400000000000
 //	└──────── key ─────┘ └──────────── fields ────────────────┘ └── scaled by Precision ──▶ Times
@@ -15,8 +15,9 @@
 // The grammar is that of github.com/influxdata/line-protocol/v2; every intended difference is listed in DESIGN.md and
 // pinned by name in a test.
 //
-// A bad line is refused with its number, its text and the reason, and the lines beside it are kept (or none are:
-// Settings.Partial). Status codes and bodies of the three HTTP flavours are made in status.go from an Outcome (I8).
+// A bad line is refused with its number, its text and the reason, and the lines beside it are kept (or the whole
+// body is refused: Settings.Partial). Status codes and bodies of the three HTTP flavours are made in status.go from
+// an Outcome (I8).
 //
 // Invariants: a line's rows are kept whole or not at all; they share one timestamp; line n of a body is item n of the
 // batch; equal Settings, equal bytes and one Dict give equal series, and unequal Settings never share a template.

@@ -13,8 +13,8 @@ type key struct {
 	at     int               // where it starts in the body
 	end    int               // and ends, if nothing is wrong with it
 	hash   point.Hash        // of its bytes as written and the naming settings
-	fields []point.LineField // what the Dict knows under it, and what the line adds
-	known  int               // of fields, what the Dict knows
+	fields []point.LineField // the Dict's fields under it, and those the line adds
+	known  int               // how many of fields came from the Dict
 	next   int               // the one of fields that is expected next
 	rows   int               // where the line's rows begin in the batch
 	parsed bool              // Decoder.tags and Decoder.measurement hold it unescaped
@@ -29,7 +29,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	d.strings = d.strings[:0]
 	d.fresh.Reset()
 
-	// 1. The key. One that the Dict knows was checked when it was first seen.
+	// 1. The key. One that is in the Dict was checked when it was first seen.
 	end := keyEnd(s, p)
 	k := key{at: p, end: end, rows: rows, hash: b.Dict.Hash(s[p:end])}
 	k.hash.Lo ^= d.naming.Lo
@@ -118,7 +118,7 @@ func (d *Decoder) fields(k *key, p int) (next int, ok bool) {
 			values = append(values, v)
 		}
 
-		// 3. What follows: another field, or not.
+		// 3. Another field, or the end of the fields.
 		if end == len(s) || s[end] != ',' {
 			b.IDs, b.Values = ids, values
 			return end, true
@@ -140,7 +140,7 @@ func (d *Decoder) fieldName(p int) (q int, ok bool) {
 	return q, true
 }
 
-// value reads what number does not: booleans, long and unusual numbers, mistakes.
+// value reads all that number does not: booleans, long and unusual numbers, mistakes.
 func (d *Decoder) value(p int) (v float64, end int, ok bool) {
 	end = valueEnd(d.body, p)
 	v, why := parseValue(d.body[p:end])
@@ -177,7 +177,7 @@ func (d *Decoder) stringField(p, q int) (next int, ok bool) {
 
 var newline = []byte{'\n'}
 
-// time reads what stands between the last field and the end of the line: spaces, and perhaps a timestamp.
+// time reads from the last field to the end of the line: spaces, and perhaps a timestamp.
 func (d *Decoder) time(p int) (next int, t point.Nanos, ok bool) {
 	s := d.body
 	from := skipSpaces(s, p)
@@ -201,7 +201,7 @@ func (d *Decoder) time(p int) (next int, t point.Nanos, ok bool) {
 	return skipSpaces(s, p), t, true
 }
 
-// rest is what is left of the line at p.
+// rest is the rest of the line from p.
 func rest(s []byte, p int) []byte {
 	if n := bytes.IndexByte(s[p:], '\n'); n >= 0 {
 		return s[p : p+n]

@@ -7,16 +7,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// lookForMerge looks whether the series of the i-th new field of the line, which the Dict knows already, is another field of
+// lookForMerge looks whether the series of the i-th new field of the line, which the Dict has already, is another field of
 // another measurement with the same tags:
 //
 //	a_b,host=x c=1 ─┐
 //	                ├─▶ a_b_c{host="x"}
 //	a,host=x b_c=2 ─┘
 //
-// Both are taken, as Influx' users and VictoriaMetrics' know it, but their rows cannot be told apart any more: the batch says
-// so. A series is looked at once, when a line first brings it under this key; nothing is kept for it. Names with escapes, and
-// tags that the other line writes in another order, are not seen through.
+// Both are taken, as in VictoriaMetrics, but their rows cannot be distinguished any more: the batch reports it. A series is
+// looked at once, when a line first brings it under this key; nothing is kept for it. Names with escapes, and tags that the
+// other line writes in another order, are not seen through.
 func (d *Decoder) lookForMerge(k *key, i int) {
 	var field string
 	for _, f := range d.template[k.known:] {
@@ -67,7 +67,7 @@ const mergeCuts = 32
 // bareField is the field that gives a metric the bare name of its measurement.
 const bareField = "value"
 
-// knows tells whether a line of that measurement and those tags has brought that field. The last two are as written.
+// knows reports whether a line of that measurement and those tags has brought that field. The last two are as written.
 func (d *Decoder) knows(measurement string, tags []byte, field string) bool {
 	if measurement == "" || field == "" {
 		return false

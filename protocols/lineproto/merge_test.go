@@ -26,7 +26,7 @@ func TestFieldsThatBecomeOneSeriesAreCounted(t *testing.T) {
 		{"a,h=x,i=y c=1\na,i=y,h=x c=2", ""},            // another order
 		{"a value=1\na_value value=2\na_value b=3", ""}, // a_value is no field of a
 		{"a b=1,b=2\na b=3", ""},
-		{strings.Repeat("_", 3000) + " c=1\n" + strings.Repeat("_", 2999) + " _c=1", ""}, // beyond what is looked at
+		{strings.Repeat("_", 3000) + " c=1\n" + strings.Repeat("_", 2999) + " _c=1", ""}, // beyond the names that are checked
 	} {
 		b := point.GetBatch(point.NewDict(0))
 		d := lineproto.Decoder{Settings: lineproto.Settings{Partial: true}}

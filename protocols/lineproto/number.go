@@ -79,8 +79,8 @@ func valueEnd(s []byte, p int) int {
 	return p
 }
 
-// parseValue reads any value that is no string; why is "" or what is wrong with it. Integers beyond 2^53 are rounded to
-// the nearest float64.
+// parseValue reads any value that is no string; why is "" or the mistake. Integers beyond 2^53 are rounded to the
+// nearest float64.
 func parseValue(token []byte) (v float64, why string) {
 	if len(token) == 0 {
 		return 0, "no value after the field's name"

@@ -30,7 +30,7 @@ func (r row) String() string {
 	return fmt.Sprintf("%s %v @%d", point.Labels(r.labels), math.Float64frombits(r.bits), r.time)
 }
 
-// reading is what a body says.
+// reading is the content of a body.
 type reading struct {
 	rows    []row
 	strings int

@@ -86,8 +86,8 @@ func appendUnquoted(dst, inside []byte) []byte {
 
 var unquoted = [256]byte{'"': '"', '\\': '\\', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// keyWindow is how far the first space of a line is looked for with the fast search. It bounds what a line without a
-// space costs: otherwise a body of such lines would be searched to its end once a line.
+// keyWindow is how far the first space of a line is looked for with the fast search. It bounds the cost of a line
+// without a space: otherwise a body of such lines would be searched to its end once a line.
 const keyWindow = 1024
 
 // keyEnd finds where the key starting at p ends: the first space that no backslash stands before, or, in a long key, the

@@ -197,7 +197,7 @@ func (d *Decoder) settleID(id *point.SeriesID) {
 	}
 }
 
-// tell gives the Dict the fields that the line had and the key's template had not: all at once, so that a new key's
+// tell passes the Dict the fields of the line that the key's template lacked: all at once, so that a new key's
 // template is allocated once and in its size.
 func (d *Decoder) tell(k *key) {
 	if len(k.fields) > k.known {
@@ -240,7 +240,7 @@ func findField(fields []point.LineField, next int, name []byte) int {
 	return -1
 }
 
-// hashUnder sums what stands under a key: one field's name, or all strings of a line.
+// hashUnder sums the content under a key: one field's name, or all strings of a line.
 func (d *Decoder) hashUnder(h point.Hash, what byte, raw []byte) point.Hash {
 	d.sum = binary.LittleEndian.AppendUint64(d.sum[:0], h.Lo)
 	d.sum = binary.LittleEndian.AppendUint64(d.sum, h.Hi)
@@ -267,7 +267,7 @@ func (d *Decoder) fieldLabels(dst []byte, k *key, name []byte) ([]byte, bool) {
 	return append(dst, labels...), ok
 }
 
-// sortShared makes canonical labels of what a line's fields have in common, once for all of them.
+// sortShared makes canonical labels of the parts that a line's fields share, once for all of them.
 func (d *Decoder) sortShared(k *key) {
 	k.sorted = true
 	if !k.parsed {

@@ -21,16 +21,16 @@ const (
 	V3                    // POST /api/v3/write_lp
 )
 
-// Outcome is what became of a write request.
+// Outcome is the result of a write request.
 type Outcome struct {
-	// Err is what stopped the whole request; nil when rows were only refused one by one. It outranks Refused.
+	// Err is the error that stopped the whole request; nil when rows were only refused one by one. It outranks Refused.
 	Err error
 	// DB is the db or bucket that was named; used where Err is NotFound.
 	DB string
 	// Stored is the number of rows that were taken.
 	Stored int
 	// Refused and RefusedRows are those of the Batch. A Refusal without a Kind counts as Internal: the client is asked to
-	// send again, and nothing is lost because somebody forgot a word.
+	// send again, and a forgotten Kind loses no data.
 	Refused     []point.Refusal
 	RefusedRows int
 	// Partial is Settings.Partial as it was when the body was decoded.
@@ -51,8 +51,8 @@ type Header struct{ Name, Value string }
 
 // Answer makes the response to a write: its status by Kind and flavour, as docs/limits.md lists them.
 //
-// Rows that were refused for a passing reason, such as a full dictionary, ask for the whole body again: what was stored
-// of it already is stored to the same effect twice.
+// Rows that were refused for a passing reason, such as a full dictionary, ask for the whole body again: storing a row
+// twice has the effect of storing it once.
 func (f Flavour) Answer(o Outcome) Answer {
 	if o.Err != nil {
 		return f.failure(fault.KindOf(o.Err), o.Err.Error(), o)
@@ -91,7 +91,7 @@ func (f Flavour) Unauthorized() Answer {
 	return a
 }
 
-// Forbidden is the answer to a request whose credentials are good and do not cover what it asks for.
+// Forbidden is the answer to a request with good credentials that do not cover it.
 func (f Flavour) Forbidden(text string) Answer {
 	switch f {
 	case V1:
@@ -197,7 +197,7 @@ func harmless(text string) string {
 	return text
 }
 
-// reasons joins what was refused, a line each, without repeating one that says the same as the one before.
+// reasons joins the refusals, a line each, without repeating one that says the same as the one before.
 func reasons(refused []point.Refusal) string {
 	var b strings.Builder
 	last := ""
@@ -246,7 +246,7 @@ func partialV2(o Outcome) Answer {
 	return answerV2(422, "unprocessable entity", "failure writing points to database: "+partialWrite(o))
 }
 
-// lineV3 is how V3 tells of one line.
+// lineV3 is how V3 reports one line.
 type lineV3 struct {
 	OriginalLine string `json:"original_line"`
 	LineNumber   int    `json:"line_number"`

@@ -132,7 +132,8 @@ func header(a Answer, name string) string {
 	return ""
 }
 
-// Telegraf forgets a batch in silence at these words, and at any 4xx; so what should be sent again must have neither.
+// Telegraf forgets a batch in silence at these words, and at any 4xx; so an answer that asks for a retry must have
+// neither.
 func TestTelegrafKeepsWhatShouldBeSentAgain(t *testing.T) {
 	words := []string{"retention policy not found", "hinted handoff queue not empty", "points beyond retention policy", "partial write", "unable to parse"}
 	for _, k := range fault.Kinds() {

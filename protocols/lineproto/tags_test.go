@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Lines with the tags of those before them, or almost, say what each says alone: a decoder reads such tags once.
+// Lines with the tags of those before them, or almost, mean the same as each alone: a decoder reads such tags once.
 func TestTagsOfTheLineBefore(t *testing.T) {
 	key := rapid.SampledFrom([]string{"m", "n", `esc\,aped`, "é", ""})
 	tags := rapid.SampledFrom([]string{"", ",a=1", ",a=1,b=2", ",b=2,a=1", ",a=1,a=1", ",a=1,b=", `,a=1\ `, `,a=1\,b=2`, `,a\=1=2`, ",a", ",a=1,", ",é=ü", ",\xff=1", ",__name__=x", ",A=1,z=2"})
@@ -43,7 +43,7 @@ func TestTagsOfTheLineBefore(t *testing.T) {
 	})
 }
 
-// meaning is what a decoder makes of a body: a text for each row and for each refusal.
+// meaning is the result of decoding a body: a text for each row and for each refusal.
 func meaning(t *rapid.T, d *Decoder, body string) (out []string) {
 	b := point.GetBatch(point.NewDict(0))
 	defer b.Put()
