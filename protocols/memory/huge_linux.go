@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Huge asks for huge pages for the memory of b, where the system leaves that to the program. It says nothing of what b
-// holds, and nothing changes where the system has none.
+// Huge asks for huge pages for the memory of b, where the system leaves that to the program. The content of b stays as
+// it is, and nothing changes where the system has none.
 func Huge(b []byte) {
 	// The system takes whole pages only.
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & uintptr(os.Getpagesize()-1))

@@ -20,7 +20,7 @@ func TestTouchMakesPagesPresent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(m) }()
-	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // a kernel without huge pages need not be told
+	_ = unix.Madvise(m, unix.MADV_NOHUGEPAGE) // a kernel without huge pages needs no advice
 	present := func() (n int) {
 		var there [pages]byte
 		if _, _, err := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), pages*page, uintptr(unsafe.Pointer(&there[0]))); err != 0 {
