@@ -121,7 +121,7 @@ func (d *Decoder) valueText(m []byte) (text []byte, reason, err error) {
 
 var errLongValue = fault.Errorf(fault.Invalid, "attribute with a value of more than %d bytes", point.LabelValueMax)
 
-// appendDouble writes a double as JavaScript does, and what JSON lacks by name.
+// appendDouble writes a double as JavaScript does, and values that JSON lacks by name.
 func appendDouble(b []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v):
@@ -215,7 +215,7 @@ func nested(v *anyValue, depth int) (any, error) {
 // labelNames remembers how names of attributes become names of labels.
 type labelNames struct{ known map[string][]byte }
 
-// What a decoder remembers of names: so many, each up to this long. Others are worked out anew each time.
+// Bounds of a decoder's cache of names: this many, each up to this long. Others are computed anew each time.
 const (
 	namesKept    = 4096
 	nameKeptSize = 256
@@ -338,7 +338,7 @@ var (
 )
 
 // makeLabels works out the labels of a series of the data point being read. An attribute of the point yields to job and
-// instance and to the scope, but not to promoted attributes of the resource; le and quantile yield to nobody.
+// instance and to the scope, but not to promoted attributes of the resource; le and quantile always win.
 func (d *Decoder) makeLabels(name, extra, value []byte) (point.Labels, error) {
 	if !d.p.parsed {
 		if err := d.parseAttributes(); err != nil {

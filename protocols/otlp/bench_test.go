@@ -24,7 +24,7 @@ func textAttributes(pairs ...string) (kvs []*commonpb.KeyValue) {
 	return kvs
 }
 
-// benchRequest is what a collector sends of one host: points data points of 20 metrics, five attributes each.
+// benchRequest is a collector's request for one host: points data points of 20 metrics, five attributes each.
 func benchRequest(t testing.TB, host, points int, kind string) []byte {
 	sm := &metricspb.ScopeMetrics{Scope: &commonpb.InstrumentationScope{Name: "github.com/open-telemetry/opentelemetry-collector-contrib/receiver/hostmetricsreceiver", Version: "0.120.0"}}
 	for k := range 20 {
@@ -107,7 +107,7 @@ func BenchmarkKnownSeries(b *testing.B) {
 	}
 }
 
-// BenchmarkOfficial is what the official module takes to unmarshal the same numbers, without any of the rest.
+// BenchmarkOfficial measures the official module unmarshalling the same numbers, without any of the rest.
 func BenchmarkOfficial(b *testing.B) {
 	body := benchRequest(b, 1, benchPoints, "numbers")
 	b.ReportAllocs()

@@ -22,7 +22,7 @@ const BodyMax = 1 << 30
 type Decoder struct {
 	// Deltas adds up delta temporality where the settings ask for it. Nil refuses deltas even then.
 	Deltas *Deltas
-	// Table is what the next Decode reads for. Deltas of two tables are not added up.
+	// Table is the table that the next Decode reads for. Deltas of two tables are not added up.
 	Table string
 
 	t *Translator // constant
@@ -143,7 +143,7 @@ func (d *Decoder) spend(n int) error {
 // hostile body.
 var errTwice = errors.New("a message that may stand once stands twice")
 
-// once takes the bytes of a message that may stand once. what is nil before.
+// once takes the bytes of a message that may occur once. The argument what is nil before.
 func once(what *[]byte, f *wire.Field) (err error) {
 	m := f.Bytes(&err)
 	if err == nil && *what != nil {
@@ -228,7 +228,7 @@ const (
 	temporalityCumulative = 2
 )
 
-// metric is the message Metric being read, with what of its data stands beside the data points.
+// metric is the message Metric being read, with the part of its data beside the data points.
 type metric struct {
 	name, description, unit []byte
 	kind                    int32
@@ -247,7 +247,7 @@ func (d *Decoder) readMetric(m []byte) error {
 		return err
 	}
 	if d.metric.data == nil {
-		// Nothing is lost that anybody could count, but a 200 without a word would hide a sender of another time.
+		// No countable data is lost, but a plain 200 would hide that the sender uses another version.
 		d.refuseAt(0, 0, errNoData, func() string { return cutText(escaped(d.metric.name)) })
 		return nil
 	}
@@ -311,7 +311,7 @@ func (mt *metric) readTemporality() error {
 
 func (mt *metric) delta() bool { return mt.temporality == temporalityDelta }
 
-// errDelta tells the sender what to set.
+// errDelta names the setting that the sender should change.
 var errDelta = fault.Errorf(fault.Invalid, "delta temporality is not taken here; let the sender export cumulative values "+
 	"(OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative, or the collector's deltatocumulative processor)")
 
@@ -355,7 +355,7 @@ func (d *Decoder) refuseMetric(reason error) error {
 
 var errNoData = fault.Errorf(fault.Invalid, "metric without data of a known kind")
 
-// sumMetric hashes what decides the labels of the metric's series beside their attributes.
+// sumMetric hashes all that decides the labels of the metric's series beside their attributes.
 func (d *Decoder) sumMetric() {
 	mt := &d.metric
 	k := append(d.key[:0], domainMetric, byte(mt.kind), boolByte(mt.monotonic))
@@ -369,8 +369,8 @@ func (d *Decoder) sumMetric() {
 	d.key = k
 }
 
-// First bytes of what is hashed. None begins a protobuf message or a line of text, which is what the other protocols hash
-// in the same Dict.
+// First bytes of the hashed text. None begins a protobuf message or a line of text, which the other protocols hash in the
+// same Dict.
 const (
 	domainMetric byte = 0xf8 + iota
 	domainResource
@@ -424,7 +424,7 @@ func (s *span) emptied() span {
 	return span{own: s.own[:0]}
 }
 
-// dataPoint is what the four kinds of data points have in common.
+// dataPoint holds the fields that the four kinds of data points share.
 type dataPoint struct {
 	attrs     span // fields of attributes, tags included
 	exemplars span // fields of exemplars, tags included
@@ -473,7 +473,7 @@ func (d *Decoder) readPoint(m []byte) (err error) {
 	return d.giveMetadata()
 }
 
-// timeFault says what is wrong with the data point's time.
+// timeFault returns the mistake in the data point's time.
 func (p *dataPoint) timeFault() error {
 	switch {
 	case p.time == 0:
@@ -489,7 +489,7 @@ var (
 	errNoValue = fault.Errorf(fault.Invalid, "neither an integer nor a double value")
 )
 
-// number reads a NumberDataPoint. reason is what is wrong with the point, err what is wrong with the message.
+// number reads a NumberDataPoint. reason is a mistake in the point, err a mistake in the message.
 func (d *Decoder) number(m []byte) (reason, err error) {
 	p := &d.p
 	p.exemplar = 5
@@ -594,7 +594,7 @@ func (d *Decoder) seriesOfRole(base point.Hash, r role, name []byte, extra []byt
 	return d.identify(h, name, extra, value)
 }
 
-// identify finds the number of the series with this hash; if nobody knows it, by its labels.
+// identify finds the number of the series with this hash; for an unknown hash, by its labels.
 func (d *Decoder) identify(h point.Hash, name, extra, value []byte) (point.SeriesID, error) {
 	id, ok := d.b.Dict.LookupAfter(d.prev, h)
 	if !ok {

@@ -129,7 +129,7 @@ func TestFieldsInAnyOrder(t *testing.T) {
 	}
 }
 
-// inner says which fields of which messages are messages whose order of fields is turned too.
+// inner lists the fields that are messages and get their order of fields turned too.
 var inner = map[string]map[int]string{
 	"MetricsData":     {1: "ResourceMetrics"},
 	"ResourceMetrics": {2: "ScopeMetrics"},
@@ -197,7 +197,7 @@ func TestDecodersOfDifferentSettingsShareADict(t *testing.T) {
 	}
 }
 
-// A restart gives a process another number; its series stay what they are, and so do the bytes a Dict remembers them by.
+// A restart gives a process another number; its series stay the same, and so do the bytes a Dict remembers them by.
 func TestAttributesThatAreNoLabelsMakeNoNewSpelling(t *testing.T) {
 	body := func(pid int) []byte {
 		wire, err := otlp.FromJSON([]byte(strings.ReplaceAll(string(goldenBody(t, "testdata/cases/gauge")), "4711", fmt.Sprint(pid))))
@@ -338,7 +338,7 @@ func FuzzDecode(f *testing.F) {
 			if again, _ := decode(t, d, body, otlp.Protobuf); again != got {
 				t.Fatalf("a body means this:\n%s\nand the second time that:\n%s", got, again)
 			}
-			// What the official decoder reads and we do must mean the same when it is written again in the usual way.
+			// A message that both the official decoder and ours accept must mean the same when it is written again in the usual way.
 			var m metricspb.MetricsData
 			if err != nil || proto.Unmarshal(body, &m) != nil {
 				continue

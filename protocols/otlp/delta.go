@@ -12,7 +12,7 @@ import (
 // labels, which a Dict usually holds too.
 const deltasMax = 1 << 20
 
-// Deltas adds up what comes with delta temporality, for all tables of a process. The zero Deltas is ready and safe for
+// Deltas adds up samples of delta temporality, for all tables of a process. The zero Deltas is ready and safe for
 // concurrent use.
 //
 // An export that is sent again because its answer was lost must not count twice: a delta at the time of the last one

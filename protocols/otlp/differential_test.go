@@ -184,7 +184,7 @@ func genRequest(t *rapid.T) *metricspb.MetricsData {
 	return req
 }
 
-// rowsOf says what is in a batch in the reference's words, sorted.
+// rowsOf gives the content of a batch in the reference's notation, sorted.
 func rowsOf(b *point.Batch) (lines []string) {
 	for i, id := range b.IDs {
 		lines = append(lines, fmt.Sprintf("%v @%d = %s", b.Dict.Labels(id), b.Times[i], valueText(b.Values[i])))
@@ -223,7 +223,7 @@ func indexedSpans(spans []histogram.Span, deltas []int64) (text []string) {
 	return text
 }
 
-// TestDecoderMeansWhatTheOfficialTypesMean decodes random requests twice, with fresh and with known series, and as JSON.
+// TestDecoderMeansWhatTheOfficialTypesMean decodes random requests twice, with new and with seen series, and as JSON.
 func TestDecoderMeansWhatTheOfficialTypesMean(t *testing.T) {
 	dec := newDecoder(t, otlp.Settings{DisableTargetInfo: true})
 	dict := point.NewDict(0)

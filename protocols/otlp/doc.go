@@ -1,5 +1,5 @@
 // Package otlp reads OpenTelemetry metrics as OTLP/HTTP brings them (ExportMetricsServiceRequest, protobuf or JSON) into
-// point.Batch, and says what to answer.
+// point.Batch, and makes the answer.
 //
 // OpenTelemetry's model becomes Prometheus' by the rules of Prometheus' own OTLP receiver: names by
 // github.com/prometheus/otlptranslator, service.* of the resource to the labels job and instance, the rest of the
@@ -8,21 +8,21 @@
 //	          Negotiate                       Decoder                                          Outcome.Answer
 //	headers ───▶ format, ── unpacked body ─▶ resource ─▶ scope ─▶ metric ─▶ data point         200 · 400 · 413 · 503 …
 //	             encoding   (JSON is turned      │          │        │          │                    ▲
-//	                        into protobuf)       └── hash of what they add ─────┤                    │
+//	                        into protobuf)       └── hash of their additions ───┤                    │
 //	                                                to a series' labels         ▼                    │
 //	                                                                   hash of its attributes ─▶ Dict ─▶ id
 //	                                                                            │                    │
 //	                                                                            └─▶ Batch ── refusals┘
 //
-// The attributes of a data point are opened only when nobody knows its series: their bytes are hashed as they lie in the
+// The attributes of a data point are opened only when its series is unknown: their bytes are hashed as they lie in the
 // message, together with the sum of everything else that decides the labels. A known series costs no memory.
 //
-// What is wrong with one data point refuses that one, with a reason, and keeps its siblings; what is wrong with the
-// protobuf or the JSON refuses the body. A decoder holds no bytes of the body once Decode has returned.
+// A mistake in one data point refuses that one, with a reason, and keeps its siblings; a mistake in the protobuf or
+// the JSON refuses the body. A decoder holds no bytes of the body once Decode has returned.
 //
-// Invariants it keeps: I5 (rows and JSON objects of a request are counted before memory is taken for them; what a decoder
-// and a Deltas remember is bounded) and I8 (status.go is this protocol's table Kind → answer).
+// Invariants it keeps: I5 (rows and JSON objects of a request are counted before memory is taken for them; the memory of
+// a decoder and a Deltas is bounded) and I8 (status.go is this protocol's table Kind → answer).
 //
 // Not here: traces and logs, OTLP over gRPC, HTTP itself, time bounds, limits by tenant, authentication. Start timestamps
-// are read by nobody and dropped.
+// are ignored.
 package otlp

@@ -30,7 +30,7 @@ type exemplar struct {
 }
 
 // readExemplars adds the exemplars of the data point being read, each to the series that pick gives for its value. The
-// error is one of the wire; what is wrong with an exemplar refuses that one alone.
+// error is one of the wire; a mistake in an exemplar refuses that one alone.
 func (d *Decoder) readExemplars(pick func(float64) point.SeriesID) error {
 	if len(d.p.exemplars.data) == 0 {
 		return nil

@@ -2,13 +2,13 @@ package otlp
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// FromJSON is what tests make protobuf of their JSON with.
+// FromJSON lets tests make protobuf of their JSON.
 var FromJSON = fromJSON
 
 // NewDeltas gives one of another bound.
 func NewDeltas(max int) *Deltas { return &Deltas{max: max} }
 
-// Add is what a decoder does with a delta.
+// Add adds a delta as a decoder does.
 func (d *Deltas) Add(series point.Labels, t point.Nanos, v float64) (float64, error) {
 	return d.add(deltaSeries{labels: series}, t, v)
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// family is what a metric is called here, by its name, unit and type.
+// family is the metric's name here, made from its name, unit and type.
 type family struct {
 	name, bucket, sum, count []byte // label values
 	err                      error  // why it has no name; Invalid
 
 	row     point.MetadataRow
-	request uint64 // the last one whose batch got row
+	request uint64 // the last request with row in its batch
 }
 
 // families remembers families from request to request.
@@ -26,8 +26,8 @@ type families struct {
 	key     []byte
 }
 
-// What a decoder remembers of families: so many, with keys and help texts each up to this long. Others are worked out
-// anew each time.
+// Bounds of a decoder's cache of families: this many, with keys and help texts each up to this long. Others are
+// computed anew each time.
 const (
 	familiesKept   = 4096
 	familyKeptSize = 1024

@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "write anew what the golden requests mean")
 
 // TestGoldenRequests decodes testdata/cases/<case>/in.json, with the settings in settings.json if there are any; want.txt
-// is what it means.
+// is its meaning.
 func TestGoldenRequests(t *testing.T) {
 	dirs, _ := filepath.Glob("testdata/cases/*")
 	if len(dirs) < 10 {
@@ -88,11 +88,11 @@ func newDecoder(t testing.TB, s otlp.Settings) *otlp.Decoder {
 	return d
 }
 
-// explain says in lines what a decoder made of a body.
+// explain lists the result of decoding a body, line by line.
 func explain(b *point.Batch, err error) string {
 	var s strings.Builder
 	if err != nil {
-		// protojson spaces its messages at random, so that nobody relies on them.
+		// protojson spaces its messages at random, so that no program relies on them.
 		fmt.Fprintf(&s, "error      %v\n", strings.ReplaceAll(err.Error(), "\u00a0", " "))
 	}
 	for i, id := range b.IDs {

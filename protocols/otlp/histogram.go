@@ -52,14 +52,14 @@ func (s *histogramScratch) addBound(v float64) {
 	s.bounds = append(s.bounds, v)
 }
 
-// explicit is what a HistogramDataPoint has beside its lists.
+// explicit holds the fields of a HistogramDataPoint beside its lists.
 type explicit struct {
 	count  uint64
 	sum    float64
 	hasSum bool
 }
 
-// histogram reads a HistogramDataPoint. reason is what is wrong with the point, err what is wrong with the message.
+// histogram reads a HistogramDataPoint. reason is a mistake in the point, err a mistake in the message.
 func (d *Decoder) histogram(m []byte) (reason, err error) {
 	p, s := &d.p, &d.hist
 	p.exemplar = 8
@@ -107,8 +107,8 @@ func (d *Decoder) histogram(m []byte) (reason, err error) {
 	return d.classicHistogram(&x)
 }
 
-// boundsFault says what is wrong with bounds and counts, or nil. A last bound of +Inf, which some senders write, is taken
-// for the one that is there anyway.
+// boundsFault returns the mistake in bounds and counts, or nil. A last bound of +Inf, which some senders write, is taken
+// as the implied one.
 func (s *histogramScratch) boundsFault(noValue bool) error {
 	if s.long {
 		return fault.Errorf(fault.Invalid, "histogram of more than %d buckets", point.HistogramBucketsMax)
@@ -146,7 +146,7 @@ func (d *Decoder) classicHistogram(x *explicit) (reason, err error) {
 		return reason, nil
 	}
 	return nil, d.readExemplars(func(v float64) point.SeriesID {
-		i, _ := slices.BinarySearch(s.bounds, v) // the first bucket whose bound is not below v
+		i, _ := slices.BinarySearch(s.bounds, v) // the first bucket with a bound not below v
 		return s.ids[i]
 	})
 }
@@ -219,7 +219,7 @@ func (d *Decoder) customHistogram(x *explicit) (reason, err error) {
 	return d.addHistogram(&h, s.pos.fault)
 }
 
-// resetHint is never "no reset": nobody checked, and readers trust it.
+// resetHint is never "no reset": that was not checked, and readers trust it.
 func (d *Decoder) resetHint() histogram.CounterResetHint {
 	if d.metric.delta() {
 		return histogram.GaugeType
@@ -250,11 +250,10 @@ func (d *Decoder) addHistogram(h *histogram.Histogram, why error) (reason, err e
 	return nil, d.readExemplars(func(float64) point.SeriesID { return id })
 }
 
-// defaultZeroThreshold is what Prometheus takes where the sender does not say how wide the bucket of zeros is.
+// defaultZeroThreshold is Prometheus' width of the bucket of zeros where the sender gives none.
 const defaultZeroThreshold = 1e-128
 
-// exponential reads an ExponentialHistogramDataPoint. reason is what is wrong with the point, err what is wrong with the
-// message.
+// exponential reads an ExponentialHistogramDataPoint. reason is a mistake in the point, err a mistake in the message.
 func (d *Decoder) exponential(m []byte) (reason, err error) {
 	p := &d.p
 	p.exemplar = 11
@@ -449,7 +448,7 @@ func (b *buckets) append(count int64) {
 	b.prev = count
 }
 
-// summary reads a SummaryDataPoint. reason is what is wrong with the point, err what is wrong with the message.
+// summary reads a SummaryDataPoint. reason is a mistake in the point, err a mistake in the message.
 func (d *Decoder) summary(m []byte) (reason, err error) {
 	p, s := &d.p, &d.hist
 	s.reset()

@@ -19,11 +19,11 @@ const JSONObjectsMax = 1 << 20
 // of an attribute.
 const jsonDepthMax = 100
 
-// jsonObjectBytes is what an object takes while it is read: the largest of the official types, and pointers to it.
+// jsonObjectBytes is the memory of an object while it is read: the largest of the official types, and pointers to it.
 const jsonObjectBytes = 200
 
-// Memory is what decoding a body takes for a while beside the body itself, in bytes, so that a caller can charge for it
-// before it calls Decode. Protobuf takes none to speak of.
+// Memory is the temporary memory of decoding a body, beside the body itself, in bytes, so that a caller can charge for
+// it before it calls Decode. Protobuf takes almost none.
 func Memory(body []byte, f Format) int64 {
 	if f != JSON {
 		return 0
@@ -67,7 +67,7 @@ func objectsIn(body []byte) (n int) {
 	return n
 }
 
-// restoreIDs undoes what protojson does to the ids of exemplars: it reads their hexadecimal digits as base64, which loses
+// restoreIDs undoes protojson's change to the ids of exemplars: it reads their hexadecimal digits as base64, which loses
 // nothing, as each of the digits is one of base64's and both ids have a multiple of four of them.
 func restoreIDs(m *metricspb.MetricsData) error {
 	for _, rm := range m.ResourceMetrics {

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Format is how a body is written. The zero Format is none; what is answered to it is JSON, which people can read.
+// Format is how a body is written. The zero Format is none; it is answered in JSON, which people can read.
 type Format uint8
 
 const (
@@ -25,9 +25,9 @@ const (
 	Identity Encoding = iota
 	// Gzip is the only compression the specification asks for.
 	Gzip
-	// Zstd is what collectors can be told to use.
+	// Zstd can be configured in collectors.
 	Zstd
-	// Deflate is what SDKs can be told to use, by OTEL_EXPORTER_OTLP_COMPRESSION.
+	// Deflate can be configured in SDKs, by OTEL_EXPORTER_OTLP_COMPRESSION.
 	Deflate
 )
 
@@ -39,8 +39,8 @@ const (
 	typeJSON     = "application/json"
 )
 
-// Negotiate reads the headers Content-Type and Content-Encoding. The format is that of the answer too, and is given, if
-// it is known, even when the encoding is not. Errors are Invalid and ErrUnsupported.
+// Negotiate reads the headers Content-Type and Content-Encoding. The format is that of the answer too, and is returned,
+// if it is supported, even when the encoding is not. Errors are Invalid and ErrUnsupported.
 //
 // Specification: https://opentelemetry.io/docs/specs/otlp/#otlphttp-request.
 func Negotiate(contentType, contentEncoding string) (Format, Encoding, error) {

@@ -19,8 +19,8 @@ import (
 )
 
 // reference translates a request with the default settings, from the official types and in the plainest way: no hashing,
-// no reuse, no wire. What it returns are the rows of floats and exemplars as text, in order, and the number of points that
-// are refused. Of native histograms it gives the buckets, each by its index, instead of spans.
+// no reuse, no wire. It returns the rows of floats and exemplars as text, in order, and the number of points that are
+// refused. Of native histograms it gives the buckets, each by its index, instead of spans.
 type reference struct {
 	lines   []string
 	refused int
@@ -60,7 +60,7 @@ func (r *reference) resourceMetrics(rm *metricspb.ResourceMetrics) {
 	}
 }
 
-// plain knows the values that the generator makes.
+// plain covers the values that the generator makes.
 func plain(v *commonpb.AnyValue) string {
 	switch x := v.GetValue().(type) {
 	case *commonpb.AnyValue_StringValue:

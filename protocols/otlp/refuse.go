@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// refuseAt records that data points from item on were not taken; text shows what they are, and is asked only if there is
+// refuseAt records that data points from item on were not taken; text describes them, and is called only if there is
 // room for one more reason.
 func (d *Decoder) refuseAt(item, points int, err error, text func() string) {
 	kind := fault.KindOf(err)
@@ -25,7 +25,7 @@ func (d *Decoder) refuseAt(item, points int, err error, text func() string) {
 	d.b.Refuse(points, point.Refusal{Item: item, Text: text(), Reason: err.Error(), Kind: kind})
 }
 
-// textMax bounds, in bytes, what is shown of a refused data point.
+// textMax bounds, in bytes, the text shown of a refused data point.
 const textMax = 200
 
 // errEnough ends the showing of attributes.

@@ -16,7 +16,7 @@ const (
 	attrServiceInstance  = "service.instance.id"
 )
 
-// resource is what the resource being read gives to its series.
+// resource is the part that the resource being read adds to its series.
 type resource struct {
 	raw           []byte // the message, a part of the body
 	job, instance []byte
@@ -108,8 +108,8 @@ func isIdentifying(key []byte) bool {
 	return string(key) == attrServiceName || string(key) == attrServiceNamespace || string(key) == attrServiceInstance
 }
 
-// sumResource hashes what the resource adds to labels, not the resource: attributes that are no labels, such as a process
-// number, do not make the spelling of all its series new.
+// sumResource hashes the labels that the resource adds, not the resource: attributes that are no labels, such as a
+// process number, must not make all its series look new.
 func (d *Decoder) sumResource() {
 	r := &d.res
 	k := appendPart(append(d.key[:0], domainResource), r.job)
@@ -130,7 +130,7 @@ func appendPart(b, part []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
-// scope is what the instrumentation scope being read gives to its series.
+// scope is the part that the instrumentation scope being read adds to its series.
 type scope struct {
 	labels []pair
 	sum    point.Hash
@@ -221,7 +221,7 @@ func (d *Decoder) scopeAttribute(kv []byte) (reason, err error) {
 	return nil, nil
 }
 
-// targetSample is a sample of target_info; resources that differ only in what is no label of it share theirs.
+// targetSample is a sample of target_info; resources that differ only in attributes that are no labels of it share theirs.
 type targetSample struct {
 	id point.SeriesID
 	t  point.Nanos
@@ -291,8 +291,8 @@ func (d *Decoder) targetSample(id point.SeriesID, t point.Nanos) error {
 	return nil
 }
 
-// targetLabels gives the labels of target_info, "" if the resource has nothing to tell or nothing that identifies it.
-// Errors are Invalid.
+// targetLabels gives the labels of target_info, "" if the resource has nothing to report or nothing that identifies
+// it. Errors are Invalid.
 func (d *Decoder) targetLabels() (point.Labels, error) {
 	r := &d.res
 	d.arena = d.arena[:0]

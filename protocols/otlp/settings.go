@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/otlptranslator"
 )
 
-// Translation says what becomes of names that Prometheus' classic data model cannot hold, such as http.server.duration.
+// Translation is the treatment of names that Prometheus' classic data model cannot hold, such as http.server.duration.
 type Translation string
 
 // The four ways, named as in Prometheus' configuration.
@@ -24,22 +24,22 @@ const (
 	NoTranslation Translation = "NoTranslation"
 )
 
-// DeltaPolicy says what becomes of sums and histograms of delta temporality, which count anew from export to export.
+// DeltaPolicy is the treatment of sums and histograms of delta temporality, which count anew from export to export.
 type DeltaPolicy string
 
 const (
 	// DeltaRefuse refuses them with a reason that names the setting of the sender. It is the default: every SDK can be
-	// told to export cumulative values, which survive lost exports and restarts of ours.
+	// configured to export cumulative values, which survive lost exports and restarts of ours.
 	DeltaRefuse DeltaPolicy = "refuse"
 	// DeltaConvert adds them up in a Deltas. The price: sums live in one gateway and begin again when it restarts, so all
 	// exports of a series must reach the same one; native histograms are refused.
 	DeltaConvert DeltaPolicy = "convert"
-	// DeltaKeep stores what came, as metrics of unknown type, for sum_over_time. Prometheus does that under its feature
-	// otlp-native-delta-ingestion.
+	// DeltaKeep stores the deltas as they came, as metrics of unknown type, for sum_over_time. Prometheus does that
+	// under its feature otlp-native-delta-ingestion.
 	DeltaKeep DeltaPolicy = "keep"
 )
 
-// Settings are what a user chooses. Zero means the default, which is Prometheus'.
+// Settings are the user's choices. Zero means the default, which is Prometheus'.
 type Settings struct {
 	// Translation of metric and label names. Default UnderscoreEscapingWithSuffixes.
 	Translation Translation
@@ -64,7 +64,7 @@ type Settings struct {
 	// TargetInfoInterval is the distance of target_info samples where a request spans more time than that. Default
 	// 2m30s, half of PromQL's look-back, so that joins always find one.
 	TargetInfoInterval time.Duration
-	// Delta is what becomes of delta temporality. Default DeltaRefuse.
+	// Delta is the treatment of delta temporality. Default DeltaRefuse.
 	Delta DeltaPolicy
 }
 

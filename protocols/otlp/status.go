@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/wire"
 )
 
-// Outcome is what became of a request, for the answer.
+// Outcome is the result of a request, for the answer.
 type Outcome struct {
 	Err         error           // why nothing of the request could be taken; nil if Refused says it all
 	Refused     []point.Refusal // pieces that were not taken, as Batch.Refused
@@ -27,7 +27,7 @@ type Outcome struct {
 	TooMany bool
 }
 
-// RetryAfterDefault is when a sender shall come back if nobody knows better.
+// RetryAfterDefault is the time after which a sender retries if the error gives none.
 const RetryAfterDefault = 5 * time.Second
 
 // Answer is an HTTP response without its transport.
@@ -58,7 +58,7 @@ type verdict struct {
 }
 
 // verdictOf is the table Kind → answer (I8). Senders retry after 429, 502, 503 and 504 alone and drop at everything else:
-// what may be taken later is 503, even if it is a defect of ours.
+// a body that may be taken later gets 503, even if the reason is our defect.
 func verdictOf(k fault.Kind) verdict {
 	switch k {
 	case fault.Invalid:
@@ -75,8 +75,8 @@ func verdictOf(k fault.Kind) verdict {
 	return verdict{http.StatusServiceUnavailable, codeInternal} // a Kind younger than this table is not the sender's fault
 }
 
-// Answer gives the response to a request of format f; 0 when Negotiate could not tell. Data points that can never be
-// taken are told in a partial success, which no sender retries. A piece refused for a reason that passes makes the whole
+// Answer gives the response to a request of format f; 0 when Negotiate found none. Data points that can never be taken
+// are reported in a partial success, which no sender retries. A piece refused for a passing reason makes the whole
 // answer one that is retried: rows that were taken may come again, they replace themselves.
 //
 // Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp-response.
@@ -99,7 +99,7 @@ func (o *Outcome) Answer(f Format) Answer {
 	return a
 }
 
-// Refused is the answer to a request that is not taken for who sends it; code is 401 or 403 of HTTP. Senders drop the data.
+// Refused is the answer to a request that is refused because of its sender; code is 401 or 403 of HTTP. Senders drop the data.
 func Refused(f Format, code int, text string) Answer {
 	a := Answer{Status: code, Header: []HeaderField{{"Content-Type", typeJSON}}}
 	if f == Protobuf {
@@ -198,7 +198,7 @@ func (o *Outcome) retryAfter() string {
 // reasonsMax bounds the reasons in an answer; they go into the sender's log.
 const reasonsMax = 10
 
-// reasons is what the sender's log shows of single refusals; valid UTF-8.
+// reasons is the text that the sender's log shows of single refusals; valid UTF-8.
 func (o *Outcome) reasons() string {
 	if o.RefusedRows > 0 && len(o.Refused) == 0 {
 		return "no reason was kept"
