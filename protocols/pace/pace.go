@@ -1,5 +1,5 @@
-// Package pace says how many of what is asked for may go now: a bucket of tokens that gives as many as it has instead of
-// all or nothing, so that who asks for too much makes some progress every time.
+// Package pace says how many of the requested items may go now: a bucket of tokens that gives as many as it has instead
+// of all or nothing, so that a caller that asks for too much makes some progress every time.
 package pace
 
 import (
