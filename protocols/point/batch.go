@@ -12,11 +12,11 @@ import (
 )
 
 // Batch is the rows of one request, in columns: row i is (IDs[i], Times[i], Values[i]). Native histograms, exemplars
-// and metadata lie beside them. Decoders append; nobody keeps a slice of it after Put.
+// and metadata lie beside them. Decoders append; no code keeps a slice of it after Put.
 type Batch struct {
-	Dict *Dict // whose numbers IDs are
+	Dict *Dict // gave the numbers in IDs
 
-	// Smear is what the sender wishes for all of the rows.
+	// Smear is the sender's wish for all of the rows.
 	Smear Smear
 
 	IDs    []SeriesID
@@ -31,12 +31,12 @@ type Batch struct {
 	// or a time series (remote write). With it a row that is refused later still finds its line.
 	ItemRows []uint32
 
-	// What was not taken.
+	// Refused rows.
 	Refused      []Refusal // the first RefusalsMax, for the answer
 	RefusedRows  int       // all of them
 	StringFields int       // line protocol string fields that became no sample
 
-	// Fields of line protocol whose series is that of another measurement's field too: the first MergesMax, and all of them.
+	// Fields of line protocol that share their series with another measurement's field: the first MergesMax, and their number.
 	Merges []Merge
 	Merged int
 }
@@ -98,8 +98,8 @@ const (
 // Bytes is the length of all texts of the row.
 func (r *MetadataRow) Bytes() int { return len(r.Metric) + len(r.Type) + len(r.Help) + len(r.Unit) }
 
-// Fit makes the row fit into MetadataBytesMax: a help text is cut, for nobody reads the end of one that long. The error is
-// Invalid: what identifies the family is too long by itself.
+// Fit makes the row fit into MetadataBytesMax: a help text is cut, as the end of one that long is never read. The error is
+// Invalid: the identity of the family is too long by itself.
 func (r *MetadataRow) Fit() error {
 	room := MetadataBytesMax - len(r.Metric) - len(r.Type) - len(r.Unit)
 	if room < 0 {
@@ -122,7 +122,7 @@ const RefusalsMax = 100
 type Refusal struct {
 	Item   int        // line number or index of the time series, from 1; 0 when it is the whole request
 	Text   string     // the line or series, cut to a readable length
-	Reason string     // what is wrong with it
+	Reason string     // the mistake
 	Kind   fault.Kind // Invalid unless a limit or a state refused it
 }
 
@@ -171,7 +171,7 @@ func (b *Batch) Reset() {
 	}
 }
 
-// What a pooled batch may hold on to: 20 bytes a float row, up to 64 bytes a row of the others.
+// Bounds of the memory that a pooled batch may keep: 20 bytes a float row, up to 64 bytes a row of the others.
 const (
 	batchRowsKept = 1 << 20
 	batchSideKept = 1 << 16

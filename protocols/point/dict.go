@@ -11,11 +11,11 @@ import (
 )
 
 // Hash is the seeded 128-bit sum of the bytes a series was written with. Two different byte strings share one with a
-// probability of 2^-128, and nobody outside the process can aim at it: the sum stands for the bytes.
+// probability of 2^-128, and no sender can aim at it: the sum stands for the bytes.
 type Hash struct{ Lo, Hi uint64 }
 
 // Dict numbers the series of one table for one generation of a gateway's streams. Numbers are dense from 0 and never
-// change within a Dict. All methods are safe for concurrent use; look-ups of known series take no lock.
+// change within a Dict. All methods are safe for concurrent use; look-ups of series that are there take no lock.
 type Dict struct {
 	// Constant after NewDict.
 	seeds     [2]maphash.Seed
@@ -47,8 +47,8 @@ type Dict struct {
 // DictSeriesMax is the default bound of a Dict. The price of a series is about 100 bytes and its labels.
 const DictSeriesMax = 20_000_000
 
-// What senders can make a Dict remember beside its series is bounded too (I5). Beyond these bounds everything goes on
-// working, by the slow path: labels are parsed again each time.
+// The memory that senders can make a Dict use beside its series is bounded too (I5). Beyond these bounds everything
+// goes on working, by the slow path: labels are parsed again each time.
 const (
 	// SpellingsPerSeries bounds the raw byte strings, and apart from them the line keys, that a Dict remembers: so many
 	// times its bound of series. One series has several spellings when senders order its labels differently.
@@ -70,11 +70,11 @@ func (d *Dict) Hash(b []byte) Hash {
 	return Hash{maphash.Bytes(d.seeds[0], b), maphash.Bytes(d.seeds[1], b)}
 }
 
-// Len is the number of series known.
+// Len is the number of series.
 func (d *Dict) Len() int { return d.series.len() }
 
-// Weight is the number of series known, those with long labels counted as the several that they cost the memory of. It is
-// what the bound of a Dict counts.
+// Weight is the number of series, those with long labels counted as several by the memory they cost. The bound of a Dict
+// counts it.
 func (d *Dict) Weight() int { return int(d.weight.Load()) }
 
 // labelsReckoned is up to which length labels count as one series; the usual have 200 bytes, and they lie in memory twice:
@@ -86,7 +86,7 @@ func weightOf(labels []byte) int64 { return 1 + int64(len(labels)/labelsReckoned
 // Labels gives the labels of a series that this Dict numbered.
 func (d *Dict) Labels(id SeriesID) Labels { return *d.series.at(uint32(id)) }
 
-// Lookup finds the series whose raw bytes have this hash.
+// Lookup finds the series by the hash of its raw bytes.
 func (d *Dict) Lookup(h Hash) (SeriesID, bool) {
 	id, ok := d.raw.get(h)
 	return SeriesID(id), ok
@@ -130,7 +130,7 @@ func (d *Dict) InternLabels(labels Labels, first Hash) (SeriesID, error) {
 	return d.number([]byte(labels), labels, first, true) // the conversion copies nothing
 }
 
-// InternTaken is Intern for labels that another Dict took already, whose rows may be acked: no limit is asked.
+// InternTaken is Intern for labels that another Dict took already and that may have acked rows: no limit applies.
 func (d *Dict) InternTaken(h Hash, labels Labels) (SeriesID, error) {
 	id, err := d.number([]byte(labels), labels, h, false)
 	d.remember(h, id, err)
@@ -157,7 +157,7 @@ func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (Se
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.series.len() != seen { // somebody may have been quicker
+	if d.series.len() != seen { // another goroutine may have been quicker
 		if id, ok := d.canon.get(ch, labels, &d.series); ok {
 			return SeriesID(id), nil
 		}
@@ -180,7 +180,7 @@ func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (u
 	if owned == "" {
 		owned = d.copyLocked(labels)
 	}
-	id := d.series.append(owned) // before hashes: whoever finds the hash may ask for the labels
+	id := d.series.append(owned) // before hashes: a reader that finds the hash may ask for the labels
 	if first != (Hash{}) {
 		d.hashes.set(id, first)
 	}
@@ -204,12 +204,12 @@ func (d *Dict) copyLocked(labels []byte) Labels {
 		d.mu.text.Grow(max(size, len(labels)))
 	}
 	from := d.mu.text.Len()
-	d.mu.text.Write(labels) // never moves what stands there already: there is room
+	d.mu.text.Write(labels) // never moves earlier labels: there is room
 	return Labels(d.mu.text.String()[from:])
 }
 
-// LineKey is what is known of one line-protocol key (measurement and tags as written): the fields seen under it and
-// their series, in the order in which they were first seen. Fields never change; more of them make a new LineKey.
+// LineKey holds the fields seen under one line-protocol key (measurement and tags as written) and their series, in
+// the order in which they were first seen. Fields never change; more of them make a new LineKey.
 type LineKey struct {
 	Fields []LineField
 
@@ -224,7 +224,7 @@ type LineField struct {
 	ID   SeriesID
 }
 
-// LookupLine finds what is known of a line's key by its hash; nil when nothing is.
+// LookupLine finds the LineKey of a line's key by its hash; nil when there is none.
 func (d *Dict) LookupLine(h Hash) *LineKey {
 	i, ok := d.lines.get(h)
 	if !ok {
@@ -243,18 +243,18 @@ func (d *Dict) LookupLineAfter(prev *LineKey, h Hash) *LineKey {
 		return k
 	}
 	k := d.LookupLine(h)
-	if k != nil { // what is not remembered is not remembered here
+	if k != nil { // a key that was not remembered stays so
 		prev.next.Store(k)
 	}
 	return k
 }
 
-// ExtendLine adds a field to what is known of a line's key and returns the new value. A field already there stays. A
+// ExtendLine adds a field to the LineKey of a line's key and returns the new value. A field already there stays. A
 // key that has LineFieldsMax fields is returned as it is; a key too many is returned and not remembered.
 func (d *Dict) ExtendLine(h Hash, f LineField) *LineKey { return d.ExtendLineAll(h, 0, []LineField{f}) }
 
-// ExtendLineAll is ExtendLine for several fields at once, all different. The first seen of those that are there are known
-// to be others. The slice stays the caller's.
+// ExtendLineAll is ExtendLine for several fields at once, all different. The first seen fields of the key are certainly
+// others. The slice stays the caller's.
 func (d *Dict) ExtendLineAll(h Hash, seen int, fields []LineField) *LineKey {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -282,7 +282,7 @@ func (d *Dict) ExtendLineAll(h Hash, seen int, fields []LineField) *LineKey {
 func (d *Dict) addLineLocked(h Hash, k *LineKey) *LineKey {
 	if int64(d.lineKeys.len()) < d.spellingsMax() {
 		i := d.lineKeys.grow()
-		d.lineKeys.at(i).Store(k) // before lines: whoever finds the hash may ask for the key
+		d.lineKeys.at(i).Store(k) // before lines: a reader that finds the hash may ask for the key
 		d.lines.put(h, i)
 	}
 	return k

@@ -187,7 +187,7 @@ func TestLineKeysAreBounded(t *testing.T) {
 // while readers check that whatever is found is whole. Meant for -race.
 func TestDictIsSharedByManyDecoders(t *testing.T) {
 	const series, decoders = 5000, 6
-	strides := [decoders]int{1, 3, 7, 9, 11, 13} // none shares a factor with series: everybody meets all
+	strides := [decoders]int{1, 3, 7, 9, 11, 13} // none shares a factor with series: each goroutine meets all
 	d := point.NewDict(0)
 	labels := make([]point.Labels, series)
 	for i := range labels {
@@ -260,7 +260,7 @@ func TestKnownSeriesAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestLabelsOfTheCallerAreCopied overwrites what was given to InternBytes, as a decoder does with its scratch.
+// TestLabelsOfTheCallerAreCopied overwrites the argument of InternBytes, as a decoder does with its scratch.
 func TestLabelsOfTheCallerAreCopied(t *testing.T) {
 	d := point.NewDict(0)
 	var want []point.Labels
@@ -288,7 +288,7 @@ func TestLabelsOfTheCallerAreCopied(t *testing.T) {
 	}
 }
 
-// TestInternBytesAllocatesBySeveral pins what a new series costs beside the tables: no object of its own.
+// TestInternBytesAllocatesBySeveral pins the cost of a new series beside the tables: no object of its own.
 func TestInternBytesAllocatesBySeveral(t *testing.T) {
 	d := point.NewDict(0)
 	l := []byte(point.MakeLabels("__name__", "m", "host", "00000000"))

@@ -11,7 +11,7 @@
 // FORMAT.md draws the bytes of labels and of native histograms, which lie in frames, logs and segments; DESIGN.md has the
 // figures of Dict.
 //
-// It keeps I5: a Dict, and what hostile senders can make it remember, is bounded.
+// It keeps I5: a Dict is bounded, whatever hostile senders make it remember.
 //
 // Memory: a Batch is pooled (GetBatch, Put) and owns its columns; labels are immutable strings and may be kept for ever.
 package point

@@ -13,7 +13,7 @@ type Fresh struct {
 	Text []byte
 	// IDs are their numbers after InternAll, in the order of the sets.
 	IDs []SeriesID
-	// Known are, after InternAll, the sets that had a number before.
+	// Known counts, after InternAll, the sets that had a number before.
 	Known []int
 
 	ends   []int
@@ -29,16 +29,16 @@ func (f *Fresh) Reset() {
 // Len counts the sets.
 func (f *Fresh) Len() int { return len(f.ends) }
 
-// End makes a set of what was appended to Text since the last End. Raw bytes with hash h mean it, as in Dict.Intern; with
+// End makes a set of the text appended to Text since the last End. Raw bytes with hash h mean it, as in Dict.Intern; with
 // the zero Hash none are remembered.
 func (f *Fresh) End(h Hash) {
 	f.ends, f.hashes = append(f.ends, len(f.Text)), append(f.hashes, h)
 }
 
-// Drop takes back what was appended to Text since the last End.
+// Drop removes the text appended to Text since the last End.
 func (f *Fresh) Drop() { f.Text = f.Text[:f.end(len(f.ends)-1)] }
 
-// end is where set i ends; what stands before the first ends at 0.
+// end is where set i ends; the text before the first ends at 0.
 func (f *Fresh) end(i int) int {
 	if i < 0 {
 		return 0
@@ -48,9 +48,9 @@ func (f *Fresh) end(i int) int {
 
 func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 
-// InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full, or what its
-// Guard says; then f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits
-// gets NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
+// InternAll gives each set of f its number, a new one if need be. The error is Throttled when the Dict is full, or the Guard's error;
+// then f.IDs holds the numbers of the sets before the first that found no room. A new set that exceeds the Dict's LabelLimits gets
+// NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
 	f.sums, f.IDs, f.Known = f.sums[:0], f.IDs[:0], f.Known[:0]
 	for i := range f.ends {
@@ -91,7 +91,7 @@ func (d *Dict) InternAll(f *Fresh) error {
 // refusedSeries marks, within InternAll, a set that is new and gets no number.
 const refusedSeries = NoSeries - 1
 
-// addAll numbers the sets that have no number yet. It looks again: somebody may have been quicker, or a set is there twice.
+// addAll numbers the sets that have no number yet. It looks again: another goroutine may have been quicker, or a set is there twice.
 func (d *Dict) addAll(f *Fresh) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,7 +124,7 @@ const (
 )
 
 // LookupAll is Lookup for several at once, which wait for the table together. It appends their numbers to ids, NoSeries
-// where a hash is not known.
+// where a hash is not found.
 func (d *Dict) LookupAll(hs []Hash, ids []SeriesID) []SeriesID {
 	d.raw.warm(hs)
 	for _, h := range hs {

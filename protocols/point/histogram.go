@@ -26,7 +26,7 @@ const (
 	histMinLen = histFixed + 9 // every number and count after the sum takes at least one byte
 )
 
-// Bounds of one native histogram. Decoders refuse what exceeds them, so that a row that was acked always fits where rows lie.
+// Bounds of one native histogram. Decoders refuse larger ones, so that a row that was acked always fits into logs and segments.
 const (
 	// HistogramBucketsMax bounds each list: spans and buckets of either sign, custom bounds. Prometheus makes 160 buckets at
 	// most by default.
@@ -37,7 +37,7 @@ const (
 
 // AppendHistogram appends the encoding of h to dst. Every bit of every float is kept; nil and empty slices are the same;
 // a hint that Prometheus does not know becomes UnknownCounterReset. Whether h is consistent is for the caller to check
-// (h.Validate) before it accepts it: DecodeHistogram refuses what is not.
+// (h.Validate) before it accepts it: DecodeHistogram refuses one that is not.
 func AppendHistogram(dst []byte, h *histogram.Histogram) []byte {
 	dst = appendHistHead(dst, 0, h.CounterResetHint, h.Sum, h.Schema, h.ZeroThreshold)
 	dst = binary.AppendUvarint(dst, h.ZeroCount)
@@ -61,8 +61,8 @@ func AppendFloatHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 	return appendBounds(dst, h.CustomValues)
 }
 
-// DecodeHistogram decodes either kind: exactly one of the two results is non-nil unless there is an error. What it
-// returns shares no memory with b and is consistent in itself (Validate). Errors are Corrupt.
+// DecodeHistogram decodes either kind: exactly one of the two results is non-nil unless there is an error. The
+// result shares no memory with b and is consistent in itself (Validate). Errors are Corrupt.
 func DecodeHistogram(b []byte) (*histogram.Histogram, *histogram.FloatHistogram, error) {
 	if len(b) < histMinLen {
 		return nil, nil, fault.Errorf(fault.Corrupt, "histogram of %d bytes, the shortest has %d", len(b), histMinLen)

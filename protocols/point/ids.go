@@ -98,7 +98,7 @@ func LastNanosOf(ms int64) Nanos {
 	return max(NanosOf(ms+1), math.MinInt64+1) - 1
 }
 
-// Level is what an ack promises (I1). The zero Level is the default, All.
+// Level is the promise of an ack (I1). The zero Level is the default, All.
 type Level uint8
 
 const (

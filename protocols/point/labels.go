@@ -21,7 +21,7 @@ type Labels string
 // MetricName is the label that holds the metric's name.
 const MetricName = "__name__"
 
-// Limits of one label set. They bound what a single series can take, not what a user may wish for.
+// Limits of one label set. They bound the memory of a single series; they are no policy for users.
 const (
 	LabelsMax      = 256       // pairs
 	LabelNameMax   = 1 << 10   // bytes
@@ -126,8 +126,8 @@ func (l Labels) String() string {
 }
 
 // Valid reports whether the string is one that Unnamed could have made: sorted, no name twice, no empty name or value,
-// lengths in their shortest form, whole UTF-8, within the limits. What comes from a disk or a peer is checked with it
-// before it is trusted. A series needs a metric name as well: ValidSeries.
+// lengths in their shortest form, whole UTF-8, within the limits. Labels from a disk or a peer are checked with it
+// before they are trusted. A series needs a metric name as well: ValidSeries.
 func (l Labels) Valid() bool {
 	if len(l) > LabelsBytesMax {
 		return false
@@ -155,7 +155,7 @@ func (l Labels) Valid() bool {
 }
 
 // validPieces checks the UTF-8 of each name and value. Where all lengths are below 128, each is a character of its own
-// and cannot complete what a piece left unfinished.
+// and cannot complete a rune that a piece left unfinished.
 func validPieces(l Labels, short bool) bool {
 	if short {
 		return utf8.ValidString(string(l))

@@ -21,8 +21,8 @@ type LabelLimits struct {
 	DryRun bool
 }
 
-// DefaultLabelLimits are what users of Prometheus and Mimir expect: far above what any sensible sender writes, and far
-// below what costs others.
+// DefaultLabelLimits are the limits that users of Prometheus and Mimir expect: far above any sensible sender's labels,
+// and far below sizes that cost others.
 var DefaultLabelLimits = LabelLimits{Count: 64, NameBytes: 1024, ValueBytes: 8 << 10}
 
 // Validate reports every mistake at once: a limit may be lower than the format's bound and not higher.
@@ -116,9 +116,9 @@ func (d *Dict) limit(labels []byte) error {
 	return err
 }
 
-// Guard lets f decide about every series that is new, given how many are known, and whether the Dict that this one follows
-// has it; an error refuses the series and reaches the decoder as it is. f is called under the Dict's lock, so it must be
-// short and must not call the Dict. Guard is called before the Dict is used.
+// Guard lets f decide about every series that is new, given the number of series so far, and whether the Dict that this
+// one follows has it; an error refuses the series and reaches the decoder as it is. f is called under the Dict's lock, so
+// it must be short and must not call the Dict. Guard is called before the Dict is used.
 func (d *Dict) Guard(f func(known int, again bool) error) { d.guard = f }
 
 // Follow says which Dict this one follows; nil: none any more.

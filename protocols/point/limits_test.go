@@ -104,7 +104,7 @@ func TestLabelLimitsStayWithinTheFormat(t *testing.T) {
 	}
 }
 
-// TestLongLabelsCountAsSeveralSeries: few series of many kilobytes cost what many usual ones do.
+// TestLongLabelsCountAsSeveralSeries: few series of many kilobytes cost as much as many usual ones.
 func TestLongLabelsCountAsSeveralSeries(t *testing.T) {
 	d := point.NewDict(100)
 	n := 0

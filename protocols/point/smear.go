@@ -1,6 +1,6 @@
 package point
 
-// Smear is what the sender of rows wishes: whether they may wait in staging on their way (C41). The zero Smear leaves it to
+// Smear is the wish of the sender of rows: whether they may wait in staging on their way (C41). The zero Smear leaves it to
 // the table. It is no permission to lose or hide anything (I9), only to be late at the partition.
 type Smear uint8
 

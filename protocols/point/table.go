@@ -9,7 +9,7 @@ import (
 )
 
 // Both tables below are read without a lock: a slot is written once, its id last and atomically. Writers of one shard
-// take turns; a shard that grows publishes a new array, and who still reads the old one misses at most what was added
+// take turns; a shard that grows publishes a new array, and a reader of the old one misses at most the ids added
 // since, which the writer's own look-up under the lock finds.
 
 const tableShards = 64 // a shard of a million series holds 16 k of them: growing it moves 400 kB, well under a millisecond
@@ -28,7 +28,7 @@ type shard struct {
 const bucketSlots = 3
 
 // bucket is one cache line, so that a look-up of a series that was not asked for lately costs one miss. Slots are taken
-// in order; what finds its bucket full goes to the next.
+// in order; an id that finds its bucket full goes to the next.
 type bucket struct {
 	h  [bucketSlots]Hash
 	id [bucketSlots]atomic.Uint32 // id+1; 0: free
@@ -124,7 +124,7 @@ type labelTable struct{ shards [tableShards]labelShard }
 
 type labelShard struct {
 	slots atomic.Pointer[[]atomic.Uint64] // 32 bits of the hash, then id+1; 0: free
-	used  int                             // owned by the one who puts
+	used  int                             // owned by the writer
 }
 
 // The upper 6 bits of a hash choose the shard; the lower 32 are kept, and choose the slot.
