@@ -24,7 +24,7 @@ const correctedFor = 10 * time.Second
 // NewClock makes the clock of a gateway. The number is drawn at random at every start; its low ten bits count.
 func NewClock(gateway uint64) Clock { return Clock{gateway: point.Stamp(gateway % Gateways)} }
 
-// Tick gives the first of n ranks, Step apart, of what is received now. After the last unit of time there is no higher
+// Tick gives the first of n ranks, Step apart, for rows received now. After the last unit of time there is no higher
 // rank: the highest is given again.
 func (c *Clock) Tick(now point.Nanos, n int) point.Stamp {
 	if c.ahead != 0 {
@@ -41,7 +41,7 @@ func (c *Clock) Tick(now point.Nanos, n int) point.Stamp {
 func (c *Clock) Observe(s point.Stamp) { c.last = max(c.last, s&^(Step-1)) }
 
 // Refused takes in that a server refused our ranks although it is server there, when it is now here. Ranks go on from the
-// server's time: what was given out beyond was refused too, or is ordered by the leader that took it.
+// server's time: higher ranks given out before were refused too, or are ordered by the leader that took them.
 func (c *Clock) Refused(now, server point.Nanos) {
 	c.ahead, c.asOf = 0, now
 	if server < now {

@@ -5,7 +5,7 @@
 //
 //	   63                                             10 9        0
 //	┌───────────────────────────────────────────────────┬──────────┐
-//	│ unix time in units of 1,024 ns, and what is counted│ gateway  │     a logical step adds one unit
+//	│ unix time in units of 1,024 ns, and logical steps  │ gateway  │     a logical step adds one unit
 //	└───────────────────────────────────────────────────┴──────────┘
 //
 //	gateway: Clock.Tick ──stamp──▶ leader: Ahead? ──yes──▶ refused with the servers' time ──▶ Clock.Refused, Tick, again

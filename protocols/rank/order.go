@@ -2,9 +2,9 @@ package rank
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// Order gives the frames that one partition takes directly ranks that rise in the order in which they are taken. It is begun
-// with what the partition holds: Observe the highest rank of its segments and of every frame in its log. For one caller at
-// a time; the zero Order is that of a partition without rows.
+// Order gives the frames that one partition takes directly ranks that rise in the order in which they are taken. It begins
+// with the content of the partition: Observe the highest rank of its segments and of every frame in its log. For one caller
+// at a time; the zero Order is that of a partition without rows.
 type Order struct{ highest point.Stamp }
 
 // Next gives the rank of the frame that is taken now: its own, or the next that is above all taken so far, with the same

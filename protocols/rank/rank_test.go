@@ -54,7 +54,7 @@ func TestARefusedGatewayGoesByTheServersTimeUntilItsClockIsTriedAgain(t *testing
 	if s := c.Tick(noon+10e9+1e9, 1); rank.Time(s) < noon+11e9-rank.Step {
 		t.Error("the clock was set right, and its ranks stay behind")
 	}
-	c.Refused(noon+11e9, noon+12e9) // a server whose clock is ahead of ours does not make us faster
+	c.Refused(noon+11e9, noon+12e9) // a server with a clock ahead of ours does not make us faster
 	if s := c.Tick(noon+11e9, 1); rank.Time(s) > noon+11e9+rank.Step {
 		t.Errorf("our ranks are ahead of our clock")
 	}
@@ -96,7 +96,7 @@ func TestWhatIsTakenLaterRanksHigher(t *testing.T) {
 	}
 }
 
-// TestOneFutureRankCostsOneStepAFrame: what a wrong clock once left behind is counted on from, and does not repeat.
+// TestOneFutureRankCostsOneStepAFrame: ranks count on from one that a wrong clock once left behind, and the cost does not repeat.
 func TestOneFutureRankCostsOneStepAFrame(t *testing.T) {
 	var o rank.Order
 	future := rank.At(noon + 365*24*int64(time.Hour))

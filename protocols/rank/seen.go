@@ -8,10 +8,10 @@ import (
 
 // Seen remembers which stamps of gateways a partition took lately. A gateway that gets no answer sends an insert again with the same
 // stamp; the first try may hang in a server and come to its end when the second was acked and a later write, or a deletion, of the same
-// rows was acked, too. Raised above that, it would bring back what was replaced. So a stamp that was taken, or that is older than
-// what is remembered of its gateway, is not taken: a gateway that still waits sends the insert with a new stamp.
+// rows was acked, too. Raised above that, it would bring back the replaced rows. So a stamp that was taken, or that is older than those
+// remembered of its gateway, is refused: a gateway that still waits sends the insert with a new stamp.
 //
-// For one caller at a time; the zero Seen remembers nothing. It is of one process: what hangs in one does not come to its end in another.
+// For one caller at a time; the zero Seen remembers nothing. It is of one process: an insert that hangs in one does not finish in another.
 type Seen struct {
 	ring     []point.Stamp // in the order in which they were taken, from next on
 	next     int

@@ -7,8 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Servers is what one server knows of the others' clocks: how far each is ahead of a steady clock of its own, one that nobody
-// sets. A heartbeat that took long makes a clock seem slow, never fast. For one caller at a time; the zero Servers is ready.
+// Servers is one server's record of the others' clocks: how far each is ahead of a steady clock of its own, which is never
+// set. A heartbeat that took long makes a clock seem slow, never fast. For one caller at a time; the zero Servers is ready.
 type Servers struct {
 	offsets map[string]offset
 	scratch []int64
@@ -21,14 +21,14 @@ type offset struct {
 }
 
 // ForgetAfter is how long a server without heartbeats counts. Long enough for a coordination store that is away: our
-// steady clock goes on with the offsets known.
+// steady clock goes on with the last offsets.
 const ForgetAfter = 10 * time.Minute
 
-// ServersMax bounds the servers whose clocks are remembered.
+// ServersMax bounds the number of clocks remembered.
 const ServersMax = 1 << 12
 
-// Observe takes in that it was wall at a server when it was steady here. Only what was sent just now may be observed: a row
-// that was found has any age.
+// Observe takes in that it was wall at a server when it was steady here. Only a time that was sent just now may be
+// observed: a stored row has any age.
 func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 	if s.offsets == nil {
 		s.offsets = map[string]offset{}
@@ -39,7 +39,7 @@ func (s *Servers) Observe(server string, wall, steady point.Nanos) {
 	s.offsets[server] = offset{wall - steady, steady}
 }
 
-// Forget takes back what was observed of a server.
+// Forget drops the observations of a server.
 func (s *Servers) Forget(server string) { delete(s.offsets, server) }
 
 // Near counts the clocks that were observed within the last fresh of time, and those of them within some time of an offset.
@@ -56,8 +56,8 @@ func (s *Servers) Near(steady point.Nanos, fresh time.Duration, offset int64, wi
 	return near, known
 }
 
-// Offset gives what to add to the steady clock for the median of the servers' clocks, of an even number the lower; false
-// while no clock was observed.
+// Offset gives the difference to add to the steady clock for the median of the servers' clocks, of an even number the
+// lower; false while no clock was observed.
 func (s *Servers) Offset(steady point.Nanos) (int64, bool) {
 	s.scratch = s.scratch[:0]
 	for server, o := range s.offsets {

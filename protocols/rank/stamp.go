@@ -10,8 +10,8 @@ import (
 const (
 	gatewayBits = 10
 
-	// Step is the distance of two ranks of one gateway: one unit of time, 1.024 µs. Who counts faster than real time passes,
-	// some 976,000 ranks a second, runs ahead of it.
+	// Step is the distance of two ranks of one gateway: one unit of time, 1.024 µs. A gateway that counts faster than real
+	// time passes, some 976,000 ranks a second, runs ahead of it.
 	Step = 1 << gatewayBits
 
 	// Gateways is how many gateway numbers there are. A gateway draws its own at random at every start. Two that draw the
@@ -33,7 +33,7 @@ func At(t point.Nanos) point.Stamp { return point.Stamp(max(t, 0)) &^ (Step - 1)
 // Time gives the moment of a rank; those after the year 2262 saturate.
 func Time(s point.Stamp) point.Nanos { return int64(min(s&^(Step-1), math.MaxInt64)) }
 
-// Ahead reports whether a direct insert of that rank is to be refused at a server by whose knowledge it is now.
+// Ahead reports whether a direct insert of that rank is to be refused at a server where it is now.
 func Ahead(s point.Stamp, now point.Nanos) bool {
 	limit := max(now, 0)
 	if limit > math.MaxInt64-int64(AheadMax) {
