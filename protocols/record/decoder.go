@@ -17,7 +17,7 @@ type Settings struct {
 	Separator string
 	// DBLabel is a label that series of line protocol and Telegraf get with their table's name. Default none.
 	DBLabel string
-	// Strings says what becomes of string fields. Default: dropped and counted.
+	// Strings is the treatment of string fields. Default: dropped and counted.
 	Strings lineproto.StringPolicy
 	// OTLP says how OpenTelemetry's metrics become ours. Deltas are refused even where it says DeltaConvert: a record that
 	// is delivered again would be added again.
@@ -157,7 +157,7 @@ func markOf(b *point.Batch) mark {
 		len(b.Refused), b.RefusedRows}
 }
 
-// restore drops what came since; refusals stay.
+// restore drops the rows since then; refusals stay.
 func (m mark) restore(b *point.Batch) {
 	b.Truncate(m.rows)
 	clear(b.Hists[m.hists:])

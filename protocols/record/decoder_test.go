@@ -31,7 +31,7 @@ func decoder(t testing.TB, change ...func(*record.Settings)) *record.Decoder {
 	return d
 }
 
-// dump prints a batch: a row a line, then what was refused.
+// dump prints a batch: a row a line, then the refusals.
 func dump(b *point.Batch, err error) string {
 	var s strings.Builder
 	for i, id := range b.IDs {

@@ -6,21 +6,21 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Format is what a record's value is written in. The zero Format is Line.
+// Format is the format of a record's value. The zero Format is Line.
 type Format uint8
 
 const (
 	// Line is Influx line protocol, one or many lines.
 	Line Format = iota
-	// RemoteWrite is Prometheus remote write of either version, told apart by the numbers of its fields.
+	// RemoteWrite is Prometheus remote write of either version, distinguished by the numbers of its fields.
 	RemoteWrite
 	// RemoteWrite1 is prometheus.WriteRequest.
 	RemoteWrite1
 	// RemoteWrite2 is io.prometheus.write.v2.Request.
 	RemoteWrite2
-	// TelegrafJSON is what Telegraf's serializer "json" writes, a metric or a batch of them.
+	// TelegrafJSON is the format of Telegraf's serializer "json", a metric or a batch of them.
 	TelegrafJSON
-	// PrometheusJSON is what prometheus-kafka-adapter writes: a sample an object.
+	// PrometheusJSON is the format of prometheus-kafka-adapter: a sample an object.
 	PrometheusJSON
 	// OTLP is ExportMetricsServiceRequest, protobuf or JSON.
 	OTLP
@@ -63,13 +63,13 @@ func (f *Format) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText is the inverse of UnmarshalText.
 func (f Format) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
 func (f Format) json() bool { return f == TelegrafJSON || f == PrometheusJSON || f == OTLP }
 
-// ofContentType corrects f by a media type. What says too little, such as application/json for a topic of line protocol,
-// is Invalid: a guess would store wrong names.
+// ofContentType corrects f by a media type. A type that says too little, such as application/json for a topic of line
+// protocol, is Invalid: a guess would store wrong names.
 func (f Format) ofContentType(contentType string) (Format, error) {
 	media, params, _ := strings.Cut(contentType, ";")
 	switch media = strings.ToLower(strings.TrimSpace(media)); media {
@@ -110,7 +110,7 @@ func (f Format) ofProtobuf(params string) (Format, error) {
 	return RemoteWrite, nil
 }
 
-// textMax cuts what a sender wrote in our messages, in bytes.
+// textMax bounds quotes of a sender's text in our messages, in bytes.
 const textMax = 256
 
 func cut(s string) string {

@@ -152,8 +152,8 @@ func TestSnappyIsNeverTakenForProtobuf(t *testing.T) {
 	}
 }
 
-// TestCutAnywhere cuts every sample at every byte. Line protocol is text in which some cuts are good lines; what has an
-// end of its own must say so.
+// TestCutAnywhere cuts every sample at every byte. Line protocol is text in which some cuts are good lines; a format
+// with an end of its own must refuse them.
 func TestCutAnywhere(t *testing.T) {
 	for name, c := range samples(t) {
 		d := decoder(t)
@@ -255,7 +255,7 @@ func fuzz(f *testing.F, o record.Options) {
 				t.Fatalf("bad labels %q", l)
 			}
 		}
-		// What is read twice is read the same, by the short way of known series.
+		// A record that is read twice is read the same, the second time by the short way.
 		again := point.GetBatch(b.Dict)
 		defer again.Put()
 		err2 := d.Decode(value, &o, at, again)

@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// depthMax bounds nesting. Nothing that we read nests deeper than five; what we skip may.
+// depthMax bounds nesting. Nothing that we read nests deeper than five; skipped parts may.
 const depthMax = 32
 
 // Mistakes of syntax. Behind one nothing can be trusted, so the whole record is refused.
@@ -38,7 +38,7 @@ type scanner struct {
 	p int
 }
 
-// kind is what a value is, by its first byte.
+// kind is the type of a value, by its first byte.
 type kind uint8
 
 const (
@@ -280,7 +280,7 @@ func (j *scanner) number() error {
 	return nil
 }
 
-// appendText appends what a string means. A lone half of a surrogate pair becomes U+FFFD, as in encoding/json.
+// appendText appends the string, unescaped. A lone half of a surrogate pair becomes U+FFFD, as in encoding/json.
 func appendText(dst []byte, v span) []byte {
 	s := v.raw
 	for {
@@ -507,7 +507,7 @@ func (t *jsonDecoder) refuse(from int, err error) {
 	}
 }
 
-// textOf gives what a string means; the bytes live until the next object.
+// textOf gives the string, unescaped; the bytes live until the next object.
 func (t *jsonDecoder) textOf(v span) []byte {
 	if !v.escaped {
 		return v.raw
@@ -533,7 +533,7 @@ func (t *jsonDecoder) addLabels(raw []byte, skip func(name []byte, value span) b
 	})
 }
 
-// labelValue takes strings, and what senders write as plain JSON: numbers and booleans as they stand, null as no label.
+// labelValue takes strings, and other plain JSON of senders: numbers and booleans as they stand, null as no label.
 func (t *jsonDecoder) labelValue(name []byte, v span) ([]byte, error) {
 	switch v.kind {
 	case kindString:
@@ -550,7 +550,7 @@ func (t *jsonDecoder) labelValue(name []byte, v span) ([]byte, error) {
 	return nil, fault.Errorf(fault.Invalid, "label %q is neither text nor a number", cut(string(name)))
 }
 
-// under begins t.sum with what else decides how a series is named, so that formats and settings never share a hash.
+// under begins t.sum with the settings that decide how a series is named, so that formats and settings never share a hash.
 func (t *jsonDecoder) under(what string) {
 	s := &t.d.settings
 	t.sum = append(t.sum[:0], what...)

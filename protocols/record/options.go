@@ -17,8 +17,8 @@ type Options struct {
 
 	// Atomic keeps nothing of a record that has a bad row.
 	Atomic bool
-	// Smear is what the record asks for: its rows may wait in staging, or must not. Decode does not set it in the batch,
-	// whose rows may be of many records.
+	// Smear is the record's wish: its rows may wait in staging, or must not. Decode does not set it in the batch, whose
+	// rows may be of many records.
 	Smear Smear
 
 	explicit bool // header format was seen, it outranks content-type
@@ -43,7 +43,7 @@ const (
 	headerAtomic      = "atomic"
 )
 
-// Header applies one header of a record. Unknown headers are none of our business. The error is Invalid.
+// Header applies one header of a record. Unknown headers are ignored. The error is Invalid.
 func (o *Options) Header(key string, value []byte) (err error) {
 	if len(key) > len("x-spillway-precision") {
 		return nil
@@ -100,7 +100,7 @@ func (s *Smear) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText is the inverse of UnmarshalText.
 func (s Smear) MarshalText() ([]byte, error) {
 	return []byte([...]string{SmearByTable: "", SmearOff: "off", SmearOn: "on"}[s]), nil
 }

@@ -70,7 +70,7 @@ func (p *Precision) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText is the inverse of UnmarshalText.
 func (p Precision) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 func (p Precision) or(def Precision) Precision {
@@ -120,7 +120,7 @@ func (p Precision) nanos(t int64) (ns point.Nanos, ok bool) {
 	return t * u, true
 }
 
-// nanosOf scales a decimal: its whole part exactly, the rest as far as a float64 tells.
+// nanosOf scales a decimal: its whole part exactly, the rest in the precision of a float64.
 func (p Precision) nanosOf(t float64) (ns point.Nanos, ok bool) {
 	if math.IsNaN(t) || math.Abs(t) >= 1<<62 {
 		return 0, false

@@ -7,7 +7,7 @@ import (
 )
 
 // Numbers of the outermost fields: 1.0 has timeseries and metadata, 2.0 has symbols and timeseries, and they differ so
-// that the messages can be told apart.
+// that the messages can be distinguished.
 const (
 	fieldSeriesV1   = 1
 	fieldMetadataV1 = 3
@@ -48,7 +48,7 @@ func framing(b []byte) (version remotewrite.Version, ok bool) {
 	return version, version != 0
 }
 
-// skipField gives the place behind the field whose value is at i; -1 where the value does not end within b.
+// skipField gives the place behind the field with its value at i; -1 where the value does not end within b.
 func skipField(b []byte, i int, wire uint64) int {
 	size := uint64(0)
 	switch wire {
@@ -102,5 +102,5 @@ func (d *Decoder) remoteWrite(value []byte, o *Options) error {
 	if version == remotewrite.V2 {
 		return d.rw2.Decode(body, d.b)
 	}
-	return d.rw1.Decode(body, d.b) // and tells what is wrong with what is neither
+	return d.rw1.Decode(body, d.b) // and reports the mistake in a message of neither version
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/unzstd"
 )
 
-// Packing is how a value is compressed beyond what Kafka does to its batches. The zero Packing is found out: gzip and
+// Packing is how a value is compressed beside Kafka's compression of batches. The zero Packing is detected: gzip and
 // zstd by their first bytes, which no format begins with, and snappy for remote write by trying.
 type Packing uint8
 
@@ -52,7 +52,7 @@ const (
 // bufferKept is the largest buffer a Decoder keeps between records, in bytes.
 const bufferKept = 4 << 20
 
-// unpacker unpacks into one buffer that it owns: what it returns lives until the next call.
+// unpacker unpacks into one buffer that it owns: the result lives until the next call.
 type unpacker struct {
 	max int // bytes of an unpacked value
 	buf []byte
@@ -80,7 +80,7 @@ func magic(v []byte) Packing {
 	return Plain
 }
 
-// unpack gives what is behind the packing; Detect and Plain give value itself. Errors: TooLarge, Invalid (corrupt).
+// unpack gives the unpacked value; Detect and Plain give value itself. Errors: TooLarge, Invalid (corrupt).
 func (u *unpacker) unpack(value []byte, p Packing) ([]byte, error) {
 	if len(value) > u.max {
 		return nil, fault.Errorf(fault.TooLarge, "value of %d bytes, at most %d are taken", len(value), u.max)
@@ -108,7 +108,7 @@ func (u *unpacker) keep(b []byte) []byte {
 	return b
 }
 
-// mayExpand bounds what a packed value may become.
+// mayExpand bounds the unpacked size of a value.
 func (u *unpacker) mayExpand(packed int) int { return min(u.max, max(freeBytes, expandMax*packed)) }
 
 func (u *unpacker) gunzip(value []byte) ([]byte, error) {
