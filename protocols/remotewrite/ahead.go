@@ -2,13 +2,13 @@ package remotewrite
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// Where series follow each other that the Dict does not know, as in the first requests of a sender, each would wait alone
+// Where series that are not in the Dict follow each other, as in the first requests of a sender, each would wait alone
 // for the Dict's tables, which are in no cache. So the next ones of the request are looked up, and numbered, together:
 //
 //	request ── unknown ─ unknown ─ ┌ aheadSeries of them ┐ ─ …
 //	                               └ hash all ▶ look all up ▶ number those that are new ┘ ▶ read each one's rows
 //
-// A known series costs a comparison. What may be wrong with a series is left to those who read it: here it is passed over.
+// A series in the Dict costs a comparison. Mistakes in a series are found when it is read: here it is passed over.
 const (
 	aheadSeries = 32 // a core waits for 10 to 16 places of memory at once
 	aheadAfter  = 2  // unknown series in a row
@@ -35,7 +35,7 @@ func (a *ahead) reset() { a.list, a.next = a.list[:0], 0 }
 // due reports whether the series that is next should be looked up with those behind it.
 func (a *ahead) due() bool { return a.unknown >= aheadAfter && a.next == len(a.list) }
 
-// take gives what was found of the series at that place of the body: its hash and its number, or NoSeries.
+// take gives the result for the series at that place of the body: its hash and its number, or NoSeries.
 func (a *ahead) take(at int) (h point.Hash, id point.SeriesID, ok bool) {
 	if a.next >= len(a.list) || a.list[a.next].at != at {
 		return h, id, false
@@ -71,10 +71,10 @@ func (a *ahead) number(d *point.Dict, labels func(dst []byte, p place) ([]byte, 
 		a.whose = append(a.whose, i)
 	}
 	if len(a.whose) == 0 {
-		a.unknown = 0 // known again, or not ours
+		a.unknown = 0 // found again, or not ours
 		return
 	}
-	_ = d.InternAll(&a.fresh) // what finds no room is refused when it is read
+	_ = d.InternAll(&a.fresh) // a series that finds no room is refused when it is read
 	for i, id := range a.fresh.IDs {
 		a.ids[a.whose[i]] = id
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// aheadRequest is a request of n series that nobody knows. Every seventh has its sample before its labels or among them,
-// every eleventh repeats the one before, every thirteenth has no metric name; so some are looked up ahead and some are not.
+// aheadRequest is a request of n new series. Every seventh has its sample before its labels or among them, every eleventh
+// repeats the one before, every thirteenth has no metric name; so some are looked up ahead and some are not.
 func aheadRequest(version string, n int) []byte {
 	var body []byte
 	field := func(dst []byte, num protowire.Number, m []byte) []byte {
@@ -68,7 +68,7 @@ func aheadRequest(version string, n int) []byte {
 	return body
 }
 
-// rowsOf lists what a batch holds, without numbers.
+// rowsOf lists the rows of a batch, without numbers.
 func rowsOf(b *point.Batch) (rows []string) {
 	for i, id := range b.IDs {
 		rows = append(rows, fmt.Sprint(b.Dict.Labels(id), b.Times[i], " of item ", b.Item(i)))
@@ -79,8 +79,8 @@ func rowsOf(b *point.Batch) (rows []string) {
 	return rows
 }
 
-// TestSeriesLookedUpAheadAreTheSeries decodes by a Dict that knows the series in another spelling, by one that knows
-// nothing, and by one that knows every spelling: then nothing is looked up ahead.
+// TestSeriesLookedUpAheadAreTheSeries decodes with a Dict that has the series in another spelling, with an empty
+// one, and with one that has every spelling: then nothing is looked up ahead.
 func TestSeriesLookedUpAheadAreTheSeries(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		body := aheadRequest(version, 500)
@@ -107,7 +107,7 @@ func TestSeriesLookedUpAheadAreTheSeries(t *testing.T) {
 	}
 }
 
-// TestLookingAheadStopsAtAFullDictionary refuses as many as it would one by one, and takes those that are known.
+// TestLookingAheadStopsAtAFullDictionary refuses as many as it would one by one, and takes those that are in the Dict.
 func TestLookingAheadStopsAtAFullDictionary(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		body := aheadRequest(version, 200)
@@ -128,7 +128,7 @@ func TestLookingAheadStopsAtAFullDictionary(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeNew takes 100 k series that nobody knows.
+// BenchmarkDecodeNew takes 100 k new series.
 func BenchmarkDecodeNew(b *testing.B) {
 	for _, version := range []string{"v1", "v2"} {
 		bodies := benchV1(b, 50)

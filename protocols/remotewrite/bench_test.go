@@ -78,8 +78,8 @@ func benchV2(t testing.TB, n int) (bodies [][]byte) {
 	return bodies
 }
 
-// BenchmarkDecode takes known series; 2 k fit the caches of a core, 100 k do not. In the same order each number stands
-// beside the one before; scattered senders need the table.
+// BenchmarkDecode takes series that are in the Dict; 2 k fit the caches of a core, 100 k do not. In the same order
+// each number stands beside the one before; scattered senders need the table.
 func BenchmarkDecode(b *testing.B) {
 	for _, version := range []string{"v1", "v2"} {
 		for _, requests := range []int{1, 50} {
@@ -129,7 +129,7 @@ func benchDecode(b *testing.B, dec decoder, bodies [][]byte, compressed bool) {
 	b.ReportMetric(float64(cpuTime(b)-cpu)/float64(n*benchSamples), "cpu-ns/sample")
 }
 
-// cpuTime is what this process has used: on a machine with other work it says more than the clock.
+// cpuTime is the CPU time of this process: on a machine with other work it says more than the clock.
 func cpuTime(b *testing.B) time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -158,7 +158,7 @@ func BenchmarkSnappy(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor is what no decoder that sums all label bytes twice can beat: the two sums over 300 bytes of labels.
+// BenchmarkFloor is the bound for any decoder that sums all label bytes twice: the two sums over 300 bytes of labels.
 func BenchmarkFloor(b *testing.B) {
 	seeds := [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	raw := make([]byte, 300)

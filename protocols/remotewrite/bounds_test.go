@@ -11,7 +11,7 @@ import (
 )
 
 // TestAHelpTextDoesNotMultiply: a text that stands once in a request and is meant by thousands of families took gigabytes.
-// What is beyond the bound is refused with its name, and the samples are taken.
+// Text beyond the bound is refused with its name, and the samples are taken.
 func TestAHelpTextDoesNotMultiply(t *testing.T) {
 	const families = 3000
 	w := writev2.Request{Symbols: []string{"", "__name__", strings.Repeat("h", 16_000)}}

@@ -212,7 +212,7 @@ func bombs() map[string][]byte {
 	}
 }
 
-// bombBytesMax is what a bomb of about 2 MB may make us take: the worst is a request that is just within RowsMax.
+// bombBytesMax bounds the memory that a bomb of about 2 MB may cost: the worst is a request that is just within RowsMax.
 const bombBytesMax = 128 << 20
 
 func TestBombsTakeLittle(t *testing.T) {

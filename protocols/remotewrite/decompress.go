@@ -8,8 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// snappyRatioMax is above what the snappy block format can reach: three bytes make at most 64. A block that declares
-// more is a lie, and is found out before memory is taken for it.
+// snappyRatioMax is above the ratio that the snappy block format can reach: three bytes make at most 64. A block
+// that declares more is a lie, and is found out before memory is taken for it.
 const snappyRatioMax = 22
 
 // DecompressSnappy decodes a snappy block into dst if its capacity suffices, else into new memory, and returns the whole

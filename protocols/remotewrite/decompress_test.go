@@ -67,7 +67,7 @@ func snappyFrames(t testing.TB, body []byte) []byte {
 	return b.Bytes()
 }
 
-// TestSnappyAtItsDensestIsTaken guards the bound on the ratio: nothing that is snappy may be refused for it.
+// TestSnappyAtItsDensestIsTaken guards the bound on the ratio: no valid snappy block may be refused for it.
 func TestSnappyAtItsDensestIsTaken(t *testing.T) {
 	// One literal byte, then copies of 64 bytes in three: the densest that the format allows.
 	const copies = 10_000

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/remotewrite"
 )
 
-// Generators: mostly what senders write, with everything they should not write mixed in.
+// Generators: mostly usual requests, with everything that senders should not write mixed in.
 
 func ints64(t *rapid.T, name string) int64 {
 	return rapid.OneOf(
@@ -225,7 +225,7 @@ func stricter(err error) bool {
 	return false
 }
 
-// checkV1 compares the decoder with the reference over a body, twice: with unknown and with known series.
+// checkV1 compares the decoder with the reference over a body, twice: with new series and with series in the Dict.
 func checkV1(t fataler, dec *remotewrite.DecoderV1, dict *point.Dict, body []byte) {
 	t.Helper()
 	var req prompb.WriteRequest

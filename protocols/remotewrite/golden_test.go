@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden requests and what they mean anew")
 
-// decoder is what both versions offer.
+// decoder is the interface of both versions.
 type decoder interface {
 	Decode(body []byte, b *point.Batch) error
 	Taken() remotewrite.Written
@@ -31,7 +31,7 @@ func newDecoder(version string) decoder {
 }
 
 // TestGoldenRequests decodes requests that were marshalled once by Prometheus' own code and lie in testdata:
-// testdata/<version>/<case>/in.bin is the protobuf, want.txt what it means.
+// testdata/<version>/<case>/in.bin is the protobuf, want.txt its meaning.
 func TestGoldenRequests(t *testing.T) {
 	if *update {
 		writeGolden(t)
@@ -70,7 +70,7 @@ func checkGolden(t *testing.T, dec decoder, dir string) {
 	}
 }
 
-// explain says in lines what a decoder made of a body.
+// explain lists the result of decoding a body, line by line.
 func explain(b *point.Batch, err error, dec decoder) string {
 	var s strings.Builder
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	typeStateset
 )
 
-// metricType gives the name of a type; numbers that nobody knows yet are unknown.
+// metricType gives the name of a type; undefined numbers are "unknown".
 func metricType(t int32) string {
 	switch t {
 	case typeCounter:
@@ -39,8 +39,9 @@ func metricType(t int32) string {
 	return "unknown"
 }
 
-// familyOf cuts from a series' metric name what the exposition formats add to a family's name. 2.0 hangs metadata on
-// series, readers ask for it by family. Counters keep _total: in the text format it is part of the family's name.
+// familyOf cuts from a series' metric name the suffix that the exposition formats add to a family's name. 2.0 hangs
+// metadata on series, readers ask for it by family. Counters keep _total: in the text format it is part of the
+// family's name.
 func familyOf(metric []byte, t int32) []byte {
 	for _, suffix := range familySuffixes(t) {
 		if family, ok := bytes.CutSuffix(metric, []byte(suffix)); ok && len(family) > 0 {
@@ -62,8 +63,8 @@ func familySuffixes(t int32) []string {
 	return nil
 }
 
-// What a decoder remembers of metadata, so that families sent with every request cost no memory again: so many rows, each of
-// up to so many bytes.
+// Bounds of a decoder's cache of metadata, which makes families that come with every request cost no memory again: this many
+// rows, each of up to this many bytes.
 const (
 	familiesMax    = 4096
 	familyBytesMax = 1 << 10
@@ -88,7 +89,7 @@ func (f *families) begin() {
 	}
 }
 
-// first reports whether the row with this hash is new to the request, and gives it if it is known from an earlier one.
+// first reports whether the row with this hash is new to the request, and gives it if an earlier request had it.
 func (f *families) first(h point.Hash) (*point.MetadataRow, bool) {
 	r := f.rows[h]
 	if r == nil {

@@ -34,7 +34,7 @@ type Encoding uint8
 const (
 	// Snappy is the block format of snappy, not the framed one. Both specifications ask for it.
 	Snappy Encoding = iota
-	// Zstd is what vmagent sends to servers that take it.
+	// Zstd is sent by vmagent to servers that take it.
 	Zstd
 )
 

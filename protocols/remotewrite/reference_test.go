@@ -61,7 +61,7 @@ func exemplarText(l, of point.Labels, t int64, v float64) string {
 	return fmt.Sprintf("%q %q %d %016x", l, of, t, math.Float64bits(v))
 }
 
-// The reference: what the messages mean, said as plainly as possible over Prometheus' own decoded form.
+// The reference: the meaning of the messages, written as plainly as possible over Prometheus' own decoded form.
 
 type label struct{ name, value string }
 

@@ -38,8 +38,8 @@ func usualSample(m []byte) (v float64, ms int64, ok bool) {
 	return math.Float64frombits(binary.LittleEndian.Uint64(m[1:])), int64(t), true
 }
 
-// readSample reads what senders write in a few steps: 9 bytes of value, absent when it is zero, then the time. Every
-// other spelling goes the general way.
+// readSample reads the usual spelling of senders in a few steps: 9 bytes of value, absent when it is zero, then the
+// time. Every other spelling goes the general way.
 func readSample(m []byte, v Version) (s sample, err error) {
 	i := 0
 	if len(m) > 9 && m[0] == tagSampleValue {

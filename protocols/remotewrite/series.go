@@ -17,10 +17,10 @@ const RowsMax = 1 << 19
 // BodyMax bounds a decoded body, so that offsets within it fit 32 bits.
 const BodyMax = 1 << 30
 
-// Written counts what a request brought that was accepted, in the words of the 2.0 response headers.
+// Written counts the accepted parts of a request, in the words of the 2.0 response headers.
 type Written struct{ Samples, Histograms, Exemplars int }
 
-// common is what both decoders share: the batch being filled and the series being read. One goroutine uses it.
+// common is the part that both decoders share: the batch being filled and the series being read. One goroutine uses it.
 type common struct {
 	version Version
 	b       *point.Batch // of the Decode that runs
@@ -46,14 +46,14 @@ type common struct {
 	hist   histogramReader
 }
 
-// Taken says what the last Decode put into the batch, without rows that the sender did not write.
+// Taken counts the rows that the last Decode put into the batch, without rows that the sender did not write.
 func (d *common) Taken() Written { return d.taken }
 
 // mark is the length of a batch at a moment.
 type mark struct{ ids, hists, exemplars, metadata, items, refused, refusedRows int }
 
 // set notes the lengths of b. It writes them one by one where they stay: a mark that is returned and copied costs 20 ns
-// a series, because the copy loads in pairs what was just stored singly.
+// a series, because the copy loads in pairs words that were just stored singly.
 func (m *mark) set(b *point.Batch) {
 	m.ids, m.hists, m.exemplars, m.metadata = len(b.IDs), len(b.Hists), len(b.Exemplars), len(b.Metadata)
 	m.items, m.refused, m.refusedRows = len(b.ItemRows), len(b.Refused), b.RefusedRows
@@ -78,7 +78,7 @@ func (d *common) begin(v Version, body []byte, b *point.Batch) error {
 	return nil
 }
 
-// end counts what was taken, or takes everything back when the body was no good. It gives err its place and Kind.
+// end counts the rows taken, or takes everything back when the body was bad. It gives err its place and Kind.
 func (d *common) end(err error) error {
 	d.usual.reset() // nothing of the body is kept
 	d.ahead.usual.reset()
@@ -136,8 +136,8 @@ func (d *common) find() point.SeriesID {
 
 var errScattered = errors.New("label fields stand apart")
 
-// hasLabel reports whether a field of labels, or of references to them, stands in m. What it cannot read is for others to
-// complain of.
+// hasLabel reports whether a field of labels, or of references to them, stands in m. Bytes that it cannot read are
+// reported elsewhere.
 func hasLabel(m []byte) bool {
 	for i := 0; i < len(m); {
 		f, next, err := wire.Read(m, i)
@@ -164,7 +164,7 @@ func (d *common) addLabel(name, value []byte, n int) error {
 	return nil
 }
 
-// internBuilt gives the labels in the builder a number. The error says what is wrong with them, or that there is no room.
+// internBuilt gives the labels in the builder a number. The error is a mistake in them, or that there is no room.
 func (d *common) internBuilt(h point.Hash) (point.SeriesID, error) {
 	labels, err := d.labels.Labels()
 	if err != nil {
@@ -220,7 +220,7 @@ func (e *exemplar) field(f *wire.Field) (err error) {
 	return err
 }
 
-// addExemplar appends an exemplar whose labels are in the builder. err says what was wrong with them already.
+// addExemplar appends an exemplar whose labels are in the builder. err is an earlier mistake in them.
 func (d *common) addExemplar(e exemplar, err error) {
 	if !d.accept {
 		return
@@ -263,7 +263,7 @@ func (d *common) refuse(rows int, err error, text func() string) {
 // errNoLabels is made once, so that a body of nothing but empty series costs little.
 var errNoLabels = fault.Errorf(fault.Invalid, "no labels")
 
-// textMax bounds, in bytes, what is shown of a refused series.
+// textMax bounds, in bytes, the text shown of a refused series.
 const textMax = 200
 
 // pairText collects labels as a person reads them, cut to textMax. Bytes that are no text are escaped.

@@ -10,8 +10,8 @@ import (
 // zeros are added a second time, which changes nothing, as they replace themselves.
 const startsMax = 1 << 20
 
-// Starts remembers which start timestamps of which series have had their zero sample. Have one for each Dict, because
-// it knows series by number. The zero Starts is ready and safe for concurrent use.
+// Starts remembers which start timestamps of which series have had their zero sample. Use one for each Dict, because
+// it identifies series by number. The zero Starts is ready and safe for concurrent use.
 type Starts struct {
 	mu struct {
 		sync.Mutex

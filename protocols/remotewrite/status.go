@@ -13,20 +13,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Outcome is what became of a request, for the answer.
+// Outcome is the result of a request, for the answer.
 type Outcome struct {
 	Err         error           // why nothing of the request, or not all of it, could be taken; nil if Refused says it all
 	Refused     []point.Refusal // pieces that were not taken, as Batch.Refused
 	RefusedRows int             // as Batch.RefusedRows
-	Written     Written         // what was accepted: Taken, less what was refused after it
+	Written     Written         // rows accepted: Taken, less those refused after it
 	RetryAfter  time.Duration   // when to come back, sent with 429 and 503; 0: RetryAfterDefault
 
-	// TooMany answers Throttled with 429 instead of 503. Default false: Prometheus drops the data at 429 unless it is
-	// told otherwise (retry_on_http_429), and keeps it at 503.
+	// TooMany answers Throttled with 429 instead of 503. Default false: Prometheus drops the data at 429 unless
+	// configured otherwise (retry_on_http_429), and keeps it at 503.
 	TooMany bool
 }
 
-// RetryAfterDefault is when a sender shall come back if nobody knows better.
+// RetryAfterDefault is the time after which a sender retries if the error gives none.
 const RetryAfterDefault = 5 * time.Second
 
 // Answer is an HTTP response without its transport.
@@ -49,8 +49,8 @@ const (
 	headerContentType       = "Content-Type"
 )
 
-// statusOf is the table Kind → status (I8). Senders retry 5xx for ever and drop at 4xx: what can never be taken must be
-// 4xx, what may be taken later must be 5xx.
+// statusOf is the table Kind → status (I8). Senders retry 5xx for ever and drop at 4xx: data that can never be taken
+// must get 4xx, data that may be taken later 5xx.
 func statusOf(k fault.Kind) int {
 	switch k {
 	case fault.Invalid:
@@ -67,8 +67,8 @@ func statusOf(k fault.Kind) int {
 	return http.StatusInternalServerError // a Kind younger than this table is not the sender's fault
 }
 
-// Answer gives the response to a request of version v; 0 when Negotiate could not tell. A piece refused for a reason
-// that passes makes the whole answer one that is retried: rows that were taken may come again, they replace themselves.
+// Answer gives the response to a request of version v; 0 when Negotiate found none. A piece refused for a passing
+// reason makes the whole answer one that is retried: rows that were taken may come again, they replace themselves.
 //
 // Sources: remote write 1.0 and 2.0, "Required status codes", "Partial write", "Retries & backoff".
 func (o *Outcome) Answer(v Version) Answer {
@@ -84,7 +84,7 @@ func (o *Outcome) Answer(v Version) Answer {
 	return a
 }
 
-// Refused is the answer to a request that is not taken for who sends it; status is 401 or 403. Senders drop the data.
+// Refused is the answer to a request that is refused because of its sender; status is 401 or 403. Senders drop the data.
 func Refused(v Version, status int, text string) Answer {
 	o := Outcome{}
 	return Answer{Status: status, Header: append(o.written(v), HeaderField{headerContentType, "text/plain; charset=utf-8"}), Body: text + "\n"}
@@ -156,7 +156,7 @@ func (o *Outcome) retryAfter() string {
 // reasonsMax bounds the reasons in an answer's body. Prometheus logs the first 1,024 bytes.
 const reasonsMax = 10
 
-// text is what the sender's log shows.
+// text is the text for the sender's log.
 func (o *Outcome) text() string {
 	var b strings.Builder
 	if o.Err != nil {

@@ -88,8 +88,8 @@ func spread(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// hashRefs reads packed references, name and value in turn, and mixes what they refer to. ok is false when there is
-// anything wrong with them; then pairs says what.
+// hashRefs reads packed references, name and value in turn, and mixes the hashes of their symbols. ok is false when
+// there is a mistake in them; then pairs reports it.
 func (s *symbols) hashRefs(packed []byte) (h point.Hash, ok bool) {
 	m := mixBegin()
 	hashes := s.hashes
@@ -140,7 +140,7 @@ func (s *symbols) hashLongRefs(packed []byte) (h point.Hash, ok bool) {
 	return m.sum(), true
 }
 
-// refsFault says what is wrong with a list of references, or nil. Errors are Invalid.
+// refsFault returns the mistake in a list of references, or nil. Errors are Invalid.
 func (s *symbols) refsFault(refs []uint32) error {
 	if len(refs) > 2*point.LabelsMax {
 		return fault.Errorf(fault.Invalid, "more than %d labels", point.LabelsMax)

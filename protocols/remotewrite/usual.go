@@ -13,13 +13,12 @@ const (
 	tagLabelValue = 2<<3 | wire.Bytes
 )
 
-// usual gives the canonical form of labels in the spelling that every known sender uses: sorted, with a metric name, names
-// and values shorter than 128 bytes and not empty, whole UTF-8. Anything else is left to the builder, which also knows what
-// to say about it.
+// usual gives the canonical form of labels in the usual spelling of senders: sorted, with a metric name, names and values
+// shorter than 128 bytes and not empty, whole UTF-8. Anything else is left to the builder, which also makes the errors.
 //
 // A new series costs three times less this way than by way of the builder: most of a scrape's time when every series is
 // new, as at the start of a partition. And neighbours of one target differ in one or two labels at the front: where the
-// rest of what was sent is the end of what was sent before, its canonical form is the end of the form before.
+// rest of the labels as sent is the end of those sent before, its canonical form is the end of the form before.
 type usual struct {
 	raw    []byte // labels that were given before, as they were sent
 	starts []labelStart
@@ -34,13 +33,13 @@ type labelStart struct{ raw, text int }
 func (u *usual) reset() { u.raw, u.starts = nil, u.starts[:0] }
 
 // labels appends the canonical form of raw to dst, or leaves something there and says that raw is not usual. Right before
-// it stand the labels given before, if there are any since reset; what they were sent as must not have changed. read gives
-// the first label of what it gets and its length, 0 if it is not usual.
+// it stand the labels given before, if there are any since reset; the raw form of those must not have changed. read gives
+// the first label of its argument and its length, 0 if it is not usual.
 func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
 	u.spare = u.spare[:0]
 	from, named, like := len(dst), -1, 0
 	var last []byte
-	rest := raw // to be read, or the end of what was sent before
+	rest := raw // to be read, or the end of the raw labels before
 	for len(rest) > 0 {
 		name, value, n := read(rest)
 		if n == 0 || len(name) == 0 || len(value) == 0 || len(name)|len(value) >= 0x80 || bytes.Compare(last, name) >= 0 {
@@ -60,7 +59,7 @@ func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n
 		dst = append(append(dst, byte(len(value))), value...)
 		last, rest = name, rest[n:]
 	}
-	// Lengths below 128 are ASCII themselves, so that one look at the whole tells the same as one at each piece; a rune
+	// Lengths below 128 are ASCII themselves, so that one check of the whole is as good as one of each piece; a rune
 	// cannot straddle a piece's end, because a length is no continuation byte.
 	if !utf8.Valid(dst[from:]) {
 		return dst, false

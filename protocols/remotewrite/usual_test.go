@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Where the short way gives an answer it is the builder's; and it does give one for what senders send.
+// Where the short way gives an answer it is the builder's; and it does give one for the usual labels of senders.
 func TestUsualLabelsAreTheBuilders(t *testing.T) {
 	text := rapid.OneOf(rapid.StringMatching(`[a-z_]{1,12}`), rapid.String(), rapid.Just(point.MetricName), rapid.StringN(120, 140, 150), rapid.Just(""), rapid.Just("\xff"))
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,7 +91,7 @@ func TestUsualLabelsByReferenceAreTheBuilders(t *testing.T) {
 	})
 }
 
-// Sets that follow one another and share what they will, in the same text: each is what it is alone.
+// Sets that follow one another and share any part, in the same text: each is read as if it were alone.
 func TestUsualLabelsAfterOthers(t *testing.T) {
 	name := rapid.SampledFrom([]string{point.MetricName, "a", "host", "job", "zone", "\x0a\x01"})
 	value := rapid.OneOf(rapid.SampledFrom([]string{"x", "y", "\x0a\x08\x0a\x01a\x12\x03abc", "é", "\xff"}), rapid.StringN(100, 130, 140))
@@ -112,7 +112,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 			var u usual
 			var text, before []byte
 			for i, labels := range rapid.SliceOfN(set, 1, 8).Draw(t, "sets") {
-				if i > 0 && rapid.Bool().Draw(t, "again") { // the same but for what stands in front
+				if i > 0 && rapid.Bool().Draw(t, "again") { // the same but for the front
 					labels = append(labels, prompb.Label{Name: "~", Value: "shared"})
 				}
 				raw, err := (&prompb.TimeSeries{Labels: labels}).Marshal()
@@ -138,7 +138,7 @@ func TestUsualLabelsAfterOthers(t *testing.T) {
 	}
 }
 
-// A target's new series, one after the other: what each costs when most of it was there before.
+// A target's new series, one after the other: the cost of each when most of it was there before.
 func BenchmarkUsualLabels(b *testing.B) {
 	raws := make([][]byte, 32)
 	for i := range raws {

@@ -65,7 +65,7 @@ func (d *DecoderV1) request(body []byte) error {
 				err = d.metadata(m)
 			}
 		case 4, 5:
-			// Unknown to 1.0, and what a 2.0 request is made of. Skipping it would acknowledge data nobody stored.
+			// Not defined in 1.0, but a 2.0 request consists of it. Skipping it would acknowledge data that was not stored.
 			err = errors.New("this is a 2.0 message: its content type must say proto=io.prometheus.write.v2.Request")
 		}
 		if err != nil {
@@ -162,7 +162,7 @@ func (d *DecoderV1) gather(m []byte) error {
 	return nil
 }
 
-// seriesOf reads a series whose label fields are raw and whose other fields are in rest; id is its number, or NoSeries.
+// seriesOf reads a series with its label fields in raw and its other fields in rest; id is its number, or NoSeries.
 // Unless labels in rest are to be skipped, it stops with errScattered at the first.
 func (d *DecoderV1) seriesOf(id point.SeriesID, raw, rest []byte, skipLabels bool) error {
 	d.accept, d.refused = true, 0
@@ -256,8 +256,7 @@ func (d *DecoderV1) row(f *wire.Field) (err error) {
 	return err
 }
 
-// intern parses labels that nobody knows and gives them a number. refusal is what is wrong with them, err what is wrong
-// with the message.
+// intern parses new labels and gives them a number. refusal is a mistake in them, err a mistake in the message.
 func (d *DecoderV1) intern(raw []byte, h point.Hash) (id point.SeriesID, refusal, err error) {
 	if len(raw) == 0 {
 		return 0, errNoLabels, nil

@@ -27,9 +27,9 @@ type DecoderV2 struct {
 
 	metadataRoom int // bytes of metadata that this request may still bring
 
-	// The series being read, beside what common has.
+	// The series being read, beside the fields of common.
 	samples, histograms, exemplars int
-	startZeros                     Written // what zeros was before it
+	startZeros                     Written // value of zeros before it
 	created                        int64   // milliseconds, of the series, from before samples had start timestamps of their own
 	meta                           metadataMessage
 }
@@ -113,7 +113,7 @@ func (d *DecoderV2) readSymbols(body []byte) (first int, err error) {
 		}
 		switch f.Num {
 		case 1, 2, 3:
-			// Reserved in 2.0, and what a 1.0 request is made of. Skipping it would acknowledge data nobody stored.
+			// Reserved in 2.0, but a 1.0 request consists of it. Skipping it would acknowledge data that was not stored.
 			err = errors.New("this is a 1.0 message: its content type must say proto=prometheus.WriteRequest, or nothing")
 		case 4:
 			symbol := f.Bytes(&err)
@@ -137,7 +137,7 @@ func (d *DecoderV2) readSymbols(body []byte) (first int, err error) {
 	return first, nil
 }
 
-// lookAhead looks up the series at body[i] and those behind it, up to one whose references are no good.
+// lookAhead looks up the series at body[i] and those behind it, up to one with bad references.
 func (d *DecoderV2) lookAhead(body []byte, i int) {
 	d.ahead.begin()
 	for range aheadSeries {
@@ -214,7 +214,7 @@ func (d *DecoderV2) gather(m []byte) error {
 	return nil
 }
 
-// seriesOf reads a series whose references are packed and whose other fields are in rest; id is its number, or NoSeries.
+// seriesOf reads a series with its references in packed and its other fields in rest; id is its number, or NoSeries.
 // Unless references in rest are to be skipped, it stops with errScattered at the first.
 func (d *DecoderV2) seriesOf(id point.SeriesID, packed, rest []byte, skipRefs bool) error {
 	d.samples, d.histograms, d.exemplars, d.created, d.meta = 0, 0, 0, 0, metadataMessage{}
@@ -237,7 +237,7 @@ func (d *DecoderV2) seriesOf(id point.SeriesID, packed, rest []byte, skipRefs bo
 	if refusal != nil {
 		room := d.room
 		d.rewind()
-		d.room = room // what was read is paid for
+		d.room = room // the part read is charged
 		d.refuse(d.samples+d.histograms, refusal, func() string { return d.textOf(packed) })
 		return nil
 	}
@@ -245,7 +245,7 @@ func (d *DecoderV2) seriesOf(id point.SeriesID, packed, rest []byte, skipRefs bo
 	return nil
 }
 
-// findRefs looks up the series whose references are packed: its number, or NoSeries.
+// findRefs looks up the series with the references in packed: its number, or NoSeries.
 func (d *DecoderV2) findRefs(packed []byte) point.SeriesID {
 	var ok bool
 	if d.hash, ok = d.symbols.hashRefs(packed); !ok {
@@ -254,8 +254,7 @@ func (d *DecoderV2) findRefs(packed []byte) point.SeriesID {
 	return d.find()
 }
 
-// identify gives a series that is not known its number. refusal is what is wrong with its labels, err what is wrong with
-// the message.
+// identify gives a new series its number. refusal is a mistake in its labels, err a mistake in the message.
 func (d *DecoderV2) identify(packed, rest []byte, skipRefs bool) (id point.SeriesID, refusal, err error) {
 	if !skipRefs && hasLabel(rest) {
 		return 0, errScattered, errScattered // before half of the labels become a series
@@ -286,7 +285,7 @@ func (d *DecoderV2) parseRefs(packed []byte) error {
 	return f.EachVarint(d.addRef)
 }
 
-// addRef keeps a reference, and one beyond what any series may have.
+// addRef keeps a reference, and one beyond the most that any series may have.
 func (d *DecoderV2) addRef(u uint64) {
 	if len(d.refs) <= 2*point.LabelsMax {
 		d.refs = append(d.refs, uint32(u))
@@ -307,8 +306,8 @@ func (d *DecoderV2) addRefs() error {
 	return nil
 }
 
-// seriesFault says why a series whose labels are good cannot be taken, or nil. One with nothing but exemplars is against
-// the specification, but is how Prometheus sends every exemplar.
+// seriesFault says why a series with good labels cannot be taken, or nil. One with nothing but exemplars is against the
+// specification, but is how Prometheus sends every exemplar.
 func (d *DecoderV2) seriesFault() error {
 	switch {
 	case d.samples == 0 && d.histograms == 0 && d.exemplars == 0:
@@ -503,8 +502,8 @@ func (md *metadataMessage) read(m []byte) error {
 	return nil
 }
 
-// readUsual reads a message of nothing but the three fields, with values of at most two bytes. If it is another, what
-// was read will be read again.
+// readUsual reads a message of nothing but the three fields, with values of at most two bytes. If it is another
+// message, the part read will be read again.
 func (md *metadataMessage) readUsual(m []byte) bool {
 	for i := 0; i < len(m); {
 		v, next := shortRef(m, i+1)
