@@ -1,4 +1,4 @@
-// Package setting holds what a user can set, declared once: as a field of a struct, with its tags.
+// Package setting holds the settings of a user, each declared once: as a field of a struct, with its tags.
 //
 //	LogBytesMax setting.Bytes `yaml:"log_bytes_max" auto:"half of the disk" min:"64MiB" help:"Bound of the common log." price:"Smaller: more flushes."`
 //	        │
@@ -12,11 +12,11 @@
 //	auto     how the default is worked out, where it depends on the machine or on other settings
 //	min, max its bounds, both included; numbers, sizes and times that are not set may be zero nevertheless
 //	one_of   its values, apart by spaces
-//	help     one sentence or more: what it is
-//	price    what more, or less, of it costs
+//help     one sentence or more: its meaning
+//price    the cost of more, or less, of it
 //	flag     the name of a flag that --help shows; without it the flag has the key's name and --help does not show it
 //	reload   on a struct or a field, "yes": read again by a running process
 //	for      on a struct or a field: the processes that have it; without it all
 //
-// The package refuses to do: reading files, knowing any setting.
+// The package refuses to do: reading files, declaring any setting.
 package setting

@@ -106,7 +106,7 @@ func (s *Setting) Scalar() bool {
 // Switch reports whether the setting is yes or no.
 func (s *Setting) Switch() bool { return s.value.Kind() == reflect.Bool }
 
-// Type says in a word what a user writes.
+// Type names in a word the values that a user writes.
 func (s *Setting) Type() string {
 	v := s.value
 	if v.Kind() == reflect.Pointer {
@@ -183,7 +183,7 @@ func (s *Setting) Text() string {
 	return string(bytes.TrimSpace(text))
 }
 
-// Fill gives the settings that are zero their defaults. Switches are left alone: whether one was set cannot be told.
+// Fill gives the settings that are zero their defaults. Switches are left alone: a default and a switch set to off look the same.
 func Fill(v any) {
 	for _, s := range List(v) {
 		if s.Default != "" && !s.Switch() && s.value.IsZero() {
@@ -208,8 +208,8 @@ func (s *Setting) must(text string) {
 	}
 }
 
-// Environ sets what variables say. A variable with the prefix that names no setting is an error, like an unknown key in a file;
-// others lists those that mean something else. Errors are Invalid and name every mistake.
+// Environ sets settings from variables. A variable with the prefix that names no setting is an error, like an unknown key in a
+// file; others lists those that mean something else. Errors are Invalid and name every mistake.
 func Environ(v any, env, others []string) error {
 	by := map[string]*Setting{}
 	for _, s := range List(v) {

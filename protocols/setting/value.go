@@ -87,7 +87,7 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 // String writes the size as UnmarshalText reads it: 64MiB.
 func (b Bytes) String() string { return format(int64(b), byteUnits, 1<<10) }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText is the inverse of UnmarshalText.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
 // MarshalYAML writes a plain number where no unit fits.
@@ -111,10 +111,10 @@ func (s *Span) UnmarshalText(text []byte) error {
 // String is the time as it is written in a file.
 func (s Span) String() string { return model.Duration(s).String() }
 
-// MarshalText writes what UnmarshalText reads.
+// MarshalText is the inverse of UnmarshalText.
 func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText writes, and a date, which means its end. Errors are Invalid.
+// UnmarshalText reads the output of MarshalText, and a date, which means its end. Errors are Invalid.
 func (m *Moment) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*m = 0
