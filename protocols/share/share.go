@@ -1,14 +1,14 @@
-// Package share divides something there is only so much of, such as memory, among tables: what nobody else needs is there
-// to be used, and no table has others refused that hold less than their share.
+// Package share divides something limited, such as memory, among tables: a table may use all that the others do not need,
+// and no table causes the refusal of others that hold less than their share.
 //
 //	0 ──────────────────── ¾ most ───────────── 15/16 most ───── most
 //	  every member           │ members within     │ small       │ none
 //	                         │ their share        │ members     │
 //
-// Up to three quarters every member is taken. Beyond, one is taken only while it holds less than its share of what is left, and
-// the last sixteenth is for those that hold less than most/256 (admits). So the whole never exceeds most by more than what is on
-// its way, and a member is refused because of others only if it holds most/256 or all is taken by members that are as small. A
-// member that is alone gets all of it, where what it holds is soon given back; else the last quarter waits for others.
+// Up to three quarters every member is taken. Beyond, one is taken only while it holds less than its share of the rest, and the
+// last sixteenth is for those that hold less than most/256 (admits). So the whole never exceeds most by more than the requests
+// on their way, and a member is refused because of others only if it holds most/256 or all is taken by members that are as
+// small. A member that is alone gets all of it, where memory is soon released; else the last quarter waits for others.
 //
 // A member of weight n counts as n members of weight 1.
 package share
@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 )
 
-// Pool is what is shared. Safe for concurrent use.
+// Pool is the shared quantity. Safe for concurrent use.
 type Pool struct {
 	most    int64 // constant
 	reserve bool  // constant: the last quarter is never for one alone
@@ -34,13 +34,13 @@ const worth = 1024
 // New makes a pool of so much.
 func New(most int64) *Pool { return &Pool{most: most} }
 
-// NewReserved is New of what is held for long: the last quarter is kept for members that are not there yet.
+// NewReserved is New for things held for long: the last quarter is kept for members that are not there yet.
 func NewReserved(most int64) *Pool { return &Pool{most: most, reserve: true} }
 
 // Most is how much there is.
 func (p *Pool) Most() int64 { return p.most }
 
-// OnGrowth has f called, from any goroutine, with what all members hold together, each time a member takes more. f is quick.
+// OnGrowth has f called, from any goroutine, with the total that all members hold, each time a member takes more. f is quick.
 func (p *Pool) OnGrowth(f func(to int64)) { p.grows.Store(&f) }
 
 // Used is how much all members hold.
@@ -86,7 +86,7 @@ func (m *Member) count() {
 	m.counted = now
 }
 
-// Fair is what the member gets if all want more.
+// Fair is the member's part if all want more.
 func (m *Member) Fair() int64 {
 	w := m.weight.Load()
 	return int64(float64(m.of.most) * float64(w) / float64(max(w, m.of.members.Load())))
@@ -128,7 +128,7 @@ func (m *Member) Admits() bool {
 // small is the part of a pool below which a member is taken to the end.
 const small = 256
 
-// admits is the rule: all is taken of most, used of it by the member that asks, whose weight is w of n.
+// admits is the rule: all is taken of most, used of it by the member that asks, with weight w of n.
 func admits(most, all, used, w, n int64) bool {
 	shared := most / 16 * 15
 	switch {
