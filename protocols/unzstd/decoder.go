@@ -14,7 +14,7 @@ var (
 	ErrExpands  = errors.New("zstd: expands too much for its size")
 )
 
-// Limits bound what a body may become, in bytes.
+// Limits bound the unpacked size of a body, in bytes.
 type Limits struct {
 	Max    int64 // of all that comes out
 	Free   int64 // so much may come out of anything
@@ -27,7 +27,7 @@ const expandUsual = 32
 // Decoder unpacks. It is safe for concurrent use.
 type Decoder struct{ z *zstd.Decoder }
 
-// New makes a Decoder that works on at most parallel bodies at a time; 0: one a processor. Close frees what it holds.
+// New makes a Decoder that works on at most parallel bodies at a time; 0: one a processor. Close frees its memory.
 func New(parallel int) (*Decoder, error) {
 	// DecodeAll into memory of ours, never past its capacity: the decoder takes none for windows or declared sizes.
 	z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderConcurrency(parallel),
@@ -42,9 +42,9 @@ func New(parallel int) (*Decoder, error) {
 const windowMax = 1 << 30
 
 // Decode unpacks packed. room gives an empty slice with a capacity of n at least, and may then use the memory of the one
-// it gave before; what it refuses with ends Decode. The result lies in the last slice of room.
+// it gave before; its error ends Decode. The result lies in the last slice of room.
 //
-// Errors: ErrTooLarge, ErrExpands, what room says, and any other: packed is corrupt.
+// Errors: ErrTooLarge, ErrExpands, the error of room, and any other: packed is corrupt.
 func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, error)) ([]byte, error) {
 	bound, err := l.bound(packed)
 	if err != nil {
@@ -91,5 +91,5 @@ func (d *Decoder) fits(packed []byte, n int64, room []byte) bool {
 	return err == nil
 }
 
-// Close frees what the Decoder holds.
+// Close frees the memory of the Decoder.
 func (d *Decoder) Close() { d.z.Close() }

@@ -1,12 +1,12 @@
 // Package unzstd unpacks zstd bodies from outside into memory of the caller's, in rooms that grow, and recognises a body
 // that expands too far before it has cost much.
 //
-// Decoders of streams take what a sender declares for its window, up to 8 MiB for 300 bytes; whole-body decoders want to know
-// how much room there must be, which a sender that streams does not say. So the headers of frames and blocks are read
-// first, which is cheap and gives an upper bound of what comes out:
+// Decoders of streams allocate the window that a sender declares, up to 8 MiB for 300 bytes; whole-body decoders need the
+// unpacked size, which a sender that streams does not declare. So the headers of frames and blocks are read first, which is
+// cheap and gives an upper bound of the output:
 //
 //	frame ──▶ declares its size ─────────────▶ exactly that
-//	      └─▶ blocks: raw, repeated ─────────▶ exactly what their headers say
+//	      └─▶ blocks: raw, repeated ─────────▶ exactly the sizes in their headers
 //	                  compressed ────────────▶ at most 128 KiB each, which all but the last have as a rule
 //
 // If that is no more than real bodies reach, it is the room and the body is decoded once. If it is more, the body is
