@@ -8,13 +8,13 @@
 //	   ▲                                  │
 //	   └──────── next field, or ──────────┘ the message inside
 //
-// What is read shares memory with the message: a Field is valid as long as those bytes are. All functions may be called
-// from any goroutine. Errors are plain, they say what is wrong with the bytes; the decoder that reads a body gives them
+// Results share memory with the message: a Field is valid as long as those bytes are. All functions may be called from
+// any goroutine. Errors are plain, they describe the mistake in the bytes; the decoder that reads a body gives them
 // Kind Invalid and the place.
 //
 // Invariant it keeps: no byte is looked at beyond the end of the message, and no memory is taken for a declared length (I5).
 //
-// Not here: writing, groups, unknown fields kept for later, the order or number of fields, UTF-8.
+// Not here: writing, groups, unknown fields stored for later, the order or number of fields, UTF-8.
 //
 // Specification: https://protobuf.dev/programming-guides/encoding/
 package wire

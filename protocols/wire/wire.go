@@ -75,7 +75,7 @@ func Read(b []byte, i int) (f Field, next int, err error) {
 	return f, 0, errGroup
 }
 
-// ReadMessage is Read for a field of bytes whose tag is one byte and whose length one or two, as nearly all are: m is the
+// ReadMessage is Read for a field of bytes with a tag of one byte and a length of one or two, as nearly all are: m is the
 // message in it. ok is false for every other field.
 func ReadMessage(b []byte, i int, tag byte) (m []byte, next int, ok bool) {
 	if len(b)-i < 3 || b[i] != tag {
@@ -140,7 +140,7 @@ func (f *Field) Bytes(err *error) []byte {
 // ZigZag undoes the encoding of sint32 and sint64, in which small negative numbers are short.
 func ZigZag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 
-// ZigZag32 is ZigZag for sint32, whose higher bits do not count.
+// ZigZag32 is ZigZag for sint32, where the higher bits do not count.
 func ZigZag32(u uint64) int32 { return int32(uint32(u)>>1) ^ -int32(u&1) }
 
 // EachVarint calls put for each number of a repeated field, packed or not. After an error put has had those before it.

@@ -179,7 +179,7 @@ func TestZigZag(t *testing.T) {
 	}
 }
 
-// TestReadingCostsNoMemory: what lies in the message stays there.
+// TestReadingCostsNoMemory: results are not copied out of the message.
 func TestReadingCostsNoMemory(t *testing.T) {
 	m := protowire.AppendBytes([]byte{1<<3 | wire.Bytes}, bytes.Repeat([]byte{0x81, 0x01}, 100))
 	var sum uint64
