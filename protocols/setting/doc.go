@@ -12,8 +12,8 @@
 //	auto     how the default is worked out, where it depends on the machine or on other settings
 //	min, max its bounds, both included; numbers, sizes and times that are not set may be zero nevertheless
 //	one_of   its values, apart by spaces
-//help     one sentence or more: its meaning
-//price    the cost of more, or less, of it
+//	help     one sentence or more: its meaning
+//	price    the cost of more, or less, of it
 //	flag     the name of a flag that --help shows; without it the flag has the key's name and --help does not show it
 //	reload   on a struct or a field, "yes": read again by a running process
 //	for      on a struct or a field: the processes that have it; without it all
