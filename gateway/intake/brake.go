@@ -9,19 +9,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// brakes hold requests of a table back before their bodies are read while the store has no room for its rows. Without them
-// an overloaded process decodes what it then refuses, and the flushes that would make room wait for the processor: at three
-// times its capacity it took in 40 % of it.
+// brakes delay the requests of a table, before their bodies are read, while the store has no room for its rows. Without
+// them an overloaded process decodes bodies and then refuses them, while the flushes that would make room wait for the
+// processor: at three times its capacity such a process took in 40 % of it.
 //
 //	store: Throttled ─▶ half as many at once, after a pause ─▶ as many taken: one more at once
 //	                          ▲                                    │
 //	                          └──────────── Throttled ─────────────┘
 //
-// What is held back waits for its turn, first come, first served, and is refused when that takes too long. Waiting is cheap:
-// no byte of the body was read, so it lies in buffers of the sender. A refusal is not: the body is read to keep the
-// connection, and the sender is back at once.
+// Delayed requests wait in order of arrival, and are refused when the wait is too long. Waiting is cheap: no byte of the
+// body was read, so it stays in the sender's buffers. A refusal is expensive: the body is read to keep the connection, and
+// the sender retries at once.
 //
-// A table has a brake only while it is held back (I5).
+// A table has a brake only while its requests are delayed (I5).
 type brakes struct {
 	mu      sync.Mutex
 	tables  map[string]*brake
@@ -32,8 +32,8 @@ const (
 	// turnTimeMax is how long a request waits for its turn. Longer: fewer refusals, and answers closer to the time-outs of
 	// senders, of which the shortest usual one is 5 s.
 	turnTimeMax = 500 * time.Millisecond
-	// turnsMax bounds the requests that wait; the next is refused at once. Each costs what a connection costs whose sender
-	// is slow.
+	// turnsMax bounds the waiting requests; further ones are refused at once. Each costs as much as a connection with a
+	// slow sender.
 	turnsMax = 4096
 )
 
@@ -191,8 +191,8 @@ func (b *brake) begin(now time.Time) bool {
 	return true
 }
 
-// done notes what became of a request that was let through: taken, or not. When as many were taken as may be under way at
-// once, that is one more: what the store can take is found step by step.
+// done records whether a request that was let through was taken. When as many were taken as may run at once, the limit
+// grows by one: it finds the store's capacity step by step.
 func (b *brake) done(taken bool) {
 	b.under--
 	if !taken {

@@ -8,7 +8,7 @@ import (
 )
 
 // budget bounds the bytes that all requests together hold: bodies as they came, bodies unpacked, batches on their way.
-// Nobody waits for it: a request that does not fit is answered at once, so that the sender can go elsewhere (I5).
+// No request waits for it: a request that does not fit is answered at once, so that the sender can go elsewhere (I5).
 //
 //	0 ────────────────────────────────── max ──── 17/16 max
 //	  requests of any table               │ tables that hold less than max/256
@@ -78,7 +78,7 @@ func (c *charge) take(n int64) error {
 	return nil
 }
 
-// note adds bytes that are held already: a batch's size is known only when it is filled. Later requests see them.
+// note adds bytes that are already held: the size of a batch is final only after it is filled. Later requests see them.
 func (c *charge) note(n int64) {
 	c.of.add(c.table, n)
 	c.held += n

@@ -14,8 +14,8 @@ type buffer struct {
 	charge *charge
 }
 
-// Buffers come in sizes of 1 KiB × 4^n. A body starts in the smallest, however long it says it will be: what a sender
-// declares costs it nothing, what it sends does. Copying to the next size moves a third of the body in all.
+// Buffers come in sizes of 1 KiB × 4^n. A body starts in the smallest, whatever length it declares: memory grows only with
+// the bytes that were sent. Copying to the next size moves a third of the body in all.
 const (
 	bufferMin     = 1 << 10
 	bufferClasses = 10 // 1 KiB … 256 MiB
@@ -79,7 +79,7 @@ func (p *buffers) grow(b *buffer) error {
 }
 
 // readAll reads src to its end into a buffer, at most max bytes. mayGrow, if not nil, is asked before the buffer grows.
-// Errors: TooLarge, Throttled, and what src says.
+// Errors: TooLarge, Throttled, and src's own.
 func (p *buffers) readAll(src io.Reader, max int64, c *charge, mayGrow func(have int64) error) (buffer, error) {
 	b, err := p.get(bufferMin, c)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// server is who reads from a connection; the values of the metric label server.
+// server is the server that reads from a connection; the values of the metric label server.
 type server int32
 
 const (
@@ -25,10 +25,10 @@ type conn struct {
 	net.Conn
 	front *Front
 
-	// Owned by whoever reads.
+	// Owned by the reading goroutine.
 	head   []byte
 	ended  bool // the sender will send nothing more
-	linger bool // Close waits for the rest of a body that nobody read
+	linger bool // Close waits for the unread rest of a body
 
 	by        atomic.Int32 // server
 	idleSince atomic.Int64 // unix nanoseconds; 0: a request is being served
@@ -53,8 +53,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// What a refused body may cost us while its sender is still sending it. Closing at once would reset the connection, and
-// the sender would see that instead of the answer.
+// Bounds for a refused body that its sender is still sending. Closing at once would reset the connection, and the sender
+// would see that instead of the answer.
 const (
 	lingerTimeMax  = time.Second
 	lingerBytesMax = 64 << 20
@@ -72,7 +72,7 @@ func (c *conn) Close() error {
 	return c.closeErr
 }
 
-// CloseWrite tells the other side that we are done, and leaves it time to read.
+// CloseWrite signals the end of our data to the other side, and leaves it time to read.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -86,7 +86,7 @@ func (c *conn) moveTo(s server) {
 	c.front.metrics.conns.WithLabelValues(serverNames[s]).Inc()
 }
 
-// handedConn is a connection that fasthttp gave up: what it had read comes first.
+// handedConn is a connection that fasthttp gave up: reads return the bytes that fasthttp had read first.
 type handedConn struct {
 	*conn
 	rest io.Reader
@@ -94,7 +94,7 @@ type handedConn struct {
 
 func (h *handedConn) Read(p []byte) (int, error) { return h.rest.Read(p) }
 
-// listener gives a server connections that somebody else accepted.
+// listener gives a server connections that were accepted elsewhere.
 type listener struct {
 	conns  chan net.Conn
 	addr   net.Addr

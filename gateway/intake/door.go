@@ -76,7 +76,7 @@ var doors = map[string]*door{
 	"/opentelemetry/v1/metrics": doorOTLP, // VictoriaMetrics
 }
 
-// Routes lists the paths of intake with their methods and what they ask of an identity, for the test of all routes.
+// Routes lists the paths of intake with their methods and the permissions they need, for the test of all routes.
 func Routes() map[string]access.Need {
 	out := map[string]access.Need{}
 	for path, d := range doors {
@@ -87,7 +87,7 @@ func Routes() map[string]access.Need {
 	return out
 }
 
-// doorAt finds the door of a path; nil: it is none of ours.
+// doorAt finds the door of a path; nil: the path is not one of ours.
 func doorAt(path string) *door {
 	_, rest, _ := tablename.Cut(path)
 	return doors[rest]
@@ -106,7 +106,7 @@ func (f *Front) answer(ctx context.Context, d *door, method, path, rawQuery stri
 	return resp
 }
 
-// noteRefusal shows people what was refused. Names of tables are taken from senders with good credentials alone.
+// noteRefusal lists a refusal for the status page. Table names are taken only from senders with good credentials.
 func (f *Front) noteRefusal(c *call, r *Response) {
 	table := ""
 	if c.Request != nil && c.who != nil {
@@ -131,8 +131,8 @@ func reasonIn(body []byte) string {
 	return string(body)
 }
 
-// leave gives back what a call holds, be its end a panic: net/http goes on after one, and what is not given back would
-// hold back its table until a restart.
+// leave releases all that a call holds, even after a panic: net/http goes on after one, and anything not released would
+// block the table until a restart.
 func (f *Front) leave(c *call) {
 	c.ticket.End()
 	f.endTurn(c)
@@ -171,8 +171,8 @@ func allows(methods, method string) bool {
 	return false
 }
 
-// guard runs the decoding of bytes from outside. A defect that a sender found must not end the process, since it would
-// send the same bytes again; the body is refused and the defect is told.
+// guard runs the decoding of bytes from outside. A defect that a sender found must not end the process, since the sender
+// would send the same bytes again; the body is refused and the defect is logged.
 func (f *Front) guard(decode func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

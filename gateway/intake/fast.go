@@ -13,9 +13,9 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// prefetchBytes of a body are read before the handler runs; the rest is a stream that we count ourselves. fasthttp
-// would otherwise take the declared length at once. More than the least possible gains nothing, and makes a slow body a
-// matter of fasthttp's, whose answer would be 408: Telegraf drops a batch for that.
+// prefetchBytes of a body are read before the handler runs; the rest is a stream that we count ourselves. fasthttp would
+// otherwise allocate the declared length at once. A larger value gains nothing, and lets fasthttp time out a slow body with
+// a 408, for which Telegraf drops a batch.
 const prefetchBytes = 1
 
 // writeTimeMax bounds the writing of an answer, which fits into a socket's buffer.
@@ -94,7 +94,7 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 		resp := f.answer(f.base, d, method, path, rawQuery, &body)
 		f.writeFast(ctx, resp)
 		if c, ours := ctx.Conn().(*conn); !body.whole() {
-			// What is left of the body would be taken for the next request.
+			// The rest of the body would be taken for the next request.
 			ctx.SetConnectionClose()
 			if ours {
 				c.linger = !c.ended
@@ -117,7 +117,7 @@ func (f *Front) writeFast(ctx *fasthttp.RequestCtx, r Response) {
 	ctx.Response.SetBodyRaw(r.Body)
 }
 
-// fastError answers what fasthttp itself refuses.
+// fastError answers requests that fasthttp itself refuses.
 func (f *Front) fastError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
@@ -132,8 +132,8 @@ func (f *Front) fastError(ctx *fasthttp.RequestCtx, err error) {
 	f.writeFast(ctx, r)
 }
 
-// ambiguous refuses what two servers in a row may understand differently: a length together with a transfer encoding,
-// an encoding other than chunked, chunks in HTTP/1.0. fasthttp itself lets one of the two win.
+// ambiguous refuses headers that two servers in a row may understand differently: a length together with a transfer
+// encoding, an encoding other than chunked, chunks in HTTP/1.0. fasthttp itself lets one of the two win.
 func ambiguous(h *fasthttp.RequestHeader) error {
 	lengths, encodings := 0, 0
 	for line := range bytes.Lines(h.RawHeaders()) {
@@ -166,7 +166,7 @@ func (f *Front) handOver(ctx *fasthttp.RequestCtx) {
 	}
 	again := requestBytes(&ctx.Request.Header)
 	if n := min(ctx.Request.Header.ContentLength(), prefetchBytes); n > 0 {
-		// Exactly what was taken out of the reader; chunks were not touched.
+		// Exactly the bytes that were taken out of the reader; chunks were not touched.
 		body := make([]byte, n)
 		if _, err := io.ReadFull(ctx.RequestBodyStream(), body); err != nil {
 			ctx.SetConnectionClose()
@@ -206,7 +206,7 @@ type fastBody struct {
 	ctx    *fasthttp.RequestCtx
 	stream io.Reader
 	read   int64
-	end    error // what the stream ended with
+	end    error // the error that ended the stream
 }
 
 func (b *fastBody) header(name string) string { return string(b.ctx.Request.Header.Peek(name)) }

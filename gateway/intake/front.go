@@ -26,15 +26,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/otlp"
 )
 
-// Deps are what a Front needs.
+// Deps are a Front's dependencies.
 type Deps struct {
 	Writer     Writer
 	Limits     *limits.Registry      // nil: tables have none
 	Recent     *recent.Refusals      // where refusals are shown; nil: nowhere
 	Fallback   http.Handler          // every path that is not of intake; nil: 404. It asks Access itself.
-	Access     *access.Guard         // nil: everybody may do everything
+	Access     *access.Guard         // nil: every request may do everything
 	Log        *slog.Logger          // nil: silence
-	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+	Registerer prometheus.Registerer // nil: no metrics are registered
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
@@ -120,7 +120,7 @@ func New(d Deps, s Settings) (*Front, error) {
 	return f, nil
 }
 
-// InFlightBytes is what bodies and batches of requests under way hold now.
+// InFlightBytes is the size of the bodies and batches of requests under way.
 func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
 
 // Serve takes connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
@@ -198,7 +198,7 @@ func (f *Front) accepted(raw net.Conn) {
 	}()
 }
 
-// meet finds out who serves a connection, and is that server's goroutine if it is fasthttp.
+// meet finds the server for a connection, and is that server's goroutine if it is fasthttp.
 func (f *Front) meet(c *conn) {
 	_ = c.SetReadDeadline(time.Now().Add(f.settings.PeekTimeMax))
 	if t, ok := c.Conn.(*tls.Conn); ok {
@@ -235,7 +235,7 @@ func (f *Front) meet(c *conn) {
 	}
 }
 
-// answerPlain tells a client that forgot the s of https, in the only words it understands.
+// answerPlain answers a client that forgot the s of https, in plain HTTP, the only protocol it speaks.
 func answerPlain(err error) {
 	var e tls.RecordHeaderError
 	if !errors.As(err, &e) || e.Conn == nil || !beginsHTTP(e.RecordHeader) {
@@ -300,8 +300,8 @@ func (f *Front) forgetTLS(t *tls.Conn) {
 	}
 }
 
-// Shutdown stops listening, waits for the requests under way and closes all connections. When ctx ends first, what is
-// left is cut off and ctx's error returned. A Front that was shut down serves no more.
+// Shutdown stops listening, waits for the requests under way and closes all connections. When ctx ends first, the remaining
+// requests are cut off and ctx's error is returned. A Front that was shut down serves no more.
 func (f *Front) Shutdown(ctx context.Context) error {
 	f.stopListening()
 	err := f.drainPeeked(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/remotewrite"
 )
 
-// identify finds out who sends a request, before its body is read, and holds them against what the door asks for. A
-// request whose table is wrong goes on: the door says what is wrong with it. The error is an *access.Refusal.
+// identify finds the sender of a request before its body is read, and checks its permissions against the door's need. A
+// request with a wrong table name goes on: the door reports that. The error is an *access.Refusal.
 func (f *Front) identify(d *door, c *call) error {
 	if d.need == access.NeedNothing || f.access.Open() {
 		c.who = f.everyone
@@ -33,7 +33,7 @@ func (f *Front) identify(d *door, c *call) error {
 	return f.access.Forbidden(d.need.Check(who, c.Table))
 }
 
-// refuse says in the door's words why a request is not served for who sent it.
+// refuse answers, in the door's format, a request that access refused.
 func (f *Front) refuse(c *call, err error) Response {
 	var why *access.Refusal
 	if !errors.As(err, &why) {

@@ -80,7 +80,7 @@ func boolParam(c *call, name string, def bool) (bool, error) {
 	return v, nil
 }
 
-// influx reads the parameters that all three share, and writes. err is what a flavour found wrong before.
+// influx reads the parameters that all three flavours share, and writes. err is an error that the flavour found before.
 func (f *Front) influx(ctx context.Context, c *call, w lineWrite, err error) Response {
 	if err == nil {
 		w.precision, err = w.flavour.Precision(c.Query.Get("precision"))

@@ -24,7 +24,7 @@ func (f *Front) askLimits(ctx context.Context, c *call) (err error) {
 	return err
 }
 
-// drainBytesMax is how much of a body is read only to keep the connection: a sender that is told to come back soon would
+// drainBytesMax is how much of a body is read only to keep the connection: a sender that is asked to come back soon would
 // otherwise make a new one every time.
 const drainBytesMax = 1 << 20
 
@@ -35,7 +35,7 @@ func (f *Front) drain(from source) {
 	}
 	scratch := take[[drainBytes]byte](&f.drains)
 	for body := from.body(); ; {
-		if _, err := body.Read(scratch[:]); err != nil { // what goes wrong shows at the next request
+		if _, err := body.Read(scratch[:]); err != nil { // an error shows at the next request
 			break
 		}
 	}
@@ -45,7 +45,7 @@ func (f *Front) drain(from source) {
 // drainBytes are read at a time: io.Discard alone would ask the system for 8 KiB.
 const drainBytes = 64 << 10
 
-// limited is what a refusal says of when to come back, and whether it is remote write's 429.
+// limited returns a refusal's retry time, and whether it is remote write's 429.
 func (f *Front) limited(c *call, err error, refused []point.Refusal) (retryAfter time.Duration, tooMany bool) {
 	retryAfter = limits.RetryAfter(err, f.settings.RetryAfter)
 	if limits.Limited(err) {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// protocol is who speaks to us; the values of the label protocol.
+// protocol is the protocol of a sender; the values of the label protocol.
 type protocol uint8
 
 const (

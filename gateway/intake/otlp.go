@@ -39,7 +39,7 @@ func (f *Front) otlp(ctx context.Context, c *call) Response {
 	return r
 }
 
-// writeOTLP serves a body of OTLP and says in o what became of it.
+// writeOTLP serves a body of OTLP and records the outcome in o.
 func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc encoding, level point.Level, o *otlp.Outcome) {
 	body, err := f.load(ctx, c, enc)
 	if err != nil {
@@ -68,9 +68,9 @@ func (f *Front) writeOTLP(ctx context.Context, c *call, format otlp.Format, enc 
 	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), points // b is given back before the answer is written
 }
 
-// pointsOf counts the data points behind the rows that were refused for reasons from so many on: the rows of a classic
-// histogram share one, each native histogram is one, and target_info, which nobody sent, is none and no reason. What has
-// more reasons than are kept is counted as rows, of which there are no fewer.
+// pointsOf counts the data points behind the rows that were refused for reasons from the given number on. The rows of a
+// classic histogram share one point, each native histogram is one, and target_info, which no sender sent, is no point and
+// has no reason. Points with more reasons than are kept are counted as rows, of which there are no fewer.
 func pointsOf(b *point.Batch, reasons, rows, hists int) int {
 	if len(b.Refused) == point.RefusalsMax {
 		return rows
@@ -94,7 +94,7 @@ func pointsOf(b *point.Batch, reasons, rows, hists int) int {
 	return points
 }
 
-// decodeOTLP charges for what JSON takes while it is read, and decodes.
+// decodeOTLP charges for the memory that JSON takes while it is read, and decodes.
 func (f *Front) decodeOTLP(c *call, format otlp.Format, body []byte, b *point.Batch) error {
 	extra := otlp.Memory(body, format)
 	if err := c.charge.take(extra); err != nil {

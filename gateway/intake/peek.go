@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// peekBytesMax bounds what is read to find out who serves a connection. A longer first line goes to net/http.
+// peekBytesMax bounds the bytes read to find the server for a connection. A longer first line goes to net/http.
 const (
 	peekBytes    = 512
 	peekBytesMax = 4 << 10

@@ -66,8 +66,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(h.Name, h.Value)
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
-		// net/http does not say whether a Content-Length stood beside it. A proxy in front may have gone by that one, and
-		// taken for a body what comes next: it is not served.
+		// net/http does not report whether a Content-Length stood beside it. A proxy in front may have gone by that one,
+		// and taken the following bytes for a body: they are not served.
 		w.Header().Set("Connection", "close")
 	}
 	path := r.URL.EscapedPath()
@@ -100,7 +100,7 @@ func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
 		r.Body = &plainBody{from: r.Body, control: control}
 	}
 	answer := &patientWriter{ResponseWriter: w, control: control, patience: f.settings.BodyTimeMax}
-	defer answer.push() // what is still in buffers when the fallback is done
+	defer answer.push() // the rest in the buffers when the fallback is done
 	f.fallback.ServeHTTP(answer, r)
 }
 

@@ -29,7 +29,7 @@ type rows struct {
 	Values  [][]any  `json:"values,omitempty"`
 }
 
-// What one query may hold and be answered with.
+// Bounds on the memory and the answer of one query.
 const (
 	queryBytesMax = 1 << 20
 	statementsMax = 100
@@ -173,8 +173,8 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 	return f.writer.Create(ctx, ts[0].text)
 }
 
-// asker is what bounds the tables that statements and lists reach: the table that the request names by path or header,
-// and what its sender may do.
+// asker bounds the tables that statements and lists reach: the table that the request names by path or header, and the
+// sender's permissions.
 type asker struct {
 	tablename.Name
 	who *access.Identity
@@ -182,7 +182,7 @@ type asker struct {
 
 func (c *call) asker() asker { return asker{c.Name, c.who} }
 
-// allows refuses what is about a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
+// allows refuses access to a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
 func (f *Front) allows(by asker, v access.Verb, table string) error {
 	if by.Pinned() && table != by.Table {
 		return fault.Errorf(fault.Invalid, "the request is for the table %q, the statement for %q", by.Table, table)

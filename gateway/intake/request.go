@@ -19,8 +19,8 @@ type Request struct {
 	Path   string     // without the table's prefix and the query
 	Query  url.Values // of the URL
 
-	// Name is the table that the request names, "default" when it names none. TableErr (Invalid) says what is wrong with
-	// it; then Table is empty.
+	// Name is the table that the request names, "default" when it names none. TableErr (Invalid) says why it is invalid;
+	// then Table is empty.
 	tablename.Name
 	TableErr error
 
@@ -62,7 +62,7 @@ func newRequest(method, path, rawQuery string, from source) (*Request, error) {
 func (rq *Request) named() bool { return rq.By != tablename.ByDefault || rq.TableErr != nil }
 
 // tableParam maps Influx' names to tables: of a v2 bucket "db/rp" the table is db. A retention policy, here or in the
-// parameter rp, is not looked at: a table keeps what it keeps.
+// parameter rp, is ignored: the table's own retention counts.
 func (rq *Request) tableParam(name string) []string {
 	values := rq.Query[name]
 	for i, v := range values {
@@ -126,7 +126,7 @@ func textResponse(status int, text string) Response {
 // seconds writes a duration as Retry-After wants it.
 func seconds(s int64) string { return strconv.FormatInt(s, 10) }
 
-// known says which methods the fast server passes on at all.
+// known reports which methods the fast server passes on at all.
 func known(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

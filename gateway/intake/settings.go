@@ -19,8 +19,8 @@ type Settings struct {
 	BodyBytesMax int64
 	// DecodedBytesMax bounds a body when it is unpacked. Default 64 MiB. Beyond it the answer is 413.
 	DecodedBytesMax int64
-	// InFlightBytesMax bounds what bodies and batches of all requests hold together. Default 256 MiB. Beyond it the
-	// answer is 503 with Retry-After, but for tables that hold less than a 256th of it: a sixteenth more is for them.
+	// InFlightBytesMax bounds the memory of all requests' bodies and batches together. Default 256 MiB. Beyond it the
+	// answer is 503 with Retry-After, except for tables that hold less than a 256th of it: they share a further sixteenth.
 	// Smaller: less memory at a flood; it must hold at least one whole request.
 	InFlightBytesMax int64
 
@@ -35,7 +35,7 @@ type Settings struct {
 	// the client of a query may stop reading the answer. Default 60 s.
 	BodyTimeMax time.Duration
 	// IdleTimeMax is how long a connection is kept between requests. Default 3 min, longer than the 90 s after which Go
-	// clients drop theirs, so that it is not we who close a connection a request is just being written to.
+	// clients drop theirs, so that we do not close a connection just as a request is written to it.
 	IdleTimeMax time.Duration
 	// AnswerTimeMax is how long a write may wait for its ack. Default 30 s. Beyond it the answer is 503, and the rows may
 	// or may not be kept.
@@ -44,7 +44,7 @@ type Settings struct {
 	// others.
 	HeaderBytesMax int
 
-	// RetryAfter is what a refusal for overload advises. Default 1 s. Whole seconds: clients parse nothing finer.
+	// RetryAfter is the wait that a refusal for overload advises. Default 1 s. Whole seconds: clients parse nothing finer.
 	RetryAfter time.Duration
 
 	// Admit are the limits rows are held against.
@@ -56,7 +56,7 @@ type Settings struct {
 	// OTLP says how OpenTelemetry's metrics become ours.
 	OTLP otlp.Settings
 
-	// Version is what /ping and /health tell. Default "dev".
+	// Version is the version that /ping and /health report. Default "dev".
 	Version string
 	// ClusterUUID is the header cluster-uuid of Influx v3 answers; left out when empty.
 	ClusterUUID string
@@ -68,7 +68,7 @@ type InfluxSettings struct {
 	Separator string
 	// DBLabel, if set, is a label that every series gets with the database's name.
 	DBLabel string
-	// Strings says what becomes of string fields. Default: dropped and counted.
+	// Strings is the policy for string fields. Default: dropped and counted.
 	Strings lineproto.StringPolicy
 }
 

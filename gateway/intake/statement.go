@@ -84,8 +84,8 @@ func unquote(q string, i int) (text string, next int, ok bool) {
 	return "", len(q), false
 }
 
-// clauses reads what may follow SHOW …: ON <db> and LIMIT <n>, in this order. Anything else is an error for the sender:
-// to leave a condition out of account would be to answer another question.
+// clauses reads the optional clauses after SHOW …: ON <db> and LIMIT <n>, in this order. Anything else is an error for the
+// sender: ignoring a condition would answer another question.
 func clauses(ts []token) (db string, limit int, err error) {
 	if len(ts) >= 2 && ts[0].is("ON") {
 		db, ts = ts[1].text, ts[2:]

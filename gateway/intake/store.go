@@ -78,7 +78,7 @@ func (f *Front) endTurn(c *call) {
 	}
 }
 
-// bodyError gives what a connection says its Kind.
+// bodyError gives a connection's error its Kind.
 func bodyError(err error) error {
 	var network net.Error
 	switch {
@@ -92,7 +92,7 @@ func bodyError(err error) error {
 	return fault.Wrap(err, fault.Invalid, "the body cannot be read")
 }
 
-// kept counts what of a batch was taken.
+// kept counts the accepted parts of a batch.
 type kept struct{ floats, hists, exemplars int }
 
 func (k kept) rows() int { return k.floats + k.hists }
@@ -102,8 +102,8 @@ func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.E
 // A row of a batch takes this many bytes while it waits for its ack.
 const rowBytes = 20
 
-// store holds a decoded batch against the limits and writes what is left. Without partial, nothing is written if anything
-// was refused. The error is for the whole batch; single refusals are in b.
+// store checks a decoded batch against the limits and writes the accepted rows. Without partial, nothing is written if
+// anything was refused. The error is for the whole batch; single refusals are in b.
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, level point.Level, partial bool) (kept, error) {
 	c.charge.note(int64(rowBytes * b.Rows()))
 	f.refusedSince(c, b, 0, 0)
@@ -156,7 +156,7 @@ func (f *Front) table(ctx context.Context, c *call) (Table, error) {
 	return t, err
 }
 
-// lineWrite is what the three Influx doors have in common once their parameters are read.
+// lineWrite holds the common parameters of the three Influx doors.
 type lineWrite struct {
 	flavour   lineproto.Flavour
 	precision lineproto.Precision

@@ -16,7 +16,8 @@ import (
 //	table b  ▪ ───────┼─▶ round robin ─▶ as many as there are processors, and one of each table whatever others do
 //	table c  ▪▪ ──────┘
 //
-// A body waits only once it was read, so a slow sender holds none up. What waits is bounded by Settings.InFlightBytesMax.
+// A body waits only after it was read, so a slow sender delays no other. The waiting bytes are bounded by
+// Settings.InFlightBytesMax.
 type turns struct {
 	most int // constant: at once, but for one of each table
 
@@ -26,7 +27,7 @@ type turns struct {
 	order   []*tableTurns          // with any waiting, the next first
 }
 
-// tableTurns is what one table has running and waiting. Invariant: something waits only while something runs.
+// tableTurns are the running and the waiting requests of one table. Invariant: requests wait only while some run.
 type tableTurns struct {
 	running int
 	waiting []*turn // first come first

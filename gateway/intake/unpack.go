@@ -105,7 +105,7 @@ func (u *unpacker) gunzip(packed []byte, c *charge) (buffer, error) {
 	return u.drain("gzip", zr, src, c)
 }
 
-// inflate reads what HTTP calls deflate: zlib by the standard, raw deflate by some senders' understanding of it.
+// inflate reads HTTP's deflate: zlib by the standard, raw deflate by some senders' understanding of it.
 func (u *unpacker) inflate(packed []byte, c *charge) (buffer, error) {
 	src := bytes.NewReader(packed)
 	if len(packed) >= 2 && packed[0]&0x0f == 8 && (uint(packed[0])<<8|uint(packed[1]))%31 == 0 {
@@ -132,7 +132,7 @@ func (u *unpacker) inflate(packed []byte, c *charge) (buffer, error) {
 	return u.drain("deflate", fr, src, c)
 }
 
-// drain reads a stream to its end and stops it when it expands too much for what it has read.
+// drain reads a stream to its end and stops it when it expands too much for the bytes it has read.
 func (u *unpacker) drain(name string, stream io.Reader, src *bytes.Reader, c *charge) (buffer, error) {
 	mayGrow := func(have int64) error {
 		if read := src.Size() - int64(src.Len()); have >= freeBytes && have > expandMax*read {
@@ -203,5 +203,5 @@ func expands(name string) error {
 	return fault.Errorf(fault.TooLarge, "the %s body unpacks to more than %d times its size", name, expandMax)
 }
 
-// close frees what the zstd decoder holds.
+// close frees the memory of the zstd decoder.
 func (u *unpacker) close() { u.zstd.Close() }

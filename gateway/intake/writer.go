@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Writer is what lies behind the front doors. All methods may be called from many goroutines. Errors carry their Kind.
+// Writer is the store behind the front doors. All methods may be called from many goroutines. Errors carry their Kind.
 type Writer interface {
 	// Table finds a table, and makes it if tables are made on first write; otherwise the error is NotFound.
 	Table(ctx context.Context, name string) (Table, error)
@@ -32,7 +32,7 @@ type Table interface {
 	Bounds(now point.Nanos) (lo, hi point.Nanos)
 }
 
-// Catalogue is what a Table may know besides, for SHOW MEASUREMENTS and the like.
+// Catalogue is an optional extension of a Table, for SHOW MEASUREMENTS and the like.
 type Catalogue interface {
 	// MetricNames gives at most limit names of metrics, sorted.
 	MetricNames(ctx context.Context, limit int) ([]string, error)

@@ -17,8 +17,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// brokers hears how connections fare. The client tries for ever and tells nobody: without this a wrong password would look
-// like a topic in which nothing happens.
+// brokers watches the state of connections. The client retries for ever and reports nothing: without brokers a wrong
+// password would look like an idle topic.
 type brokers struct {
 	m *member
 
@@ -34,7 +34,7 @@ func (b *brokers) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ ne
 	}
 }
 
-// OnBrokerE2E implements kgo.HookBrokerE2E. What belongs to a connection's beginning is judged by OnBrokerConnect.
+// OnBrokerE2E implements kgo.HookBrokerE2E. Requests that belong to a connection's beginning are judged by OnBrokerConnect.
 func (b *brokers) OnBrokerE2E(meta kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
 	switch kmsg.Key(key) {
 	case kmsg.ApiVersions, kmsg.SASLHandshake, kmsg.SASLAuthenticate:
@@ -47,7 +47,7 @@ func (b *brokers) OnBrokerE2E(meta kgo.BrokerMetadata, key int16, e2e kgo.Broker
 	b.answered(meta)
 }
 
-// failed tells of the first failure, and then as often as their number doubles.
+// failed logs the first failure, and then each time their number has doubled.
 func (b *brokers) failed(meta kgo.BrokerMetadata, err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, net.ErrClosed) {
 		return // we ended it
@@ -82,7 +82,7 @@ func (b *brokers) answered(meta kgo.BrokerMetadata) {
 
 func addrOf(m kgo.BrokerMetadata) string { return net.JoinHostPort(m.Host, strconv.Itoa(int(m.Port))) }
 
-// hint says what an operator may have to change; "" where only waiting helps.
+// hint says which setting an operator may have to change; "" where only waiting helps.
 func hint(err error) string {
 	var (
 		authority x509.UnknownAuthorityError

@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// letterBytesMax is the largest record that we try to put aside whole. Brokers take 1 MiB unless told otherwise.
+// letterBytesMax is the largest record that we try to put aside whole. Brokers accept 1 MiB by default.
 const letterBytesMax = 64 << 20
 
 // metadataAge is after how long a topic that was made later, or has more partitions now, is found at the latest. The
@@ -39,8 +39,8 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.ConsumerGroup(c.Group),
 		kgo.ConsumeStartOffset(start),
 		kgo.DisableAutoCommit(),
-		// Callbacks wait until what a poll returned is in the tracker. Otherwise records of an assignment that ended
-		// could be taken for those of the next, and an offset be committed before which nobody read.
+		// Callbacks wait until the result of a poll is in the tracker. Otherwise records of an assignment that ended could
+		// be taken for those of the next, and an offset be committed although the records before it were never read.
 		kgo.BlockRebalanceOnPoll(),
 		kgo.SessionTimeout(time.Duration(c.SessionTimeout)),
 		kgo.HeartbeatInterval(min(3*time.Second, time.Duration(c.SessionTimeout)/3)),

@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/record"
 )
 
-// Deps are what consuming needs of others.
+// Deps are a Consumer's dependencies.
 type Deps struct {
 	Writer     intake.Writer
 	Limits     *limits.Registry      // default: tables have none
@@ -36,8 +36,8 @@ type Consumer struct {
 	metrics  *metrics
 	members  []*member
 
-	// turning is held while pauses are worked out and told to a client, so that an older decision is never told after a
-	// newer one. It is taken before mu.
+	// turning is held while pauses are computed and passed to a client, so that an older decision never follows a newer
+	// one. It is taken before mu.
 	turning sync.Mutex
 
 	mu      sync.Mutex
@@ -165,13 +165,13 @@ func wait(ctx context.Context, changed <-chan struct{}, until time.Time) {
 	}
 }
 
-// wakeLocked tells idle workers to look again.
+// wakeLocked makes idle workers look again.
 func (c *Consumer) wakeLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// finish gives a job back: what is settled moves the tracker, the rest waits for its next try.
+// finish returns a job: its settled records move the tracker, the others wait for their next try.
 func (c *Consumer) finish(j *job, err error) {
 	m := c.members[j.topic.member]
 	retryAt := time.Now()

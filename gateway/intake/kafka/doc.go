@@ -1,13 +1,13 @@
-// Package kafka reads topics and writes their rows, and commits an offset only when everything before it is as safe as
-// the topic's level says.
+// Package kafka reads topics and writes their rows, and commits an offset only when everything before it is as safe as the
+// topic's level demands.
 //
 //	             ┌────────────────────────── member: one consumer group on one cluster ──────────────────────────┐
 //	poll ─▶ tracker.poll ─▶ queue ─▶ worker: decode ─ admit ─ one Write for many records ─▶ tracker.finish ─▶ commit
 //	  ▲                       │ full: pause topic or partition      │ bad records                                │
 //	  └─ resume ◀─ shares ◀───┘                                     └─▶ dead-letter topic or file, acked ────────┘
 //
-// tracker, queue and shares are pure: they know offsets, order and memory, and do no I/O. consumer, member and worker
-// run them.
+// tracker, queue and shares are pure: they handle offsets, order and memory, and do no I/O. consumer, member and worker run
+// them.
 //
 // What it promises:
 //
@@ -15,7 +15,7 @@
 //     topic, which acked too. On revocation the work under way is finished, for a bounded time, and committed before the
 //     partition moves; on loss nothing is committed.
 //   - Order. Records of a partition are written in their order: of two values at one timestamp the later record's wins.
-//   - No effect of repetition. What is delivered again is written again to the same rows; rows without a time get the
+//   - No effect of repetition. Records delivered again are written again to the same rows; rows without a time get the
 //     record's. Dead letters may be repeated.
 //   - Membership. Nothing that the storage does, slow, full or away, stops polls or heartbeats. Work that failed for a
 //     passing reason is tried again after a growing pause and is never dropped.

@@ -6,13 +6,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// fetchSize keeps an answer of a broker near FetchBytesMax in memory. Brokers count compressed bytes, and lines of metrics
-// compress ten times and more: without it one round of fetches would hold many times what the settings say.
+// fetchSize keeps a broker's answer near FetchBytesMax in memory. Brokers count compressed bytes, and lines of metrics
+// compress tenfold and more: without it one round of fetches would hold many times the configured size.
 type fetchSize struct {
 	mu           sync.Mutex
 	packed, open int64   // bytes read since the last look, compressed and not
 	ratio        float64 // how much larger batches become; falls slowly
-	asked        int32   // what fetches ask for now; 0: what the settings say
+	asked        int32   // the size that fetches ask for now; 0: the configured one
 }
 
 // fetchBytesMin is the least that is asked for: a broker gives a whole batch however little we ask for.
@@ -26,7 +26,7 @@ func (f *fetchSize) OnFetchBatchRead(_ kgo.BrokerMetadata, _ string, _ int32, b 
 	f.open += int64(b.UncompressedBytes)
 }
 
-// adapt says what fetches shall ask for, and whether that is another size than before by more than a fifth.
+// adapt returns the size that fetches shall ask for, and whether it differs from the last by more than a fifth.
 func (f *fetchSize) adapt(most int32) (n int32, changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -97,7 +97,7 @@ func (m *member) close() {
 	}
 }
 
-// Bounds of what waits for brokers beside the settings.
+// Bounds on waits for brokers, beside the settings.
 const (
 	commitTimeMax = 5 * time.Second
 	closeTimeMax  = 5 * time.Second
@@ -120,7 +120,7 @@ func (m *member) run(ctx context.Context) {
 	m.close()
 }
 
-// accept takes what a poll gave. Callbacks of the group wait until it returns.
+// accept takes the result of a poll. Callbacks of the group wait until it returns.
 func (m *member) accept(fetches kgo.Fetches) {
 	m.c.mu.Lock()
 	any := false
@@ -166,7 +166,7 @@ func (m *member) pushLocked(p partition, records []*kgo.Record) (pushed bool) {
 	return pushed
 }
 
-// recordBytes is what a record takes while it waits: its parts, and about 200 bytes of franz-go's record.
+// recordBytes is the memory that a waiting record takes: its parts, and about 200 bytes of franz-go's record.
 func recordBytes(r *kgo.Record) int64 {
 	n := 200 + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
@@ -175,7 +175,7 @@ func recordBytes(r *kgo.Record) int64 {
 	return int64(n)
 }
 
-// fetchFailed handles a partition that cannot be read. What the client tries again by itself it does not tell.
+// fetchFailed handles a partition that cannot be read. The client does not report errors that it retries by itself.
 func (m *member) fetchFailed(e kgo.FetchError) {
 	var large *kgo.ErrDecompressTooLarge
 	switch {
@@ -207,7 +207,7 @@ func (m *member) skip(e *kgo.ErrDecompressTooLarge) {
 	}
 }
 
-// turn pauses and resumes what the shares say. Polls go on all the while, so the group never misses us.
+// turn pauses and resumes partitions as the shares demand. Polls go on meanwhile, so the group never misses us.
 func (m *member) turn() {
 	m.c.turning.Lock()
 	defer m.c.turning.Unlock()
@@ -242,7 +242,7 @@ func (m *member) each(parts map[string][]int32, f func(partition)) {
 	}
 }
 
-// assigned begins partitions. What an earlier assignment left paused is resumed.
+// assigned begins partitions, and resumes those that an earlier assignment left paused.
 func (m *member) assigned(_ context.Context, client *kgo.Client, parts map[string][]int32) {
 	if len(parts) == 0 {
 		return
@@ -295,8 +295,8 @@ func (m *member) resumed(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetc
 	return nil
 }
 
-// revoked gives partitions up: what waits is forgotten, what is under way is finished or abandoned, what is finished is
-// committed. Then the partition may move.
+// revoked gives partitions up: waiting work is dropped, running work is finished or abandoned, finished work is committed.
+// Then the partition may move.
 func (m *member) revoked(ctx context.Context, _ *kgo.Client, parts map[string][]int32) {
 	if len(parts) == 0 {
 		return
@@ -311,7 +311,7 @@ func (m *member) revoked(ctx context.Context, _ *kgo.Client, parts map[string][]
 	m.log.Info("partitions revoked", "partitions", parts, "abandoned", abandoned, "error", err)
 }
 
-// lost forgets partitions that somebody else may own already. Nothing is committed.
+// lost drops partitions that another member may own already. Nothing is committed.
 func (m *member) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	if len(parts) == 0 {
 		return
@@ -402,7 +402,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// commitLocked commits what is done of the partitions that want names. m.committing is held.
+// commitLocked commits the finished spans of the partitions that want selects. m.committing is held.
 func (m *member) commitLocked(ctx context.Context, want func(partition) bool) error {
 	m.c.mu.Lock()
 	list := m.c.tracker.commits(want)
@@ -475,7 +475,7 @@ func (m *member) markClean() {
 	}
 }
 
-// lagLoop asks for the ends of partitions. Polls tell them too, but not while a partition is paused or its broker away.
+// lagLoop asks for the ends of partitions. Polls report them too, but not while a partition is paused or its broker away.
 func (m *member) lagLoop(ctx context.Context) {
 	for sleep(ctx, time.Duration(m.cluster.LagInterval)) {
 		req := kmsg.NewPtrListOffsetsRequest()
@@ -522,7 +522,7 @@ func (m *member) askEnds(ctx context.Context, req *kmsg.ListOffsetsRequest) {
 	}
 }
 
-// failed tells of work that has to be tried again: at its first failure, and then as often as its pauses double.
+// failed logs work that has to be retried: at its first failure, and then each time its pause has doubled.
 func (m *member) failed(j *job, err error, pause time.Duration) {
 	if errors.Is(err, context.Canceled) {
 		return // we gave up on it
@@ -530,12 +530,12 @@ func (m *member) failed(j *job, err error, pause time.Duration) {
 	kind := fault.KindOf(err)
 	m.c.metrics.retries.WithLabelValues(m.cluster.Name, kind.String()).Inc()
 	m.stats.failed(fmt.Sprintf("topic %s: %v", j.topic.topic, err))
-	if n := j.attempts; n&(n-1) == 0 && !limits.Limited(err) { // a limit is not news: metrics tell of it
+	if n := j.attempts; n&(n-1) == 0 && !limits.Limited(err) { // a limit is not news: metrics report it
 		m.log.Warn("records could not be written; they are tried again", "topic", j.topic.topic, "kind", kind.String(), "attempts", n+1, "pause", pause, "error", err)
 	}
 }
 
-// clientLog passes on what franz-go says, one level lower: what it calls an error it usually heals itself.
+// clientLog passes on franz-go's messages, one level lower: it usually recovers from its errors by itself.
 type clientLog struct{ log *slog.Logger }
 
 // Level implements kgo.Logger.
@@ -546,7 +546,7 @@ func (l clientLog) Level() kgo.LogLevel {
 	return kgo.LogLevelWarn
 }
 
-// toldByBrokers begin messages that come with every try and say what brokers says better.
+// toldByBrokers begin messages that repeat with every try and that brokers reports better.
 var toldByBrokers = []string{"unable to initialize sasl", "unable to request api versions", "unable to open connection", "read from broker"}
 
 // Log implements kgo.Logger.
@@ -566,7 +566,7 @@ func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	l.log.Log(context.Background(), to, "kafka client: "+msg, keyvals...)
 }
 
-// groupErrors hears why a group cannot be joined or kept.
+// groupErrors receives the errors of joining and keeping a group.
 type groupErrors struct{ m *member }
 
 // OnGroupManageError implements kgo.HookGroupManageError.

@@ -113,7 +113,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectCounts tells the counters of all partitions that we have had.
+// collectCounts reports the counters of all partitions that we have had.
 func (m *metrics) collectCounts(ch chan<- prometheus.Metric, cluster string, s *stats) {
 	sums := map[[2]string]*partStats{}
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func (m *metrics) collectCounts(ch chan<- prometheus.Metric, cluster string, s *
 	}
 }
 
-// collectOffsets tells lags and offsets of the partitions that are ours now; an offset of "other" would mean nothing.
+// collectOffsets reports lags and offsets of the partitions that are ours now; an offset of "other" would mean nothing.
 func (m *metrics) collectOffsets(ch chan<- prometheus.Metric, cl ClusterStatus) {
 	others := map[string]int64{}
 	for _, p := range cl.Partitions {

@@ -17,7 +17,7 @@ import (
 type queue struct {
 	parts map[partition]*lane
 	rings map[topicKey]*ring
-	order []*ring // whose turn it is, first the next
+	order []*ring // topics in order of their turns, the next one first
 }
 
 // ring is a topic's lanes; the first is the next.
@@ -36,12 +36,12 @@ type lane struct {
 	attempts  int       // failures since the last success
 }
 
-// batch is what a span of the tracker is made of.
+// batch is the content of a span of the tracker.
 type batch struct {
 	ticket  ticket
 	records []*kgo.Record
 	bytes   int64
-	poison  *letter // instead of records: what could not even be read from Kafka
+	poison  *letter // instead of records: the part that could not even be read from Kafka
 
 	// Owned by the worker that has it.
 	fates   []fate
@@ -57,7 +57,7 @@ const (
 	settled      // nothing is left to do
 )
 
-// work is what a worker takes: batches of lanes of one topic.
+// work is the unit that a worker takes: batches of lanes of one topic.
 type work struct {
 	topic    topicKey
 	lanes    []*lane

@@ -2,7 +2,7 @@ package kafka
 
 import "github.com/spillwaydb/spillway/protocols/point"
 
-// scratch is where a record is decoded and judged by itself, before its rows join those of the other records of a write.
+// scratch is the place where one record is decoded and judged, before its rows join those of the other records of a write.
 //
 // Its float rows lie where they will stay, in the free memory behind the rows of the table's batch, as long as there is
 // some; then they join without a copy:
@@ -11,15 +11,15 @@ import "github.com/spillwaydb/spillway/protocols/point"
 //	                ╰───────── len ──────────╯                            ╰ cap
 //	scratch:                                 ╰─ len ─╯
 //
-// A record whose rows are more than fit has them in memory of its own, and they are copied. Of a record that is refused
-// nothing joins, and the next one is decoded over it.
+// A record with more rows than fit has them in memory of its own, and they are copied. Of a refused record nothing joins,
+// and the next one is decoded over it.
 //
-// Copies, and the growing of batches that were lost to the pool, took 5.6 % of the consumer's processor time with 8 records
-// of 4600 rows a batch; what is left of them takes 1.2 % (profiles of BenchmarkRecords/100kB,none, 2026-11-21).
+// Copies, and the regrowth of batches that the pool had lost, took 5.6 % of the consumer's processor time with 8 records of
+// 4600 rows a batch; the remaining copies take 1.2 % (profiles of BenchmarkRecords/100kB,none, 2026-11-21).
 type scratch struct {
 	*point.Batch
 	own  columns // not the table's; as large as the largest record needed it
-	lent columns // what the batch began with
+	lent columns // the columns that the batch began with
 }
 
 // columns are memory for float rows.
@@ -29,7 +29,7 @@ type columns struct {
 	values []float64
 }
 
-// begin empties s for the next record, whose rows may lie behind those of d. It holds until end.
+// begin empties s for the next record; its rows may lie behind those of d. It holds until end.
 func (s *scratch) begin(d *point.Batch) {
 	s.Reset()
 	s.Dict = d.Dict
@@ -52,7 +52,7 @@ func room[T any](d, own []T) []T {
 	return own
 }
 
-// larger is own, or what append made in place of lent if that is larger.
+// larger is own, or the slice that append made in place of lent if that is larger.
 func larger[T any](own, used, lent []T) []T {
 	if cap(used) <= cap(own) || same(used, lent) {
 		return own

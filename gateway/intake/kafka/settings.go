@@ -65,7 +65,7 @@ type Cluster struct {
 	BatchBytesMax    int            `yaml:"batch_bytes_max,omitempty" default:"67108864" help:"Bound of one batch of Kafka when decompressed, in bytes; a larger one is put aside unread."`
 }
 
-// Topic is one topic, or all whose names match a pattern. The first that fits a name counts, exact names before patterns.
+// Topic is one topic, or all topics with names that match a pattern. The first match counts, exact names before patterns.
 type Topic struct {
 	Name  string `yaml:"name,omitempty" help:"Name of the topic."`
 	Regex string `yaml:"regex,omitempty" help:"Instead of it: a regular expression of whole names."`
@@ -88,7 +88,7 @@ type DeadLetter struct {
 	FileBytesMax int64  `yaml:"file_bytes_max,omitempty" default:"67108864" help:"Size in bytes at which the file is renamed to <file>.1, in place of the one before."`
 }
 
-// SASL is how this process says who it is.
+// SASL is the identity that this process presents to brokers.
 type SASL struct {
 	Mechanism    string `yaml:"mechanism,omitempty" one_of:"plain scram-sha-256 scram-sha-512" help:"Mechanism; none if it is not set."`
 	Username     string `yaml:"username,omitempty" help:"User name."`
@@ -154,7 +154,7 @@ func (s Settings) Validate() error {
 	return s.prepare()
 }
 
-// prepare checks, and works out what settings only say.
+// prepare checks the settings, and computes the values derived from them.
 func (s *Settings) prepare() error {
 	var errs []error
 	if s.InFlightBytesMax < 0 || s.WriteBytesMax < 0 || s.WriteRowsMax < 0 || s.Workers < 0 {

@@ -2,10 +2,10 @@ package kafka
 
 // shares divides the memory for records between topics. It is pure.
 //
-// A topic gets max/topics, a partition its part of that. At its share a topic or partition is paused; below half of it,
-// it goes on: a topic whose table is stuck fills its own share and nobody else's.
+// A topic gets max/topics, a partition its part of that. At its share a topic or partition is paused; below half of it, it
+// resumes: a topic with a stuck table fills its own share and no other.
 //
-// Invariant: used = Σ topics' bytes ≤ max + what one round of fetches brings.
+// Invariant: used = Σ topics' bytes ≤ max + one round of fetches.
 type shares struct {
 	max  int64
 	used int64
@@ -82,7 +82,7 @@ func (s *shares) add(p partition, n int64) {
 	s.forget(p, t, q)
 }
 
-// turns is what is to be paused and resumed.
+// turns lists the partitions to pause and to resume.
 type turns struct {
 	pauseTopics, resumeTopics []string
 	pauseParts, resumeParts   map[string][]int32

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Status is what consuming looks like now, for people and pages.
+// Status is the present state of consuming, for people and pages.
 type Status struct {
 	InFlightBytes    int64           `json:"in_flight_bytes"`
 	InFlightBytesMax int64           `json:"in_flight_bytes_max"`
@@ -30,7 +30,7 @@ type ClusterStatus struct {
 	Partitions []PartitionStatus `json:"partitions"`
 }
 
-// PartitionStatus is a partition of ours. Offsets are -1 while they are not known.
+// PartitionStatus is a partition of ours. Offsets are -1 until they are known.
 type PartitionStatus struct {
 	Topic         string `json:"topic"`
 	Partition     int32  `json:"partition"`
@@ -38,7 +38,7 @@ type PartitionStatus struct {
 	Done          int64  `json:"done"`   // may be committed
 	Polled        int64  `json:"polled"` // has reached us
 	End           int64  `json:"end"`    // of the log
-	Lag           int64  `json:"lag"`    // End less what is done
+	Lag           int64  `json:"lag"`    // End minus the finished part
 	InFlightBytes int64  `json:"in_flight_bytes"`
 	Paused        bool   `json:"paused"`
 	Attempts      int    `json:"attempts"` // failures since the last success
@@ -49,7 +49,7 @@ type PartitionStatus struct {
 	LastPoison    string `json:"last_poison,omitempty"`
 }
 
-// Status tells what consuming looks like now.
+// Status returns the present state of consuming.
 func (c *Consumer) Status() Status {
 	c.mu.Lock()
 	out := Status{InFlightBytes: c.shares.used, InFlightBytesMax: c.shares.max, Clusters: []ClusterStatus{}}
@@ -181,7 +181,7 @@ func (s *stats) clean(at time.Time) {
 	s.cleanAt = at
 }
 
-// fill adds what is counted to what is tracked.
+// fill adds the counters to the tracked values.
 func (s *stats) fill(p partition, out *PartitionStatus) {
 	s.with(p, func(q *partStats) {
 		out.End, out.Records, out.Bytes, out.Rows, out.Poison, out.LastPoison = q.end, q.records, q.bytes, q.rows, q.poison, q.lastPoison

@@ -18,10 +18,10 @@ func (p partition) compare(o partition) int {
 	return cmp.Or(cmp.Compare(p.member, o.member), cmp.Compare(p.topic, o.topic), cmp.Compare(p.id, o.id))
 }
 
-// tracker knows which offsets may be committed. It is pure: no clock, no lock, no I/O.
+// tracker decides which offsets may be committed. It is pure: no clock, no lock, no I/O.
 //
-// A span is what one poll gave of a partition, cut to a size; spans are finished in any order. done moves over the
-// finished spans at the front, and never over one that is not:
+// A span is the result of one poll for a partition, cut to a size; spans are finished in any order. done moves over the
+// finished spans at the front, and never over an unfinished one:
 //
 //	polled:      ├── span 4 ──┼── span 5 ──┼── span 6 ──┼── span 7 ──┤
 //	             finished     finished     under way    finished
@@ -31,7 +31,7 @@ func (p partition) compare(o partition) int {
 // Invariant: committed ≤ done ≤ polled, in the order of polling. Offsets within a partition have holes (compaction,
 // markers of transactions), and may even go back when a broker lost its log, so it is spans that are counted.
 //
-// Each assignment of a partition is another: what began under one and ends under a later one moves nothing.
+// Each assignment of a partition is separate: work begun under one that ends under a later one moves nothing.
 type tracker struct {
 	parts       map[partition]*progress
 	assignments uint64
@@ -44,7 +44,7 @@ type progress struct {
 
 	done      position // behind the finished prefix
 	polled    int64    // behind the last record that was polled; -1: none
-	committed position // what the broker has confirmed
+	committed position // the offset that the broker has confirmed
 }
 
 // position is an offset with the epoch of the leader that wrote the record before it. Offset -1: none yet.
@@ -82,15 +82,15 @@ func (t *tracker) assign(p partition) {
 	t.parts[p] = &progress{assignment: t.assignments, done: nowhere, polled: -1, committed: nowhere}
 }
 
-// resume tells where the group had committed before, if it had.
+// resume records the offset that the group had committed before, if any.
 func (t *tracker) resume(p partition, at position) {
 	if g := t.parts[p]; g != nil && g.committed == nowhere {
 		g.committed = at
 	}
 }
 
-// poll adds a span whose last record is at offset last. ok is false for a partition that is not ours: its records are to
-// be forgotten, they belong to somebody else now.
+// poll adds a span with its last record at offset last. ok is false for a partition that is not ours: its records must be
+// dropped, because another member owns them now.
 func (t *tracker) poll(p partition, last int64, epoch int32) (k ticket, ok bool) {
 	g := t.parts[p]
 	if g == nil {
@@ -123,7 +123,7 @@ func (t *tracker) finish(k ticket) {
 // drop ends a partition's assignment, by revocation or loss.
 func (t *tracker) drop(p partition) { delete(t.parts, p) }
 
-// commits lists what may be committed and is not yet, of the partitions that want names, in order.
+// commits lists the offsets that may be committed and are not yet, of the partitions that want selects, in order.
 func (t *tracker) commits(want func(partition) bool) []commit {
 	var out []commit
 	for p, g := range t.parts {
@@ -135,7 +135,7 @@ func (t *tracker) commits(want func(partition) bool) []commit {
 	return out
 }
 
-// committed notes what the broker has confirmed.
+// committed records the offset that the broker has confirmed.
 func (t *tracker) committed(c commit) {
 	if g := t.parts[c.partition]; g != nil && g.assignment == c.assignment {
 		g.committed = c.at

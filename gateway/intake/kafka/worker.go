@@ -44,7 +44,7 @@ type tableWrite struct {
 	ticket limits.Ticket
 }
 
-// part is what of a tableWrite came from one record.
+// part is the part of a tableWrite that came from one record.
 type part struct {
 	b *batch
 	i int // number of the record in b
@@ -52,8 +52,8 @@ type part struct {
 	rows, hists, exemplars, metadata int
 }
 
-// internalTries is how often work is tried again that fails for no reason anybody named. Beyond it the record is put
-// aside: a defect of ours that one record finds must not stop its partition.
+// internalTries is how often work is retried that fails for an unnamed reason. Beyond it the record is put aside: a defect
+// of ours that one record finds must not stop its partition.
 const internalTries = 5
 
 // passing: trying again may help.
@@ -105,7 +105,7 @@ func (w *worker) batch(d *point.Dict) *point.Batch {
 	return b
 }
 
-// put takes a batch back. What a worker keeps is no larger than the records of two writes.
+// put takes a batch back. A worker keeps no batch larger than the records of two writes.
 func (w *worker) put(b *point.Batch) {
 	const row = 20 // bytes
 	if w.spare != nil || int64(cap(b.IDs))*row > 2*w.c.settings.WriteBytesMax || cap(b.Hists)+cap(b.Exemplars)+cap(b.Metadata) > 0 {
@@ -169,7 +169,7 @@ func (b *batch) reject(i int, err error) {
 
 // read decodes a record and adds its rows to those of its table.
 func (w *worker) read(b *batch, i int, r *kgo.Record, attempts int) {
-	delete(b.letters, i) // what an earlier try found, this one finds again
+	delete(b.letters, i) // this try finds again the letters of an earlier one
 	t, o, err := w.target(r)
 	if err == nil {
 		w.scratch.begin(t.batch)
@@ -213,7 +213,7 @@ func (b *batch) countStrings(w *worker, s *point.Batch) {
 	}
 }
 
-// target finds what a record's headers make of the topic's settings, and the table.
+// target returns the table, and the topic's settings as modified by the record's headers.
 func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 	topic := w.m.cluster.topic(r.Topic)
 	if topic == nil {
@@ -231,7 +231,7 @@ func (w *worker) target(r *kgo.Record) (*tableWrite, record.Options, error) {
 	if err := tablename.Check(o.Table); err != nil {
 		return nil, o, err
 	}
-	// A limit that is reached is an error that passes: what is behind it waits, and its partitions are paused.
+	// A reached limit is a passing error: the records behind it wait, and its partitions are paused.
 	ticket, err := w.c.deps.Limits.Begin(o.Table, -1)
 	if err != nil {
 		return nil, o, err
@@ -326,7 +326,7 @@ func (t *tableWrite) add(b *batch, i int, s *point.Batch, smear point.Smear) {
 	t.parts = append(t.parts, part{b, i, len(d.IDs), len(d.Hists), len(d.Exemplars), len(d.Metadata)})
 }
 
-// write writes what was collected, and begins anew.
+// write writes the collected rows, and begins anew.
 func (w *worker) write(t *tableWrite, attempts int) {
 	if len(t.parts) == 0 {
 		return
