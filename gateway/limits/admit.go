@@ -7,8 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Admit is s.Batch with the table's own bounds of time besides, and counts what those refuse. In dry run they refuse
-// nothing; what s and the table's retention refuse is refused all the same.
+// Admit is s.Batch with the table's own bounds of time in addition, and counts the rows that those refuse. In dry run they
+// refuse nothing; s and the table's retention refuse all the same.
 func (t *Table) Admit(s admit.Settings, b *point.Batch, now point.Nanos, table admit.Bounds) (admit.Counts, error) {
 	v := t.Values()
 	if v.PastMax == 0 && v.FutureMax == 0 {

@@ -45,20 +45,20 @@ func (l Limit) String() string { return limitNames[l] }
 type Refusal struct {
 	Table string
 	Limit Limit
-	// RetryAfter is when the same may be taken; 0: never, or nobody knows.
+	// RetryAfter is the time until the same may be taken; 0: never, or unknown.
 	RetryAfter time.Duration
 
 	err error // with the Kind
 }
 
-// Error says which limit of which table refused what, and what can be done.
+// Error names the table, the limit, the refused part and the remedy.
 func (r *Refusal) Error() string { return r.err.Error() }
 
 // Unwrap gives the error with the Kind.
 func (r *Refusal) Unwrap() error { return r.err }
 
-// retryAfterMax bounds what senders are told to wait: Telegraf's v2 output waits no longer than 10 min, and a limit may be
-// raised meanwhile.
+// retryAfterMax bounds the wait that senders are asked for: Telegraf's v2 output waits no longer than 10 min, and a limit
+// may be raised meanwhile.
 const retryAfterMax = time.Minute
 
 func refusal(table string, l Limit, k fault.Kind, wait time.Duration, format string, args ...any) *Refusal {
@@ -71,7 +71,7 @@ func shortly(d time.Duration) time.Duration {
 	return (min(d, retryAfterMax) + time.Second - 1).Truncate(time.Second)
 }
 
-// RetryAfter finds when what err refuses may be sent again, def where no limit says it.
+// RetryAfter returns the time after which the refused request may be sent again, def if no limit gives one.
 func RetryAfter(err error, def time.Duration) time.Duration {
 	if r := refusalOf(err); r != nil && r.RetryAfter > 0 {
 		return r.RetryAfter
@@ -79,7 +79,7 @@ func RetryAfter(err error, def time.Duration) time.Duration {
 	return def
 }
 
-// Limited reports whether a table's limit is what refused.
+// Limited reports whether err is a refusal by a table's limit.
 func Limited(err error) bool {
 	return refusalOf(err) != nil
 }

@@ -8,26 +8,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// shown is what a label of table shows. Its counters only grow, whichever tables have a label of their own.
+// shown holds the values of one table label. Its counters only grow, whichever tables have a label of their own.
 type shown struct {
 	numbers
 	told numbers // up to where the table's counters are in numbers of some shown
 	own  bool
 }
 
-// collector makes metrics of what is counted. Labels: table is one of at most MetricsTablesMax names, or (other); limit is a
+// collector makes metrics of the counters. Labels: table is one of at most MetricsTablesMax names, or (other); limit is a
 // Limit; mode is enforced or dry_run; outcome is ok or failed.
 //
-// Tables named in the settings have labels first, then those that take most. One that has a label keeps it until another
-// takes twice as much, and at most one changes at each collection: a sender that makes tables does not make series without
-// end. What a table counted while it had no label stays in (other).
+// Tables named in the settings get labels first, then the largest users. A table with a label keeps it until another takes
+// twice as much, and at most one changes at each collection: a sender that makes tables does not make series without end.
+// Counts of a table from a time without a label stay in (other).
 type collector struct{ r *Registry }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("spillway_limits_"+name, help, labels, nil)
 }
 
-// descs are what collector gives.
+// descs are collector's descriptors.
 type descs struct {
 	samples, bytes, series, active, queries, requests, refused, refusedSamples, reloads, tables *prometheus.Desc
 }
@@ -109,7 +109,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(d.tables, prometheus.GaugeValue, float64(tables))
 }
 
-// otherTable is the label of tables that have none of their own. No table can have this name with the sign.
+// otherTable is the label of tables without one of their own. Its parentheses are not allowed in names of tables.
 const otherTable = "(other)"
 
 // chooseLocked says which tables have a label of their own.

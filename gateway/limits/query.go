@@ -9,18 +9,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// Query is what one query may take of its table: the limits that were in force when it began. A nil Query may take
-// anything. Safe for concurrent use.
+// Query bounds what one query takes of its table: it holds the limits in force when the query began. A nil Query has no
+// limits. Safe for concurrent use.
 type Query struct {
 	name   string
-	table  *Table // nil: not known to exist
+	table  *Table // nil: the table may not exist
 	values *Values
 	told   [limitsNum]atomic.Bool // counted as refused
 }
 
 type queryKey struct{}
 
-// QueryOf is the query under whose context EnterQuery put ctx; nil: none.
+// QueryOf returns the query that EnterQuery put into ctx; nil: none.
 func QueryOf(ctx context.Context) *Query {
 	q, _ := ctx.Value(queryKey{}).(*Query)
 	return q
@@ -66,7 +66,7 @@ func (q *Query) Reads(from, to int64) error {
 	return nil
 }
 
-// longest is what a Span can say.
+// longest is the longest duration that a Span can express.
 const longest = 290 * 365 * 24 * time.Hour
 
 // BytesMax is the memory that a query may take where it might take most otherwise (0: any).
@@ -77,7 +77,7 @@ func (q *Query) BytesMax(most int64) int64 {
 	return int64(q.values.QueryBytes)
 }
 
-// Took is told how many bytes a query took, or would have taken where err says that it could not have more. The error is
+// Took records how many bytes a query took, or would have taken where err says that it could not have more. The error is
 // the table's refusal where its limit was the reason, else err.
 func (q *Query) Took(bytes, processMax int64, tooMany bool, err error) error {
 	if q == nil || q.values.QueryBytes == 0 {

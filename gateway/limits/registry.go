@@ -11,16 +11,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Deps are what a Registry needs.
+// Deps are a Registry's dependencies.
 type Deps struct {
 	Log        *slog.Logger          // nil: silence
-	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+	Registerer prometheus.Registerer // nil: no metrics are registered
 	// Exists says whether there is a table of that name. Nil: one exists once Table or Found said so.
 	Exists func(table string) bool
 }
 
-// Registry holds the limits of all tables and what is counted of each. Safe for concurrent use; a nil Registry has no
-// limits.
+// Registry holds the limits and the counters of all tables. Safe for concurrent use; a nil Registry has no limits.
 type Registry struct {
 	// Constant after New.
 	log     *slog.Logger
@@ -80,7 +79,7 @@ func (r *Registry) Reload(s Settings) error {
 	return nil
 }
 
-// ReloadFailed counts a reload whose settings could not even be read.
+// ReloadFailed counts a reload with settings that could not even be read.
 func (r *Registry) ReloadFailed() { r.reloads[1].Add(1) }
 
 // Settings are those in force.
@@ -89,7 +88,7 @@ func (r *Registry) Settings() Settings { return r.force.Load().settings }
 // values are the limits of a table, whether it exists or not.
 func (r *Registry) values(table string) *Values { return r.force.Load().of(table) }
 
-// Known is what is kept of a table; nil: nothing, because it is not known that it exists.
+// Known returns a table's state; nil: none, because the table may not exist.
 func (r *Registry) Known(name string) *Table {
 	if r == nil {
 		return nil
@@ -107,7 +106,8 @@ func (r *Registry) kept(name string) *Table {
 	return r.mu.tables[name]
 }
 
-// Table is what is kept of a table that exists: the caller has made sure, so that what is kept is bounded as tables are.
+// Table returns the state of a table, and makes it if missing. The caller has checked that the table exists, so that the
+// states are bounded as tables are.
 func (r *Registry) Table(name string) *Table {
 	if r == nil {
 		return nil

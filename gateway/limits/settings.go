@@ -26,7 +26,7 @@ type Settings struct {
 	Tables   map[string]Set `yaml:"tables" help:"What is different for one table, key by key."`
 }
 
-// Set is the limits of a table as they are written in a file: what is not there is nil. Values has the same fields.
+// Set is the limits of a table as written in a file: nil where a limit is not given. Values has the same fields.
 type Set struct {
 	DryRun *bool          `yaml:"dry_run,omitempty" help:"Count what the limits would refuse, and refuse nothing."`
 	Weight *setting.Count `yaml:"weight,omitempty" max:"1000" auto:"1" help:"How often the table counts among those that share memory for rows and for series."`
@@ -94,10 +94,10 @@ func (s *Settings) Weight(table string) int64 {
 const WeightMax = 1000
 
 // burstDefault is how much of a rate may come at once after a pause where no burst is set: a sender that was away for a
-// moment sends what it kept.
+// moment sends its backlog.
 const burstDefault = 10 * time.Second
 
-// Bounds of what a series is called, where a user sets none.
+// Default bounds on a series' labels.
 const (
 	LabelsPerSeriesDefault = setting.Count(64)
 	LabelNameBytesDefault  = setting.Bytes(1 << 10)
@@ -110,7 +110,7 @@ func orSet[T any](v **T, def T) {
 	}
 }
 
-// SetDefaults fills in what is not set.
+// SetDefaults fills in the fields that are not set.
 func (s *Settings) SetDefaults() {
 	setting.Fill(s)
 	orSet(&s.Defaults.LabelsPerSeries, LabelsPerSeriesDefault)
@@ -151,7 +151,7 @@ func (s Settings) Validate() error {
 	return fault.Wrap(errors.Join(errs...), fault.Invalid, "limits")
 }
 
-// check finds what cannot be; the error begins with the key.
+// check finds impossible values; the error begins with the key.
 func (v *Values) check() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, burst := range []struct {
@@ -181,7 +181,7 @@ func (v *Values) check() (errs []error) {
 	return errs
 }
 
-// over puts what is set over v. Fields belong together by their names.
+// over copies the fields that are set over v. Fields belong together by their names.
 func (s *Set) over(v *Values) {
 	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(v).Elem()
 	for i := range from.NumField() {
@@ -191,7 +191,7 @@ func (s *Set) over(v *Values) {
 	}
 }
 
-// share is what one gateway of several enforces of limits that are the table's as a whole.
+// share is the part that one of several gateways enforces of limits for the whole table.
 func (v Values) share(gateways int) Values {
 	for _, c := range []*setting.Count{&v.SamplesPerSecond, &v.SamplesBurst, &v.RequestConcurrency, &v.ActiveSeries, &v.NewSeriesPerSecond, &v.NewSeriesBurst, &v.QueryConcurrency} {
 		*c = roundedUp(*c, gateways)

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Table is what is kept of one table that exists. Safe for concurrent use; a nil Table has no limits and counts nothing.
+// Table is the state of one table that exists. Safe for concurrent use; a nil Table has no limits and counts nothing.
 type Table struct {
 	// Constant after it was made.
 	name     string
@@ -29,7 +29,7 @@ type Table struct {
 	view view // guarded by the registry's lock
 }
 
-// tableForce is what is in force for one table.
+// tableForce is the limits in force for one table.
 type tableForce struct {
 	Values
 	// A flood of new series must not cost a text each.
@@ -41,7 +41,7 @@ type counts struct {
 	samples, bytes, series, requests, queries atomic.Int64
 
 	refused        [modes][limitsNum]atomic.Int64 // requests, series or queries
-	refusedSamples [modes][limitsNum]atomic.Int64 // where it was known how many there were
+	refusedSamples [modes][limitsNum]atomic.Int64 // where their number was known
 }
 
 // mode says whether a limit refused something, or would have.
@@ -61,7 +61,7 @@ func newTable(r *Registry, name string, v *Values) *Table {
 	return t
 }
 
-// set puts limits in force. What the buckets hold stays.
+// set puts limits in force. The buckets keep their contents.
 func (t *Table) set(v *Values) {
 	f := &tableForce{Values: *v}
 	f.seriesFull = refusal(t.name, ActiveSeries, fault.Invalid, 0,
@@ -104,7 +104,8 @@ func (t *Table) mode() mode {
 	return enforced
 }
 
-// Refused counts what a limit refuses: once, and the samples where they are known. In dry run it counts them as such.
+// Refused counts a refusal by a limit: once, and the samples where their number is given. In dry run it counts them as
+// such.
 func (t *Table) Refused(l Limit, samples int) {
 	if t == nil {
 		return
@@ -123,8 +124,8 @@ func (t *Table) refuse(f *tableForce, r *Refusal) error {
 	return r
 }
 
-// begin counts a request as under way and asks what can be asked before its body is read. overdrawn is true in dry run, when the samples would be refused: how
-// many they are shows later.
+// begin counts a request as under way and checks the limits that can be checked before its body is read. overdrawn is true
+// in dry run, when the samples would be refused; their number shows later.
 func (t *Table) begin(now time.Time) (overdrawn bool, err error) {
 	f := t.force.Load()
 	under := t.requests.Add(1)
@@ -193,9 +194,8 @@ func (t *Table) take(b *bucket, now time.Time, rate, burst, n float64) {
 	b.take(n)
 }
 
-// NewSeries is asked, under the lock of a dictionary that knows so many series and holds places for others, whether there
-// may be one more. Errors:
-// Invalid (there are as many as may be, and that does not pass), Throttled (too many are new).
+// NewSeries asks for a place for one more series, under the lock of a dictionary that has known series and holds reserved
+// places for others. Errors: Invalid (the maximum is reached; this does not pass), Throttled (too many are new).
 func (t *Table) NewSeries(known, reserved int) error {
 	if t == nil {
 		return nil

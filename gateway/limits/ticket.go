@@ -9,7 +9,7 @@ import (
 // Ticket is one write request on its way. The zero Ticket is of no limits. Not for concurrent use.
 type Ticket struct {
 	registry *Registry // nil: no limits
-	table    *Table    // nil: not known yet
+	table    *Table    // nil: not found yet
 	entered  bool      // table counts it as under way
 
 	declared int64 // bytes; below 0: not said
@@ -19,8 +19,8 @@ type Ticket struct {
 	overdrawn bool
 }
 
-// Begin asks whether a request to a table may be read. declared is the length of its body, below 0 when that is not
-// known. Errors are Refusals: Throttled, or TooLarge. The caller ends the ticket, also after an error.
+// Begin asks whether a request to a table may be read. declared is the length of its body, below 0 if none was declared.
+// Errors are Refusals: Throttled, or TooLarge. The caller ends the ticket, also after an error.
 //
 // A table has no state until Found says that it exists: senders may write any name.
 func (r *Registry) Begin(table string, declared int64) (Ticket, error) {
@@ -57,7 +57,7 @@ func (tk *Ticket) tooLarge(table string, bytes int64) error {
 	return refusal(table, RequestBytes, fault.TooLarge, 0, "the body has %d bytes, at most %d are taken; send it in smaller pieces", bytes, most)
 }
 
-// Read notes how long a body was. The error is as Begin's, for a body whose length was not declared.
+// Read records the length of a body. The error is as Begin's, for a body without a declared length.
 func (tk *Ticket) Read(table string, bytes int) error {
 	if tk.registry == nil {
 		return nil
@@ -92,10 +92,10 @@ func (tk *Ticket) Found(table string) {
 	}
 }
 
-// Table is what is kept of the ticket's table; nil while it is not known whether it exists.
+// Table is the state of the ticket's table; nil until the table is found.
 func (tk *Ticket) Table() *Table { return tk.table }
 
-// Samples charges for what was decoded; that it was too much shows at the next request.
+// Samples charges for the decoded samples; an excess shows at the next request.
 func (tk *Ticket) Samples(n int) {
 	if tk.table == nil {
 		return

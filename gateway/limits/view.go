@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// view is what is shown of a table. Guarded by the registry's lock.
+// view is the part of a table's state that is shown. Guarded by the registry's lock.
 type view struct {
 	seen  numbers // when rates were last worked out
 	rates rates
@@ -100,7 +100,7 @@ func (r *Registry) look(now time.Time) {
 	}
 }
 
-// TableUse is what a table takes, for people and programs that look.
+// TableUse is a table's use of the gateway, for people and programs that look.
 type TableUse struct {
 	Table              string             `json:"table"`
 	SamplesPerSecond   float64            `json:"samplesPerSecond"`
@@ -118,7 +118,7 @@ type TableUse struct {
 	Bytes   int64            `json:"bytes"`
 	Queries int64            `json:"queries"`
 	Refused map[string]int64 `json:"refused"` // since the start, by limit: requests, series and queries
-	// RefusedSamples are those of which it was known how many they are.
+	// RefusedSamples counts only refusals with a known number of samples.
 	RefusedSamples map[string]int64 `json:"refusedSamples"`
 	Near           []Use            `json:"near"` // limits of which most is used
 	Uses           []Use            `json:"uses"` // all limits of rates, series and queries that are set, the nearest first
@@ -137,7 +137,7 @@ type Use struct {
 // nearShare is from which share on a limit counts as near.
 const nearShare = 0.8
 
-// Top lists at most n tables (0: all), that which takes most first: by samples, then by what was refused.
+// Top lists at most n tables (0: all), the largest first: by samples taken, then by samples refused.
 func (r *Registry) Top(n int) []TableUse { return r.TopOf(n, func(string) bool { return true }) }
 
 // TopOf is Top of the tables that shown names.
@@ -161,7 +161,7 @@ func (r *Registry) TopOf(n int, shown func(table string) bool) []TableUse {
 	return out
 }
 
-// weight orders tables: samples, and what was asked for and refused.
+// weight orders tables: samples, and those that were asked for and refused.
 func (r *rates) weight() float64 {
 	w := r.Samples + r.Queries
 	for l := range limitsNum {
