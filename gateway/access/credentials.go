@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Credentials are what a request shows of its sender.
+// Credentials are the parts of a request that identify its sender.
 type Credentials struct {
 	// Authorization are all values of that header.
 	Authorization []string
@@ -17,13 +17,13 @@ type Credentials struct {
 	Remote func() string
 }
 
-// claim is what credentials say: a token, or a user with a password that may be a token too.
+// claim is the content of credentials: a token, or a user with a password that may be a token too.
 type claim struct {
 	token, user, password string
 }
 
-// claim reads the credentials. Tokens come as "Bearer t", as "Token t" from Influx v2 clients, and as the password of
-// anybody by Basic, by "Token user:password" and by u and p, for clients that can send nothing else.
+// claim reads the credentials. Tokens come as "Bearer t", as "Token t" from Influx v2 clients, and, for clients that can
+// send nothing else, as the password of any user by Basic, by "Token user:password" and by u and p.
 func (c Credentials) claim() (claim, *Refusal) {
 	switch len(c.Authorization) {
 	case 0:
@@ -64,7 +64,7 @@ func parseAuthorization(header string) (claim, *Refusal) {
 	return claim{}, refuse("malformed")
 }
 
-// texts of refusals, by their reasons: they help a person with the right secret and nobody else.
+// texts of refusals, by their reasons: they help only a person with the right secret.
 var texts = map[string]string{
 	"missing":   "this server asks for a token or a password: send Authorization: Bearer, Token or Basic",
 	"malformed": "the credentials cannot be read: send one header Authorization: Bearer, Token or Basic",

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// What an address may fail before its unknown credentials are no longer looked at.
+// Failures an address may have before its unknown credentials are no longer checked.
 const (
 	failuresBurst    = 20
 	failuresInterval = time.Second // one more each
 	failureSlots     = 1 << 12
 )
 
-// failures counts failed attempts by address, in a fixed 32 KiB. Addresses that share a slot share a limit; what is known
-// to be good is never held against it, so that a neighbour's failures do not stop a sender at work.
+// failures counts failed attempts by address, in a fixed 32 KiB. Addresses that share a slot share a limit; credentials
+// that are already verified are always accepted, so that a neighbour's failures do not stop a working sender.
 type failures struct {
 	seed  maphash.Seed
 	slots [failureSlots]atomic.Int64 // when the address would have all attempts back, in unix nanoseconds

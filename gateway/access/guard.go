@@ -15,19 +15,19 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Deps are what a Guard needs.
+// Deps are a Guard's dependencies.
 type Deps struct {
 	Log        *slog.Logger          // nil: silence
-	Registerer prometheus.Registerer // nil: nobody asks for the metrics
+	Registerer prometheus.Registerer // nil: no metrics are registered
 }
 
-// Settings name the files. Without any, everybody may do everything.
+// Settings name the files. Without any, every request may do everything.
 type Settings struct {
 	WebFile    string // exporter-toolkit's web-config: TLS, users, headers; "": none
 	TokensFile string // "": none
 }
 
-// Guard knows who may come in. All methods may be called from many goroutines.
+// Guard decides which requests may come in. All methods may be called from many goroutines.
 type Guard struct {
 	// Constant after Open.
 	settings  Settings
@@ -45,15 +45,15 @@ type Guard struct {
 	}
 }
 
-// state is what the files say; it never changes.
+// state is the content of the files; it never changes.
 type state struct {
 	web    webState
 	tokens tokens
 	sum    digest // of all files
-	closed bool   // who shows no credentials is refused
+	closed bool   // requests without credentials are refused
 }
 
-// Open reads the files. The error is Invalid and says what is wrong where.
+// Open reads the files. The error is Invalid and names the fault and its place.
 func Open(d Deps, s Settings) (*Guard, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -92,7 +92,7 @@ func (g *Guard) load() (*state, error) {
 	return st, errors.Join(errs...)
 }
 
-// Reload reads the files again. The error is Invalid; then what was in force stays in force.
+// Reload reads the files again. The error is Invalid; then the old state stays in force.
 func (g *Guard) Reload() error {
 	g.reload.Lock()
 	defer g.reload.Unlock()
@@ -186,7 +186,7 @@ func (g *Guard) Open() bool {
 	return !st.closed && st.web.limiter == nil
 }
 
-// Identify finds out who sends a request. The error is a *Refusal.
+// Identify finds the sender of a request. The error is a *Refusal.
 func (g *Guard) Identify(c Credentials) (*Identity, error) {
 	st := g.now.Load()
 	if l := st.web.limiter; l != nil && !l.Allow() {
@@ -231,8 +231,8 @@ func (g *Guard) identify(st *state, cl claim, remote func() string, now time.Tim
 	return nil, refuse("unknown")
 }
 
-// password gives the user of a good password, without hashing where it is known to be good or bad. Nil is neither a user
-// nor a refusal yet.
+// password gives the user of a good password, without hashing where the result is cached. Nil is neither a user nor a
+// refusal yet.
 func (g *Guard) password(st *state, cl claim, remote func() string, now time.Time) (*Identity, *Refusal) {
 	u, exists := st.web.users[cl.user]
 	if !exists {

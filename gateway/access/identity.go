@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Verb is what may be done with a table; a set of them is their sum.
+// Verb is a kind of use of a table; a set of them is their sum.
 type Verb uint8
 
 const (
@@ -41,7 +41,7 @@ func (v Verb) String() string {
 	return fmt.Sprintf("verb(%d)", uint8(v))
 }
 
-// Identity is who sends a request. It never changes.
+// Identity is the sender of a request. It never changes.
 type Identity struct {
 	// Name is for logs: the token's, or the user's.
 	Name    string
@@ -80,7 +80,8 @@ func (id *Identity) May(v Verb, table string) bool {
 	return false
 }
 
-// MayAll reports whether the identity may do v in every table there is and will be: what shows the whole process asks it.
+// MayAll reports whether the identity may do v in every present and future table: routes that show the whole process ask
+// it.
 func (id *Identity) MayAll(v Verb) bool { return id.May(v, anyTable) }
 
 // covers reports whether a pattern matches. The name "*", which no table has, is matched by the pattern "*" alone.
@@ -137,7 +138,7 @@ func From(ctx context.Context) *Identity {
 
 // Refusal is why a request is not served. It is of Kind Denied, or Throttled where Status is 429.
 type Refusal struct {
-	// Status is 401 (who are you?), 403 (not you) or 429 (not now).
+	// Status is 401 (no valid credentials), 403 (not permitted) or 429 (too many attempts).
 	Status int
 	// Reason is one of a few words, for metrics: missing, malformed, unknown, expired, throttled, forbidden.
 	Reason string
@@ -160,5 +161,5 @@ func (r *Refusal) Unwrap() error {
 // one.
 const Challenge = `Basic realm="Spillway", charset="UTF-8"`
 
-// RetryAfter is what a refusal for too many attempts advises.
+// RetryAfter is the wait that a refusal for too many attempts advises.
 const RetryAfter = 5 * time.Second

@@ -11,15 +11,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Need is what a route asks of the identity of a request. The zero Need is met by no identity, so that a route that was
-// given none is closed.
+// Need is the permission that a route asks of a request's identity. No identity meets the zero Need, so that a route
+// without a Need is closed.
 type Need uint8
 
 const (
 	_ Need = iota
 	// NeedNothing is for probes: not even credentials are asked for.
 	NeedNothing
-	// NeedIdentity asks for good credentials; what is done and shown is held against the identity further in.
+	// NeedIdentity asks for good credentials; the handler checks its actions and answers against the identity.
 	NeedIdentity
 	// NeedRead, NeedWrite and NeedAdmin ask for the verb in the request's table.
 	NeedRead
@@ -75,11 +75,11 @@ func (n Need) Check(id *Identity, table string) error {
 	return id.forbidden("an identity that this route takes")
 }
 
-// Handler lets requests through whose identity meets a need, and lets what follows find it in the context (From). Needs of
-// a table are checked further in, where the table is known; giving one here is a defect.
+// Handler lets requests through if their identity meets a need, and puts the identity into the context (From). Needs of a
+// table are checked further in, where the table is found; giving one here is a defect.
 //
-// Browsers ask with OPTIONS before they send credentials. It passes without them only where a handler further in tells it
-// from a request (NeedIdentity): profiles answer every method alike.
+// Browsers ask with OPTIONS before they send credentials. It passes without them only where a handler further in
+// distinguishes it from a request (NeedIdentity): profiles answer every method alike.
 func (g *Guard) Handler(n Need, next http.Handler) http.Handler {
 	switch n {
 	case NeedNothing:

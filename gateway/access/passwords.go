@@ -12,8 +12,8 @@ import (
 const (
 	// verdictsMax bounds the good and the bad passwords that are remembered, each.
 	verdictsMax = 1024
-	// hashersWaiting bounds the requests that wait for their password to be hashed, one at a time: what more than one
-	// core would do for senders nobody knows, it cannot do for those who are known.
+	// hashersWaiting bounds the requests that wait for their password to be hashed, one at a time: unknown senders must not
+	// take more than one core from the verified ones.
 	hashersWaiting = 32
 	// costMax bounds bcrypt's cost in a file. 14 takes about a second.
 	costMax = 14
@@ -24,7 +24,7 @@ const (
 type passwords struct {
 	key   [sha256.Size]byte
 	hash  chan struct{} // holds one: the right to hash
-	queue chan struct{} // holds those who hash or wait
+	queue chan struct{} // holds the requests that hash or wait
 
 	mu sync.RWMutex
 	// guarded by mu
@@ -51,7 +51,7 @@ func (p *passwords) digest(user, hash, password string) digest {
 	return sha256.Sum256(b)
 }
 
-// known tells what is remembered of a password.
+// known returns the cached result for a password.
 func (p *passwords) known(d digest) (good, known bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -74,7 +74,7 @@ func (p *passwords) check(d digest, hash, password string, exists bool) (good, f
 	p.hash <- struct{}{}
 	defer func() { <-p.hash }()
 	if good, known := p.known(d); known {
-		return good, false // somebody sent the same meanwhile
+		return good, false // another request sent the same meanwhile
 	}
 	good = bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) == nil && exists
 	p.remember(d, good)

@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// What a tokens file may hold.
+// Bounds on a tokens file.
 const (
 	tokensBytesMax = 4 << 20
 	tokensMax      = 10_000
@@ -42,7 +42,7 @@ type Token struct {
 	Expires time.Time `yaml:"expires,omitempty"`
 }
 
-// Scope is what a token may do where.
+// Scope gives a token verbs on tables.
 type Scope struct {
 	// Tables are names, or patterns in which * stands for any text; "*" alone is every table.
 	Tables []string `yaml:"tables,omitempty,flow"`
@@ -56,8 +56,8 @@ type digest [sha256.Size]byte
 // tokens are those of a file, by their digests.
 type tokens map[digest]*Identity
 
-// find gives the identity of a token. The map is searched by digest, which nobody can choose, and the digests are
-// compared in constant time besides.
+// find gives the identity of a token. The map is searched by digest, which no sender can choose, and the digests are also
+// compared in constant time.
 func (ts tokens) find(token string) *Identity {
 	if len(ts) == 0 || token == "" {
 		return nil
@@ -186,7 +186,7 @@ func checkPattern(p string) error {
 	return err
 }
 
-// tokenPrefix lets people and secret scanners see what a token is.
+// tokenPrefix lets people and secret scanners recognize a token.
 const tokenPrefix = "spwt_"
 
 // NewToken makes a token of 256 random bits.

@@ -30,7 +30,7 @@ const (
 // Header is one that every answer carries.
 type Header struct{ Name, Value string }
 
-// webState is what a web-config file says, ready for use. The zero value is that of no file.
+// webState is the content of a web-config file, ready for use. The zero value stands for no file.
 type webState struct {
 	tls     *tls.Config // nil: no TLS
 	expiry  time.Time   // of the certificate
@@ -54,7 +54,8 @@ type limit struct {
 	burst    int
 }
 
-// loadWeb reads a web-config file and the certificates that it names. The error is Invalid and says what is wrong where.
+// loadWeb reads a web-config file and the certificates that it names. The error is Invalid and names the fault and its
+// place.
 func loadWeb(name string) (w webState, err error) {
 	text, err := readFile(name)
 	if err != nil {
