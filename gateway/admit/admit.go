@@ -14,7 +14,7 @@ type Bounds struct{ Lo, Hi point.Nanos }
 // Everything is a table without retention or horizon.
 var Everything = Bounds{Lo: math.MinInt64, Hi: math.MaxInt64}
 
-// Counts says how many rows were refused for what: floats, histograms and exemplars together.
+// Counts is the number of rows refused by each reason: floats, histograms and exemplars together.
 type Counts struct {
 	Old   int // below the table's retention
 	Ahead int // beyond the table's or the clock's horizon
@@ -87,7 +87,7 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// window is what one batch is held against.
+// window is the range of times that one batch is checked against.
 type window struct {
 	Bounds
 	now  point.Nanos   // set when Hi is due to the clock and not to the table

@@ -50,7 +50,7 @@ func (r *refuser) flush() {
 		r.counts.Old += r.rows
 	}
 	var why point.Refusal
-	if len(r.b.Refused) < point.RefusalsMax { // beyond it nobody reads the words
+	if len(r.b.Refused) < point.RefusalsMax { // further reasons are not kept
 		why = point.Refusal{Item: r.item, Text: r.text(), Reason: r.reason(), Kind: fault.Invalid}
 	}
 	r.b.Refuse(r.rows, why)

@@ -9,7 +9,7 @@ import (
 // Settings are the limits every batch is held against.
 type Settings struct {
 	// FutureMax is how far ahead of the gateway's clock a row may be. Default 10 min, as in Prometheus. Larger: a sender
-	// with a wrong clock fills partitions nobody looks at for longer.
+	// with a wrong clock fills future partitions, which no query reads, for longer.
 	FutureMax time.Duration
 
 	// PastMax is how far behind the gateway's clock a row may be, besides the table's own bounds. Default 0: as far as
@@ -27,7 +27,7 @@ const (
 	RowsMaxDefault   = 5_000_000
 )
 
-// SetDefaults fills what is zero.
+// SetDefaults fills the fields that are zero.
 func (s *Settings) SetDefaults() {
 	if s.FutureMax == 0 {
 		s.FutureMax = FutureMaxDefault
