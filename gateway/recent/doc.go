@@ -1,10 +1,10 @@
-// Package recent keeps what people ask about first when something is slow or missing: the queries that run, those that
-// took long or failed, and the requests that were refused, each with its reason.
+// Package recent keeps the lists that help first when something is slow or missing: the running queries, those that took
+// long or failed, and the refused requests, each with its reason.
 //
 //	query.Engine ──Begin/End──▶ Queries  ──▶ GET /api/v1/status/queries
 //	intake.Front ──Note───────▶ Refusals ──▶ GET /api/v1/status/refusals
 //
 // Invariant I5: each list has a fixed number of entries with texts of a fixed length, whatever is sent. A full list gives
-// up the oldest entry of the table that has most, so that one table cannot drive out what is known of another. Readers
-// see the entries of the tables that they may read: texts hold labels and values of their table.
+// up the oldest entry of the table that has most, so that one table cannot drive out the entries of another. Readers see
+// the entries of the tables that they may read: texts hold labels and values of their table.
 package recent

@@ -51,7 +51,7 @@ func NewQueries() *Queries {
 type Running struct {
 	of    *Queries
 	query Query        // guarded by of.mu
-	holds func() int64 // bytes of memory; nil: not known. Guarded by of.mu
+	holds func() int64 // bytes of memory; nil: not measured. Guarded by of.mu
 }
 
 // Begin notes a query that waits for its turn. The caller ends it.
@@ -67,7 +67,7 @@ func (q *Queries) Begin(table, kind, text string, now time.Time) *Running {
 	return r
 }
 
-// Runs notes that its turn came; holds tells what memory it has, from any goroutine.
+// Runs records that the query's turn came; holds returns its memory, from any goroutine.
 func (r *Running) Runs(holds func() int64) {
 	if r == nil {
 		return
@@ -77,7 +77,7 @@ func (r *Running) Runs(holds func() int64) {
 	r.query.Waits, r.holds = false, holds
 }
 
-// End notes the end of a query. It is kept if it was slow, or failed for another reason than that nobody waited for it.
+// End records the end of a query. It is kept if it was slow, or failed for any reason but a client that went away.
 func (r *Running) End(now time.Time, err error, abandoned bool) {
 	if r == nil {
 		return

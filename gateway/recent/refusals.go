@@ -60,7 +60,7 @@ func (r *Refusals) Note(table, protocol string, status int, reason string, now t
 	r.mu.add(&Refusal{Table: strings.Clone(table), Protocol: protocol, Status: status, Reason: reason, Requests: 1, First: now, Last: now})
 }
 
-// cause is the part of a reason before what differs from request to request: names in quotes, numbers.
+// cause is the beginning of a reason, before the parts that differ from request to request: names in quotes, numbers.
 func cause(reason string) string {
 	if i := strings.IndexAny(reason, "\"'`{0123456789"); i > 0 {
 		reason = reason[:i]
