@@ -23,7 +23,7 @@ const (
 //	                                  ▲                                                 │
 //	                                  └──────────────────failure────────────────────────┘
 type breaker struct {
-	troubled atomic.Bool // the rest means something; while it is false nobody takes the lock
+	troubled atomic.Bool // the rest is valid; while it is false no goroutine takes the lock
 
 	mu struct {
 		sync.Mutex
@@ -31,7 +31,7 @@ type breaker struct {
 		pause    time.Duration // of the last opening; 0: closed
 		until    time.Time     // open until then
 		probing  bool
-		last     string // what the last failure was
+		last     string // the last failure
 	}
 }
 
@@ -64,7 +64,7 @@ func (b *breaker) leave(now time.Time, err error, random float64) {
 	defer b.mu.Unlock()
 	b.mu.probing = false
 	switch {
-	case fault.Is(err, fault.Canceled) && !failed: // whoever asked went away: that says nothing of the server
+	case fault.Is(err, fault.Canceled) && !failed: // the caller went away: this shows nothing about the server
 	case !failed:
 		b.mu.failures, b.mu.pause, b.mu.last = 0, 0, ""
 		b.troubled.Store(false)

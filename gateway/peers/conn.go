@@ -51,7 +51,7 @@ func (c *conn) OpenStream(ctx context.Context, table string) (peer.Stream, error
 	return &stream{c, s}, nil
 }
 
-// stream is a stream whose calls tell the breaker how the server is.
+// stream is a stream whose calls report the server's state to the breaker.
 type stream struct {
 	c     *conn
 	inner peer.Stream

@@ -6,8 +6,8 @@
 //	                 └ breaker: who did not answer is left alone for a while; one call at a time looks whether it is back
 //
 // There is one connection per server. A call to a server that just failed several times fails at once, as Unavailable, so
-// that nobody waits for the dead; calls that the server itself refuses as Unavailable count as failures too, but any other
-// answer shows that it is there. Servers in this very process are called as they are.
+// that no caller waits for a dead server; calls that the server itself refuses as Unavailable count as failures too, but
+// any other answer shows that it is there. Servers in this same process are called directly.
 //
 // Invariant: I5 (connections are bounded).
 package peers

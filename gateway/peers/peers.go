@@ -24,13 +24,13 @@ type Peer interface {
 	Close() error
 }
 
-// Registry tells where the servers are; registry.View does.
+// Registry returns the addresses of servers; registry.View implements it.
 type Registry interface {
 	All() []registry.Server
 	Changed() <-chan struct{}
 }
 
-// Deps are what Peers are given.
+// Deps are the dependencies of Peers.
 type Deps struct {
 	Servers Registry
 	// Dial makes a connection to a server at an address. It does not wait for the other side: a connection to a server that is away comes up when
