@@ -1,4 +1,4 @@
-// Package tablename says which table a request is about, the same for every front door.
+// Package tablename finds the table of a request, the same way for every front door.
 //
 // A request names its table in any of these places, or means the table "default":
 //
