@@ -14,8 +14,8 @@ import (
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// BytesMax bounds the files, all together. Default 1 GiB. Smaller: of some tables nothing is known after a start
-	// without the store.
+	// BytesMax bounds the files, all together. Default 1 GiB. Smaller: some tables are missing after a start without the
+	// store.
 	BytesMax int64
 }
 
@@ -33,7 +33,7 @@ type Cache struct {
 
 var _ tables.Cache = (*Cache)(nil)
 
-// Open makes the directory if need be and removes what was left half written. Errors are Unavailable.
+// Open makes the directory if need be and removes half-written files. Errors are Unavailable.
 func Open(dir string, s Settings) (*Cache, error) {
 	if s.BytesMax == 0 {
 		s.BytesMax = 1 << 30
@@ -62,7 +62,7 @@ func Open(dir string, s Settings) (*Cache, error) {
 	return c, nil
 }
 
-// Check reads one file of the directory and reports whether it is what was written. It changes nothing. Errors are Corrupt and
+// Check reads one file of the directory and reports whether it is intact. It changes nothing. Errors are Corrupt and
 // Unavailable.
 func Check(path string) error {
 	info, err := os.Stat(path)
@@ -80,7 +80,7 @@ func Check(path string) error {
 	return fault.Annotate(err, "%s", path)
 }
 
-// Load implements tables.Cache. What cannot be read is left out; the error says so beside the rest.
+// Load implements tables.Cache. Unreadable files are left out; the error names them beside the rest.
 func (c *Cache) Load() (found []tables.Cached, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ func (c *Cache) Forget(table string) error {
 	return nil
 }
 
-// Bytes is what all files take.
+// Bytes is the size of all files together.
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 	suffixTemp = ".tmp"
 )
 
-// file is what a cache file says.
+// file is the content of a cache file.
 type file struct {
 	kind   uint32
 	at     time.Time
@@ -46,7 +46,7 @@ func (f *file) encode() []byte {
 	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b))
 }
 
-// decode reads what encode wrote. Fields share b's memory. Errors are Corrupt.
+// decode reads the result of encode. Fields share b's memory. Errors are Corrupt.
 func decode(b []byte) (*file, error) {
 	if len(b) < headerLen+8 || string(b[:8]) != magic {
 		return nil, fault.Errorf(fault.Corrupt, "not a cache file")

@@ -17,11 +17,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// StoreDeps are what a Store is given.
+// StoreDeps are a Store's dependencies.
 type StoreDeps struct {
 	Inner coord.Store
 	Cache *Cache
-	// Prefixes are those whose rows are kept; others pass through.
+	// Prefixes are those with rows to keep; others pass through.
 	Prefixes []string
 	// Volatile prefixes within them are not worth a write, nor keeping: heartbeats.
 	Volatile   []string
@@ -29,9 +29,9 @@ type StoreDeps struct {
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
 
-// Store is a coordination store whose rows of some prefixes are remembered on disk. Until the real one has answered a
-// List for the first time in this life of the process, Lists are answered from there. Everything else passes through:
-// what is changed, or compared, is always the real store's.
+// Store is a coordination store that keeps the rows of some prefixes on disk. Until the real one has answered a List for
+// the first time in this life of the process, Lists are answered from there. Everything else passes through: changes and
+// comparisons always go to the real store.
 type Store struct {
 	coord.Store
 	deps StoreDeps
@@ -51,7 +51,7 @@ type shadow struct {
 	unsaved bool
 }
 
-// NewStore reads what was kept. What cannot be read is said and left out.
+// NewStore reads the kept rows. Unreadable files are logged and left out.
 func NewStore(d StoreDeps) *Store {
 	s := &Store{Store: d.Inner, deps: d}
 	s.mu.shadows = map[string]*shadow{}
