@@ -12,14 +12,14 @@ import (
 // Path is where the status is served as JSON.
 const Path = "/api/v1/status/cluster"
 
-// Ask is what a reader wants of a Status.
+// Ask is a reader's request for parts of a Status.
 type Ask struct {
 	Table      string // this one alone; "": all
 	Partitions bool   // Table.Partitions, too
 }
 
-// Source gives the state of things now. It may be called from many goroutines, and answers from memory or within the
-// context: what it cannot find out is nil, and its cause is in Problems.
+// Source returns the present state. It may be called from many goroutines, and answers from memory or within the context:
+// unknown fields are nil, and the cause is in Problems.
 type Source func(ctx context.Context, a Ask) Status
 
 // JSON answers with the status as JSON, in the envelope of the Prometheus API. partitions=none leaves the partitions
@@ -49,16 +49,16 @@ func Answer(w http.ResponseWriter, r *http.Request, data any) {
 	_ = json.NewEncoder(to).Encode(map[string]any{"status": "success", "data": data})
 }
 
-// Status is what a page shows.
+// Status is the content of a page.
 type Status struct {
 	Version string    `json:"version"`
 	Role    string    `json:"role"` // standalone, gateway, storage
 	Now     time.Time `json:"now"`
 	// Problems are sentences a person should read first.
 	Problems []string `json:"problems,omitempty"`
-	// CoordinationAge is how long ago the coordination store was last heard; negative: there is none to hear.
+	// CoordinationAge is the time since the coordination store last answered; negative: there is no such store.
 	CoordinationAge time.Duration `json:"coordination_age_ns"`
-	// Whole: the reader may see all of the process, so that what is empty is so.
+	// Whole: the reader may see all of the process, so that an empty list really is empty.
 	Whole   bool     `json:"whole"`
 	Servers []Server `json:"servers"`
 	Tables  []Table  `json:"tables"`
@@ -73,12 +73,12 @@ type Server struct {
 	Zone     string   `json:"zone,omitempty"`
 	Live     bool     `json:"live"`
 	Draining bool     `json:"draining,omitempty"`
-	Load     *float64 `json:"load"` // 1: all it can do; nil: not known
+	Load     *float64 `json:"load"` // 1: full; nil: unknown
 	Leads    int      `json:"leads"`
-	Bytes    *uint64  `json:"bytes"`           // of the partitions it leads; nil: not known
-	Damaged  *int     `json:"damaged"`         // partitions that it leads and that are not read; nil: not known
-	Disk     *Disk    `json:"disk,omitempty"`  // nil: not known
-	Scrub    *Scrub   `json:"scrub,omitempty"` // nil: not known
+	Bytes    *uint64  `json:"bytes"`           // of the partitions it leads; nil: unknown
+	Damaged  *int     `json:"damaged"`         // partitions that it leads and that are not read; nil: unknown
+	Disk     *Disk    `json:"disk,omitempty"`  // nil: unknown
+	Scrub    *Scrub   `json:"scrub,omitempty"` // nil: unknown
 }
 
 // Disk is the file system of a server's data.
@@ -106,9 +106,9 @@ type Table struct {
 	Replicas   int           `json:"replicas"`
 	Partitions []Partition   `json:"partitions"` // by time, then ring; nil: not asked for
 
-	// Sums over the partitions. Nil: not known, because it is not of one of them.
+	// Sums over the partitions. Nil: unknown, because it is unknown for one of them.
 	Count   int        `json:"partition_count"`
-	Unknown int        `json:"unknown_partitions"` // of which rows and bytes are not known
+	Unknown int        `json:"unknown_partitions"` // partitions with unknown rows and bytes
 	Rows    *uint64    `json:"rows"`
 	Bytes   *uint64    `json:"bytes"`
 	Oldest  *time.Time `json:"oldest"` // nil with rows 0: there is none
@@ -127,15 +127,15 @@ type Partition struct {
 	// Ahead: its time has not come, so that no server leads it yet. It has no rows.
 	Ahead bool   `json:"ahead,omitempty"`
 	Epoch uint64 `json:"epoch,omitempty"`
-	// LeaseAge is how long the leader has been seen to lead; 0: not known.
+	// LeaseAge is how long the leader has been seen to lead; 0: unknown.
 	LeaseAge time.Duration `json:"lease_age_ns,omitempty"`
 	Offline  string        `json:"offline,omitempty"` // why
-	// Damaged and Unflushed are what is wrong with its segments and with flushing it; "": nothing.
+	// Damaged and Unflushed are the faults of its segments and of flushing it; "": none.
 	Damaged   string   `json:"damaged,omitempty"`
 	Unflushed string   `json:"unflushed,omitempty"`
 	Servers   []string `json:"servers"`
-	Rows      *uint64  `json:"rows"`  // nil: not known
-	Bytes     *uint64  `json:"bytes"` // nil: not known
+	Rows      *uint64  `json:"rows"`  // nil: unknown
+	Bytes     *uint64  `json:"bytes"` // nil: unknown
 }
 
 // Topic is one Kafka partition that this process reads.
@@ -144,7 +144,7 @@ type Topic struct {
 	Group     string `json:"group"`
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
-	Lag       int64  `json:"lag"` // records; -1: not known
+	Lag       int64  `json:"lag"` // records; -1: unknown
 	Committed int64  `json:"committed"`
 	Rows      uint64 `json:"rows"`
 	Bytes     uint64 `json:"bytes"`
