@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// budget bounds what is sent again: at most a tenth of what is sent at all, and ten a second where little is. What was
-// not needed is kept for a bad moment, such as when a server stops and everything under way there moves at once.
-// So a cluster that is in trouble never gets a multiple of its load from those who try again.
+// budget bounds retries: at most a tenth of all inserts, and ten a second where there are few. The unused part is kept for
+// a bad moment, such as when a server stops and everything under way there moves at once. So retries never multiply the
+// load of a cluster in trouble.
 type budget struct {
 	mu struct {
 		sync.Mutex

@@ -32,10 +32,10 @@ func NewClockOf(gateway uint64, now func() point.Nanos) *Clock {
 	return c
 }
 
-// Next gives the stamp of what is received now.
+// Next returns a stamp for a row received now.
 func (c *Clock) Next() point.Stamp { return c.Reserve(1) }
 
-// Reserve gives the first of n stamps, rank.Step apart, of what is received now.
+// Reserve returns the first of n stamps, rank.Step apart, for rows received now.
 func (c *Clock) Reserve(n int) point.Stamp {
 	now := c.now()
 	c.mu.Lock()
@@ -62,8 +62,8 @@ func (c *Clock) renumber() {
 // another gateway has the same number.
 const restampsMax = 8
 
-// restamp gives what is left of a share new stamps if err is the answer that its stamps are too far ahead of the servers'
-// clocks, or may have been taken before. It is no error of the write: the insert is sent again at once.
+// restamp gives the rest of a share new stamps if err says that its stamps are too far ahead of the servers' clocks, or may
+// have been taken before. The write does not fail by it: the insert is sent again at once.
 func (w *attempt) restamp(err error, r *ranks, rest *pieces) bool {
 	server, ahead := peer.NeedsStamp(err)
 	if !ahead || r.anew == restampsMax {

@@ -6,9 +6,9 @@
 //	                          └── the shares that failed ◀─────────────────────────┘ Stale: a newer map or another leader
 //	                              until the time-out, within the budget for retries   no leader, no answer: wait for one
 //
-// A lease that moves from server to server is not an error: what was not acked is sent to the new leader. Waiting costs
-// nobody anything, sending again does: it is bounded to a tenth of what is sent at all (budget). A stream that broke is
-// opened anew, and is told all its series again. A leader that says nothing is asked no longer once another leads.
+// A lease that moves from server to server is not an error: the shares without an ack are sent to the new leader. Waiting
+// costs nothing, retries do: they are bounded to a tenth of all inserts (budget). A broken stream is opened anew, and all
+// its series are defined on it again. A silent leader is left once another server leads.
 //
 // Series are numbered by the table's dictionary, and the numbers are the streams' too: a series travels as labels once
 // per server and generation. Every two hours, or when a dictionary fills up slowly, a new generation begins; the old one lives

@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// FamilyCopies is how many servers are given the descriptions of a table's metric families, so that a reader who asks all
+// FamilyCopies is how many servers get the descriptions of a table's metric families, so that a reader that asks all
 // servers but two finds them.
 const FamilyCopies = 3
 
@@ -60,7 +60,7 @@ func (t *Table) metadata(ctx context.Context, rows []point.MetadataRow) error {
 	return fault.Wrap(errors.Join(errs...), fault.Unavailable, "no storage server keeps metadata of table %q", t.name)
 }
 
-// homes picks FamilyCopies of the servers for a table: whoever comes or goes changes the choice of few tables
+// homes picks FamilyCopies of the servers for a table: a server that joins or leaves changes the choice of few tables
 // (rendezvous hashing).
 func homes(table string, ids []topology.ServerID) []topology.ServerID {
 	ids = slices.Clone(ids)

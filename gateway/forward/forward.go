@@ -34,8 +34,8 @@ type Limits interface {
 	LabelLimits() point.LabelLimits
 	// LabelsRefused is given the number of series that exceeded them.
 	LabelsRefused(series int)
-	// NewSeries is asked for every series that is new to a dictionary that knows so many and holds so many places for
-	// others. It must be short, for the dictionary is locked. The error is that of the series' rows.
+	// NewSeries is asked for every series that is new to a dictionary; the arguments are the dictionary's series and the
+	// places it holds for others. It must be short, for the dictionary is locked. The error is that of the series' rows.
 	NewSeries(known, reserved int) error
 	// ActiveSeriesMax is how many series NewSeries lets into one dictionary; 0: as many as come.
 	ActiveSeriesMax() int
@@ -45,7 +45,7 @@ type Limits interface {
 	Renumbered(known int)
 }
 
-// Deps are what forwarding needs of others.
+// Deps are the dependencies of forwarding.
 type Deps struct {
 	Tables  *tables.Tables
 	Servers Servers
@@ -62,8 +62,8 @@ type Settings struct {
 	// GenerationAge is how long a dictionary of series is used. Default 2 h. Larger: series that are gone take memory
 	// for longer; smaller: more definitions travel.
 	GenerationAge time.Duration
-	// GenerationSeriesMax bounds the series that the dictionaries of all tables know, which share them (live.go). Rows of series
-	// beyond are refused as Invalid until others are gone; those that are known go on. Default point.DictSeriesMax.
+	// GenerationSeriesMax bounds the series in the dictionaries of all tables, which share them (live.go). Rows of series
+	// beyond are refused as Invalid until others are gone; series in a dictionary go on. Default point.DictSeriesMax.
 	GenerationSeriesMax int
 	// Labels bound the labels of new series; beyond them rows are refused as Invalid with the name of the series. Default
 	// point.DefaultLabelLimits.
@@ -86,9 +86,9 @@ type Settings struct {
 	// NewPartitionsPerSecond bounds those that rows make in one table, beyond a burst of four writes; the partition of
 	// now is not counted. Default 50: ten years of days take a minute. Larger: one table takes more of the disk from others.
 	NewPartitionsPerSecond int
-	// Timeout is how long a write goes on trying while servers do not know a partition or its leader is away; then it is
-	// answered as Unavailable, or Stale. In a cluster it ends also what a server does not answer. Default 5 s: enough
-	// for a partition that moves, and what common senders wait. Larger: requests that wait take memory for longer.
+	// Timeout is how long a write keeps trying while servers do not have a partition or its leader is away; then it is
+	// answered as Unavailable, or Stale. In a cluster it also ends calls that a server does not answer. Default 5 s: enough
+	// for a partition that moves, and as long as common senders wait. Larger: waiting requests take memory for longer.
 	Timeout time.Duration
 }
 
@@ -234,12 +234,12 @@ func (t *Table) Dict() *point.Dict {
 			"table", t.name, "series", series, "series_of_all_tables", t.f.series.Used(), "series_max", t.f.series.Most(), "next_try", g.born.Add(t.f.settings.GenerationAgeMin))
 	}
 	if old := t.old.Load(); old != nil && old.users.Load() == 0 {
-		t.old.CompareAndSwap(old, nil) // nobody can enter it any more: its memory goes
+		t.old.CompareAndSwap(old, nil) // no goroutine can enter it any more: its memory is released
 	}
 	return g.dict
 }
 
-// limit gives a dictionary the limits that are in force now, and counts what it refused by them.
+// limit gives a dictionary the limits that are in force now, and counts its refusals by them.
 func (t *Table) limit(g *generation) {
 	if now := t.limits.LabelLimits(); now != g.dict.LabelLimits() {
 		g.dict.SetLabelLimits(now)

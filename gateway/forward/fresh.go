@@ -14,16 +14,16 @@ import (
 // partitions that are there are kept all the same, and the sender is asked to send again. Each time more of its partitions are
 // there, so a backfill of years goes through at the rate of the table.
 
-// fresh is what a write may still make.
+// fresh counts the partitions that a write may still make.
 type fresh struct {
 	left     int // of its own bound
 	made     int
-	deferred int // rows whose partitions were not made for it
-	full     int // rows whose partitions were not made because the table has as many as it may
+	deferred int // rows whose partitions were not made, to be made later
+	full     int // rows whose partitions were not made because the table has reached its maximum
 }
 
-// allow cuts the times of missing partitions, the newest first, to what may be made now. The partition of now is always
-// made: what is measured now must not wait for what is written of last year.
+// allow cuts the times of missing partitions, the newest first, to those that may be made now. The partition of now is
+// always made: present measurements must not wait for writes of last year's.
 func (w *attempt) allow(times []point.Nanos, c topology.Config, now time.Time) []point.Nanos {
 	always := 0
 	lo, hi := c.Aligned(now.UnixNano())
@@ -48,7 +48,7 @@ func (w *attempt) allow(times []point.Nanos, c topology.Config, now time.Time) [
 	return out
 }
 
-// err is what a write ends with whose rows are kept but for those that wait for their partitions.
+// err is the error of a write whose rows were all kept except those that wait for their partitions.
 func (f *fresh) err(set *Settings, table string) error {
 	if f.full > 0 {
 		return fault.Errorf(fault.Unavailable, "%d rows have times without a partition, and table %q has %d partitions, the most that rows can make: "+

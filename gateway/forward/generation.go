@@ -76,7 +76,7 @@ type link struct {
 	longest atomic.Int64 // at least the length of the labels of every series in defined
 }
 
-// define tells the stream the series of a share that it does not know yet. Two batches may define the same series at
+// define sends the stream the series of a share that are not yet defined on it. Two batches may define the same series at
 // the same time; that is harmless, and neither goes on before its own definitions arrived.
 func (l *link) define(ctx context.Context, d *point.Dict, in *peer.Insert) error {
 	var room *[]peer.Def // from the pool as soon as there is something to define

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// links are the streams of one generation, one per server. A stream that broke is dropped, and the next batch opens
-// another, which has to be told all its series again.
+// links are the streams of one generation, one per server. A broken stream is dropped, and the next batch opens another, on
+// which all its series have to be defined again.
 type links struct {
 	mu struct {
 		sync.Mutex
@@ -26,7 +26,7 @@ type slot struct {
 	err   error
 }
 
-// get gives the link to a server. Whoever comes first opens it, the others wait for that.
+// get returns the link to a server. The first caller opens it, the others wait for that.
 func (ls *links) get(ctx context.Context, id topology.ServerID, open func(context.Context) (peer.Stream, error)) (*link, error) {
 	for {
 		s, first := ls.slot(id)
@@ -41,7 +41,7 @@ func (ls *links) get(ctx context.Context, id topology.ServerID, open func(contex
 		if s.err == nil || !fault.Is(s.err, fault.Canceled) {
 			return s.link, s.err
 		}
-		if err := ctx.Err(); err != nil { // otherwise only he who opened it went away
+		if err := ctx.Err(); err != nil { // otherwise only the caller that opened it went away
 			return nil, err
 		}
 	}
@@ -91,7 +91,7 @@ func (ls *links) remove(id topology.ServerID, s *slot) bool {
 	return true
 }
 
-// close closes all links. Nobody opens any meanwhile.
+// close closes all links. No goroutine opens any meanwhile.
 func (ls *links) close() error {
 	ls.mu.Lock()
 	all := ls.mu.byServer

@@ -9,15 +9,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
-// A series that is written to takes memory in the dictionary, the index and a head: 700 bytes. All tables share one number of
-// them (package share). What is refused is a series that is new to its dictionary: its rows are Invalid, with the reason, those of its
-// siblings and of all series that have a number are kept.
+// A series that is written to takes memory in the dictionary, the index and a head: 700 bytes. All tables share one number
+// of them (package share). Beyond it, series that are new to their dictionary are refused: their rows are Invalid, with the
+// reason; the rows of their siblings and of all series that have a number are kept.
 //
-// A dictionary that follows another keeps what that one had booked, so that series that are known stay so: the first series as
-// many as those are admitted unasked. After a while what of it nobody used is given back: those series are gone. Where a table
+// A dictionary that follows another keeps the other's booked series, so that a table's series stay admitted: that many of
+// its first series are admitted unasked. After a while the unused part is released: those series are gone. Where a table
 // within its share had to be refused, a table above its share gets a new dictionary with no more than its share.
 
-// seriesBook is what one dictionary has booked of the series that all tables share.
+// seriesBook is one dictionary's bookings of the series that all tables share.
 type seriesBook struct {
 	mu       sync.Mutex
 	credit   int64 // booked before it began
@@ -25,15 +25,15 @@ type seriesBook struct {
 	refused  bool // some series was
 }
 
-// booked is what the dictionary holds of the pool.
+// booked is the number of series that the dictionary holds of the pool.
 func (b *seriesBook) booked() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return max(b.credit, b.admitted)
 }
 
-// admit takes one more series into a dictionary of that weight, if that is within what is booked or mayGrow. One of long
-// labels counts as the several that it is worth when the next one comes. It is called under the dictionary's lock.
+// admit takes one more series into a dictionary of that weight, if its bookings or mayGrow allow it. One of long labels
+// counts as several series when the next one comes. It is called under the dictionary's lock.
 func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +49,7 @@ func (b *seriesBook) admit(m *share.Member, weight int, mayGrow func() bool) boo
 	return true
 }
 
-// trim gives back what was booked for series that did not come again.
+// trim releases the bookings of series that did not come again.
 func (b *seriesBook) trim(m *share.Member) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +86,7 @@ func (t *Table) prefer(g *generation, old *point.Dict) {
 // preferTime is for how long: a sender that is still there has sent by then.
 func (s *Settings) preferTime() time.Duration { return s.GenerationAgeMin / 2 }
 
-// newSeries is a dictionary's guard: the table's own limits, then what all tables share.
+// newSeries is a dictionary's guard: the table's own limits, then the limit that all tables share.
 func (t *Table) newSeries(g *generation, known int, again bool) error {
 	p := g.prev.Load()
 	if t.limits != nil {
@@ -139,9 +139,9 @@ func (t *Table) inherit(g *generation) *seriesBook {
 	return &seriesBook{credit: credit}
 }
 
-// turnDue says whether a new dictionary follows g: by age, or because there is little room and series that are gone may be the
-// reason. If all of them are active the new one is as full as the old one at once, so g stays for a while, and what does not fit is
-// refused.
+// turnDue reports whether a new dictionary follows g: by age, or because there is little room and series that are gone may
+// be the reason. If all of them are active the new one is as full as the old one at once, so g stays for a while, and
+// further series are refused.
 func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	set, pool := &t.f.settings, t.f.series
 	if age <= set.GenerationAgeMin {
@@ -160,7 +160,7 @@ func (t *Table) turnDue(g *generation, age time.Duration) bool {
 	return most > 0 && g.dict.Len() >= most
 }
 
-// OnSeriesGrowth has f called with what Series gives each time before a series is added.
+// OnSeriesGrowth has f called with the coming value of Series each time before a series is added.
 func (f *Forwarder) OnSeriesGrowth(grows func(to int64)) { f.series.OnGrowth(grows) }
 
 // Series is how many series all tables hold of those that there is memory for.

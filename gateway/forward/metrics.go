@@ -68,7 +68,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// shows adds what all tables hold of the series that there is memory for.
+// shows adds gauges of the series that all tables hold, and of the most that there is memory for.
 func (m *metrics) shows(r prometheus.Registerer, series *share.Pool) {
 	f := promauto.With(r)
 	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_forward_series", Help: "Active series that the dictionaries of all tables have room for or know."},

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/rank"
 )
 
-// pieces is what of a share is still to be sent: a server logs an insert as one frame, and frames have bounds.
+// pieces is the unsent part of a share: a server logs an insert as one frame, and frames have bounds.
 type pieces struct {
 	ids       []point.SeriesID
 	times     []point.Nanos
@@ -18,7 +18,7 @@ type pieces struct {
 
 func (p *pieces) len() int { return len(p.ids) + len(p.hists) + len(p.exemplars) }
 
-// first makes in the first n of what is left: floats, then histograms, then exemplars.
+// first makes in the first n of the remaining rows: floats, then histograms, then exemplars.
 func (p *pieces) first(in *peer.Insert, n int) {
 	floats := min(len(p.ids), n)
 	hists := min(len(p.hists), n-floats)
@@ -27,7 +27,7 @@ func (p *pieces) first(in *peer.Insert, n int) {
 	in.Hists, in.Exemplars = p.hists[:hists], p.exemplars[:exemplars]
 }
 
-// drop takes away what in holds.
+// drop removes the rows that in holds.
 func (p *pieces) drop(in *peer.Insert) {
 	n := len(in.IDs)
 	p.ids, p.times, p.values = p.ids[n:], p.times[n:], p.values[n:]
@@ -38,16 +38,16 @@ func (p *pieces) drop(in *peer.Insert) {
 // ranks are the stamps of one write: of two rows of one series and time the later wins also where they came in different
 // pieces. All are of the moment of receipt, or of the moment at which a server sent them back.
 //
-// Invariant: a piece has a higher rank than those before it in its share that were acked, at this try or an earlier one; one that
-// was perhaps kept has the same when it is sent again, so that its leader knows it.
+// Invariant: a piece has a higher rank than those before it in its share that were acked, at this try or an earlier one; a
+// piece that may have been kept has the same rank when it is sent again, so that its leader recognizes it.
 type ranks struct {
 	first point.Stamp
 	n     int
-	used  int // by earlier tries; below 0: by what was acked before these were reserved
+	used  int // by earlier tries; below 0: by the pieces acked before these were reserved
 	anew  int // how often they were refused
 }
 
-// rankBytes is what rows are reckoned to have at most, on an average, where a piece is cut by its bytes.
+// rankBytes is the assumed average bound on a row's size, where a piece is cut by its bytes.
 const rankBytes = 24 << 10
 
 // reserve takes as many ranks as that many rows can need.
@@ -64,8 +64,8 @@ func (r *ranks) of(acked int) point.Stamp {
 // itemBytes is more than anything takes in a frame beside its labels or its histogram.
 const itemBytes = 40
 
-// shorten cuts in so that its frame fits into max bytes also if its partition knows none of the series, but not to
-// nothing. longest is at least the length of every series' labels: mostly a multiplication settles it.
+// shorten cuts in so that its frame fits into max bytes even if its partition has none of the series, but not to nothing.
+// longest is at least the length of every series' labels: mostly a multiplication settles it.
 func shorten(in *peer.Insert, max, longest int, d *point.Dict) {
 	bound := (len(in.IDs) + len(in.Hists) + len(in.Exemplars)) * (itemBytes + longest)
 	for i := range in.Hists {

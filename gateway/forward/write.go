@@ -22,11 +22,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Write takes everything in b and returns when it is as safe as the level says. Rows at times for which no partition can
-// be made are refused in b. Errors keep the Kind of the share that failed; what had been kept by then stays.
+// Write writes everything in b and returns when it is as safe as the level demands. Rows at times for which no partition
+// can be made are refused in b. Errors keep the Kind of the share that failed; the rows kept by then stay.
 //
-// Shares that met an old map, or no leader, are routed and sent again until the time-out: by then the map is newer or the
-// leader another. Those that were acked are not sent again.
+// Shares that met an old map, or no leader, are routed and sent again until the time-out: by then the map is newer or
+// another server leads. Acked shares are not sent again.
 func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) error {
 	g, b2, err := t.enter(b)
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *Table) leave(g *generation) {
 	}
 }
 
-// write writes what is in rows; what cannot be placed is refused in b.
+// write writes rows; those that cannot be placed are refused in b.
 func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, level point.Level) error {
 	w := attempt{t: t, g: g, request: t.f.follow.Policy.Request(time.Now()), ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows,
 		fresh: fresh{left: t.f.settings.NewPartitionsPerWrite}}
@@ -85,7 +85,7 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 	}
 }
 
-// late makes what ended at our own deadline an Unavailable: the asker is still there, and can come again.
+// late turns an end at our own deadline into an Unavailable: the caller is still there, and can come again.
 func late(asked, ctx context.Context, err error) error {
 	if asked.Err() == nil && ctx.Err() != nil && fault.Is(err, fault.Canceled) {
 		return fault.Wrap(err, fault.Unavailable, "no answer in time")
@@ -93,7 +93,7 @@ func late(asked, ctx context.Context, err error) error {
 	return err
 }
 
-// attempt is a write, at one of its tries: one map, and what is still to be written.
+// attempt is a write, at one of its tries: one map, and the rows still to be written.
 type attempt struct {
 	// Constant.
 	t     *Table
@@ -108,7 +108,7 @@ type attempt struct {
 	rest  *point.Batch
 	fresh fresh // of all tries
 
-	// What became of it.
+	// The outcome.
 	mu     sync.Mutex
 	failed []follow.Failure
 	next   *point.Batch // the rows of those that failed
@@ -167,7 +167,7 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 }
 
 // missing gives a time of each partition that the uncovered times need, the newest first and at most that many: at the
-// bound, what is measured now matters more than what a wrong clock says. full says that more are needed.
+// bound, present measurements matter more than times from a wrong clock. full reports that more are needed.
 func missing(m *topology.Map, uncovered []point.Nanos, most int) (times []point.Nanos, full bool) {
 	slots := map[point.Nanos]point.Nanos{}
 	for _, at := range uncovered {
@@ -179,7 +179,7 @@ func missing(m *topology.Map, uncovered []point.Nanos, most int) (times []point.
 	return times[:min(len(times), most)], len(times) > most
 }
 
-// send takes one share to its leader. What may succeed another time is noted, and is no error.
+// send sends one share to its leader. A failure that may pass is recorded, and is no error.
 func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	rest := pieces{ids: s.IDs, times: s.Times, values: s.Values, hists: s.Hists, exemplars: s.Exemplars}
 	try := w.request.Try()
@@ -212,8 +212,8 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	return nil
 }
 
-// transfer sends what is left of a share in inserts of a bounded size, and takes off what was acked. A stream that broke
-// is opened anew, once.
+// transfer sends the rest of a share in inserts of a bounded size, and removes the acked rows. A broken stream is opened
+// anew, once.
 func (w *attempt) transfer(ctx context.Context, id topology.ServerID, storage peer.Storage, p point.PartitionID, rest *pieces) error {
 	reason := reasonNew
 	for {
@@ -267,7 +267,7 @@ func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
-	w.pieces = max(w.pieces, rest.acked) // one more was perhaps kept and not acked: it is known by its rank when it comes again
+	w.pieces = max(w.pieces, rest.acked) // one more may have been kept and not acked: its rank identifies it when it comes again
 	if w.next == nil {
 		w.next = point.GetBatch(w.g.dict)
 	}
@@ -276,7 +276,7 @@ func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
 	n.Hists, n.Exemplars = append(n.Hists, rest.hists...), append(n.Exemplars, rest.exemplars...)
 }
 
-// keep makes what failed what is to be written next. first is the batch that is not ours to put back.
+// keep makes the failed part the next to be written. first is the batch that is not ours to put back.
 func (w *attempt) keep(first *point.Batch) {
 	if w.rest != first {
 		w.rest.Put()
@@ -296,7 +296,7 @@ func (w *attempt) drop(first *point.Batch) {
 	}
 }
 
-// await waits until another try makes sense. The error is what the last try died of.
+// await waits until another try makes sense. The error is the last try's.
 func (w *attempt) await(ctx context.Context, changes runner.Changes) error {
 	e := w.t.f.follow.Await(ctx, &w.request, w.t.name, w.m, w.failed, changes)
 	err := w.failed[0].Err
