@@ -1,6 +1,7 @@
-// Package follow decides which server is asked for a partition, when a silent one is left, when a request waits, and when it gives up.
+// Package follow decides which server is asked for a partition, when a silent server is left, when a request waits, and
+// when it gives up.
 //
-// Writes, reads and the simulator go by these rules and have none of their own. Runners perform them (package runner).
+// Writes, reads and the simulator use these rules and have none of their own. Runners carry them out (package runner).
 //
 //	Request   one write or read: tries, and the waits between them
 //	             ┌───────────────────────────────────────────────────────────┐
@@ -17,10 +18,10 @@
 //	          asked ─ SilenceMax without an answer ─▶ watched ─ another leads ─▶ left (Moved)
 //	            └──────────── answer ─────────────────┴──────▶ over
 //
-// The leaders that are known are hints: a server that does not lead answers Stale. Then its newest map is fetched, also without the
-// coordination store, where the answer says which it is (peer.MapAt).
+// The leaders in the view are hints: a server that does not lead answers Stale. Then its newest map is fetched, also
+// without the coordination store, if the answer names it (peer.MapAt).
 //
 // Machines: no clock, lock, I/O or goroutine; time and randomness come in with the inputs. Nothing is allocated while servers answer.
 //
-// Invariant: I5 (tries and waits are bounded by a deadline; what is sent again draws on its sender's budget).
+// Invariant: I5 (tries and waits are bounded by a deadline; retries draw on their sender's budget).
 package follow

@@ -10,7 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// DoubtAge is how long ago a map was last known to be the newest before it is doubted: every watch breaks for a moment.
+// DoubtAge is the time since a map was last verified as the newest, after which it is doubted: every watch breaks for a
+// moment.
 const DoubtAge = 5 * time.Second
 
 // ahead is how far after now partitions are expected to have rows: of senders whose clocks are ahead.
@@ -25,9 +26,10 @@ func MayBeUnled(p *topology.Partition, now point.Nanos) bool {
 	return now < math.MaxInt64-ledAhead && p.TimeLo > now+ledAhead
 }
 
-// Doubt gives the first part of [lo, hi], both ends included, in which there may be partitions that the map does not have, because it was last
-// known to be the newest so long ago; ok is false where there is none. Keys that a partition of the map accepts are in no doubt: the server that leads it knows
-// what became of it, and answers Stale. Times beyond the retention, or after now, are in no doubt either.
+// Doubt returns the first part of [lo, hi], both ends included, in which there may be partitions that the map does not
+// have, because it was last verified as the newest age ago; ok is false where there is none. Keys that a partition of the
+// map accepts are in no doubt: the server that leads it answers Stale if the partition has changed. Times beyond the
+// retention, or after now, are in no doubt either.
 func Doubt(m *topology.Map, lo, hi, now point.Nanos, age time.Duration) (from, to point.Nanos, ok bool) {
 	if age < DoubtAge {
 		return 0, 0, false

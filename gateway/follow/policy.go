@@ -10,7 +10,7 @@ import (
 // SilenceMax is how long a server may say nothing before it is looked whether it still leads.
 const SilenceMax = 500 * time.Millisecond
 
-// Policy is what differs between kinds of requests. Constant while requests go by it.
+// Policy holds the differences between kinds of requests. Constant while requests use it.
 type Policy struct {
 	// Patience is how long a request waits for a better moment, from its beginning. News that are there are followed after it, too.
 	Patience time.Duration
@@ -61,17 +61,17 @@ func (r Reason) String() string {
 	return [...]string{None: "", Leaderless: "leaderless", Unanswered: "leader", Stale: "stale", Moved: "moved"}[r]
 }
 
-// Verdict is what an answer means to its attempt.
+// Verdict is the meaning of an answer for its attempt.
 type Verdict uint8
 
 // Verdicts.
 const (
-	Done  Verdict = iota // it is what was asked for
+	Done  Verdict = iota // it is the answer asked for
 	Again                // another try may succeed, for a Reason
 	Final                // no other try would be better
 )
 
-// judge takes an answer for what it is.
+// judge classifies an answer.
 func (p *Policy) judge(err error) (Verdict, Reason) {
 	switch {
 	case err == nil:
@@ -84,7 +84,7 @@ func (p *Policy) judge(err error) (Verdict, Reason) {
 	return Final, None
 }
 
-// Lead is the leader of a partition, as the view of leases shows it at one moment. The zero Lead: none, or it is not known.
+// Lead is the leader of a partition, as the view of leases shows it at one moment. The zero Lead: none, or unknown.
 type Lead struct {
 	Server topology.ServerID
 	Guess  bool // it never had a leader, and this is one of its placements

@@ -7,7 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Request is one write or read over all its tries. The runner asks servers by one map per try (Attempt), and comes here with what failed.
+// Request is one write or read over all its tries. The runner asks servers by one map per try (Attempt), and reports
+// failures here.
 type Request struct {
 	policy   *Policy
 	deadline time.Time
@@ -31,7 +32,7 @@ func (r *Request) Try() int { return r.try }
 // Deadline is when the request is given up.
 func (r *Request) Deadline() time.Time { return r.deadline }
 
-// Failure is what has no answer yet: partitions for which the same server was asked, or one for which there was none.
+// Failure is a part without an answer yet: partitions for which the same server was asked, or one that had no server.
 type Failure struct {
 	Partitions []*topology.Partition
 	Asked      topology.ServerID // "": there was no server to ask
@@ -40,17 +41,17 @@ type Failure struct {
 	Err        error
 }
 
-// Do is what to do next.
+// Do is the next step.
 type Do uint8
 
-// What to do next.
+// The next steps.
 const (
 	Send   Do = iota // begin the next try, by the newest map
 	Wait             // until a map or leader changes (Look), or until Effect.Until (Tick)
 	GiveUp           // with the errors of the failures
 )
 
-// Effect is what a step wants done.
+// Effect is the action that a step asks of the runner.
 type Effect struct {
 	Do      Do
 	Until   time.Time  // of Wait
@@ -59,8 +60,8 @@ type Effect struct {
 	Again   int        // of Send: failures that were sent before, and draw on the budget
 }
 
-// Failed takes in what a try by the map of seq left without an answer. draw, in [0, 1), is the pause's jitter. After a Wait the runner
-// looks first: what changed during the try is followed at once, also where the try took longer than there is patience.
+// Failed takes the failures of a try by the map of seq. draw, in [0, 1), is the pause's jitter. After a Wait the runner
+// looks first: changes during the try are followed at once, even if the try took longer than the patience.
 func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw float64) Effect {
 	r.seq, r.sent, r.paused, r.asked = seq, 0, time.Time{}, r.asked[:0]
 	var e Effect
@@ -90,7 +91,8 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 	return e
 }
 
-// Look takes in the newest map known, and the leaders of the failed partitions now, in the order of the failures. seq 0: the table is gone.
+// Look takes the newest map at hand, and the leaders of the failed partitions now, in the order of the failures. seq 0: the
+// table is gone.
 func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	news := seq == 0 || seq > r.seq
 	for i, l := range leads {

@@ -28,16 +28,16 @@ type Attempt struct {
 	cancel     context.CancelCauseFunc
 	timer      *time.Timer // nil: silence is not watched
 
-	// Owned by whoever begins it.
+	// Owned by the goroutine that begins it.
 	pooled bool // it goes back to the pool when it is closed
 	quiet  bool // watch did not run, and never will
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	machine follow.Attempt
 	ended   chan struct{} // not nil: a goroutine watches until it is closed
 }
 
-// Begin begins to ask a server for partitions, which stay the caller's. What is asked runs under Context.
+// Begin begins to ask a server for partitions, which stay the caller's. The question runs under Context.
 func (r *Runner) Begin(ctx context.Context, table string, server topology.ServerID, partitions []*topology.Partition) *Attempt {
 	a := &Attempt{runner: r, table: table, partitions: partitions, machine: r.Policy.Begin(server)}
 	a.begin(ctx)

@@ -1,4 +1,4 @@
-// Package runner performs what package follow decides: it watches maps, leaders and timers, and cancels questions.
+// Package runner carries out the decisions of package follow: it watches maps, leaders and timers, and cancels questions.
 //
 //	Begin ─▶ ask a server under the attempt's context ─▶ End          goroutine: a timer's, after follow.SilenceMax
 //	Await ─▶ refresh the map ─▶ wait for maps, leaders, a timer ─▶ the next try, or the end

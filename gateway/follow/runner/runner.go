@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Tables gives the newest known maps; tables.Tables does.
+// Tables returns the newest maps at hand; tables.Tables implements it.
 type Tables interface {
 	Get(name string) (*topology.Map, bool)
 	// Changed gives a channel that is closed at the next change of any table.
@@ -31,7 +31,7 @@ type Leaders interface {
 
 // Maps looks for a map newer than m: where a server said that it is, else in the coordination store; tables.Refresher does.
 type Maps interface {
-	// Begin gives a channel that is closed when there was an answer, or none for some time; nil: a newer map is known.
+	// Begin gives a channel that is closed when there was an answer, or none for some time; nil: a newer map is at hand.
 	Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result
 	// Refresh is Begin, and waits.
 	Refresh(ctx context.Context, table string, m *topology.Map, newer peer.MapAt)
@@ -91,7 +91,7 @@ func (r *Runner) Await(ctx context.Context, req *follow.Request, table string, m
 	return e
 }
 
-// look gives the request what is known now.
+// look gives the request the present map and leaders.
 func (r *Runner) look(req *follow.Request, table string, m *topology.Map, failed []follow.Failure) follow.Effect {
 	var seq uint64
 	if now, ok := r.Tables.Get(table); ok {
