@@ -1,7 +1,7 @@
 // Package route cuts a batch by the partition map as of one seq: (ring point, time) → partition.
 //
-// It is pure: it neither makes partitions nor waits for anybody. Times that no partition covers are handed back, so that
-// the caller can have them covered and route again by the newer map.
+// It is pure: it neither makes partitions nor waits. Times that no partition covers are returned, so that the caller can
+// have them covered and route again by the newer map.
 //
 //	batch ──map as of seq n──▶ Share{partition 7} Share{partition 8} …      in order of first appearance
 //	                      └──▶ times that lie nowhere yet
