@@ -83,7 +83,7 @@ func TestProcessSurvivesSubqueriesOfAnyLength(t *testing.T) {
 			t.Errorf("%s: %v, want an error that names the subquery and its steps", text, err)
 		}
 	}
-	// What Prometheus users ask for is no bomb.
+	// Usual queries of Prometheus users are no bombs.
 	for _, text := range []string{"max_over_time(vector(1)[1d:15s])", "max_over_time(miles[30d:1m])", "sum_over_time(vector(1)[5m * 2:1m])"} {
 		if _, err := ask(t, r, text, time.Hour); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -120,7 +120,7 @@ func TestMemoryOfOthersSurvivesAQueryThatWantsTooMuch(t *testing.T) {
 	}
 }
 
-// storageError looks inside of what the engine wraps.
+// storageError looks inside the engine's wrapping.
 func storageError(err error) error {
 	var store promql.ErrStorage
 	if errors.As(err, &store) {

@@ -19,12 +19,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// cutter evaluates over columns what it can of one query, and hands the engine the results as if they had been stored.
+// cutter evaluates the parts of a query that it can over columns, and passes the results to the engine as if they had been stored.
 //
 //	expression ──Compile──▶ whole: no engine
 //	                      ▶ parts ──Run──▶ answers ──▶ stand-in selectors ──▶ engine
 //
-// A stand-in is known by the pointer of its matcher, which nobody can send.
+// A stand-in is recognised by the pointer of its matcher, which no client can send.
 type cutter struct {
 	table  *Table
 	engine *Engine
@@ -35,21 +35,21 @@ type cutter struct {
 	visited  int
 	read     int
 
-	// What parts of the expression came to, in the order in which they are met: the engine may be asked more than once.
+	// Results of parts of the expression, in the order in which they are met: the engine may be asked more than once.
 	parted []parted
 	next   int
 }
 
-// parted is what a part of an expression came to.
+// parted is the result of a part of an expression.
 type parted struct {
 	answer *columnar.Answer
 	err    error
 }
 
-// columns lets a Table be found inside what embeds it.
+// columns lets a Table be found inside a type that embeds it.
 func (t *Table) columns() *Table { return t }
 
-// cutter is nil where everything is for the engine: sources that are not ours, and statistics by step.
+// cutter is nil if the engine must evaluate everything: sources that are not ours, and statistics by step.
 func (e *Engine) cutter(q storage.Queryable, opts promql.QueryOpts) *cutter {
 	t, ok := q.(interface{ columns() *Table })
 	if !ok || !e.columnar || opts != nil && opts.EnablePerStepStats() {
@@ -58,7 +58,7 @@ func (e *Engine) cutter(q storage.Queryable, opts promql.QueryOpts) *cutter {
 	return &cutter{table: t.columns(), engine: e, usage: t.columns().reader.usage(nil)}
 }
 
-// queryable is what the engine reads.
+// queryable is the storage that the engine reads.
 func (c *cutter) queryable(q storage.Queryable) storage.Queryable {
 	if c == nil {
 		return q
@@ -122,12 +122,12 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 	return res
 }
 
-// plan is what columnar runs: a chain or a tree.
+// plan is a plan of package columnar: a chain or a tree.
 type plan interface {
 	Run(ctx context.Context, env columnar.Env) (*columnar.Answer, error)
 }
 
-// compile gives nil for what is not for columns.
+// compile returns nil if columns cannot evaluate the expression.
 func compile(expr parser.Expr, g columnar.Grid, lookback time.Duration) plan {
 	if p, ok := columnar.Compile(expr, g, lookback); ok {
 		return p
@@ -145,7 +145,7 @@ func (c *cutter) extent() string {
 	return extentNone
 }
 
-// gridOf gives an evaluation at one time a step, as the engine does.
+// gridOf adds a step to an evaluation at one time, as the engine does.
 func gridOf(s *parser.EvalStmt) columnar.Grid {
 	g := columnar.Grid{Start: s.Start.UnixNano() / 1e6, End: s.End.UnixNano() / 1e6, Step: s.Interval.Milliseconds()}
 	if once(s) {
@@ -156,7 +156,7 @@ func gridOf(s *parser.EvalStmt) columnar.Grid {
 
 func once(s *parser.EvalStmt) bool { return s.Start.Equal(s.End) && s.Interval == 0 }
 
-// whole is the result of an expression of which nothing is left for the engine.
+// whole is the result of an expression that was evaluated over columns as a whole.
 func (c *cutter) whole(q *query, s *parser.EvalStmt, a *columnar.Answer, err error) *promql.Result {
 	c.engine.metrics.cuts.WithLabelValues(extentWhole).Inc()
 	c.engine.metrics.loaded(c.usage)
@@ -171,7 +171,7 @@ func (c *cutter) whole(q *query, s *parser.EvalStmt, a *columnar.Answer, err err
 	return &promql.Result{Value: a.Series, Warnings: c.notes}
 }
 
-// count shows in a query's statistics what was evaluated here.
+// count adds the samples evaluated here to a query's statistics.
 func (c *cutter) count(q *query, peak int) {
 	if s := q.Stats().Samples; s != nil {
 		s.IncrementSamplesAtStep(0, int64(c.visited))
@@ -180,7 +180,7 @@ func (c *cutter) count(q *query, peak int) {
 	}
 }
 
-// run evaluates a plan. What is abandoned was not counted.
+// run evaluates a plan. An abandoned one is not counted.
 func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answer, error) {
 	c.usage.turn.end() // workers take their own
 	before, used := c.usage.state(), c.usage.loan.Used()
@@ -203,7 +203,7 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	return a, nil
 }
 
-// part evaluates a part of the expression, or gives what it came to before.
+// part evaluates a part of the expression, or returns its earlier result.
 func (c *cutter) part(ctx context.Context, p plan) (*columnar.Answer, error) {
 	if c.next == len(c.parted) {
 		a, err := c.run(ctx, p, true)
@@ -245,7 +245,7 @@ func (c *cutter) parts(ctx context.Context, s *parser.EvalStmt, g columnar.Grid,
 	return c.standin(expr, a), nil
 }
 
-// below does it for what an expression is made of.
+// below calls parts for the children of an expression.
 func (c *cutter) below(ctx context.Context, s *parser.EvalStmt, g columnar.Grid, expr parser.Expr) (parser.Expr, error) {
 	for _, child := range children(expr) {
 		e, err := c.parts(ctx, s, g, *child)
@@ -257,7 +257,7 @@ func (c *cutter) below(ctx context.Context, s *parser.EvalStmt, g columnar.Grid,
 	return expr, nil
 }
 
-// standin is a selector that finds an answer. It stands where the expression stood in the text, for annotations.
+// standin is a selector that selects an answer. It stands where the expression stood in the text, for annotations.
 func (c *cutter) standin(expr parser.Expr, a *columnar.Answer) parser.Expr {
 	m := &labels.Matcher{Type: labels.MatchEqual, Name: "__columns__", Value: fmt.Sprint(len(c.standins))}
 	if c.standins == nil {
@@ -267,7 +267,7 @@ func (c *cutter) standin(expr parser.Expr, a *columnar.Answer) parser.Expr {
 	return &parser.VectorSelector{LabelMatchers: []*labels.Matcher{m}, PosRange: expr.PositionRange()}
 }
 
-// lookers are functions that look at the expression they are given, and not at its value alone.
+// lookers are functions that read the expression of their argument, not only its value.
 var lookers = map[string]bool{"absent": true, "absent_over_time": true, "info": true, "timestamp": true, "start_timestamp": true}
 
 // children are the places below an expression where a stand-in may be put: those that are evaluated at the query's own
@@ -333,7 +333,7 @@ func loadError(err error) error {
 	return fmt.Errorf("expanding series: %w", promql.ErrStorage{Err: err})
 }
 
-// rows counts what it hands out. A nil set is an empty one.
+// rows counts the series it returns. A nil set is an empty one.
 type rows struct {
 	in     peer.SeriesSet
 	mu     sync.Mutex // guards all below, and in while it is not paged

@@ -33,7 +33,7 @@ func TestColumnsGiveTheEnginesResults(t *testing.T) {
 		for range 8 {
 			q := randomQuery(t)
 			max := 0
-			if q.chain { // else the engine counts beside each other what here comes one after the other
+			if q.chain { // else the engine holds at the same time samples that are held one after the other here
 				max = rapid.SampledFrom([]int{0, 0, 0, 5, 20, 100, 500}).Draw(t, "samples_max")
 			}
 			plain := query.Settings{PlainEngine: true, SamplesMax: max, ExperimentalFunctions: true}
@@ -60,12 +60,12 @@ type asking struct {
 	end   time.Time
 	step  time.Duration // 0: at start alone
 
-	ordered bool // the engine's result has an order that is not by chance
+	ordered bool // the engine's result has an order that is defined
 	chain   bool // nothing in it but selector, range functions, operators with numbers, and aggregations
 }
 
-// byChance tells whether the engine gives another result every now and then: it adds and ranks in the order of a map where
-// it has no other, and a remainder, a comparison or a variance makes much of the last bit.
+// byChance reports whether the engine's own results vary: it adds and ranks in the order of a map where
+// no order is defined, and a remainder, a comparison or a variance magnifies the last bit.
 func (q asking) byChance(t fataler, src query.Source, s query.Settings, first *promql.Result) bool {
 	for i := 0; !q.ordered && i < 50; i++ {
 		again := q.run(t, src, s)
@@ -195,7 +195,7 @@ type expression struct {
 	t       *rapid.T
 	single  bool // one time: every operator keeps the order of series
 	chain   bool
-	ordered bool // the engine gives series in an order; else equal values are ranked by chance
+	ordered bool // the engine returns series in an order; else equal values are ranked by chance
 }
 
 func (e *expression) pick(name string, from ...string) string {
@@ -264,7 +264,7 @@ func (e *expression) operator(depth int) string {
 	op := e.pick("operator", "+", "-", "*", "/", "^", "%", "atan2", "==", "!=", "<", ">", "<=", ">=", "> bool", "== bool")
 	number := e.pick("number", "0", "1", "2.5", "-3", "NaN", "Inf", "(1 + 1)")
 	e.ordered = e.ordered && e.single
-	e.chain = e.chain && number != "(1 + 1)" // held while it is computed
+	e.chain = e.chain && number != "(1 + 1)" // the engine holds it while it is computed
 	if rapid.Bool().Draw(e.t, "swapped") {
 		return "(" + number + " " + op + " " + in + ")"
 	}
@@ -314,7 +314,7 @@ func (e *expression) relabelled(in string) string {
 		", " + e.pick("from", `"x"`, `"y"`, `"__name__"`, `"missing"`) + ", " + e.pick("of", `"(.*)"`, `"(1|2)"`, `""`) + ")"
 }
 
-// TestHowMuchIsCut names what goes where, by the metric that shows it.
+// TestHowMuchIsCut lists expressions by the metric that shows how much of them is cut.
 func TestHowMuchIsCut(t *testing.T) {
 	st := fleet(t)
 	b := point.GetBatch(point.NewDict(0))
@@ -368,7 +368,7 @@ func TestHowMuchIsCut(t *testing.T) {
 	f("", `sum(miles)`, query.Settings{DelayedNameRemoval: true})
 }
 
-// endless is a source whose selectors never end.
+// endless is a source with selectors that never end.
 type endless struct {
 	*querytest.Store
 	closed atomic.Int32
@@ -395,7 +395,7 @@ func (s *endlessSet) At() *peer.Series {
 func (s *endlessSet) Err() error   { return nil }
 func (s *endlessSet) Close() error { s.source.closed.Add(1); return nil }
 
-// TestColumnsEndWhenTheyMust: cancelled, timed out, at the bounds on series and on samples. Goroutines are looked for
+// TestColumnsEndWhenTheyMust: cancelled, timed out, at the bounds on series and on samples. Leaked goroutines are looked for
 // after all tests of the package.
 func TestColumnsEndWhenTheyMust(t *testing.T) {
 	f := func(expr string, s query.Settings, cancel bool, want error) {

@@ -54,7 +54,7 @@ func (p shallowParser) ParseMetricSelectors(texts []string) ([][]*labels.Matcher
 // selectorsMax is how many selectors a request may list: each is a look-up of its own.
 const selectorsMax = 1000
 
-// bounded refuses what would cost too much to parse. The error is Invalid.
+// bounded refuses texts that would cost too much to parse. The error is Invalid.
 func bounded(text string) error {
 	if err := shallow(text); err != nil {
 		return err
@@ -62,7 +62,7 @@ func bounded(text string) error {
 	return boundRegexes(text)
 }
 
-// shallow holds a text against the limits in one pass: strings, comments and what stands in braces do not nest. Every
+// shallow checks a text against the limits in one pass: strings, comments and the text in braces do not nest. Every
 // operator counts, since a chain of them is a tree as deep as it is long. The error is Invalid.
 func shallow(text string) error {
 	brackets, operators := 0, 0
@@ -114,7 +114,7 @@ func isWordByte(c byte) bool {
 	return c == '_' || c == ':' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// after gives the place behind the next c.
+// after returns the place behind the next c.
 func after(text string, i int, c byte) int {
 	if n := strings.IndexByte(text[i:], c); n >= 0 {
 		return i + n + 1
@@ -122,7 +122,7 @@ func after(text string, i int, c byte) int {
 	return len(text)
 }
 
-// afterString gives the place behind the string that begins at i. Only those in backquotes have no escapes.
+// afterString returns the place behind the string that begins at i. Only those in backquotes have no escapes.
 func afterString(text string, i int) int {
 	quote := text[i]
 	if quote == '`' {
@@ -139,7 +139,7 @@ func afterString(text string, i int) int {
 	return len(text)
 }
 
-// afterBraces gives the place behind the matchers that begin at i.
+// afterBraces returns the place behind the matchers that begin at i.
 func afterBraces(text string, i int) int {
 	for i++; i < len(text); {
 		switch c := text[i]; c {

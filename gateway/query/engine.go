@@ -16,14 +16,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/budget"
 )
 
-// Engine is Prometheus' engine behind a gate: so many queries run, so many wait, the rest are refused. What can be
-// evaluated over columns never reaches it (cut.go).
+// Engine is Prometheus' engine behind a gate: so many queries run, so many wait, the rest are refused. Expressions that can
+// be evaluated over columns never reach it (cut.go).
 type Engine struct {
 	// Constant after newEngine.
 	inner      []*promql.Engine // by level
 	levels     []int            // of samples that the engine may hold; the last is SamplesMax
 	memory     *budget.Account  // nil: not counted
-	bytesMax   int64            // of one query; 0: what the account may hold
+	bytesMax   int64            // of one query; 0: the account's bound
 	guard      *guard
 	lane       *lane
 	processors int
@@ -35,7 +35,7 @@ type Engine struct {
 	samples    int // SamplesMax
 	subSteps   int // SubquerySteps
 	subStep    time.Duration
-	columnar   bool // evaluate over columns what can be
+	columnar   bool // evaluate over columns where possible
 	features   features.Collector
 }
 
@@ -82,8 +82,8 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	return e
 }
 
-// firstSamples is how many samples the engine may hold at the first try where memory is counted. What needs more is
-// evaluated again with four times as many: the engine says only that they are too few. Columns need none of this.
+// firstSamples is how many samples the engine may hold at the first try where memory is counted. A query that needs more is
+// evaluated again with four times as many: the engine reports only that they are too few. Columns need none of this.
 const firstSamples = 1 << 14
 
 // sampleLevels are the bounds under which a query is tried.
@@ -94,10 +94,10 @@ func sampleLevels(most int) (levels []int) {
 	return append(levels, most)
 }
 
-// Features tells which parts of PromQL are on, by category and name, as Prometheus' features endpoint does.
+// Features lists the parts of PromQL that are on, by category and name, as Prometheus' features endpoint does.
 func (e *Engine) Features() map[string]map[string]bool { return e.features.Get() }
 
-// NewInstantQuery parses a query to be evaluated at one time. What it returns is used once and closed.
+// NewInstantQuery parses a query to be evaluated at one time. The query is used once and closed.
 func (e *Engine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, t time.Time) (promql.Query, error) {
 	return e.newQuery(q, opts, kindInstant, text, func(level int, q storage.Queryable) (promql.Query, error) {
 		return e.inner[level].NewInstantQuery(ctx, q, opts, text, t)
@@ -137,7 +137,7 @@ func (e *Engine) newQuery(in storage.Queryable, opts promql.QueryOpts, kind, tex
 	return q, nil
 }
 
-// stopper is a cancel function that may be pulled before it is there.
+// stopper is a cancel function that may be called before it is set.
 type stopper struct {
 	sync.Mutex
 	pulled bool

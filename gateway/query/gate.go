@@ -19,7 +19,7 @@ func NewGate(runningMax, waitingMax int) *Gate {
 	return &Gate{slots: make(chan struct{}, runningMax), waitingMax: int64(waitingMax)}
 }
 
-// Enter waits for a place. Who got in calls Leave. The error is Throttled when too many wait already, and Canceled when
+// Enter waits for a place. The caller then calls Leave. The error is Throttled when too many wait already, and Canceled when
 // ctx ended first.
 func (g *Gate) Enter(ctx context.Context) error {
 	select {

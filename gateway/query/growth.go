@@ -16,7 +16,7 @@ type growth struct {
 	more   int64 // and so many bytes more
 }
 
-// growthMax bounds times and more.
+// growthMax bounds the two fields times and more.
 const growthMax = 1 << 20
 
 // of is the size that labels of so many bytes may have.

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// guard ends the largest query when the heap outgrows its limit although all that is booked fits. What Prometheus'
-// engine allocates is bounded by a number of samples, which is not always what they take: count_values over a range makes
+// guard ends the largest query when the heap outgrows its limit although all booked memory fits. Prometheus'
+// engine bounds its samples, which may take more memory than that: count_values over a range makes
 // room for all steps for each sample.
 type guard struct {
 	// Constant after newGuard.
@@ -29,19 +29,19 @@ type guard struct {
 	}
 }
 
-// heap is what the collector says of itself.
+// heap is the state of the collector.
 type heap struct {
 	limit int64 // the collector's
-	used  int64 // what the system gave and was not given back
-	live  int64 // what the last collection found alive
+	used  int64 // taken from the system and not returned
+	live  int64 // alive in the last collection
 }
 
-// short tells that collecting garbage no longer helps.
+// short reports whether collecting garbage no longer helps.
 func (h heap) short() bool { return h.used-h.limit > h.limit/64 || h.live > h.limit/16*15 }
 
 const (
 	guardPeriod = 5 * time.Millisecond
-	guardIdle   = 20 // periods without a query after which nobody looks any more
+	guardIdle   = 20 // periods without a query after which the guard stops looking
 )
 
 func newGuard(log *slog.Logger) *guard {
@@ -71,12 +71,12 @@ type watched struct {
 	ended  bool          // guarded by guard.mu
 }
 
-// errShort is what a query is answered that was ended for its memory.
+// errShort is the answer to a query that was ended for its memory.
 func errShort() error {
 	return fault.Errorf(fault.Throttled, "the process ran short of memory and this was the largest query: select fewer series or a shorter range, or raise --memory")
 }
 
-// watch begins to watch an evaluation under the context it gives.
+// watch begins to watch an evaluation under the context it returns.
 func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, *watched) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watched{guard: g, loan: loan, cancel: cancel, gone: make(chan struct{})}
@@ -138,7 +138,7 @@ func (g *guard) look() {
 	}
 }
 
-// relieve ends the query that holds most, and sees to it that its memory is free before another is looked for.
+// relieve ends the query that holds most, and waits until its memory is free before it picks another.
 func (g *guard) relieve(h heap) {
 	w := g.largest(h)
 	if w == nil {
@@ -166,8 +166,8 @@ const guardPatience = 60
 // of writes make it grow by a tenth in the time of a small query.
 const guardGrowth = 4
 
-// largest marks as ended the evaluation that holds most, of those that are not. One that holds little, and since whose begin the
-// heap has not grown by much either, is spared: its end would free nothing.
+// largest marks as ended the evaluation that holds most, of those that are not. It spares one that holds little if the heap
+// has not grown by much since that one began: its end would free nothing.
 func (g *guard) largest(h heap) *watched {
 	g.mu.Lock()
 	defer g.mu.Unlock()

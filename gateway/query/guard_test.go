@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// A query whose memory nobody could foresee goes, and the others stay.
+// A query with unforeseeable memory is ended, and the others stay.
 func TestOnlyTheLargestQueryGoesWhenMemoryRunsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := budget.New("queries", 1<<30)
@@ -55,8 +55,8 @@ func TestOnlyTheLargestQueryGoesWhenMemoryRunsShort(t *testing.T) {
 	})
 }
 
-// TestASmallQueryIsNotEndedForWhatOthersTook: ten thousand connections took what the heap had left, and a query of a few bytes
-// was answered 503, whose end freed nothing. One that books little goes if the heap has grown since it began.
+// TestASmallQueryIsNotEndedForWhatOthersTook: ten thousand connections took the rest of the heap, and a query of a few bytes
+// was ended with 503, which freed nothing. A query that books little is ended if the heap has grown since it began.
 func TestASmallQueryIsNotEndedForWhatOthersTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := budget.New("queries", 1<<30)

@@ -8,9 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Guarded holds every call of a source against the identity in its context. It lies below engine, look-ups and remote
-// read: whatever a handler forgets or an expression asks for, no table is read that the request may not read. A context
-// without an identity may nothing. The error is an *access.Refusal.
+// Guarded checks every call of a source against the identity in its context. It lies below engine, look-ups and remote
+// read: whatever a handler omits or an expression asks for, no table is read that the request may not read. A context
+// without an identity may read nothing. The error is an *access.Refusal.
 func Guarded(s Source) Source { return guarded{s} }
 
 type guarded struct{ source Source }

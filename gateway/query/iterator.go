@@ -21,10 +21,10 @@ type series struct {
 
 func (s *series) Labels() labels.Labels { return s.labels }
 
-// Iterator gives it back, reset, when it is one of ours.
+// Iterator returns it, reset, when it is one of ours.
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	if s.set != nil && s.set.usage.turn != nil {
-		_ = s.set.usage.turn.next(s.set.ctx) // the engine looks at the context itself
+		_ = s.set.usage.turn.next(s.set.ctx) // the engine checks the context itself
 	}
 	own, ok := it.(*iterator)
 	if !ok {
@@ -53,7 +53,7 @@ type iterator struct {
 	v    float64
 	hist []byte // encoding of a histogram sample
 
-	// The decoded histogram. Whoever asks first gets it for keeps, the next one a copy of its own.
+	// The decoded histogram. The first caller owns it, the next one gets a copy of its own.
 	h     *histogram.Histogram
 	fh    *histogram.FloatHistogram
 	given bool
@@ -146,7 +146,7 @@ func (it *iterator) take(isHist bool) {
 	it.kind, it.v = chunkenc.ValFloat, it.values[it.next]
 }
 
-// decode opens the histogram stood on; its encoding tells which of the two kinds it is. Bytes that do not decode end
+// decode opens the histogram stood on; its encoding has the kind. Bytes that do not decode end
 // the series with an error.
 func (it *iterator) decode() {
 	it.h, it.fh, it.err = point.DecodeHistogram(it.hist)
@@ -197,7 +197,7 @@ func (it *iterator) AtST() int64 { return 0 }
 
 func (it *iterator) Err() error { return it.err }
 
-// AtHistogram gives a histogram that is the caller's; the one passed in is not needed.
+// AtHistogram returns a histogram that the caller owns; the one passed in is not needed.
 func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogram) {
 	if it.given && it.h != nil {
 		return it.ms, it.h.Copy()
@@ -206,7 +206,7 @@ func (it *iterator) AtHistogram(*histogram.Histogram) (int64, *histogram.Histogr
 	return it.ms, it.h
 }
 
-// AtFloatHistogram gives a histogram that is the caller's, in fh's memory where the kept one has integer counts.
+// AtFloatHistogram returns a histogram that the caller owns, in fh's memory where the kept one has integer counts.
 func (it *iterator) AtFloatHistogram(fh *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
 	if it.fh == nil {
 		return it.ms, it.h.ToFloat(fh)

@@ -135,7 +135,7 @@ func check(t *rapid.T, samples []sample, at int, got string) {
 	}
 }
 
-// drawSeries makes rows some of which share a millisecond, and what they amount to.
+// drawSeries makes rows, of which some share a millisecond, and the samples they become.
 func drawSeries(t *rapid.T) (*peer.Series, []sample) {
 	s := &peer.Series{}
 	times := rapid.SliceOfNDistinct(rapid.Int64Range(-12, 80), 0, 40, rapid.ID).Draw(t, "times")

@@ -9,7 +9,7 @@ import (
 )
 
 // lane leaves processors to others: while rows are being written, all queries together use half of them, else at most as many
-// threads as leave a write that comes a place of Go's scheduler. An evaluation takes a turn for a page of rows or for a series, so a
+// threads as leave a place of Go's scheduler for a new write. An evaluation takes a turn for a page of rows or for a series, so a
 // small query waits for a few pages of large ones, not for their end.
 //
 //	query a  ▪▪▪▪▪ ─┐            the query that had the fewest ─┐

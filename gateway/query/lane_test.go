@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// While rows are written no more than half the processors evaluate, else no more than leave a write a place, and a query that comes later gets its turn before
-// those that came first are done.
+// While rows are written no more than half the processors evaluate, else no more than leave a write a place, and a later query gets its
+// turn before the earlier ones are done.
 func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool

@@ -17,15 +17,15 @@ const (
 	kindRange   = "range"
 )
 
-// Extents of what is evaluated over columns, a label of the metrics.
+// Extents of evaluation over columns, a label of the metrics.
 const (
 	extentWhole     = "whole"
 	extentPart      = "part"
 	extentNone      = "none"
-	extentAbandoned = "abandoned" // begun, and given up because of what the rows were
+	extentAbandoned = "abandoned" // begun, and given up because of the rows
 )
 
-// metrics count what queries do. Labels: kind is instant or range; outcome is ok, execution, timeout, or a fault's Kind;
+// metrics count queries. Labels: kind is instant or range; outcome is ok, execution, timeout, or a fault's Kind;
 // extent is one of those below.
 type metrics struct {
 	factory  promauto.Factory
@@ -63,7 +63,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 }
 
-// watch shows how full a gate is.
+// watch exports how full a gate is.
 func (m *metrics) watch(g *Gate) {
 	m.factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spillway_query_running", Help: "PromQL queries that run now.",
@@ -100,7 +100,7 @@ func outcome(err error) string {
 	return "execution"
 }
 
-// loaded adds what a query loaded.
+// loaded adds the series and rows that a query loaded.
 func (m *metrics) loaded(u *usage) {
 	s := u.state()
 	m.series.Add(float64(s.series))

@@ -28,7 +28,7 @@ func (t *Table) querier(mint, maxt int64) *querier {
 // seriesLookup is the hint of a reader that wants labels alone.
 const seriesLookup = "series"
 
-// Select gives the series in label order, whether asked to or not. The set is closed with the querier at the latest.
+// Select returns the series in label order, whether asked to or not. The set is closed with the querier at the latest.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	return q.open(ctx, hints, ms)
 }
@@ -55,7 +55,7 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 	return s
 }
 
-// Close frees what unfinished sets hold. Series handed out stay valid.
+// Close frees the memory of unfinished sets. Returned series stay valid.
 func (q *querier) Close() error {
 	q.table.reader.metrics.loaded(q.usage)
 	for _, s := range q.sets {
@@ -91,7 +91,7 @@ func truncation(truncated bool) annotations.Annotations {
 	return annotations.New().Add(errTruncated)
 }
 
-// chunkQuerier is a querier whose series come as chunks.
+// chunkQuerier is a querier that returns series as chunks.
 type chunkQuerier struct{ *querier }
 
 func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.ChunkSeriesSet {

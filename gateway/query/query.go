@@ -32,7 +32,7 @@ type query struct {
 	parse  func(level int) (promql.Query, error)
 	cut    *cutter // nil: all of it is for the engine
 	usage  *usage
-	steps  int64 // of subqueries
+	steps  int64 // steps of subqueries
 	text   int64 // bytes booked for the tree
 	stop   stopper
 
@@ -43,7 +43,7 @@ type query struct {
 	over chan struct{} // nil: not begun
 }
 
-// tableOf is the name of the table that a query reads; "": it reads something else.
+// tableOf is the name of the table that a query reads; "": it reads no table.
 func tableOf(in storage.Queryable) string {
 	if t, ok := in.(interface{ columns() *Table }); ok {
 		return t.columns().name
@@ -51,7 +51,7 @@ func tableOf(in storage.Queryable) string {
 	return ""
 }
 
-// queryable is what the engine reads.
+// queryable is the storage that the engine reads.
 func (q *query) queryable(in storage.Queryable) storage.Queryable {
 	if q.cut != nil {
 		q.usage = q.cut.usage
@@ -102,11 +102,11 @@ func (q *query) enter(ctx context.Context) *promql.Result {
 	return res
 }
 
-// graceTime is how long an answer waits for an evaluation whose context has ended.
+// graceTime is how long an answer waits for an evaluation after its context has ended.
 const graceTime = 200 * time.Millisecond
 
-// await evaluates in a goroutine of its own. Some of what the engine does looks at no context for many seconds; nobody
-// has to wait for it.
+// await evaluates in a goroutine of its own. Parts of the engine check no context for many seconds; the caller
+// does not have to wait for them.
 func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	type outcome struct {
 		res   *promql.Result
@@ -149,7 +149,7 @@ func (q *query) await(ctx context.Context, w *watched) *promql.Result {
 	return out.res
 }
 
-// evaluate does over columns what can be done so, and leaves the rest to the engine.
+// evaluate evaluates over columns where possible, and leaves the rest to the engine.
 func (q *query) evaluate(ctx context.Context) *promql.Result {
 	if err := q.loan.TakeSoon(q.steps * stepBytes); err != nil {
 		return &promql.Result{Err: needed(err)}
@@ -163,7 +163,7 @@ func (q *query) evaluate(ctx context.Context) *promql.Result {
 	return q.cut.evaluate(ctx, q)
 }
 
-// What a sample takes that the engine holds: of a series that has many, and of one that has no other.
+// Memory of a sample that the engine holds: of a series with many, and of a series with one.
 const (
 	sampleBytes     = 32
 	soleSampleBytes = 96
@@ -208,7 +208,7 @@ func (q *query) exec(ctx context.Context, prepare func(*parser.EvalStmt) error) 
 // Cancel ends an evaluation that goes on, or that has yet to begin.
 func (q *query) Cancel() { q.stop.pull() }
 
-// Close gives back what the result holds, as soon as the evaluation is over.
+// Close releases the result's memory as soon as the evaluation is over.
 func (q *query) Close() {
 	release := func() {
 		q.Query.Close()
@@ -235,14 +235,14 @@ func (e *Engine) borrow(ctx context.Context) (*budget.Loan, error) {
 	return e.memory.Borrow(ctx, limits.QueryOf(ctx).BytesMax(e.bytesMax))
 }
 
-// What a query's tree takes: for each byte of its text, and for each that repetitions in regular expressions stand for.
+// Memory of a query's tree: for each byte of its text, and for each that repetitions in regular expressions stand for.
 const (
 	treeBytes    = 16 << 10
 	textBytes    = 200
 	repeatsBytes = 100
 )
 
-// reserveText books what parsing a query takes. The error is Throttled or TooLarge.
+// reserveText books the memory for parsing a query. The error is Throttled or TooLarge.
 func (e *Engine) reserveText(text string) (int64, error) {
 	if e.memory == nil {
 		return 0, nil

@@ -14,12 +14,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Deps are what a Reader is given.
+// Deps are the parts that a Reader uses.
 type Deps struct {
 	Source     Source
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
-	Memory     *budget.Account       // what all queries may hold; nil: it is not counted
+	Memory     *budget.Account       // for all queries; nil: memory is not counted
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 	Recent     *recent.Queries       // where queries are shown that run and that were slow; nil: nowhere
 	Busy       func() bool           // whether rows are being written: then queries leave processors to that; nil: never
@@ -63,7 +63,7 @@ type Lookup struct {
 	left   bool
 }
 
-// Lookup waits for a place for such a request, and begins its loan and its time-out: what is done under the context draws
+// Lookup waits for a place for such a request, and begins its loan and its time-out: work under the context draws
 // on the loan. Errors: Throttled, Canceled. End it.
 func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.settings.Timeout))
@@ -82,7 +82,7 @@ func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 	return ctx, l, nil
 }
 
-// Leave makes place for others while the answer is written. The error is why the request was ended early, or err.
+// Leave makes room for others while the answer is written. The error is why the request was ended early, or err.
 func (l *Lookup) Leave(err error) error {
 	if !l.left {
 		l.left = true
@@ -95,7 +95,7 @@ func (l *Lookup) Leave(err error) error {
 	return l.of.Took(l.loan.Held(), int64(l.reader.settings.BytesMax), isShortage(err), err)
 }
 
-// End gives back what the answer held.
+// End releases the answer's memory.
 func (l *Lookup) End() {
 	_ = l.Leave(nil)
 	l.loan.Close()

@@ -10,11 +10,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// regexStepsMax bounds what repetitions in the regular expressions of a query stand for. (a{1000}){1000} takes 14 bytes,
+// regexStepsMax bounds the steps that repetitions in the regular expressions of a query stand for. (a{1000}){1000} takes 14 bytes,
 // and 40 MB to compile, which the parser does; ten of them in one selector are ten times as much.
 const regexStepsMax = 20_000
 
-// boundRegexes holds the strings of a query against regexStepsMax: each may be a regular expression. The error is Invalid.
+// boundRegexes checks the strings of a query against regexStepsMax: each may be a regular expression. The error is Invalid.
 func boundRegexes(text string) error {
 	if n, where := countRepeats(text); n > regexStepsMax {
 		return fault.Errorf(fault.Invalid, "the regular expression %s repeats so much that it stands for more than %d steps; repeat less", short(where), regexStepsMax)
@@ -22,7 +22,7 @@ func boundRegexes(text string) error {
 	return nil
 }
 
-// BoundRegex holds one regular expression that came without a query against regexStepsMax. The error is Invalid.
+// BoundRegex checks one regular expression that comes without a query against regexStepsMax. The error is Invalid.
 func BoundRegex(text string) error {
 	if re, err := syntax.Parse(text, syntax.Perl|syntax.DotNL); err == nil && regexSteps(re)-len(text) > regexStepsMax {
 		return fault.Errorf(fault.Invalid, "the regular expression %s repeats so much that it stands for more than %d steps; repeat less", short(text), regexStepsMax)
@@ -36,7 +36,7 @@ func repeats(text string) int {
 	return n
 }
 
-// countRepeats counts until there are too many, and says where.
+// countRepeats counts until there are too many, and reports where.
 func countRepeats(text string) (steps int, where string) {
 	for i := 0; i < len(text); {
 		switch text[i] {
@@ -62,8 +62,8 @@ func short(s string) string {
 	return s
 }
 
-// repeated is how many steps a quoted string has as a regular expression beyond those that it is written with; 0 for
-// what is none, and for what repeats nothing a number of times.
+// repeated is how many steps a quoted string has as a regular expression beyond those that it is written with; 0 if it
+// is no regular expression or repeats nothing.
 func repeated(quoted string) int {
 	if !strings.Contains(quoted, "{") {
 		return 0

@@ -46,7 +46,7 @@ func (s *set) Next() bool {
 		s.close()
 		return false
 	}
-	if s.passing { // nothing of it is to live longer because of the others
+	if s.passing { // do not keep its memory for the others of its slab
 		s.slab = make([]series, 1)
 	} else if len(s.slab) == 0 {
 		s.slab = make([]series, slabLen)
@@ -58,7 +58,7 @@ func (s *set) Next() bool {
 	return true
 }
 
-// advance moves the inner set on and accounts for what it gave.
+// advance moves the inner set on and accounts for the series.
 func (s *set) advance() bool {
 	if s.given%turnSeries == 0 {
 		if s.err = s.usage.turn.next(s.ctx); s.err != nil {
@@ -97,8 +97,8 @@ func (s *set) close() {
 
 func (s *set) At() storage.Series { return s.at }
 
-// Err gives a promql.ErrStorage with the source's error inside, so that the edge can tell what a storage says from what
-// an expression does wrong.
+// Err returns a promql.ErrStorage with the source's error inside, so that the API can distinguish errors of storage from
+// errors of the expression.
 func (s *set) Err() error {
 	if s.err == nil {
 		return nil
@@ -106,5 +106,5 @@ func (s *set) Err() error {
 	return promql.ErrStorage{Err: s.err}
 }
 
-// Warnings is empty: what the source has to say goes through Warn, for every kind of request alike.
+// Warnings is empty: warnings of the source go through Warn, for every kind of request alike.
 func (s *set) Warnings() annotations.Annotations { return nil }

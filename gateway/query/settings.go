@@ -2,7 +2,7 @@ package query
 
 import "github.com/spillwaydb/spillway/protocols/setting"
 
-// Settings are what a user may set. The zero value means all defaults.
+// Settings are the numbers a user may set. The zero value means all defaults.
 type Settings struct {
 	RunningMax       int           `yaml:"running_max" default:"20" min:"1" help:"How many PromQL queries run at once." price:"More: each gets less of the processors, and all of them together take more memory."`
 	WaitingMax       int           `yaml:"waiting_max" default:"200" min:"1" help:"How many more may wait for their turn. Beyond: 503." price:"More: a burst is served late instead of refused."`
@@ -24,7 +24,7 @@ type Settings struct {
 	DelayedNameRemoval    bool `yaml:"delayed_name_removal" help:"Keep __name__ until the end of an evaluation; as in Prometheus."`
 }
 
-// SetDefaults fills in what is zero.
+// SetDefaults fills in zero fields.
 func (s *Settings) SetDefaults() { setting.Fill(s) }
 
 // Validate reports every mistake at once, as Invalid.

@@ -9,12 +9,12 @@ import (
 )
 
 // Source is where rows come from. A peer.Storage is one as it stands; a cluster's is a fan-out that asks one placement
-// of every partition, hedged, and merges by labels. It chooses the partitions itself: what is asked here
-// never names any. All methods may be called from many goroutines; errors carry their Kind, and a Stale that reaches
+// of every partition, hedged, and merges by labels. It chooses the partitions itself: requests from here
+// never name any. All methods may be called from many goroutines; errors carry their Kind, and a Stale that reaches
 // this package counts as Unavailable, because refreshing the map is the source's own work.
 //
-// A source whose answer may lack rows says so through Warn and answers all the same; what it cannot answer at all is an
-// error.
+// A source with an answer that may lack rows reports that through Warn and answers all the same; if it cannot answer, it
+// returns an error.
 type Source interface {
 	Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error)
 	LabelNames(ctx context.Context, q *peer.Select, limit int) (names []string, truncated bool, err error)
@@ -28,13 +28,13 @@ type Source interface {
 
 type partialKey struct{}
 
-// WithPartial gives a context under which an answer may lack what cannot be had now: then Warn says so. Without it that is
+// WithPartial returns a context under which an answer may lack rows that are unavailable now, with a Warn. Without it that is
 // an error.
 func WithPartial(ctx context.Context) context.Context {
 	return context.WithValue(ctx, partialKey{}, true)
 }
 
-// WithWhole gives a context under which an answer that may lack rows is refused as Unavailable, also where it would otherwise be given with
+// WithWhole returns a context under which an answer that may lack rows is refused as Unavailable, even if it would otherwise be returned with
 // a warning: because of an old partition map.
 func WithWhole(ctx context.Context) context.Context {
 	return context.WithValue(ctx, partialKey{}, false)
@@ -46,13 +46,13 @@ func Partial(ctx context.Context) bool {
 	return allowed
 }
 
-// Whole reports whether the asker wants no answer rather than one that may lack rows; said is false where the asker did not say.
+// Whole reports whether the asker prefers no answer to one that may lack rows; said is false if the asker did not choose.
 func Whole(ctx context.Context) (whole, said bool) {
 	allowed, said := ctx.Value(partialKey{}).(bool)
 	return said && !allowed, said
 }
 
-// Warnings collects what a request's answer may lack. Safe for concurrent use: a fan-out warns from many goroutines.
+// Warnings collects the warnings that a request's answer may lack rows. Safe for concurrent use: a fan-out warns from many goroutines.
 type Warnings struct {
 	mu struct {
 		sync.Mutex
@@ -65,13 +65,13 @@ const warningsMax = 10
 
 type warningsKey struct{}
 
-// WithWarnings gives a context under which Warn is heard, and where to read what it said.
+// WithWarnings returns a context that collects the texts of Warn, and their collection.
 func WithWarnings(ctx context.Context) (context.Context, *Warnings) {
 	w := new(Warnings)
 	return context.WithValue(ctx, warningsKey{}, w), w
 }
 
-// Warn says, to whoever asked under ctx, that the answer may lack something. The same text counts once.
+// Warn warns the asker of ctx that the answer may lack rows. The same text counts once.
 func Warn(ctx context.Context, text string) {
 	w, ok := ctx.Value(warningsKey{}).(*Warnings)
 	if !ok {
@@ -89,7 +89,7 @@ func Warn(ctx context.Context, text string) {
 	}
 }
 
-// Texts gives what was said so far, in the order in which it was said first.
+// Texts returns the warnings so far, in the order in which they first came.
 func (w *Warnings) Texts() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

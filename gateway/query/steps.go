@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// stepBytes is what the engine holds for each step of a subquery before it evaluates the first: its statistics.
+// stepBytes is the memory that the engine holds for each step of a subquery before it evaluates the first: its statistics.
 const stepBytes = 32
 
 // stepper finds how many steps the parts of an expression are evaluated at, before any is. The engine allocates by
@@ -21,7 +21,7 @@ type stepper struct {
 	sum  int64         // steps of all subqueries
 }
 
-// boundSteps gives the steps of all subqueries of a statement. The error is TooLarge and names the subquery that has too
+// boundSteps returns the steps of all subqueries of a statement. The error is TooLarge and names the subquery that has too
 // many.
 func boundSteps(text string, s *parser.EvalStmt, def time.Duration, most int) (int64, error) {
 	b := &stepper{text: text, max: most, def: def}
@@ -70,7 +70,7 @@ func (b *stepper) walk(expr parser.Expr, over time.Duration) error {
 // excerptMax is how much of an expression an error shows.
 const excerptMax = 120
 
-// excerpt is what a query's text says of an expression, cut where it is long.
+// excerpt is an expression's part of the query's text, cut if it is long.
 func excerpt(text string, e parser.Expr) string {
 	at := e.PositionRange()
 	if at.Start < 0 || at.End <= at.Start || int(at.End) > len(text) {

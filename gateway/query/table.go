@@ -20,7 +20,7 @@ import (
 // Table is one table as readers see it: Prometheus' Queryable, ChunkQueryable and ExemplarQueryable, and the look-ups
 // that need no samples. Times are milliseconds, both ends included. Safe for concurrent use and cheap to make.
 //
-// A table nobody wrote to is NotFound, but for the default one, which is always there and may be empty.
+// A table without any writes is NotFound, except the default one, which always exists and may be empty.
 type Table struct {
 	name   string
 	reader *Reader
@@ -73,7 +73,7 @@ func (t *Table) absent(err error) error {
 }
 
 // Series lists the series that match any of the sets and may have rows in the range, in label order, at most limit
-// (0: all the settings allow); truncated says that there were more.
+// (0: all the settings allow); truncated reports that there were more.
 func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int) (found []point.Labels, truncated bool, err error) {
 	u := t.reader.usage(budget.LoanOf(ctx))
 	u.of = limits.QueryOf(ctx)
@@ -92,7 +92,7 @@ func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.M
 	return found, truncated, nil
 }
 
-// seriesOf lists one more than limit, so that the caller can tell.
+// seriesOf lists one more than limit, so that the caller can see that there are more.
 func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, u *usage) (found []point.Labels, err error) {
 	q := t.ask(mint, maxt, ms)
 	q.LabelsOnly = true
@@ -138,7 +138,7 @@ func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Ma
 			return nil, false, needed(err)
 		}
 		all, truncated = append(all, some...), truncated || more
-		if len(all) > 2*(single+len(some)) { // what many sets have in common is kept once
+		if len(all) > 2*(single+len(some)) { // names that many sets share are kept once
 			all = compact(all)
 			single = len(all)
 		}
@@ -150,7 +150,7 @@ func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Ma
 	return all, truncated || more, nil
 }
 
-// nameBytes is what a string takes in a list, without its text, which is storage's.
+// nameBytes is the memory of a string in a list, without its text, which belongs to storage.
 const nameBytes = 16
 
 func compact(all []string) []string {
@@ -209,7 +209,7 @@ func (t *Table) CleanTombstones(ctx context.Context) error {
 	return t.absent(t.reader.source.CleanTombstones(ctx, &peer.Select{Table: t.name, Lo: math.MinInt64, Hi: math.MaxInt64}))
 }
 
-// Stats describes what is held of the table, with top lists of at most topN lines.
+// Stats describes the rows held of the table, with top lists of at most topN lines.
 func (t *Table) Stats(ctx context.Context, topN int) (*peer.Stats, error) {
 	st, err := t.reader.source.Stats(ctx, t.name, topN)
 	if err = t.absent(err); err != nil {

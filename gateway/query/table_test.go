@@ -58,7 +58,7 @@ func named(name string) []*labels.Matcher {
 	return []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", name)}
 }
 
-// asked remembers what a source was asked.
+// asked records a source's selects.
 type asked struct {
 	*querytest.Store
 	last *peer.Select

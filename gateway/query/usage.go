@@ -17,7 +17,7 @@ type usage struct {
 	// Constant after Reader.usage.
 	seriesMax, rowsMax int
 	loan               *budget.Loan  // nil: memory is not counted
-	of                 *limits.Query // what the table allows; nil: anything
+	of                 *limits.Query // the table's limits; nil: none
 	growth             growth        // of labels, by the functions of the query
 	turn               *turn         // of the goroutine that reads; nil: it takes none
 	share              laneShare     // of all its goroutines; guarded by the lane
@@ -28,13 +28,13 @@ type usage struct {
 	}
 }
 
-// loads is what was loaded so far; bytes are those that stay until the query ends.
+// loads counts the data loaded so far; bytes are those that stay until the query ends.
 type loads struct {
 	series, rows int
 	bytes        int64
 }
 
-// state and restore are for what was loaded in vain.
+// state and restore take back loads that were in vain.
 func (u *usage) state() loads {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -51,14 +51,14 @@ func (u *usage) restore(l loads) {
 // histRowBytes is how many bytes of an encoded histogram count as one row.
 const histRowBytes = 16
 
-// What a series takes besides its labels and rows, and what a row takes: time and value, or a decoded histogram.
+// Memory of a series besides its labels and rows, and of a row: time and value, or a decoded histogram.
 const (
 	seriesBytes = 250
 	rowBytes    = 16
 	histBytes   = 64
 )
 
-// count adds a series that is looked at and dropped.
+// count adds a series that is read and dropped.
 func (u *usage) count(s *peer.Series) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -114,14 +114,14 @@ type shortage struct{ error }
 
 func (s shortage) Unwrap() error { return s.error }
 
-// isShortage looks through what the engine wraps errors of storage in.
+// isShortage looks through the engine's wrapping of storage errors.
 func isShortage(err error) bool {
 	var s shortage
 	var stored promql.ErrStorage
 	return errors.As(err, &s) || errors.As(err, &stored) && errors.As(stored.Err, &s)
 }
 
-// needed says what to do about memory that there is not.
+// needed adds the remedy to an error of missing memory.
 func needed(err error) error {
 	if fault.Is(err, fault.TooLarge) {
 		return fault.Wrap(shortage{err}, fault.TooLarge, "the query needs too much memory: select fewer series or a shorter range, or raise query.bytes_max and --memory")

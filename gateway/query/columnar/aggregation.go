@@ -27,17 +27,17 @@ var aggregations = map[parser.ItemType]bool{
 	parser.STDDEV: true, parser.STDVAR: true, parser.QUANTILE: true, parser.TOPK: true, parser.BOTTOMK: true,
 }
 
-// ranks tells that columns are picked and keep their labels.
+// ranks reports whether columns are picked and keep their labels.
 func (a *aggregation) ranks() bool { return a.op == parser.TOPK || a.op == parser.BOTTOMK }
 
-// note warns of a parameter that makes no sense.
+// note warns of an invalid parameter.
 func (a *aggregation) note(notes *annotations.Annotations) {
 	if q := a.parameter; a.op == parser.QUANTILE && !(q >= 0 && q <= 1) {
 		notes.Add(annotations.NewInvalidQuantileWarning(q, a.position))
 	}
 }
 
-// key appends the labels of the group that a column belongs to; they are what tells groups apart.
+// key appends the labels of the group that a column belongs to. They identify the group.
 func (a *aggregation) key(dst []byte, l point.Labels, dropped bool) []byte {
 	names := a.names
 	for {
@@ -66,19 +66,19 @@ type groups struct {
 	labels []point.Labels // of groups, in the order in which they came
 	fold   folder
 	ranked *ranking                // instead of fold
-	cell   int64                   // bytes that a group takes for each step
+	cell   int64                   // bytes of a group for each step
 	take   func(bytes int64) error // books them
 }
 
-// folder holds what an aggregation keeps of each group and step.
+// folder holds an aggregation's state for each group and step.
 type folder interface {
-	open()                           // one more group
+	open()                           // adds a group
 	add(group int, values []float64) // a column's values
 	// finish writes a group's values over out.
 	finish(group int, out []float64)
 }
 
-// What an aggregation holds besides cells: of a group, of a column, of a value that is ranked.
+// The memory of an aggregation besides cells: of a group, of a column, of a value that is ranked.
 const (
 	groupBytes  = 200
 	columnBytes = 100
@@ -111,11 +111,11 @@ func newGroups(a *aggregation, steps int, take func(int64) error) *groups {
 	return g
 }
 
-// add folds a column in. The error is that of take.
+// add folds a column in. The error is from take.
 func (g *groups) add(key []byte, c *result) error {
 	group, ok := g.at[string(key)]
 	if !ok {
-		// What it holds, and its column in the end.
+		// Its state, and its column in the end.
 		if err := g.take(int64(g.steps)*(g.cell+8) + groupBytes + int64(len(key))); err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (g *groups) add(key []byte, c *result) error {
 	return nil
 }
 
-// finish gives the columns, by groups in the order in which they came.
+// finish returns the columns, by groups in the order in which they came.
 func (g *groups) finish() []result {
 	if g.ranked != nil {
 		return g.ranked.finish()
@@ -184,7 +184,7 @@ func (s *sums) add(group int, values []float64) {
 	}
 }
 
-// increase is kahansum.Inc without a call where the sum stays a number.
+// increase is kahansum.Inc without a call while the sum is finite.
 func increase(v, sum, c float64) (float64, float64) {
 	t := sum + v
 	if t-t != 0 {
@@ -271,7 +271,7 @@ func (s *spreads) finish(group int, out []float64) {
 	}
 }
 
-// picks are the aggregations whose state is their value: min, max, count and group.
+// picks are the aggregations that have their value as state: min, max, count and group.
 type picks struct {
 	cells[float64]
 	op parser.ItemType

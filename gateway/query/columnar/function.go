@@ -13,7 +13,7 @@ import (
 type function struct {
 	arguments int  // numbers before the range
 	keepsName bool // the result is still the metric
-	counter   bool // wants a counter, and says so where the name does not sound like one
+	counter   bool // needs a counter, and adds a note if the name does not look like one
 	quantile  bool // its number is one
 	// each fills out, a value for each step, absent where there is none.
 	each func(c *column, s *source, g Grid, out []float64)
@@ -41,7 +41,7 @@ var functions = map[string]*function{
 	"quantile_over_time": {arguments: 1, quantile: true, each: quantiles},
 }
 
-// lastValue is what an instant selector does: the newest row within the lookback, nothing where that is a marker.
+// lastValue is the instant selector: the newest row within the lookback, nothing where that is a marker.
 var lastValue = &function{keepsName: true, each: last}
 
 func last(c *column, _ *source, _ Grid, out []float64) {
@@ -215,7 +215,7 @@ func quantile(q float64, values []float64) float64 {
 	return values[int(below)]*(1-weight) + values[int(above)]*weight
 }
 
-// instant is irate and idelta: of the last two rows.
+// instant is irate and idelta: over the last two rows.
 func instant(c *column, out []float64, rate bool) {
 	for i, hi := range c.hi {
 		out[i] = absent
@@ -234,7 +234,7 @@ func instant(c *column, out []float64, rate bool) {
 	}
 }
 
-// extrapolate is rate, increase and delta. Where a counter fell is found once for the column: windows overlap.
+// extrapolate is rate, increase and delta. The falls of a counter are found once for the column: windows overlap.
 func extrapolate(c *column, s *source, g Grid, out []float64, counter, rate bool) {
 	var fell falls
 	if counter {
@@ -278,7 +278,7 @@ func (f *falls) find(values []float64) {
 	}
 }
 
-// add adds what was lost by the falls within [lo, hi). Windows come in order.
+// add adds the amounts lost by the falls within [lo, hi). Windows come in order.
 func (f *falls) add(rise float64, lo, hi int32, values []float64) float64 {
 	for f.first < len(f.at) && f.at[f.first] <= lo {
 		f.first++
@@ -292,7 +292,7 @@ func (f *falls) add(rise float64, lo, hi int32, values []float64) float64 {
 	return rise
 }
 
-// window is what extrapolation needs to know of one, times in milliseconds.
+// window is a window as extrapolation needs it, times in milliseconds.
 type window struct {
 	first               float64 // value
 	rows                float64 // less one
@@ -301,7 +301,7 @@ type window struct {
 	counter             bool
 }
 
-// factor tells by how much the rise between first and last row is to be stretched to cover the window: to its bounds
+// factor is the ratio by which the rise between first and last row is stretched to cover the window: to its bounds
 // where a row is near, by half a distance between rows where none is, and never to before a counter's zero.
 func (w *window) factor(rise float64) float64 {
 	toStart := float64(w.firstTime-w.start) / 1000

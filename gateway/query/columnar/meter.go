@@ -11,10 +11,10 @@ type meter struct {
 	read      int
 }
 
-// where is how the engine calls what exceeds the limit.
+// where is the engine's name for the place where the limit is exceeded.
 const where = "query execution"
 
-// reach notes that n more samples are held for a moment.
+// reach counts that n more samples are held for a moment.
 func (m *meter) reach(n int) error {
 	m.peak = max(m.peak, m.held+n)
 	if m.held+n > m.max {
@@ -23,15 +23,15 @@ func (m *meter) reach(n int) error {
 	return nil
 }
 
-// keep notes that n more samples are held from now on.
+// keep counts that n more samples are held from now on.
 func (m *meter) keep(n int) error {
 	err := m.reach(n)
 	m.held += n
 	return err
 }
 
-// operator notes what the engine holds while it goes through the steps of an operator with a number: what went in, what
-// came out so far, and this step's vectors. in and out are counts by step.
+// operator counts the samples that the engine holds while it goes through the steps of an operator with a number: the input,
+// the output so far, and this step's vectors. in and out are counts by step.
 func (m *meter) operator(in, out []int) error {
 	so := 0
 	for i := range in {

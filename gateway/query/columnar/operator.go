@@ -28,7 +28,7 @@ var arithmetic = map[parser.ItemType]func(l, r float64) float64{
 	parser.ATAN2: math.Atan2,
 }
 
-// dropsName tells whether the result is no longer the metric.
+// dropsName reports whether the result is no longer the metric.
 func (o *operator) dropsName() bool { return o.negate || o.compute != nil || o.asBool }
 
 // apply changes a column in place.

@@ -24,12 +24,12 @@ type Plan struct {
 	source source
 	stages []stage
 
-	// Of a tree: what the stages begin with, if not with the source.
+	// Of a tree: the input of the stages, if it is not the source.
 	under func(parser.Expr) (node, bool)
 	base  node
 }
 
-// source is a selector and what is made of each of its windows.
+// source is a selector and the function over each of its windows.
 type source struct {
 	matchers []*labels.Matcher
 	window   time.Duration // range, or lookback
@@ -46,11 +46,11 @@ type source struct {
 type stage struct {
 	operator    *operator
 	aggregation *aggregation
-	// held is how many samples the engine has in memory for the stage's number while it evaluates what lies inside.
+	// held is how many samples the engine has in memory for the stage's number while it evaluates the inner expression.
 	held int
 }
 
-// Compile makes a plan of an expression, or says that it cannot. The expression was preprocessed by the engine and is
+// Compile makes a plan of an expression, or refuses. The expression was preprocessed by the engine and is
 // not changed.
 func Compile(expr parser.Expr, g Grid, lookback time.Duration) (*Plan, bool) {
 	if g.End < g.Start || g.Step <= 0 {
@@ -63,7 +63,7 @@ func Compile(expr parser.Expr, g Grid, lookback time.Duration) (*Plan, bool) {
 	return p, true
 }
 
-// Selector tells whether the plan is a selector and nothing else: the engine does that as well as anybody.
+// Selector reports whether the plan is only a selector: the engine evaluates that as fast.
 func (p *Plan) Selector() bool { return p.source.instant && len(p.stages) == 0 }
 
 // timeMax keeps milliseconds far from where nanoseconds overflow.
@@ -74,7 +74,7 @@ func (p *Plan) representable() bool {
 	return p.grid.Start > -timeMax+reach && p.grid.End < timeMax-reach && p.grid.Len() < 1<<24
 }
 
-// vector appends what expr does to the plan, inside first.
+// vector appends the stages of expr to the plan, inside first.
 func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 	switch e := expr.(type) {
 	case *parser.ParenExpr:
@@ -94,7 +94,7 @@ func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 	return false
 }
 
-// onto lets the stages begin with what a tree knows how to evaluate.
+// onto makes the stages begin with a node that a tree can evaluate.
 func (p *Plan) onto(expr parser.Expr) (ok bool) {
 	if p.under == nil {
 		return false
@@ -164,7 +164,7 @@ func (p *Plan) binary(e *parser.BinaryExpr, lookback time.Duration) bool {
 	return true
 }
 
-// number finds the value of a number, as it is written or computed from others.
+// number returns the value of a number literal or of arithmetic on numbers.
 func number(expr parser.Expr) (float64, bool) {
 	switch e := expr.(type) {
 	case *parser.NumberLiteral:

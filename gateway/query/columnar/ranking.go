@@ -5,7 +5,7 @@ import (
 	"sort"
 )
 
-// ranking keeps the k largest or least values of each group and step, and whose they are.
+// ranking keeps the k largest or least values of each group and step, and their columns.
 type ranking struct {
 	k     int
 	least bool
@@ -15,7 +15,7 @@ type ranking struct {
 	heaps   [][]rank // by group and step
 }
 
-// rank is a heap as the engine makes it, so that equal values are picked and ordered as there: the value to be replaced
+// rank is a heap ordered as the engine's, so that equal values are picked and ordered as there: the value to be replaced
 // next lies on top, NaN before all.
 type rank struct {
 	of    []ranked
@@ -49,7 +49,7 @@ func (r *rank) Pop() any {
 	return last
 }
 
-// replaces tells whether v is to take the place of what lies on top.
+// replaces reports whether v replaces the value on top.
 func (r *rank) replaces(v float64) bool {
 	top := r.of[0].value
 	return !r.least && top < v || r.least && top > v || top != top && v == v
@@ -63,7 +63,7 @@ func (r *ranking) open() {
 	r.heaps = append(r.heaps, heaps)
 }
 
-// add gives how many bytes more are held.
+// add returns how many more bytes it holds.
 func (r *ranking) add(group int, c *result) (bytes int64) {
 	at := int32(-1)
 	for i, v := range c.values {
@@ -91,7 +91,7 @@ func (r *ranking) add(group int, c *result) (bytes int64) {
 	return bytes
 }
 
-// finish gives the columns that are among the first somewhere. Those of a single step come in their order.
+// finish returns the columns that are among the first somewhere. Those of a single step come in their order.
 func (r *ranking) finish() []result {
 	var out []result
 	place := make([]int32, len(r.columns)) // in out, from 1

@@ -9,14 +9,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// result is a column with its labels. dropped: the reserved ones among them no longer count.
+// result is a column with its labels. dropped: its reserved labels no longer count.
 type result struct {
 	labels  point.Labels
 	dropped bool
 	values  []float64 // by step
 }
 
-// reserved are the labels that say what a metric is: what is computed from it is something else.
+// reserved are the labels that identify a metric: values computed from it lose them.
 func reserved(name string) bool {
 	return len(name) == len(point.MetricName) && (name == point.MetricName || name == labelType || name == labelUnit)
 }
@@ -26,7 +26,7 @@ const (
 	labelUnit = "__unit__"
 )
 
-// Answer is what a plan evaluates to.
+// Answer is the result of a plan.
 type Answer struct {
 	Series promql.Matrix
 	Notes  annotations.Annotations
@@ -46,7 +46,7 @@ func (a *Answer) Vector() promql.Vector {
 	return v
 }
 
-// Set gives an answer that was made with markers as what a selector finds.
+// Set returns an answer that was made with markers as the result of a selector.
 func (a *Answer) Set() storage.SeriesSet {
 	all := make([]storage.Series, len(a.Series))
 	for i, s := range a.Series {
@@ -75,10 +75,10 @@ type writer struct {
 	points  int // of the last slab
 }
 
-// hashBytes is what it takes to remember a column's labels.
+// hashBytes is the memory that a column's labels take in a set.
 const hashBytes = 48
 
-// seriesBytes is what a column takes as the engine's series.
+// seriesBytes is the memory of a column as the engine's series.
 func seriesBytes(points int, c *result) int64 {
 	return int64(points)*16 + 2*columnBytes + int64(len(c.labels))
 }

@@ -17,32 +17,32 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// ErrAbandoned says that the data is not for columns: the engine has to evaluate.
+// ErrAbandoned means that columns cannot evaluate the data: the engine must.
 var ErrAbandoned = errors.New("the data cannot be evaluated over columns")
 
-// Rows hands out series in label order, by pages.
+// Rows returns series in label order, by pages.
 type Rows interface {
 	// Pager is that of peer.PagedSet, but after Last a pager may be asked again.
 	Pager(seriesMax int) peer.Pager
 	Close() error
 }
 
-// Env is what an evaluation needs.
+// Env is the environment of an evaluation.
 type Env struct {
 	// Open finds the series of a selector with their rows in [lo, hi], milliseconds.
 	Open func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (Rows, error)
-	// SamplesMax is the engine's bound on what it holds.
+	// SamplesMax is the engine's bound on the samples it holds.
 	SamplesMax int
 	// Workers is how many goroutines evaluate; at least 1.
 	Workers int
 	// Take books bytes that the evaluation will hold until its answer is dropped; nil: they are not counted.
 	Take func(n int64) error
-	// Spare is Take of what can be done without; not nil where Take is not.
+	// Spare is Take for memory that is optional; not nil if Take is not.
 	Spare func(n int64) error
-	// Give takes bytes back; not nil where Take is not.
+	// Give returns bytes; not nil if Take is not.
 	Give func(n int64)
-	// Turn, where it is not nil, makes what a worker takes its turn by: next before each page, which may wait, and end
-	// before it waits for others.
+	// Turn, if it is not nil, makes the turn of a worker: next before each page, which may wait, and end before the worker
+	// waits for others.
 	Turn func() (next func(context.Context) error, end func())
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
@@ -50,7 +50,7 @@ type Env struct {
 	columns bool // the answer is to have columns, and no series
 }
 
-// Run evaluates. Errors: ErrAbandoned, those of Open and Rows as they are, promql.ErrTooManySamples, ctx's.
+// Run evaluates. Errors: ErrAbandoned, those of Open and Rows unchanged, promql.ErrTooManySamples, ctx's.
 func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 	a, err := p.run(ctx, env, p.source.oneName)
 	if errors.Is(err, errTyped) {
@@ -59,10 +59,10 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 	return a, err
 }
 
-// errTyped says that series of one name have types or units, so that they may be equal without those.
+// errTyped means that series of one name have types or units, so that they may be equal without them.
 var errTyped = errors.New("series have types or units")
 
-// turn is Turn, where it is nil one that never waits.
+// turn is Turn, or one that never waits if it is nil.
 func (e *Env) turn() (next func(context.Context) error, end func()) {
 	if e.Turn == nil {
 		return func(context.Context) error { return nil }, func() {}
@@ -70,7 +70,7 @@ func (e *Env) turn() (next func(context.Context) error, end func()) {
 	return e.Turn()
 }
 
-// take books bytes and looks whether the evaluation is still wanted.
+// take books bytes and checks whether the evaluation is still wanted.
 func (e *Env) take(ctx context.Context) func(int64) error {
 	return func(n int64) error {
 		if e.Take != nil {
@@ -102,7 +102,7 @@ func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
 	return r.finish()
 }
 
-// run is one evaluation. What is not constant belongs to whoever has the turn.
+// run is one evaluation. The fields that are not constant belong to the worker that has the turn.
 type run struct {
 	// Constant after begin.
 	plan  *Plan
@@ -114,14 +114,14 @@ type run struct {
 	drops int                     // how many stages of the head, the function counted as one, until reserved labels drop; -1: they do not
 	sole  bool                    // labels are unique without their name
 	book  func(bytes int64) error // memory that is held from now on
-	done  func() bool             // nobody wants the result any more
+	done  func() bool             // the caller no longer wants the result
 
 	meter  meter
 	groups *groups
 	series promql.Matrix
 	kept   []result            // columns, if they are wanted, of a plan without aggregations
 	seen   map[uint64]struct{} // labels without the reserved ones
-	names  map[string]struct{} // metrics that do not sound like counters
+	names  map[string]struct{} // metrics with names unlike counters'
 	notes  annotations.Annotations
 	counts [][]int // by stage of the head, the function first, and step
 }
@@ -168,7 +168,7 @@ const (
 
 func (r *run) batchLen() int { return max(1, min(batchSeries, batchValues/r.steps)) }
 
-// drive reads and evaluates. What fits into one page is evaluated on the spot.
+// drive reads and evaluates. A single page is evaluated in place.
 func (r *run) drive(ctx context.Context, rows Rows) error {
 	if err := r.start(); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 	g.Go(func() error { return r.work(ctx, t, in, page) })
 	for range r.env.Workers - 1 {
 		if r.env.Take != nil && r.env.Spare(workerBytes) != nil {
-			break // fewer have to do
+			break // fewer must do
 		}
 		defer r.give(workerBytes)
 		g.Go(func() error {
@@ -216,7 +216,7 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 	return g.Wait()
 }
 
-// workerBytes is what a worker holds: a page of rows and its columns.
+// workerBytes is the memory of a worker: a page of rows and its columns.
 const workerBytes = 2 << 20
 
 func (r *run) give(n int64) {
@@ -234,7 +234,7 @@ func (r *run) start() error {
 	return r.meter.keep(held)
 }
 
-// page reads one.
+// page reads a page.
 func (r *run) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
 	if page, ok, err = in.Next(); err == nil {
 		err = ctx.Err()
@@ -265,7 +265,7 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 		w.evaluate(page.Series)
 		w.end()
 		if !t.wait(page.Number) {
-			return nil // who ended it says why
+			return nil // the worker that ended it returns the error
 		}
 		if err := r.merge(w); err != nil {
 			return err
@@ -281,7 +281,7 @@ func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page)
 	return nil
 }
 
-// turns lets those who hold pages go on in the order of these.
+// turns lets the workers go on in the order of their pages.
 type turns struct {
 	mu struct {
 		sync.Mutex
@@ -325,7 +325,7 @@ func (t *turns) end(err error) {
 	t.changed.Broadcast()
 }
 
-// worker evaluates batches up to where they have to come in turn. For one goroutine.
+// worker evaluates batches up to the part that must run in turn. For one goroutine.
 type worker struct {
 	run    *run
 	reader reader
@@ -348,14 +348,14 @@ type worker struct {
 	end  func()
 }
 
-// evaluated is a column on its way to an aggregation, and what the meter wants to know.
+// evaluated is a column on its way to an aggregation, and the counts for the meter.
 type evaluated struct {
 	result
 	key        []byte
 	points     int // that the function made
 	most, last int // rows of the largest window and of the last
 	rows       int // of all windows
-	fresh      int // each once
+	fresh      int // each counted once
 }
 
 // arenas keeps workers' memory between evaluations.
@@ -449,7 +449,7 @@ func (w *worker) count(stage int, values []float64) {
 	}
 }
 
-// name remembers a metric that does not sound like a counter.
+// name records a metric with a name unlike a counter's.
 func (w *worker) name(l point.Labels) {
 	name := l.Get(point.MetricName)
 	if name == "" || len(w.names) > 0 && w.names[len(w.names)-1] == name {
@@ -463,8 +463,8 @@ func (w *worker) name(l point.Labels) {
 	w.names = append(w.names, name)
 }
 
-// drop marks the reserved labels as gone, if it is this stage that drops them, and remembers what is left where it may
-// be the same for two series.
+// drop marks the reserved labels as dropped, if this stage drops them, and records the remaining labels if two series may
+// share them.
 func (w *worker) drop(c *result, stage, points int) {
 	if w.run.drops != stage {
 		return
@@ -480,7 +480,7 @@ func (w *worker) drop(c *result, stage, points int) {
 	}
 }
 
-// hasType tells whether there is a type or a unit among the labels.
+// hasType reports whether there is a type or a unit among the labels.
 func hasType(l point.Labels) bool {
 	for {
 		name, _, rest, ok := l.Next()
@@ -509,7 +509,7 @@ func (w *worker) hash(l point.Labels) uint64 {
 	}
 }
 
-// merge takes over what a worker made of a batch, in turn.
+// merge takes over a worker's results of a batch, in turn.
 func (r *run) merge(w *worker) error {
 	if err := r.book(w.bytes); err != nil {
 		return err
@@ -562,7 +562,7 @@ func (r *run) take(c *evaluated) error {
 	return nil
 }
 
-// finish evaluates what comes after the first aggregation, over the few columns that are left.
+// finish evaluates the stages after the first aggregation, over the few columns that are left.
 func (r *run) finish() (*Answer, error) {
 	r.noteSource()
 	base, err := r.headMeter()
@@ -604,7 +604,7 @@ func (r *run) noteSource() {
 	}
 }
 
-// headMeter counts what the operators of the head hold, and gives what is held for the numbers of the stages behind.
+// headMeter counts the samples that the operators of the head hold, and returns the samples held for the numbers of later stages.
 func (r *run) headMeter() (int, error) {
 	base := 0
 	for _, s := range r.plan.stages {
@@ -619,7 +619,7 @@ func (r *run) headMeter() (int, error) {
 	return base, nil
 }
 
-// operatorMeter counts one operator; base is what is held outside of it.
+// operatorMeter counts one operator; base is the count held outside of it.
 func (r *run) operatorMeter(s stage, in, out []int, base int) error {
 	if s.operator.negate {
 		return nil
@@ -675,7 +675,7 @@ func (r *run) apply(s stage, columns []result, in []int, base int) error {
 	return r.operatorMeter(s, in, countAll(columns, r.steps), base)
 }
 
-// dropAll drops the reserved labels of columns; those that become equal are for the engine.
+// dropAll drops the reserved labels of columns; if some become equal, the engine must evaluate.
 func dropAll(columns []result) error {
 	for i := range columns {
 		columns[i].dropped = true

@@ -28,12 +28,12 @@ type Tree struct {
 	root   node
 }
 
-// node is what columns are made by.
+// node is a source of columns.
 type node interface {
 	columns(e *evaluation) ([]result, error)
 }
 
-// CompileTree makes a tree of an expression that is more than a chain, or says that it cannot; see Compile.
+// CompileTree makes a tree of an expression that is more than a chain, or refuses; see Compile.
 func CompileTree(expr parser.Expr, g Grid, lookback time.Duration) (*Tree, bool) {
 	if g.End < g.Start || g.Step <= 0 {
 		return nil, false
@@ -47,7 +47,7 @@ func CompileTree(expr parser.Expr, g Grid, lookback time.Duration) (*Tree, bool)
 	return t, true
 }
 
-// node makes the node of an expression: a chain, or stages over what under gives.
+// node makes the node of an expression: a chain, or stages over the node that under returns.
 func (t *Tree) node(expr parser.Expr, lookback time.Duration) (node, bool) {
 	p := &Plan{grid: t.grid}
 	p.under = func(e parser.Expr) (node, bool) {
@@ -234,14 +234,14 @@ func (s *staged) columns(e *evaluation) ([]result, error) {
 	return columns, e.hold(columns)
 }
 
-// set is and, or, unless.
+// set is one of the operations and, or, unless.
 type set struct {
 	op    parser.ItemType
-	match *aggregation // its key is what series meet by
+	match *aggregation // series match by its key
 	l, r  node
 }
 
-// columns of a chain of or are gone through once, whatever its length.
+// columns of a chain of or are read once, for any length of the chain.
 func (s *set) columns(e *evaluation) ([]result, error) {
 	l, err := s.l.columns(e)
 	if err != nil {
@@ -309,7 +309,7 @@ func (s *set) or(e *evaluation, l, r []result) ([]result, error) {
 	return l, nil
 }
 
-// masks tell at which steps there is a series, by what series meet by.
+// masks hold the steps at which there is a series, by the key that series match by.
 type masks struct {
 	match *aggregation
 	steps int
@@ -479,7 +479,7 @@ func (r *relabel) columns(e *evaluation) ([]result, error) {
 	return columns, nil
 }
 
-// with sets a label; "" takes it away. ok is false for what labels cannot hold.
+// with sets a label; "" takes it away. ok is false if the label would be invalid.
 func with(l point.Labels, name, value string) (point.Labels, bool) {
 	var b point.LabelsBuilder
 	l.Range(func(n, v string) bool {
@@ -495,7 +495,7 @@ func with(l point.Labels, name, value string) (point.Labels, bool) {
 	return out, err == nil
 }
 
-// plain gives the labels that count.
+// plain returns the labels that count.
 func (c *result) plain() point.Labels {
 	if !c.dropped {
 		return c.labels

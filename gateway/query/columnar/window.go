@@ -13,7 +13,7 @@ var absent = math.Float64frombits(point.StaleNaN)
 
 func isAbsent(v float64) bool { return point.IsStale(v) }
 
-// windows tells which rows of a column of times lie in the window of each step: [lo[i], hi[i]).
+// windows holds the rows of a column of times that lie in the window of each step: [lo[i], hi[i]).
 type windows struct {
 	times  []point.Nanos
 	lo, hi []int32
@@ -26,14 +26,14 @@ type windows struct {
 	fresh   int          // rows of all windows, each counted once
 
 	work    int         // rows visited since done was asked last
-	done    func() bool // nobody wants the result any more
+	done    func() bool // the caller no longer wants the result
 	stopped bool
 }
 
-// workMax is how many rows are visited before the evaluation looks whether it is still wanted: a millisecond or two.
+// workMax is how many rows are visited before the evaluation checks whether it is still wanted: a millisecond or two.
 const workMax = 1 << 20
 
-// canceled tells, before rows are visited, that nobody wants the result any more.
+// canceled reports, before rows are visited, whether the caller no longer wants the result.
 func (w *windows) canceled(rows int32) bool {
 	if w.work += int(rows); w.work > workMax {
 		w.work, w.stopped = 0, w.done()
@@ -41,8 +41,8 @@ func (w *windows) canceled(rows int32) bool {
 	return w.stopped
 }
 
-// fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times. What is kept of an earlier column
-// is written over; a column equal to it costs a comparison, and nothing if it lies in the same place on the same page.
+// fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times, and writes over those of an earlier
+// column. A column equal to that costs a comparison, and nothing if it lies in the same place on the same page.
 // Most series of a fleet share their times.
 func (w *windows) fit(times []point.Nanos, s *source, g Grid) {
 	if len(times) > 0 && w.at == &times[0] && len(times) == len(w.times) {
@@ -74,7 +74,7 @@ func (w *windows) find(times []point.Nanos, s *source, g Grid) {
 	w.crowded = crowded(times)
 }
 
-// crowded tells whether rows may share a millisecond.
+// crowded reports whether rows may share a millisecond.
 func crowded(times []point.Nanos) bool {
 	for i := 1; i < len(times); i++ {
 		if times[i]-times[i-1] < nanosPerMilli {
@@ -110,12 +110,12 @@ type column struct {
 	values []float64
 }
 
-// reader makes columns of series, with memory that it uses again.
+// reader makes columns of series, and reuses its memory.
 type reader struct {
 	source *source
 	grid   Grid
 
-	common windows // of times as they came; series that follow each other often share them
+	common windows // of the original times; series that follow each other often share them
 	own    windows // of a series' rows alone
 	times  []point.Nanos
 	values []float64
@@ -125,10 +125,10 @@ func newReader(s *source, g Grid, done func() bool) reader {
 	return reader{source: s, grid: g, common: windows{done: done}, own: windows{done: done}}
 }
 
-// turnPage forgets where columns lie: their memory may be in use again.
+// turnPage drops the addresses of columns: their memory may be in use again.
 func (r *reader) turnPage() { r.common.at = nil }
 
-// column is valid until the next one.
+// column returns a column that is valid until the next call.
 func (r *reader) column(s *peer.Series) column {
 	r.common.fit(s.Times, r.source, r.grid)
 	values := s.Values
@@ -144,7 +144,7 @@ func (r *reader) column(s *peer.Series) column {
 	return column{&r.own, r.values}
 }
 
-// hasMarker looks for stale markers. A sum of numbers is a number: only where it is not, values are looked at one by one.
+// hasMarker looks for stale markers. A sum of numbers is a number: only if it is not, the values are checked one by one.
 func hasMarker(values []float64) bool {
 	for len(values) >= 8 {
 		v := values[:8:8]
@@ -165,7 +165,7 @@ func anyMarker(values []float64) bool {
 	return false
 }
 
-// collapse copies rows, of each millisecond the newest one; a marker is taken only when there is nothing else.
+// collapse copies the newest row of each millisecond; it takes a marker only if there is nothing else.
 func (r *reader) collapse(s *peer.Series) {
 	at := int64(math.MinInt64)
 	for i, t := range s.Times {

@@ -5,12 +5,12 @@
 //	             │ Stale, no leader: a newer map or leader, again  └▶ n3: Select{3, 6}  ───┘   and by time
 //	             └────────────────────────────────────────────────────┘
 //
-// One request goes by one map (C99, C129): when a server knows better, everything is asked again by the newer one, until
-// the first series was handed out. Nothing here needs the coordination store: maps and leaders are those known last, and
-// what is known to be gone is waited for a moment only. What cannot be had is an error; when the asker allows it, the
-// answer goes without, and a warning says so.
+// One request goes by one map (C99, C129): when a server has a newer one, everything is asked again by that, until
+// the first series was returned. Nothing here needs the coordination store: maps and leaders are the newest cached ones, and
+// a request waits only a moment for a newer one when these fail. Missing partitions are an error; when the asker allows it, the
+// answer goes without them, and a warning says so.
 //
-// A gateway that is cut off from the coordination store may know a map that is too old for the asked range (picture.go): it asks storage servers
+// A gateway that is cut off from the coordination store may have a map that is too old for the asked range (picture.go): it asks storage servers
 // for a newer one, and where that leaves a doubt, warns or refuses.
 //
 // A series that lies on several servers is put together in time order. Two rows at one time exist only where a partition

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor: a query up to the end of time is answered although no server leads them. One that was
+// TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor: a query up to the end of time is answered although no server leads them. A partition that was
 // led, or should be led by now, is asked for.
 func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// warnIncomplete says of which partitions rows may be missing for good: a person had them go on without the servers that held
+// warnIncomplete warns of partitions that may lack rows for good: an operator had them go on without the servers that held
 // them (C32).
 func warnIncomplete(ctx context.Context, table string, ps []*topology.Partition) {
 	marked := func(p *topology.Partition) bool { return p.Incomplete }

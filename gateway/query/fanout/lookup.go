@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// gather asks all who lead partitions of q and gives what each answered.
+// gather asks all leaders of partitions of q and returns their answers.
 func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, ask func(ctx context.Context, q *peer.Select, st peer.Storage) (T, error)) ([]T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -83,7 +83,7 @@ func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 	return uniteExemplars(found), nil
 }
 
-// DeleteSeries implements query.Source. It deletes everywhere or says so: after an error some rows may be deleted, and
+// DeleteSeries implements query.Source. It deletes everywhere or returns an error: after an error some rows may be deleted, and
 // doing it again is right.
 func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
@@ -92,7 +92,7 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	return err
 }
 
-// CleanTombstones implements query.Source. It asks everywhere or says so, as DeleteSeries does.
+// CleanTombstones implements query.Source. It asks everywhere or returns an error, as DeleteSeries does.
 func (s *Source) CleanTombstones(ctx context.Context, q *peer.Select) error {
 	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
 		return struct{}{}, st.CleanTombstones(ctx, q)
@@ -100,8 +100,8 @@ func (s *Source) CleanTombstones(ctx context.Context, q *peer.Select) error {
 	return err
 }
 
-// everybody asks all servers of the cluster. Fewer than miss of them may have no answer, without a word; more are an
-// error, or are warned of where that is allowed.
+// everybody asks all servers of the cluster. Fewer than miss of them may fail without an error or a warning; more are an
+// error, or a warning where that is allowed.
 func everybody[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
 	if _, err := s.known(table); err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func one[T any](ctx context.Context, s *Source, id topology.ServerID, ask func(c
 	return ask(ctx, st)
 }
 
-// GetMetadata implements query.Source: by metric, sorted. Where servers say different things of a metric, all are given.
+// GetMetadata implements query.Source: by metric, sorted. Where servers have different descriptions of a metric, all are returned.
 func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error) {
 	found, err := everybody(ctx, s, table, s.settings.FamilyCopies, func(ctx context.Context, st peer.Storage) ([]point.MetadataRow, error) {
 		return st.GetMetadata(ctx, table, metric)
@@ -174,8 +174,8 @@ func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point
 
 // Stats implements query.Source. Rows, bytes and partitions are sums, and right: each lies on one server. Series are sums
 // too: one that lies on several servers, because its partitions do, counts on each.
-// Of the values of a label it is not known which of them several servers have: what is given is the most that one of them
-// has, so there are at least so many. Where that matters, because several servers have series, a warning says so.
+// How many servers share a label value cannot be computed from their counts: the result is the largest count of one
+// server, so there are at least so many. If several servers have series, so that it matters, a warning says so.
 func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	found, err := everybody(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
 		return st.Stats(ctx, table, listed(topN))
@@ -218,7 +218,7 @@ func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats
 	return sum, nil
 }
 
-// listed is how many of the largest each server lists, for the n largest of all: what is large on the whole may be below
+// listed is how many of the largest each server lists, for the n largest of all: an entry that is large in sum may be below
 // the n largest of a server, and its count there must not be lost.
 func listed(n int) int {
 	if n == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// unite merges sorted lists into one without doubles, of at most limit (0: any number); truncated says that there were
+// unite merges sorted lists into one without doubles, of at most limit (0: any number); truncated reports that there were
 // more. Each list may itself have been cut at limit or later.
 func unite(lists [][]string, limit int) (all []string, truncated bool) {
 	all = slices.Compact(slices.Sorted(slices.Values(slices.Concat(lists...))))
@@ -19,7 +19,7 @@ func unite(lists [][]string, limit int) (all []string, truncated bool) {
 	return all, false
 }
 
-// uniteExemplars merges what servers found, by series in label order and by time within.
+// uniteExemplars merges the exemplars of servers, by series in label order and by time within.
 func uniteExemplars(found [][]peer.SeriesExemplars) []peer.SeriesExemplars {
 	all := slices.Concat(found...)
 	slices.SortStableFunc(all, func(a, b peer.SeriesExemplars) int { return a.Labels.Compare(b.Labels) })

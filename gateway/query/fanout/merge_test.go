@@ -88,7 +88,7 @@ type countedServers []*counted
 func (s countedServers) Server(id topology.ServerID) (peer.Storage, bool) { return s[id[0]-'0'], true }
 func (s countedServers) All() []topology.ServerID                         { return []topology.ServerID{"0", "1"}[:len(s)] }
 
-// TestLargestOfAllServers: host is the label of most values, though on neither server; job has the same three values on both.
+// TestLargestOfAllServers: host is the label with the most values, though on neither server; job has the same three values on both.
 func TestLargestOfAllServers(t *testing.T) {
 	w := newWorld(t)
 	n := func(name string, count uint64) peer.NameCount { return peer.NameCount{Name: name, Count: count} }

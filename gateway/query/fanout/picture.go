@@ -14,18 +14,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A gateway that is cut off from the coordination store reads by the map it knew last (C127). Where that may lack partitions of the asked
-// range (follow.Doubt), it asks the table's metadata servers whether there is a newer map, and takes that one. What is in doubt then
-// is said in a warning, or the answer is refused, as asked.
+// A gateway that is cut off from the coordination store reads by its newest cached map (C127). If that may lack partitions of the asked
+// range (follow.Doubt), it asks the table's metadata servers for a newer map, and takes that one. A remaining doubt
+// becomes a warning, or the answer is refused, as the request asks.
 
-// picture is a table's map for one try, and what of the request it may lack.
+// picture is a table's map for one try, and the part of the request that it may lack.
 type picture struct {
 	m     *topology.Map
 	doubt error // nil: nothing; Unavailable
 }
 
-// look gives the newest known map, after it was held against those of storage servers where that may help; once for each request.
-// Errors are NotFound, and Unavailable where nothing newer than "there is no such table" can be known.
+// look returns the newest map, after comparing it with those of metadata servers where that may help; once for each request.
+// Errors are NotFound, and Unavailable where it cannot find out whether the table was made since.
 func (s *Source) look(ctx context.Context, r *request) (picture, error) {
 	m, err := s.known(r.table)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Source) look(ctx context.Context, r *request) (picture, error) {
 	return picture{m, doubt}, nil
 }
 
-// known gives the newest known map of a table.
+// known returns the newest cached map of a table.
 func (s *Source) known(table string) (*topology.Map, error) {
 	if m, ok := s.deps.Tables.Get(table); ok {
 		return m, nil
@@ -58,7 +58,7 @@ func (s *Source) known(table string) (*topology.Map, error) {
 	return nil, fault.Errorf(fault.NotFound, "table %q does not exist", table)
 }
 
-// age is for how long a newer map of the table may have been missed; 0: it is the newest.
+// age is for how long a newer map of the table may have been missed; 0: the map is the newest.
 func (s *Source) age(table string) time.Duration {
 	if s.deps.Age == nil {
 		return 0
@@ -70,7 +70,7 @@ func ago(age time.Duration) string {
 	return time.Now().Add(-age).UTC().Round(time.Second).Format(time.RFC3339)
 }
 
-// doubt says what of the request's range the map may lack.
+// doubt is the error for the part of the request's range that the map may lack.
 func (s *Source) doubt(r *request, m *topology.Map) error {
 	age := s.age(r.table)
 	from, to, ok := follow.Doubt(m, r.lo, r.hi, point.Nanos(time.Now().UnixNano()), age)
@@ -80,13 +80,13 @@ func (s *Source) doubt(r *request, m *topology.Map) error {
 	return s.lacks(r.table, from, to)
 }
 
-// lacks says that rows may be missing.
+// lacks is the error that rows may be missing.
 func (s *Source) lacks(table string, from, to point.Nanos) error {
 	return fault.Errorf(fault.Unavailable, "rows of table %q from %s to %s may be missing: this gateway has not heard the coordination store since %s, and others may have made partitions there that it does not know, or lead some that had no rows",
 		table, clock(from), clock(to), ago(s.age(table)))
 }
 
-// clock writes a time for people; the ends of time by name.
+// clock formats a time for messages; the ends of time by name.
 func clock(t point.Nanos) string {
 	switch t {
 	case math.MinInt64:
@@ -100,8 +100,8 @@ func clock(t point.Nanos) string {
 // probeMax bounds the wait for metadata servers that are asked whether there is a newer map.
 const probeMax = 500 * time.Millisecond
 
-// probe asks the metadata servers of a table whether they know partitions of the range that m does not have, and takes their map then. It waits for
-// a majority of them: a transaction is on one before it is committed.
+// probe asks the metadata servers of a table whether they have partitions of the range that m does not have, and takes their map then. It
+// waits for a majority of them: a transaction is on one before it is committed.
 func (s *Source) probe(ctx context.Context, r *request, m *topology.Map) {
 	at, ok := s.deps.Tables.Newest(r.table)
 	if !ok {
@@ -130,7 +130,7 @@ func (s *Source) probe(ctx context.Context, r *request, m *topology.Map) {
 	}
 }
 
-// newer asks one server; the error is Stale if it knows more, and names the map.
+// newer asks one server; the error is Stale if it has a newer map, and names that.
 func (s *Source) newer(ctx context.Context, id topology.ServerID, r *request, m *topology.Map) error {
 	st, ok := s.deps.Servers.Server(id)
 	if !ok {
@@ -140,7 +140,7 @@ func (s *Source) newer(ctx context.Context, id topology.ServerID, r *request, m 
 	return err
 }
 
-// refuses reports whether the asker wants no answer rather than a doubtful one.
+// refuses reports whether the asker prefers no answer to a doubtful one.
 func (s *Source) refuses(ctx context.Context, r *request) bool {
 	whole, said := query.Whole(ctx)
 	return r.whole || whole || !said && s.settings.RefusePartial

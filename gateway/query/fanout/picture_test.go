@@ -13,12 +13,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// cut makes the gateway one that has not heard the store for so long; the clock of the bubble stands in the year 2000, long after the rows.
+// cut makes the gateway's last answer from the coordination store that old; the clock of the bubble stands in the year 2000, long after the rows.
 func (w *world) cut(age time.Duration) {
 	w.source.deps.Age = func(string) time.Duration { return age }
 }
 
-// grows makes others cover a fourth partition, on n3, with a row in it, that the gateway does not know.
+// grows adds a fourth partition on n3, with a row in it, that is missing in the gateway's map.
 func (w *world) grows() {
 	w.t.Helper()
 	newest := w.m.Cover([]point.Nanos{3e9}, func(point.PartitionID) []topology.Placement {
@@ -75,7 +75,7 @@ func TestReadsOfAGatewayThatIsCutOffAreNeverShortInSilence(t *testing.T) {
 	})
 }
 
-// TestANewerMapIsTakenFromStorage: no partition of the asked range is known, so that nobody would be asked for rows.
+// TestANewerMapIsTakenFromStorage: the map has no partition of the asked range, so no server would be asked for rows.
 func TestANewerMapIsTakenFromStorage(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.cut(time.Minute)
@@ -103,7 +103,7 @@ func TestANewerMapIsTakenFromStorage(t *testing.T) {
 	})
 }
 
-// LabelNames is what a gateway asks for a newer map with.
+// LabelNames is the call by which a gateway asks for a newer map.
 func (s *storage) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
 	s.w.mu.Lock()
 	stale, mute, newest := s.staleLocked(q), s.mute, s.w.newest

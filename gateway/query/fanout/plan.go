@@ -10,12 +10,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// group is what one server is asked for in one go.
+// group is a request to one server.
 type group struct {
 	server     topology.ServerID
 	layer      int
 	overlaps   bool              // with partitions of other groups: rows need their ranks
-	accepts    bool              // its partitions take rows by that map
+	accepts    bool              // its partitions take rows by this map
 	seq        uint64            // of the map, if they do
 	next       point.PartitionID // the first that the map does not have
 	partitions []*topology.Partition
@@ -29,21 +29,21 @@ func (g *group) ids() []point.PartitionID {
 	return ids
 }
 
-// orphan is a partition that nobody can be asked for, and why.
+// orphan is a partition that no server can be asked for, and why.
 type orphan struct {
 	partition *topology.Partition
 	err       error
 }
 
-// plan groups partitions by their leaders. Partitions of one group never overlap. Where groups do, their servers give the ranks of
-// rows; where one cannot, it is known at least which partition is the newer.
+// plan groups partitions by their leaders. Partitions of one group never overlap. Where groups do, their servers return the ranks of
+// rows; if one cannot, the newer partition wins.
 func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
 	layers, overlapping := layersOf(ps)
 	type key struct {
 		server   topology.ServerID
 		layer    int
 		overlaps bool
-		// What unloads already is asked for by itself: that others took over is nothing new about it.
+		// Partitions that are unloading are asked for separately: this map already has the ones that took over.
 		accepts bool
 	}
 	groups := map[key]*group{}
@@ -81,7 +81,7 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// ask makes the question to a server of what is asked of all.
+// ask makes one server's request from the request to all.
 func (g *group) ask(q *peer.Select) *peer.Select {
 	mine := *q
 	mine.Partitions, mine.MapSeq, mine.MapNext = g.ids(), g.seq, g.next
@@ -89,11 +89,11 @@ func (g *group) ask(q *peer.Select) *peer.Select {
 	return &mine
 }
 
-// layersOf gives each partition that lies over older ones a number above theirs, and says which ones overlap any. Nearly always none does, and
+// layersOf numbers each partition that lies over older ones above them, and returns which ones overlap any. Nearly always none does, and
 // the maps are nil. ps are sorted by time.
 func layersOf(ps []*topology.Partition) (layers map[point.PartitionID]int, overlapping map[point.PartitionID]bool) {
 	over := map[point.PartitionID][]*topology.Partition{} // the older ones below each
-	var open []*topology.Partition                        // those that reach up to where we are
+	var open []*topology.Partition                        // those that reach the current time
 	for _, p := range ps {
 		open = slices.DeleteFunc(open, func(q *topology.Partition) bool { return q.TimeHi <= p.TimeLo })
 		for _, q := range open {
@@ -111,7 +111,7 @@ func layersOf(ps []*topology.Partition) (layers map[point.PartitionID]int, overl
 		return nil, nil
 	}
 	layers, overlapping = map[point.PartitionID]int{}, map[point.PartitionID]bool{}
-	for _, id := range slices.Sorted(maps.Keys(over)) { // what lies below has a lower id, and its layer already
+	for _, id := range slices.Sorted(maps.Keys(over)) { // those below have lower ids, and their layers already
 		overlapping[id] = true
 		for _, below := range over[id] {
 			overlapping[below.ID] = true

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// What is read ahead of the merge from each server: one such batch while the one before is merged.
+// Bounds of a batch: one is read ahead from each server while the one before is merged.
 const (
 	aheadSeries = 64
 	aheadRows   = 1 << 16 // or one series, if it has more
@@ -52,13 +52,13 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return set, nil
 }
 
-// set merges what several servers send into one series set. One goroutine at a time, as all series sets.
+// set merges the series of several servers into one set. One goroutine at a time, as all series sets.
 type set struct {
 	// Constant after start.
 	ctx     context.Context // of the asker
 	cancel  context.CancelFunc
 	q       *peer.Select
-	readers []*reader // nil: it did not answer, and need not
+	readers []*reader // nil: it failed to answer, which is allowed
 
 	heads   []*reader // a heap by labels of those that have a series
 	merger  peer.Merger
@@ -116,7 +116,7 @@ func (s *set) Next() bool {
 	return s.count()
 }
 
-// goesOn reports whether the answer may go without the rest of what a server had to say.
+// goesOn reports whether the answer may go without the rest of a server's series.
 func (s *set) goesOn(r *reader) bool {
 	if !query.Partial(s.ctx) || s.ctx.Err() != nil || !curable(r.err) {
 		return false
@@ -127,13 +127,13 @@ func (s *set) goesOn(r *reader) bool {
 
 func (s *set) fail(err error) bool {
 	s.at, s.err = nil, err
-	if fault.Is(err, fault.Stale) { // too late to ask anybody else
+	if fault.Is(err, fault.Stale) { // too late to ask another server
 		s.err = fault.Wrap(err, fault.Unavailable, "try again")
 	}
 	return false
 }
 
-// count holds the bounds of the whole that each server held for itself.
+// count enforces on the sum the bounds that each server enforced on its own answer.
 func (s *set) count() bool {
 	s.series++
 	s.samples += len(s.at.Times) + len(s.at.Hists)
@@ -152,7 +152,7 @@ func (s *set) At() *peer.Series { return s.at }
 // Err implements peer.SeriesSet.
 func (s *set) Err() error { return s.err }
 
-// Close implements peer.SeriesSet. It waits for those who read.
+// Close implements peer.SeriesSet. It waits for the readers.
 func (s *set) Close() error {
 	if s.closed {
 		return nil
@@ -167,7 +167,7 @@ func (s *set) closeReaders() (err error) {
 		if r == nil {
 			continue
 		}
-		if cerr := r.close(); err == nil && !fault.Is(cerr, fault.Canceled) { // that was us
+		if cerr := r.close(); err == nil && !fault.Is(cerr, fault.Canceled) { // our own cancel
 			err = cerr
 		}
 	}
@@ -289,7 +289,7 @@ func (r *reader) advance() bool {
 		}
 		return !r.ended
 	}
-	r.ready[0] = nil // what was handed out is the asker's
+	r.ready[0] = nil // the asker owns the series returned
 	if r.ready = r.ready[1:]; len(r.ready) > 0 {
 		return true
 	}

@@ -23,12 +23,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Tables gives the newest known maps, and newer ones where there are; tables.Tables does.
+// Tables returns the newest cached maps, and fetches newer ones; tables.Tables does.
 type Tables interface {
 	runner.Tables
 	Refresh(ctx context.Context, name string, minSeq uint64) (*topology.Map, error)
 	Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error)
-	// Newest says where the newest known map of a table is.
+	// Newest is the place of the newest cached map of a table.
 	Newest(name string) (peer.MapAt, bool)
 }
 
@@ -39,14 +39,14 @@ type Servers interface {
 	All() []topology.ServerID
 }
 
-// Deps are what a Source is given.
+// Deps are the parts that a Source uses.
 type Deps struct {
 	Tables  Tables
 	Leaders runner.Leaders
 	Servers Servers
-	// Age is for how long newer maps of a table may have been missed; 0: the known one is the newest. Nil: it always is.
+	// Age is for how long newer maps of a table may have been missed; 0: the cached one is the newest. Nil: it always is.
 	Age func(table string) time.Duration
-	// NeverLed reports whether no server ever led a partition, as far as was known Age ago. Nil: all are led.
+	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
 	NeverLed   func(p lease.Partition) bool
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
@@ -55,14 +55,14 @@ type Deps struct {
 // Settings are numbers a user sets.
 type Settings struct {
 	// Patience is how long a query waits for a newer map or another leader when it met an old one, or none. Default 2 s.
-	// Larger: queries outlast longer moves, and those for what is gone for good fail later.
+	// Larger: queries outlast longer moves, and those for partitions gone for good fail later.
 	Patience time.Duration
 	// ParallelMax bounds the requests that one query has under way. Default 64.
 	ParallelMax int
 	// FamilyCopies is how many servers keep the descriptions of a metric family (forward.FamilyCopies): fewer may be
 	// missing without a loss. Default 3.
 	FamilyCopies int
-	// RefusePartial refuses answers that may lack rows because the map may be too old, where the request does not say (query.Whole). Default
+	// RefusePartial refuses answers that may lack rows because the map may be too old, if the request does not choose (query.Whole). Default
 	// off: they warn.
 	RefusePartial bool
 }
@@ -97,22 +97,22 @@ func New(d Deps, s Settings) *Source {
 		Policy: follow.Reads(s.Patience), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
 }
 
-// request is a question to all who lead partitions of a table in a range of time.
+// request is a request to all leaders of partitions of a table in a range of time.
 type request struct {
 	table      string
 	partitions []point.PartitionID // nil: all
 	lo, hi     point.Nanos
-	whole      bool // the answer may lack nothing, whatever the asker allows
+	whole      bool // the answer may lack nothing, even if the asker allows that
 	probed     bool // metadata servers were asked for a newer map
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, i int, g *group, s peer.Storage) error
-	// begin says how many servers are asked, and makes what was answered so far be forgotten.
+	// begin gets the number of servers to be asked, and drops the answers so far.
 	begin func(groups []group)
 }
 
-// fan asks the leaders of all partitions by one map, all at the same time. Where a server knows better, or there is no
-// leader, it looks for newer knowledge and asks all again. What was not answered in the end is an error, or is missing,
-// said through query.Warn and given in lost. Errors: NotFound (no such table), Unavailable, and what servers refuse.
+// fan asks the leaders of all partitions by one map, all at the same time. If a server has a newer map, or there is no
+// leader, it looks for a newer map or leader and asks all again. Partitions without an answer in the end are an error, or are missing,
+// reported through query.Warn and returned in lost. Errors: NotFound (no such table), Unavailable, and refusals of servers.
 func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) {
 	again := s.follow.Policy.Request(time.Now())
 	for {
@@ -181,8 +181,8 @@ func (r *request) among(m *topology.Map) []*topology.Partition {
 	return ps
 }
 
-// asked gives the partitions of a picture to be asked for, without those of the future that no server leads yet. Whether others lead them by now
-// is in doubt when the coordination store was not heard for long.
+// asked returns the partitions of a picture to be asked for, without those of the future that no server leads yet. Whether other servers
+// lead them by now is in doubt if the coordination store did not answer for long.
 func (s *Source) asked(r *request, known *picture) []*topology.Partition {
 	if known.m == nil {
 		return nil
@@ -223,13 +223,13 @@ func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed
 	return failed, nil
 }
 
-// curable reports whether an error may be one of an old map or leader: also of a server that has not heard of the table.
+// curable reports whether an error may be one of an old map or leader: also of a server that does not have the table yet.
 func curable(err error) bool {
 	return fault.Is(err, fault.Stale) || fault.Is(err, fault.Unavailable) || fault.Is(err, fault.NotFound)
 }
 
-// ask asks one server; it gives up when the others were given up, or when another leads by now. What the server answers
-// with may need its context beyond the asking: it ends with long. What may succeed another time is a failure, all else an error.
+// ask asks one server; it gives up when the others were given up, or when another server leads by now. The server's answer
+// may need its context after ask returned: it ends with long. A failure may succeed at another time; any other error is final.
 func (s *Source) ask(long, others context.Context, r *request, i int, g *group) (follow.Failure, error) {
 	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
 	storage, ok := s.deps.Servers.Server(g.server)
@@ -243,7 +243,7 @@ func (s *Source) ask(long, others context.Context, r *request, i int, g *group) 
 	err := r.ask(a.Context(), i, g, storage)
 	verdict, reason := a.End(err)
 	if verdict == follow.Done {
-		context.AfterFunc(long, a.Close) // rows are being read under its context
+		context.AfterFunc(long, a.Close) // its rows are read under its context
 		return follow.Failure{}, nil
 	}
 	a.Close()
@@ -258,7 +258,7 @@ func (s *Source) ask(long, others context.Context, r *request, i int, g *group) 
 	return fail, nil
 }
 
-// without gives an answer that lacks what is missing, where that is allowed.
+// without returns an answer without the missing partitions, where that is allowed.
 func (s *Source) without(ctx context.Context, r *request, missing []follow.Failure) ([]error, error) {
 	var errs []error
 	for _, x := range missing {

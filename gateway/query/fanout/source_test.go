@@ -28,19 +28,19 @@ type world struct {
 
 	mu      sync.Mutex
 	m       *topology.Map
-	newest  *topology.Map                           // what a refresh finds; nil: m
-	leads   map[point.PartitionID]topology.ServerID // as the gateway knows it
-	truth   map[point.PartitionID]topology.ServerID // as the servers do
+	newest  *topology.Map                           // the result of a refresh; nil: m
+	leads   map[point.PartitionID]topology.ServerID // in the gateway's cache
+	truth   map[point.PartitionID]topology.ServerID // at the servers
 	changed chan struct{}
 	servers map[topology.ServerID]*storage
 }
 
-// storage is one server: it answers for partitions that it leads, and may be in some trouble.
+// storage is one server: it answers for partitions that it leads, and may fail in several ways.
 type storage struct {
 	*querytest.Store
 	w      *world
 	id     topology.ServerID
-	mute   bool  // it says nothing until the asker gives up
+	mute   bool  // it does not answer until the asker gives up
 	breaks error // it sends one series and then this
 	asked  int
 }
@@ -117,7 +117,7 @@ func (w *world) Server(id topology.ServerID) (peer.Storage, bool) {
 
 func (w *world) All() []topology.ServerID { return []topology.ServerID{"n1", "n2", "n3"} }
 
-// change changes what the gateway knows.
+// change changes the gateway's maps and leaders.
 func (w *world) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *storage) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.M
 	return s.Store.Exemplars(ctx, q, sets)
 }
 
-// staleLocked is a server's rule: it leads what is asked for, and knows of nobody else who should be asked.
+// staleLocked is a server's rule: it leads the partitions asked for, and its map has no other that should be asked.
 func (s *storage) staleLocked(q *peer.Select) (stale bool) {
 	m := s.w.newest
 	if m != nil && q.MapNext < m.NextID {
@@ -201,7 +201,7 @@ func (w *world) rows(ctx context.Context) (string, error) {
 
 const whole = "0: 0 1 2, 1: 0 1 2, 2: 0 1 2"
 
-// reads wants an answer, and nothing left open after it.
+// reads wants an answer, and no series set left open after it.
 func (w *world) reads(want string) {
 	w.t.Helper()
 	got, err := w.rows(w.t.Context())
@@ -229,7 +229,7 @@ func TestSeriesOfAllServersAreOne(t *testing.T) {
 	inWorld(t, func(w *world) { w.reads(whole) })
 }
 
-// TestAQueryFollowsALease: the gateway hears late of a leader that moved; nobody leads for a while; the old leader hangs.
+// TestAQueryFollowsALease: the gateway is notified late of a leader that moved; no server leads for a while; the old leader hangs.
 func TestAQueryFollowsALease(t *testing.T) {
 	inWorld(t, func(w *world) {
 		// In the memory of a test n1 has what n2 had.
@@ -286,7 +286,7 @@ func TestWhatStaysStaleIsAnError(t *testing.T) {
 			t.Errorf("in part: %q %v, warned of %q", got, err, warned.Texts())
 		}
 		w.closed()
-		w.change(func() { w.leads[2] = "" }) // nobody at all
+		w.change(func() { w.leads[2] = "" }) // no leader at all
 		if got, err := w.rows(ctx); got != "0: 0 2, 1: 0 2, 2: 0 2" || err != nil {
 			t.Errorf("without a leader: %q %v", got, err)
 		}
@@ -324,7 +324,7 @@ func TestRefusalsAndCancellationEndEverything(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		w.closed()
-		// A set that is closed half way stops those who read ahead.
+		// A set that is closed half way stops its readers.
 		w.servers["n2"].mute, w.servers["n2"].breaks = false, nil
 		set, err := w.source.Select(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18})
 		if err != nil || !set.Next() {
@@ -340,8 +340,8 @@ func TestRefusalsAndCancellationEndEverything(t *testing.T) {
 	})
 }
 
-// TestRowsOfASplitPartitionsHalvesAreRead: the gateway has not heard yet that partition 1 was split, and its low half has
-// taken rows. Only the server that leads partition 1 can say so.
+// TestRowsOfASplitPartitionsHalvesAreRead: the gateway does not have the map in which partition 1 is split, and its low half has
+// taken rows. Only the leader of partition 1 can report it.
 func TestRowsOfASplitPartitionsHalvesAreRead(t *testing.T) {
 	w := newWorld(t)
 	low, high := topology.Child{ID: 4, Placements: []topology.Placement{{ID: 4, Server: "n2"}}}, topology.Child{ID: 5, Placements: []topology.Placement{{ID: 5, Server: "n2"}}}
@@ -383,7 +383,7 @@ func (w *world) insert(server topology.ServerID, p point.PartitionID, at int64) 
 }
 
 // TestRowsOfPartitionsNotHeardOfAreRead: another gateway has just made partition 4, and n2 acked rows of it. n1, which is
-// asked for something else in that time, knows of it, and this gateway does not yet; so it is for exemplars.
+// asked for other rows in that time, has the newer map, and this gateway does not yet; so it is for exemplars.
 func TestRowsOfPartitionsNotHeardOfAreRead(t *testing.T) {
 	for _, what := range []string{"select", "exemplars"} {
 		inWorld(t, func(w *world) {

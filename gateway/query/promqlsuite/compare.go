@@ -76,7 +76,7 @@ func (c *compared) Exec(ctx context.Context) *promql.Result {
 	return c.Query.Exec(ctx)
 }
 
-// sortVector forgets the order of an evaluation at one time: for some expressions the engine leaves it to chance.
+// sortVector removes the order of an evaluation at one time: for some expressions the engine leaves it to chance.
 func sortVector(r *promql.Result) {
 	if v, ok := r.Value.(promql.Vector); ok {
 		slices.SortFunc(v, func(a, b promql.Sample) int { return labels.Compare(a.Metric, b.Metric) })

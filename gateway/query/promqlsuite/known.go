@@ -1,6 +1,6 @@
 package promqlsuite
 
-// Known is a case of the scripts that our storage answers differently, and why.
+// Known is a case of the scripts that our storage answers differently, and the reason.
 type Known struct {
 	File   string
 	Line   int // of its eval command

@@ -15,11 +15,11 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// envKnown, when set, turns a run into one of the known cases alone, which are expected to fail.
+// envKnown, when set, limits a run to the listed cases, which are expected to fail.
 const envKnown = "SPILLWAY_PROMQLSUITE_KNOWN"
 
 // Run runs all scripts on storages that open makes, a fresh one for every script and every clear command. Cases in
-// KnownCases are left out, and are then run by themselves in a process of their own, where each of them must fail.
+// KnownCases are left out, and then run in a process of their own, where each of them must fail.
 func Run(t *testing.T, open func(testing.TB) Backend) {
 	known := map[string]map[int]string{}
 	for _, k := range KnownCases() {
@@ -106,7 +106,7 @@ func filter(script string, keep func(line int) bool) string {
 // failedLine finds in a test's output the script and the line of a case that failed.
 var failedLine = regexp.MustCompile(`--- FAIL: .*/([^/]+\.test)/line_(\d+)/`)
 
-// checkKnown runs the known cases in another process of this test and wants all of them to fail.
+// checkKnown runs KnownCases in another process of this test and wants all of them to fail.
 func checkKnown(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), envKnown+"=1")

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Diff tells in what two results differ, "" if in nothing: errors and warnings by their text, series, times, and values
+// Diff describes the difference between two results, "" if there is none: errors and warnings by their text, series, times, and values
 // by more than tolerance of the largest of their series. An evaluation at one time has an order, which must be the same.
 func Diff(a, b *promql.Result, tolerance float64) string {
 	if ea, eb := fmt.Sprint(a.Err), fmt.Sprint(b.Err); ea != eb {
@@ -46,7 +46,7 @@ func notes(r *promql.Result) []string {
 	return all
 }
 
-// matrix gives any value as series.
+// matrix returns any value as series.
 func matrix(v parser.Value) promql.Matrix {
 	switch v := v.(type) {
 	case promql.Matrix:

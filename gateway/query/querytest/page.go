@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Paged is a Store whose sets are read by pages, of one series up to PageMax. The rows of a page are written over as
+// Paged is a Store with sets that are read by pages, of one series up to PageMax. The rows of a page are overwritten as
 // soon as they may be.
 type Paged struct {
 	*Store
@@ -48,7 +48,7 @@ type pager struct {
 	back []peer.Series // memory of pages
 }
 
-// Next implements peer.Pager. What is handed out lies in the memory of the page before where it fits.
+// Next implements peer.Pager. The page uses the memory of the page before if it fits.
 func (p *pager) Next() (page peer.Page, ok bool, err error) {
 	p.spoil()
 	s := p.set

@@ -22,7 +22,7 @@ type Store struct {
 		sync.Mutex
 		tables map[string]*table
 		ranks  rank.Order
-		open   int // series sets handed out and not closed
+		open   int // series sets returned and not closed
 	}
 }
 
@@ -60,7 +60,7 @@ func (r row) stale() bool {
 	return point.IsStale(r.value)
 }
 
-// beats says whether r, which came later, takes the place of old.
+// beats reports whether r, which is later, replaces old.
 func (r row) beats(old row) bool {
 	if r.stale() != old.stale() {
 		return old.stale()
@@ -87,7 +87,7 @@ func (s *series) within(lo, hi point.Nanos) []row {
 	return s.rows[from:to]
 }
 
-// Unclosed counts the series sets that nobody closed yet.
+// Unclosed counts the series sets that are not closed.
 func (s *Store) Unclosed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (st *stream) seriesLocked(id point.SeriesID) (*series, error) {
 
 func (st *stream) Close() error { return nil }
 
-// Select copies what it finds, so that the set is a snapshot.
+// Select copies the series, so that the set is a snapshot.
 func (s *Store) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fault.Wrap(err, fault.Canceled, "select")
