@@ -37,17 +37,17 @@ func (s *Settings) Validate() error {
 	return errors.Join(setting.Check(s), fault.Wrap(err, fault.Invalid, "api.cors_origin"))
 }
 
-// Build says what runs.
+// Build names the version that runs.
 type Build struct{ Version, Revision, Date string }
 
-// Deps are what the API is given.
+// Deps are the parts that the API uses.
 type Deps struct {
 	Query      *query.Reader
 	Limits     *limits.Registry      // shown by status/tsdb; nil: there are none
 	Log        *slog.Logger          // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 
-	// Checked says that contexts of requests carry an access.Identity, and that each route holds it against its need.
+	// Checked means that contexts of requests carry an access.Identity, and that each route checks it against its need.
 	Checked bool
 
 	Build  Build

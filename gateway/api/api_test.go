@@ -175,7 +175,7 @@ func encodeForm(s string) string {
 	return strings.Join(out, "&")
 }
 
-// varying is what differs from run to run.
+// varying are the parts that differ from run to run.
 var varying = regexp.MustCompile(`("(?:startTime|serverTime|lastConfigTime|CWD|hostname|GOGC|GODEBUG|\w+Time)": ?)("[^"]*"|[0-9.e-]+)`)
 
 var goVersion = regexp.MustCompile(`("goVersion": )"[^"]*"`)
@@ -196,7 +196,7 @@ func pretty(b []byte) string {
 	return compact(text) + "\n"
 }
 
-// compact puts the innermost arrays and objects back on one line, for people to read.
+// compact puts the innermost arrays and objects back on one line, for reading.
 func compact(s string) string {
 	inner := regexp.MustCompile(`[\[{]\n\s+([^\[\]{}]*?)\n\s*[\]}]`)
 	gap := regexp.MustCompile(`\n\s+`)

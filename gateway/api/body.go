@@ -38,7 +38,7 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return &body{w: w, encoding: accepted(r.Header.Get("Accept-Encoding"))}
 }
 
-// accepted picks zstd before gzip among what a client takes; a quality of 0 is a refusal.
+// accepted prefers zstd to gzip among the encodings a client accepts; a quality of 0 is a refusal.
 func accepted(header string) string {
 	best := ""
 	for _, part := range strings.Split(header, ",") {
@@ -59,7 +59,7 @@ func accepted(header string) string {
 	return best
 }
 
-// Write streams: what comes first decides that there is more than one buffer.
+// Write streams: its first call means that there is more than one buffer.
 func (b *body) Write(p []byte) (int, error) {
 	if b.out == nil {
 		b.begin()
@@ -94,7 +94,7 @@ func (b *body) finish(rest []byte) error {
 	return nil
 }
 
-// begun tells whether the header is out, so that no error can be answered any more.
+// begun reports whether the header is sent, so that no error can be answered any more.
 func (b *body) begun() bool { return b.out != nil }
 
 // abort ends an answer that has begun and cannot be finished. It must not look whole, so its connection is cut.

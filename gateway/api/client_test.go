@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// TestClientGolangUnderstandsEveryAnswer asks through the client that most programs use.
+// TestClientGolangUnderstandsEveryAnswer calls the API through the client that most programs use.
 func TestClientGolangUnderstandsEveryAnswer(t *testing.T) {
 	srv := httptest.NewServer(newAPI(t, harbour(t), query.Settings{}, api.Settings{Admin: true}))
 	defer srv.Close()

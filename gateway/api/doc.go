@@ -1,4 +1,4 @@
-// Package api is the Prometheus HTTP API over a query.Reader: what Grafana, promtool and Prometheus' remote read ask.
+// Package api is the Prometheus HTTP API over a query.Reader: the API that Grafana, promtool and Prometheus' remote read call.
 //
 //	GET /api/v1/query_range?…            table "default"
 //	GET /t/<table>/api/v1/query_range?…  any table; header and ?db= work too (package tablename)

@@ -24,7 +24,7 @@ const (
 	typeNotFound    = "not_found"
 )
 
-// statusClientGone is what Prometheus answers, to nobody, when the client closed its connection.
+// statusClientGone is Prometheus' status for a client that closed its connection; no client receives it.
 const statusClientGone = 499
 
 // apiError is an error with its answer.
@@ -58,7 +58,7 @@ func formError(err error) error {
 	return badDataf("error parsing form values: %w", err)
 }
 
-// answerTo finds the answer to an error: what a handler decided, what the engine says, or what the source's Kind means.
+// answerTo finds the answer to an error: one set by a handler, one of the engine's errors, or one by the Kind of the source's error.
 // An error of the engine that is none of these is the expression's: 422 execution.
 func answerTo(err error) *apiError {
 	var (
@@ -89,7 +89,7 @@ func answerTo(err error) *apiError {
 	return byKind(err, err)
 }
 
-// execution marks an error of the engine that carries no Kind as the expression's own.
+// execution marks an error of the engine without a Kind as the expression's.
 func execution(err error) error {
 	var store promql.ErrStorage
 	if fault.KindOf(err) == fault.Internal && !errors.As(err, &store) {

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// What tests outside of the package look into.
+// Internals for tests outside of the package.
 
 func EncodeResult(w io.Writer, v parser.Value) error {
 	e := encoders.Get().(*encoder)

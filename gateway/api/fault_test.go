@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// broken is a source whose every look-up ends the same way.
+// broken is a source on which every look-up ends the same way.
 type broken struct {
 	*querytest.Store
 	end func(ctx context.Context) error
@@ -161,7 +161,7 @@ func TestLimitsOfOneQuery(t *testing.T) {
 	}
 }
 
-// warner tells of rows it may lack.
+// warner warns that it may lack rows.
 type warner struct{ *querytest.Store }
 
 func (w warner) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {

@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// federatePath is where Prometheus has it: outside the API.
+// federatePath is the path of Prometheus: outside the API.
 const federatePath = "/federate"
 
 // federate shows the newest sample of each selected series as a scrape target does, so that a Prometheus can take series
@@ -64,7 +64,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 // familyBytes is what a sample takes until it is written, besides its labels.
 const familyBytes = 600
 
-// newest gives the last sample of each series, by name.
+// newest returns the last sample of each series, by name.
 func newest(ctx context.Context, c *call, lookback time.Duration, sets [][]*labels.Matcher) (promql.Vector, error) {
 	maxt := timestamp.FromTime(time.Now())
 	mint := maxt - lookback.Milliseconds()
@@ -175,7 +175,7 @@ func typeOf(s *promql.Sample) dto.MetricType {
 	return dto.MetricType_HISTOGRAM
 }
 
-// metricOf has an empty instance where there is none, so that the scraper does not put this server's there.
+// metricOf adds an empty instance if there is none, so that the scraper does not add this server's.
 func metricOf(s *promql.Sample) *dto.Metric {
 	m := &dto.Metric{TimestampMs: proto.Int64(s.T)}
 	instance := false

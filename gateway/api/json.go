@@ -18,7 +18,7 @@ type encoder struct {
 	err error
 }
 
-// bufferFull is when the buffer is emptied; bufferCap leaves room for what is appended between two looks.
+// bufferFull is when the buffer is emptied; bufferCap leaves room for the bytes appended between two checks.
 const (
 	bufferFull = 60 << 10
 	bufferCap  = 64 << 10
@@ -35,7 +35,7 @@ func (e *encoder) spill() bool {
 	return e.err == nil
 }
 
-// str writes a string: quotes, backslashes and control characters escaped, bytes that are not UTF-8 replaced.
+// str writes a string: quotes, backslashes and control characters escaped, bytes that are not UTF-8 are replaced.
 func (e *encoder) str(s string) {
 	e.buf = append(e.buf, '"')
 	start := 0
@@ -135,7 +135,7 @@ func (e *encoder) histPoint(t int64, h *histogram.FloatHistogram) {
 	e.buf = append(e.buf, ']')
 }
 
-// histogram writes count, sum and the buckets that hold something: [boundaries, lower, upper, count]. boundaries tells
+// histogram writes count, sum and the buckets that are not empty: [boundaries, lower, upper, count]. boundaries says
 // which ends belong to the bucket: 0 upper, 1 lower, 2 none, 3 both.
 func (e *encoder) histogram(h *histogram.FloatHistogram) {
 	e.raw(`{"count":`)

@@ -51,7 +51,7 @@ func FuzzPoint(f *testing.F) {
 	})
 }
 
-// FuzzString wants what encoding/json reads back as the same text.
+// FuzzString checks that encoding/json reads back the same text.
 func FuzzString(f *testing.F) {
 	f.Add("plain")
 	f.Add("\"\\\n\r\t\x00\x1f/<>&\u2028größe\xff\xc3")
@@ -115,7 +115,7 @@ func benchmarkEncode(b *testing.B, f func(float64) float64) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100_000, "ns/point")
 }
 
-// wide is a store whose answers take several buffers.
+// wide is a store with answers of several buffers.
 func wide(t testing.TB) *querytest.Store {
 	st := querytest.NewStore()
 	b := point.GetBatch(point.NewDict(0))

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// lookup is what labels, label values and series have in common: limit, range, matchers.
+// lookup holds the common parameters of labels, label values and series: limit, range, matchers.
 func (a *API) lookup(c *call, list func(mint, maxt int64, limit int) (data func(*encoder), more bool, err error)) (answer, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *API) series(c *call) (answer, error) {
 	})
 }
 
-// labelSets writes label sets straight from the form in which they are kept.
+// labelSets writes label sets straight from their stored form.
 func (e *encoder) labelSets(list []point.Labels) {
 	e.buf = append(e.buf, '[')
 	for i, l := range list {
@@ -142,7 +142,7 @@ func (a *API) formatQuery(c *call) (answer, error) {
 // is the cube of the depth: 250 levels take some 30 ms, 3,000 take 46 s (2026-11-21).
 const printedDepthMax = 250
 
-// printed lays an expression out, or puts it on one line when it nests deeper than anybody reads.
+// printed lays an expression out, or puts it on one line when it nests too deep to be readable.
 func printed(expr parser.Expr) string {
 	if deeper(expr, printedDepthMax) {
 		return expr.String()
@@ -170,7 +170,7 @@ func (a *API) parseQuery(c *call) (answer, error) {
 	return value(tree(expr)), nil
 }
 
-// by names who sent a request.
+// by names the sender of a request.
 func by(ctx context.Context) string {
 	if id := access.From(ctx); id != nil {
 		return id.Name
@@ -178,7 +178,7 @@ func by(ctx context.Context) string {
 	return access.Everyone().Name
 }
 
-// mayAdminister refuses where admin APIs are off, and what a form on some page has the browser of its reader send.
+// mayAdminister refuses where admin APIs are off, and requests that a form on a foreign page makes a browser send.
 func (a *API) mayAdminister(c *call) error {
 	if !a.settings.Admin {
 		return &apiError{500, typeUnavailable, fmt.Errorf("admin APIs disabled")}
@@ -189,7 +189,7 @@ func (a *API) mayAdminister(c *call) error {
 	return nil
 }
 
-// cleanTombstones answers when every server knows that it is to be done. Until it is, deleted rows take space, and no reader sees them.
+// cleanTombstones answers when every server has accepted the request. Until it is done, deleted rows take space, and no reader sees them.
 func (a *API) cleanTombstones(c *call) (answer, error) {
 	if err := a.mayAdminister(c); err != nil {
 		return answer{}, err

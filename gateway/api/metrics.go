@@ -38,7 +38,7 @@ func (m *metrics) observe(handler string, w *seenWriter, d time.Duration) {
 	m.bytes.WithLabelValues(handler).Add(float64(w.bytes))
 }
 
-// seenWriter remembers what was answered.
+// seenWriter records the status of the answer.
 type seenWriter struct {
 	http.ResponseWriter
 	status int

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/timestamp"
 )
 
-// The range of a request without start and end: about all that milliseconds can say.
+// The range of a request without start and end: about all that milliseconds can represent.
 func minTime() time.Time { return time.Unix(math.MinInt64/1000+62135596801, 0).UTC() }
 
 func maxTime() time.Time { return time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC() }
@@ -55,7 +55,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("cannot parse %q to a valid duration", s)
 }
 
-// timeParam gives a time parameter, or def when it is absent.
+// timeParam returns a time parameter, or def when it is absent.
 func (c *call) timeParam(name string, def time.Time) (time.Time, error) {
 	v := c.Form.Get(name)
 	if v == "" {
@@ -68,7 +68,7 @@ func (c *call) timeParam(name string, def time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// bounds gives start and end of a look-up in milliseconds; absent ones are open.
+// bounds returns start and end of a look-up in milliseconds; absent ones are open.
 func (c *call) bounds() (mint, maxt int64, err error) {
 	start, err := c.timeParam("start", minTime())
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *call) bounds() (mint, maxt int64, err error) {
 	return timestamp.FromTime(start), timestamp.FromTime(end), nil
 }
 
-// limit gives how many results are wanted; 0: all.
+// limit returns the number of results wanted; 0: all.
 func (c *call) limit() (int, error) {
 	v := c.Form.Get("limit")
 	if v == "" {

@@ -75,7 +75,7 @@ func TestParseDuration(t *testing.T) {
 	bad("-1h")
 }
 
-// FuzzParams asks with any parameters: whatever they are, the answer is an envelope and no server error.
+// FuzzParams asks with any parameters: the answer is always an envelope and no server error.
 func FuzzParams(f *testing.F) {
 	f.Add("query_range", "query=up&start=0&end=1e3&step=15&timeout=1s&lookback_delta=5m&limit=1&stats=all")
 	f.Add("query", "query=wind[5m:1s]&time=1e9")

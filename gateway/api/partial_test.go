@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// TestAnswersMayBePartialOnlyWhereAskedFor: otherwise what is missing is an error.
+// TestAnswersMayBePartialOnlyWhereAskedFor: otherwise missing rows are an error.
 func TestAnswersMayBePartialOnlyWhereAskedFor(t *testing.T) {
 	source := broken{querytest.NewStore(), func(ctx context.Context) error {
 		if !query.Partial(ctx) {

@@ -16,7 +16,7 @@ import (
 
 const truncated = "results truncated due to limit"
 
-// instant evaluates at one time: now unless told.
+// instant evaluates at one time: now by default.
 func (a *API) instant(c *call) (answer, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *call) steps(pointsMax int) (start, end time.Time, step time.Duration, e
 	return start, end, step, nil
 }
 
-// evaluable refuses times that the engine, which counts nanoseconds on its way, would turn into others.
+// evaluable refuses times that the engine, which counts in nanoseconds, would turn into others.
 func evaluable(t time.Time) error {
 	if s := t.Unix(); s <= math.MinInt64/int64(time.Second) || s >= math.MaxInt64/int64(time.Second) {
 		return fmt.Errorf("cannot evaluate at %s: only the years 1678 to 2261 are", t.Format(time.RFC3339))
@@ -125,7 +125,7 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	}
 	ended := false
 	defer func() {
-		if !ended { // net/http goes on after a panic, and what the query booked would stay booked
+		if !ended { // net/http goes on after a panic, and the query's memory would stay booked
 			q.Close()
 		}
 	}()
@@ -152,7 +152,7 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	return ans, nil
 }
 
-// annotationsMax bounds the warnings, and the infos, that an expression may give rise to.
+// annotationsMax bounds the warnings, and the infos, that an expression may cause.
 const annotationsMax = 10
 
 // options reads stats and lookback_delta.

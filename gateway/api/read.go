@@ -21,8 +21,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// read serves Prometheus' remote read: whole samples in one message, or chunks in a stream of frames, whichever the
-// client names first of what we speak. Errors before the first byte are plain text with a status; after it the
+// read serves Prometheus' remote read: whole samples in one message, or chunks in a stream of frames, by the first type of
+// the client's list that we support. Errors before the first byte are plain text with a status; after it the
 // connection is cut, so that half an answer cannot be taken for a whole one.
 func (a *API) read(w http.ResponseWriter, c *call) {
 	if err := a.readGate.Enter(c.ctx); err != nil {
@@ -94,7 +94,7 @@ func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64) (*prompb
 	return req, nil
 }
 
-// negotiate takes the first type that we speak; none named means samples.
+// negotiate takes the first type that we support; none named means samples.
 func negotiate(types []prompb.ReadRequest_ResponseType) (streamed bool, err error) {
 	for _, t := range types {
 		switch t {
@@ -141,7 +141,7 @@ func newReadQuery(q *prompb.Query) (readQuery, error) {
 	return out, nil
 }
 
-// whole refuses an answer that may lack rows: remote read has no place to say so.
+// whole refuses an answer that may lack rows: remote read has no place for a warning.
 func whole(w *query.Warnings) error {
 	if texts := w.Texts(); len(texts) > 0 {
 		return fault.Errorf(fault.Unavailable, "the answer would not be whole: %s", texts[0])
@@ -169,7 +169,7 @@ func (a *API) readSamples(ctx context.Context, w http.ResponseWriter, c *call, r
 	}
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	w.Header().Set("Content-Encoding", "snappy")
-	w.Write(snappy.Encode(nil, b)) // a client that is gone needs no telling
+	w.Write(snappy.Encode(nil, b)) // if the client is gone, nothing is left to do
 }
 
 func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Query) (*prompb.QueryResult, error) {
@@ -185,7 +185,7 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 	out := &prompb.QueryResult{}
 	left := a.settings.ReadSamplesMax
 	if len(q.matchers) == 0 {
-		return out, nil // as in Prometheus: nothing is asked for
+		return out, nil // as in Prometheus: it selects nothing
 	}
 	loan := budget.LoanOf(ctx)
 	var it chunkenc.Iterator
@@ -212,7 +212,7 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 // readSampleBytes is what a sample takes besides its encoding, until the answer is written.
 const readSampleBytes = 48
 
-// appendSamples gives what is left of the limit, below 0 when there were more.
+// appendSamples returns the rest of the limit, below 0 when there were more.
 func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
 	for {
 		typ := it.Next()
@@ -283,7 +283,7 @@ func (f *frames) query(ctx context.Context, table *query.Table, index int64, pq 
 		return err
 	}
 	if len(q.matchers) == 0 {
-		return nil // as in Prometheus: nothing is asked for
+		return nil // as in Prometheus: it selects nothing
 	}
 	querier, err := table.ChunkQuerier(q.mint, q.maxt)
 	if err != nil {

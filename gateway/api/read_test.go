@@ -52,7 +52,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// rendering of what was read, the same for both forms of answer.
+// rendering of the samples read, the same for both forms of answer.
 type rendering []string
 
 func (r *rendering) float(i int, ls string, t int64, v float64) {
@@ -94,7 +94,7 @@ func decodeSamples(t testing.TB, body []byte) (out rendering) {
 	return out
 }
 
-// decodeFrames reads the stream as the format's description says it: uvarint length, CRC-32C big endian, message.
+// decodeFrames reads the stream as the format's description defines it: uvarint length, CRC-32C big endian, message.
 func decodeFrames(t testing.TB, body []byte) (out rendering, frames int) {
 	t.Helper()
 	in := bufio.NewReader(bytes.NewReader(body))
@@ -244,7 +244,7 @@ func TestReadIsCutWhenItFailsHalfWay(t *testing.T) {
 	}
 }
 
-// A remote read without matchers gave every series of the table; Prometheus gives none.
+// A remote read without matchers returned every series of the table; Prometheus returns none.
 func TestARemoteReadThatNamesNoSeriesGetsNone(t *testing.T) {
 	a := newAPI(t, harbour(t), query.Settings{}, api.Settings{})
 	for _, typ := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_SAMPLES, prompb.ReadRequest_STREAMED_XOR_CHUNKS} {

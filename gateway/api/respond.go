@@ -8,12 +8,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// answer is what a handler has to say.
+// answer is the answer of a handler.
 type answer struct {
-	data     func(*encoder) // writes what stands behind "data"; nil: 204 without a body
+	data     func(*encoder) // writes the value of "data"; nil: 204 without a body
 	warnings []string
 	infos    []string
-	close    func() // frees what data reads, after it is written; may be nil
+	close    func() // frees the input of data, after it is written; may be nil
 }
 
 // constant is a handler whose answer never changes.
@@ -89,5 +89,5 @@ func (a *API) fail(w http.ResponseWriter, err error) {
 		h.Set("Retry-After", strconv.Itoa(retryAfterSeconds))
 	}
 	w.WriteHeader(ans.status)
-	w.Write(e.buf) // the client may be gone; nothing is left to tell it
+	w.Write(e.buf) // the client may be gone; nothing is left to do
 }

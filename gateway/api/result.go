@@ -114,7 +114,7 @@ func (e *encoder) series(s *promql.Series) {
 	e.buf = append(e.buf, '}')
 }
 
-// separate writes what stands before the ith element: the array's head or a comma.
+// separate writes the text before the ith element: the array's head or a comma.
 func (e *encoder) separate(i int, head string) {
 	if i == 0 {
 		e.raw(head)

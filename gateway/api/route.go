@@ -16,13 +16,13 @@ import (
 // call is one request on its way through a handler.
 type call struct {
 	*http.Request
-	ctx      context.Context // the request's, and where warnings are heard
+	ctx      context.Context // the request's, which collects warnings
 	warnings *query.Warnings
 	table    *query.Table
 	param    string // the part of the path that varies
 }
 
-// route says which methods a path answers and who does.
+// route lists the methods of a path with their handlers.
 type route struct {
 	name    string // of the handler, in metrics
 	methods []string
@@ -48,7 +48,7 @@ const (
 	labelValues = "label/:name/values"
 )
 
-// table lists the paths behind the prefix. What they need is of the request's table, but where the process is shown.
+// table lists the paths behind the prefix. Their needs concern the request's table, except where the process is shown.
 func (a *API) table() map[string]route {
 	routes := map[string]route{}
 	needs := func(need access.Need, methods, path string, handle func(*call) (answer, error)) {
@@ -114,7 +114,7 @@ func (a *API) limitedRaw(answer func(http.ResponseWriter, *call)) func(http.Resp
 	}
 }
 
-// Routes lists the paths with their methods and what they ask of an identity, for the test of all routes.
+// Routes lists the paths with their methods and the rights that they need, for the test of all routes.
 func (a *API) Routes() map[string]access.Need {
 	out := map[string]access.Need{}
 	for path, rt := range a.routes {
@@ -128,7 +128,7 @@ func (a *API) Routes() map[string]access.Need {
 	return out
 }
 
-// find cuts the name out of a path that has one.
+// find cuts the name out of a path that contains one.
 func (a *API) find(path string) (rt route, param string, ok bool) {
 	if path == federatePath {
 		return a.routes[path], "", true
@@ -209,7 +209,7 @@ func (c *call) nameInBody() error {
 	return nil
 }
 
-// serve reads the parameters, lets a handler answer, and writes what it says.
+// serve reads the parameters, lets a handler answer, and writes the answer.
 func (a *API) serve(w http.ResponseWriter, c *call, handle func(*call) (answer, error)) {
 	release, err := a.parse(w, c)
 	if err != nil {
@@ -287,7 +287,7 @@ func (a *API) placed(handle func(*call) (answer, error)) func(*call) (answer, er
 	}
 }
 
-// mayBePartial lets the answer lack what cannot be had now, with a warning, where the request allows that; where it forbids it, an answer
+// mayBePartial lets the answer lack rows that are unavailable now, with a warning, if the request allows that; if it forbids it, an answer
 // that may lack rows is refused.
 func (c *call) mayBePartial() error {
 	text := c.Form.Get("partial_response")

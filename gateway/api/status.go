@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// promVersion is the Prometheus whose API this is. Clients decide by it what they may ask.
+// promVersion is the Prometheus version of this API. Clients decide by it which requests they may send.
 const promVersion = "3.15.0"
 
 // buildInfo leaves "features" out: clients take a server that has them for Mimir with a ruler.
@@ -44,7 +44,7 @@ type runtimeInfo struct {
 }
 
 func (a *API) runtimeInfo(*call) (answer, error) {
-	cwd, _ := os.Getwd() // "" where it is not to be had
+	cwd, _ := os.Getwd() // "" if it is unavailable
 	host, _ := os.Hostname()
 	return value(runtimeInfo{
 		StartTime: a.started.UTC(), CWD: cwd, Hostname: host, ServerTime: time.Now().UTC(),
@@ -60,7 +60,7 @@ func (a *API) configYAML(*call) (answer, error) {
 
 func (a *API) flagValues(*call) (answer, error) { return value(a.flags()), nil }
 
-// features tells which parts of PromQL and of this API there are.
+// features lists the parts of PromQL and of this API that there are.
 func (a *API) features(*call) (answer, error) {
 	f := a.query.Engine().Features()
 	f["api"] = map[string]bool{
@@ -114,7 +114,7 @@ func (a *API) tsdbStatus(c *call) (answer, error) {
 	out.Head.Series, out.Head.LabelPairs, out.Head.Chunks = st.Series, st.LabelPairs, uint64(st.Segments)
 	out.Head.MinTime, out.Head.MaxTime = point.MillisOf(st.MinTime), point.MillisOf(st.MaxTime)
 	if st.HeadRows+st.SegmentRows == 0 {
-		out.Head.MinTime, out.Head.MaxTime = math.MaxInt64, math.MinInt64 // as Prometheus says it of an empty head
+		out.Head.MinTime, out.Head.MaxTime = math.MaxInt64, math.MinInt64 // as Prometheus does for an empty head
 	}
 	out.SeriesByName, out.ValuesByLabel = counts(st.SeriesByName), counts(st.ValuesByLabel)
 	out.BytesByLabel, out.SeriesByPair = counts(st.BytesByLabel), counts(st.SeriesByPair)
@@ -161,7 +161,7 @@ func (a *API) metadata(c *call) (answer, error) {
 	return value(out), nil
 }
 
-// count gives a number, -1 when it is absent.
+// count returns a number, -1 when it is absent.
 func (c *call) count(name string) (int, error) {
 	v := c.Form.Get(name)
 	if v == "" {
@@ -174,7 +174,7 @@ func (c *call) count(name string) (int, error) {
 	return n, nil
 }
 
-// rules has none to show, but says so only to a request that makes sense.
+// rules lists none, but refuses an invalid request.
 func (a *API) rules(c *call) (answer, error) {
 	if _, err := a.matchers(c); err != nil {
 		return answer{}, badData(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// node is an expression as JSON: what parse_query shows, and what drawing programs read.
+// node is an expression as JSON: the answer of parse_query, for programs that draw it.
 type node map[string]any
 
 // tree turns an expression into nodes, with Prometheus' names.
