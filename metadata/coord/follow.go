@@ -23,8 +23,8 @@ func Follow(ctx context.Context, s Store, prefix string, f Follower, log *slog.L
 		if ctx.Err() != nil {
 			return nil
 		}
-		// Where a list is all that is missing it is read at once, though not twice: a cache for a store that is away says
-		// so as long as that lasts.
+		// Where only a list is missing it is read at once, though not twice: a cache for a store that is away returns
+		// ErrCompacted as long as that lasts.
 		if atOnce = errors.Is(err, ErrCompacted) && !atOnce; atOnce {
 			continue
 		}

@@ -82,7 +82,7 @@ func (s *shared) Watch(ctx context.Context, prefix string, after Revision, f fun
 	}
 }
 
-// join gives the watch of a prefix and the number of the first change that may be of interest.
+// join returns the watch of a prefix and the number of the first change that may be needed.
 func (s *shared) join(ctx context.Context, prefix string, after Revision) (*sharedWatch, int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

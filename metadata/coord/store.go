@@ -40,8 +40,8 @@ type Store interface {
 	// List reads all rows under a prefix in key order, as of one revision.
 	List(ctx context.Context, prefix string) ([]Row, Revision, error)
 
-	// Commit makes all writes if all conditions hold, durably, and says whether they did. The revision is the
-	// transaction's own when it was committed. Without writes it says whether all conditions held at one moment after it was asked.
+	// Commit makes all writes if all conditions hold, durably, and reports whether they did. The revision is the
+	// transaction's own when it was committed. Without writes it reports whether all conditions held at one moment after the call.
 	Commit(ctx context.Context, conditions []Condition, writes []Write) (Revision, bool, error)
 
 	// Watch calls f with every change under prefix after the given revision, in order, until ctx ends or f returns an

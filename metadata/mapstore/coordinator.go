@@ -165,7 +165,7 @@ func resultName(err error, ok string) string {
 func (c *Coordinator) drive(table string, t *Txn, done func(Done)) {
 	ctx, cancel := limited(c.life, c.settings.ChangeTimeout)
 	defer cancel()
-	answers := make(chan Input) // every asker waits until its answer is taken, so that none is lost
+	answers := make(chan Input) // every sender waits until its answer is taken, so that none is lost
 	under, ended := 0, false
 	ask := func(f func() Input) {
 		under++
@@ -274,7 +274,7 @@ func (c *Coordinator) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// store has a server keep a file.
+// store asks a server to keep a file.
 func (c *Coordinator) store(ctx context.Context, e Store) error {
 	if c.keep != nil && e.Server == c.deps.Self {
 		return c.keep(ctx, e.Whole, e.Map)

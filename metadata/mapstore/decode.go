@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Decode gives the map of a whole file, held against the file's sum, digest, table and sequence number. Errors are Corrupt.
+// Decode returns the map of a whole file, checked against the file's sum, digest, table and sequence number. Errors are Corrupt.
 func Decode(f *peer.File) (*topology.Map, error) {
 	if f.Sum != 0 || f.Digest == 0 {
 		if sum := xxhash.Sum64(f.Map); sum != f.Sum {
@@ -66,7 +66,7 @@ func Open(q *peer.FileQuery, seq uint64, since *topology.Map, f *peer.File) (*to
 	return m, Check(f, m)
 }
 
-// Answers reports whether a file is the one that was asked for, as far as it says. Errors are Corrupt.
+// Answers reports whether a file is the one that was asked for, as far as its header shows. Errors are Corrupt.
 func Answers(q *peer.FileQuery, seq uint64, f *peer.File) error {
 	if f.Table != q.Table || f.Txn != q.Txn || f.Seq != seq {
 		return fault.Errorf(fault.Corrupt, "asked for transaction %d (%x) of table %q, got %d (%x) of %q", seq, q.Txn, q.Table, f.Seq, f.Txn, f.Table)

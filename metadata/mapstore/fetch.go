@@ -37,10 +37,10 @@ func NewFetch(table string, servers []topology.ServerID) *Fetch {
 // FetchInput is an input of a Fetch: FetchTick, which is also the first one, or FetchAnswer.
 type FetchInput interface{ fetchInput() }
 
-// FetchTick says that time has passed.
+// FetchTick reports that time has passed.
 type FetchTick struct{}
 
-// FetchAnswer says how the request to a server ended: nil means that its file was checked and is the one asked for.
+// FetchAnswer reports how the request to a server ended: nil means that its file was checked and is the one asked for.
 type FetchAnswer struct {
 	Server topology.ServerID
 	Err    error

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// Newest is the newest METADATA file of a table that enough servers hold, whatever the coordination store says.
+// Newest is the newest METADATA file of a table that enough servers hold, whichever the coordination store names.
 type Newest struct {
 	File    *peer.File // whole
 	Map     *topology.Map
@@ -111,7 +111,7 @@ func (n Newest) read(ctx context.Context, peers func(topology.ServerID) (peer.Me
 	return n, nil
 }
 
-// Row is the table's row that names the file, after the one that does not. Proposals made by the old one are ruled out.
+// Row is the table's row that names the file, the successor of old. Proposals made in old's round are ruled out.
 func (n Newest) Row(old Row) Row {
 	holders := n.Holders[:min(len(n.Holders), ServersMax)]
 	return Row{Txn: n.File.Txn, Seq: n.File.Seq, Servers: holders, Round: old.Round + 1}

@@ -29,16 +29,16 @@ type Row struct {
 	Seq uint64
 	// Servers are the metadata servers, sorted.
 	Servers []topology.ServerID
-	// Dropped says that the table is gone. The row stays, so that a table of the same name made later goes on counting:
+	// Dropped means that the table is gone. The row stays, so that a table of the same name made later goes on counting:
 	// neither sequence numbers nor partition ids come twice.
 	Dropped bool
-	// NextID is the partition id that a table of the same name made later begins with; 0: the file of Txn says it. Only with Dropped.
+	// NextID is the partition id that a table of the same name made later begins with; 0: the file of Txn has it. Only with Dropped.
 	NextID point.PartitionID
 	// Dropping means that the table is being dropped: no transaction gives out partition ids any more, so that
 	// writers cannot bring it back while servers release their partitions. A drop that has begun must be ended.
 	Dropping bool
 	// Round is of the proposals that may be committed: a new one rules out every change that was proposed before it and is
-	// not committed yet, at whichever coordinator it is and whenever that goes on (NewRuleOut). It only rises.
+	// not committed yet, whichever coordinator has it and whenever it goes on (NewRuleOut). It only rises.
 	Round uint64
 }
 
@@ -140,5 +140,5 @@ func sorted(ids []topology.ServerID) []topology.ServerID {
 	return slices.Compact(ids)
 }
 
-// majority is how many of n are more than half of them.
+// majority is the smallest number that is more than half of n.
 func majority(n int) int { return n/2 + 1 }

@@ -193,7 +193,7 @@ func (s *Server) keepOwn(ctx context.Context, f *peer.File, m *topology.Map) err
 	return s.take(ctx, f, m)
 }
 
-// take has a file on the disk before it returns. m is its map, if it is at hand.
+// take writes a file to the disk before it returns. m is its map, if it is at hand.
 func (s *Server) take(ctx context.Context, f *peer.File, m *topology.Map) error {
 	if m != nil {
 		s.cache.put(f, m) // the next transaction may be planned on it before it is on this disk
@@ -265,8 +265,8 @@ func (s *Server) arrive(ctx context.Context, f *peer.File) (done func(), err err
 	}
 }
 
-// comparable gives a file that an older build sent, without a digest, with one where the same file is here and has the sum
-// that the sender says.
+// comparable returns a file that an older build sent, without a digest, with one where the same file is here and has the
+// sender's sum.
 func (s *Server) comparable(f *peer.File) *peer.File {
 	if f.Digest != 0 {
 		return f
@@ -289,7 +289,7 @@ func (s *Server) comparable(f *peer.File) *peer.File {
 	return &c
 }
 
-// accept says whether a file is here already, or may come.
+// accept reports whether a file is here already; if not, a nil error means that it may come.
 func (s *Server) accept(f *peer.File) (here bool, err error) {
 	s.state.Lock()
 	defer s.state.Unlock()
@@ -425,7 +425,7 @@ func (s *Server) newest(table string) (*peer.File, error) {
 	}
 }
 
-// Alone reaches the metadata servers of a process that is the only one: itself.
+// Alone reaches the metadata servers of the only process: itself.
 func (s *Server) Alone(id topology.ServerID) (peer.Metadata, bool) { return s, id == s.deps.Self }
 
 // Only lists the metadata servers of such a process.
@@ -437,8 +437,8 @@ func (s *Server) Map(table string, txn peer.TxnID) (*topology.Map, error) {
 	return m, err
 }
 
-// Adopt turns the rows of the layout before, which hold whole maps, into files on this disk and rows that name them. It
-// is for a process that is the only one: its rows then name it as the only metadata server.
+// Adopt turns the rows of the previous layout, which hold whole maps, into files on this disk and rows that name them. It
+// is for the only process: its rows then name it as the only metadata server.
 func (s *Server) Adopt(ctx context.Context) error {
 	rows, _, err := s.deps.Store.List(ctx, Prefix)
 	if err != nil {

@@ -26,7 +26,7 @@ type Disk interface {
 	// List returns all files without their maps, read from their headers. It is called first. Errors are Corrupt
 	// or Unavailable.
 	List() ([]Info, error)
-	// Delete takes files away, now or at the next Put. Those that are not there are fine. Errors are Unavailable.
+	// Delete removes files, now or at the next Put. Absent ones are fine. Errors are Unavailable.
 	Delete(files ...Info) error
 	// Tidy does the work that Put postponed, in the background: no caller waits for it. Errors are Unavailable.
 	Tidy() error
@@ -58,8 +58,8 @@ type Settings struct {
 	// FetchTimeout ends a request for a file to another metadata server; after HedgeAfter a second one is asked beside it.
 	// Default 30 s. Larger: a map of hundreds of MiB comes by a slow network.
 	FetchTimeout time.Duration
-	// PeerTimeout ends a request to another metadata server. Default 3 s. Larger: a dead one is waited for longer where
-	// no majority is there without it.
+	// PeerTimeout ends a request to another metadata server. Default 3 s. Larger: a dead one delays a transaction longer where
+	// there is no majority without it.
 	PeerTimeout time.Duration
 	// ChangeTimeout ends a transaction. Default 15 s.
 	ChangeTimeout time.Duration
@@ -72,7 +72,7 @@ type Settings struct {
 	// KeepFiles is how many transactions before the committed one are kept. Default 16. Larger: a transaction proposed
 	// again is recognised for longer.
 	KeepFiles int
-	// UndecidedMax bounds the files of a table that no transaction decided about. Default 16.
+	// UndecidedMax bounds the undecided files of a table. Default 16.
 	UndecidedMax int
 	// SweepEvery is the pause between sweeps. Default 1 min.
 	SweepEvery time.Duration

@@ -19,7 +19,7 @@ type Info struct {
 	Bytes       int // of the encoded map, about
 }
 
-// differs reports whether a file is surely not the one with the same name that is here.
+// differs reports whether a file certainly differs from the one here with the same name.
 func (i Info) differs(f *peer.File) bool {
 	switch {
 	case i.Seq != f.Seq:

@@ -285,7 +285,7 @@ func (t *Txn) decide() {
 	}
 }
 
-// reached reports whether the row says that the goal is reached, by us or by another coordinator of the same proposal.
+// reached reports whether the row shows that the goal is reached, by us or by another coordinator of the same proposal.
 func (t *Txn) reached() bool {
 	switch t.goal {
 	case change, create:
@@ -364,7 +364,7 @@ func (t *Txn) loaded(in Loaded) {
 	}
 }
 
-// anew makes a table whose name was one before: sequence numbers and partition ids go on, nothing else does.
+// anew makes a table under a name used before: sequence numbers and partition ids go on, nothing else does.
 func (t *Txn) anew(next point.PartitionID) {
 	m := *t.first
 	m.Seq, m.NextID = t.row.Seq+1, next
@@ -374,7 +374,7 @@ func (t *Txn) anew(next point.PartitionID) {
 	t.store(&m, Row{Servers: t.chosen}, nil)
 }
 
-// store has a new map's file stored by the servers of a row that continues from.
+// store asks the servers of the new row, which continues from, to store a new map's file.
 func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	if t.row.Seq > 0 && m.Seq != t.row.Seq+1 {
 		fault.Bug("a transaction on %d gave %d", t.row.Seq, m.Seq)
@@ -483,7 +483,7 @@ func (t *Txn) storedAt(in Stored) {
 	case have >= t.need:
 		t.guard()
 	case have+left < t.need && t.sendWhole():
-	case have+left < t.need && t.overtaken && (!t.looked || t.rev != t.late): // a server has a newer file: the row should say so too
+	case have+left < t.need && t.overtaken && (!t.looked || t.rev != t.late): // a server has a newer file: the row should name it too
 		t.looked, t.late = true, t.rev
 		t.read()
 	case have+left < t.need:
@@ -548,7 +548,7 @@ func (t *Txn) history(in History) {
 			return
 		}
 	}
-	// Stale says for sure that it was not committed, and never will be.
+	// Stale means for certain that it was not committed, and never will be.
 	t.unknown = true
 	t.unavailable(fault.Errorf(fault.Unavailable, "what came before transaction %d is not kept as far back: look at the newest map", t.row.Seq))
 }

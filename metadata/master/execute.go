@@ -149,7 +149,7 @@ func (x *executor) read(ctx context.Context, keys []string) ([]coord.Row, error)
 	return rows, nil
 }
 
-// change proposes ops on the very map they were planned on. The plan itself refuses when its asker has given up, so that a
+// change proposes ops on the very map they were planned on. The plan itself refuses when its caller has given up, so that a
 // proposal that still waits for its turn by then is never committed.
 func (x *executor) change(ctx context.Context, e Change) (uint64, error) {
 	m, err := x.tables.Change(ctx, e.Table, func(m *topology.Map) ([]topology.Op, error) {
@@ -181,7 +181,7 @@ func (x *executor) reported(s Step, err error) {
 	x.log.Log(context.Background(), level, "not carried out; the next round plans anew", "kind", s.Kind.String(), "table", s.Table, "what", s.What, "error", err)
 }
 
-// FillDropped notes which of the tables that only lease rows name were dropped, and which are being dropped. Errors are the store's.
+// FillDropped notes which tables were dropped, of those that only lease rows name, and which are being dropped. Errors are the store's.
 func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
 	rows, _, err := store.List(ctx, mapstore.Prefix)
 	if err == nil {
@@ -194,7 +194,7 @@ func (s *State) FillDropped(ctx context.Context, store coord.Store) error {
 func (s *State) DroppedBy(rows []coord.Row) {
 	s.Dropped, s.Dropping = map[string]bool{}, map[string]bool{}
 	for _, table := range s.leased() {
-		s.Dropped[table] = true // unless there is a row that says otherwise
+		s.Dropped[table] = true // unless its row shows the opposite
 	}
 	for _, row := range rows {
 		table := mapstore.TableOf(row.Key)
@@ -257,7 +257,7 @@ func ForgetTable(ctx context.Context, store coord.Store, table string) error {
 	return x.run(ctx, NewWork(table, 0, []Step{step}, rows))
 }
 
-// partitionOf gives the partition that a row of the lease table is about.
+// partitionOf returns the partition of a row of the lease table.
 func partitionOf(key string) (lease.Partition, bool) {
 	if p, ok := lease.ParseRowKey(key); ok {
 		return p, true

@@ -147,7 +147,7 @@ func (w *Work) fenceOf(g guard, rows []coord.Row) (b batch, err error) {
 			// Another master's fence is written again with the same value: that master compares its revision before it deletes it, and must not
 			// delete it while this change is on its way. Its age stays the same.
 			b.writes = append(b.writes, coord.Write{Key: row.Key, Value: row.Value})
-		default: // a person's holds as well, and stays
+		default: // a person's prohibition fences as well, and stays
 		}
 	}
 	return b, nil

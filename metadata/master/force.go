@@ -14,7 +14,7 @@ import (
 
 // Force describes the change that lets a partition go on without the placements that hold its rows (C32).
 type Force struct {
-	// Ops change the map; none: it says so already, because an earlier try ended in between.
+	// Ops change the map; none: it is changed already, because an earlier try ended in between.
 	Ops []topology.Op
 	// Member is the placement that goes on, for the lease row.
 	Member lease.Member

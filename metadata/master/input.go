@@ -28,7 +28,7 @@ type Committed struct {
 	Err      error
 }
 
-// Changed answers Change, ChangeMapServer and DropTable. Errors that are Invalid, Stale or NotFound say that nothing was changed, others
+// Changed answers Change, ChangeMapServer and DropTable. Errors that are Invalid, Stale or NotFound mean that nothing was changed, others
 // leave that open. Seq is the map's new sequence number.
 type Changed struct {
 	ID  uint64
@@ -39,7 +39,7 @@ type Changed struct {
 // Waited answers Wait.
 type Waited struct{ ID uint64 }
 
-// Lost says that this process is no longer the master: nothing new is begun.
+// Lost reports that this process is no longer the master: nothing new is begun.
 type Lost struct{}
 
 // Expired reports that there is no more time: the work ends, and the call under way may or may not happen.

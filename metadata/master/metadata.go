@@ -124,7 +124,7 @@ func (p *planner) keep(table string, k MapServer, why string) {
 	p.add(Step{Kind: Metadata, Table: table, MapServer: &k, What: what, Why: why})
 }
 
-// wantsKeeper says why another server should keep a table's files; "": none should.
+// wantsKeeper returns the reason for another server to keep a table's files; "": none should.
 func (p *planner) wantsKeeper(table string, good, bad []topology.ServerID, wanted int) string {
 	switch {
 	case len(good) < wanted && len(bad) > 0:
@@ -187,7 +187,7 @@ func (p *planner) together(s topology.ServerID, among []topology.ServerID) (n in
 	return n
 }
 
-// chooseKeeper gives the best server to keep a table's files too: apart from those that keep them, with the fewest tables.
+// chooseKeeper returns the best additional server for a table's files: apart from those that keep them, with the fewest tables.
 func (p *planner) chooseKeeper(table string, good, not []topology.ServerID, settled bool) (best *standing, ok bool) {
 	key := lease.Partition{Table: table}
 	better := func(a, b *standing) int {

@@ -15,11 +15,11 @@ type where struct {
 	part lease.Partition
 	// has are the servers that the partition keeps: neither they nor, without ShareHosts, their hosts are chosen again.
 	has []topology.ServerID
-	// not are servers that will not do, though their hosts might.
+	// not are unsuitable servers, though their hosts may be suitable.
 	not []topology.ServerID
 	// near are servers of the neighbour in time: writes move on from them, so others are better.
 	near []topology.ServerID
-	// settled asks for servers that live for a while already.
+	// settled demands servers that have lived for a while.
 	settled bool
 }
 

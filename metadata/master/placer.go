@@ -32,8 +32,8 @@ func NewPlacer(look func() State, set Settings) *Placer {
 	return &Placer{look: look, set: set}
 }
 
-// Place gives the servers of a new partition in chain order: as many as the table wants, or as live. None: no server is
-// there that could hold it.
+// Place gives the servers of a new partition in chain order: as many as the table wants, or as live. None: no live
+// server could hold it.
 func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,7 @@ func (p *planner) repair() {
 				continue
 			}
 			if p.Empty(key) {
-				continue // offline: a person wants it so
+				continue // a person took it offline
 			}
 			hold, known := p.holders(key)
 			if !known {
@@ -88,7 +88,7 @@ func (p *planner) manySilent() bool {
 	return n >= 2 && n*2 > len(p.order)
 }
 
-// bad says why a placement on a server should go, if it should: the server is drained, or silent for longer than patience.
+// bad reports whether a placement should leave a server: the server is drained, or silent for longer than patience.
 func (p *planner) bad(s topology.ServerID, patience time.Duration) bool {
 	st := p.servers[s]
 	return st == nil || st.Drain != nil || p.silent(s, patience)
@@ -262,7 +262,7 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 				ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
 				break
 			}
-			if p.leads(key, pl.Server) { // it gives the lease away, or others take it when it is silent: then it may go
+			if p.leads(key, pl.Server) { // it transfers the lease, or others take it when it is silent: then the placement may go
 				continue
 			}
 			if p.heldElsewhere(part, pl.Server, hold) {

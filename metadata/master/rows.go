@@ -33,7 +33,7 @@ type Rows struct {
 		ear    time.Duration // time in which the store answered without a gap
 		last   time.Duration // of the clock: the last answer
 		beatAt time.Duration // of the clock: the last heartbeat that was seen
-		asked  time.Duration // of the clock: when quiet last said so
+		asked  time.Duration // of the clock: when Quiet last returned true
 		listed bool          // the rows were read at least once
 		// changes counts changes of rows that are not heartbeats.
 		changes uint64
@@ -48,7 +48,7 @@ type prohibition struct {
 	since     time.Duration // of the ear: when it was first seen
 }
 
-// after is the prohibition after the one that was there: as old as that if it is the same, or the same written anew.
+// after returns the successor of a prohibition: as old as its predecessor if it is the same, or the same written anew.
 func (n prohibition) after(old prohibition) prohibition {
 	if old.rev != 0 && (old.rev == n.rev || old.note.Who == n.note.Who && old.note.When.Equal(n.note.When)) {
 		n.since = old.since

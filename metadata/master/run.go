@@ -65,7 +65,7 @@ type Runner struct {
 		master bool
 		rng    *rand.Rand
 		sizes  map[lease.Partition]Size
-		asked  int    // how often they were others than before
+		asked  int    // how often they changed
 		last   []Step // the newest plan
 	}
 }
@@ -92,7 +92,7 @@ func (r *Runner) Master() (is bool, last []Step) {
 	return r.mu.hold.MayAct(r.deps.Clock()), r.mu.last
 }
 
-// Run is a candidate until ctx ends; as master it then lets another begin at once.
+// Run is a candidate until ctx ends; as master it then releases the row, so that another begins at once.
 func (r *Runner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.keep(ctx) })
@@ -105,7 +105,7 @@ func (r *Runner) keep(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause := r.settings.ActFor / 3
 		if !r.renew(ctx) {
-			pause *= 2 // there are many candidates, and every look costs the store something
+			pause *= 2 // there are many candidates, and every look is a request to the store
 		}
 		r.sleep(ctx, pause)
 	}
@@ -149,7 +149,7 @@ func (r *Runner) renew(ctx context.Context) bool {
 	return true
 }
 
-// letGo frees the row, if it is ours. Should that fail, others wait until it is old.
+// letGo releases the row, if it is ours. If that fails, others wait until it is old.
 func (r *Runner) letGo(ctx context.Context) {
 	r.mu.Lock()
 	h := &r.mu.hold
@@ -225,10 +225,10 @@ func (r *Runner) term(ctx context.Context) {
 		}
 		return nil
 	})
-	_ = g.Wait() // its parts end with ctx, and say nothing else
+	_ = g.Wait() // its parts end with ctx, and return no other error
 }
 
-// pauseOrLost waits until the next round, or until the row is lost, and listens meanwhile.
+// pauseOrLost waits until the next round, or until the row is lost, and watches the lease rows meanwhile.
 func (r *Runner) pauseOrLost(ctx context.Context, rows *Rows) {
 	r.mu.Lock()
 	every := r.settings.Every*3/4 + time.Duration(r.mu.rng.Int64N(int64(r.settings.Every)/2+1))
@@ -390,7 +390,7 @@ func Sizes(ctx context.Context, tables []string, servers []registry.Server, stor
 	return sizes
 }
 
-// unfenceOld takes away fences that an earlier master left when it died: they are older than any transaction it may have
+// unfenceOld removes fences that an earlier master left when it died: they are older than any transaction it may have
 // had under way.
 func (r *Runner) unfenceOld(ctx context.Context, rows *Rows) {
 	for _, row := range rows.OldFences() {

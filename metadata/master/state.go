@@ -11,15 +11,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// State is all that a plan is made from. Plan changes nothing in it.
+// State holds all inputs of a plan. Plan changes nothing in it.
 type State struct {
 	// Now is the wall clock: it decides which partitions are past, and which are needed soon. Retention trusts it only as far
 	// as newer data came in.
 	Now    point.Nanos
 	Tables []*topology.Map
-	// Servers are those that registered, in any order.
+	// Servers are the registered servers, in any order.
 	Servers []Server
-	// Leases are the lease rows that there are. A row that cannot be read has the zero Lease: it counts as holding rows.
+	// Leases are the existing lease rows. A row that cannot be read has the zero Lease: it counts as holding rows.
 	Leases map[lease.Partition]lease.Lease
 	// Born are the partitions that ever had a lease row.
 	Born map[lease.Partition]bool
@@ -63,7 +63,7 @@ type Size struct {
 type Step struct {
 	Kind      Kind
 	Table     string
-	Partition point.PartitionID // the one it is about, or 0
+	Partition point.PartitionID // of the step, or 0
 	Ops       []topology.Op
 	// Fences keep an empty partition from being taken, and from getting rows, while Ops are under way; see Work.
 	Fences []Fence

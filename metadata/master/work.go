@@ -43,13 +43,13 @@ type Work struct {
 	out []Effect
 }
 
-// carried is a step and how far it is.
+// carried is a step and its progress.
 type carried struct {
 	Step
 	reported bool
 	doubt    bool        // its change may yet be committed
 	fenced   []coord.Row // prohibitions to delete
-	// inherited are fences of an earlier master that were written anew: its change may come yet, unless this step's is committed first.
+	// inherited are fences of an earlier master that were written anew: its change may still be committed, unless this step's is committed first.
 	inherited []coord.Row
 }
 
@@ -58,7 +58,7 @@ const (
 	Fencer = "master"
 	// changeTimeout bounds one change of a map.
 	changeTimeout = 15 * time.Second
-	// fenceAge is how old a fence must be to be one that was left behind.
+	// fenceAge is the age from which a fence counts as left behind.
 	fenceAge = 4 * changeTimeout
 	// batchOps bounds the conditions, and the writes, of one transaction: etcd takes 128 of each.
 	batchOps = 120
@@ -78,7 +78,7 @@ func NewWork(table string, seq uint64, steps []Step, rows map[lease.Partition][]
 	return w
 }
 
-// Table is the table that it is about.
+// Table is the table of the work.
 func (w *Work) Table() string { return w.table }
 
 // Fenced are the partitions that its steps fence.
@@ -179,7 +179,7 @@ func (w *Work) expire() {
 	w.end()
 }
 
-// pending are the steps that are not reported yet and are of a sort.
+// pending returns the steps not reported yet that satisfy is.
 func (w *Work) pending(is func(*carried) bool) (out []*carried) {
 	for _, s := range w.steps {
 		if !s.reported && is(s) {
@@ -280,7 +280,7 @@ func (w *Work) others() {
 }
 
 // sweep deletes the lease rows of partitions that are no more. Where the table has no map, its row must say that it was
-// dropped: a map that merely cannot be fetched says nothing. The first transaction notes in the table's Swept row as of which map rows
+// dropped: a map that merely cannot be fetched proves nothing. The first transaction notes in the table's Swept row as of which map rows
 // are missing: a take that finds no row compares it, so that none by an older map succeeds, whether it is under way or comes later.
 func (w *Work) sweep(s *carried) {
 	swept, table := lease.SweptKey(w.table), mapstore.Key(w.table)
@@ -337,7 +337,7 @@ func (w *Work) sweepSome(s *carried, guard, first batch, parts []lease.Partition
 	})
 }
 
-// sweepOthers looks which of the first n partitions have other rows by now, and sweeps the rest.
+// sweepOthers leaves out those of the first n partitions with changed rows, and sweeps the rest.
 func (w *Work) sweepOthers(s *carried, guard, first batch, parts []lease.Partition, n, tries int) {
 	var keys []string
 	for _, p := range parts[:n] {

@@ -26,13 +26,13 @@ type Server struct {
 	// enough of them.
 	Host string `json:"host"`
 	Zone string `json:"zone,omitempty"`
-	// Store is the directory it stands on; a new one means that all it held is gone (C72).
+	// Store is its store directory; a new one means that all rows on it are gone (C72).
 	Store lease.StoreID `json:"store"`
 	// Version is of its binary.
 	Version string `json:"version,omitempty"`
 	// Since is when it first registered with this directory, by its wall clock; for people.
 	Since time.Time `json:"since"`
-	// Drain, while set, has the master move everything away from it (C124).
+	// Drain, while set, makes the master move every placement away from it (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
 }
 

@@ -70,7 +70,7 @@ func (v *View) Changed() <-chan struct{} {
 // follower takes changes in.
 type follower struct{ *View }
 
-// Listed implements coord.Follower. A row that cannot be read is left out, and said.
+// Listed implements coord.Follower. A row that cannot be read is left out, and logged.
 func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -30,12 +30,12 @@ type Clock struct {
 // confirmed reports whether a person vouches for the clock.
 func (c Clock) confirmed() bool { return c.Confirmed != 0 && c.Wall <= c.Confirmed }
 
-// Jumped reports whether the clock went ahead further than is believed.
+// Jumped reports whether the clock went ahead further than it may.
 func (c Clock) Jumped() bool {
 	return c.Seen != 0 && !c.confirmed() && c.Wall > c.Seen && c.Wall-c.Seen > int64(JumpMax)
 }
 
-// Next is the clock to remember: a time that is not believed is not.
+// Next is the clock to remember; after a jump it is Seen.
 func (c Clock) Next() point.Nanos {
 	if c.Jumped() {
 		return c.Seen

@@ -64,7 +64,7 @@ const groupMax = 256
 // Change commits the ops that plan makes of the newest map, and gives the map they lead to; others' changes may be in the
 // same transaction. plan is called again on a newer map whenever another change was faster, from another goroutine, and never
 // after Change has returned: a change that still waits then is not made. One that was proposed by then may be committed,
-// unless RuleOut says otherwise. Errors are plan's, Invalid or Stale (an op
+// unless RuleOut rules it out. Errors are plan's, Invalid or Stale (an op
 // refuses), NotFound, Unavailable (it may or may not be committed: look, then plan anew), Throttled or Canceled.
 func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.Map, error) {
 	p := &proposal{plan: plan, result: make(chan outcome, 1)}
@@ -81,7 +81,7 @@ func (t *Tables) Change(ctx context.Context, name string, plan Plan) (*topology.
 }
 
 // RuleOut returns when no change of a table that was proposed until now on the transaction seq, or on an earlier one, can be
-// committed any more, by whomever it was proposed and wherever it lies: either it is committed already, as a map up to seq
+// committed any more, from any proposer and at any coordinator: either it is committed already, as a map up to seq
 // shows, or never will be. It needs the coordination store alone. Errors are NotFound, Unavailable or Canceled.
 func (t *Tables) RuleOut(ctx context.Context, name string) (seq uint64, err error) {
 	d, err := t.creator.RuleOut(ctx, name)
@@ -118,7 +118,7 @@ func (t *Tables) Ready(ctx context.Context, name string) error {
 	return fault.Wrap(failed, fault.Unavailable, "table %q: no majority of its metadata servers answers", name)
 }
 
-// answers asks a metadata server for a file that no transaction has: that it is not there is the answer of one that is well.
+// answers asks a metadata server for a file that no transaction has: a healthy server answers that it does not exist.
 func (t *Tables) answers(ctx context.Context, name string, s topology.ServerID) error {
 	p, ok := t.deps.Metadata(s)
 	if !ok {
@@ -254,7 +254,7 @@ func (t *Tables) known(ctx context.Context, name string) (*topology.Map, mapstor
 	return m, row, nil
 }
 
-// planGroup has every plan make its ops on the map that those before lead to, and gives the map that all lead to from m as
+// planGroup runs each plan on the map that those before lead to, and returns the map that all lead to from m as
 // one transaction. While the table is being dropped a plan that makes partitions fails.
 func planGroup(m *topology.Map, dropping bool, group, alone *[]*proposal) (*topology.Map, []topology.Op) {
 	var all []topology.Op
@@ -346,7 +346,7 @@ func (t *Tables) Ensure(ctx context.Context, name string) (*topology.Map, error)
 	return t.Create(ctx, name, t.settings.New)
 }
 
-// Create makes a table; one that exists is given as it is.
+// Create makes a table; an existing one is returned as it is.
 func (t *Tables) Create(ctx context.Context, name string, c topology.Config) (*topology.Map, error) {
 	if m, ok := t.Get(name); ok {
 		return m, nil
@@ -409,7 +409,7 @@ func (t *Tables) newPlacementID() point.PlacementID {
 	return point.PlacementID(t.random.rng.Uint64())
 }
 
-// Drop takes partitions out of the map; servers that hold them then delete them.
+// Drop removes partitions from the map; servers that hold them then delete them.
 func (t *Tables) Drop(ctx context.Context, name string, ids ...point.PartitionID) (*topology.Map, error) {
 	ids = slices.Clone(ids)
 	return t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
@@ -471,7 +471,7 @@ func (t *Tables) beginDrop(ctx context.Context, name string) (*topology.Map, err
 	return m, err
 }
 
-// DropTable takes a table away: first its partitions, if BeginDrop did not, then the table. The row stays, marked, so that
+// DropTable removes a table: first its partitions, if BeginDrop did not, then the table. The row stays, marked, so that
 // a table of the same name made later never gives out the same sequence numbers and partition ids. One that does not exist
 // is fine. Errors are Unavailable, Throttled or Canceled.
 func (t *Tables) DropTable(ctx context.Context, name string) error {

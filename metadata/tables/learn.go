@@ -41,7 +41,7 @@ func (t *Tables) Age(name string) time.Duration {
 }
 
 // Learn returns a table's map at the transaction that a server named, or a newer one that is here. The map is fetched from the metadata servers
-// that at names, without the coordination store, and is verified: the transaction is the committed one by the row that the server has, and
+// that at names, without the coordination store, and is verified: the transaction is the committed one in that server's view, and
 // a file of another transaction, or with a wrong checksum, is refused. Errors are Invalid (at names nothing), NotFound (a table without a
 // map here: only the store brings new ones), Unavailable (also: no server has the named transaction) or Canceled.
 func (t *Tables) Learn(ctx context.Context, name string, at peer.MapAt) (*topology.Map, error) {

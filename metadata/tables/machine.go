@@ -48,7 +48,7 @@ type RowRead struct {
 	Revision coord.Revision
 }
 
-// RowGone says that there was no row at a revision: a list did not have it, or a person deleted it.
+// RowGone reports that there was no row at a revision: a list did not have it, or a person deleted it.
 type RowGone struct{ Revision coord.Revision }
 
 // Known is a map that came without a row's revision: this process committed it, a server named it, or, with Revision, this
@@ -66,7 +66,7 @@ type FromCache struct {
 	At  time.Time
 }
 
-// Proven says that no row was there at a time that is newer than those that were read: the coordination store was asked then for this table's row, or all
+// Proven reports that at a time there was no row newer than those that were read: the coordination store was asked then for this table's row, or all
 // tables' rows, and its answer was taken in. A watch proves nothing: its changes may be on their way.
 type Proven struct{ Asked time.Time }
 
@@ -77,7 +77,7 @@ type Fetched struct {
 	Err error
 }
 
-// Wanted says that something waits for the map that the newest row names: it is fetched now, and Settled follows.
+// Wanted reports that a caller waits for the map that the newest row names: it is fetched now, and Settled follows.
 type Wanted struct{}
 
 // RetryDue and SaveDue answer Retry and SaveLater.
@@ -109,7 +109,7 @@ type Fetch struct {
 	at coord.Revision
 }
 
-// Publish says that the map or its row is another one.
+// Publish reports that the map or its row changed.
 type Publish struct{}
 
 // Forget ends the machine: there is no such table.
@@ -231,7 +231,7 @@ func (t *Machine) publish(m *topology.Map, row mapstore.Row, rev coord.Revision,
 	return t.changed(out)
 }
 
-// changed publishes, and has the cache written.
+// changed publishes, and asks for the cache to be written.
 func (t *Machine) changed(out []Effect) []Effect {
 	out = append(out, Publish{})
 	if t.dirty {

@@ -19,7 +19,7 @@ const (
 )
 
 // proveLoop asks the store again and again for all rows. The watch alone does not show that a map is the newest: where it is silent there may be nothing new, or
-// it may be behind, and rows under other prefixes, or a connection that is alive, say nothing about it.
+// it may be behind, and rows under other prefixes, or a connection that is alive, do not show which.
 func (t *Tables) proveLoop(ctx context.Context) {
 	for {
 		t.mu.RLock()

@@ -54,14 +54,14 @@ type Settings struct {
 	New topology.Config
 	// CreateOnWrite lets Ensure make tables that do not exist.
 	CreateOnWrite bool
-	// Prove asks the store for all rows every few seconds, so that Age says how old a map may be. For processes that answer by their maps.
+	// Prove asks the store for all rows every few seconds, so that Age can report how old a map may be. For processes that answer by their maps.
 	Prove bool
 	// TablesMax bounds how many tables writers can bring into being. Default 10,000.
 	TablesMax int
 	// NewPerSecond bounds the tables that this process makes for writers, beyond a burst of NewBurst; more are answered
 	// Throttled. A person's command is not bounded. Default 20. Larger: one sender that invents names takes the disk from others.
 	NewPerSecond int
-	// MetadataServers is how many keep a new table's METADATA file, or all where there are fewer. Default 3.
+	// MetadataServers is the number of servers that keep a new table's METADATA file, or all where there are fewer. Default 3.
 	MetadataServers int
 	// ChangeTimeout ends a change that loses every race, or finds no metadata server. Default 20 s.
 	ChangeTimeout time.Duration
@@ -71,7 +71,7 @@ type Settings struct {
 	WaitingMax int
 }
 
-// NewBurst is how many tables writers make at once before NewPerSecond is felt: a fleet that comes up brings its own.
+// NewBurst is how many tables writers make at once before NewPerSecond limits them: a fleet that comes up brings its own.
 const NewBurst = 200
 
 func (s *Settings) setDefaults() {

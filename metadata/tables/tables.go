@@ -136,7 +136,7 @@ func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) 
 	return m, row, m != nil
 }
 
-// Dropped reports whether a table was dropped, and at which sequence number: absence alone does not say so.
+// Dropped reports whether a table was dropped, and at which sequence number: absence alone does not show it.
 func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -62,7 +62,7 @@ func gather(l *leaf[number], into map[point.PartitionID]*Partition) {
 	}
 }
 
-// Unused names the partitions that ops replace on the word of their proposer that nothing was ever written to them.
+// Unused names the partitions that ops replace because their proposer claims that they were never written to.
 func Unused(ops []Op) []point.PartitionID {
 	var ids []point.PartitionID
 	for _, op := range ops {

@@ -167,7 +167,7 @@ func rearrange(old []Range, want []uint64) []Range {
 	return out
 }
 
-// layout gives how the ring is cut at t, and the times between which that holds. Without a layout the ring is whole.
+// layout returns the cut of the ring at t, and the times between which it holds. Without a layout the ring is whole.
 func (m *Map) layout(t point.Nanos) (l *Layout, lo, hi point.Nanos) {
 	i := sort.Search(len(m.Layouts), func(i int) bool { return m.Layouts[i].From > t })
 	lo, hi = math.MinInt64, math.MaxInt64
@@ -180,7 +180,7 @@ func (m *Map) layout(t point.Nanos) (l *Layout, lo, hi point.Nanos) {
 	return &m.Layouts[i-1], m.Layouts[i-1].From, hi
 }
 
-// RangesAt gives how new partitions cut the ring at a time. The result is part of the map: do not change it.
+// RangesAt returns the cut of the ring for new partitions at a time. The result is part of the map: do not change it.
 func (m *Map) RangesAt(t point.Nanos) []Range {
 	l, _, _ := m.layout(t)
 	return l.Ranges

@@ -428,7 +428,7 @@ type args struct {
 	closed      point.Nanos
 }
 
-// opOf reads an op by the fields that its kind has. Which those are the table below says, as topology.proto does.
+// opOf reads an op by the fields of its kind. The table below lists them, as topology.proto does.
 func (d *decoder) opOf(k opKind, whole field) Op {
 	var a args
 	number := func(to *point.PartitionID) func(field) { return func(f field) { *to = point.PartitionID(f.u) } }

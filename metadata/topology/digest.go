@@ -7,7 +7,7 @@ import (
 )
 
 // Digest is a checksum of a map's content. Two maps with the same digest have the same bytes when they are encoded; a
-// digest says nothing about how they are encoded. Never 0.
+// digest does not cover the encoding itself. Never 0.
 //
 // It is kept up to date by every transaction at the price of the partitions that the transaction touches, so that servers
 // compare maps of 100,000 partitions without writing them down: the sum, modulo 2^64, of a hash of each partition, hashed

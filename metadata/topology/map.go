@@ -19,7 +19,7 @@ type Map struct {
 	Seq    uint64 // rises by one with every transaction (C13)
 	Config Config
 	NextID point.PartitionID // ids below it were given out, and never will be again
-	// Layouts say how new partitions cut the ring, by From. None: they take the whole ring.
+	// Layouts are the cuts of the ring for new partitions, by From. None: they take the whole ring.
 	Layouts []Layout
 
 	// Invariant: both indexes hold the same partitions; stops and shelves describe the content of their leaves.
@@ -137,7 +137,7 @@ type Assignment struct {
 	Parent *Partition
 }
 
-// AssignedTo walks everything that a server should hold, children of splits under way after their parents.
+// AssignedTo walks all assignments of a server, children of splits under way after their parents.
 func (m *Map) AssignedTo(s ServerID) iter.Seq[Assignment] {
 	return func(yield func(Assignment) bool) {
 		for p := range m.All() {

@@ -22,7 +22,7 @@ const (
 // An op that finds its effect in place already changes nothing. Otherwise it is refused with
 //
 //	Stale    its base is gone: take the newest map and plan anew
-//	Invalid  it can never be applied, or the message says what to do first
+//	Invalid  it can never be applied, or the message names the step to do first
 type Op interface {
 	// String describes the op for people.
 	String() string
@@ -115,7 +115,7 @@ func (t *txn) use(id point.PartitionID) error {
 	return nil
 }
 
-// get gives the partition that an op is about. It is Stale when it was dropped or replaced, Invalid when it never was.
+// get returns the partition of an op. It is Stale when it was dropped or replaced, Invalid when it never was.
 func (t *txn) get(id point.PartitionID) (*Partition, error) {
 	if p, ok := t.byID(id); ok {
 		return p, nil
@@ -189,7 +189,7 @@ func (o Create) String() string {
 	return s
 }
 
-// Drop takes the named partitions out, with all their rows. Those that are gone already are passed over. Of one that unloads,
+// Drop removes the named partitions, with all their rows. Those that are gone already are passed over. Of one that unloads,
 // those that take over its rows must go too, or be gone: else use UnloadFinal. Those alone may go, and leave keys without an
 // owner until the one that unloads is gone: see Droppable.
 type Drop struct {

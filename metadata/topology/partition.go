@@ -48,7 +48,7 @@ func (s State) String() string {
 // MarshalText gives String's name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Cut is where a partition is cut in two: at a ring point, or at a time. The value belongs to the high half.
+// Cut is the place where a partition is cut in two: at a ring point, or at a time. The value belongs to the high half.
 type Cut struct {
 	ByTime bool        `json:"by_time,omitempty"`
 	Ring   uint64      `json:"ring,omitempty"`

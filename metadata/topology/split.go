@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// SplitBegin says that a live partition will be cut in two (C21). It goes on accepting writes; the children get their ids
+// SplitBegin begins to cut a live partition in two (C21). It goes on accepting writes; the children get their ids
 // and places, so that servers can begin to fill them, but are no partitions until SplitFinalize. Both halves hold
 // something: begin < cut < end, strictly (C23).
 type SplitBegin struct {

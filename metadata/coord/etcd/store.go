@@ -68,7 +68,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*Store, error) {
 }
 
 // window is how many bytes etcd may send ahead, of an answer and of a watch; rows are small, a page of a list has less. It
-// is fixed because gRPC else finds it out by a ping for each message, which costs etcd more than the message.
+// is fixed because gRPC else measures it by a ping for each message, which costs etcd more than the message.
 const window = 1 << 20
 
 // Get implements coord.Store.
@@ -212,7 +212,7 @@ func (s *Store) Close() error {
 	s.end()
 	err := s.client.Close()
 	if errors.Is(err, context.Canceled) {
-		return nil // it says so because its context is ours
+		return nil // it ended because its context is ours
 	}
 	return err
 }

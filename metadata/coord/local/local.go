@@ -59,7 +59,7 @@ func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{fs: fs, dir: dir, log: log, failed: make(chan struct{})}
 	defer func() {
 		if err != nil {
-			_ = s.release() // fails of the same, if it does
+			_ = s.release() // it can only fail for the same reason
 		}
 	}()
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
@@ -87,7 +87,7 @@ func Open(fs vfs.FS, dir string, log *slog.Logger) (_ *Store, err error) {
 	return s, nil
 }
 
-// Freeze ends changes for good: every Commit is Unavailable and says why. For a store that was opened on a file system that forgets.
+// Freeze ends changes for good: every Commit is Unavailable with the reason. For a store that was opened on a file system that forgets.
 func (s *Store) Freeze(why string) { s.frozen.Store(&why) }
 
 // Failed is closed when the store can no longer make anything durable. The process should end: Err says why.
@@ -103,7 +103,7 @@ func (s *Store) Err() error {
 	}
 }
 
-// doom ends all promises: nothing becomes durable any more.
+// doom fails the store: no transaction becomes durable any more.
 func (s *Store) doom(err error) {
 	s.fail.Do(func() {
 		s.why = s.fault(err, "writing")
