@@ -10,16 +10,15 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Adopt makes a segment that the leader made part of the placement: the file at path, on the store's file system, becomes its
-// own. Every byte of it is checked first. A minor goes on top of its base, in the place of minors of a leader of before whose frames it holds (C66);
-// a major takes the place of all of them.
-// Heads whose frames the segment holds are let go, and the log that they came from is released.
+// Adopt makes a segment of the leader part of the placement: it takes over the file at path, on the store's file system. It checks
+// every byte of the file first. A minor goes on top of its base and replaces minors of an earlier leader whose frames it holds
+// (C66); a major replaces all segments. Heads whose frames the segment holds are released, and so is the log they came from.
 //
 //	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
-// Errors: Stale (the placement does not follow the sender, the segment's base is not here, or it would take
-// frames away, or dropped), Corrupt (the file is not what info says, or numbers series otherwise: fetch it again), Unavailable.
-// After an error the placement is as it was, and the file, unless it is at its place already, where it was.
+// Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would take frames away, or
+// the placement was dropped), Corrupt (the file is not as info says, or numbers series otherwise: fetch it again), Unavailable.
+// After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
 func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
 	info, err := p.verified(info, path)
 	if err != nil {
@@ -54,7 +53,7 @@ func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) er
 	return nil
 }
 
-// verified reads the whole file and gives what it says of itself, deletions included.
+// verified reads the whole file and returns the description in it, deletions included.
 func (p *Partition) verified(info segment.Info, path string) (segment.Info, error) {
 	found, err := segment.Describe(p.deps.Brick.FS(), path, p.deps.Cache)
 	if err != nil {
@@ -70,7 +69,7 @@ func (p *Partition) verified(info segment.Info, path string) (segment.Info, erro
 	return found, nil
 }
 
-// adopting gives the catalogue entry with the segment in it. The flush lock is held.
+// adopting returns the catalogue entry with the segment in it. The flush lock is held.
 func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, SegmentState, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +108,7 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 			return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
 		}
 	}
-	for i := range info.Deletions { // they hide what lies below
+	for i := range info.Deletions { // they hide rows of the segments below
 		_, _ = hide(next.Segments, tombstoneOf(&info.Deletions[i], point.Serial{}), math.MaxInt) // without a bound it cannot fail
 	}
 	next.Segments = append(next.Segments, st)
@@ -122,12 +121,12 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	return &next, next.Segments[len(next.Segments)-1], next.check()
 }
 
-// baseOf is the index of a segment in the chain; -1: it is not there.
+// baseOf returns the index of a segment in the chain; -1: it is not there.
 func baseOf(chain []SegmentState, id point.SegmentID) int {
 	return slices.IndexFunc(chain, func(g SegmentState) bool { return g.ID == id })
 }
 
-// endsWith are the ends of what segments and one more hold.
+// endsWith returns the ends of the segments and one more together.
 func endsWith(chain []SegmentState, more []point.EpochEnd) (ends []point.EpochEnd) {
 	for i := range chain {
 		ends = raise(ends, chain[i].Ends...)
@@ -135,8 +134,8 @@ func endsWith(chain []SegmentState, more []point.EpochEnd) (ends []point.EpochEn
 	return raise(ends, more...)
 }
 
-// newDefinitions gives the labels of the series that a segment defines and the ids do not know, and checks that those they know
-// are the same. Nothing is known of a placement that is not warm.
+// newDefinitions returns the labels of the series that a segment defines and the ids lack, and checks that the labels of the
+// others agree. A placement that is not warm has no ids.
 func (p *Partition) newDefinitions(x *ids, info segment.Info, path string) (fresh []point.Labels, err error) {
 	if !p.isWarm() {
 		return nil, nil
@@ -163,8 +162,8 @@ func (p *Partition) newDefinitions(x *ids, info segment.Info, path string) (fres
 	return fresh, err
 }
 
-// place moves a verified file to where the segment belongs, durably. The catalogue notes its id first: what a crash leaves under
-// it was not adopted, and frames that it alone holds are no loss of ours.
+// place moves a verified file to the segment's final place, durably. The catalogue notes its id first: a file that a crash leaves
+// under this id was not adopted, and frames that only it holds are not lost rows of this placement.
 func (p *Partition) place(info segment.Info, path string) error {
 	p.mu.Lock()
 	noted := *p.mu.state
@@ -184,7 +183,7 @@ func (p *Partition) place(info segment.Info, path string) error {
 	return b.SyncSegmentDir(p.ident.Placement)
 }
 
-// adopted shows readers a segment that the catalogue lists, and lets go of what it takes the place of.
+// adopted shows readers a segment that the catalogue lists, and releases the heads and segments that it replaces.
 func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.Labels) error {
 	refs := p.deps.Index.InternAll(fresh, nil)
 	p.mu.Lock()
@@ -197,7 +196,7 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 		old, p.mu.segments, p.mu.defined = p.mu.segments, []*segmentRef{g}, int(g.info.Definitions)
 	} else {
 		below := slices.IndexFunc(p.mu.segments, func(o *segmentRef) bool { return o.info.ID == g.info.Base }) + 1
-		for _, o := range p.mu.segments[below:] { // a leader of before made them, and died before others had them
+		for _, o := range p.mu.segments[below:] { // an earlier leader made them, and died before other servers had them
 			old = append(old, o)
 			p.mu.defined -= int(o.info.Definitions)
 		}
@@ -224,7 +223,7 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 	return nil
 }
 
-// coveredLocked takes the heads out whose frames are all in segments. straddles: the oldest that is left has some that are, too.
+// coveredLocked removes the heads whose frames are all in segments. straddles: the oldest head left has some such frames, too.
 func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, straddles bool) {
 	for len(p.mu.frozen) > 0 && !flushed.Less(p.mu.frozen[0].last) {
 		gone = append(gone, p.mu.frozen[0].head)
@@ -245,7 +244,7 @@ func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, stradd
 	return gone, straddles
 }
 
-// letHeadsGo gives back the memory of heads whose rows segments hold, and perhaps of series that had none. The flush lock is held.
+// letHeadsGo releases the memory of heads whose rows are in segments, perhaps also of series without rows. The flush lock is held.
 func (p *Partition) letHeadsGo(gone []*headRef) {
 	now, due := time.Now(), false
 	for _, h := range gone {
@@ -261,7 +260,7 @@ func (p *Partition) letHeadsGo(gone []*headRef) {
 	}
 }
 
-// rebuildHeads makes the heads anew from the frames behind those that segments hold.
+// rebuildHeads rebuilds the heads from the frames behind the segments.
 func (p *Partition) rebuildHeads(flushed point.Serial) error {
 	q, err := p.replayed(flushed, p.Last())
 	if err != nil {

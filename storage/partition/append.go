@@ -13,20 +13,19 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// Rows are one insert's rows by the server's series refs; row i is (Refs[i], Times[i], Values[i]).
-// The columns stay the caller's and are not kept.
+// Rows are one insert's rows by the server's series refs; row i is (Refs[i], Times[i], Values[i]). The caller owns the columns; they are not kept.
 type Rows struct {
-	// Stamp is the rank that a gateway gave. The partition raises it above all that it took before, so that what is acked later
+	// Stamp is the rank that a gateway assigned. The partition raises it above all ranks it took before, so that a row acked later
 	// wins, whatever the gateways' clocks say.
 	Stamp point.Stamp
-	// Foreign rows keep their rank: they were ordered where they were first taken.
+	// Foreign rows keep their rank: the partition that took them first ordered them.
 	Foreign bool
-	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway sends an insert again when no answer comes.
+	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer.
 	Once  bool
 	Level point.Level
-	// Epoch is the one whose lease the caller asked; 0: whichever the partition is led in.
+	// Epoch is the epoch whose lease the caller checked; 0: any epoch in which the partition is led.
 	Epoch point.Epoch
-	// Waits is called before Append waits for a disk, perhaps more than once. Nil: nothing asks for it.
+	// Waits is called before Append waits for a disk, perhaps more than once. Nil: no callback.
 	Waits func()
 
 	Refs   []series.Ref
@@ -43,7 +42,7 @@ type Rows struct {
 // appender is the scratch of one Append.
 type appender struct {
 	serial point.Serial // of the frame
-	chain  Followers    // that it was passed to; nil: none
+	chain  Followers    // that the frame was passed to; nil: none
 
 	enc   frame.Encoder
 	frame frame.Frame
@@ -51,10 +50,10 @@ type appender struct {
 	fresh numbering // series that are new to the partition, in the order of their first row
 }
 
-// Append logs the rows as one frame (C94), makes them readable and returns when they are as safe as the level says.
-// Errors are Stale (dropped, led in another epoch or not at all, a series of another column), Unavailable (fenced, read-only), Throttled (too many series, log full), TooLarge (more
-// than a frame holds: send it in pieces) or Invalid (columns of unequal length); after an
-// error nothing of it is acked.
+// Append logs the rows as one frame (C94), makes them readable and returns when they are as safe as the level demands. Errors are
+// Stale (dropped, led in another epoch or not at all, a series of another column), Unavailable (fenced, read-only), Throttled (too
+// many series, log full), TooLarge (more than a frame holds: send it in pieces) or Invalid (columns of unequal length). After an
+// error no row of it is acked.
 func (p *Partition) Append(r *Rows) error {
 	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
 		return nil // an empty frame would be worth an fsync and a place in the log
@@ -84,13 +83,13 @@ func (p *Partition) Append(r *Rows) error {
 	return chain.Await(context.Background(), serial)
 }
 
-// errCold says that the partition cooled between a look at it and its lock.
+// errCold says that the partition cooled between the check and the lock.
 var errCold = errors.New("the partition went cold")
 
-// enqueue gives the frame its serial and its place in the log and applies it, in one order for all.
+// enqueue gives the frame its serial and its place in the log and applies it, in one order for all frames.
 //
-// Frames whose series are all known are encoded before the lock is taken. Frames that bring series must be encoded
-// under it: a definition has to stand in the log before the first row that needs it.
+// A frame without new series is encoded before the lock is taken. A frame that brings series must be encoded under it: a
+// definition must stand in the log before the first row that needs it.
 func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	f := &a.frame
 	f.Kind, f.Stamp, f.Foreign = frame.Rows, r.Stamp, r.Foreign
@@ -98,7 +97,7 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	x := p.ids.Load()
 	known := mapIDs(x, f, r)
 	if known {
-		f.FirstDef = point.DenseID(x.len()) // only grows, so that ids that were found are below it
+		f.FirstDef = point.DenseID(x.len()) // the table only grows, so ids that were found are below it
 		if err := a.encode(); err != nil {
 			return brick.Wait{}, err
 		}
@@ -110,7 +109,7 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 		return brick.Wait{}, p.gone()
 	}
 	if !p.mu.warm || p.ids.Load() != x {
-		return brick.Wait{}, errCold // also if it is warm again: what was encoded counts series by other ids
+		return brick.Wait{}, errCold // also if it is warm again: the encoded frame uses other ids
 	}
 	if p.mu.epoch == 0 || r.Epoch != 0 && r.Epoch != p.mu.epoch {
 		return brick.Wait{}, p.notLed(r.Epoch, p.mu.epoch)
@@ -141,7 +140,7 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	return wait, nil
 }
 
-// logLocked gives a frame, which is encoded in buf and has its rank, the next serial, and appends it to the log.
+// logLocked gives a frame, encoded in buf and with its rank, the next serial and appends it to the log.
 func (p *Partition) logLocked(f *frame.Frame, buf []byte) (brick.Wait, error) {
 	f.Prev = p.mu.last
 	f.Serial = point.Serial{Epoch: p.mu.epoch, Seq: p.mu.last.Seq + 1}
@@ -158,7 +157,7 @@ func (a *appender) encode() error {
 	return nil
 }
 
-// mapIDs fills the frame's ids from what is published; false when a series is new to the partition.
+// mapIDs fills the frame's ids from the published table; false when a series is new to the partition.
 func mapIDs(x *ids, f *frame.Frame, r *Rows) bool {
 	var known, ok bool
 	f.IDs, known = x.dense.Append(f.IDs[:0], r.Refs)
@@ -179,7 +178,7 @@ func mapIDs(x *ids, f *frame.Frame, r *Rows) bool {
 	return known
 }
 
-// defineLocked gives dense ids to the series that are new, in the order of their rows, and encodes the frame with their
+// defineLocked assigns dense ids to the new series, in the order of their rows, and encodes the frame with their
 // definitions. The ids are published only after the frame is in the log.
 func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 	f := &a.frame

@@ -23,7 +23,7 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	if chain.Deletions == 0 {
-		p.clean.Store(false) // they are gone
+		p.clean.Store(false) // the deleted rows are gone
 	}
 	if why := p.settings.CompactDue(&chain); why != NotDue {
 		return p.Compact(ctx, why)
@@ -31,10 +31,10 @@ func (p *Partition) CompactIfDue(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// CleanTombstones has CompactIfDue leave out, when it comes round, the rows that are deleted by now.
+// CleanTombstones makes the next CompactIfDue leave out the rows that are deleted by now.
 func (p *Partition) CleanTombstones() { p.clean.Store(true) }
 
-// chain is what the policy asks about; wait is set while a failure is too fresh to try again.
+// chain returns the input of the compaction policy; wait is set while a failure is too fresh to try again.
 func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 // are folded in as well, the last of them under the flush lock, so that the chain never forks (C50). Deleted rows and
 // the losers of equal timestamps are left out.
 //
-// A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). Then it is Corrupt.
+// A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). The error is Corrupt.
 func (p *Partition) Compact(ctx context.Context, why Reason) error {
 	if err := p.Damaged(); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *Partition) Compact(ctx context.Context, why Reason) error {
 
 func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	start := time.Now()
-	// A flush or a deletion between its catalogue entry and what readers see would be in the one and not in the other.
+	// A flush or deletion that is in the catalogue but not yet in the readers' list would be seen in only one of them.
 	p.flushMu.Lock()
 	v, st := p.viewSegments()
 	p.flushMu.Unlock()
@@ -88,7 +88,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 		v.Close()
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 1. Fold what is there now, without holding up flushes.
+	// 1. Fold the present segments, without blocking flushes.
 	info, err := p.fold(ctx, v, st.Segments)
 	v.Close()
 	if err != nil {
@@ -101,7 +101,7 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 3. The catalogue says so, durably; then readers see it and the old files go.
+	// 3. Commit to the catalogue, durably; then readers switch and the old files are removed.
 	if err := p.stillLeads(info.ID); err != nil {
 		return err
 	}
@@ -113,8 +113,8 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	return nil
 }
 
-// foldLate folds minors that were flushed, or deletions that were made, since st into the major just written; under the
-// flush lock nothing can come after that. The id of the first result is given up: a new one is written.
+// foldLate folds minors flushed, or deletions made, since st into the major just written; under the flush lock none can be added
+// after that. The id of the first result is given up: a new one is written.
 func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) (segment.Info, error) {
 	p.mu.Lock()
 	dropped, now := p.mu.dropped, p.mu.state
@@ -131,7 +131,7 @@ func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) 
 	}
 	defer v.Close()
 	if !onlyAppended(st, cur) {
-		// A deletion touched what was folded: start from the sources again.
+		// A deletion touched the folded segments: start from the sources again.
 		if err := p.removeSegmentFile(info.ID); err != nil {
 			return info, err
 		}
@@ -170,8 +170,8 @@ func onlyAppended(a, b *State) bool {
 	return true
 }
 
-// Snapshot flushes the head, and gives the segments and the catalogue entry that lists them; the entry is not changed. Nil: the
-// partition was dropped. Errors are those of a flush, and Corrupt where the partition is damaged. The caller closes the view.
+// Snapshot flushes the head and returns the segments with the catalogue entry that lists them; the entry is not changed. Nil: the
+// partition was dropped. Errors are those of a flush, and Corrupt if the partition is damaged. The caller closes the view.
 func (p *Partition) Snapshot(ctx context.Context) (*View, *State, error) {
 	if err := p.Damaged(); err != nil {
 		return nil, nil, err
@@ -195,7 +195,7 @@ func (v *View) Files(f func(info segment.Info, path string)) {
 	}
 }
 
-// viewSegments is a snapshot of the segments alone, with the state that lists them.
+// viewSegments returns a snapshot of the segments alone, with the state that lists them.
 func (p *Partition) viewSegments() (*View, *State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +239,7 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 	return m
 }
 
-// foldedBytes is the most that folding segments writes: what they take together, and a little for a file of its own.
+// foldedBytes bounds the bytes that folding segments writes: their total size, and a little for a file of its own.
 func foldedBytes(from []SegmentState) (n int64) {
 	const file = 1 << 16
 	for _, g := range from {
@@ -248,8 +248,8 @@ func foldedBytes(from []SegmentState) (n int64) {
 	return n + file
 }
 
-// goingOn tells a compaction to end: Canceled when ctx did or the partition is closed, Unavailable when the disk has no more
-// than the reserve left, which belongs to the log and to flushes.
+// goingOn stops a compaction: Canceled when ctx is cancelled or the partition closed, Unavailable when the disk has only the
+// reserve left, which belongs to the log and to flushes.
 func (p *Partition) goingOn(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -7,16 +7,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Cut takes the frames behind serial after, which the leader does not have, off the log: they are set aside durably, with full
-// labels, and then the log is cut and the heads are made anew from what is left of it. Series that only surplus frames defined
-// are unknown again, so that the leader may number others so. It returns the file with the surplus; nil: there is none.
+// Cut removes the frames behind serial after, which the leader does not have, from the log. They are set aside durably, with full
+// labels; then the log is cut and the heads are rebuilt from the rest. Series that only surplus frames defined become unknown, so
+// the leader may assign their numbers again. It returns the file with the surplus; nil: there is none.
 //
 //	surplus file (fsync) → its deletions off the catalogue → log cut → heads
 //
-// A crash between two steps leaves the surplus in the log or in the file, or in both: the next Cut writes the same file again.
+// A crash between two steps leaves the surplus in the log, in the file, or in both: the next Cut writes the same file again.
 //
-// Errors: Stale (the placement does not follow, or was dropped), Invalid (after is none of its frames), Corrupt (the log cannot
-// be read, or the surplus lies in segments already: only a new copy helps), Unavailable.
+// Errors: Stale (the placement does not follow, or was dropped), Invalid (after is not one of its frames), Corrupt (the log cannot
+// be read, or the surplus is already in segments: only a new copy helps), Unavailable.
 func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
@@ -49,7 +49,7 @@ func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
 	return s, nil
 }
 
-// mayCut gives the last frame in segments. The flush lock is held.
+// mayCut returns the last frame in segments. The flush lock is held.
 func (p *Partition) mayCut(after point.Serial) (flushed point.Serial, none bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *Partition) mayCut(after point.Serial) (flushed point.Serial, none bool,
 	return flushed, !after.Less(p.mu.last), nil
 }
 
-// undelete takes the deletions of frames behind a serial off the catalogue. The flush lock is held.
+// undelete removes the deletions of frames behind a serial from the catalogue. The flush lock is held.
 func (p *Partition) undelete(after point.Serial) error {
 	p.mu.Lock()
 	next := *p.mu.state

@@ -7,11 +7,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// isDamage reports whether an error says that a segment's file is not what was written: cut off, overwritten, gone, or on a
-// bad sector. What else fails, a format of a newer build or too many open files, concerns more than one partition.
+// isDamage reports whether an error means that a segment's file is not as written: cut off, overwritten, gone, or on a bad sector.
+// Any other failure, a format of a newer build or too many open files, concerns more than one partition.
 func isDamage(err error) bool { return fault.Is(err, fault.Corrupt) || errors.Is(err, syscall.EIO) }
 
-// damage makes the partition one of which nothing is read, taken, flushed or changed. Only while it is opened and replayed.
+// damage makes the partition damaged: it is not read, written, flushed or changed. Called only while it is opened and replayed.
 func (p *Partition) damage(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -27,9 +27,9 @@ func (p *Partition) damageLocked(err error) {
 		"error", err)
 }
 
-// harm makes the partition one of which nothing is read or compacted, because a segment that it serves from turned out to
-// be damaged. Rows go on being taken: they lie in the log and in segments of their own, and their senders would not wait
-// for a person. Like damage, it lasts until the server is started with the file restored.
+// harm stops reads and compactions of the partition because a segment that it serves from turned out to be damaged. It still takes
+// rows: they go to the log and to new segments, and their senders would not wait for an operator. Like damage, it lasts until the
+// server is started with the file restored.
 func (p *Partition) harm(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,7 +40,7 @@ func (p *Partition) harm(err error) {
 	p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read until the file is restored from a backup and the server restarted", "error", err)
 }
 
-// Damaged says which segment cannot be read, and what to do; nil: all can. It is Corrupt.
+// Damaged reports which segment cannot be read, and the remedy; nil: all are readable. The error is Corrupt.
 func (p *Partition) Damaged() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

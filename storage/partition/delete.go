@@ -15,10 +15,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// Delete hides the rows in [lo, hi] of matching series for every later read, durably; the next compaction leaves them
-// out. Rows that are appended later are not touched, whatever their time. The epoch is that of the lease that was asked; 0:
-// whichever the partition is led in. Errors are Invalid (matchers), Throttled (more
-// deletions wait for a compaction than reads should have to apply), Stale (dropped), or those of a flush.
+// Delete hides the rows in [lo, hi] of matching series for every later read, durably; the next compaction leaves them out. Rows
+// that are appended later are not touched, whatever their time. epoch is that of the lease that the caller checked; 0: any epoch
+// in which the partition is led. Errors are Invalid (matchers), Throttled (too many deletions already wait for a compaction),
+// Stale (dropped), or those of a flush.
 func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Matcher, lo, hi point.Nanos) error {
 	compiled, err := CompileMatchers(ms)
 	if err != nil {
@@ -43,8 +43,8 @@ func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Mat
 	return fault.Annotate(p.deleteOrdered(epoch, compiled, t), "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
 }
 
-// deleteOrdered deletes from the segments that there are; the flush lock is held. First the log has it, so that it is not
-// forgotten if the catalogue must be rebuilt; then the catalogue; then readers.
+// deleteOrdered deletes from the present segments; the flush lock is held. The deletion goes to the log first, so that it survives
+// a rebuild of the catalogue; then to the catalogue; then to readers.
 func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher, t Tombstone) error {
 	p.mu.Lock()
 	segments, dropped := p.mu.segments, p.mu.dropped
@@ -72,7 +72,7 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 	return nil
 }
 
-// hidden is the state with one deletion more; hit is false when it changes nothing.
+// hidden returns the state with one deletion more; hit is false when it changes nothing.
 func (p *Partition) hidden(t Tombstone, most int) (next *State, hit bool, err error) {
 	p.mu.Lock()
 	st := *p.mu.state
@@ -91,7 +91,7 @@ func (p *Partition) showTombstones(st *State) {
 	}
 }
 
-// flushForDelete puts every row that was taken so far into a segment; the flush lock is held.
+// flushForDelete puts every row taken so far into a segment; the flush lock is held.
 func (p *Partition) flushForDelete(ctx context.Context) error {
 	if !p.hasHeadRows() {
 		return nil
@@ -109,8 +109,8 @@ func (p *Partition) hasHeadRows() bool {
 // headDeletionsMax bounds the deletions in the header of one segment: with frame.DeletionBytesMax they stay below its bound.
 const headDeletionsMax = 8
 
-// logDeletion makes a deletion a frame of the log and waits until it is durable, at every listed placement: before that no
-// compaction may take out what it hides. Its serial is above that of every row that the segments hold.
+// logDeletion makes a deletion a frame of the log and waits until it is durable at every listed placement: no compaction may
+// remove the hidden rows before that. Its serial is above that of every row in the segments.
 func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (point.Serial, error) {
 	p.mu.Lock()
 	if epoch == 0 {
@@ -153,7 +153,7 @@ func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, brick.Wait, erro
 	return f.Serial, wait, nil
 }
 
-// deleteLocked takes the frame of a deletion into the head: the next segment tells of it.
+// deleteLocked takes the frame of a deletion into the head: the next segment's header lists it.
 func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 	if p.mu.frames == 0 {
 		p.mu.born = now
@@ -161,7 +161,7 @@ func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 	p.mu.frames++
 	p.mu.deletions = append(p.mu.deletions, deletion{f.Deletion, f.Serial})
 	t := tombstoneOf(&f.Deletion, f.Serial)
-	for _, fr := range p.mu.frozen { // of a leader there are none: it flushed before it deleted
+	for _, fr := range p.mu.frozen { // a leader has none: it flushed before it deleted
 		fr.head.hide(t)
 	}
 	p.mu.lastWrite = now
@@ -182,7 +182,7 @@ func deletionsOf(ds []deletion) []frame.Deletion {
 	return out
 }
 
-// deletionsLocked are those of all heads, in the order of the log.
+// deletionsLocked returns the deletions of all heads, in the order of the log.
 func (p *Partition) deletionsLocked() (all []deletion) {
 	for _, fr := range p.mu.frozen {
 		all = append(all, fr.deletions...)
@@ -190,9 +190,9 @@ func (p *Partition) deletionsLocked() (all []deletion) {
 	return append(all, p.mu.deletions...)
 }
 
-// redelete carries deletions out that the log holds and the catalogue perhaps not: a crash came between, or it was rebuilt, or
-// they were not durable everywhere when the placement stopped leading. All segments are from before them. Called once the log
-// was replayed.
+// redelete carries out deletions that are in the log and perhaps not in the catalogue: a crash came between, the catalogue was
+// rebuilt, or the deletions were not durable everywhere when the placement stopped leading. All segments are older than they.
+// Called once the log was replayed.
 func (p *Partition) redelete() error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
@@ -222,7 +222,7 @@ func (t *Tombstone) deletion() frame.Deletion {
 	return d
 }
 
-// tombstoneOf makes one of a deletion in the frame at; zero: in a segment.
+// tombstoneOf makes a tombstone of a deletion in the frame at; zero: in a segment.
 func tombstoneOf(d *frame.Deletion, at point.Serial) Tombstone {
 	t := Tombstone{Lo: d.Lo, Hi: d.Hi, At: at}
 	for _, m := range d.Matchers {
@@ -231,8 +231,8 @@ func tombstoneOf(d *frame.Deletion, at point.Serial) Tombstone {
 	return t
 }
 
-// defineAny reports whether a series of the chain fulfils all matchers. A segment has rows of series that those before
-// it define, so only the chain as a whole can tell.
+// defineAny reports whether a series of the chain fulfils all matchers. A segment has rows of series that earlier segments define,
+// so only the whole chain gives the answer.
 func defineAny(chain []*segmentRef, ms []*labels.Matcher) (bool, error) {
 	for _, g := range chain {
 		found, err := g.reader.Match(ms)
@@ -243,7 +243,7 @@ func defineAny(chain []*segmentRef, ms []*labels.Matcher) (bool, error) {
 	return false, nil
 }
 
-// hide adds t to those of the segments in which it may hide something that the ones before it do not.
+// hide adds t to each segment in which it may hide rows that its earlier tombstones do not.
 func hide(states []SegmentState, t Tombstone, most int) (hit bool, err error) {
 	for i := range states {
 		g := &states[i]

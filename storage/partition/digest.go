@@ -8,17 +8,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Digest tells in a few bytes what a placement holds. Placements that hold the same, from the same frame on, have equal ones.
+// Digest summarises the contents of a placement in a few bytes. Placements with equal contents, from the same frame on, have equal ones.
 type Digest struct {
 	Segments uint64 // of the list of segments: ids, bases, checksums
 	Ends     []point.EpochEnd
 	Log      uint64 // of the frames behind After, as they stand in the log
 	After    point.Serial
-	Frames   int // of them
+	Frames   int // in Log
 }
 
-// Digest reads the log behind serial after, which should be no lower than the last frame in the segments of any placement that is
-// compared: what is before may be gone from the log. Errors: Corrupt, Unavailable.
+// Digest reads the log behind serial after, which must be no lower than the last frame in the segments of any compared placement:
+// earlier frames may be gone from the log. Errors: Corrupt, Unavailable.
 func (p *Partition) Digest(after point.Serial) (Digest, error) {
 	p.mu.Lock()
 	st, ends := p.mu.state, p.endsLocked()
@@ -34,8 +34,9 @@ func (p *Partition) Digest(after point.Serial) (Digest, error) {
 	return d, err
 }
 
-// digest is of what must be the same at every placement. Deletions are not among it: later segments' headers and the log tell them all,
-// and a leader that has carried one out by a compaction notes it no more, where a follower that adopts the result still does.
+// digest covers the state that must be the same at every placement. It excludes deletions: later segments' headers and the log
+// hold all of them, and a leader that carried one out by a compaction drops it, while a follower that adopts the result still has
+// it.
 func (s *State) digest() uint64 {
 	sum := xxhash.New()
 	put := func(n uint64) { _, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, n)) }

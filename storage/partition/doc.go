@@ -10,10 +10,10 @@
 //
 //	Follow ──▶ brick, as it is ──▶ head rows ──FREEZE──▶ frozen heads ──Adopt──▶ the leader's segments
 //
-// What decides is pure (policy.go: when to flush, what to compact); what moves bytes is a thin runner around it.
+// Decisions are pure (policy.go: when to flush, what to compact); a thin runner around them moves the bytes.
 //
 // Invariants kept here:
-//   - I1: Append returns at the level asked for, not before.
+//   - I1: Append returns when the level asked for is reached, not before.
 //   - I4: a segment is never changed after it is in the catalogue.
 //   - I5: heads are flushed at a byte budget, series and deletions have bounds and are Throttled beyond.
 //   - I6: rows of a partition = rows in log frames after flushed() + rows in segments; nothing is in neither.

@@ -9,9 +9,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// excess leaves out, while a segment is written, what no segment can hold: rows that a log holds from before they were refused
-// where they are decoded, and all but the newest exemplars of a series. One series must not keep the rows of all others in
-// the log for ever. What is left out is counted, and named in the log of the process.
+// excess leaves out, while a segment is written, the rows that no segment can hold: rows in a log from before such rows were
+// refused at decoding, and all but the newest exemplars of a series. Otherwise one series would keep the rows of all others in the
+// log for ever. Rows left out are counted, and named in the process's log.
 type excess struct {
 	p      *Partition
 	labels func(point.DenseID) point.Labels
@@ -20,14 +20,14 @@ type excess struct {
 	told                     int
 }
 
-// excessTold bounds the series that one flush or compaction names.
+// excessTold bounds the series that the log names for one flush or compaction.
 const excessTold = 20
 
 func (p *Partition) newExcess(labels func(point.DenseID) point.Labels) *excess {
 	return &excess{p: p, labels: labels}
 }
 
-// run takes the histograms that are too long out of r.
+// run removes the histograms that are too long from r.
 func (x *excess) run(id point.DenseID, r *rows.Run) {
 	for i := range r.Hists {
 		if len(r.Hists[i].H) > segment.HistogramBytesMax {
@@ -50,7 +50,7 @@ func (x *excess) histogramsFrom(id point.DenseID, r *rows.Run, from int) {
 	r.Hists = kept
 }
 
-// exemplars gives the newest of a series' exemplars that a segment holds.
+// exemplars returns the newest of a series' exemplars, as many as a segment holds.
 func (x *excess) exemplars(id point.DenseID, ex []point.ExemplarRow) []point.ExemplarRow {
 	kept, left := segment.NewestExemplars(ex)
 	if left > 0 {
@@ -68,7 +68,7 @@ func (x *excess) tell(id point.DenseID, what string, args ...any) {
 
 func at(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339Nano) }
 
-// report counts what was left out, once its segment is written.
+// report counts the rows left out, once the segment is written.
 func (x *excess) report() {
 	m := x.p.deps.Metrics
 	m.cutRows.WithLabelValues("histogram_bytes").Add(float64(x.histograms))

@@ -15,21 +15,20 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// Flush writes the head's rows into a new segment and releases their log frames: freeze → segment (fsync) → catalogue
-// (fsync) → log. Rows come in meanwhile and are readable all the time. A crash between two steps loses nothing: the
-// log is replayed from where the catalogue says. Does nothing when there are no rows, and nothing in a placement that
-// follows: its leader flushes.
+// Flush writes the head's rows into a new segment and releases their log frames: freeze → segment (fsync) → catalogue (fsync) →
+// log. Rows come in meanwhile and are readable all the time. A crash between two steps loses nothing: the log is replayed from the
+// catalogue's position. Flush does nothing when there are no rows, and nothing in a placement that follows: its leader flushes.
 func (p *Partition) Flush(ctx context.Context, why Reason) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	return p.flushOrdered(ctx, why)
 }
 
-// flushOrdered is Flush under the flush lock. It notes how it went, for the pace of retries.
+// flushOrdered is Flush under the flush lock. It records the outcome, for the pace of retries.
 func (p *Partition) flushOrdered(ctx context.Context, why Reason) error {
 	err := p.flushNow(ctx, why)
 	if err != nil && ctx.Err() != nil {
-		return err // it was given up, and did not fail
+		return err // abandoned, not failed
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,8 +46,8 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 		return err
 	}
 	defer p.flushEnds()
-	// 1. Only frames that are durable, at every listed placement, are flushed: a segment must never hold what the log could
-	// still lose, or what the next leader may not have.
+	// 1. Flush only frames that are durable at every listed placement: a segment must never hold frames that the log could still
+	// lose or the next leader may lack.
 	if err := fr.durable.Wait(); err != nil {
 		return err
 	}
@@ -62,7 +61,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	if err != nil {
 		return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 3. The catalogue says so, durably.
+	// 3. Commit to the catalogue, durably.
 	if err := p.stillLeads(info.ID); err != nil {
 		return err
 	}
@@ -75,7 +74,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	if err != nil {
 		return err
 	}
-	// 4. Readers see the segment instead of the head; then the log may forget.
+	// 4. Readers see the segment instead of the head; then the log may release the frames.
 	p.mu.Lock()
 	p.mu.segments = append(slices.Clone(p.mu.segments), g)
 	p.mu.frozen = slices.Clone(p.mu.frozen[1:])
@@ -107,7 +106,7 @@ type frozen struct {
 	durable   brick.Wait
 	defined   int // dense ids below are defined when this head is flushed
 
-	// What else has to be known to write it: as it is when the flush begins.
+	// The rest of the input of the writer, as it is when the flush begins.
 	chain   Followers
 	state   *State
 	base    int // dense ids below are defined in segments
@@ -116,8 +115,7 @@ type frozen struct {
 	revived []point.DenseID
 }
 
-// freeze gives the oldest frozen head, and freezes the active one if there is none. Nil: there is nothing to flush, or it is
-// not for us to do.
+// freeze returns the oldest frozen head, and freezes the active one if there is none. Nil: nothing to flush, or it is not this placement's task.
 func (p *Partition) freeze() (*frozen, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,7 +160,7 @@ func (p *Partition) flushEnds() {
 	p.mu.flushing = false
 }
 
-// flushAll flushes all heads that there are; the flush lock is held.
+// flushAll flushes all present heads; the flush lock is held.
 func (p *Partition) flushAll(ctx context.Context, why Reason) error {
 	for n := p.headsToFlush(); n > 0; n-- {
 		if err := p.flushOrdered(ctx, why); err != nil {
@@ -210,7 +208,7 @@ func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, e
 	return info, err
 }
 
-// giveUpEvery is how many series are written between two looks whether the flush is still wanted: a process that stops does not
+// giveUpEvery is how many series are written between two checks whether the flush is still wanted: a stopping process does not
 // wait for millions of them.
 const giveUpEvery = 1 << 10
 
@@ -244,7 +242,7 @@ func (p *Partition) writeHead(ctx context.Context, w *segment.Writer, x *ids, fr
 	return addExemplars(h, w, excess)
 }
 
-// finish publishes a segment's file, or leaves none: with each retry there would be one more until the next start.
+// finish publishes a segment's file, or leaves none: otherwise each retry would leave one more until the next start.
 func (p *Partition) finish(w *segment.Writer, id point.SegmentID) (segment.Info, error) {
 	info, err := w.Finish()
 	if err != nil {
@@ -253,7 +251,7 @@ func (p *Partition) finish(w *segment.Writer, id point.SegmentID) (segment.Info,
 	return info, nil
 }
 
-// addExemplars hands the head's exemplars to the writer, a series at a time.
+// addExemplars passes the head's exemplars to the writer, a series at a time.
 func addExemplars(h *head.Head, w *segment.Writer, excess *excess) error {
 	var of point.DenseID
 	var ex []point.ExemplarRow
@@ -282,8 +280,8 @@ func (p *Partition) createSegment(m segment.Meta) (*segment.Writer, error) {
 	return segment.Create(b.FS(), b.SegmentPath(p.ident.Placement, m.ID), m, segment.Settings{})
 }
 
-// commitSegment makes a finished segment part of the placement: opened and checked first, so that nothing is promised that
-// cannot be read, then in the catalogue.
+// commitSegment makes a finished segment part of the placement: it opens and checks the segment first, so that the catalogue never
+// lists an unreadable one, then commits to the catalogue.
 func (p *Partition) commitSegment(next *State, st SegmentState) (*segmentRef, error) {
 	b, info := p.deps.Brick, st.Info
 	file := b.SegmentPath(p.ident.Placement, info.ID)
@@ -295,13 +293,13 @@ func (p *Partition) commitSegment(next *State, st SegmentState) (*segmentRef, er
 		return nil, errors.Join(err, r.Close(), p.removeSegmentFile(info.ID))
 	}
 	if err := p.commit(next); err != nil {
-		return nil, errors.Join(err, r.Close()) // the file stays: whether the catalogue names it is open
+		return nil, errors.Join(err, r.Close()) // the file stays: it is uncertain whether the catalogue names it
 	}
 	return newSegmentRef(r, st, file, b.FS()), nil
 }
 
-// extendOrder gives the dense ids in memory in label order, from an order of fewer: those that are new or came back are
-// sorted and merged in. Neighbours in this order are what queries ask for together.
+// extendOrder returns the dense ids in memory in label order, from an order of fewer: ids that are new or came back are sorted and
+// merged in. Queries mostly read neighbours in this order together.
 func (p *Partition) extendOrder(x *ids, fr *frozen) []point.DenseID {
 	var fresh []point.DenseID
 	add := func(id point.DenseID) {
@@ -326,7 +324,7 @@ func (p *Partition) extendOrder(x *ids, fr *frozen) []point.DenseID {
 	return series.Merge(fr.order, fresh, func(a, b point.DenseID) int { return label(a).Compare(label(b)) })
 }
 
-// withQuiet adds to an order the series that have rows in a head and are not in memory: a replay made them so.
+// withQuiet adds to an order the series that have rows in a head and are not in memory: a replay causes this.
 func (x *ids) withQuiet(order []point.DenseID, h *head.Head) []point.DenseID {
 	if x.quiet == nil {
 		return order

@@ -27,9 +27,10 @@ import (
 //   - Its segments are files that a leader made (I4): a flush or compaction that was under way when the placement began to follow
 //     commits nothing.
 
-// FollowLeader makes the placement follow the leader of an epoch: from its return on nothing of a lower epoch is taken, also
-// after a crash, and nothing is flushed, compacted or deleted here. Epoch 0 follows nobody yet: it is for a placement of several
-// that was just opened. Doing it again is fine. Errors are Stale (a higher epoch has begun, or dropped) and those of the store.
+// FollowLeader makes the placement follow the leader of an epoch: once it returns, frames of lower epochs are refused, also after
+// a crash, and nothing is flushed, compacted or deleted here. Epoch 0 follows no leader yet: it is for a newly opened placement
+// that is one of several. Repeating the call is fine. Errors are Stale (a higher epoch has begun, or dropped) and those of the
+// store.
 func (p *Partition) FollowLeader(epoch point.Epoch) error {
 	b := p.deps.Brick
 	if highest := b.HighestEpoch(p.ident.Placement); epoch != 0 && epoch < highest {
@@ -44,7 +45,7 @@ func (p *Partition) FollowLeader(epoch point.Epoch) error {
 	if err != nil || !led {
 		return err
 	}
-	return p.redelete() // takes the flush lock: whatever was under way has ended
+	return p.redelete() // takes the flush lock: maintenance under way has ended
 }
 
 // beginToFollow reports whether the placement could make segments before.
@@ -55,7 +56,7 @@ func (p *Partition) beginToFollow(epoch point.Epoch) (led bool, err error) {
 	case p.mu.dropped:
 		return false, p.gone()
 	case epoch != 0 && p.mu.epoch == epoch && p.mu.raised:
-		return false, p.notLed(epoch, epoch) // we lead it
+		return false, p.notLed(epoch, epoch) // this placement leads it
 	case epoch < p.mu.leader:
 		return false, p.notLed(epoch, p.mu.leader)
 	}
@@ -76,8 +77,8 @@ func (p *Partition) notHere(does string) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is a copy here: its leader %s", p.ident.Table, p.ident.Partition, does)
 }
 
-// stillLeads is asked, under the flush lock, before the catalogue names a segment that was made here. If the placement began to
-// follow meanwhile, the file goes: under this id the next leader may make other bytes.
+// stillLeads is checked, under the flush lock, before the catalogue names a segment that was made here. If the placement began to
+// follow meanwhile, the file is removed: under this id the next leader may make other bytes.
 func (p *Partition) stillLeads(made point.SegmentID) error {
 	if !p.Follows() {
 		return nil
@@ -88,12 +89,12 @@ func (p *Partition) stillLeads(made point.SegmentID) error {
 	return p.notHere("makes the segments")
 }
 
-// Mismatch says that a frame does not follow what the placement holds. It is Stale: whoever sends frames looks at the ends and
-// begins where they say, or has the surplus cut.
+// Mismatch says that a frame does not follow the placement's last one. It is Stale: the sender looks at the ends and begins where
+// they say, or has the surplus cut.
 type Mismatch struct {
-	Prev point.Serial     // what the frame follows
-	Last point.Serial     // what the placement ends with
-	Ends []point.EpochEnd // per epoch, the last frame that it holds
+	Prev point.Serial     // the frame's predecessor
+	Last point.Serial     // the placement's newest frame
+	Ends []point.EpochEnd // the last frame that it holds, per epoch
 }
 
 // Error names both ends.
@@ -212,7 +213,7 @@ func (p *Partition) numbered(f *frame.Frame, n int) error {
 	return nil
 }
 
-// carryOut hides in the segments what a deletion that the log holds hides. The frozen heads know it already.
+// carryOut hides in the segments the rows that a deletion in the log hides. The frozen heads have applied it already.
 func (p *Partition) carryOut(f *frame.Frame) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
@@ -236,7 +237,7 @@ func (p *Partition) isDropped() bool {
 	return p.mu.dropped
 }
 
-// Last is the newest frame that the placement holds, in its log or in segments.
+// Last is the newest frame of the placement, in its log or in segments.
 func (p *Partition) Last() point.Serial {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +245,7 @@ func (p *Partition) Last() point.Serial {
 }
 
 // EachFrame calls f with the frames of the log behind serial after, oldest first, as they stand there; each is durable here. rec
-// is good until f returns. Frames that segments hold may be gone from the log: the first one then follows another than after.
+// is valid until f returns. Frames that segments hold may be gone from the log: then the first frame's predecessor is not after.
 func (p *Partition) EachFrame(after point.Serial, f func(s point.Serial, rec []byte) error) error {
 	return p.deps.Brick.Replay(p.ident.Placement, after, f)
 }
@@ -263,8 +264,8 @@ func (x *ids) upTo(n int) *ids {
 	return y
 }
 
-// replayed makes the heads, the ids and the ends anew from the log, behind what segments hold and up to a frame. The placement
-// stays as it is; the caller orders what a leader sends, and flushes. It is what a start would make of it, by the same code.
+// replayed rebuilds the heads, the ids and the ends from the log, behind the segments and up to a frame. The placement is
+// unchanged; the caller orders frames of the leader, and flushes. The result equals that of a start, by the same code.
 func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 	q := &Partition{deps: p.deps, settings: p.settings, ident: p.ident, log: p.log}
 	p.mu.Lock()
@@ -298,13 +299,13 @@ func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 	return q, nil
 }
 
-// become puts what q replayed in the place of what p has in memory.
+// become replaces the state of p in memory by the state that q replayed.
 func (p *Partition) become(q *Partition) {
 	p.mu.Lock()
 	old := p.headsLocked()
 	p.mu.frozen, p.mu.active, p.mu.frames = q.mu.frozen, q.mu.active, q.mu.frames
 	p.mu.deletions, p.mu.ends, p.mu.last = q.mu.deletions, q.mu.ends, q.mu.last
-	p.mu.first, p.mu.born, p.mu.wait = q.mu.first, q.mu.born, brick.Wait{} // a replay waits for the fsync of what it reads
+	p.mu.first, p.mu.born, p.mu.wait = q.mu.first, q.mu.born, brick.Wait{} // a replay waits for the fsync of the frames it reads
 	x := p.ids.Swap(q.ids.Load())
 	p.mu.warm = true
 	p.mu.revived = slices.DeleteFunc(slices.Clone(p.mu.revived), func(id point.DenseID) bool { return int(id) >= p.mu.defined })

@@ -8,18 +8,18 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// Followers is where the frames of a leader go besides its own log: to the placements that follow.
+// Followers receive the frames of a leader after its own log: the placements that follow.
 type Followers interface {
 	// Pass is called with every frame, in the order of the log, under the partition's lock, once the frame is appended to the
-	// leader's own log and applied; own is the promise of its fsync there. It copies what it keeps of rec, does not block, and
-	// does not call the partition.
+	// leader's own log and applied; own is the promise of its fsync there. It copies any part of rec that it keeps, does not
+	// block, and does not call the partition.
 	Pass(s, prev point.Serial, rec []byte, own brick.Wait)
-	// Await returns nil when every listed placement has fsynced and applied all frames up to s, and an error when that is no
-	// longer to be expected, at the end of the leader's epoch at the latest.
+	// Await returns nil when every listed placement has fsynced and applied all frames up to s, and an error when this can no
+	// longer happen, at the end of the leader's epoch at the latest.
 	Await(ctx context.Context, s point.Serial) error
 }
 
-// passLocked passes a frame on that is in the log.
+// passLocked passes a frame of the log on.
 func (p *Partition) passLocked(f *frame.Frame, rec []byte, own brick.Wait) {
 	if p.mu.chain != nil {
 		p.mu.chain.Pass(f.Serial, f.Prev, rec, own)

@@ -33,7 +33,7 @@ func newIDs(index *series.Index) *ids {
 	return x
 }
 
-// retain adds a holder; the caller knows that there is one.
+// retain adds a holder; the caller makes sure that there is one already.
 func (x *ids) retain() *ids { x.holders.Add(1); return x }
 
 func (x *ids) release() {
@@ -53,7 +53,7 @@ func (x *ids) release() {
 	}
 }
 
-// put publishes that the next dense ids belong to refs. The references on them become x's.
+// put publishes that the next dense ids belong to refs. x takes over the references on them.
 func (x *ids) put(refs ...series.Ref) {
 	first := x.len()
 	list := x.room(len(refs))
@@ -77,7 +77,7 @@ func (x *ids) putQuiet(n int) {
 	x.refs.Store(&list)
 }
 
-// room gives a list with n more places. What readers know of the old one stays as it is.
+// room returns a list with n more places. The old list, which readers may hold, stays as it is.
 func (x *ids) room(n int) []atomic.Uint32 {
 	old := x.all()
 	first := len(old)
@@ -91,14 +91,14 @@ func (x *ids) room(n int) []atomic.Uint32 {
 	return list
 }
 
-// revive gives a quiet dense id a ref. The reference on it becomes x's.
+// revive gives a quiet dense id a ref. x takes over the reference on it.
 func (x *ids) revive(id point.DenseID, ref series.Ref) {
 	x.all()[id].Store(uint32(ref))
 	x.live.Add(1)
 	x.dense.Put(ref, id)
 }
 
-// intern makes the next dense ids mean these labels. The list of refs is scratch and comes back.
+// intern assigns the next dense ids to these labels. The list of refs is scratch and is returned.
 func (x *ids) intern(labels []point.Labels, scratch []series.Ref) []series.Ref {
 	scratch = x.index.InternAll(labels, scratch[:0])
 	x.put(scratch...)

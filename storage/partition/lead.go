@@ -5,10 +5,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Lead makes frames be taken under an epoch from now on: the brick refuses lower ones before this returns, also after a
-// crash (I3). Serials and the numbers of series go on from those of the epoch before, whichever placement led in it. Doing it
-// again is fine and cheap. A partition that others follow stays one in its next epoch: LeadChain begins that. Errors are Stale
-// (a higher epoch has begun, or another placement leads in this one, or dropped) and Unavailable.
+// Lead makes the placement take frames under an epoch from now on: before it returns, the brick refuses lower epochs, also after a
+// crash (I3). Serials and the numbers of series continue from those of the epoch before, whichever placement led in it. Repeating
+// the call is fine and cheap. A partition with followers keeps them in its next epoch: LeadChain begins that. Errors are Stale (a
+// higher epoch has begun, another placement leads in this one, or dropped) and Unavailable.
 func (p *Partition) Lead(epoch point.Epoch) error {
 	if p.Leads(epoch) {
 		return nil
@@ -16,7 +16,7 @@ func (p *Partition) Lead(epoch point.Epoch) error {
 	return p.lead(epoch, nil)
 }
 
-// LeadChain is Lead of a partition that other placements follow: its frames go to c, too.
+// LeadChain is Lead for a partition with followers: its frames go to c, too.
 func (p *Partition) LeadChain(epoch point.Epoch, c Followers) error { return p.lead(epoch, c) }
 
 func (p *Partition) lead(epoch point.Epoch, c Followers) error {
@@ -52,13 +52,12 @@ func (p *Partition) Leads(epoch point.Epoch) bool {
 	return p.mu.epoch == epoch && p.mu.raised
 }
 
-// notLed is the answer to who acts by an epoch that is not the one in which frames are taken.
+// notLed is the error for a caller whose epoch is not the one in which frames are taken.
 func (p *Partition) notLed(asked, now point.Epoch) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is not led in epoch %d here; the highest is %d", p.ident.Table, p.ident.Partition, asked, now)
 }
 
-// RankAbove makes all frames from now on rank above s. It lasts as long as the process does: it is called again before the first
-// frame of each epoch.
+// RankAbove makes all frames from now on rank above s. It lasts as long as the process: it is called again before the first frame of each epoch.
 func (p *Partition) RankAbove(s point.Stamp) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +71,7 @@ func (p *Partition) HighestRank() point.Stamp {
 	return p.mu.ranks.Highest()
 }
 
-// Ends are, per epoch, the last frame that was taken. Frames that come meanwhile may be missing.
+// Ends returns, per epoch, the last frame that was taken. Frames that come meanwhile may be missing.
 func (p *Partition) Ends() []point.EpochEnd {
 	p.mu.Lock()
 	defer p.mu.Unlock()

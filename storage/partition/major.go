@@ -33,7 +33,7 @@ type majorWriter struct {
 	w      *segment.Writer
 	v      *View
 	excess *excess
-	bytes  int // of a stretch
+	bytes  int // of a stretch's labels
 	size   int // of all labels
 }
 
@@ -97,7 +97,7 @@ func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labe
 	return total, edges, nil
 }
 
-// held is about what is in memory while rows are written: a stretch, and the places of all series.
+// held is about the memory used while rows are written: a stretch, and the places of all series.
 func (m *majorWriter) held(total, stretches int) int {
 	const placeBytes = 16
 	return m.size/stretches + total*placeBytes
@@ -152,8 +152,8 @@ func (m *majorWriter) exemplars(ctx context.Context, total int) error {
 	return nil
 }
 
-// eachDefinition walks over the series that the view's segments define, by dense id. The labels are good for as long as
-// anybody holds them, and hold those of their neighbours in memory: what is kept is copied.
+// eachDefinition walks over the series that the view's segments define, by dense id. Labels stay valid while they are referenced,
+// and keep those of their neighbours in memory: the caller copies labels that it keeps.
 func (v *View) eachDefinition(f func(id point.DenseID, l point.Labels) error) error {
 	n := 0
 	for _, g := range v.segments {
@@ -174,7 +174,7 @@ func (v *View) eachDefinition(f func(id point.DenseID, l point.Labels) error) er
 // definitions counts the series that the view's segments define.
 func (v *View) definitions() int { return definitions(v.segments) }
 
-// labels gives a series' labels by the segments, for messages: "" where they cannot be read.
+// labels returns a series' labels from the segments, for messages: "" if they cannot be read.
 func (v *View) labels(id point.DenseID) point.Labels {
 	for _, g := range v.segments {
 		if l, ok, err := g.reader.Labels(id); ok && err == nil {

@@ -20,7 +20,7 @@ type Metrics struct {
 	evictedExemplars prometheus.Counter
 	quieted          prometheus.Counter
 	revived          prometheus.Counter
-	cutRows          *prometheus.CounterVec // by what they exceed: histogram_bytes, exemplars
+	cutRows          *prometheus.CounterVec // by the bound they exceed: histogram_bytes, exemplars
 }
 
 // NewMetrics registers the metrics.

@@ -50,28 +50,28 @@ type Partition struct {
 	// compactMu is held by the one compaction that runs, and by Close. Taken before flushMu.
 	compactMu  sync.Mutex
 	compacting atomic.Bool
-	clean      atomic.Bool // deleted rows are to be compacted away
+	clean      atomic.Bool // the next compaction leaves out deleted rows
 
-	// flushMu orders what changes the list of segments: flush, the end of a compaction, deletion. Taken before mu.
+	// flushMu orders changes of the list of segments: flush, the end of a compaction, deletion. Taken before mu.
 	flushMu sync.Mutex
 	silence silence // guarded by flushMu
 
-	// followMu orders what a leader sends: frames, cuts, segments. Taken before flushMu.
+	// followMu orders the leader's frames, cuts and segments. Taken before flushMu.
 	followMu sync.Mutex
 
 	mu struct {
-		sync.Mutex // guards what is inside; held for microseconds: no I/O but the copy into the log's buffer
+		sync.Mutex // guards the fields below; held for microseconds: no I/O but the copy into the log's buffer
 
-		warm      bool        // ids and the table's index know all series; false: ask the segments
+		warm      bool        // ids and the table's index have all series; false: ask the segments
 		epoch     point.Epoch // frames are taken under it; 0: none are
-		raised    bool        // the brick refuses lower epochs than ours
+		raised    bool        // the brick refuses lower epochs than this
 		follows   bool        // frames and segments come from a leader elsewhere: none are made here
-		leader    point.Epoch // its epoch; 0: it is not known yet. Of a placement that leads: 0
+		leader    point.Epoch // its epoch; 0: not announced yet. Of a placement that leads: 0
 		chain     Followers   // of the leader; nil: no other placement follows
-		held      point.Epoch // the highest in what is held
-		dropped   bool        // closed or dropped: nothing is taken, flushed or changed any more
-		damaged   error       // a segment cannot be read: nothing is read, taken, flushed or changed, only dropped; nil: all can
-		harmed    error       // as damaged, found while serving: nothing is read or compacted; nil: all can be
+		held      point.Epoch // the highest in log and segments
+		dropped   bool        // closed or dropped: all operations are refused
+		damaged   error       // a segment cannot be read: reads, rows, flushes and changes are refused, only Drop is not; nil: undamaged
+		harmed    error       // as damaged, found while serving: reads and compactions are refused; nil: all can be read
 		state     *State      // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64      // seq of the next segment id
 		segments  []*segmentRef
@@ -82,7 +82,7 @@ type Partition struct {
 		deletions []deletion       // among those frames
 		ends      []point.EpochEnd // of all of them
 		first     point.Serial     // of the first of them
-		born      time.Time        // of that
+		born      time.Time        // of the first of them
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
 		ranks     rank.Order      // of all frames and segments
@@ -134,8 +134,7 @@ func Create(d Deps, s Settings, ident Identity, epoch point.Epoch) (*Partition, 
 	return p, p.commit(st)
 }
 
-// commit makes st the catalogue entry, durably, and then what this process goes by. The flush lock is held, or nobody
-// else knows the partition yet.
+// commit makes st the catalogue entry, durably, and then the state of this process. The flush lock is held, or no other goroutine has the partition yet.
 func (p *Partition) commit(st *State) error {
 	p.mu.Lock()
 	st.NextSegment = p.mu.nextSeg
@@ -151,8 +150,8 @@ func (p *Partition) commit(st *State) error {
 	return nil
 }
 
-// takeSegmentID gives an id out, of the epoch that is led or, before that, of the newest that is held. It need not be
-// durable at once: what a crash leaves under it is removed at the next start, before the id is given out again.
+// takeSegmentID hands out an id, of the epoch that is led or, before that, of the newest that is held. It need not be durable at
+// once: a file that a crash leaves under it is removed at the next start, before the id is handed out again.
 func (p *Partition) takeSegmentID() point.SegmentID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +160,7 @@ func (p *Partition) takeSegmentID() point.SegmentID {
 	return id
 }
 
-// openSegments opens what the catalogue lists. What else lies in the directory is Tidy's affair.
+// openSegments opens the segments in the catalogue. Tidy handles other files in the directory.
 func (p *Partition) openSegments() error {
 	st := p.mu.state
 	b := p.deps.Brick
@@ -191,7 +190,7 @@ func (p *Partition) closeSegments() {
 	p.mu.segments = nil
 }
 
-// Identity tells what placement this is.
+// Identity returns the identity of the placement.
 func (p *Partition) Identity() Identity { return p.ident }
 
 // Replay is ReplayFrame for a frame as the log holds it. It keeps nothing of rec.
@@ -202,8 +201,8 @@ func (p *Partition) Replay(rec []byte, d *frame.Decoder, f *frame.Frame) error {
 	return p.ReplayFrame(f)
 }
 
-// ReplayFrame takes a frame in that the log holds beyond Flushed; frames must come in the order of their serials. Only
-// for recovery, before the first Append. It keeps nothing of f but the strings of its definitions.
+// ReplayFrame takes in a frame that the log holds beyond Flushed; frames must come in the order of their serials. Only for
+// recovery, before the first Append. It keeps nothing of f but the strings of its definitions.
 //
 // Frames of a damaged partition stay in the log for when it is whole again.
 func (p *Partition) ReplayFrame(f *frame.Frame) error {
@@ -294,7 +293,7 @@ func (p *Partition) acceptedLocked(f *frame.Frame) {
 	}
 }
 
-// Shape is what the flush policy asks about.
+// Shape returns the input of the flush policy.
 func (p *Partition) Shape() HeadShape {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,8 +304,8 @@ func (p *Partition) Shape() HeadShape {
 	}
 }
 
-// Unflushed says why the last flush failed and since when none went well; nil: it went well. The rows are in the log, which keeps
-// all its files from the first of them on.
+// Unflushed returns the error of the last flush and the time since when none succeeded; nil: the last one did. The rows are in the
+// log, which keeps all its files from the first of these rows on.
 func (p *Partition) Unflushed() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,7 +328,7 @@ func (p *Partition) HeadRows() int {
 	return n
 }
 
-// HeadBytes is the memory that a flush would give back.
+// HeadBytes is the memory that a flush would release.
 func (p *Partition) HeadBytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -354,7 +353,7 @@ func (p *Partition) Flushed() point.Serial {
 func (p *Partition) Segments() []segment.Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.damaged != nil { // what there was, and will be when it is restored
+	if p.mu.damaged != nil { // as before the damage, and after a restore
 		infos := make([]segment.Info, len(p.mu.state.Segments))
 		for i, g := range p.mu.state.Segments {
 			infos[i] = g.Info
@@ -368,8 +367,8 @@ func (p *Partition) Segments() []segment.Info {
 	return infos
 }
 
-// Maintain flushes the head if the policy says so, or for the reason why, if there is one and there is something to
-// flush. After a failure it lets some time pass first.
+// Maintain flushes the head if the policy demands it, or for the reason why, if given and there are rows to flush. After a failure
+// it waits for the retry time first.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
 	shape := p.Shape()
 	shape.Passed = p.ident.narrow() && now.UnixNano() >= p.ident.TimeHi
@@ -383,16 +382,15 @@ func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) err
 	return p.Flush(ctx, reason)
 }
 
-// gone is the answer of a partition that was closed or dropped: the caller should look where it is now.
+// gone is the error of a partition that was closed or dropped: the caller should look up where it is now.
 func (p *Partition) gone() error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is no longer here", p.ident.Table, p.ident.Partition)
 }
 
-// Close refuses what comes from now on, waits for maintenance that runs, and closes the segments. Rows in the head are
-// in the log. Views stay good.
+// Close refuses further calls, waits for running maintenance, and closes the segments. Rows in the head are in the log. Views stay valid.
 func (p *Partition) Close() {
 	p.mu.Lock()
-	p.mu.dropped = true // a compaction that runs sees it and ends
+	p.mu.dropped = true // a running compaction sees it and ends
 	p.mu.Unlock()
 	p.compactMu.Lock()
 	defer p.compactMu.Unlock()
@@ -425,9 +423,9 @@ func (p *Partition) letGo() *ids {
 	return p.ids.Swap(newIDs(p.deps.Index))
 }
 
-// Drop removes the placement and everything it holds: the catalogue entry first, and with it a note that log and files are to
-// go; then these; then the note (I7 backwards). After an error it can be called again; what a crash leaves the next start
-// removes by the note.
+// Drop removes the placement and all its data: first the catalogue entry, which it replaces by a note that log and files are to be
+// removed; then these; then the note (I7 backwards). After an error it can be called again; the next start removes by the note any
+// files that a crash left.
 func (p *Partition) Drop() error {
 	p.Close()
 	batch := p.deps.Brick.NewBatch()
@@ -443,7 +441,7 @@ func (p *Partition) Drop() error {
 	return nil
 }
 
-// TimeBounds gives the lowest and highest time of all rows; ok is false when there are none.
+// TimeBounds returns the lowest and highest time of all rows; ok is false when there are none.
 func (p *Partition) TimeBounds() (lo, hi point.Nanos, ok bool) {
 	v, st := p.viewHeads()
 	if v == nil {

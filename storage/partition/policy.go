@@ -9,8 +9,8 @@ import (
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// HeadBytesMax is when head rows are flushed, in bytes of their memory. Default 64 MiB, or 300 bytes per active
-	// series if that is more. Larger: fewer and better compressed segments, more memory, longer recovery.
+	// HeadBytesMax is the memory at which head rows are flushed, in bytes. Default 64 MiB, or 300 bytes per active series if that
+	// is more. Larger: fewer and better compressed segments, more memory, longer recovery.
 	HeadBytesMax int64
 	// FlushAge is how long a row may lie in the head before it is flushed. Default 1 h. Larger: longer recovery.
 	FlushAge time.Duration
@@ -22,13 +22,13 @@ type Settings struct {
 	MinorsMax int
 	// SeriesMax bounds the series of one partition. Default 20,000,000.
 	SeriesMax int
-	// QuietAfter is how long a series has no rows before it leaves the memory of a partition that others still write to; it
-	// may be twice as long. Default 1 h. Smaller: less memory where series come and go; what comes back is looked up anew.
+	// QuietAfter is how long a series has no rows before it leaves the memory of a partition that still gets rows of others; it
+	// may be twice as long. Default 1 h. Smaller: less memory where series come and go; a series that returns is looked up anew.
 	QuietAfter time.Duration
-	// QuietSeriesMin is how many must have been quiet for that to be done. Default 4096.
+	// QuietSeriesMin is how many series must have been quiet before they leave memory. Default 4096.
 	QuietSeriesMin int
-	// WarmSeriesMax is up to how many series a partition has all of them in memory from its first row on; of one with more,
-	// those whose rows come. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
+	// WarmSeriesMax is the number of series up to which a partition has all of them in memory from its first row on; a larger one
+	// has only series with new rows. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
 	// today read definitions.
 	WarmSeriesMax int
 	// CompactBytes is about what a compaction takes for the labels of the series whose rows it writes next, or an eighth of all
@@ -36,7 +36,7 @@ type Settings struct {
 	CompactBytes int
 }
 
-// SetDefaults fills what was left zero.
+// SetDefaults fills the zero fields.
 func (s *Settings) SetDefaults() {
 	if s.HeadBytesMax == 0 {
 		s.HeadBytesMax = 64 << 20
@@ -67,11 +67,11 @@ func (s *Settings) SetDefaults() {
 	}
 }
 
-// bytesPerSeries is what the head of a partition with many series needs before a flush pays: 64 bytes of state and some
-// blocks for each. With less it would be reached after a row or two (storage/head/DESIGN.md).
+// bytesPerSeries is the head memory per series before a flush pays in a partition with many series: 64 bytes of state and some
+// blocks for each. With less, the limit would be reached after a row or two (storage/head/DESIGN.md).
 const bytesPerSeries = 300
 
-// HeadShape is what the flush policy sees of the active head, and of the one before it if that could not be flushed.
+// HeadShape is the flush policy's input: the active head, and the one before it if that could not be flushed.
 type HeadShape struct {
 	Frames    int
 	Bytes     int64
@@ -80,17 +80,17 @@ type HeadShape struct {
 	LastWrite time.Time
 	Passed    bool // the partition is narrow, and its time has passed
 
-	Stuck   bool      // there is one that no flush is under way of: it failed, or another placement led when it was frozen
+	Stuck   bool      // a head waits and no flush of it is under way: it failed, or another placement led when the head was frozen
 	RetryAt time.Time // not before, after failures
 	Follows bool      // its leader flushes
 }
 
-// flushable reports whether a flush would find something to do, and may try.
+// flushable reports whether there is something to flush and a flush may be tried.
 func (h *HeadShape) flushable(now time.Time) bool {
 	return (h.Frames > 0 || h.Stuck) && !h.Follows && !now.Before(h.RetryAt)
 }
 
-// Reason says why work is due; "" when it is not.
+// Reason is why work is due; "" when it is not.
 type Reason string
 
 // Reasons to flush.
@@ -110,7 +110,7 @@ const (
 const (
 	ByCount     Reason = "count"     // too many minors to read
 	ByDeletions Reason = "deletions" // too many to apply at every read, or deleted rows still take up space
-	ByClosing   Reason = "closing"   // nothing is written any more
+	ByClosing   Reason = "closing"   // no more rows come
 	ByRequest   Reason = "request"
 )
 
@@ -119,8 +119,8 @@ func (s *Settings) headLimit(h HeadShape) int64 {
 	return max(s.HeadBytesMax, bytesPerSeries*int64(h.Series))
 }
 
-// FlushDue says whether the head should be flushed now. While a compaction runs, a flush waits until the head is half
-// as large again: what is flushed meanwhile has to be folded twice.
+// FlushDue returns why the head should be flushed now. While a compaction runs, a flush waits until the head is half as large
+// again: segments flushed meanwhile have to be folded twice.
 func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason {
 	limit := s.headLimit(h)
 	if compacting {
@@ -141,8 +141,8 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 	return NotDue
 }
 
-// narrowIdle is how long a narrow partition whose time has passed waits for more rows before it is flushed and cools. The next of
-// its kind fills up meanwhile; what is staged for it comes without such gaps.
+// narrowIdle is how long a narrow partition whose time has passed waits for more rows before it is flushed and cools. Its
+// successor fills up meanwhile; staged rows arrive without such gaps.
 func (s *Settings) narrowIdle() time.Duration { return s.FlushIdle / narrowIdleShare }
 
 const (
@@ -152,23 +152,22 @@ const (
 	rewarmedMost = 8
 )
 
-// Chain is what the compaction policy sees of the segments.
+// Chain is the compaction policy's input: the segments.
 type Chain struct {
 	Segments  []segment.Info // oldest first
 	Deletions int            // the most that have to be applied to one of them
-	Clean     bool           // somebody asked that deleted rows go
-	// Closed says that the partition's time has passed and that it has nothing in its head; Idle for how long nothing
-	// was written.
+	Clean     bool           // a caller asked that deleted rows be removed
+	// Closed says that the partition's time has passed and its head is empty; Idle for how long it got no rows.
 	Closed bool
 	Idle   time.Duration
 }
 
-// CompactDue says whether the segments should be folded into one major.
+// CompactDue returns why the segments should be folded into one major.
 //
 // Minors are folded when together they weigh half of the major, so that each byte is rewritten a bounded number of
 // times (the sizes form a geometric row: about 2 bytes written per byte kept), or when there are too many to read.
-// A partition that is written to no more is folded once for good. Rows that come late to it begin this anew, so it
-// waits for a day without any, unless they weigh enough to pay for the rewriting.
+// A partition that gets no more rows is folded once for good. Late rows begin this anew, so it waits for a day without any, unless
+// they weigh enough to pay for the rewriting.
 func (s *Settings) CompactDue(c *Chain) Reason {
 	var major, minors int64
 	n := 0
@@ -201,7 +200,7 @@ func (s *Settings) CompactDue(c *Chain) Reason {
 const (
 	// minorsWorth is the least number of minors worth folding while rows still come in.
 	minorsWorth = 4
-	// closingShare of the major is what minors of a closed partition must weigh to be folded before closingIdle.
+	// closingShare of the major is the weight that minors of a closed partition need to be folded before closingIdle.
 	closingShare = 16
 	closingIdle  = 24 * time.Hour
 	// deletionsWorth is how many deletions reads apply before the rows are taken out; deletionsMax is how many may wait.
@@ -222,7 +221,7 @@ const (
 	retryMost  = time.Minute
 )
 
-// note takes in how a try ended. One that was cancelled tells nothing.
+// note records the outcome of a try. A cancelled one does not count.
 func (b *backoff) note(now time.Time, err error) {
 	switch {
 	case err == nil:

@@ -11,9 +11,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// A series without rows for a while leaves the memory of a partition that others still write to: its labels, its place in the
-// index, its ref. What stays is 16 bytes in a table of hashes that finds its dense id should it come back, and 4 for its
-// place among the refs. Where every series lives for an hour, a day of 10 million would be 2.8 GB otherwise.
+// A series without rows for a while leaves the memory of a partition that still gets rows of others: its labels, its place in the
+// index, its ref. There remain 16 bytes in a table of hashes that finds its dense id if it returns, and 4 for its place among the
+// refs. Where every series lives for an hour, a day of 10 million would otherwise be 2.8 GB.
 //
 //	            no rows for QuietAfter, definition in a segment
 //	live ──────────────────────────────────────────────────────▶ quiet: the segments answer matchers
@@ -23,11 +23,11 @@ import (
 // Invariants:
 //   - A dense id means the same labels for ever, whatever is in memory (I4). The hash of 96 bits, under keys of this process,
 //     stands for the labels, as in point.Dict.
-//   - A quiet series' definition lies in a segment: what is only in the log is live.
+//   - A quiet series' definition lies in a segment: a series defined only in the log is live.
 //   - A head may hold rows of a quiet series (a replay puts them there): a flush writes every series of the head.
 
-// quiet finds dense ids by labels. Safe for concurrent use. What it says is true for as long as the partition exists, so
-// nothing is ever taken out of it, also not when a series comes back.
+// quiet finds dense ids by labels. Safe for concurrent use. Its entries hold for as long as the partition exists, so none is ever
+// removed, even when a series returns.
 type quiet struct {
 	seeds  [2]maphash.Seed
 	shards [quietShards]quietShard
@@ -61,7 +61,7 @@ func (q *quiet) hash(l point.Labels) (lo uint64, hi uint32, sh *quietShard) {
 	return lo, uint32(h), &q.shards[h>>32%quietShards]
 }
 
-// find gives the dense id of labels that were put.
+// find returns the dense id of labels that were put.
 func (q *quiet) find(l point.Labels) (point.DenseID, bool) {
 	lo, hi, sh := q.hash(l)
 	sh.RLock()
@@ -73,7 +73,7 @@ func (q *quiet) find(l point.Labels) (point.DenseID, bool) {
 	return point.DenseID(s.id - 1), s.id != 0
 }
 
-// put remembers labels; those that are known stay as they are.
+// put adds labels; labels that are there already stay as they are.
 func (q *quiet) put(l point.Labels, id point.DenseID) {
 	lo, hi, sh := q.hash(l)
 	sh.Lock()
@@ -87,7 +87,7 @@ func (q *quiet) put(l point.Labels, id point.DenseID) {
 	}
 }
 
-// place gives where a hash is, or would be.
+// place returns the slot of a hash, or the free one for it.
 func (sh *quietShard) place(lo uint64, hi uint32) uint64 {
 	mask := uint64(len(sh.slots) - 1)
 	i := lo & mask
@@ -130,13 +130,13 @@ func (p *Partition) reviveLocked(x *ids, ref series.Ref) (point.DenseID, bool) {
 	return id, true
 }
 
-// silence is what a partition knows of who was heard, since when. Guarded by flushMu.
+// silence records which series had rows, and since when. Guarded by flushMu.
 type silence struct {
 	since time.Time
 	heard *roaring.Bitmap // had rows in a head that was flushed since then
 }
 
-// listen takes a flushed head's series in. It reports whether it is time to let the others go.
+// listen adds a flushed head's series. It reports whether it is time to release the others.
 func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bool) {
 	if s.heard == nil {
 		s.since, s.heard = now, roaring.New()
@@ -145,15 +145,14 @@ func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bo
 	return now.Sub(s.since) >= after
 }
 
-// hush lets go of the series without rows since the last time, below the dense id defined, which segments define. The flush
-// lock is held.
+// hush releases the series without rows since the last time, below the dense id defined, which segments define. The flush lock is held.
 func (p *Partition) hush(defined int, now time.Time) {
 	heard := p.silence.heard
 	p.silence = silence{since: now, heard: roaring.New()}
 	x := p.holdIDs() // the partition may cool meanwhile
 	defer x.release()
 	if x.len() < defined {
-		return // cold: what was flushed were deletions alone
+		return // cold: only deletions were flushed
 	}
 	going := 0
 	for id := range point.DenseID(min(defined, x.len())) {
@@ -174,17 +173,17 @@ func (p *Partition) hush(defined int, now time.Time) {
 	p.log.Info("series without rows left memory", "series", going, "live", y.live.Load(), "after", p.settings.QuietAfter)
 }
 
-// holdIDs gives the present ids with one holder more.
+// holdIDs returns the present ids with one holder more.
 func (p *Partition) holdIDs() *ids {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ids.Load().retain()
 }
 
-// quietShare is the part of the live series that must be quiet for letting them go to be worth the copy.
+// quietShare is the part of the live series that must be quiet before releasing them is worth the copy.
 const quietShare = 16
 
-// without copies x, but for the refs of the series below defined that were not heard.
+// without copies x, but for the refs of the series below defined that had no rows.
 func (p *Partition) without(x *ids, defined int, heard *roaring.Bitmap) *ids {
 	y := newIDs(x.index)
 	if y.quiet = x.quiet; y.quiet == nil {
@@ -205,8 +204,7 @@ func (p *Partition) without(x *ids, defined int, heard *roaring.Bitmap) *ids {
 	return y
 }
 
-// swapIDs puts y in the place of x, of which it is a copy but for what happened meanwhile: series that came, and those that
-// have rows in the active head by now.
+// swapIDs replaces x by y, a copy of it, after adding the changes made meanwhile: series that came, and those that have rows in the active head by now.
 func (p *Partition) swapIDs(x, y *ids, defined int) bool {
 	order := p.liveOrder(y)
 	p.mu.Lock()
@@ -235,7 +233,7 @@ func (p *Partition) swapIDs(x, y *ids, defined int) bool {
 	return true
 }
 
-// liveOrder is the partition's order without the series that are quiet by y. The flush lock is held.
+// liveOrder is the partition's order without the series that are quiet in y. The flush lock is held.
 func (p *Partition) liveOrder(y *ids) []point.DenseID {
 	p.mu.Lock()
 	old := p.mu.order
@@ -264,7 +262,7 @@ func (x *ids) loadQuiet(g *segmentRef) error {
 	return err
 }
 
-// labelsOf gives a series' labels, for messages: "" where they cannot be read.
+// labelsOf returns a series' labels, for messages: "" if they cannot be read.
 func (p *Partition) labelsOf(x *ids, id point.DenseID) point.Labels {
 	if ref, live := x.ref(id); live {
 		return p.deps.Index.Labels(ref)

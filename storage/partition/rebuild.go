@@ -13,17 +13,18 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Rebuilt is a catalogue entry that was made of the segments of a placement, and what could not be used.
+// Rebuilt is a catalogue entry made from the segments of a placement, with the problems found.
 type Rebuilt struct {
-	State   *State // nil: nothing tells what partition this is
-	Changed bool   // it is not the entry that was known
+	State   *State // nil: no source identifies the partition
+	Changed bool   // it differs from the entry passed in
 	Found   bool   // there are segments, readable or not
 	Problem error  // why the entry lacks rows: its partition is closed; nil: it lacks none
 }
 
-// Rebuild makes the catalogue entry of a placement from what is known of it, perhaps an old entry or none, from the segments in
-// dir, and from the log: after(seq) tells up to which seq the log goes on from there, and the last one it has. An entry that log
-// and segments agree with stays as it is, if it is exact, that is the newest there was, or no segment is newer. A segment that is missing or damaged stays in the entry if it was known.
+// Rebuild makes the catalogue entry of a placement from a given one, perhaps old or missing, from the segments in dir, and from
+// the log: after(seq) returns up to which seq the log continues from there, and the log's last one. An entry that agrees with log
+// and segments stays as it is if it is exact, that is the newest there was, or no segment is newer. A segment that is missing or
+// damaged stays in the entry if it was listed.
 func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bool, cache *segment.Cache, after func(seq uint64) (to, last uint64)) Rebuilt {
 	found, bad := readInfos(fs, dir, cache)
 	out := Rebuilt{State: known, Found: len(found) > 0 || bad != nil}
@@ -43,11 +44,11 @@ func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bo
 	switch {
 	case known == nil:
 	case !covers(endsOf(chain), known.Ends):
-		return out // what it lists is missing: it says so when it is opened
+		return out // a listed segment is missing: opening reports it
 	case out.Problem == nil && covers(known.Ends, endsOf(chain)):
 		return out
 	}
-	// Also where the log holds all that newer segments do: deletions in the log are of rows in segments, and replayed rows are in none.
+	// Also if the log holds all frames of newer segments: deletions in the log are of rows in segments, and replayed rows are in none.
 	st.Segments, st.Ends, st.NextSegment = withDeletions(chain, known), endsOf(chain), 1
 	if n := len(st.Ends); n > 0 {
 		st.Flushed = point.Serial(st.Ends[n-1])
@@ -65,7 +66,7 @@ func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bo
 	return out
 }
 
-// describe begins an entry: which partition this is.
+// describe begins an entry with the partition's identity.
 func describe(id point.PlacementID, known *State, found []segment.Info) (*State, error) {
 	switch {
 	case known != nil:
@@ -86,7 +87,7 @@ func orElse(err, other error) error {
 	return other
 }
 
-// lacking says what an entry lacks: a segment that it lists, or frames that are neither in its segments nor in the log, although a
+// lacking reports the gap of an entry: a listed segment, or frames that are neither in its segments nor in the log, although a
 // segment or the log has later ones.
 func lacking(st *State, found []segment.Info, after func(seq uint64) (to, last uint64)) error {
 	for _, g := range st.Segments {
@@ -106,7 +107,7 @@ func lacking(st *State, found []segment.Info, after func(seq uint64) (to, last u
 	return nil
 }
 
-// readInfos reads what the segments in dir say of themselves, by rising id. An unreadable one is an error beside the others.
+// readInfos reads the descriptions in the segments of dir, by rising id. An unreadable one is an error beside the others.
 func readInfos(fs vfs.FS, dir string, cache *segment.Cache) (found []segment.Info, bad error) {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -130,8 +131,8 @@ func readInfos(fs vfs.FS, dir string, cache *segment.Cache) (found []segment.Inf
 	return found, bad
 }
 
-// bestChain gives the chain that holds most: it begins with a major and goes on with the minors that are based on each other.
-// Of two that hold the same the one with the newer major is the other one compacted. found is by rising id.
+// bestChain returns the chain that holds most: a major and the minors that are based on each other. Of two that hold the same, the
+// one with the newer major is the other one compacted. found is by rising id.
 func bestChain(found []segment.Info) (best []segment.Info) {
 	for i := range found {
 		if !found[i].Major {
@@ -168,7 +169,7 @@ func covers(a, b []point.EpochEnd) bool {
 	})
 }
 
-// withDeletions gives each segment of a chain the deletions that were known of it, and those that later ones brought.
+// withDeletions gives each segment of a chain its previously listed deletions, and those that later segments brought.
 func withDeletions(chain []segment.Info, known *State) []SegmentState {
 	out := make([]SegmentState, len(chain))
 	for i, info := range chain {
@@ -187,7 +188,7 @@ func withDeletions(chain []segment.Info, known *State) []SegmentState {
 	return out
 }
 
-// identityOf is what a segment tells of its partition.
+// identityOf returns the partition's identity as a segment states it.
 func identityOf(id point.PlacementID, i *segment.Info) Identity {
 	return Identity{Table: i.Table, Partition: i.Partition, Placement: id,
 		TimeLo: i.Range.TimeLo, TimeHi: i.Range.TimeHi, PointLo: i.Range.PointLo, PointHi: i.Range.PointHi}

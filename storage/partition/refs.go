@@ -39,7 +39,7 @@ func (g *segmentRef) release() {
 	if g.refs.Add(-1) > 0 {
 		return
 	}
-	// Errors here have nobody to go to: the bytes are no longer needed, and an orphan file goes at the next start.
+	// Errors here have no receiver: the bytes are no longer needed, and an orphan file is removed at the next start.
 	_ = g.reader.Close()
 	if g.gone.Load() {
 		_ = g.fs.Remove(g.path)
@@ -50,7 +50,7 @@ func (g *segmentRef) release() {
 type headRef struct {
 	head *head.Head
 	refs atomic.Int32
-	// tombstones hide rows of a frozen head of a placement that follows: its leader had them in a segment when it took the
+	// tombstones hide rows of a frozen head of a placement that follows: at its leader the rows were in a segment when it took the
 	// deletions. Nil: there are none.
 	tombstones atomic.Pointer[[]Tombstone]
 }
@@ -63,7 +63,7 @@ func (p *Partition) newHeadRef() *headRef {
 
 func (h *headRef) retain() *headRef { h.refs.Add(1); return h }
 
-// hidden are the deletions that hide rows of the head.
+// hidden returns the deletions that hide rows of the head.
 func (h *headRef) hidden() []Tombstone {
 	if ts := h.tombstones.Load(); ts != nil {
 		return *ts
@@ -79,7 +79,7 @@ func (h *headRef) hide(t Tombstone) {
 	}
 }
 
-// cuts are the deletions ready for use; mostly none.
+// cuts returns the deletions ready for use; mostly none.
 func (h *headRef) cuts() (cuts, error) { return compileTombstones(h.hidden()) }
 
 func (h *headRef) release() {

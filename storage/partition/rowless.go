@@ -10,7 +10,7 @@ import "github.com/RoaringBitmap/roaring/v2"
 // Only majors can have such series, and their Info says whether they do: nothing is read for a partition without deletions.
 // A minor defines a series because of its rows, or of its exemplars.
 
-// rowlessSeries gives the series of the view that are defined and have no rows. The bitmap is the view's.
+// rowlessSeries returns the series of the view that are defined and have no rows. The bitmap is the view's.
 func (v *View) rowlessSeries() (*roaring.Bitmap, error) {
 	if v.rowless != nil {
 		return v.rowless, nil
@@ -44,7 +44,7 @@ func (v *View) rowlessSeries() (*roaring.Bitmap, error) {
 	return rowless, nil
 }
 
-// rowlessSeries gives the series that a major defines and has no rows of. The bitmap must not be changed.
+// rowlessSeries returns the series that a major defines and has no rows of. The bitmap must not be changed.
 func (g *segmentRef) rowlessSeries() (*roaring.Bitmap, error) {
 	if set := g.rowless.Load(); set != nil {
 		return set, nil

@@ -8,19 +8,19 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Check is what came of a look at a segment.
+// Check is the result of checking a segment.
 type Check int
 
 const (
 	NotChecked   Check = iota // there is no such segment any more, or it could not be read now
 	FoundWhole                // size and checksum are those of the catalogue
-	FoundDamaged              // they are not, and nothing is read of the partition from now on
+	FoundDamaged              // they are not, and reads of the partition are refused from now on
 )
 
-// CheckSegment reads a segment's file from the disk and holds it against the size and the checksum in the catalogue. pace is
-// called after each piece that is read, with its bytes; its error ends the check. What does not fit is read a second
-// time, since memory and cables flip bits, too; then the partition is damaged. Errors are those of pace, and Unavailable:
-// the file could not be read now.
+// CheckSegment reads a segment's file from the disk and compares it with the size and the checksum in the catalogue. pace is
+// called after each piece that is read, with its bytes; its error ends the check. A mismatch is read a second time, since memory
+// and cables flip bits, too; then the partition is damaged. Errors are those of pace, and Unavailable: the file could not be read
+// now.
 func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace func(bytes int) error) (Check, error) {
 	g := p.retainSegment(id)
 	if g == nil {

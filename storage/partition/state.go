@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// Identity is what a placement is: constant for its whole life.
+// Identity identifies a placement: constant for its whole life.
 type Identity struct {
 	Table     string            `json:"table"`
 	Partition point.PartitionID `json:"partition"`
@@ -28,12 +28,12 @@ type Identity struct {
 // whole reports whether the placement's column is the whole ring.
 func (i *Identity) whole() bool { return i.PointLo == 0 && i.PointHi == 0 }
 
-// narrowMax is up to which width a partition is narrow: a series has few rows in it, and what its partition costs is shared by few.
+// narrowMax is the width up to which a partition is narrow: a series has few rows in it, so few rows share the cost of its partition.
 const narrowMax = 10 * time.Minute
 
 func (i *Identity) narrow() bool { return uint64(i.TimeHi)-uint64(i.TimeLo) <= uint64(narrowMax) }
 
-// segmentRange is what its segments tell of the partition.
+// segmentRange is the partition's range as its segments state it.
 func (i *Identity) segmentRange() *segment.Range {
 	return &segment.Range{TimeLo: i.TimeLo, TimeHi: i.TimeHi, PointLo: i.PointLo, PointHi: i.PointHi}
 }
@@ -45,7 +45,7 @@ func (i *Identity) contains(ring uint64) bool {
 // State is a placement's catalogue entry: which segments hold its rows, and from which log frame on they do not.
 type State struct {
 	Identity
-	// Flushed is the last frame whose rows are in segments; recovery replays what follows.
+	// Flushed is the last frame whose rows are in segments; recovery replays the frames behind it.
 	Flushed point.Serial `json:"flushed"`
 	// Ends are, per epoch, the last frame contained in the segments together.
 	Ends []point.EpochEnd `json:"ends,omitempty"`
@@ -53,15 +53,13 @@ type State struct {
 	Segments []SegmentState `json:"segments,omitempty"`
 	// NextSegment is the seq of the next segment id.
 	NextSegment uint64 `json:"next_segment"`
-	// Adopting is the id of a segment that is being taken over from the leader; nil: none is. A file under it that Segments does
-	// not list was not adopted.
+	// Adopting is the id of a segment that is being adopted from the leader; nil: none is. A file under it that Segments does not list was not adopted.
 	Adopting *point.SegmentID `json:"adopting,omitempty"`
-	// Incomplete says why the entry, which was rebuilt, may lack rows that were acked; empty: it lacks none. The partition is
-	// closed as long as it says so.
+	// Incomplete says why a rebuilt entry may lack acked rows; empty: it lacks none. The partition is closed while it is set.
 	Incomplete string `json:"incomplete,omitempty"`
 }
 
-// SegmentState is a segment and the deletions that still have to be applied to what it gives.
+// SegmentState is a segment and the deletions that reads of it still have to apply.
 type SegmentState struct {
 	segment.Info
 	Tombstones []Tombstone `json:"tombstones,omitempty"`
@@ -72,12 +70,12 @@ type Tombstone struct {
 	Matchers []peer.Matcher `json:"matchers"`
 	Lo       point.Nanos    `json:"lo"`
 	Hi       point.Nanos    `json:"hi"`
-	// At is the frame that brought it: it goes if that frame is cut off the log. Zero: it came in a segment, or before frames
-	// were told; it stays.
+	// At is the frame that brought it: if that frame is cut off the log, the tombstone is removed. Zero: it came in a segment, or
+	// before frames were recorded; it stays.
 	At point.Serial `json:"at,omitzero"`
 }
 
-// noteSerial says which frame brought a deletion.
+// noteSerial records the frame that brought a deletion.
 func (s *State) noteSerial(t Tombstone, at point.Serial) {
 	for i := range s.Segments {
 		for j := range s.Segments[i].Tombstones {
@@ -90,20 +88,20 @@ func (s *State) noteSerial(t Tombstone, at point.Serial) {
 
 const statePrefix = "p/"
 
-// StatePrefix is where catalogue entries of placements lie.
+// StatePrefix is the prefix of the catalogue entries of placements.
 func StatePrefix() []byte { return []byte(statePrefix) }
 
-// EntryKey is where the entry of a placement lies.
+// EntryKey is the key of a placement's entry.
 func EntryKey(id point.PlacementID) string {
 	return string((&State{Identity: Identity{Placement: id}}).key())
 }
 
 func (s *State) key() []byte { return fmt.Appendf(nil, "%s%016x", statePrefix, uint64(s.Placement)) }
 
-// Entry gives the catalogue's key and value.
+// Entry returns the catalogue's key and value.
 func (s *State) Entry() (key, value []byte) { return s.key(), s.encode() }
 
-// encode gives the entry: a version and JSON. Entries are written once per flush; a person with a hex dump can read them.
+// encode returns the entry: a version and JSON. Entries are written once per flush; an operator with a hex dump can read them.
 func (s *State) encode() []byte {
 	b, err := json.Marshal(versioned{V: stateVersion, State: s})
 	if err != nil {
@@ -131,7 +129,7 @@ func DecodeState(b []byte) (*State, error) {
 	return v.State, v.State.check()
 }
 
-// check reports the first thing that no flush or compaction could have written.
+// check returns an error for the first contradiction: a state that no flush or compaction could have written.
 func (s *State) check() error {
 	bad := func(format string, args ...any) error {
 		return fault.Annotate(fault.Errorf(fault.Corrupt, format, args...), "catalogue entry of partition %s/%d", s.Table, s.Partition)
@@ -158,7 +156,7 @@ func (s *State) check() error {
 	return nil
 }
 
-// raise returns ends, which are in rising order of epochs, with each epoch raised to what by says of it.
+// raise returns ends, in rising order of epochs, with each epoch raised to its value in by.
 func raise(ends []point.EpochEnd, by ...point.EpochEnd) []point.EpochEnd {
 	out := slices.Clone(ends)
 	for _, e := range by {

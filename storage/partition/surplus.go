@@ -18,8 +18,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Surplus is a file with the frames that were cut off a placement's log: each tells the labels of all its series, so that it can
-// be inserted anew anywhere. FORMAT.md draws it. It stays until it is forgotten.
+// Surplus is a file with the frames that were cut off a placement's log: each has the labels of all its series, so that it can be
+// inserted anywhere. FORMAT.md draws it. It stays until ForgetSurplus removes it.
 type Surplus struct {
 	After  point.Serial // the frame behind which the log was cut
 	Path   string
@@ -66,7 +66,7 @@ func (p *Partition) setAside(after point.Serial) (*Surplus, error) {
 // writeSurplus writes the whole file but for its fsync.
 func (p *Partition) writeSurplus(to io.Writer, s *Surplus) error {
 	sum := crc32.New(castagnoli)
-	buffered := bufio.NewWriter(io.MultiWriter(sum, to)) // a vfs.File may change what it is given
+	buffered := bufio.NewWriter(io.MultiWriter(sum, to)) // a vfs.File may change the bytes it is given
 	put := func(b []byte) error {
 		s.Bytes += int64(len(b))
 		_, err := buffered.Write(b)
@@ -115,7 +115,7 @@ func (p *Partition) appendSurplusHead(b []byte, after point.Serial) []byte {
 	return b
 }
 
-// selfContained calls put with frames that hold what f does and define every series that they name. There is more than one where
+// selfContained calls put with frames that hold the rows of f and define every series that they name. There is more than one if
 // the labels of all would not fit. Rows keep their rank.
 func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) error {
 	if f.Kind == frame.Delete {
@@ -141,7 +141,7 @@ func (p *Partition) selfContained(f *frame.Frame, put func(*frame.Frame) error) 
 	return p.selfContained(&hi, put)
 }
 
-// defining is f with series numbered by their order in it, and defined.
+// defining returns f with its series defined and numbered by their order in it.
 func (p *Partition) defining(f *frame.Frame) *frame.Frame {
 	x := p.ids.Load()
 	g := &frame.Frame{Kind: f.Kind, Serial: f.Serial, Prev: f.Prev, Stamp: f.Stamp, Foreign: true, Times: f.Times, Values: f.Values}
@@ -169,7 +169,7 @@ func (p *Partition) defining(f *frame.Frame) *frame.Frame {
 	return g
 }
 
-// SurplusFiles lists what was set aside and is not forgotten, also before the process started.
+// SurplusFiles lists the surplus files that were not removed, also those from before the process started.
 func (p *Partition) SurplusFiles() (list []Surplus, err error) {
 	b := p.deps.Brick
 	names, err := b.FS().List(b.SegmentDir(p.ident.Placement))
@@ -189,7 +189,7 @@ func (p *Partition) SurplusFiles() (list []Surplus, err error) {
 	return list, nil
 }
 
-// ReadSurplus calls f with each frame of a surplus file, once all of the file was checked. The frame is good until f returns. An
+// ReadSurplus calls f with each frame of a surplus file, once all of the file was checked. The frame is valid until f returns. An
 // error of f ends it and is returned. Other errors: Corrupt, Unavailable.
 func (p *Partition) ReadSurplus(s *Surplus, f func(*frame.Frame) error) error {
 	b, err := readAll(p.deps.Brick.FS(), s.Path)
@@ -211,7 +211,7 @@ func readAll(fs vfs.FS, path string) ([]byte, error) {
 	return b, fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "read")
 }
 
-// eachSurplus reads what writeSurplus wrote.
+// eachSurplus reads the output of writeSurplus.
 func (p *Partition) eachSurplus(b []byte, after point.Serial, f func(*frame.Frame) error) error {
 	head := p.appendSurplusHead(nil, after)
 	if len(b) < len(head)+2*crc32.Size || !bytes.HasPrefix(b, head) {

@@ -12,10 +12,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// dropPrefix is where the notes lie of placements that were dropped and whose log and files may still be there.
+// dropPrefix is the prefix of notes about dropped placements whose log and files may still be there.
 const dropPrefix = "x/"
 
-// DropKey is where a placement is noted to be dropped.
+// DropKey is the key of a placement's drop note.
 func DropKey(id point.PlacementID) []byte {
 	return fmt.Appendf(nil, "%s%016x", dropPrefix, uint64(id))
 }
@@ -43,19 +43,19 @@ func FinishDrop(b *brick.Brick, id point.PlacementID) error {
 	}
 	batch := b.NewBatch()
 	batch.Delete(DropKey(id))
-	return batch.Commit(false) // needs no fsync: to be dropped twice harms nobody
+	return batch.Commit(false) // needs no fsync: dropping twice is harmless
 }
 
-// leftover says what a segment file is that the catalogue does not list.
+// leftover classifies a segment file that the catalogue does not list.
 type leftover int
 
 const (
-	superseded  leftover = iota // its rows are in what the partition holds: of a flush or compaction that was not committed, or was replaced
-	foreign                     // nothing that this partition wrote, or it cannot be read
-	unaccounted                 // it holds frames that neither the catalogue nor the log knows of: one of them lost something
+	superseded  leftover = iota // its rows are in the partition: of a flush or compaction that was not committed, or was replaced
+	foreign                     // not written by this partition, or unreadable
+	unaccounted                 // it holds frames that neither the catalogue nor the log has: one of them lost something
 )
 
-// judge is pure: info is what the file says of itself, ends is what the partition holds without it.
+// judge is pure: info is the file's description of itself, ends is the partition's without it.
 func judge(ident *Identity, info *segment.Info, ends []point.EpochEnd) leftover {
 	if info.Table != ident.Table || info.Partition != ident.Partition {
 		return foreign
@@ -66,11 +66,12 @@ func judge(ident *Identity, info *segment.Info, ends []point.EpochEnd) leftover 
 	return unaccounted
 }
 
-// Tidy ends the recovery of a partition, once the log was replayed: it carries out the deletions that the log holds, and looks at files in the partition's directory that the catalogue does not list, once the log was replayed. What a crash
-// leaves of a flush or a compaction is recognised by what it says of itself, and removed: its rows are in the listed segments
-// or in the log. What is nobody's is put aside. A segment with rows that are nowhere else means that the catalogue or the log
-// lost something: then the partition is damaged, and nothing of it is touched. strict is false for a log that promises nothing
-// after a power cut (brick's NoSync): there such a file is put aside.
+// Tidy ends the recovery of a partition, once the log was replayed: it carries out the deletions in the log, and looks at files in
+// the partition's directory that the catalogue does not list. Leftovers of a crashed flush or compaction are recognised by their
+// description, and removed: their rows are in the listed segments or in the log. A file of unknown origin is put aside. A segment
+// with rows that are nowhere else means that the catalogue or the log lost something: then the partition is damaged, and its files
+// are not touched. strict is false for a log that promises nothing after a power cut (brick's NoSync): there such a file is put
+// aside.
 func (p *Partition) Tidy(strict bool) error {
 	if p.Damaged() != nil {
 		return nil
@@ -109,7 +110,7 @@ func (p *Partition) tidyFile(path string, strict bool) error {
 	case strings.HasSuffix(path, segment.TempSuffix): // never published, so nothing depends on it
 		return p.removeLeftover(path, "of a segment that was not finished")
 	case isSurplus(path):
-		return nil // its owner hands it over and forgets it
+		return nil // its owner hands it over and removes it
 	case p.isAdopting(path):
 		return p.removeLeftover(path, "of a leader that was not adopted yet")
 	case !strings.HasSuffix(path, ".seg"):

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// CompileMatchers makes Prometheus matchers of what came over the wire. Errors are Invalid and name the matcher.
+// CompileMatchers makes Prometheus matchers of those in a request. Errors are Invalid and name the matcher.
 func CompileMatchers(ms []peer.Matcher) ([]*labels.Matcher, error) {
 	out := make([]*labels.Matcher, len(ms))
 	for i, m := range ms {
@@ -45,8 +45,8 @@ func compileTombstones(ts []Tombstone) (cuts, error) {
 	return cs, nil
 }
 
-// apply takes the deleted rows out of a run of a series with labels l; what is left may be several pieces, none empty,
-// and at most one more than there are deletions.
+// apply removes the deleted rows from a run of a series with labels l; the rest may be several pieces, none empty, and at most one
+// more than there are deletions.
 func (cs cuts) apply(l point.Labels, r rows.Run) []rows.Run {
 	runs := []rows.Run{r}
 	for _, c := range cs {
@@ -62,13 +62,13 @@ func (cs cuts) apply(l point.Labels, r rows.Run) []rows.Run {
 	return runs
 }
 
-// appendRest appends what lies before and after the deleted range.
+// appendRest appends the rows before and after the deleted range.
 func (c *cut) appendRest(dst []rows.Run, r rows.Run) []rows.Run {
 	if c.lo > math.MinInt64 {
 		before := r
 		before.Cut(math.MinInt64, c.lo-1)
 		if before.Len() > 0 {
-			before.Values = slices.Clip(before.Values) // what lies behind is after's
+			before.Values = slices.Clip(before.Values) // the memory behind is after's
 			dst = append(dst, before)
 		}
 	}

@@ -15,21 +15,20 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// View is a snapshot of where a partition's rows lie: it keeps heads, segments and the names of series alive until
-// Close. Rows appended to the active head later may show; no row that was there goes.
+// View is a snapshot of the heads and segments of a partition: it keeps heads, segments and the names of series alive until Close.
+// Rows appended to the active head later may show; no row that was there goes.
 type View struct {
 	p        *Partition
-	warm     bool // the index knows all series, by ids
+	warm     bool // the index has all series, by ids
 	ids      *ids // of a warm partition; nil where only segments are looked at
 	segments []*segmentRef
 	heads    []*headRef
-	check    series.Check // nil: whoever looks waits to the end
+	check    series.Check // nil: the caller waits to the end
 
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 }
 
-// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: what a damaged segment has nobody knows, not
-// even which series.
+// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be known, not even its series.
 func (p *Partition) View() (*View, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +66,7 @@ func (v *View) retainHeadsLocked() {
 	v.heads = append(v.heads, v.p.mu.active.retain())
 }
 
-// Close lets go of the snapshot.
+// Close releases the snapshot.
 func (v *View) Close() {
 	for _, g := range v.segments {
 		g.release()
@@ -81,10 +80,10 @@ func (v *View) Close() {
 	v.segments, v.heads, v.ids = nil, nil, nil
 }
 
-// Watch has check asked while the view is looked through; see series.Check.
+// Watch makes the view call check while it is searched; see series.Check.
 func (v *View) Watch(check series.Check) { v.check = check }
 
-// grow asks the check, if there is one.
+// grow calls the check, if there is one.
 func (v *View) grow(bytes int64) error {
 	if v.check == nil {
 		return nil
@@ -100,7 +99,7 @@ type Series struct {
 	Labels point.Labels
 }
 
-// Indexed tells whether the view finds all series in the index.
+// Indexed reports whether the view finds all series in the index.
 func (v *View) Indexed() bool { return v.warm && v.ids.quiet == nil }
 
 // Match finds the series of the partition that fulfil all matchers, in no order. Series whose rows were all deleted are left
@@ -129,7 +128,7 @@ func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, e
 	if v.Indexed() {
 		return out, nil
 	}
-	// What is quiet, or everything. One that comes back just now is found in either.
+	// The quiet series, or all. One that returns just now is found in either.
 	live := roaring.New()
 	for i := range out {
 		live.Add(uint32(out[i].ID))
@@ -152,7 +151,7 @@ func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, e
 	return out, nil
 }
 
-// failed is the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
+// failed wraps the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
 func (v *View) failed(err error) error {
 	if !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -165,11 +164,11 @@ func (v *View) failed(err error) error {
 	return err
 }
 
-// matchedBytes is what a series takes that was found: here, and where series of views are joined.
+// matchedBytes is the memory of a found series: here, and where series of views are joined.
 const matchedBytes = 160
 
 func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, error) {
-	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of ours, before we have looked at it
+	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of this view, before it was looked at
 	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
 	if err != nil {
 		return nil, err
@@ -188,15 +187,15 @@ func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap) ([]Seri
 	return out, nil
 }
 
-// Read gives the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied.
-// f is called in the order of ss, for each series that has rows, with the index into ss; it may keep the run.
+// Read reads the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied. It calls f in the
+// order of ss, for each series that has rows, with the index into ss; f may keep the run.
 func (v *View) Read(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
 	return v.read(new(Memory), ss, lo, hi, f)
 }
 
-// Memory is what rows are read into again and again. For one goroutine. Close it.
+// Memory is reusable memory for rows that are read. For one goroutine. Close it.
 type Memory struct {
-	segments *segment.Memory // nil: what is read may be kept
+	segments *segment.Memory // nil: the caller may keep the rows
 	heads    headMemory
 
 	want   []point.DenseID
@@ -206,22 +205,22 @@ type Memory struct {
 	ranked bool // rows come with their ranks
 }
 
-// ReadRanked is Read, and runs tell the rank of each row: its own if it is in a head, else the highest of its chunk.
+// ReadRanked is Read with the rank of each row: its own if it is in a head, else the highest of its chunk.
 func (v *View) ReadRanked(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
 	return v.read(&Memory{ranked: true}, ss, lo, hi, f)
 }
 
-// Memory gives memory for reads of views of the partition and its like.
+// Memory returns memory for reads of views of this and similar partitions.
 func (v *View) Memory() *Memory { return &Memory{segments: v.p.deps.Cache.Memory()} }
 
-// Reset takes back all that was read into the memory.
+// Reset takes back all rows that were read into the memory.
 func (m *Memory) Reset() {
 	m.segments.Reset()
 	m.heads.reset()
 	m.merger = rows.Merger{}
 }
 
-// Close gives the memory to others.
+// Close releases the memory for other readers.
 func (m *Memory) Close() { m.segments.Close() }
 
 // ReadInto is Read into m. Runs stay good until m is reset.
@@ -271,7 +270,7 @@ func (v *View) read(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r 
 	return nil
 }
 
-// readHead gives a series' rows in a head.
+// readHead reads a series' rows in a head.
 func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos) (r rows.Run, ok bool) {
 	if m.ranked {
 		ok = h.ReadRanked(id, lo, hi, &r)
@@ -296,8 +295,7 @@ func emptyRuns(of [][]rows.Run, n int) [][]rows.Run {
 	return of
 }
 
-// readSegments leaves room for spare rows behind those of a series, and for those of later segments, so that what lies
-// there can follow in place.
+// readSegments leaves room for spare rows behind those of a series, and for those of later segments, so that later rows can follow in place.
 func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare int) error {
 	m.want = m.want[:0]
 	for _, g := range v.segments {
@@ -339,7 +337,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 	return nil
 }
 
-// headMemory is what is read from heads.
+// headMemory holds rows read from heads.
 type headMemory struct {
 	times  []point.Nanos
 	values []float64
@@ -367,7 +365,7 @@ func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, re
 			m.times = m.times[:nt+n]
 		}
 		m.values = m.values[:nv+n]
-	} else if reuse { // what was read so far keeps the old memory
+	} else if reuse { // earlier rows keep the old memory
 		m.times, m.values = make([]point.Nanos, 0, 2*cap(m.times)+64*n), make([]float64, 0, 2*cap(m.values)+64*n)
 	}
 	if shared {
@@ -409,7 +407,7 @@ func share(lo, hi, from, to point.Nanos) float64 {
 	return (float64(min(hi, to)) - float64(max(lo, from)) + 1) / (float64(to) - float64(from) + 1)
 }
 
-// Whole tells how many of the series, from least to most, to read together: see segment.Reader.
+// Whole returns how many of the series, from least to most, to read together: see segment.Reader.
 func (v *View) Whole(ss []Series, least, most int) (int, error) {
 	var largest *segmentRef
 	for _, g := range v.segments {
@@ -428,7 +426,7 @@ func (v *View) Whole(ss []Series, least, most int) (int, error) {
 	return n, v.failed(err)
 }
 
-// exemplarBytes is what exemplars take here and as an answer.
+// exemplarBytes is the memory of an exemplar here and in an answer.
 func exemplarBytes(ex []point.ExemplarRow) int64 {
 	n := int64(0)
 	for i := range ex {
@@ -437,7 +435,7 @@ func exemplarBytes(ex []point.ExemplarRow) int64 {
 	return n
 }
 
-// Exemplars gives the exemplars in [lo, hi] of the named series, by time, none twice; f as in Read.
+// Exemplars passes f the exemplars in [lo, hi] of the named series, by time, none twice; f as in Read.
 func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []point.ExemplarRow) error) error {
 	all := make(map[point.DenseID][]point.ExemplarRow)
 	want := make([]point.DenseID, len(ss))
@@ -563,10 +561,10 @@ func (v *View) LabelValues(ms []*labels.Matcher, name string, set map[string]str
 	})
 }
 
-// listedBytes is what a value takes in a set of them, and in the list that is made of it.
+// listedBytes is the memory of a value in a set of them, and in the list made of it.
 const listedBytes = 100
 
-// within gives the refs of the partition's own series that match, but for those without.
+// within returns the refs of the partition's own series that match, but for those without.
 func (v *View) within(ms []*labels.Matcher, without *roaring.Bitmap) (*roaring.Bitmap, error) {
 	defer v.p.deps.Index.Pin().Unpin()
 	own := roaring.New()

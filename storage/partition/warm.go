@@ -8,8 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// ready makes rows appendable: the brick knows the epoch, and the series are in memory. Both cost a look under the lock
-// when they are done already.
+// ready makes rows appendable: the brick has the epoch, and the series are in memory. If both are done already, each costs a look under the lock.
 func (p *Partition) ready(waits func()) error {
 	p.mu.Lock()
 	epoch, raised, damaged := p.mu.epoch, p.mu.raised, p.mu.damaged
@@ -18,7 +17,7 @@ func (p *Partition) ready(waits func()) error {
 		return fault.Wrap(damaged, fault.Unavailable, "no rows are taken")
 	}
 	if !raised && epoch != 0 {
-		// Brick.Append would do it, but under our lock and with an fsync.
+		// Brick.Append would do it, but under the partition's lock and with an fsync.
 		waits()
 		if err := p.Lead(epoch); err != nil {
 			return err
@@ -31,8 +30,7 @@ func (p *Partition) ready(waits func()) error {
 	return p.warm()
 }
 
-// warm makes ids and the table's index know every series of the partition. A partition that only gets read stays cold
-// and its segments answer.
+// warm loads every series of the partition into ids and the table's index. A partition that is only read stays cold and its segments answer.
 func (p *Partition) warm() error {
 	if p.isWarm() {
 		return nil
@@ -113,7 +111,7 @@ func (p *Partition) isWarm() bool {
 	return p.mu.warm
 }
 
-// NamesBytes is what a Cool would give back, beside names that nobody else holds; 0 when the partition is cold.
+// NamesBytes is the memory that a Cool would release, beside names that have other holders; 0 when the partition is cold.
 func (p *Partition) NamesBytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,9 +122,8 @@ func (p *Partition) NamesBytes() int64 {
 	return int64(p.ids.Load().bytes() + len(p.mu.order)*orderBytes)
 }
 
-// Cool gives the memory of the series' names back, once every frame is in segments and nothing was written for a while: a narrow
-// partition waits for no longer than its flush did, the first time.
-// Views that are open keep theirs.
+// Cool releases the memory of the series' names, once every frame is in segments and no row came for a while: a narrow partition
+// waits no longer than its flush did, the first time. Open views keep theirs.
 func (p *Partition) Cool(now time.Time, idle time.Duration) bool {
 	old := p.cool(now, idle)
 	if old == nil {
