@@ -38,7 +38,7 @@ type Brick struct {
 
 	// Positions; all before them is … Invariant: synced <= acked.
 	synced     atomic.Int64 // … fsynced
-	acked      atomic.Int64 // … what Wait says yes to; the same unless NoSync
+	acked      atomic.Int64 // … for which Wait returns nil; the same unless NoSync
 	last       atomic.Int64 // … appended; may lag behind acked for the moment before Append returns
 	appended   atomic.Int64 // as last, in bytes of this life
 	ackedBytes atomic.Int64 // as acked, in bytes of this life
@@ -67,8 +67,8 @@ type Brick struct {
 	runner runner
 }
 
-// Open locks the directories, finds or makes the store's identity and opens the catalogue. The log is not read: call
-// Recover. Errors: Invalid (settings), Unavailable (in use, not writable), Corrupt. The caller closes the brick.
+// Open locks the directories, finds or makes the store's identity and opens the catalogue. It does not read the log: call Recover.
+// Errors: Invalid (settings), Unavailable (in use, not writable), Corrupt. The caller closes the brick.
 func Open(d Deps, s Settings) (_ *Brick, err error) {
 	d.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -132,9 +132,8 @@ func Open(d Deps, s Settings) (_ *Brick, err error) {
 	return b, nil
 }
 
-// Fence ends all promises: every later Append, Commit and unfinished Wait fails with Unavailable, for good. Called by
-// the brick at a failed write or fsync, and by who learns otherwise that the disk cannot be trusted. The first error
-// stays.
+// Fence breaks all promises: every later Append, Commit and unfinished Wait fails with Unavailable, for good. The brick calls it
+// at a failed write or fsync, and so does any caller that finds the disk untrustworthy. The first error is kept.
 func (b *Brick) Fence(err error) {
 	err = fault.Wrap(err, fault.Unavailable, "the store in %s is fenced after a disk error; check the device, then restart", b.set.DataDir)
 	if !b.err.CompareAndSwap(nil, &err) {
@@ -151,7 +150,7 @@ func (b *Brick) Fence(err error) {
 	close(b.fenced)
 }
 
-// Err is why the brick is fenced, or nil.
+// Err returns why the brick is fenced, or nil.
 func (b *Brick) Err() error {
 	if p := b.err.Load(); p != nil {
 		return *p
@@ -162,8 +161,8 @@ func (b *Brick) Err() error {
 // Fenced is closed when the brick is; the process should then stop and let a peer take over.
 func (b *Brick) Fenced() <-chan struct{} { return b.fenced }
 
-// RaiseEpoch notes that epoch e has begun for p: from its return on, records sent under a lower epoch are refused, also
-// after a crash (I3). A lower or equal e changes nothing. Errors: Unavailable.
+// RaiseEpoch notes that epoch e has begun for p: once it returns, records sent under a lower epoch are refused, also after a crash
+// (I3). A lower or equal e changes nothing. Errors: Unavailable.
 func (b *Brick) RaiseEpoch(p point.PlacementID, e point.Epoch) error {
 	b.admin.Lock()
 	defer b.admin.Unlock()
@@ -191,9 +190,8 @@ func (b *Brick) HighestEpoch(p point.PlacementID) point.Epoch {
 	return 0
 }
 
-// Release lets go of p's records up to and including upTo: the checkpoint. What makes them superfluous (a segment, an
-// ack elsewhere) must be durable in the catalogue before (I7). Files that nobody needs any more are deleted in the
-// background.
+// Release releases p's records up to and including upTo: the checkpoint. The state that replaces them (a segment, an ack
+// elsewhere) must be durable in the catalogue before (I7). Files without needed records are deleted in the background.
 func (b *Brick) Release(p point.PlacementID, upTo point.Serial) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,8 +207,8 @@ func (b *Brick) LogBytes() int64 {
 	return b.mu.index.bytes
 }
 
-// Close ends the log and the catalogue, syncs them and gives up the directories. Waits that are not yet settled are,
-// by the last fsync. Nothing else may be called during or after it.
+// Close ends the log and the catalogue, syncs them and unlocks the directories. The last fsync settles the open Waits. No other
+// method may be called during or after it.
 func (b *Brick) Close() error {
 	b.runner.stop()
 	b.mu.Lock()
@@ -235,7 +233,7 @@ func (b *Brick) Close() error {
 	return err
 }
 
-// openCopies brings mirrors and witness up to the catalogue that was opened. Neither is worth refusing to start for.
+// openCopies brings mirrors and witness up to the opened catalogue. A failure here does not prevent a start.
 func (b *Brick) openCopies() {
 	err := b.witness.begin()
 	b.committed(b.commits.last())
@@ -244,7 +242,7 @@ func (b *Brick) openCopies() {
 	}
 }
 
-// tendCopies brings mirrors and witness to the disk.
+// tendCopies writes and syncs mirrors and witness.
 func (b *Brick) tendCopies() (err error) {
 	if b.Err() != nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// catalogueFilesMax bounds the tables of the catalogue that are open at once; beside them pebble has its lock, log and manifest.
+// catalogueFilesMax bounds the open tables of the catalogue; beside them pebble has its lock, log and manifest.
 const catalogueFilesMax = 24
 
 // catalogueOptions are those of the pebble database.
@@ -30,13 +30,13 @@ func catalogueOptions(fs vfs.FS, memBytes int64, log pebble.Logger) *pebble.Opti
 		FormatMajorVersion:          pebble.FormatValueSeparation, // pinned: a newer program must still open an older one's store on purpose
 		Logger:                      log,
 		EventListener: &pebble.EventListener{DataCorruption: func(i pebble.DataCorruptionInfo) {
-			log.Fatalf("%s is damaged: %v", i.Path, i.Details) // pebble's own adds pages of stack
+			log.Fatalf("%s is damaged: %v", i.Path, i.Details) // pebble's own message adds pages of stack
 		}},
 	}
 }
 
-// openPebble opens a pebble database. What its files make it panic with is an error: nobody should lose a process, and
-// with it all other partitions, to one bad byte.
+// openPebble opens a pebble database. A panic of pebble over its files becomes an error: one bad byte must not end the process,
+// and with it all other partitions.
 func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
@@ -51,8 +51,8 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	return pebble.Open(dir, o)
 }
 
-// openCatalogue checks the pebble database below dir against what the mirror, the witness and the log directory know of
-// it, without changing a byte, and then opens it. A failure pebble calls fatal fences the brick.
+// openCatalogue checks the pebble database below dir against the mirror, the witness and the log directory, without changing a
+// byte, and then opens it. A failure pebble calls fatal fences the brick.
 func (b *Brick) openCatalogue(dir string) error {
 	var metadata watermark
 	says, is, err := examine(b.fs, dir, b.set.CatalogueMemBytes, func(k, v []byte) error {
@@ -80,8 +80,8 @@ func (b *Brick) openCatalogue(dir string) error {
 	return nil
 }
 
-// examine reads a whole catalogue and changes nothing: what its watermark says, and what is in it. A directory without
-// a database has neither.
+// examine reads a whole catalogue without changing it, and returns the claim of its watermark and its actual content. Both are
+// zero for a directory without a database.
 func examine(fs vfs.FS, dir string, memBytes int64, each func(k, v []byte) error) (says, is watermark, err error) {
 	var said collectedLog
 	o := catalogueOptions(fs, memBytes, &said)
@@ -97,7 +97,7 @@ func examine(fs vfs.FS, dir string, memBytes int64, each func(k, v []byte) error
 	return survey(db, each)
 }
 
-// compareCatalogue refuses a catalogue that does not hold what it says, or is older than a witness knows it to be.
+// compareCatalogue refuses a catalogue whose content contradicts its watermark, or that is older than a witness recorded.
 func (b *Brick) compareCatalogue(says, is, metadata watermark) error {
 	if says.seq > 0 && says != is {
 		return fault.Errorf(fault.Corrupt, "it says that it holds %d keys, and holds %d, or others", says.keys, is.keys)
@@ -131,7 +131,7 @@ func (b *Brick) compareCatalogue(says, is, metadata watermark) error {
 	return nil
 }
 
-// catalogueDamage gives an error of opening the catalogue its kind, and says what to do.
+// catalogueDamage gives an error of opening the catalogue its kind, and names the remedy.
 func (b *Brick) catalogueDamage(err error, dir string) error {
 	var errno syscall.Errno
 	if fault.Is(err, fault.Unavailable) || errors.As(err, &errno) && !oserror.IsNotExist(err) && errno != syscall.EIO {
@@ -141,7 +141,7 @@ func (b *Brick) catalogueDamage(err error, dir string) error {
 		"Run `spillway repair --data-dir %s --dry-run` to see what can be rebuilt, and without --dry-run to do it", dir, b.set.DataDir)
 }
 
-// collectedLog keeps what pebble calls fatal while it only reads.
+// collectedLog keeps the messages that pebble calls fatal while it only reads.
 type collectedLog struct{ errs []error }
 
 func (*collectedLog) Infof(string, ...any)  {}
@@ -153,7 +153,7 @@ func (l *collectedLog) Fatalf(format string, args ...any) {
 
 func (l *collectedLog) fatal() error { return errors.Join(l.errs...) }
 
-// catalogueFailed is told of flushes and compactions of the catalogue that fail. Pebble tries them again at once and for ever, at
+// catalogueFailed is called for flushes and compactions of the catalogue that fail. Pebble retries them at once and for ever, at
 // the cost of a processor; a disk that takes no more writes, or a damaged table, does not heal by that.
 func (b *Brick) catalogueFailed(err error) {
 	if errors.Is(err, vfs.ErrUnsupported) {
@@ -162,7 +162,7 @@ func (b *Brick) catalogueFailed(err error) {
 	b.Fence(fault.Annotate(fault.OneLine(err), "catalogue: a flush or compaction failed"))
 }
 
-// catalogueLog gives pebble's messages a place. What it calls fatal is a failed write or fsync: final for the brick.
+// catalogueLog receives pebble's messages. A message that pebble calls fatal is a failed write or fsync: final for the brick.
 type catalogueLog struct{ b *Brick }
 
 func (l catalogueLog) Infof(format string, args ...any) {
@@ -188,7 +188,7 @@ func (l lazy) String() string { return fmt.Sprintf(l.format, l.args...) }
 // LogValue implements slog.LogValuer.
 func (l lazy) LogValue() slog.Value { return slog.StringValue(l.String()) }
 
-// Get reads a key of the catalogue. The value is the caller's. Errors: Corrupt, Unavailable.
+// Get reads a key of the catalogue. The caller owns the value. Errors: Corrupt, Unavailable.
 func (b *Brick) Get(key []byte) (value []byte, ok bool, err error) {
 	v, c, err := b.catalogue.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -249,7 +249,7 @@ func prefixEnd(prefix []byte) []byte {
 	return end
 }
 
-// Batch is changes of the catalogue that become true together. Keys are any bytes that do not begin with a zero; the
+// Batch is a set of changes of the catalogue that take effect together. Keys are any bytes that do not begin with a zero; the
 // convention is "p/<placement>/…" and "m/…". For one goroutine. Ends with Commit or Close.
 type Batch struct {
 	b       *Brick
@@ -289,25 +289,25 @@ func (t *Batch) delete(key []byte) {
 	t.changes = append(t.changes, change{key: slices.Clone(key), deleted: true})
 }
 
-// commits orders the commits of a brick: each raises the watermark by what it changes.
+// commits orders the commits of a brick: each raises the watermark by its changes.
 type commits struct {
 	sync.Mutex
 	mark watermark // of the newest commit, durable or not
 	// metadata is that of the keys that the mirror of METADATA holds.
 	metadata watermark
-	durable  atomic.Uint64 // the newest commit that surely is
+	durable  atomic.Uint64 // the newest commit that is certainly durable
 }
 
-// last is the newest commit.
+// last returns the newest commit.
 func (c *commits) last() uint64 {
 	c.Lock()
 	defer c.Unlock()
 	return c.mark.seq
 }
 
-// Commit makes the batch true, all of it or nothing, and ends it. With sync it is durable when nil is returned; without,
-// it becomes durable with a later one at the latest, and no later commit survives a crash without it. Errors: Invalid
-// (a bad key), Corrupt (the catalogue cannot be read), Unavailable (the brick is fenced; whether the batch survives is open).
+// Commit applies the batch, all of it or nothing, and ends it. With sync it is durable when nil is returned; without, it becomes
+// durable with a later one at the latest, and no later commit survives a crash without it. Errors: Invalid (a bad key), Corrupt
+// (the catalogue cannot be read), Unavailable (the brick is fenced; the batch may or may not survive).
 func (t *Batch) Commit(sync bool) error {
 	defer t.Close()
 	if t.err != nil {
@@ -344,7 +344,7 @@ func (t *Batch) Commit(sync bool) error {
 	return nil
 }
 
-// apply hands the batch, with the watermark that it leads to, to pebble.
+// apply passes the batch and its resulting watermark to pebble.
 func (t *Batch) apply(sync bool) (_ *pebble.Batch, _ uint64, err error) {
 	b := t.b
 	defer func() {

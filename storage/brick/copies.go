@@ -11,9 +11,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// CheckCopies looks at what a store keeps beside its catalogue and log to know of damage to them, the witness and the
-// mirrors, and gives by path what is wrong with each. No row depends on them while the others are whole, and the next start
-// writes them anew; but until then there is nothing to repair a damaged catalogue of. Of a store without an identity nothing is said.
+// CheckCopies checks the files beside catalogue and log that detect damage to them, the witness and the mirrors, and returns the
+// errors by path. No row depends on them while catalogue and log are whole, and the next start writes them anew; but until then a
+// damaged catalogue cannot be repaired from them. For a store without an identity it returns nothing.
 func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
 	out := map[string]error{}
 	ids, err := identify(fs, dataDir, logDir)
@@ -39,7 +39,7 @@ func CheckCopies(fs vfs.FS, dataDir, logDir string) map[string]error {
 	return out
 }
 
-// checkWitness wants both slots to be whole, or never written.
+// checkWitness demands that both slots are whole, or never written.
 func checkWitness(fs vfs.FS, path string, id StoreID) error {
 	f, err := fs.Open(path)
 	if oserror.IsNotExist(err) {

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// extent is where one live record lies: 32 bytes a record, however long it is.
+// extent is the place of one live record: 32 bytes a record, however long the record is.
 type extent struct {
 	epoch  point.Epoch
 	seq    uint64
@@ -21,7 +21,7 @@ type extent struct {
 func (e extent) serial() point.Serial { return point.Serial{Epoch: e.epoch, Seq: e.seq} }
 func (e extent) end() position        { return at(e.file, int64(e.offset)+int64(e.bytes)) }
 
-// privateLog is what the brick knows of one placement.
+// privateLog is the brick's state of one placement.
 type privateLog struct {
 	epoch point.Epoch  // highest ever seen, durable in the catalogue
 	last  point.Serial // of the newest record, live or not
@@ -30,7 +30,7 @@ type privateLog struct {
 	bytes int64        // sum of ext[i].bytes
 }
 
-// fileUse is what the index knows of one file of the common log.
+// fileUse is the index's state of one file of the common log.
 type fileUse struct {
 	bytes   int64 // written
 	live    int64 // of them in extents
@@ -39,7 +39,7 @@ type fileUse struct {
 	open    bool // its writer has not ended it; it stays
 }
 
-// index says which bytes of which files which placement still needs. Pure bookkeeping: no lock, no I/O.
+// index records which bytes of which files which placement still needs. Pure bookkeeping: no lock, no I/O.
 type index struct {
 	logs  map[point.PlacementID]*privateLog
 	files map[uint32]*fileUse
@@ -71,7 +71,7 @@ func (x *index) removeFile(n uint32) {
 	delete(x.files, n)
 }
 
-// grew counts bytes written to file n that are no placement's, or before they become an extent.
+// grew counts bytes written to file n that belong to no placement, or not yet to an extent.
 func (x *index) grew(n uint32, bytes int64) {
 	x.files[n].bytes += bytes
 	x.bytes += bytes
@@ -100,7 +100,7 @@ func (l *privateLog) push(e extent) {
 // extentsKept is how many extents an empty private log keeps room for.
 const extentsKept = 64
 
-// count adds (sign 1) or takes away (sign -1) extents in the figures of their files.
+// count adds (sign 1) or subtracts (sign -1) extents in the figures of their files.
 func (x *index) count(ext []extent, sign int64) {
 	for i := 0; i < len(ext); {
 		f, n, bytes := x.files[ext[i].file], 0, int64(0)
@@ -117,14 +117,14 @@ func (x *index) count(ext []extent, sign int64) {
 	}
 }
 
-// release lets go of l's extents up to and including serial s, and returns them, valid until the next change. Cost: a binary search and one step per
-// record let go.
+// release releases l's extents up to and including serial s, and returns them, valid until the next change. Cost: a binary search
+// and one step per released record.
 func (x *index) release(l *privateLog, s point.Serial) []extent {
 	n := sort.Search(len(l.ext), func(i int) bool { return s.Less(l.ext[i].serial()) })
 	return x.shrink(l, l.ext[:n], l.ext[n:])
 }
 
-// truncate lets go of l's extents behind serial s, and returns them. The log then ends at s.
+// truncate releases l's extents behind serial s, and returns them. The log then ends at s.
 func (x *index) truncate(l *privateLog, s point.Serial) []extent {
 	n := sort.Search(len(l.ext), func(i int) bool { return s.Less(l.ext[i].serial()) })
 	if s.Less(l.last) {
@@ -145,7 +145,7 @@ func (x *index) shrink(l *privateLog, gone, kept []extent) []extent {
 	return gone
 }
 
-// replace puts other extents in the place of all of l's: copies, or none.
+// replace replaces all of l's extents by others: copies, or none.
 func (x *index) replace(l *privateLog, ext []extent) {
 	x.count(l.ext, -1)
 	x.count(ext, 1)
@@ -167,8 +167,7 @@ func (x *index) pinBy(ext []extent, n int) {
 	}
 }
 
-// dead lists the files that nobody needs, oldest first. The newest file is never among them: its number says which
-// numbers were used.
+// dead lists the files that are no longer needed, oldest first. It never lists the newest file: its number shows which numbers were used.
 func (x *index) dead() []uint32 {
 	var ns []uint32
 	newest := x.newest()
@@ -195,7 +194,7 @@ type Pin struct {
 	File      uint32       // the file that record lies in
 	Records   int          // live records of the placement
 	Bytes     int64        // of log, in all files
-	Behind    int64        // log bytes in File and all newer files: what comes free at most once it lets go
+	Behind    int64        // log bytes in File and all newer files: the most that can be freed once p releases its records
 }
 
 // pins lists at most limit placements by the age of their first live record, oldest first.

@@ -19,10 +19,10 @@ import (
 
 const writeCategory vfs.DiskWriteCategory = "spillway-log"
 
-// fileBytesHard ends the growth of a file whose successor is late: offsets must stay within 32 bits.
+// fileBytesHard bounds a file whose successor is late: offsets must stay within 32 bits.
 const fileBytesHard = 3 << 30
 
-// preallocateBytes is the step in which disk space is reserved; what a file does not use of the last one stays reserved.
+// preallocateBytes is the step in which disk space is reserved; the unused part of a file's last step stays reserved.
 const preallocateBytes = 4 << 20
 
 // logFile is one file of the common log while it is written.
@@ -38,7 +38,7 @@ type logFile struct {
 	end  int64    // where its records end; set when it is retired
 
 	// Owned by tracker.
-	safe  position // end of what is safe in it
+	safe  position // end of its safe part
 	ended bool
 }
 
@@ -78,21 +78,21 @@ func parseFileName(s string) (n uint32, ok bool) {
 
 func (b *Brick) filePath(n uint32) string { return b.fs.PathJoin(b.set.LogDir, fileName(n)) }
 
-// fileTag is the log number in the chunks of file n: nobody outside knows the UUID, so nobody can forge a chunk, and a
-// file of another store is not taken for ours.
+// fileTag is the log number in the chunks of file n: it derives from the secret UUID, so clients cannot forge a chunk, and a file
+// of another store is not taken for one of this store.
 func fileTag(log StoreID, n uint32) uint32 {
 	return uint32(xxhash.Sum64(binary.LittleEndian.AppendUint32(log[:], n)))
 }
 
 func (b *Brick) fileTag(n uint32) uint32 { return fileTag(b.logID, n) }
 
-// newLogWriter lends the type of a log number, which pebble keeps internal.
+// newLogWriter infers the type of a log number, which pebble keeps internal.
 func newLogWriter[N ~uint64](make func(io.Writer, N, record.LogWriterConfig) *record.LogWriter, w io.Writer, n uint32, c record.LogWriterConfig) *record.LogWriter {
 	return make(w, N(n), c)
 }
 
-// createFile makes log file n and returns when it will be found again after a crash (I7): its directory entry is
-// durable, then its entry in the catalogue. Only then may a record in it be acknowledged.
+// createFile makes log file n and returns when a start after a crash will find it (I7): its directory entry is durable, then its
+// entry in the catalogue. Only then may a record in it be acknowledged.
 func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 	f, err := b.fs.Create(b.filePath(n), writeCategory)
 	if err != nil {
@@ -108,7 +108,7 @@ func (b *Brick) createFile(n uint32, entries *Batch) (*logFile, error) {
 		return nil, closeAll(err, f)
 	}
 	lf.w = newLogWriter(record.NewLogWriter, lf.sink, b.fileTag(n), record.LogWriterConfig{
-		WriteWALSyncOffsets:       func() bool { return false }, // ours count whole files, and are in the records
+		WriteWALSyncOffsets:       func() bool { return false }, // the brick's own count whole files, and are in the records
 		ExternalSyncQueueCallback: func(i record.PendingSyncIndex, err error) { b.reached(lf, position(i.Index), err) },
 	})
 	return lf, nil
@@ -123,10 +123,9 @@ func closeAll(err error, c io.Closer) error {
 // order of the calls. rec is copied before the return. Safe for many goroutines; the caller orders those of one
 // placement, since serials must rise.
 //
-// sender is the epoch of whoever sent the record; the serial inside may be of an older epoch (I3). A sender above the
-// highest epoch is raised durably first: one catalogue commit an epoch. Errors: Stale (the sender's epoch was
-// overtaken), Throttled (InFlightBytesMax), Unavailable (fenced, read-only, closed), TooLarge, Invalid (a serial that
-// does not rise).
+// sender is the epoch of the record's sender; the serial inside may be of an older epoch (I3). A sender above the highest epoch is
+// raised durably first: one catalogue commit an epoch. Errors: Stale (the sender's epoch was overtaken), Throttled
+// (InFlightBytesMax), Unavailable (fenced, read-only, closed), TooLarge, Invalid (a serial that does not rise).
 func (b *Brick) Append(p point.PlacementID, sender point.Epoch, s point.Serial, rec []byte) (Wait, error) {
 	if err := b.takes(len(rec)); err != nil {
 		return Wait{}, err
@@ -155,10 +154,10 @@ func (b *Brick) Append(p point.PlacementID, sender point.Epoch, s point.Serial, 
 	}
 }
 
-// errRaise asks Append to raise the epoch outside of the lock.
+// errRaise makes Append raise the epoch outside of the lock.
 var errRaise = fault.Errorf(fault.Internal, "epoch not yet raised")
 
-// takes refuses a record for reasons that do not depend on whose it is.
+// takes refuses a record for reasons that do not depend on its placement.
 func (b *Brick) takes(n int) error {
 	if err := b.Err(); err != nil {
 		return err
@@ -208,7 +207,7 @@ func extentOf(s point.Serial, start, end position) extent {
 	return extent{epoch: s.Epoch, seq: s.Seq, file: start.file(), offset: uint32(start.offset()), bytes: uint32(end - start)}
 }
 
-// writeLocked hands a record to the current file, which it fills from start to end, and asks for its fsync.
+// writeLocked writes a record to the current file, which it fills from start to end, and requests its fsync.
 func (b *Brick) writeLocked(buf []byte) (start, end position, err error) {
 	f := b.mu.cur
 	if f.w.Size() > fileBytesHard {
@@ -232,8 +231,8 @@ func (b *Brick) writeLocked(buf []byte) (start, end position, err error) {
 	return start, end, nil
 }
 
-// turnLocked moves on to the next file when the current one, of size bytes, is full, and has the next one made in time.
-// It does no I/O: when the next file is late, the current one grows past FileBytesMax.
+// turnLocked moves on to the next file when the current one, of size bytes, is full, and requests the next one in time. It does no
+// I/O: when the next file is late, the current one grows past FileBytesMax.
 func (b *Brick) turnLocked(size int64) {
 	if b.mu.next == nil && size >= b.set.FileBytesMax/2 {
 		b.poke()

@@ -15,10 +15,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// What a start finds and the catalogue does not know is put aside, never deleted: it may be all that is left of rows
-// whose entry was lost. A person looks at it; what nobody wanted for LostFoundKeep goes.
+// Files that a start finds and the catalogue does not list are put aside, never deleted: they may hold the last copy of rows whose
+// entry was lost. An operator can look at them; after LostFoundKeep they are removed.
 //
-//	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     what it was, and when it was put there
+//	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     its old path, and the time of the move
 const (
 	lostFoundDir  = "lost+found"
 	lostFoundTime = "20060102T150405.000000000Z"
@@ -27,7 +27,7 @@ const (
 	lostFoundPeriod = time.Hour
 )
 
-// LostFound counts what lies in lost+found.
+// LostFound counts the files in lost+found.
 type LostFound struct {
 	Entries int
 	Bytes   int64
@@ -35,8 +35,7 @@ type LostFound struct {
 
 func (b *Brick) lostFoundDir() string { return b.fs.PathJoin(b.set.DataDir, lostFoundDir) }
 
-// PutAside moves a file or directory of the data directory to lost+found, durably, and says so in the log. why
-// completes "…: ".
+// PutAside moves a file or directory of the data directory to lost+found, durably, and logs it. why completes "…: ".
 func (b *Brick) PutAside(path, why string) error { return b.putAsideIn(b.lostFoundDir(), path, why) }
 
 func (b *Brick) putAsideIn(dir, path, why string) error {
@@ -61,8 +60,8 @@ func (b *Brick) putAsideIn(dir, path, why string) error {
 	return nil
 }
 
-// PutLogAside writes the live records of a placement that nobody owns to a file in lost+found, and then drops them from
-// the log: they would keep its files for ever. The file is made as the log is: FORMAT.md.
+// PutLogAside writes the live records of a placement without an owner to a file in lost+found, and then drops them from the log:
+// they would keep its files for ever. The file has the format of the log: FORMAT.md.
 func (b *Brick) PutLogAside(p point.PlacementID) error {
 	if err := makeDir(b.fs, b.lostFoundDir()); err != nil {
 		return err
@@ -117,14 +116,14 @@ func weigh(fs vfs.FS, path string) (files int, bytes int64) {
 	return files, bytes
 }
 
-// LostFound tells what lies in lost+found.
+// LostFound reports the contents of lost+found.
 func (b *Brick) LostFound() LostFound {
 	b.lost.Lock()
 	defer b.lost.Unlock()
 	return b.lost.found
 }
 
-// lostFoundDirs are where things may have been put: log files stay on their device.
+// lostFoundDirs are the places for such files: log files stay on their device.
 func (b *Brick) lostFoundDirs() []string {
 	dirs := []string{b.lostFoundDir()}
 	if at := b.logLostFound(); at != dirs[0] {
@@ -140,8 +139,8 @@ func (b *Brick) logLostFound() string {
 	return b.fs.PathJoin(b.set.LogDir, lostFoundDir)
 }
 
-// countLostFound looks at what is there, and removes what has been there for longer than a person was given. now is
-// believed only while the process has been up for a day: a clock that is wrong at boot deletes nothing.
+// countLostFound counts the files there, and removes those older than LostFoundKeep. now is trusted only while the process has
+// been up for a day: a clock that is wrong at boot deletes nothing.
 func (b *Brick) countLostFound(now time.Time, expire bool) {
 	var found LostFound
 	for _, dir := range b.lostFoundDirs() {

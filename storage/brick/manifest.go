@@ -26,8 +26,8 @@ func placementKey(kind byte, p point.PlacementID) []byte {
 
 const manifestVersion = 1
 
-// fileEntry is the catalogue's word on a log file. A file without an entry was never used, or is nobody's; an entry
-// without a file is a loss, unless the file was to be removed.
+// fileEntry is the catalogue's entry of a log file. A file without an entry was never used, or has no owner; an entry without a
+// file is a loss, unless the file was to be removed.
 type fileEntry struct {
 	state fileState
 	end   int64  // of a closed file: where its records end; all of it was fsynced
@@ -39,10 +39,10 @@ type fileState uint8
 const (
 	fileOpen    fileState = 0 // being written, or left by a process that ended without ending it
 	fileClosed  fileState = 1
-	fileRemoved fileState = 2 // nobody needs it: it is about to be removed, or gone
+	fileRemoved fileState = 2 // no longer needed: it is about to be removed, or gone
 )
 
-// closed reports whether the file was ended: its end is known.
+// closed reports whether the file was ended, so that its end is in the entry.
 func (e *fileEntry) closed() bool { return e.state == fileClosed }
 
 // span is a stretch of a file, [from, to).
@@ -84,8 +84,8 @@ func (e *fileEntry) skip(off int64) (span, bool) {
 	return span{}, false
 }
 
-// tombstone makes records of a placement dead that lie before a position and have a serial above one: what was cut off
-// (Cut), what was copied forward (Rewrite) and what belongs to nobody (Drop) are the same to a reader of the log.
+// tombstone makes records of a placement dead that lie before a position and have a serial above one: records that were cut off
+// (Cut), copied forward (Rewrite) or dropped (Drop) are the same to a reader of the log.
 type tombstone struct {
 	before position
 	after  point.Serial
@@ -125,7 +125,7 @@ func (ts tombstones) covers(pos position, s point.Serial) bool {
 	return false
 }
 
-// add puts t to ts and drops what it makes superfluous.
+// add puts t to ts and drops the tombstones that it makes superfluous.
 func (ts tombstones) add(t tombstone) tombstones {
 	kept := ts[:0:0]
 	for _, o := range ts {
@@ -136,7 +136,7 @@ func (ts tombstones) add(t tombstone) tombstones {
 	return append(kept, t)
 }
 
-// since drops what lies wholly before the oldest file.
+// since drops tombstones wholly before the oldest file.
 func (ts tombstones) since(oldest uint32) tombstones {
 	kept := ts[:0:0]
 	for _, t := range ts {

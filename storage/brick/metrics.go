@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// metrics are what a brick shows. No labels.
+// metrics are the metrics of a brick. No labels.
 type metrics struct {
 	appendedRecords prometheus.Counter
 	appendedBytes   prometheus.Counter
@@ -31,7 +31,7 @@ func newMetrics() *metrics {
 	}
 }
 
-// register shows the metrics of b. A second brick in the same registry is refused, as Invalid.
+// register registers the metrics of b. A second brick in the same registry is refused, as Invalid.
 func (m *metrics) register(reg prometheus.Registerer, b *Brick) error {
 	if reg == nil {
 		return nil

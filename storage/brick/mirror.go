@@ -17,27 +17,28 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// mirror is a second copy of the catalogue in one file: a snapshot, then the commits that followed it. It gets a commit
-// after the catalogue has it durably, so it may lag behind by what a power cut took, and never runs ahead. It is written
-// without an fsync; the runner adds one within a second. Repair makes a new catalogue of it.
+// mirror is a second copy of the catalogue in one file: a snapshot, then the commits that followed it. It gets a commit after the
+// catalogue has it durably, so it may lag behind by the loss of a power cut, and never runs ahead. It is written without an fsync;
+// the runner adds one within a second. Repair makes a new catalogue from it.
 //
-// Failing to write it harms nobody who is served: it is given up and written anew a second later.
+// A failed write of it affects no reader or writer: the file is given up and written anew a second later.
 //
-// The mirror of METADATA holds only what is kept for the cluster ("m/…": partition maps), which nothing else on this server can tell. A commit that changes
-// such a key is fsynced in it before Commit returns: where the catalogue and its mirror are both damaged, it is exact.
+// The mirror of METADATA holds only the keys kept for the cluster ("m/…": partition maps), which no other file on this server has.
+// A commit that changes such a key is fsynced in it before Commit returns: if the catalogue and its mirror are both damaged, it is
+// exact.
 type mirror struct {
 	mirrorKind
 	fs   vfs.FS
 	path string
 	uuid StoreID
 
-	syncing sync.Mutex // held through an fsync: those who wait share the next one; before mu
+	syncing sync.Mutex // held through an fsync: waiting callers share the next one; before mu
 	mu      sync.Mutex
-	file    vfs.File         // nil: there is none that could be continued
+	file    vfs.File         // nil: no file can be continued
 	size    int64            // where the next record goes
 	base    int64            // size of its snapshot
-	pending []mirroredCommit // not yet known to be durable in the catalogue, rising in seq
-	since   []mirroredCommit // while a snapshot is being written: what it may lack
+	pending []mirroredCommit // perhaps not yet durable in the catalogue, rising in seq
+	since   []mirroredCommit // while a snapshot is being written: commits that it may lack
 	during  bool
 	dirty   bool
 }
@@ -47,7 +48,7 @@ type mirroredCommit struct {
 	record []byte
 }
 
-// mirrorKind says which keys a mirror holds.
+// mirrorKind selects the keys of a mirror.
 type mirrorKind struct {
 	name   string
 	magic  string // then the store's UUID
@@ -145,9 +146,9 @@ func parseMirrorBody(b []byte) (r mirrorRecord, ok bool) {
 	return r, ok
 }
 
-// readMirror reads a mirror to the first thing that is not whole, and calls use for each record that belongs to a state
-// it can vouch for. It gives the newest such state, and where its last record ends; seq 0: there is none. clean tells
-// that nothing followed.
+// readMirror reads a mirror up to the first damaged or incomplete record, and calls use for each record of a state that the
+// checksums confirm. It returns the newest such state, and the end of its last record; seq 0: there is none. clean reports that
+// nothing followed.
 func readMirror(fs vfs.FS, kind mirrorKind, path string, id StoreID, use func(mirrorRecord)) (mark watermark, base, end int64, clean bool, err error) {
 	f, err := fs.Open(path, vfs.SequentialReadsOption)
 	if oserror.IsNotExist(err) {
@@ -188,8 +189,8 @@ func readMirror(fs vfs.FS, kind mirrorKind, path string, id StoreID, use func(mi
 	return mark, base, end, mark.seq > 0, nil
 }
 
-// follows reports whether a record may stand behind the state w. Commits of which nothing belongs to the mirror are left out; whether another is
-// missing the sum of the keys tells.
+// follows reports whether a record may stand behind the state w. Commits without keys of this mirror are left out; the sum of the
+// keys shows whether another is missing.
 func (k *mirrorKind) follows(w watermark, r *mirrorRecord) bool {
 	if r.kind == mirrorCommit {
 		return w.seq > 0 && (r.mark.seq == w.seq+1 || k.prefix != "" && r.mark.seq > w.seq)
@@ -254,7 +255,7 @@ func (m *mirror) resume(base, end int64) error {
 	return nil
 }
 
-// queue takes a commit in the order of seq, before it is durable.
+// queue adds a commit in the order of seq, before it is durable.
 func (m *mirror) queue(w watermark, changes []change) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,7 +292,7 @@ func (m *mirror) durable(seq uint64) {
 	m.dirty = true
 }
 
-// giveUpLocked stops continuing a file that could not be written; what it holds stays good.
+// giveUpLocked stops continuing a file that could not be written; its content stays valid.
 func (m *mirror) giveUpLocked() {
 	if m.file != nil {
 		_ = m.file.Close()
@@ -309,7 +310,7 @@ func (m *mirror) stale() bool {
 	return m.file == nil || m.size-m.base > max(mirrorGrowthMin, m.base)
 }
 
-// sync makes what was written durable. Those who call it at the same time share fsyncs, and commits go on meanwhile.
+// sync makes the written commits durable. Concurrent calls share fsyncs, and commits go on meanwhile.
 func (m *mirror) sync() error {
 	m.syncing.Lock()
 	defer m.syncing.Unlock()
@@ -347,9 +348,9 @@ func (m *mirror) beginSnapshot() {
 	m.during, m.since = true, nil
 }
 
-// endSnapshot puts a snapshot of the state w, that lies in path+".tmp", in the file's place; f nil: it failed.
+// endSnapshot replaces the file by a snapshot of the state w, in path+".tmp"; f nil: it failed.
 func (m *mirror) endSnapshot(f vfs.File, size int64, w watermark) (err error) {
-	m.syncing.Lock() // nobody syncs the file that is given up here
+	m.syncing.Lock() // no goroutine syncs the file that is given up here
 	defer m.syncing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -416,7 +417,7 @@ func (m *mirror) writeSnapshot(db pebble.Reader, w watermark) (f vfs.File, size 
 	return f, size, nil
 }
 
-// eachPart cuts what a mirror holds of a catalogue into pieces; the last one, perhaps empty, is the end.
+// eachPart cuts a mirror's keys of a catalogue into pieces; the last one, perhaps empty, is the end.
 func (k *mirrorKind) eachPart(db pebble.Reader, put func(kind byte, part []change) error) error {
 	var part []change
 	size := 0
@@ -438,7 +439,7 @@ func (k *mirrorKind) eachPart(db pebble.Reader, put func(kind byte, part []chang
 	return put(mirrorEnd, part)
 }
 
-// remirror writes a mirror anew, of the catalogue as it is now. Commits go on meanwhile.
+// remirror writes a mirror anew, from the present catalogue. Commits go on meanwhile.
 func (b *Brick) remirror(m *mirror) error {
 	b.commits.Lock()
 	m.beginSnapshot()
@@ -450,7 +451,7 @@ func (b *Brick) remirror(m *mirror) error {
 	f, size, err := m.writeSnapshot(snap, mark)
 	err = errors.Join(err, snap.Close())
 	if err == nil {
-		// The snapshot may hold commits that are not durable yet. The mirror must not know what a power cut can take back.
+		// The snapshot may hold commits that are not durable yet. The mirror must not hold commits that a power cut can undo.
 		if err = b.catalogue.LogData(nil, pebble.Sync); err == nil {
 			err = b.Err()
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The reader understands the recyclable chunk format that record.LogWriter writes. It is our own because pebble's
-// reader decides between end and damage by pebble's rules: an orphaned chunk is passed over, a trailer counts as the
-// end wherever it stands, a bad chunk ends the log unless a sync offset contradicts (which counts partial blocks only).
-// Here every oddity is reported with its place, and Recover decides by what the records themselves say.
+// The reader reads the recyclable chunk format that record.LogWriter writes. It is the brick's own because pebble's reader decides
+// between end and damage by pebble's rules: an orphaned chunk is skipped, a trailer counts as the end wherever it stands, a bad
+// chunk ends the log unless a sync offset contradicts (which counts partial blocks only). Here every oddity is reported with its
+// place, and Recover decides by the content of the records.
 const (
 	blockSize       = 32 << 10
 	chunkHeaderSize = 11
@@ -41,7 +41,7 @@ var (
 	errShort = errors.New("end of file without a trailer")
 )
 
-// badChunk is bytes that are not what the writer wrote, or not all of it.
+// badChunk is bytes that differ from those written, or only part of them.
 type badChunk struct {
 	start int64 // of the record the chunk belongs to
 	chunk int64
@@ -100,7 +100,7 @@ func (r *reader) skipPadding() {
 	}
 }
 
-// recordEnd is where a record of n bytes that starts at from ends: where the next one starts.
+// recordEnd returns the end of a record of n bytes that starts at from: the start of the next one.
 func recordEnd(from int64, n int) int64 {
 	for {
 		m := min(int64(n), blockSize-from%blockSize-chunkHeaderSize)
@@ -114,8 +114,8 @@ func recordEnd(from int64, n int) int64 {
 	}
 }
 
-// next returns the next record and where it starts; the bytes stay valid until the following call. At the end of the
-// records the error is errTrailer or errShort, at garbage a *badChunk; any other error is the disk's.
+// next returns the next record and its start; the bytes stay valid until the following call. At the end of the records the error
+// is errTrailer or errShort, at garbage a *badChunk; any other error is the disk's.
 func (r *reader) next() (rec []byte, start int64, err error) {
 	r.skipPadding()
 	start = r.pos
@@ -181,9 +181,9 @@ func (r *reader) chunk(start int64, first bool) (payload []byte, kind byte, err 
 	return c[chunkHeaderSize:], kind, nil
 }
 
-// scan looks for whole chunks that begin a record at or behind offset from, wherever they stand, and calls f with what
-// their header says until f returns false. It is how a reader learns what lies behind garbage. The tag depends on the
-// store's secret UUID, so a client cannot send bytes that look like a chunk.
+// scan looks for whole chunks that begin a record at or behind offset from, wherever they stand, and calls f with the content of
+// their header until f returns false. It finds records behind garbage. The tag depends on the store's secret UUID, so a client
+// cannot send bytes that look like a chunk.
 func (r *reader) scan(from int64, f func(start int64, h header) bool) error {
 	var tag [4]byte
 	binary.LittleEndian.PutUint32(tag[:], r.tag)

@@ -8,9 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// position is a place in the common log: file number above, offset below. Positions rise in the order of Append, through
-// file ends and restarts, because file numbers are never used twice. A record is known to be safe when a position at or
-// behind its end is.
+// position is a place in the common log: file number above, offset below. Positions rise in the order of Append, through file ends
+// and restarts, because file numbers are never used twice. A record is safe when a position at or behind its end is.
 type position int64
 
 func at(file uint32, offset int64) position { return position(file)<<32 | position(offset) }
@@ -20,13 +19,13 @@ func (p position) offset() int64 { return int64(uint32(p)) }
 
 func (p position) String() string { return fmt.Sprintf("%d:%d", p.file(), p.offset()) }
 
-// recordKind says what a record of the common log is.
+// recordKind is the kind of a record of the common log.
 type recordKind uint8
 
 const (
 	kindFrame recordKind = 1 // one record of a placement
-	kindFile  recordKind = 2 // the first record of a file: whose file, which number
-	kindMark  recordKind = 3 // nothing but its synced field, written when the log falls idle
+	kindFile  recordKind = 2 // the first record of a file: its store and number
+	kindMark  recordKind = 3 // only its synced field counts; written when the log falls idle
 	kindDrop  recordKind = 4 // the placement was dropped: for a catalogue that has to be rebuilt
 )
 
@@ -42,10 +41,10 @@ const (
 type header struct {
 	kind  recordKind
 	flags uint8
-	// synced is where the fsynced part of the log ended when this record was appended. A reader that finds garbage
-	// before it has found damage, not the torn end of what nobody was told to be safe.
+	// synced is the end of the fsynced part of the log when this record was appended. Garbage before it is damage, not the torn
+	// end of records that were never reported safe.
 	synced position
-	// catalogue is the newest commit of the catalogue that was durable then: a catalogue that is older has lost something.
+	// catalogue is the newest commit of the catalogue that was durable then: a catalogue that is older has lost commits.
 	// The low 40 bits; 0 in records from before there were watermarks.
 	catalogue uint64
 	placement point.PlacementID

@@ -17,17 +17,17 @@ import (
 // Recover reads the whole log once, file by file from front to end, and opens it for Append. It is called once, after
 // Open and before anything but the catalogue is used.
 //
-// released says up to which serial a placement's records are superfluous (in segments, acked elsewhere); it is called
-// once a placement. For a placement that is not held any more it returns the highest Serial: then its records pin no
-// file. apply is called in log order, by this goroutine, for every other record; within a placement serials rise. rec
-// belongs to apply from then on and may go to another goroutine; up to 256 KiB of neighbours share its memory, so who
-// keeps a little of it for long makes a copy.
+// released returns up to which serial a placement's records are superfluous (in segments, acked elsewhere); it is called once a
+// placement. For a placement that is not held any more it returns the highest Serial: then its records pin no file. apply is
+// called in log order, by this goroutine, for every other record; within a placement serials rise. apply owns rec from then on and
+// may pass it to another goroutine; up to 256 KiB of neighbours share its memory, so a caller that keeps a small part for long
+// copies it.
 //
-// Where the log ends. A closed file's end is in the catalogue, and whatever is not readable before it is damage. In a
-// file that was open when the process ended, the first unreadable byte is the torn end of what nobody was told to be
-// safe, and is cut off for good together with what lies behind it; unless a record behind it, or the catalogue, swears
-// that it had been fsynced: then it is damage. Damage is refused as Corrupt, or skipped with SkipDamagedLog. An error
-// of apply ends Recover and is returned; the brick can then only be closed.
+// Where the log ends. A closed file's end is in the catalogue, and any unreadable byte before it is damage. In a file that was
+// open when the process ended, the first unreadable byte is the torn end of records that were never reported safe. It is cut off
+// for good together with the bytes behind it; unless a record behind it, or the catalogue, proves that it had been fsynced: then
+// it is damage. Damage is refused as Corrupt, or skipped with SkipDamagedLog. An error of apply ends Recover and is returned; the
+// brick can then only be closed.
 func (b *Brick) Recover(released func(point.PlacementID) point.Serial, apply func(p point.PlacementID, s point.Serial, rec []byte) error) error {
 	start := time.Now()
 	r := &recovery{b: b, released: released, apply: apply, known: map[point.PlacementID]*privateLog{}}
@@ -39,7 +39,7 @@ func (b *Brick) Recover(released func(point.PlacementID) point.Serial, apply fun
 		return fault.Annotate(err, "recover the log in %s", b.set.LogDir)
 	}
 	b.startRunner()
-	b.poke() // what was released meanwhile may have left whole files behind
+	b.poke() // records released meanwhile may have left whole files unneeded
 	b.log.Info("log recovered", "files", len(r.numbers), "records", r.records, "applied", r.applied, "applied_bytes", r.appliedBytes,
 		"read_bytes", r.readBytes, "duration", time.Since(start))
 	return nil
@@ -60,7 +60,7 @@ type recovery struct {
 
 	known     map[point.PlacementID]*privateLog
 	last      position
-	catalogue uint64 // the newest commit that a record knows of
+	catalogue uint64 // the newest commit that a record names
 	slab      slab
 	buf       []byte
 
@@ -80,7 +80,7 @@ func (r *recovery) read() error {
 	return err
 }
 
-// checkCatalogue compares the catalogue with what records of the log know of it.
+// checkCatalogue compares the catalogue with the commits that records of the log name.
 func (r *recovery) checkCatalogue() error {
 	if has := r.b.commits.mark; r.catalogue > has.seq&(1<<catalogueBits-1) {
 		return r.b.catalogueDamage(fault.Errorf(fault.Corrupt, "it ends at %s, but commit %d was durable, as the log knows", has, r.catalogue),
@@ -89,7 +89,7 @@ func (r *recovery) checkCatalogue() error {
 	return nil
 }
 
-// listFiles compares the directory with the catalogue. A file without an entry was never used, or is nobody's.
+// listFiles compares the directory with the catalogue. A file without an entry was never used, or has no owner.
 func (r *recovery) listFiles() error {
 	names, err := r.b.fs.List(r.b.set.LogDir)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *recovery) listFiles() error {
 	return nil
 }
 
-// readFile reads the i-th file to its end and settles where that is.
+// readFile reads the i-th file to its end and settles the position of the end.
 func (r *recovery) readFile(i int) error {
 	n := r.numbers[i]
 	e := r.b.manifest.files[n]
@@ -192,8 +192,7 @@ func (r *recovery) close(n uint32, e *fileEntry, end int64) {
 	r.changed[n] = e
 }
 
-// oddity decides about what cannot be read at offset start: the torn end of the log, or damage. done tells that the
-// file is done with.
+// oddity classifies unreadable bytes at offset start: the torn end of the log, or damage. done reports that the file is finished.
 func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what error) (done bool, err error) {
 	n := r.numbers[i]
 	path := r.b.filePath(n)
@@ -237,7 +236,7 @@ func (r *recovery) oddity(i int, rd *reader, e *fileEntry, start int64, what err
 	return false, nil
 }
 
-// reportTornEnd says what is cut off at offset start of the i-th file. It was not acked; yet a person may want to know.
+// reportTornEnd logs the part that is cut off at offset start of the i-th file. It was not acked; yet an operator may want to see it.
 func (r *recovery) reportTornEnd(i int, rd *reader, start int64, what error) error {
 	bytes, records, err := r.remnant(rd, start)
 	for _, n := range r.numbers[i+1:] {
@@ -288,7 +287,7 @@ func (r *recovery) remnant(rd *reader, start int64) (bytes int64, records int, e
 	return bytes, records, err
 }
 
-// sworn looks behind offset start of the i-th file for somebody who knows that this offset had been fsynced.
+// sworn looks behind offset start of the i-th file for a record that proves that this offset had been fsynced.
 func (r *recovery) sworn(i int, rd *reader, start int64) (bool, error) {
 	pos, found := at(r.numbers[i], start), false
 	if r.b.witness.now.log > pos {
@@ -342,7 +341,7 @@ func (r *recovery) resume(rd *reader, e *fileEntry, start int64) (to int64, foun
 	return max(to, start), found, fault.Wrap(err, fault.Unavailable, "read behind the damage")
 }
 
-// record takes one record into the index and hands it to apply if it is live.
+// record adds one record to the index and passes it to apply if it is live.
 func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 	h, payload, err := decodeRecord(rec)
 	if err != nil {
@@ -395,11 +394,11 @@ func (r *recovery) logOf(p point.PlacementID) *privateLog {
 	return l
 }
 
-// finish makes what was found the truth. Its commit is the one moment at which the old log becomes the new one; a crash
-// before it repeats the same recovery.
+// finish commits the result of the recovery. Its commit is the one moment at which the old log becomes the new one; a crash before
+// it repeats the same recovery.
 func (r *recovery) finish() error {
 	b := r.b
-	// 1. What was read may have been in the page cache only. Everything that is kept is made durable.
+	// 1. The records read may have been in the page cache only. Everything that is kept is made durable.
 	for _, n := range r.kept {
 		if e, ok := r.changed[n]; ok && e.end > 0 {
 			if err := syncFile(b.fs, b.filePath(n)); err != nil {
@@ -437,15 +436,15 @@ func (r *recovery) finish() error {
 	b.beginLocked(f, 0)
 	b.mu.Unlock()
 	b.witness.reset(b.testimony())
-	// 3. What nobody needs goes.
+	// 3. Remove the files that are no longer needed.
 	if err := b.removeFiles(append(gone, b.manifest.removed...)); err != nil && b.Err() == nil {
 		b.log.Warn("log files could not be removed", "error", err)
 	}
 	return b.Err()
 }
 
-// sortOrphans looks at the files that the catalogue does not know. One without a record was made and never used: it can
-// go. One with records is put aside.
+// sortOrphans looks at the files without a catalogue entry. One without a record was made and never used: it can be removed. One
+// with records is put aside.
 func (r *recovery) sortOrphans() (unused []uint32, err error) {
 	for _, n := range r.orphans {
 		used := false
@@ -469,7 +468,7 @@ func (r *recovery) sortOrphans() (unused []uint32, err error) {
 	return unused, nil
 }
 
-// pruneTombstones drops what only spoke of files that are gone.
+// pruneTombstones drops tombstones that only concern removed files.
 func (r *recovery) pruneTombstones(t *Batch) {
 	oldest := r.highest + 1
 	if len(r.kept) > 0 {

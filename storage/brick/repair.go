@@ -17,11 +17,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Remains is a store that is looked at for repair: locked, read, and not changed before Rebuild.
+// Remains is a store that is examined for repair: locked, read, and not changed before Rebuild.
 type Remains struct {
 	// Constant after Examine.
-	Trouble  error  // what is wrong with the catalogue; nil: nothing
-	Known    uint64 // the newest commit of the catalogue that anything knows of
+	Trouble  error  // the catalogue's damage; nil: none
+	Known    uint64 // the newest commit of the catalogue that any source names
 	Mirrored uint64 // the newest commit that the mirror holds whole; 0: none
 	Metadata uint64 // the newest commit that the mirror of METADATA holds whole; 0: none
 
@@ -32,7 +32,7 @@ type Remains struct {
 	locks    []io.Closer
 	mirror   map[string][]byte // the content of the catalogue at commit Mirrored
 	metadata map[string][]byte // METADATA at commit Metadata
-	readable map[string][]byte // what can be read of the catalogue
+	readable map[string][]byte // the readable part of the catalogue
 	says     watermark
 	files    []uint32 // of the log, rising
 	said     testimony
@@ -58,7 +58,7 @@ func (l *LogSeqs) add(s point.Serial) {
 	l.runs = append(l.runs, seqRun{s.Seq, s.Seq})
 }
 
-// After tells up to which seq the log goes on from seq without a gap, and the last one that it has. l may be nil.
+// After returns up to which seq the log continues from seq without a gap, and its last one. l may be nil.
 func (l *LogSeqs) After(seq uint64) (to, last uint64) {
 	to, last = seq, seq
 	if l == nil {
@@ -73,8 +73,7 @@ func (l *LogSeqs) After(seq uint64) (to, last uint64) {
 	return to, last
 }
 
-// Examine looks at a store that no process uses. Errors: Unavailable (in use, not readable), Corrupt (it has no identity).
-// The caller closes it.
+// Examine examines a store that no process uses. Errors: Unavailable (in use, not readable), Corrupt (it has no identity). The caller closes it.
 func Examine(d Deps, s Settings) (_ *Remains, err error) {
 	d.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -136,7 +135,7 @@ func (r *Remains) read() (err error) {
 	return nil
 }
 
-// readLog lists the log files and asks their records what they are, and which commit of the catalogue they know of.
+// readLog lists the log files and reads the kinds of their records, and the newest commit of the catalogue that they name.
 func (r *Remains) readLog() error {
 	names, err := r.fs.List(r.set.LogDir)
 	if err != nil {
@@ -175,10 +174,10 @@ func (r *Remains) logOf(p point.PlacementID) *LogSeqs {
 	return r.logs[p]
 }
 
-// Logs are the placements with records in the log. The map is not changed.
+// Logs returns the placements with records in the log. The map is not changed.
 func (r *Remains) Logs() map[point.PlacementID]*LogSeqs { return r.logs }
 
-// CheckLog reads the log as a start would by the entries, and changes nothing. Corrupt: the start would refuse it.
+// CheckLog reads the log as a start would with the entries, and changes nothing. Corrupt: the start would refuse it.
 func (r *Remains) CheckLog(entries map[string][]byte) error {
 	b := &Brick{fs: r.fs, log: slog.New(slog.DiscardHandler), set: r.set, uuid: r.ids.store, logID: r.ids.log, witness: &witness{now: r.said}, manifest: newManifest()}
 	b.set.SkipDamagedLog = false
@@ -196,7 +195,7 @@ func (r *Remains) CheckLog(entries map[string][]byte) error {
 	return rc.read()
 }
 
-// salvage reads what a damaged catalogue still gives.
+// salvage reads the readable part of a damaged catalogue.
 func salvage(fs vfs.FS, dir string, memBytes int64) map[string][]byte {
 	o := catalogueOptions(fs, memBytes, &collectedLog{})
 	o.ReadOnly = true
@@ -213,12 +212,11 @@ func salvage(fs vfs.FS, dir string, memBytes int64) map[string][]byte {
 	return out
 }
 
-// Exact reports whether the newest commit that anything knows of is known with all that it led to: nothing of the catalogue is
-// lost.
+// Exact reports whether the entries at the newest commit that any source names are complete: nothing of the catalogue is lost.
 func (r *Remains) Exact() bool { return r.Trouble == nil || r.Mirrored > 0 && r.Mirrored >= r.Known }
 
-// Entries are the best that is known of the catalogue: exactly what it was, or else what can be read of it, and what the
-// mirrors have besides. The map is the caller's.
+// Entries returns the best available state of the catalogue: its exact content, or else the readable part, completed from the
+// mirrors. The caller owns the map.
 func (r *Remains) Entries() (map[string][]byte, error) {
 	switch {
 	case r.Trouble == nil:
@@ -252,9 +250,9 @@ func (r *Remains) LogFiles() int { return len(r.files) }
 
 func (r *Remains) catalogueDir() string { return r.fs.PathJoin(r.set.DataDir, catalogueDir) }
 
-// Rebuild makes a new catalogue of the entries and puts the old one aside in lost+found. Unless they are exact, the
-// store gets a new identity: it no longer knows the highest epochs it saw, so a cluster must take it for an empty disk. The log keeps its own.
-// It returns the store's identity. A crash leaves a store that refuses to start until it is repaired again.
+// Rebuild makes a new catalogue of the entries and puts the old one aside in lost+found. Unless they are exact, the store gets a
+// new identity: it lost the highest epochs it saw, so a cluster must take it for an empty disk. The log keeps its identity. It
+// returns the store's identity. A crash leaves a store that refuses to start until it is repaired again.
 func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error) {
 	mark := watermark{seq: r.Known}
 	if !exact {
@@ -285,9 +283,9 @@ func (r *Remains) Rebuild(entries map[string][]byte, exact bool) (StoreID, error
 	return r.ids.store, SyncDir(r.fs, r.set.DataDir)
 }
 
-// mendFiles makes the entries of log files those of the files that are there. One that nothing is known of is open: its
-// end is found as after a crash; but where a later process went on in a newer file, it had found and closed that end. An entry that
-// says open may be from before that.
+// mendFiles makes the entries of log files match the files that are there. A file without information is open: its end is found as
+// after a crash; but if a later process continued in a newer file, it had found and closed that end. An entry with state open may
+// be older than that.
 func (r *Remains) mendFiles(entries map[string][]byte) error {
 	there := map[uint32]bool{}
 	for i, n := range r.files {
@@ -295,7 +293,7 @@ func (r *Remains) mendFiles(entries map[string][]byte) error {
 		e := &fileEntry{}
 		if known, ok := entries[string(fileKey(n))]; ok {
 			if err := e.decode(known); err != nil || e.state != fileOpen {
-				continue // the start says what is wrong with it
+				continue // the start reports its error
 			}
 		}
 		if i+1 < len(r.files) {
@@ -319,7 +317,7 @@ func (r *Remains) mendFiles(entries map[string][]byte) error {
 }
 
 // closedEnd finds where a file without a trailer was closed by the process that made the next one: its records end there, none
-// begins behind it, and that process swore to no more of it.
+// begins behind it, and that process did not claim more of it as fsynced.
 func (r *Remains) closedEnd(n, next uint32) (end int64, closed bool, err error) {
 	err = r.withFile(n, func(rd *reader) error {
 		var bad error
@@ -328,7 +326,7 @@ func (r *Remains) closedEnd(n, next uint32) (end int64, closed bool, err error) 
 		}
 		if bad != errShort && !isBadChunk(bad) {
 			if bad == errTrailer {
-				return nil // whoever reads it finds it closed
+				return nil // the next reader finds it closed
 			}
 			return bad
 		}
@@ -360,7 +358,7 @@ func (r *Remains) withFile(n uint32, use func(*reader) error) error {
 	return fault.Wrap(errors.Join(err, f.Close()), fault.Unavailable, "read %s", path)
 }
 
-// RaiseEpoch notes in the entries that an epoch was seen.
+// RaiseEpoch records in the entries that an epoch was seen.
 func RaiseEpoch(entries map[string][]byte, p point.PlacementID, e point.Epoch) {
 	k := string(placementKey(keyEpoch, p))
 	if was := entries[k]; len(was) != 8 || binary.LittleEndian.Uint64(was) < uint64(e) {
@@ -397,7 +395,7 @@ func (r *Remains) writeCatalogue(dir string, entries map[string][]byte, mark wat
 	return fault.Wrap(err, fault.Unavailable, "write %s", dir)
 }
 
-// Close gives the directories up.
+// Close unlocks the directories.
 func (r *Remains) Close() (err error) {
 	for _, l := range r.locks {
 		err = errors.Join(err, l.Close())

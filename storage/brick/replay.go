@@ -8,9 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Replay reads p's private log behind serial after, in order, and calls f for each record. It covers what is appended
-// before the call and not released; it waits for the fsync of the last of these. rec is valid until f returns. An error
-// of f ends Replay and is returned. Errors: Corrupt (a file was damaged since it was written), Unavailable.
+// Replay reads p's private log behind serial after, in order, and calls f for each record. It covers the records appended before
+// the call and not released; it waits for the fsync of the last of these. rec is valid until f returns. An error of f ends Replay
+// and is returned. Errors: Corrupt (a file was damaged since it was written), Unavailable.
 func (b *Brick) Replay(p point.PlacementID, after point.Serial, f func(s point.Serial, rec []byte) error) error {
 	b.mu.Lock()
 	ext := b.extentsLocked(p, after)
@@ -99,7 +99,7 @@ func (b *Brick) readFileExtents(p point.PlacementID, ext []extent, buf []byte, f
 	return rd.buf, nil
 }
 
-// groupEnd is where one read that begins at the first extent ends: gaps are small, the whole is bounded.
+// groupEnd returns the end of one read that begins at the first extent: gaps are small, the whole is bounded.
 func groupEnd(ext []extent) int64 {
 	end := int64(ext[0].offset) + int64(ext[0].bytes)
 	for _, e := range ext[1:] {

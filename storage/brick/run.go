@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// runner is the brick's one goroutine: it makes the next file, ends and deletes old ones, watches the disk. Whatever
-// does I/O and need not be waited for is here, so that Append never is.
+// runner is the brick's one goroutine: it makes the next file, ends and deletes old ones, watches the disk. It does all I/O that
+// callers need not wait for, so that Append never waits for it.
 type runner struct {
 	wake chan struct{} // of one
 	quit chan struct{}
@@ -20,8 +20,8 @@ type runner struct {
 
 	synced chan struct{} // of one: the fsynced part of the log grew
 
-	marked position // owned by the runner: what the last mark covers
-	seen   position // what was safe at the last tick
+	marked position // owned by the runner: the end of the last mark
+	seen   position // the safe position at the last tick
 }
 
 const tickEvery = time.Second
@@ -35,7 +35,7 @@ func (b *Brick) startRunner() {
 	b.runner.done.Go(b.testify)
 }
 
-// noteSynced asks for a note in the witness. It never blocks: the flush loop of the log calls it.
+// noteSynced requests a note in the witness. It never blocks: the flush loop of the log calls it.
 func (r *runner) noteSynced() {
 	select {
 	case r.synced <- struct{}{}:
@@ -55,7 +55,7 @@ func (b *Brick) testify() {
 	}
 }
 
-// testimony is what is durable now.
+// testimony returns the present durable state.
 func (b *Brick) testimony() testimony {
 	return testimony{log: position(b.synced.Load()), catalogue: b.commits.durable.Load()}
 }
@@ -65,7 +65,7 @@ func (r *runner) stop() {
 	r.done.Wait()
 }
 
-// poke asks for a look at the files. Never blocks.
+// poke requests a check of the files. Never blocks.
 func (b *Brick) poke() {
 	select {
 	case b.runner.wake <- struct{}{}:
@@ -99,7 +99,7 @@ func (b *Brick) run() {
 	}
 }
 
-// tend does what there is to do for the files. Errors have fenced the brick already, or wait for the next tick.
+// tend does the due work on the files. Errors have fenced the brick already, or wait for the next tick.
 func (b *Brick) tend() {
 	if b.Err() != nil || b.Frozen() {
 		return
@@ -166,8 +166,8 @@ func (b *Brick) discard(f *logFile) error {
 	return b.forget([]uint32{f.number})
 }
 
-// removeDead deletes the files that nobody needs: first their catalogue entries say so, durably, then the files go, then
-// the entries. What a crash leaves of it the next start removes.
+// removeDead deletes the files that are no longer needed: first it marks their catalogue entries, durably, then it removes the
+// files, then the entries. The next start removes any rest that a crash leaves.
 func (b *Brick) removeDead() error {
 	if b.Frozen() {
 		return nil
@@ -201,7 +201,7 @@ func (b *Brick) forget(ns []uint32) error {
 	return b.removeFiles(ns)
 }
 
-// removeFiles removes files that the catalogue says are to go, and then its entries of them; these need no fsync.
+// removeFiles removes files that are marked as removed in the catalogue, and then their entries; these need no fsync.
 func (b *Brick) removeFiles(ns []uint32) error {
 	var errs []error
 	t := b.NewBatch()
@@ -215,8 +215,8 @@ func (b *Brick) removeFiles(ns []uint32) error {
 	return errors.Join(append(errs, t.Commit(false))...)
 }
 
-// mark writes an empty record when nothing was appended for a tick: its header swears that everything before it is
-// fsynced, so that damage to the last records is known from a torn end even if nobody ever appends again.
+// mark writes an empty record when nothing was appended for a tick: its header proves that everything before it is fsynced, so
+// that damage to the last records can be told from a torn end even if no record follows.
 func (b *Brick) mark() {
 	synced := position(b.synced.Load())
 	idle := synced == b.runner.seen && int64(synced) == b.last.Load() && synced != b.runner.marked

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Usage says how much of the log is of use.
+// Usage is the size of the log and its used part.
 type Usage struct {
 	Files int
 	Bytes int64 // of all files
@@ -21,8 +21,8 @@ func (b *Brick) Usage() Usage {
 	return Usage{Files: len(b.mu.index.files), Bytes: b.mu.index.bytes, Live: b.mu.index.live}
 }
 
-// Pinning is the scavenger's question (C89): which placements hold the oldest log files? At most limit, the oldest
-// first. Their owners flush them and Release, or Rewrite them when they are small.
+// Pinning returns the placements that hold the oldest log files (C89), at most limit, the oldest first. Their owners flush them
+// and Release, or Rewrite them when they are small.
 func (b *Brick) Pinning(limit int) []Pin {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,9 +49,9 @@ func (b *Brick) Rewrite(p point.PlacementID, maxBytes int64) (int64, error) {
 	return 0, fault.Errorf(fault.Throttled, "placement %s is being written to; its log was not rewritten", p)
 }
 
-// rewriteOnce tries to copy what was live at its start; again tells that records came meanwhile.
+// rewriteOnce tries to copy the records live at its start; again reports that records came meanwhile.
 func (b *Brick) rewriteOnce(p point.PlacementID, maxBytes int64) (moved int64, again bool, err error) {
-	// 1. Read, without holding anybody up.
+	// 1. Read, without blocking appends.
 	b.mu.Lock()
 	ext := b.extentsLocked(p, point.Serial{})
 	b.mu.index.pin(ext)
@@ -105,7 +105,7 @@ func (b *Brick) copyForward(p point.PlacementID, ext []extent, recs [][]byte) (f
 		h := header{kind: kindFrame, flags: flagCopy, synced: position(b.synced.Load()), catalogue: b.commits.durable.Load(), placement: p, serial: e.serial()}
 		start, end, err := b.writeLocked(append(h.append(nil), recs[released+i]...))
 		if err != nil {
-			return 0, 0, false, err // what was copied is met as a double at the next start, and passed over
+			return 0, 0, false, err // the next start finds the copies as doubles, and skips them
 		}
 		if i == 0 {
 			first = start
@@ -132,9 +132,9 @@ func (b *Brick) bury(p point.PlacementID, t tombstone, also ...func(*Batch)) err
 	return nil
 }
 
-// Cut takes the records behind serial after off the end of p's log, durably: what a new leader does not know of, once it
-// is set aside elsewhere. The next serial must be above after. The caller sees to it that nothing is
-// appended to p meanwhile. Errors: Unavailable.
+// Cut removes the records behind serial after from the end of p's log, durably: records that a new leader lacks, once they are set
+// aside elsewhere. The next serial must be above after. The caller makes sure that nothing is appended to p meanwhile. Errors:
+// Unavailable.
 func (b *Brick) Cut(p point.PlacementID, after point.Serial) error {
 	b.admin.Lock()
 	defer b.admin.Unlock()
@@ -182,7 +182,7 @@ func (b *Brick) Drop(p point.PlacementID) error {
 	return fault.Annotate(b.bury(p, tombstone{before: end}, forgetEpoch), "drop placement %s", p)
 }
 
-// endLocked is where the next record will lie at the earliest.
+// endLocked returns the lowest possible position of the next record.
 func (b *Brick) endLocked() (position, error) {
 	if b.mu.cur == nil {
 		return 0, fault.Errorf(fault.Unavailable, "the log of %s is not open: before Recover or after Close", b.set.DataDir)

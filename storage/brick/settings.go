@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Deps are what the code injects.
+// Deps are the brick's injected dependencies.
 type Deps struct {
 	FS         vfs.FS                // nil: the operating system's
 	Log        *slog.Logger          // nil: nothing is logged
@@ -30,7 +30,7 @@ func (d *Deps) setDefaults() {
 // RecordBytesMax bounds one record. A frame is a few hundred kB; 32 MiB leaves room for the largest request body.
 const RecordBytesMax = 32 << 20
 
-// Settings are what a user sets.
+// Settings are the user's settings.
 type Settings struct {
 	// DataDir holds the catalogue and the segments. Required.
 	DataDir string
@@ -41,30 +41,29 @@ type Settings struct {
 	// FileBytesMax is where a log file ends; a little more is written while the next one is being made. Default 64 MiB.
 	// Larger: fewer files, but one slow placement pins more bytes.
 	FileBytesMax int64
-	// InFlightBytesMax bounds what is appended and not yet fsynced; beyond it Append answers Throttled. Default 64 MiB.
+	// InFlightBytesMax bounds the bytes appended and not yet fsynced; beyond it Append returns Throttled. Default 64 MiB.
 	InFlightBytesMax int64
 	// CatalogueMemBytes is the catalogue's memtable. Default 1 MiB. Larger: fewer flushes, longer start.
 	CatalogueMemBytes int64
-	// NoSync acknowledges when the operating system has the bytes. A killed process loses nothing, a power cut loses
-	// what was acknowledged since the last file ended. The catalogue is synced all the same. Default off.
+	// NoSync acknowledges when the operating system has the bytes. A killed process loses nothing, a power cut loses all records
+	// acknowledged since the last file ended. The catalogue is synced all the same. Default off.
 	NoSync bool
-	// FreeBytesMin makes the brick read-only while less is free on either device. Default 512 MiB. A disk that is truly
-	// full fences the brick and costs a restart; this is what keeps it from getting there.
+	// FreeBytesMin makes the brick read-only while less is free on either device. Default 512 MiB. A disk that is truly full
+	// fences the brick and costs a restart; this limit prevents that.
 	FreeBytesMin uint64
-	// SkipDamagedLog accepts the loss of damaged records at the next start instead of refusing it. What was skipped is
-	// logged and remembered, so that the setting is needed once. Default off.
+	// SkipDamagedLog accepts the loss of damaged records at the next start instead of refusing it. Skipped records are logged and
+	// remembered, so that the setting is needed once. Default off.
 	SkipDamagedLog bool
-	// LostFoundKeep is how long what was put aside in lost+found is kept for a person to look at. Default 30 days; below
-	// zero: for ever.
+	// LostFoundKeep is how long files in lost+found are kept for an operator to look at. Default 30 days; below zero: for ever.
 	LostFoundKeep time.Duration
 }
 
 const (
-	// LostFoundKeepDefault is how long a person has to look at what was put aside.
+	// LostFoundKeepDefault is how long an operator has to look at files in lost+found.
 	LostFoundKeepDefault = 30 * 24 * time.Hour
 
 	fileBytesMin = 64 << 10
-	fileBytesMax = 1 << 30 // an extent counts offsets in 32 bits, with room for what comes while the next file is made
+	fileBytesMax = 1 << 30 // an extent counts offsets in 32 bits, with room for records that come while the next file is made
 )
 
 func (s *Settings) setDefaults(fs vfs.FS) {

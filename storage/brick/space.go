@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// ReadOnly reports whether appends are refused for want of disk space, and says so in a sentence with the numbers.
+// ReadOnly reports whether appends are refused for want of disk space, with a sentence that has the numbers.
 func (b *Brick) ReadOnly() (bool, string) {
 	if why := b.readOnly.Load(); why != nil {
 		return true, *why
@@ -28,8 +28,8 @@ func (b *Brick) Freeze(why string) {
 // Frozen reports whether Freeze was called: then there is nothing to flush or to compact.
 func (b *Brick) Frozen() bool { return b.frozen.Load() }
 
-// RoomFor refuses work that can wait when it would need the reserve: bytes more in the data directory must leave FreeBytesMin, which
-// is for the log and for flushes. Errors are Unavailable; nil where free space is not known.
+// RoomFor refuses deferrable work that would need the reserve: bytes more in the data directory must leave FreeBytesMin, which is
+// for the log and for flushes. Errors are Unavailable; nil if free space cannot be read.
 func (b *Brick) RoomFor(bytes int64) error {
 	if b.Frozen() {
 		return fault.Errorf(fault.Unavailable, "%s", *b.readOnly.Load())
@@ -42,7 +42,7 @@ func (b *Brick) RoomFor(bytes int64) error {
 		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
 }
 
-// freeBytes is the free space of the directory that has less.
+// freeBytes returns the free space of the directory with less.
 func (b *Brick) freeBytes() float64 {
 	least := math.Inf(1)
 	for _, dir := range []string{b.set.DataDir, b.set.LogDir} {

@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// StoreID tells one store directory from another, and from itself after it was wiped (C72).
+// StoreID distinguishes one store directory from another, and from itself after it was wiped (C72).
 type StoreID [16]byte
 
 // String prints 32 hexadecimal digits.
@@ -34,7 +34,7 @@ const (
 	segmentsDir  = "segments"
 )
 
-// identity is who a store is. They are the same until the store is rebuilt.
+// identity holds the ids of a store. They are the same until the store is rebuilt.
 type identity struct {
 	store StoreID // to its peers
 	log   StoreID // in the log, mirror and witness
@@ -50,7 +50,7 @@ func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
 	return c, nil
 }
 
-// readIdentities reads what both directories say. The log's own names the log only.
+// readIdentities reads the identities in both directories. The log's own names the log only.
 func readIdentities(fs vfs.FS, dataDir, logDir string) (id identity, found bool, err error) {
 	id, found, err = readIdentity(fs, dataDir)
 	if err != nil {
@@ -76,7 +76,7 @@ func Exists(fs vfs.FS, dataDir string) (bool, error) {
 	return found, err
 }
 
-// identify reads or makes the identity of a store, and sees to it that both directories carry the same one.
+// identify reads or makes the identity of a store, and makes sure that both directories carry the same one.
 func identify(fs vfs.FS, dataDir, logDir string) (identity, error) {
 	id, found, err := readIdentities(fs, dataDir, logDir)
 	if err != nil || found {
@@ -190,7 +190,7 @@ func makeDir(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// FS is the file system everything of this store lies on.
+// FS returns the file system of all files of this store.
 func (b *Brick) FS() vfs.FS { return b.fs }
 
 // ID is the identity of the store.
@@ -201,7 +201,7 @@ func (b *Brick) SegmentDir(p point.PlacementID) string {
 	return b.fs.PathJoin(b.set.DataDir, segmentsDir, p.String())
 }
 
-// SegmentPath is where a segment lies: SegmentDir/<epoch>-<seq>.seg.
+// SegmentPath returns the path of a segment: SegmentDir/<epoch>-<seq>.seg.
 func (b *Brick) SegmentPath(p point.PlacementID, id point.SegmentID) string {
 	return b.fs.PathJoin(b.SegmentDir(p), id.String()+".seg")
 }
@@ -222,5 +222,5 @@ func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
 	return nil
 }
 
-// NoSync tells whether acks wait for no fsync.
+// NoSync reports whether acks wait for no fsync.
 func (b *Brick) NoSync() bool { return b.set.NoSync }

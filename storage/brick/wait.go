@@ -41,10 +41,10 @@ var waiters = sync.Pool{New: func() any { return &waiter{ch: make(chan struct{},
 // background, so a newer file can be fsynced while the end of the one before it is not: nothing in the newer one
 // counts until then.
 type tracker struct {
-	sync.Mutex // guards what follows, and the fields of logFile that say so
+	sync.Mutex // guards the fields below, and the fields of logFile marked so
 	open       []*logFile
 	waiting    []*waiter
-	over       bool // fenced: no progress is made any more
+	over       bool // fenced: no more progress
 }
 
 // enlist queues a waiter for pos unless it is settled already.
@@ -59,7 +59,7 @@ func (b *Brick) enlist(wt *waiter, pos position) bool {
 	return true
 }
 
-// outcome is what a settled Wait answers. What was acked before a fence stays acked.
+// outcome is the result of a settled Wait. Records acked before a fence stay acked.
 func (b *Brick) outcome(pos position) error {
 	if position(b.acked.Load()) >= pos {
 		return nil
@@ -67,7 +67,7 @@ func (b *Brick) outcome(pos position) error {
 	return b.Err()
 }
 
-// reached hears from a file's flush loop, after each fsync: all before pos is in the file.
+// reached is called by a file's flush loop, after each fsync: all before pos is in the file.
 func (b *Brick) reached(f *logFile, pos position, err error) {
 	if err != nil {
 		b.Fence(err)
@@ -79,7 +79,7 @@ func (b *Brick) reached(f *logFile, pos position, err error) {
 	b.advanceLocked()
 }
 
-// ended hears that a file was ended and fsynced.
+// ended is called when a file was ended and fsynced.
 func (b *Brick) ended(f *logFile) {
 	b.tracker.Lock()
 	defer b.tracker.Unlock()
@@ -114,7 +114,7 @@ func (b *Brick) advanceLocked() {
 	b.wakeLocked(safe)
 }
 
-// wakeLocked wakes who waits for safe or less. The channels have room: nothing blocks.
+// wakeLocked wakes waiters for safe or less. The channels have room: nothing blocks.
 func (b *Brick) wakeLocked(safe position) {
 	kept := b.tracker.waiting[:0]
 	for _, wt := range b.tracker.waiting {

@@ -12,9 +12,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// watermark says which state of the catalogue this is, and what must be in it. Every commit raises seq and stores the
-// watermark with its own changes, so that a catalogue tells by itself whether a key is missing or left over, whatever
-// file of the database lost it. Whether it is the newest state only a witness outside of it can tell.
+// watermark identifies a state of the catalogue and its content. Every commit raises seq and stores the watermark with its own
+// changes, so a catalogue alone shows whether a key is missing or left over, whatever file of the database lost it. Only an
+// outside witness shows whether it is the newest state.
 type watermark struct {
 	seq  uint64 // of commits; 0: a catalogue from before there were watermarks
 	keys uint64 // how many there are, without the watermark's own
@@ -73,7 +73,7 @@ type change struct {
 	deleted    bool
 }
 
-// distinct gives the last change of each key, in the order of the keys.
+// distinct returns the last change of each key, in the order of the keys.
 func distinct(changes []change) []change {
 	last := make(map[string]change, len(changes))
 	for _, c := range changes {
@@ -86,7 +86,7 @@ func distinct(changes []change) []change {
 	return out
 }
 
-// after is the watermark once the changes are made. get gives the present value of a key.
+// after returns the watermark once the changes are made. get returns the present value of a key.
 func (w watermark) after(changes []change, get func(key []byte) (value []byte, ok bool, err error)) (watermark, error) {
 	w.seq++
 	for _, c := range changes {
@@ -104,7 +104,7 @@ func (w watermark) after(changes []change, get func(key []byte) (value []byte, o
 	return w, nil
 }
 
-// survey reads a whole catalogue: what it says of itself (seq 0: nothing), and what is in it.
+// survey reads a whole catalogue: the claim of its watermark (seq 0: none), and its actual content.
 func survey(db pebble.Reader, each func(k, v []byte) error) (says, is watermark, err error) {
 	it, err := db.NewIter(nil)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// witness is a small file beside the store that remembers what was durable: up to where the log was fsynced, and the
-// newest commit of the catalogue. It is written after the fact and never waited for, so it may lag behind and never runs
-// ahead: a store that holds less than its witness says has lost something.
+// witness is a small file beside the store that records the durable state: up to where the log was fsynced, and the newest commit
+// of the catalogue. It is written after the fact and never waited for, so it may lag behind and never runs ahead: a store that
+// holds less than its witness records has lost data.
 type witness struct {
 	fs   vfs.FS
 	path string
@@ -29,7 +29,7 @@ type witness struct {
 	failed error  // of the last write; nil: none
 }
 
-// testimony is what a witness says.
+// testimony is the content of a witness.
 type testimony struct {
 	log       position // all of the log before it was fsynced
 	catalogue uint64   // the commit was fsynced
@@ -54,7 +54,7 @@ func appendTestimony(b []byte, id StoreID, writes uint64, t testimony) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// parseTestimony gives what one slot says; ok is false when it says nothing of this store.
+// parseTestimony returns the content of one slot; ok is false when it is not of this store.
 func parseTestimony(b []byte, id StoreID) (writes uint64, t testimony, ok bool) {
 	if len(b) < witnessSlot || binary.LittleEndian.Uint32(b) != witnessMagic || binary.LittleEndian.Uint32(b[4:]) != witnessVersion ||
 		string(b[16:32]) != string(id[:]) || crc32.Checksum(b[:60], castagnoli) != binary.LittleEndian.Uint32(b[60:]) {
@@ -63,8 +63,7 @@ func parseTestimony(b []byte, id StoreID) (writes uint64, t testimony, ok bool) 
 	return binary.LittleEndian.Uint64(b[8:]), testimony{position(binary.LittleEndian.Uint64(b[32:])), binary.LittleEndian.Uint64(b[40:])}, true
 }
 
-// readTestimony gives the newer of the two slots that are whole. A file that is not there, or of which nothing can be
-// read, says nothing.
+// readTestimony returns the newer of the two slots that are whole; zero for a file that is missing or unreadable.
 func readTestimony(fs vfs.FS, path string, id StoreID) (writes uint64, t testimony, err error) {
 	f, err := fs.Open(path)
 	if oserror.IsNotExist(err) {
@@ -113,7 +112,7 @@ func (w *witness) begin() error {
 	return nil
 }
 
-// note writes down what became durable; what is older than what was noted is passed over. It does not wait for the disk.
+// note records the durable state; a state older than the last one is skipped. It does not wait for the disk.
 func (w *witness) note(t testimony) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +123,7 @@ func (w *witness) note(t testimony) {
 	w.writeLocked()
 }
 
-// reset writes down t although it may be less than before: damage was accepted, or the store was rebuilt.
+// reset writes t although it may be less than before: damage was accepted, or the store was rebuilt.
 func (w *witness) reset(t testimony) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +140,7 @@ func (w *witness) writeLocked() {
 	w.dirty = true
 }
 
-// sync makes what was noted durable. Errors are those of the notes before it, too.
+// sync makes the notes durable. Errors include those of the notes before it.
 func (w *witness) sync() error {
 	w.mu.Lock()
 	f, dirty, failed := w.file, w.dirty, w.failed
