@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/access"
 )
 
-// TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess: an operator edits the file of a process at work.
+// TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess: an operator edits the file of a running process.
 func TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	write := func(text string) {

@@ -27,14 +27,14 @@ import (
 	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// guardedWorld is a process with tokens, and what they may.
+// guardedWorld is a process with tokens, and their rights.
 type guardedWorld struct {
 	*standalone
 	tokens map[string]string // by name
 }
 
-// openGuarded starts a process where tenant-a and tenant-b have rows, with a token each for reading, writing and admin of
-// tenant-a, and others for the whole process.
+// openGuarded starts a process where tenant-a and tenant-b have rows. Tenant-a has a token each for reading, writing and
+// admin, and others are for the whole process.
 func openGuarded(t *testing.T) *guardedWorld {
 	t.Helper()
 	w := &guardedWorld{tokens: map[string]string{}}
@@ -88,7 +88,7 @@ func openGuarded(t *testing.T) *guardedWorld {
 	return w
 }
 
-// as asks with the token of that name, "" with none.
+// as sends a request with the token of that name; "": with none.
 func (w *guardedWorld) as(t *testing.T, name, method, target, body string, header ...string) (int, string) {
 	t.Helper()
 	return w.with(t, w.front, name, method, target, body, header...)
@@ -108,7 +108,7 @@ func (w *guardedWorld) with(t *testing.T, h http.Handler, name, method, target, 
 	return rec.Code, rec.Body.String()
 }
 
-// routes are all there are, with what they need.
+// routes returns all routes, with the right that each needs.
 func (w *guardedWorld) routes(t *testing.T) (public, private map[string]access.Need) {
 	t.Helper()
 	reader, err := query.New(query.Deps{Source: w.server}, query.Settings{})
@@ -130,7 +130,7 @@ func (w *guardedWorld) routes(t *testing.T) (public, private map[string]access.N
 	return public, private
 }
 
-// TestEveryRouteSaysWhoMayUseIt: a new route changes the list on purpose, or it is forgotten here.
+// TestEveryRouteSaysWhoMayUseIt: a new route must be added to the list here on purpose.
 func TestEveryRouteSaysWhoMayUseIt(t *testing.T) {
 	w := openGuarded(t)
 	public, private := w.routes(t)
@@ -161,11 +161,11 @@ func TestEveryRouteSaysWhoMayUseIt(t *testing.T) {
 	}
 }
 
-// TestRoutesHoldTokensAgainstTheirNeed asks every route with every token.
+// TestRoutesHoldTokensAgainstTheirNeed tries every route with every token.
 func TestRoutesHoldTokensAgainstTheirNeed(t *testing.T) {
 	w := openGuarded(t)
 	public, _ := w.routes(t)
-	may := map[access.Need][]string{ // who of them; the others get 403
+	may := map[access.Need][]string{ // the tokens allowed; the others get 403
 		access.NeedRead:     {"reader-a", "admin-a", "reader", "admin"},
 		access.NeedWrite:    {"writer-a", "admin-a", "admin"},
 		access.NeedAdmin:    {"admin-a", "admin"},
@@ -176,7 +176,7 @@ func TestRoutesHoldTokensAgainstTheirNeed(t *testing.T) {
 	for route, need := range public {
 		method, path, ok := strings.Cut(route, " ")
 		if !ok {
-			continue // a prefix, whose routes are listed besides
+			continue // a prefix, with its routes listed separately
 		}
 		path = strings.ReplaceAll(strings.ReplaceAll(path, ":name", "job"), "{$}", "")
 		header := []string{"X-Scope-OrgID", "tenant-a"}
@@ -196,8 +196,8 @@ func TestRoutesHoldTokensAgainstTheirNeed(t *testing.T) {
 	}
 }
 
-// TestATokenOfOneTableSeesNothingOfAnother asks all that answers, in every way that names a table, for what is in
-// tenant-b, with tokens for tenant-a.
+// TestATokenOfOneTableSeesNothingOfAnother asks every route that returns data for rows of tenant-b, in every way that
+// names a table, with tokens for tenant-a.
 func TestATokenOfOneTableSeesNothingOfAnother(t *testing.T) {
 	w := openGuarded(t)
 	public, _ := w.routes(t)
@@ -211,7 +211,7 @@ func TestATokenOfOneTableSeesNothingOfAnother(t *testing.T) {
 			answered++
 		}
 		for _, secret := range []string{"secret_b", "of_b", "label_b", "tenant-b", `"43"`} {
-			quoted := strings.Contains(target+body+strings.Join(header, " "), secret) // some routes repeat what they were sent
+			quoted := strings.Contains(target+body+strings.Join(header, " "), secret) // some routes repeat the request
 			if secret == "tenant-b" && name == "scraper" && strings.Contains(target, "/metrics?") {
 				continue // metrics of the whole process name its tables
 			}
@@ -302,8 +302,8 @@ func TestDeletingNeedsAdminOfTheTable(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreInTheSendersWords: Telegraf, Prometheus and OpenTelemetry decide by status and form what becomes of a
-// batch.
+// TestRefusalsAreInTheSendersWords: Telegraf, Prometheus and OpenTelemetry decide by status and form whether to drop or
+// resend a batch.
 func TestRefusalsAreInTheSendersWords(t *testing.T) {
 	w := openGuarded(t)
 	for _, c := range []struct {
@@ -337,7 +337,7 @@ func TestRefusalsAreInTheSendersWords(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", c.target, code, text, c.forbidden)
 		}
 	}
-	// Influx v1 clients have nothing but parameters.
+	// Influx v1 clients can only send parameters.
 	target := "/write?db=tenant-a&precision=s&u=anybody&p=" + url.QueryEscape(w.tokens["writer-a"])
 	if code, text := w.as(t, "", http.MethodPost, target, "m v=1 1"); code != 204 {
 		t.Errorf("u and p: %d %s", code, text)
@@ -354,7 +354,7 @@ func TestRefusalsAreInTheSendersWords(t *testing.T) {
 	}
 }
 
-// TestAdminPagesAnswerNoOtherPages: they ask for no credentials on loopback, where a browser of the host reaches them.
+// TestAdminPagesAnswerNoOtherPages: on loopback they need no credentials, and a browser of the host reaches them.
 func TestAdminPagesAnswerNoOtherPages(t *testing.T) {
 	w := openGuarded(t)
 	h := w.adminPages()
@@ -393,8 +393,8 @@ func TestAdminPagesAnswerNoOtherPages(t *testing.T) {
 	}
 }
 
-// TestAMethodBrowsersAskWithOpensNoPage: OPTIONS comes without credentials, so it must be answered with nothing that they
-// protect. Profiles answer every method alike.
+// TestAMethodBrowsersAskWithOpensNoPage: OPTIONS comes without credentials, so the answer must contain nothing protected.
+// Profiles answer every method alike.
 func TestAMethodBrowsersAskWithOpensNoPage(t *testing.T) {
 	w := openGuarded(t)
 	public, private := w.routes(t)

@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// Every account's floor fits beside the others, in the least memory there may be and in much.
+// Every account's floor fits beside the others, with the least memory allowed and with much.
 func TestFloorsOfAccountsFit(t *testing.T) {
 	for _, bytes := range []int64{memoryLeast, 512 << 20, 4<<30 + 17, 1 << 40} {
 		a, err := openAccounts(bytes, nil)

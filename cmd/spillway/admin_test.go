@@ -38,8 +38,8 @@ type town struct {
 	files map[string]*mapstore.Server // by address
 	runs  map[topology.ServerID]bool
 	n     uint64
-	cut   bool // nobody can be dialled
-	// damaged is what servers say of a partition of theirs, by address.
+	cut   bool // no server can be dialled
+	// damaged is the damage that servers report in one of their partitions, by address.
 	damaged map[string]peer.PartitionStats
 }
 
@@ -75,7 +75,7 @@ func newTown(t *testing.T) *town {
 	return tw
 }
 
-// open is what a command stands on.
+// open returns the admin that commands use.
 func (tw *town) open(log *slog.Logger) *admin {
 	tw.t.Helper()
 	dial := func(_ topology.ServerID, addr string) (peers.Peer, error) {
@@ -91,7 +91,7 @@ func (tw *town) open(log *slog.Logger) *admin {
 	return a
 }
 
-// townPeer is the way to a server: its metadata part is the town's own, storage holds nothing.
+// townPeer is the connection to a server: its metadata part is the town's own, storage holds nothing.
 type townPeer struct {
 	peer.Storage
 	*mapstore.Server
@@ -114,7 +114,7 @@ func (tw *town) write(key string, value []byte) {
 	}
 }
 
-// beat renews the heartbeats of those that run, and the master's row if somebody is.
+// beat renews the heartbeats of running servers, and the master's row if there is a master.
 func (tw *town) beat(master string) {
 	tw.n++
 	for s := range tw.runs {
@@ -177,12 +177,12 @@ func (tw *town) command(line []string) string {
 	return out.String()
 }
 
-// keepOpen is a store that outlives its user.
+// keepOpen is a store that stays open when its user closes it.
 type keepOpen struct{ coord.Store }
 
 func (keepOpen) Close() error { return nil }
 
-// steady takes out of an output what is different each time, and keeps its width where columns stand below each other.
+// steady removes the parts of an output that differ each time, and keeps their width where there are columns.
 func steady(s string) string {
 	replace := func(pattern string, f func(string) string) {
 		s = regexp.MustCompile(pattern).ReplaceAllStringFunc(s, f)
@@ -209,13 +209,13 @@ func steady(s string) string {
 	return s
 }
 
-// TestAdmin plays testdata/admin: what people type, and what they get. Besides commands of spillway a script has
+// TestAdmin plays testdata/admin: command lines of people, and their output. Besides commands of spillway a script has
 //
 //	servers   one a line: s1 host=a zone=x [down]; registers them, and they beat unless they are down
 //	cover     table and times: as if writes came for them
 //	lease     partition, state, holder, in sync: as package lease would write the row
-//	damage    server, partition, what it says is damaged
-//	cut       from now on nobody can be dialled
+//	damage    server, partition, the damage it reports
+//	cut       from now on no server can be dialled
 //	delete    a row
 //	write     a row, with the text as its value
 func TestAdmin(t *testing.T) {
@@ -312,7 +312,7 @@ func (tw *town) row(kind string, f []string) {
 			tw.t.Error(err)
 		}
 	}()
-	if kind == "begin-drop" { // a command that died on its way
+	if kind == "begin-drop" { // a command that died half-way
 		if err := a.tables.BeginDrop(tw.t.Context(), f[0]); err != nil {
 			tw.t.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func (tw *town) row(kind string, f []string) {
 	tw.write(lease.BornKey(p), []byte(`{"v":1}`))
 }
 
-// TestEveryAdminCommandHasItsFlags: a command without --coord, -o and --by would be of no use in a script.
+// TestEveryAdminCommandHasItsFlags: a command without --coord, -o and --by would be useless in a script.
 func TestEveryAdminCommandHasItsFlags(t *testing.T) {
 	var c cli
 	parser, err := kong.New(&c)
@@ -388,7 +388,7 @@ func TestEveryAdminCommandHasItsFlags(t *testing.T) {
 	}
 }
 
-// TestAnAuditRowIsReadAsItWasWritten, at every length.
+// TestAnAuditRowIsReadAsItWasWritten covers every length.
 func TestAnAuditRowIsReadAsItWasWritten(t *testing.T) {
 	l := auditLine{When: time.Unix(1700000000, 5).UTC(), Who: "ann@desk", What: "bump cpu/7", Reason: "slow", Outcome: "done"}
 	const golden = `{"v":1,"when":"2023-11-14T22:13:20.000000005Z","who":"ann@desk","what":"bump cpu/7","reason":"slow","outcome":"done"}`

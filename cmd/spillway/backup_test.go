@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestABackupOfAServingProcessIsAStore: what a person at a terminal does, with the process on the other side of a socket.
+// TestABackupOfAServingProcessIsAStore follows a person at a terminal, with the process on the other side of a socket.
 func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	p := open(t)
 	now := time.Now()
@@ -56,7 +56,8 @@ func TestABackupOfAServingProcessIsAStore(t *testing.T) {
 	}
 }
 
-// TestABackupIsNotMadeByAnybodysPage: a page in a browser can post forms to any port of its host, and must not fill disks.
+// TestABackupIsNotMadeByAnybodysPage: a page in a browser can post forms to any port of its host, and must not fill
+// disks.
 func TestABackupIsNotMadeByAnybodysPage(t *testing.T) {
 	p := open(t)
 	dir := filepath.Join(t.TempDir(), "backups")

@@ -22,8 +22,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestWhatIsAckedAtABoundComesBack: whatever the decoders take, at and around every bound, is read back as it was: from the
-// head, after a flush, a compaction, a restart from the log and one from segments.
+// TestWhatIsAckedAtABoundComesBack: all data that the decoders accept, at and around every bound, is read back unchanged:
+// from the head, after a flush, a compaction, a restart from the log and one from segments.
 func TestWhatIsAckedAtABoundComesBack(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -74,7 +74,7 @@ func (p *path) reopen(fs vfs.FS, epoch point.Epoch) {
 	p.forward = forward.New(forward.Deps{Tables: p.tables, Servers: p, Clock: forward.NewClock(0), Log: log}, forward.Settings{})
 }
 
-// write sends bodies of three protocols and notes in truth what was taken of them.
+// write sends bodies of three protocols and notes the accepted data in truth.
 func (p *path) write(e *edges, truth map[string]string) {
 	p.t.Helper()
 	table := p.table()
@@ -148,10 +148,10 @@ type edges struct {
 	used map[string]bool
 }
 
-// around gives a number near a bound.
+// around returns a number near a bound.
 func (e *edges) around(bound int) int { return bound + e.rng.IntN(3) - 1 }
 
-// labels draws labels of which something is at a bound. Kinds of rows never share a series.
+// labels draws labels with something at a bound. Kinds of rows never share a series.
 func (e *edges) labels(kind string) (out []prompb.Label) {
 	e.n++
 	add := func(name, value string) { out = append(out, prompb.Label{Name: name, Value: value}) }
@@ -180,7 +180,7 @@ func (e *edges) labels(kind string) (out []prompb.Label) {
 	return out
 }
 
-// millis draws times: usual ones, and the ends of what fits.
+// millis draws times: usual ones, and the ends of the range.
 func (e *edges) millis(n int) (out []int64) {
 	const most = math.MaxInt64 / 1_000_000
 	at := []int64{1_700_000_000_000, 0, -5, most - 3000, -most + 3000, most, -most, math.MaxInt64, math.MinInt64}[e.rng.IntN(9)]
@@ -223,7 +223,7 @@ func (e *edges) value() float64 {
 		math.Float64frombits(0xfff0000000000002), math.Float64frombits(0x7ff8000000000001), math.Float64frombits(e.rng.Uint64() >> 2)}[e.rng.IntN(9)]
 }
 
-// histogram draws one with buckets around the bound; the counts are such that they take the most bytes.
+// histogram draws one with buckets around the bound; its counts take the most bytes.
 func (e *edges) histogram(at int64) prompb.Histogram {
 	n := e.around([]int{2, 160, point.HistogramBucketsMax}[e.rng.IntN(3)])
 	h := prompb.Histogram{Schema: int32(e.rng.IntN(9)), ZeroThreshold: 1e-128, Timestamp: at, Sum: e.value()}
@@ -244,7 +244,7 @@ func (e *edges) histogram(at int64) prompb.Histogram {
 	return h
 }
 
-// lines draws line protocol with as many tags, fields and bytes as there may be, and more.
+// lines draws line protocol with as many tags, fields and bytes as allowed, and more.
 func (e *edges) lines() string {
 	var b strings.Builder
 	for range 20 {

@@ -19,7 +19,8 @@ func filesOf(dir, host string) rpc.TLS {
 	return rpc.TLS{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, host+".crt"), KeyFile: filepath.Join(dir, host+".key")}
 }
 
-// TestCertsLetPeersSpeak: what the command makes is all that two processes need; what another authority made is not.
+// TestCertsLetPeersSpeak: two processes need nothing but the command's certificates; those of another authority are
+// refused.
 func TestCertsLetPeersSpeak(t *testing.T) {
 	dir, other := filepath.Join(t.TempDir(), "certs"), t.TempDir()
 	ours := certsCmd{OutDir: dir, Storage: []string{"s1=127.0.0.1+storage-1"}, Gateways: []string{"gw"}, Admins: []string{"ops"}, Days: 730}

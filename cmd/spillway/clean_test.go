@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestDeletedRowsGoFromTheDiskWhenAsked: rows are deleted, and take space until they are asked to be cleaned up. What was not deleted stays.
+// TestDeletedRowsGoFromTheDiskWhenAsked: deleted rows take space until a clean-up is requested. All other rows stay.
 func TestDeletedRowsGoFromTheDiskWhenAsked(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// TestClusterObeysAdministratorsAlone: a stolen certificate of a gateway or a storage server drains nothing, etcd speaks with
-// its own users only, and a certificate that is revoked opens nothing, while everything else goes on.
+// TestClusterObeysAdministratorsAlone: a stolen certificate of a gateway or a storage server drains nothing, etcd accepts
+// its own users only, and a revoked certificate opens nothing, while everything else goes on.
 func TestClusterObeysAdministratorsAlone(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 2, Certs: true})
@@ -40,7 +40,7 @@ func TestClusterObeysAdministratorsAlone(t *testing.T) {
 		t.Errorf("etcd takes a gateway's certificate: %s", out)
 	}
 
-	// The server comes back with a list of revoked certificates, on which one of the gateways comes later.
+	// The server restarts with a list of revoked certificates; one of the gateways is added to it later.
 	_, err := (&certsCmd{OutDir: dir, Gateways: []string{"lost"}, Days: 1}).make()
 	c.must(err)
 	c.must((&certsCmd{OutDir: dir, Revoke: []string{"lost"}}).Run())

@@ -16,9 +16,10 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// TestClusterColdStart kills everything at once, etcd among it, and starts it again: CLUSTER_ACTIVE partitions with three placements each, every
-// tenth with rows, on three storage servers. It measures until all are led anew, what a server and etcd take when nothing happens (CLUSTER_STEADY), and,
-// with a server that is killed, until others lead all that it led and had no rows. Then a series is deleted from all of them.
+// TestClusterColdStart kills everything at once, etcd too, and starts it again: CLUSTER_ACTIVE partitions with three
+// placements each, every tenth with rows, on three storage servers. It measures the time until all are led anew, the
+// resources of a server and of etcd in the idle state (CLUSTER_STEADY), and, after a server is killed, the time until
+// others lead all its partitions without rows. Then a series is deleted from all of them.
 func TestClusterColdStart(t *testing.T) {
 	needsCluster(t)
 	n, steady := envInt(t, "CLUSTER_ACTIVE", 1000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
@@ -45,7 +46,7 @@ func TestClusterColdStart(t *testing.T) {
 		t.Errorf("the last was led after %v", last)
 	}
 
-	time.Sleep(15 * time.Second) // shares are even, what the start set off is over
+	time.Sleep(15 * time.Second) // shares are even, the effects of the start are over
 	etcd, cpu := metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), c.cpuTimes()
 	time.Sleep(steady)
 	for i, now := range c.cpuTimes() {
@@ -84,7 +85,7 @@ func TestClusterColdStart(t *testing.T) {
 	}
 }
 
-// rowInEach writes a row of one series into each partition of a second, or into every so manieth.
+// rowInEach writes a row of one series into each partition of a second, or into every nth of them.
 func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 	c.t.Helper()
 	began := time.Now()
@@ -104,7 +105,7 @@ func (c *crowd) rowInEach(table string, from time.Time, n, every int) {
 	c.t.Logf("a row in each of %d partitions acked after %v", n/every, time.Since(began).Round(time.Millisecond))
 }
 
-// withRows are the partitions whose lease rows do not say that they are empty.
+// withRows returns the partitions with lease rows not marked empty.
 func (c *crowd) withRows(ps []lease.Partition) map[lease.Partition]bool {
 	out := map[lease.Partition]bool{}
 	for _, p := range ps {
@@ -114,7 +115,7 @@ func (c *crowd) withRows(ps []lease.Partition) map[lease.Partition]bool {
 	return out
 }
 
-// ledAnew watches until every partition is led at a higher epoch than before, and says when each was, since began.
+// ledAnew watches until every partition is led at a higher epoch than before, and returns each one's time since began.
 func (c *crowd) ledAnew(ps []lease.Partition, before map[lease.Partition]led, began time.Time) []time.Duration {
 	c.t.Helper()
 	var took []time.Duration
@@ -136,7 +137,7 @@ func (c *crowd) ledAnew(ps []lease.Partition, before map[lease.Partition]led, be
 	return took
 }
 
-// cpuTimes is what each storage server has used so far, on all cores.
+// cpuTimes returns the CPU time of each storage server so far, on all cores.
 func (c *crowd) cpuTimes() (out []time.Duration) {
 	c.t.Helper()
 	for _, p := range c.Storage {

@@ -14,9 +14,9 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestClusterCopiesSurviveTheLossOfTheirLeader writes to a table of three replicas, kills the server that leads it, and reads every acked row from the
-// one that leads next, while the first is away. It starts again, is listed again, and the next leader is killed: whatever server leads has every
-// acked row.
+// TestClusterCopiesSurviveTheLossOfTheirLeader writes to a table of three replicas, kills the server that leads it, and
+// reads every acked row from the next leader, while the first is away. The first starts again, is listed again, and the
+// next leader is killed: every leader has every acked row.
 func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
@@ -41,7 +41,7 @@ func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	w.check()
 }
 
-// copiesWriter writes rows a second apart and knows how many were acked. A row that was not is sent again.
+// copiesWriter writes rows a second apart and counts the acked ones. An unacked row is sent again.
 type copiesWriter struct {
 	c     *crowd
 	from  time.Time
@@ -86,7 +86,7 @@ func (w *copiesWriter) check() {
 	}
 }
 
-// inSync are the servers that a partition's lease row lists.
+// inSync returns the servers that a partition's lease row lists.
 func (c *crowd) inSync(p lease.Partition) (list []topology.ServerID) {
 	row, ok, err := c.view.coord.Get(c.t.Context(), lease.RowKey(p))
 	if err != nil || !ok {
@@ -102,8 +102,8 @@ func (c *crowd) inSync(p lease.Partition) (list []topology.ServerID) {
 	return list
 }
 
-// TestClusterCopiesOutliveKillsAndPauses kills and freezes servers that lead and that follow, while senders write through two gateways, and holds
-// what is read, from whichever server leads then, against what was acked. CLUSTER_KILLS sets how often.
+// TestClusterCopiesOutliveKillsAndPauses kills and freezes leaders and followers, while senders write through two
+// gateways, and compares the rows read from each leader with the acked ones. CLUSTER_KILLS sets how often.
 func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -126,7 +126,7 @@ func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 		ps := c.partitions("default")
 		leader, _ := c.leader(ps[len(ps)-1])
 		victim := c.server(leader)
-		for round%2 == 1 && victim.Name == string(leader) { // one that follows
+		for round%2 == 1 && victim.Name == string(leader) { // a follower
 			victim = c.Storage[rng.IntN(len(c.Storage))]
 		}
 		stop := c.load(senders)

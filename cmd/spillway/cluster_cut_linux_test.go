@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// wires is a network of its own: four places, each with one address, joined by a router that can be told to lose what one
-// sends to another, without a word to either.
+// wires is a network of its own: four places, each with one address, joined by a router that can be made to drop packets
+// between two places silently.
 //
 //	etcd 10.213.1.2 ──┐            ┌── rest 10.213.3.2: gateways, other storage servers
 //	                  ├── router ──┤
@@ -83,7 +83,7 @@ func (w *wires) run(name string, args ...string) {
 	}
 }
 
-// cut loses everything between two places, in both directions, until heal.
+// cut drops everything between two places, in both directions, until heal.
 func (w *wires) cut(a, b string) { w.t.Helper(); w.rules("add", a, b) }
 
 func (w *wires) heal(a, b string) { w.t.Helper(); w.rules("del", a, b) }
@@ -95,7 +95,7 @@ func (w *wires) rules(verb, a, b string) {
 	}
 }
 
-// place says where a process of the cluster runs.
+// place returns where a process of the cluster runs.
 func (w *wires) place(name string) (string, []string) {
 	where := "rest"
 	switch {
@@ -107,9 +107,9 @@ func (w *wires) place(name string) (string, []string) {
 	return w.addr[where], []string{"ip", "netns", "exec", w.space[where]}
 }
 
-// TestClusterCutApartLosesNothingAcked loses all packets between one storage server and etcd, then between it and all
-// others but etcd, then between all others and etcd, while rows are written, and looks after each healing whether all
-// acked rows are there, each once.
+// TestClusterCutApartLosesNothingAcked drops all packets between one storage server and etcd, then between it and all
+// others but etcd, then between all others and etcd, while rows are written. After each healing all acked rows must be
+// there, each once.
 func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))

@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// cli runs a command for people, as a person does, and gives what it says and the number it ends with.
+// cli runs a command for people, as a person does, and returns its output and its exit code.
 func (c *crowd) cli(args ...string) (out string, code int) {
 	c.t.Helper()
 	cmd := exec.CommandContext(c.t.Context(), c.Storage[0].Line[0], append(args, "--coord="+c.Coord, "--dev.insecure-peers")...)
@@ -32,7 +32,7 @@ func (c *crowd) cli(args ...string) (out string, code int) {
 	return said.String(), cmd.ProcessState.ExitCode()
 }
 
-// shown is a server as `spillway server show` has it.
+// shown returns a server as shown by `spillway server show`.
 func (c *crowd) shown(s topology.ServerID) (r serverRow) {
 	c.t.Helper()
 	out, code := c.cli("server", "show", string(s), "--output=json")
@@ -42,7 +42,7 @@ func (c *crowd) shown(s topology.ServerID) (r serverRow) {
 	return r
 }
 
-// placedOn are those partitions of a table that the map has on a server.
+// placedOn returns the partitions that the map places on a server.
 func (c *crowd) placedOn(ps []lease.Partition, s topology.ServerID) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool {
 		m, _ := c.view.tables.Get(p.Table)
@@ -55,12 +55,12 @@ func (c *crowd) placedOn(ps []lease.Partition, s topology.ServerID) []lease.Part
 	})
 }
 
-// without leaves out some.
+// without leaves out some partitions.
 func without(ps, not []lease.Partition) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return slices.Contains(not, p) })
 }
 
-// single has a table of one replica, and of what each server leads some partitions with rows.
+// single makes a table of one replica, with rows in some of the partitions that each server leads.
 func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID][]lease.Partition, written map[string]int64) {
 	c.t.Helper()
 	c.table("single", time.Minute, 1)
@@ -80,8 +80,8 @@ func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID
 	return all, rows, written
 }
 
-// TestClusterDrainMovesWhatHasNoRows drains a server, of a table with one replica: what it leads and has no rows of is led by
-// others soon, and takes rows there; what it has rows of stays, and is served.
+// TestClusterDrainMovesWhatHasNoRows drains a server, of a table with one replica: its partitions without rows are soon
+// led by others, and take rows there; its partitions with rows stay, and are served.
 func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
@@ -102,7 +102,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	if code != int(exitDegraded) || !strings.Contains(out, "2 placements, 0 of them of partitions without rows") {
 		t.Errorf("doctor ended with %d:\n%s", code, out)
 	}
-	for i := range 2 { // first rows of what has moved, second ones of what has not
+	for i := range 2 { // first rows of the moved partitions, second ones of the others
 		for series, ms := range c.putInto("single", all, 10+i) {
 			written[series] = ms
 		}
@@ -114,7 +114,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 		}
 	}
 
-	// Undrained, it is used again: what comes is shared with it.
+	// Undrained, it is used again: new partitions are shared with it.
 	if out, code := c.cli("server", "undrain", "s1"); code != 0 {
 		t.Fatalf("undrain ended with %d: %s", code, out)
 	}
@@ -125,9 +125,9 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	c.alive(c.All()...)
 }
 
-// TestClusterTakesOverWhatADeadServerHadNoRowsOf kills one of three servers, of a table with one replica. What it led and had
-// no rows of takes rows on others after the master's grace time; what it had rows of is refused until it is back, and is
-// then all there.
+// TestClusterTakesOverWhatADeadServerHadNoRowsOf kills one of three servers, of a table with one replica. Its partitions
+// without rows take rows on others after the master's grace time; those with rows are refused until it is back, and then
+// have all of them.
 func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
@@ -136,7 +136,7 @@ func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	others := without(without(all, empty), rows["s1"])
 	began := time.Now()
 	c.server("s1").Kill()
-	for series, ms := range c.putInto("single", others, 20) { // nobody else is touched
+	for series, ms := range c.putInto("single", others, 20) { // no other server is affected
 		written[series] = ms
 	}
 	took := c.moves(empty, "s1", began)

@@ -13,9 +13,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterDropsATableUnderItsWriters runs `spillway table drop` while senders write the table through two gateways without
-// end, at times that need partition after partition: the command ends, nothing of what was acked before it is ever read again,
-// senders hear of nothing worse than 503, and then write on to a table that is made anew. CLUSTER_DROPS sets how often.
+// TestClusterDropsATableUnderItsWriters runs `spillway table drop` while senders write the table through two gateways
+// without end, at times that need one partition after another: the command ends, no row acked before it is ever read
+// again, senders get nothing worse than 503, and then write on to a table that is made anew. CLUSTER_DROPS sets how
+// often.
 func TestClusterDropsATableUnderItsWriters(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
@@ -59,7 +60,7 @@ func TestClusterDropsATableUnderItsWriters(t *testing.T) {
 		})
 	}
 	w.stop()
-	// What was acked once nobody dropped it any more is there.
+	// Rows acked after the last drop are there.
 	got := map[int]bool{}
 	for _, rows := range c.doors[0].rowsOf("doomed", "m_v", "2d", time.Now().Add(time.Hour)) {
 		for _, r := range rows {
@@ -123,14 +124,14 @@ func (w *endless) took(n, status int, text []byte, err error) {
 	}
 }
 
-// count says how many rows were acked, and how many writes refused.
+// count returns how many rows were acked, and how many writes refused.
 func (w *endless) count() (acked, refused int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.acked), w.refused
 }
 
-// until gives the numbers that were acked first.
+// until returns the numbers that were acked first.
 func (w *endless) until(n int) map[int]bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +142,7 @@ func (w *endless) until(n int) map[int]bool {
 	return out
 }
 
-// last gives the numbers acked last.
+// last returns the numbers acked last.
 func (w *endless) last(n int) []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,7 +154,7 @@ func (w *endless) stop() {
 	w.wg.Wait()
 }
 
-// nextID is above all partitions that a table ever had.
+// nextID is above all partitions that the table ever had.
 func (c *crowd) nextID(table string) point.PartitionID {
 	c.t.Helper()
 	m, err := c.view.tables.Refresh(c.t.Context(), table, 0)
@@ -161,7 +162,7 @@ func (c *crowd) nextID(table string) point.PartitionID {
 	return m.NextID
 }
 
-// command runs a command for people against the cluster, which must succeed, and gives what it says.
+// command runs a command for people against the cluster, which must succeed, and returns its output.
 func (c *crowd) command(args ...string) string {
 	c.t.Helper()
 	out, err := c.try(args...)

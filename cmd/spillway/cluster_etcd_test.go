@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// led is who led a partition, and by which epoch.
+// led is the leader of a partition, and its epoch.
 type led struct {
 	server topology.ServerID
 	epoch  point.Epoch
@@ -125,7 +125,7 @@ func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	c.alive(c.All()...)
 }
 
-// hangsNobody asks a process that starts until it serves: it refuses, or answers soon.
+// hangsNobody sends requests to a starting process until it serves: it refuses, or answers soon.
 func (c *crowd) hangsNobody(url string) {
 	c.t.Helper()
 	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -142,8 +142,8 @@ func (c *crowd) hangsNobody(url string) {
 	})
 }
 
-// refusesWithoutEtcd writes what needs etcd, once no lease is good any more: a first row in a partition, which more than
-// its leader could take over, and a row of a time that no partition covers. Both are answered with 503.
+// refusesWithoutEtcd makes writes that need etcd, once no lease is valid any more: a first row in a partition that other
+// servers could take over, and a row of a time that no partition covers. Both are answered with 503.
 func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 	c.t.Helper()
 	time.Sleep(4 * time.Second)
@@ -164,7 +164,7 @@ func (c *crowd) refusesWithoutEtcd(empty []lease.Partition) {
 	wg.Wait()
 }
 
-// readsWithoutEtcd asks every gateway again and again, up to a time, for what every partition with rows has.
+// readsWithoutEtcd asks every gateway again and again, up to a time, for the rows of every partition that has some.
 func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 	c.t.Helper()
 	for n == 0 || time.Now().Before(until) {
@@ -180,9 +180,9 @@ func (c *crowd) readsWithoutEtcd(until time.Time) (n int) {
 	return n
 }
 
-// unmoved checks that the leases of partitions with rows are those of before. Of empty ones it counts how many have moved:
-// who leads more than its share for ten seconds gives one up, and who hears of etcd four seconds before a leader does takes
-// them, as on a busy machine somebody may.
+// unmoved checks that the leases of partitions with rows did not change. Of empty ones it counts how many have moved: a
+// server that leads more than its share for ten seconds releases one, and a server that reaches etcd four seconds before
+// a leader does takes that leader's, as may happen on a busy machine.
 func (c *crowd) unmoved(before map[lease.Partition]led, empty []lease.Partition, when string) {
 	c.t.Helper()
 	moved := 0

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// ontoSmallDisk moves the directory of a storage server that does not run onto a small disk of its own.
+// ontoSmallDisk moves the directory of a stopped storage server onto a small disk of its own.
 func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 	c.t.Helper()
 	dir := ""
@@ -35,8 +35,9 @@ func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 	return disk
 }
 
-// TestClusterServerWithAFullDiskIsRead starts a storage server without a free byte: it leads what it has rows of, all of them are read, writes to
-// them are refused with the reason, what has no rows is moved to a server that takes some, and all ends when there is room.
+// TestClusterServerWithAFullDiskIsRead starts a storage server without a free byte: it leads its partitions with rows,
+// all of them are read, writes to them are refused with the reason, its partitions without rows are moved to a server
+// that accepts writes, and all is normal again when there is room.
 func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})

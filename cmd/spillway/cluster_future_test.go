@@ -15,9 +15,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterFuturePartitionsCostNothing has 1,000 partitions with rows on three storage servers and measures what they cost when nothing happens; then
-// CLUSTER_FUTURE more are made of hours to come, and it measures again: CPU of servers and etcd, memory of servers, transactions, and bytes that etcd sends.
-// Then a row of the future is acked, and is read through the gateway; the others still have no lease rows.
+// TestClusterFuturePartitionsCostNothing has 1,000 partitions with rows on three storage servers and measures their cost
+// in the idle state; then CLUSTER_FUTURE more are made for hours to come, and it measures again: CPU of servers and etcd,
+// memory of servers, transactions, and bytes that etcd sends. Then a row of the future is acked, and is read through the
+// gateway; the others still have no lease rows.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
 	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
@@ -27,11 +28,11 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	from := time.Now().Truncate(time.Hour).Add(-4 * time.Hour)
 	c.cover("many", from, time.Second, n)
 	c.rowInEach("many", from, n, 1)
-	time.Sleep(20 * time.Second) // what that set off is over
+	time.Sleep(20 * time.Second) // the effects of that are over
 	alone := c.cost(steady)
 	t.Logf("%d partitions: %v", n, alone)
 
-	began, later := time.Now(), time.Now().Truncate(time.Second).Add(9*time.Minute) // what is further ahead than ten is refused
+	began, later := time.Now(), time.Now().Truncate(time.Second).Add(9*time.Minute) // rows more than ten minutes ahead are refused
 	for at := 0; at < future; at += 5000 {
 		var times []point.Nanos
 		for i := at; i < min(future, at+5000); i++ {
@@ -52,7 +53,7 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	if ahead, text := c.shownAhead("many"); ahead != future {
 		t.Errorf("the page shows %d partitions as ahead of their time, want %d: %.2000s", ahead, future, text)
 	}
-	if both.writes > 2*alone.writes || both.servers > 2*alone.servers+3 { // 1.2 times is the goal, on a machine that does nothing else
+	if both.writes > 2*alone.writes || both.servers > 2*alone.servers+3 { // the goal is 1.2 times, on an otherwise idle machine
 		t.Errorf("a table of %d partitions costs %v, with those of the future %v", n, alone, both)
 	}
 
@@ -105,7 +106,7 @@ func (c *crowd) leaseRows(table string) int {
 	return len(rows)
 }
 
-// cost is what a cluster takes in its steady state.
+// cost is the use of resources by an idle cluster.
 type cost struct {
 	servers, etcd float64 // % of a core
 	writes, sent  float64 // transactions and bytes a second

@@ -21,8 +21,8 @@ var restless = []string{
 	"SPILLWAY_STORAGE_MINORS_MAX=2", "SPILLWAY_TABLES_PARTITION_WIDTH=1h",
 }
 
-// TestClusterKillsLoseNothingAcked kills storage servers with SIGKILL while senders write through two gateways, starts each
-// again after a while, and holds what is read against what was sent. CLUSTER_KILLS sets how often, TEST_SEED when.
+// TestClusterKillsLoseNothingAcked kills storage servers with SIGKILL while senders write through two gateways, starts
+// each again after a while, and compares the rows read with the rows sent. CLUSTER_KILLS sets how often, TEST_SEED when.
 func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	needsCluster(t)
 	kills, seed := envInt(t, "CLUSTER_KILLS", 4), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -38,7 +38,7 @@ func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	var ready, acked []time.Duration
 	for kill := range kills {
 		victim := c.Storage[rng.IntN(len(c.Storage))]
-		if kill%2 == 0 { // the one that writes go to now
+		if kill%2 == 0 { // the current leader of the written partitions
 			s, _ := c.leader(ps[len(ps)-1])
 			victim = c.server(s)
 		}
@@ -72,7 +72,7 @@ func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	t.Logf("from the restart to ready: %s; to acks through every gateway: %s", spreadOf(ready), spreadOf(acked))
 }
 
-// load lets the senders write until the function it returns was called, and has returned.
+// load lets the senders write until the returned function was called, and has returned.
 func (c *crowd) load(senders []*sender) (stop func()) {
 	var wg sync.WaitGroup
 	quit := make(chan struct{})
@@ -83,7 +83,7 @@ func (c *crowd) load(senders []*sender) (stop func()) {
 	return func() { close(quit); wg.Wait() }
 }
 
-// report tells how it was for the senders, and fails when there was too little to tell.
+// report logs the results of the senders, and fails when there was too little to prove anything.
 func (c *crowd) report(senders []*sender) {
 	c.t.Helper()
 	acked, codes, gap := 0, map[int]int{}, time.Duration(0)
@@ -99,8 +99,8 @@ func (c *crowd) report(senders []*sender) {
 	}
 }
 
-// TestClusterPausedServerLosesNothingAcked stops a storage server where it stands for longer than a lease lasts, while it
-// is written to. Meanwhile others take what it held and has no rows; when it goes on it acks nothing by its old leases.
+// TestClusterPausedServerLosesNothingAcked pauses a storage server for longer than a lease lasts, while it is written to.
+// Meanwhile others take its partitions without rows; when it resumes it acks nothing by its old leases.
 func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -118,7 +118,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		ps := c.partitions("default")
 		c.within(patience, "all are led", func() bool { return len(c.unled(ps)) == 0 })
 		rows := ps[len(ps)-1]
-		if round%2 == 1 { // one that leads more of what has no rows
+		if round%2 == 1 { // the leader of the most partitions without rows
 			rows = c.byLeader(ps, c.leadsMost(c.emptyOf(moving)))
 		}
 		s, epoch := c.leader(rows)
@@ -130,7 +130,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 		took := c.moves(empty, s, time.Now())
 		t.Logf("round %d: %s is paused; others lead what has no rows: %s", round+1, s, spreadOf(took))
 		written := c.putInto("moving", empty, round)
-		time.Sleep(3 * time.Second) // writes to what it has rows of give up
+		time.Sleep(3 * time.Second) // writes to its partitions with rows give up
 		c.must(victim.Resume())
 		again := c.acks("default", fmt.Sprintf("warm,i=%d v=1 %d", round+1, time.Now().UnixMilli()))
 		t.Logf("round %d: acks through both gateways %v after it went on", round+1, again.Round(time.Millisecond))
@@ -154,7 +154,7 @@ func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	c.report(senders)
 }
 
-// leadsMost is who leads most of the partitions.
+// leadsMost returns the server that leads most of the partitions.
 func (c *crowd) leadsMost(ps []lease.Partition) (most topology.ServerID) {
 	for _, p := range c.Storage {
 		if s := topology.ServerID(p.Name); most == "" || len(c.led(ps, s)) > len(c.led(ps, most)) {
@@ -164,7 +164,7 @@ func (c *crowd) leadsMost(ps []lease.Partition) (most topology.ServerID) {
 	return most
 }
 
-// byLeader is one of the partitions that a server leads.
+// byLeader returns one of the partitions that a server leads.
 func (c *crowd) byLeader(ps []lease.Partition, s topology.ServerID) lease.Partition {
 	c.t.Helper()
 	led := c.led(ps, s)
@@ -174,7 +174,7 @@ func (c *crowd) byLeader(ps []lease.Partition, s topology.ServerID) lease.Partit
 	return led[0]
 }
 
-// emptyOf leaves out partitions that have rows: nobody else may take those.
+// emptyOf leaves out partitions that have rows: no other server may take those.
 func (c *crowd) emptyOf(ps []lease.Partition) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool {
 		l, ok := c.view.leaders.Lease(p)
@@ -228,8 +228,8 @@ func (c *crowd) holdsOnce(table string, written map[string]int64) {
 	}
 }
 
-// TestClusterStopHandsLeasesOver stops storage servers as an operator would: what has no rows is led by others at once, not
-// when a lease has run out.
+// TestClusterStopHandsLeasesOver stops storage servers as an operator would: their partitions without rows are led by
+// others at once, not when a lease has expired.
 func TestClusterStopHandsLeasesOver(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
@@ -249,7 +249,8 @@ func TestClusterStopHandsLeasesOver(t *testing.T) {
 	}
 }
 
-// TestClusterLeasesMoveAfterKill kills holders of leases of partitions without rows, and measures until others lead them.
+// TestClusterLeasesMoveAfterKill kills holders of leases of partitions without rows, and measures the time until others
+// lead them.
 func TestClusterLeasesMoveAfterKill(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 4, Gateways: 1})
@@ -267,7 +268,7 @@ func TestClusterLeasesMoveAfterKill(t *testing.T) {
 	}
 	slices.Sort(all)
 	t.Logf("from kill -9 to the take as seen by another process: %s", spreadOf(all))
-	if all[len(all)/2] > 8*time.Second { // 5 s is what the leases promise, on a machine that has time for them
+	if all[len(all)/2] > 8*time.Second { // leases promise 5 s, on a machine that has time for them
 		t.Errorf("the median is %v", all[len(all)/2])
 	}
 }

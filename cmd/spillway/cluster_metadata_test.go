@@ -13,10 +13,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterMetadataTransactions measures a METADATA transaction as a gateway sees it: a partition more on a table of
-// CLUSTER_PARTITIONS (10,000) with three placements each, asked of real storage servers over gRPC with certificates, and
-// committed on the disks of three metadata servers and in etcd. The partitions lie on servers that are not there, and nobody
-// is master: leases and moves are no part of what is measured. That everybody fetches the new map is. CLUSTER_TXNS is how many.
+// TestClusterMetadataTransactions measures a METADATA transaction as a gateway sees it: one more partition on a table of
+// CLUSTER_PARTITIONS (10,000) with three placements each, requested from real storage servers over gRPC with
+// certificates, and committed on the disks of three metadata servers and in etcd. The partitions lie on absent servers,
+// and there is no master: leases and moves are not measured, but the fetches of the new map by all processes are.
+// CLUSTER_TXNS is how many.
 func TestClusterMetadataTransactions(t *testing.T) {
 	needsCluster(t)
 	partitions, txns := envInt(t, "CLUSTER_PARTITIONS", 10_000), envInt(t, "CLUSTER_TXNS", 100)
@@ -55,7 +56,7 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	var took []time.Duration
 	var m *topology.Map
 	for range txns {
-		time.Sleep(150 * time.Millisecond) // one at a time: what everybody does about the one before is over
+		time.Sleep(150 * time.Millisecond) // one at a time: all reactions to the one before are over
 		began := time.Now()
 		m = add(1)
 		took = append(took, time.Since(began))
@@ -76,7 +77,8 @@ func TestClusterMetadataTransactions(t *testing.T) {
 	}
 }
 
-// fetched is what a metadata server sends of a table's newest map: whole, and since the transaction before.
+// fetched returns the bytes that a metadata server sends of a table's newest map: whole, and since the transaction
+// before.
 func (c *crowd) fetched(table string) (whole, ops int) {
 	c.t.Helper()
 	at, ok := c.view.tables.Newest(table)

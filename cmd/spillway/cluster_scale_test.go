@@ -12,8 +12,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestClusterOfAThousandPartitions has 1,000 active partitions on five servers: what they cost etcd when nothing happens,
-// and how long it takes until others lead what a lost server led. CLUSTER_STEADY is how long is measured.
+// TestClusterOfAThousandPartitions has 1,000 active partitions on five servers. It measures their cost for etcd in the
+// idle state, and the time until others lead the partitions of a lost server. CLUSTER_STEADY is how long is measured.
 func TestClusterOfAThousandPartitions(t *testing.T) {
 	needsCluster(t)
 	const n = 1000
@@ -30,7 +30,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	c.server(lost).Kill()
 	took := c.moves(led, lost, began)
 	t.Logf("%s is lost: all that it led are led by others: %s", lost, spreadOf(took))
-	if last := took[len(took)-1]; last > 12*time.Second { // 6 s is what the leases promise, on a machine that has time for them
+	if last := took[len(took)-1]; last > 12*time.Second { // leases promise 6 s, on a machine that has time for them
 		t.Errorf("the last of %d was led after %v", len(led), last)
 	}
 	c.start(c.server(lost))
@@ -52,7 +52,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 		t.Errorf("%d series are there", len(got))
 	}
 
-	time.Sleep(2 * time.Second) // what the rows set off is over
+	time.Sleep(2 * time.Second) // the effects of the rows are over
 	_, rev, err := c.view.coord.List(t.Context(), "nothing/")
 	c.must(err)
 	cpu, puts := metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), metric(t, c.EtcdClients[0], "etcd_mvcc_put_total")
@@ -68,7 +68,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	if writes > 10 {
 		t.Errorf("%.1f store writes/s: 10 is the bound", writes)
 	}
-	if core > 0.1 { // docs/proofs/cluster.md has what it takes where nothing else runs
+	if core > 0.1 { // docs/proofs/cluster.md has the figure for an otherwise idle machine
 		t.Errorf("etcd takes %.2f%% of a core for six small writes a second", 100*core)
 	}
 	if n := len(c.unled(ps)); n > 0 {
@@ -76,7 +76,7 @@ func TestClusterOfAThousandPartitions(t *testing.T) {
 	}
 }
 
-// leadsAbout is the server whose number of partitions is the nearest to n.
+// leadsAbout returns the server with the number of partitions nearest to n.
 func (c *crowd) leadsAbout(ps []lease.Partition, n int) (best topology.ServerID) {
 	off := len(ps) + 1
 	for _, p := range c.Storage {

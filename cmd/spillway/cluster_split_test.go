@@ -14,10 +14,10 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestClusterSplitWithoutMetadataServersTakesRows stops two of a table's three metadata servers while a partition is being split.
-// Rows for it are acked all the same, none waits for more than a second (or twice what one waited before, where the machine is
-// busy), and they are read. When the servers go on the split ends, and every row is there once. CLUSTER_SPLIT_AWAY is how long
-// they are stopped.
+// TestClusterSplitWithoutMetadataServersTakesRows stops two of a table's three metadata servers while a partition is
+// being split. Rows for it are still acked, none waits for more than a second (or twice the longest wait before, on a
+// busy machine), and they are read. When the servers resume the split ends, and every row is there once.
+// CLUSTER_SPLIT_AWAY is how long they are stopped.
 func TestClusterSplitWithoutMetadataServersTakesRows(t *testing.T) {
 	needsCluster(t)
 	away := envDuration(t, "CLUSTER_SPLIT_AWAY", 8*time.Second)
@@ -63,7 +63,7 @@ type cutWriter struct {
 	written map[string]int64
 }
 
-// write writes for a while, and gives how long a row waited at most until it was acked.
+// write writes for a while, and returns the longest wait of a row for its ack.
 func (w *cutWriter) write(span time.Duration) (worst time.Duration) {
 	w.t.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -86,7 +86,7 @@ func (w *cutWriter) write(span time.Duration) (worst time.Duration) {
 	return worst
 }
 
-// stopMetadata picks two of the three servers that keep a table's files, none of which leads the partition.
+// stopMetadata picks two of the three servers that keep a table's files, neither of which leads the partition.
 func (c *crowd) stopMetadata(table string, p lease.Partition) (two []*processes.Process) {
 	c.t.Helper()
 	row, ok, err := c.view.coord.Get(c.t.Context(), mapstore.Key(table))
@@ -104,7 +104,7 @@ func (c *crowd) stopMetadata(table string, p lease.Partition) (two []*processes.
 	return two
 }
 
-// split begins to split a partition in the middle and stops servers at once. It reports whether the split ended before they had.
+// split begins to split a partition in the middle and stops servers at once. It reports whether the split ended first.
 func (c *crowd) split(p lease.Partition, stop []*processes.Process) bool {
 	c.t.Helper()
 	leader, _ := c.leader(p)
@@ -123,7 +123,7 @@ func (c *crowd) split(p lease.Partition, stop []*processes.Process) bool {
 	for _, s := range stop {
 		c.must(s.Pause())
 	}
-	time.Sleep(time.Second) // for what was under way
+	time.Sleep(time.Second) // for requests under way
 	if c.stateOf(p) == topology.Splitting {
 		return false
 	}
@@ -133,7 +133,7 @@ func (c *crowd) split(p lease.Partition, stop []*processes.Process) bool {
 	return true
 }
 
-// stateOf is a partition's state by the newest map.
+// stateOf returns a partition's state by the newest map.
 func (c *crowd) stateOf(p lease.Partition) topology.State {
 	c.t.Helper()
 	m, _ := c.view.tables.Get(p.Table)

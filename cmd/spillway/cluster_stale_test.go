@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// cable is a TCP proxy that a test can cut: whoever goes through it can no longer reach the other end.
+// cable is a TCP proxy that a test can cut: connections through it then no longer reach the other end.
 type cable struct {
 	to       string
 	listener net.Listener
@@ -125,8 +125,8 @@ func (c *crowd) over(door *process, from, to time.Time, params string) (int, str
 	return status, string(text)
 }
 
-// TestClusterGatewayThatIsCutOffSaysSo: a gateway is cut off from etcd while another makes partitions. What it reads is whole, by maps that it takes
-// from storage; where it cannot know, it warns, or refuses.
+// TestClusterGatewayThatIsCutOffSaysSo: a gateway is cut off from etcd while another makes partitions. Its answers are
+// complete, by maps that it fetches from storage; when it cannot be sure, it warns, or refuses.
 func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
@@ -148,13 +148,13 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	wire.set(true)
 	began := time.Now()
 	put(4)
-	// The leader of hour 3 knows hour 4, and says so: at once, without etcd and without a warning.
+	// The leader of hour 3 has hour 4 in its map, and reports it: at once, without etcd and without a warning.
 	status, text := c.over(cut, at(3).Add(-time.Minute), at(4), "&partial_response=false")
 	if status != http.StatusOK || !strings.Contains(text, `"h":"3"`) || !strings.Contains(text, `"h":"4"`) || strings.Contains(text, "warnings") {
 		t.Errorf("hours 3 and 4, %v after the cut: %d %s", time.Since(began), status, text)
 	}
 
-	// Nobody has anything of hour 6, as far as the gateway knows: it says so, or refuses.
+	// Hour 6 is in no map that the gateway has: it warns, or refuses.
 	c.within(patience, "the gateway warns", func() bool {
 		status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "")
 		if status != http.StatusOK {
@@ -168,12 +168,12 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 		t.Errorf("hour 6, whole: %d %s", status, text)
 	}
 	t.Logf("whole: %d %s", status, text)
-	// What the map covers is as good as ever.
+	// Times that the map covers are answered as before.
 	if status, text = c.over(cut, at(3).Add(-time.Minute), at(3), "&partial_response=false"); status != http.StatusOK || strings.Contains(text, "warnings") {
 		t.Errorf("hour 3: %d %s", status, text)
 	}
 
-	// Whatever asks for all times says so as well; what has no place for a warning is refused.
+	// Requests for all times warn as well; formats without a place for a warning are refused.
 	f := func(path string, want int, says string) {
 		t.Helper()
 		code, text, err := cut.get("/t/cut" + path)
@@ -186,7 +186,7 @@ func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	f("/api/v1/series?match[]=m_v", http.StatusOK, `"h":"4"`)
 	f("/federate?match[]=m_v", http.StatusServiceUnavailable, "may be missing")
 
-	// Others write to hour 6: nobody whom the gateway knows has rows of it, and metadata servers are asked.
+	// Other gateways write to hour 6: no server in the gateway's map has rows of it, and metadata servers are asked.
 	put(6)
 	status, text = c.over(cut, at(6).Add(-time.Minute), at(6), "&partial_response=false")
 	if status != http.StatusOK || !strings.Contains(text, `"h":"6"`) || strings.Contains(text, "warnings") {

@@ -17,9 +17,9 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestClusterGoesOnWithoutALostDisk: the only server that holds the rows of a partition burns down with its disk. Writes get 503 until a
-// person says to go on with another; then rows are acked again, and queries over the partition warn, also when the server
-// comes back with an empty disk.
+// TestClusterGoesOnWithoutALostDisk: the only server that holds the rows of a partition is lost with its disk. Writes get
+// 503 until a person orders to go on with another; then rows are acked again, and queries over the partition warn, also
+// when the server comes back with an empty disk.
 func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
@@ -67,14 +67,15 @@ func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 	}
 }
 
-// TestClusterEndsADropWhoseCommandDied: the command is killed once the table says that it is being dropped. The master
-// ends the drop, and the name is used again.
+// TestClusterEndsADropWhoseCommandDied: the command is killed once the table is marked as being dropped. The master ends
+// the drop, and the name is used again.
 func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	c.table("doomed", time.Hour, 2)
 	c.acks("doomed", "m v=1")
-	// The command waits until servers have let go; one that is paused does not, so that there is time to kill the command.
+	// The command waits until servers have released the leases; a paused one does not, so there is time to kill the
+	// command.
 	p := c.partitions("doomed")[0]
 	var first topology.ServerID
 	c.within(patience, "the partition is led", func() bool { first, _ = c.leader(p); return first != "" })
@@ -97,8 +98,9 @@ func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
 	})
 }
 
-// TestClusterGoesByTheNewestMapAgain: the coordination store is restored from a backup that knows the first of three partitions. Nothing
-// is deleted or written by the old map; `table repair` says what it means, and then every acked row is read and rows are acked.
+// TestClusterGoesByTheNewestMapAgain: the coordination store is restored from a backup with only the first of three
+// partitions. Nothing is deleted or written by the old map; `table repair` explains its effect, and then every acked row
+// is read and rows are acked.
 func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 	needsCluster(t)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
@@ -162,7 +164,7 @@ func dataDir(t *testing.T, p *processes.Process) string {
 	return ""
 }
 
-// exec makes a command for people, with the way to the cluster.
+// exec makes a command for people, with the flags of the cluster.
 func (c *crowd) exec(args ...string) *exec.Cmd {
 	args = append(args, "--servers="+strings.Join(c.Peers, ","))
 	if c.peer.Insecure {
@@ -174,7 +176,7 @@ func (c *crowd) exec(args ...string) *exec.Cmd {
 	return exec.CommandContext(c.t.Context(), c.Storage[0].Line[0], args...)
 }
 
-// try runs a command for people, which may fail, and gives what it says.
+// try runs a command for people, which may fail, and returns its output.
 func (c *crowd) try(args ...string) (string, error) {
 	out, err := c.exec(args...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err

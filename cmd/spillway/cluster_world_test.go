@@ -28,13 +28,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// crowd is a cluster of real processes under test, and a look at it from outside: the test follows leases and maps as a
+// crowd is a cluster of real processes under test, with a view from outside: the test follows leases and maps as a
 // gateway does.
 type crowd struct {
 	t *testing.T
 	*processes.Cluster
-	doors []*process  // the gateways, as those who write and ask see them
-	peer  peerConfig  // how its processes know each other
+	doors []*process  // the gateways, as their clients see them
+	peer  peerConfig  // how its processes authenticate each other
 	coord coordConfig // how they reach etcd
 	view  clusterView
 }
@@ -61,7 +61,7 @@ func envDuration(t *testing.T, name string, def time.Duration) time.Duration {
 	return d
 }
 
-// patience is how long a test waits for what must come: far longer than it takes, on a machine that does other work.
+// patience bounds a test's waits: far longer than they take, on a machine that does other work.
 const patience = time.Minute
 
 // newCrowd starts a cluster. Bin and Dir of the plan are the test's.
@@ -104,7 +104,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	return c
 }
 
-// show prints the last words of all.
+// show prints the last output of all.
 func (c *crowd) show() {
 	for _, p := range c.All() {
 		lines := strings.Split(strings.TrimSpace(p.Said()), "\n")
@@ -143,7 +143,7 @@ func (c *crowd) must(err error) {
 	}
 }
 
-// within waits until ok says so.
+// within waits until ok returns true.
 func (c *crowd) within(d time.Duration, what string, ok func() bool) {
 	c.t.Helper()
 	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -166,14 +166,14 @@ func (c *crowd) start(ps ...*processes.Process) {
 	}
 }
 
-// table makes one.
+// table makes a table.
 func (c *crowd) table(name string, width time.Duration, replicas int) {
 	c.t.Helper()
 	_, err := c.view.tables.Create(c.t.Context(), name, topology.Config{PartitionWidth: width, Replicas: replicas})
 	c.must(err)
 }
 
-// cover makes n partitions that follow each other from a time on, in groups, and returns when all are led.
+// cover makes n consecutive partitions from a time on, in groups, and returns when all are led.
 func (c *crowd) cover(table string, from time.Time, width time.Duration, n int) []lease.Partition {
 	c.t.Helper()
 	for at := 0; at < n; at += 250 {
@@ -199,7 +199,7 @@ func (c *crowd) partitions(table string) (ps []lease.Partition) {
 	return ps
 }
 
-// leader is who leads by the rows.
+// leader returns the leader by the rows.
 func (c *crowd) leader(p lease.Partition) (topology.ServerID, point.Epoch) {
 	s, e, ok := c.view.leaders.Leader(p)
 	if !ok {
@@ -212,12 +212,12 @@ func (c *crowd) unled(ps []lease.Partition) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { s, _ := c.leader(p); return s != "" })
 }
 
-// led are those that a server leads.
+// led returns the partitions that a server leads.
 func (c *crowd) led(ps []lease.Partition, by topology.ServerID) []lease.Partition {
 	return slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { s, _ := c.leader(p); return s != by })
 }
 
-// moves watches until every partition is led by another than was, and says when each was, since began.
+// moves watches until every partition is led by a server other than was, and returns each one's time since began.
 func (c *crowd) moves(ps []lease.Partition, was topology.ServerID, began time.Time) []time.Duration {
 	c.t.Helper()
 	var took []time.Duration
@@ -245,7 +245,7 @@ func (c *crowd) moves(ps []lease.Partition, was topology.ServerID, began time.Ti
 	return took
 }
 
-// spreadOf is what a list of durations, which is sorted, comes to.
+// spreadOf summarizes a sorted list of durations.
 func spreadOf(took []time.Duration) string {
 	if len(took) == 0 {
 		return "none"

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// TestClusterReadsWhatWasAckedThroughAnyGateway starts etcd, three storage servers and two gateways, which know each other
-// by certificates, and writes through one gateway what the other is asked for, at once after the ack.
+// TestClusterReadsWhatWasAckedThroughAnyGateway starts etcd, three storage servers and two gateways, with certificates,
+// writes through one gateway, and reads through the other at once after the ack.
 func TestClusterReadsWhatWasAckedThroughAnyGateway(t *testing.T) {
 	if testing.Short() {
 		t.Skip("processes are started in the long run of the tests")
@@ -100,7 +100,7 @@ func TestClusterReadsWhatWasAckedThroughAnyGateway(t *testing.T) {
 	})
 }
 
-// columns cuts a table's ring into parts of the same size, from ever on.
+// columns cuts a table's ring into parts of the same size, for all times.
 func (c *crowd) columns(table string, n int) {
 	c.t.Helper()
 	weights := make([]uint32, n)

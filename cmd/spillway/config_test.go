@@ -17,7 +17,7 @@ import (
 
 var updateReference = flag.Bool("update-reference", false, "write docs/configuration.md anew")
 
-// TestTheReferenceOfSettingsIsCurrent: docs/configuration.md is what `spillway config reference` prints.
+// TestTheReferenceOfSettingsIsCurrent: docs/configuration.md equals the output of `spillway config reference`.
 func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {
 	var b bytes.Buffer
 	if err := writeReference(&b); err != nil {
@@ -38,7 +38,7 @@ func TestTheReferenceOfSettingsIsCurrent(t *testing.T) {
 	}
 }
 
-// Every setting says what it is, its default lies within its bounds, and no two share a flag or a variable.
+// Every setting has a description, its default lies within its bounds, and no two share a flag or a variable.
 func TestEverySettingIsDeclaredWhole(t *testing.T) {
 	c := defaultConfig()
 	if err := setting.Check(&c); err != nil {
@@ -90,7 +90,7 @@ func TestFlagsWinOverVariablesAndTheseOverTheFile(t *testing.T) {
 	}
 }
 
-// A mistake names the flag, the variable and the key, whichever way it came; and every mistake of a file is named.
+// A mistake names the flag, the variable and the key, from whichever source; and every mistake of a file is named.
 func TestMistakesInSettingsNameThem(t *testing.T) {
 	noSettings(t)
 	file := filepath.Join(t.TempDir(), "spillway.yaml")

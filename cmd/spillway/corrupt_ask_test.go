@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// askCorrupt asks for everything of a table in [lo, hi] milliseconds. said is what the store says is wrong: an error's
-// message or the warnings of an answer; err is one that no user should see, or no answer at all. Rows come with warnings,
-// too, and then only those count that should not be there.
+// askCorrupt asks for everything of a table in [lo, hi] milliseconds. said is the store's report of damage: an error's
+// message or the warnings of an answer; err is an error that no user should see, or no answer at all. Rows come with
+// warnings, too, and then only rows that should not be there count.
 func askCorrupt(c *http.Client, base, table string, lo, hi int64) (rows corruptRows, said string, err error) {
 	path := base + "/t/" + table + "/api/v1/"
-	at, over := "4102444800", "36500d" // all of time, as far as it is written to
+	at, over := "4102444800", "36500d" // all written times
 	if lo != math.MinInt64 {
 		at, over = strconv.FormatFloat(float64(hi)/1000, 'f', 3, 64), fmt.Sprintf("%dms", hi-lo+1)
 	}
@@ -69,7 +69,7 @@ func seriesName(labels map[string]string) string {
 	return labels["__name__"] + "{" + strings.Join(b, ",") + "}"
 }
 
-// getCorrupt gets an answer of the Prometheus API.
+// getCorrupt fetches an answer of the Prometheus API.
 func getCorrupt(c *http.Client, address string, data any) (said string, err error) {
 	answer, err := c.Get(address)
 	if err != nil {
@@ -90,15 +90,15 @@ func getCorrupt(c *http.Client, address string, data any) (said string, err erro
 	}
 	switch {
 	case answer.StatusCode == http.StatusNotFound:
-		return "", nil // "there is no such table" says that nothing was lost: it is an empty answer
+		return "", nil // "there is no such table" means that nothing was lost: it is an empty answer
 	case answer.StatusCode != http.StatusOK:
 		return fmt.Sprintf("%d: %s", answer.StatusCode, envelope.Error), nil
 	}
 	return strings.Join(envelope.Warnings, "; "), json.Unmarshal(envelope.Data, data)
 }
 
-// differ tells how the rows that were read differ from those that were acked, in [lo, hi] milliseconds; extra tells
-// only of rows that should not be there. Empty: not at all.
+// differ describes how the rows read differ from the acked ones, in [lo, hi] milliseconds; extra counts only rows that
+// should not be there. Empty: not at all.
 func (want corruptRows) differ(got corruptRows, lo, hi int64, extra bool) string {
 	lacking, invented := 0, 0
 	example := ""

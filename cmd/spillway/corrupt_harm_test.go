@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// harm is one thing that befalls a store: to one file, or to one of its directories.
+// harm is one kind of damage to a store: to one file, or to one of its directories.
 type harm struct {
 	Kind string // of the file: catalogue/N.log, segments/N/N.seg, …
 	File string
-	How  string // with the place of it
-	Name string // how, without
+	How  string // with its place in the file
+	Name string // how, without the place
 }
 
 func (h harm) String() string { return h.File + ": " + h.How }
@@ -32,8 +32,8 @@ var dull = regexp.MustCompile(`LOCK$|settings\.yaml$|OPTIONS-N$|marker\.format`)
 // weighty are files that hold rows, or say where rows are.
 var weighty = regexp.MustCompile(`\.(seg|log|sst)$`)
 
-// plot chooses what befalls the store in dir, and does it. Files that change are cut loose from what they are linked to.
-// old are earlier versions of the same store.
+// plot chooses a harm to the store in dir, and does it. Files to be changed are first copied, so that hard links to them
+// stay whole. old are earlier versions of the same store.
 func plot(rng *rand.Rand, dir string, old []string) (harm, error) {
 	names, err := corruptFiles(dir)
 	if err != nil {
@@ -148,7 +148,7 @@ func harmFile(rng *rand.Rand, dir, file string, siblings, old []string) (name, h
 	return "emptied", fmt.Sprintf("emptied, of %d bytes", len(b)), put(nil)
 }
 
-// olderMarker is the name that a marker, whose name is all it says, had in an old version.
+// olderMarker returns the name that a marker, which consists of its name alone, had in an old version.
 func olderMarker(rng *rand.Rand, file string, old []string) string {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), "marker."), ".")
 	for _, i := range rng.Perm(len(old)) {
@@ -162,7 +162,7 @@ func olderMarker(rng *rand.Rand, file string, old []string) string {
 	return ""
 }
 
-// overwrite writes into the file itself, as a process that has it open sees it; nothing is linked to it any more.
+// overwrite writes into the file itself, as a process that has it open sees it; no hard link shares it any more.
 func overwrite(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -200,7 +200,7 @@ func older(rng *rand.Rand, file string, now []byte, old []string) (from string, 
 	return "", nil, false
 }
 
-// harmDirectory deletes a directory, or puts an old version of it in its place.
+// harmDirectory deletes a directory, or replaces it by an old version.
 func harmDirectory(rng *rand.Rand, dir string, old []string) (harm, error) {
 	dirs := []string{"catalogue", "coord", "log", "segments"}
 	placements, err := os.ReadDir(filepath.Join(dir, "segments"))

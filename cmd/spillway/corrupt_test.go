@@ -19,12 +19,12 @@ import (
 	"time"
 )
 
-// TestCorruptionsLoseNothingInSilence lets one thing at a time befall a store that a real process wrote: a bit, a page, a
-// missing end, an old version, of a file of every kind, while it is closed and while it is served from. Then it starts
-// the store, twice, and holds every answer against what was acked. A start may be refused and a query may be answered
-// with an error or a warning, if a person can understand it; rows may be there. An answer without a warning that lacks
-// rows, or has rows that were never written or were deleted, fails; so do a panic, a hang, a message with a stack, and a
-// segment or log file that was deleted.
+// TestCorruptionsLoseNothingInSilence damages a store that a real process wrote, one harm at a time: a bit, a page, a
+// missing end, an old version, of a file of every kind, while the store is closed and while it is served from. Then it
+// starts the store, twice, and compares every answer with the acked rows. A start may be refused and a query may be
+// answered with an error or a warning, if a person can understand it; rows may be there. An answer without a warning that
+// lacks rows, or has rows that were never written or were deleted, fails; so do a panic, a hang, a message with a stack,
+// and a segment or log file that was deleted.
 //
 //	CORRUPT_N      how many cases, default 24
 //	TEST_SEED      decides what befalls what
@@ -100,7 +100,7 @@ func (r *corruptRun) all(first, last int) {
 	wg.Wait()
 }
 
-// fail prints what happened and one line to paste.
+// fail prints the failure and one line to paste.
 func (r *corruptRun) fail(res corruptResult) {
 	world := r.world
 	if r.keep == "" {
@@ -110,7 +110,7 @@ func (r *corruptRun) fail(res corruptResult) {
 		res.Outcome, res.Case, res.Base, res.Mode, res.Harm, res.Said, world, res.Case, r.seed, r.t.Name())
 }
 
-// tell prints what came of every kind of file and of every kind of harm.
+// tell prints the outcomes by kind of file and by kind of harm.
 func (r *corruptRun) tell(took time.Duration) {
 	r.t.Logf("%d corruptions in %s, TEST_SEED=%d\n%s\n%s\n%s", len(r.results), took.Round(time.Second), r.seed,
 		r.table("file", func(x corruptResult) string { return x.Harm.Kind }), r.table("corruption", func(x corruptResult) string { return x.Harm.Name }),
@@ -128,7 +128,7 @@ func (r *corruptRun) tell(took time.Duration) {
 	}
 }
 
-// table counts outcomes by something of the cases, as Markdown.
+// table counts outcomes by a property of the cases, as Markdown.
 func (r *corruptRun) table(what string, of func(corruptResult) string) string {
 	counts, outcomes := map[string]map[string]int{}, map[string]bool{}
 	for _, x := range r.results {
@@ -154,7 +154,7 @@ func (r *corruptRun) table(what string, of func(corruptResult) string) string {
 // caseMax is how long a case may take: two starts, and everything read, take a fraction of a second.
 const caseMax = 90 * time.Second
 
-// binaryShare is one of how many cases runs the program itself instead of its parts within a worker.
+// binaryShare: one in so many cases runs the program itself instead of its parts within a worker.
 const binaryShare = 25
 
 // corruptWorker is a process that tries one case after the other, and is started again when one ended it.
@@ -183,7 +183,7 @@ func (w *corruptWorker) start() error {
 	return w.cmd.Start()
 }
 
-// try has a case tried. A worker that dies or hangs over it is what came of it.
+// try lets a worker run a case. If the worker dies or hangs, that is the outcome.
 func (w *corruptWorker) try(c int) corruptResult {
 	last := corruptResult{Case: c, Outcome: "HARNESS"}
 	if w.cmd == nil {
@@ -235,7 +235,7 @@ func (w *corruptWorker) end() {
 	}
 }
 
-// lockedText is what a process says.
+// lockedText is the output of a process.
 type lockedText struct {
 	mu sync.Mutex
 	b  []byte
@@ -255,14 +255,14 @@ func (l *lockedText) reset() {
 	l.b = nil
 }
 
-// String is all of it.
+// String returns all of it.
 func (l *lockedText) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return string(l.b)
 }
 
-// death is what a worker said about its end: a panic's message comes before its stacks.
+// death returns a worker's message about its end: a panic's message comes before its stacks.
 func (l *lockedText) death() string {
 	text := l.String()
 	for _, mark := range []string{"panic: ", "fatal error: ", "SIGQUIT"} {

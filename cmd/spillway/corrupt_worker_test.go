@@ -30,24 +30,24 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// corruptOrder is what a worker is told to try.
+// corruptOrder is an order to a worker.
 type corruptOrder struct {
 	World  string
 	Seed   uint64
 	Case   int
 	Binary string // to run instead of opening the store in this process; empty: in this process
-	Keep   string // directory for what failed
+	Keep   string // directory for failed cases
 	Twice  bool   // damage the catalogue's mirror, too, before a repair
 }
 
-// corruptResult is what came of it.
+// corruptResult is the outcome of an order.
 type corruptResult struct {
 	Case int
 	Harm harm
 	Base string
 	Mode string
-	// Repaired is how a refused catalogue was rebuilt: exactly, of what there is, lossy; or that a refused coordination store
-	// was moved away; "": not tried.
+	// Repaired is how a refused catalogue was rebuilt: exactly, of what there is, lossy; or that a refused coordination
+	// store was moved away; "": not tried.
 	Repaired string
 	Outcome  string // intact, reported, refused; or a failure, in capitals
 	Said     string
@@ -55,8 +55,8 @@ type corruptResult struct {
 
 func (r corruptResult) failed() bool { return r.Outcome == strings.ToUpper(r.Outcome) }
 
-// TestCorruptWorker is the process in which stores are opened: what ends it would have ended a server. It reads orders and
-// writes results, and does nothing where the tests are run.
+// TestCorruptWorker is the process in which stores are opened: a failure that ends it would have ended a server. It reads
+// orders and writes results, and does nothing in an ordinary run of the tests.
 func TestCorruptWorker(t *testing.T) {
 	if os.Getenv("CORRUPT_WORKER") == "" {
 		t.Skip("only a worker of TestCorruptionsLoseNothingInSilence")
@@ -85,10 +85,10 @@ type corruptTrial struct {
 	log    bytes.Buffer
 }
 
-// begun is the outcome of a case that is still going on: what a worker that dies leaves behind.
+// begun is the outcome of an unfinished case: it remains if a worker dies.
 const begun = "begun"
 
-// run tries a case, whose every choice follows from seed and number.
+// run runs a case; all its choices follow from seed and number.
 func (w *corruptTrial) run(begin func(corruptResult)) corruptResult {
 	rng := rand.New(rand.NewPCG(w.order.Seed, uint64(w.order.Case)))
 	bases := []string{"clean", "killed"}
@@ -143,7 +143,7 @@ func (w *corruptTrial) run(begin func(corruptResult)) corruptResult {
 	return w.result
 }
 
-// verify has the store verified: nothing may change.
+// verify verifies the store: nothing may change.
 func (w *corruptTrial) verify() (worst string) {
 	before := w.sums()
 	v := &verification{dir: w.dir, files: map[string]*verifiedFile{}}
@@ -162,7 +162,7 @@ func (w *corruptTrial) begun() corruptResult {
 	return r
 }
 
-// corruptTemp is where stores are tried: in memory where that is possible, since nobody pulls the plug.
+// corruptTemp is the directory for stores under trial: in memory where possible, since power failures are not tested.
 func corruptTemp() string {
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
 		return "/dev/shm"
@@ -170,7 +170,7 @@ func corruptTemp() string {
 	return ""
 }
 
-// running harms the store under a process that serves from it, asks, and starts it again.
+// running harms the store under a process that serves from it, queries it, and starts it again.
 func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptResult)) corruptResult {
 	begin(w.begun())
 	p, err := w.open()
@@ -194,14 +194,14 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 	return w.result
 }
 
-// ended judges how a process that served ended: its error may say what is wrong, and has to be clear.
+// ended judges how a serving process ended: its error may report the damage, and has to be clear.
 func (w *corruptTrial) ended(err error) {
 	if err != nil && !w.result.failed() {
 		w.note("reported", err.Error())
 	}
 }
 
-// lives starts the store, reads it, and does so again: nothing that the first start did may lose what it found.
+// lives starts the store, reads it, and does so again: no action of the first start may lose data.
 func (w *corruptTrial) lives(rng *rand.Rand) {
 	before := w.sums()
 	for life := range 2 {
@@ -224,8 +224,8 @@ func (w *corruptTrial) lives(rng *rand.Rand) {
 	}
 }
 
-// repair does what a refusal over the catalogue or the coordination store asks for. What segments and log hold is there
-// then, all of it, and what was deleted is not, unless the repair says that something is lost.
+// repair follows the advice of a refusal over the catalogue or the coordination store. Afterwards all rows of segments
+// and log are there, and deleted ones are not, unless the repair reports a loss.
 func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
 	switch kind := w.result.Harm.Kind; {
 	case w.result.failed():
@@ -266,7 +266,7 @@ func (w *corruptTrial) repair(rng *rand.Rand, before []corruptSum) {
 	}
 }
 
-// rebuild has the catalogue repaired, and tells how it went.
+// rebuild repairs the catalogue, and returns how it went.
 func (w *corruptTrial) rebuild(rng *rand.Rand) string {
 	cfg, err := w.config()
 	if err == nil && w.order.Twice {
@@ -292,7 +292,7 @@ func (w *corruptTrial) rebuild(rng *rand.Rand) string {
 // corruptRank orders outcomes: the worst one counts.
 var corruptRank = []string{"", "intact", "reported", "refused"}
 
-// note keeps the worst that came out, and holds what was said against what a person can use.
+// note keeps the worst outcome, and checks that a person can use the message.
 func (w *corruptTrial) note(outcome, said string) {
 	if w.result.failed() && w.result.Outcome != "" {
 		return
@@ -313,10 +313,10 @@ func (w *corruptTrial) note(outcome, said string) {
 
 var stack = regexp.MustCompile(`goroutine \d|\.go:\d+|(?m)^\s+\w+\(0x|runtime error|panic`)
 
-// advice is what a message says that tells a person what to do.
+// advice matches a message that advises a person.
 var advice = regexp.MustCompile(`(?i)restore|repair|copy |spillway verify|data_dir right|log_dir changed`)
 
-// unclear tells why a person at night could not use a message.
+// unclear returns why a person at night could not use a message.
 func unclear(said string) string {
 	switch {
 	case stack.MatchString(said):
@@ -331,7 +331,7 @@ func unclear(said string) string {
 	return ""
 }
 
-// ask reads every row and judges the answers. Where a whole table cannot be read, every day of it is asked for alone.
+// ask reads every row and judges the answers. If a whole table cannot be read, it asks for every day of it alone.
 func (w *corruptTrial) ask(base string) {
 	for _, table := range corruptTables {
 		want, ok := w.want[table]
@@ -366,7 +366,7 @@ func (w *corruptTrial) judge(base, table string, want corruptRows, lo, hi int64)
 	return true
 }
 
-// days are the starts of the days in which a table has rows.
+// days returns the starts of the days in which a table has rows.
 func (r corruptRows) days() []int64 {
 	seen := map[int64]bool{}
 	for _, rows := range r.Series {
@@ -382,7 +382,7 @@ func (r corruptRows) days() []int64 {
 	return out
 }
 
-// probe writes a row to each table; what is acked has to be there from then on.
+// probe writes a row to each table; if it is acked it has to be there from then on.
 func (w *corruptTrial) probe(base string) {
 	for _, table := range corruptTables {
 		want, ok := w.want[table]
@@ -415,7 +415,7 @@ func (w *corruptTrial) probe(base string) {
 	w.ask(base)
 }
 
-// corruptSum is a file as it was.
+// corruptSum is a file at one time: its name, size and checksum.
 type corruptSum struct {
 	name string
 	size int64
@@ -435,8 +435,8 @@ func (w *corruptTrial) sums() (out []corruptSum) {
 	return out
 }
 
-// kept looks for what a person could still use: segments after every start, log files after a refusal. They may have been
-// put elsewhere in the store.
+// kept checks that files a person could still use are there: segments after every start, log files after a refusal. They
+// may have been moved within the store.
 func (w *corruptTrial) kept(before []corruptSum, refused bool) {
 	if w.result.failed() {
 		return
@@ -454,13 +454,13 @@ func (w *corruptTrial) kept(before []corruptSum, refused bool) {
 	}
 }
 
-// corruptServer is a store that serves.
+// corruptServer is a serving store.
 type corruptServer struct {
 	base string
 	stop func() error
 }
 
-// open starts the store, in this process or as one of its own; its error is what a person would read.
+// open starts the store, in this process or as one of its own; its error is the text a person would read.
 func (w *corruptTrial) open() (*corruptServer, error) {
 	w.client.CloseIdleConnections()
 	if w.order.Binary != "" {
@@ -490,7 +490,7 @@ func (w *corruptTrial) open() (*corruptServer, error) {
 	}}, nil
 }
 
-// config is the settings of stores that are opened in this process: nothing is flushed or compacted.
+// config returns the settings of stores that are opened in this process: nothing is flushed or compacted.
 func (w *corruptTrial) config() (*config, error) {
 	cfg := defaultConfig()
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen, cfg.API.Admin = w.dir, "127.0.0.1:0", "", true
@@ -500,7 +500,7 @@ func (w *corruptTrial) config() (*config, error) {
 	return &cfg, cfg.complete()
 }
 
-// announced is how the program says where it listens.
+// announced matches the program's announcement of its address.
 var announced = regexp.MustCompile(`remote_write\s+(http://\S+)/api/v1/write`)
 
 // openBinary starts the program itself, on a port that it chooses.

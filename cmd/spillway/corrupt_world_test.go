@@ -19,13 +19,13 @@ import (
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 )
 
-// corruptWorld is what corruptions are tried on: a store that a real process wrote, as it was at several times, and what
-// was acked by then.
+// corruptWorld is the store to corrupt: written by a real process, kept as it was at several times, with the rows acked
+// by then.
 //
 //	dir/early, dir/late     the store after two lives, ended by SIGTERM: old versions of files come from here
 //	dir/killed              idle for more than two seconds, then killed
 //	dir/clean               the same after one more life, ended by SIGTERM
-//	dir/killed.json …       what every table has to answer
+//	dir/killed.json …       the expected answers of every table
 type corruptWorld struct {
 	t    *testing.T
 	p    *process
@@ -35,11 +35,11 @@ type corruptWorld struct {
 	sent map[string]map[string]map[int64]float64
 }
 
-// corruptDays is how many partitions each table has, but the one that grows.
+// corruptDays is how many partitions each table has, except the one that grows.
 const corruptDays = 3
 
-// corruptTables are the tables that rows are written to; each life makes one of its own, so that whatever says what
-// there is was written last at several times.
+// corruptTables are the written tables; each life makes one of its own, so that the lists of tables were last written at
+// several times.
 var corruptTables = []string{"default", "lines", "hists", "life0", "life1", "life2", "life3"}
 
 // buildCorruptWorld fills the store, and stops when it holds something of every kind.
@@ -61,11 +61,11 @@ func buildCorruptWorld(t *testing.T, bin, dir string) {
 			w.flushed()
 		}
 		w.erase(i)
-		w.write(i + 10) // these stay in the log, or most of them
+		w.write(i + 10) // most of these stay in the log
 		want := w.read()
 		w.compare(want)
 		if life.kill {
-			time.Sleep(3 * time.Second) // an idle second has the log mark how far it is durable
+			time.Sleep(3 * time.Second) // after an idle second the log marks how far it is durable
 			w.p.kill()
 		} else if code := w.p.stop(); code != 0 {
 			t.Fatalf("exit code %d\n%s", code, &w.p.log)
@@ -81,7 +81,7 @@ func buildCorruptWorld(t *testing.T, bin, dir string) {
 	}
 }
 
-// corruptEnviron are the settings of the processes that write: everything is flushed at once, or nothing is.
+// corruptEnviron returns the settings of the writing processes: everything is flushed at once, or nothing is.
 func corruptEnviron(flush bool) []string {
 	age := "10h"
 	if flush {
@@ -109,7 +109,7 @@ func (w *corruptWorld) flushed() {
 	}
 }
 
-// write sends rows by every protocol, in several requests, so that several segments come of them.
+// write sends rows by every protocol, in several requests, so that they end up in several segments.
 func (w *corruptWorld) write(round int) {
 	for k := range 3 {
 		w.writeFloats(round*10 + k)
@@ -122,10 +122,10 @@ func (w *corruptWorld) write(round int) {
 	}
 }
 
-// days are how many days the table "default" has rows of: each life makes a partition of it.
+// days is the number of days for which the table "default" has rows: each life makes a partition of it.
 func (w *corruptWorld) days() int { return corruptDays + w.life }
 
-// at is when the rows of a round lie in a day.
+// at returns the time of a round's rows in a day.
 func (w *corruptWorld) at(day, round, i int) int64 {
 	return w.from.UnixMilli() + int64(day)*24*3600_000 + int64(round)*200_000 + int64(i)*7_013
 }
@@ -170,7 +170,7 @@ func (w *corruptWorld) writeFloats(round int) {
 	w.post("/api/v1/write", "application/x-protobuf", packed(w.t, r.Marshal))
 }
 
-// writeLines writes line protocol to a table that comes into being by it.
+// writeLines writes line protocol to a table that the write creates.
 func (w *corruptWorld) writeLines(round int) {
 	var b []byte
 	for day := range corruptDays {
@@ -243,7 +243,7 @@ func (w *corruptWorld) erase(life int) {
 	}
 }
 
-// compare holds what a whole store answers against what was acked: from here on the answer is the ledger.
+// compare checks the answers of a whole store against the acked rows: from here on the answer is the ledger.
 func (w *corruptWorld) compare(got corruptAnswers) {
 	w.t.Helper()
 	for table, series := range w.sent {
@@ -271,10 +271,10 @@ func (w *corruptWorld) compare(got corruptAnswers) {
 	}
 }
 
-// corruptAnswers is what a store answers, by table.
+// corruptAnswers are a store's answers, by table.
 type corruptAnswers map[string]corruptRows
 
-// corruptRows is everything that can be asked of a table.
+// corruptRows is all data of a table that can be queried.
 type corruptRows struct {
 	Series    map[string][]corruptRow
 	Exemplars string
@@ -287,7 +287,7 @@ type corruptRow struct {
 	Value string
 }
 
-// sum is the value, or the sum of a histogram.
+// sum returns the value, or the sum of a histogram.
 func (r corruptRow) sum() float64 {
 	var h struct{ Sum string }
 	text := strings.Trim(r.Value, `"`)
@@ -301,7 +301,7 @@ func (r corruptRow) sum() float64 {
 	return v
 }
 
-// read asks a whole store for everything; an answer that says that something is wrong ends the test.
+// read asks a whole store for everything; an answer that reports damage ends the test.
 func (w *corruptWorld) read() corruptAnswers {
 	w.t.Helper()
 	out := corruptAnswers{}

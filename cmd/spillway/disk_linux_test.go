@@ -19,7 +19,7 @@ import (
 // smallDisk is a file system of its own for a process's data: a tmpfs in a mount namespace that a helper keeps alive, so
 // that it outlives the process.
 type smallDisk struct {
-	dir  string // as the test sees it
+	dir  string // as seen by the test
 	in   []string
 	fill string
 }
@@ -45,7 +45,7 @@ func newSmallDisk(t *testing.T, dir string, bytes int) *smallDisk {
 	return &smallDisk{dir: seen, fill: filepath.Join(seen, "fill"), in: []string{"nsenter", "-t", pid, "-U", "-m", "--preserve-credentials"}}
 }
 
-// use takes space until so many bytes are left.
+// use takes space until left bytes are free.
 func (d *smallDisk) use(t *testing.T, left uint64) {
 	t.Helper()
 	free := freeBytes(t, d.dir)
@@ -81,7 +81,7 @@ func (d *smallDisk) clear(t *testing.T) {
 	}
 }
 
-// line writes rows of one series by line protocol and gives the answer.
+// line writes rows of one series by line protocol and returns the answer.
 func (p *process) line(lines string) (int, string) {
 	status, text, err := p.do(http.MethodPost, "/write?db=default&precision=ms", nil, []byte(lines))
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *process) line(lines string) (int, string) {
 	return status, string(text)
 }
 
-// until writes a row now and then until it is answered so.
+// until writes a row now and then until the answer has the wanted status.
 func (p *process) until(want int) (text string) {
 	p.t.Helper()
 	for range 100 {
@@ -137,7 +137,7 @@ func TestFullDiskRefusesWritesAndGoesOnReading(t *testing.T) {
 }
 
 // TestFailedWriteEndsTheProcess lets the log hit the end of the disk, without the reserve that should keep it from there.
-// The process must not ack what it could not write; it ends, says why, and comes back with all it acked.
+// The process must not ack a row that it could not write; it ends, reports why, and restarts with all acked rows.
 func TestFailedWriteEndsTheProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
@@ -147,7 +147,7 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 	p.in = disk.in
 	p.start()
 	p.until(http.StatusNoContent)
-	slow, err := net.Dial("tcp", p.addr) // a request that is never done
+	slow, err := net.Dial("tcp", p.addr) // a request that never ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +213,8 @@ func freeBytes(t *testing.T, dir string) uint64 {
 	return st.Bavail * uint64(st.Bsize)
 }
 
-// TestAFullDiskIsReadFromTheStartOn starts a process on a disk without a free byte: it gets ready, answers queries, refuses
-// writes and says why, does not wear out a processor, and takes writes again when there is room.
+// TestAFullDiskIsReadFromTheStartOn starts a process on a disk without a free byte: it gets ready, answers queries,
+// refuses writes and reports why, does not keep a processor busy, and takes writes again when there is room.
 func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
@@ -280,7 +280,7 @@ func segmentsIn(dir string) int {
 	return len(names)
 }
 
-// treeOf lists the files of a store with their sizes, but for the locks and what fills the disk.
+// treeOf lists the files of a store with their sizes, except the locks and the file that fills the disk.
 func treeOf(t *testing.T, dir string) string {
 	var b strings.Builder
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

@@ -256,8 +256,8 @@ func (e *examination) metadata(ctx context.Context) error {
 }
 
 // lacking returns the metadata servers that do not return a table's committed file, and the error of the last one. A file
-// may be on its way: live servers are asked again for a moment. For a table that was dropped, or whose row cannot be
-// read, no server is returned.
+// may be on its way: live servers are asked again for a moment. A dropped table, or one with an unreadable row, lacks no
+// server.
 func (e *examination) lacking(ctx context.Context, row coord.Row) (r mapstore.Row, lack []topology.ServerID, why, err error) {
 	for deadline := e.listen; ; deadline -= e.listen / 10 {
 		if r, err = mapstore.DecodeRow(row); err != nil || r.Dropped {

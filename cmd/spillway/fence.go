@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// fencedEnd is how long a process lives after its store was fenced: none of its answers could be trusted, and another
+	// fencedEnd is how long a process lives after its store was fenced: its answers could not be trusted, and another
 	// process may be waiting for its place.
 	fencedEnd = 2 * time.Second
 	// fencedDrain is the part of that in which its requests may get their answers.
@@ -69,7 +69,7 @@ func untilFenced(f fence) func(context.Context) error {
 	}
 }
 
-// closeFenced closes as much as it can of a process whose store is fenced, within a time.
+// closeFenced closes as much as it can of a process with a fenced store, within a time.
 func closeFenced(close func() error) {
 	done := make(chan struct{})
 	go func() {

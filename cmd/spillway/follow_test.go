@@ -11,7 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/share"
 )
 
-// TestWhatHeadsHoldIsNotThereForQueries: memory that others bound was booked nowhere, and queries took it a second time.
+// TestWhatHeadsHoldIsNotThereForQueries: memory bounded by other parts was booked nowhere, and queries took it a second
+// time.
 func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		process := budget.New("process", 1000)
@@ -38,7 +39,7 @@ func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 	})
 }
 
-// TestHeadsAreBookedBeforeTheyGrow: queries were lent what heads had taken in the last 100 ms.
+// TestHeadsAreBookedBeforeTheyGrow: queries borrowed memory that heads had taken in the last 100 ms.
 func TestHeadsAreBookedBeforeTheyGrow(t *testing.T) {
 	a, err := openAccounts(512<<20, nil)
 	if err != nil {

@@ -39,7 +39,7 @@ type path struct {
 	forward *forward.Forwarder
 }
 
-// openPath makes a path. maps is what the server goes by; nil: the gateway's own tables.
+// openPath makes a path. maps are the server's maps; nil: the gateway's own tables.
 func openPath(t *testing.T, store coord.Store, create bool, set forward.Settings, maps server.Maps) *path {
 	log := slog.New(slog.DiscardHandler)
 	p := &path{t: t}
@@ -153,7 +153,7 @@ func TestNewGenerationsLoseNothing(t *testing.T) {
 	}
 }
 
-// lagging is maps that fall behind: it knows partitions only once it was asked for a table a few times.
+// lagging has maps that fall behind: its partitions appear only after a table was asked for a few times.
 type lagging struct {
 	*tables.Tables
 	mu    sync.Mutex
@@ -173,7 +173,7 @@ func (l *lagging) Get(name string) (*topology.Map, bool) {
 	return m, ok
 }
 
-// TestStaleServersAreAskedAgain: the storage server learns of a new partition a moment later than the gateway.
+// TestStaleServersAreAskedAgain: the storage server receives a new partition a moment later than the gateway.
 func TestStaleServersAreAskedAgain(t *testing.T) {
 	f := func(lag int, want fault.Kind, rows string) {
 		t.Helper()
@@ -233,10 +233,10 @@ func TestOneWrongClockStopsNobody(t *testing.T) {
 	oldest := m.Overlapping(100*int64(time.Hour), 100*int64(time.Hour))[0]
 	_, err := p.tables.Drop(t.Context(), "t", oldest.ID)
 	p.must(err)
-	f(0, "a [100 101 102 103]", 103) // the server here is told nothing of drops, and still has 100
+	f(0, "a [100 101 102 103]", 103) // the server here is not notified of drops, and still has 100
 }
 
-// TestTablesAreMadeOnlyWhereAllowed, and what is said to who may not.
+// TestTablesAreMadeOnlyWhereAllowed checks the error for others, too.
 func TestTablesAreMadeOnlyWhereAllowed(t *testing.T) {
 	p := openPath(t, mem.New(), false, forward.Settings{}, nil)
 	if _, err := p.forward.Table(t.Context(), "t"); !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "not created on write") {
@@ -326,7 +326,7 @@ func (s flushingStream) Insert(ctx context.Context, in *peer.Insert) error {
 }
 
 // TestLaterInOneRequestWins: also where the request is cut between two rows of one series and time and a flush comes in
-// between, so that nothing but their ranks can tell; and where what comes later is another request.
+// between, so that only their ranks differ; and where the later row is in another request.
 func TestLaterInOneRequestWins(t *testing.T) {
 	for _, set := range []forward.Settings{{}, {InsertRowsMax: 1}, {InsertRowsMax: 3}, {InsertBytesMax: 1}, {InsertBytesMax: 400}} {
 		p := openPath(t, mem.New(), true, set, nil)
@@ -356,7 +356,7 @@ func TestLaterInOneRequestWins(t *testing.T) {
 }
 
 // TestFullDictionariesKeepWhatTheyKnow has more active series than a dictionary takes: the first ones go on, by the same
-// numbers, and the others are refused with the reason. A quarter is kept for tables that are not there yet.
+// numbers, and the others are refused with the reason. A quarter is kept for tables to come.
 func TestFullDictionariesKeepWhatTheyKnow(t *testing.T) {
 	const most = 60
 	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most / 3 * 4, GenerationAgeMin: time.Hour}, nil)
@@ -384,7 +384,7 @@ func TestFullDictionariesKeepWhatTheyKnow(t *testing.T) {
 	}
 }
 
-// TestDictionariesThatFillSlowlyTurn is for series that come and go: those that are gone make room in time.
+// TestDictionariesThatFillSlowlyTurn covers short-lived series: those that ended make room in time.
 func TestDictionariesThatFillSlowlyTurn(t *testing.T) {
 	const most = 50
 	p := openPath(t, mem.New(), true, forward.Settings{GenerationSeriesMax: most, GenerationAgeMin: time.Nanosecond}, nil)

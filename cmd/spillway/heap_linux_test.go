@@ -11,14 +11,14 @@ import (
 	"unsafe"
 )
 
-// What the heap grows by after the advice lies in memory that was advised.
+// After the advice the heap grows into memory that was advised.
 func TestHeapGrowsInHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
 		t.Skip("this kernel has no transparent huge pages")
 	}
 	adviseFresh(1 << 30)
 	debug.FreeOSMemory()
-	var grown [][]byte // first what was free before, then memory that was advised
+	var grown [][]byte // first memory that was free before, then memory that was advised
 	for advised := 0; advised < 20; {
 		if len(grown) == 1<<10 {
 			t.Fatalf("of %d MiB that the heap grew by, %d are advised to be of huge pages", len(grown), advised)

@@ -22,8 +22,8 @@ const (
 	kafkaPatience = 2 * time.Minute
 )
 
-// TestRealKafkaGuarded: brokers that ask who comes. What is right lets the rows in; what is wrong is said, in the status and
-// the log, and tried again until it is right.
+// TestRealKafkaGuarded: brokers that authenticate their clients. Valid credentials let the rows in; wrong ones are
+// reported in the status and the log, and tried again until they are valid.
 func TestRealKafkaGuarded(t *testing.T) {
 	b, doors := kafkatest.RealGuarded(t, kafkaLibs(t), kafkaUser, kafkaPassword)
 	b.Create(kafkaPartitions, "metrics")
@@ -74,7 +74,7 @@ func TestRealKafkaGuarded(t *testing.T) {
 	t.Run("a mechanism for nobody", func(t *testing.T) { g.in(t).staysOut(doors.SASL, "client_id: x", "SASL") })
 }
 
-// guarded is what the processes of TestRealKafkaGuarded share.
+// guarded is shared by the processes of TestRealKafkaGuarded.
 type guarded struct {
 	t    *testing.T
 	bin  string
@@ -117,7 +117,7 @@ func (g guarded) arrive(p *process) {
 	g.t.Fatalf("%d rows of %d; %+v", n, g.rows, g.status(p))
 }
 
-// leaves ends a process in peace: one that waits for a broker must not hang.
+// leaves stops a process gracefully: one that waits for a broker must not hang.
 func (g guarded) leaves(p *process) {
 	g.t.Helper()
 	if code := p.stop(); code != 0 {
@@ -141,7 +141,7 @@ func (g guarded) status(p *process) kafka.ClusterStatus {
 	return answer.Data.Clusters[0]
 }
 
-// refused waits until the status says twice, at different times, why nothing comes.
+// refused waits until the status reports twice, at different times, why no rows come.
 func (g guarded) refused(p *process, why string) {
 	g.t.Helper()
 	var first, last kafka.ClusterStatus
@@ -162,7 +162,7 @@ func (g guarded) refused(p *process, why string) {
 	g.t.Fatalf("status: %+v, want twice an error with %q", last, why)
 }
 
-// logged expects a line of the log that says why, but not hundreds.
+// logged expects a line of the log that names the reason, but not hundreds.
 func (g guarded) logged(p *process, why string) {
 	g.t.Helper()
 	n := 0

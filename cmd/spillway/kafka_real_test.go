@@ -44,7 +44,7 @@ const (
 
 var errProducing = errors.New("the producer is not done")
 
-// flood is what a producer sends: row i is a value of series i mod seriesOfKafka, at began + i ms.
+// flood is the producer's data: row i is a value of series i mod seriesOfKafka, at began + i ms.
 type flood struct {
 	rows  int
 	began time.Time
@@ -53,7 +53,7 @@ type flood struct {
 	acked []place // guarded by mu; by row
 }
 
-// place is where a record lies; the zero place is none, offsets count from 1 here.
+// place is a record's position; the zero place is none, offsets count from 1 here.
 type place struct {
 	partition int32
 	offset    int64
@@ -71,14 +71,14 @@ func (f *flood) produce(b *kafkatest.Cluster) error {
 			defer f.mu.Unlock()
 			f.acked[i] = place{partition, offset + 1}
 		})
-		if i%500 == 499 { // no faster than that: kills shall fall into the middle
+		if i%500 == 499 { // no faster than that: kills should come in the middle
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
 	return b.Flush()
 }
 
-// below gives the rows whose offsets a group has committed.
+// below returns the rows with offsets that a group has committed.
 func (f *flood) below(committed []int64) (rows []int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,8 @@ func (f *flood) below(committed []int64) (rows []int) {
 	return rows
 }
 
-// stored tells which rows are in any of the stores, and how many are in more than one, since their partition moved after
-// they were written and before they were committed.
+// stored returns which rows are in any of the stores, and how many are in more than one, since their partition moved
+// after they were written and before they were committed.
 func (f *flood) stored(t *testing.T, stores []*process) (have []bool, moved int) {
 	t.Helper()
 	have = make([]bool, f.rows)
@@ -184,7 +184,8 @@ func testKills(t *testing.T, b *kafkatest.Cluster, protocol string, rows int) {
 		protocol, rows, took.Round(time.Second), kills, lost, midway, moved, letters, rows/badEvery)
 }
 
-// waitForLag waits until a group has committed all of the topic. If it never does, the processes say why.
+// waitForLag waits until a group has committed all of the topic. If it never does, it logs the status and output of the
+// processes.
 func waitForLag(t *testing.T, b *kafkatest.Cluster, group string, who ...*process) {
 	t.Helper()
 	lag := int64(0)
@@ -241,7 +242,7 @@ func TestRealKafkaCat(t *testing.T) {
 		cmd := exec.Command(kcat, "-P", "-b", b.Addrs[0], "-t", "metrics", "-z", codec,
 			"-H", "precision=ms", "-H", "table=cats", "-H", "smear=off", "-H", "of-no-meaning=x")
 		var lines strings.Builder
-		for n := range 100 { // a record each; alike enough that every codec finds something to do
+		for n := range 100 { // a record each; alike enough that every codec can compress them
 			ms, value := now.UnixMilli()+int64(n), float64(1000*i+n)
 			fmt.Fprintf(&lines, "m,i=%s v=%v %d\n", codec, value, ms)
 			want["m_v/"+codec] = append(want["m_v/"+codec], sampleAt{ms, value})

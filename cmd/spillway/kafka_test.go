@@ -35,7 +35,7 @@ kafka:
       - {regex: "prom-.*", format: remote-write, atomic: true, ack: one, smear: off}
 `
 
-// noSettings takes the settings out of the test's environment, the sizes of tests among them.
+// noSettings removes the settings from the test's environment, the sizes of tests among them.
 func noSettings(t *testing.T) {
 	for _, e := range os.Environ() {
 		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, setting.EnvironPrefix) {
@@ -78,7 +78,7 @@ func TestKafkaSettingsAreReadAndSecretsAreNotShown(t *testing.T) {
 	}
 }
 
-// TestKafkaToPromQL goes the whole way: a record, the table of lags, the answer to a query.
+// TestKafkaToPromQL follows a record to the end: the table of lags, and the answer to a query.
 func TestKafkaToPromQL(t *testing.T) {
 	cluster := kafkatest.Fake(t)
 	cluster.Create(2, "metrics")

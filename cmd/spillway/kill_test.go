@@ -17,8 +17,8 @@ import (
 )
 
 // TestKillsLoseNothingAcked writes by all three protocols while flushes and compactions never end, kills the process at
-// random moments with SIGKILL, starts it again, and holds what it reads against what was sent: every acked row is there
-// with its value, no row that nobody sent is, and no time comes twice. KILL_COUNT sets how often (default 3),
+// random moments with SIGKILL, starts it again, and compares the rows read with the rows sent: every acked row is there
+// with its value, no row is there that was not sent, and no time comes twice. KILL_COUNT sets how often (default 3),
 // TEST_SEED when.
 func TestKillsLoseNothingAcked(t *testing.T) {
 	kills, seed := envInt(t, "KILL_COUNT", 3), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -34,7 +34,7 @@ func TestKillsLoseNothingAcked(t *testing.T) {
 	p.start()
 	began := time.Now()
 	acked, flushes, compactions := 0, 0, 0
-	for era := 0; kills > 0; era++ { // a new era has new series, so that a check does not read everything there ever was
+	for era := 0; kills > 0; era++ { // a new era has new series, so that a check does not read all rows since the beginning
 		senders := make([]*sender, 4)
 		for i := range senders {
 			senders[i] = newSender(p, i, era, began, rand.New(rand.NewPCG(seed, uint64(1+era*10+i))))
@@ -88,7 +88,7 @@ func envInt(t *testing.T, name string, def int) int {
 	return n
 }
 
-// sender writes its own series, one request at a time, and remembers what became of each row.
+// sender writes its own series, one request at a time, and remembers the outcome of each row.
 type sender struct {
 	p      *process
 	metric string
@@ -105,8 +105,8 @@ type sender struct {
 	gap   time.Duration
 }
 
-// fate is what was sent for one time of one series: the values in their order, and how many were sent up to the last
-// acked one. The last acked one must be there, or one that was sent later.
+// fate lists the values sent for one time of one series, in their order, and how many were sent up to the last acked one.
+// The last acked one must be there, or one that was sent later.
 type fate struct {
 	values []float64
 	acked  int
@@ -199,7 +199,7 @@ func (s *sender) write(rows []sentRow) bool {
 	header.Set("Content-Type", kind)
 	status, text, err := s.p.do(http.MethodPost, path, header, body)
 	if err != nil {
-		return false // it was killed; nobody knows what became of the rows
+		return false // it was killed; the fate of the rows is unknown
 	}
 	if s.doors != nil {
 		s.note(status)
@@ -210,7 +210,7 @@ func (s *sender) write(rows []sentRow) bool {
 	return status/100 == 2
 }
 
-// note counts an answer, and how long none was an ack.
+// note counts an answer, and the time without an ack.
 func (s *sender) note(status int) {
 	s.codes[status]++
 	if status/100 == 2 {
@@ -260,7 +260,7 @@ func (s *sender) lines(rows []sentRow) []byte {
 	return b
 }
 
-// check holds what is read against what was sent.
+// check compares the rows read with the rows sent.
 func (s *sender) check() {
 	got := s.p.rows(s.metric, "7h", time.Now().Add(time.Minute))
 	read := 0

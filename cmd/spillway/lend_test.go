@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: they took what they liked, and a look-up of everything by many at once
-// ended the process that kept the rows.
+// TestReadsOfPeersStayWithinTheMemoryOfAStorageServer: reads took memory without limit, and many look-ups of everything
+// at once ended the process that kept the rows.
 func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 	cfg := defaultConfig()
 	cfg.DataDir, cfg.HTTP.Listen, cfg.Admin.Listen = t.TempDir(), "127.0.0.1:0", ""
@@ -69,7 +69,7 @@ func TestReadsOfPeersStayWithinTheMemoryOfAStorageServer(t *testing.T) {
 		}
 	}
 	set, err = small.Select(t.Context(), everything)
-	if err == nil { // it is found while the series are read
+	if err == nil { // the error comes while the series are read
 		for set.Next() {
 		}
 		err = set.Err()

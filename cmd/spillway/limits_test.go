@@ -27,7 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 )
 
-// TestLimitsOfTables holds real processes, each with limits of its own, against what every kind of client sends.
+// TestLimitsOfTables tests real processes, each with limits of its own, with requests of every kind of client.
 func TestLimitsOfTables(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "spillway")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
@@ -47,7 +47,7 @@ func TestLimitsOfTables(t *testing.T) {
 	}
 }
 
-// limited is a process whose limits stand in a file that can be written anew.
+// limited is a process with its limits in a file that can be rewritten.
 type limited struct {
 	*process
 	file string
@@ -68,7 +68,7 @@ func (l *limited) write(yaml string) {
 	}
 }
 
-// reload writes the file anew, sends a SIGHUP and waits until it was taken, or refused.
+// reload rewrites the file, sends a SIGHUP and waits until it was taken, or refused.
 func (l *limited) reload(yaml, outcome string) {
 	l.t.Helper()
 	name := `spillway_limits_reloads_total{outcome="` + outcome + `"}`
@@ -84,7 +84,7 @@ func (l *limited) reload(yaml, outcome string) {
 	}
 }
 
-// metric gives a metric's value; 0: it is not there.
+// metric returns a metric's value; 0: it is not there.
 func (l *limited) metric(name string) float64 {
 	l.t.Helper()
 	_, text, err := l.get("/metrics")
@@ -182,7 +182,7 @@ func (l *limited) otlp(table, metric string, series int) sent {
 	return l.send("/t/"+table+"/v1/metrics", http.Header{"Content-Type": {"application/json"}}, []byte(body))
 }
 
-// eachSenderGetsItsOwnAnswerAtARate: a table has spent its burst for a long time, and every client must come again.
+// eachSenderGetsItsOwnAnswerAtARate: a table has spent its burst for a long time, and every client must retry.
 func eachSenderGetsItsOwnAnswerAtARate(t *testing.T, bin string) {
 	const yaml = "limits: {remote_write_status: %d, defaults: {samples_per_second: 1, samples_burst: 1}}"
 	l := startLimited(t, bin, fmt.Sprintf(yaml, 429))
@@ -209,7 +209,8 @@ func eachSenderGetsItsOwnAnswerAtARate(t *testing.T, bin string) {
 	check("otlp", 429)
 }
 
-// eachSenderGetsItsOwnAnswerAtTheSeriesLimit: it does not pass, so nobody must come again, and what is within it is kept.
+// eachSenderGetsItsOwnAnswerAtTheSeriesLimit: waiting does not help, so no client must retry, and the series within the
+// limit are kept.
 func eachSenderGetsItsOwnAnswerAtTheSeriesLimit(t *testing.T, bin string) {
 	l := startLimited(t, bin, "limits: {defaults: {active_series: 10}}")
 	want := map[string]struct {
@@ -287,7 +288,7 @@ func aLargeRequestIsRefusedWithoutReadingIt(t *testing.T, bin string) {
 }
 
 // aBystanderIsServedBesideATableAtItsLimits: one table is flooded with samples and with new series by several senders
-// while its limits are written anew again and again; another writes and must never be refused.
+// while its limits are rewritten again and again; writes to another table must never be refused.
 func aBystanderIsServedBesideATableAtItsLimits(t *testing.T, bin string) {
 	const yaml = "limits: {new_series_grace: 1ms, defaults: {past_max: 1d}, tables: {noisy: {samples_per_second: %d, bytes_per_second: 1MiB, active_series: 2000, new_series_per_second: 100, request_concurrency: 4}}}"
 	l := startLimited(t, bin, fmt.Sprintf(yaml, 5000))
@@ -343,7 +344,7 @@ func aBystanderIsServedBesideATableAtItsLimits(t *testing.T, bin string) {
 	l.checkTop()
 }
 
-// checkTop looks at who is to blame as a person would.
+// checkTop looks for the table to blame as a person would.
 func (l *limited) checkTop() {
 	l.t.Helper()
 	top := func(args ...string) string {
@@ -375,7 +376,7 @@ func (l *limited) checkTop() {
 	}
 }
 
-// aDryRunLosesNothing: the same flood as limits would refuse, of which nothing is refused and all is counted.
+// aDryRunLosesNothing: a flood beyond the limits, of which nothing is refused and all is counted.
 func aDryRunLosesNothing(t *testing.T, bin string) {
 	l := startLimited(t, bin, "limits: {new_series_grace: 1ms, defaults: {dry_run: true, samples_per_second: 1, samples_burst: 1, bytes_per_second: 1, active_series: 1, new_series_per_second: 1, new_series_burst: 1, label_value_bytes: 1, past_max: 1s, request_bytes: 10}}")
 	for range 5 {
@@ -399,7 +400,7 @@ func aDryRunLosesNothing(t *testing.T, bin string) {
 	}
 }
 
-// aBadFileKeepsTheLimits: whatever is wrong with it, and wherever.
+// aBadFileKeepsTheLimits: with any mistake in any place.
 func aBadFileKeepsTheLimits(t *testing.T, bin string) {
 	l := startLimited(t, bin, "limits: {defaults: {request_bytes: 100}}")
 	large := bytes.Repeat([]byte("m,i=1 v=1\n"), 20)

@@ -20,7 +20,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// behind is a store whose watches and lists of tables hang while it is cut, as an etcd client's do that has not resumed them yet. All else is answered.
+// behind is a store that hangs on watches and lists of tables while it is cut, like an etcd client that has not
+// resumed them yet. All else is answered.
 type behind struct {
 	coord.Store
 	cut atomic.Bool
@@ -53,8 +54,9 @@ func (b *behind) Watch(ctx context.Context, prefix string, after coord.Revision,
 	})
 }
 
-// TestASelectPastTheLastKnownPartitionIsNotShortInSilence: after a cut the gateway hears of leases and heartbeats again, and not yet of tables. Meanwhile
-// another made a partition. The gateway must count its map as old, and as new again once the tables' rows are heard.
+// TestASelectPastTheLastKnownPartitionIsNotShortInSilence: after a cut the gateway receives leases and heartbeats again,
+// but no tables yet. Meanwhile another gateway made a partition. The gateway must count its map as old, and as new again
+// once it receives the tables' rows.
 func TestASelectPastTheLastKnownPartitionIsNotShortInSilence(t *testing.T) {
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
 	store := coordmem.New()

@@ -21,7 +21,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestBudgetFollowsMemory derives what was not set, keeps what was, and stays within the whole.
+// TestBudgetFollowsMemory derives unset values, keeps set ones, and stays within the whole.
 func TestBudgetFollowsMemory(t *testing.T) {
 	for _, machine := range []int64{0, 512 << 20, 2 << 30, 24 << 30, 1 << 40} {
 		c := defaultConfig()
@@ -69,8 +69,8 @@ func TestMemoryLimitsAreRead(t *testing.T) {
 	}
 }
 
-// TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before it first collects: collectAt percent
-// of what the ballast stands for.
+// TestIdleHeapIsSmallBesideTheBudget bounds the garbage that a process holds before its first collection: collectAt
+// percent of the ballast's size.
 func TestIdleHeapIsSmallBesideTheBudget(t *testing.T) {
 	for _, all := range []size{memoryLeast, 1 << 30, 16 << 30} {
 		c := defaultConfig()

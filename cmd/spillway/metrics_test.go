@@ -51,7 +51,7 @@ func openIn(t *testing.T, dir string) *standalone {
 	return p
 }
 
-// do asks the process as a client would, without a socket.
+// do sends a request as a client would, without a socket.
 func (p *standalone) do(t *testing.T, method, target, body string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -65,7 +65,7 @@ func (p *standalone) do(t *testing.T, method, target, body string) (int, string)
 
 var describes = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)",(?: unit: "[^"]*",)? constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
-// Metrics are an interface: dashboards and alerts of others name them. Their list changes on purpose or not at all.
+// Metrics are an interface: dashboards and alerts of users name them. Their list changes on purpose or not at all.
 func TestMetricsAreTheListedOnes(t *testing.T) {
 	p := open(t)
 	if code, text := p.do(t, http.MethodPost, "/write?db=default", "cpu,host=a usage=1\nbad line"); code != http.StatusBadRequest {
@@ -80,7 +80,7 @@ func TestMetricsAreTheListedOnes(t *testing.T) {
 	holdMetrics(t, p.registry, "testdata/metrics.txt")
 }
 
-// The processes of a cluster have metrics that a process alone has not.
+// holdMetricsOfCluster: the processes of a cluster have metrics that a standalone process has not.
 func holdMetricsOfCluster(c *crowd) {
 	cfg := defaultConfig()
 	cfg.Coord, cfg.Peer = c.coord, c.peer
@@ -113,7 +113,7 @@ func holdMetricsOfCluster(c *crowd) {
 	c.must(g.close())
 }
 
-// holdMetrics holds the metrics of a process against a golden list.
+// holdMetrics compares the metrics of a process with a golden list.
 func holdMetrics(t *testing.T, registry *prometheus.Registry, golden string) {
 	t.Helper()
 	kinds := map[string]string{}
@@ -177,7 +177,7 @@ type metricRow struct {
 	of                       []string // processes
 }
 
-// TestTheReferenceOfMetricsIsCurrent: docs/metrics.md is made of the lists that processes were held against.
+// TestTheReferenceOfMetricsIsCurrent: docs/metrics.md is made of the lists that processes were compared with.
 func TestTheReferenceOfMetricsIsCurrent(t *testing.T) {
 	metrics := map[string]*metricRow{}
 	for _, l := range []struct{ process, file string }{{"standalone", "metrics.txt"}, {"gateway", "metrics_gateway.txt"}, {"storage", "metrics_storage.txt"}} {

@@ -32,8 +32,8 @@ type onlyMap struct {
 // Get implements server.Maps.
 func (o onlyMap) Get(table string) (*topology.Map, bool) { return o.m, table == o.table }
 
-// newTarget makes a real storage server on a disk in memory, with an empty table of one partition, and hands out what over
-// makes of the server.
+// newTarget makes a real storage server on a disk in memory, with an empty table of one partition, and returns it as
+// wrapped by over.
 func newTarget[T testing.TB](t T, over func(testing.TB, peer.Storage) peer.Storage) peertest.Target {
 	t.Helper()
 	must := func(err error) {
@@ -94,7 +94,7 @@ func overLoopback(t testing.TB, s peer.Storage) peer.Storage {
 	return p
 }
 
-// TestStorageInProcess and TestStorageOverLoopback: whoever holds a peer.Storage cannot tell which it is.
+// TestStorageInProcess and TestStorageOverLoopback: users of a peer.Storage see no difference.
 func TestStorageInProcess(t *testing.T) {
 	peertest.Run(t, func(t *testing.T) peertest.Target {
 		return newTarget(t, func(_ testing.TB, s peer.Storage) peer.Storage { return s })
@@ -105,8 +105,8 @@ func TestStorageOverLoopback(t *testing.T) {
 	peertest.Run(t, func(t *testing.T) peertest.Target { return newTarget(t, overLoopback) })
 }
 
-// BenchmarkStorage inserts batches of 2,020 rows, one after the other, into a real server on a disk in memory. Many at a time
-// arrive out of the order of their times and stamps, and what is measured then is what that costs head rows.
+// BenchmarkStorage inserts batches of 2,020 rows, one after the other, into a real server on a disk in memory. Parallel
+// inserts would arrive out of the order of their times and stamps, and measure the cost of that for head rows.
 func BenchmarkStorage(b *testing.B) {
 	for name, over := range map[string]func(testing.TB, peer.Storage) peer.Storage{
 		"in process":    func(_ testing.TB, s peer.Storage) peer.Storage { return s },

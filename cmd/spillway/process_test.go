@@ -29,7 +29,7 @@ type process struct {
 	env  []string
 	in   []string // a command that runs another: where to run it
 	cmd  *exec.Cmd
-	log  bytes.Buffer // what it said in its present life
+	log  bytes.Buffer // the output of its present life
 	done chan struct{}
 	err  error // why it ended; good once done is closed
 }
@@ -57,7 +57,7 @@ func newProcessOf(t *testing.T, bin string, env ...string) *process {
 	return &process{t: t, bin: bin, dir: t.TempDir(), addr: addr, env: append(foreignEnviron(), env...)}
 }
 
-// foreignEnviron is the environment without what is meant for us, or for a test.
+// foreignEnviron is the environment without variables for the product or its tests.
 func foreignEnviron() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, setting.EnvironPrefix) })
 }
@@ -96,7 +96,7 @@ func (p *process) spawn() {
 	p.t.Cleanup(p.kill)
 }
 
-// kill ends it as the kernel would: nothing is flushed, closed or said.
+// kill ends it as the kernel would: nothing is flushed, closed or printed.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
@@ -142,7 +142,7 @@ func (p *process) do(method, path string, header http.Header, body []byte) (int,
 	return answer.StatusCode, text, err
 }
 
-// sampleAt is a sample as the query API gives it.
+// sampleAt is a sample as returned by the query API.
 type sampleAt struct {
 	ms    int64
 	value float64

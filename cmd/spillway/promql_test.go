@@ -23,9 +23,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestPromQLOnStorage runs Prometheus' own scripts against everything between the forwarder and the disk. Partitions are
-// so narrow that most scripts cross them, and of each load a third lies in compacted segments, a third in one that is
-// not, and a third in the head: interleaved, so that rows of one series have to be merged.
+// TestPromQLOnStorage runs Prometheus's own scripts against all parts between the forwarder and the disk. Partitions are
+// so narrow that most scripts cross them, and of each load a third is in compacted segments, a third in one that is not,
+// and a third in the head: interleaved, so that rows of one series have to be merged.
 func TestPromQLOnStorage(t *testing.T) {
 	promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
 		n := openNode(tb, 10*time.Minute)

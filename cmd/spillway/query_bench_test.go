@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// BenchmarkQuery asks a standalone's storage what dashboards ask, with columns and without, in process. 200 hosts of
+// BenchmarkQuery runs queries of dashboards on a standalone's storage, with columns and without, in process. 200 hosts of
 // 101 series; SPILLWAY_BENCH_HOURS (2) of 10 s each; kept in SPILLWAY_BENCH_DIR, if set, for the next run.
 func BenchmarkQuery(b *testing.B) {
 	hours := 2

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestBystanderSurvivesAFloodOfHeavyQueries asks a process of 512 MiB for far more than it has, by many at once, while one
-// table writes and reads: the process stays within its memory, and every row that was acked is there.
+// TestBystanderSurvivesAFloodOfHeavyQueries sends a process of 512 MiB many parallel queries that need far more, while
+// one table writes and reads: the process stays within its memory, and every acked row is there.
 func TestBystanderSurvivesAFloodOfHeavyQueries(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seconds of hostility")
@@ -91,7 +91,7 @@ type queryFlood struct {
 	codes map[int]int
 }
 
-// heavy are queries that want more than there is, or that no estimate foresees.
+// heavy are queries that need more than there is, or that no estimate foresees.
 var heavy = []string{
 	`cpu_usage`, `count_values("v", cpu_usage * time())`, `topk(scalar(vector(1e9)), cpu_usage * 1)`,
 	`quantile_over_time(0.5, cpu_usage[1d])`, `cpu_usage * on (host) group_left (region) cpu_usage`,
@@ -100,7 +100,7 @@ var heavy = []string{
 	`count_values("x", label_join(cpu_usage, "y", ",", "host", "long", "host", "long"))`, `sort(cpu_usage) or cpu_usage @ end()`,
 }
 
-// ask asks heavy things until the time is over.
+// ask sends heavy queries until the time is over.
 func (f *queryFlood) ask(r *rand.Rand) {
 	at := func(ago time.Duration) string { return strconv.FormatInt(f.now.Add(-ago).Unix(), 10) }
 	for time.Now().Before(f.until) {
@@ -125,7 +125,7 @@ func (f *queryFlood) ask(r *rand.Rand) {
 	}
 }
 
-// bystand writes a new series at a time until the time is over, reads them back, and gives how many were acked.
+// bystand writes a new series at a time until the time is over, reads them back, and returns how many were acked.
 func (f *queryFlood) bystand() (acked int) {
 	for time.Now().Before(f.until) {
 		line := fmt.Sprintf("bystander,n=%d v=1 %d\n", acked, f.now.UnixNano())
@@ -145,7 +145,7 @@ func (f *queryFlood) bystand() (acked int) {
 	return acked
 }
 
-// count asks the bystander's table for a number.
+// count queries the bystander's table for a number.
 func (f *queryFlood) count(query string) int {
 	f.p.t.Helper()
 	path := "/t/bystander/api/v1/query?" + url.Values{"query": {query}, "time": {strconv.FormatInt(f.now.Unix()+1, 10)}}.Encode()

@@ -47,7 +47,7 @@ func (s *spread) gateway(number uint64, fast time.Duration) *clocked {
 	return s.gatewayBy(s.tables, number, fast)
 }
 
-// gatewayBy is a gateway that goes by other tables.
+// gatewayBy is a gateway that uses other tables.
 func (s *spread) gatewayBy(ts *tables.Tables, number uint64, fast time.Duration) *clocked {
 	g := &clocked{s: s, tables: ts, reg: prometheus.NewRegistry()}
 	g.fast.Store(int64(fast))
@@ -72,7 +72,7 @@ func (g *clocked) put(at point.Nanos, v float64) error {
 	return t.Write(context.Background(), b, point.All)
 }
 
-// value is what is read at a time.
+// value returns the value read at a time.
 func (s *spread) value(at point.Nanos) string {
 	s.tb.Helper()
 	q := &peer.Select{Table: promqlsuite.Table, Lo: at, Hi: at}
@@ -89,7 +89,7 @@ func (s *spread) value(at point.Nanos) string {
 	return text
 }
 
-// restart ends a server as a crash would end its memory, and starts it on its disk.
+// restart ends a server, without its memory as after a crash, and starts it on its disk.
 func (s *spread) restart(id topology.ServerID) {
 	p := s.parts[id]
 	s.must(errors.Join(p.hangUp(), p.server.Close(), p.brick.Close()))
@@ -128,7 +128,7 @@ func (g *clocked) restamped() float64 {
 	return counted(g.s.tb, g.reg, "spillway_forward_restamped_inserts_total")
 }
 
-// TestAClockYearsAheadForAMinuteLeavesNothingBehind: what it wrote is kept, nobody hears an error, and no rank is from the
+// TestAClockYearsAheadForAMinuteLeavesNothingBehind: its rows are kept, no writer gets an error, and no rank is from the
 // future.
 func TestAClockYearsAheadForAMinuteLeavesNothingBehind(t *testing.T) {
 	s := openSpread(t, 1, true, time.Hour, 1)
@@ -162,7 +162,7 @@ func TestAClockYearsAheadForAMinuteLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestALeaderWhoseClockIsSetBackGoesOn: gateways go by its time, and its partitions count on from where they were.
+// TestALeaderWhoseClockIsSetBackGoesOn: gateways use its time, and its partitions count on from where they were.
 func TestALeaderWhoseClockIsSetBackGoesOn(t *testing.T) {
 	s := openSpread(t, 1, true, time.Hour, 1)
 	defer func() { s.must(s.close()) }()
@@ -295,7 +295,8 @@ func (s *spread) split() (finish func()) {
 	}
 }
 
-// TestLaterAcksWinAcrossASplit: the halves of a partition lie on other servers, and their rows are read beside the parent's.
+// TestLaterAcksWinAcrossASplit: the halves of a partition lie on other servers, and their rows are read beside the
+// parent's.
 func TestLaterAcksWinAcrossASplit(t *testing.T) {
 	for name, fast := range map[string][2]time.Duration{"0.9 s apart": {900 * time.Millisecond, 0}, "an hour apart": {time.Hour, 0}, "both slow": {-time.Hour, -2 * time.Hour}} {
 		t.Run(name, func(t *testing.T) {
@@ -351,8 +352,9 @@ func TestLaterAcksWinAcrossASplit(t *testing.T) {
 	}
 }
 
-// TestTheLaterWriteWinsThoughAParentGoesOn: a gateway that has not heard of a split writes to the parent, whose leader has
-// not either, in turns with one that writes to the half. Then the clocks decide: they are right here.
+// TestTheLaterWriteWinsThoughAParentGoesOn: a gateway that has not seen a split writes to the parent, and the parent's
+// leader has not seen it either, in turns with a gateway that writes to the half. Then the clocks decide: they are right
+// here.
 func TestTheLaterWriteWinsThoughAParentGoesOn(t *testing.T) {
 	s := openSpread(t, 2, true, time.Hour, 1)
 	defer func() { s.must(s.close()) }()
@@ -383,7 +385,7 @@ func TestTheLaterWriteWinsThoughAParentGoesOn(t *testing.T) {
 	}
 }
 
-// countedRows is how many rows a server has of a partition.
+// countedRows returns how many rows a server has of a partition.
 func countedRows(t *testing.T, p *part, id point.PartitionID) uint64 {
 	t.Helper()
 	st, err := p.server.Stats(t.Context(), promqlsuite.Table, 1)

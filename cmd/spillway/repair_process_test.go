@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone: a process is killed, and loses the catalogue with its mirror. A repair makes the maps of their own
-// mirror, and the process serves the rows of all tables, one of them without any; writes go on.
+// TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone: a process is killed, and loses the catalogue with its mirror.
+// A repair restores the maps from their own mirror, and the process serves the rows of all tables, one of them without
+// any; writes go on.
 func TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")

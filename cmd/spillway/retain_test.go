@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord/local"
 )
 
-// TestAClockThatJumpsDropsNothing starts a process on a host whose clock is a hundred days ahead of where it was last seen:
-// every partition is older than the retention, and none goes until a person says that the clock is right.
+// TestAClockThatJumpsDropsNothing starts a process on a host with a clock a hundred days ahead of the last trusted one:
+// every partition is older than the retention, and none is dropped until a person confirms the clock.
 func TestAClockThatJumpsDropsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
@@ -67,7 +67,7 @@ func TestAClockThatJumpsDropsNothing(t *testing.T) {
 	p.eventually("what was confirmed is dropped", func() bool { return kept() == 0 })
 }
 
-// moveClock changes what a stopped process remembers of the clock.
+// moveClock changes the clock that a stopped process has stored.
 func moveClock(t *testing.T, p *process, by time.Duration) {
 	t.Helper()
 	s, err := local.Open(vfs.Default, filepath.Join(p.dir, "data", "coord"), slog.New(slog.DiscardHandler))

@@ -15,7 +15,7 @@ import (
 )
 
 // A store is opened for writing only if there is room for the writes of a start: the catalogue's manifest, log and
-// tables, a new log file. Reading needs none of it, so without room the store is opened on an overlay, which keeps the
+// tables, a new log file. Reading does not need it, so without room the store is opened on an overlay, which keeps the
 // writes of the start in memory, and is frozen: queries are answered, writes get 503 and the reason. When there is room,
 // the store is closed, the overlay is dropped, and the store is opened again on the disk.
 //

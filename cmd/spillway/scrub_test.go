@@ -14,9 +14,9 @@ import (
 )
 
 // TestNoShortAnswersFromASegmentThatRots: under a running server one bit of a segment flips. The scrub finds it without a
-// query's help, says so in the log, the metrics and the status page, and from then on the partition is answered with an
-// error that names the file, while rows are taken and other partitions read. So it is after a restart. With the file
-// restored every acked row is there, those written meanwhile too.
+// query's help, and reports it in the log, the metrics and the status page. From then on queries of the partition get an
+// error that names the file, while rows are taken and other partitions read. A restart changes nothing of that. With the
+// file restored every acked row is there, those written meanwhile too.
 func TestNoShortAnswersFromASegmentThatRots(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1",
 		"SPILLWAY_STORAGE_SCRUB_PERIOD=200ms", "SPILLWAY_STORAGE_SCRUB_BYTES_PER_SECOND=100MiB")

@@ -71,7 +71,7 @@ type part struct {
 	rpc    *rpc.Server
 }
 
-// firsts are the leases of a server that leads where its placement is the first.
+// firsts are the leases of a server that leads the partitions with their first placement on it.
 type firsts struct {
 	id   topology.ServerID
 	maps *tables.Tables
@@ -179,14 +179,14 @@ func (s *spread) cutRing(columns int) {
 	s.must(err)
 }
 
-// serve takes calls from the network, and tells where.
+// serve takes calls from the network, and registers the address.
 func (s *spread) serve(p *part) {
 	log := slog.New(slog.DiscardHandler)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	s.must(err)
 	p.rpc, err = rpc.NewServer(rpc.Deps{Storage: p.server, Metadata: s.meta, Log: log}, rpc.Settings{TLS: rpc.TLS{Insecure: true}})
 	s.must(err)
-	srv := p.rpc // which hangUp forgets
+	srv := p.rpc // hangUp sets the field to nil
 	go func() { _ = srv.Serve(l) }()
 	s.must(registry.Register(s.tb.Context(), s.store, registry.Server{ID: p.id, Addr: l.Addr().String(), Host: "h", Store: "d"}, false))
 }
@@ -223,7 +223,7 @@ func (s *spread) insert(ctx context.Context, b *point.Batch) error {
 	return t.Write(ctx, b, point.All)
 }
 
-// TestPromQLOnACluster runs Prometheus' own scripts on three servers, between which series lie in turns.
+// TestPromQLOnACluster runs Prometheus's own scripts on three servers, with series spread over them in turns.
 func TestPromQLOnACluster(t *testing.T) {
 	promqlsuite.Run(t, func(tb testing.TB) promqlsuite.Backend {
 		s := openSpread(tb, 3, false, 10*time.Minute, 2)
@@ -231,7 +231,8 @@ func TestPromQLOnACluster(t *testing.T) {
 	})
 }
 
-// TestThreeServersAnswerAsOne writes the same to one server and to three, reached by the network, and asks both the same.
+// TestThreeServersAnswerAsOne writes the same to one server and to three, reached by the network, and sends both the same
+// queries.
 func TestThreeServersAnswerAsOne(t *testing.T) {
 	one, three := openSpread(t, 1, false, 100*time.Second, 1), openSpread(t, 3, true, 100*time.Second, 3)
 	defer func() { one.must(errors.Join(one.close(), three.close())) }()
@@ -295,7 +296,7 @@ func TestThreeServersAnswerAsOne(t *testing.T) {
 	if a, b := selected(t, alone, all), selected(t, three.source, all); a != b {
 		t.Errorf("after a deletion:\n%.1000s\n%.1000s", a, b)
 	}
-	// Bounds are those of the whole.
+	// Bounds apply to the whole.
 	all.SamplesMax = 1000
 	if got := selected(t, three.source, all); !strings.Contains(got, "more than 1000 samples") {
 		t.Errorf("1000 samples at most: %.300s", got)
@@ -321,7 +322,7 @@ func tuple(of []string, more bool, err error) (any, bool, error) {
 	return strings.Join(of, " "), more, err
 }
 
-// randomBatch is of floats, stale markers, histograms and exemplars of 45 minutes.
+// randomBatch makes a batch of floats, stale markers, histograms and exemplars of 45 minutes.
 func randomBatch(rng *rand.Rand) *point.Batch {
 	b := point.GetBatch(point.NewDict(0))
 	series := func(name string) point.SeriesID {
@@ -344,7 +345,7 @@ func randomBatch(rng *rand.Rand) *point.Batch {
 	return b
 }
 
-// selected is everything a select gives, as text.
+// selected returns the whole result of a select, as text.
 func selected(t *testing.T, s query.Source, q *peer.Select) string {
 	t.Helper()
 	set, err := s.Select(t.Context(), q)
@@ -379,7 +380,8 @@ func evaluate(t *testing.T, s query.Source, expr string, plain bool) *promql.Res
 	return q.Exec(t.Context())
 }
 
-// TestAServerThatIsAwayIsMissed, by readers who want all and by those who do not; and comes back at another address.
+// TestAServerThatIsAwayIsMissed, by readers that need complete answers and by those that do not; and comes back at
+// another address.
 func TestAServerThatIsAwayIsMissed(t *testing.T) {
 	s := openSpread(t, 3, true, 100*time.Second, 1)
 	defer func() { s.must(s.close()) }()
@@ -432,7 +434,7 @@ func TestAServerThatIsAwayIsMissed(t *testing.T) {
 	}
 }
 
-// hangs is a store that can be away: then whoever asks it waits in vain.
+// hangs is a store that can be away: then all calls hang.
 type hangs struct {
 	coord.Store
 	away atomic.Bool
@@ -462,7 +464,7 @@ func (h *hangs) Watch(ctx context.Context, prefix string, after coord.Revision, 
 // Close leaves the store to the next gateway.
 func (h *hangs) Close() error { return nil }
 
-// TestAGatewayStartsAndReadsWithoutTheStore: what it knew in an earlier life is enough (C127).
+// TestAGatewayStartsAndReadsWithoutTheStore: its state on disk from an earlier life is enough (C127).
 func TestAGatewayStartsAndReadsWithoutTheStore(t *testing.T) {
 	s := openSpread(t, 3, true, 100*time.Second, 2)
 	defer func() { s.must(s.close()) }()

@@ -155,8 +155,8 @@ func (p *standalone) health() error {
 	return p.coord.Err()
 }
 
-// noteSettings writes the settings in force beside the data, for a person who looks at it later. On a full disk the old
-// ones stay: nothing reads them.
+// noteSettings writes the settings in force beside the data, for later inspection by people. On a full disk the old ones
+// stay: no process reads them.
 func noteSettings(c *config, log *slog.Logger) {
 	file := filepath.Join(c.DataDir, "settings.yaml")
 	if err := os.WriteFile(file+".new", []byte(c.String()), 0o600); err != nil {

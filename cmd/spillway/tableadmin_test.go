@@ -70,7 +70,7 @@ func TestTablesOfAProcessThatIsAloneAreAdministered(t *testing.T) {
 	}
 }
 
-// TestADropThatWasInterruptedIsFinished: writers heard 503 from then on.
+// TestADropThatWasInterruptedIsFinished: writers got 503 from then on.
 func TestADropThatWasInterruptedIsFinished(t *testing.T) {
 	dir := t.TempDir()
 	p := openIn(t, dir)

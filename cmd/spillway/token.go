@@ -48,7 +48,7 @@ func (t *tokenCreateCmd) print(w io.Writer, token, entry string) error {
 	return err
 }
 
-// expiry parses a span from now, or a day, at whose beginning (UTC) the token ends.
+// expiry parses a span from now, or a day: the token ends at its beginning (UTC).
 func expiry(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil

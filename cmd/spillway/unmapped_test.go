@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// TestRowsAndWritesSurviveAnOldCoordinationStore: an old version of the coordination store is put in the place of the one
-// that goes with the rows, or it is gone. Every row is there and every write is taken, since the newest maps lie with the
-// rows.
+// TestRowsAndWritesSurviveAnOldCoordinationStore: the coordination store is replaced by an old version, or is gone. Every
+// row is there and every write is taken, since the newest maps lie with the rows.
 func TestRowsAndWritesSurviveAnOldCoordinationStore(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	data := filepath.Join(p.dir, "data")

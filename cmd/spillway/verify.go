@@ -22,9 +22,9 @@ import (
 )
 
 // verifyCmd examines a store that no process uses, and changes no byte of it. It reads every file of every kind, and then
-// starts the store on a file system whose changes stay in memory, and reports the messages of that start. It ends with 0
-// when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when something is
-// damaged or a start would be refused, and with 3 when the store could not be examined.
+// starts the store in memory, on a file system that writes nothing to the disk, and reports the messages of that start.
+// It ends with 0 when the store is whole, with 1 when all acked rows can be read and something needs a look, with 2 when
+// something is damaged or a start would be refused, and with 3 when the store could not be examined.
 type verifyCmd struct {
 	DataDir string `name:"data-dir" help:"The store: the data directory of a process that does not run." default:"./spillway-data" type:"path"`
 	LogDir  string `name:"log-dir" help:"Where its log lies (default: as settings.yaml in the store says, else log in the store)." type:"path"`

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// verified runs the command and gives what it said and its exit code.
+// verified runs the command and returns its output, its messages and its exit code.
 func verified(t *testing.T, p *process, args ...string) (out, said string, code int) {
 	t.Helper()
 	cmd := exec.Command(p.bin, append([]string{"verify", "--data-dir=" + filepath.Join(p.dir, "data")}, args...)...)
@@ -28,8 +28,8 @@ func verified(t *testing.T, p *process, args ...string) (out, said string, code 
 	return o.String(), e.String(), cmd.ProcessState.ExitCode()
 }
 
-// TestVerifyTellsWhatIsWrong runs the command on a store of a real process: whole, in use, and with one thing wrong at a
-// time. What is wrong is named with its file and what to do, in words and in JSON, by the exit code, and no byte changes.
+// TestVerifyTellsWhatIsWrong runs the command on a store of a real process: whole, in use, and with one fault at a time.
+// It names each fault's file and remedy, in words and in JSON, reports it in the exit code, and changes no byte.
 func TestVerifyTellsWhatIsWrong(t *testing.T) {
 	p := newProcess(t, "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.start()

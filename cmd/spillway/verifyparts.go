@@ -98,8 +98,8 @@ func verifyTable(path string) (err error) {
 // namedSegment is the catalogue's entry of a segment; the zero value is no entry.
 type namedSegment struct{ info segment.Info }
 
-// rehearse starts the store on a file system whose changes stay in memory, and returns the segments that the catalogue
-// names, by path; nil when it cannot be read.
+// rehearse starts the store on a file system that keeps all changes in memory, and returns the segments that the
+// catalogue names, by path; nil when it cannot be read.
 func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]namedSegment {
 	if !tablesOK { // a database that reads a damaged block may end the process
 		v.say(filepath.Join(v.dir, "(start)"), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)

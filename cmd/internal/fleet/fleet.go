@@ -102,7 +102,7 @@ type Fleet struct {
 	made  int
 }
 
-// New makes hosts whose rows are the same for the same seed.
+// New makes hosts with the same rows for the same seed.
 func New(hosts int, seed uint64) *Fleet {
 	f := &Fleet{Shape: devops(), Rand: rand.New(rand.NewPCG(seed, 1))}
 	for range hosts {
