@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Share returns a store whose watches of one prefix share one watch of s, however many there are: in a process several parts
+// Share returns a store in which the watches of one prefix share one watch of s, however many there are: in a process several parts
 // follow the same rows, and every watch costs the store a message for each change.
 //
 //	store ──one watch──▶ the newest changes ──each at its own pace──▶ Watch, Watch, Watch

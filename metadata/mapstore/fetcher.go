@@ -16,7 +16,7 @@ type Wanted struct {
 	Txn     peer.TxnID
 	Seq     uint64
 	Servers []topology.ServerID // that should have it
-	// Since is a transaction of the table whose map, Have, is here: then only the changes since need travel. Zero: none.
+	// Since is a transaction of the table with a map that is here, Have: then only the changes since need travel. Zero: none.
 	Since peer.TxnID
 	Have  *topology.Map
 }

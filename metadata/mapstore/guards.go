@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// guardsMax bounds the partitions whose lease rows are compared and written in the swap itself: two conditions and one write
+	// guardsMax bounds the partitions with lease rows that are compared and written in the swap itself: two conditions and one write
 	// each, beside the table's row. etcd takes 128 of each.
 	guardsMax = 60
 	// marksMax bounds how often a batch of marks is tried again because one of its rows changed.

@@ -119,8 +119,8 @@ func (s *Server) forgetTurnLocked(table string, t *turn) {
 func changeTurn(t *turn) chan struct{} { return t.change }
 func diskTurn(t *turn) chan struct{}   { return t.disk }
 
-// Change implements peer.Metadata. Changes of one table take turns; a change whose base is overtaken when its
-// turn comes is answered at once. Besides the errors of the interface: Throttled (too many wait), TooLarge, Corrupt (servers
+// Change implements peer.Metadata. Changes of one table take turns; a change with an overtaken base is
+// answered at once when its turn comes. Besides the errors of the interface: Throttled (too many wait), TooLarge, Corrupt (servers
 // do not agree; nothing is committed, and the operator gets an alarm), Canceled.
 func (s *Server) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
 	if err := CheckName(c.Table); err != nil {
@@ -431,7 +431,7 @@ func (s *Server) Alone(id topology.ServerID) (peer.Metadata, bool) { return s, i
 // Only lists the metadata servers of such a process.
 func (s *Server) Only() []topology.ServerID { return []topology.ServerID{s.deps.Self} }
 
-// Map gives the decoded map of a transaction whose file is here; it is shared.
+// Map returns the decoded map of a transaction from its file here; it is shared.
 func (s *Server) Map(table string, txn peer.TxnID) (*topology.Map, error) {
 	_, m, err := s.own(table, txn)
 	return m, err

@@ -557,7 +557,7 @@ func TestProposingAgainGivesTheSameAnswer(t *testing.T) {
 	}
 }
 
-// flaky is a store whose commits are lost, or whose answers are, now and then.
+// flaky is a store that loses a commit, or its answer, now and then.
 type flaky struct {
 	coord.Store
 	mu  sync.Mutex

@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// executor performs the effects of Works: one for each table, several tables at a time, so that a table whose metadata servers
-// do not answer delays no other.
+// executor performs the effects of Works: one for each table, several tables at a time, so that a table with silent
+// metadata servers delays no other.
 type executor struct {
 	store      coord.Store
 	tables     Tables

@@ -35,8 +35,8 @@ func (p *process) clock(now time.Duration) time.Duration {
 	return p.start + time.Duration(float64(now)*p.rate)
 }
 
-// TestNoTwoActAsMaster: processes whose clocks differ by a tenth, whose requests and answers are late or lost, and which
-// pause. At no moment do two act as master; once all is well again, one does.
+// TestNoTwoActAsMaster: processes with clocks that differ by a tenth, with late or lost requests and answers, and with
+// pauses. At no moment do two act as master; once all is well again, one does.
 func TestNoTwoActAsMaster(t *testing.T) {
 	var set Settings
 	set.SetDefaults()

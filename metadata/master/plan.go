@@ -46,7 +46,7 @@ type planner struct {
 	touched map[lease.Partition]bool
 	moves   int
 	keeping int                          // changes of metadata servers
-	kept    map[topology.ServerID]int    // tables whose METADATA files a server keeps
+	kept    map[topology.ServerID]int    // tables by server that keeps their METADATA files
 	next    map[string]point.PartitionID // ids given out in this plan, by table
 }
 

@@ -27,7 +27,7 @@ type Tables interface {
 	Names() []string
 	Get(name string) (*topology.Map, bool)
 	Change(ctx context.Context, name string, f func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
-	// DropTable ends the drop of a table whose partitions are gone from its map.
+	// DropTable ends the drop of a table that has no partitions in its map any more.
 	DropTable(ctx context.Context, name string) error
 }
 

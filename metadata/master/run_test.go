@@ -208,7 +208,7 @@ func TestAServerDiesThenTheMaster(t *testing.T) {
 	}
 }
 
-// lost is a store whose every request fails while it is away.
+// lost is a store; while it is away every request fails.
 type lost struct {
 	coord.Store
 	away atomic.Bool

@@ -168,7 +168,7 @@ func change(ctx context.Context, store coord.Store, id topology.ServerID, f func
 		}
 		value := next.Encode()
 		if there && string(value) == string(row.Value) {
-			return nil // also the answer to a commit whose own answer was lost (C08)
+			return nil // also the answer to a commit that got no answer of its own (C08)
 		}
 		_, ok, err := store.Commit(ctx, []coord.Condition{{Key: Key(id), Revision: row.Revision}}, []coord.Write{{Key: Key(id), Value: value}})
 		if err == nil && ok {

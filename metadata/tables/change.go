@@ -187,7 +187,7 @@ func (t *Tables) commitGroup(name string, group []*proposal) {
 	}
 }
 
-// commit plans and proposes until the group is committed. Proposals whose plan fails are answered and leave the group;
+// commit plans and proposes until the group is committed. Proposals with a failing plan are answered and leave the group;
 // those that cannot be combined with others leave it for alone.
 func (t *Tables) commit(ctx context.Context, name string, group, alone *[]*proposal) (*topology.Map, error) {
 	var failed error

@@ -15,7 +15,7 @@
 //
 // A Machine makes the decisions (which map is the newest, when it is fetched and from which servers, when that is tried again, which is old),
 // one for each table. It is pure; Tables runs them, and so does cmd/sim. mapstore.Coordinator.Fetch fetches, checks and
-// hedges METADATA, in all processes alike. Each table has its own fetch: one whose metadata servers are silent
+// hedges METADATA, in all processes alike. Each table has its own fetch: one with silent metadata servers
 // delays no other.
 //
 // The newest map here is served for as long as no newer one can be had: neither the store nor a metadata server needs to

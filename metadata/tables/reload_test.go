@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/tables"
 )
 
-// slow is a store whose lists arrive late, and whose first watch breaks.
+// slow is a store with lists that arrive late and a first watch that breaks.
 type slow struct {
 	coord.Store
 	once   sync.Once

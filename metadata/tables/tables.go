@@ -124,8 +124,8 @@ func (t *Tables) Get(name string) (*topology.Map, bool) {
 	return m, ok
 }
 
-// At returns the newest map of a table that is here, and the revision of the row that named it: a caller whose write to the store is true
-// only by this map compares the row (a lease row's birth, package lease). A failed comparison means that this process
+// At returns the newest map of a table that is here, and the revision of the row that named it: a caller compares the row in a
+// write to the store that is true only by this map (a lease row's birth, package lease). A failed comparison means that this process
 // has not received the newest row yet.
 func (t *Tables) At(name string) (m *topology.Map, row coord.Revision, ok bool) {
 	t.mu.RLock()
@@ -220,7 +220,7 @@ func (t *Tables) learnRow(name string, r mapstore.Row, rev coord.Revision) {
 }
 
 // listed takes in all rows of a list as of a revision: a table missing from it does not exist. This build never deletes rows of tables,
-// but people may. It returns the tables whose rows cannot be read.
+// but people may. It returns the tables with unreadable rows.
 func (t *Tables) listed(rows []coord.Row, rev coord.Revision) (unread []string) {
 	seen := map[string]bool{}
 	for _, row := range rows {

@@ -182,7 +182,7 @@ func build[K key[K]](es []entry[K]) index[K] {
 	return x
 }
 
-// overlapping calls f with every partition whose time overlaps [lo, hi], both ends included, in order, until f returns false.
+// overlapping calls f with every partition that overlaps the times [lo, hi], both ends included, in order, until f returns false.
 func (m *Map) overlapping(lo, hi point.Nanos, f func(*box, *Partition) bool) {
 	leaves := m.byTime.leaves
 	if len(m.stops) == len(leaves) { // not within a transaction that wrote

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Maps of many leaves, with columns whose edges lie apart and one partition that is longer than all others: after many changes
+// Maps of many leaves, with columns cut at different times and one partition that is longer than all others: after many changes
 // the index finds the same as a look at every partition.
 func TestSearchesAgreeWithALookAtEverything(t *testing.T) {
 	for seed := range uint64(3) {

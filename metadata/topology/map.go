@@ -184,7 +184,7 @@ func (m *Map) expiry(now point.Nanos) (point.Nanos, bool) {
 }
 
 // Cover returns a map in which partitions hold the whole ring at each of the times, in one transaction; the same map when
-// they do already. It is Apply of Covering, for callers whose place always gives one server or more.
+// they do already. It is Apply of Covering, for callers with a place that always gives one server or more.
 func (m *Map) Cover(times []point.Nanos, place func(point.PartitionID) []Placement) *Map {
 	c := m.Covering(times, place)
 	if len(c.Partitions) == 0 {

@@ -33,7 +33,7 @@ type Op interface {
 }
 
 // Apply makes one transaction of the ops, in their order: all of them or none. It gives the same map when they change
-// nothing, and otherwise one whose Seq is higher by one. Errors name the op and are Stale or Invalid; see Op.
+// nothing, and otherwise one with a Seq higher by one. Errors name the op and are Stale or Invalid; see Op.
 func (m *Map) Apply(ops ...Op) (*Map, error) {
 	if len(ops) > OpsMax {
 		return nil, fault.Errorf(fault.Invalid, "%d ops in one transaction: make several, of at most %d", len(ops), OpsMax)

@@ -112,7 +112,7 @@ func (o SplitAbort) String() string {
 	return fmt.Sprintf("abort the split of %s into %s and another", name(o.Partition), name(o.Low))
 }
 
-// UnloadFinal removes a partition whose rows are all in those it unloads into (C78). The proposer made sure of that:
+// UnloadFinal removes a partition once all its rows are in those it unloads into (C78). The proposer made sure of that:
 // each of them has recorded its final ends. One that still gets rows from another waits for that one.
 type UnloadFinal struct {
 	Partition point.PartitionID
@@ -141,7 +141,7 @@ func (o UnloadFinal) String() string { return "forget " + name(o.Partition) + ",
 
 // Merge makes one partition of closed neighbours: in time with the same ring range, or on the ring with the same times. All
 // end before ClosedBefore, the time before which the proposer expects nothing new, and lie on the same servers. They
-// unload into the new one, Into, whose placements are on those servers too.
+// unload into the new one, Into, which has its placements on those servers too.
 type Merge struct {
 	Partitions   []point.PartitionID // two or more, in order
 	Into         Child

@@ -46,7 +46,7 @@ func rowsOf(t *testing.T, s *local.Store) map[string]string {
 	return got
 }
 
-// stores are a store that was closed, and one whose process was killed; opened and written twice, so that there are tables.
+// stores are a closed store, and one of a killed process; opened and written twice, so that there are tables.
 func stores(t *testing.T) map[string]struct {
 	fs   *vfs.MemFS
 	want map[string]string

@@ -1,5 +1,5 @@
-// Package remote is a coordination store at second hand: a storage server passes its own on to administrators, whose
-// certificate it checks, so that commands need no access to the store itself.
+// Package remote is a coordination store at second hand: a storage server passes its own on to administrators, after it
+// checked their certificates, so that commands need no access to the store itself.
 //
 //	command ─ coord.Store ─▶ Open ─ peer.Rows ─▶ gRPC, mutual TLS ─ role admin? ─▶ Serve ─▶ the server's coord.Store
 //
