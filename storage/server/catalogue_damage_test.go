@@ -131,7 +131,7 @@ func lived(t *testing.T, killed bool) (disk, oneMap, model) {
 	return diskOf(t, fs, "data"), maps, truth
 }
 
-// outcome is what a damaged store did.
+// outcome is the result of opening and reading a damaged store.
 type outcome int
 
 const (
@@ -184,8 +184,8 @@ func cutAt(n int) harm {
 	return harm{fmt.Sprintf("cut at %d", n), func(b []byte) []byte { return b[:n] }}
 }
 
-// TestAckedRowsSurviveAFlippedBitInTheCatalogue: whatever bit, length or file of the catalogue changes, what is read is all
-// that was acked, or an error; and no segment is deleted for it.
+// TestAckedRowsSurviveAFlippedBitInTheCatalogue: after a change of any bit, length or file of the catalogue, a read
+// returns all acked rows or an error, and no segment is deleted for it.
 func TestAckedRowsSurviveAFlippedBitInTheCatalogue(t *testing.T) {
 	n := envInt(t, "CORRUPT", 150)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -263,8 +263,8 @@ func repair(t *testing.T, fs vfs.FS, dryRun bool) *server.Repaired {
 	return r
 }
 
-// TestARepairedCatalogueGivesAllRowsBack: of the mirror, exactly; and where that is gone as well, of segments and log, without the
-// rows that were deleted, and as another store.
+// TestARepairedCatalogueGivesAllRowsBack: exactly from the mirror; if that is gone as well, from segments and log,
+// without the rows that were deleted, and as another store.
 func TestARepairedCatalogueGivesAllRowsBack(t *testing.T) {
 	n := envInt(t, "CORRUPT", 150) / 5
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -325,7 +325,7 @@ func TestARepairedCatalogueGivesAllRowsBack(t *testing.T) {
 	}
 }
 
-// warned opens a store and checks whether it says that it was rebuilt, and not exactly.
+// warned opens a store and checks whether it reports an inexact rebuild.
 func warned(t *testing.T, fs vfs.FS, maps oneMap, want bool) {
 	t.Helper()
 	p, err := open(fs, maps, 9)
@@ -336,8 +336,8 @@ func warned(t *testing.T, fs vfs.FS, maps oneMap, want bool) {
 	}
 }
 
-// TestAckedRowsAreMissedWhenTheLogIsShortened: whatever length the newest file of the log is cut to, what had been acked is missed;
-// and a copy that is damaged while the store is whole is no reason to refuse it.
+// TestAckedRowsAreMissedWhenTheLogIsShortened: when the newest file of the log is cut to any length, the missing acked
+// rows are noticed; and a damaged copy of a whole store is no reason to refuse it.
 func TestAckedRowsAreMissedWhenTheLogIsShortened(t *testing.T) {
 	d, maps, truth := lived(t, true)
 	logs := d.below("data/log")

@@ -26,10 +26,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestPowerCutsLoseNothingAcked runs inserts, deletions, drops, metadata, flushes and compactions side by side and looks
-// at what a power cut at random moments would leave, with all or nothing of what was not fsynced: the image opens, every
-// acked row is there with its value, deleted rows stay deleted, dropped partitions dropped, and nothing is invented.
-// CRASH_IMAGES sets how many images (default 60), TEST_SEED which ones.
+// TestPowerCutsLoseNothingAcked runs inserts, deletions, drops, metadata, flushes and compactions side by side and checks images of power
+// cuts at random moments, with all or nothing of the bytes not fsynced: the image opens, every acked row is there with its value, deleted
+// rows stay deleted, dropped partitions dropped, and nothing is invented. CRASH_IMAGES sets how many images (default 60), TEST_SEED which
+// ones.
 func TestPowerCutsLoseNothingAcked(t *testing.T) {
 	images, seed := envInt(t, "CRASH_IMAGES", 60), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d CRASH_IMAGES=%d go test -run %s ./storage/server", seed, images, t.Name())
@@ -60,10 +60,10 @@ func envInt(t *testing.T, name string, def int) int {
 	return n
 }
 
-// load counts what was done.
+// load counts the operations.
 type load struct{ inserts, deletions, drops, flushes, compactions atomic.Int64 }
 
-// heavy reports whether everything was done at least once.
+// heavy reports whether every operation was done at least once.
 func (l *load) heavy() bool {
 	return l.inserts.Load() > 0 && l.deletions.Load() > 0 && l.drops.Load() > 0 && l.compactions.Load() > 0
 }
@@ -76,8 +76,7 @@ func (l *load) add(o *load) {
 	l.compactions.Add(o.compactions.Load())
 }
 
-// workload is a server and those who use it. Each user owns its series, so that it alone knows in what order things
-// happened to them.
+// workload is a server and its users. Each user owns its series, so that it alone decides the order of operations on them.
 type workload struct {
 	t    *testing.T
 	fs   *vfs.MemFS
@@ -88,7 +87,7 @@ type workload struct {
 
 	clock atomic.Int64 // counts beginnings and ends; stamps them
 	stamp atomic.Uint64
-	turn  sync.RWMutex // holds the users while an image is looked at
+	turn  sync.RWMutex // stops the users while an image is checked
 
 	users    []*user
 	families family // of metadata
@@ -97,7 +96,7 @@ type workload struct {
 // stamps of something: when it began and, if it has, when it was acked.
 type span struct{ began, acked int64 }
 
-// version is what one operation made of a row: a value, or nothing.
+// version is the result of one operation for a row: a value, or nothing.
 type version struct {
 	*span
 	value float64
@@ -326,8 +325,8 @@ func (w *workload) describe() {
 	w.ack(s)
 }
 
-// check opens an image that was taken between two readings of the clock and holds it against what was done. on: the
-// store is then used further, compacted, and looked at again.
+// check opens an image that was taken between two readings of the clock and compares it with the operations. on: the
+// store is then used further, compacted, and checked again.
 func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 	p, err := open(image, w.maps, 2)
 	if err != nil {
@@ -347,7 +346,7 @@ func (w *workload) check(image *vfs.MemFS, before, after int64, on bool) error {
 	return w.holds(p.server, before, after, 1)
 }
 
-// holds compares all that is read with all that was done. extra is how many rows were added to the image.
+// holds compares all rows that are read with all operations. extra is how many rows were added to the image.
 func (w *workload) holds(s *server.Server, before, after int64, extra int) error {
 	got, err := everything(s)
 	if err != nil {
@@ -372,8 +371,8 @@ func (w *workload) holds(s *server.Server, before, after int64, extra int) error
 	return errors.Join(append(errs[:min(len(errs), 5)], w.described(s, before))...)
 }
 
-// allowed says whether a row may read so: as the last operation that was acked before the image left it, or as one that
-// had begun by its end did.
+// allowed reports whether a row may have this value: that of the last operation acked before the image, or of one that
+// had begun by its end.
 func allowed(versions []version, before, after int64, value float64, there bool) bool {
 	last := -1
 	for i, v := range versions {

@@ -65,7 +65,7 @@ func (w *wreck) put(t *testing.T, b []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Write(slices.Clone(b)); err != nil { // under -race the file system takes what it is given
+	if _, err := f.Write(slices.Clone(b)); err != nil { // under -race the file system keeps the slice
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
@@ -73,7 +73,7 @@ func (w *wreck) put(t *testing.T, b []byte) {
 	}
 }
 
-// rows reads a partition: what it has, or why that cannot be told.
+// rows reads a partition: its rows, or why they cannot be read.
 func (w *wreck) rows(p process, id point.PartitionID) (got, want string, err error) {
 	lo := int64(id-1) * 100e9
 	q := &peer.Select{Table: "t", Lo: lo, Hi: lo + 99e9}
@@ -98,9 +98,9 @@ func (w *wreck) rows(p process, id point.PartitionID) (got, want string, err err
 	return b.String(), want, set.Close()
 }
 
-// TestDamagedSegmentStopsOnlyItsPartition: the server starts, everything else is read and written; what touches the damaged
-// partition is refused and says which file and what to do; nothing gives the segment up; and when the file is restored,
-// every acked row is there, those of the log too.
+// TestDamagedSegmentStopsOnlyItsPartition: the server starts, everything else is read and written; requests to the
+// damaged partition are refused with the file and the remedy; the segment is never dropped; and when the file is
+// restored, every acked row is there, those of the log too.
 func TestDamagedSegmentStopsOnlyItsPartition(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, w *wreck){
 		"cut off": func(t *testing.T, w *wreck) { w.put(t, w.bytes[:len(w.bytes)/2]) },
@@ -180,7 +180,7 @@ func (w *wreck) refused(t *testing.T) {
 	}
 }
 
-// TestDamagedPartitionIsDropped: by order or by retention it goes, with its file and what the log has of it.
+// TestDamagedPartitionIsDropped: by order or by retention, with its file and its log records.
 func TestDamagedPartitionIsDropped(t *testing.T) {
 	w := newWreck(t, 0)
 	w.put(t, w.bytes[:20])
@@ -200,7 +200,7 @@ func TestDamagedPartitionIsDropped(t *testing.T) {
 	}
 }
 
-// TestNoByteOfASegmentCanGoUnnoticed: whichever byte is another, what is read of the partition is all there is, or an error.
+// TestNoByteOfASegmentCanGoUnnoticed: if any byte changes, a read of the partition returns all rows or an error.
 func TestNoByteOfASegmentCanGoUnnoticed(t *testing.T) {
 	for segment := range 2 {
 		w := newWreck(t, segment)

@@ -37,7 +37,7 @@ func (f *failing) MaybeError(op errorfs.Op) error {
 
 func (f *failing) String() string { return "failing" }
 
-// TestNothingIsAckedThatTheDiskRefused: whatever the log or the catalogue cannot write or fsync, inserts and changes that
+// TestNothingIsAckedThatTheDiskRefused: if the log or the catalogue cannot write or fsync, inserts and changes that
 // need it fail as Unavailable, Run ends with the reason, and after a power cut every row that was acked is there.
 func TestNothingIsAckedThatTheDiskRefused(t *testing.T) {
 	for name, f := range map[string]*failing{
@@ -70,7 +70,7 @@ func TestNothingIsAckedThatTheDiskRefused(t *testing.T) {
 			if err := <-ended; !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "the store is fenced") {
 				t.Errorf("Run ended with %v", err)
 			}
-			f.on.Store(false) // the disk is well again; nobody believes it
+			f.on.Store(false) // the disk works again; the store stays fenced
 			err = w.stream.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 4096, IDs: []point.SeriesID{1}, Times: []int64{30e9}, Values: []float64{4}})
 			if !fault.Is(err, fault.Unavailable) {
 				t.Errorf("after the fence: %v, want unavailable", err)
@@ -148,7 +148,7 @@ func TestDropsLeaveNothing(t *testing.T) {
 	if names, err := fs.List(dir); err == nil {
 		t.Errorf("its files are still there: %v", names)
 	}
-	// What a power cut leaves between the end of the catalogue entry and that of the files.
+	// The state after a power cut between the end of the catalogue entry and that of the files.
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestAPartitionThatCannotBeFlushedStopsNoOther(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	for { // until more came to the second than fits beside the first; the package's time limit ends this if need be
+	for { // until the second has more than fits beside the first; the package's time limit ends this if need be
 		if err := insert(2); err != nil && !fault.Is(err, fault.Throttled) {
 			t.Fatal(err)
 		} else if err == nil && acked[2] > 10*acked[1] {

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestNobodyReadsWithoutThoseWhoMayHaveTakenOver: partition 1 is handed over to 4 and 5, and its leader has not heard yet
-// whether the transaction was committed. A reader that knows partition 1 alone may miss what was acked by the halves.
+// TestNobodyReadsWithoutThoseWhoMayHaveTakenOver: partition 1 is handed over to 4 and 5, and its leader does not have
+// the outcome of the transaction yet. A reader whose map has partition 1 alone may miss rows acked by the halves.
 func TestNobodyReadsWithoutThoseWhoMayHaveTakenOver(t *testing.T) {
 	maps := &someMap{m: newMap(t).m}
 	p := start(t, vfs.NewMem(), maps, 1)
@@ -84,7 +84,7 @@ func TestStaleAnswersNameTheNewestMap(t *testing.T) {
 			t.Errorf("%s: %v names %+v", what, err, at)
 		}
 	}
-	// Whoever knows partitions below 3 only, and asks for none: is there anything newer?
+	// The reader has only partitions below 3 and names none: is there anything newer?
 	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{}, Lo: math.MinInt64, Hi: math.MaxInt64, MapNext: 3}
 	_, err := p.server.Select(t.Context(), q)
 	f("select", err)
@@ -121,7 +121,7 @@ func halves(low point.PartitionID) topology.Split {
 	return topology.Split{At: at, Low: child(low), High: child(low + 1)}
 }
 
-// TestPartitionThatIsGivenBackTakesRows: what the map took away and gave back is as before.
+// TestPartitionThatIsGivenBackTakesRows: a partition that the map took away and gave back is as before.
 func TestPartitionThatIsGivenBackTakesRows(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // TestBackfillOverManyPartitionsStaysWithinItsMemory writes the same series into a hundred partitions, as a backfill of a
-// hundred days does: those that were left behind are flushed and forget their series, and nothing is lost.
+// hundred days does: idle partitions are flushed and drop their series, and no row is lost.
 func TestBackfillOverManyPartitionsStaysWithinItsMemory(t *testing.T) {
 	const partitions, series = 100, 1000
 	const namesMax, headMax = 5 * series * 12, 8 << 20
@@ -67,7 +67,7 @@ func TestBackfillOverManyPartitionsStaysWithinItsMemory(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		most = max(most, gaugeOf(t, registry, "spillway_server_head_bytes"))
-		for gaugeOf(t, registry, "spillway_server_names_bytes") > 2*namesMax { // what comes between two rounds of maintenance
+		for gaugeOf(t, registry, "spillway_server_names_bytes") > 2*namesMax { // the growth between two rounds of maintenance
 			time.Sleep(10 * time.Millisecond)
 		}
 	}

@@ -26,10 +26,9 @@ import (
 )
 
 // BenchmarkNarrow writes SPILLWAY_SCRAPES rows (default 12) of each of SPILLWAY_SERIES series (default 10,000), 10 s apart, into one
-// partition a day wide, and into partitions 10 s wide: one row a series and partition. A scrape takes SPILLWAY_PERIOD (default 0: as
-// fast as it goes) from its first to its last row. Flushes and compactions run as in a server, and everything is flushed at
-// the end. It gives what a row costs of the log, of the processor in all, and on disk at the end; and the most memory that
-// was resident.
+// partition a day wide, and into partitions 10 s wide: one row a series and partition. A scrape takes SPILLWAY_PERIOD (default 0: as fast
+// as it goes) from its first to its last row. Flushes and compactions run as in a server, and everything is flushed at the end. It reports
+// the cost of a row in bytes of log, total processor time and bytes on disk at the end, and the peak of resident memory.
 func BenchmarkNarrow(b *testing.B) {
 	for _, width := range []time.Duration{24 * time.Hour, 10 * time.Second} {
 		b.Run(width.String(), func(b *testing.B) {
@@ -101,7 +100,7 @@ func (n narrowLoad) maps(b *testing.B) oneMap {
 	})}
 }
 
-// define opens a stream that knows all series.
+// define opens a stream and defines all series.
 func (n narrowLoad) define(b *testing.B, s *server.Server) peer.Stream {
 	st, err := s.OpenStream(b.Context(), "t")
 	if err != nil {
@@ -150,7 +149,7 @@ func (n narrowLoad) write(b *testing.B, st peer.Stream) {
 	}
 }
 
-// cpuTime is what the process used so far.
+// cpuTime is the processor time that the process has used so far.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

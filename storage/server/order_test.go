@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestOrderIsThatOfLabels sorts random subsets of series that come, go, and give their numbers to others.
+// TestOrderIsThatOfLabels sorts random subsets of series that come, go, and pass their numbers on to others.
 func TestOrderIsThatOfLabels(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var o order

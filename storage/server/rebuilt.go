@@ -56,8 +56,8 @@ func (s *Server) loadRebuilt() error {
 	return nil
 }
 
-// AcceptRebuilt ends the warnings of a store whose catalogue was rebuilt; accepted is their text, "": there were none.
-// No process may use the store meanwhile. Errors: Unavailable, Corrupt (it must be repaired first).
+// AcceptRebuilt ends the warnings of a store with a rebuilt catalogue; accepted is their text, "": there were none. No
+// process may use the store meanwhile. Errors: Unavailable, Corrupt (it must be repaired first).
 func AcceptRebuilt(d brick.Deps, s brick.Settings) (accepted string, err error) {
 	r, err := brick.Examine(d, s)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 // Repaired reports the state of a store that Repair found, and the result.
 type Repaired struct {
 	Trouble error // the damage of the catalogue; nil: none
-	// Exact: all entries are as they were. Otherwise they were made from what remained readable, from segments and from the log.
+	// Exact: all entries are as they were. Otherwise they were made from the readable rest of the catalogue, from
+	// segments and from the log.
 	Exact bool
 	// Changed: a new catalogue was written, or would be without DryRun.
 	Changed         bool
@@ -31,7 +32,7 @@ type Repaired struct {
 	NewStore        bool
 
 	Partitions []RepairedPartition
-	// Metadata is the newest commit whose partition maps the mirror of METADATA holds; 0: it holds none.
+	// Metadata is the newest commit of partition maps that the mirror of METADATA holds; 0: it holds none.
 	Metadata uint64
 	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
 	NoMaps bool

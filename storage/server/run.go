@@ -137,7 +137,7 @@ func (s *Server) newFlusher() *flusher {
 	return f
 }
 
-// run runs flush, in the background if the partition is small. A partition whose head is empty costs nothing.
+// run runs flush, in the background if the partition is small. A partition with an empty head costs nothing.
 func (f *flusher) run(p *partition.Partition, flush func() error) {
 	job := func() error {
 		if err := flush(); !f.s.report(p, "flush", err) {

@@ -35,7 +35,7 @@ const (
 type scrubState struct {
 	Began time.Time `json:"began"` // of the current pass, or of the last one
 	Ended time.Time `json:"ended"` // of the last whole pass
-	// At is the last segment that was checked; zero: none of this pass.
+	// At is the last segment that was checked; zero: no segment of this pass.
 	At scrubPlace `json:"at"`
 	// Damaged are checked first by the next process, so that it reports the damage again within seconds.
 	Damaged []scrubPlace `json:"damaged,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestPacerKeepsTheRate: what is read is paid for in time, what was not used is not saved up, and a busy server pays more.
+// TestPacerKeepsTheRate: bytes read are paid for in time, unused time is not saved up, and a busy server pays more.
 func TestPacerKeepsTheRate(t *testing.T) {
 	p := pacer{rate: 1 << 20}
 	now := time.Unix(1000, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// TestTableThatNobodyWroteToIsEmpty asks a fresh server for a table that only the map knows.
+// TestTableThatNobodyWroteToIsEmpty asks a fresh server for a table that is only in the map.
 func TestTableThatNobodyWroteToIsEmpty(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)
@@ -90,7 +90,7 @@ func TestManySeriesComeInOrder(t *testing.T) {
 	}
 }
 
-// readPages reads all series by pages from three goroutines and compares labels and rows with what was written.
+// readPages reads all series by pages from three goroutines and compares labels and rows with those written.
 func readPages(t *testing.T, s *server.Server, defs []peer.Def, most int) {
 	t.Helper()
 	set, err := s.Select(context.Background(), &peer.Select{Table: "t", Lo: 0, Hi: 300e9})

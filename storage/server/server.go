@@ -147,7 +147,7 @@ type Server struct {
 
 var _ peer.Storage = (*Server)(nil)
 
-// Open opens all placements of the catalogue and replays the log. Errors are Corrupt (with what to do), Unavailable, or
+// Open opens all placements of the catalogue and replays the log. Errors are Corrupt (with the remedy), Unavailable, or
 // Canceled.
 func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	s.setDefaults()

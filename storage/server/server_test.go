@@ -24,10 +24,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// fataler is what tests and rapid's checks have in common.
+// fataler is the common interface of tests and rapid's checks.
 type fataler interface{ Fatal(...any) }
 
-// oneMap is a table whose partitions are 100 s wide.
+// oneMap is a table with partitions 100 s wide.
 type oneMap struct{ m *topology.Map }
 
 func (o oneMap) Get(string) (*topology.Map, bool) { return o.m, true }
@@ -46,7 +46,7 @@ func newMap(t fataler) oneMap {
 	})}
 }
 
-// process is a server and what it stands on.
+// process is a server and its dependencies.
 type process struct {
 	brick  *brick.Brick
 	server *server.Server
@@ -78,7 +78,7 @@ func (p process) stop(t fataler) {
 	}
 }
 
-// model is the naive truth: what each series holds at each time.
+// model is the naive truth: the value of each series at each time.
 type model map[string]map[int64]float64
 
 func (m model) put(l point.Labels, at int64, v float64) {
@@ -91,7 +91,7 @@ func (m model) put(l point.Labels, at int64, v float64) {
 	m[string(l)][at] = v
 }
 
-// String lists what [lo, hi] holds of the series that keep says.
+// String lists the rows in [lo, hi] of the series that keep selects.
 func (m model) String(lo, hi int64, keep func(point.Labels) bool) string {
 	var ls []point.Labels
 	for l := range m {

@@ -47,8 +47,8 @@ func restored(t *testing.T, from vfs.FS, name string) (vfs.FS, backup.Result) {
 
 var backupTime = time.Date(2026, 11, 22, 7, 0, 0, 0, time.UTC)
 
-// TestARestoredBackupHasAllRowsAndNoDeletedOnes makes backups between writes, flushes, compactions and deletions, restores each, and
-// writes to what was restored.
+// TestARestoredBackupHasAllRowsAndNoDeletedOnes makes backups between writes, flushes, compactions and deletions,
+// restores each, and writes to the restored store.
 func TestARestoredBackupHasAllRowsAndNoDeletedOnes(t *testing.T) {
 	fs, maps, truth := vfs.NewMem(), newMap(t), model{}
 	p := start(t, fs, maps, 3)
