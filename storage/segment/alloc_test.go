@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// TestAddAllocatesByTheBlock: what a group of 32 × 360 rows may allocate does not depend on its rows.
+// TestAddAllocatesByTheBlock: the allocations of a group of 32 × 360 rows do not depend on its rows.
 func TestAddAllocatesByTheBlock(t *testing.T) {
 	s := devops(32, 360, 15)
 	w, err := Create(discard{vfs.NewMem()}, "seg", s.meta, Settings{})

@@ -90,7 +90,7 @@ func FuzzTimes(f *testing.F) {
 	})
 }
 
-// FuzzRecords: whatever bytes a record has, its parser answers, and takes no more memory than the format allows.
+// FuzzRecords: for any bytes of a record its parser returns, and takes no more memory than the format allows.
 func FuzzRecords(f *testing.F) {
 	s := small()
 	var g group

@@ -20,7 +20,7 @@ import (
 )
 
 // TestFinishLeavesNoFileOrAWholeOne cuts the power after each file-system call of a write, keeping nothing or
-// everything of what was not synced.
+// everything that was not synced.
 func TestFinishLeavesNoFileOrAWholeOne(t *testing.T) {
 	s := small()
 	whole := s.write(t, vfs.NewMem(), "seg")

@@ -28,7 +28,7 @@ func writeFile(t testing.TB, fs vfs.FS, path string, b []byte) {
 	t.Helper()
 	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 	check(t, err)
-	_, err = f.Write(append([]byte(nil), b...)) // a vfs may change what it is given
+	_, err = f.Write(append([]byte(nil), b...)) // a vfs may change the slice
 	check(t, err)
 	check(t, f.Close())
 }
@@ -67,7 +67,7 @@ func wantCorrupt(t *testing.T, what string, at int, err error) {
 	}
 }
 
-// TestEveryTruncationIsSeen cuts the file at every byte, with and without a catalogue that knows its size.
+// TestEveryTruncationIsSeen cuts the file at every byte, with and without a catalogue that has its size.
 func TestEveryTruncationIsSeen(t *testing.T) {
 	fs := vfs.NewMem()
 	s := small()
@@ -82,7 +82,7 @@ func TestEveryTruncationIsSeen(t *testing.T) {
 }
 
 // TestEveryBitFlipIsSeen flips one bit of every byte: Verify must see all of them, and reading either answers Corrupt
-// or is right, because what it read was not touched.
+// or is right, because the bytes that it read were not touched.
 func TestEveryBitFlipIsSeen(t *testing.T) {
 	fs := vfs.NewMem()
 	s := small()

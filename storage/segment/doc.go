@@ -14,6 +14,6 @@
 // allocate, caches have a size), I7 (bytes, then name, then directory are durable before Finish returns), I8 (data that does not match its
 // checksum or its form is fault.Corrupt, with the file and the key in the message).
 //
-// FORMAT.md draws every byte. Refused here: rows that are not sorted, deciding between two values at one timestamp
-// (package rows), choosing the segments that are compacted together (package partition).
+// FORMAT.md draws every byte. Not done here: sorting rows, deciding between two values at one timestamp (package rows),
+// choosing the segments that are compacted together (package partition).
 package segment

@@ -117,7 +117,7 @@ func TestManySegmentsAreReadWithFewFiles(t *testing.T) {
 	}
 }
 
-// What is read again and again stays open while others come and go.
+// A file that is read again and again stays open while others come and go.
 func TestFilesInUseStayOpen(t *testing.T) {
 	c := openCache(t, 1<<20)
 	c.LimitFiles(4)

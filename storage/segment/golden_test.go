@@ -28,7 +28,7 @@ func goldens() map[string]*source {
 	return map[string]*source{"empty": empty, "one": one, "small": small(), "devops": devops(3, 40, 15)}
 }
 
-// described are goldens of what came with version 2: the range of the partition, and deletions.
+// described are goldens of the fields added in version 2: the range of the partition, and deletions.
 func described() map[string]*source {
 	s := &source{meta: Meta{Table: "described", Partition: 9, ID: point.SegmentID{Epoch: 3, Seq: 4}, Base: point.SegmentID{Epoch: 2, Seq: 3},
 		Ends:  []point.EpochEnd{{Epoch: 3, Seq: 77}},

@@ -33,7 +33,7 @@ type Meta struct {
 
 	// Range is that of the partition, so that a lost catalogue can be rebuilt from the segments; nil: not given.
 	Range *Range `json:"range,omitempty"`
-	// Deletions are those among the frames contained: they hide rows of the segments that this one is based on, and none of
+	// Deletions are those among the frames contained: they hide rows of the segments that this one is based on, and not
 	// its own. Only the segment itself keeps them: the catalogue has them at the segments that they hide rows of.
 	Deletions []frame.Deletion `json:"-"`
 }
@@ -57,7 +57,7 @@ type Info struct {
 	StampHi point.Stamp `json:"stamp_hi"`
 }
 
-// Settings of a Writer. None of them changes the bytes.
+// Settings of a Writer. They do not change the bytes.
 type Settings struct {
 	// BytesPerSync is how much is passed to the disk at a time while writing, so that the fsync at the end does not
 	// delay those of the log. Bytes, default 1 MiB. Smaller: smoother, more calls.

@@ -21,7 +21,7 @@ const (
 // Kinds of a group's keys.
 const (
 	kindRecord = 0
-	kindTimes  = 1 // + number of the block whose columns they are
+	kindTimes  = 1 // + number of the block that used the columns first
 	kindBlock  = 2 // + lowest time
 )
 

@@ -37,7 +37,7 @@ func (r *Reader) Labels(id point.DenseID) (l point.Labels, ok bool, err error) {
 	return defs[i].labels, true, nil
 }
 
-// EachLabels calls f with those of the series whose labels are held here, in rising order of ids. Each page of
+// EachLabels calls f with those of the series that have their labels here, in rising order of ids. Each page of
 // definitions is opened once. f's error ends the walk and is returned as it is.
 func (r *Reader) EachLabels(ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
 	if err := r.acquire(); err != nil {
@@ -99,8 +99,8 @@ func (r *Reader) definitionsAt(t *tableIter, id point.DenseID) ([]definition, er
 	return defs, nil
 }
 
-// Match gives the series, among those whose definitions are held here, for which all matchers hold; an absent label
-// has the value "". No matchers: all of them. The bitmap belongs to the caller.
+// Match returns the series, among those defined here, for which all matchers hold; an absent label has the value "". No
+// matchers: all of them. The bitmap belongs to the caller.
 func (r *Reader) Match(ms []*labels.Matcher) (*roaring.Bitmap, error) {
 	names, err := r.names()
 	if err != nil {

@@ -24,7 +24,7 @@ var oddValues = []float64{
 	0.1, 0.1 + 0.2, 1e15, 1e-15, 123456789.012345, 1 << 62, 1 << 63, -(1 << 63),
 }
 
-// drawRun draws a run of one of the shapes that the codecs tell apart.
+// drawRun draws a run of one of the shapes that the codecs distinguish.
 func drawRun(t *rapid.T) rows.Run {
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 	n := rapid.SampledFrom([]int{1, 2, 3, 30, 511, 512, 513, 1025, 1600}).Draw(t, "rows")
@@ -263,7 +263,7 @@ func TestLabelNamesAndValues(t *testing.T) {
 	if values, err = r.LabelValues("none", roaring.New()); err != nil || values != nil {
 		t.Errorf("values of an unknown name: %v %v", values, err)
 	}
-	// What only series have that are left out is left out.
+	// Names and values that only excluded series have are excluded.
 	with := func(name, value string) *roaring.Bitmap {
 		ids, err := r.Match([]*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, name, value)})
 		check(t, err)

@@ -51,7 +51,7 @@ func (p *planes) pack(dst []byte, pk *packer) []byte {
 
 // planeReader takes columns off opened planes in the order in which they were appended.
 type planeReader struct {
-	open [8][]byte // what is left of each plane
+	open [8][]byte // the rest of each plane
 	mem  [8][]byte // memory of opened frames, kept between uses
 	huff huff0.Scratch
 }

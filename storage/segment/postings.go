@@ -138,8 +138,8 @@ func packRecord(raw []byte, pk *packer) []byte {
 	return pk.append(binary.AppendUvarint(nil, uint64(len(raw))), raw)
 }
 
-// packNames writes the record of names, in parts that are closed at a size. A name whose line does not fit goes on in the
-// next part, without counting its values again.
+// packNames writes the record of names, in parts that are closed at a size. A name with a line that does not fit goes
+// on in the next part, without counting its values again.
 func packNames(lines []labelName, size int) (parts [][]byte) {
 	var body []byte
 	names := 0

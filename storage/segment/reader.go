@@ -180,7 +180,7 @@ func (t *tableIter) get(key []byte, f func(value []byte) error) (found bool, err
 	return found, t.close()
 }
 
-// each calls f with every key and value whose key begins with a letter.
+// each calls f with every key that begins with a letter, and its value.
 func (r *Reader) each(letter byte, f func(key, value []byte) error) error {
 	if err := r.acquire(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (r *Reader) SeriesIDs() (ids *roaring.Bitmap, err error) {
 	return ids, err
 }
 
-// EachDefinition calls f with every series whose labels are held here, in rising order of ids. f's error ends the walk
+// EachDefinition calls f with every series that has its labels here, in rising order of ids. f's error ends the walk
 // and is returned as it is.
 func (r *Reader) EachDefinition(f func(id point.DenseID, l point.Labels) error) error {
 	return r.each(keyDefinitions, func(key, value []byte) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// source is what a test writes: definitions, then series in group order, then exemplars.
+// source is the input of a test: definitions, then series in group order, then exemplars.
 type source struct {
 	meta      Meta
 	defs      []definition

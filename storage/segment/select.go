@@ -121,7 +121,7 @@ func sameColumn(a, b []point.Nanos) bool {
 
 func (c *Cache) getState() *readState { return c.scratch.Get().(*readState) }
 
-// arenaKept bounds the rows whose memory a pooled state may hold on to.
+// arenaKept bounds the memory, in rows, that a pooled state keeps.
 const arenaKept = 1 << 19
 
 func (c *Cache) putState(s *readState) {
@@ -382,7 +382,7 @@ func (r *Reader) missing(t *tableIter, key []byte) error {
 }
 
 // openBlock finds block k in the cache or opens it. A block of which few series are wanted is kept open: decompressing
-// it is most of the work, and a user who looks at some hosts asks for them again.
+// it is most of the work, and a query for some hosts is usually repeated.
 func (r *Reader) openBlock(t *tableIter, s *readState, k pageKey) error {
 	if !s.keepsOpen() {
 		return r.loadBlock(t, s, k)

@@ -132,8 +132,8 @@ func (p *timesPage) divideUnit() int {
 	return 0
 }
 
-// bestStep tries the commonest distance and rounder and rounder forms of the mean, and takes the grid whose skips and
-// residuals need the fewest bits; 0 when there is no grid.
+// bestStep tries the commonest distance and rounder and rounder forms of the mean, and takes the grid that needs the
+// fewest bits for skips and residuals; 0 when there is no grid.
 func (p *timesPage) bestStep() uint64 {
 	n := len(p.dist)
 	last := p.dist[n-1]

@@ -172,7 +172,7 @@ func (w *Writer) flushDefinitions() error {
 	return w.put(w.keyBuf, w.value)
 }
 
-// endDefinitions writes what Define collected and frees it.
+// endDefinitions writes the definitions that Define collected and frees them.
 func (w *Writer) endDefinitions() error {
 	if w.defined || w.err != nil {
 		return w.err
