@@ -51,7 +51,7 @@ func BenchmarkInternNew(b *testing.B) {
 	}
 }
 
-// BenchmarkCatchUp is what the first question after many new series waits for.
+// BenchmarkCatchUp measures how long the first query after many new series waits.
 func BenchmarkCatchUp(b *testing.B) {
 	ls := hostLabels(101_000)
 	done := 0
@@ -139,7 +139,7 @@ func BenchmarkStats(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reports what an index of a million series takes beside its labels.
+// BenchmarkMemory reports the memory of an index of a million series beside its labels.
 func BenchmarkMemory(b *testing.B) {
 	const n = 1_010_000
 	ls := hostLabels(n)
@@ -176,7 +176,7 @@ func TestInternOfAKnownSeriesAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkSort puts a million series, as they came from hosts, into label order: by comparing, by parts, and once places are known.
+// BenchmarkSort puts a million series, as they came from hosts, into label order: by comparing, by parts, and by places.
 func BenchmarkSort(b *testing.B) {
 	x := New()
 	refs := x.InternAll(hostLabels(1_010_000), nil)

@@ -267,8 +267,8 @@ func TestPinKeepsRefsFromBeingReused(t *testing.T) {
 	}
 }
 
-// TestSeriesThatWaitAreSeenByEveryReader asks each kind of question as the first one after series came, and looks at what it
-// cost those who brought them: nothing enters the postings before somebody asks, and no more wait than may.
+// TestSeriesThatWaitAreSeenByEveryReader runs each kind of query as the first one after series came, and checks the
+// senders' cost: no series enters the postings before a query runs, and no more than waitingMax wait.
 func TestSeriesThatWaitAreSeenByEveryReader(t *testing.T) {
 	host7 := []*labels.Matcher{matcher(labels.MatchEqual, "host", "h7")}
 	some := roaring.New()
@@ -321,7 +321,7 @@ func TestNoMoreWaitThanMay(t *testing.T) {
 	}
 }
 
-// TestSeriesGoWhileTheyWait: what is let go before anybody asked is not found, and its ref means another series then.
+// TestSeriesGoWhileTheyWait: a series that is released before the first query is not found, and its ref then means another series.
 func TestSeriesGoWhileTheyWait(t *testing.T) {
 	x := New()
 	gone := x.Intern(point.MakeLabels("__name__", "gone"))
@@ -394,7 +394,7 @@ func TestEqualHashes(t *testing.T) {
 	}
 }
 
-// TestInternAllKnowsItsOwn gives a batch with known, new and repeated series: each has one ref, with a reference for
+// TestInternAllKnowsItsOwn gives a batch with existing, new and repeated series: each has one ref, with a reference for
 // each time it was named, and is found by each of its labels, however long the runs are in which series entered.
 func TestInternAllKnowsItsOwn(t *testing.T) {
 	x := New()
@@ -452,8 +452,8 @@ func TestASeriesThatIsDismissedWhileItWaitsDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestConcurrentLives has writers take and give back series while readers match: nobody may ever see a ref whose labels
-// do not match, and at the end nothing is left.
+// TestConcurrentLives has writers take and give back series while readers match: no reader may ever see a ref with
+// labels that do not match, and at the end no series is left.
 func TestConcurrentLives(t *testing.T) {
 	x := New()
 	anchor := point.MakeLabels("__name__", "anchor", "kind", "keep")
