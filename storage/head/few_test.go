@@ -9,7 +9,7 @@ import (
 )
 
 // TestOneRowTakesNoMoreThanAFewKilobytes: four thousand partitions of one row each took the memory of all heads together,
-// 66 kB each, and everybody's rows were refused.
+// 66 kB each, and the rows of all tables were refused.
 func TestOneRowTakesNoMoreThanAFewKilobytes(t *testing.T) {
 	h := New(Settings{})
 	defer h.Free()

@@ -162,7 +162,7 @@ func BenchmarkDrain(b *testing.B) {
 	h.Free()
 }
 
-// TestAppendAllocatesNothing pins what the hot path costs: rows of known series take arena memory only.
+// TestAppendAllocatesNothing pins the cost of the hot path: rows of existing series take arena memory only.
 func TestAppendAllocatesNothing(t *testing.T) {
 	const series = 5000
 	h := filled(series, 3, func(i int) int { return i })

@@ -447,7 +447,7 @@ func TestNewestExemplarsStay(t *testing.T) {
 	}
 }
 
-// TestReadersBesideAppends checks that a reader sees a prefix of what was appended, whole rows only. Under -race the
+// TestReadersBesideAppends checks that a reader sees a prefix of the appended rows, whole rows only. Under -race the
 // arena lies where the detector sees it.
 func TestReadersBesideAppends(t *testing.T) {
 	const series, rounds = 300, 200
@@ -494,7 +494,7 @@ func TestReadersBesideAppends(t *testing.T) {
 	h.Free()
 }
 
-// TestLargeHeadsUseSlabs fills a head beyond where slabs begin: rows come back, what is held is counted, and all goes.
+// TestLargeHeadsUseSlabs fills a head beyond where slabs begin: rows come back, all memory is counted, and all is freed.
 func TestLargeHeadsUseSlabs(t *testing.T) {
 	const series = 100_000 // 6.5 MB of state, and as much of blocks
 	h := New(Settings{})
@@ -527,7 +527,7 @@ func TestLargeHeadsUseSlabs(t *testing.T) {
 	}
 }
 
-// TestSlabsLieOnHugePages is what makes a slab one page of the system.
+// TestSlabsLieOnHugePages checks that a slab is one page of the system.
 func TestSlabsLieOnHugePages(t *testing.T) {
 	var a arena
 	defer a.free()

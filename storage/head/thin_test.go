@@ -68,7 +68,7 @@ func TestThinPagesReadWhatAModelReads(t *testing.T) {
 	})
 }
 
-// TestFewRowsTakeFewBytes pins what a partition that is a few seconds wide costs while it is in memory.
+// TestFewRowsTakeFewBytes pins the memory of a partition that is a few seconds wide.
 func TestFewRowsTakeFewBytes(t *testing.T) {
 	const series = 200_000
 	for rounds, most := range map[int]float64{1: 9.5, 2: 9.5, 4: 9.5, 5: 40} {
