@@ -17,7 +17,7 @@ type asker struct {
 	client http.Client
 }
 
-// ask gives the answer, read to its end.
+// ask returns the answer, read to its end.
 func (a *asker) ask(q fleet.Query, end time.Time) ([]byte, error) {
 	v := url.Values{"query": {q.Expr}, "nocache": {"1"}}
 	path := "/api/v1/query"

@@ -1,4 +1,4 @@
-// Command benchquery measures how fast servers answer what dashboards ask, side by side.
+// Command benchquery measures how fast servers answer queries of dashboards, side by side.
 //
 // Each server is started fresh, loaded with the same fleet by remote write, and left to settle. It is then asked every
 // query a few times over one connection, with no other server under test running. A figure is the median of a query's

@@ -18,7 +18,7 @@ import (
 //	                      ├─ 1/32  bodies       requests under way
 //	                      ├─ 4/32  queries      at most 12/32
 //	                      ├─ 1/32  compactions  and flushes
-//	                      └─ 8/32  for whichever asks first
+//	                      └─ 8/32  for the first that asks
 //
 // The figures are floors: an account may hold that much whatever the others do.
 type accounts struct {

@@ -164,7 +164,7 @@ func loadConfig(file string) (config, error) {
 	return c, setting.Environ(&c, os.Environ(), commandVariables)
 }
 
-// complete fills in what depends on the machine and checks everything.
+// complete fills in the settings that depend on the machine and checks everything.
 func (c *config) complete() error {
 	if err := setting.Check(c); err != nil {
 		return err

@@ -29,11 +29,10 @@ func kindOf(name string) string { return digits.ReplaceAllString(name, "N") }
 // dull are files that no row depends on, or that are empty: they get a small share.
 var dull = regexp.MustCompile(`LOCK$|settings\.yaml$|OPTIONS-N$|marker\.format`)
 
-// weighty are files that hold rows, or say where rows are.
+// weighty are files that hold rows, or the positions of rows.
 var weighty = regexp.MustCompile(`\.(seg|log|sst)$`)
 
-// plot chooses a harm to the store in dir, and does it. Files to be changed are first copied, so that hard links to them
-// stay whole. old are earlier versions of the same store.
+// plot chooses a harm to the store in dir, and does it. old are earlier versions of the same store.
 func plot(rng *rand.Rand, dir string, old []string) (harm, error) {
 	names, err := corruptFiles(dir)
 	if err != nil {
@@ -162,7 +161,7 @@ func olderMarker(rng *rand.Rand, file string, old []string) string {
 	return ""
 }
 
-// overwrite writes into the file itself, as a process that has it open sees it; no hard link shares it any more.
+// overwrite writes into the file itself, so that a process that has it open sees the change.
 func overwrite(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

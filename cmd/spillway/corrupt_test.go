@@ -27,7 +27,7 @@ import (
 // and a segment or log file that was deleted.
 //
 //	CORRUPT_N      how many cases, default 24
-//	TEST_SEED      decides what befalls what
+//	TEST_SEED      decides the harm of each case
 //	CORRUPT_CASE   only this one
 //	CORRUPT_TWICE  1 damages the catalogue's mirror as well before a repair
 //	CORRUPT_WORLD  where the stores lie, to try a case again on the very bytes; made there when it does not exist

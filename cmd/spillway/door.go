@@ -94,7 +94,7 @@ func (d *door) listen() (err error) {
 	return nil
 }
 
-// secured speaks TLS on a listener where the settings say so.
+// secured adds TLS to a listener if the settings ask for it.
 func (d *door) secured(ln net.Listener) net.Listener {
 	if c := d.guard.TLS(); c != nil {
 		return tls.NewListener(ln, c)
@@ -214,7 +214,7 @@ func (d *door) drain() {
 // close closes everything that was opened.
 func (d *door) close() error {
 	if d.listener != nil {
-		_ = d.listener.Close() // the front has closed it, if it ever got it
+		_ = d.listener.Close() // the front has closed it, if it was passed on
 	}
 	if d.admin != nil {
 		_ = d.admin.Close()

@@ -21,7 +21,7 @@ import (
 // five in turns on 4 processors: 6.75 M with 4 places, 6.28 M with 8, 5.99 M with 12.
 const (
 	placesEach  = 2 // for each processor
-	placesLeast = 6 // two writes, a query, a flush, a compaction, and what waits for the network
+	placesLeast = 6 // two writes, a query, a flush, a compaction, and goroutines that wait for the network
 )
 
 // spread gives the scheduler its places, and notes how many processors there are. A GOMAXPROCS that the user set stays as it is.

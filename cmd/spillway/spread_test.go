@@ -165,7 +165,7 @@ func (s *spread) must(err error) {
 	}
 }
 
-// cutRing makes partitions of several columns from ever on.
+// cutRing makes partitions of several columns, for all times.
 func (s *spread) cutRing(columns int) {
 	weights := make([]uint32, columns)
 	for i := range weights {

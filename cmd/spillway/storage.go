@@ -343,7 +343,7 @@ func (p *storage) drain(ctx context.Context) error {
 func (p *storage) close() error {
 	var errs []error
 	if p.listener != nil {
-		_ = p.listener.Close() // rpc has closed it, if it ever got it
+		_ = p.listener.Close() // rpc has closed it, if it was passed on
 	}
 	if p.admin != nil {
 		_ = p.admin.Close()

@@ -21,7 +21,7 @@ type Plan struct {
 	Etcd, Storage, Gateways int
 	// Port is the first of the ports, which follow each other; 0: any that are free.
 	Port int
-	// Memory is what each storage server and gateway may use, as in --memory: they share a machine.
+	// Memory is the bound for each storage server and gateway, as in --memory: they share a machine.
 	Memory string
 	// Place returns the address of a process (m1, s1, g1), and a command that runs it there: in a network namespace, say.
 	// nil: all are on 127.0.0.1. Elsewhere Port must be set, and ports are not checked for being free.
