@@ -183,7 +183,7 @@ func TestProcessSurvivesRegularExpressionsThatRepeat(t *testing.T) {
 	}
 }
 
-// slow hands out series until its context ends, and then for as long as it likes.
+// slow returns series until its context ends, and then goes on.
 type slow struct {
 	query.Source
 	stubborn time.Duration
@@ -195,7 +195,7 @@ func (s slow) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error
 	return s.Source.Select(ctx, q)
 }
 
-// The engine sorts and matches for many seconds without a look at its context; the client waited as long.
+// The engine sorts and matches for many seconds without checking its context; the client waited as long.
 func TestClientIsAnsweredAtItsTimeoutWhateverTheEngineDoes(t *testing.T) {
 	r, memory := counted(t, slow{fleet(t), 3 * time.Second}, 32<<20, query.Settings{Timeout: setting.Span(50 * time.Millisecond)})
 	q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, "deriv(miles[1m])", time.Unix(60, 0))

@@ -12,7 +12,7 @@ import (
 // How deep an expression may nest. Parser, printer and engine walk its tree by recursion, in a time that is the square
 // of the depth and for the printer its cube, and no time-out ends a parse. Measured on one core: 10,000 operators take
 // 25 s, 5,000 take 1.6 s; printing 500 brackets takes 0.2 s, printing 5,000 more than 100 s; 4 MB of minus signs took
-// 2 GB. No dashboard comes near (2026-11-21).
+// 2 GB. No dashboard nests that deep (2026-11-21).
 const (
 	bracketsMax  = 500
 	operatorsMax = 3000

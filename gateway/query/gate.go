@@ -40,7 +40,7 @@ func (g *Gate) Enter(ctx context.Context) error {
 	}
 }
 
-// Leave gives the place back.
+// Leave releases the place.
 func (g *Gate) Leave() { <-g.slots }
 
 // Running is how many are inside now.

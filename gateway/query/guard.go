@@ -94,7 +94,7 @@ func (g *guard) watch(ctx context.Context, loan *budget.Loan) (context.Context, 
 	return ctx, w
 }
 
-// leave ends it. Its context goes with the one it was made of.
+// leave ends it. Its context ends with the parent.
 func (w *watched) leave() {
 	close(w.gone)
 	w.guard.mu.Lock()
@@ -112,7 +112,7 @@ func (w *watched) cause(err error) error {
 	return err
 }
 
-// look looks at the heap until no query has run for a while.
+// look checks the heap until no query has run for a while.
 func (g *guard) look() {
 	tick := time.NewTicker(g.every)
 	defer tick.Stop()

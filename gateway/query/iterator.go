@@ -36,7 +36,7 @@ func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 
 // iterator walks a series' float rows and histogram rows as one sequence, strictly rising in milliseconds.
 //
-//	times  ──────────┬─┬──┬───────▶   next is the first row not looked at
+//	times  ──────────┬─┬──┬───────▶   next is the first row not read yet
 //	hists  ───┬──────────────┬────▶   nextHist likewise
 //	ms     ───●──────●────●──●────▶   rows of one millisecond collapse to one sample
 type iterator struct {

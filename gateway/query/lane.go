@@ -17,7 +17,7 @@ import (
 //	query c  ▪     ─┘            the worker that came first ────┘
 //
 // The fewest first, so that a small query does not wait for a page of each worker of large ones. The first that came in between,
-// so that no number of small queries holds up a large one.
+// so that small queries, however many, do not hold up a large one.
 type lane struct {
 	// Constant after newLane.
 	busy func() bool // rows are being written
@@ -54,7 +54,7 @@ type waiting struct {
 	come chan struct{} // closed when it is its turn
 }
 
-// laneShare is what one query took of the lane, by all its goroutines. Guarded by the lane's lock.
+// laneShare counts the turns of one query, over all its goroutines. Guarded by the lane's lock.
 type laneShare struct{ turns int }
 
 // turn is one goroutine's way through the lane.
@@ -77,7 +77,7 @@ func (t *turn) next(ctx context.Context) error {
 	return nil
 }
 
-// end gives the turn to another.
+// end releases the turn to another goroutine.
 func (t *turn) end() {
 	if t == nil || !t.has {
 		return
@@ -112,7 +112,7 @@ func (l *lane) enter(ctx context.Context, of *laneShare) error {
 			return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 		}
 	}
-	l.leaveLocked() // it came at the same time
+	l.leaveLocked() // it arrived at the same time
 	return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for a processor")
 }
 
@@ -124,7 +124,7 @@ func (l *lane) leaveLocked() {
 	}
 }
 
-// serveLocked gives a turn to one that waits.
+// serveLocked gives a turn to a waiting goroutine.
 func (l *lane) serveLocked() {
 	next := 0
 	if l.mu.fewest = !l.mu.fewest; l.mu.fewest {

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Noticed adds a warning to every answer of a source that gives rows, series, labels or descriptions.
+// Noticed adds a warning to every answer of a source that contains rows, series, labels or descriptions.
 func Noticed(s Source, text string) Source { return noticed{s, text} }
 
 type noticed struct {

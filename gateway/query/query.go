@@ -205,7 +205,7 @@ func (q *query) exec(ctx context.Context, prepare func(*parser.EvalStmt) error) 
 	return nil // not reached: there is a last level
 }
 
-// Cancel ends an evaluation that goes on, or that has yet to begin.
+// Cancel ends an evaluation that is running, or has yet to begin.
 func (q *query) Cancel() { q.stop.pull() }
 
 // Close releases the result's memory as soon as the evaluation is over.

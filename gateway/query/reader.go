@@ -50,7 +50,7 @@ func New(d Deps, s Settings) (*Reader, error) {
 	return r, nil
 }
 
-// Table gives a view of a table; whether it exists shows when it is read.
+// Table returns a view of a table; whether it exists shows when it is read.
 func (r *Reader) Table(name string) *Table { return &Table{name: name, reader: r} }
 
 // Lookup is a request that is no PromQL query: for labels, series, exemplars, raw samples.
@@ -120,7 +120,7 @@ func (r *Reader) Engine() *Engine { return r.engine }
 // Parser parses PromQL as the engine does, with the same experiments allowed.
 func (r *Reader) Parser() parser.Parser { return r.engine.parser }
 
-// Settings gives the settings in force.
+// Settings returns the settings in force.
 func (r *Reader) Settings() Settings { return r.settings }
 
 func (r *Reader) usage(loan *budget.Loan) *usage {

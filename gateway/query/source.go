@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Source is where rows come from. A peer.Storage is one as it stands; a cluster's is a fan-out that asks one placement
+// Source is the source of rows. A peer.Storage implements it as it stands; a cluster's is a fan-out that asks one placement
 // of every partition, hedged, and merges by labels. It chooses the partitions itself: requests from here
 // never name any. All methods may be called from many goroutines; errors carry their Kind, and a Stale that reaches
 // this package counts as Unavailable, because refreshing the map is the source's own work.
@@ -60,7 +60,7 @@ type Warnings struct {
 	}
 }
 
-// warningsMax bounds the warnings of one answer; a fan-out that fails at a hundred servers need not say it so often.
+// warningsMax bounds the warnings of one answer; a fan-out that fails at a hundred servers need not repeat it so often.
 const warningsMax = 10
 
 type warningsKey struct{}
@@ -89,7 +89,7 @@ func Warn(ctx context.Context, text string) {
 	}
 }
 
-// Texts returns the warnings so far, in the order in which they first came.
+// Texts returns the warnings so far, in the order of their first occurrence.
 func (w *Warnings) Texts() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

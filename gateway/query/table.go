@@ -165,7 +165,7 @@ func cut[T any](list []T, limit int) ([]T, bool) {
 	return list, false
 }
 
-// Exemplars gives the exemplars in the range of series that match any of the sets, by series in label order.
+// Exemplars returns the exemplars in the range of series that match any of the sets, by series in label order.
 func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher) ([]exemplar.QueryResult, error) {
 	if err := limits.QueryOf(ctx).Reads(mint, maxt); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 	return out, nil
 }
 
-// Metadata gives the descriptions of one metric, or of all ("").
+// Metadata returns the descriptions of one metric, or of all ("").
 func (t *Table) Metadata(ctx context.Context, metric string) ([]point.MetadataRow, error) {
 	rows, err := t.reader.source.GetMetadata(ctx, t.name, metric)
 	return rows, t.absent(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// usage bounds what one query loads, over all its selectors. Safe for concurrent use.
+// usage bounds the series, rows and bytes that one query loads, over all its selectors. Safe for concurrent use.
 type usage struct {
 	// Constant after Reader.usage.
 	seriesMax, rowsMax int
@@ -34,7 +34,7 @@ type loads struct {
 	bytes        int64
 }
 
-// state and restore take back loads that were in vain.
+// state and restore undo loads that were in vain.
 func (u *usage) state() loads {
 	u.mu.Lock()
 	defer u.mu.Unlock()

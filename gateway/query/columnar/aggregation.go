@@ -63,7 +63,7 @@ type groups struct {
 	of     *aggregation
 	steps  int
 	at     map[string]int
-	labels []point.Labels // of groups, in the order in which they came
+	labels []point.Labels // of groups, in the order of arrival
 	fold   folder
 	ranked *ranking                // instead of fold
 	cell   int64                   // bytes of a group for each step
@@ -140,7 +140,7 @@ func (g *groups) add(key []byte, c *result) error {
 	return nil
 }
 
-// finish returns the columns, by groups in the order in which they came.
+// finish returns the columns, by groups in the order of their arrival.
 func (g *groups) finish() []result {
 	if g.ranked != nil {
 		return g.ranked.finish()

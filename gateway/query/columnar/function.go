@@ -15,7 +15,7 @@ type function struct {
 	keepsName bool // the result is still the metric
 	counter   bool // needs a counter, and adds a note if the name does not look like one
 	quantile  bool // its number is one
-	// each fills out, a value for each step, absent where there is none.
+	// each fills out, a value for each step, absent if there is none.
 	each func(c *column, s *source, g Grid, out []float64)
 }
 
@@ -65,8 +65,8 @@ func perWindow(f func([]float64) float64) func(*column, *source, Grid, []float64
 	}
 }
 
-// compensated adds values to s as kahansum.Inc does one by one: s and c come out the same, bit for bit. The error of an
-// addition is computed without asking which of the two is larger: it is exact either way, and needs no branch. Where a
+// compensated adds values to s as kahansum.Inc does one by one: s and c are the same, bit for bit. The error of an
+// addition is computed without comparing the two: it is exact either way, and needs no branch. Where a
 // sum leaves the numbers the error does not mean anything: ok is false then.
 func compensated(s, c float64, values []float64) (float64, float64, bool) {
 	for _, v := range values {

@@ -39,7 +39,7 @@ type Env struct {
 	Take func(n int64) error
 	// Spare is Take for memory that is optional; not nil if Take is not.
 	Spare func(n int64) error
-	// Give returns bytes; not nil if Take is not.
+	// Give releases bytes; not nil if Take is not.
 	Give func(n int64)
 	// Turn, if it is not nil, makes the turn of a worker: next before each page, which may wait, and end before the worker
 	// waits for others.
@@ -163,7 +163,7 @@ func newCounts(stages, steps int) [][]int {
 
 const (
 	batchSeries = 256
-	batchValues = 1 << 16 // bounds a worker's memory, whatever the number of steps
+	batchValues = 1 << 16 // bounds a worker's memory, for any number of steps
 )
 
 func (r *run) batchLen() int { return max(1, min(batchSeries, batchValues/r.steps)) }
@@ -297,7 +297,7 @@ func newTurns() *turns {
 	return t
 }
 
-// wait waits for the turn of page n; false when it will not come.
+// wait waits for the turn of page n; false when there will be none.
 func (t *turns) wait(n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -314,7 +314,7 @@ func (t *turns) pass() {
 	t.changed.Broadcast()
 }
 
-// end says that no more turns come after an error.
+// end ends all turns after an error.
 func (t *turns) end(err error) {
 	if err == nil {
 		return

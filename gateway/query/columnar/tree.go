@@ -428,7 +428,7 @@ func (p *pairs) meet(l, r []float64) {
 	}
 }
 
-// named gives a column the labels of a result: those that series met by with on, without those that were ignored else.
+// named sets a column's labels to those of the result: those of on, or all but the ignored ones.
 func (p *pairs) named(c *result) result {
 	drops := c.dropped || p.compute != nil || p.asBool
 	var out []byte
@@ -474,7 +474,7 @@ func (r *relabel) columns(e *evaluation) ([]result, error) {
 		c.labels, c.dropped = l, false
 	}
 	if len(byLabels(columns)) < len(columns) {
-		return nil, ErrAbandoned // the engine merges them, or says that it cannot
+		return nil, ErrAbandoned // the engine merges them, or returns an error
 	}
 	return columns, nil
 }

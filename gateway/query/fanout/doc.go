@@ -15,9 +15,9 @@
 //
 // A series that lies on several servers is put together in time order. Two rows at one time exist only where a partition
 // was split or merged and its rows are read from both sides. Only there are servers asked for the ranks of rows: the higher rank
-// wins, as everywhere a value over a stale marker. Where a server of an older version gives none, the newer partition does.
+// wins, as everywhere a value over a stale marker. Where a server of an older version returns none, the newer partition wins.
 //
-// There is one replica to ask today. More will be asked in fan, where an answer that takes long is now looked after.
+// There is one replica to ask today. More will be asked in fan, which now handles slow answers.
 //
 // Invariants: I5 (so many series and rows are read ahead of the merge), I8.
 package fanout

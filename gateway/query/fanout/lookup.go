@@ -174,8 +174,8 @@ func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point
 
 // Stats implements query.Source. Rows, bytes and partitions are sums, and right: each lies on one server. Series are sums
 // too: one that lies on several servers, because its partitions do, counts on each.
-// How many servers share a label value cannot be computed from their counts: the result is the largest count of one
-// server, so there are at least so many. If several servers have series, so that it matters, a warning says so.
+// Servers share label values, and how many cannot be computed from their counts: the result is the largest count of one
+// server, so there are at least so many. A warning reports this if several servers have series.
 func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
 	found, err := everybody(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
 		return st.Stats(ctx, table, listed(topN))

@@ -142,7 +142,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		for _, o := range orphans {
 			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
 		}
-		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else there is no answer without them anyway
+		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else an answer without them is refused anyway
 			r.begin(groups)
 			failed, err := s.askAll(ctx, r, groups)
 			if err != nil {
@@ -172,7 +172,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 	}
 }
 
-// among gives the partitions of a map that are asked for, by time.
+// among returns the partitions of a map that are asked for, by time.
 func (r *request) among(m *topology.Map) []*topology.Partition {
 	ps := m.Overlapping(r.lo, r.hi)
 	if r.partitions != nil {

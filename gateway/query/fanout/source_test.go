@@ -232,7 +232,7 @@ func TestSeriesOfAllServersAreOne(t *testing.T) {
 // TestAQueryFollowsALease: the gateway is notified late of a leader that moved; no server leads for a while; the old leader hangs.
 func TestAQueryFollowsALease(t *testing.T) {
 	inWorld(t, func(w *world) {
-		// In the memory of a test n1 has what n2 had.
+		// In this test n1 gets the memory of n2.
 		w.servers["n1"].Store, w.servers["n2"].Store = w.servers["n2"].Store, w.servers["n1"].Store
 		w.change(func() { w.truth[1], w.truth[2] = "n2", "n1" })
 		go func() {

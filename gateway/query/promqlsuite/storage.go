@@ -38,7 +38,7 @@ func (a *adapter) Close() error {
 	return a.backend.Close()
 }
 
-// Appender is the interface that goes away; the scripts use AppenderV2.
+// Appender is the interface that will be removed; the scripts use AppenderV2.
 func (a *adapter) Appender(context.Context) storage.Appender {
 	panic("promqlsuite: the scripts append through AppenderV2")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Inserter gives a function that hands whole batches to one partition of a table, series definitions first, and returns
+// Inserter returns a function that inserts whole batches into one partition of a table, series definitions first, and returns
 // when the rows are as safe as can be. Stamps rise from call to call.
 func Inserter(st peer.Storage, table string, partition point.PartitionID) func(context.Context, *point.Batch) error {
 	stamp := point.Stamp(0)
@@ -37,7 +37,7 @@ func defs(d *point.Dict) []peer.Def {
 	return out
 }
 
-// Intern gives labels a number in d.
+// Intern assigns labels a number in d.
 func Intern(d *point.Dict, l point.Labels) point.SeriesID {
 	id, err := d.Intern(d.Hash([]byte(l)), l)
 	if err != nil {

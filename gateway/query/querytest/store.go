@@ -328,7 +328,7 @@ func (s *Store) list(q *peer.Select, limit int, pick func(l point.Labels, add fu
 	return all, false, err
 }
 
-// Exemplars gives the exemplars in the range of series that match any of the sets.
+// Exemplars returns the exemplars in the range of series that match any of the sets.
 func (s *Store) Exemplars(_ context.Context, asked *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
 	found := map[point.Labels][]point.ExemplarRow{}
 	for _, ms := range sets {
@@ -373,7 +373,7 @@ func (s *Store) PutMetadata(ctx context.Context, name string, rows []point.Metad
 	return nil
 }
 
-// GetMetadata gives the descriptions of one metric or of all.
+// GetMetadata returns the descriptions of one metric or of all.
 func (s *Store) GetMetadata(_ context.Context, name, metric string) ([]point.MetadataRow, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
