@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// Settings are what a user may set. The zero value means all defaults.
+// Settings are the numbers and switches a user may set. The zero value means all defaults.
 type Settings struct {
 	FormBytesMax      setting.Bytes `yaml:"form_bytes_max" default:"4MiB" min:"1" help:"Bound of the body of a request with parameters. Beyond: 413."`
 	ReadBytesMax      setting.Bytes `yaml:"read_bytes_max" default:"4MiB" min:"1" help:"Bound of a remote-read request, as sent and unpacked."`
@@ -28,7 +28,7 @@ type Settings struct {
 	CORSOrigin        string        `yaml:"cors_origin" default:".*" help:"Regular expression, anchored at both ends, of origins whose pages may read answers: any, as in Prometheus, since Grafana's browser access needs it. none lets no page read."`
 }
 
-// SetDefaults fills in what is zero.
+// SetDefaults fills in zero fields.
 func (s *Settings) SetDefaults() { setting.Fill(s) }
 
 // Validate reports every mistake at once, as Invalid.

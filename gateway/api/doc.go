@@ -7,7 +7,7 @@
 //	                                                  │
 //	                                                 error ──Kind──▶ errorType and status (errors.go)
 //
-// Envelopes, error types, statuses and the spelling of numbers are Prometheus'; where they differ DESIGN.md says so.
+// Envelopes, error types, statuses and the spelling of numbers are Prometheus'; DESIGN.md lists the differences.
 // Answers are written as they are encoded, through one pooled buffer: a result of a million points costs no second copy.
 // A client that goes away cancels its query. Bodies, running reads and answers have bounds (I5); errors keep their Kind
 // until this package turns it into a status (I8).

@@ -59,7 +59,7 @@ func formError(err error) error {
 }
 
 // answerTo finds the answer to an error: one set by a handler, one of the engine's errors, or one by the Kind of the source's error.
-// An error of the engine that is none of these is the expression's: 422 execution.
+// An error of the engine of another kind is the expression's: 422 execution.
 func answerTo(err error) *apiError {
 	var (
 		decided  *apiError

@@ -61,7 +61,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 	}
 }
 
-// familyBytes is what a sample takes until it is written, besides its labels.
+// familyBytes is the memory of a sample until it is written, besides its labels.
 const familyBytes = 600
 
 // newest returns the last sample of each series, by name.

@@ -57,7 +57,7 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 	a.readSamples(ctx, w, c, req)
 }
 
-// readCost is what a remote-read request takes for each byte of it: packed, unpacked, decoded.
+// readCost is the memory of a remote-read request for each byte of it: packed, unpacked, decoded.
 const readCost = 8
 
 // failPlain answers as remote-read clients expect: a sentence, not an envelope.
@@ -70,7 +70,7 @@ func failPlain(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), ans.status)
 }
 
-// decodeRead unpacks a request. Its size is known, and refused, before memory is taken for it.
+// decodeRead unpacks a request. Its size is checked before memory is allocated for it.
 func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64) (*prompb.ReadRequest, error) {
 	packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bytesMax))
 	if err != nil {
@@ -209,7 +209,7 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 	return out, set.Err()
 }
 
-// readSampleBytes is what a sample takes besides its encoding, until the answer is written.
+// readSampleBytes is the memory of a sample besides its encoding, until the answer is written.
 const readSampleBytes = 48
 
 // appendSamples returns the rest of the limit, below 0 when there were more.

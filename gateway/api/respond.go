@@ -16,7 +16,7 @@ type answer struct {
 	close    func() // frees the input of data, after it is written; may be nil
 }
 
-// constant is a handler whose answer never changes.
+// constant is a handler that always returns the same answer.
 func constant(data string) func(*call) (answer, error) {
 	return func(*call) (answer, error) { return answer{data: func(e *encoder) { e.raw(data) }}, nil }
 }
@@ -66,7 +66,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 	body.abort()
 }
 
-// retryAfterSeconds is when a refused client may come back.
+// retryAfterSeconds is when a refused client may retry.
 const retryAfterSeconds = 1
 
 // fail answers an error.

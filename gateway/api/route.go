@@ -306,7 +306,7 @@ func (c *call) mayBePartial() error {
 	return nil
 }
 
-// allowOrigin lets pages of other origins read the answer, where the settings say so, as Prometheus' --web.cors.origin
+// allowOrigin lets pages of other origins read the answer, where the settings allow it, as Prometheus' --web.cors.origin
 // does. The origin is named rather than *, as some clients compare it; no credentials of a browser are sent along either way.
 func (a *API) allowOrigin(w http.ResponseWriter, r *http.Request) {
 	if a.origin == nil {

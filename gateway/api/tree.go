@@ -94,7 +94,7 @@ func matching(m *parser.VectorMatching) any {
 	}
 }
 
-// durationNode shows arithmetic within a duration. A typed nil is nil: the parser hands out both.
+// durationNode shows arithmetic within a duration. A typed nil is nil: the parser returns both.
 func durationNode(expr parser.Expr) any {
 	switch n := expr.(type) {
 	case *parser.DurationExpr:
