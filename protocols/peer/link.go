@@ -97,9 +97,9 @@ type (
 		Reason DeclineReason
 		Ends   []point.EpochEnd
 	}
-	// SegmentCommit says that all bytes were sent.
+	// SegmentCommit reports that all bytes were sent.
 	SegmentCommit struct{ Slot uint64 }
-	// SegmentAck says that the segment is durable, in the catalogue of the placement.
+	// SegmentAck reports that the segment is durable, in the catalogue of the placement.
 	SegmentAck struct {
 		Slot uint64
 		ID   point.SegmentID

@@ -18,7 +18,7 @@ type Source struct {
 
 // Merger merges the rows of a series from several sources. One goroutine at a time; the zero Merger is ready.
 type Merger struct {
-	// Ranks says that results have the ranks of their rows. All sources must have them then.
+	// Ranks means that results have the ranks of their rows. All sources must have them then.
 	Ranks bool
 
 	cursors []cursor

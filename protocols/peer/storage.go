@@ -45,7 +45,7 @@ type Storage interface {
 // Stream is one gateway's ordered way into one server's table. Series must be defined before rows name them.
 // Inserts may run concurrently; a Define happens before every Insert that is started after it returned.
 type Stream interface {
-	// Define gives the stream's numbers their meaning. Repeating it for the same series is fine.
+	// Define assigns the stream's numbers to series. Repeating it for the same series is fine.
 	Define(ctx context.Context, defs []Def) error
 
 	// Insert hands over one partition's rows and returns when they are as safe as the level says. The columns stay the
@@ -58,7 +58,7 @@ type Stream interface {
 	Close() error
 }
 
-// Def gives a stream's number its meaning.
+// Def assigns a stream's number to a series.
 type Def struct {
 	ID     point.SeriesID
 	Labels point.Labels

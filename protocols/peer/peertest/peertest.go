@@ -469,7 +469,7 @@ func seriesBelongToTheCaller(t *testing.T, s *suite) {
 	}
 }
 
-// laterInsertsWin: gateways' clocks do not say which of two values is the newer one.
+// laterInsertsWin: gateways' clocks do not decide which of two values is the newer one.
 func laterInsertsWin(t *testing.T, s *suite) {
 	st := s.stream()
 	s.write(st, 1, 1)
@@ -485,7 +485,7 @@ func laterInsertsWin(t *testing.T, s *suite) {
 	s.reads("all", s.all(), "h000 0:0 1:7")
 }
 
-// ranksComeWhenAsked: floats and histograms have a rank each, which rise with the inserts; without the question there are none.
+// ranksComeWhenAsked: floats and histograms have a rank each, which rise with the inserts; a select that does not ask gets none.
 func ranksComeWhenAsked(t *testing.T, s *suite) {
 	st := s.stream()
 	s.write(st, 2, 1)

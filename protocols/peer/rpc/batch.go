@@ -26,7 +26,7 @@ const (
 	batchKnown  = batchGoesOn
 )
 
-// A batch is sent when it has so many bytes or series; a series with more rows goes in pieces.
+// A batch is sent when it has so many bytes or series; a series with more rows is sent in pieces.
 const (
 	batchBytesMax  = 256 << 10
 	batchSeriesMax = 4 << 10

@@ -20,7 +20,7 @@ type codec struct{}
 // Name is the content subtype; both sides force this codec.
 func (codec) Name() string { return "spillway" }
 
-// Marshal gives the message away: gRPC frees it when it is written.
+// Marshal passes the message to gRPC, which frees it when it is written.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
@@ -42,7 +42,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// whole returns the message as one buffer, to be freed by the caller; the message is gone.
+// whole returns the message as one buffer, to be freed by the caller; the message is consumed.
 func (m *message) whole() mem.Buffer {
 	b := m.data.MaterializeToBuffer(mem.DefaultBufferPool())
 	m.data.Free()

@@ -211,7 +211,7 @@ func (p *Peer) ping(l *line) {
 	_, _ = p.exchange(ctx, l, methodPing, &nothing{}, 1<<10, &nothing{})
 }
 
-// replace gives the line up: its calls end, the next ones begin on a new connection.
+// replace closes the line: its calls end, the next ones begin on a new connection.
 func (p *Peer) replace(l *line, silence time.Duration) {
 	next, err := p.newLine()
 	if err != nil {

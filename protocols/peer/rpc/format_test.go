@@ -200,7 +200,7 @@ func decodeAll(b []byte) error {
 	return nil
 }
 
-// TestCutMessagesAreRefused cuts every message at every byte, and cuts payloads while their records say so.
+// TestCutMessagesAreRefused cuts every message at every byte, and cuts payloads with records of matching lengths.
 func TestCutMessagesAreRefused(t *testing.T) {
 	for name, b := range examples() {
 		if err := decodeAll(b); err != nil {

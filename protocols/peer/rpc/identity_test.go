@@ -81,7 +81,7 @@ func TestEveryMethodHasRights(t *testing.T) {
 	}
 }
 
-// TestCertificatesSayWhoTheyAreFor: one without a role, as they were made once, opens nothing, and says how to renew it.
+// TestCertificatesSayWhoTheyAreFor: one without a role, as they were made once, opens nothing, and the error says how to renew it.
 func TestCertificatesSayWhoTheyAreFor(t *testing.T) {
 	a := newTestAuthority(t)
 	addr, _ := serve(t, newMemory(), Settings{TLS: a.files(t, "127.0.0.1")})

@@ -164,7 +164,7 @@ func (in *inserts) receive() error {
 	}
 }
 
-// take goes through the records of a message.
+// take reads the records of a message.
 func (in *inserts) take(buf mem.Buffer) error {
 	for b := buf.ReadOnlyData(); len(b) > 0; {
 		if in.unread() {

@@ -108,7 +108,7 @@ type arriving struct {
 }
 
 const (
-	// linkMessageBytes is about how much goes into one message.
+	// linkMessageBytes is about the size of one message.
 	linkMessageBytes = 128 << 10
 	// linkReferenced is the length from which a frame is sent from its own memory; a shorter one is cheaper to copy.
 	linkReferenced = 4 << 10

@@ -21,7 +21,7 @@ import (
 
 // ear is a handler that records its calls.
 type ear struct {
-	keep bool // bodies are not done with until the test says so
+	keep bool // bodies are not released until the test does it
 	mu   sync.Mutex
 	news chan struct{} // closed and made anew with every event
 

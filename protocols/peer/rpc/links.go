@@ -201,7 +201,7 @@ func (ls *Links) keep(ctx context.Context, server string, dial dialLink) {
 	}
 }
 
-// dial makes a link and carries it to its end. An error says that there was none.
+// dial makes a link and carries it to its end. An error means that there was none.
 func (ls *Links) dial(ctx context.Context, server string, dial dialLink) error {
 	p, lctx, cancel, err := dial(ctx)
 	if err != nil {

@@ -69,7 +69,7 @@ func TestARevokedCertificateOpensNothing(t *testing.T) {
 	}
 	defer st.Close()
 	a.revoke(t, crl, 2, stolen.CertFile)
-	for { // until the server has looked
+	for { // until the server has checked
 		if _, _, err = thief.LabelNames(t.Context(), &peer.Select{}, 0); err != nil {
 			break
 		}
@@ -83,7 +83,7 @@ func TestARevokedCertificateOpensNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := tls.Dial("tcp", addr, &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	if err == nil { // the server looks at the certificate after the client is done
+	if err == nil { // the server checks the certificate after the client is done
 		_, err = again.Read(make([]byte, 1))
 		again.Close()
 	}

@@ -721,7 +721,7 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// wire is a proxy that can be frozen: it then takes no byte and gives none, and closes nothing.
+// wire is a proxy that can be frozen: it then passes no byte in either direction, and closes nothing.
 type wire struct {
 	addr string
 	mu   sync.Mutex
@@ -846,7 +846,7 @@ func TestSlowPeerIsNotFrozen(t *testing.T) {
 	}
 }
 
-// TestListenerThatStopsReading accepts and says nothing at all.
+// TestListenerThatStopsReading accepts and sends nothing at all.
 func TestListenerThatStopsReading(t *testing.T) {
 	l := listen(t)
 	go func() {
