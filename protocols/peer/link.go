@@ -169,7 +169,7 @@ type Body interface {
 }
 
 // LinkHandler receives from links. Its methods are called one after another for a link and must not wait: while one runs,
-// nothing else of the link is received, and the other side takes this one for silent.
+// nothing else of the link is received, and the other side seems silent.
 type LinkHandler interface {
 	// Linked reports a new link. An earlier one to the same server has ended and was reported as Unlinked.
 	Linked(l Link)

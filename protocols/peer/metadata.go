@@ -18,10 +18,10 @@ type Metadata interface {
 	// answer: the transaction may or may not be committed), NotFound.
 	Change(ctx context.Context, c *Change) (*Changed, error)
 
-	// Store keeps a file durably before it returns; the same file again is fine. With Ops instead of Map the receiver
 	// Store keeps a file durably before it returns; storing the same file again is fine. With Ops instead of Map the receiver
 	// applies them to Base itself and compares the digest, or the sum if the sender's build has no digests. Errors: Stale (Base
 	// is not here, or the receiver's build has no digests: send the whole file), Corrupt (another content under the same name, or
+	// the digest or sum differs), TooLarge, Unavailable.
 	Store(ctx context.Context, f *File) error
 
 	// Fetch returns a table's file of a transaction: as the ops of each transaction since q.Since, if they are still kept and

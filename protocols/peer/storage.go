@@ -35,7 +35,7 @@ type Storage interface {
 	DeleteSeries(ctx context.Context, q *Select) error
 
 	// CleanTombstones asks for the partitions named, or all that the server leads, to be rewritten without deleted rows. It returns
-	// at once: the next rounds of maintenance do it. A restart forgets the request.
+	// before they are: the next rounds of maintenance do it. A restart forgets the request.
 	CleanTombstones(ctx context.Context, q *Select) error
 
 	// Stats describes the server's share of a table.

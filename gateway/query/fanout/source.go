@@ -229,7 +229,7 @@ func curable(err error) bool {
 }
 
 // ask asks one server; it gives up when the others were given up, or when another server leads by now. The server's answer
-// may need its context after ask returned: it ends with long. A failure may succeed at another time; any other error is final.
+// may need its context after ask returned: it ends with long. An error that a retry may cure is returned as a Failure.
 func (s *Source) ask(long, others context.Context, r *request, i int, g *group) (follow.Failure, error) {
 	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
 	storage, ok := s.deps.Servers.Server(g.server)

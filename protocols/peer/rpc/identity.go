@@ -93,8 +93,8 @@ func (i Identity) check(cert *x509.Certificate) error {
 // rights lists the roles that may call each method; all others may not. Each role needs them for:
 //
 //	gateway   rows in and out, names, deletions; METADATA: the map, partitions for new times, new tables, drops
-//	storage   METADATA, of which every storage server keeps some; as the master, the load of others; copies of partitions
-//	admin     METADATA and rows of the coordination store, as the commands for people change them; the load of servers
+//	storage   METADATA, of which every storage server keeps some; as the master, the stats of other servers; copies of partitions
+//	admin     METADATA and rows of the coordination store, as the commands for people change them; the stats of servers
 var rights = map[string][]Role{
 	methodInserts:         {RoleGateway},
 	methodSelect:          {RoleGateway},
