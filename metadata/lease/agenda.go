@@ -5,38 +5,38 @@ import (
 	"slices"
 )
 
-// agenda says which partitions a step has to look at: those that an input was about, and those whose time has come. All others
-// are as they were, so a step costs what changed and not what exists.
+// agenda lists the partitions that a step has to look at: those that an input was about, and those that are due. All others
+// are unchanged, so a step costs as much as changed, not as much as exists.
 //
 //	touched by an input ──▶ todo ──planEntry──▶ wakes      look again at a time
-//	                         ▲                  waiting    has something to ask, and all requests are in flight
+//	                         ▲                  waiting    has a request to send, but all requests are in flight
 //	                         │                  unheard    needs one more answer of the store to be sure
 //	                         │                  waiters    of a server: until it is silent (planSilent)
 //	                         └──────────────── waits      of a table: until there is a newer map
 //
-// What concerns everybody (a lapse, its end, a drain) touches all.
+// An event that concerns all partitions (a lapse, its end, a drain) touches all.
 //
-// Invariant: a partition for which something could be done is in one of these.
+// Invariant: a partition for which the machine could do anything is in one of these.
 type agenda struct {
-	order    []*entry // all, sorted when they are asked for
+	order    []*entry // all, sorted when asked for
 	unsorted bool
-	// forgotten counts those in order that are to leave it.
+	// forgotten counts the entries in order that must leave it.
 	forgotten int
 	todo      []*entry
-	planning  *entry // the one that is being planned
+	planning  *entry // the one being planned
 	wakes     wakes
 	waiting   []*entry
 	unheard   []*entry
-	unproved  []*entry // ours by their rows, which no request since the last lapse has shown
+	unproved  []*entry // ours by their rows, but no request since the last lapse has shown it
 	over      []*entry // perhaps to be forgotten
-	allowed   []string // keys of prohibitions that were taken back
+	allowed   []string // keys of prohibitions that were withdrawn
 	batch     []item
 	wake      Time
 	guarding  bool // every process that changes maps writes into lease rows (Beat.Guards)
 	news      EverLed
 }
 
-// touch puts a partition on this step's list.
+// touch adds a partition to this step's list.
 func (m *Machine) touch(e *entry) {
 	if !e.touched {
 		e.touched = true
@@ -50,14 +50,14 @@ func (m *Machine) touchAll() {
 	}
 }
 
-// touchWaking has those look again that wait for a time, such as their turn.
+// touchWaking touches the partitions that wait for a time, such as their turn.
 func (m *Machine) touchWaking() {
 	for _, e := range m.wakes.h {
 		m.touch(e)
 	}
 }
 
-// sorted gives all partitions in order: the machine must be the same machine in every run.
+// sorted returns all partitions in order: the machine must be the same in every run.
 func (m *Machine) sorted() []*entry {
 	if m.forgotten > 0 {
 		m.order = slices.DeleteFunc(m.order, func(e *entry) bool { return e.forgotten })
@@ -75,7 +75,7 @@ func (m *Machine) planEntries() {
 		m.touch(e)
 	}
 	if len(m.waiting) > 0 && m.mayAsk() {
-		// No more than can be asked now, so that a long line does not cost its length at every step.
+		// No more than can be requested now, so that a long queue does not cost its length at every step.
 		n := min(len(m.waiting), m.slots()*batchMax)
 		for _, e := range m.waiting[:n] {
 			e.queued = false
@@ -84,7 +84,7 @@ func (m *Machine) planEntries() {
 		m.waiting = slices.Delete(m.waiting, 0, n)
 	}
 	slices.SortFunc(m.todo, func(a, b *entry) int { return comparePartitions(a.p, b.p) })
-	for _, e := range m.todo { // the share is of all there are, those that were born this moment among them
+	for _, e := range m.todo { // the share counts all partitions, including those created in this step
 		m.account(e)
 	}
 	m.countShare()
@@ -101,7 +101,7 @@ func (m *Machine) planEntries() {
 	m.todo = m.todo[:0]
 }
 
-// queue has a partition wait for a request to be answered.
+// queue makes a partition wait for a request to be answered.
 func (m *Machine) queue(e *entry) {
 	if !e.queued {
 		e.queued = true
@@ -109,7 +109,7 @@ func (m *Machine) queue(e *entry) {
 	}
 }
 
-// account keeps the sums over all partitions.
+// account updates the sums over all partitions.
 func (m *Machine) account(e *entry) {
 	now := sums{
 		there: !m.offline(e) && (e.present() && e.row.State != Gone || e.assigned != nil),
@@ -124,7 +124,7 @@ func (m *Machine) account(e *entry) {
 	}
 }
 
-// sums is what one partition adds to sums over all.
+// sums is the contribution of one partition to the sums.
 type sums struct{ there, held, bound bool }
 
 func (m *Machine) count(s sums, by int) {
@@ -139,8 +139,8 @@ func (m *Machine) count(s sums, by int) {
 	}
 }
 
-// forgetOver forgets partitions that this server has nothing to do with any more, once the watch has shown all that we know of them and
-// no list is on its way: then nothing from before can bring a row back. The same goes for prohibitions that were taken back.
+// forgetOver forgets partitions that do not concern this server any more, once the watch has shown everything that we have of them and no list is on its way:
+// then nothing older can bring a row back. Withdrawn prohibitions are forgotten in the same way.
 //
 // Invariant: I5 (entries are of partitions that are assigned, have rows, or have something under way).
 func (m *Machine) forgetOver() {
@@ -183,7 +183,7 @@ func (m *Machine) forget(e *entry) {
 	}
 }
 
-// wakes are partitions to be looked at again, by time.
+// wakes are partitions to look at again, by time.
 type wakes struct{ h wakeHeap }
 
 func (w *wakes) set(e *entry, t Time) {
@@ -210,7 +210,7 @@ func (w *wakes) first() (Time, bool) {
 	return w.h[0].wakeAt, true
 }
 
-// due takes out one whose time has come; nil: none has.
+// due removes and returns one that is due, or nil.
 func (w *wakes) due(now Time) *entry {
 	if len(w.h) == 0 || w.h[0].wakeAt > now {
 		return nil

@@ -15,12 +15,12 @@ const (
 	proveMax = 100
 )
 
-// item is what one partition wants written. Items of a step travel together, some forty to a transaction. Where one of them finds a
-// row changed the transaction fails as a whole and is cut in halves, until that one fails alone: the others are not held up.
+// item is the requested write for one partition. Items of a step are sent together, about forty to a transaction. If one of them finds a changed row, the
+// whole transaction fails and is halved until that item fails alone: the others are not held up.
 type item struct {
 	e          *entry
 	what       itemKind
-	lease      Lease // as it will be if this is done
+	lease      Lease // the row after this write
 	bore       bool  // it writes the born row too
 	conditions []coord.Condition
 	writes     []coord.Write
@@ -34,7 +34,7 @@ const (
 	itemInSync
 )
 
-// pending is e.busy between being put into the batch and its being sent, in the same step.
+// pending is the value of e.busy from when it enters the batch until it is sent, in the same step.
 const pending = ^uint64(0)
 
 func (m *Machine) add(i item) {
@@ -42,7 +42,7 @@ func (m *Machine) add(i item) {
 	m.batch = append(m.batch, i)
 }
 
-// slots is how many more requests for partitions may be in flight.
+// slots is the number of further requests for partitions that may be in flight.
 func (m *Machine) slots() int {
 	limit := m.set.AcquireMax
 	if m.now < m.slow {
@@ -54,7 +54,7 @@ func (m *Machine) slots() int {
 // mayAsk bounds requests for partitions, to a few while the store has trouble (C120).
 func (m *Machine) mayAsk() bool { return len(m.batch)/batchMax+1 <= m.slots() }
 
-// flush sends what the step has gathered.
+// flush sends the requests that the step has gathered.
 func (m *Machine) flush() {
 	for len(m.batch) > 0 {
 		n := fits(m.batch)
@@ -63,7 +63,7 @@ func (m *Machine) flush() {
 	}
 }
 
-// fits says how many of the first items make one transaction.
+// fits returns how many of the first items fit into one transaction.
 func fits(items []item) int {
 	seen := map[string]bool{}
 	for n, i := range items {
@@ -83,7 +83,7 @@ func (m *Machine) sendBatch(items []item) {
 	seen := map[string]bool{}
 	for _, i := range items {
 		for _, c := range i.conditions {
-			if !seen[c.Key] { // what several compare is the same for all: it is of this moment
+			if !seen[c.Key] { // conditions on the same key are equal: all are of this moment
 				seen[c.Key] = true
 				conditions = append(conditions, c)
 			}
@@ -96,7 +96,7 @@ func (m *Machine) sendBatch(items []item) {
 	}
 }
 
-// settle goes on after the answer to a batch.
+// settle handles the answer to a batch.
 func (m *Machine) settle(r request, a Answer) {
 	if n := len(r.items); a.Outcome == Conflict && n > 1 {
 		for _, half := range [][]item{r.items[:n/2], r.items[n/2:]} {
@@ -118,7 +118,7 @@ func (m *Machine) settleItem(i item, r request, a Answer) {
 		e.reread, e.look, e.notBefore = true, []string{e.rowKey}, m.now+m.set.RetryAfter
 		return
 	case Conflict:
-		// What we compared has changed: the row, a heartbeat, the table, a prohibition. See them all before the next try.
+		// A compared row has changed: the lease row, a heartbeat, the table's, a prohibition. Read them all before the next try.
 		e.reread, e.ready, e.look, e.notBefore = true, false, []string{e.rowKey}, m.now
 		if i.what == itemTake {
 			e.look = append(e.look, e.bornKey, noPrefix+e.p.path()+"/", SweptKey(e.p.Table), beatPrefix)
@@ -141,7 +141,7 @@ func (m *Machine) settleItem(i item, r request, a Answer) {
 	}
 }
 
-// prove compares the rows that name us, after a renewal proved good: a server that takes one later must have waited since then.
+// prove compares the rows that name us, after a renewal proved good: a server that takes one later must have waited since that renewal.
 func (m *Machine) prove() {
 	if !m.good(m.now) || m.floor == 0 {
 		return
@@ -186,7 +186,7 @@ func (m *Machine) provedRows(r request, a Answer) {
 		e.proving = false
 		m.touch(e)
 		switch {
-		case !current: // it says nothing any more
+		case !current: // the answer is outdated
 		case a.Outcome == Done && e.rev == i.conditions[0].Revision:
 			e.proved = m.lapses + 1
 		case a.Outcome == Conflict:

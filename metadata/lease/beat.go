@@ -5,18 +5,18 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// heartbeat is how our own row is kept.
+// heartbeat is the state of the renewals of our own row.
 //
 //	find ──our row or none──▶ renew ──done──▶ renew …            a second apart
 //	 ▲                          │ conflict, no answer             (C117: look for our own renewal, do not repeat it)
 //	 ├──────────────────────────┘
-//	 └── another boot's row, though we ran: wait until it has been silent as long as any taker would
+//	 └── another boot's row, though we ran: wait until it has been silent for as long as any taker would
 type heartbeat struct {
 	inFlight bool
 	found    bool           // rev is our row's, or 0: there is none
-	rev      coord.Revision // what the next renewal compares
+	rev      coord.Revision // compared by the next renewal
 	n        uint64         // of the last renewal sent
-	// sent says when each renewal without an answer was sent. A row that shows N proves that renewal good.
+	// sent holds when each renewal without an answer was sent. A row that shows N proves that renewal good.
 	sent      map[uint64]Time
 	next      Time
 	goodUntil Time
@@ -28,14 +28,14 @@ type heartbeat struct {
 // unansweredMax bounds sent: far more renewals than fit into ValidFor.
 const unansweredMax = 64
 
-// beatRow is a server's heartbeat row as seen.
+// beatRow is a server's heartbeat row as last seen.
 type beatRow struct {
 	asOf    coord.Revision
 	rev     coord.Revision // 0: no row
 	beat    Beat
 	since   Time     // of the ear: when this revision was first seen
 	changed Time     // of the ear: when a row of another boot, or none, was last found in its place
-	waiters []*entry // partitions that it holds, and that we take when it is silent
+	waiters []*entry // partitions that it holds and that we take when it is silent
 }
 
 func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []byte, present bool) {
@@ -52,13 +52,13 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 	b.rev, b.beat = 0, Beat{}
 	if present {
 		b.rev = rev
-		b.beat, _ = DecodeBeat(value) // one that cannot be read names no boot: it is alive for nobody
+		b.beat, _ = DecodeBeat(value) // an unreadable row names no boot: the server counts as not alive
 	}
 	b.since = m.mark()
 	if b.beat.Boot != was {
 		b.changed = b.since
 		m.wakeWaiters(b)
-		m.touchWaking() // they may have waited for this server to be there
+		m.touchWaking() // they may have waited for this server to start
 	} else if was != "" {
 		m.observeClock(s, b.beat)
 	}
@@ -123,7 +123,7 @@ func (m *Machine) proved(n uint64) {
 	b := &m.beat
 	if sent, ok := b.sent[n]; ok {
 		if m.now >= b.goodUntil {
-			m.lapses++ // what was asked before the gap says nothing about what happened in it
+			m.lapses++ // requests sent before the gap prove nothing about the gap
 		}
 		b.goodUntil = max(b.goodUntil, sent+m.set.ValidFor)
 		b.ever = true
@@ -135,7 +135,7 @@ func (m *Machine) proved(n uint64) {
 	}
 }
 
-// foundBeat goes on from the row that was found in our place.
+// foundBeat continues from the row that was found in our place.
 func (m *Machine) foundBeat(a Answer) {
 	b := &m.beat
 	b.inFlight = false
@@ -148,7 +148,7 @@ func (m *Machine) foundBeat(a Answer) {
 	switch {
 	case row == nil || row.rev == 0:
 		b.rev = 0
-		if b.ever { // it was deleted: others may have counted us out since
+		if b.ever { // it was deleted: others may have counted us as dead since
 			m.lostBeat("its heartbeat row was deleted")
 		}
 	case row.beat.Boot == m.self.Boot:

@@ -8,9 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// What is known of the servers' wall clocks. Heartbeats tell the time at which they were sent, and stamps of rows are held
-// against the median (protocols/rank). Who may act does not depend on it (C113). A server whose own clock is off gives away what others can lead, and takes only
-// what no other can: its gateways' rows would be refused, or win over newer ones.
+// The servers' wall clocks. Each heartbeat has the time at which it was sent, and stamps of rows are compared with the median (protocols/rank). Who may act
+// does not depend on it (C113). A server whose own clock is off gives away the partitions that others can lead, and takes only those that no other server
+// can: the rows of its gateways would be refused, or win over newer ones.
 
 // wallNow is our wall clock at this step.
 func (m *Machine) wallNow() time.Time {
@@ -20,14 +20,14 @@ func (m *Machine) wallNow() time.Time {
 	return m.wall.Add(m.now - m.wallAt)
 }
 
-// observeClock takes in a heartbeat that followed another of the same process: it was sent just now.
+// observeClock records the clock of a heartbeat that followed another of the same process: it was sent just now.
 func (m *Machine) observeClock(s topology.ServerID, b Beat) {
 	if s != m.self.Server && !b.Time.IsZero() {
 		m.clocks.Observe(string(s), b.Time.UnixNano(), int64(m.now))
 	}
 }
 
-// tickClocks takes in our own clock, and works the median out. Servers that are not alive do not count.
+// tickClocks records our own clock and computes the median. Servers that are not alive do not count.
 func (m *Machine) tickClocks(wall time.Time) {
 	m.wall, m.wallAt = wall, m.now
 	for s := range m.beats {
@@ -41,20 +41,20 @@ func (m *Machine) tickClocks(wall time.Time) {
 }
 
 const (
-	// clockOffMax is how far off the median our clock may be; it is right again within clockRightMax.
+	// clockOffMax is how far our clock may be off the median; it counts as right again within clockRightMax.
 	clockOffMax   = time.Second
 	clockRightMax = clockOffMax / 2
 	// clockOffFor and clockRightFor are how long it must be so: a heartbeat that is late makes a clock seem slow, and a clock that is being set jumps.
 	clockOffFor   = 10 * time.Second
 	clockRightFor = 30 * time.Second
-	// clockFresh is how old a heartbeat may be that tells of a clock here: while the store is away our own clock goes on, and theirs are not seen to.
+	// clockFresh is the maximum age of a heartbeat that counts for the median: while the store is away our own clock goes on, and the others' are not seen.
 	clockFresh = 4 * time.Second
-	// clocksMin is of how many clocks, with our own, a median says which is wrong.
+	// clocksMin is the number of clocks, including our own, from which the median shows which clock is wrong.
 	clocksMin = 3
 )
 
-// judgeClock finds whether our clock is off. The median must mean something: of at least three clocks, more than half within clockOffMax of it. The server whose
-// clock is the median is never off, so that never all give up.
+// judgeClock decides whether our clock is off. The median must be significant: of at least three clocks, with more than half within clockOffMax of it. The
+// server with the median clock is never off, so that the servers never all give up.
 func (m *Machine) judgeClock() {
 	near, known := m.clocks.Near(int64(m.now), clockFresh, m.clock, clockOffMax)
 	if known < clocksMin || 2*near <= known {
@@ -80,15 +80,15 @@ func (m *Machine) judgeClock() {
 func (m *Machine) setClockOff(off bool) {
 	if m.clockOff != off {
 		m.clockOff = off
-		m.beat.next = m.now // others should know
+		m.beat.next = m.now // notify the others
 		m.touchAll()
 	}
 }
 
-// giving reports whether we give away what others can lead.
+// giving reports whether we give away the partitions that others can lead.
 func (m *Machine) giving() bool { return m.draining || m.clockOff }
 
-// clockSaid is what our heartbeat says of our clock.
+// clockSaid is the clock error that our heartbeat reports.
 func (m *Machine) clockSaid() time.Duration {
 	if !m.clockOff {
 		return 0
@@ -100,7 +100,7 @@ func (m *Machine) clockWhy() string {
 	return fmt.Sprintf("the clock of this server is %v ahead of the median of the servers' clocks: set it right", m.ClockAhead().Round(time.Millisecond))
 }
 
-// Clock gives the time by the median of the servers' clocks, at a time of the process's own; false before the first Tick.
+// Clock returns the time by the median of the servers' clocks, for a time of the process's own; false before the first Tick.
 func (m *Machine) Clock(now Time) (point.Nanos, bool) { return int64(now) + m.clock, m.clockKnown }
 
 // ClockAhead is how far our own wall clock was ahead of the median at the last Tick.

@@ -1,8 +1,8 @@
-// Package lease is when may I act, when may another: the lease table's arithmetic, pure.
+// Package lease decides when this process may act, and when another may: the lease table's arithmetic, pure.
 //
-// A lease table (C103) shares partitions out among servers with nothing but compare-and-swap on rows. Two kinds of row
+// A lease table (C103) distributes partitions among servers with nothing but compare-and-swap on rows. Two kinds of row
 // are enough. Each server *process* renews one heartbeat row every second; each active partition has one lease row, which
-// changes only when somebody takes it, gives it up or changes the in-sync list. So the store sees one write per server
+// changes only when a server takes it, gives it up or changes the in-sync list. So the store sees one write per server
 // and second, however many partitions there are.
 //
 //	leases/beat/<server>            server, boot, store, load, held     renewed every 1 s by its process
@@ -18,18 +18,17 @@
 //	    │                          │             │ comparing both rows in the taking transaction
 //
 // A's 4 s begin after B's 3 s began, whatever the network does, and with clocks whose rates are within 10 % of the truth
-// 4/1.1 is more than 3/0.9: B has stopped when A begins. Nobody's clock is compared with another's (C113). The seed's own
-// rule, to take what looked unchanged at two scans (C106), lets both act; model_test.go shows it.
+// 4/1.1 is more than 3/0.9: B has stopped when A begins. No clock is compared with another (C113). The seed's own
+// rule, to take a row that looked unchanged at two scans (C106), lets both act; model_test.go shows it.
 //
-// What a process does between asking MayAct and acting nobody can know: it may be paused there. So the epoch, which every
+// No check covers the time between asking MayAct and acting: the process may be paused there. So the epoch, which every
 // take raises, is a fencing token that bricks check when they commit (I3).
 //
-// Maps and leases meet in the row: METADATA writes its number into the lease rows of what it moves, ends and drops (Guard), and
-// takes and changes of the in-sync list wait for a map as new. So a first take compares its own partition's rows and nothing
-// that all births share.
+// Maps and leases meet in the row: METADATA writes its transaction number into the lease rows of the partitions that it moves, ends and drops (Guard), and
+// takes and changes of the in-sync list wait for a map at least as new. So a first take compares its own partition's rows and nothing that all births share.
 //
-// Machine is the whole of it: Step(now, input) effects. It has no clock, lock, I/O or goroutine. Package lease/keeper drives
-// one with a coordination store. A step costs what changed (agenda.go); what it wants written goes in batches (batch.go).
+// Machine is all of it: Step(now, input) effects. It has no clock, lock, I/O or goroutine. Package lease/keeper drives one with a coordination store. A step
+// costs as much as changed (agenda.go); its writes go in batches (batch.go).
 //
 // Invariants kept: I3 (epochs rise with every take; the rows are never led by two at once), I5 (requests in flight are
 // bounded), and: only a placement that the in-sync list names, with the store it had then, ever leads.

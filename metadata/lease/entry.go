@@ -14,16 +14,16 @@ type entry struct {
 	p               Partition
 	rowKey, bornKey string
 
-	// As the store shows it.
-	asOf       coord.Revision // what is known is as of this revision
+	// As last seen in the store.
+	asOf       coord.Revision // revision of this view
 	rev        coord.Revision // of the row; 0: there is none
 	row        Lease          // the newest seen, also after it was deleted
-	unreadable bool           // led by nobody
-	intact     bool           // the row is gone, and row is certainly what it was
+	unreadable bool           // no server leads it
+	intact     bool           // the row is gone, and row is certainly its last content
 	since      Time           // of the ear: when this revision was first seen
 	born       coord.Revision
 	bornAsOf   coord.Revision
-	everLed    bool // a row showed that it was led once (EverLed)
+	everLed    bool // a row showed that it was once led (EverLed)
 
 	// As this server is assigned, or nil.
 	assigned *Assigned
@@ -46,18 +46,18 @@ type entry struct {
 	// Our requests: one at a time.
 	busy      uint64
 	taking    bool
-	reread    bool     // the last one conflicted or has no answer: look first (C117)
+	reread    bool     // the last one conflicted or got no answer: look first (C117)
 	look      []string // at the rows under these keys
 	nonce     string   // of the last row we wrote
 	notBefore Time
 
-	// What we do. Invariant: leading implies running.
+	// What this process does. Invariant: leading implies running.
 	leading bool // between Leads and Stops
 	running bool // between Leads and Stopped
 	leaving string
 	ends    []point.EpochEnd
 	want    *SetInSync
-	wrote   coord.Revision // what want compared when it was sent last; 0: not yet
+	wrote   coord.Revision // the revision that want was compared with when last sent; 0: not yet
 
 	// Taking.
 	ready     bool
@@ -77,7 +77,7 @@ func (m *Machine) observeRow(e *entry, rev coord.Revision, value []byte, present
 	m.touch(e)
 	if !present {
 		if e.present() {
-			// Nobody else can have changed a row that was ours, and is still.
+			// No other server can have changed a row that was ours, and still is.
 			e.intact = !e.unreadable && (inOrder || m.ours(e) && e.proved == m.lapses+1 && m.good(m.now))
 			e.rev, e.since, e.ready = 0, m.mark(), false
 		}
@@ -97,7 +97,7 @@ func (m *Machine) observeRow(e *entry, rev coord.Revision, value []byte, present
 	}
 }
 
-// showsLed notes that a partition was led once.
+// showsLed records that a partition was once led.
 func (m *Machine) showsLed(e *entry) {
 	if !e.everLed {
 		e.everLed = true
@@ -117,7 +117,7 @@ func (m *Machine) observeBorn(e *entry, rev coord.Revision, present bool) {
 	}
 }
 
-// ours reports whether the row names this process. It takes a good heartbeat besides to act.
+// ours reports whether the row names this process. Acting needs a good heartbeat as well.
 func (m *Machine) ours(e *entry) bool {
 	return e.present() && !e.unreadable && e.row.State == Held && e.row.Holder == m.self.Server && e.row.Boot == m.self.Boot
 }
@@ -126,7 +126,7 @@ func (m *Machine) prohibited(e *entry, s topology.ServerID) bool {
 	return len(m.no) > 0 && m.no[ProhibitKey(e.p, s)].there
 }
 
-// planEntry keeps what we do in step with what the row says, then asks for what comes next.
+// planEntry makes the process follow the row, then sends the next request.
 func (m *Machine) planEntry(e *entry) {
 	if m.ours(e) {
 		m.planOurs(e)
@@ -168,7 +168,7 @@ func (m *Machine) planOurs(e *entry) {
 	}
 	if e.proved != m.lapses+1 {
 		switch {
-		case e.proving || e.taking: // with the answer
+		case e.proving || e.taking: // the answer decides
 		case m.now < e.proveAt:
 			m.at(e.proveAt)
 		default:
@@ -201,7 +201,7 @@ func (m *Machine) planOthers(e *entry) {
 	}
 }
 
-// mustLetGo says why a partition that is ours must not stay so, if it must not.
+// mustLetGo returns why a partition of ours must be released, or "".
 func (m *Machine) mustLetGo(e *entry) (why string, gaveUp bool) {
 	switch {
 	case e.row.Offline != nil:
@@ -275,7 +275,7 @@ func (m *Machine) wantInSync(in SetInSync) {
 
 func (m *Machine) sendInSync(e *entry) {
 	switch {
-	case e.assigned != nil && !m.mapReady(e): // METADATA may have removed one of those that are to be listed
+	case e.assigned != nil && !m.mapReady(e): // METADATA may have removed a placement that is to be listed
 		return
 	case e.assigned != nil && m.seqOf(e) > 0 && slices.ContainsFunc(e.want.Members, func(x Member) bool { return !e.mayList(x) }):
 		m.answerInSync(e, false)
@@ -290,13 +290,13 @@ func (m *Machine) sendInSync(e *entry) {
 		row.Seq = min(row.Seq, m.seqOf(e))
 	}
 	e.wrote = e.rev
-	// The same nonce again after an answer was lost: both compare the same revision, so that at most one comes true.
+	// The same nonce again after an answer was lost: both writes compare the same revision, so at most one succeeds.
 	m.add(item{e: e, what: itemInSync, lease: row,
 		conditions: []coord.Condition{{Key: e.rowKey, Revision: e.rev}}, writes: []coord.Write{{Key: e.rowKey, Value: row.Encode()}}})
 }
 
-// mayList reports whether a placement may be in the in-sync list: it is there, or the map has it. One that the map removed may be
-// deleting its copy.
+// mayList reports whether a placement may be in the in-sync list: it is in it already, or the map has it. A placement that the map removed may be deleting its
+// copy.
 func (e *entry) mayList(x Member) bool {
 	has := func(ps []topology.Placement) bool {
 		return slices.ContainsFunc(ps, func(p topology.Placement) bool { return p.ID == x.Placement })
@@ -311,7 +311,7 @@ func (m *Machine) answerInSync(e *entry, ok bool) {
 	}
 }
 
-// reread goes on after a look at rows that may have changed.
+// reread continues after reading rows that may have changed.
 func (m *Machine) reread(e *entry, a Answer) {
 	e.busy = 0
 	m.touch(e)
@@ -323,7 +323,7 @@ func (m *Machine) reread(e *entry, a Answer) {
 		return
 	}
 	e.reread, e.look = false, nil
-	switch { // if the row is as it was, the request is sent again
+	switch { // if the row is unchanged, the request is sent again
 	case e.want == nil || e.wrote == 0:
 	case e.row.Nonce == e.nonce:
 		m.answerInSync(e, m.ours(e))

@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Guard is what one METADATA transaction writes into the lease row of one partition that it changes, in the store transaction
-// that commits it, so that a server with an older map can neither take the partition nor list anyone in sync:
+// Guard is the write of one METADATA transaction into the lease row of one partition that it changes. It is part of the store transaction
+// that commits the change, so that a server with an older map can neither take the partition nor add to its in-sync list:
 //
 //	row             the placements change, or it ends       it is dropped     it must be unused
 //	none            free, epoch 0, empty, seq               gone, seq         gone, seq
@@ -19,18 +19,18 @@ import (
 //	deleted by hand Unavailable until its holder or a       gone, seq         Stale
 //	                person puts it back
 //
-// Epoch, ends, nonce, offline and bump are carried on. The in-sync list goes only where the row says that the partition is empty
-// and a member is not among its placements any more (Vacated).
+// Epoch, ends, nonce, offline and bump are kept. The in-sync list is removed only if the row says that the partition is empty and a member is not among its
+// placements any more (Vacated).
 type Guard struct {
 	Partition Partition
-	// Dropped: the partition is not in the new map. Unused: and the change relies on its being empty.
+	// Dropped: the partition is not in the new map. Unused: the change also relies on the partition being empty.
 	Dropped, Unused bool
 	// Placements are those of the new map.
 	Placements []topology.Placement
 }
 
-// Guards lists what the transaction from base to next has to guard. A new partition needs nothing: no older map has it. New
-// joining placements need nothing either: they may not lead.
+// Guards lists the guards of the transaction from base to next. A new partition needs none: no older map has it. New
+// joining placements need none either: they may not lead.
 func Guards(base, next *topology.Map, ops []topology.Op) []Guard {
 	unused := topology.Unused(ops)
 	var out []Guard
@@ -58,13 +58,13 @@ func lostJoining(was, is *topology.Partition) bool {
 	})
 }
 
-// Keys are those of the rows that Write looks at.
+// Keys returns the keys of the rows that Write reads.
 func (g Guard) Keys() [2]string { return [2]string{RowKey(g.Partition), bornKey(g.Partition)} }
 
-// Write gives the conditions and the write for rows as they were read; rows that are not there are not in it. mark is 0 where the
+// Write returns the conditions and the write for the rows as they were read; absent rows are missing in it. mark is 0 if the
 // transaction is committed in the same step. Otherwise it is the revision of the table's row that the swap will compare: the
-// row must not say yet that the partition is gone, and one that was marked since that revision needs nothing. Errors are
-// Stale (it is not unused), Unavailable (deleted by hand) and Invalid (it cannot be read).
+// row must not say yet that the partition is gone, and a row marked since that revision needs nothing. Errors are
+// Stale (the partition is used), Unavailable (deleted by hand) and Invalid (unreadable).
 func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision) ([]coord.Condition, []coord.Write, error) {
 	keys := g.Keys()
 	row, there := rows[keys[0]]
@@ -101,13 +101,13 @@ func (g Guard) Write(seq uint64, rows map[string]coord.Row, mark coord.Revision)
 	return conditions, []coord.Write{{Key: keys[0], Value: l.Encode()}}, nil
 }
 
-// left reports whether the new map has no such placement any more.
+// left reports whether the new map lacks this placement.
 func (g Guard) left(m Member) bool {
 	return !slices.ContainsFunc(g.Placements, func(p topology.Placement) bool { return p.ID == m.Placement })
 }
 
-// Swept says up to which transaction of a table rows of dropped partitions were deleted. A take that finds no row compares it,
-// and refuses while its map is older: the row that would have stopped it may be one of those that were swept.
+// Swept records the transaction of a table up to which rows of dropped partitions were deleted. A take that finds no row compares it,
+// and refuses while its map is older: the row that would have stopped it may be one of the deleted ones.
 type Swept struct {
 	Seq uint64 `json:"seq"`
 }
@@ -115,7 +115,7 @@ type Swept struct {
 // SweptKey is the key of a table's Swept row.
 func SweptKey(table string) string { return sweptPrefix + table }
 
-// Encode gives the row's stored form: JSON with a version.
+// Encode returns the row's stored form: JSON with a version.
 func (s Swept) Encode() []byte {
 	type stored struct {
 		V int `json:"v"`
@@ -124,7 +124,7 @@ func (s Swept) Encode() []byte {
 	return mustJSON(stored{rowVersion, s})
 }
 
-// DecodeSwept reads a Swept row. Errors are Corrupt: then nothing is taken that has no row.
+// DecodeSwept reads a Swept row. Errors are Corrupt: then no partition without a row is taken.
 func DecodeSwept(b []byte) (Swept, error) {
 	var s struct {
 		V int `json:"v"`
@@ -136,7 +136,7 @@ func DecodeSwept(b []byte) (Swept, error) {
 	return s.Swept, nil
 }
 
-// Barring gives the row with which servers whose map is older than transaction seq can neither take the partition nor change the
+// Barring returns the row that keeps servers with a map older than transaction seq from taking the partition and from changing its
 // in-sync list. Compare the row at its revision; seq is of a committed map.
 func (l Lease) Barring(seq uint64) Lease { l.Seq = max(l.Seq, seq); return l }
 

@@ -8,18 +8,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Time is what a server's own clock shows: one that never jumps and that counts the time the machine was suspended.
-// Only differences mean something, and only on one server.
+// Time is the reading of a server's own clock, which never jumps and counts the time that the machine was suspended.
+// Only differences are meaningful, and only on one server.
 type Time = time.Duration
 
-// Input is what a Machine is told.
+// Input is an input of a Machine.
 type Input interface{ input() }
 
-// Tick says that time went on. Wall is the wall clock, written into heartbeat rows.
+// Tick reports that time went on. Wall is the wall clock, written into heartbeat rows.
 type Tick struct{ Wall time.Time }
 
-// Answer is the store's answer to the Commit or List of that ID. Every one must be answered once; a request that was
-// given up, or whose answer was lost, with Unknown.
+// Answer is the store's answer to the Commit or List of that ID. Each needs exactly one answer; a request that was given up, or that lost its answer, is
+// answered with Unknown.
 type Answer struct {
 	ID      uint64
 	Outcome Outcome
@@ -28,7 +28,7 @@ type Answer struct {
 	Rows     []coord.Row
 }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome uint8
 
 const (
@@ -38,11 +38,11 @@ const (
 	Done
 	// Conflict: a condition did not hold; nothing was written.
 	Conflict
-	// Throttled: as Unknown, and the store said that it has too much to do (C120).
+	// Throttled: as Unknown, and the store reported overload (C120).
 	Throttled
 )
 
-// Watched are changes in the order of the store, none left out since Listed's revision or the last Watched.
+// Watched are changes in the order of the store, without gaps since Listed's revision or the last Watched.
 type Watched struct{ Events []coord.Event }
 
 // Listed are all rows under Prefix as of a revision, read by the watcher because changes before it were missed.
@@ -51,56 +51,56 @@ type Listed struct {
 	Revision coord.Revision
 }
 
-// Assigned says that this server has a placement of a partition. It replaces what was said of it before.
+// Assigned gives this server a placement of a partition. It replaces the last Assigned of the partition.
 type Assigned struct {
 	Partition Partition
 	Placement point.PlacementID
 	// Placements are all that the map names, in chain order, as of the table row's revision.
 	Placements []topology.Placement
 	TableRow   coord.Revision
-	// Joining are those that the map lets join: they may be listed, and may not lead before.
+	// Joining are those that the map lets join: they may be listed, but may not lead before.
 	Joining []topology.Placement
 	// Seq is the map's transaction.
 	Seq uint64
-	// MinInSync is what is left at the least of the in-sync list when a taker drops a silent holder from it; 0: none is dropped.
+	// MinInSync is the minimum size of the in-sync list after a taker dropped a silent holder from it; 0: none is dropped.
 	MinInSync int
 	// BrickEpoch is the highest epoch that this server's brick has seen for the partition (I3).
 	BrickEpoch point.Epoch
 }
 
-// Assignments are many Assigned in one step: a table's transaction changes what all its placements have to compare.
+// Assignments are many Assigned in one step: a table's transaction changes the comparisons of all its placements.
 type Assignments struct{ All []Assigned }
 
-// MapIs says that everything Assigned and Unassigned so far of a table is as of that map, whose row has that revision. It comes after
-// what the map changed, so that what it did not change need not be said again.
+// MapIs says that all Assigned and Unassigned so far of a table are as of that map, and the map's row has that revision. It comes after
+// the changes of the map, so that unchanged partitions need not be assigned again.
 type MapIs struct {
 	Table    string
 	Seq      uint64
 	TableRow coord.Revision
 }
 
-// Unassigned says that this server has no placement of the partition any more; it lets go.
+// Unassigned takes the server's placement of the partition away; the server lets go.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes the server's load; 1 is all it can do. ReadOnly says why the server takes no rows; "": it takes them.
+// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server takes no rows; "": it takes them.
 type Loaded struct {
 	Load     float64
 	ReadOnly string
 }
 
-// GiveUp lets a partition go and lets others take it first for a while (C110).
+// GiveUp releases a partition, and others may take it first for a while (C110).
 type GiveUp struct {
 	Partition Partition
 	Why       string
 }
 
-// Offer is GiveUp where another in-sync placement could take the partition now; elsewhere nothing happens.
+// Offer is GiveUp if another in-sync placement could take the partition now; else it does nothing.
 type Offer struct {
 	Partition Partition
 	Why       string
 }
 
-// Stopped answers Stops: nothing acts for the partition any more. Ends go into the row if it is still ours.
+// Stopped answers Stops: the process does not act for the partition any more. Ends go into the row if it is still ours.
 type Stopped struct {
 	Partition Partition
 	Ends      []point.EpochEnd
@@ -113,10 +113,10 @@ type SetInSync struct {
 	Ends      []point.EpochEnd
 }
 
-// Drain makes the server give away what it holds, one after the other where somebody else can take it (C124); off undoes.
+// Drain makes the server release the partitions that another server can take, one after the other (C124); off undoes it.
 type Drain struct{ On bool }
 
-// Leave lets go of everything at once: the process is about to end. Left answers when all rows are free.
+// Leave releases everything at once, because the process is about to end. Left answers when all rows are free.
 type Leave struct{}
 
 func (Tick) input()        {}
@@ -135,10 +135,10 @@ func (SetInSync) input()   {}
 func (Drain) input()       {}
 func (Leave) input()       {}
 
-// Effect is what a Machine wants done.
+// Effect is an action requested by a Machine.
 type Effect interface{ effect() }
 
-// Priority orders requests where the store cannot take them all: renew before acquire before scan (C120).
+// Priority orders requests if the store cannot take them all: renew before acquire before scan (C120).
 type Priority uint8
 
 const (
@@ -147,7 +147,7 @@ const (
 	Scan
 )
 
-// String names the priority, for metrics and scripts.
+// String returns the priority's name, for metrics and scripts.
 func (p Priority) String() string { return [...]string{"renew", "acquire", "scan"}[p] }
 
 // Commit is a transaction to send.
@@ -180,21 +180,21 @@ type Leads struct {
 type Stops struct {
 	Partition Partition
 	Why       string
-	// Lapsed: the row still names us, as far as is known, but the heartbeat was not renewed in time. While that lasts a
-	// placement that is alone in sync is led by nobody else.
+	// Lapsed: the row, as last seen, still names us, but the heartbeat was not renewed in time. While that lasts no other server can lead a
+	// placement that is alone in sync.
 	Lapsed bool
 }
 
-// InSyncSet answers SetInSync. If not OK the list is what it was, or the lease is lost: look at Lease and decide anew.
+// InSyncSet answers SetInSync. If not OK the list is unchanged, or the lease is lost: look at Lease and decide anew.
 type InSyncSet struct {
 	Partition Partition
 	OK        bool
 	Lease     Lease
 }
 
-// EverLed names partitions, of any server, of which rows show for the first time that they were led once, and those of which the
-// machine has forgotten it because their rows are gone. A partition of the future that was led early must find its other
-// placements ready: so they are assigned it, whatever the time (storage/lead/rules).
+// EverLed names partitions, of any server, with rows that show for the first time that they were once led, and those that the machine has
+// forgotten because their rows are gone. A partition of the future that was led early must find its other placements ready: so they
+// are assigned it, whatever the time (storage/lead/rules).
 type EverLed struct{ Led, Forgotten []Partition }
 
 // Left answers Leave.

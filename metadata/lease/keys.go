@@ -9,13 +9,13 @@ import (
 // BeatPrefix covers the heartbeat rows alone.
 const BeatPrefix = beatPrefix
 
-// ParseBeatKey gives the server of a heartbeat row's key.
+// ParseBeatKey returns the server of a heartbeat row's key.
 func ParseBeatKey(key string) (topology.ServerID, bool) {
 	s, ok := strings.CutPrefix(key, beatPrefix)
 	return topology.ServerID(s), ok && s != ""
 }
 
-// ParseRowKey gives the partition of a lease row's key.
+// ParseRowKey returns the partition of a lease row's key.
 func ParseRowKey(key string) (Partition, bool) {
 	path, ok := strings.CutPrefix(key, rowPrefix)
 	if !ok {
@@ -24,10 +24,10 @@ func ParseRowKey(key string) (Partition, bool) {
 	return parsePath(path)
 }
 
-// BornKey is the key of the row that says: this partition had a lease row.
+// BornKey is the key of the row which records that the partition had a lease row.
 func BornKey(p Partition) string { return bornKey(p) }
 
-// ParseBornKey gives the partition of such a key.
+// ParseBornKey returns the partition of such a key.
 func ParseBornKey(key string) (Partition, bool) {
 	path, ok := strings.CutPrefix(key, bornPrefix)
 	if !ok {
@@ -36,7 +36,7 @@ func ParseBornKey(key string) (Partition, bool) {
 	return parsePath(path)
 }
 
-// ParseProhibitKey gives the partition and the server of a prohibition's key.
+// ParseProhibitKey returns the partition and the server of a prohibition's key.
 func ParseProhibitKey(key string) (Partition, topology.ServerID, bool) {
 	path, ok := strings.CutPrefix(key, noPrefix)
 	i := strings.LastIndexByte(path, '/')
@@ -47,7 +47,7 @@ func ParseProhibitKey(key string) (Partition, topology.ServerID, bool) {
 	return p, topology.ServerID(path[i+1:]), ok
 }
 
-// ParseSweptKey gives the table of a Swept row's key.
+// ParseSweptKey returns the table of a Swept row's key.
 func ParseSweptKey(key string) (string, bool) {
 	table, ok := strings.CutPrefix(key, sweptPrefix)
 	return table, ok && table != ""

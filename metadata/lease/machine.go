@@ -21,16 +21,16 @@ type Self struct {
 	Store  StoreID
 }
 
-// Machine holds one process's leases. It belongs to one goroutine. A step costs what changed: see agenda.
+// Machine holds one process's leases. It belongs to one goroutine. A step costs as much as changed: see agenda.
 type Machine struct {
 	// Constant after New.
 	self Self
 	set  Settings
 	rng  *rand.Rand
 
-	// What is known of the store.
+	// The store, as last seen.
 	rev     coord.Revision // the highest seen
-	floor   coord.Revision // as of which all rows were listed: what is older is no news, though it may come later
+	floor   coord.Revision // revision of the last list of all rows: older changes are ignored, though they may come later
 	watched coord.Revision // up to which the watch has shown every change
 	ear     ear
 	beats   map[topology.ServerID]*beatRow
@@ -42,7 +42,7 @@ type Machine struct {
 	beat heartbeat
 	// good: as of the last step, a renewal sent less than ValidFor ago proved good.
 	wasGood bool
-	// lapses counts how often that ended. What was proved before a lapse may have been taken during it.
+	// lapses counts how often that ended. A row that was proved before a lapse may have been taken during it.
 	lapses int
 
 	// Requests in flight.
@@ -51,9 +51,9 @@ type Machine struct {
 	acquires int // of those, the ones for partitions
 	lists    int // of those, lists of any kind
 	scanAt   Time
-	slow     Time // until when the store is spared what can wait (C120)
+	slow     Time // until when deferrable requests are held back (C120)
 
-	// What we were told.
+	// As received in inputs.
 	wall     time.Time // as of wallAt
 	wallAt   Time
 	load     float64
@@ -61,16 +61,16 @@ type Machine struct {
 	draining bool
 	leave    bool
 	left     bool
-	given    []Partition // given away last by drain or share
-	moveAt   Time        // when the next may go
-	lookAt   Time        // when to look again for one that can go
+	given    []Partition // last released by drain or share
+	moveAt   Time        // when the next may be released
+	lookAt   Time        // when to look again for one that can be released
 
 	// The servers' clocks, clocks.go: the median is our own time and clock, in nanoseconds.
 	clocks     rank.Servers
 	clock      int64
 	clockKnown bool
-	clockOff   bool // ours is off: what others can lead is given away
-	clockTurn  Time // since when that should be otherwise; 0: it should not
+	clockOff   bool // ours is off: partitions that others can lead are given away
+	clockTurn  Time // since when clockOff should change; 0: it should not
 
 	// As of this Step.
 	now Time
@@ -78,14 +78,13 @@ type Machine struct {
 	agenda
 
 	// Shares (C108), as of the entries that were planned.
-	partitions int // that there are, as far as we know
+	partitions int // that exist, as far as we have seen
 	held       int // rows that name us, and takes in flight
 	bound      int // rows that name us, and requests in flight
 	share      int // MAXCOUNT: ceil(partitions / servers)
 }
 
-// prohibition is what is known of a prohibition's row. One that was deleted is remembered until no list from before can come any
-// more: it would bring it back.
+// prohibition is a prohibition's row as last seen. A deleted one is remembered until no older list can come any more, since that would bring it back.
 type prohibition struct {
 	asOf  coord.Revision
 	there bool
@@ -116,7 +115,7 @@ const (
 	jobBatch
 )
 
-// New makes the machine of a process that holds nothing yet. rng makes jitter and nonces. Errors are Invalid.
+// New makes the machine of a process without leases. rng makes jitter and nonces. Errors are Invalid.
 func New(self Self, s Settings, rng *rand.Rand) (*Machine, error) {
 	s.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -129,8 +128,8 @@ func New(self Self, s Settings, rng *rand.Rand) (*Machine, error) {
 	}, nil
 }
 
-// MayAct reports whether this process may act for the partition now, and at which epoch. It is what every operation that
-// changes state asks first (C105), with a clock that counts suspends; it costs a map look-up.
+// MayAct reports whether this process may act for the partition now, and at which epoch. Every operation that changes state
+// calls it first (C105), with a clock that counts suspends; it costs a map look-up.
 func (m *Machine) MayAct(p Partition, now Time) (point.Epoch, bool) {
 	e := m.entries[p]
 	if e == nil || !e.leading || !m.good(now) {
@@ -142,12 +141,12 @@ func (m *Machine) MayAct(p Partition, now Time) (point.Epoch, bool) {
 // GoodUntil is when every lease of this process ends unless the heartbeat is renewed before.
 func (m *Machine) GoodUntil() Time { return m.beat.goodUntil }
 
-// Wake is when the machine wants the next Tick at the latest.
+// Wake returns the latest time for the next Tick.
 func (m *Machine) Wake() Time { return m.wake }
 
 func (m *Machine) good(now Time) bool { return now < m.beat.goodUntil }
 
-// Step takes one input at a time of the process's own clock, which never goes back, and appends what is to be done.
+// Step takes one input at a time of the process's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	if m.wasGood && !m.good(now) {
@@ -223,7 +222,7 @@ func (m *Machine) watch(in Watched) {
 	}
 }
 
-// assign takes in what is new about a partition. Where nothing is, it costs nothing more.
+// assign applies the changes of a partition's assignment. Without a change it costs almost nothing.
 func (m *Machine) assign(in *Assigned) {
 	e := m.entry(in.Partition)
 	if a := e.assigned; a != nil && a.Placement == in.Placement && a.BrickEpoch == in.BrickEpoch && a.MinInSync == in.MinInSync && slices.Equal(a.Placements, in.Placements) && slices.Equal(a.Joining, in.Joining) &&
@@ -235,7 +234,7 @@ func (m *Machine) assign(in *Assigned) {
 	m.touch(e)
 }
 
-// plan does what the time and what is known ask for, most urgent first.
+// plan starts everything that is due, most urgent first.
 func (m *Machine) plan() {
 	m.wake = m.now + m.set.RenewEvery
 	if good := m.good(m.now); good && !m.wasGood {
@@ -266,7 +265,7 @@ func (m *Machine) plan() {
 	}
 }
 
-// at asks to be woken at t or before: about the entry that is being planned, or at all.
+// at requests a wake-up at t or before: for the entry being planned, or for the whole machine.
 func (m *Machine) at(t Time) {
 	if e := m.planning; e != nil {
 		m.wakes.set(e, t)
@@ -275,7 +274,7 @@ func (m *Machine) at(t Time) {
 	m.wake = min(m.wake, max(t, m.now))
 }
 
-// lapse ends everything this process leads; each partition begins again when its row was proved anew.
+// lapse ends everything that this process leads; each partition begins again when its row is proved anew.
 func (m *Machine) lapse(why string) {
 	m.wasGood = false
 	m.lapses++
@@ -287,7 +286,7 @@ func (m *Machine) lapse(why string) {
 	}
 }
 
-// Asking.
+// Requests.
 
 func (m *Machine) commit(p Priority, r request, conditions []coord.Condition, writes ...coord.Write) uint64 {
 	id := m.ask(r)
@@ -354,7 +353,7 @@ func (m *Machine) answer(a Answer) {
 	}
 }
 
-// heard notes an answer of the store. What waited for one to be sure that a holder is silent looks again.
+// heard records an answer of the store. Entries that needed one to be sure that a holder is silent look again.
 func (m *Machine) heard() {
 	m.ear.answer(m.now, m.gapMax())
 	for _, e := range m.unheard {
@@ -363,7 +362,7 @@ func (m *Machine) heard() {
 	m.unheard = m.unheard[:0]
 }
 
-// planScan reads all rows: at first, and rarely in case that the watch missed something.
+// planScan reads all rows: at first, and rarely afterwards in case the watch missed a change.
 func (m *Machine) planScan() {
 	if m.beat.scanning || !m.good(m.now) {
 		return
@@ -391,14 +390,14 @@ func (m *Machine) scanned(a Answer) {
 	}
 }
 
-// jitter gives d, give or take a tenth, so that servers do not move in step.
+// jitter returns d plus or minus a tenth, so that servers do not move in step.
 func (m *Machine) jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*m.rng.Float64()))
 }
 
 func (m *Machine) nonce() string { return fmt.Sprintf("%s-%016x", m.self.Boot, m.rng.Uint64()) }
 
-// Seeing.
+// Observations.
 
 func (m *Machine) entry(p Partition) *entry {
 	if e := m.entries[p]; e != nil {
@@ -424,7 +423,7 @@ func comparePartitions(a, b Partition) int {
 	return 0
 }
 
-// observeList takes in all rows under a prefix as of a revision: what is not among them is not there.
+// observeList applies a list of all rows under a prefix as of a revision: a row missing in it does not exist.
 func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revision) {
 	if rev < m.floor {
 		return
@@ -432,7 +431,7 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 	seen := make(map[string]bool, len(rows))
 	for _, row := range rows {
 		if prefix != row.Key && prefix[len(prefix)-1] != '/' {
-			continue // another row, whose key only begins so
+			continue // another row whose key has this beginning
 		}
 		seen[row.Key] = true
 		m.observe(row.Key, row.Revision, row.Value, true, false)
@@ -480,7 +479,7 @@ func (m *Machine) absent(e *entry, gone func(string) bool, rev coord.Revision) {
 	}
 }
 
-// observe takes in one row as of a revision. inOrder: no earlier change of it was missed.
+// observe applies one row as of a revision. inOrder: no earlier change of it was missed.
 func (m *Machine) observe(key string, rev coord.Revision, value []byte, present, inOrder bool) {
 	m.rev = max(m.rev, rev)
 	switch {
@@ -507,8 +506,8 @@ func (m *Machine) observe(key string, rev coord.Revision, value []byte, present,
 	}
 }
 
-// ear counts the time in which the store answered. Time without answers is nobody's fault and proves nothing: after the
-// store was away for all, everybody's heartbeat gets its chance first (C119).
+// ear counts the time in which the store answered. Time without answers proves nothing: after the store was away for all,
+// every heartbeat gets its chance first (C119).
 type ear struct {
 	heard bool
 	total Time // between answers that followed each other closely
@@ -522,7 +521,7 @@ func (e *ear) answer(now, gapMax Time) {
 	e.heard, e.last = true, now
 }
 
-// mark is a moment to count from: never before now, whatever the next answer will add to total.
+// mark is a moment to count from: never before now, whatever the next answer adds to total.
 func (e *ear) mark(now, gapMax Time) Time {
 	if !e.heard || now-e.last > gapMax {
 		return e.total

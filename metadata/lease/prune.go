@@ -1,8 +1,8 @@
 package lease
 
-// prune looks after a list of all rows which partitions are to be forgotten; forgetOver does so.
+// prune finds the partitions to be forgotten after a list of all rows; forgetOver forgets them.
 func (m *Machine) prune() {
-	m.watched = max(m.watched, m.floor) // what is older is no news
+	m.watched = max(m.watched, m.floor) // older changes are ignored
 	for _, e := range m.sorted() {
 		if e.over() {
 			m.over = append(m.over, e)
@@ -10,7 +10,7 @@ func (m *Machine) prune() {
 	}
 }
 
-// over reports whether nothing is left of a partition, as far as we know.
+// over reports whether no rows or state of a partition are left, as far as we have seen.
 func (e *entry) over() bool {
 	return e.assigned == nil && !e.present() && e.born == 0 &&
 		e.busy == 0 && !e.reread && !e.leading && !e.running && e.want == nil && !e.proving && !e.touched

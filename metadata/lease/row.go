@@ -25,7 +25,7 @@ func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Table, p.ID) 
 // Boot names one run of a server process; random, new at every start.
 type Boot string
 
-// StoreID names a store directory; new when it was wiped (C72).
+// StoreID names a store directory; a wiped directory gets a new one (C72).
 type StoreID string
 
 // Keys of the rows. Prefix covers them all, so that one list and one watch show a consistent whole.
@@ -64,15 +64,15 @@ func parsePath(path string) (Partition, bool) {
 	return Partition{path[:i], point.PartitionID(id)}, err == nil
 }
 
-// State is who may act on a partition by its row.
+// State says whether a process may act for a partition, by its row.
 type State string
 
 const (
 	// Held: the process that the row names, while its heartbeat is good.
 	Held State = "held"
-	// Free: nobody. Only a holder that stopped writes this, so a free row may be taken at once.
+	// Free: no process. Only a holder that stopped writes this, so a free row may be taken at once.
 	Free State = "free"
-	// Gone: the partition was dropped, and is never led again. Builds from before this state do not lead by it either.
+	// Gone: the partition was dropped and is never led again. Builds from before this state do not lead by it either.
 	Gone State = "gone"
 )
 
@@ -83,14 +83,14 @@ type Member struct {
 	Store     StoreID           `json:"store"`
 }
 
-// Note says who did something by hand, when and why.
+// Note records the author, time and reason of a change by hand.
 type Note struct {
 	Who    string    `json:"who"`
 	When   time.Time `json:"when"`
 	Reason string    `json:"reason"`
 }
 
-// Lease is a lease row. Epoch 0: nobody ever led, and the partition map says who may.
+// Lease is a lease row. Epoch 0: no server ever led, and the placements of the partition map may.
 type Lease struct {
 	State State `json:"state"`
 	// Holder, Boot and Store are the last process that led, also after it gave up.
@@ -100,19 +100,19 @@ type Lease struct {
 	Epoch  point.Epoch       `json:"epoch"`
 	// InSync is in chain order; the holder is a member.
 	InSync []Member `json:"in_sync,omitempty"`
-	// Empty: no row of the partition was ever acked, and none will be before the holder has taken this away, which it does
-	// with the in-sync list. Only the very first lease row begins so; a row without it may have rows.
+	// Empty: no row of the partition was ever acked, and none will be before the holder has removed this mark, together with a change of
+	// the in-sync list. Only the very first lease row begins so; a partition without the mark may have rows.
 	Empty bool `json:"empty,omitempty"`
-	// Ends are the last serials of closed epochs, as the holder knew them.
+	// Ends are the last serials of closed epochs, as the holder had them.
 	Ends []point.EpochEnd `json:"ends,omitempty"`
-	// Offline keeps everybody from leading until it is removed (C123).
+	// Offline keeps every process from leading until it is removed (C123).
 	Offline *Note `json:"offline,omitempty"`
-	// Bump asks the holder to let go at once; whoever takes next removes it (C121).
+	// Bump asks the holder to let go at once; the next taker removes it (C121).
 	Bump *Note `json:"bump,omitempty"`
 	// Seq is the transaction of the partition map that changed the partition last; 0: none since rows have it. Takes and changes
-	// of the in-sync list wait for a map as new. See Guard.
+	// of the in-sync list wait for a map at least as new. See Guard.
 	Seq uint64 `json:"seq,omitempty"`
-	// Nonce tells a writer that this row is the one it wrote (C117).
+	// Nonce lets a writer recognize its own row (C117).
 	Nonce string `json:"nonce,omitempty"`
 }
 
@@ -121,19 +121,20 @@ type Beat struct {
 	Server topology.ServerID `json:"server"`
 	Boot   Boot              `json:"boot"`
 	Store  StoreID           `json:"store"`
-	// N numbers the renewals of one boot from 1: which of them is this.
+	// N numbers the renewals of one boot from 1.
 	N uint64 `json:"n"`
 	// Load is the share of its capacity that the server uses; 1 is all.
 	Load float64 `json:"load"`
 	Held int     `json:"held"`
-	// Draining: the server takes nothing and gives away what it holds.
+	// Draining: the server takes nothing and releases its leases.
 	Draining bool `json:"draining,omitempty"`
-	// ReadOnly says why the server takes no rows: its disk is full. It goes on to lead what it holds, for readers, and nothing new is placed there. "": it takes rows.
+	// ReadOnly is the reason why the server takes no rows: its disk is full. It still leads its partitions for readers, and gets no new placements. "": it
+	// takes rows.
 	ReadOnly string `json:"read_only,omitempty"`
 	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server gives up its leases
 	// (clocks.go); else 0.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
-	// Guards: the process writes into lease rows what maps change (Guard). Builds from before do not.
+	// Guards: the process writes guards into lease rows when it changes maps (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No
 	// lease is decided by it (C113).
@@ -146,7 +147,7 @@ const (
 	RowMax = 256 << 10
 )
 
-// Encode gives the row's stored form: JSON with a version.
+// Encode returns the row's stored form: JSON with a version.
 func (l Lease) Encode() []byte {
 	type stored struct {
 		V int `json:"v"`
@@ -155,7 +156,7 @@ func (l Lease) Encode() []byte {
 	return mustJSON(stored{rowVersion, l})
 }
 
-// Encode gives the row's stored form: JSON with a version.
+// Encode returns the row's stored form: JSON with a version.
 func (b Beat) Encode() []byte {
 	type stored struct {
 		V int `json:"v"`
@@ -172,7 +173,7 @@ func mustJSON(v any) []byte {
 	return b
 }
 
-// DecodeLease reads a lease row and checks it. Errors are Corrupt: such a row is led by nobody.
+// DecodeLease reads a lease row and checks it. Errors are Corrupt: no server leads by such a row.
 func DecodeLease(b []byte) (Lease, error) {
 	var s struct {
 		V int `json:"v"`
@@ -219,7 +220,7 @@ func decode(b []byte, into any, version *int) error {
 	return nil
 }
 
-// member finds a server's entry in the in-sync list.
+// member returns a server's entry in the in-sync list.
 func (l *Lease) member(s topology.ServerID) (Member, bool) {
 	for _, m := range l.InSync {
 		if m.Server == s {
@@ -229,33 +230,33 @@ func (l *Lease) member(s topology.ServerID) (Member, bool) {
 	return Member{}, false
 }
 
-// What people do by hand. Each gives the row to write where the old one is still at its revision.
+// Changes by hand. Each returns the row to write if the old one is still at its revision.
 
 // Bumped asks the holder to let go at once, so that the partition is loaded anew.
 func (l Lease) Bumped(n Note) Lease { l.Bump = &n; return l }
 
-// TakenOffline keeps everybody from leading; a holder lets go.
+// TakenOffline keeps every server from leading; a holder lets go.
 func (l Lease) TakenOffline(n Note) Lease { l.Offline = &n; return l }
 
-// TakenOnline lets the in-sync placements lead again. The row still names who held it last, so that a holder which has
-// not yet heard that it was offline is waited for like any other.
+// TakenOnline lets the in-sync placements lead again. The row still names the last holder, so that a holder which has
+// not yet seen that it was offline is waited for like any other.
 func (l Lease) TakenOnline() Lease { l.Offline = nil; return l }
 
-// Vacated takes an empty partition from whoever is in sync: a holder lets go, and who takes next is whom the partition map
-// names then. It is for whoever moves the partition; for one that is not empty it is a mistake that costs acked rows.
+// Vacated takes an empty partition from its in-sync placements: a holder lets go, and the next taker is one that the partition map
+// names then. It is for moves of the partition; for one that is not empty it is a mistake that costs acked rows.
 func (l Lease) Vacated() Lease { l.InSync, l.Ends, l.Bump = nil, nil, nil; return l }
 
-// Forced lets a partition go on with one placement alone, as of a map in which it is the only live one (C32). Rows that only others
+// Forced lets a partition continue with one placement alone, as of a map in which it is the only live one (C32). Rows that only others
 // acked are lost: an administrator accepted that. The writer compares the row, after it saw that no server in its list acts any more.
 func (l Lease) Forced(m Member, seq uint64) Lease {
 	l.State, l.InSync, l.Ends, l.Bump, l.Nonce, l.Seq = Free, []Member{m}, nil, nil, "", max(l.Seq, seq)
 	return l
 }
 
-// Vacant reports whether the placements of the partition map may lead, whoever led before.
+// Vacant reports whether the placements of the partition map may lead, whichever led before.
 func (l *Lease) Vacant() bool { return l.Empty && len(l.InSync) == 0 }
 
-// Prohibit gives the transaction that keeps a partition off a server; a holder lets go.
+// Prohibit returns the transaction that keeps a partition off a server; a holder lets go.
 func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {
 	type stored struct {
 		V int `json:"v"`
@@ -264,14 +265,14 @@ func Prohibit(p Partition, s topology.ServerID, n Note) coord.Write {
 	return coord.Write{Key: ProhibitKey(p, s), Value: mustJSON(stored{rowVersion, n})}
 }
 
-// Allow takes a prohibition back.
+// Allow withdraws a prohibition.
 func Allow(p Partition, s topology.ServerID) coord.Write {
 	return coord.Write{Key: ProhibitKey(p, s), Delete: true}
 }
 
-// Forget gives the writes that take away the rows of a partition that the map of transaction seq, and every later one, does not have.
+// Forget returns the writes that delete the rows of a partition that neither the map of transaction seq nor any later one has.
 // The commit compares the lease row, after the writer saw that no server holds it. A taker with an older map, which finds no row any more,
-// finds the Swept row. First takes under way conflict once, so this goes in numbers, and not often.
+// finds the Swept row. First takes under way conflict once, so sweep many at a time, and rarely.
 func Forget(p Partition, seq uint64) []coord.Write {
 	return []coord.Write{{Key: RowKey(p), Delete: true}, {Key: bornKey(p), Delete: true}, {Key: SweptKey(p.Table), Value: Swept{Seq: seq}.Encode()}}
 }

@@ -16,7 +16,7 @@ type Settings struct {
 	// pauses of the store are survived, and TakeAfter must grow.
 	ValidFor time.Duration
 	// TakeAfter is how long both rows must be seen unchanged before another takes the lease (C106). Default 4 s.
-	// Smaller: faster failover; at the limit that Validate knows, clocks that differ by a tenth are no longer safe.
+	// Smaller: faster failover; at the limit that Validate enforces, clocks that differ by a tenth are no longer safe.
 	TakeAfter time.Duration
 	// TurnStep is how long each candidate waits for the one before it in chain order. Default 250 ms.
 	TurnStep time.Duration
@@ -27,14 +27,14 @@ type Settings struct {
 	// LowerEvery is how often a server above its share gives one partition up (C108). Default 10 s. Smaller: a server
 	// that joins gets its share sooner, with more moves at a time.
 	LowerEvery time.Duration
-	// ScanEvery is how often all rows are listed although the watch shows changes (C112). Default 10 min. Smaller: a
-	// watch that left something out is noticed sooner, and the store reads more.
+	// ScanEvery is how often all rows are listed although the watch shows changes (C112). Default 10 min. Smaller: omissions
+	// of the watch are noticed sooner, and the store reads more.
 	ScanEvery time.Duration
 	// RetryAfter is the pause after a request that failed. Default 200 ms.
 	RetryAfter time.Duration
-	// AcquireMax bounds the requests for partitions in flight; beyond it partitions wait their turn. Default 32.
+	// AcquireMax bounds the requests for partitions in flight; further partitions wait their turn. Default 32.
 	AcquireMax int
-	// LoadMax is the load from which a server takes only what nobody else wants (C111). Default 0.9.
+	// LoadMax is the load from which a server takes only partitions that no other server wants (C111). Default 0.9.
 	LoadMax float64
 }
 

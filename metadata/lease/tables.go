@@ -8,14 +8,14 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 )
 
-// table is what a table's partitions have in common: how new the map is that assignments come from, and how new it must be.
+// table is the state that a table's partitions share: how new the map of the assignments is, and how new it must be.
 type table struct {
 	// seq is the transaction of the map that all assignments are of, row the revision of the table's row that names it (MapIs).
 	seq uint64
 	row coord.Revision
 
-	// read says after which lapse the table's row was read; then, wanted is the transaction that it named. Maps older than that
-	// say nothing: the process may have slept.
+	// read is the lapse after which the table's row was read; then wanted is the transaction that it named. Older maps do not count: the process may have
+	// slept.
 	read    int
 	wanted  uint64
 	reading bool
@@ -56,8 +56,8 @@ func (m *Machine) tableRowOf(e *entry) coord.Revision {
 }
 
 // current reports whether a map of transaction seq, the table's as of revision at of the table's row, is new enough for this
-// lease row of revision rev. A row may be marked before its transaction is committed (Guard): where the table's row has
-// changed since, that swap was made, and the map is newer, or it never will be.
+// lease row of revision rev. A row may be marked before its transaction is committed (Guard): if the table's row has
+// changed since, either that swap was made and the map is newer, or it never will be.
 func (l *Lease) current(rev coord.Revision, seq uint64, at coord.Revision) bool {
 	return l.Seq <= seq || at > rev
 }
@@ -71,7 +71,7 @@ func (m *Machine) mapIs(in MapIs) {
 	m.releaseWaits(t)
 }
 
-// releaseWaits has those look again that waited for a table's map.
+// releaseWaits touches the partitions that waited for a table's map.
 func (m *Machine) releaseWaits(t *table) {
 	for _, e := range t.waits {
 		e.waitsMap = false
@@ -80,8 +80,8 @@ func (m *Machine) releaseWaits(t *table) {
 	t.waits = t.waits[:0]
 }
 
-// mapReady reports whether the map that a partition was assigned by is as new as it has to be: as the table's row was when it was
-// read after the last lapse, and as the lease row says. If not, the partition waits for it.
+// mapReady reports whether the map of a partition's assignment is as new as required: by the table's row as read after the last
+// lapse, and by the lease row. If not, the partition waits for it.
 func (m *Machine) mapReady(e *entry) bool {
 	t := m.table(e.p.Table)
 	if t.read == m.lapses+1 && m.seqOf(e) >= t.wanted && (!e.present() || e.unreadable || e.row.current(e.rev, m.seqOf(e), m.tableRowOf(e))) {
@@ -91,7 +91,7 @@ func (m *Machine) mapReady(e *entry) bool {
 	return false
 }
 
-// await has a partition wait until there is a newer map of the table.
+// await makes a partition wait until there is a newer map of the table.
 func (t *table) await(e *entry) {
 	if !e.waitsMap {
 		e.waitsMap = true
@@ -133,8 +133,7 @@ func (m *Machine) tableRead(r request, a Answer) {
 	m.releaseWaits(t)
 }
 
-// tableSeq is the transaction that a table's row names; package files has its form. One that cannot be read names none that
-// could be waited for.
+// tableSeq is the transaction that a table's row names; package files has its form. An unreadable row names none that could be waited for.
 func tableSeq(value []byte) uint64 {
 	var row struct {
 		Seq uint64 `json:"seq"`
@@ -158,8 +157,8 @@ func (m *Machine) observeSwept(name string, rev coord.Revision, value []byte, pr
 	m.releaseWaits(t) // it may be readable again
 }
 
-// allGuard reports whether every server whose heartbeat row is there changes maps as Guard says. A server of a build from before
-// does not, dead or alive, until its row is gone or it was started as a newer one.
+// allGuard reports whether every server with a heartbeat row, dead or alive, changes maps with Guard. A server of a build from before
+// does not, until its row is gone or it was restarted as a newer one.
 func (m *Machine) allGuard() bool {
 	for s, b := range m.beats {
 		if s != m.self.Server && b.rev != 0 && !b.beat.Guards {

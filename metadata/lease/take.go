@@ -10,15 +10,15 @@ import (
 
 // claim is how a partition may be taken.
 type claim struct {
-	// What the taking transaction compares besides the row.
+	// The comparisons of the taking transaction besides the row.
 	also []coord.Condition
-	bear bool // nobody ever led: the born row is written too
+	bear bool // no server ever led: the born row is written too
 }
 
-// claimOf says how a partition that is not ours may be taken now, if at all.
+// claimOf returns how a partition that is not ours may be taken now, if at all.
 func (m *Machine) claimOf(e *entry) (claim, bool) {
 	var c claim
-	// The row's placements are as of this very map: every change of a map that says otherwise writes into the row, where all builds do so.
+	// The row's placements are as of this very map: every change of a map that moves them writes into the row, if all builds do so.
 	table := coord.Condition{Key: tableKey(e.p.Table), Revision: m.tableRowOf(e)}
 	if !e.present() {
 		t := m.table(e.p.Table)
@@ -35,7 +35,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 			return c, true
 		}
 		if !e.intact {
-			return c, false // who is in sync is not known: a person must say so
+			return c, false // the in-sync list is lost: a person must set it
 		}
 	}
 	row := &e.row
@@ -54,7 +54,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	case row.Holder == m.self.Server && row.Store == m.self.Store && row.Boot != m.self.Boot:
 		return c, true // an earlier boot of the directory that we have locked
 	}
-	// Our own row was deleted, if it names us: our heartbeat, compared, proves that no other server took it.
+	// Our own row was deleted, if it names us: the comparison of our heartbeat proves that no other server took it.
 	own := row.Holder == m.self.Server && row.Boot == m.self.Boot
 	var rev coord.Revision
 	b := m.beats[row.Holder]
@@ -68,7 +68,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 	return c, true
 }
 
-// planTake takes a partition when it may be taken and when it is our turn.
+// planTake takes a partition if it may be taken and it is our turn.
 func (m *Machine) planTake(e *entry) {
 	if e.assigned == nil || e.running || !m.good(m.now) || m.draining || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
 		return
@@ -101,8 +101,8 @@ func (m *Machine) offline(e *entry) bool {
 }
 
 // silentFor reports whether the holder of a row gave no sign of life for TakeAfter of the time in which the store answered: neither
-// the row nor, where it names the row's boot, the heartbeat changed. Until then the partition waits: for a time, for one more
-// answer of the store, or with all others of its holder for that to be silent.
+// the row nor, if it names the row's boot, the heartbeat changed. Until then the partition waits: for a time, for one more
+// answer of the store, or with all others of its holder until the holder is silent.
 func (m *Machine) silentFor(e *entry, b *beatRow) bool {
 	since, beating := e.since, false
 	if b != nil {
@@ -135,7 +135,7 @@ func (m *Machine) silentFor(e *entry, b *beatRow) bool {
 	return false
 }
 
-// planSilent has those look again that wait for a server to be silent. It costs a look at each server, not at each of its leases.
+// planSilent touches the partitions that wait for a server to be silent. It costs a look at each server, not at each of its leases.
 func (m *Machine) planSilent() {
 	for _, b := range m.beats {
 		if len(b.waiters) == 0 {
@@ -159,7 +159,7 @@ func (m *Machine) wakeWaiters(b *beatRow) {
 	b.waiters = nil
 }
 
-// members are those that may lead: the in-sync list, or what the map says where that holds.
+// members are the placements that may lead: the in-sync list, or those of the map where the map decides.
 func (m *Machine) members(e *entry) []Member {
 	if !m.open(e) {
 		return e.row.InSync
@@ -175,10 +175,10 @@ func (m *Machine) members(e *entry) []Member {
 	return members
 }
 
-// unborn reports whether nobody ever led a partition.
+// unborn reports whether no server ever led a partition.
 func (m *Machine) unborn(e *entry) bool { return e.born == 0 && (!e.present() || e.row.Epoch == 0) }
 
-// open reports whether the map says who may lead: nobody ever did, or the partition is empty and was taken from those who did.
+// open reports whether the map decides which placements may lead: none ever did, or the partition is empty and was taken from its members.
 func (m *Machine) open(e *entry) bool {
 	return m.unborn(e) || (e.present() || e.intact) && !e.unreadable && e.row.Vacant()
 }
@@ -187,7 +187,7 @@ func (m *Machine) listed(e *entry, members []Member) bool {
 	return slices.Contains(members, Member{e.assigned.Placement, m.self.Server, m.self.Store})
 }
 
-// turn is how long we let others go first. It orders, it never excludes: whoever should go first may be dead.
+// turn is how long we let others go first. It only orders: the server that should go first may be dead.
 func (m *Machine) turn(e *entry, members []Member) Time {
 	before, better := 0, false
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
@@ -226,11 +226,11 @@ func (m *Machine) candidate(e *entry, c Member) bool {
 	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !b.beat.Draining && !m.prohibited(e, c.Server)
 }
 
-// aboveMax bounds above, in OverWaits: somebody who lives and has room may still be stuck.
+// aboveMax bounds above, in OverWaits: a live server with room may still be stuck.
 const aboveMax = 4
 
-// above is how much longer we wait for what we hold above our share: when many partitions are to be taken at once, who is
-// fast must not have taken most of them before the others have begun.
+// above is how much longer we wait for our surplus over our share: when many partitions are to be taken at once, a fast server must not have taken
+// most of them before the others have begun.
 func (m *Machine) above() Time {
 	over := Time(max(0, m.held-m.share))
 	return min(aboveMax*m.set.OverWait*over/Time(max(m.share, 1)), aboveMax*m.set.OverWait)
@@ -245,7 +245,7 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 		State: Held, Holder: m.self.Server, Boot: m.self.Boot, Store: m.self.Store,
 		Epoch:  max(point.Epoch(m.rev), e.row.Epoch, e.assigned.BrickEpoch) + 1,
 		InSync: slices.Clone(members), Ends: e.row.Ends, Nonce: m.nonce(),
-		// A brick that saw an epoch may have rows, whatever somebody did to the lease rows.
+		// A brick that saw an epoch may have rows, whatever was done to the lease rows by hand.
 		Empty: (e.row.Empty && (e.present() || !m.unborn(e)) || c.bear && !e.present()) && e.assigned.BrickEpoch == 0,
 		Seq:   min(e.row.Seq, m.seqOf(e)),
 	}
@@ -261,11 +261,11 @@ func (m *Machine) take(e *entry, c claim, members []Member) {
 	}
 	e.taking = true
 	m.add(item{e: e, what: itemTake, lease: row, bore: c.bear, conditions: conditions, writes: writes})
-	m.account(e) // so that the next one's turn is by what we hold then
+	m.account(e) // so that the next one's turn depends on the new count
 }
 
-// withoutSilent takes the holder out of the list that a taker writes, where that leaves enough: it gave no sign of life, and would hold up what is
-// acknowledged by all. A holder that let the row go, or that is this directory's, stays.
+// withoutSilent removes the holder from the list that a taker writes, if enough members remain: it gave no sign of life, and would hold up rows that
+// all must acknowledge. A holder that released the row, or that is this directory's, stays.
 func (m *Machine) withoutSilent(e *entry, members []Member) (left, dropped []Member) {
 	least := e.assigned.MinInSync
 	if least == 0 || e.row.State != Held || e.row.Holder == m.self.Server || m.open(e) || len(members) <= least {
@@ -298,7 +298,7 @@ func (m *Machine) Placed(p Partition) []Member {
 
 // Shares.
 
-// countShare finds how many partitions are each server's share (C108).
+// countShare computes each server's share of the partitions (C108).
 func (m *Machine) countShare() {
 	servers := 0
 	for s, b := range m.beats {
@@ -315,9 +315,9 @@ func (m *Machine) countShare() {
 // movesMax bounds how many empty partitions are given away at a time.
 const movesMax = 32
 
-// planMoves gives partitions away where somebody else can take them: when draining, or where our clock is off, once the last have found their new
-// leaders; above our share, slowly (C108). One at a time, but empty ones, for which nobody waits, in numbers: half of what is above
-// the share, because others may do so at the same moment.
+// planMoves gives partitions away that another server can take: when draining, or with our clock off, once the last ones have found their new
+// leaders; above our share, slowly (C108). One at a time, but empty ones, for which no client waits, in numbers: half of the surplus over the
+// share, because others may do so at the same moment.
 func (m *Machine) planMoves() {
 	settled := !slices.ContainsFunc(m.given, func(p Partition) bool {
 		e := m.entries[p]
@@ -368,7 +368,7 @@ func (m *Machine) planMoves() {
 	}
 }
 
-// someoneFor reports whether another in-sync member could take a partition of ours; when we do not drain, one below its share.
+// someoneFor reports whether another in-sync member could take a partition of ours; if we do not drain, one below its share.
 func (m *Machine) someoneFor(e *entry) bool {
 	for _, c := range e.row.InSync {
 		if m.candidate(e, c) {
@@ -381,7 +381,7 @@ func (m *Machine) someoneFor(e *entry) bool {
 	return false
 }
 
-// Status is what one server knows, for people and metrics.
+// Status is one server's view, for people and metrics.
 type Status struct {
 	Server topology.ServerID
 	Held   int
@@ -391,7 +391,7 @@ type Status struct {
 	ClockOff bool
 }
 
-// Status gives the machine's own view.
+// Status returns the machine's own view.
 func (m *Machine) Status() Status {
 	return Status{m.self.Server, m.held, m.share, m.good(m.now), m.clockOff}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Boottime is a clock that never jumps and goes on while the machine is suspended. Go's own monotonic time does not.
+// Boottime is a clock that never jumps and continues while the machine is suspended. Go's own monotonic time does not.
 func Boottime() lease.Time {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

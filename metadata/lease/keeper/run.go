@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Handler hears what the machine decides, in order, from one goroutine. It must not block, and must not wait for Tell.
+// Handler receives the machine's decisions, in order, from one goroutine. It must not block, and must not wait for Tell.
 type Handler interface {
 	Leads(lease.Leads)
 	Stops(lease.Stops)
@@ -25,13 +25,13 @@ type Handler interface {
 	EverLed(lease.EverLed)
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the code passes in.
 type Deps struct {
 	Store   coord.Store
 	Handler Handler
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
-	// Rand makes jitter and nonces. The keeper keeps it.
+	// Rand makes jitter and nonces. The keeper owns it.
 	Rand *rand.Rand
 	// Clock never goes back and counts suspends. Default Boottime.
 	Clock func() lease.Time
@@ -51,7 +51,7 @@ type Keeper struct {
 	settings Settings
 	metrics  *metrics
 	inputs   chan lease.Input
-	left     chan struct{} // closed when everything was let go after Leave
+	left     chan struct{} // closed when everything was released after Leave
 
 	mu struct {
 		sync.RWMutex
@@ -59,7 +59,7 @@ type Keeper struct {
 	}
 }
 
-// New makes a keeper; Run keeps. Errors are Invalid.
+// New makes a keeper; Run runs it. Errors are Invalid.
 func New(d Deps, self lease.Self, s Settings) (*Keeper, error) {
 	if s.RequestTimeout == 0 {
 		s.RequestTimeout = time.Second
@@ -93,14 +93,14 @@ func (k *Keeper) Now() point.Nanos {
 	return time.Now().UnixNano()
 }
 
-// Placed are the placements of a partition that live, with their directories, as this process knows them; its own first.
+// Placed returns the live placements of a partition, with their directories, as this process sees them; its own first.
 func (k *Keeper) Placed(p lease.Partition) []lease.Member {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.mu.machine.Placed(p)
 }
 
-// Status is what this process knows of its leases, for people.
+// Status is this process's view of its leases, for people.
 func (k *Keeper) Status() lease.Status {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -117,8 +117,8 @@ func (k *Keeper) Tell(ctx context.Context, in lease.Input) error {
 	}
 }
 
-// Leave lets go of everything, so that others need not wait, and returns when that is in the store. Errors are Canceled:
-// what was not let go is taken by others when it has run out.
+// Leave releases everything, so that others need not wait, and returns when that is in the store. Errors are Canceled:
+// other servers take unreleased leases when they have expired.
 func (k *Keeper) Leave(ctx context.Context) error {
 	if err := k.Tell(ctx, lease.Leave{}); err != nil {
 		return err
@@ -131,7 +131,7 @@ func (k *Keeper) Leave(ctx context.Context) error {
 	}
 }
 
-// Run keeps leases until ctx ends. It does not let go: call Leave first for that.
+// Run keeps leases until ctx ends. It does not release them: call Leave first for that.
 func (k *Keeper) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	answers := make(chan lease.Answer)
@@ -144,7 +144,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// wakeMin keeps a machine that wants to be woken at once from taking all of a core.
+// wakeMin keeps a machine that asks to be woken at once from taking all of a core.
 const wakeMin = time.Millisecond
 
 func (k *Keeper) loop(ctx context.Context, g *errgroup.Group, seen <-chan lease.Input, answers chan lease.Answer) error {
@@ -229,7 +229,7 @@ func (k *Keeper) perform(ctx context.Context, g *errgroup.Group, e lease.Effect,
 }
 
 // listAllTimeout ends a list of all rows. The store lists page by page, each within its own time limit, so this is for a store
-// that goes on answering and never comes to an end: a table of any size must be done before.
+// that keeps answering and never finishes: a table of any size must be done before.
 const listAllTimeout = 5 * time.Minute
 
 func (k *Keeper) listTimeout(prefix string) time.Duration {
@@ -253,7 +253,7 @@ func outcome(ok bool, err error) lease.Outcome {
 	return lease.Done
 }
 
-// watch lists, then follows changes, and begins anew whenever it lost the thread.
+// watch lists, then follows changes, and begins anew whenever it missed some.
 func (k *Keeper) watch(ctx context.Context, seen chan<- lease.Input) error {
 	pass := func(in lease.Input) error {
 		select {

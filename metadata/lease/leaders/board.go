@@ -11,11 +11,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// board is what the rows say. It has no clock and no lock.
+// board holds the content of the rows. It has no clock and no lock.
 type board struct {
 	takeAfter time.Duration
 	rows      map[lease.Partition]row
-	// lost are partitions that were led, and whose rows are not there: a person deleted them, or they were dropped.
+	// lost are partitions that were led, and have no rows now: a person deleted them, or they were dropped.
 	lost  map[lease.Partition]struct{}
 	beats map[topology.ServerID]beat
 	ear   ear
@@ -32,7 +32,7 @@ type beat struct {
 	boot  lease.Boot    // "": the row is gone
 	since time.Duration // of the ear: when this revision was first seen
 	load  float64
-	// readOnly says why it takes no rows; "": it does.
+	// readOnly is the reason why it takes no rows; "": it takes them.
 	readOnly string
 }
 
@@ -46,7 +46,7 @@ type ear struct {
 	last  time.Time // of the last answer
 }
 
-// gapMax is the longest silence that counts as time in which nothing changed: Run asks when it hears nothing for a second.
+// gapMax is the longest silence that counts as time in which nothing changed: Run reads when it gets no answer for a second.
 const gapMax = 3 * time.Second
 
 func (e *ear) heard(now time.Time) {
@@ -56,7 +56,7 @@ func (e *ear) heard(now time.Time) {
 	e.last = now
 }
 
-// list takes in all rows there are; it reports whether leaders changed.
+// list replaces all rows by a complete list; it reports whether leaders changed.
 func (b *board) list(now time.Time, rows []coord.Row) {
 	b.ear.heard(now)
 	leases := b.rows
@@ -86,7 +86,7 @@ func (b *board) list(now time.Time, rows []coord.Row) {
 	}
 }
 
-// change takes in changes; it reports whether anybody may lead who did not, or the other way round.
+// change applies changes; it reports whether the set of servers that may lead changed.
 func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
 	b.ear.heard(now)
 	for _, e := range events {
@@ -109,7 +109,7 @@ func (b *board) change(now time.Time, events []coord.Event) (changed bool) {
 	return changed
 }
 
-// beatsRead takes in heartbeat rows that were read beside the watch, and may be older than what it showed.
+// beatsRead applies heartbeat rows that were read beside the watch, and may be older than the watch's.
 func (b *board) beatsRead(now time.Time, rows []coord.Row) (changed bool) {
 	b.ear.heard(now)
 	for _, r := range rows {
@@ -138,12 +138,12 @@ func (b *board) learn(r coord.Row) (changed bool) {
 		return false
 	}
 	wasLive := b.live(s)
-	hb, _ := lease.DecodeBeat(r.Value) // one that cannot be read names no boot: it is alive for nobody
+	hb, _ := lease.DecodeBeat(r.Value) // an unreadable row names no boot: the server counts as not alive
 	b.beats[s] = beat{rev: r.Revision, boot: hb.Boot, since: b.ear.total, load: hb.Load, readOnly: hb.ReadOnly}
 	return was.boot != hb.Boot || !wasLive
 }
 
-// led reports whether the row is of a partition that was led once. Of one that cannot be read that is not known.
+// led reports whether the row is of a partition that was once led. For an unreadable row it cannot say.
 func (r row) led() bool { return r.err != nil || r.lease.Epoch > 0 }
 
 // neverLed reports whether no server ever led a partition.
@@ -158,7 +158,7 @@ func (b *board) live(s topology.ServerID) bool {
 	return ok && hb.boot != "" && b.ear.total-hb.since < b.takeAfter
 }
 
-// find names the server to ask.
+// find returns the server to ask.
 func (b *board) find(table string, p *topology.Partition, try int) (Lead, error) {
 	r, ok := b.rows[lease.Partition{Table: table, ID: p.ID}]
 	switch {
@@ -177,8 +177,8 @@ func (b *board) find(table string, p *topology.Partition, try int) (Lead, error)
 	return Lead{Server: r.lease.Holder, Epoch: r.lease.Epoch}, nil
 }
 
-// guess names a placement of a partition that nobody ever led: one of those whose servers live, another at each try.
-// Where no heartbeat is known at all, as before the store answered, every placement may.
+// guess returns a placement of a partition that no server ever led: one of those with live servers, another at each try.
+// If no heartbeat was ever seen, as before the store answered, every placement may be the answer.
 func (b *board) guess(table string, p *topology.Partition, try int) (Lead, error) {
 	able := func(s topology.ServerID) bool { return len(b.beats) == 0 || b.live(s) }
 	n := 0
@@ -212,9 +212,9 @@ func servers(ps []topology.Placement) string {
 	return strings.Join(names, ", ")
 }
 
-// Lead is who is to be asked for a partition.
+// Lead is the server to ask for a partition.
 type Lead struct {
 	Server topology.ServerID
-	Epoch  point.Epoch // 0: not known
-	Guess  bool        // nobody ever led it: any placement may be about to
+	Epoch  point.Epoch // 0: not seen yet
+	Guess  bool        // no server ever led it: any placement may be about to
 }

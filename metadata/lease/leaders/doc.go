@@ -1,11 +1,11 @@
-// Package leaders is who leads which partition, as those see it who do not lead: gateways, pages, people.
+// Package leaders reports which server leads which partition, to processes that do not lead: gateways, pages, people.
 //
 //	rows "leases/…" ──watch──▶ board ──Find──▶ the server to ask, or why there is none
 //	                                 ──Live──▶ is a server's heartbeat seen to change
 //
-// What it says is a hint: only the server itself knows whether it may act (lease/keeper), and answers Stale or Unavailable
-// if not. So nothing here is fenced, and a gateway that is cut off from the coordination store goes on with what it knew
-// last (C127): leaders stay, and no server is taken for dead, because only time in which the store answered counts.
+// Its answers are hints: only the server itself can decide whether it may act (lease/keeper), and answers Stale or Unavailable
+// if not. So nothing here is fenced, and a gateway that is cut off from the coordination store continues with its last view (C127):
+// leaders stay, and no server is taken for dead, because only time in which the store answered counts.
 //
 // Invariant: I5 (one entry per row of the store).
 package leaders

@@ -17,12 +17,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Deps are what a View is given.
+// Deps are the dependencies of a View.
 type Deps struct {
 	Store      coord.Store
 	Log        *slog.Logger
 	Rand       *rand.Rand            // belongs to the view from then on
-	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
+	Registerer prometheus.Registerer // nil: metrics are counted but not registered
 }
 
 // Settings are numbers a user sets.
@@ -32,7 +32,7 @@ type Settings struct {
 	TakeAfter time.Duration
 }
 
-// View is who leads, as this process knows it. All methods are safe for concurrent use.
+// View is this process's view of the leaders. All methods are safe for concurrent use.
 type View struct {
 	// Constant after Open.
 	store coord.Store
@@ -47,8 +47,8 @@ type View struct {
 	}
 }
 
-// Open reads the rows there are. Call Run to follow changes. Errors are the store's; a caller that can do without a store
-// gives one that answers from a cache.
+// Open reads the existing rows. Call Run to follow changes. Errors are the store's; a caller that can do without a store
+// passes one that answers from a cache.
 func Open(ctx context.Context, d Deps, s Settings) (*View, error) {
 	if s.TakeAfter == 0 {
 		s.TakeAfter = 4 * time.Second
@@ -71,22 +71,22 @@ func (v *View) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Find names the server to ask for a partition of a table. Where nobody ever led it that is a guess among its placements,
-// and each try (from 0) may name another. Errors are Unavailable and say why there is no leader.
+// Find returns the server to ask for a partition of a table. If no server ever led it, that is a guess among its placements,
+// and each try (from 0) may return another. Errors are Unavailable and say why there is no leader.
 func (v *View) Find(table string, p *topology.Partition, try int) (Lead, error) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.board.find(table, p, try)
 }
 
-// NeverLed reports whether no server ever led a partition, as far as is known: then it has no rows. What is known may be as old as Age.
+// NeverLed reports whether no server ever led a partition, by the rows seen so far: then it has no rows. This view may be as old as Age.
 func (v *View) NeverLed(p lease.Partition) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.board.neverLed(p)
 }
 
-// Leader gives the server whose lease row a partition's is; false when nobody holds it.
+// Leader returns the server that holds a partition's lease row; false when none does.
 func (v *View) Leader(p lease.Partition) (topology.ServerID, point.Epoch, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -97,7 +97,7 @@ func (v *View) Leader(p lease.Partition) (topology.ServerID, point.Epoch, bool) 
 	return r.lease.Holder, r.lease.Epoch, true
 }
 
-// Lease gives a partition's row; for pages and people.
+// Lease returns a partition's row; for pages and people.
 func (v *View) Lease(p lease.Partition) (lease.Lease, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -112,7 +112,7 @@ func (v *View) Live(s topology.ServerID) bool {
 	return v.mu.board.live(s)
 }
 
-// LeadAge is how long a partition's epoch has been seen, counted while the store was heard; 0 where nobody leads.
+// LeadAge returns for how long a partition's epoch has been seen, counted while the store answered; 0 if no server leads.
 func (v *View) LeadAge(p lease.Partition) time.Duration {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -123,36 +123,36 @@ func (v *View) LeadAge(p lease.Partition) time.Duration {
 	return v.mu.board.ear.total - r.since
 }
 
-// Load is what a server's newest heartbeat says of its load; 1 is all it can do.
+// Load is a server's load by its newest heartbeat; 1 is its full capacity.
 func (v *View) Load(s topology.ServerID) float64 {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.board.beats[s].load
 }
 
-// ReadOnly is why a server takes no rows, by its newest heartbeat; "": it takes them.
+// ReadOnly is the reason why a server takes no rows, by its newest heartbeat; "": it takes them.
 func (v *View) ReadOnly(s topology.ServerID) string {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.board.beats[s].readOnly
 }
 
-// Age is how long ago the store was last heard: how old what is known may be.
+// Age returns the time since the last answer of the store: how old this view may be.
 func (v *View) Age() time.Duration {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return time.Since(v.mu.board.ear.last)
 }
 
-// Changed gives a channel that is closed when a lease row changes next, or a server comes up. Take it before looking.
+// Changed returns a channel that is closed when a lease row changes next, or a server comes up. Take it before looking.
 func (v *View) Changed() <-chan struct{} {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.changed
 }
 
-// probe asks the store when nothing is heard from it: silence of the watch is that of the servers only if the store is
-// there. It reads the heartbeats, so that a watch that says nothing does not make the living look dead.
+// probe asks the store when the watch is silent: that silence is the servers' only if the store is there. It reads the
+// heartbeats, so that a silent watch does not make live servers look dead.
 func (v *View) probe(ctx context.Context) error {
 	for {
 		select {
@@ -172,7 +172,7 @@ func (v *View) probe(ctx context.Context) error {
 	}
 }
 
-// follower takes changes in.
+// follower applies changes.
 type follower struct{ *View }
 
 // Listed implements coord.Follower.
