@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
-// answer finds the answer to a question of the machine.
+// answer obtains the answer to a question of the machine.
 func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 	switch e := e.(type) {
 	case rules.Quiesce:
@@ -59,7 +59,7 @@ func (r *runner) answer(ctx context.Context, e rules.Effect) rules.Input {
 	return nil
 }
 
-// storeWithin bounds a question to the coordination store.
+// storeWithin bounds the time of a question to the coordination store.
 const storeWithin = 5 * time.Second
 
 func (r *runner) quiesce(ctx context.Context, e rules.Quiesce) rules.Input {

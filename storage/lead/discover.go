@@ -8,8 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
-// discover has what is here held against the maps: at every change, some of them at a time, and slowly even if there is none
-// (C15, C16).
+// discover compares the placements here with the maps: at every change, a few tables at a time, and slowly even without changes (C15, C16).
 func (r *runner) discover(ctx context.Context) error {
 	full := true
 	r.step(rules.Clock{Now: r.keeper.Now()}) // before the first map: thousands of partitions may be of the future
@@ -36,7 +35,7 @@ func (r *runner) discover(ctx context.Context) error {
 	}
 }
 
-// look gives the machine what it wants to see: the maps that changed, or all, with what is here.
+// look gives the machine its input: the maps that changed, or all, with the placements here.
 func (r *runner) look(full bool) {
 	here := map[string][]rules.Held{}
 	for _, h := range r.srv.Held() {
@@ -64,7 +63,7 @@ func (r *runner) look(full bool) {
 	}
 }
 
-// jitter gives d, give or take a tenth.
+// jitter returns d plus or minus a tenth.
 func (r *runner) jitter(d time.Duration) time.Duration { return d - d/10 + rand.N(d/5+1) }
 
 // publishEvery is how often the machine gets the load, for the next heartbeat.

@@ -1,6 +1,6 @@
-// Package lead keeps what a storage server does in step with its leases and with the tables' maps.
+// Package lead makes a storage server follow its leases and the tables' maps.
 //
-//	tables' maps ──Changed──▶ discovery: Plan(map, what is here) ─▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
+//	tables' maps ──Changed──▶ discovery: Plan(map, placements) ──▶ Assigned ──▶ ┌────────┐ ◀─▶ coordination store
 //	                              │ seal · remove · forget · alarm               │ keeper │
 //	                              ▼                                              └───┬────┘
 //	 insert ─▶ server.Server ──MayAct, Hold, Alone──▶ Lead ◀──Leads, Stops, InSyncSet┘
@@ -8,12 +8,13 @@
 //	                              └──Quiesce, Seal─────┘
 //
 // It is the server's Leases: every change asks MayAct before and after (C105), and the first row of a partition under an
-// epoch waits for Hold, which makes the in-sync list this placement alone. So an empty partition may be led by any of its
-// placements at any time, and one with rows by none but the one that has them.
+// epoch waits for Hold, which makes the in-sync list this placement alone. So any placement of an empty partition may lead it
+// at any time, and a partition with rows is led only by the placement that has them.
 //
-// All that is decided, is decided by a machine (package rules); this package runs it. Only what a map says explicitly that is not
-// older than any seen before is deleted, and never the only copy of acked rows. All else is an alarm.
+// A machine (package rules) makes all decisions; this package runs it. It deletes only by the explicit words of a map that is not
+// older than any seen before, and never the only copy of acked rows. Everything else is an alarm.
 //
-// Invariants kept here: I1 (a frame is acked when nobody else can lead without it), I3 (the brick's epoch is raised before
+// Invariants kept here: I1 (a frame is acked when no server without it can lead), I3 (the brick's epoch is raised before
+// the first frame), I5 (waits and requests are bounded).
 // the first frame), I5 (waits and requests are bounded).
 package lead

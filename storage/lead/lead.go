@@ -22,30 +22,30 @@ import (
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// Maps are the tables as this process knows them; metadata/tables is one.
+// Maps are the tables as this process sees them; metadata/tables is one.
 type Maps interface {
-	// At gives a table's newest map and the revision of its row.
+	// At returns a table's newest map and the revision of its row.
 	At(table string) (*topology.Map, coord.Revision, bool)
 	Names() []string
 	// Changed is closed at the next change of any table.
 	Changed() <-chan struct{}
-	// Change commits the ops that plan makes of the newest map. plan is not called any more when it has returned.
+	// Change commits the ops that plan returns for the newest map. plan is not called after Change has returned.
 	Change(ctx context.Context, table string, plan func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
 	// Ready returns when a majority of the table's metadata servers has answered.
 	Ready(ctx context.Context, table string) error
-	// RuleOut returns when nothing that was proposed until now on the map seq, or an older one, is committed any more.
+	// RuleOut returns when no earlier proposal on the map seq, or an older one, can be committed any more.
 	RuleOut(ctx context.Context, table string) (seq uint64, err error)
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the code passes in.
 type Deps struct {
 	Store coord.Store
 	Maps  Maps
-	// Brick is opened and locked: nobody else runs on its directory.
+	// Brick is opened and locked: no other process uses its directory.
 	Brick      *brick.Brick
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// Rand makes nonces and the name of this boot. The keeper keeps it.
+	// Rand makes nonces and the name of this boot. The keeper owns it.
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
 	Listed func(p lease.Partition, ok bool, epoch point.Epoch, list []lease.Member)
@@ -58,15 +58,15 @@ type Settings struct {
 	// Server is this server's name in partition maps.
 	Server topology.ServerID
 	Keeper keeper.Settings
-	// ReconcileEvery is how often everything here is held against the maps although none changed. Default 30 s. Smaller:
-	// what a watch missed is noticed sooner.
+	// ReconcileEvery is how often everything here is compared with the maps although none changed. Default 30 s. Smaller:
+	// omissions of a watch are noticed sooner.
 	ReconcileEvery time.Duration
-	// BatchFor is how long changes of maps are gathered before they are looked at, so that a server does not look at every
-	// transaction by itself (C16). Default 50 ms. Larger: partitions are led later.
+	// BatchFor is how long changes of maps are gathered before the server looks at them, so that it need not look at every
+	// transaction separately (C16). Default 50 ms. Larger: partitions are led later.
 	BatchFor time.Duration
 	// HoldTimeout bounds how long a first insert waits for the in-sync list. Default 2 s.
 	HoldTimeout time.Duration
-	// Rules are of what is decided.
+	// Rules are the settings of the machine.
 	Rules rules.Settings
 }
 
@@ -108,12 +108,12 @@ type Lead struct {
 	store    lease.StoreID
 	keeper   *keeper.Keeper
 	metrics  *metrics
-	news     chan struct{} // has room for one: effects wait
+	news     chan struct{} // has room for one: effects are waiting
 
 	mu struct {
-		sync.Mutex // guards what is inside; held for microseconds
+		sync.Mutex // guards this struct; held for microseconds
 		machine    *rules.Machine
-		effects    []rules.Effect // to be performed by Run, in order; bounded by what is here
+		effects    []rules.Effect // to be performed by Run, in order; bounded by the number of placements here
 		waiting    map[lease.Partition]chan struct{}
 	}
 }
@@ -123,7 +123,7 @@ var (
 	_ keeper.Handler = (*Lead)(nil)
 )
 
-// New makes the leases of a server that holds none yet. Errors are Invalid, Corrupt and Unavailable.
+// New makes the leases of a server without any yet. Errors are Invalid, Corrupt and Unavailable.
 func New(d Deps, s Settings) (*Lead, error) {
 	s.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -153,8 +153,8 @@ func (l *Lead) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 	return l.keeper.MayAct(lease.Partition{Table: table, ID: id})
 }
 
-// Alone implements server.Leases. The store of leases is away for us, or we are; no other server that it is there for can take
-// anything of which we alone are in sync. It ends when a heartbeat proves good: then what the rows say counts again.
+// Alone implements server.Leases. The coordination store cannot be reached by us; no other server that can reach it can take
+// a partition where we alone are in sync. It ends when a heartbeat proves good: then the rows count again.
 func (l *Lead) Alone(table string, id point.PartitionID) (point.Epoch, bool) {
 	l.mu.Lock()
 	epoch, ok := l.mu.machine.Alone(lease.Partition{Table: table, ID: id})
@@ -174,8 +174,8 @@ func (l *Lead) Why(table string, id point.PartitionID) string {
 	return l.mu.machine.Why(lease.Partition{Table: table, ID: id})
 }
 
-// Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark goes that says that the partition is
-// empty, in one change of the row as it was: what moves an empty partition changes that row too, so that one of both fails.
+// Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark that the partition is
+// empty is removed, in one change of the row as it was. A move of an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.HoldTimeout)
@@ -212,18 +212,17 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 // Now is the time by the median of the servers' clocks.
 func (l *Lead) Now() point.Nanos { return l.keeper.Now() }
 
-// Status is what this server knows of its leases, for people.
+// Status is this server's view of its leases, for people.
 func (l *Lead) Status() lease.Status { return l.keeper.Status() }
 
-// Drain gives away what this server leads, one after the other where somebody else can take it (C124); off undoes it.
+// Drain releases the partitions that another server can take, one after the other (C124); off undoes it.
 // Errors are Canceled.
 func (l *Lead) Drain(ctx context.Context, on bool) error {
 	return l.keeper.Tell(ctx, lease.Drain{On: on})
 }
 
-// Leave lets go of all leases and returns when others may take them; Run must go on meanwhile. A process whose store is
-// fenced does not leave: what it was about to ack nobody knows, so its leases run out. Errors are Canceled and
-// Unavailable (fenced).
+// Leave releases all leases and returns when others may take them; Run must go on meanwhile. A process with a fenced store
+// does not leave: it may have been about to ack rows, so its leases must expire. Errors are Canceled and Unavailable (fenced).
 func (l *Lead) Leave(ctx context.Context) error {
 	if err := l.deps.Brick.Err(); err != nil {
 		return fault.Annotate(err, "leases run out")

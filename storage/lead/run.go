@@ -13,7 +13,7 @@ import (
 )
 
 // Run keeps the leases of srv until ctx ends. It returns an error when the store is fenced: then the process must stop,
-// and its leases run out.
+// and its leases expire.
 func (l *Lead) Run(ctx context.Context, srv *server.Server) error {
 	g, ctx := errgroup.WithContext(ctx)
 	r := &runner{Lead: l, srv: srv, g: g, slots: make(chan struct{}, slotsMax)}
@@ -32,7 +32,7 @@ func (l *Lead) Run(ctx context.Context, srv *server.Server) error {
 	return g.Wait()
 }
 
-// step has the machine take an input. Its effects are performed by Run.
+// step gives the machine an input. Run performs its effects.
 func (l *Lead) step(in rules.Input) {
 	l.mu.Lock()
 	before := len(l.mu.effects)
@@ -74,13 +74,13 @@ type runner struct {
 	*Lead
 	srv   *server.Server
 	g     *errgroup.Group
-	slots chan struct{} // taken by what asks the store or the disk
+	slots chan struct{} // taken by questions to the store or the disk
 }
 
-// slotsMax bounds the questions to store and disk under way at a time.
+// slotsMax bounds the simultaneous questions to store and disk.
 const slotsMax = 32
 
-// perform performs effects in order, and has the machine look again when it wants to.
+// perform performs effects in order, and gives the machine a Tick when it asks for one.
 func (r *runner) perform(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -99,14 +99,14 @@ func (r *runner) perform(ctx context.Context) error {
 		r.mu.Unlock()
 		for _, e := range effects {
 			if err := r.do(ctx, e); err != nil {
-				return nil // the end: nothing takes it any more
+				return nil // shutdown: there is no receiver any more
 			}
 		}
 		timer.Reset(max(wait, time.Millisecond))
 	}
 }
 
-// do performs one effect; what takes time goes on by itself, and is answered. Errors are Canceled.
+// do performs one effect; slow ones run in the background and are answered. Errors are Canceled.
 func (r *runner) do(ctx context.Context, e rules.Effect) error {
 	switch e := e.(type) {
 	case rules.Assign:
@@ -173,7 +173,7 @@ func (r *runner) note(e rules.Note) {
 	}
 }
 
-// failed notes what went wrong, for a person, and reports whether something did.
+// failed logs a failure for a person, and reports whether there was one.
 func (r *runner) failed(ctx context.Context, what string, p lease.Partition, err error) bool {
 	if err != nil && ctx.Err() == nil {
 		r.metrics.failed.Inc()

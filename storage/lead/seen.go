@@ -9,13 +9,12 @@ import (
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
-// The highest seq of each table's map that was ever seen here lies in the brick's catalogue:
+// The highest seq of each table's map that this server ever saw is stored in the brick's catalogue:
 //
 //	key     "m/seen/" ++ table
 //	value   {"v":1,"seq":…}
 //
-// It is durable before anything is deleted by that map: a server that was shown a newer map once is not told by an older
-// one what to delete.
+// It is durable before anything is deleted by that map: a server that once saw a newer map deletes nothing by an older one.
 const (
 	seenPrefix  = "m/seen/"
 	seenVersion = 1
@@ -45,7 +44,7 @@ func encodeSeen(seq uint64) []byte {
 	return b
 }
 
-// loadSeen gives the highest transactions of all tables, in order of names.
+// loadSeen returns the highest transactions of all tables, in order of names.
 func loadSeen(b *brick.Brick) (seen []rules.Seen, err error) {
 	return seen, b.Scan([]byte(seenPrefix), func(k, v []byte) error {
 		seq, err := decodeSeen(v)
@@ -54,7 +53,7 @@ func loadSeen(b *brick.Brick) (seen []rules.Seen, err error) {
 	})
 }
 
-// record keeps seqs durably; 0 forgets one.
+// record stores seqs durably; 0 forgets one.
 func record(d *brick.Brick, seqs []rules.Seen) error {
 	b := d.NewBatch()
 	defer b.Close()

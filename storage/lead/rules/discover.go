@@ -10,31 +10,31 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// table is what is known of one table.
+// table is the state of one table.
 type table struct {
 	name    string
 	newest  Table
 	looked  looked
-	seen    uint64                      // the highest transaction, as it is recorded
+	seen    uint64                      // the highest transaction, as recorded
 	carried uint64                      // the highest transaction that was carried out
-	told    map[point.PartitionID]*part // assigned here, as the lease machine was given it
+	told    map[point.PartitionID]*part // assigned here, as given to the lease machine
 	alarms  map[point.PartitionID]string
-	// ahead are partitions of which the lease row names a newer map than carried.
+	// ahead are partitions with a lease row that names a newer map than carried.
 	ahead map[point.PartitionID]*part
 
-	// carriedMap is what told is by. odd are the partitions that are here though that map does not list them.
+	// carriedMap is the map on which told is based. odd are the partitions here that this map does not list.
 	carriedMap looked
 	odd        []point.PartitionID
-	// everLed are those of any server that were led once; armed is up to when arm looked.
+	// everLed are the partitions of any server that were once led; armed is the time up to which arm has looked.
 	everLed map[point.PartitionID]struct{}
 	armed   point.Nanos
 
 	round *round // under way
-	again bool   // there is news since it began
+	again bool   // a change arrived since it began
 	full  bool
 }
 
-// looked is the newest of a table that was carried out.
+// looked identifies the newest state of a table that was carried out.
 type looked struct {
 	m   *topology.Map
 	row coord.Revision
@@ -43,26 +43,26 @@ type looked struct {
 // round is discovery of one table:
 //
 //	record the highest transaction ─▶┐ (where that fails, nothing is removed)
-//	read the lease rows of what the  ├─▶ Plan ─▶ seal, open ─▶ assign ─▶ unassign ─▶ remove · hand over · finish
-//	map does not want here, and have │
+//	read the lease rows of unwanted  ├─▶ Plan ─▶ seal, open ─▶ assign ─▶ unassign ─▶ remove · hand over · finish
+//	placements, and have             │
 //	them bar older maps ────────────▶┘
 type round struct {
 	Table
 	full bool
-	// unrecorded: the transaction is not recorded, since the disk is full or fails. Leading and reading need no record; removing does.
+	// unrecorded: the transaction is not recorded, because the disk is full or fails. Leading and reading need no record; removing does.
 	unrecorded, readOnly bool
 
 	waits   int
 	covered map[point.PartitionID]bool
 }
 
-// Wants reports whether a table is news: since it was carried out it changed, or it could not be carried out.
+// Wants reports whether a table must be looked at: it changed since it was carried out, or it could not be carried out.
 func (m *Machine) Wants(name string, tm *topology.Map, row coord.Revision) bool {
 	t := m.tables[name]
 	return t == nil || t.looked != looked{tm, row}
 }
 
-// round begins discovery of all tables given; for those that are in the midst of it, once that is done.
+// round begins discovery of all tables given; tables in the midst of a round begin again after it.
 func (m *Machine) round(in Round) {
 	var higher []Seen
 	var began []*table
@@ -123,7 +123,7 @@ func (m *Machine) start(t *table, full bool) {
 	}
 }
 
-// record has higher transactions recorded before anything is removed by them; their tables wait for it.
+// record requests that higher transactions be recorded before anything is removed by them; their tables wait for it.
 func (m *Machine) record(higher []Seen) {
 	if len(higher) == 0 {
 		return
@@ -136,7 +136,7 @@ func (m *Machine) record(higher []Seen) {
 	m.recording = append(m.recording, recording{m.nextID, higher})
 }
 
-// recording is what a Record asked for.
+// recording is the content of a Record.
 type recording struct {
 	id   uint64
 	seqs []Seen
@@ -171,7 +171,7 @@ func (m *Machine) leaseRead(q question, in LeaseRead) {
 	}
 	var led lease.Lease
 	if in.OK && in.Found {
-		led, _ = lease.DecodeLease(in.Row.Value) // one that cannot be read lists none
+		led, _ = lease.DecodeLease(in.Row.Value) // an unreadable row lists none
 	}
 	r, seq := q.round, q.round.Map.Seq
 	here := func(x lease.Member) bool { return x.Server == m.server }
@@ -188,7 +188,7 @@ func (m *Machine) leaseRead(q question, in LeaseRead) {
 	m.carryOut(q.t)
 }
 
-// mayDelete reports whether no leader can list what is held here of a partition, by its lease row.
+// mayDelete reports whether, by the lease row, no leader can list the copy held here of a partition.
 func (r *round) mayDelete(id point.PartitionID, led *lease.Lease) bool {
 	return !slices.ContainsFunc(r.Held, func(h Held) bool { return h.Partition == id && !led.MayDelete(h.Placement, r.Map.Seq) })
 }
@@ -196,14 +196,14 @@ func (r *round) mayDelete(id point.PartitionID, led *lease.Lease) bool {
 // guardTriesMax bounds how often a round guards a lease row that changes at every try. The next full round tries again.
 const guardTriesMax = 3
 
-// leaseGuarded reads the row again, whatever became of the write: a leader with an older map may have changed it before, and
+// leaseGuarded reads the row again, whether the write succeeded or not: a leader with an older map may have changed it before, and
 // after it none can.
 func (m *Machine) leaseGuarded(q question) {
 	q.about = aboutCovered
 	m.do(ReadLease{ID: m.ask(q), Partition: q.p.id})
 }
 
-// carryOut does what the table's map calls for, once all is known that it asks for.
+// carryOut carries out the table's map, once all required answers are there.
 func (m *Machine) carryOut(t *table) {
 	r := t.round
 	if r == nil || r.waits > 0 {
@@ -233,9 +233,9 @@ func (m *Machine) carry(t *table, r *round) {
 	if r.Map == nil || r.Map.Seq < t.seen {
 		m.raise(t, v.doubt())
 		if r.Map == nil {
-			t.carriedMap = looked{} // a table that is gone has no partitions to come
+			t.carriedMap = looked{} // a table that is gone has no future partitions
 		}
-		return // nothing begins and nothing ends by what cannot be believed
+		return // an unbelievable map begins and ends nothing
 	}
 	actions, here := v.judge()
 	m.raise(t, actions)
@@ -246,11 +246,11 @@ func (m *Machine) carry(t *table, r *round) {
 		t.odd = append(t.odd, a.Partition)
 	}
 	m.assign(t, r.Map, r.Row, serve, r.full)
-	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that what the map did not change need not be said
+	m.do(Tell{lease.MapIs{Table: t.name, Seq: r.Map.Seq, TableRow: r.Row}}) // so that unchanged assignments need not be repeated
 	for _, id := range slices.Sorted(maps.Keys(t.ahead)) {
 		if p := t.ahead[id]; p.seq <= t.carried {
 			delete(t.ahead, id)
-			m.do(Changed{p.id}) // the map is new enough at last
+			m.do(Changed{p.id}) // the map is new enough now
 		}
 	}
 	for _, a := range actions {
@@ -262,7 +262,7 @@ func (m *Machine) carry(t *table, r *round) {
 	m.beginAll(t, serve)
 }
 
-// beginAll has splits and unloads end that are to be ended here.
+// beginAll starts the ends of the splits and unloads that are to be ended here.
 func (m *Machine) beginAll(t *table, serve []Action) {
 	for _, a := range serve {
 		if a.Kind == Split || a.Kind == Final {
@@ -271,8 +271,8 @@ func (m *Machine) beginAll(t *table, serve []Action) {
 	}
 }
 
-// serving says what the server serves by a new map, and takes from the lease machine what it does not serve any more. It looks at what
-// changed since the map before and at what is odd; at all but partitions of the future the first time, and in a full round.
+// serving assigns the partitions that the server serves by a new map, and unassigns those that it no longer serves. It looks at the
+// changes since the map before and at the odd ones; at all but partitions of the future the first time, and in a full round.
 func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionID]Held, judged []Action) (serve []Action) {
 	look := func(at *topology.Partition) {
 		if a, ok := v.serve(at, here); ok && m.awake(t, at, here) {
@@ -321,7 +321,7 @@ func (m *Machine) serving(t *table, r *round, v *View, here map[point.PartitionI
 	return serve
 }
 
-// raise has alarms raised that are new, and forgets what is over.
+// raise raises new alarms and forgets the ones that are over.
 func (m *Machine) raise(t *table, actions []Action) {
 	now := map[point.PartitionID]string{}
 	for _, a := range actions {
@@ -335,7 +335,7 @@ func (m *Machine) raise(t *table, actions []Action) {
 	t.alarms = now
 }
 
-// Alarms is how many alarms are not over.
+// Alarms is the number of alarms that are not over.
 func (m *Machine) Alarms() (n int) {
 	for _, t := range m.tables {
 		n += len(t.alarms)
@@ -343,7 +343,7 @@ func (m *Machine) Alarms() (n int) {
 	return n
 }
 
-// assign says to the lease machine which placements may lead, all of the table in one step, and seals what unloads before.
+// assign gives the lease machine the placements that may lead, all of the table in one step, and seals those that unload before.
 func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve []Action, full bool) {
 	var all []lease.Assigned
 	for _, a := range serve {
@@ -376,7 +376,7 @@ func sameAssigned(a, b *lease.Assigned) bool {
 	return a.Placement == b.Placement && a.MinInSync == b.MinInSync && slices.Equal(a.Placements, b.Placements) && slices.Equal(a.Joining, b.Joining)
 }
 
-// seal closes a partition's gate where the map has others take its rows, and opens it where the map gave it back.
+// seal closes a partition's gate if the map has others take its rows, and opens it if the map gave it back.
 func (m *Machine) seal(p *part, closed bool) {
 	switch {
 	case closed && !p.sealed:
@@ -391,7 +391,7 @@ func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	m.do(Tell{lease.Unassigned{Partition: p.id}})
 	delete(t.told, p.id.ID)
 	if p.epoch > 0 {
-		m.seal(p, true) // what it would take is not wanted here
+		m.seal(p, true) // rows that it would take are not wanted here
 	}
 	p.placement, p.kind, p.told = 0, Serve, lease.Assigned{}
 	if _, ok := tm.ByID(p.id.ID); !ok {
@@ -410,7 +410,7 @@ func (m *Machine) removed(q question, ok bool) {
 	}
 }
 
-// unsee forgets tables that are gone and of which nothing is here: one that is made again under the name begins anew.
+// unsee forgets tables that are gone and have nothing left here: a table that is made again under the name begins anew.
 func (m *Machine) unsee(in Round) {
 	known := map[string]bool{}
 	for _, x := range in.Tables {
@@ -433,7 +433,7 @@ func (m *Machine) unsee(in Round) {
 	}
 }
 
-// sweep takes the lease rows of partitions away that were dropped, once none holds them.
+// sweep removes the lease rows of partitions that were dropped, once no server holds them.
 func (m *Machine) sweep() {
 	for _, id := range slices.SortedFunc(maps.Keys(m.garbage), compare) {
 		t := m.table(id.Table)
@@ -451,7 +451,7 @@ func (m *Machine) sweep() {
 	}
 }
 
-// questionsMax bounds the questions under way when lease rows are swept.
+// questionsMax bounds the questions under way while lease rows are swept.
 const questionsMax = 256
 
 func (m *Machine) readGarbage(p *part, in LeaseRead) {
@@ -461,12 +461,12 @@ func (m *Machine) readGarbage(p *part, in LeaseRead) {
 	led, err := lease.DecodeLease(in.Row.Value)
 	switch {
 	case in.Found && err != nil:
-		m.forgotten(p) // a person looks at it; it is not ours to take away
+		m.forgotten(p) // a person must look at it; this server may not delete it
 		return
 	case in.Found && led.State == lease.Held:
 		return
 	}
-	m.forgotten(p) // the rows are the master's to sweep: births wait for each sweep
+	m.forgotten(p) // the master sweeps the rows: births wait for each sweep
 }
 
 func (m *Machine) forgotten(p *part) {

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Partitions of the future are led by no server: thousands that were made ahead cost nothing but their place in the map. One is
+// Partitions of the future are led by no server: thousands that were made ahead cost only their place in the map. Each is
 // assigned to the lease machines of its servers
 //
 //	its time - 60 s      - 30 s        its time
@@ -24,8 +24,8 @@ import (
 //   - when its lease row shows that it was led once (EverLed), so that the other placements can follow a leader that dies,
 //   - when rows of it lie here, or it is being split or unloaded.
 //
-// What was assigned stays so until the map says otherwise, whatever the clock does. The clock is the median of the servers' clocks. Where it
-// is wrong, partitions are led early or late, never twice: a row that comes before they are led is what assigns them.
+// An assignment stays until the map ends it, whatever the clock does. The clock is the median of the servers' clocks. If it
+// is wrong, partitions are led early or late, never twice: a row that comes before they are led assigns them.
 const (
 	aheadMax = 60 * time.Second
 	aheadMin = 30 * time.Second
@@ -33,14 +33,14 @@ const (
 	armEvery = time.Second
 )
 
-// Clock says what time it is by the median of the servers' clocks. It comes about once a second. A machine without a clock assigns
+// Clock is the time by the median of the servers' clocks. It comes about once a second. A machine without a clock assigns
 // partitions whatever their time.
 type Clock struct{ Now point.Nanos }
 
 // EverLed is the lease machine's.
 type EverLed struct{ lease.EverLed }
 
-// Early says that a request came for a partition that this server does not lead.
+// Early reports a request for a partition that this server does not lead.
 type Early struct{ Partition lease.Partition }
 
 func (Clock) input()   {}
@@ -53,7 +53,7 @@ func isDue(p *topology.Partition, now point.Nanos) bool {
 		return true
 	}
 	const slots = uint64((aheadMax - aheadMin) / armEvery)
-	slot := uint64(p.ID) * 0x9E37_79B9_7F4A_7C15 >> 32 * slots >> 32 // ids that follow each other lie far apart
+	slot := uint64(p.ID) * 0x9E37_79B9_7F4A_7C15 >> 32 * slots >> 32 // successive ids are far apart
 	return p.TimeLo <= after(now, aheadMax-time.Duration(slot)*armEvery)
 }
 
@@ -65,7 +65,7 @@ func after(t point.Nanos, d time.Duration) point.Nanos {
 	return t + int64(d)
 }
 
-// wall is the time by the servers' clocks at this step. Without a clock all is past.
+// wall is the time by the servers' clocks at this step. Without a clock everything is past.
 func (m *Machine) wall() point.Nanos {
 	if !m.clockKnown {
 		return math.MaxInt64
@@ -80,7 +80,7 @@ func (m *Machine) awake(t *table, at *topology.Partition, here map[point.Partiti
 	return led || isHere || t.told[at.ID] != nil || at.State != topology.Live || isDue(at, m.wall())
 }
 
-// setClock takes the time, and assigns what is due.
+// setClock sets the time, and assigns the partitions that are due.
 func (m *Machine) setClock(in Clock) {
 	m.clock, m.clockAt, m.clockKnown = in.Now, m.now, true
 	for _, name := range slices.Sorted(maps.Keys(m.tables)) {
@@ -88,8 +88,8 @@ func (m *Machine) setClock(in Clock) {
 	}
 }
 
-// arm assigns the partitions of a table whose time comes within the next minute, each at its second. It walks those that begin in
-// half a minute to a minute, and what passed since it was here last.
+// arm assigns the partitions of a table with a time in the next minute, each at its second. It walks those that begin in
+// half a minute to a minute, and those that it passed since its last walk.
 func (m *Machine) arm(t *table) {
 	if t.carriedMap.m == nil {
 		return
@@ -123,7 +123,7 @@ func (m *Machine) assignNow(t *table, ids []point.PartitionID) {
 	m.beginAll(t, actions)
 }
 
-// everLed takes in which partitions were led once.
+// everLed records which partitions were once led.
 func (m *Machine) everLed(in EverLed) {
 	touched := map[*table][]point.PartitionID{}
 	var order []*table

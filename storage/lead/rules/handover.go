@@ -5,24 +5,24 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// attempt is how the leader ends a split, or an unload of what never had rows.
+// attempt is the leader's way to end a split, or an unload of a partition that never had rows.
 //
 //	           ┌───────────────────────── the next attempt, after a pause ◀──────────────────────────────┐
 //	           ▼                                                                                         │
-//	rule out what earlier leaders proposed ─▶ does a majority of the metadata servers answer? ── no ────▶┤
+//	rule out earlier leaders' proposals ────▶ does a majority of the metadata servers answer? ── no ────▶┤
 //	                                            │ yes                                                    │
 //	         ┌ SealMax ─────────────────────────▼───────────────────────────────┐                        │
 //	         │ hand over: no rows, no readers by the old map                    │                        │
 //	         │ changes under way end ─▶ propose ─▶ committed: the halves lead    │ ── refused: take back ▶┤
 //	         │                            │ no answer                           │                        │
-//	         │                         rule out ─▶ the map shows what became of it ── not it: take back ─▶┘
+//	         │                         rule out ─▶ the map shows the outcome ── uncommitted: take back ──▶┘
 //	         └──────────────────────────────┼───────────────────────────────────┘                        ▲
 //	                                        ▼ not in time                                                │
 //	                     doubt: rows are taken, readers by the old map wait ─▶ rule out ─────────────────┘
 //
 // So no partition is closed for longer than SealMax unless its halves lead, and none is handed over after it was opened again,
-// where the coordination store answers in time. Where it does not, rows are taken here all the same: should the halves lead
-// by then, what comes here is read beside theirs, and nothing is read without them.
+// if the coordination store answers in time. If it does not, the partition takes rows here all the same: should the halves lead
+// by then, readers read these rows beside theirs, and read nothing without them.
 type attempt struct {
 	phase    phase
 	id       uint64            // of the question under way; 0: none
@@ -31,9 +31,9 @@ type attempt struct {
 	handing  bool              // the gate is closed by HandOver
 	proposed bool              // since the last RuledOut
 	until    Time              // when the gate opens again, or the wait for the in-sync list ends
-	base     uint64            // the highest map that a proposal was made on
-	ruled    uint64            // what was proposed on this map, or before, is ruled out
-	fenced   bool              // what earlier leaders proposed is ruled out
+	base     uint64            // the highest map on which a proposal was made
+	ruled    uint64            // proposals on this map, or an older one, are ruled out
+	fenced   bool              // proposals of earlier leaders are ruled out
 	failed   int               // attempts in a row
 	retryAt  Time
 }
@@ -52,14 +52,14 @@ const (
 	committed
 )
 
-// begin looks whether there is something to end.
+// begin checks whether there is a split or unload to end.
 func (m *Machine) begin(p *part) {
 	if p.kind == Split || p.kind == Final || p.attempt.phase != idle {
 		m.active[p.id] = p
 	}
 }
 
-// pursue goes on with an attempt as far as no answer is missing.
+// pursue continues an attempt as far as possible without a further answer.
 func (m *Machine) pursue(p *part) {
 	a := &p.attempt
 	if over := !p.leading || p.epoch != a.epoch || p.kind != a.kind() || p.low != a.low; over && a.phase != idle && a.phase != proposing {
@@ -92,7 +92,7 @@ func (m *Machine) pursue(p *part) {
 	}
 }
 
-// kind is what the map must say for the attempt to go on.
+// kind is the map's kind required for the attempt to go on.
 func (a *attempt) kind() Kind {
 	if a.low == 0 {
 		return Final
@@ -100,8 +100,8 @@ func (a *attempt) kind() Kind {
 	return Split
 }
 
-// drop ends an attempt that came otherwise: the lease or the epoch is another, the map has it ended, or aborted. Where
-// something is proposed that may yet be committed, readers by the map of then wait for a newer one.
+// drop ends an attempt that was overtaken: the lease or the epoch changed, or the map has it ended or aborted. If a proposal may
+// yet be committed, readers by the old map wait for a newer one.
 func (m *Machine) drop(p *part) {
 	a := &p.attempt
 	switch {
@@ -115,7 +115,7 @@ func (m *Machine) drop(p *part) {
 	*a = attempt{}
 }
 
-// closed opens the gate of a partition whose time is up.
+// closed opens the gate of a partition when its time is over.
 func (m *Machine) closed(p *part) {
 	a := &p.attempt
 	if !a.handing {
@@ -128,14 +128,14 @@ func (m *Machine) closed(p *part) {
 	m.doubt(p, a.base)
 }
 
-// doubt opens the gate although the halves may lead, as a map newer than seq would say.
+// doubt opens the gate although the halves may lead; a map newer than seq would say so.
 func (m *Machine) doubt(p *part, seq uint64) {
 	p.attempt.handing = false
 	p.doubt = max(p.doubt, seq)
 	m.do(Doubt{p.id, seq})
 }
 
-// next begins an attempt when its time has come.
+// next begins an attempt when it is due.
 func (m *Machine) next(p *part) {
 	a := &p.attempt
 	switch {
@@ -149,7 +149,7 @@ func (m *Machine) next(p *part) {
 		a.id = m.ask(question{about: aboutAttempt, p: p})
 		m.do(Quiesce{ID: a.id, Partition: p.id, Within: m.set.StopWithin})
 	case !a.fenced:
-		// An earlier leader may have proposed the end of this split, and may be the only one that knows.
+		// An earlier leader may have proposed the end of this split, and may be the only process that has seen the proposal.
 		newest := m.table(p.id.Table).newest.Map
 		if newest == nil {
 			m.fail(p, "the table is not known")
@@ -183,7 +183,7 @@ func (m *Machine) fail(p *part, why string) {
 	m.do(Note{Partition: p.id, What: AttemptFailed, Why: why})
 }
 
-// takeBack opens the gate: nothing can have the halves take over any more.
+// takeBack opens the gate: the halves cannot take over any more.
 func (m *Machine) takeBack(p *part) {
 	if p.attempt.handing {
 		p.attempt.handing = false
@@ -247,7 +247,7 @@ func (m *Machine) proposed(p *part, in Proposed) {
 	a.id = 0
 	switch {
 	case in.OK:
-		a.phase, a.proposed = committed, false // the map that says so is on its way
+		a.phase, a.proposed = committed, false // the map that shows it is on its way
 		m.do(Note{Partition: p.id, What: map[bool]Event{true: UnloadDone, false: SplitDone}[a.low == 0]})
 	case a.low == 0:
 		m.fail(p, "the change of the map was not committed")
@@ -279,7 +279,7 @@ func (m *Machine) ruledOut(p *part, in RuledOut) {
 	a.phase, a.ruled = learning, in.Seq
 }
 
-// learn looks what became of a proposal that was ruled out: a map at that transaction or newer shows it, for good.
+// learn checks the outcome of a proposal that was ruled out: a map at that transaction or newer shows it, finally.
 func (m *Machine) learn(p *part) {
 	a := &p.attempt
 	newest := m.table(p.id.Table).newest.Map
@@ -288,7 +288,7 @@ func (m *Machine) learn(p *part) {
 	}
 	at, ok := newest.ByID(p.id.ID)
 	if !ok || at.Split == nil || at.Split.Low.ID != a.low {
-		a.phase, a.proposed = committed, false // or aborted: the round that carries the map out says so
+		a.phase, a.proposed = committed, false // or aborted: the round that carries the map out decides
 		return
 	}
 	m.takeBack(p)

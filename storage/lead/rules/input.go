@@ -10,21 +10,21 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Input is what a Machine takes.
+// Input is an input of a Machine.
 type Input interface{ input() }
 
-// Tick says that time went on.
+// Tick reports that time went on.
 type Tick struct{}
 
-// Table is the newest that is known of a table, and what lies here of it. Map is nil where the table is not known.
+// Table is the newest state of a table, with the placements of it here. Map is nil if there is none.
 type Table struct {
 	Name string
 	Map  *topology.Map
 	Row  coord.Revision // of the table's row that named the map
-	Held []Held         // Covered is the machine's to find out
+	Held []Held         // the machine determines Covered
 }
 
-// Round holds what lies here against the maps: of tables that changed, or, Full, of all that have a map or placements here.
+// Round compares the placements here with the maps: of tables that changed, or, Full, of all that have a map or placements here.
 type Round struct {
 	Tables []Table
 	Full   bool
@@ -37,12 +37,12 @@ type (
 	InSyncAnswered struct{ lease.InSyncSet }
 )
 
-// Want says that a first row of an epoch waits until no other placement can take the partition. Look at Holding after it, and
+// Want reports that a first row of an epoch waits until no other placement can take the partition. Look at Holding after it, and
 // again at each Changed.
 type Want struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
-	// Placed are the placements that live, this one first.
+	// Placed are the live placements, this one first.
 	Placed []lease.Member
 }
 
@@ -53,7 +53,7 @@ type Relist struct {
 	Members   []lease.Member
 }
 
-// Published says, about once a second, how busy this server is, whether its heartbeat is good, and why it takes no rows ("": it does).
+// Published reports, about once a second, how busy this server is, whether its heartbeat is good, and why it takes no rows ("": it does).
 type Published struct {
 	Load     float64
 	Good     bool
@@ -94,13 +94,13 @@ type (
 		ID uint64
 		OK bool
 	}
-	// Proposed answers Propose. Base is the highest map that Plan gave ops on, 0 if none: then nothing was proposed.
+	// Proposed answers Propose. Base is the highest map for which Plan returned ops, 0 if none: then nothing was proposed.
 	Proposed struct {
 		ID   uint64
 		OK   bool // it is committed
 		Base uint64
 	}
-	// RuledOut answers RuleOut: what was proposed before on the map Seq is not committed any more.
+	// RuledOut answers RuleOut: earlier proposals on the map Seq cannot be committed any more.
 	RuledOut struct {
 		ID  uint64
 		OK  bool
@@ -125,16 +125,16 @@ func (Answered) input()       {}
 func (Proposed) input()       {}
 func (RuledOut) input()       {}
 
-// Effect is what a Machine wants done. Effects are performed in order; questions may be answered in any order.
+// Effect is an action requested by a Machine. Effects are performed in order; questions may be answered in any order.
 type Effect interface{ effect() }
 
-// Assign says to the lease machine which placements may lead, with the brick's epochs, which the runner fills in.
+// Assign gives the lease machine the placements that may lead, with the brick's epochs, which the runner fills in.
 type Assign struct{ All []lease.Assigned }
 
 // Tell is an input of the lease machine.
 type Tell struct{ Input lease.Input }
 
-// What a partition's gate is to do; package gate says what each means.
+// Actions on a partition's gate; package gate has the meaning of each.
 type (
 	Seal     struct{ Partition lease.Partition }
 	Open     struct{ Partition lease.Partition }
@@ -150,7 +150,7 @@ type (
 	}
 )
 
-// Quiesce asks for the moment at which no change of a partition is under way.
+// Quiesce waits for the moment at which no change of a partition is under way.
 type Quiesce struct {
 	ID        uint64
 	Partition lease.Partition
@@ -164,8 +164,8 @@ type Ready struct {
 	Within time.Duration
 }
 
-// Propose asks for a change of the map. Plan makes its ops, as often as the map changes meanwhile; it is not called any more
-// when the answer is given.
+// Propose requests a change of the map. Plan makes its ops, as often as the map changes meanwhile; it is not called
+// after the answer.
 type Propose struct {
 	ID        uint64
 	Partition lease.Partition
@@ -173,13 +173,13 @@ type Propose struct {
 	Within    time.Duration
 }
 
-// Plan makes the ops on a map. leads says whether this server leads the partition at this moment. Errors are Stale: it has come
-// otherwise.
+// Plan returns the ops on a map. leads says whether this server leads the partition at this moment. Errors are Stale: it was
+// overtaken.
 func (e Propose) Plan(m *topology.Map, leads bool) ([]topology.Op, error) {
 	at, ok := m.ByID(e.Partition.ID)
 	switch {
 	case e.Low == 0 && !ok, e.Low != 0 && ok && at.State == topology.Unload && at.Into[0] == e.Low:
-		return nil, nil // it is done
+		return nil, nil // it is done already
 	case !leads:
 		return nil, fault.Errorf(fault.Stale, "partition %v is led by another now: that one goes on", e.Partition)
 	case e.Low == 0:
@@ -190,7 +190,7 @@ func (e Propose) Plan(m *topology.Map, leads bool) ([]topology.Op, error) {
 	return []topology.Op{topology.SplitFinalize{Partition: e.Partition.ID, Low: e.Low}}, nil
 }
 
-// RuleOut asks the coordination store that nothing proposed for a table until now is committed any more.
+// RuleOut asks the coordination store to make sure that no earlier proposal for a table is committed any more.
 type RuleOut struct {
 	ID     uint64
 	Table  string
@@ -211,7 +211,7 @@ type GuardLease struct {
 	Lease     lease.Lease
 }
 
-// Record keeps the highest transaction seen of tables, durably; 0 forgets one.
+// Record stores the highest transactions seen of tables, durably; 0 forgets one.
 type Record struct {
 	ID   uint64
 	Seqs []Seen
@@ -231,10 +231,10 @@ type RemovePlacement struct {
 	Why       string
 }
 
-// Forget lets go of what is remembered of a partition that is gone.
+// Forget drops the state of a partition that is gone.
 type Forget struct{ Partition lease.Partition }
 
-// Listed answers Relist, with the epoch and the list of the row as it is known now.
+// Listed answers Relist, with the epoch and the list of the row as last seen.
 type Listed struct {
 	Partition lease.Partition
 	OK        bool
@@ -242,7 +242,7 @@ type Listed struct {
 	List      []lease.Member
 }
 
-// Changed says that what Holding answers may be another now.
+// Changed reports that the answer of Holding may have changed.
 type Changed struct{ Partition lease.Partition }
 
 // Alarmed is something that a person should look at. Partition 0: of the table as a whole. It is raised once.
@@ -251,14 +251,14 @@ type Alarmed struct {
 	Why       string
 }
 
-// Note is something that happened or failed, for the log.
+// Note is an event or failure, for the log.
 type Note struct {
 	Partition lease.Partition
 	What      Event
 	Why       string
 }
 
-// Event is what a Note is about.
+// Event is the kind of a Note.
 type Event uint8
 
 const (

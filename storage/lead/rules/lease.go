@@ -8,13 +8,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// part is what is known of one partition.
+// part is the state of one partition.
 type part struct {
 	id lease.Partition
 
 	// By the map, as it was last carried out.
 	placement point.PlacementID // assigned; 0: it is not
-	told      lease.Assigned    // as the lease machine was given it
+	told      lease.Assigned    // as given to the lease machine
 	sealed    bool
 	kind      Kind              // Serve, Split, Unload or Final, where it is assigned
 	low       point.PartitionID // of the split that is to end
@@ -23,22 +23,22 @@ type part struct {
 	epoch   point.Epoch // of the newest Leads
 	leading bool        // between Leads and Stops
 	lapsed  bool        // it stopped because the heartbeat was not renewed, and none was good since
-	alone   bool        // by the row as last known this placement is the only one in sync, of rows that there may be
+	alone   bool        // by the row as last seen this placement is the only one in sync, and the partition may have rows
 	members int         // in sync, by that row
 	seq     uint64      // of the map that changed the partition last, by that row
 	holding bool        // a SetInSync is under way
 	relist  bool        // of a Relist
 	list    []lease.Member
 	dropped []lease.Member // by the take that began the epoch
-	listed  bool           // by that row this placement is in sync, of rows that there may be
-	least   int            // members that the list must have; 0: it is kept by nobody, and shrinks to the holder
+	listed  bool           // by that row this placement is in sync, and the partition may have rows
+	least   int            // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
 	why     string         // of the last Stops
 
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
 }
 
-// see takes in a lease row.
+// see records a lease row.
 func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 	p.members, p.seq, p.list = len(l.InSync), l.Seq, l.InSync
 	if t.carried < l.Seq {
@@ -48,7 +48,7 @@ func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 	p.listed = slices.Contains(l.InSync, self) && !l.Empty
 }
 
-// kept reports whether what this placement acknowledges as kept by all is kept by its whole list, which a chain keeps (storage/chain), or else by it alone.
+// kept reports whether rows acknowledged as kept by all are kept by the whole list, through a chain (storage/chain), or else by this placement alone.
 func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
 func (m *Machine) self(p *part) lease.Member {
@@ -109,7 +109,7 @@ func (m *Machine) setList(in Relist) {
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: in.Members}})
 }
 
-// want asks for the in-sync list that the first row of an epoch needs, unless it is so, cannot be, or is asked for already.
+// want requests the in-sync list that the first row of an epoch needs, unless it is in place, impossible, or already requested.
 func (m *Machine) want(in Want) {
 	p := m.parts[in.Partition]
 	switch {
@@ -121,8 +121,8 @@ func (m *Machine) want(in Want) {
 	}
 }
 
-// hold does so: the list becomes this placement alone, or, where a chain keeps it, the placements that live, if they are enough. An older map than
-// the one that the row knows is no reason to act: what the server takes the partition for may be over.
+// hold requests it: the list becomes this placement alone, or, if a chain keeps it, the live placements, if they are enough. With an older map than
+// the row names, the server must not act: its reason to take the partition may be over.
 func (m *Machine) hold(p *part, members []lease.Member) {
 	if !p.leading || p.holding || p.placement == 0 || !m.current(p) {
 		return
@@ -131,7 +131,7 @@ func (m *Machine) hold(p *part, members []lease.Member) {
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
 }
 
-// Short says how many placements must live before a partition takes its first row, where that is more than do.
+// Short returns how many placements must live before a partition takes its first row, if fewer do.
 func (m *Machine) Short(id lease.Partition, placed []lease.Member) (least int, short bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 || p.kept() {
@@ -140,7 +140,7 @@ func (m *Machine) Short(id lease.Partition, placed []lease.Member) (least int, s
 	return p.least, len(placed) < p.least
 }
 
-// Copied reports whether a partition's list is kept by a chain, and the least that must be in it.
+// Copied reports whether a chain keeps a partition's list, and the minimum size of the list.
 func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 {
@@ -149,14 +149,14 @@ func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	return p.least, true
 }
 
-// Chain is a partition that this server leads and whose list a chain keeps.
+// Chain is a partition that this server leads and that has its list kept by a chain.
 type Chain struct {
 	Partition     lease.Partition
 	Epoch         point.Epoch
 	List, Dropped []lease.Member
 }
 
-// Chains are those of which there may be rows.
+// Chains returns those that may have rows.
 func (m *Machine) Chains() (all []Chain) {
 	for id, p := range m.parts {
 		if p.least > 0 && p.kept() && p.leading && m.current(p) {
@@ -167,14 +167,14 @@ func (m *Machine) Chains() (all []Chain) {
 	return all
 }
 
-// current reports whether the map here is as new as the lease row says that it must be.
+// current reports whether the map here is as new as the lease row requires.
 func (m *Machine) current(p *part) bool {
 	t := m.tables[p.id.Table]
 	return t != nil && t.carried >= p.seq
 }
 
 // Holding reports whether no other placement can take the partition under an epoch that is led here, and whether that epoch is
-// over. Neither: it is not known yet.
+// over. Neither: it is not decided yet.
 func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over bool) {
 	p := m.parts[id]
 	switch {
@@ -186,8 +186,8 @@ func (m *Machine) Holding(id lease.Partition, epoch point.Epoch) (held, over boo
 	return false, p.epoch > epoch || p.epoch == epoch && !p.leading
 }
 
-// Alone reports whether the placement here led when the lease lapsed and is alone in sync: while no heartbeat proves good it
-// is led by no other. Where a chain keeps the list others may lead; then all of the list acknowledge under this epoch, or nothing is acknowledged.
+// Alone reports whether the placement here led when the lease lapsed and is alone in sync: while no heartbeat proves good no
+// other leads it. If a chain keeps the list others may lead; then all of the list acknowledge under this epoch, or nothing is acknowledged.
 func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
 	p := m.parts[id]
 	if p == nil || !p.lapsed || !p.kept() || p.placement == 0 {
@@ -196,7 +196,7 @@ func (m *Machine) Alone(id lease.Partition) (point.Epoch, bool) {
 	return p.epoch, true
 }
 
-// Why says, for the answer to a request, what keeps this server from leading.
+// Why returns what keeps this server from leading, for the answer to a request.
 func (m *Machine) Why(id lease.Partition) string {
 	p := m.parts[id]
 	switch {
@@ -212,7 +212,7 @@ func (m *Machine) Why(id lease.Partition) string {
 	return "the lease is not with this server"
 }
 
-// Led is the newest epoch under which this server led a partition, and whether its lease goes on or lapsed.
+// Led returns the newest epoch under which this server led a partition, and whether its lease goes on or lapsed.
 func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
 	p := m.parts[id]
 	if p == nil {
@@ -221,7 +221,7 @@ func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
 	return p.epoch, p.leading || p.lapsed
 }
 
-// Leading is how many partitions this server leads.
+// Leading is the number of partitions that this server leads.
 func (m *Machine) Leading() int { return m.leading }
 
 func (m *Machine) setLeading(p *part, on bool) {
@@ -246,8 +246,8 @@ func (m *Machine) setLapsed(p *part, on bool) {
 	}
 }
 
-// published ends what is allowed after a lapse, once the heartbeat has been good for a while: the rows were read since, and say
-// which server leads. It offers a partition to others when this server is busy for long (C110).
+// published ends the rights that are kept after a lapse, once the heartbeat has been good for a while: the rows were read since, and name
+// the leading server. It offers a partition to others when this server is busy for long (C110).
 func (m *Machine) published(in Published) {
 	was := m.good
 	if m.good = in.Good; m.good && was && m.lapsed > 0 {
@@ -255,7 +255,7 @@ func (m *Machine) published(in Published) {
 			m.setLapsed(p, p.lapsed && p.leading)
 		}
 	}
-	if in.ReadOnly != "" { // others take better what has no rows
+	if in.ReadOnly != "" { // others should rather take the partitions without rows
 		in.Load = max(in.Load, 1)
 	}
 	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly}})
@@ -270,8 +270,8 @@ func (m *Machine) published(in Published) {
 	}
 }
 
-// offer gives a partition away that another placement could take: one without rows, or whose rows are there too. They are offered by turns, since only the
-// lease machine knows whether the other servers have room for one.
+// offer gives a partition away that another placement could take: one without rows, or with rows that are there too. They are offered by turns, since only the
+// lease machine can decide whether the other servers have room for one.
 func (m *Machine) offer() {
 	var first, next *part
 	for _, id := range slices.SortedFunc(maps.Keys(m.parts), compare) {

@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Time is what the server's own clock shows; only differences mean something.
+// Time is the reading of the server's own clock; only differences are meaningful.
 type Time = time.Duration
 
 // Machine decides for one server. It belongs to one goroutine.
@@ -29,12 +29,12 @@ type Machine struct {
 	nextID    uint64
 	recording []recording
 
-	// active are the partitions with an attempt that is not idle, garbage those whose lease rows may be left.
+	// active are the partitions with an attempt that is not idle, garbage those with lease rows that may be left.
 	active  map[lease.Partition]*part
 	garbage map[lease.Partition]bool
 	lapsed  int // partitions that are led on after a lapse
 	leading int
-	good    bool // the heartbeat, when it was last said
+	good    bool // the heartbeat, as last reported
 	// The servers' clocks, as of clockAt.
 	clock      point.Nanos
 	clockAt    Time
@@ -48,13 +48,13 @@ type Machine struct {
 	wake Time
 }
 
-// question is what an id was given for.
+// question is the purpose of an id.
 type question struct {
 	about about
 	p     *part
 	t     *table
 	round *round
-	tries int // guards of the lease row that were asked for
+	tries int // guards of the lease row requested so far
 }
 
 type about uint8
@@ -70,7 +70,7 @@ const (
 	aboutGarbage
 )
 
-// New makes the machine of a server that holds no lease yet; seen are the highest transactions of tables in its catalogue. rng
+// New makes the machine of a server without leases; seen are the highest transactions of tables in its catalogue. rng
 // makes jitter.
 func New(server topology.ServerID, store lease.StoreID, s Settings, seen []Seen, rng *rand.Rand) *Machine {
 	s.setDefaults()
@@ -82,7 +82,7 @@ func New(server topology.ServerID, store lease.StoreID, s Settings, seen []Seen,
 	return m
 }
 
-// Step takes one input at a time of the server's own clock, which never goes back, and appends what is to be done.
+// Step takes one input at a time of the server's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	switch in := in.(type) {
@@ -118,7 +118,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	return out
 }
 
-// Wake is when the machine wants the next Tick at the latest.
+// Wake returns the latest time for the next Tick.
 func (m *Machine) Wake() Time { return m.wake }
 
 func (m *Machine) answer(in Input) {
@@ -177,10 +177,10 @@ func (m *Machine) take(id uint64) (question, bool) {
 
 func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 
-// at asks to be woken at t or before.
+// at requests a wake-up at t or before.
 func (m *Machine) at(t Time) { m.wake = min(m.wake, max(t, m.now)) }
 
-// jitter gives d, give or take a quarter; without a generator it gives d.
+// jitter returns d plus or minus a quarter; without a generator it returns d.
 func (m *Machine) jitter(d time.Duration) time.Duration {
 	if m.rng == nil {
 		return d
@@ -213,16 +213,16 @@ func compare(a, b lease.Partition) int {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// StopWithin bounds how long changes under way are waited for before a lease is let go. Default 5 s.
+	// StopWithin bounds the wait for changes under way before a lease is released. Default 5 s.
 	StopWithin time.Duration
 	// SealMax bounds how long a partition takes no rows while it is handed over, unless others have taken over. Default 500 ms.
-	// Larger: slower metadata servers still end splits, and writers wait longer where they do not.
+	// Larger: slower metadata servers still end splits, and writers wait longer if they do not.
 	SealMax time.Duration
-	// RuleOutReserve is what is left of SealMax to rule a proposal out that got no answer. Default 150 ms.
+	// RuleOutReserve is the part of SealMax reserved for ruling out a proposal that got no answer. Default 150 ms.
 	RuleOutReserve time.Duration
 	// ReadyWithin bounds how long a majority of the metadata servers has to answer before a partition is sealed. Default 1 s.
 	ReadyWithin time.Duration
-	// HoldWithin bounds how long the in-sync list is waited for. Default 2 s.
+	// HoldWithin bounds the wait for the in-sync list. Default 2 s.
 	HoldWithin time.Duration
 	// BackoffMin and BackoffMax are the pauses after a hand-over that failed, doubled each time. Default 1 s and 30 s.
 	BackoffMin, BackoffMax time.Duration

@@ -17,7 +17,7 @@ type Held struct {
 	Covered bool
 }
 
-// View is what is known of a table.
+// View is the state of a table.
 type View struct {
 	Map    *topology.Map // nil: none
 	Seen   uint64        // the highest seq ever seen here
@@ -25,21 +25,21 @@ type View struct {
 	Held   []Held
 }
 
-// Kind is what to do with a partition or a placement.
+// Kind is the action for a partition or a placement.
 type Kind uint8
 
 const (
-	// Serve: the placement may lead. Its rows, if there are any, are loaded already: a server loads all it has at its start.
+	// Serve: the placement may lead. Its rows, if any, are loaded already: a server loads all placements at its start.
 	Serve Kind = iota
-	// Split: as Serve, and it is to be cut in two: whoever leads it hands its part of the keyspace over to the halves (C22).
+	// Split: as Serve, and it is to be cut in two: its leader hands its part of the keyspace over to the halves (C22).
 	Split
-	// Unload: as Serve, but no row is taken any more (C78).
+	// Unload: as Serve, but it takes no rows any more (C78).
 	Unload
-	// Final: Unload, and nothing is in it: whoever leads it may have it taken out of the map.
+	// Final: Unload, and it is empty: its leader may have it taken out of the map.
 	Final
-	// Remove: the map says explicitly that it is not wanted here any more, and no acked row goes with it.
+	// Remove: the map says explicitly that it is not wanted here any more, and no acked row is lost with it.
 	Remove
-	// Alarm: the map does not want what is here, or is not to be believed; it stays, and a person looks.
+	// Alarm: the map does not want the placement here, or is not to be believed; it stays, and a person looks.
 	Alarm
 )
 
@@ -67,8 +67,8 @@ func (a Action) String() string {
 	return s
 }
 
-// Plan says what a server does about a table (C16, C17): removals and alarms by what is held, then what it serves, in the
-// map's order. It is asked again after every change, so what it says once more is nothing new.
+// Plan returns the actions of a server for a table (C16, C17): removals and alarms by the placements held, then those to serve, in the
+// map's order. It is called again after every change, so a repeated action is nothing new.
 //
 //	held here                   the map says                           so
 //	anything                    nothing: there is no map               alarm
@@ -90,7 +90,7 @@ func Plan(v View) []Action {
 	return out
 }
 
-// doubt says what keeps the map from being carried out; nil: nothing does.
+// doubt returns what keeps the map from being carried out, or nil.
 func (v *View) doubt() []Action {
 	switch {
 	case v.Map == nil && len(v.Held) == 0:
@@ -103,7 +103,7 @@ func (v *View) doubt() []Action {
 	return nil
 }
 
-// judge says what to do with placements that the map does not list, and which of those that are here stay.
+// judge returns the actions for placements that the map does not list, and which of the placements here stay.
 func (v *View) judge() (out []Action, here map[point.PartitionID]Held) {
 	here = map[point.PartitionID]Held{}
 	for _, h := range v.Held {
@@ -118,7 +118,7 @@ func (v *View) judge() (out []Action, here map[point.PartitionID]Held) {
 	return out, here
 }
 
-// serve says what the server serves of one partition; false: nothing.
+// serve returns how the server serves one partition; false: not at all.
 func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (Action, bool) {
 	h, isHere := here[at.ID]
 	pl, ok := at.On(v.Server)
@@ -128,7 +128,7 @@ func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (A
 	case joining: // it leads nothing before it is live
 		return a, false
 	case isHere && (!ok || pl.ID != h.Placement):
-		// The only copy of acked rows goes on to be led by whoever has it, whatever the map says.
+		// The placement with the only copy of acked rows goes on to lead, whatever the map says.
 		a.Kind, a.Placement, a.Why = Unload, h.Placement, "it alone has the rows"
 	case !ok:
 		return a, false
@@ -144,7 +144,7 @@ func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (A
 	return a, true
 }
 
-// about says what to do with a placement that the map does not list; known is false when it does.
+// about returns the action for a placement that the map does not list; known is false when the map lists it.
 func (v *View) about(h Held) (a Action, known bool) {
 	a = Action{Partition: h.Partition, Placement: h.Placement}
 	at, ok := v.Map.ByID(h.Partition)
