@@ -1,4 +1,4 @@
-// Package chain orders the copies of a partition: which frame goes to which placement, and what may be acknowledged as kept by
+// Package chain orders the copies of a partition: which frame goes to which placement, and which frames may be acknowledged as kept by
 // all of them (C84, C90–C94, C101).
 //
 //	             Pass(sender's epoch, serial, predecessor)
@@ -6,7 +6,7 @@
 //	           │ head │            │ middle │            │ tail │      each passes on at once, logs, fsyncs, applies
 //	 ack ◀──── └──────┘ ◀───────── └────────┘ ◀───────── └──────┘      Report: min(own fsynced and applied, successor's)
 //	              │ ▲                  ▲ │
-//	              │ └── Ping, Pong ────┘ │    head and members, directly: who lives, where each log ends, who may call itself sure
+//	              │ └── Ping, Pong ────┘ │    head and members, directly: which live, where each log ends, which may call itself sure
 //	              └──── Pass ──▶ joining │    the head feeds a placement that is not in the chain until it has caught up
 //	                                     ▼
 //	              SetList ──▶ lease row's in-sync list (metadata/lease): changed by the head alone, by compare-and-swap
@@ -19,8 +19,8 @@
 //     that have one serial in common are equal up to it.
 //   - A placement joins an epoch in four durable steps: it raises its epoch, compares the ends of its epochs with the head's, sets frames
 //     aside that the head does not have and cuts them, and only then accepts and reports.
-//   - The head acknowledges what every placement has reported that the in-sync list may name: also one whose listing or removal is asked
-//     for and not yet answered, and one that was removed less than 1.3 s ago.
+//   - The head acknowledges frames that every placement has reported that may be in the in-sync list. This includes a placement with a listing
+//     or removal requested and not yet answered, and one that was removed less than 1.3 s ago.
 //   - A placement is added to the chain, and counts, before the head asks to list it; it is taken out of the list before it stops counting.
 //   - A member is *sure* that it has every acknowledged row for 1 s from when it sent a ping that the head answered. The head does not answer
 //     members that it is about to remove, and is itself sure only while every listed member answers it under its epoch.
@@ -29,5 +29,5 @@
 // overtaken is refused), I5 (bytes on their way to a member and bytes not yet acknowledged are bounded), I6 (logs are equal up to the serial
 // they share; nothing is skipped).
 //
-// Not here: segments and what a placement needs whose log's end the head's log does not reach any more (it is reported as Behind).
+// Not here: segments, and the repair of a placement with a log that ends before the head's log begins (it is reported as Behind).
 package chain

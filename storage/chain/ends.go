@@ -36,7 +36,7 @@ func Common(a, b []point.EpochEnd) point.Serial {
 	return point.Serial{}
 }
 
-// cutAt gives the ends of a log that was cut behind a serial which it holds.
+// cutAt returns the ends of a log that was cut behind a serial which it holds.
 func cutAt(ends []point.EpochEnd, after point.Serial) []point.EpochEnd {
 	out := slices.Clone(ends)
 	for n := len(out); n > 0 && out[n-1].Epoch > after.Epoch; n-- {
@@ -48,7 +48,7 @@ func cutAt(ends []point.EpochEnd, after point.Serial) []point.EpochEnd {
 	return out
 }
 
-// grown gives the ends of a log that took one more frame.
+// grown returns the ends of a log that took one more frame.
 func grown(ends []point.EpochEnd, s point.Serial) []point.EpochEnd {
 	if n := len(ends); n > 0 && ends[n-1].Epoch == s.Epoch {
 		ends[n-1].Seq = s.Seq

@@ -4,20 +4,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// feed is what this placement passes on to one other.
+// feed is the state of passing frames on to one other placement.
 //
 //	end ──── in flight ──── sent ──── not sent yet ──── our log's end
 type feed struct {
 	to    Member
-	ready bool         // its end is known in this order of the chain
-	end   point.Serial // its log's, as it said last
+	ready bool         // its end was reported in this order of the chain
+	end   point.Serial // its log's, as last reported
 	sent  point.Serial
-	// chunks are what lies between end and sent.
+	// chunks cover the frames between end and sent.
 	chunks   []chunk
 	inflight int
 	asking   bool // a PassOn is not answered yet
 	behind   bool // our log does not reach back to its end
-	moved    Time // when its end was heard to rise, or something was sent again
+	moved    Time // when its end last rose, or something was sent again
 
 	// Of its reports in this order of the chain.
 	upto     point.Serial
@@ -38,7 +38,7 @@ func (m *Machine) feedOf(to Member) *feed {
 	return nil
 }
 
-// feedOnly has exactly these be fed. One that was fed before goes on where it was, and reports anew.
+// feedOnly makes exactly these be fed. One that was fed before goes on where it was, and reports anew.
 func (m *Machine) feedOnly(tos ...Member) {
 	var feeds []*feed
 	for _, to := range tos {
@@ -52,13 +52,13 @@ func (m *Machine) feedOnly(tos ...Member) {
 	m.feeds = feeds
 }
 
-// pump passes on what the other lacks, as far as the window is open.
+// pump passes on the frames that the other lacks, as far as the window is open.
 func (m *Machine) pump(f *feed) {
 	if !f.ready || f.asking || f.behind || !f.sent.Less(m.end) || f.inflight >= m.set.WindowBytes || !m.joined() {
 		return
 	}
 	if len(f.chunks) == 0 {
-		f.moved = m.now // nothing was on its way: what is sent now has its time to arrive
+		f.moved = m.now // nothing was on its way: frames sent now have their time to arrive
 	}
 	f.asking = true
 	m.do(PassOn{To: f.to, After: f.sent, BytesMax: m.set.WindowBytes - f.inflight})
@@ -84,7 +84,7 @@ func (m *Machine) passed(in Passed) {
 	m.pump(f)
 }
 
-// heardEnd takes in where the other's log ends.
+// heardEnd records where the other's log ends.
 func (m *Machine) heardEnd(f *feed, end point.Serial) {
 	if f.end.Less(end) || !f.ready {
 		f.moved = m.now
@@ -96,7 +96,7 @@ func (m *Machine) heardEnd(f *feed, end point.Serial) {
 		f.inflight -= f.chunks[0].bytes
 		f.chunks = f.chunks[1:]
 	}
-	if f.sent.Less(end) { // it has more than we sent: another fed it before
+	if f.sent.Less(end) { // it has more than we sent: another head fed it before
 		f.sent, f.chunks, f.inflight = end, nil, 0
 	}
 	if end.Less(f.sent) && m.now-f.moved >= m.set.PingEvery {
@@ -106,7 +106,7 @@ func (m *Machine) heardEnd(f *feed, end point.Serial) {
 	m.pump(f)
 }
 
-// rewind sends again what lies behind the other's end. What is on its way is refused as a gap, once for each frame: one answer is enough.
+// rewind sends everything behind the other's end again. Frames on their way are refused as a gap, once each: one answer is enough.
 func (m *Machine) rewind(f *feed, end point.Serial) {
 	if f.ready && f.end == end && f.sent != end && m.now-f.moved < m.set.PingEvery {
 		return

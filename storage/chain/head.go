@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// head is what the head of a chain knows besides.
+// head is the additional state of the head of a chain.
 //
 //	placements of the map ⊇ candidates ──near──▶ order (counts by reports) ──settled──▶ list (the lease row's)
 //	                             ▲                     │ silent, slow
@@ -18,10 +18,10 @@ type head struct {
 	min        int
 
 	peers map[Member]*peer
-	list  []Member // of the lease row, as last known
-	asked []Member // the list that was asked for and not answered; nil: none
+	list  []Member // of the lease row, as last seen
+	asked []Member // the list that was requested and not answered; nil: none
 	since Time     // when the list was last as it should be
-	retry Time     // when to ask again after it was not changed
+	retry Time     // when to request again after it was not changed
 	owed  []owed
 
 	unacked  []chunk // frames that not all have
@@ -30,12 +30,12 @@ type head struct {
 	progress Time // when acked rose last, or nothing was unacked
 	pinged   Time
 
-	// The log's end one to two joinLags ago: what a placement must have that is taken in.
+	// The log's end one to two joinLags ago: a placement must have that to be taken in.
 	before, lately point.Serial
 	latelyAt       Time
 }
 
-// joinLag is how far a placement may be behind, with all that it has fsynced, that is taken into the chain.
+// joinLag is how far a placement may be behind, with everything that it has fsynced, to be taken into the chain.
 const joinLag = time.Second
 
 // peer is a placement that is not the head, in the chain or not.
@@ -46,22 +46,22 @@ type peer struct {
 	version  uint64 // of the order that it follows; 0: it has not joined
 	own, end point.Serial
 	invited  Time
-	settled  bool // it has all that was acknowledged, and counts for what will be
+	settled  bool // it has everything that was acknowledged, and counts for later frames
 
-	// Of one that was slow.
+	// Of a placement that was slow.
 	near  Time // since when it keeps up; 0: it does not
 	pause Time // how long it must keep up; 0: it was not slow
 }
 
-// owed is a member that may be listed and is not in the chain: while there is one nothing is acknowledged.
+// owed is a member that may be listed and is not in the chain: while there is one, nothing is acknowledged.
 type owed struct {
 	member Member
-	until  Time // 0: its removal is not known to be committed
+	until  Time // 0: its removal may not be committed yet
 }
 
 func (m *Machine) takeLead(in Lead) {
 	switch {
-	case m.cutting: // what is cut is not acknowledged: nobody has this placement's reports in the epoch for which it is cut
+	case m.cutting: // frames to be cut are not acknowledged: no placement has this one's reports in the epoch of the cut
 		m.lead = &in
 		return
 	case in.Epoch < m.epoch || in.Epoch == m.epoch && m.role == following || in.Epoch <= m.end.Epoch:
@@ -112,7 +112,7 @@ func (m *Machine) reorder(order []Member) {
 	}
 }
 
-// refeed has the first of the chain be fed, and all that may join.
+// refeed feeds the first of the chain, and all that may join.
 func (m *Machine) refeed() {
 	m.feedOnly(append(slices.Clone(m.successors()), m.candidates()...)...)
 }
@@ -151,7 +151,7 @@ func (m *Machine) peer(x Member) *peer {
 	return p
 }
 
-// invite has a placement follow this head in the chain's newest order.
+// invite makes a placement follow this head in the chain's newest order.
 func (m *Machine) invite(x Member) {
 	if slices.Contains(m.order, x) || slices.Contains(m.candidates(), x) {
 		m.peer(x).invited = m.now
@@ -159,7 +159,7 @@ func (m *Machine) invite(x Member) {
 	}
 }
 
-// appended takes in a frame of this head's own. Where its epoch was overtaken while it was logged it is not acknowledged, and may be surplus.
+// appended records a frame of this head's own. If its epoch was overtaken while the frame was logged, the frame is not acknowledged, and may be surplus.
 func (m *Machine) appended(in Appended) {
 	if in.Prev != m.end {
 		fault.Bug("I6: frame %v follows %v, but the log ends at %v", in.Serial, in.Prev, m.end)
@@ -180,8 +180,8 @@ func (m *Machine) appended(in Appended) {
 	}
 }
 
-// Takes reports whether the head may take a frame now; else why not. Errors are Unavailable (fewer than min_in_sync placements keep what is
-// taken), Throttled (too much waits for them) and Stale (this placement does not lead).
+// Takes returns nil if the head may take a frame now, else the reason. Errors are Unavailable (fewer than min_in_sync placements keep new
+// frames), Throttled (too many frames wait for the placements) and Stale (this placement does not lead).
 func (m *Machine) Takes() error {
 	h := &m.head
 	switch {
@@ -196,8 +196,8 @@ func (m *Machine) Takes() error {
 	return nil
 }
 
-// fewest is how many the chain and the list must have at the least: min_in_sync, once they were as many. A list that was shorter from the start is one that a
-// person shortened, or of before chains: it goes on as it is, and grows.
+// fewest is the minimum size of the chain and the list: min_in_sync, once they had that size. A list that was shorter from the start was
+// shortened by a person, or is of before chains: it goes on as it is, and grows.
 func (m *Machine) fewest() int { return max(1, min(m.head.min, len(m.head.list))) }
 
 // kept is a member that would be taken out if enough others were left.
@@ -210,7 +210,7 @@ func (m *Machine) kept() *Member {
 	return nil
 }
 
-// acknowledge finds what all have. Members whose removal is not over hold it up.
+// acknowledge finds the frames that all have. Members with an unfinished removal hold it up.
 func (m *Machine) acknowledge() {
 	h := &m.head
 	upto, all := m.least()
@@ -250,13 +250,13 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	}
 }
 
-// counted reports whether a member is in the chain and surely in the row's list: also in the one that is asked for.
+// counted reports whether a member is in the chain and surely in the row's list: also in a requested one.
 func (m *Machine) counted(x Member) bool {
 	h := &m.head
 	return slices.Contains(m.order, x) && slices.Contains(h.list, x) && (h.asked == nil || slices.Contains(h.asked, x))
 }
 
-// surelyLeads is for how long this head is surely the only one: every placement that might lead after it, which is every one that may be
+// surelyLeads returns for how long this head is surely the only one: every placement that might lead after it, that is every one that may be
 // listed, follows it at this moment, or did less than sureFor ago.
 func (m *Machine) surelyLeads(now Time) Time {
 	left := sureFor
@@ -277,7 +277,7 @@ func (m *Machine) silent(p *peer) bool {
 	return m.now-max(p.heard, p.since) >= m.set.SilentAfter
 }
 
-// tendChain looks after the chain as time goes on.
+// tendChain maintains the chain as time goes on.
 func (m *Machine) tendChain() {
 	h := &m.head
 	if len(h.unacked) == 0 {
@@ -316,7 +316,7 @@ func (m *Machine) tendChain() {
 	m.keepList()
 }
 
-// takeOut takes a member out of the chain that is silent, or that holds everything up.
+// takeOut removes a member from the chain that is silent, or that holds everything up.
 func (m *Machine) takeOut() {
 	for _, x := range m.order[1:] {
 		if m.silent(m.peer(x)) {
@@ -328,7 +328,7 @@ func (m *Machine) takeOut() {
 	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 || len(h.owed) > 0 {
 		return
 	}
-	if first := h.unacked[0].upto; !m.own.Less(first) { // this placement itself is not what is slow
+	if first := h.unacked[0].upto; !m.own.Less(first) { // this placement itself is not the slow one
 		for _, x := range m.order[1:] {
 			if p := m.peer(x); p.own.Less(first) {
 				if m.now-p.since > m.set.RelistMax {
@@ -352,7 +352,7 @@ func (m *Machine) drop(x Member, why Event) {
 	m.reorder(slices.DeleteFunc(slices.Clone(m.order), func(o Member) bool { return o == x }))
 }
 
-// takeIn takes a placement into the chain that has caught up. It counts from now on, before the lease row is asked to list it.
+// takeIn adds a placement that has caught up to the chain. It counts from now on, before the lease row is asked to list it.
 func (m *Machine) takeIn() {
 	for _, x := range m.candidates() {
 		p, f := m.peer(x), m.feedOf(x)
@@ -363,7 +363,7 @@ func (m *Machine) takeIn() {
 		if p.near == 0 {
 			p.near = max(m.now, 1)
 		}
-		// While the store does not answer nothing is acknowledged without one that may be listed: then it need not prove itself for long.
+		// While the store does not answer, nothing is acknowledged without a placement that may be listed: then it need not prove itself for long.
 		unanswered := slices.Contains(m.mayBeListed(), x) && m.now-m.head.since >= joinLag
 		if m.now-p.near < p.pause && !unanswered {
 			continue
@@ -375,7 +375,7 @@ func (m *Machine) takeIn() {
 	}
 }
 
-// keepList has the lease row's list be the chain. Who is not listed yet comes in once it has all that was acknowledged.
+// keepList keeps the lease row's list equal to the chain. A placement that is not listed yet is added once it has everything that was acknowledged.
 func (m *Machine) keepList() {
 	h := &m.head
 	want := []Member{m.self}

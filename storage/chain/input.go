@@ -6,18 +6,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Time is what the server's own clock shows; only differences mean something. It counts the time the machine was suspended.
+// Time is the reading of the server's own clock; only differences are meaningful. It counts the time the machine was suspended.
 type Time = time.Duration
 
-// Input is what a Machine takes.
+// Input is an input of a Machine.
 type Input interface{ input() }
 
 type (
-	// Tick says that time went on.
+	// Tick reports that time went on.
 	Tick struct{}
 
 	// Lead says that this placement holds the lease in an epoch which its brick has raised durably. List is the row's in-sync list, Dropped
-	// are those that the taking transaction took out of it.
+	// are the members that the taking transaction removed from it.
 	Lead struct {
 		Epoch   point.Epoch
 		List    []Member
@@ -25,8 +25,8 @@ type (
 	}
 	// StepDown says that the lease is over: nothing more is acknowledged under its epoch.
 	StepDown struct{}
-	// Placements are the members that the partition map has, with the stores that their servers have now, and how many copies an
-	// acknowledgement means at the least.
+	// Placements are the members that the partition map has, with the stores that their servers have now, and the minimum number of copies that an
+	// acknowledgement means.
 	Placements struct {
 		All       []Member
 		MinInSync int
@@ -48,10 +48,10 @@ type (
 	Synced struct{ Upto point.Serial }
 	// Failed says that a frame could not be logged from a serial on: the log ends at End.
 	Failed struct{ End point.Serial }
-	// Adopted says that the log's ends are other ones now, because a segment was taken in.
+	// Adopted says that the log's ends have changed, because a segment was adopted.
 	Adopted struct{ Ends []point.EpochEnd }
 
-	// Passed answers PassOn: what was sent. Missing: the log does not reach back to After any more; nothing was sent.
+	// Passed answers PassOn with the frames sent. Missing: the log does not reach back to After any more; nothing was sent.
 	Passed struct {
 		To      Member
 		After   point.Serial
@@ -84,7 +84,7 @@ func (Received) input()   {}
 func (Raised) input()     {}
 func (WasCut) input()     {}
 
-// Effect is what a Machine wants done. Effects are performed in order.
+// Effect is an action requested by a Machine. Effects are performed in order.
 type Effect interface{ effect() }
 
 type (
@@ -108,7 +108,7 @@ type (
 	// Raise raises the brick's epoch durably, which may be done already, and has the partition follow in it. Answered by Raised.
 	Raise struct{ Epoch point.Epoch }
 	// Cut sets the frames behind After aside, durably and with full labels, then cuts the log there and rebuilds the head rows. Answered by
-	// WasCut. What was set aside goes to the head of Epoch as inserts, and is forgotten at their `all` ack.
+	// WasCut. The frames set aside go to the head of Epoch as inserts, and are forgotten at their `all` ack.
 	Cut struct {
 		Epoch point.Epoch
 		After point.Serial
@@ -120,7 +120,7 @@ type (
 		Epoch point.Epoch
 		Upto  point.Serial
 	}
-	// Over ends the epoch that this placement leads: it was overtaken, or its log failed behind what it passed on. Nothing is
+	// Over ends the epoch that this placement leads: it was overtaken, or its log failed behind frames that it passed on. Nothing is
 	// taken or acknowledged under it any more, and the lease is given up.
 	Over struct {
 		Epoch point.Epoch
@@ -138,7 +138,7 @@ type (
 	}
 )
 
-// Event is what a Note is about.
+// Event is the kind of a Note.
 type Event uint8
 
 const (
@@ -149,7 +149,7 @@ const (
 	TakenIn
 )
 
-// String names the event, for logs and scripts.
+// String returns the event's name, for logs and scripts.
 func (e Event) String() string { return [...]string{"silent", "slow", "taken in"}[e] }
 
 func (Send) effect()    {}

@@ -14,11 +14,11 @@ type Machine struct {
 
 	// The log. Invariant: own <= end.
 	ends []point.EpochEnd
-	end  point.Serial // of what was handed to the log, in order
+	end  point.Serial // of the frames handed to the log, in order
 	own  point.Serial // fsynced and applied
 
-	// What was promised (I3). Invariant: raised <= epoch.
-	epoch  point.Epoch // the highest that was begun; what was sent under a lower one is refused
+	// Promises (I3). Invariant: raised <= epoch.
+	epoch  point.Epoch // the highest that was begun; messages under a lower one are refused
 	raised point.Epoch // durably, and begun here since this process started
 	role   role
 
@@ -50,14 +50,14 @@ const (
 	leading
 )
 
-// New makes the machine of a placement whose brick promised an epoch and whose log, all of it fsynced and applied, has these ends.
+// New makes the machine of a placement with the epoch that its brick promised and the ends of its log, all of it fsynced and applied.
 func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
 	s.setDefaults()
 	return &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
 		ponged: now, sure: now, pinged: now - s.PingEvery, now: now}
 }
 
-// Step takes one input at a time of the server's own clock, which never goes back, and appends what is to be done.
+// Step takes one input at a time of the server's own clock, which never goes back, and appends the effects.
 func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	m.now, m.out = now, out
 	switch in := in.(type) {
@@ -102,10 +102,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	return out
 }
 
-// Wake is when the machine wants the next Tick at the latest.
+// Wake returns the latest time for the next Tick.
 func (m *Machine) Wake() Time { return m.now + m.set.PingEvery/2 }
 
-// Sure reports whether this placement surely has every row that was acknowledged to writers, as far as the chain knows. A valid
+// Sure reports whether this placement surely has every row that was acknowledged to writers, as far as the chain can prove. A valid
 // lease is as good.
 func (m *Machine) Sure(now Time) bool {
 	switch m.role {
@@ -117,7 +117,7 @@ func (m *Machine) Sure(now Time) bool {
 	return false
 }
 
-// Epoch is what this placement promised, and whether it leads in it.
+// Epoch returns the epoch that this placement promised, and whether it leads in it.
 func (m *Machine) Epoch() (epoch point.Epoch, leads bool) { return m.epoch, m.role == leading }
 
 // End is where the log ends, and up to where it is fsynced and applied.
@@ -127,7 +127,7 @@ func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 
 func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 
-// rest ends what was done in an epoch. The promise stays.
+// rest ends this placement's part in an epoch. The promise stays.
 func (m *Machine) rest() {
 	m.role, m.version, m.order, m.base, m.feeds, m.sure = idle, 0, nil, nil, nil, m.now
 	placements, least := m.head.placements, m.head.min
@@ -185,7 +185,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 			return
 		}
 		m.pingOfMember(from, msg)
-	case msg.Epoch == m.epoch && m.role == idle: // restarted: the head does not know
+	case msg.Epoch == m.epoch && m.role == idle: // restarted: the head has not seen that
 		m.send(from, Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end})
 	case msg.Epoch == m.epoch && m.joined() && len(m.order) > 0 && from == m.order[0]:
 		m.ponged = m.now
@@ -224,7 +224,7 @@ func (m *Machine) over(by Member) {
 	m.rest()
 }
 
-// failed ends the epoch of a head whose log failed behind what it may have passed on: no serial of that epoch is used again. A member goes on
+// failed ends the epoch of a head if its log failed behind frames that it may have passed on: no serial of that epoch is used again. A member goes on
 // from where its log ends.
 func (m *Machine) failed(in Failed) {
 	m.ends, m.end = cutAt(m.ends, in.End), in.End

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// begin follows a head, or learns a new order of the chain from it.
+// begin follows a head, or takes over a new order of the chain from it.
 func (m *Machine) begin(from Member, msg Begin) {
 	if len(msg.Order) == 0 || msg.Order[0] != from {
 		return
@@ -40,7 +40,7 @@ func (m *Machine) successors() []Member {
 	return nil
 }
 
-// predecessor is who feeds this placement; for one that is joining it is the head.
+// predecessor is the placement that feeds this one; for one that is joining it is the head.
 func (m *Machine) predecessor() Member {
 	return m.order[max(0, slices.Index(m.order, m.self)-1)]
 }
@@ -76,9 +76,9 @@ func (m *Machine) accept(from Member, f Pass) {
 	case f.Epoch < m.epoch:
 		m.refuse(from)
 	case f.Epoch > m.epoch || m.role != following || !m.joined():
-		// Of an epoch that did not begin here yet; the sender sends it again once its head has said so.
+		// Of an epoch that did not begin here yet; the sender sends it again once its head has begun it here.
 	case !m.end.Less(f.Serial):
-		// It is here. The next report says so.
+		// It is here already. The next report shows it.
 	case f.Prev != m.end:
 		m.refuse(from)
 	default:
@@ -90,7 +90,7 @@ func (m *Machine) accept(from Member, f Pass) {
 	}
 }
 
-// report says to the predecessor what this placement and all behind it have; the head finds out what it may acknowledge.
+// report sends the predecessor the end that this placement and all behind it have; the head derives from it which frames it may acknowledge.
 func (m *Machine) report() {
 	switch {
 	case m.role == leading:
@@ -101,7 +101,7 @@ func (m *Machine) report() {
 	}
 }
 
-// least is what this placement and all behind it in the chain have fsynced and applied; all: the next one has reported in this order.
+// least is the end that this placement and all behind it in the chain have fsynced and applied; all: the next one has reported in this order.
 func (m *Machine) least() (upto point.Serial, all bool) {
 	next := m.successors()
 	if len(next) == 0 {

@@ -5,12 +5,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Member is a placement with the store directory that it has its frames in, as the lease row lists it. A placement on an emptied directory is
+// Member is a placement with the store directory that has its frames, as the lease row lists it. A placement on an emptied directory is
 // another member (C72).
 type Member = lease.Member
 
-// Message is what placements of one partition send each other. Messages may be lost, doubled and delayed; links keep their order only to
-// be fast. Every message carries the epoch of its sender.
+// Message is a message between placements of one partition. Messages may be lost, doubled and delayed; links keep their order only for
+// speed. Every message carries the epoch of its sender.
 type Message interface{ message() }
 
 // Begin is the head's: a placement follows it under an epoch, in this order. The first of Order is the head. A receiver that Order does not
@@ -19,12 +19,12 @@ type Begin struct {
 	Epoch   point.Epoch
 	Version uint64 // of Order within the epoch, rising from 1
 	Order   []Member
-	// Ends are those of the head's log when its epoch began: constant for the epoch. What the receiver has beyond them and not of this epoch
-	// is surplus.
+	// Ends are those of the head's log when its epoch began: constant for the epoch. Frames of older epochs that the receiver has beyond them
+	// are surplus.
 	Ends []point.EpochEnd
 }
 
-// Pass is a frame, whose body travels beside it. Serial may be of an older epoch than the sender's.
+// Pass is a frame; its body travels beside it. Serial may be of an older epoch than the sender's.
 type Pass struct {
 	Epoch        point.Epoch
 	Serial, Prev point.Serial
@@ -38,12 +38,12 @@ type Report struct {
 	Upto, End point.Serial
 }
 
-// Ping asks for a Pong with the same Sent, which is the sender's clock. A member tells its head besides where it is.
+// Ping asks for a Pong with the same Sent, which is the sender's clock. A member also reports its position to its head.
 type Ping struct {
 	Epoch   point.Epoch
 	Version uint64 // 0: it does not follow in this epoch yet
 	Sent    Time
-	// Own is what the sender itself has fsynced and applied, End where its log ends.
+	// Own is the end that the sender itself has fsynced and applied, End where its log ends.
 	Own, End point.Serial
 }
 
@@ -54,7 +54,7 @@ type Pong struct {
 	For   Time
 }
 
-// Refuse answers what was not accepted: Epoch is the one that the sender of this follows or leads, End where its log ends.
+// Refuse answers a message that was not accepted: Epoch is the one that the sender of this follows or leads, End where its log ends.
 type Refuse struct {
 	Epoch point.Epoch
 	End   point.Serial

@@ -4,9 +4,9 @@ import "time"
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// PingEvery is how often a member pings its head and the head its members, and how soon what got no answer is sent again. Default 250 ms.
+	// PingEvery is how often a member pings its head and the head its members, and how soon an unanswered message is sent again. Default 250 ms.
 	PingEvery time.Duration
-	// SilentAfter is how long the head hears nothing from a member before it takes it out of the chain. Default 2 s. Larger: longer write
+	// SilentAfter is the silence of a member after which the head takes it out of the chain. Default 2 s. Larger: longer write
 	// stalls when a server dies; smaller: a pause of a healthy server costs a copy.
 	SilentAfter time.Duration
 	// SlowAfter is how long nothing may be acknowledged before the member that holds it up is taken out. Default 4 s.
@@ -14,11 +14,11 @@ type Settings struct {
 	// RelistAfter is how long a member that was slow must keep up before it is taken in again; doubled each time up to RelistMax.
 	// Default 30 s and 10 min.
 	RelistAfter, RelistMax time.Duration
-	// WindowBytes bounds what is on its way to one placement. Default 4 MiB.
+	// WindowBytes bounds the bytes on their way to one placement. Default 4 MiB.
 	WindowBytes int
-	// BacklogBytesMax bounds what the head has taken and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
+	// BacklogBytesMax bounds the bytes that the head has taken and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
 	BacklogBytesMax int
-	// JoinLagBytes is how much may be on its way to a placement that is taken into the chain: acknowledgements wait for it. Default 1 MiB.
+	// JoinLagBytes bounds the bytes on their way to a placement that is taken into the chain: acknowledgements wait for it. Default 1 MiB.
 	JoinLagBytes int
 }
 

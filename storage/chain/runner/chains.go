@@ -19,11 +19,11 @@ import (
 
 // Partitions are the placements of this server.
 type Partitions interface {
-	// Placement gives the placement of a partition that is here.
+	// Placement returns the placement of a partition that is here.
 	Placement(p lease.Partition) (*partition.Partition, bool)
-	// Copy gives it, or makes an empty one where the newest map has it here. Errors are Stale and those of the store.
+	// Copy returns it, or makes an empty one if the newest map has it here. Errors are Stale and those of the store.
 	Copy(p lease.Partition, placement point.PlacementID) (*partition.Partition, error)
-	// LeadCopies leads a partition that has rows, in an epoch whose lease is held here: it calls Chains.Lead.
+	// LeadCopies leads a partition that has rows, in an epoch with a lease held here: it calls Chains.Lead.
 	LeadCopies(ctx context.Context, p lease.Partition, epoch point.Epoch) error
 }
 
@@ -34,23 +34,23 @@ type Led struct {
 	List, Dropped []lease.Member
 }
 
-// Leases are what the lease table says.
+// Leases is the lease table's interface.
 type Leases interface {
 	// Kept reports whether a chain keeps the in-sync list of a partition that is placed here.
 	Kept(table string, id point.PartitionID) bool
-	// Copied are the partitions with rows that this server leads and whose lists are kept.
+	// Copied returns the partitions with rows that this server leads and that have their lists kept by chains.
 	Copied() []Led
-	// Led is the epoch under which this server led a partition last, and whether its lease goes on or lapsed.
+	// Led returns the epoch under which this server led a partition last, and whether its lease goes on or lapsed.
 	Led(p lease.Partition) (epoch point.Epoch, goesOn bool)
-	// Placed are the placements of a partition that live, this server's first, and the least that must keep a row.
+	// Placed returns the live placements of a partition, this server's first, and the minimum number that must keep a row.
 	Placed(p lease.Partition) (placed []lease.Member, least int)
 	// Relist asks for an in-sync list; Chains.Listed answers.
 	Relist(p lease.Partition, epoch point.Epoch, members []lease.Member)
-	// GiveUp lets the lease of an epoch go that cannot be led.
+	// GiveUp releases the lease of an epoch that cannot be led.
 	GiveUp(p lease.Partition, why string)
 }
 
-// Wire carries messages and frames to other servers. What cannot be sent is lost.
+// Wire carries messages and frames to other servers. Messages that cannot be sent are lost.
 type Wire interface {
 	// Send does not wait.
 	Send(p lease.Partition, from, to lease.Member, m chain.Message)
@@ -58,7 +58,7 @@ type Wire interface {
 	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
 }
 
-// Deps are what the code hands in.
+// Deps are the dependencies that the code passes in.
 type Deps struct {
 	Server string
 	Store  lease.StoreID
@@ -95,13 +95,13 @@ func New(d Deps, s chain.Settings) *Chains {
 	return c
 }
 
-// Serve says where the placements are. What comes before is lost.
+// Serve sets the placements. Messages that arrive before it are lost.
 func (c *Chains) Serve(p Partitions) { c.here.Store(&p) }
 
-// lookEvery is how often the leases are looked at.
+// lookEvery is how often the leases are read.
 const lookEvery = 100 * time.Millisecond
 
-// Run leads what the leases say, until ctx ends.
+// Run leads the partitions that the leases name, until ctx ends.
 func (c *Chains) Run(ctx context.Context) error {
 	defer c.stop()
 	t := time.NewTicker(lookEvery)
@@ -118,7 +118,7 @@ func (c *Chains) Run(ctx context.Context) error {
 	}
 }
 
-// look begins the epochs of partitions with rows: their copies go on whether somebody writes or not.
+// look begins the epochs of partitions with rows: their copies go on whether clients write or not.
 func (c *Chains) look(ctx context.Context, here Partitions) {
 	var g errgroup.Group
 	g.SetLimit(8)
@@ -174,7 +174,7 @@ func (c *Chains) stop() {
 	c.work.Wait()
 }
 
-// of gives the chain of a placement, or begins it. Nil: it is over.
+// of returns the chain of a placement, or begins it. Nil: it is over.
 func (c *Chains) of(key lease.Partition, p *partition.Partition) *placement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +195,7 @@ func (c *Chains) find(key lease.Partition) *placement {
 	return c.mu.copies[key]
 }
 
-// Lead has a placement lead its chain in an epoch whose lease is held here, with the row's in-sync list. When it returns the partition takes
+// Lead makes a placement lead its chain in an epoch with a lease held here, with the row's in-sync list. When it returns the partition takes
 // rows under it. Errors are Stale and those of the store.
 func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Partition, epoch point.Epoch) error {
 	var led Led
@@ -226,7 +226,7 @@ func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Par
 // Kept reports whether a partition that is placed here has a chain.
 func (c *Chains) Kept(table string, id point.PartitionID) bool { return c.deps.Leases.Kept(table, id) }
 
-// Takes says why a partition that is led here takes no row now; nil: it does. Errors are Unavailable, Throttled and Stale.
+// Takes returns why a partition that is led here takes no row now, or nil. Errors are Unavailable, Throttled and Stale.
 func (c *Chains) Takes(key lease.Partition) error {
 	x := c.find(key)
 	if x == nil {
@@ -272,7 +272,7 @@ func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.Placemen
 	x.post(event{in: chain.Received{From: from, Message: m}, rec: rec, release: done})
 }
 
-// reach finds the chain that a message is for. One that begins an epoch makes the placement, if the map has it here; until then
+// reach finds the chain that a message is for. A message that begins an epoch makes the placement, if the map has it here; until then
 // messages are lost.
 func (c *Chains) reach(key lease.Partition, to point.PlacementID, m chain.Message) *placement {
 	x := c.find(key)

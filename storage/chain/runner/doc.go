@@ -5,9 +5,9 @@
 //	partition ──Pass, Await─────▶ │ Chains │ ──Relist──▶ Leases: the lease row
 //	          ◀──Follow, Cut───── └────────┘ ◀── Led, Listed
 //
-// A partition's machine has a goroutine of its own here: it takes inputs in order, steps, and performs the effects. What waits for a disk or
-// for room on a link goes on beside it and comes back as an input.
+// A partition's machine has a goroutine of its own here: it takes inputs in order, steps, and performs the effects. Waits for a disk or
+// for room on a link run beside it, and their results come back as inputs.
 //
-// Invariants kept here: I1 (Await returns nil only for what the machine says that all have), I5 (frames in memory are bounded by
-// cacheBytesMax a partition; what comes is bounded by the links' windows).
+// Invariants kept here: I1 (Await returns nil only for frames that all have, by the machine), I5 (frames in memory are bounded by
+// cacheBytesMax a partition; incoming data is bounded by the links' windows).
 package runner

@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// placement is a chain's part at one placement: the machine, its goroutine, and what goes on beside it.
+// placement is a chain's part at one placement: the machine, its goroutine, and the work beside it.
 type placement struct {
 	// Constant.
 	c      *Chains
@@ -36,7 +36,7 @@ type placement struct {
 		events     []event
 		recent     recent
 		latest     appended
-		epoch      point.Epoch // that is led; 0: none
+		epoch      point.Epoch // epoch led here; 0: none
 		acked      point.Serial
 		waiting    []waiting
 	}
@@ -151,7 +151,7 @@ func (x *placement) handle(e event) {
 	}
 }
 
-// leadNow goes on with what waited for a cut.
+// leadNow continues with the requests that waited for a cut.
 func (x *placement) leadNow() {
 	if !x.cutting {
 		for _, e := range x.leads {
@@ -168,7 +168,7 @@ func (x *placement) led() point.Epoch {
 	return x.mu.epoch
 }
 
-// tick lets time go by, and ends an epoch whose lease is over.
+// tick lets time go by, and ends an epoch when its lease is over.
 func (x *placement) tick() {
 	if epoch, leads := x.leading(); leads {
 		if led, goesOn := x.c.deps.Leases.Led(x.key); led != epoch || !goesOn {
@@ -211,7 +211,7 @@ func (x *placement) lead(l *Led) error {
 	return nil
 }
 
-// step has the machine take an input, and performs what it wants.
+// step gives the machine an input, and performs its effects.
 func (x *placement) step(in chain.Input) {
 	x.mu.Lock()
 	effects := x.mu.machine.Step(x.c.deps.Clock(), in, nil)
@@ -251,7 +251,7 @@ func (x *placement) perform(e chain.Effect) {
 	}
 }
 
-// again calls f until it goes well, is Stale, or the placement ends.
+// again calls f until it succeeds, is Stale, or the placement ends.
 func (x *placement) again(what string, f func() error) bool {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err := f()
@@ -274,7 +274,7 @@ func (x *placement) raise(e chain.Raise) {
 	if !x.again("begin an epoch", func() error { return x.p.FollowLeader(e.Epoch) }) {
 		return
 	}
-	// From here on only this chain adds to the log. What was added before without it is waited for, and told.
+	// From here on only this chain adds to the log. Frames added before without it are waited for, and reported to the machine.
 	ends := x.p.Ends()
 	x.mu.Lock()
 	end, _ := x.mu.machine.End()
@@ -291,7 +291,7 @@ func (x *placement) raise(e chain.Raise) {
 	x.post(event{in: chain.Raised(e)})
 }
 
-// cut has the partition set the surplus aside. Where a higher epoch began meanwhile the same cut is asked for again.
+// cut makes the partition set the surplus aside. If a higher epoch began meanwhile the same cut is requested again.
 func (x *placement) cut(e chain.Cut) {
 	done := x.again("set surplus frames aside", func() error {
 		_, err := x.p.Cut(e.After)
@@ -305,7 +305,7 @@ func (x *placement) cut(e chain.Cut) {
 	}
 }
 
-// logIt logs and applies the frame that just came.
+// logIt logs and applies the frame that just arrived.
 func (x *placement) logIt(e chain.LogIt) {
 	rec := x.current.rec
 	wait, err := x.p.Follow(e.Epoch, rec)
@@ -324,7 +324,7 @@ func (x *placement) logIt(e chain.LogIt) {
 	poke(x.fsync)
 }
 
-// logged notes a frame that is in the log; the lock is held.
+// logged records a frame that is in the log; the lock is held.
 func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
 	x.mu.recent.add(s, prev, rec)
 	x.mu.latest = appended{s, wait}
@@ -451,7 +451,7 @@ func (x *placement) acked(e chain.Acked) {
 	x.settle(func(w waiting) (bool, error) { return !e.Upto.Less(w.upto), nil })
 }
 
-// over ends what waits for an epoch.
+// over ends the waits for an epoch.
 func (x *placement) over(epoch point.Epoch, why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -461,7 +461,7 @@ func (x *placement) over(epoch point.Epoch, why error) {
 	}
 }
 
-// settle answers those that f is done with; the lock is held.
+// settle answers the waiters for which f returns true; the lock is held.
 func (x *placement) settle(f func(waiting) (bool, error)) {
 	left := x.mu.waiting[:0]
 	for _, w := range x.mu.waiting {
@@ -475,7 +475,7 @@ func (x *placement) settle(f func(waiting) (bool, error)) {
 	x.mu.waiting = left
 }
 
-// end gives back what waits.
+// end releases and answers all events that wait.
 func (x *placement) end() {
 	x.cancel()
 	for _, e := range append(x.take(), x.leads...) {

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// recent are the newest frames of a log, so that what is passed on at once is not read back from the disk.
+// recent are the newest frames of a log, so that frames passed on at once are not read back from the disk.
 type recent struct {
 	frames []kept
 	bytes  int
@@ -34,7 +34,7 @@ func (r *recent) add(s, prev point.Serial, rec []byte) {
 	}
 }
 
-// after gives the frames behind a serial, about so many bytes of them; found: the first of them, if there is any, follows it.
+// after returns the frames behind a serial, about so many bytes of them; found: the first of them, if there is any, follows it.
 func (r *recent) after(s point.Serial, bytes int) (frames []kept, found bool) {
 	i := len(r.frames)
 	for i > 0 && r.frames[i-1].prev != s && s.Less(r.frames[i-1].serial) {

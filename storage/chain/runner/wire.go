@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/chain"
 )
 
-// LinkWire is the Wire over the links between storage servers. Its Handler takes what comes on them.
+// LinkWire is the Wire over the links between storage servers. Its Handler takes the messages that arrive on them.
 type LinkWire struct {
 	chains atomic.Pointer[Chains]
 	link   atomic.Pointer[func(server string) (peer.Link, bool)]
@@ -26,10 +26,10 @@ var (
 	_ peer.LinkHandler = Handler{}
 )
 
-// Handler takes what comes on links to a wire's chains.
+// Handler passes messages that arrive on links to a wire's chains.
 type Handler struct{ Wire *LinkWire }
 
-// Join has what comes go to chains, and what they send to links. What comes and goes before is lost.
+// Join connects the wire: incoming messages go to chains, and theirs to links. Messages before that are lost.
 func (w *LinkWire) Join(c *Chains, link func(server string) (peer.Link, bool)) {
 	w.link.Store(&link)
 	w.chains.Store(c)
@@ -54,7 +54,7 @@ func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Messag
 		return
 	}
 	if out := outward(m); out != nil {
-		_ = l.Send(routeOf(p, chain.EpochOf(m), from, to), out) // what is lost is sent again
+		_ = l.Send(routeOf(p, chain.EpochOf(m), from, to), out) // lost messages are sent again
 	}
 }
 
@@ -75,7 +75,7 @@ type record struct {
 	done func()
 }
 
-// recordKept bounds what a record holds on to between frames, in bytes.
+// recordKept bounds the memory that a record keeps between frames, in bytes.
 const recordKept = 256 << 10
 
 var records = sync.Pool{New: func() any { return new(record) }}
@@ -130,7 +130,7 @@ func sender(l peer.Link, r *peer.Route) lease.Member {
 
 func storeOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
 
-// outward gives a message its form on links; nil: it has none.
+// outward converts a message to its form on links; nil: it has none.
 func outward(m chain.Message) peer.LinkMessage {
 	switch m := m.(type) {
 	case chain.Begin:
@@ -155,7 +155,7 @@ func outward(m chain.Message) peer.LinkMessage {
 	return nil
 }
 
-// inward is the opposite; nil: it is none of a chain's.
+// inward is the opposite; nil: it is not a chain's message.
 func inward(epoch point.Epoch, m peer.LinkMessage) chain.Message {
 	switch m := m.(type) {
 	case *peer.ChainBegin:
