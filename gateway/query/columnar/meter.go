@@ -14,7 +14,7 @@ type meter struct {
 // where is the engine's name for the place where the limit is exceeded.
 const where = "query execution"
 
-// reach counts that n more samples are held for a moment.
+// reach counts n more samples as held for a moment.
 func (m *meter) reach(n int) error {
 	m.peak = max(m.peak, m.held+n)
 	if m.held+n > m.max {
@@ -23,7 +23,7 @@ func (m *meter) reach(n int) error {
 	return nil
 }
 
-// keep counts that n more samples are held from now on.
+// keep counts n more samples as held from now on.
 func (m *meter) keep(n int) error {
 	err := m.reach(n)
 	m.held += n

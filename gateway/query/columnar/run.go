@@ -199,7 +199,7 @@ func (r *run) drive(ctx context.Context, rows Rows) error {
 	g.Go(func() error { return r.work(ctx, t, in, page) })
 	for range r.env.Workers - 1 {
 		if r.env.Take != nil && r.env.Spare(workerBytes) != nil {
-			break // fewer must do
+			break // fewer workers must suffice
 		}
 		defer r.give(workerBytes)
 		g.Go(func() error {
