@@ -74,7 +74,7 @@ func (d disk) below(dir string) (paths []string) {
 	return paths
 }
 
-// segments are the names and bytes of all segments, wherever they lie.
+// segments are the names and bytes of all segments, in any directory.
 func (d disk) segments() map[string]string {
 	out := map[string]string{}
 	for p, b := range d {

@@ -129,7 +129,7 @@ func TestFlushesThatFailAreTriedAgainByRun(t *testing.T) {
 }
 
 // TestDropsLeaveNothing: a partition that was dropped does not come back by an insert that was routed before, its log and
-// files do not stay when the power is cut in the middle, and its place in memory goes when the map forgets it.
+// files do not stay when the power is cut in the middle, and its entry in memory is deleted when the map no longer has it.
 func TestDropsLeaveNothing(t *testing.T) {
 	fs, maps := vfs.NewCrashableMem(), newMap(t)
 	p := start(t, fs, maps, 1)
@@ -225,8 +225,8 @@ func TestFullHeadsRefuseUntilTheyAreFlushed(t *testing.T) {
 	}
 }
 
-// TestAPartitionThatCannotBeFlushedStopsNoOther: the largest head cannot be written, and memory is over its bound: the others
-// go to disk and take rows, and so does it when it can again.
+// TestAPartitionThatCannotBeFlushedStopsNoOther: the largest head cannot be written, and memory is over its bound: the
+// others go to disk and take rows, and so does this one when the disk works again.
 func TestAPartitionThatCannotBeFlushedStopsNoOther(t *testing.T) {
 	f := &failing{kind: errorfs.OpFileSyncData, part: fmt.Sprintf("segments/%016x/", 101)}
 	log := slog.New(slog.DiscardHandler)

@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// families describes a table's metric families. They are few and change rarely: each lies in the catalogue under its
-// name and all of them in memory.
+// families describes a table's metric families. They are few and change rarely: each is in the catalogue under its
+// name, and all are in memory.
 type families struct {
 	sync.RWMutex
 	byName map[string]point.MetadataRow

@@ -56,7 +56,7 @@ func (p *pager) Next() (page peer.Page, ok bool, err error) {
 	return page, true, nil
 }
 
-// cut takes a page's series off the rest.
+// cut takes a page's series from the rest.
 func (p *pager) cut(page *peer.Page) ([]found, error) {
 	ss := p.set
 	ss.pages.Lock()

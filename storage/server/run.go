@@ -235,7 +235,7 @@ func (s *Server) report(p *partition.Partition, what string, err error) bool {
 	return false
 }
 
-// gone reports whether maintenance met a partition that was dropped, or closed, meanwhile: that is no failure.
+// gone reports whether maintenance met a partition that was dropped or closed meanwhile: that is no failure.
 func gone(err error) bool { return fault.Is(err, fault.Canceled) || fault.Is(err, fault.Stale) }
 
 // FlushAll writes all head rows into segments now, and folds each partition's segments into one if asked. Partitions that

@@ -29,8 +29,8 @@ func TestPacerKeepsTheRate(t *testing.T) {
 	}
 }
 
-// TestPassesBeginAtTheirTime: a pass that goes on does at once, a new one waits for the period, and a clock that was set
-// back does not put it off for ever.
+// TestPassesBeginAtTheirTime: an unfinished pass continues at once, a new one waits for the period, and a clock that
+// was set back does not delay it for ever.
 func TestPassesBeginAtTheirTime(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for name, c := range map[string]struct {

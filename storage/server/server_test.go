@@ -213,7 +213,7 @@ func labelsOf(i int) point.Labels {
 	return point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(i))
 }
 
-// writer is a gateway's stream, reduced to the least.
+// writer is a minimal gateway's stream.
 type writer struct {
 	s      *server.Server
 	stream peer.Stream

@@ -29,7 +29,7 @@ func backUp(t *testing.T, s *server.Server, fs vfs.FS, made time.Time, set backu
 	return res
 }
 
-// restored makes a store "data" on a new file system of the backups in "bk" on another.
+// restored makes a store "data" on a new file system from the backups in "bk" on another.
 func restored(t *testing.T, from vfs.FS, name string) (vfs.FS, backup.Result) {
 	t.Helper()
 	fs := vfs.NewMem()
@@ -117,7 +117,7 @@ func TestARestoredBackupHasAllRowsAndNoDeletedOnes(t *testing.T) {
 	}
 }
 
-// TestABackupNamesWhatIsDamagedInTheStore: and has everything else.
+// TestABackupNamesWhatIsDamagedInTheStore: a backup names the damage and has everything else.
 func TestABackupNamesWhatIsDamagedInTheStore(t *testing.T) {
 	fs, maps, truth := vfs.NewMem(), newMap(t), model{}
 	p := start(t, fs, maps, 1)
@@ -149,7 +149,7 @@ func TestABackupNamesWhatIsDamagedInTheStore(t *testing.T) {
 	}
 }
 
-// TestARestoreThatWasInterruptedGoesOn: and until then the directory is no store.
+// TestARestoreThatWasInterruptedGoesOn: an interrupted restore goes on, and until it ends the directory is no store.
 func TestARestoreThatWasInterruptedGoesOn(t *testing.T) {
 	fs, maps, truth := vfs.NewMem(), newMap(t), model{}
 	p := start(t, fs, maps, 1)

@@ -61,7 +61,7 @@ func number(name string, def int) int {
 	return def
 }
 
-// openBig opens a store on a real disk that flushes nothing of itself.
+// openBig opens a store on a real disk that does not flush by itself.
 func openBig(dir string, maps server.Maps, epoch point.Epoch) (p process, err error) {
 	log := slog.New(slog.DiscardHandler)
 	p.brick, err = brick.Open(brick.Deps{FS: vfs.Default, Log: log}, brick.Settings{DataDir: filepath.Join(dir, "data"), FreeBytesMin: 1})
