@@ -414,8 +414,8 @@ func (r *blockReader) parseParams(c *cursor, ch *chunk) {
 	ch.except = r.except[at:]
 }
 
-// floats decodes the values of chunk i into dst, whose length is the chunk's rows. Chunks must be taken in order, each
-// by values or skip or hists.
+// values decodes the values of chunk i into dst, which has the length of the chunk's rows. Chunks must be taken in
+// order, each by values, skip or histograms.
 func (r *blockReader) values(i int, dst []float64) {
 	col := r.columns(i)
 	r.chunks[i].decode(dst, &col)

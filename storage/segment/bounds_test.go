@@ -17,14 +17,14 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// longValue is a label's value of n bytes that differs from others at the end only.
+// longValue is a label's value of n bytes that differs from the others only at its end.
 func longValue(n, i int) string {
 	end := fmt.Sprintf("%06d", i)
 	return strings.Repeat("v", n-len(end)) + end
 }
 
-// TestEverySegmentTheWriterMakesCanBeRead writes more values of 64 KiB than a record of label names holds in one part: a store
-// took them, and answered 500 for the day they were of.
+// TestEverySegmentTheWriterMakesCanBeRead writes more values of 64 KiB than a record of label names holds in one part:
+// a store accepted them, and answered 500 to queries of their day.
 func TestEverySegmentTheWriterMakesCanBeRead(t *testing.T) {
 	n := 1100 // 69 MiB: the record was refused from 64 MiB on
 	if testing.Short() {
@@ -123,7 +123,7 @@ func (s *source) compare(t *testing.T, r *Reader, seed uint64) {
 
 func sameBits(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) }
 
-// edgeLabels are labels of which something lies at a bound: their number, a name, a value, all together.
+// edgeLabels are labels with something at a bound: their number, a name, a value, the whole set.
 func edgeLabels(rng *rand.Rand, i int) point.Labels {
 	pairs := []string{"__name__", "up", "i", fmt.Sprint(i)}
 	switch rng.IntN(6) {

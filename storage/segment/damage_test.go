@@ -33,7 +33,7 @@ func writeFile(t testing.TB, fs vfs.FS, path string, b []byte) {
 	check(t, f.Close())
 }
 
-// readAll is everything a query or a compaction may do with a file.
+// readAll does everything that a query or a compaction may do with a file.
 func readAll(fs vfs.FS, info Info, c *Cache, verify bool) error {
 	r, err := Open(fs, "seg", info, c)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 //	        └▶ it is not: open it, look that it is the same segment ─▶ Cache.files ─▶ is one too many open? close one
 //	                                                                                 that is not being read, and was not lately
 //
-// Which one: the one that was read longest ago among the next victimLooks under a hand that goes round, where time is the number
-// of files opened so far. A file that is being read is never closed. So no more than FilesMax are open, or as many as there are
-// reads at one moment, if that is more.
+// Which one: the one that was read longest ago among the next victimLooks under a circulating hand, where time is the number of files
+// opened so far. A file that is being read is never closed. So no more than FilesMax are open, or as many as there are reads at one moment,
+// if that is more.
 
 // FilesMax is how many segment files are open at once, unless Cache.LimitFiles says otherwise.
 const FilesMax = 4096

@@ -63,7 +63,7 @@ func TestGoldenBytes(t *testing.T) {
 	}
 }
 
-// TestSegmentsOfVersionOneStayReadable: they lie in the stores of today.
+// TestSegmentsOfVersionOneStayReadable: stores in use have them.
 func TestSegmentsOfVersionOneStayReadable(t *testing.T) {
 	for name, s := range goldens() {
 		fs := vfs.NewMem()

@@ -256,15 +256,14 @@ func hand(ps []wanted, runs []rows.Run, lo, hi point.Nanos, f func(int, rows.Run
 	return nil
 }
 
-// wanted is the place of a series that is asked for, and which one it is.
+// wanted is the place of a requested series, and its index.
 type wanted struct {
 	placed
 	index int32
 }
 
-// places finds where the series lie, in file order, without doubles and without series that have no rows here, and
-// appends them to out. Series that were neighbours when they were written are so here: ids in label order have places
-// that rise.
+// places appends the places of the series to out, in file order, without doubles and without series that have no rows
+// here. Series that were written as neighbours are neighbours here: ids in label order have rising places.
 func (r *Reader) places(t *tableIter, ids []point.DenseID, out []wanted) ([]wanted, error) {
 	sorted := true
 	err := r.eachPlace(t, ids, func(i int, at place) {

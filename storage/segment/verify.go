@@ -229,7 +229,7 @@ func (r *Reader) verifyRows() error {
 	return r.verifyPlaces(order)
 }
 
-// verifyPlaces asks for the place of every series; in file order they must be those that the scan met.
+// verifyPlaces asks for the place of every series; in file order they must be those of the scan.
 func (r *Reader) verifyPlaces(order []point.DenseID) error {
 	t, err := r.iter()
 	if err != nil {

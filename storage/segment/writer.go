@@ -13,9 +13,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// Writer makes one segment file. Not for concurrent use. After the first error every call returns it, and only Abort
-// makes sense. Memory: the group under construction, a page of definitions, the postings while definitions come in,
-// 8 bytes a series, 40 bytes a distinct column of times, and the exemplars.
+// Writer makes one segment file. Not for concurrent use. After the first error every call returns it, and only Abort is useful. Memory: the
+// group under construction, a page of definitions, the postings while definitions come in, 8 bytes a series, 40 bytes a distinct column of
+// times, and the exemplars.
 type Writer struct {
 	fs   vfs.FS
 	path string
@@ -53,7 +53,7 @@ type exemplarRecord struct {
 // TempSuffix marks a file that Finish has not published; a process that finds one at start may delete it.
 const TempSuffix = ".tmp"
 
-// hashedFile is where the sstable goes: it sums and counts the bytes on their way. Finish makes it durable.
+// hashedFile is the sstable's output file: it sums and counts the bytes written. Finish makes it durable.
 type hashedFile struct {
 	f    vfs.File
 	sum  *xxhash.Digest
@@ -296,8 +296,8 @@ func (w *Writer) AddExemplars(id point.DenseID, ex []point.ExemplarRow) error {
 	return nil
 }
 
-// Finish publishes the file: bytes fsynced, file renamed, directory fsynced, in this order (I7). On an error nothing
-// has the final name, or it has it and is whole; call Abort. Errors: Invalid, TooLarge, Unavailable.
+// Finish publishes the file: bytes fsynced, file renamed, directory fsynced, in this order (I7). After an error no file
+// has the final name, or a whole file has it; call Abort. Errors: Invalid, TooLarge, Unavailable.
 func (w *Writer) Finish() (Info, error) {
 	if w.err == nil {
 		w.err = w.writeTail()
