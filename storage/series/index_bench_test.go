@@ -85,7 +85,7 @@ func BenchmarkChurn(b *testing.B) {
 	ls, x := filled(101_000)
 	i := 0
 	b.ReportAllocs()
-	for b.Loop() { // one goes, one comes
+	for b.Loop() { // one is released, one is made
 		j := i * 7919 % len(ls)
 		x.Release(x.refOf(ls[j]))
 		x.Intern(ls[j])

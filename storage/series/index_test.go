@@ -20,7 +20,7 @@ func matcher(t labels.MatchType, name, value string) *labels.Matcher {
 	return labels.MustNewMatcher(t, name, value)
 }
 
-// brute is Match as it is defined.
+// brute is Match by its definition.
 func brute(held map[Ref]point.Labels, ms []*labels.Matcher) []uint32 {
 	var out []uint32
 	for ref, l := range held {
@@ -162,7 +162,7 @@ func checkLists(t *rapid.T, x *Index, held map[Ref]point.Labels) {
 	}
 }
 
-// TestMatchOverManyValues takes the ways that only large indexes take: filters against gathering, bitmaps, sections.
+// TestMatchOverManyValues takes the paths that only large indexes take: filters against gathering, bitmaps, sections.
 func TestMatchOverManyValues(t *testing.T) {
 	x, held := New(), map[Ref]point.Labels{}
 	for i := range 20_000 {
@@ -438,7 +438,7 @@ func TestInternAllKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// A ref listed as idle twice may be freed, and given to another series that comes and goes, before the second entry is looked at.
+// A ref listed as idle twice may be freed, and given to another series that is made and released, before the second entry is processed.
 func TestASeriesThatIsDismissedWhileItWaitsDoesNotComeBack(t *testing.T) {
 	x := New()
 	ref := x.Intern(point.MakeLabels("__name__", "short"))

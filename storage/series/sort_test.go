@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// oddLabels are such that differ late, early, by length alone, by bytes of zero and by how long their lengths are.
+// oddLabels are label sets that differ late, early, by length alone, by zero bytes and by the size of their lengths.
 func oddLabels(t *rapid.T) point.Labels {
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"a", "a\x00", "a\x00\x00", "abcdefg", "abcdefg\x00", "abcdefgh", "abcdefgabcdefg", strings.Repeat("x", 127),

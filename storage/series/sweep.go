@@ -84,7 +84,7 @@ func (x *Index) forget(refs []Ref) (gone []Ref) {
 	for _, ref := range refs {
 		e := x.entries.at(ref)
 		if e.count.Load() != 0 {
-			continue // taken up again, or listed twice and freed already; its labels may not be ours to read
+			continue // in use again, or listed twice and freed already; then its labels must not be read
 		}
 		h := maphash.String(x.seed, string(e.labels))
 		sh := &x.shards[h>>shardShift]
