@@ -96,7 +96,7 @@ func (h *Head) appendSection(stamp point.Stamp, ids []point.DenseID, times []poi
 }
 
 // aheadRows are looked up before the first of them is written. In random order each row waits for four or five cache
-// lines, one after the other; asked for ahead, those of many rows come together (see DESIGN.md for the gain).
+// lines, one after the other; read ahead, those of many rows arrive together (see DESIGN.md for the gain).
 const aheadRows = 64
 
 // target is where a row goes.
@@ -200,8 +200,8 @@ func (h *Head) frameLocked(stamp point.Stamp) uint32 {
 	return uint32(len(h.stamps))
 }
 
-// targetLocked gives the state of a series, in a new page if need be. Where the head holds few series, fitLocked must have
-// been asked about this one.
+// targetLocked gives the state of a series, in a new page if need be. Where the head holds few series, fitLocked must
+// have been called for it.
 func (h *Head) targetLocked(id point.DenseID) target {
 	n := int(id >> pageShift)
 	switch {
@@ -246,8 +246,8 @@ func (h *Head) noteLocked(id point.DenseID) {
 // histogram of one stamp the histogram. This is exact, whatever order the frames came in. The stamp range of the run is that of all rows of
 // the series held, also of those outside [lo, hi].
 //
-// dst is emptied first and its memory reused; the columns are dst's own, histograms are shared and read only.
-// The result is false, and dst empty, if there are none.
+// dst is emptied first and its memory reused; the columns are dst's own, histograms are shared and read only. The
+// result is false, and dst empty, if there are no rows.
 func (h *Head) Read(id point.DenseID, lo, hi point.Nanos, dst *rows.Run) bool {
 	dst.Reset()
 	h.mu.RLock()
@@ -406,8 +406,7 @@ func (h *Head) Drain(order []point.DenseID, f func(id point.DenseID, r *rows.Run
 	return nil
 }
 
-// Free gives the memory back. A head that is freed is empty and takes no more appends; histograms that reads gave out
-// stay good.
+// Free gives the memory back. A head that is freed is empty and takes no more appends; histograms that reads returned stay valid.
 func (h *Head) Free() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -67,7 +67,7 @@ func benchmarkAppend(b *testing.B, series int, at func(i int) int) {
 	b.ResetTimer()
 	for b.Loop() {
 		f := &fs[n]
-		if n++; n == len(fs) { // the same again, later
+		if n++; n == len(fs) { // the same rows again, at later times
 			n = 0
 			b.StopTimer()
 			cpu.pause()

@@ -22,7 +22,7 @@ var (
 	staleHist = point.AppendHistogram(nil, &histogram.Histogram{Sum: stale})
 )
 
-// model is the head as one sentence: of all rows of a series and time, the one that wins.
+// model is the head in one sentence: of all rows of a series and time, the winner.
 type model struct {
 	rows map[point.DenseID]map[point.Nanos][]row // in the order of appends
 }
@@ -309,7 +309,7 @@ func TestLaterWriteWinsWhateverPathItTook(t *testing.T) {
 	}
 	f(2, [3]float64{100, 10, 1}, [3]float64{200, 10, 2})
 	f(2, [3]float64{200, 10, 2}, [3]float64{100, 10, 1})
-	// A staged correction arrives after the next scrape: it lost its place in the chain, not its rank.
+	// A staged correction arrives after the next scrape: it lost its place in the chain, but keeps its rank.
 	f(2, [3]float64{100, 10, 1}, [3]float64{200, 20, 9}, [3]float64{150, 10, 2})
 	f(1, [3]float64{160, 10, 1}, [3]float64{200, 20, 9}, [3]float64{150, 10, 2})
 	// A stale marker never beats a value.
@@ -413,7 +413,7 @@ func TestExemplars(t *testing.T) {
 	}
 }
 
-// TestNewestExemplarsStay: of all series together those that came last stay, whatever their times, and memory does not grow.
+// TestNewestExemplarsStay: of all series together the last to come stay, regardless of their times, and memory does not grow.
 func TestNewestExemplarsStay(t *testing.T) {
 	const most = 10
 	h := New(Settings{ExemplarsMax: most})

@@ -146,7 +146,7 @@ func (h *Head) widenLocked(n int) {
 	}
 }
 
-// thinLocked gives the thin page of a series; nil: there is none.
+// thinLocked returns the thin page of a series; nil: there is none.
 func (h *Head) thinLocked(id point.DenseID) *thin {
 	if n := int(id >> pageShift); n < len(h.thins) {
 		return h.thins[n]
