@@ -14,7 +14,7 @@ import (
 )
 
 // TestNobodyReadsWithoutThoseWhoMayHaveTakenOver: partition 1 is handed over to 4 and 5, and its leader does not have
-// the outcome of the transaction yet. A reader whose map has partition 1 alone may miss rows acked by the halves.
+// the outcome of the transaction yet. A reader with a map of partition 1 alone may miss rows acked by the halves.
 func TestNobodyReadsWithoutThoseWhoMayHaveTakenOver(t *testing.T) {
 	maps := &someMap{m: newMap(t).m}
 	p := start(t, vfs.NewMem(), maps, 1)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestALateTryDoesNotBringBackWhatWasReplacedOrDeleted: the first try of an insert hangs in the server until its gateway has sent it
-// again, and a later value, or a deletion, was acked after that. Its stamp was raised above both.
+// again, and a later value, or a deletion, was acked after that. Before the fix, its stamp was raised above both.
 func TestALateTryDoesNotBringBackWhatWasReplacedOrDeleted(t *testing.T) {
 	p := start(t, vfs.NewMem(), newMap(t), 1)
 	defer p.stop(t)
