@@ -44,7 +44,7 @@ func newPacker() *packer {
 	return &packer{enc: enc, huff: huff0.Scratch{Reuse: huff0.ReusePolicyNone}}
 }
 
-// frameZstdMin is the shortest input worth a zstd frame, whose headers alone take 12 bytes.
+// frameZstdMin is the shortest input worth a zstd frame: its headers alone take 12 bytes.
 const frameZstdMin = 24
 
 // append makes a frame of text and heads, in which zstd finds repetitions.
@@ -180,7 +180,7 @@ func (c *cursor) bytes(n int) []byte {
 // end reports whether everything was read and well formed.
 func (c *cursor) end() bool { return !c.bad && len(c.b) == 0 }
 
-// frame opens a frame whose raw length is rawLen. The result is buf's memory, grown if need be, or aliases the cursor's
+// frame opens a frame of raw length rawLen. The result is buf's memory, grown if need be, or aliases the cursor's
 // bytes; buf is returned for reuse. On malformed bytes the cursor is bad.
 func (c *cursor) frame(d *zstd.Decoder, rawLen int, buf []byte) (raw, reuse []byte) {
 	return c.open(d, nil, rawLen, buf)

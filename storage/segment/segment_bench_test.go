@@ -47,7 +47,7 @@ func perSample(b *testing.B, from float64, samples int) {
 
 func benchWrite(b *testing.B, s *source) {
 	var info Info
-	runs := make([]rows.Run, len(s.order)) // map look-ups are not what is measured, nor is t.Helper
+	runs := make([]rows.Run, len(s.order)) // so that neither map look-ups nor t.Helper are measured
 	for i, id := range s.order {
 		runs[i] = s.runs[id]
 	}
@@ -135,7 +135,7 @@ func BenchmarkFewRows(b *testing.B) {
 			s := devops((series+100)/101, 1, 0)
 			defs := s.defs[:series]
 			var order []point.DenseID
-			var runs []rows.Run // map look-ups are not what is measured, nor is t.Helper
+			var runs []rows.Run // so that neither map look-ups nor t.Helper are measured
 			for _, id := range s.order {
 				if int(id) < series {
 					order, runs = append(order, id), append(runs, s.runs[id])
