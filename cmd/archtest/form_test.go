@@ -15,11 +15,11 @@ import (
 // linesMax is how long a file of product code may be: more than one noun lies in a longer one.
 const linesMax = 800
 
-// top is all that lies at the top of the repository, besides files whose name begins with a dot.
+// top is all that lies at the top of the repository, besides files with a leading dot.
 const top = "gateway storage metadata smear presplit protocols cmd grafana docker docs go.mod go.sum Makefile README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md"
 
-// untidy gives what a package owes: a promise that begins as such, in doc.go or its only file, once; files that are not
-// too long; names of metrics that tell the package.
+// untidy lists the unmet duties of a package: a promise that begins as such, in doc.go or its only file, once; files
+// that are not too long; names of metrics that show the package.
 func untidy(p pkg) []string {
 	var out []string
 	say := func(form string, args ...any) { out = append(out, p.path+": "+fmt.Sprintf(form, args...)) }
@@ -32,7 +32,7 @@ func untidy(p pkg) []string {
 		if f.tree.Doc != nil {
 			promised = append(promised, f)
 		}
-		if f.lines > linesMax && !strings.HasSuffix(f.name, ".pb.go") { // protoc's are read by nobody
+		if f.lines > linesMax && !strings.HasSuffix(f.name, ".pb.go") { // protoc's are never read
 			say("%s has %d lines, more than %d", f.name, f.lines, linesMax)
 		}
 		for _, name := range metrics(f.tree) {
@@ -111,7 +111,7 @@ func TestUntidyIsSeen(t *testing.T) {
 	f("storage/x", map[string]string{"x.go": good + "const c = `spillway_y_rows_total`"}, "should begin with spillway_x_")
 }
 
-// strays gives what lies at the top and is not agreed.
+// strays lists the files at the top that are not agreed.
 func strays(names []string) []string {
 	var out []string
 	for _, name := range names {
@@ -122,7 +122,7 @@ func strays(names []string) []string {
 	return out
 }
 
-// TestTop looks at what is under version control; what else lies about is nobody's business but its maker's.
+// TestTop looks at files under version control; all others are ignored.
 func TestTop(t *testing.T) {
 	names := tracked(t)
 	report(t, strays(names))
@@ -147,14 +147,14 @@ func tracked(t *testing.T) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if name := e.Name(); name != "bin" && name != "spillway-data" { // what make makes
+		if name := e.Name(); name != "bin" && name != "spillway-data" { // the output of make
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// TestFormatsAreProven: a format that is drawn has files to hold in the hand, and somebody who tries to break it.
+// TestFormatsAreProven: a format that is drawn has example files, and a test that tries to break it.
 func TestFormatsAreProven(t *testing.T) {
 	var all []string
 	seen := 0

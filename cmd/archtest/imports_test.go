@@ -10,8 +10,8 @@ import (
 // pure are the packages that must be right: machines and plans without a clock, a lock, I/O or goroutines.
 const pure = "metadata/topology/... metadata/lease storage/chain storage/replica storage/gate storage/lead/rules smear/... presplit/... gateway/follow"
 
-// rule says who must not import what. Patterns are those of the go tool, several stand apart by spaces; our own packages
-// are named from the repository's root.
+// rule is one forbidden import. Patterns are those of the go tool, several stand apart by spaces; our own packages are
+// named from the repository's root.
 type rule struct {
 	who     string
 	not     string
@@ -20,7 +20,7 @@ type rule struct {
 	because string
 }
 
-// importLaw is ordered as data flows: what was written (protocols), where (metadata), how it lies on disk (storage), and
+// importLaw is ordered as data flows: the rows (protocols), their place (metadata), their form on disk (storage), and
 // the gateway, which joins them.
 var importLaw = []rule{
 	{who: "protocols/...", not: "gateway/... storage/... metadata/... smear/... presplit/...", tests: true,

@@ -109,7 +109,7 @@ func repository(t *testing.T) []pkg {
 	return pkgs
 }
 
-// inBinary gives what is linked into the product, by import path.
+// inBinary lists the packages linked into the product, by import path.
 func inBinary(t *testing.T) []string {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath", "./cmd/spillway")
@@ -132,7 +132,7 @@ func inBinary(t *testing.T) []string {
 	}
 }
 
-// match reports whether path is what pattern says: itself, with /... at the end also all below it; "..." is everything.
+// match reports whether path matches pattern: itself, with /... at the end also all below it; "..." is everything.
 func match(pattern, path string) bool {
 	below, ok := strings.CutSuffix(pattern, "...")
 	if !ok {
@@ -141,7 +141,7 @@ func match(pattern, path string) bool {
 	return strings.HasPrefix(path+"/", below)
 }
 
-// matchAny reports whether path is what any of the patterns says, which stand apart by spaces.
+// matchAny reports whether path matches any of the patterns, which stand apart by spaces.
 func matchAny(patterns, path string) bool {
 	for _, p := range strings.Fields(patterns) {
 		if match(p, path) {

@@ -23,15 +23,15 @@ var variables = map[string]string{
 	"gateway/query/columnar.lastValue": "a row of the table of functions that has no name of its own, never written",
 }
 
-// makers give values that nobody can change.
+// makers give immutable values.
 var makers = map[string]bool{
 	"errors.New": true, "fmt.Errorf": true, "fault.Errorf": true,
 	"regexp.MustCompile": true, "crc32.MakeTable": true, "strings.NewReplacer": true,
 	"math.Float64frombits": true, "math.NaN": true, "math.Inf": true,
 }
 
-// keeps gives the package's init functions and its variables that are not constants in disguise, except known ones,
-// which it notes in met.
+// keeps gives the package's init functions and its variables that are not constants in disguise, except listed
+// ones, which it notes in met.
 func keeps(p pkg, known map[string]string, met map[string]bool) []string {
 	var trees []*ast.File
 	for _, f := range p.files {
@@ -39,7 +39,7 @@ func keeps(p pkg, known map[string]string, met map[string]bool) []string {
 			trees = append(trees, f.tree)
 		}
 	}
-	// Imports are left unresolved: which names are the package's own variables can be told without them, and fast.
+	// Imports are left unresolved: the package's own variables can be found without them, and fast.
 	info := &types.Info{Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}
 	conf := types.Config{Importer: noImports{}, Error: func(error) {}, DisableUnusedImportCheck: true}
 	self, _ := conf.Check(p.path, p.fset, trees, info)
@@ -135,7 +135,7 @@ func isPool(e ast.Expr) bool {
 }
 
 // written calls f with the first name of everything in the functions of a file that is assigned to, counted, deleted
-// from, cleared, or whose address is taken.
+// from, cleared, or has its address taken.
 func written(tree *ast.File, f func(id *ast.Ident, address bool)) {
 	hit := func(e ast.Expr, address bool) {
 		for {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// use says which names of other packages must not be used in product code, by whom.
+// use says which names of other packages must not be used in product code, and in which packages.
 type use struct {
 	who     string
 	not     string // import path, then a dot and a name; a * at the end takes every name that begins so
