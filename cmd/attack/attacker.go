@@ -26,7 +26,7 @@ type attacker struct {
 	wrong   []string
 	note    string
 	reasons map[string]int // of refusals, how often each was given
-	acks    []string       // what the attack was acked, in its own words, for check
+	acks    []string       // rows of the attack that were acked, in its own form, for check
 	began   time.Time
 	took    time.Duration
 }
@@ -165,7 +165,7 @@ const (
 	overallGrace = 10 * time.Second // for an attack to end once its time is over
 )
 
-// judge says what one attack did to the process, the bystander and its own acked rows.
+// judge reports the damage of one attack to the process, the bystander and its own acked rows.
 func (a *attacker) judge(ctx context.Context, o options, quiet, s *spell) result {
 	r := result{
 		name: a.k.name, peak: a.peak(), memory: a.memory, writes: len(s.Writes), p99: p99(s.Writes), calm: p99(quiet.Writes),
@@ -199,8 +199,8 @@ func (a *attacker) judge(ctx context.Context, o options, quiet, s *spell) result
 	return r
 }
 
-// slow is what the bystander's writes may take at the 99th percentile: three times what they take without an attack, or what a process
-// that only answers takes under the same one, whichever is more: that is what the machine takes.
+// slow is the bound of the bystander's writes at the 99th percentile: three times their duration without an attack, or the duration in
+// a process that only answers under the same attack, whichever is more: the latter is due to the machine.
 func (r result) slow() time.Duration { return slowerMax * max(r.calm, r.control, slowerLeast) }
 
 // answers lists how often each status came.

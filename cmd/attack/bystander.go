@@ -83,7 +83,7 @@ func (b *bystander) end() {
 
 func (b *bystander) acked() int { return len(b.times) * bystanderSeries }
 
-// during runs f while the bystander works, and returns what it saw.
+// during runs f while the bystander works, and returns its measurements.
 func (b *bystander) during(f func()) (*spell, error) {
 	if _, err := fmt.Fprintln(b.stdin, "begin"); err != nil {
 		return nil, fmt.Errorf("the bystander ended: %w", err)

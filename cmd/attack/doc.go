@@ -7,11 +7,11 @@
 //	                ┌ attack: bodies │ labels │ floods │ queries │ wire │ slow │ overload
 //	spillway ◀──────┤
 //	  RSS, exit     └ bystander: writes rows of its own table, reads them back, keeps a ledger of acked rows
-//	control  ◀───────── the bystander asks a process that only answers as well: what it waits for there, the machine takes
+//	control  ◀───────── the bystander also asks a process that only answers: the wait there is due to the machine
 //
-// An attack succeeds, and the run fails, if the process ends, if its peak memory exceeds the budget by more than a tenth,
-// if an answer is anything but 2xx, 4xx or 503, if a write or read of the bystander is refused, or if a row that was acked
-// to anybody cannot be read afterwards, before and after a restart. Latencies are printed; with -latency they are judged too: the
+// An attack succeeds, and the run fails, if the process ends, if its peak memory exceeds the budget by more than a tenth, if an
+// answer is anything but 2xx, 4xx or 503, if a write or read of the bystander is refused, or if a row that was acked to any
+// client cannot be read afterwards, before and after a restart. Latencies are printed; with -latency they are judged too: the
 // bystander's writes may take three times as long as without an attack, or as the control under it.
 //
 //	attack -memory 512MiB -seconds 10             # everything

@@ -81,7 +81,7 @@ func main() {
 // attack is one way to hurt the server.
 type attack struct {
 	name string // group/name
-	does string // what the sender hopes for
+	does string // the sender's aim
 	run  func(ctx context.Context, a *attacker)
 	// check reads the rows that were acked to the attacker, after the attack and again after a restart. nil: there are none
 	// to read.
@@ -193,8 +193,8 @@ func runGroup(ctx context.Context, o options, group []attack) (hurt int, err err
 // settleMax bounds how long heads may take to become segments after the last write.
 const settleMax = time.Minute
 
-// settle waits until all rows are in segments, so that what a restart reads was flushed: a row that can be acked and not be
-// flushed would be read from the log for ever, until the log is full.
+// settle waits until all rows are in segments, so that a restart reads flushed rows only: a row that can be acked and not
+// be flushed would be read from the log for ever, until the log is full.
 func (t *target) settle(ctx context.Context) (wrong []string) {
 	deadline := time.Now().Add(settleMax)
 	for {

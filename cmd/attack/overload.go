@@ -31,8 +31,8 @@ const (
 	overloadRounds = 3
 )
 
-// overload measures what the server takes from a few senders, once its heads are full and flushing has to keep up, and what it
-// takes when many offer three times as much at a steady rate, whatever is answered. Beside them clients ask for large answers
+// overload measures the rate that the server takes from a few senders, once its heads are full and flushing has to keep up,
+// and the rate when many offer three times as much steadily, whatever is answered. Beside them clients ask for large answers
 // and read them slowly.
 func overload(ctx context.Context, a *attacker) {
 	senders := newSenders(a.addr)
@@ -61,10 +61,10 @@ func overload(ctx context.Context, a *attacker) {
 	}
 }
 
-// fairHalf is what ingest keeps of its capacity beside queries.
+// fairHalf is the part of its capacity that ingest keeps beside queries.
 const fairHalf = 0.5
 
-// besideQueries measures what the server takes alone and beside heavy queries, in turns.
+// besideQueries measures the rate that the server takes alone and beside heavy queries, in turns.
 func besideQueries(ctx context.Context, a *attacker) {
 	a.crowd(ctx)
 	senders := newSenders(a.addr)
@@ -90,7 +90,7 @@ func besideQueries(ctx context.Context, a *attacker) {
 	}
 }
 
-// throughput is what a load achieved.
+// throughput is the result of a load.
 type throughput struct {
 	rate    float64 // samples acked a second
 	offered float64 // samples sent a second

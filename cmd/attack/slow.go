@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// slowConnections is how many slow clients there are, and slowMax what they may cost beside an idle process.
+// slowConnections is the number of slow clients, and slowMax the memory they may cost beside an idle process.
 const (
 	slowConnections = 10_000
 	slowMax         = 200 << 20

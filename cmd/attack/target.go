@@ -105,7 +105,7 @@ func (t *target) restart(ctx context.Context) error {
 	return t.start(ctx)
 }
 
-// end kills the process and removes what it wrote.
+// end kills the process and removes its files.
 func (t *target) end() {
 	t.p.Kill()
 	_ = os.RemoveAll(t.dir)

@@ -39,13 +39,13 @@ type tenant struct {
 	last int64 // acked, ms
 }
 
-// spell is what the bystander saw in a while. Guarded by a mutex while it lasts.
+// spell is the bystander's measurements over a while. Guarded by a mutex while it lasts.
 type spell struct {
 	mu                             sync.Mutex
 	Writes, Reads, Health, Control []time.Duration // in the order of their answers
 	Acked                          []int64         // ms, rising
 	Wrong                          int
-	Refused                        []string // the first of what went wrong
+	Refused                        []string // the first refusals
 }
 
 // runTenant obeys "begin" and "end" lines until in ends; each end is answered with a spell.
@@ -135,7 +135,7 @@ func (t *tenant) write(s *spell) {
 	}
 }
 
-// ask sends the control what write sends.
+// ask sends the control the same as write.
 func (t *tenant) ask(s *spell) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestMax)
 	defer cancel()

@@ -70,7 +70,7 @@ func TestP99IsAMedianOfParts(t *testing.T) {
 	}
 }
 
-// TestTheMachineIsNotTheProduct: a bystander is slow by what it took without the attack and by what the control takes under it.
+// TestTheMachineIsNotTheProduct: a bystander is slow compared to its time without the attack and to the control's time under it.
 func TestTheMachineIsNotTheProduct(t *testing.T) {
 	for _, c := range []struct{ calm, control, want time.Duration }{
 		{1, 1, 30 * time.Millisecond},

@@ -20,8 +20,8 @@ func wireAttacks() []attack {
 	}
 }
 
-// exchange sends raw bytes over a connection of its own and returns what came back until the server closes, falls silent, or
-// ctx ends.
+// exchange sends raw bytes over a connection of its own and returns the bytes received until the server closes, falls
+// silent, or ctx ends.
 func (a *attacker) exchange(ctx context.Context, request string) string {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", a.addr)
@@ -35,7 +35,7 @@ func (a *attacker) exchange(ctx context.Context, request string) string {
 		a.count(0)
 		return ""
 	}
-	answer, _ := io.ReadAll(io.LimitReader(c, 1<<20)) // a deadline ends it: what came so far counts
+	answer, _ := io.ReadAll(io.LimitReader(c, 1<<20)) // a deadline ends it: the bytes received so far count
 	status := 0
 	_, _ = fmt.Sscanf(string(answer), "HTTP/1.1 %d", &status)
 	a.count(status)
@@ -45,7 +45,7 @@ func (a *attacker) exchange(ctx context.Context, request string) string {
 	return string(answer)
 }
 
-// smuggling hides a write to the table "smuggled" in what one reader takes for a body. No reader of the connection may execute it.
+// smuggling hides a write to the table "smuggled" in bytes that one reader takes for a body. No reader of the connection may execute it.
 func smuggling(ctx context.Context, a *attacker) {
 	hidden := "POST /write?db=smuggled HTTP/1.1\r\nHost: x\r\nContent-Length: 12\r\n\r\nhid value=1\n"
 	head := "POST /write?db=default HTTP/1.1\r\nHost: x\r\n"
