@@ -28,7 +28,7 @@ type api struct {
 	url  string
 }
 
-// envelope is what every answer comes in.
+// envelope is the frame of every answer.
 type envelope struct {
 	Status   string          `json:"status"`
 	Data     json.RawMessage `json:"data"`
@@ -123,7 +123,7 @@ func seriesKey(labels map[string]string) string {
 	return string(text)
 }
 
-// differ tells the first few differences between what is wanted and what was found.
+// differ reports the first few differences between the wanted and the found values.
 func differ(want, got rows) error {
 	var says []string
 	for _, key := range slices.Sorted(maps.Keys(want)) {

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// exporter is a scrape target whose metrics move by themselves.
+// exporter is a scrape target with metrics that move by themselves.
 type exporter struct {
 	server *http.Server
 
@@ -104,7 +104,7 @@ func (e *exporter) step(r *rand.Rand, n int) {
 	e.guests.DeleteLabelValues(strconv.Itoa(n/15 - 2))
 }
 
-// leave ends the target: whoever scrapes it finds nobody.
+// leave ends the target: scrapes fail from then on.
 func (e *exporter) leave() {
 	select {
 	case <-e.stop:

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// answer is what a client sees of an HTTP response.
+// answer is the part of an HTTP response that a client sees.
 type answer struct {
 	status int
 	header http.Header
@@ -113,7 +113,7 @@ func shown(t *testing.T, a answer) []string {
 	return words
 }
 
-// TestInfluxQueriesThatToolsAsk: what Telegraf, Grafana and Influx' shell ask before they do anything else.
+// TestInfluxQueriesThatToolsAsk: the first queries of Telegraf, Grafana and Influx' shell.
 func TestInfluxQueriesThatToolsAsk(t *testing.T) {
 	t.Parallel()
 	s := startSpillway(t)

@@ -51,7 +51,7 @@ func topics() []topic {
 	}
 }
 
-// jsonFleet is the fleet without what JSON has no words for: Telegraf writes integers beyond 2^53 in full, and reads of
+// jsonFleet is the fleet without values that JSON lacks: Telegraf writes integers beyond 2^53 in full, and reads of
 // them are as exact as float64 is; -0 it writes as 0.
 func jsonFleet(start time.Time) []line {
 	lines := fleet(start)
@@ -66,7 +66,7 @@ func jsonFleet(start time.Time) []line {
 }
 
 // TestTelegrafThroughKafka: lines, Telegraf, a real Kafka, Spillway, and every value and time compared; again after Spillway
-// was killed: what it had committed must be on its disk.
+// was killed: rows of committed records must be on its disk.
 func TestTelegrafThroughKafka(t *testing.T) {
 	binary := client(t, "telegraf")
 	b := kafka(t)

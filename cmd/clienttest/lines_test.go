@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// line is a line of line protocol whose meaning is known without reading it.
+// line is a line of line protocol with its meaning.
 type line struct {
 	measurement string
 	tags        []tag
@@ -86,8 +86,8 @@ const (
 	perTime    = 3*fleetHosts + 2 // lines
 )
 
-// fleet is what many hosts say from start on, with every type of field and whatever the format allows in names. Lines are
-// in the order of time, perTime for each.
+// fleet is the reports of many hosts from start on, with every type of field and whatever the format allows in names.
+// Lines are in the order of time, perTime for each.
 func fleet(start time.Time) []line {
 	var lines []line
 	for n := range fleetTimes {
@@ -137,7 +137,7 @@ type naming struct {
 	value  func(v float64) float64
 }
 
-// byInflux is how Spillway names what comes as line protocol.
+// byInflux is how Spillway names series from line protocol.
 func byInflux() naming {
 	return naming{
 		metric: func(measurement, field string) string {
@@ -151,7 +151,7 @@ func byInflux() naming {
 	}
 }
 
-// byTelegraf is how Telegraf names what it sends by remote write: it knows no UTF-8 in names. Its encoder leaves out a
+// byTelegraf is how Telegraf names series in remote write: it supports no UTF-8 in names. Its encoder leaves out a
 // value that equals zero, and so makes 0 of -0.
 func byTelegraf() naming {
 	plain := func(s string, more string) string {
@@ -169,7 +169,7 @@ func byTelegraf() naming {
 	}
 }
 
-// expected is what the query API has to give back of lines. Strings are no samples.
+// expected is the correct answer of the query API for lines. Strings are no samples.
 func expected(lines []line, by naming) rows {
 	want := rows{}
 	for _, l := range lines {
@@ -189,7 +189,7 @@ func expected(lines []line, by naming) rows {
 	return want
 }
 
-// stepped is what query_range has to answer where each sample is visible for the lookback after it.
+// stepped is the correct answer of query_range where each sample is visible for the lookback after it.
 func (r rows) stepped(start, end time.Time, step, lookback time.Duration) rows {
 	out := rows{}
 	for key, list := range r {

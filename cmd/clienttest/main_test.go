@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// told runs a command whose words people may read.
+// told runs a command and shows its output.
 func told(name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
 }
 
-// installers make what a test needs, when the first test needs it.
+// installers build the clients of a test, when the first test needs them.
 var installers = map[string]func() error{
 	"telegraf":   sync.OnceValue(func() error { return told("./install.sh", "telegraf") }),
 	"prometheus": sync.OnceValue(func() error { return told("./install.sh", "prometheus") }),

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// process is a program under way. What it says goes to a file, and into the test's log when the test fails.
+// process is a program under way. Its output goes to a file, and into the test's log when the test fails.
 type process struct {
 	t    *testing.T
 	name string

@@ -19,7 +19,7 @@ import (
 // remote is where and how a Prometheus sends.
 type remote struct {
 	url     string
-	message string // protobuf_message; "" for a Prometheus that does not know the setting
+	message string // protobuf_message; "" for a Prometheus without the setting
 }
 
 const (
@@ -27,7 +27,7 @@ const (
 	message2 = "io.prometheus.write.v2.Request"
 )
 
-// promConfig makes a configuration. What only a Prometheus of version 3 knows stands behind modern.
+// promConfig makes a configuration. Settings that only Prometheus 3 has stand behind modern.
 func promConfig(modern bool, targets []string, remotes []remote) string {
 	var b strings.Builder
 	b.WriteString("global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n")
@@ -136,7 +136,7 @@ func until(start time.Time) window {
 	return window{start.Truncate(time.Second), time.Now().Add(-2 * time.Second).Truncate(time.Second)}
 }
 
-// agrees asks both sides everything about the window; the error tells the first difference of each question.
+// agrees asks both sides everything about the window; the error lists the first difference of each query.
 func (w window) agrees(want, got api) error {
 	wrong := w.rawAgrees(want, got, `{__name__=~".+"}`)
 	for _, q := range questions() {
@@ -250,11 +250,11 @@ func TestPrometheusReadsWhatItSent(t *testing.T) {
 	targets := []string{freeAddr(t), freeAddr(t)}
 	config := promConfig(true, targets, []remote{{s.url + "/t/rw1", message1}, {s.url + "/t/rw2", message2}})
 	prom, p := startPrometheus(t, binary, config, modernFeatures)
-	// The targets come after Prometheus: it does not send what is older than itself, such as zeros at created timestamps.
+	// The targets come after Prometheus: it does not send samples older than itself, such as zeros at created timestamps.
 	begin := time.Now()
 	startExporter(t, targets[0], 1)
 	leaves := startExporter(t, targets[1], 2)
-	time.Sleep(12 * time.Second) // what Prometheus sees of life
+	time.Sleep(12 * time.Second) // the time that Prometheus scrapes
 	leaves.leave()
 	time.Sleep(8 * time.Second)
 	w := until(begin)
@@ -336,8 +336,8 @@ func checkMetadata(t *testing.T, want, got api) {
 	})
 }
 
-// checkNames compares labels, their values and series. The range reaches beyond both ends of what was sent: which series
-// have samples within a narrow range both sides know only roughly.
+// checkNames compares labels, their values and series. The range reaches beyond both ends of the data: within a narrow
+// range both sides list the series with samples only roughly.
 func checkNames(t *testing.T, want, got api) {
 	t.Helper()
 	bounds := []string{"start", seconds(time.Now().Add(-time.Hour)), "end", seconds(time.Now().Add(time.Hour))}
@@ -351,7 +351,7 @@ func checkNames(t *testing.T, want, got api) {
 		{"/api/v1/series", "match[]", `app_guest{guest=~"[12]"}`, "match[]", "up"},
 	}
 	for _, ask := range asked {
-		eventually(t, 30*time.Second, func() error { // the guest who came last is still on the way
+		eventually(t, 30*time.Second, func() error { // the latest samples are still on the way
 			if d := difference(want, got, ask[0], append(ask[1:], bounds...)...); d != "" {
 				return fmt.Errorf("%s: %v: %s", got.name, ask, d)
 			}
@@ -360,7 +360,7 @@ func checkNames(t *testing.T, want, got api) {
 	}
 }
 
-// checkRemoteRead starts a Prometheus that knows nothing itself and reads from a table.
+// checkRemoteRead starts a Prometheus without data of its own that reads from a table.
 func checkRemoteRead(t *testing.T, binary string, w window, want, got api) {
 	t.Helper()
 	config := fmt.Sprintf("remote_read:\n- url: %s/api/v1/read\n  read_recent: true\n", got.url)

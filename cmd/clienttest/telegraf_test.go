@@ -45,7 +45,7 @@ func outputs() []output {
 	}
 }
 
-// telegrafConfig writes a configuration: the agent's part, what to read, where to.
+// telegrafConfig writes a configuration: the agent's part, the input, the output.
 func telegrafConfig(t *testing.T, s *spillway, o output, input, file string, more string) string {
 	t.Helper()
 	agent := fmt.Sprintf(`[agent]
@@ -61,7 +61,7 @@ func telegrafConfig(t *testing.T, s *spillway, o output, input, file string, mor
 	return write(t, "telegraf.conf", agent+in+fmt.Sprintf(o.config, s.url))
 }
 
-// TestTelegrafSendsWhatItRead compares every value and every time of a file with what comes back.
+// TestTelegrafSendsWhatItRead compares every value and every time of a file with the query's answer.
 func TestTelegrafSendsWhatItRead(t *testing.T) {
 	for _, o := range outputs() {
 		t.Run(o.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestTelegrafLosesNothingOverRestarts(t *testing.T) {
 			file.grow(part)
 			s.start()
 			file.grow(part)
-			a.waitFor(2*fleetTimes/6 + 1) // what was written while Spillway was down comes now
+			a.waitFor(2*fleetTimes/6 + 1) // lines written while Spillway was down arrive now
 			file.grow(part)
 			s.now.kill()
 			file.grow(part)
@@ -198,7 +198,7 @@ func (a api) waitFor(n int) {
 	})
 }
 
-// TestTelegrafGoesOnAfterBadPoints: points that can never be stored cost themselves, not what comes after them.
+// TestTelegrafGoesOnAfterBadPoints: points that can never be stored are lost themselves, but not those after them.
 func TestTelegrafGoesOnAfterBadPoints(t *testing.T) {
 	for _, o := range outputs() {
 		t.Run(o.name, func(t *testing.T) {
