@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// checker sees all that happens, as nobody in the world can, and holds it against the promises.
+// checker sees all events, as no process can, and checks them against the promises.
 type checker struct {
 	w *world
 
@@ -26,7 +26,7 @@ type checker struct {
 	byMaster map[peer.TxnID]bool            // that a master proposed
 	made     map[peer.TxnID]topology.Config // transactions that make a table
 	history  map[peer.TxnID]uint64
-	not      map[peer.TxnID]bool // somebody was told that it is not committed
+	not      map[peer.TxnID]bool // some process was informed that it is not committed
 	has      map[topology.ServerID]map[peer.TxnID]*stored
 	wiped    map[peer.TxnID]map[topology.ServerID]bool // had it, and lost its disk
 
@@ -84,7 +84,7 @@ func newChecker(w *world) *checker {
 		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
 }
 
-// written hears of every row that the store changes, in order.
+// written is called with every row that the store changes, in order.
 func (c *checker) written(wr coord.Write, rev coord.Revision) {
 	switch {
 	case strings.HasPrefix(wr.Key, mapstore.Prefix):
@@ -250,7 +250,7 @@ func (c *checker) begins(t *truth, least point.PartitionID) point.PartitionID {
 }
 
 // gone notes the partitions that a transaction dropped with their rows, and catches those that went with rows though
-// nobody dropped them.
+// no change dropped them.
 func (c *checker) gone(t *truth, after *topology.Map, ops []topology.Op) {
 	if t.m == nil {
 		return
@@ -311,7 +311,8 @@ func coversOnce(before, after *topology.Map, ops []topology.Op) string {
 		if i := slices.IndexFunc(now, func(b rect) bool { return b.p.ID == a.p.ID }); i >= 0 {
 			continue
 		}
-		// It is another's now: what overlaps it must fill it. Points are counted by halves, which float64 holds exactly enough.
+		// It is another's now: the partitions that overlap it must fill it. Points are counted by halves, which float64 holds exactly
+		// enough.
 		var have float64
 		for _, b := range now {
 			if a.timeLo < b.timeHi && b.timeLo < a.timeHi && a.pointLo <= b.pointLa && b.pointLo <= a.pointLa {
@@ -395,7 +396,7 @@ func (c *checker) rowLost(store lease.StoreID, id lease.Partition, lost row) {
 	}
 }
 
-// crashed takes stock of a directory after a crash: what survived is durable.
+// crashed takes stock of a directory after a crash: rows that survived are durable.
 func (c *checker) crashed(s *server) {
 	c.has[s.id] = map[peer.TxnID]*stored{}
 	for txn, f := range s.disk.files {
@@ -463,7 +464,7 @@ type handing struct {
 	older bool // of the version before: it cannot rule its proposals out
 }
 
-// notLate holds that no partition is handed over after its leader opened it again, unless readers wait for what becomes of it.
+// notLate holds that no partition is handed over after its leader opened it again, unless readers wait for the result.
 func (c *checker) notLate(txn peer.TxnID) {
 	h, ok := c.handing[txn]
 	if !ok || h.older || h.s.dead || h.s.on(h.id.Table).m == nil {
@@ -508,7 +509,7 @@ func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
 	}
 }
 
-// leads finds two that may act at one moment: what begins to hold begins here.
+// leads finds two that may act at one moment: intervals of holding begin here.
 func (c *checker) leads(s *server, id lease.Partition) {
 	epoch, ok := s.mayAct(id)
 	if !ok {
@@ -542,7 +543,7 @@ func (c *checker) accepts(s *server, id lease.Partition, r *replica, epoch point
 
 func (c *checker) acked(s *server, id lease.Partition, in row, rank point.Stamp) {
 	if c.dropped[id] {
-		return // dropped with all its rows, by somebody who wanted that
+		return // dropped with all its rows, on purpose
 	}
 	if c.rows[id] == nil {
 		c.rows[id] = map[keyID]ackedRow{}

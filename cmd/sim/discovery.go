@@ -29,7 +29,7 @@ func (s *hosted) mapChanged() {
 	}
 }
 
-// discover gives the machine the maps that are known and the placements that are here.
+// discover gives the machine the cached maps and the placements that are here.
 func (s *server) discover(full bool, tables ...string) {
 	in := rules.Round{Full: full}
 	for _, name := range tables {
@@ -47,11 +47,11 @@ func (s *server) discover(full bool, tables ...string) {
 	s.decide(in)
 }
 
-// decide has the machine take an input, and performs what it wants done, in order.
+// decide has the machine take an input, and performs its effects, in order.
 func (s *server) decide(in rules.Input) {
 	s.effects = append(s.effects, s.lead.Step(s.clock(), in, nil)...)
 	if s.performing {
-		return // what an effect brings about comes after those that wait
+		return // the results of an effect come after the waiting effects
 	}
 	s.performing = true
 	for len(s.effects) > 0 {

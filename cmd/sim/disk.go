@@ -28,8 +28,8 @@ type disk struct {
 	seen   map[string]uint64 // the highest seq of each table's map (see storage/lead)
 
 	log    []logged // writes that are not synced yet
-	doomed []func() // undo, of what a failed fsync dropped though it was taken for synced: for a broken rule
-	synced uint64   // writes before the log; what a witness outside of the log swears by
+	doomed []func() // undo, of writes that a failed fsync dropped though they were taken for synced: for a broken rule
+	synced uint64   // writes before the log; a witness outside of the log vouches for them
 	busy   bool     // a sync is under way
 	next   *syncing // the one after it
 
@@ -39,7 +39,7 @@ type disk struct {
 	fenced bool          // one failed: nothing is written any more
 }
 
-// logged is a write that was not synced yet. tear is what a crash in its midst leaves; nil: nothing, as if it had not begun.
+// logged is a write that was not synced yet. tear is the remainder after a crash in its midst; nil: nothing, as if it had not begun.
 type logged struct{ undo, tear func() }
 
 // stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded anew, and its
@@ -60,13 +60,13 @@ type replica struct {
 	incomplete bool // damaged rows were set aside by a person: reads say so
 }
 
-// cell is the newest record of a key: where it was written, what it says of itself, its sum.
+// cell is the newest record of a key: where it was written, its own key and value, its sum.
 type cell struct {
 	row
 	epoch  point.Epoch
 	at     uint64
 	sum    uint64
-	before *cell // of a torn one: what the log has below it
+	before *cell // of a torn one: the record below it in the log
 }
 
 func (c *cell) sumNow() (sum uint64) {
@@ -90,7 +90,7 @@ func (d *disk) wrote(undo func()) { d.log = append(d.log, logged{undo: undo}) }
 // isFull reports whether there is no room for writes.
 func (d *disk) isFull(w *world) bool { return w.now < d.full }
 
-// syncing is what waits for one sync: those that come while one is under way share the next (C84).
+// syncing is the writes that wait for one sync: those that come while one is under way share the next (C84).
 type syncing struct {
 	upTo uint64
 	done []func()
@@ -145,8 +145,8 @@ func (d *disk) begin(p *proc) {
 	})
 }
 
-// failed is an fsync that returns an error: what it should have written is gone with the next crash, whatever later ones
-// return. So the brick is fenced for good, and the process ends.
+// failed is an fsync that returns an error: its writes are gone with the next crash, whatever later ones return. So the
+// brick is fenced for good, and the process ends.
 func (d *disk) failed(p *proc, s *syncing) (ends bool) {
 	w := p.w
 	d.fails = false
@@ -174,7 +174,7 @@ func (d *disk) failed(p *proc, s *syncing) (ends bool) {
 	return true
 }
 
-// crash loses what was not synced, or some of it, or nothing. The write at the cut may be torn.
+// crash loses all unsynced writes, or some of them, or none. The write at the cut may be torn.
 func (d *disk) crash(w *world) {
 	keep := len(d.log)
 	switch w.rng.IntN(3) {
@@ -203,8 +203,8 @@ func (d *disk) crash(w *world) {
 	d.log, d.doomed, d.busy, d.next, d.fenced = nil, nil, false, nil, false
 }
 
-// replay is what a start does with the log: a bad record beyond what a witness swears by is a torn end, and is cut; one
-// before is damage.
+// replay reads the log at a start: a bad record beyond the part that a witness vouches for is a torn end, and is cut;
+// one before is damage.
 func (d *disk) replay(w *world) {
 	for _, id := range d.held() {
 		r := d.copies[id]
@@ -220,7 +220,7 @@ func (d *disk) replay(w *world) {
 	}
 }
 
-// cut takes a torn cell off the log. It reports whether what the log has below it is whole.
+// cut takes a torn cell off the log. It reports whether the record below it in the log is whole.
 func (r *replica) cut(w *world, key keyID) bool {
 	w.mark(tornCut)
 	below := r.rows[key].before
@@ -261,7 +261,7 @@ func (w *world) damaged(d *disk, id lease.Partition, r *replica, by mark) {
 	}
 }
 
-// repair is what a person does about a damaged partition: what is damaged is set aside, and reads say so from then on.
+// repair is the operator's repair of a damaged partition: the damaged parts are set aside, and reads report that from then on.
 func (d *disk) repair(r *replica) {
 	for _, key := range r.bad() {
 		delete(r.rows, key)
@@ -407,7 +407,7 @@ func comparePartitions(a, b lease.Partition) int {
 	return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.ID, b.ID))
 }
 
-// start reads what is here: the log is replayed, and a damaged file counts as absent.
+// start reads the directory: the log is replayed, and a damaged file counts as absent.
 func (d *disk) start(w *world) {
 	d.replay(w)
 	for _, i := range d.infos() {

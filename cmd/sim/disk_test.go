@@ -47,7 +47,7 @@ func (x *diskStory) rots(key keyID) {
 	x.r.suspect++
 }
 
-// reads has the checker see an answer by what is on the disk.
+// reads has the checker see an answer from the disk's content.
 func (x *diskStory) reads(key keyID, incomplete bool) string {
 	x.w.check.read(x.s, question{id: x.id, keys: []keyID{key}}, found{may: true, rows: []row{x.r.rows[key].row}, incomplete: incomplete})
 	return x.w.broken
@@ -90,7 +90,7 @@ func TestARowBelowADamagedOneMayBeMissingWhereTheAnswerSaysSo(t *testing.T) {
 	}
 }
 
-// TestDamageBelowATornRecordIsFound: a start that cuts a torn record looks at what lies below.
+// TestDamageBelowATornRecordIsFound: a start that cuts a torn record looks at the one below.
 func TestDamageBelowATornRecordIsFound(t *testing.T) {
 	const key = 7
 	x := newDiskStory()

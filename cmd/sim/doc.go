@@ -11,13 +11,13 @@
 //	                         │ all of it, as it happens
 //	                         ▼
 //	           checker: I1 acked rows are there · I2 the keyspace is covered once, maps are a chain, files on a majority ·
-//	                    I3 nobody acts beside another, epochs never fall
+//	                    I3 at most one leader acts at a time, epochs never fall
 //
 // After the given number of events all faults stop; then, within bounded simulated time, the cluster must be whole: every
-// partition led by who is in sync, every metadata server with the committed file, every client answered.
+// partition led by a server in sync, every metadata server with the committed file, every client answered.
 //
 //	go run ./cmd/sim -seed 0x2f9c31 -events 1000000 -faults all
 //	make sim SEED=0x2f9c31 EVENTS=1000000 FAULTS=partition,crash
 //
-// A violation prints the invariant, what happened last, and the line to paste. DESIGN.md says what is simulated, and what not.
+// A violation prints the invariant, the last events, and the line to paste. DESIGN.md lists the simulated parts, and the others.
 package main

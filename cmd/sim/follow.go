@@ -20,7 +20,7 @@ import (
 // now is the gateway's clock as a machine takes it.
 func (g *gateway) now() time.Time { return time.Unix(0, int64(g.clock())) }
 
-// lead gives the leader of a partition by the lease rows that are known; where it never had one, a placement chosen by the number of the try.
+// lead gives the leader of a partition by the cached lease rows; where it never had one, a placement chosen by the number of the try.
 func (g *gateway) lead(id lease.Partition, at *topology.Partition, try int) follow.Lead {
 	l, ok := g.rows[id]
 	switch {
@@ -107,14 +107,14 @@ func (f *following) do(e follow.Effect) {
 	}
 }
 
-// What answers without rows mean, in the product's kinds.
+// The meaning of answers without rows, in the product's kinds.
 var (
 	errStale    = fault.Errorf(fault.Stale, "not here")
 	errCanceled = fault.Errorf(fault.Canceled, "another leads")
 )
 
-// attempt asks a server about a partition under a policy. question sends it, and answered hears the error of the answer, if it was not left before; done hears
-// what it means.
+// attempt asks a server about a partition under a policy. question sends it, and answered receives the error of the answer, if it was not left before; done
+// receives its meaning.
 func (g *gateway) attempt(p *follow.Policy, id lease.Partition, at *topology.Partition, server topology.ServerID, question func(answered func(error)),
 	done func(follow.Verdict, follow.Failure)) {
 	a, over := p.Begin(server), false
@@ -195,7 +195,7 @@ func (w *writing) try() {
 	}
 	to, in := g.w.indexOf(lead.Server), insertion{w.in, w.sent}
 	w.sent++
-	var store lease.StoreID // whose ack it is
+	var store lease.StoreID // sender of the ack
 	g.attempt(&g.writes, id, at, lead.Server, func(answered func(error)) {
 		ask(g.proc, to, insertTime, "insert", func(say func(answer)) {
 			g.w.servers[to].insert(id, in, say)
@@ -223,7 +223,7 @@ func (w *writing) try() {
 	})
 }
 
-// doubts reports whether a read must say that the gateway's map may not know all of its range. The times of rows are no times of the clock.
+// doubts reports whether a read must say that the gateway's map may lack part of its range. The times of rows are no times of the clock.
 func (v *view) doubts(lo, hi point.Nanos) bool {
 	if v.p.w.opt.broken == ageNotSaid {
 		return false

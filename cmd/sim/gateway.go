@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// gateway is a process that keeps nothing: it sends rows to whoever leads by its view, asks for them back, and proposes
+// gateway is a process that keeps nothing: it sends rows to the leaders by its view, asks for them back, and proposes
 // changes of the map through any server.
 type gateway struct {
 	*proc
@@ -26,7 +26,7 @@ type gateway struct {
 
 	open    int // rows under way
 	unacked map[uint64]row
-	last    string // what became of the last try of a row that was not acked
+	last    string // result of the last try of a row that was not acked
 	changes int    // changes under way
 	work    string // the table that is dropped or made by this gateway
 
@@ -96,7 +96,7 @@ func (g *gateway) start() {
 	g.every(time.Second, "tables", g.tables)
 }
 
-// stamp gives the rank of what comes now, by the gateway's own clock, never one twice.
+// stamp gives the rank of rows that come now, by the gateway's own clock, never one twice.
 func (g *gateway) stamp() point.Stamp {
 	now := uint64(g.w.wall().Add(g.ahead).UnixNano())
 	g.stamped = max(point.Stamp(now), g.stamped+rankStep)&^(rankStep-1) | point.Stamp(g.node)
@@ -121,14 +121,14 @@ func (g *gateway) learn(row coord.Row, gone bool) {
 	}
 }
 
-// change proposes ops, the same transaction again and again, until it is known what became of it.
+// change proposes ops, the same transaction again and again, until its result is known.
 func (g *gateway) change(v *view, ops []topology.Op) {
 	if len(ops) > 0 {
 		g.changeAnd(v, ops, func(error) {})
 	}
 }
 
-// changeAnd is change, and done gets what became of it: nil, an error that says that it was not committed, or Unavailable.
+// changeAnd is change, and done gets its result: nil, an error that says that it was not committed, or Unavailable.
 func (g *gateway) changeAnd(v *view, ops []topology.Op, done func(error)) {
 	c := g.w.propose(v, ops)
 	seq := v.row.Seq
@@ -158,7 +158,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 			g.w.check.toldNot(c.Txn)
 		case v.row.Seq > seq+keepFiles, g.w.healed && tries > 4 && v.row.Txn != c.Base:
 			err = errSilent
-			g.w.n.unresolved++ // nobody knows any more what became of it: look at the newest map
+			g.w.n.unresolved++ // its result is lost for good: look at the newest map
 		default:
 			if g.w.healed {
 				tries++
@@ -171,7 +171,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 	})
 }
 
-// committed publishes what a change of this gateway leads to, before its row comes.
+// committed publishes the map after a change of this gateway, before its row comes.
 func (g *gateway) committed(v *view, c *peer.Change, d peer.Changed) {
 	if v.m == nil || v.known.Row().Txn != c.Base || d.Txn != c.Txn {
 		return
@@ -238,7 +238,7 @@ func (g *gateway) draw(v *view) []topology.Op {
 				return []topology.Op{topology.SplitAbort{Partition: p.ID, Low: p.Split.Low.ID}}
 			}
 		}
-	case 5: // beyond what is written to, so that what is replaced has no rows
+	case 5: // beyond the written times, so that the replaced partition has no rows
 		edges := []topology.Edge{{At: int64(g.w.widths)*width + rng.Int64N(2*width)}, {At: int64(g.w.widths)*width + rng.Int64N(4*width)}}
 		o := m.Presplitting(int64(g.w.widths-1)*width, edges, g.place)
 		if len(o.Partitions) > 0 && len(all) < g.w.widths+4 {
@@ -288,8 +288,8 @@ func (g *gateway) takeOut(v *view, p *topology.Partition) []topology.Op {
 	return []topology.Op{topology.Remove{Partition: p.ID, Placement: pl.ID}}
 }
 
-// lookAfter does what people do: it drops what is lost with the disks it was on, gives what only one server has back to it, and puts bumps
-// and prohibitions.
+// lookAfter does the operators' work: it drops partitions that were lost with their disks, gives partitions that only one server has back
+// to it, and puts bumps and prohibitions.
 func (g *gateway) lookAfter(v *view) {
 	m := v.m
 	if m == nil || v.mapRev != v.rev {
@@ -318,7 +318,7 @@ func (g *gateway) lookAfter(v *view) {
 }
 
 // family lists a partition with those that unload into it and those that it unloads into, and so on: where one of them went
-// alone, the others would lie on keys that nobody accepts and nobody may cover.
+// alone, the others would lie on keys that no server accepts and no partition may cover.
 func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 	ids := []point.PartitionID{id}
 	for i := 0; i < len(ids); i++ {
@@ -337,8 +337,8 @@ func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 	return ids
 }
 
-// takeBack gives a partition back to a server that is in sync, where the map has only others, or those whose disks were
-// lost: they cannot lead it.
+// takeBack gives a partition back to a server that is in sync, where the map has only others, or those with lost disks:
+// they cannot lead it.
 func (g *gateway) takeBack(v *view) []topology.Op {
 	for p := range v.m.All() {
 		l, ok := g.rows[v.part(p.ID)]
@@ -360,7 +360,7 @@ func (g *gateway) takeBack(v *view) []topology.Op {
 	return nil
 }
 
-// isLost reports whether every store that the row lists is known to be replaced.
+// isLost reports whether every store that the row lists was replaced, as far as the gateway has seen.
 func (g *gateway) isLost(l lease.Lease) bool {
 	return len(l.InSync) > 0 && !slices.ContainsFunc(l.InSync, func(m lease.Member) bool {
 		now, ok := g.store[m.Server]

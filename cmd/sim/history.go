@@ -9,8 +9,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// history is what clients did and saw: for each key the writes, when each began and when it was acked. A read must give
-// the value of the last write that was acked before the read began, or of one that was under way beside it.
+// history is the record of the clients' writes and reads: for each key the writes, when each began and when it was
+// acked. A read must give the value of the last write that was acked before the read began, or of one that was under
+// way beside it.
 //
 //	          began      acked
 //	write A   ├────────────┤
@@ -106,7 +107,7 @@ func (h *history) dropped(id lease.Partition) {
 	}
 }
 
-// read is a select of a gateway: what it knew when it asked, and what it was answered.
+// read is a select of a gateway: its state when it asked, and its answer.
 type read struct {
 	began  time.Duration
 	m      *topology.Map
@@ -150,7 +151,7 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	switch {
 	case c.dead[p.store]:
 		return true
-	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or what lay over it
+	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or one that lay over it
 		return c.damaged[q.value] && (q.acked == 0 || q.acked >= p.began)
 	}):
 		h.w.n.warned++
@@ -161,10 +162,10 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	case !known && r.began-c.born[p.in] < youngMax && !slices.ContainsFunc(r.asked, func(m *topology.Map) bool {
 		_, knew := m.ByID(p.in.ID)
 		return knew
-	}): // no server that was asked knows it
+	}): // no server that was asked has it
 		h.w.n.young++
 		return true
-	case got != nil && got.older: // it may have been tried twice, and the leader cannot tell
+	case got != nil && got.older: // it may have been tried twice, and the leader cannot detect it
 		h.w.n.byOlder++
 		return true
 	case got != nil && got.in != p.in && p.began-got.acked < skewMax: // between partitions clocks decide

@@ -69,7 +69,7 @@ func main() {
 	}
 }
 
-// cpu is what the process used.
+// cpu is the CPU time of the process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

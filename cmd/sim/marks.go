@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// mark is a branch that a run should come through: what no run ever did was not looked at.
+// mark is a branch that a run should come through: a branch that no run took was not tested.
 type mark uint8
 
 const (
@@ -162,7 +162,7 @@ func (m *marks) add(o *marks) {
 	}
 }
 
-// missing lists what was never met.
+// missing lists the marks that were never met.
 func (m *marks) missing() (names []string) {
 	for i, n := range m {
 		if m := mark(i); n == 0 && m != storeRestored && m != tableRepaired && m != repairedByHand { // these need a fault that is not among all
@@ -180,7 +180,7 @@ func (m *marks) String() (s string) {
 	return s
 }
 
-// markLease marks what is new in a written lease row.
+// markLease marks the changes in a written lease row.
 func (w *world) markLease(was lease.Lease, ever bool, row lease.Lease) {
 	taken := row.State == lease.Held && (was.State != lease.Held || was.Boot != row.Boot || was.Epoch != row.Epoch)
 	switch {
@@ -209,7 +209,7 @@ func (w *world) markLease(was lease.Lease, ever bool, row lease.Lease) {
 	}
 }
 
-// markOps marks what a committed transaction changed.
+// markOps marks the changes of a committed transaction.
 func (w *world) markOps(ops []topology.Op) {
 	for _, op := range ops {
 		switch op.(type) {

@@ -17,8 +17,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// candidate is a storage server as candidate for master, and as the master: what it decides the product's machines decide (master.Hold,
-// master.Rows, master.Plan, master.Work), and this performs it as master.Runner does.
+// candidate is a storage server as candidate for master, and as the master: the product's machines decide (master.Hold, master.Rows,
+// master.Plan, master.Work), and this performs their decisions as master.Runner does.
 //
 //	every candidate: the row "master" ─▶ Hold ─▶ a term begins
 //	term: lease rows, heartbeats, registered servers, maps, sizes ─▶ Plan ─▶ Works ─▶ store, metadata servers
@@ -59,8 +59,8 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 // rowBytes is the size of a row, for the master.
 const rowBytes = 100
 
-// dataNow is what the master's wall clock shows: some moment of the times that are written to, or a little later. It may stand, go fast,
-// and be set back.
+// dataNow is the time of the master's wall clock: some moment of the times that are written to, or a little later. It may stand, go
+// fast, and be set back.
 func (w *world) dataNow() point.Nanos {
 	return (w.dataFrom + int64(w.now)*w.pace) % (int64(w.widths+4) * width)
 }
@@ -147,7 +147,7 @@ func (t *term) read(err error) {
 // tick looks whether this is still the master, and whether a round is due.
 func (t *term) tick() {
 	if t.over = t.over || !t.may(); t.over {
-		if t.busy { // what is under way ends first
+		if t.busy { // work under way ends first
 			t.after(t.w.master.ActFor/10, "master", t.tick)
 			return
 		}
@@ -193,7 +193,7 @@ func (t *term) round() {
 	})
 }
 
-// look gathers what a plan is made from.
+// look gathers the input of a plan.
 func (t *term) look() master.State {
 	s := master.State{Now: t.w.dataNow(), Sizes: t.sizes}
 	for _, table := range t.w.tables {
@@ -238,7 +238,7 @@ func (t *term) carryOut(works []*master.Work) {
 // sizesEvery is how often all servers are asked for the sizes of their partitions.
 const sizesEvery = 10 * time.Second
 
-// askSizes keeps the sizes of partitions, as their servers tell them. Of a partition that several hold, the largest answer counts.
+// askSizes keeps the sizes of partitions, as their servers report them. Of a partition that several hold, the largest answer counts.
 func (t *term) askSizes() {
 	if t.over {
 		return
@@ -261,7 +261,7 @@ func (t *term) askSizes() {
 	}
 }
 
-// sizes is what lies on a server, as it tells.
+// sizes is the content of a server, as it reports it.
 func (s *server) sizes() map[lease.Partition]master.Size {
 	out := map[lease.Partition]master.Size{}
 	for id, r := range s.disk.copies { // each into a place of its own
@@ -300,7 +300,7 @@ func misled(rows map[lease.Partition]lease.Lease, tables []*topology.Map) map[le
 	return rows
 }
 
-// working performs what a Work wants.
+// working performs the effects of a Work.
 type working struct {
 	*term
 	*master.Work
@@ -393,7 +393,7 @@ func (x *working) commitRows(e master.Commit) {
 	})
 }
 
-// thinks is how long a master may take from what it saw to what it does.
+// thinks is how long a master may take from observation to action.
 func (x *working) thinks() time.Duration {
 	if x.w.chance(10) {
 		return x.w.spread(2 * time.Second)
@@ -401,7 +401,7 @@ func (x *working) thinks() time.Duration {
 	return time.Millisecond
 }
 
-// change proposes ops on the very map they were planned on, anew where nobody knows what became of them, until there is no more time.
+// change proposes ops on the very map they were planned on, anew where their result is unknown, until there is no more time.
 func (x *working) change(e master.Change) {
 	h, over := x.on(e.Table), false
 	end := func(seq uint64, err error) {
@@ -480,7 +480,7 @@ func (w *world) isFenced(id lease.Partition) bool {
 	})
 }
 
-// nothingPlanned reports whether a master has looked since all was well, and found nothing to do but what only people can mend.
+// nothingPlanned reports whether a master has looked since all was well, and found nothing to do but repairs that only people can make.
 func (w *world) nothingPlanned() (why string) {
 	for _, s := range w.servers {
 		if s.dead || s.candidate.term == nil || !s.candidate.may() {
@@ -507,7 +507,7 @@ func isFence(row coord.Row) bool {
 
 // Registered servers.
 
-// register writes the server's row, keeping what people put there, and watches those of all.
+// register writes the server's row, keeping the operators' settings in it, and watches those of all.
 func (s *server) register() {
 	key := registry.Key(s.id)
 	again := func() { s.after(s.w.spread(time.Second), "register", s.register) }
@@ -574,7 +574,7 @@ func (g *gateway) drain(id topology.ServerID, on bool) {
 		}
 		g.commit([]coord.Condition{{Key: key, Revision: x.row.Revision}}, []coord.Write{{Key: key, Value: row.Encode()}}, storeTimeout, func(c committed, ok bool) {
 			switch {
-			case on: // or not: who knows
+			case on: // or not
 				g.after(g.w.spread(40*time.Second), "undrain", func() { g.drain(id, false) })
 			case !ok || !c.ok:
 				again()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// faults are what may go wrong in a run.
+// faults are the kinds of faults in a run.
 type faults uint32
 
 const (
@@ -120,9 +120,9 @@ const (
 // struck are the faults that come one by one.
 var struck = []faults{partition, crash, lost, slow, pause, outage, compact, rogue, rot, fsync, full}
 
-// nemesis does one thing that goes wrong, every few seconds. How bad it gets changes every minute, so that none hides
-// another and the cluster comes to work now and then. Each decision is drawn from the seed and its number alone, when it
-// comes too: so any of them can be left out, and the others stay what they were (shrink.go).
+// nemesis causes one fault every few seconds. How bad it gets changes every minute, so that none hides another and the
+// cluster comes to work now and then. Each decision is drawn from the seed and its number alone, when it comes too: so
+// any of them can be left out, and the others stay the same (shrink.go).
 func (w *world) nemesis() {
 	if w.opt.Faults == 0 {
 		return
@@ -165,7 +165,7 @@ func (w *world) nemesis() {
 	}
 }
 
-// decide gives the next decision: its number, whether it is to be carried out, and what it is drawn from.
+// decide gives the next decision: its number, whether it is to be carried out, and its random source.
 func (w *world) decide() (n int, on bool, rng *rand.Rand) {
 	n = w.decisions
 	w.decisions++
@@ -276,7 +276,7 @@ func (w *world) strike(f faults, rng *rand.Rand) {
 // be too old.
 const gatewayCutMax = 40 * time.Second
 
-// cut severs a server or a gateway: from everybody or from some, both ways or one.
+// cut severs a server or a gateway: from all or from some, both ways or one.
 func (w *world) cut(i int, d time.Duration, rng *rand.Rand) {
 	way := rng.IntN(3)
 	some := rng.IntN(100) < 50

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 )
 
-// network is what may happen to a message. Delays are drawn for each, so that messages overtake one another.
+// network holds the faults of messages. Delays are drawn for each, so that messages overtake one another.
 type network struct {
 	lossPct, dupPct, slowPct int
 	slowMax                  time.Duration
@@ -26,7 +26,7 @@ func (w *world) delay() time.Duration {
 func (w *world) severed(from, to int) bool { return w.now < w.net.cut[[2]int{from, to}] }
 
 // send has f happen at the other end, unless the message is lost; twice if it is doubled. A connection that is cut loses
-// what is on its way.
+// the messages on their way.
 func (w *world) send(from, to int, twice bool, what string, f func()) {
 	if from == to {
 		w.after(50*time.Microsecond, what, f) // no message
@@ -46,8 +46,8 @@ func (w *world) send(from, to int, twice bool, what string, f func()) {
 	}
 }
 
-// ask sends a request to another process, whichever runs there when it arrives. done hears the answer, or ok false when
-// none came within timeout by the asker's clock; never both, never twice.
+// ask sends a request to another process, whichever runs there when it arrives. done receives the answer, or ok false
+// when none came within timeout by the asker's clock; never both, never twice.
 func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func(answer func(T)), done func(v T, ok bool)) {
 	w, over, life := p.w, false, p.lives
 	limit := p.after(timeout, "no answer", func() {
@@ -68,8 +68,8 @@ func ask[T any](p *proc, to int, timeout time.Duration, what string, handle func
 			})
 		})
 	}
-	// The coordination store takes each request once: its clients do not repeat what is no question. Nor does the wire
-	// repeat rows: a gateway sends them again itself.
+	// The coordination store takes each request once: its clients repeat questions only. Nor does the wire repeat
+	// rows: a gateway sends them again itself.
 	w.send(p.node, to, to != w.store.node() && what != "insert", what, func() { w.nodes[to].do(func() { handle(answer) }) })
 }
 
@@ -80,7 +80,7 @@ type store struct {
 	rev       coord.Revision
 	history   []coord.Event
 	forgotten coord.Revision // changes up to here are no longer in history
-	away      time.Duration  // until when it answers nobody
+	away      time.Duration  // until when it answers no request
 	watches   []*watch
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Options are what a run is made from: the same options give the same run, event for event.
+// Options define a run: the same options give the same run, event for event.
 type Options struct {
 	Seed     uint64
 	Events   int // deliveries and faults
@@ -24,7 +24,7 @@ type Options struct {
 	Shade uint64
 	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
 	broken rule
-	// scripted has nobody do anything by himself: no clients, no master, until a script says so.
+	// scripted stops all activity of its own: no clients, no master, until a script starts them.
 	scripted bool
 }
 
@@ -87,7 +87,7 @@ func (o *Options) again() string {
 	return line
 }
 
-// parseAgain reads what again writes.
+// parseAgain reads the output of again.
 func parseAgain(line string) (o Options, err error) {
 	fs := optionFlags(&o, flag.NewFlagSet("again", flag.ContinueOnError))
 	var args []string
@@ -109,7 +109,7 @@ func only(ns []int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(ns), " ", ","), "[]")
 }
 
-// parseOnly reads what only writes.
+// parseOnly reads the output of only.
 func parseOnly(s string) (ns []int, err error) {
 	if s == "none" {
 		return []int{}, nil

@@ -22,12 +22,12 @@ import (
 //	backup ──▶ maps, leases, rows go on ──▶ store := backup ──▶ table repair: the newest file that a majority holds ──▶ all start
 //
 // Promised: the maps, and the rows of partitions that the backup's lease rows give to the placement that has them. Not promised: rows
-// acked in partitions that the backup knows as empty, or not at all, or as another's.
+// acked in partitions that are empty in the backup, or missing, or another's.
 
-// backup is what a person keeps of the coordination store.
+// backup is an operator's backup of the coordination store.
 type backup struct{ rows []coord.Row }
 
-// restoreFrom plays it, with what the store was like before.
+// restoreFrom plays it, given the store's content before.
 func (w *world) restoreFrom(b *backup) {
 	w.mark(storeRestored)
 	w.say("the coordination store is restored from a backup")
@@ -50,7 +50,7 @@ func (w *world) restoreFrom(b *backup) {
 	}
 }
 
-// forget is what a gateway that is started again knows of a table. Its clients bring their rows again.
+// forget leaves a gateway with the knowledge of a fresh start about a table. Its clients bring their rows again.
 func (v *view) forget() {
 	v.lives++
 	v.known, v.row, v.rev, v.m, v.mapRev = tables.Machine{}, mapstore.Row{}, 0, nil, 0
@@ -176,7 +176,8 @@ func (c *checker) hold(row mapstore.Row) (n int) {
 	return n
 }
 
-// restored notes what is not promised any more: rows in partitions that the backup's lease row does not give to the placement that has them.
+// restored notes the rows that are not promised any more: rows in partitions that the backup's lease row does not give to the placement that
+// has them.
 func (c *checker) restored(b *backup) {
 	was := c.listed
 	c.listed = map[lease.Partition]lease.Lease{}

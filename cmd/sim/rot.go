@@ -88,7 +88,7 @@ func (w *world) rotRow(s *server, rng *rand.Rand) {
 
 func compareTxns(a, b peer.TxnID) int { return bytes.Compare(a[:], b[:]) }
 
-// scrub reads all that is here: what is damaged is found.
+// scrub reads the whole disk, and so finds damage.
 func (s *server) scrub() {
 	for _, id := range s.disk.held() {
 		if r := s.disk.copies[id]; len(r.bad()) > 0 {

@@ -47,7 +47,7 @@ func (s *server) tries(in insertion) bool {
 	return true
 }
 
-// answer is what a server says to an insert.
+// answer is a server's answer to an insert.
 type answer struct {
 	acked bool // else it is stale: look at the newest map and leases
 	store lease.StoreID
@@ -144,7 +144,7 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		end(answer{})
 		return
 	case s.disk.isFull(s.w) || s.disk.fenced,
-		in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most of what that would do
+		in.rank != 0 && in.try < s.tried[in.value] && s.w.opt.broken != lateTryLogged && s.w.opt.broken != brickEpochOff: // it hides most effects of that
 		s.w.n.refused++
 		end(answer{})
 		return
@@ -172,10 +172,10 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 	s.disk.sync(s.proc, nil, confirm)
 }
 
-// rankStep is the distance of two stamps of one gateway: the low bits tell gateways apart.
+// rankStep is the distance of two stamps of one gateway: the low bits distinguish gateways.
 const rankStep = 1 << 10
 
-// raiseRank gives a row a rank above all that its partition accepted: what is acked later wins, whatever clock it came by.
+// raiseRank gives a row a rank above all that its partition accepted: the row that is acked later wins, whatever clock it came by.
 func (s *server) raiseRank(r *replica, in row) row {
 	if in.rank <= r.high && s.w.opt.broken != ranksNotRaised {
 		s.w.mark(rankRaised)
@@ -184,7 +184,7 @@ func (s *server) raiseRank(r *replica, in row) row {
 	return in
 }
 
-// question is what a gateway asks of a partition's leader: its keys, and by which map it asks.
+// question is a gateway's question to a partition's leader: its keys, and the map it is based on.
 type question struct {
 	id     lease.Partition
 	keys   []keyID
@@ -193,15 +193,15 @@ type question struct {
 	next   point.PartitionID // the first that the map does not have
 }
 
-// found is what a server answers: a row for each key, with value 0 where there is none.
+// found is a server's answer: a row for each key, with value 0 where there is none.
 type found struct {
-	may        bool // what is here of the partition is all there is of it
+	may        bool // the rows here are all rows of the partition
 	rows       []row
 	incomplete bool          // damaged rows were set aside: the answer warns
 	by         *topology.Map // for the checker: the newest that the server has
 }
 
-// read answers a question, as storage/server does: an asker whose map is too old for it looks for a newer one.
+// read answers a question, as storage/server does: an asker with a map too old for it looks for a newer one.
 func (s *server) read(q question) found {
 	if _, may := s.machine.MayAct(q.id, s.clock()); !may && s.w.opt.broken != readUnled {
 		s.w.mark(stalePlacement)
@@ -239,7 +239,7 @@ func (s *server) wanted(id lease.Partition) {
 	s.decide(rules.Early{Partition: id})
 }
 
-// known gives a partition by the map that this server knows.
+// known gives a partition by this server's map.
 func (s *server) known(id lease.Partition) (*topology.Partition, bool) {
 	m := s.on(id.Table).m
 	if m == nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Result is what became of a run.
+// Result is the result of a run.
 type Result struct {
 	Options  Options
 	Events   int           // deliveries and faults
 	Timers   int           // all that happened, ticks too
 	Time     time.Duration // simulated
 	Hash     uint64        // of all that happened, in order
-	Broken   string        // the invariant that did not hold, or what did not converge; empty: none
+	Broken   string        // the invariant that did not hold, or the part that did not converge; empty: none
 	Tail     []string      // the last things that happened
 	HealedIn time.Duration
 	done     []decision
@@ -59,7 +59,7 @@ func Run(o Options, say func(string)) Result {
 	return Result{Options: w.opt, Events: w.events, Timers: w.timers, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, done: w.done, n: w.n, marks: w.marks}
 }
 
-// config is what a table is made with.
+// config is the configuration of a new table.
 func (w *world) config() topology.Config {
 	return topology.Config{PartitionWidth: time.Hour, Replicas: min(w.replicas, len(w.servers))}
 }
@@ -177,8 +177,8 @@ func (w *world) heal() time.Duration {
 	return w.untilWhole(began)
 }
 
-// leaveDead chooses, in some lives, a server that stays dead when all else is well: what needs it not must go on. A
-// majority of each table's metadata servers has its file without it.
+// leaveDead chooses, in some lives, a server that stays dead when all else is well: everything that does not need
+// it must go on. A majority of each table's metadata servers has its file without it.
 func (w *world) leaveDead() {
 	if !w.opt.Faults.has(crash) || len(w.servers) < 3 || w.rng.IntN(3) > 0 || w.marks[storeRestored] > 0 { // leases of a backup may need the dead one
 		return
@@ -212,7 +212,7 @@ func (w *world) untilWhole(began time.Duration) time.Duration {
 	return 0
 }
 
-// putBack is what people do in the end: partitions go online, prohibitions go, but for what is a fence of the master, and no server is
+// putBack does the operators' work at the end: partitions go online, prohibitions go, except fences of the master, and no server is
 // drained any more.
 func (w *world) putBack() {
 	for _, row := range w.store.list(registry.Prefix) {
@@ -233,7 +233,7 @@ func (w *world) putBack() {
 	}
 }
 
-// notWhole says what is missing for the cluster to be whole; nothing: "".
+// notWhole reports why the cluster is not whole yet; "" if it is.
 func (w *world) notWhole() string {
 	w.n.stuck = 0
 	for _, g := range w.clients {
@@ -324,7 +324,7 @@ func (w *world) waiting(g *gateway) (n int) {
 }
 
 // canLead reports whether a server that is listed as in sync, with its store, has the partition by the map or has rows of it. A partition
-// without rows whose listed placements were all taken out waits for a person, or the master.
+// without rows that had all its listed placements taken out waits for a person, or the master.
 func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 	l, ever := w.check.listed[id]
 	for _, s := range w.servers {

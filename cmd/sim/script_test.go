@@ -17,16 +17,16 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays histories in testdata/scripts on the simulated cluster: nothing goes wrong but what a script says, and nobody does
-// anything by himself but servers, which lead what they may. Each command draws the newest map, with its lease rows, who may act, and what the
-// master and the clients were told.
+// TestScripts plays histories in testdata/scripts on the simulated cluster: only faults of a script happen, and only servers act by
+// themselves: they lead where they may. Each command draws the newest map, with its lease rows, the servers that may act, and the messages
+// that the master and the clients got.
 //
 //	cluster servers=3 gateways=1 [broken=…]  table cpu, without partitions; a rule is left out (leftOut)
 //	cover 0h 1h on=s1                          partitions of one hour, as g1 proposes them
 //	presplit 2h30m on=s2                       partitions to come are cut there
 //	split 1 at=30m on=s2                       g1 proposes a split at that time
-//	prohibit 1 s1 | allow 1 s1                 what people do
-//	lag s1 g1 | catch-up s1                    a process hears nothing of the tables' rows, so that its map grows old
+//	prohibit 1 s1 | allow 1 s1                 actions of operators
+//	lag s1 g1 | catch-up s1                    a process gets no events of the tables' rows, so that its map grows old
 //	master s3 now=9h                           s3 becomes master, and plans by that clock
 //	write g1 0h | read g1 0h                   a client writes the first key of that hour; reads it
 //	run 3s | pause s1 3s
@@ -176,7 +176,7 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) {
 	}
 }
 
-// propose has the first gateway propose a change, and says what became of it.
+// propose has the first gateway propose a change, and reports the result.
 func (s *script) propose(v *view, op topology.Op) {
 	s.clients[0].changeAnd(v, []topology.Op{op}, func(err error) {
 		if err != nil {
@@ -224,7 +224,7 @@ func (s *script) readFrom(g *gateway, at point.Nanos) {
 	x.ask()
 }
 
-// draw shows the newest map, the lease rows, who may act, and what clients were told since the last command.
+// draw shows the newest map, the lease rows, the servers that may act, and the messages that clients got since the last command.
 func (s *script) draw() string {
 	var b strings.Builder
 	t := s.check.at("cpu")

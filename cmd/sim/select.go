@@ -19,7 +19,7 @@ type selection struct {
 	rows []row
 	open int // partitions that have not answered
 	lost []follow.Failure
-	seen func() // nil: nobody looks
+	seen func() // nil: no observer
 }
 
 // sel begins a read.
@@ -112,7 +112,7 @@ func (x *selection) askOne(p *topology.Partition) {
 	})
 }
 
-// merge takes in what a server answered: values for the keys at some places.
+// merge takes in a server's answer: values for the keys at some places.
 func (x *selection) merge(f found, at []int) {
 	for i, r := range f.rows {
 		if r.value != 0 && x.rows[at[i]].value != 0 {
@@ -126,7 +126,7 @@ func (x *selection) merge(f found, at []int) {
 	x.warned = x.warned || f.incomplete
 }
 
-// answered takes in how one partition's question ended. When all have, those that failed decide what follows.
+// answered takes in how one partition's question ended. When all have, those that failed decide the next step.
 func (x *selection) answered(f follow.Failure) {
 	if f.Err != nil {
 		x.lost = append(x.lost, f)

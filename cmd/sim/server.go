@@ -35,9 +35,9 @@ type server struct {
 	leadWake   *timer
 	effects    []rules.Effect
 	performing bool
-	waiting    map[lease.Partition][]func() // for what Holding says
+	waiting    map[lease.Partition][]func() // for the result of Holding
 	listed     map[lease.Partition]lease.Lease
-	acts       map[lease.Partition]point.Epoch // under which rows are taken: the brick knows it
+	acts       map[lease.Partition]point.Epoch // under which rows are taken: the brick has it
 	gates      map[lease.Partition]*door
 
 	// METADATA files.
@@ -52,7 +52,7 @@ type server struct {
 	drained    bool
 }
 
-// hosted is what a server does about one table.
+// hosted is a server's part for one table.
 type hosted struct {
 	*server
 	*view
@@ -66,7 +66,7 @@ type hosted struct {
 	batching bool
 }
 
-// on gives what the server does about a table.
+// on gives the server's part for a table.
 func (s *server) on(table string) *hosted {
 	s.views.at(table)
 	return s.hosted[table]
@@ -157,7 +157,7 @@ func (w *world) kill(i int) {
 	w.check.crashed(s)
 }
 
-// hour is what the servers take for the time of partitions: a run begins in the first hour of its tables, so that most partitions are of the
+// hour is the servers' clock for the time of partitions: a run begins in the first hour of its tables, so that most partitions are of the
 // future. When all is well no partition is any more: all must be led.
 func (w *world) hour() point.Nanos {
 	switch {

@@ -8,8 +8,8 @@ import (
 const shades = 4
 
 // shrink looks for the least that still breaks the same promise: fewer kinds of faults, servers and tables, then fewer
-// decisions of the nemesis (delta debugging). What is left out changes all that is drawn after it, so each try is played in
-// several shades. It plays at most most runs, each some three times as long as the first.
+// decisions of the nemesis (delta debugging). Leaving a part out changes all that is drawn after it, so each try is played
+// in several shades. It plays at most most runs, each some three times as long as the first.
 func shrink(r Result, most int) (least Result, runs int) {
 	broken := promise(r.Broken)
 	try := func(o Options) bool {
@@ -93,7 +93,7 @@ func fewer(least *Result, try func(Options) bool) {
 	}
 }
 
-// promise is what a violation breaks: the word before the colon, or all of it.
+// promise is the promise that a violation breaks: the word before the colon, or all of it.
 func promise(broken string) string {
 	word, _, _ := strings.Cut(broken, ":")
 	return word

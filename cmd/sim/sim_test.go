@@ -13,7 +13,7 @@ func options(seed uint64, events int) Options {
 	return Options{Seed: seed, Events: events, Faults: allFaults, Servers: usualServers, Gateways: usualGateways, Tables: usualTables}
 }
 
-// report prints what is needed to see it again.
+// report prints the line that reproduces it.
 func report(t *testing.T, r Result) {
 	t.Helper()
 	if r.Broken != "" {
@@ -22,7 +22,7 @@ func report(t *testing.T, r Result) {
 	t.Log(r)
 }
 
-// TestSeeds plays a few known lives and one that nobody has seen; SIM_EVENTS=1000000 for longer ones.
+// TestSeeds plays a few fixed lives and one with a new seed; SIM_EVENTS=1000000 for longer ones.
 func TestSeeds(t *testing.T) {
 	events := 12_000
 	if s := os.Getenv("SIM_EVENTS"); s != "" {
@@ -46,7 +46,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestEveryBranchIsMet: what no run comes through is not looked at. Runs go on until every mark was met.
+// TestEveryBranchIsMet: a branch that no run comes through is not tested. Runs go on until every mark was met.
 func TestEveryBranchIsMet(t *testing.T) {
 	var met marks
 	for seed := range uint64(150) {
@@ -111,8 +111,8 @@ func TestSameSeedSameRun(t *testing.T) {
 	}
 }
 
-// broken are rules that are taken out of the glue, the faults under which that is soonest seen, and what a checker must
-// say then.
+// broken are rules that are taken out of the glue, the faults under which that is soonest seen, and the message a
+// checker must give then.
 var broken = []struct {
 	rule   rule
 	faults faults
@@ -223,7 +223,7 @@ func TestOnceFailed(t *testing.T) {
 	}
 }
 
-// TestAFailureShrinks: a failing run is reduced to few faults by itself, and what is left is a line that fails in the same way.
+// TestAFailureShrinks: a failing run is reduced to few faults by itself, and the result is a line that fails in the same way.
 func TestAFailureShrinks(t *testing.T) {
 	o := options(1, 12_000)
 	o.broken = sweepCommitted

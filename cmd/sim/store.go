@@ -75,7 +75,7 @@ func (s *store) schedule(x *watch, d time.Duration) {
 	s.w.after(max(d, x.stalled-s.w.now), "watch", func() { s.pump(x) })
 }
 
-// pump sends a watch what is new. A connection that is cut keeps it for later, as long as the store remembers.
+// pump sends a watch the new changes. A connection that is cut keeps it for later, as long as the store remembers.
 func (s *store) pump(x *watch) {
 	x.due = false
 	switch {
@@ -119,7 +119,7 @@ func (s *store) pump(x *watch) {
 	}
 }
 
-// What processes ask of the store.
+// The processes' requests to the store.
 
 type committed struct {
 	rev coord.Revision
@@ -164,7 +164,7 @@ func (p *proc) get(key string, timeout time.Duration, done func(g got, answered 
 	}, done)
 }
 
-// follow hears of all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
+// follow receives all rows under a prefix, as coord.Follow does: a list, then every change in order; after a gap a list.
 func (p *proc) follow(prefix string, all func(listed), changed func([]coord.Event)) {
 	p.followWhile(nil, prefix, all, changed)
 }

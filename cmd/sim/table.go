@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// tables does what people do about whole tables: one is dropped now and then, what died halfway is ended by another, and
-// what was dropped is made again under its name.
+// tables does the operators' work on whole tables: one is dropped now and then, another process ends a drop that died
+// halfway, and a dropped table is made again under its name.
 func (g *gateway) tables() {
 	if g.work != "" {
 		return

@@ -7,16 +7,16 @@ import (
 )
 
 // Two versions of the program run side by side in a third of the lives: some servers and gateways are of the version before, and are upgraded
-// one by one. What a process of that version leaves out is what this one takes for missing on the wire:
+// one by one. A field that the older version lacks is missing on the wire for this one:
 //
-//	a proposer names no round          what it proposed is not ruled out, and may be committed after it was given up (peer.Change.Round)
-//	a gateway gives rows no rank       the leader stamps them, and cannot tell a late try of one from a new row (point.Stamp 0)
+//	a proposer names no round          its proposal is not ruled out, and may be committed after it was given up (peer.Change.Round)
+//	a gateway gives rows no rank       the leader stamps them, and cannot distinguish a late try of one from a new row (point.Stamp 0)
 //	a server names no map with Stale   a gateway finds the newest by the table's row alone (peer.WithMap)
 //
 // Not promised meanwhile: that a hand-over which such a leader gave up stays undone, and that a row which such a gateway sent twice does not
 // come again above a later one.
 
-// drawVersions chooses who is older.
+// drawVersions chooses the older processes.
 func (w *world) drawVersions() {
 	if !w.opt.Faults.has(versions) || w.rng.IntN(3) > 0 {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// views are the tables that a process knows.
+// views are a process's views of the tables.
 type views struct {
 	p    *proc
 	self *server // nil at a gateway, which keeps no files
@@ -71,14 +71,14 @@ func (x *views) prove() {
 	})
 }
 
-// refresh brings all maps to what the rows say.
+// refresh brings all maps to the state of the rows.
 func (x *views) refresh() {
 	for _, table := range x.p.w.tables {
 		x.at(table).refresh()
 	}
 }
 
-// view is what a process knows of a table. What it decides the product's machine decides (metadata/tables).
+// view is a process's view of a table. The product's machine makes its decisions (metadata/tables).
 type view struct {
 	p       *proc
 	self    *server // nil at a gateway
@@ -178,7 +178,7 @@ func (v *view) load(w mapstore.Wanted, done func(*stored)) {
 	x.step(mapstore.FetchTick{})
 }
 
-// search performs what a fetch wants done, as mapstore.Coordinator does.
+// search performs the effects of a fetch, as mapstore.Coordinator does.
 type search struct {
 	v       *view
 	w       mapstore.Wanted
@@ -219,7 +219,7 @@ func (x *search) ask(server topology.ServerID) {
 		} else {
 			v.p.w.mark(fetchedFromPeer)
 			seq := x.w.Seq
-			if seq == 0 { // only what came before it is asked
+			if seq == 0 { // only earlier transactions are asked for
 				seq = f.s.f.Seq
 			}
 			in.Err = mapstore.Answers(&peer.FileQuery{Table: x.w.Table, Txn: x.w.Txn}, seq, f.s.f)
@@ -239,7 +239,7 @@ func (w *world) indexOf(s topology.ServerID) int {
 	return slices.IndexFunc(w.servers, func(x *server) bool { return x.id == s })
 }
 
-// runTxn performs what a transaction wants done, as mapstore.Coordinator does.
+// runTxn performs the effects of a transaction, as mapstore.Coordinator does.
 type runTxn struct {
 	v    *view
 	t    *mapstore.Txn
@@ -329,7 +329,7 @@ func (r *runTxn) perform(e mapstore.Effect) {
 	}
 }
 
-// ofTable leaves out what a swap compares and writes of lease rows: for a broken rule.
+// ofTable leaves the lease rows out of a swap: for a broken rule.
 func ofTable(conditions []coord.Condition, writes []coord.Write) ([]coord.Condition, []coord.Write) {
 	return slices.DeleteFunc(conditions, func(c coord.Condition) bool { return !strings.HasPrefix(c.Key, mapstore.Prefix) }),
 		slices.DeleteFunc(writes, func(w coord.Write) bool { return !strings.HasPrefix(w.Key, mapstore.Prefix) })
@@ -400,7 +400,7 @@ func (r *runTxn) store(e mapstore.Store) {
 
 const lookMax = 64
 
-// look gives a transaction and those before it, as far as they are kept or until it comes upon what is sought.
+// look gives a transaction and those before it, as far as they are kept or until it finds the one sought.
 func (v *view) look(e mapstore.Look, txn peer.TxnID, links []mapstore.Link, done func([]mapstore.Link)) {
 	if txn == (peer.TxnID{}) || len(links) >= lookMax {
 		done(links)
@@ -420,7 +420,7 @@ func (v *view) look(e mapstore.Look, txn peer.TxnID, links []mapstore.Link, done
 	})
 }
 
-// What a metadata server does.
+// The part of a metadata server.
 
 const (
 	keepFiles    = 16
@@ -479,7 +479,7 @@ func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	s.disk.sync(s.proc, durable, finish)
 }
 
-// whole gives a file with its map: the one at hand, what was sent, or what the ops make of the base.
+// whole gives a file with its map: the one at hand, the one sent, or the base with the ops applied.
 func (s *server) whole(f *peer.File, m *topology.Map) (*stored, error) {
 	own := *f
 	own.Ops = nil
@@ -584,8 +584,8 @@ func (s *hosted) catchUp() {
 	})
 }
 
-// sweep deletes files that nobody needs: by a row that is read after a mark was taken, and touched if there is much that
-// no transaction decided about.
+// sweep deletes files that are not needed: by a row that is read after a mark was taken, and touched if there is much
+// that no transaction decided about.
 func (s *hosted) sweep() {
 	if s.sweeping {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// world is servers, gateways, a coordination store and what lies between them, in real time that only the world knows.
-// One goroutine; everything random comes from rng.
+// world is servers, gateways, a coordination store and the network between them, in real time that only the world can
+// read. One goroutine; everything random comes from rng.
 type world struct {
 	opt    Options
 	rng    *rand.Rand
@@ -66,7 +66,7 @@ var (
 	tinyLimits  = limits{changes: 1, undecided: 1, acquires: 1, history: 8}
 )
 
-// counts are what a run did, for its last line: a run in which nothing happened proves nothing.
+// counts are the events of a run, for its last line: a run in which nothing happened proves nothing.
 type counts struct {
 	crashes, wipes, pauses, cuts, outages, compactions, slows, rogues, people         int
 	takes, stops, txns, changes, stale, invalid, resolved, unresolved                 int
@@ -117,7 +117,7 @@ func newWorld(o Options) *world {
 	return w
 }
 
-// aheadMax is how far a gateway's wall clock may be from the servers': what is further ahead they refuse.
+// aheadMax is how far a gateway's wall clock may be from the servers': they refuse rows that are further ahead.
 const aheadMax = 900 * time.Millisecond
 
 func serverID(i int) topology.ServerID { return topology.ServerID(fmt.Sprintf("s%d", i+1)) }
@@ -198,14 +198,14 @@ type proc struct {
 	rate    float64       // of its clock
 	origin  time.Duration // real time at which its clock showed 0
 	dead    bool
-	lives   int           // how often a gateway was started again: answers to what it asked before do not reach it
+	lives   int           // how often a gateway was started again: answers to earlier requests do not reach it
 	older   bool          // it runs the version before, version.go
 	paused  time.Duration // until when
-	lags    bool          // it hears nothing of the tables' rows
+	lags    bool          // it gets no events of the tables' rows
 	pending []func()
 }
 
-// clock is what the process's own clock shows.
+// clock is the time of the process's own clock.
 func (p *proc) clock() lease.Time { return lease.Time(float64(p.w.now-p.origin) * p.rate) }
 
 // do runs f in the process: later if it is paused, never if it is dead.
@@ -252,7 +252,7 @@ func (p *proc) resume() {
 type trace struct {
 	lines [traceMax]line
 	n     int
-	all   func(string) // every line, as it happens; nil: nobody listens
+	all   func(string) // every line, as it happens; nil: no listener
 }
 
 type line struct {
@@ -267,7 +267,7 @@ func (l line) String() string {
 	return fmt.Sprintf("%12.6f  ", l.at.Seconds()) + fmt.Sprintf(l.form, l.args...)
 }
 
-// say notes what happened. args must be values that nobody changes later.
+// say notes an event. args must be values that are not changed later.
 func (w *world) say(form string, args ...any) {
 	l := line{w.now, form, args}
 	w.trace.lines[w.trace.n%traceMax] = l
