@@ -30,7 +30,7 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return groups.Groups[0].Rules
 }
 
-// Every alert asks for metrics that exist, and its page says what it means and what to do.
+// Every alert asks for metrics that exist, and its page explains it and the remedy.
 func TestAlertsHaveRunbooks(t *testing.T) {
 	known := knownMetrics(t)
 	pages, err := filepath.Glob("../docs/runbooks/Spillway*.md")

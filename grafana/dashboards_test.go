@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// metricsLists are what cmd/spillway's tests hold against running processes, alone, gateway and storage server: a name and a
-// type a line.
+// metricsLists are the lists that cmd/spillway's tests compare with running processes, alone, gateway and storage server: a
+// name and a type a line.
 const metricsLists = "../cmd/spillway/testdata/metrics*.txt"
 
 // fromLibraries are metrics of client_golang, named so by it.
