@@ -33,7 +33,7 @@ type Metadata interface {
 type FileQuery struct {
 	Table string
 	Txn   TxnID // zero: the newest on this server, committed or not, for the repair of a table
-	Since TxnID // a transaction whose map the asker has; zero: none
+	Since TxnID // the transaction of the asker's map; zero: none
 }
 
 // MapBytesMax bounds an encoded map, and with it every METADATA message.

@@ -31,7 +31,7 @@ type RowEvent struct {
 	Deleted bool
 }
 
-// ErrRowsForgotten ends a WatchRows from a revision whose changes are no longer kept: list the rows, then watch from there.
+// ErrRowsForgotten ends a WatchRows from a revision with changes that are no longer kept: list the rows, then watch from there.
 var ErrRowsForgotten = errors.New("the changes since that revision are no longer kept")
 
 // Rows is the coordination store as a storage server passes it on to administrators, so that they need no access of their

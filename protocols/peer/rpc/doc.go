@@ -21,8 +21,8 @@
 //     and a peer that is frozen or cut off ends the calls in flight after SilenceMax.
 //   - An error of a stream that cannot be used any more has peer.ErrStreamBroken in its chain.
 //   - Every message, window and number of calls is bounded (I5), and Throttled is the answer at the bound.
-//   - Certificates of one authority on both sides, unless Insecure; files are re-read when they change. Each states what its
-//     process is, which decides what it may call (identity.go): else Denied.
+//   - Certificates of one authority on both sides, unless Insecure; files are re-read when they change. Each states the
+//     role of its process, which decides the calls it may make (identity.go): else Denied.
 //
 // It keeps I1 in that only the peer's answer says that rows are safe: a lost ack is an error.
 //

@@ -81,7 +81,7 @@ func remote(k fault.Kind) fault.Kind {
 	return k
 }
 
-// ended is the error of a call whose context ended: Canceled if the asker went away, Unavailable if its time ran out.
+// ended is the error of a call after its context ended: Canceled if the asker went away, Unavailable if its time ran out.
 func ended(ctx context.Context, what string) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
