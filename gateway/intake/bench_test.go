@@ -22,7 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
-// hole is a Writer that acks at once: what is left is the front door's own cost.
+// hole is a Writer that acks at once: the rest is the front door's own cost.
 type hole struct{ dict *point.Dict }
 
 func (h hole) Table(context.Context, string) (intake.Table, error)    { return h, nil }
@@ -82,7 +82,7 @@ func benchWireWith(b *testing.B, f *front, path, header string, body []byte, sam
 
 const rwHead = "Content-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nX-Prometheus-Remote-Write-Version: 0.1.0\r\n"
 
-// The benchmarks count what client and server cost together.
+// The benchmarks count the cost of client and server together.
 
 func BenchmarkWireLine(b *testing.B) {
 	body, n := lineBody()
@@ -101,7 +101,7 @@ func BenchmarkWireRemoteWrite(b *testing.B) {
 
 func BenchmarkWireSmall(b *testing.B) { benchWire(b, "/write?db=x", "", []byte("m v=1"), 1) }
 
-// BenchmarkWireSmallLimited and BenchmarkWireRemoteWriteLimited have every limit that a write can meet, none of them reached.
+// BenchmarkWireSmallLimited and BenchmarkWireRemoteWriteLimited have every limit that a write can meet, and reach no limit.
 func BenchmarkWireSmallLimited(b *testing.B) {
 	benchWireWith(b, startLimited(b), "/write?db=x", "", []byte("m v=1"), 1)
 }
@@ -132,7 +132,7 @@ func startLimited(b *testing.B) *front {
 
 func ptr[T any](v T) *T { return &v }
 
-// BenchmarkPlainSmall is the same small request on net/http, whose cost the fast server is to save.
+// BenchmarkPlainSmall is the same small request on net/http, as the cost that the fast server is to save.
 func BenchmarkPlainSmall(b *testing.B) {
 	f := startWith(b, hole{point.NewDict(0)})
 	s := httptest.NewServer(f)
@@ -153,8 +153,8 @@ func BenchmarkPlainSmall(b *testing.B) {
 	}
 }
 
-// TestAllocationsDoNotGrowWithTheBody pins that a known series costs nothing: a body of 10,000 samples allocates what
-// one of a single sample does.
+// TestAllocationsDoNotGrowWithTheBody pins that a sample of an existing series allocates nothing: a body of 10,000 samples
+// allocates as much as one of a single sample.
 func TestAllocationsDoNotGrowWithTheBody(t *testing.T) {
 	f := startWith(t, hole{point.NewDict(0)})
 	big, _ := lineBody()
@@ -169,7 +169,7 @@ func TestAllocationsDoNotGrowWithTheBody(t *testing.T) {
 		})
 	}
 	small := serve([]byte("m v=1"))
-	if large := serve(big); large > small+100 { // its buffer grows in steps, and pools lose what the collector takes
+	if large := serve(big); large > small+100 { // its buffer grows in steps, and pools lose buffers to the collector
 		t.Errorf("%v allocations for 10,000 samples, %v for one", large, small)
 	}
 }

@@ -111,7 +111,7 @@ func TestCutBodiesAreRefused(t *testing.T) {
 	}
 }
 
-// noDict is a writer whose tables make every decoder fail, as a defect would.
+// noDict is a writer that makes every decoder fail, as a defect would.
 type noDict struct{ *memory }
 
 func (w noDict) Table(ctx context.Context, name string) (intake.Table, error) {

@@ -76,8 +76,8 @@ func TestTablesAreHeldBackAlone(t *testing.T) {
 	})
 }
 
-// TestOverloadIsWaitedOut: what is held back is let through in the order in which it came as soon as there is room, and refused
-// when that takes too long; then nothing is left of it.
+// TestOverloadIsWaitedOut: delayed requests are let through in order of arrival as soon as there is room, and refused when
+// that takes too long; then no state of them is left.
 func TestOverloadIsWaitedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s brakes

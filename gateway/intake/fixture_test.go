@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
-// memory is a Writer that keeps rows in maps. It copies what it keeps, so that a batch that is used again shows.
+// memory is a Writer that keeps rows in maps. It copies them, so that a test notices a reused batch.
 type memory struct {
 	createOnWrite bool
 
@@ -53,9 +53,9 @@ type memoryTable struct {
 	exempl   int
 	metadata []point.MetadataRow
 	levels   []point.Level
-	err      error         // what Write answers
+	err      error         // the answer of Write
 	stall    chan struct{} // Write waits for it
-	entered  chan struct{} // Write tells that it waits
+	entered  chan struct{} // Write signals that it waits
 	waits    []func()      // of the writes that wait
 }
 
@@ -214,7 +214,7 @@ type front struct {
 	addr    string
 	client  *http.Client
 	endless atomic.Int64 // answers at /endless that ended
-	tls     *tls.Config  // of those who dial; nil: plain
+	tls     *tls.Config  // of clients; nil: plain
 }
 
 // starter is start, or startTLS.
@@ -235,7 +235,7 @@ func startTLS(t testing.TB, change ...func(*intake.Settings)) *front {
 	return f
 }
 
-// start runs a Front whose fallback echoes requests.
+// start runs a Front with a fallback that echoes requests.
 func start(t testing.TB, change ...func(*intake.Settings)) *front {
 	t.Helper()
 	m := newMemory()

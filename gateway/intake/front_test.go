@@ -86,8 +86,8 @@ func post(target, body string) string {
 
 func get(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: x\r\n\r\n" }
 
-// TestRoutesMixOnOneConnection is what reverse proxies do. The requests are pipelined: what fasthttp has read ahead must
-// reach net/http.
+// TestRoutesMixOnOneConnection does the same as reverse proxies. The requests are pipelined: the bytes that fasthttp has
+// read ahead must reach net/http.
 func TestRoutesMixOnOneConnection(t *testing.T) { plainAndTLS(t, testRoutesMixOnOneConnection) }
 
 func testRoutesMixOnOneConnection(t *testing.T, start starter) {
@@ -233,8 +233,8 @@ func testExpectContinue(t *testing.T, start starter) {
 	w.closed()
 }
 
-// TestABodyThatEndsEarlyIsNotStored: fasthttp takes the end of the connection for the end of the body. Half a batch
-// would be acknowledged to nobody, and a line cut short is another line.
+// TestABodyThatEndsEarlyIsNotStored: fasthttp takes the end of the connection for the end of the body. Half a batch would
+// be stored without a reader for its ack, and a line cut short is another line.
 func TestABodyThatEndsEarlyIsNotStored(t *testing.T) {
 	plainAndTLS(t, testABodyThatEndsEarlyIsNotStored)
 }
@@ -374,7 +374,8 @@ func TestBombsStaySmall(t *testing.T) {
 		{"snappy that lies", remote, lie, rw1Header, 400, 1 << 20},
 		{"snappy too large", remote, snappy.Encode(nil, make([]byte, 65<<20)), rw1Header, 413, 16 << 20},
 	} {
-		// What a decoder takes once and keeps is not the bomb's, and there is a decoder a processor: the least of many.
+		// A decoder's first allocations are kept and are not the bomb's, and there is a decoder a processor: the least of
+		// many.
 		n := int64(math.MaxInt64)
 		for range 4 + 2*runtime.GOMAXPROCS(0) {
 			var a answer
@@ -436,7 +437,7 @@ func testSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) { s.BodyTimeMax = 200 * time.Millisecond })
 	w := f.dial(t)
 	w.say("POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\nquery=")
-	w.hear().want(t, 200, "POST /other query=") // what the handler got before its reading failed
+	w.hear().want(t, 200, "POST /other query=") // the part that the handler got before its reading failed
 	w.closed()
 
 	w = f.dial(t)
@@ -467,7 +468,7 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 	f := start(t, func(s *intake.Settings) {
 		s.BodyBytesMax, s.DecodedBytesMax, s.InFlightBytesMax = 32<<10, 32<<10, 64<<10
 	})
-	// Three bodies that nobody finishes hold 16 KiB each and grow no further; a fourth finds no room to grow.
+	// Three unfinished bodies hold 16 KiB each and grow no further; a fourth finds no room to grow.
 	for range 3 {
 		f.dial(t).say("POST /write?db=x HTTP/1.1\r\nHost: x\r\nContent-Length: 16000\r\n\r\n" + strings.Repeat("m v=1\n", 1500))
 	}

@@ -32,7 +32,7 @@ func FuzzStatements(f *testing.F) {
 	})
 }
 
-// FuzzUnpack: whatever comes, what is unpacked is within the bound and the charge is given back.
+// FuzzUnpack: for any input, the unpacked body is within the bound and the charge is given back.
 func FuzzUnpack(f *testing.F) {
 	var bufs buffers
 	const bound = 1 << 16

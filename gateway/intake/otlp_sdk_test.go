@@ -16,7 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// sdkMeters gives instruments of OpenTelemetry's own SDK that export to a table of f, and what sends all they counted.
+// sdkMeters gives instruments of OpenTelemetry's own SDK that export to a table of f, and a function that sends all their
+// counts.
 func sdkMeters(t *testing.T, f *front, table string, temporality metricdata.Temporality) (instrument.Meter, func(context.Context) error) {
 	t.Helper()
 	exporter, err := otlpmetrichttp.New(t.Context(),
@@ -91,7 +92,7 @@ func TestTheSDKOfOpenTelemetryIsUnderstood(t *testing.T) {
 	}
 }
 
-// The SDK tells its user what a partial success says, and sends again after 503.
+// The SDK reports a partial success to its user, and sends again after 503.
 func TestTheSDKHearsWhatWeSay(t *testing.T) {
 	f := start(t)
 	meter, flush := sdkMeters(t, f, "delta", metricdata.DeltaTemporality)

@@ -26,7 +26,7 @@ var (
 	otlpJSON  = []string{"Content-Type", "application/json"}
 )
 
-// otlpRequest is what an SDK exports: one counter of the service cart.
+// otlpRequest is an SDK's export: one counter of the service cart.
 func otlpRequest(t testing.TB, temporality metricspb.AggregationTemporality, points ...*metricspb.NumberDataPoint) []byte {
 	t.Helper()
 	body, err := proto.Marshal(&collectorpb.ExportMetricsServiceRequest{ResourceMetrics: []*metricspb.ResourceMetrics{{
@@ -115,7 +115,7 @@ func TestOTLPRefusals(t *testing.T) {
 	f.do(t, "POST /t/no%20name/v1/metrics", ok, otlpProto...).want(t, 400, "table name")
 	f.do(t, "POST /v1/metrics", ok, append(otlpProto, intake.AckHeader, "maybe")...).want(t, 400, "use received, one or all")
 
-	// What the decoder refuses and what admission refuses are told alike, and their siblings are kept.
+	// Refusals by the decoder and by admission are reported alike, and their siblings are kept.
 	f.memory.table("default").lo = now.Add(-time.Hour).UnixNano()
 	a := f.do(t, "POST /v1/metrics", otlpRequest(t, cumulative,
 		counted(now, 1, text("", "no name")), counted(time.Unix(5, 0), 1), counted(now, 7)), otlpProto...)

@@ -49,8 +49,8 @@ func TestInfluxQL(t *testing.T) {
 	f.do(t, "GET /query?db=seen&q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
 }
 
-// TestTelegrafStarts is what Telegraf's v1 output does with an empty server: write, learn that there is no database,
-// create it, write again.
+// TestTelegrafStarts acts as Telegraf's v1 output does with an empty server: write, learn that there is no database, create
+// it, write again.
 func TestTelegrafStarts(t *testing.T) {
 	f := start(t)
 	f.memory.createOnWrite = false

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNoRequestIsServedThatAProxyTookForABody: a proxy that goes by Content-Length sees one request, whose tenant it sets.
-// By Transfer-Encoding there are two, and the second says what tenant it likes.
+// TestNoRequestIsServedThatAProxyTookForABody: a proxy that goes by Content-Length sees one request, and sets its tenant.
+// By Transfer-Encoding there are two, and the second names any tenant it likes.
 func TestNoRequestIsServedThatAProxyTookForABody(t *testing.T) {
 	plainAndTLS(t, func(t *testing.T, start starter) {
 		f := start(t)

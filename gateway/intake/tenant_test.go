@@ -87,8 +87,8 @@ func TestStatementsStayInTheTenantsTable(t *testing.T) {
 	f.do(t, "GET /query?db=mine&q=SHOW+MEASUREMENTS+ON+other", nil).want(t, 200, "of_other_v")
 }
 
-// TestHeadersThatServersReadDifferently: what one server takes for the tenant's header and another does not, as a name with
-// a space behind it or a folded line, is refused or names no other table.
+// TestHeadersThatServersReadDifferently: a header that one server takes for the tenant's and another does not, such as a
+// name with a space behind it or a folded line, is refused or names no other table.
 func TestHeadersThatServersReadDifferently(t *testing.T) {
 	f := start(t)
 	for name, header := range map[string]string{

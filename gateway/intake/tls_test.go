@@ -19,8 +19,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestTLSCutByAnAttackerIsNoEndOfABody: whoever sits on the wire can end the TCP connection, and not TLS. Chunks without
-// an end, and a length that was not reached, are not stored.
+// TestTLSCutByAnAttackerIsNoEndOfABody: an attacker on the wire can end the TCP connection, but not TLS. Chunks without an
+// end, and a length that was not reached, are not stored.
 func TestTLSCutByAnAttackerIsNoEndOfABody(t *testing.T) {
 	f := startTLS(t)
 	for _, request := range []string{
@@ -90,8 +90,8 @@ func guardedFront(t *testing.T) (f *front, token string) {
 	return f, token
 }
 
-// TestEachRequestOfAConnectionShowsWhoSendsIt: a proxy sends requests of many over one connection, and who came first
-// vouches for nobody.
+// TestEachRequestOfAConnectionShowsWhoSendsIt: a proxy sends requests of many senders over one connection, and the first
+// sender does not vouch for any other.
 func TestEachRequestOfAConnectionShowsWhoSendsIt(t *testing.T) {
 	f, token := guardedFront(t)
 	signed := func(target, body string) string {

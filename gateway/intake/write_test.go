@@ -115,7 +115,7 @@ func TestManySeriesComeBackAsTheyWereSent(t *testing.T) {
 	for i := range 20_000 {
 		all = append(all, series("m", now, float64(i), "host", fmt.Sprintf("host-%05d", i), "pad", strings.Repeat("x", i%50)))
 	}
-	for range 2 { // new series, then known ones
+	for range 2 { // new series, then existing ones
 		f.do(t, "POST /api/v1/write", rw1(t, all...), rw1Header...).want(t, 204)
 	}
 	var want strings.Builder
@@ -198,8 +198,8 @@ func TestInflux1Errors(t *testing.T) {
 	f.do(t, "POST /write?db=nobody", good).want(t, 404, `database not found: \"nobody\"`)
 }
 
-// TestTelegrafKeepsTheBatchWhenWeAreOverloaded: at any status but 4xx Telegraf forgets a batch whose answer has one of
-// these words, even when the words are somebody else's.
+// TestTelegrafKeepsTheBatchWhenWeAreOverloaded: at any status but 4xx Telegraf drops a batch if the answer contains one of
+// these words, even when another server wrote them.
 func TestTelegrafKeepsTheBatchWhenWeAreOverloaded(t *testing.T) {
 	f := start(t)
 	words := []string{"retention policy not found", "hinted handoff queue not empty", "points beyond retention policy", "partial write", "unable to parse"}
@@ -339,7 +339,7 @@ func metric(t testing.TB, f *front, name string, labels ...string) float64 {
 	return 0
 }
 
-// TestSendersDoNotMix runs senders of all protocols at once: pooled memory must never show one what another sent.
+// TestSendersDoNotMix runs senders of all protocols at once: pooled memory must never show one sender the data of another.
 func TestSendersDoNotMix(t *testing.T) {
 	f := start(t)
 	var wg sync.WaitGroup
@@ -380,8 +380,8 @@ func TestSendersDoNotMix(t *testing.T) {
 	}
 }
 
-// TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog: a write takes a processor until it waits for the log. As many of one table
-// take one as there are, another table is served meanwhile, and what waits gives its place up.
+// TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog: a write takes a processor until it waits for the log. While one
+// table's writes take all processors, another table is served, and a waiting write gives its processor up.
 func TestASmallTableIsNotStarvedByRowsOnTheirWayToTheLog(t *testing.T) {
 	f := start(t)
 	f.do(t, "POST /write?db=large", []byte("m v=1")).want(t, 204)

@@ -29,7 +29,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// hole is a Writer that acks at once and counts: what is left is the consumer's own cost.
+// hole is a Writer that acks at once and counts: the rest is the consumer's own cost.
 type hole struct {
 	dict *point.Dict
 	rows atomic.Int64
@@ -64,8 +64,8 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// The benchmarks count processor time of this process alone: broker and HTTP client are children, made of the same
-// binary. They do what others' machines do.
+// The benchmarks count processor time of this process alone: broker and HTTP client are children, made of the same binary.
+// They stand for other machines.
 const childEnv = "KAFKA_BENCH_CHILD"
 
 // child starts a child and reads its first line.
@@ -114,7 +114,7 @@ func childMain(role string) {
 	}
 }
 
-// packed is a body as HTTP clients compress it, each at the level that its library takes unless told otherwise.
+// packed is a body as HTTP clients compress it, each at its library's default level.
 func packed(encoding, body string) []byte {
 	var b bytes.Buffer
 	switch encoding {
@@ -161,7 +161,7 @@ func post(addr, encoding string, body []byte) {
 	}
 }
 
-// measure lets 100,000 samples pass for each turn of the loop, and reports what they cost.
+// measure lets 100,000 samples pass for each turn of the loop, and reports their cost.
 func (h *hole) measure(b *testing.B) {
 	for h.rows.Load() == 0 {
 		time.Sleep(time.Millisecond)

@@ -89,7 +89,7 @@ func TestAWrongPasswordIsSaidAndTriedUntilItIsRight(t *testing.T) {
 	r := w.start(m, func(s *Settings) {
 		s.Clusters[0].SASL = SASL{Mechanism: "plain", Username: "spill", PasswordFile: file}
 	})
-	// This broker hangs up; Apache Kafka says what is wrong, which make test-kafka looks at.
+	// This broker hangs up; Apache Kafka reports the cause, which make test-kafka checks.
 	eventually(t, "the reason in the status", func() (bool, any) {
 		s := r.Status().Clusters[0]
 		return strings.Contains(s.LastError, "may expect TLS or SASL") && time.Since(s.ErrorTime) < time.Minute && s.Member == "", s

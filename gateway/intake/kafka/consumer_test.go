@@ -158,7 +158,7 @@ func TestPoisonIsPutAsideAndThePartitionGoesOn(t *testing.T) {
 	}
 }
 
-// A consumer that comes late must get past a bad record, whose letter is as old as it is.
+// A consumer that comes late must get past a bad record, and its letter is as old as the record.
 func TestABadRecordOfLongAgoIsPutAside(t *testing.T) {
 	w, m := newWorld(t), newMemory()
 	at := time.Now().Add(-24 * time.Hour).Truncate(time.Millisecond)
@@ -270,7 +270,7 @@ func TestADefectOfOursIsTriedAgainAndThenPutAside(t *testing.T) {
 	}
 }
 
-// TestOneStuckTableStopsNobodyElse: a topic whose table fails leaves workers and memory to others.
+// TestOneStuckTableStopsNobodyElse: a topic with a failing table leaves workers and memory to others.
 func TestOneStuckTableStopsNobodyElse(t *testing.T) {
 	w, m := newWorld(t, kfake.SeedTopics(1, "stuck")), newMemory()
 	m.table("stuck").fail = func(*point.Batch) error { return fault.Errorf(fault.Unavailable, "away") }

@@ -249,7 +249,7 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// eventually waits for a condition, and fails with what it last said.
+// eventually waits for a condition, and fails with its last report.
 func eventually(t testing.TB, what string, cond func() (bool, any)) {
 	t.Helper()
 	var last any
@@ -330,7 +330,7 @@ func header(r *kgo.Record, key string) string {
 	return ""
 }
 
-// line is a row of line protocol; its value tells rows apart.
+// line is a row of line protocol; its value distinguishes rows.
 func line(series string, n int) string {
 	return fmt.Sprintf("m,s=%s v=%d %d", series, n, 1_700_000_000_000_000_000+int64(n))
 }

@@ -65,7 +65,7 @@ func TestATableAtItsLimitsIsReadSlowlyAndLosesNothing(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		// What is written in 10 s, the burst, and a write of each worker's beyond it.
+		// The rows written in 10 s, the burst, and a write of each worker's beyond it.
 		if n := m.table("noisy").count(); n < 50 || n > 10*10+10+100 {
 			t.Errorf("noisy: %d rows after 10 s", n)
 		}

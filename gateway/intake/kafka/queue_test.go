@@ -80,8 +80,8 @@ func TestFailedWorkComesBackInOrderAndWaits(t *testing.T) {
 	}
 }
 
-// TestOrderAndOwnership holds the queue against what it promises: batches of a partition are given out in order, to one
-// worker at a time, each until it is settled, and none after its partition has gone.
+// TestOrderAndOwnership checks the queue's promises: batches of a partition are given out in order, to one worker at a
+// time, each until it is settled, and none after its partition has gone.
 func TestOrderAndOwnership(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := newQueue()
@@ -161,7 +161,7 @@ func TestOrderAndOwnership(t *testing.T) {
 				}
 				q.giveBack(w, now.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, "pause"))), func(*batch) {}, func(b *batch) { held -= b.bytes })
 				for p, span := range back {
-					// Settled ones in between do not come again: renumber what the model wants.
+					// Settled ones in between do not come again: renumber the model's wanted spans.
 					l := q.parts[p]
 					for i, b := range l.batches {
 						b.ticket.span = span + uint64(i)
@@ -197,7 +197,7 @@ func TestSharesPauseWhoeverHasTheirPart(t *testing.T) {
 		parts := []partition{{0, "a", 0}, {0, "a", 1}, {0, "b", 0}, {1, "a", 0}}
 		part := rapid.SampledFrom(parts)
 		bytes := map[partition]int64{}
-		paused := map[string]bool{} // as the client was told
+		paused := map[string]bool{} // as reported to the client
 		t.Repeat(map[string]func(*rapid.T){
 			"assign": func(t *rapid.T) { s.assign(part.Draw(t, "p")) },
 			"take": func(t *rapid.T) {

@@ -120,7 +120,7 @@ func TestEveryRowReachesItsTableWhateverTheSizes(t *testing.T) {
 	}
 }
 
-// A batch that grew beyond what writes need is not kept by its worker.
+// A worker does not keep a batch that grew beyond the needs of writes.
 func TestAWorkerKeepsASmallBatchOnly(t *testing.T) {
 	b := newBench(t, newMemory(), func(s *Settings) { s.WriteBytesMax = 1000 })
 	small, large := &point.Batch{IDs: make([]point.SeriesID, 100)}, &point.Batch{IDs: make([]point.SeriesID, 101)}

@@ -10,11 +10,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTracker runs the scripts in testdata/tracker: polls and their ends in any order, and what may be committed after.
+// TestTracker runs the scripts in testdata/tracker: polls and their ends in any order, and the offsets that may be
+// committed after.
 //
 //	poll p=0 last=9,19,29     three spans, named a, b, c, …
 //	finish b                  all records of b are settled
-//	commits                   what may be committed, and is then confirmed unless "refused" is said
+//	commits                   offsets that may be committed; they are then confirmed unless "refused" is said
 func TestTracker(t *testing.T) {
 	datadriven.Walk(t, "testdata/tracker", func(t *testing.T, path string) {
 		tr, spans := newTracker(), map[string]ticket{}
@@ -69,7 +70,7 @@ func TestTracker(t *testing.T) {
 	})
 }
 
-// draw prints each partition: what is committed, what is done, and the spans behind, finished ones in brackets.
+// draw prints each partition: the committed offset, the finished offset, and the spans behind, finished ones in brackets.
 func (t *tracker) draw() string {
 	var lines []string
 	for p, g := range t.parts {

@@ -17,8 +17,8 @@ import (
 
 // Certificates are files in PEM, made for one test.
 type Certificates struct {
-	CA      string // who signed the broker's certificate, and the client's
-	OtherCA string // somebody who signed neither
+	CA      string // signed the broker's certificate, and the client's
+	OtherCA string // signed neither
 	Cert    string // the client's
 	Key     string
 

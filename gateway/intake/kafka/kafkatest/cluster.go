@@ -86,7 +86,7 @@ func (c *Cluster) Create(partitions int32, topics ...string) {
 // Produce sends a record and does not wait; partitions take turns.
 func (c *Cluster) Produce(topic, value string) { c.ProduceTo(topic, value, func(int32, int64) {}) }
 
-// ProduceTo is Produce, and tells where the record went when the broker has acked it; told is called one at a time.
+// ProduceTo is Produce, and reports the record's place when the broker has acked it; told is called one at a time.
 func (c *Cluster) ProduceTo(topic, value string, told func(partition int32, offset int64)) {
 	c.client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(value)}, func(r *kgo.Record, err error) {
 		if err != nil {
@@ -109,7 +109,8 @@ func (c *Cluster) Flush() error {
 	return c.failed.err
 }
 
-// Lag is what a group has not committed of a topic, counted from offset 0: a partition without a commit lags by all it has.
+// Lag is the part of a topic that a group has not committed, counted from offset 0: a partition without a commit lags by
+// all it has.
 func (c *Cluster) Lag(group, topic string, partitions int32) (lag int64) {
 	c.t.Helper()
 	ends := kmsg.NewPtrListOffsetsRequest()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Real starts one node of Apache Kafka in KRaft mode, whose jars are in the folder libs. It needs java.
+// Real starts one node of Apache Kafka in KRaft mode from the jars in the folder libs. It needs java.
 func Real(t testing.TB, libs string) *Cluster {
 	t.Helper()
 	n := newNode(t, libs)
@@ -26,7 +26,8 @@ type Doors struct {
 	Certificates
 }
 
-// RealGuarded is Real with doors beside the open one: one user, whose password PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 take.
+// RealGuarded is Real with doors beside the open one: one user, with one password for PLAIN, SCRAM-SHA-256 and
+// SCRAM-SHA-512.
 func RealGuarded(t testing.TB, libs, user, password string) (*Cluster, Doors) {
 	t.Helper()
 	n := newNode(t, libs)
