@@ -95,7 +95,7 @@ func TestBytesAreRefusedBeforeTheyAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := registry(t, "defaults: {bytes_per_second: 1KiB, bytes_burst: 4KiB, request_bytes: 8KiB}")
 		if err := write(r, "x", 9000, 1); limitOf(err) != "request_bytes" || !fault.Is(err, fault.TooLarge) {
-			t.Fatal(err) // also of a table nobody wrote to
+			t.Fatal(err) // also of a table without writes
 		}
 		if err := write(r, "x", 5000, 1); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestBytesAreRefusedBeforeTheyAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		// A body that is said to be long is charged at once; what does not come is given back.
+		// A body with a large declared length is charged at once; the part that does not come is given back.
 		tk, err := r.Begin("x", 8000)
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestRequestsUnderWayAreBounded(t *testing.T) {
 	b.End()
 }
 
-// TestABystanderSeesNoneOfIt: what one table sends beyond its limits costs another nothing.
+// TestABystanderSeesNoneOfIt: one table's traffic beyond its limits costs another nothing.
 func TestABystanderSeesNoneOfIt(t *testing.T) {
 	r := registry(t, "defaults: {samples_per_second: 100, bytes_per_second: 1KiB, active_series: 10, request_concurrency: 1}")
 	for range 100 {
@@ -430,7 +430,7 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// counts gives what a registry counted as refused in a mode, by limit.
+// counts gives the refusals that a registry counted in a mode, by limit.
 func counts(t testing.TB, r *limits.Registry, mode string) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()

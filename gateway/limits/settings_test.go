@@ -146,7 +146,8 @@ func TestSettingsAreWrittenAsTheyAreRead(t *testing.T) {
 	}
 }
 
-// TestTheLargestNumberRefusesNothing: who writes the largest number for "no limit" gets none, however many gateways share it.
+// TestTheLargestNumberRefusesNothing: the largest number, written for "no limit", is no limit, however many gateways share
+// it.
 func TestTheLargestNumberRefusesNothing(t *testing.T) {
 	const most = "9223372036854775807"
 	for _, gateways := range []string{"1", "2", "3", most} {
