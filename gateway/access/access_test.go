@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a Guard with its files and what it logged.
+// world is a Guard with its files and its log.
 type world struct {
 	t    testing.TB
 	dir  string
@@ -378,7 +378,7 @@ func TestChangesAreTakenWithoutARestart(t *testing.T) {
 	}
 }
 
-// certificate writes NAME.crt and NAME.key for 127.0.0.1, signed by nobody else.
+// certificate writes NAME.crt and NAME.key for 127.0.0.1, self-signed.
 func (w *world) certificate(name string) (pool *x509.CertPool, serial *big.Int) {
 	w.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
