@@ -40,8 +40,8 @@ func TestQueriesAreShownWhileTheyRunAndKeptWhenSlow(t *testing.T) {
 	}
 }
 
-// TestOneTableDoesNotDriveOutAnother: a table whose queries are all slow fills the list, and the one slow query of
-// another stays.
+// TestOneTableDoesNotDriveOutAnother: a table with only slow queries fills the list, and the one slow query of another
+// stays.
 func TestOneTableDoesNotDriveOutAnother(t *testing.T) {
 	q, r := recent.NewQueries(), recent.NewRefusals()
 	q.Begin("calm", "instant", "calm", noon).End(noon.Add(2*time.Second), nil, false)
