@@ -23,7 +23,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// far is a server at the other end of a connection, which answers what it is told to.
+// far is a server at the other end of a connection, with answers that the test sets.
 type far struct {
 	peer.Storage
 	peer.Metadata
@@ -201,7 +201,7 @@ func TestNobodyWaitsForTheDead(t *testing.T) {
 		if !c.breaker.open(time.Now()) {
 			t.Error("is not said to rest")
 		}
-		// What the server refuses shows that it is there.
+		// A refusal by the server shows that it is there.
 		n.set(func() { n.down["a:1"] = fault.Errorf(fault.Stale, "not led here") })
 		time.Sleep(pauseMax)
 		f(100, 100, fault.Stale)
