@@ -30,7 +30,7 @@ func open(t *testing.T, dir string, s Settings) *Cache {
 	return c
 }
 
-// names lists what Load gives, checked against what was saved.
+// names lists the result of Load, checked against the saved tables.
 func names(t *testing.T, c *Cache) (string, error) {
 	t.Helper()
 	found, err := c.Load()
@@ -115,7 +115,7 @@ func golden(t *testing.T) ([]byte, *file) {
 	return b, f
 }
 
-// TestFilesOfVersion1StayReadable, and what is written is what was written.
+// TestFilesOfVersion1StayReadable, and written files hold the bytes that were saved.
 func TestFilesOfVersion1StayReadable(t *testing.T) {
 	b, want := golden(t)
 	if !bytes.Equal(want.encode(), b) {

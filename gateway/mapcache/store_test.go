@@ -43,7 +43,7 @@ func remember(t *testing.T, inner coord.Store, dir string) *Store {
 	})
 }
 
-// TestAGatewayStartsWithoutTheStore: servers and leaders are those known last; when the store is back, those it has.
+// TestAGatewayStartsWithoutTheStore: servers and leaders are those cached last; when the store is back, those it has.
 func TestAGatewayStartsWithoutTheStore(t *testing.T) {
 	dir := t.TempDir()
 	seven := lease.Partition{Table: "t", ID: 7}
@@ -121,7 +121,7 @@ func TestAGatewayStartsWithoutTheStore(t *testing.T) {
 			if got := at(servers, who); got != "a:1 n2 5 true" || s.Age() != 0 {
 				t.Errorf("with the store again: %s, age %v", got, s.Age())
 			}
-			// Once it answered, what is on disk is no answer any more.
+			// Once it answered, the rows on disk are no answer any more.
 			real.away.Store(true)
 			ctx, stop := context.WithTimeout(t.Context(), time.Second)
 			defer stop()
