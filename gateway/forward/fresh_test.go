@@ -57,7 +57,7 @@ func TestABackfillOfManyPartitionsGoesThroughPieceByPiece(t *testing.T) {
 	})
 }
 
-// TestTheNewestPartitionsAreMadeFirst: what is measured now is not kept waiting by what is written of the past.
+// TestTheNewestPartitionsAreMadeFirst: present measurements do not wait for writes of the past.
 func TestTheNewestPartitionsAreMadeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{NewPartitionsPerWrite: 1, NewPartitionsPerSecond: 1}, "n1")

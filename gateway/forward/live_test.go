@@ -52,7 +52,7 @@ func TestOneTablesFloodOfSeriesLeavesRoomForOthers(t *testing.T) {
 	})
 }
 
-// TestATableAboveItsShareGivesWayInTime: what one table took while it was alone is not its own for ever.
+// TestATableAboveItsShareGivesWayInTime: a table does not keep for ever the series it took while it was alone.
 func TestATableAboveItsShareGivesWayInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
@@ -76,7 +76,8 @@ func TestATableAboveItsShareGivesWayInTime(t *testing.T) {
 	})
 }
 
-// TestASeriesThatIsKnownStaysAcrossDictionaries: a new dictionary numbers anew what is active, while others took what was free.
+// TestASeriesThatIsKnownStaysAcrossDictionaries: a new dictionary numbers the active series anew, while other tables took
+// the free ones.
 func TestASeriesThatIsKnownStaysAcrossDictionaries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{GenerationSeriesMax: 1000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")
@@ -97,7 +98,7 @@ func TestASeriesThatIsKnownStaysAcrossDictionaries(t *testing.T) {
 	})
 }
 
-// TestLongLabelsTakeMoreOfTheShare: labels of kilobytes cost what many series cost.
+// TestLongLabelsTakeMoreOfTheShare: a series with kilobytes of labels costs as much as many series.
 func TestLongLabelsTakeMoreOfTheShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, forward.Settings{GenerationSeriesMax: 10_000, GenerationAgeMin: 10 * time.Minute, GenerationAge: 2 * time.Hour}, "n1")

@@ -43,7 +43,7 @@ func TestPiecesFitIntoFrames(t *testing.T) {
 	}
 }
 
-// mixture makes a batch of floats, histograms and exemplars whose labels are mostly short and sometimes very long.
+// mixture makes a batch of floats, histograms and exemplars with labels that are mostly short and sometimes very long.
 func mixture(rng *rand.Rand) (*point.Dict, *point.Batch, int) {
 	d := point.NewDict(0)
 	b := &point.Batch{Dict: d}
@@ -72,7 +72,7 @@ func mixture(rng *rand.Rand) (*point.Dict, *point.Batch, int) {
 	return d, b, longest
 }
 
-// frameBytes is the size, before compression, of the frame that a piece becomes in a partition that knows nothing.
+// frameBytes is the size, before compression, of the frame that a piece becomes in a partition without any of its series.
 func frameBytes(in *peer.Insert, d *point.Dict) int {
 	f := frame.Frame{Kind: frame.Rows, Times: in.Times, Values: in.Values}
 	dense := map[point.SeriesID]point.DenseID{}

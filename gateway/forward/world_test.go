@@ -37,7 +37,7 @@ type cluster struct {
 	mu      sync.Mutex
 	servers map[topology.ServerID]*server
 	leads   map[point.PartitionID]topology.ServerID
-	offline string // why nobody leads anything
+	offline string // why no server leads anything
 	changed chan struct{}
 	inserts map[point.PartitionID]int
 }
@@ -237,7 +237,7 @@ func (c *cluster) write(times ...point.Nanos) error {
 	return err
 }
 
-// rows gives what each server keeps: "n1: 1 2 n2: 3" are times in minutes.
+// rows lists each server's rows: "n1: 1 2 n2: 3" are times in minutes.
 func (c *cluster) rows() string {
 	c.t.Helper()
 	var out []string

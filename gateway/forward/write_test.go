@@ -17,7 +17,7 @@ import (
 
 const minute = point.Nanos(time.Minute)
 
-// waits runs f while a write is under way, once all have come to rest, and gives what becomes of the write.
+// waits runs f while a write is under way, once all have come to rest, and returns the write's outcome.
 func (c *cluster) waits(f func(), times ...point.Nanos) error {
 	c.t.Helper()
 	done := make(chan error)
@@ -35,7 +35,7 @@ func TestAWriteOutlastsALeaseThatMoves(t *testing.T) {
 		if got := c.rows(); got != "n2: 0" {
 			t.Fatalf("rows %q", got)
 		}
-		// n2 lets go; a while nobody leads; n1 takes over.
+		// n2 lets go; for a while no server leads; n1 takes over.
 		c.change(func() { c.leads[1], c.offline = "n1", "nobody leads it" })
 		start := time.Now()
 		err := c.waits(func() { c.offline = "" }, minute)
@@ -105,7 +105,7 @@ func TestAWriteWithoutALeaderIsUnavailableInTime(t *testing.T) {
 		f("connection refused", func() { c.offline, c.servers["n1"].err = "", fault.Errorf(fault.Unavailable, "connection refused") })
 		f("no answer in time", func() { c.servers["n1"].err, c.servers["n1"].mute = nil, make(chan struct{}) })
 
-		// Whoever asked and went away is told so, at once.
+		// A caller that goes away gets its error at once.
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		table, err := c.forward.Table(ctx, "t")
