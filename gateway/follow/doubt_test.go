@@ -57,7 +57,7 @@ func TestDoubt(t *testing.T) {
 	kept := hours(t, topology.Config{Retention: 4 * time.Hour}, 101, 102, 103, 104)
 	f("what is older than the retention", kept, never, always, DoubtAge, now-4*hour, 101*hour-1)
 
-	// Half of the ring is known of the hour 104: its other half was dropped, and may be covered again.
+	// The map has half of the ring of the hour 104: its other half was dropped, and may be covered again.
 	halved, err := known.Apply(topology.SplitBegin{Partition: 4, Split: topology.Split{At: topology.AtRing(1 << 63),
 		Low:  topology.Child{ID: 5, Placements: []topology.Placement{{ID: 1, Server: "n1"}}},
 		High: topology.Child{ID: 6, Placements: []topology.Placement{{ID: 1, Server: "n1"}}}}})

@@ -14,14 +14,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Scripts tell what happens to a request; the lines below "----" are what it does.
+// Scripts list the events of a request; the lines below "----" are its actions.
 //
 //	request writes|reads|alone [patience=5s]      begins at 0s
 //	ask n1                                        an attempt; then events, one a line:
 //	    silent · look n2 [guess] · look - · answer ok|stale|unavailable|throttled|canceled|notfound|invalid
-//	failed at=0s map=7 [draw=0.5]                 what a try left, one failure a line:
+//	failed at=0s map=7 [draw=0.5]                 failures of a try, one a line:
 //	    p1,p2 n1 stale [named=9]  ·  p3 - leaderless  ·  p4 n2 leader  ·  p5 n3 moved
-//	look at=1s map=7                              who leads each failed partition now, in one line: n1 n2 -
+//	look at=1s map=7                              leader of each failed partition now, in one line: n1 n2 -
 //	tick at=1s
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// view is what a gateway knows: one map, and who leads. Its coordination store is away.
+// view is a gateway's view: one map, and the leaders. Its coordination store is away.
 type view struct {
 	mu      sync.Mutex
 	m       *topology.Map
@@ -79,8 +79,9 @@ func stale(p *topology.Partition, asked topology.ServerID) []follow.Failure {
 	return []follow.Failure{{Partitions: []*topology.Partition{p}, Asked: asked, Sent: true, Reason: follow.Stale, Err: fault.Errorf(fault.Stale, "not here")}}
 }
 
-// TestAQueryFindsTheLeaderThoughTheStoreIsAway: nobody ever led the partition as far as is known, the first placement that is guessed does not lead it, and
-// looking for a newer map ends in nothing. Each guess waited a second for that, and the query failed.
+// TestAQueryFindsTheLeaderThoughTheStoreIsAway: in the gateway's view the partition never had a leader, the first guessed
+// placement does not lead it, and the search for a newer map finds none. Each guess waited a second for that, and the query
+// failed.
 func TestAQueryFindsTheLeaderThoughTheStoreIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newView(func(try int) leaders.Lead {
