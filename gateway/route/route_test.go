@@ -17,7 +17,7 @@ func place(point.PartitionID) []topology.Placement {
 	return []topology.Placement{{ID: 1, Server: "s1"}}
 }
 
-// empty is a map whose partitions will be cut into ring columns.
+// empty is a map with partitions that will be cut into ring columns.
 func empty(t *rapid.T, columns int) *topology.Map {
 	m, err := topology.New("t", topology.Config{PartitionWidth: 10 * time.Second})
 	if err != nil {
