@@ -84,7 +84,7 @@ func (s *brakes) join(table string) (*turn, *brake, error) {
 	return t, b, nil
 }
 
-// refused begins to hold a table back, or goes on.
+// refused begins or continues to delay a table.
 func (s *brakes) refused(table string, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *brakes) held() int {
 	return s.waiting
 }
 
-// serveLocked lets through those that wait, as many as may be.
+// serveLocked lets waiting requests through, as many as may be under way.
 func (s *brakes) serveLocked(table string, b *brake) {
 	now := time.Now()
 	for len(b.queue) > 0 && b.begin(now) {
@@ -135,14 +135,14 @@ func (s *brakes) serveLocked(table string, b *brake) {
 	})
 }
 
-// dropLocked forgets a brake that is not needed any more.
+// dropLocked removes a brake that is not needed any more.
 func (s *brakes) dropLocked(table string, b *brake) {
 	if s.tables[table] == b && b.off(time.Now()) {
 		delete(s.tables, table)
 	}
 }
 
-// turn is a request that waits.
+// turn is a waiting request.
 type turn struct {
 	come chan struct{} // closed when it is let through
 }
@@ -204,7 +204,7 @@ func (b *brake) done(taken bool) {
 	}
 }
 
-// off reports whether the table need not be held back any more.
+// off reports whether the table's requests need no delay any more.
 func (b *brake) off(now time.Time) bool {
 	return len(b.queue) == 0 && (b.most >= brakeOff || now.Sub(b.until) >= brakeQuiet)
 }

@@ -119,7 +119,7 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 	return asJSON(http.StatusCreated, bucketOf(table))
 }
 
-// orgs serves GET /api/v2/orgs. Whatever organisation is asked for is there, since none is looked at when writing.
+// orgs serves GET /api/v2/orgs. Every requested organisation exists, since writes ignore it.
 func (f *Front) orgs(_ context.Context, c *call) Response {
 	o := org{idOf("org", orgName), orgName}
 	if name := c.Query.Get("org"); name != "" {

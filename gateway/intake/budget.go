@@ -13,7 +13,7 @@ import (
 //	0 ────────────────────────────────── max ──── 17/16 max
 //	  requests of any table               │ tables that hold less than max/256
 //
-// So a table whose senders fill it does not have the few rows of others refused.
+// So a table that fills it does not cause refusals for others with few rows.
 type budget struct {
 	max  int64
 	used atomic.Int64 // written under mu
@@ -43,7 +43,7 @@ func (b *budget) take(table string, n int64) error {
 	return nil
 }
 
-// add books n bytes whether they fit or not, or gives -n back.
+// add books n bytes whether they fit or not, or releases -n.
 func (b *budget) add(table string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

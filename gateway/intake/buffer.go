@@ -52,7 +52,7 @@ func (p *buffers) get(n int64, c *charge) (buffer, error) {
 	return buffer{b: make([]byte, 0, size), charge: c}, nil
 }
 
-// free gives the memory back; b.b must not be used any more.
+// free releases the memory; b.b must not be used any more.
 func (p *buffers) free(b *buffer) {
 	if b.charge == nil {
 		return

@@ -20,7 +20,7 @@ const (
 
 var serverNames = [servers]string{"peek", "fasthttp", "nethttp"}
 
-// conn is an accepted connection. The bytes that were looked at come first when it is read.
+// conn is an accepted connection. Reads return the peeked bytes first.
 type conn struct {
 	net.Conn
 	front *Front
@@ -37,7 +37,7 @@ type conn struct {
 	closeErr error
 }
 
-// Read gives the bytes that were looked at, then the connection's.
+// Read returns the peeked bytes, then the connection's.
 func (c *conn) Read(p []byte) (int, error) {
 	if len(c.head) > 0 {
 		n := copy(p, c.head)

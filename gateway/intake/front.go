@@ -38,10 +38,10 @@ type Deps struct {
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
-// Front is one HTTP port for everything. Make it with New, give it listeners with Serve, end it with Shutdown.
+// Front is one HTTP port for everything. Make it with New, pass it listeners with Serve, end it with Shutdown.
 //
-// Each connection has one goroutine until its first line is read; it goes on as fasthttp's or gives the connection to
-// net/http's server. Shutdown stops the listeners, lets requests under way finish, and closes what is idle.
+// Each connection has one goroutine until its first line is read; it goes on as fasthttp's or passes the connection to
+// net/http's server. Shutdown stops the listeners, lets requests under way finish, and closes idle connections.
 type Front struct {
 	// Constant after New.
 	settings Settings
@@ -84,7 +84,7 @@ type Front struct {
 	}
 }
 
-// New makes a Front. The error is Invalid: settings that cannot be.
+// New makes a Front. The error is Invalid: impossible settings.
 func New(d Deps, s Settings) (*Front, error) {
 	if err := s.Validate(); err != nil {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
@@ -142,7 +142,7 @@ func (f *Front) Serve(ln net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fault.Wrap(err, fault.Unavailable, "listener %s", ln.Addr())
 		default:
-			// Out of descriptors, most likely: what is open may close.
+			// Out of descriptors, most likely: open connections may close.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			f.log.Warn("cannot accept connections", "address", ln.Addr().String(), "error", err, "again_after", pause)
 			time.Sleep(pause)
@@ -255,7 +255,7 @@ func beginsHTTP(head [5]byte) bool {
 	return false
 }
 
-// giveTLS hands a bare TLS connection to net/http, which speaks HTTP/2 only on one. Its end is seen by plainState.
+// giveTLS passes a bare TLS connection to net/http, which speaks HTTP/2 only on one. plainState sees its end.
 func (f *Front) giveTLS(c *conn, t *tls.Conn) {
 	_ = t.SetReadDeadline(time.Time{})
 	f.mu.Lock()
@@ -329,7 +329,7 @@ func (f *Front) stopListening() {
 }
 
 // drainPeeked waits until no connection is peeked at or served by fasthttp. Those that wait for a request are closed;
-// answers given meanwhile close theirs.
+// answers sent meanwhile close theirs.
 func (f *Front) drainPeeked(ctx context.Context) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		busy := 0

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// influx1 serves POST /write?db=&rp=&precision=&consistency=. The retention policy is not looked at.
+// influx1 serves POST /write?db=&rp=&precision=&consistency=. The retention policy is ignored.
 func (f *Front) influx1(ctx context.Context, c *call) Response {
 	w := lineWrite{flavour: lineproto.V1, partial: true}
 	err := missing(c, "database is required")
@@ -33,7 +33,7 @@ func consistency(s string) (point.Level, error) {
 	return 0, fault.Errorf(fault.Invalid, "invalid consistency level %q (use any, one, quorum or all)", s)
 }
 
-// influx2 serves POST /api/v2/write?org=&bucket=&precision=. The organisation is not looked at; a bucket "db/rp" is db.
+// influx2 serves POST /api/v2/write?org=&bucket=&precision=. The organisation is ignored; a bucket "db/rp" is db.
 func (f *Front) influx2(ctx context.Context, c *call) Response {
 	w := lineWrite{flavour: lineproto.V2, partial: true}
 	return f.influx(ctx, c, w, missing(c, "bucket is required"))
@@ -60,7 +60,7 @@ func (f *Front) influx3(ctx context.Context, c *call) Response {
 	return r
 }
 
-// missing asks for a table's name: an Influx client that names none is set up wrong, and "default" would hide it.
+// missing asks for a table's name: an Influx client that names none is misconfigured, and "default" would hide it.
 func missing(c *call, text string) error {
 	if c.named() {
 		return nil

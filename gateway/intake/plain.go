@@ -90,8 +90,8 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// passOn gives a request to the fallback, which may think as long as it likes, while the client may not: its body comes in
-// time, and it keeps reading the answer.
+// passOn passes a request to the fallback. The fallback may take as long as it likes, the client may not: its body must
+// arrive in time, and it must keep reading the answer.
 func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // the last request's on this connection
@@ -105,7 +105,7 @@ func (f *Front) passOn(w http.ResponseWriter, r *http.Request) {
 }
 
 // patientWriter waits for a client that reads slowly, but not for one that stopped: its answer would be held in memory
-// for as long as it likes.
+// without end.
 type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController

@@ -155,8 +155,8 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 	return nil, fmt.Errorf("%s is not supported here: read data through the Prometheus API, /api/v1/query", strings.Join(said, " "))
 }
 
-// createDatabase takes WITH and its policy and does not look at it: how long rows are kept is a table's own setting, and
-// Telegraf gives up on a database it may not create.
+// createDatabase accepts WITH and its policy and ignores them: retention is a table's own setting, and Telegraf gives up on
+// a database it may not create.
 func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
 	case len(ts) == 0:

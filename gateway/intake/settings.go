@@ -24,8 +24,8 @@ type Settings struct {
 	// Smaller: less memory at a flood; it must hold at least one whole request.
 	InFlightBytesMax int64
 
-	// ConnsMax bounds open connections. Default 16,384. Beyond it a connection gets 503 and is closed. One that
-	// never gets further than a body it does not send costs about 18 KiB.
+	// ConnsMax bounds open connections. Default 16,384. Beyond it a connection gets 503 and is closed. A connection that
+	// announces a body and sends none costs about 18 KiB.
 	ConnsMax int
 	// PeekTimeMax is how long a new connection may take over its first line, TLS handshake included. Default 10 s.
 	PeekTimeMax time.Duration

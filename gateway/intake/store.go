@@ -65,7 +65,8 @@ func (f *Front) load(ctx context.Context, c *call, enc encoding) (buffer, error)
 	return body, err
 }
 
-// beginTurn waits until the body of a request may be decoded. endTurn lets the next one; it may be called from any goroutine, again and again.
+// beginTurn waits until the body of a request may be decoded. endTurn lets the next one begin; it may be called from any
+// goroutine, more than once.
 func (f *Front) beginTurn(ctx context.Context, c *call) error {
 	err := f.turns.enter(ctx, c.Table)
 	c.turn.Store(err == nil)
@@ -134,7 +135,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	return k, nil
 }
 
-// refusedSince counts the rows refused since b had so many reasons and rows, by the Kind of the first new reason.
+// refusedSince counts the rows refused since b had the given reasons and rows, by the Kind of the first new reason.
 func (f *Front) refusedSince(c *call, b *point.Batch, reasons, rows int) int {
 	kind := fault.Invalid
 	if len(b.Refused) > reasons {
@@ -202,8 +203,8 @@ func (f *Front) writeLines(ctx context.Context, c *call, w lineWrite, enc encodi
 	return w.flavour.Answer(o)
 }
 
-// explain makes refusals of rows that were read well look different from lines that could not be: without a text of the
-// line, and with the series in the reason.
+// explain makes refusals of well-formed rows look different from unreadable lines: without the line's text, and with the
+// series in the reason.
 func explain(refused []point.Refusal) {
 	for i := range refused {
 		if r := &refused[i]; r.Text != "" {

@@ -8,9 +8,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// turns bound how many writes take a processor at once, from unpacking until they wait for the log, and give tables their turns. All at once would be no faster,
-// and leave two things behind them: flushes, without which there is soon no room for rows, and the rows of a table that
-// sends little, behind hundreds of requests of one that sends much.
+// turns bound how many writes take a processor at once, from unpacking until they wait for the log, and give tables their
+// turns. All at once would be no faster, and would hold up two things: flushes, without which there is soon no room for
+// rows, and the rows of a table that sends little, behind hundreds of requests of one that sends much.
 //
 //	table a  ▪▪▪▪▪▪▪ ─┐
 //	table b  ▪ ───────┼─▶ round robin ─▶ as many as there are processors, and one of each table whatever others do

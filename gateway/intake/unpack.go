@@ -18,8 +18,8 @@ import (
 )
 
 // A body that unpacks to more than freeBytes may not be more than expandMax times its packed size. Measured on 20,000
-// lines: real values 21 with gzip and 29 with zstd, nothing but zeros 47 and 108. A bomb reaches 1032 with gzip and
-// 30,000 with zstd; it is recognised when it has cost a few times freeBytes.
+// lines: real values 21 with gzip and 29 with zstd, nothing but zeros 47 and 108. A bomb reaches 1032 with gzip and 30,000
+// with zstd; it is recognised after it has cost a few times freeBytes.
 const (
 	freeBytes = 256 << 10
 	expandMax = 256
@@ -170,7 +170,7 @@ func (u *unpacker) unsnappy(packed []byte, c *charge) (buffer, error) {
 	return b, nil
 }
 
-// unzstd decodes into buffers, which grow when small blocks or a bomb make more than bodies do.
+// unzstd decodes into buffers, which grow when small blocks or a bomb need more than ordinary bodies.
 func (u *unpacker) unzstd(packed []byte, c *charge) (buffer, error) {
 	var b buffer
 	out, err := u.zstd.Decode(packed, unzstd.Limits{Max: u.max, Free: freeBytes, Expand: expandMax}, func(n int64) ([]byte, error) {

@@ -20,8 +20,8 @@ import (
 // letterBytesMax is the largest record that we try to put aside whole. Brokers accept 1 MiB by default.
 const letterBytesMax = 64 << 20
 
-// metadataAge is after how long a topic that was made later, or has more partitions now, is found at the latest. The
-// client's default of five minutes looks like topics that are not read.
+// metadataAge bounds the time until the client finds a topic that was made later, or has more partitions now. The client's
+// default of five minutes looks like topics that are not read.
 const metadataAge = 20 * time.Second
 
 // options are those of the client of a cluster, but for the callbacks of the group.
@@ -52,7 +52,7 @@ func (c *Cluster) options() ([]kgo.Opt, error) {
 		kgo.MaxDecompressBatchBytes(c.BatchBytesMax),
 
 		// Dead letters. acks=all and idempotence are the client's defaults. Contexts bound them: RecordDeliveryTimeout
-		// counts from a record's timestamp, and letters keep that of the record they are of.
+		// counts from a record's timestamp, and a letter keeps its record's timestamp.
 		kgo.ProducerBatchMaxBytes(letterBytesMax),
 		kgo.ProducerLinger(0),
 		kgo.AllowAutoTopicCreation(),
@@ -126,7 +126,7 @@ func startOf(s string) (kgo.Offset, error) {
 	return kgo.NewOffset().AfterMilli(t.UnixMilli()), nil
 }
 
-// mechanism is nil where none is asked for. The password is read at every connection, so that it can be changed.
+// mechanism is nil if none is configured. The password is read at every connection, so that it can be changed.
 func (s *SASL) mechanism() (sasl.Mechanism, error) {
 	switch m := strings.ToLower(s.Mechanism); m {
 	case "":

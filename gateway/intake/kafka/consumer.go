@@ -48,7 +48,7 @@ type Consumer struct {
 	changed chan struct{}     // guarded by mu; closed and replaced when there may be work
 }
 
-// job is work that a worker has.
+// job is the work of one worker.
 type job struct {
 	*work
 	cancel context.CancelFunc
@@ -81,8 +81,8 @@ func New(d Deps, s Settings) (*Consumer, error) {
 	return c, nil
 }
 
-// Run consumes until ctx ends; then it finishes the work under way, commits, leaves the groups, and returns nil. Brokers
-// that are away are waited for, not reported; the error is of settings that only show when they are used, such as a
+// Run consumes until ctx ends; then it finishes the work under way, commits, leaves the groups, and returns nil. It waits
+// for brokers that are away and does not report them; the error is for settings that fail only in use, such as a
 // dead-letter file that cannot be opened.
 func (c *Consumer) Run(ctx context.Context) error {
 	for _, m := range c.members {
@@ -194,7 +194,7 @@ func (c *Consumer) finish(j *job, err error) {
 	}
 }
 
-// pause is how long work waits that has failed so many times before.
+// pause is the wait of work that has failed so many times before.
 func (m *member) pause(attempts int) time.Duration {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.Multiplier, b.MaxInterval = 100*time.Millisecond, 2, time.Duration(m.cluster.RetryMax)

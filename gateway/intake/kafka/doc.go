@@ -9,7 +9,7 @@
 // tracker, queue and shares are pure: they handle offsets, order and memory, and do no I/O. consumer, member and worker run
 // them.
 //
-// What it promises:
+// Guarantees:
 //
 //   - No loss. An offset is committed when all records before it were settled: written and acked, or in the dead-letter
 //     topic, which acked too. On revocation the work under way is finished, for a bounded time, and committed before the
@@ -18,7 +18,7 @@
 //   - No effect of repetition. Records delivered again are written again to the same rows; rows without a time get the
 //     record's. Dead letters may be repeated.
 //   - Membership. Nothing that the storage does, slow, full or away, stops polls or heartbeats. Work that failed for a
-//     passing reason is tried again after a growing pause and is never dropped.
+//     passing reason is retried after a growing pause and is never dropped.
 //   - Progress. A record that can never be written is put aside with the reason, and the partition goes on.
 //
 // Invariants it keeps: I1 (offsets are acks), I5 (bytes in flight are bounded for all clusters together; a topic gets an

@@ -15,7 +15,7 @@ type fetchSize struct {
 	asked        int32   // the size that fetches ask for now; 0: the configured one
 }
 
-// fetchBytesMin is the least that is asked for: a broker gives a whole batch however little we ask for.
+// fetchBytesMin is the least that fetches ask for: a broker returns a whole batch however little we ask for.
 const fetchBytesMin = 16 << 10
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.

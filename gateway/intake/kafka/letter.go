@@ -22,7 +22,7 @@ type letter struct {
 	partition int32
 	offset    int64
 	record    *kgo.Record // nil: it could not be read from Kafka at all
-	rows      int         // refused of it; 0: all of it, unread
+	rows      int         // refused rows of it; 0: all of it, unread
 	kind      fault.Kind
 	reason    string
 }
@@ -38,10 +38,10 @@ const (
 	headerCut       = "spillway-value-cut" // the value's length, where only its beginning could be put aside
 )
 
-// valueKept is how much of a value is put aside where the topic does not take all of it.
+// valueKept is how much of a value is put aside if the topic does not take all of it.
 const valueKept = 64 << 10
 
-// letters puts records aside. send returns when all are safe: nothing is settled before.
+// letters puts records aside. send returns when all are safe: no record is settled before.
 type letters interface {
 	send(ctx context.Context, all []*letter) error
 	close() error

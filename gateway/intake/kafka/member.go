@@ -103,7 +103,7 @@ const (
 	closeTimeMax  = 5 * time.Second
 )
 
-// run polls until ctx ends, then leaves.
+// run polls until ctx ends, then leaves the group.
 func (m *member) run(ctx context.Context) {
 	var g sync.WaitGroup
 	g.Go(func() { m.commitLoop(ctx) })
@@ -189,7 +189,7 @@ func (m *member) fetchFailed(e kgo.FetchError) {
 	}
 }
 
-// skip puts a batch of Kafka aside that is too large to be decompressed, and reads on behind it.
+// skip puts aside a batch that is too large to be decompressed, and reads on behind it.
 func (m *member) skip(e *kgo.ErrDecompressTooLarge) {
 	p := partition{m.index, e.Topic, e.Partition}
 	l := &letter{topic: e.Topic, partition: e.Partition, offset: e.Offset, kind: fault.TooLarge,
@@ -431,7 +431,7 @@ func (m *member) commitLocked(ctx context.Context, want func(partition) bool) er
 	return m.confirm(list, answer)
 }
 
-// confirm notes which offsets the broker took.
+// confirm records the offsets that the broker took.
 func (m *member) confirm(list []commit, answer *kmsg.OffsetCommitResponse) error {
 	refused := map[partition]error{}
 	taken := map[partition]bool{}
@@ -462,7 +462,7 @@ func (m *member) confirm(list []commit, answer *kmsg.OffsetCommitResponse) error
 	return errors.Join(errs...)
 }
 
-// markClean notes the time if nothing that was polled waits to be committed.
+// markClean records the time if nothing that was polled waits to be committed.
 func (m *member) markClean() {
 	m.c.mu.Lock()
 	behind := false

@@ -8,7 +8,8 @@ import (
 )
 
 // metrics counts what happens here. Labels are finite: cluster and topic as in the settings (topics of a pattern are as
-// many as the brokers have); partition a number below partitionLabelsMax, "other" for all beyond; kind a fault's Kind; event one of assigned, revoked, lost; outcome ok or error.
+// many as the brokers have); partition a number below partitionLabelsMax, "other" for all beyond; kind a fault's Kind;
+// event one of assigned, revoked, lost; outcome ok or error.
 type metrics struct {
 	c *Consumer
 

@@ -6,8 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// queue holds the batches that were polled until they are settled, and says which are next. It is pure: no clock, no
-// lock, no I/O.
+// queue holds the polled batches until they are settled, and decides which are next. It is pure: no clock, no lock, no I/O.
 //
 // A partition's batches are given out in order, to one worker at a time, so that later records are written later. One
 // piece of work takes batches of many partitions of one topic, up to a size: where records are small, one write and one
@@ -88,7 +87,7 @@ func (q *queue) push(b *batch) {
 	l.batches = append(l.batches, b)
 }
 
-// drop closes a partition's lane and gives the bytes of the batches that waited in it. Batches at a worker come back by
+// drop closes a partition's lane and returns the bytes of the batches that waited in it. Batches at a worker come back by
 // giveBack.
 func (q *queue) drop(p partition) (bytes int64) {
 	l := q.parts[p]
@@ -122,8 +121,8 @@ func (l *lane) ready(now time.Time) bool {
 	return !l.busy && len(l.batches) > 0 && !now.Before(l.retryAt)
 }
 
-// take gives the next work of about bytesMax, at least one batch; nil: nothing is ready, and at next, unless it is zero,
-// something will be that waits to be tried again.
+// take returns the next work of about bytesMax, at least one batch; nil: nothing is ready. Then next, unless it is zero, is
+// the time at which waiting work is to be retried.
 func (q *queue) take(now time.Time, bytesMax int64) (w *work, next time.Time) {
 	for i, r := range q.order {
 		if w = r.take(now, bytesMax); w != nil {
@@ -167,9 +166,8 @@ func (r *ring) take(now time.Time, bytesMax int64) *work {
 	return w
 }
 
-// giveBack ends work. Batches that are not settled go back to the front of their lanes, not to be tried before retryAt;
-// those of a partition that has gone are forgotten. It calls finished for each batch that is settled and
-// freed for all that will not come again.
+// giveBack ends work. Unsettled batches go back to the front of their lanes, not to be retried before retryAt; those of a
+// partition that has gone are dropped. It calls finished for each settled batch and freed for all that will not come again.
 func (q *queue) giveBack(w *work, retryAt time.Time, finished, freed func(*batch)) {
 	back := map[partition][]*batch{}
 	for _, b := range w.batches {

@@ -37,7 +37,7 @@ func (s *scratch) begin(d *point.Batch) {
 	s.IDs, s.Times, s.Values = s.lent.ids, s.lent.times, s.lent.values
 }
 
-// end forgets the table's memory, which may be another's from now on.
+// end lets go of the table's memory, which may be another's from now on.
 func (s *scratch) end() {
 	s.own = columns{larger(s.own.ids, s.IDs, s.lent.ids), larger(s.own.times, s.Times, s.lent.times), larger(s.own.values, s.Values, s.lent.values)}
 	s.lent = columns{}

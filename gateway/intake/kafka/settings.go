@@ -32,7 +32,7 @@ type Settings struct {
 	// Workers decode and write at the same time, each other partitions. Default twice the processors, at least 4.
 	Workers int
 
-	// Admit are the limits that rows are held against; Record says how values are read.
+	// Admit are the limits on rows; Record says how values are read.
 	Admit  admit.Settings
 	Record record.Settings
 }
@@ -81,7 +81,7 @@ type Topic struct {
 	whole *regexp.Regexp
 }
 
-// DeadLetter is where records go that can never be written.
+// DeadLetter is the place for records that can never be written.
 type DeadLetter struct {
 	Topic        string `yaml:"topic,omitempty" help:"Topic on the same cluster. Without it the file is used."`
 	File         string `yaml:"file,omitempty" auto:"beside the data" help:"File that gets a line of JSON for each record that can never be written."`

@@ -30,8 +30,8 @@ type partShare struct {
 	assigned bool
 }
 
-// partBytesMin is the least that a partition may hold: below it, pausing costs more than memory is worth, since the
-// client forgets what it fetched of a paused partition.
+// partBytesMin is the least that a partition may hold: below it, pausing costs more than memory is worth, since the client
+// drops the records it had fetched of a paused partition.
 const partBytesMin = 256 << 10
 
 func newShares(max int64) *shares { return &shares{max: max, topics: map[topicKey]*topicShare{}} }
@@ -57,7 +57,7 @@ func (s *shares) assign(p partition) {
 	q.assigned = true
 }
 
-// drop ends an assignment; bytes still held stay counted until they are given back.
+// drop ends an assignment; bytes still held stay counted until they are released.
 func (s *shares) drop(p partition) {
 	t, q := s.at(p)
 	q.assigned, q.paused = false, false
@@ -73,7 +73,7 @@ func (s *shares) forget(p partition, t *topicShare, q *partShare) {
 	}
 }
 
-// add takes n bytes for a partition, or gives them back.
+// add takes n bytes for a partition, or releases them.
 func (s *shares) add(p partition, n int64) {
 	t, q := s.at(p)
 	q.bytes += n
@@ -88,7 +88,7 @@ type turns struct {
 	pauseParts, resumeParts   map[string][]int32
 }
 
-// turn holds a member's topics against their shares.
+// turn checks a member's topics against their shares.
 func (s *shares) turn(member int) (out turns) {
 	if len(s.topics) == 0 {
 		return out

@@ -119,7 +119,7 @@ type partStats struct {
 	lastPoison                   string
 }
 
-// statsMax bounds the partitions that are remembered after they moved away.
+// statsMax bounds the partitions with counters that are kept after they moved away.
 const statsMax = 10_000
 
 func newStats(member int) *stats {

@@ -28,9 +28,9 @@ type worker struct {
 	ctx    context.Context
 	m      *member
 	tables map[string]*tableWrite
-	worst  error // why something has to be tried again
-	// stuck are partitions of which a record has to be tried again: those behind it wait, or the older of two values at one
-	// timestamp would be written last.
+	worst  error // why some records have to be retried
+	// stuck are partitions with a record that has to be retried: the records behind it wait, or the older of two values at
+	// one timestamp would be written last.
 	stuck map[partition]bool
 }
 
@@ -56,7 +56,7 @@ type part struct {
 // of ours that one record finds must not stop its partition.
 const internalTries = 5
 
-// passing: trying again may help.
+// passing reports whether a retry may help.
 func (w *worker) passing(err error, attempts int) bool {
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.TooLarge, fault.NotFound:
@@ -67,7 +67,7 @@ func (w *worker) passing(err error, attempts int) bool {
 	return true
 }
 
-// process settles as much of the work as it can; the error says why some has to be tried again.
+// process settles as much of the work as it can; the error says why the rest has to be retried.
 func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	w.ctx, w.m, w.worst = ctx, m, nil
 	w.tables, w.stuck = map[string]*tableWrite{}, map[partition]bool{}
@@ -93,8 +93,8 @@ func (w *worker) process(ctx context.Context, m *member, job *work) error {
 	return w.worst
 }
 
-// batch gives an empty batch, if it can the one of the write before. The pool forgets at every second collection, and
-// fetches bring many: a batch that grows anew from nothing costs more than the rows in it.
+// batch returns an empty batch, if possible that of the write before. The pool drops batches at every second collection,
+// and fetches bring many: a batch that grows anew from nothing costs more than the rows in it.
 func (w *worker) batch(d *point.Dict) *point.Batch {
 	b := w.spare
 	if b == nil {
@@ -127,7 +127,7 @@ func (b *batch) begin() {
 	}
 }
 
-// fail notes that records of a partition have to be tried again, and those behind them.
+// fail records that records of a partition have to be retried, and those behind them.
 func (w *worker) fail(p partition, err error) {
 	w.stuck[p] = true
 	w.blame(err)
@@ -152,7 +152,7 @@ func (b *batch) lay(i, rows int, kind fault.Kind, reason string) {
 	b.letters[i] = &letter{topic: r.Topic, partition: r.Partition, offset: r.Offset, record: r, rows: rows, kind: kind, reason: reason}
 }
 
-// store notes that nothing more is to be written of a record.
+// store records that no more rows of a record are to be written.
 func (b *batch) store(i int) {
 	b.fates[i] = settled
 	if b.letters[i] != nil {
@@ -376,7 +376,7 @@ func (w *worker) stored(t *tableWrite) {
 	}
 }
 
-// writeSingly finds the record because of which a write can never succeed.
+// writeSingly finds the record that makes a write impossible.
 func (w *worker) writeSingly(t *tableWrite, attempts int) {
 	from := part{}
 	one := &tableWrite{table: t.table, level: t.level, batch: point.GetBatch(t.batch.Dict), ticket: t.ticket} // t ends the ticket
