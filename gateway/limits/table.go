@@ -83,7 +83,7 @@ func (t *Table) Values() Values {
 // Weight is how often the table counts among those that share memory.
 func (t *Table) Weight() int64 { return max(1, int64(t.Values().Weight)) }
 
-// LabelLimits are those of labels, as a dictionary asks them.
+// LabelLimits are the limits of labels, for a dictionary.
 func (t *Table) LabelLimits() point.LabelLimits {
 	v := t.Values()
 	return point.LabelLimits{Count: int(v.LabelsPerSeries), NameBytes: int(v.LabelNameBytes), ValueBytes: int(v.LabelValueBytes), DryRun: v.DryRun}

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Ticket is one write request on its way. The zero Ticket is of no limits. Not for concurrent use.
+// Ticket is one write request on its way. The zero Ticket has no limits. Not for concurrent use.
 type Ticket struct {
 	registry *Registry // nil: no limits
 	table    *Table    // nil: not found yet
@@ -70,7 +70,7 @@ func (tk *Ticket) Read(table string, bytes int) error {
 	return tk.tooLarge(table, tk.bytes)
 }
 
-// More notes further bytes, of a consumer that learns of them bit by bit.
+// More records further bytes, of a consumer that learns of them bit by bit.
 func (tk *Ticket) More(bytes int) {
 	tk.bytes += int64(bytes)
 	tk.settle()
@@ -83,7 +83,7 @@ func (tk *Ticket) settle() {
 	}
 }
 
-// Found says that the table exists: from here on it has state.
+// Found records that the table exists: from here on it has state.
 func (tk *Ticket) Found(table string) {
 	if tk.registry != nil && tk.table == nil {
 		tk.table = tk.registry.Table(table)
@@ -113,7 +113,7 @@ func (tk *Ticket) Accepted(samples int) {
 	}
 }
 
-// End ends the request, whatever became of it.
+// End ends the request, whatever its outcome.
 func (tk *Ticket) End() {
 	if !tk.entered {
 		return
