@@ -135,8 +135,8 @@ func (s *state) mayBecome(next *state) error {
 	return nil
 }
 
-// rereadPeriod is how often the files are looked at. They are read whole, a few kilobytes: times of modification are not
-// to be relied on, with mounted secrets least.
+// rereadPeriod is how often the files are read. They are read whole, a few kilobytes: times of modification are not
+// reliable, least of all with mounted secrets.
 const rereadPeriod = 2 * time.Second
 
 // Run reads the files again when they change, until ctx ends.
@@ -177,7 +177,7 @@ func (g *Guard) Headers() []Header {
 	return g.now.Load().web.headers
 }
 
-// Open reports whether every request is taken, whatever it shows. Nil is open.
+// Open reports whether every request is accepted, with or without credentials. Nil is open.
 func (g *Guard) Open() bool {
 	if g == nil {
 		return true
@@ -206,7 +206,7 @@ func (g *Guard) Identify(c Credentials) (*Identity, error) {
 	return id, nil
 }
 
-// identify holds a claim against tokens first, which is cheap, then against passwords.
+// identify checks a claim against tokens first, which is cheap, then against passwords.
 func (g *Guard) identify(st *state, cl claim, remote func() string, now time.Time) (*Identity, *Refusal) {
 	id := st.tokens.find(cl.token)
 	if id == nil {

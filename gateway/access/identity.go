@@ -136,7 +136,7 @@ func From(ctx context.Context) *Identity {
 	return id
 }
 
-// Refusal is why a request is not served. It is of Kind Denied, or Throttled where Status is 429.
+// Refusal is the reason why a request is not served. It is of Kind Denied, or Throttled where Status is 429.
 type Refusal struct {
 	// Status is 401 (no valid credentials), 403 (not permitted) or 429 (too many attempts).
 	Status int

@@ -17,7 +17,7 @@ type Need uint8
 
 const (
 	_ Need = iota
-	// NeedNothing is for probes: not even credentials are asked for.
+	// NeedNothing is for probes: they need no credentials.
 	NeedNothing
 	// NeedIdentity asks for good credentials; the handler checks its actions and answers against the identity.
 	NeedIdentity
@@ -44,7 +44,7 @@ func (n Need) String() string {
 	return fmt.Sprintf("need(%d)", uint8(n))
 }
 
-// Check holds an identity against the need. The error is a *Refusal with status 403.
+// Check checks an identity against the need. The error is a *Refusal with status 403.
 func (n Need) Check(id *Identity, table string) error {
 	switch n {
 	case NeedNothing:

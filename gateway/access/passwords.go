@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// verdictsMax bounds the good and the bad passwords that are remembered, each.
+	// verdictsMax bounds the cached good and bad passwords, each.
 	verdictsMax = 1024
 	// hashersWaiting bounds the requests that wait for their password to be hashed, one at a time: unknown senders must not
 	// take more than one core from the verified ones.
@@ -19,8 +19,8 @@ const (
 	costMax = 14
 )
 
-// passwords remembers which passwords were good, so that bcrypt is paid once and not per request. It remembers digests
-// under a key of this process, no passwords. Good and bad ones are apart: guesses do not push good ones out.
+// passwords caches which passwords were good, so that bcrypt is paid once and not per request. It keeps digests under a key
+// of this process, no passwords. Good and bad ones are apart: guesses do not push good ones out.
 type passwords struct {
 	key   [sha256.Size]byte
 	hash  chan struct{} // holds one: the right to hash
@@ -62,8 +62,8 @@ func (p *passwords) known(d digest) (good, known bool) {
 	return false, bad
 }
 
-// check hashes a password and remembers the verdict, which is never good where the user does not exist. full means that
-// too many wait already.
+// check hashes a password and caches the verdict, which is never good if the user does not exist. full means that too many
+// wait already.
 func (p *passwords) check(d digest, hash, password string, exists bool) (good, full bool) {
 	select {
 	case p.queue <- struct{}{}:
