@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// Bounds of how long a server that does not answer is left alone.
+// Bounds of how long a server that does not answer gets no calls.
 const (
 	failuresMax = 3 // in a row
 	pauseMin    = 100 * time.Millisecond
@@ -54,7 +54,7 @@ func (b *breaker) enter(now time.Time) error {
 	return nil
 }
 
-// leave takes in how a call ended. random is in [0, 1).
+// leave records the end of a call. random is in [0, 1).
 func (b *breaker) leave(now time.Time, err error, random float64) {
 	failed := fault.Is(err, fault.Unavailable) || errors.Is(err, context.DeadlineExceeded)
 	if !failed && !b.troubled.Load() {

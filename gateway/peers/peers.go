@@ -33,10 +33,10 @@ type Registry interface {
 // Deps are the dependencies of Peers.
 type Deps struct {
 	Servers Registry
-	// Dial makes a connection to a server at an address. It does not wait for the other side: a connection to a server that is away comes up when
-	// the server does. An error is one of configuration, and dialling is tried again.
+	// Dial makes a connection to a server at an address. It does not wait for the other side: a connection to a server that
+	// is away comes up when the server does. An error is one of configuration, and dialling is retried.
 	Dial func(id topology.ServerID, addr string) (Peer, error)
-	// Local are servers in this process. They are called as they are and need no row.
+	// Local are servers in this process. They are called directly and need no row.
 	Local map[topology.ServerID]Local
 
 	Log        *slog.Logger
@@ -51,7 +51,7 @@ type Local struct {
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// ServersMax bounds the connections; servers beyond are not reached, and it is said. Default 1,000.
+	// ServersMax bounds the connections; servers beyond are not reached, and this is logged. Default 1,000.
 	ServersMax int
 }
 
@@ -101,7 +101,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// follow makes the connections those that the registry asks for; false if one could not be made.
+// follow makes the connections match the registry; false if one could not be made.
 func (p *Peers) follow() (all bool) {
 	wanted := map[topology.ServerID]string{}
 	for _, s := range p.deps.Servers.All() {
@@ -125,7 +125,7 @@ func (p *Peers) follow() (all bool) {
 	return all
 }
 
-// connect has a connection to addr be the server's.
+// connect makes a connection to addr the server's.
 func (p *Peers) connect(id topology.ServerID, addr string) bool {
 	p.mu.RLock()
 	have := p.mu.conns[id]
@@ -162,7 +162,7 @@ func (p *Peers) put(c *conn) bool {
 	return true
 }
 
-// strike takes out the connections of servers that are not wanted.
+// strike removes the connections of servers that are not wanted.
 func (p *Peers) strike(wanted map[topology.ServerID]string) (gone []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
