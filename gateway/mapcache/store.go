@@ -23,7 +23,7 @@ type StoreDeps struct {
 	Cache *Cache
 	// Prefixes are those with rows to keep; others pass through.
 	Prefixes []string
-	// Volatile prefixes within them are not worth a write, nor keeping: heartbeats.
+	// Volatile prefixes within them are neither written nor kept: heartbeats.
 	Volatile   []string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
@@ -97,7 +97,7 @@ func (s *Store) load(prefix string, sh *shadow) error {
 	return nil
 }
 
-// Age is how old the oldest rows are that are gone by because the store has not answered yet; 0 once it has.
+// Age is the age of the oldest rows in use because the store has not answered yet; 0 once it has.
 func (s *Store) Age() (age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *Store) Age() (age time.Duration) {
 	return age
 }
 
-// listMax bounds the wait for a store that may be away, where there is something else to go by.
+// listMax bounds the wait for a store that may be away, where kept rows can answer instead.
 const listMax = 3 * time.Second
 
 // List implements coord.Store.
@@ -171,8 +171,7 @@ func (s *Store) volatile(key string) bool {
 	return slices.ContainsFunc(s.deps.Volatile, func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
-// Watch implements coord.Store. Rows that were kept are no place to go on from: until there was a real List, it asks for
-// one.
+// Watch implements coord.Store. Kept rows are no place to continue from: until there was a real List, it asks for one.
 func (s *Store) Watch(ctx context.Context, prefix string, after coord.Revision, f func([]coord.Event) error) error {
 	sh, known := s.shadow(prefix)
 	if !known {
