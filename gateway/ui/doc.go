@@ -1,6 +1,6 @@
-// Package ui is the page that a process shows to people: an explorer of its tables, and how the process and its cluster
-// are. The page is built by Vite from web/ into dist/, which is committed and embedded here, so that building Spillway
-// needs no node. All that the page shows it asks of the HTTP API, with the credentials of its reader.
+// Package ui is the page that a process shows to people: an explorer of its tables, and the state of the process and its
+// cluster. The page is built by Vite from web/ into dist/, which is committed and embedded here, so that building Spillway
+// needs no node. The page gets all its data from the HTTP API, with the credentials of its reader.
 //
 //	dist/ ──embedded──▶ GET /, /assets/…            the page: no data, so no credentials
 //	Source ──Status───▶ GET /api/v1/status/cluster  tables, partitions, servers, topics, as JSON

@@ -32,7 +32,7 @@ type file struct {
 	kind, tag     string
 }
 
-// Page serves the files of the page. They hold no data: whatever is shown is asked of the API.
+// Page serves the files of the page. They hold no data: all data comes from the API.
 func Page() http.Handler {
 	load := sync.OnceValue(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -87,7 +87,7 @@ type Disk struct {
 	Total uint64 `json:"total"`
 }
 
-// Scrub is how far a server is with reading its segments again to see that they are whole.
+// Scrub is a server's progress in reading its segments again to verify them.
 type Scrub struct {
 	PassBegan      time.Time `json:"pass_began"` // zero: none yet
 	PassEnded      time.Time `json:"pass_ended"` // of the last whole one; zero: none yet
