@@ -43,7 +43,7 @@ func (c *Clock) Reserve(n int) point.Stamp {
 	return c.mu.Tick(now, n)
 }
 
-// refused takes in that a server refused a stamp, and when it is there.
+// refused records that a server refused a stamp, and the server's time.
 func (c *Clock) refused(server point.Nanos) {
 	now := c.now()
 	c.mu.Lock()

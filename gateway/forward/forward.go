@@ -41,7 +41,7 @@ type Limits interface {
 	ActiveSeriesMax() int
 	// Weight is how often the table counts among those that share the memory for series; 1 and more.
 	Weight() int64
-	// Renumbered says that a dictionary that knew so many is followed by an empty one.
+	// Renumbered reports that a dictionary with so many series is followed by an empty one.
 	Renumbered(known int)
 }
 
@@ -49,7 +49,7 @@ type Limits interface {
 type Deps struct {
 	Tables  *tables.Tables
 	Servers Servers
-	Leaders runner.Leaders // nil: the first placement of every partition leads, for ever, as in a process that is alone
+	Leaders runner.Leaders // nil: the first placement of every partition leads, always, as in a process that is alone
 	Clock   *Clock
 	Log     *slog.Logger
 	Limits  func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
@@ -76,12 +76,12 @@ type Settings struct {
 	// series along. Default 65,536 and 24 MiB: a frame of either fits into the log's records of 32 MiB.
 	InsertRowsMax  int
 	InsertBytesMax int
-	// PartitionsMax bounds the partitions that rows can bring into being in one table. Rows beyond wait: the write is Unavailable,
+	// PartitionsMax bounds the partitions that rows can create in one table. Rows beyond wait: the write is Unavailable,
 	// the other rows of their batch are kept. Default topology.TablePartitionsMax.
 	PartitionsMax int
-	// NewPartitionsPerWrite bounds the partitions that one write makes; rows that need more are refused as Throttled when all
-	// others are kept, and come through when they are sent again. Default 64. Larger: a request holds the disk for longer, 3
-	// waits for it a partition.
+	// NewPartitionsPerWrite bounds the partitions that one write makes; rows that need more are refused as Throttled after
+	// all others are kept, and are accepted when they are sent again. Default 64. Larger: a request holds the disk for
+	// longer, 3 waits for it a partition.
 	NewPartitionsPerWrite int
 	// NewPartitionsPerSecond bounds those that rows make in one table, beyond a burst of four writes; the partition of
 	// now is not counted. Default 50: ten years of days take a minute. Larger: one table takes more of the disk from others.
@@ -288,7 +288,8 @@ func (t *Table) generationOf(d *point.Dict) *generation {
 	return nil
 }
 
-// enter enters the batch's generation. A batch that was decoded so long ago that its generation is gone is numbered anew.
+// enter enters the batch's generation. If the generation is gone because the batch was decoded long ago, the batch is
+// numbered anew.
 func (t *Table) enter(b *point.Batch) (*generation, *point.Batch, error) {
 	if g := t.generationOf(b.Dict); g != nil {
 		return g, b, nil

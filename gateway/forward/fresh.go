@@ -9,17 +9,17 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// A partition costs a head, a segment and a catalogue entry whatever it holds, and a request of a few kilobytes can name
-// thousands of days. So each request makes a bounded number of new ones and each table a bounded number a second; rows of
-// partitions that are there are kept all the same, and the sender is asked to send again. Each time more of its partitions are
-// there, so a backfill of years goes through at the rate of the table.
+// A partition costs a head, a segment and a catalogue entry even if it is almost empty, and a request of a few kilobytes
+// can name thousands of days. So each request makes a bounded number of new ones and each table a bounded number a second;
+// rows of existing partitions are kept all the same, and the sender is asked to send again. Each time more of its
+// partitions exist, so a backfill of years goes through at the rate of the table.
 
 // fresh counts the partitions that a write may still make.
 type fresh struct {
 	left     int // of its own bound
 	made     int
-	deferred int // rows whose partitions were not made, to be made later
-	full     int // rows whose partitions were not made because the table has reached its maximum
+	deferred int // rows without a partition, to be made later
+	full     int // rows without a partition, because the table has reached its maximum
 }
 
 // allow cuts the times of missing partitions, the newest first, to those that may be made now. The partition of now is
@@ -48,7 +48,7 @@ func (w *attempt) allow(times []point.Nanos, c topology.Config, now time.Time) [
 	return out
 }
 
-// err is the error of a write whose rows were all kept except those that wait for their partitions.
+// err is the error of a write that kept all rows except those that wait for their partitions.
 func (f *fresh) err(set *Settings, table string) error {
 	if f.full > 0 {
 		return fault.Errorf(fault.Unavailable, "%d rows have times without a partition, and table %q has %d partitions, the most that rows can make: "+

@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// generation is a dictionary and the streams that know its numbers.
+// generation is a dictionary and the streams on which its numbers are defined.
 type generation struct {
 	// Constant.
 	dict *point.Dict

@@ -65,8 +65,8 @@ func (b *seriesBook) hasRefused() bool {
 	return b.refused
 }
 
-// previous is the dictionary before, of a table that had as many series as it may have: for a while its series come
-// before others, or every new dictionary would draw lots among all that are sent.
+// previous is the dictionary before, of a table at its maximum of series: for a while its series come before others, or
+// every new dictionary would admit a random part of all that are sent.
 type previous struct {
 	series int
 	again  int // of them that are in the new one; guarded by the lock of that
@@ -83,7 +83,7 @@ func (t *Table) prefer(g *generation, old *point.Dict) {
 	}
 }
 
-// preferTime is for how long: a sender that is still there has sent by then.
+// preferTime is the duration of that preference: a live sender has sent by then.
 func (s *Settings) preferTime() time.Duration { return s.GenerationAgeMin / 2 }
 
 // newSeries is a dictionary's guard: the table's own limits, then the limit that all tables share.
@@ -118,7 +118,7 @@ func errTooMany(table string, pool *share.Pool) error {
 		table, pool.Most())
 }
 
-// mayGrow is false for a table that has its share while others lately did not get theirs.
+// mayGrow is false for a table that has its share while others were lately refused theirs.
 func (t *Table) mayGrow() bool {
 	return t.series.Used() < t.series.Fair() || time.Now().UnixNano()-t.f.wanted.Load() > int64(t.f.settings.GenerationAgeMin)
 }

@@ -64,7 +64,7 @@ func (r *ranks) of(acked int) point.Stamp {
 // itemBytes is more than anything takes in a frame beside its labels or its histogram.
 const itemBytes = 40
 
-// shorten cuts in so that its frame fits into max bytes even if its partition has none of the series, but not to nothing.
+// shorten cuts in so that its frame fits into max bytes even if its partition has no series yet, but not to nothing.
 // longest is at least the length of every series' labels: mostly a multiplication settles it.
 func shorten(in *peer.Insert, max, longest int, d *point.Dict) {
 	bound := (len(in.IDs) + len(in.Hists) + len(in.Exemplars)) * (itemBytes + longest)

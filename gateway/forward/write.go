@@ -116,7 +116,7 @@ type attempt struct {
 }
 
 // run routes and sends by one map. homeless counts the rows for which no partition can be made. An error is final; shares
-// that may be tried again are in failed.
+// that may be retried are in failed.
 func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 	t := w.t
 	c, _ := t.cutters.Get().(*route.Cutter)
@@ -261,7 +261,7 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 	return nil
 }
 
-// fail notes a share, with the rows that were not acked: shares live in memory that the next cut uses again.
+// fail records a share with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
 func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
 	f.Partitions = []*topology.Partition{p}
 	w.mu.Lock()
