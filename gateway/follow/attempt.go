@@ -27,10 +27,11 @@ func (p *Policy) Begin(server topology.ServerID) Attempt {
 	return Attempt{policy: p, asked: server, state: asked}
 }
 
-// Watches reports whether silence of the server is to be noticed: there may be another to ask.
+// Watches reports whether the server's silence matters: there may be another to ask.
 func (a *Attempt) Watches() bool { return !a.policy.Alone }
 
-// Silent is called after SilenceMax without an answer. It reports whether to look at the leaders, now and at every change, until the answer.
+// Silent is called after SilenceMax without an answer. It reports whether to look at the leaders, now and at every change,
+// until the answer.
 func (a *Attempt) Silent() (look bool) {
 	if a.state != asked || a.policy.Alone {
 		return false
@@ -39,7 +40,8 @@ func (a *Attempt) Silent() (look bool) {
 	return true
 }
 
-// Look takes in the leader of one of the partitions. It reports whether to cancel the question: another server leads, and this one says nothing.
+// Look takes the leader of one of the partitions. It reports whether to cancel the question: another server leads, and this
+// one is silent.
 func (a *Attempt) Look(l Lead) (cancel bool) {
 	if a.state != watched || l.Server == "" || l.Guess || l.Server == a.asked {
 		return false
@@ -48,8 +50,8 @@ func (a *Attempt) Look(l Lead) (cancel bool) {
 	return true
 }
 
-// Answer takes in how the question ended. An answer that was already on its way when the attempt was cancelled counts, unless it
-// would have gone on under the attempt's context.
+// Answer takes the end of the question. An answer that was already on its way when the attempt was cancelled counts, unless
+// it would have gone on under the attempt's context.
 func (a *Attempt) Answer(err error) (Verdict, Reason) {
 	was := a.state
 	a.state = over

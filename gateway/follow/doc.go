@@ -1,7 +1,7 @@
 // Package follow decides which server is asked for a partition, when a silent server is left, when a request waits, and
 // when it gives up.
 //
-// Writes, reads and the simulator use these rules and have none of their own. Runners carry them out (package runner).
+// Writes, reads and the simulator use these rules and no others. Runners carry them out (package runner).
 //
 //	Request   one write or read: tries, and the waits between them
 //	             ┌───────────────────────────────────────────────────────────┐

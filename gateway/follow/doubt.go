@@ -14,14 +14,15 @@ import (
 // moment.
 const DoubtAge = 5 * time.Second
 
-// ahead is how far after now partitions are expected to have rows: of senders whose clocks are ahead.
+// ahead is how far after now partitions are expected to have rows: from senders with clocks that are ahead.
 const ahead = point.Nanos(time.Minute)
 
-// ledAhead is how long before its time a partition is led by then, at the latest (storage/lead/rules).
+// ledAhead is the time before its own by which a partition has a leader at the latest (storage/lead/rules).
 const ledAhead = point.Nanos(30 * time.Second)
 
-// MayBeUnled reports whether a partition may have no leader because its time has not come. A read does not ask for one that no server ever led: a leader
-// writes its lease row before it acks the first row. A partition that should be led by now is asked for, and has its reader wait for a leader.
+// MayBeUnled reports whether a partition may have no leader because its time has not come. A read does not ask for a
+// partition that no server ever led: a leader writes its lease row before it acks the first row. A partition that should be
+// led by now is asked for, and its reader waits for a leader.
 func MayBeUnled(p *topology.Partition, now point.Nanos) bool {
 	return now < math.MaxInt64-ledAhead && p.TimeLo > now+ledAhead
 }
@@ -60,7 +61,7 @@ type sweep struct {
 	open []*topology.Partition // that have begun
 }
 
-// to goes on to a time. It reports whether partitions cover the whole ring there, and until when (excluded) that stays so.
+// to goes on to a time. It reports whether partitions cover the whole ring there, and until when (excluded) that holds.
 func (w *sweep) to(at point.Nanos) (covered bool, next point.Nanos) {
 	for len(w.rest) > 0 && w.rest[0].TimeLo <= at {
 		w.open, w.rest = append(w.open, w.rest[0]), w.rest[1:]

@@ -7,18 +7,20 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// SilenceMax is how long a server may say nothing before it is looked whether it still leads.
+// SilenceMax is how long a server may be silent before the view is checked for another leader.
 const SilenceMax = 500 * time.Millisecond
 
 // Policy holds the differences between kinds of requests. Constant while requests use it.
 type Policy struct {
-	// Patience is how long a request waits for a better moment, from its beginning. News that are there are followed after it, too.
+	// Patience is how long a request waits for a better moment, from its beginning. Changes at hand are followed after it,
+	// too.
 	Patience time.Duration
 	// TriesMax bounds the tries of one request; 0: only Patience does.
 	TriesMax int
 	// PauseMin and PauseMax bound the wait before the same server is asked again; it doubles with each try, and is jittered by half.
 	PauseMin, PauseMax time.Duration
-	// Repeat asks a server that was Unavailable again after the pause. Without it only a newer map or another leader is a reason to.
+	// Repeat asks a server that was Unavailable again after the pause. Without it only a newer map or another leader leads
+	// to a retry.
 	Repeat bool
 	// Alone says that there is no other server: an Unavailable is final, and a silent server is not left.
 	Alone bool
@@ -44,7 +46,7 @@ func (p *Policy) pause(try int, draw float64) time.Duration {
 	return d/2 + time.Duration(draw*float64(d))
 }
 
-// Reason is why something is to be tried again.
+// Reason is the cause of a retry.
 type Reason uint8
 
 // Reasons.
@@ -53,7 +55,7 @@ const (
 	Leaderless        // there was no server to ask
 	Unanswered        // the server is away, or cannot act
 	Stale             // the server has another map, or does not lead
-	Moved             // the server said nothing, and another leads
+	Moved             // the server was silent, and another leads
 )
 
 // String gives the name used in metrics.

@@ -104,7 +104,7 @@ func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 	return r.wait(now)
 }
 
-// Tick takes in that time passed.
+// Tick takes the passage of time.
 func (r *Request) Tick(now time.Time) Effect {
 	if !r.paused.IsZero() && !now.Before(r.paused) && now.Before(r.deadline) {
 		return r.send()

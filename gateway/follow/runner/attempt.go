@@ -70,10 +70,10 @@ func (a *Attempt) begin(ctx context.Context) {
 	}
 }
 
-// Context ends when the attempt is closed, or another server leads and this one says nothing.
+// Context ends when the attempt is closed, or another server leads and this one is silent.
 func (a *Attempt) Context() context.Context { return a.ctx }
 
-// End takes in how the question ended. Answers that go on keep the context; Close ends it.
+// End takes the end of the question. Answers that go on keep the context; Close ends it.
 func (a *Attempt) End(err error) (follow.Verdict, follow.Reason) {
 	if a.timer != nil {
 		a.quiet = a.timer.Stop()

@@ -21,7 +21,7 @@ type Tables interface {
 	Changed() <-chan struct{}
 }
 
-// Leaders gives the servers to ask; leaders.View does.
+// Leaders returns the servers to ask; leaders.View implements it.
 type Leaders interface {
 	// Find names the server. Where it can only guess, each try may name another. Errors are Unavailable and say why.
 	Find(table string, p *topology.Partition, try int) (leaders.Lead, error)
@@ -29,7 +29,8 @@ type Leaders interface {
 	Changed() <-chan struct{}
 }
 
-// Maps looks for a map newer than m: where a server said that it is, else in the coordination store; tables.Refresher does.
+// Maps looks for a map newer than m: at the place that a server named, else in the coordination store; tables.Refresher
+// implements it.
 type Maps interface {
 	// Begin gives a channel that is closed when there was an answer, or none for some time; nil: a newer map is at hand.
 	Begin(ctx context.Context, table string, m *topology.Map, newer peer.MapAt) <-chan singleflight.Result
@@ -47,7 +48,7 @@ type Runner struct {
 	attempts sync.Pool // *Attempt
 }
 
-// Changes are the changes since it was taken: take it, then look at maps and leaders.
+// Changes are the map and leader changes since it was taken: take it, then look at maps and leaders.
 type Changes struct{ tables, leaders <-chan struct{} }
 
 // Changes begins to watch maps and leaders.
@@ -106,7 +107,7 @@ func (r *Runner) look(req *follow.Request, table string, m *topology.Map, failed
 	return req.Look(time.Now(), seq, leads)
 }
 
-// lead is the leader of a partition, as the machine takes it.
+// lead is the leader of a partition, in the machine's form.
 func (r *Runner) lead(table string, p *topology.Partition, try int) follow.Lead {
 	l, err := r.Leaders.Find(table, p, try)
 	if err != nil {
