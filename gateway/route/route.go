@@ -128,7 +128,7 @@ func (c *Cutter) of(p *topology.Partition) *Share {
 	return &c.shares[i]
 }
 
-// reset forgets the shares. One that aliased a batch must not be appended to: its columns are let go.
+// reset clears the shares. One that aliased a batch must not be appended to: its columns are released.
 func (c *Cutter) reset() {
 	if len(c.shares) == 1 && len(c.byID) == 0 {
 		c.shares[0] = Share{}
