@@ -58,9 +58,9 @@ func untangle(spans []span) []span {
 
 // settle merges spans that overlap, and reorders them.
 //
-// A merged run no longer tells whose stamp a row had: two runs may be merged only if no third has a stamp between
-// theirs. So they are merged as neighbours in the order of their stamps, those of one stamp first of all. Between
-// merged runs all of one then rank below all of the other, and comparing their highest stamps is enough.
+// A merged run has lost the stamps of single rows: two runs may be merged only if no third has a stamp between theirs. So they are
+// merged as neighbours in the order of their stamps, those of one stamp first of all. Between merged runs all of one then rank
+// below all of the other, and comparing their highest stamps is enough.
 func settle(spans []span) Run {
 	if len(spans) == 1 {
 		return spans[0].run
@@ -89,7 +89,7 @@ func halve(spans []span) Run {
 	}
 }
 
-// join puts runs one behind the other, each of which begins after the one before it ends.
+// join appends runs, each of which begins after the one before it ends.
 func join(spans []span) Run {
 	if len(spans) == 1 {
 		return spans[0].run
@@ -116,7 +116,7 @@ type Merger struct {
 	joins []joined // newest last
 }
 
-// joined is what came of columns of times. A flush in the midst of a scrape makes two kinds of neighbours.
+// joined is the result of joining columns of times. A flush in the middle of a scrape makes two kinds of neighbours.
 type joined struct {
 	parts [][]point.Nanos
 	times []point.Nanos
@@ -124,8 +124,8 @@ type joined struct {
 
 const joinsMax = 8
 
-// Merge is like the function of that name, but the times of the result are read only, and its values may be those of the
-// first run with the others' behind them: the room behind the values of a run must be its own.
+// Merge is like the function of that name, but the times of the result are read only, and its values may share the memory of the
+// first run, with the others' appended: the spare capacity behind a run's values must be the run's own.
 func (m *Merger) Merge(runs []Run) Run {
 	if len(runs) < 2 {
 		return Merge(runs)
@@ -148,7 +148,7 @@ func (m *Merger) Merge(runs []Run) Run {
 	return out
 }
 
-// find gives what came of the times of such runs, of floats alone; nil if they were not joined lately.
+// find returns the joined times of such runs, of floats alone; nil if they were not joined lately.
 func (m *Merger) find(runs []Run) []point.Nanos {
 	for i := len(m.joins) - 1; i >= 0; i-- {
 		if follows(runs, m.joins[i].parts) {
@@ -179,8 +179,7 @@ func sameTimes(a, b []point.Nanos) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// remember keeps the columns of runs that were only put one behind the other, in the order in which they came. What came
-// of them is made one with what came of others, if it is the same.
+// remember keeps the columns of runs that were only joined, in the order in which they came. If the result equals that of other columns, both share it.
 func (m *Merger) remember(runs []Run, out *Run) {
 	if len(out.Hists) > 0 {
 		return
@@ -206,7 +205,7 @@ func (m *Merger) remember(runs []Run, out *Run) {
 	m.joins = append(m.joins, joined{parts, out.Times})
 }
 
-// grow takes memory for that many rows; the run is new.
+// grow allocates memory for that many rows; the run is new.
 func (r *Run) grow(floats, hists int) {
 	if floats > 0 {
 		r.Times, r.Values = make([]point.Nanos, 0, floats), make([]float64, 0, floats)
@@ -228,7 +227,7 @@ func merge2(a, b *Run) Run {
 	return out
 }
 
-// mergeFloats copies what comes before the overlap and after it whole: late rows overlap a little more often than a lot.
+// mergeFloats copies the rows before and after the overlap whole: late rows overlap a little more often than a lot.
 func mergeFloats(out, a, b *Run) {
 	i, j := 0, 0
 	if len(a.Times) > 0 && len(b.Times) > 0 {
@@ -321,6 +320,6 @@ func (r *Run) choose(a, b *Run) {
 	copy(r.Values[fs:], r.Values[f:])
 	r.Times, r.Values = r.Times[:fs+n], r.Values[:fs+n]
 	n = copy(r.Hists[hs:], r.Hists[h:])
-	clear(r.Hists[hs+n:]) // what lost is not kept alive
+	clear(r.Hists[hs+n:]) // do not keep the losers alive
 	r.Hists = r.Hists[:hs+n]
 }

@@ -24,7 +24,7 @@ var (
 	largeHist      = point.AppendHistogram(nil, &histogram.Histogram{Count: 9, ZeroCount: 9, Sum: 1e9})
 )
 
-// row is a value at a time with a stamp of its own: what a Run forgets and the model does not.
+// row is a value at a time with a stamp of its own, which a Run drops and the model keeps.
 type row struct {
 	time  point.Nanos
 	value float64
@@ -73,7 +73,7 @@ func run(stamp point.Stamp, rs ...row) rows.Run {
 	return r
 }
 
-// flat gives a run's rows by time.
+// flat returns a run's rows by time.
 func flat(r rows.Run) []row {
 	var out []row
 	for i, t := range r.Times {
@@ -160,8 +160,8 @@ func TestMergeKeepsTheHighestOfEachTime(t *testing.T) {
 	})
 }
 
-// TestLateRowKeepsItsRankBetweenOthers has three sources: the oldest row of a time comes with a run that is merged with a
-// newer one before the row of middle age is seen. A merged run tells only the stamps' range, so the oldest would win.
+// TestLateRowKeepsItsRankBetweenOthers has three sources: the oldest row of a time comes with a run that is merged with a newer
+// one before the row of middle age is seen. A merged run has only the stamps' range, so the oldest would win.
 func TestLateRowKeepsItsRankBetweenOthers(t *testing.T) {
 	old := run(1, row{time: 10, value: 1}, row{time: 30, value: 1})
 	newest := run(3, row{time: 20, value: 3})

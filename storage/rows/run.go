@@ -39,7 +39,7 @@ func (r *Run) Reset() {
 	*r = Run{Times: r.Times[:0], Values: r.Values[:0], Hists: r.Hists[:0]}
 }
 
-// Bounds gives the lowest and highest time; ok is false for an empty run.
+// Bounds returns the lowest and highest time; ok is false for an empty run.
 func (r *Run) Bounds() (lo, hi point.Nanos, ok bool) {
 	if n := len(r.Times); n > 0 {
 		lo, hi, ok = r.Times[0], r.Times[n-1], true
@@ -54,7 +54,7 @@ func (r *Run) Bounds() (lo, hi point.Nanos, ok bool) {
 	return lo, hi, ok
 }
 
-// Cut narrows the run to [lo, hi] without copying; nothing is left when lo > hi.
+// Cut narrows the run to [lo, hi] without copying; the run is empty when lo > hi.
 func (r *Run) Cut(lo, hi point.Nanos) {
 	from := sort.Search(len(r.Times), func(i int) bool { return r.Times[i] >= lo })
 	to := from + sort.Search(len(r.Times)-from, func(i int) bool { return r.Times[from+i] > hi })

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestCutKeepsWhatLiesWithin compares Cut and Bounds with a look at every row.
+// TestCutKeepsWhatLiesWithin compares Cut and Bounds with a check of every row.
 func TestCutKeepsWhatLiesWithin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := anyRows.Draw(t, "rows")
