@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// FS is a vfs.FS over another one. All methods may be called from many goroutines. Memory: what is created in it.
+// FS is a vfs.FS over another one. All methods may be called from many goroutines. Files created in it are in memory.
 type FS struct {
 	under vfs.FS // never changed
 	over  *vfs.MemFS
@@ -63,7 +63,7 @@ func (f *FS) inOver(name string) bool {
 	return err == nil
 }
 
-// inUnder reports whether the disk has one that is not gone.
+// inUnder reports whether the disk has such a name that is not gone.
 func (f *FS) inUnder(name string) bool {
 	if f.isGone(name) {
 		return false
@@ -97,7 +97,7 @@ func (f *FS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return f.under.Open(name, opts...)
 }
 
-// isDirBoth tells a directory that exists on the disk too: its names are those of both.
+// isDirBoth reports a directory that exists on the disk too: its names are those of both.
 func (f *FS) isDirBoth(name string) bool {
 	st, err := f.over.Stat(name)
 	return err == nil && st.IsDir() && f.inUnder(name)
@@ -106,7 +106,7 @@ func (f *FS) isDirBoth(name string) bool {
 // copyMax is the largest file that is copied to memory when it is opened to write into it.
 const copyMax = 64 << 10
 
-// OpenReadWrite implements vfs.FS. A small file of the disk is copied; of a larger one, what is read is true and Sync does nothing.
+// OpenReadWrite implements vfs.FS. A small file of the disk is copied; a larger one is read from the disk, and its Sync does nothing.
 func (f *FS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	switch {
 	case f.inOver(name):
@@ -222,7 +222,7 @@ func (f *FS) Link(oldname, newname string) error {
 	return errors.Join(err, to.Close())
 }
 
-// ReuseForWrite implements vfs.FS: the old file goes, and a new one is made.
+// ReuseForWrite implements vfs.FS: the old file is removed, and a new one is made.
 func (f *FS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := f.Remove(oldname); err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ func (f *FS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCatego
 // MkdirAll implements vfs.FS.
 func (f *FS) MkdirAll(dir string, perm os.FileMode) error { return f.over.MkdirAll(dir, perm) }
 
-// Lock implements vfs.FS: who looks locks nothing.
+// Lock implements vfs.FS: a reader locks nothing.
 func (f *FS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 // List implements vfs.FS.
@@ -278,10 +278,10 @@ func (f *FS) PathJoin(elem ...string) string { return f.under.PathJoin(elem...) 
 // PathDir implements vfs.FS.
 func (f *FS) PathDir(path string) string { return f.under.PathDir(path) }
 
-// GetDiskUsage implements vfs.FS: there is room, whatever the disk says, since nothing is written to it.
+// GetDiskUsage implements vfs.FS: there is always room, since nothing is written to the disk.
 func (f *FS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: math.MaxInt64, TotalBytes: math.MaxInt64}, nil
 }
 
-// Unwrap implements vfs.FS: what lies below is not what this shows.
+// Unwrap implements vfs.FS: the disk below has other contents than this file system shows.
 func (f *FS) Unwrap() vfs.FS { return nil }

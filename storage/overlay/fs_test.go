@@ -28,7 +28,7 @@ func write(t *testing.T, fs vfs.FS, name, text string) {
 	}
 }
 
-// read gives a file's text, or "" when there is none.
+// read returns a file's text, or "" when there is none.
 func read(t *testing.T, fs vfs.FS, name string) string {
 	t.Helper()
 	f, err := fs.Open(name)
