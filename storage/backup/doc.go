@@ -1,4 +1,4 @@
-// Package backup writes what a store holds into a directory that can be copied anywhere, and makes a store of it again.
+// Package backup writes the contents of a store into a directory that can be copied anywhere, and makes a store of it again.
 //
 //	server.Snapshot ──▶ Content: catalogue entries, segments    (rows that were acked before it began are in segments)
 //	                        │
@@ -7,8 +7,8 @@
 //	                        ▼
 //	     Prune · List · Verify · Restore ──▶ an empty data directory
 //
-// A segment never changes (I4), so a later backup into the same directory copies only what is new. Copies are checked against the
-// checksum that the catalogue has; what was damaged in the store is not spread: the backup names it as missing.
+// A segment never changes (I4), so a later backup into the same directory copies only new segments. Copies are checked against the
+// checksum in the catalogue; damage in the store is not spread: the backup names the segment as missing.
 //
 // Invariants kept here: I7 (bytes fsynced, then names, then the file that makes the backup count), I8.
 //

@@ -19,13 +19,13 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Content is what a backup is made of.
+// Content is the input of a backup.
 type Content struct {
 	Store   string // identity of the store
 	Entries []Entry
-	// Segments are readable at their Path until the content is given back.
+	// Segments are readable at their Path until the content is released.
 	Segments []Segment
-	// Missing says of what the backup lacks: what it is, and why.
+	// Missing lists the parts that the backup lacks, each with the reason.
 	Missing []string
 }
 
@@ -46,10 +46,10 @@ type Segment struct {
 	Path string `json:"-"` // in the store
 }
 
-// name is that of the segment's file in a backup directory: the same bytes have the same name.
+// name returns the name of the segment's file in a backup directory: the same bytes have the same name.
 func (s *Segment) name() string { return fmt.Sprintf("%016x-%d.seg", s.Checksum, s.Size) }
 
-// Manifest is what a backup's file says. It marshals to JSON.
+// Manifest is the content of a backup's file. It marshals to JSON.
 type Manifest struct {
 	Version  int       `json:"version"`
 	Made     time.Time `json:"made"` // rows acked before it are in the backup
@@ -72,7 +72,7 @@ const (
 	manifestMax = 1 << 30
 )
 
-// nameFormat is the name of a backup: when it was made, UTC. Names sort by time.
+// nameFormat is the name of a backup: its time, UTC. Names sort by time.
 const nameFormat = "20060102T150405.000Z"
 
 func (m *Manifest) name() string { return m.Made.UTC().Format(nameFormat) }
@@ -124,11 +124,11 @@ func decode(b []byte) (*Manifest, error) {
 // Listed is a backup in a directory.
 type Listed struct {
 	Name     string
-	Manifest *Manifest // nil: Err says why
+	Manifest *Manifest // nil: Err has the reason
 	Err      error
 }
 
-// List gives the backups of a directory, oldest first. Errors: Unavailable.
+// List returns the backups of a directory, oldest first. Errors: Unavailable.
 func List(fs vfs.FS, dir string) ([]Listed, error) {
 	names, err := fs.List(dir)
 	if err != nil {

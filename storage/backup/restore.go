@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// Verify reads a backup, the newest where name is "", with all its segments. What it finds damaged is in the result's Missing, beside
-// what was missing from the beginning. Errors: NotFound, Corrupt (the backup's own file), Unavailable, Canceled.
+// Verify reads a backup, the newest where name is "", with all its segments. Damaged segments are in the result's Missing, beside
+// those missing from the beginning. Errors: NotFound, Corrupt (the backup's own file), Unavailable, Canceled.
 func Verify(ctx context.Context, fs vfs.FS, dir, name string, set Settings) (Result, error) {
 	name, m, err := pick(fs, dir, name)
 	if err != nil {
@@ -53,10 +53,10 @@ func namesSegment(missing []string, s *Segment) bool {
 	return slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, prefix) })
 }
 
-// Restore makes a store of a backup, the newest where name is "", in the data directory of d and s, which is empty or does not exist; or
-// goes on with a restore of the same backup that did not end. The store has a new identity. What cannot be restored is in the
-// result's Missing: the start of the store reports it, and queries that touch it fail. Errors: NotFound, Invalid (the directory is not
-// empty), Corrupt, Unavailable, Canceled.
+// Restore makes a store of a backup, the newest where name is "", in the data directory of d and s, which is empty or does not
+// exist; or continues a restore of the same backup that did not end. The store has a new identity. Parts that cannot be restored
+// are in the result's Missing: the start of the store reports them, and queries that touch them fail. Errors: NotFound, Invalid
+// (the directory is not empty), Corrupt, Unavailable, Canceled.
 func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
 	name, m, err := pick(d.FS, dir, name)
 	if err != nil {
@@ -131,7 +131,7 @@ func begin(fs vfs.FS, dataDir, name string) error {
 	return brick.SyncDir(fs, dataDir)
 }
 
-// put has a segment's file in the store. One that an earlier try put there has its name only if it is whole.
+// put copies a segment's file into the store. One that an earlier try put there has its name only if it is whole.
 func (j *job) put(ctx context.Context, b *brick.Brick, g *Segment, from string) error {
 	to := b.SegmentPath(g.Placement, point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
 	if st, err := j.fs.Stat(to); err == nil && st.Size() == g.Size {
@@ -149,7 +149,7 @@ func (j *job) put(ctx context.Context, b *brick.Brick, g *Segment, from string) 
 	return b.SyncSegmentDir(g.Placement)
 }
 
-// enter has the catalogue name what was restored, all of it at once.
+// enter writes the catalogue entries of the restored parts, all at once.
 func enter(b *brick.Brick, m *Manifest) error {
 	epochs := map[point.PlacementID]point.Epoch{}
 	for i := range m.Segments {

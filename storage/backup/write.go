@@ -19,24 +19,24 @@ import (
 // Settings of a backup or a restore.
 type Settings struct {
 	// Link makes hard links instead of copies where it can: quick and without more space, on the same disk. A link is not checked,
-	// and what damages the store's file damages the backup.
+	// and damage to the store's file damages the backup.
 	Link bool
-	// BytesPerSecond bounds copying; 0: nothing does.
+	// BytesPerSecond bounds copying; 0: no bound.
 	BytesPerSecond int
-	// Program is the version of the program, for people.
+	// Program is the version of the program, for operators.
 	Program string
 	// Progress, if not nil, is called after every segment.
 	Progress func(Progress)
 }
 
-// Progress is how far a backup, a check or a restore is.
+// Progress is the progress of a backup, a check or a restore.
 type Progress struct {
 	Segments, SegmentsAll int
 	Bytes, BytesAll       int64
-	Copied                int64 // bytes; the others were there already, or were linked
+	Copied                int64 // bytes; the others existed already, or were linked
 }
 
-// Result is what a backup came to.
+// Result is the result of a backup.
 type Result struct {
 	Name string
 	Progress
@@ -66,7 +66,7 @@ func newJob(fs vfs.FS, set Settings, segments []Segment) *job {
 	return j
 }
 
-// passed counts a segment that is done.
+// passed counts a finished segment.
 func (j *job) passed(s *Segment) {
 	j.progress.Segments++
 	j.progress.Bytes += s.Size
@@ -75,10 +75,10 @@ func (j *job) passed(s *Segment) {
 	}
 }
 
-// errDamaged is a segment whose bytes are not what they were.
+// errDamaged reports a segment whose bytes have changed.
 type errDamaged struct{ error }
 
-// read reads a segment's file to w and holds it against what it should be. Errors: errDamaged, Unavailable, Canceled.
+// read copies a segment's file to w and compares it with the expected size and checksum. Errors: errDamaged, Unavailable, Canceled.
 func (j *job) read(ctx context.Context, s *Segment, path string, w io.Writer) error {
 	f, err := j.fs.Open(path)
 	if oserror.IsNotExist(err) {
@@ -147,8 +147,8 @@ func removeIfThere(fs vfs.FS, path string) error {
 	return nil
 }
 
-// Write makes a backup in dir, which is made if it is not there. Segments that are damaged in the store are missing in the
-// backup, and it says so. Errors: Unavailable (the disk; another backup into dir runs), Canceled; then there is no new backup.
+// Write makes a backup in dir, which it creates if needed. Segments that are damaged in the store are listed as missing in the
+// backup. Errors: Unavailable (the disk; another backup into dir runs), Canceled; then there is no new backup.
 func Write(ctx context.Context, fs vfs.FS, dir string, c *Content, made time.Time, set Settings) (_ Result, err error) {
 	files := fs.PathJoin(dir, segmentsDir)
 	if err := fs.MkdirAll(files, 0o755); err != nil {
@@ -182,7 +182,7 @@ func Write(ctx context.Context, fs vfs.FS, dir string, c *Content, made time.Tim
 	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(fs, dir, m)
 }
 
-// keep has a segment's file in the backup directory.
+// keep copies a segment's file into the backup directory.
 func (j *job) keep(ctx context.Context, s *Segment, to string) error {
 	if st, err := j.fs.Stat(to); err == nil && st.Size() == s.Size {
 		return nil
@@ -223,8 +223,8 @@ func lock(fs vfs.FS, dir string) (io.Closer, error) {
 	return c, fault.Wrap(err, fault.Unavailable, "%s is in use by another backup or restore", dir)
 }
 
-// Prune removes all but the newest backups, and the segments that none of the others names. A backup that cannot be read is kept, and
-// then no segment is removed. Errors: Unavailable, Corrupt (a backup cannot be read).
+// Prune removes all but the newest backups, and the segments that no remaining one names. A backup that cannot be read is kept,
+// and then no segment is removed. Errors: Unavailable, Corrupt (a backup cannot be read).
 func Prune(fs vfs.FS, dir string, keep int) (removed []string, err error) {
 	unlock, err := lock(fs, dir)
 	if err != nil {
@@ -253,7 +253,7 @@ func Prune(fs vfs.FS, dir string, keep int) (removed []string, err error) {
 			return nil, err
 		}
 	}
-	if err := brick.SyncDir(fs, dir); err != nil { // a backup goes before its segments
+	if err := brick.SyncDir(fs, dir); err != nil { // a backup is removed before its segments
 		return nil, err
 	}
 	files := fs.PathJoin(dir, segmentsDir)
