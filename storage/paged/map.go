@@ -1,7 +1,7 @@
 // Package paged maps small dense numbers to small numbers: stream ids to series refs, series refs to a partition's ids.
 //
-// A page of 128 numbers exists only where it is used, so a map that uses few of many numbers costs little (DESIGN
-// §5.4). A look-up is two dependent reads and no lock; numbers that were put never change.
+// A page of 128 numbers exists only where it is used, so a map that uses few of many numbers costs little. A look-up is two
+// dependent reads and no lock; numbers that were put never change.
 package paged
 
 import "sync/atomic"
@@ -69,8 +69,7 @@ func (m *Map[K, V]) Put(k K, v V) {
 	p[k%pageLen].Store(uint32(v) + 1)
 }
 
-// grow makes a directory twice as long, or as long as page at needs. Who still reads the old one misses at most what is put
-// from now on.
+// grow makes a directory twice as long, or as long as page at needs. Readers of the old one miss at most the numbers that are put from now on.
 func (m *Map[K, V]) grow(dir []atomic.Pointer[page], at int) []atomic.Pointer[page] {
 	grown := make([]atomic.Pointer[page], max(2*len(dir), at+1))
 	for i := range dir {
@@ -96,5 +95,5 @@ func (m *Map[K, V]) Each(f func(K, V)) {
 	}
 }
 
-// Clear forgets everything.
+// Clear removes all numbers.
 func (m *Map[K, V]) Clear() { m.dir.Store(nil) }
