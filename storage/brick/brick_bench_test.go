@@ -49,7 +49,7 @@ func BenchmarkAppendWait(b *testing.B) {
 	}
 }
 
-// BenchmarkAppend is the critical section and the copy: nothing is written and nobody waits.
+// BenchmarkAppend is the critical section and the copy: no disk write and no waiting.
 func BenchmarkAppend(b *testing.B) {
 	br, _ := open(b, discardFS{vfs.NewMem()}, Settings{FileBytesMax: fileBytesMax, InFlightBytesMax: 1 << 40})
 	rec := make([]byte, 4096)
@@ -121,7 +121,7 @@ func BenchmarkReplay(b *testing.B) {
 	mustClose(b, br)
 }
 
-// BenchmarkRelease lets go of a million records at once; the figure is per record.
+// BenchmarkRelease releases a million records at once; the figure is per record.
 func BenchmarkRelease(b *testing.B) {
 	x := newIndex()
 	x.addFile(1, 1<<40, true)

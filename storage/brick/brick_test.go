@@ -34,7 +34,7 @@ func none(point.PlacementID) point.Serial { return point.Serial{} }
 // seq is a serial of epoch 1.
 func seq(n uint64) point.Serial { return point.Serial{Epoch: 1, Seq: n} }
 
-// load fills a record so that its bytes tell whose it is.
+// load fills a record with bytes that identify its placement and serial.
 func load(p point.PlacementID, s point.Serial, n int) []byte {
 	b := make([]byte, n)
 	r := rand.New(rand.NewPCG(uint64(p), s.Seq<<8|uint64(s.Epoch)))
@@ -48,7 +48,7 @@ func load(p point.PlacementID, s point.Serial, n int) []byte {
 
 func tryOpen(fs vfs.FS, set Settings) (*Brick, []kept, error) { return tryOpenAfter(fs, set, nil) }
 
-// tryOpenAfter opens a store whose owner has released what the map says.
+// tryOpenAfter opens a store whose owner has released the serials in the map.
 func tryOpenAfter(fs vfs.FS, set Settings, released map[point.PlacementID]point.Serial) (*Brick, []kept, error) {
 	if set.DataDir == "" {
 		set.DataDir = "/data"
@@ -644,7 +644,7 @@ func TestIdleLogIsMarked(t *testing.T) {
 	fs := vfs.NewMem()
 	b, _ := open(t, fs, Settings{})
 	put(t, b, 1, seq(1), 100)
-	b.runner.stop() // its ticks are ours now
+	b.runner.stop() // the test does its ticks now
 	size := b.LogBytes()
 	b.mark()
 	b.mark()
@@ -688,7 +688,7 @@ func TestAppendDoesNotAllocate(t *testing.T) {
 	mustClose(t, b)
 }
 
-// discardFS forgets what is written to log files.
+// discardFS discards writes to log files.
 type discardFS struct{ vfs.FS }
 
 func (d discardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {

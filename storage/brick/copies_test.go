@@ -146,7 +146,7 @@ func TestCopiesStayReadable(t *testing.T) {
 	}
 }
 
-// TestADamagedMirrorGivesAStateThatWas: cut or changed anywhere, it gives one of the states that the catalogue had, or none.
+// TestADamagedMirrorGivesAStateThatWas: cut or changed anywhere, it yields one of the states that the catalogue had, or none.
 func TestADamagedMirrorGivesAStateThatWas(t *testing.T) {
 	b, states := goldenMirror()
 	try := func(what string, at int, bad []byte) {
@@ -191,7 +191,7 @@ func TestADamagedMirrorOfMetadataGivesAStateThatWas(t *testing.T) {
 	}
 }
 
-// TestADamagedWitnessSaysNothingFalse: cut or changed anywhere, it gives what one of its slots said, or nothing.
+// TestADamagedWitnessSaysNothingFalse: cut or changed anywhere, it yields the content of one of its slots, or nothing.
 func TestADamagedWitnessSaysNothingFalse(t *testing.T) {
 	older, newer := testimony{at(1, 5), 3}, testimony{at(2, 9), 4}
 	b := make([]byte, witnessApart+witnessSlot)
@@ -236,7 +236,7 @@ func FuzzMirror(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = stateOf(t, catalogueMirror, b)
-		_, _ = stateOf(t, metadataMirror, b) // no panic, and no memory but what b has
+		_, _ = stateOf(t, metadataMirror, b) // no panic, and no memory beyond the size of b
 		if rec, ok := parseMirrorBody(b); ok {
 			again, ok := parseMirrorBody(appendMirrorRecord(nil, rec.kind, rec.mark, rec.changes)[mirrorPrefixBytes:])
 			if !ok || len(again.changes) != len(rec.changes) || again.mark != rec.mark {
@@ -246,7 +246,7 @@ func FuzzMirror(f *testing.F) {
 	})
 }
 
-// TestTheMirrorFollowsTheCatalogue: through commits, new snapshots, kills and restarts it holds what the catalogue does.
+// TestTheMirrorFollowsTheCatalogue: through commits, new snapshots, kills and restarts it holds the contents of the catalogue.
 func TestTheMirrorFollowsTheCatalogue(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	for life := range 4 {
@@ -279,7 +279,7 @@ func TestTheMirrorFollowsTheCatalogue(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := b.commits.last()
-		image := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}) // a kill: what was written is there
+		image := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}) // a kill: written bytes survive
 		mustClose(t, b)
 		if life%2 == 0 {
 			fs = image
@@ -311,8 +311,8 @@ func TestTheMirrorFollowsTheCatalogue(t *testing.T) {
 	}
 }
 
-// TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue: whatever is not fsynced is lost with the power, then the catalogue and its
-// mirror with the disk.
+// TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue: all unsynced bytes are lost with the power, then the catalogue and
+// its mirror with the disk.
 func TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	b, _ := open(t, fs, Settings{})
@@ -352,7 +352,7 @@ func TestAnAckedMapSurvivesACutOfPowerAndTheLossOfTheCatalogue(t *testing.T) {
 	mustClose(t, b)
 }
 
-// TestWhatNothingNamesIsPutAside: a log file with records is kept, one that was made and never used goes.
+// TestWhatNothingNamesIsPutAside: a log file with records is kept, one that was made and never used is removed.
 func TestWhatNothingNamesIsPutAside(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	b, _ := open(t, fs, Settings{})
@@ -368,7 +368,7 @@ func TestWhatNothingNamesIsPutAside(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = f.Close()
-	// Somebody copied a log file of this store under a number that the catalogue does not know.
+	// A user copied a log file of this store under a number that the catalogue does not list.
 	stray := bytes.Clone(all)
 	other := at(99, 0).file()
 	writeBytes(t, fs, b.filePath(other), retag(stray, b.fileTag(1), b.fileTag(other)))

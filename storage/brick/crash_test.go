@@ -19,7 +19,7 @@ import (
 
 const placements = 4
 
-// model is what the writers know of one placement.
+// model is the writers' record of one placement.
 type model struct {
 	sync.Mutex
 	log   []point.Serial // all ever appended and not cut off
@@ -39,9 +39,9 @@ func (m *model) state() modelState {
 	return modelState{slices.Clone(m.log), m.acked, m.cuts}
 }
 
-// TestCrashesLoseNothingAcked runs a random workload and looks at what a crash at random moments would leave: every
-// record that was acked before and not released comes back, in order and byte for byte, nothing is invented, and what
-// the next life appends follows it. CRASH_IMAGES sets how many crashes, TEST_SEED which ones.
+// TestCrashesLoseNothingAcked runs a random workload and examines the remains of a crash at random moments: every record that was
+// acked before and not released comes back, in order and byte for byte, nothing is invented, and the records of the next life
+// follow it. CRASH_IMAGES sets how many crashes, TEST_SEED which ones.
 func TestCrashesLoseNothingAcked(t *testing.T) {
 	images := envInt(t, "CRASH_IMAGES", 100)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
@@ -187,7 +187,7 @@ func (w *writer) release() {
 	w.b.Release(w.p, s)
 }
 
-// cut takes off up to five records behind what is released, and begins an epoch.
+// cut removes up to five records behind the released ones, and begins an epoch.
 func (w *writer) cut() {
 	st := w.m.state()
 	rel, err := releasedOf(w.b, w.p)
@@ -219,7 +219,7 @@ func releasedOf(b *Brick, p point.PlacementID) (s point.Serial, err error) {
 	return s, err
 }
 
-// checkImage starts a brick on what a crash left.
+// checkImage starts a brick on the remains of a crash.
 func checkImage(image *vfs.MemFS, before, after []modelState) error {
 	set := Settings{DataDir: "/data", FileBytesMax: fileBytesMin}
 	b, got, rel, err := recoverImage(image, set)

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// remains is a store's log as a test may alter it: the files' bytes and the catalogue's word on them.
+// remains is a store's log as a test may alter it: the files' bytes and their catalogue entries.
 type remains struct {
 	uuid    StoreID
 	files   map[uint32][]byte
@@ -146,7 +146,7 @@ func TestFlippedBitsAreDamageAndNotTheEnd(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		marked, ended bool
-		certain       int // of the five records, how many are known to have been fsynced
+		certain       int // of the five records, how many are certainly fsynced
 	}{
 		{"crashed after the last ack", false, false, 4},
 		{"crashed when idle", true, false, 5},
@@ -158,7 +158,7 @@ func TestFlippedBitsAreDamageAndNotTheEnd(t *testing.T) {
 				b := bytes.Clone(m.files[1])
 				b[n] ^= 1 << rng.IntN(8)
 				r, _, err := m.read(t, 1, b)
-				if int64(n) >= ends[c.certain-1] { // nobody swears: the end
+				if int64(n) >= ends[c.certain-1] { // no proof of an fsync: the end
 					if err != nil || r.applied != c.certain {
 						t.Fatalf("flipped at %d: %d records, %v; want the first %d", n, r.applied, err, c.certain)
 					}

@@ -54,7 +54,7 @@ func TestFailedWriteOrFsyncIsFinalAndNothingIsAcked(t *testing.T) {
 			}
 			wg.Wait()
 			<-b.Fenced()
-			f.on.Store(false) // the disk is well again; nobody believes it
+			f.on.Store(false) // the disk is well again; the brick must not trust it
 			_, err := b.Append(1, 1, seq(2), nil)
 			wantKind(t, err, fault.Unavailable, "injected")
 			wantKind(t, b.RaiseEpoch(1, 9), fault.Unavailable, "fenced")
@@ -159,7 +159,7 @@ func TestStartAfterAnyFailedOperation(t *testing.T) {
 		b, got = open(t, fs.CrashClone(vfs.CrashCloneCfg{}), Settings{})
 		wantKept(t, got, want)
 		mustClose(t, b)
-		if inj.Index.Load() >= 0 { // it never came so far
+		if inj.Index.Load() >= 0 { // it never got that far
 			return
 		}
 	}

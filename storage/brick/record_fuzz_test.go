@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzFile feeds any bytes to the reader of a log file: no panic, no more records than bytes, and what ours reads to a
-// proper end pebble's reads the same. (At a bad checksum pebble looks for the flipped bit for up to a second.)
+// FuzzFile feeds any bytes to the reader of a log file: no panic, no more records than bytes, and a file that this reader reads to
+// a proper end is read the same by pebble's. (At a bad checksum pebble looks for the flipped bit for up to a second.)
 func FuzzFile(f *testing.F) {
 	whole := writeFile(f, 9, append(goldenRecords(), bytes.Repeat([]byte("long"), blockSize/4+5))...)
 	f.Add(whole)
@@ -37,7 +37,7 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// FuzzRecord feeds any bytes to the decoder of a record: what it takes, it would write the same.
+// FuzzRecord feeds any bytes to the decoder of a record: a record that it accepts encodes to the same bytes.
 func FuzzRecord(f *testing.F) {
 	for _, r := range goldenRecords() {
 		f.Add(r)

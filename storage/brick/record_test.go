@@ -35,7 +35,7 @@ func goldenRecords() [][]byte {
 	}
 }
 
-// TestGoldenFile holds the whole form of a file in the hand: headers of records, chunks around them, the trailer.
+// TestGoldenFile compares the whole form of a file: headers of records, chunks around them, the trailer.
 func TestGoldenFile(t *testing.T) {
 	got := writeFile(t, 0x0badcafe, goldenRecords()...)
 	path := filepath.Join("testdata", "file.hex")
@@ -81,7 +81,7 @@ func TestRecordHeaderTruncatedAtEveryByte(t *testing.T) {
 	}
 }
 
-// writeFile is what record.LogWriter makes of records.
+// writeFile returns the file that record.LogWriter makes of records.
 func writeFile(t testing.TB, tag uint32, recs ...[]byte) []byte {
 	var f memory
 	w := newLogWriter(record.NewLogWriter, &f, tag, record.LogWriterConfig{
