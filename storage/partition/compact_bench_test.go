@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// BenchmarkCompactSeries compacts a partition of series that live for a while each, SPILLWAY_SERIES of them, and tells how much of the
-// collector's heap that takes beside what there was before.
+// BenchmarkCompactSeries compacts a partition of series that live for a while each, SPILLWAY_SERIES of them, and reports the heap
+// that it takes beyond the heap before.
 func BenchmarkCompactSeries(b *testing.B) {
 	n := 200_000
 	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_SERIES")); err == nil {
@@ -92,7 +92,7 @@ func churned(t *testing.T, dir string, n int) *bench {
 	return p
 }
 
-// gcPercent is little, so that the heap's peak is what lives; SPILLWAY_GC=60 tells how long it takes.
+// gcPercent is little, so that the heap's peak is the live heap; SPILLWAY_GC=60 measures the time.
 func gcPercent() int {
 	if v, err := strconv.Atoi(os.Getenv("SPILLWAY_GC")); err == nil {
 		return v

@@ -21,9 +21,9 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestEveryoneReadsWhatHeWrote has writers append and delete while the partition is flushed, compacted and cooled all the
-// time. Each writer has its series to itself and reads them back after each step: what it reads must be exactly what it
-// wrote, whatever the others do. In the end the partition is opened anew and must say the same once more.
+// TestEveryoneReadsWhatHeWrote has writers append and delete while the partition is flushed, compacted and cooled all the time.
+// Each writer has its own series and reads them back after each step: it must read exactly the rows it wrote, whatever the others
+// do. In the end the partition is reopened and must return the same rows.
 func TestEveryoneReadsWhatHeWrote(t *testing.T) {
 	t.Run("all in memory", func(t *testing.T) { everyoneReadsWhatHeWrote(t, Settings{}) })
 	t.Run("quiet ones leave memory", func(t *testing.T) { everyoneReadsWhatHeWrote(t, hushed) })
@@ -79,7 +79,7 @@ func everyoneReadsWhatHeWrote(t *testing.T, set Settings) {
 		})
 	}
 	wg.Wait()
-	// On a busy machine somebody wrote all the time; now nobody does.
+	// On a busy machine the writers left no idle time; now they have stopped.
 	for end := time.Now().Add(time.Minute); cooled.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the partition never cooled")
@@ -104,7 +104,7 @@ func everyoneReadsWhatHeWrote(t *testing.T, set Settings) {
 	b.close()
 }
 
-// readAnything reads everything that anybody wrote: times must rise.
+// readAnything reads the rows of all writers: times must rise.
 func readAnything(b *bench) error {
 	v, _ := b.View()
 	defer v.Close()
@@ -164,7 +164,7 @@ func (o *owner) append() error {
 	return o.b.Append(&r)
 }
 
-// tick gives a rank above all earlier ones of this owner; ranks of others do not matter to its series.
+// tick returns a rank above all earlier ones of this owner; ranks of others do not matter to its series.
 func (o *owner) tick() point.Stamp {
 	o.stamp += 1024
 	return o.stamp
@@ -209,8 +209,8 @@ func (o *owner) check() error {
 	return nil
 }
 
-// TestNothingComesAfterADrop drops the partition in the midst of everything: every call either did its work before or
-// says so, and nothing is left behind.
+// TestNothingComesAfterADrop drops the partition amid concurrent calls: every call either did its work before or reports the drop,
+// and nothing is left behind.
 func TestNothingComesAfterADrop(t *testing.T) {
 	for round := range 20 {
 		fs := vfs.NewMem()

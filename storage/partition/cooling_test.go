@@ -11,8 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestCoolingWhileSeriesGoQuietFreesNothingTwice: what goes quiet was looked through while cooling gave the same series back, and the
-// process ended.
+// TestCoolingWhileSeriesGoQuietFreesNothingTwice: a cooling released the same series that were just being checked for silence, and the process ended.
 func TestCoolingWhileSeriesGoQuietFreesNothingTwice(t *testing.T) {
 	b := openBenchWith(t, vfs.NewMem(), 1, hushed)
 	defer b.close()
@@ -56,8 +55,8 @@ func TestCoolingWhileSeriesGoQuietFreesNothingTwice(t *testing.T) {
 	}
 }
 
-// TestNarrowPartitionsCoolEarly: one whose time has passed is flushed and cools soon, and stays warm for twice as long each time that
-// rows come late.
+// TestNarrowPartitionsCoolEarly: when its time has passed, such a partition is flushed and cools soon, and stays warm for twice as
+// long each time that rows come late.
 func TestNarrowPartitionsCoolEarly(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	defer b.close()

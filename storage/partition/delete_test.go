@@ -19,8 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head whose flush had failed, and left the rows that
-// came since to be read.
+// TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head whose flush had failed, and rows that came since stayed readable.
 func TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt(t *testing.T) {
 	mem := vfs.NewMem()
 	f := &failing{kind: errorfs.OpCreate, part: ".seg"}
@@ -46,7 +45,7 @@ func TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt(t *testing.T) {
 }
 
 // TestDeletedRowsStayDeletedAndOthersStay deletes between rows, flushes that fail, compactions, cooling, power cuts and restarts,
-// while series leave memory as soon as they can, and holds every state against a model.
+// while series leave memory as soon as they can, and compares every state with a model.
 func TestDeletedRowsStayDeletedAndOthersStay(t *testing.T) {
 	seeds, steps := uint64(8), 250
 	if testing.Short() {
@@ -108,7 +107,7 @@ func TestDeletedRowsStayDeletedAndOthersStay(t *testing.T) {
 	}
 }
 
-// lists holds the look-ups, as they are after a compaction, against the model: series whose rows were all deleted are gone.
+// lists compares the look-ups, as they are after a compaction, with the model: series without any rows left are gone.
 func (b *bench) lists(model map[string]map[point.Nanos]float64) {
 	b.t.Helper()
 	var want []string
@@ -208,7 +207,7 @@ func (b *bench) deleteBoth(rng *rand.Rand, model map[string]map[point.Nanos]floa
 	}
 }
 
-// reads holds the rows that are read against the model.
+// reads compares the rows that are read with the model.
 func (b *bench) reads(seed uint64, step int, model map[string]map[point.Nanos]float64) {
 	b.t.Helper()
 	var want []string

@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// lengths gives the lengths of all histograms of the partition, by series and time.
+// lengths returns the lengths of all histograms of the partition, by series and time.
 func (b *bench) lengths() (out []int) {
 	b.t.Helper()
 	v, err := b.View()
@@ -32,7 +32,7 @@ func (b *bench) lengths() (out []int) {
 }
 
 // TestAHugeHistogramNeverWedgesTheFlush: a log holds histograms of all lengths that were ever taken, and one that no segment
-// takes. The others reach a segment, the log is released, and what is lost is counted.
+// takes. The others reach a segment, the log is released, and the lost one is counted.
 func TestAHugeHistogramNeverWedgesTheFlush(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)

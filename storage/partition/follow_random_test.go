@@ -145,7 +145,7 @@ func (c *copiesOf) all() {
 	}
 }
 
-// surplus has the leader take rows that reach one other placement at most, and die as a leader.
+// surplus makes the leader take rows that reach one other placement at most, and then lose the lead.
 func (c *copiesOf) surplus() {
 	c.all()
 	l := c.at[c.lead]
@@ -158,7 +158,7 @@ func (c *copiesOf) surplus() {
 	}
 }
 
-// elect makes a placement lead that has all that was acknowledged.
+// elect makes a placement lead that has all acknowledged frames.
 func (c *copiesOf) elect(i int) {
 	c.epoch++
 	c.lead = i
@@ -182,7 +182,7 @@ func (c *copiesOf) follow(i int) {
 	}
 }
 
-// common is the last frame that both logs have.
+// common returns the last frame that both logs have.
 func common(a, b []point.EpochEnd) (last point.Serial) {
 	for _, e := range a {
 		for _, o := range b {
@@ -215,7 +215,7 @@ func (c *copiesOf) catchUp(i int) {
 	}
 }
 
-// fetch brings segments: what goes on top of the chain, or else the leader's major and what is on that.
+// fetch copies segments: those that go on top of the chain, or else the leader's major and the minors on it.
 func (c *copiesOf) fetch(i int) {
 	if i == c.lead {
 		return
@@ -289,7 +289,7 @@ func (c *copiesOf) heal() {
 	}
 }
 
-// rowIn looks for a row in what text gives.
+// rowIn looks for a row in the output of text.
 func rowIn(text, name string, at int, v float64) bool {
 	for series := range strings.SplitSeq(text, ";") {
 		if row := strings.Fields(series); row[0] == name && slices.Contains(row[1:], fmt.Sprintf("%d:%v", at, v)) {

@@ -24,10 +24,10 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// byHand is a chain whose frames a test carries over.
+// byHand is a chain: the test itself carries its frames over.
 type byHand struct {
 	passed [][]byte
-	await  func(point.Serial) error // nil: everybody has everything
+	await  func(point.Serial) error // nil: all placements have all frames
 }
 
 func (c *byHand) Pass(_, _ point.Serial, rec []byte, _ brick.Wait) {
@@ -135,7 +135,7 @@ func same(t *testing.T, a, b *bench) {
 	}
 }
 
-// numbersOf gives the names of all series by their numbers.
+// numbersOf returns the names of all series by their numbers.
 func numbersOf(t *testing.T, b *bench) string {
 	t.Helper()
 	v, err := b.View()
@@ -283,7 +283,7 @@ func TestSurplusIsSetAsideAndItsNumbersAreGivenAnew(t *testing.T) {
 	if again, err := m.Cut(point.Serial{Epoch: 2, Seq: 2}); again != nil || err != nil {
 		t.Errorf("a second cut: %v, %v", again, err)
 	}
-	// The surplus is there after a restart, and tells its series by their labels.
+	// The surplus is there after a restart, with the labels of its series.
 	m.close()
 	m = following(t, fs, 2)
 	defer m.close()
@@ -371,7 +371,7 @@ func TestAFollowerThatLeadsNumbersAsItsLeaderWould(t *testing.T) {
 	if got, want := numbersOf(t, l), numbersOf(t, f); got != want || got != "[0=a 1=b 2=c]" {
 		t.Errorf("series are numbered %s and %s", got, want)
 	}
-	// What the old leader has in a segment, the new one has in another: a major of the new one brings them together.
+	// The old leader has rows in one segment, the new one has them in another: a major of the new one brings them together.
 	f.must(f.Compact(t.Context(), ByRequest))
 	l.must(l.fetch(f, 2))
 	same(t, f, l)
@@ -443,7 +443,7 @@ func (b *bench) FollowLeaderInBackground(epoch point.Epoch) error {
 	return err
 }
 
-// A minor that reached nobody but its maker, and one that the next leader made of the same frames: the first goes, nothing is lost.
+// A minor that reached no other placement, and one that the next leader made of the same frames: the first is removed, nothing is lost.
 func TestAMinorOfADeposedLeaderGivesWayToTheNewOnes(t *testing.T) {
 	old, c := leading(t, vfs.NewMem(), 1)
 	defer old.close()
@@ -515,13 +515,13 @@ func TestAdoptRefusesWhatDoesNotFit(t *testing.T) {
 	if err := adopt(1, 0); !fault.Is(err, fault.Stale) {
 		t.Errorf("a major that holds less: %v, want stale", err)
 	}
-	f.must(f.catchUp(l, 1)) // behind what the segments hold; the third is not there yet
+	f.must(f.catchUp(l, 1)) // behind the frames in segments; the third is not there yet
 	f.must(adopt(1, 2))
 	same(t, l, f)
 }
 
-// The disk of a follower stops at every operation of a run with frames, deletions, surplus and segments: what it left opens,
-// goes on from its ends, and ends up equal.
+// The disk of a follower stops at every operation of a run with frames, deletions, surplus and segments: the remains open,
+// continue from their ends, and end up equal.
 func TestAFollowerThatCrashesAnywhereEndsUpEqual(t *testing.T) {
 	steps := 0
 	for at := 1; ; at++ {
@@ -536,7 +536,7 @@ func TestAFollowerThatCrashesAnywhereEndsUpEqual(t *testing.T) {
 	}
 }
 
-// followUntil runs a follower and gives its disk as it is at an operation that changes it; nil: there are fewer.
+// followUntil runs a follower and returns its disk as it is at an operation that changes it; nil: there are fewer.
 func followUntil(t *testing.T, at, unsynced int) (image *vfs.MemFS, ops int) {
 	t.Helper()
 	mem := vfs.NewCrashableMem()
@@ -586,7 +586,7 @@ func followUntil(t *testing.T, at, unsynced int) (image *vfs.MemFS, ops int) {
 	return taken.Load(), int(n.Load())
 }
 
-// rejoin makes what a crash left follow the leader of epoch 2, which began behind common.
+// rejoin makes the remains of a crash follow the leader of epoch 2, which began behind common.
 func rejoin(t *testing.T, image *vfs.MemFS, l *bench, common point.Serial) {
 	t.Helper()
 	f := following(t, image, 2)
@@ -603,8 +603,8 @@ func rejoin(t *testing.T, image *vfs.MemFS, l *bench, common point.Serial) {
 	same(t, l, f)
 }
 
-// A new placement gets segments first. Its disk stops at every operation meanwhile: a file that the catalogue does not list yet holds frames
-// that nothing else here does, and is no damage.
+// A new placement gets segments first. Its disk stops at every operation meanwhile: a file that the catalogue does not list yet
+// holds frames that no other file here holds, and is no damage.
 func TestAJoiningPlacementThatCrashesAnywhereJoinsAgain(t *testing.T) {
 	l, _ := leading(t, vfs.NewMem(), 1)
 	defer l.close()
@@ -648,7 +648,7 @@ func TestAJoiningPlacementThatCrashesAnywhereJoinsAgain(t *testing.T) {
 	}
 }
 
-// A segment of the next leader does not hold what only we have: it must be cut before, or it would be neither in log nor segments.
+// A segment of the next leader lacks frames that only this placement has: they must be cut before, or would be in neither log nor segments.
 func TestASegmentIsNotAdoptedOverSurplus(t *testing.T) {
 	old, _ := leading(t, vfs.NewMem(), 1)
 	defer old.close()
@@ -717,7 +717,7 @@ func (c *live) follow(t *testing.T, f *bench, epoch point.Epoch) {
 	}
 }
 
-// Writers, flushes, deletions, segments and readers at once: what a writer was told is on both placements.
+// Writers, flushes, deletions, segments and readers at once: every acked row is on both placements.
 func TestAFollowerKeepsUpWithWritersAndFlushes(t *testing.T) {
 	l, f := openBench(t, vfs.NewMem(), 0), following(t, vfs.NewMem(), 1)
 	defer l.close()

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// asked is a context that is cancelled when it has been asked so often.
+// asked is a context that is cancelled after a number of calls.
 type asked struct {
 	context.Context
 	left atomic.Int64
@@ -26,7 +26,7 @@ func (a *asked) Err() error {
 	return nil
 }
 
-// TestAFlushThatIsGivenUpLosesNothing: a process that was to stop waited for the end of a flush of millions of series.
+// TestAFlushThatIsGivenUpLosesNothing: a stopping process waited for the end of a flush of millions of series.
 func TestAFlushThatIsGivenUpLosesNothing(t *testing.T) {
 	const n = 5000
 	fs := vfs.NewMem()

@@ -33,8 +33,8 @@ func (b *bench) wantEnds(want ...point.EpochEnd) {
 	}
 }
 
-// TestRowsAreTakenInTheEpochThatIsLed: a placement is opened, led, led again later, and each epoch's frames are known
-// apart: in the head, in a segment, after a restart and after a compaction.
+// TestRowsAreTakenInTheEpochThatIsLed: a placement is opened, led, led again later, and each epoch's frames are kept apart: in the
+// head, in a segment, after a restart and after a compaction.
 func TestRowsAreTakenInTheEpochThatIsLed(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 0)
@@ -56,7 +56,7 @@ func TestRowsAreTakenInTheEpochThatIsLed(t *testing.T) {
 	b.wantEnds(point.EpochEnd{Epoch: 3, Seq: 2}, point.EpochEnd{Epoch: 7, Seq: 3})
 	wantKind(t, b.under(7, "a", 4), fault.Stale)
 	wantKind(t, b.Lead(6), fault.Stale)  // the brick remembers
-	b.must(b.Flush(t.Context(), ByStop)) // and what is held may be flushed before it is led
+	b.must(b.Flush(t.Context(), ByStop)) // and its rows may be flushed before it is led
 	b.wantEnds(point.EpochEnd{Epoch: 3, Seq: 2}, point.EpochEnd{Epoch: 7, Seq: 3})
 	if id := b.Segments()[0].ID; id.Epoch != 7 {
 		t.Errorf("segment %v, want one of epoch 7", id)

@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// fewRows writes to a narrow partition of some thousand series, a row or a few of each, and knows what was acked.
+// fewRows writes to a narrow partition of some thousand series, a row or a few of each, and records the acked rows.
 type fewRows struct {
 	*bench
 	rng   *rand.Rand
@@ -46,7 +46,7 @@ func (w *fewRows) insert() {
 	}
 }
 
-// check compares all that b holds with what was acked.
+// check compares all rows of b with the acked ones.
 func (w *fewRows) check(b *bench, what string) {
 	w.t.Helper()
 	v, err := b.View()
@@ -73,7 +73,7 @@ func (w *fewRows) check(b *bench, what string) {
 	}
 }
 
-// cut opens what a power cut at this moment would leave.
+// cut opens the remains of a power cut at this moment.
 func (w *fewRows) cut(image *vfs.MemFS, epoch point.Epoch, what string) {
 	w.t.Helper()
 	b := openBench(w.t, image, epoch)

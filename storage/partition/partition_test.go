@@ -34,7 +34,7 @@ func (h *headBytes) Add(n int64) { h.Int64.Add(n) }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bench is one partition and what it stands on.
+// bench is one partition with its store and index.
 type bench struct {
 	*Partition
 	t     *testing.T
@@ -102,7 +102,7 @@ func (b *bench) close() {
 
 func labelsOf(name string) point.Labels { return point.MakeLabels(point.MetricName, "m", "i", name) }
 
-// put appends one row of a series and gives the answer.
+// put appends one row of a series and returns the error.
 func (b *bench) put(name string, at point.Nanos, v float64) error {
 	ref := b.index.Intern(labelsOf(name))
 	defer b.index.Release(ref)
@@ -118,7 +118,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// text gives all rows of a view: "a 1:10 2:20; b 1:5".
+// text returns all rows of a view: "a 1:10 2:20; b 1:5".
 func text(t *testing.T, v *View) string {
 	t.Helper()
 	ss, err := v.Match(nil)
@@ -194,7 +194,7 @@ func (b *bench) files() []string {
 	return names
 }
 
-// A query that runs while its partition is dropped, and whose files were closed to make room, is told to look again.
+// A query that runs while its partition is dropped, and whose files were closed to make room, gets an error that asks for a new look-up.
 func TestAQueryOfADroppedPartitionIsNotToldOfDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
@@ -319,7 +319,7 @@ func TestExemplarsAloneAreFlushed(t *testing.T) {
 	b.close()
 }
 
-// A sender that did not hear an ack sends the same again, perhaps after a flush and in another order.
+// A sender that got no ack sends the same again, perhaps after a flush and in another order.
 func TestExemplarsSentAgainAfterAFlushAreReadOnce(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	defer b.close()
@@ -476,7 +476,7 @@ func TestPartitionsWarmAgainAfterADiskError(t *testing.T) {
 	b.close()
 }
 
-// TestAppendsThatFitInNoFrameAreRefused: they are what a sender may send, so they are an answer and not a bug.
+// TestAppendsThatFitInNoFrameAreRefused: a sender may send them, so the reply is an error and not a panic.
 func TestAppendsThatFitInNoFrameAreRefused(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
@@ -491,7 +491,7 @@ func TestAppendsThatFitInNoFrameAreRefused(t *testing.T) {
 	}
 	const n = frame.RowsMax + 1
 	huge := point.HistRow{H: make([]byte, 40<<20)}
-	for range 2 { // of a new series, then of a known one
+	for range 2 { // of a new series, then of an existing one
 		f("floats", Rows{Refs: many(n), Times: make([]point.Nanos, n), Values: make([]float64, n)}, fault.TooLarge)
 		f("exemplars", Rows{ExemplarRefs: many(n), Exemplars: make([]point.ExemplarRow, n)}, fault.TooLarge)
 		f("histograms", Rows{HistRefs: many(2), Hists: []point.HistRow{huge, huge}}, fault.TooLarge)
@@ -544,14 +544,13 @@ func TestDeletionsAreBounded(t *testing.T) {
 	}
 	b.must(b.Delete(t.Context(), 0, only("a"), 2, 10))
 	b.want("a 1:10")
-	b.must(b.put("a", 2, 30)) // what comes later is not deleted
+	b.must(b.put("a", 2, 30)) // later rows are not deleted
 	b.want("a 1:10 2:30")
 	b.must(b.Compact(context.Background(), ByRequest))
 	b.want("a 1:10 2:30")
 }
 
-// TestCompactionFoldsInWhatWasFlushedMeanwhile drives the late path: minors, and deletions, that come between the first
-// fold and its commit.
+// TestCompactionFoldsInWhatWasFlushedMeanwhile covers the late path: minors, and deletions, that come between the first fold and its commit.
 func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 	for _, late := range []string{"minor", "deletion", "both"} {
 		t.Run(late, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestSeriesThatComeBackKeepTheirRows writes to series that come and go, with flushes, compactions, cooling and restarts
-// between, while each series leaves memory as soon as it can, and holds every state against a model.
+// TestSeriesThatComeBackKeepTheirRows writes to series that come and go, with flushes, compactions, cooling and restarts between,
+// while each series leaves memory as soon as it can, and compares every state with a model.
 func TestSeriesThatComeBackKeepTheirRows(t *testing.T) {
 	steps := 300
 	if testing.Short() {
@@ -59,7 +59,7 @@ func TestSeriesThatComeBackKeepTheirRows(t *testing.T) {
 	}
 }
 
-// agrees holds what is read against the model, by all series, by one, and by labels.
+// agrees compares the rows that are read with the model, by all series, by one, and by labels.
 func (b *bench) agrees(seed uint64, step int, model map[string]map[point.Nanos]float64) {
 	b.t.Helper()
 	lines := make([]string, 0, len(model))
@@ -96,8 +96,7 @@ func (b *bench) agrees(seed uint64, step int, model map[string]map[point.Nanos]f
 	}
 }
 
-// TestADayOfSeriesThatComeAndGoStaysSmall: a partition kept every series of its day in memory until nobody wrote to it any
-// more, 280 bytes each.
+// TestADayOfSeriesThatComeAndGoStaysSmall: a partition kept every series of its day in memory until it got no more rows, 280 bytes each.
 func TestADayOfSeriesThatComeAndGoStaysSmall(t *testing.T) {
 	fs := vfs.NewMem()
 	set := hushed
@@ -135,7 +134,7 @@ func TestQuietFindsWhatWasPut(t *testing.T) {
 	const n = 5000
 	for i := range point.DenseID(n) {
 		q.put(labelsOf(fmt.Sprint(i)), i)
-		q.put(labelsOf(fmt.Sprint(i)), i+1) // known: it stays
+		q.put(labelsOf(fmt.Sprint(i)), i+1) // put before: it stays
 	}
 	for i := range point.DenseID(2 * n) {
 		id, ok := q.find(labelsOf(fmt.Sprint(i)))

@@ -98,8 +98,8 @@ func TestARowWrittenAfterARestartWithTheClockSetBackIsRead(t *testing.T) {
 	}
 }
 
-// TestALateFirstTryDoesNotWin: an insert was sent, its stream broke, it was sent again and acked, and then somebody wrote another
-// value. Then the first try comes out of a buffer. It is sent back.
+// TestALateFirstTryDoesNotWin: an insert was sent, its stream broke, it was sent again and acked, and then another value was
+// written. Then the first try comes out of a buffer. It is refused.
 func TestALateFirstTryDoesNotWin(t *testing.T) {
 	once := func(b *bench, stamp point.Stamp, v float64) error {
 		ref := b.index.Intern(labelsOf("a"))
@@ -123,7 +123,7 @@ func TestALateFirstTryDoesNotWin(t *testing.T) {
 	}
 }
 
-// TestForeignRowsKeepTheirRank: what was ordered elsewhere is not raised, and what comes directly is raised above it.
+// TestForeignRowsKeepTheirRank: rows ranked elsewhere are not raised, and rows that come directly are raised above them.
 func TestForeignRowsKeepTheirRank(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)
@@ -160,7 +160,7 @@ func TestADeletionRanksAboveWhatItHides(t *testing.T) {
 	b.want("a 5:2")
 }
 
-// BenchmarkAppendFrame is a frame of 100 known series, not waited for.
+// BenchmarkAppendFrame appends a frame of 100 existing series, without waiting.
 func BenchmarkAppendFrame(b *testing.B) {
 	p := openBench(new(testing.T), vfs.NewMem(), 1)
 	defer p.close()

@@ -68,7 +68,7 @@ func TestDeletedRowsStayDeletedAfterARepair(t *testing.T) {
 	}
 }
 
-// rebuildEntry makes the entry of the partition anew from what was known of it; the log ends at last.
+// rebuildEntry rebuilds the entry of the partition from a given one; the log ends at last.
 func rebuildEntry(t *testing.T, fs vfs.FS, known *State, last uint64) {
 	t.Helper()
 	br, err := brick.Open(brick.Deps{FS: fs, Log: slog.New(slog.DiscardHandler)}, brick.Settings{DataDir: "data", FreeBytesMin: 1})

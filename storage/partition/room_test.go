@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// tightFS says how much is free; each file that is made takes something from it.
+// tightFS reports free space; each file that is made takes some of it.
 type tightFS struct {
 	vfs.FS
 	free, perFile atomic.Int64
@@ -26,8 +26,7 @@ func (f *tightFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 	return f.FS.Create(name, category)
 }
 
-// A compaction that has no room beside the reserve does not begin, one that loses it ends; both leave no file and all rows, and
-// flushes go on all the time.
+// A compaction without room beside the reserve does not begin, one that loses it ends; both leave no file and all rows, and flushes go on all the time.
 func TestACompactionLeavesTheReserveToFlushes(t *testing.T) {
 	fs := &tightFS{FS: vfs.NewMem()}
 	fs.free.Store(1 << 30)
@@ -48,7 +47,7 @@ func TestACompactionLeavesTheReserveToFlushes(t *testing.T) {
 		}
 		b.want("a 0:0 1:1 2:2")
 	}
-	fs.free.Store(1000) // more than the reserve of the bench, less than what is written
+	fs.free.Store(1000) // more than the reserve of the bench, less than the compaction writes
 	refused("no room at the start")
 	fs.free.Store(1 << 20)
 	fs.perFile.Store(1 << 20)

@@ -6,8 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// TestACheckOfADroppedPartitionFindsNoDamage: a drop that took the files away between the list of segments and the read of one was
-// called damage.
+// TestACheckOfADroppedPartitionFindsNoDamage: a drop that removed the files between the list of segments and the read of one was reported as damage.
 func TestACheckOfADroppedPartitionFindsNoDamage(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	b.must(b.put("a", 1, 10))

@@ -40,7 +40,7 @@ func aState() *State {
 	}
 }
 
-// TestCatalogueEntryIsAsInTheGoldenFile: what one build wrote another must read, so the bytes are pinned.
+// TestCatalogueEntryIsAsInTheGoldenFile: later builds must read the entries of earlier ones, so the bytes are pinned.
 func TestCatalogueEntryIsAsInTheGoldenFile(t *testing.T) {
 	const name = "testdata/state.json"
 	got := append(aState().encode(), '\n')
@@ -99,7 +99,7 @@ func TestWrongCatalogueEntriesAreCorrupt(t *testing.T) {
 	}
 }
 
-// FuzzDecodeState: whatever is read is an error or an entry that is written and read again the same.
+// FuzzDecodeState: decoding any bytes gives an error or an entry that encodes and decodes to the same.
 func FuzzDecodeState(f *testing.F) {
 	f.Add(aState().encode())
 	f.Add((&State{Identity: Identity{Table: "t", TimeHi: 1}}).encode())

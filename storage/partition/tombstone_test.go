@@ -11,8 +11,8 @@ import (
 	"github.com/spillwaydb/spillway/storage/rows"
 )
 
-// However many deletions cover a series, what is left is what none of them covers, in no more pieces than needed: many
-// deletions of one range must not double the work each.
+// However many deletions cover a series, the rows that none covers are left, in no more pieces than needed: many deletions of one
+// range must not double the work each.
 func TestDeletionsLeaveWhatNoneOfThemCovers(t *testing.T) {
 	l := labelsOf("1")
 	rapid.Check(t, func(t *rapid.T) {
