@@ -86,7 +86,7 @@ func (p *Partition) Append(r *Rows) error {
 // errCold says that the partition cooled between the check and the lock.
 var errCold = errors.New("the partition went cold")
 
-// enqueue gives the frame its serial and its place in the log and applies it, in one order for all frames.
+// enqueue assigns the frame its serial and its place in the log and applies it, in one order for all frames.
 //
 // A frame without new series is encoded before the lock is taken. A frame that brings series must be encoded under it: a
 // definition must stand in the log before the first row that needs it.
@@ -217,7 +217,7 @@ func (p *Partition) defineLocked(x *ids, a *appender, r *Rows) error {
 	return a.encode()
 }
 
-// bufferKept bounds what a pooled appender holds on to, in bytes.
+// bufferKept bounds the buffer that a pooled appender keeps, in bytes.
 const bufferKept = 4 << 20
 
 func (a *appender) reset() {

@@ -144,7 +144,7 @@ func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) 
 		return info, errors.Join(err, p.removeSegmentFile(info.ID))
 	}
 	first := newSegmentRef(r, SegmentState{Info: info}, file, b.FS())
-	first.gone.Store(true) // its file goes with the last reference
+	first.gone.Store(true) // its file is removed with the last reference
 	defer first.release()
 	late := v.segments[len(st.Segments):]
 	states := append([]SegmentState{{Info: info}}, cur.Segments[len(st.Segments):]...)

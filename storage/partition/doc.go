@@ -17,7 +17,7 @@
 //   - I4: a segment is never changed after it is in the catalogue.
 //   - I5: heads are flushed at a byte budget, series and deletions have bounds and are Throttled beyond.
 //   - I6: rows of a partition = rows in log frames after flushed() + rows in segments; nothing is in neither.
-//   - I7: segment fsynced → catalogue entry → log released; a replaced segment's file goes after the catalogue says so.
+//   - I7: segment fsynced → catalogue entry → log released; a replaced segment's file is removed after that entry.
 //
-// FORMAT.md draws the catalogue entry; DESIGN.md says what a crash finds at each step, and what was decided.
+// FORMAT.md draws the catalogue entry; DESIGN.md has the state after a crash at each step, and the decisions.
 package partition

@@ -23,7 +23,7 @@ import (
 //	                 └──────────────────┘ Adopt: a segment takes the place of the heads that it covers
 //
 // Invariants:
-//   - Its log is a prefix of its leader's, byte for byte, beyond what segments hold: same serials, same numbers of series (I6).
+//   - Its log is a prefix of its leader's, byte for byte, behind the frames in segments: same serials, same numbers of series (I6).
 //   - Its segments are files that a leader made (I4): a flush or compaction that was under way when the placement began to follow
 //     commits nothing.
 
@@ -201,7 +201,7 @@ func (p *Partition) followWith(fo *follower, sender point.Epoch, rec []byte) (br
 	return wait, nil
 }
 
-// numbered checks that a frame goes on with the numbers of series where the n that are known end.
+// numbered checks that the numbers of series in a frame continue the n that the placement has.
 func (p *Partition) numbered(f *frame.Frame, n int) error {
 	if int(f.FirstDef) != n && len(f.Defs) > 0 {
 		return fault.Errorf(fault.Corrupt, "partition %s/%d: frame %v defines series from %d on, but %d are known",

@@ -107,7 +107,7 @@ func copySegment(t *testing.T, from, to *bench, id point.SegmentID) string {
 	return path
 }
 
-// same compares rows, lists of segments, ends, and the logs behind what either has in segments, byte for byte.
+// same compares rows, lists of segments, ends, and the logs behind the segments of both, byte for byte.
 func same(t *testing.T, a, b *bench) {
 	t.Helper()
 	after := a.Flushed()
@@ -344,7 +344,7 @@ func TestADamagedSurplusFileIsNotHandedOver(t *testing.T) {
 	}
 }
 
-// A leader that was a follower goes on with its leader's numbers and serials; the one from before follows it.
+// A leader that was a follower continues its leader's numbers and serials; the old leader follows it.
 func TestAFollowerThatLeadsNumbersAsItsLeaderWould(t *testing.T) {
 	l, c := leading(t, vfs.NewMem(), 1)
 	defer l.close()

@@ -11,7 +11,7 @@ import (
 )
 
 // ids maps the server's series refs to this partition's dense ids and back. Look-ups take no lock; put and revive are for one
-// writer at a time. It owns one reference on each of its refs, given back when its last holder lets go: the partition
+// writer at a time. It owns one reference on each of its refs, released with its last holder: the partition
 // is one holder, each view another, so that a view finds all its series by the index also after the partition cooled.
 type ids struct {
 	index   *series.Index
@@ -107,13 +107,13 @@ func (x *ids) intern(labels []point.Labels, scratch []series.Ref) []series.Ref {
 
 func (x *ids) len() int { return len(x.all()) }
 
-// ref gives a dense id's ref; false for one that is quiet.
+// ref returns a dense id's ref; false for one that is quiet.
 func (x *ids) ref(id point.DenseID) (series.Ref, bool) {
 	ref := series.Ref(x.all()[id].Load())
 	return ref, ref != quietRef
 }
 
-// all gives dense id → ref as far as published, quietRef for some; read only.
+// all returns dense id → ref as far as published, quietRef for some; read only.
 func (x *ids) all() []atomic.Uint32 {
 	if p := x.refs.Load(); p != nil {
 		return *p
@@ -121,7 +121,7 @@ func (x *ids) all() []atomic.Uint32 {
 	return nil
 }
 
-// bytes is what it takes in memory, beside the labels.
+// bytes is its memory, beside the labels.
 func (x *ids) bytes() int {
 	const denseBytes, refBytes = 4, 4
 	n := x.len()*refBytes + int(x.live.Load())*denseBytes

@@ -64,7 +64,7 @@ func (m *majorWriter) write(ctx context.Context) error {
 	return m.exemplars(ctx, total)
 }
 
-// define writes all definitions and gives their number and where all stretches but the first begin.
+// define writes all definitions and returns their number and where all stretches but the first begin.
 func (m *majorWriter) define(ctx context.Context) (total int, edges []point.Labels, err error) {
 	every := max(1, m.v.definitions()/samplesMax)
 	var samples []point.Labels
@@ -195,6 +195,6 @@ func (a *textArena) copy(l point.Labels) point.Labels {
 		a.b.Grow(max(textPiece, len(l)))
 	}
 	from := a.b.Len()
-	a.b.WriteString(string(l)) // never moves what stands there already: there is room
+	a.b.WriteString(string(l)) // never moves earlier labels: there is room
 	return point.Labels(a.b.String()[from:])
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// numbering gives refs numbers from 0 in the order in which it is first asked for them: open addressing over memory that
+// numbering assigns refs numbers from 0 in the order in which it is first asked for them: open addressing over memory that
 // is used again. A Go map made for each frame took half of the time for which the partition's lock is held.
 type numbering struct {
 	slots []uint64     // ref, then number+1; 0: free; a power of two of them, at most half in use
@@ -15,7 +15,7 @@ type numbering struct {
 
 const numberingMin = 64
 
-// reset forgets all refs. Memory that was taken for a large frame goes when a small one comes.
+// reset forgets all refs. Memory of a large frame is released at a small one.
 func (n *numbering) reset() {
 	if len(n.slots) > 16*(len(n.refs)+numberingMin) {
 		*n = numbering{}
@@ -24,7 +24,7 @@ func (n *numbering) reset() {
 	n.refs = n.refs[:0]
 }
 
-// number gives the number of ref, the next one if need be.
+// number returns the number of ref, the next one if need be.
 func (n *numbering) number(ref series.Ref) int {
 	if 2*len(n.refs) >= len(n.slots) {
 		n.grow()

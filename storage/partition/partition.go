@@ -20,7 +20,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// Deps are what a partition shares with the others of its server.
+// Deps are shared by all partitions of a server.
 type Deps struct {
 	Brick   *brick.Brick
 	Index   *series.Index // of the partition's table
@@ -29,7 +29,7 @@ type Deps struct {
 	Metrics *Metrics
 	// HeadBytes counts the memory of heads; partitions keep it current.
 	HeadBytes HeadBytes
-	// Compacting counts what compactions under way hold.
+	// Compacting counts the memory of compactions under way.
 	Compacting *atomic.Int64
 }
 

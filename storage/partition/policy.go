@@ -31,7 +31,7 @@ type Settings struct {
 	// has only series with new rows. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
 	// today read definitions.
 	WarmSeriesMax int
-	// CompactBytes is about what a compaction takes for the labels of the series whose rows it writes next, or an eighth of all
+	// CompactBytes is about the memory of a compaction for the labels of the series whose rows it writes next, or an eighth of all
 	// labels if that is more. Default 64 MiB. Smaller: definitions are read more often (major.go).
 	CompactBytes int
 }

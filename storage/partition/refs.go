@@ -46,7 +46,7 @@ func (g *segmentRef) release() {
 	}
 }
 
-// headRef is a head that views may be reading; its memory goes back at the last release.
+// headRef is a head that views may be reading; its memory is freed at the last release.
 type headRef struct {
 	head *head.Head
 	refs atomic.Int32

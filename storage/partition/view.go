@@ -16,7 +16,7 @@ import (
 )
 
 // View is a snapshot of the heads and segments of a partition: it keeps heads, segments and the names of series alive until Close.
-// Rows appended to the active head later may show; no row that was there goes.
+// Rows appended to the active head later may show; no row disappears.
 type View struct {
 	p        *Partition
 	warm     bool // the index has all series, by ids
@@ -286,7 +286,7 @@ func (m *Memory) merge(runs []rows.Run) rows.Run {
 	return m.merger.Merge(runs)
 }
 
-// emptyRuns gives n empty lists in memory that was used before.
+// emptyRuns returns n empty lists in memory that was used before.
 func emptyRuns(of [][]rows.Run, n int) [][]rows.Run {
 	of = slices.Grow(of[:0], n)[:n]
 	for i := range of {
@@ -346,7 +346,7 @@ type headMemory struct {
 
 func (m *headMemory) reset() { m.times, m.values, m.last = m.times[:0], m.values[:0], nil }
 
-// read gives a series' rows, in m's memory if reuse.
+// read returns a series' rows, in m's memory if reuse.
 func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, reuse bool) (r rows.Run, ok bool) {
 	nt, nv := len(m.times), len(m.values)
 	if reuse {
