@@ -177,7 +177,7 @@ func (l catalogueLog) Fatalf(format string, args ...any) {
 	l.b.Fence(fault.OneLine(fmt.Errorf("catalogue: "+format, args...)))
 }
 
-// lazy formats only what is logged: pebble is talkative.
+// lazy formats only logged messages: pebble is talkative.
 type lazy struct {
 	format string
 	args   []any

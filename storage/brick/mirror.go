@@ -35,7 +35,7 @@ type mirror struct {
 	syncing sync.Mutex // held through an fsync: waiting callers share the next one; before mu
 	mu      sync.Mutex
 	file    vfs.File         // nil: no file can be continued
-	size    int64            // where the next record goes
+	size    int64            // the offset of the next record
 	base    int64            // size of its snapshot
 	pending []mirroredCommit // perhaps not yet durable in the catalogue, rising in seq
 	since   []mirroredCommit // while a snapshot is being written: commits that it may lack
@@ -110,7 +110,7 @@ func appendMirrorRecord(b []byte, kind byte, w watermark, changes []change) []by
 	return b
 }
 
-// mirrorRecord is one record, read. The changes alias what was parsed.
+// mirrorRecord is one record, read. The changes alias the parsed bytes.
 type mirrorRecord struct {
 	kind    byte
 	mark    watermark

@@ -20,7 +20,7 @@ type runner struct {
 
 	synced chan struct{} // of one: the fsynced part of the log grew
 
-	marked position // owned by the runner: the end of the last mark
+	marked position // owned by the runner: the end covered by the last mark
 	seen   position // the safe position at the last tick
 }
 
@@ -132,7 +132,7 @@ func (b *Brick) prepareNext() error {
 	return nil
 }
 
-// closeRetired ends the files that Append has left: fsync, then the end goes into the catalogue.
+// closeRetired ends the files that Append has left: fsync, then the catalogue gets their ends.
 func (b *Brick) closeRetired() error {
 	b.mu.Lock()
 	retired := b.mu.retired

@@ -29,7 +29,7 @@ func (b *Brick) Pinning(limit int) []Pin {
 	return b.mu.index.pins(limit)
 }
 
-// RewriteBytesMax bounds what Rewrite copies: appends of all placements wait while it is put into the log, about a
+// RewriteBytesMax bounds the copy of Rewrite: appends of all placements wait while it is written into the log, about a
 // millisecond a MiB.
 const RewriteBytesMax = 4 << 20
 

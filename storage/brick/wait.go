@@ -114,7 +114,7 @@ func (b *Brick) advanceLocked() {
 	b.wakeLocked(safe)
 }
 
-// wakeLocked wakes waiters for safe or less. The channels have room: nothing blocks.
+// wakeLocked wakes the waiters for positions up to safe. The channels have room: nothing blocks.
 func (b *Brick) wakeLocked(safe position) {
 	kept := b.tracker.waiting[:0]
 	for _, wt := range b.tracker.waiting {
