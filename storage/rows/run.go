@@ -21,7 +21,7 @@ type Run struct {
 	StampLo, StampHi point.Stamp // bounds of all rows' stamps, wider than needed after Cut; both 0 when the run is empty
 }
 
-// Rank gives the n rows that come next, floats or histograms, a rank.
+// Rank assigns the n rows that come next, floats or histograms, a rank.
 func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 	if hists {
 		r.HistRanks = append(r.HistRanks, slices.Repeat([]point.Stamp{s}, n)...)
