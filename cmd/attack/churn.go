@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-// A day on which ten million series come and go, none of which lives longer than an hour, in the time that -for says. Its hours
-// are short, and so are the times after which the process forgets series: an hour and two hours of that day, as by default.
+// A day on which ten million series come and go, each for at most an hour, in the time that -for says. Its hours are short, and
+// so are the times after which the process forgets series: an hour and two hours of that day, as by default.
 func churnAttacks() []attack {
 	return []attack{{
 		name: "churn/day", does: "ten million series in a day, each for an hour, then its last hour is read; only if -only names it, with -for 6m", run: churnDay, check: checkChurn, asked: true,

@@ -102,8 +102,8 @@ func (t throughput) String() string {
 	return fmt.Sprintf("%.2f M/s of %.2f offered (%.2f M a CPU-second, %.2f processors, %.0f refusals/s)", t.rate/1e6, t.offered/1e6, t.rate/1e6/max(t.cpu, 0.01), t.cpu, t.refused)
 }
 
-// sender is one of those that write: it has hosts of its own, and sends their rows in order, as agents do. A series that came
-// over several connections at once would come out of order, and be sorted when it is flushed.
+// sender is one writer: it has hosts of its own, and sends their rows in order, as agents do. A series that came over several
+// connections at once would come out of order, and be sorted when it is flushed.
 type sender struct {
 	requests [][]byte // as they go over the wire
 	samples  []int
