@@ -172,7 +172,7 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 	t.m = next
 }
 
-// onlyCopyStays holds that no master takes away the placement that alone has a partition's acked rows.
+// onlyCopyStays checks that no master takes away the placement that alone has a partition's acked rows.
 func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 	if !c.byMaster[t.row.Txn] || t.m == nil {
 		return
@@ -222,7 +222,7 @@ func (c *checker) follows(t *truth, was mapstore.Row) *topology.Map {
 		fresh, ferr := topology.New(t.name, config)
 		if next, err = fresh, ferr; err == nil {
 			next.Seq, next.NextID = t.m.Seq+1, t.m.NextID
-			if was.NextID == 0 { // nothing said which ids were given out: it may have begun above all
+			if was.NextID == 0 { // no source shows the ids that were given out: it may have begun above all
 				next.NextID = c.begins(t, next.NextID)
 			}
 		}
@@ -327,8 +327,8 @@ func coversOnce(before, after *topology.Map, ops []topology.Op) string {
 	return ""
 }
 
-// onMajority holds that the committed file is durable on a majority of the row's servers, but for disks that were lost or
-// damaged it.
+// onMajority checks that the committed file is durable on a majority of the row's servers, but for disks that were lost
+// or damaged it.
 func (c *checker) onMajority(t *truth, when string) {
 	have := 0
 	for _, s := range t.row.Servers {
@@ -464,7 +464,7 @@ type handing struct {
 	older bool // of the version before: it cannot rule its proposals out
 }
 
-// notLate holds that no partition is handed over after its leader opened it again, unless readers wait for the result.
+// notLate checks that no partition is handed over after its leader opened it again, unless readers wait for the result.
 func (c *checker) notLate(txn peer.TxnID) {
 	h, ok := c.handing[txn]
 	if !ok || h.older || h.s.dead || h.s.on(h.id.Table).m == nil {
@@ -530,7 +530,7 @@ func (c *checker) raised(store lease.StoreID, pl point.PlacementID, epoch point.
 	c.highest[k] = max(c.highest[k], epoch)
 }
 
-// accepts holds that epochs never fall: on one brick, and for one partition on all of them.
+// accepts checks that epochs never fall: on one brick, and for one partition on all of them.
 func (c *checker) accepts(s *server, id lease.Partition, r *replica, epoch point.Epoch) {
 	if high := c.highest[placementOn{s.disk.id, r.placement}]; epoch < high {
 		c.w.fail("I3: the brick of %s accepted a frame of %s at epoch %d after it saw %d", s.id, id, epoch, high)

@@ -271,7 +271,7 @@ func (w *world) propose(v *view, ops []topology.Op) *peer.Change {
 	return c
 }
 
-// door is a partition's gate, with those that wait for it to be idle.
+// door is a partition's gate, with the waiters for it to be idle.
 type door struct {
 	gate.Gate
 	idle    []func() // called once, when no change is under way
@@ -322,7 +322,7 @@ func (s *server) quiesce(id lease.Partition, within time.Duration, f func(idle b
 	s.after(within, "not quiet", func() { end(false) })
 }
 
-// mayAct is asked before and after every change of state (C105).
+// mayAct is called before and after every change of state (C105).
 func (s *server) mayAct(id lease.Partition) (point.Epoch, bool) {
 	if epoch, ok := s.machine.MayAct(id, s.clock()); ok {
 		return epoch, true

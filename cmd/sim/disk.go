@@ -43,7 +43,7 @@ type disk struct {
 type logged struct{ undo, tear func() }
 
 // stored is a METADATA file and its map, decoded once. m is nil where the disk damaged it: it is decoded anew, and its
-// sum says that it is damaged.
+// sum shows the damage.
 type stored struct {
 	f *peer.File
 	m *topology.Map
@@ -55,9 +55,9 @@ type replica struct {
 	epoch      point.Epoch // the highest seen
 	high       point.Stamp // the highest rank
 	rows       map[keyID]cell
-	suspect    int  // cells that the disk did something to; 0: verifying them finds nothing
+	suspect    int  // cells that the disk changed; 0: verifying them finds nothing
 	closed     bool // damage was found: nothing of it is read
-	incomplete bool // damaged rows were set aside by a person: reads say so
+	incomplete bool // damaged rows were set aside by the operator: reads report it
 }
 
 // cell is the newest record of a key: where it was written, its own key and value, its sum.
@@ -247,7 +247,7 @@ func (r *replica) bad() (keys []keyID) {
 	return keys
 }
 
-// damaged closes a partition of which something was found damaged.
+// damaged closes a partition after damage was found in it.
 func (w *world) damaged(d *disk, id lease.Partition, r *replica, by mark) {
 	if !r.closed {
 		w.mark(by)
@@ -302,7 +302,7 @@ func (d *disk) file(w *world, txn peer.TxnID) (*stored, error) {
 	return &stored{s.f, m}, nil
 }
 
-// deleteFile takes a file away; after a crash it may be back.
+// deleteFile deletes a file; after a crash it may be back.
 func (d *disk) deleteFile(txn peer.TxnID) {
 	if old := d.files[txn]; old != nil {
 		delete(d.files, txn)
@@ -343,7 +343,7 @@ func (d *disk) raise(id lease.Partition, placement point.PlacementID, epoch poin
 	return r
 }
 
-// append logs a row, and gives the rank that it has: where it came before, that of then.
+// append logs a row, and returns its rank: for a row that came before, the rank it got then.
 func (d *disk) append(r *replica, in row, epoch point.Epoch) point.Stamp {
 	old, had := r.rows[in.key]
 	good := old.whole(in.key)

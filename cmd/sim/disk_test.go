@@ -54,7 +54,7 @@ func (x *diskStory) reads(key keyID, incomplete bool) string {
 }
 
 // TestARowBelowADamagedOneMayBeMissingWhereTheAnswerSaysSo: a row is acked, a second one of its key is durable but was never acked, and a disk
-// damages that. Set aside it takes both with it.
+// damages that. Setting it aside loses both.
 func TestARowBelowADamagedOneMayBeMissingWhereTheAnswerSaysSo(t *testing.T) {
 	const key = 388
 	story := func() *diskStory {

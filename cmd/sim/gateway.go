@@ -151,7 +151,7 @@ func (g *gateway) send(v *view, c *peer.Change, seq uint64, tries int, done func
 			g.w.n.stale++
 			g.w.mark(answeredStale)
 			g.w.check.toldNot(c.Txn)
-		case ok && fault.Is(a.err, fault.NotFound): // the table was dropped, with whatever became of it
+		case ok && fault.Is(a.err, fault.NotFound): // the table was dropped: the row's result does not matter
 		case ok && fault.Is(a.err, fault.Invalid):
 			g.w.n.invalid++
 			g.w.mark(answeredInvalid)
@@ -267,8 +267,8 @@ func (g *gateway) draw(v *view) []topology.Op {
 	return nil
 }
 
-// takeOut removes a placement: a joining one, or one that is live while an in-sync one stays by the lease row as it is
-// seen. If it is not as it is seen, the server that has the only copy must keep it all the same.
+// takeOut removes a placement: a joining one, or one that is live while an in-sync one stays by the lease row as last
+// seen. If the row has changed since, the server that has the only copy must keep it all the same.
 func (g *gateway) takeOut(v *view, p *topology.Partition) []topology.Op {
 	if len(p.Joining) > 0 {
 		return []topology.Op{topology.Remove{Partition: p.ID, Placement: p.Joining[0].ID}}
@@ -317,8 +317,8 @@ func (g *gateway) lookAfter(v *view) {
 	}
 }
 
-// family lists a partition with those that unload into it and those that it unloads into, and so on: where one of them went
-// alone, the others would lie on keys that no server accepts and no partition may cover.
+// family lists a partition with those that unload into it and those that it unloads into, transitively: if one of them were
+// dropped alone, the others would lie on keys that no server accepts and no partition may cover.
 func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 	ids := []point.PartitionID{id}
 	for i := 0; i < len(ids); i++ {
@@ -368,8 +368,8 @@ func (g *gateway) isLost(l lease.Lease) bool {
 	})
 }
 
-// gone reports whether the process that the row names has been replaced: by the world's own knowledge, as the master's
-// would be after ten minutes of silence.
+// gone reports whether the process that the row names has been replaced: it looks at the world's state, which the
+// master would know after ten minutes of silence.
 func (g *gateway) gone(l lease.Lease) bool {
 	return g.w.servers[g.w.indexOf(l.Holder)].self.Boot != l.Boot
 }
@@ -409,7 +409,7 @@ func (g *gateway) meddle(id lease.Partition) {
 	})
 }
 
-// allow takes a prohibition away. Careful people wait while the master relies on it.
+// allow removes a prohibition. Careful operators wait while the master relies on it.
 func (g *gateway) allow(id lease.Partition, s topology.ServerID) {
 	if g.w.isFenced(id) {
 		g.after(time.Second, "allow", func() { g.allow(id, s) })

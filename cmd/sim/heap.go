@@ -5,7 +5,7 @@ import "time"
 // timer is one thing that will happen. A stopped one is passed over, and counts for nothing.
 type timer struct {
 	at      time.Duration
-	seq     uint64 // of two at one moment the one that was asked for first comes first
+	seq     uint64 // of two at one moment the one that was set first fires first
 	what    string
 	f       func()
 	message bool // it is a delivery

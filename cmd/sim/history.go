@@ -117,7 +117,7 @@ type read struct {
 	by     string
 }
 
-// saw holds a read's value of a key against the history.
+// saw checks a read's value of a key against the history.
 func (h *history) saw(r *read, k keyID, value uint64) {
 	var got *written
 	if value != 0 {
@@ -144,7 +144,7 @@ func (h *history) saw(r *read, k keyID, value uint64) {
 	}
 }
 
-// excused reports whether a read may be without a write that was acked before it.
+// excused reports whether a read may lack a write that was acked before it.
 func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	c := h.w.check
 	_, known := r.m.ByID(p.in.ID)

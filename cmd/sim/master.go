@@ -41,7 +41,7 @@ type term struct {
 	planned bool
 }
 
-// masterSettings draws how the master goes about it. Times are shorter than the product's, or nothing would move within a life.
+// masterSettings draws the master's settings. Times are shorter than the product's, or nothing would move within a life.
 func masterSettings(rng *rand.Rand) (s master.Settings) {
 	either := func(a, b time.Duration) time.Duration { return []time.Duration{a, b}[rng.IntN(2)] }
 	s.EmptyAfter, s.DeadAfter = either(4500*time.Millisecond, 10*time.Second), either(12*time.Second, 40*time.Second)
@@ -472,7 +472,7 @@ func (x *working) dropTable(e master.DropTable) {
 	h.run(mapstore.NewDrop(e.Table, h.row.Txn), func(d mapstore.Done) { x.step(master.Changed{ID: e.ID, Err: d.Err}) })
 }
 
-// isFenced reports whether the master keeps the partition off a server already, or may: for the world to see, not for its people.
+// isFenced reports whether the master keeps the partition off a server already, or may: for the world, not for its operators.
 func (w *world) isFenced(id lease.Partition) bool {
 	return w.now < w.fenced[id] || slices.ContainsFunc(w.servers, func(s *server) bool {
 		row, ok := w.store.get(lease.ProhibitKey(id, s.id))
@@ -528,7 +528,7 @@ func (s *server) register() {
 	})
 }
 
-// zone is where a server stands: in half of the lives there are two zones.
+// zone is the zone of a server: in half of the lives there are two zones.
 func (w *world) zone(id topology.ServerID) string {
 	if !w.zones {
 		return ""
@@ -536,7 +536,7 @@ func (w *world) zone(id topology.ServerID) string {
 	return fmt.Sprintf("z%d", w.indexOf(id)%2)
 }
 
-// sees takes in the row of a server. One that is drained gives its leases away.
+// sees takes in the row of a server. A drained server gives its leases away.
 func (s *server) sees(row coord.Row) {
 	srv, err := registry.Decode(row)
 	if err != nil {
@@ -550,7 +550,7 @@ func (s *server) sees(row coord.Row) {
 	}
 }
 
-// drain has a person take a server out for a while.
+// drain has an operator take a server out for a while.
 func (g *gateway) drain(id topology.ServerID, on bool) {
 	key := registry.Key(id)
 	again := func() {

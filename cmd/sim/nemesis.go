@@ -35,7 +35,7 @@ const (
 	faultsEnd
 )
 
-// allFaults are all but restore, after which a partition may wait for a person (DESIGN.md, Found).
+// allFaults are all but restore, after which a partition may wait for an operator (DESIGN.md, Found).
 const allFaults = restore - 1
 
 // faultNames are ordered as the bits are.
@@ -75,7 +75,7 @@ func parseFaults(s string) (f faults, err error) {
 	return f, nil
 }
 
-// rule is one that the glue may leave out, to see whether a checker notices.
+// rule is a rule that the glue may leave out, to see whether a checker notices.
 type rule string
 
 const (

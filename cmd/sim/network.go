@@ -25,8 +25,8 @@ func (w *world) delay() time.Duration {
 
 func (w *world) severed(from, to int) bool { return w.now < w.net.cut[[2]int{from, to}] }
 
-// send has f happen at the other end, unless the message is lost; twice if it is doubled. A connection that is cut loses
-// the messages on their way.
+// send runs f at the other end, unless the message is lost; twice if it is doubled. A connection that is cut loses the
+// messages on their way.
 func (w *world) send(from, to int, twice bool, what string, f func()) {
 	if from == to {
 		w.after(50*time.Microsecond, what, f) // no message

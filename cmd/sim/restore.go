@@ -16,8 +16,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// The coordination store is lost, and restored from an older backup, as documented: all processes are stopped, the rows are put back, a person
-// runs `table repair` for every table, then the processes start.
+// The coordination store is lost, and restored from an older backup, as documented: all processes are stopped, the rows are put back, the
+// operator runs `table repair` for every table, then the processes start.
 //
 //	backup ──▶ maps, leases, rows go on ──▶ store := backup ──▶ table repair: the newest file that a majority holds ──▶ all start
 //
@@ -57,8 +57,8 @@ func (v *view) forget() {
 	clear(v.last)
 }
 
-// putBackAll has the store hold the rows of a backup, and no others. People put no prohibition back, and neither drain a server nor
-// take a partition offline again.
+// putBackAll has the store hold the rows of a backup, and no others. The operators put no prohibition back, and neither drain a
+// server nor take a partition offline again.
 func (s *store) putBackAll(b *backup) {
 	var writes []coord.Write
 	old := map[string]bool{}
@@ -130,7 +130,7 @@ func (w *world) repairTable(table string) {
 	case err == nil && (n.File.Txn == t.row.Txn || w.opt.broken == repairFromOne):
 		w.mark(tableRepaired)
 		next = n.Row(row)
-	default: // several files are on as many servers, or one that was not committed is: a person looks which it was
+	default: // several files are on as many servers, or an uncommitted one is: the operator finds the committed one
 		w.mark(repairedByHand)
 	}
 	w.store.commit(nil, []coord.Write{{Key: mapstore.Key(table), Value: next.Encode()}})

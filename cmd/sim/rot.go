@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// rot damages something that lies on a server's disk, synced long ago: a METADATA file or a row.
+// rot damages something on a server's disk that was synced long ago: a METADATA file or a row.
 func (w *world) rot(s *server, rng *rand.Rand) {
 	if s.disk.fenced {
 		return
@@ -23,7 +23,7 @@ func (w *world) rot(s *server, rng *rand.Rand) {
 	}
 }
 
-// rotFile flips a bit of a METADATA file, or has another one lie in its place. Of the committed file of a table a majority
+// rotFile flips a bit of a METADATA file, or puts another one in its place. Of the committed file of a table a majority
 // stays whole: more than that no sum can mend.
 func (w *world) rotFile(s *server, rng *rand.Rand) {
 	txns := slices.SortedFunc(maps.Keys(s.disk.files), compareTxns)
@@ -50,7 +50,7 @@ func (w *world) rotFile(s *server, rng *rand.Rand) {
 	w.check.fileLost(s.id, txn)
 }
 
-// rotRow flips a bit of a row's record, or has another record lie in its place.
+// rotRow flips a bit of a row's record, or puts another record in its place.
 func (w *world) rotRow(s *server, rng *rand.Rand) {
 	var held []lease.Partition
 	for _, id := range s.disk.held() {

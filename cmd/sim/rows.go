@@ -28,7 +28,7 @@ type insertion struct {
 	try int
 }
 
-// triedMax bounds how many rows a server remembers to have come.
+// triedMax bounds the number of tries that a server remembers.
 const triedMax = 2000
 
 // tries notes a try, and reports whether there was none later.
@@ -84,7 +84,7 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 	})
 }
 
-// think is how long a goroutine may take from one step to the next: mostly no time.
+// think is the time that a goroutine may take from one step to the next: mostly no time.
 func (s *server) think() time.Duration {
 	if s.w.chance(3) {
 		return time.Duration(s.w.rng.Int64N(int64(9 * time.Second)))

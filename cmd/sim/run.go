@@ -33,7 +33,7 @@ type Result struct {
 // metadataServers is how many keep the table's files at first.
 const metadataServers = 3
 
-// Run plays a cluster's life: faults for Events events, then all is well, and it must come to agree.
+// Run plays a cluster's life: faults for Events events, then none, and the cluster must converge.
 func Run(o Options, say func(string)) Result {
 	w := newWorld(o)
 	w.trace.all = say
@@ -104,7 +104,7 @@ func (w *world) beginWith() {
 	}
 }
 
-// everybody looks at all partitions on all servers, besides the looks at every beginning of a lease.
+// everybody checks all partitions on all servers, besides the checks at every beginning of a lease.
 func (w *world) everybody() {
 	for _, table := range w.tables {
 		t := w.check.at(table)
@@ -128,10 +128,10 @@ func (w *world) everybody() {
 	}
 }
 
-// healMax bounds how long a cluster may take to agree when all is well.
+// healMax bounds the time of a cluster without faults to converge.
 const healMax = 3 * time.Minute
 
-// heal ends all faults. Then, within bounded time, the cluster must be whole; how long it took is given.
+// heal ends all faults. Then, within bounded time, the cluster must be whole; the time it took is returned.
 func (w *world) heal() time.Duration {
 	if w.broken != "" {
 		return 0
@@ -188,7 +188,7 @@ func (w *world) leaveDead() {
 	}
 }
 
-// untilWhole waits until the cluster is whole, and says how long that took since began.
+// untilWhole waits until the cluster is whole, and returns the time that it took since began.
 func (w *world) untilWhole(began time.Duration) time.Duration {
 	why := "not looked yet"
 	for next := w.now; w.broken == ""; {
@@ -348,7 +348,7 @@ func (w *world) canLead(id lease.Partition, p *topology.Partition) bool {
 	return false
 }
 
-// rowsAreThere holds that every acked row is at the placement that leads, or that its answers say that they are incomplete (I1).
+// rowsAreThere checks that every acked row is at the placement that leads, or that its answers say that they are incomplete (I1).
 func (w *world) rowsAreThere() {
 	for _, id := range w.check.ids() {
 		if _, ok := w.check.at(id.Table).m.ByID(id.ID); !ok {

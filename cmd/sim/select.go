@@ -33,7 +33,7 @@ func (g *gateway) sel() {
 	x.ask()
 }
 
-// ask asks all partitions by the newest map.
+// ask sends the question to all partitions of the newest map.
 func (x *selection) ask() {
 	g := x.g
 	if x.v.m == nil {

@@ -27,7 +27,7 @@ type server struct {
 	// Leases.
 	machine  *lease.Machine
 	wake     *timer
-	rogue    time.Duration // until when it believes to lead whatever it led
+	rogue    time.Duration // until when it takes all it led for still led
 	answered time.Duration // when the last renewal was answered, by the real clock: for a broken rule
 
 	// Discovery and hand-over, discovery.go.

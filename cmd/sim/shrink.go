@@ -27,10 +27,10 @@ func shrink(r Result, most int) (least Result, runs int) {
 	}
 	least = r
 	o := r.Options
-	o.Events = 3 * max(r.Events, 1) // with less going wrong more is delivered in the same time
+	o.Events = 3 * max(r.Events, 1) // with fewer faults more is delivered in the same time
 	try(o)
 	fewer(&least, try)
-	for i := range faultNames { // not those that are struck with: the decisions would be others
+	for i := range faultNames { // not the kinds in use: the decisions would change
 		o := least.Options
 		if f := faults(1 << i); o.Faults.has(f) && !slices.Contains(struck, f) {
 			o.Faults &^= f

@@ -136,7 +136,7 @@ type got struct {
 	ok  bool
 }
 
-// request asks the store. While it is away it takes nothing and says nothing.
+// request sends a request to the store. While the store is away it neither takes requests nor answers.
 func request[T any](p *proc, timeout time.Duration, what string, f func() T, done func(T, bool)) {
 	s := p.w.store
 	ask(p, s.node(), timeout, what, func(answer func(T)) {

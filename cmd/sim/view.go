@@ -160,7 +160,7 @@ func (v *view) know(in tables.Input) {
 // fetched answers a request for a file.
 type fetched struct{ s *stored }
 
-// load finds a file: on the own disk, else at the servers. done gets nil if no server has it.
+// load finds a file: on its own disk, else at the servers. done gets nil if no server has it.
 func (v *view) load(w mapstore.Wanted, done func(*stored)) {
 	if s := v.last[w.Txn]; s != nil {
 		done(s)
@@ -428,7 +428,7 @@ const (
 	catchUpGrace = 250 * time.Millisecond
 )
 
-// take has a file on the disk before it answers. m is its map, if it is at hand.
+// take syncs a file to the disk before it answers. m is its map, if it is at hand.
 func (s *server) take(f *peer.File, m *topology.Map, answer func(error)) {
 	here, err := s.shelf.Take(f)
 	if err != nil {

@@ -38,7 +38,7 @@ type world struct {
 	healed        bool
 	without       topology.ServerID                 // stays dead although all else is well
 	calm          bool                              // no new work by clients
-	fenced        map[lease.Partition]time.Duration // empty partitions that a master changes: until when that is so at most
+	fenced        map[lease.Partition]time.Duration // empty partitions that a master changes: the latest end of that
 	master        master.Settings
 	dataFrom      int64 // dataNow in the beginning
 	pace          int64 // of dataNow, against the clock
@@ -219,7 +219,7 @@ func (p *proc) do(f func()) {
 	}
 }
 
-// after has f happen in the process when d passed on its own clock.
+// after runs f in the process when d has passed on its own clock.
 func (p *proc) after(d time.Duration, what string, f func()) *timer {
 	return p.w.after(time.Duration(float64(d)/p.rate), what, func() { p.do(f) })
 }
