@@ -55,7 +55,7 @@ func New(name string, bytes int64) *Account {
 	return &Account{name: name, share: Share{Max: bytes}, tree: &tree{}}
 }
 
-// Child makes an account below a, whose floor is booked in a at once. The error is Throttled when a has less than that
+// Child makes an account below a and books its floor in a at once. The error is Throttled when a has less than that
 // left, and Invalid for a share that makes no sense.
 func (a *Account) Child(name string, s Share) (*Account, error) {
 	if s.Max == 0 {
@@ -114,8 +114,8 @@ func (a *Account) Reserve(n int64) error {
 	return a.refuseLocked(n)
 }
 
-// Wait books n bytes as soon as there are as many, in the order in which callers came to the account. The error is
-// TooLarge for more than it may ever hold, Throttled when too many wait already, and Canceled when ctx ended first.
+// Wait books n bytes as soon as there are as many, in the order in which callers arrived. The error is TooLarge for
+// more than it may ever hold, Throttled when too many wait already, and Canceled when ctx ended first.
 func (a *Account) Wait(ctx context.Context, n int64) error {
 	return a.wait(ctx, n, 0)
 }
