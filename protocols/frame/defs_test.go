@@ -25,7 +25,7 @@ const (
 // older are golden frames as earlier versions wrote them. They lie in logs: the files are never rewritten.
 var older = []struct {
 	file, golden string
-	flags        byte // of those that say how definitions lie
+	flags        byte // the flags for the layout of definitions
 }{
 	{"definitions_whole", "definitions", 0},
 	{"definitions_tails", "definitions", flagTails},

@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Kind is what a frame does to its partition.
+// Kind is the effect of a frame on its partition.
 type Kind uint8
 
 const (

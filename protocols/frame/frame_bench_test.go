@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// loads are the frames whose figures stand in DESIGN.md, about 2000 rows or definitions each, and once 101,000.
+// loads are the frames with figures in DESIGN.md, about 2000 rows or definitions each, and once 101,000.
 func loads() map[string]*frame.Frame {
 	jittered := newDevops(20)
 	jittered.jitter = 15e6

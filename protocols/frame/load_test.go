@@ -123,7 +123,7 @@ func definitions(hosts int) []point.Labels {
 	return all
 }
 
-// steady is a frame of one later scrape of hosts, all series of which are known.
+// steady is a frame of one later scrape of hosts, with no new series.
 func (l *devops) steady(hosts int) *frame.Frame {
 	var f frame.Frame
 	l.scrape(&f, 0, hosts)

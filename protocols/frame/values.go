@@ -9,8 +9,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Each value has a control code of four bits; its bytes lie apart, as many as the code says. Fixed widths cost a little
-// more than varints and are written and read without a branch that can be guessed wrong (DESIGN.md).
+// Each value has a control code of four bits; its bytes are stored separately, as many as the code gives. Fixed widths
+// cost a little more than varints and are written and read without a branch that can be guessed wrong (DESIGN.md).
 const (
 	codeWhole = 0  // 0…7: a whole number in that many bytes, zigzag
 	codeBits  = 8  // the 8 bytes of the float64
