@@ -92,7 +92,7 @@ type tag struct{ name, value []byte }
 // stringField is a field as written; value lacks its quotes.
 type stringField struct{ name, value []byte }
 
-// Decode appends the rows of body to b, whose Dict numbers the series. now stands in for missing timestamps. Nothing of
+// Decode appends the rows of body to b; b's Dict numbers the series. now stands in for missing timestamps. Nothing of
 // body is kept by b after the return.
 //
 // A bad line goes to b.Refuse as one row, with Kind Invalid, or with Throttled where the Dict has no room for its series.

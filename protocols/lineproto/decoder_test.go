@@ -85,7 +85,7 @@ func caseSettings(t *testing.T, in []byte) Settings {
 	return s
 }
 
-// describe decodes twice with one Dict, with new and with known series, checks that both give the same, and returns it.
+// describe decodes twice with one Dict, first with new series, then with the same, checks that both give the same, and returns it.
 func describe(t *testing.T, in []byte, s Settings) string {
 	dict := point.NewDict(0)
 	d := Decoder{Settings: s}

@@ -2,7 +2,7 @@
 //
 // It exists because names are where rivals spend their time: a line repeats its measurement and tags with every sample.
 // Here the key of a line (measurement and tags, as written) is hashed once, the Dict returns the fields seen under it
-// before, and each field is compared with the one expected next. A known line costs one hash and no allocation.
+// before, and each field is compared with the one expected next. A line seen before costs one hash and no allocation.
 //
 //	cpu,host=a,region=eu usage_user=58i,usage_idle=2.5,note="x" 1451606400000000000
 //	└──────── key ─────┘ └──────────── fields ────────────────┘ └── scaled by Precision ──▶ Times

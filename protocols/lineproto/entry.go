@@ -151,7 +151,7 @@ func (d *Decoder) value(p int) (v float64, end int, ok bool) {
 	return v, end, true
 }
 
-// stringField goes over a string whose name is at p and whose equals sign is at q.
+// stringField skips a string field with its name at p and its equals sign at q.
 func (d *Decoder) stringField(p, q int) (next int, ok bool) {
 	s := d.body
 	end := stringEnd(s, q+2)

@@ -108,8 +108,8 @@ func (d *Decoder) unescape(token []byte, class uint8, escaped bool) []byte {
 	return d.text[from:len(d.text):len(d.text)]
 }
 
-// Fields are found by comparing as long as few are known under a key; beyond that by hash, since senders that keep
-// fields in a hash map write them in another order every time.
+// Fields are found by comparing as long as a key has few; beyond that by hash, since senders that keep fields in a
+// hash map write them in another order every time.
 const (
 	fieldsScanned = 64   // fields compared before and after the expected one
 	fieldsKept    = 1024 // fields a template holds; finding one by position saves its hash

@@ -109,7 +109,7 @@ type reply struct {
 	say        string // instead of the error's own text, which is for the log
 }
 
-// Telegraf's v1 output drops a batch at any 4xx, so V1 knows no 429. Corrupt is our disk's: a client's body that cannot
+// Telegraf's v1 output drops a batch at any 4xx, so V1 has no 429. Corrupt is our disk's: a client's body that cannot
 // be read is Invalid.
 var replies = [...]reply{
 	fault.Internal:    {500, 500, 500, "internal error", "internal error"},
@@ -197,7 +197,7 @@ func harmless(text string) string {
 	return text
 }
 
-// reasons joins the refusals, a line each, without repeating one that says the same as the one before.
+// reasons joins the refusals, a line each, without repeating one with the same text as the one before.
 func reasons(refused []point.Refusal) string {
 	var b strings.Builder
 	last := ""
