@@ -363,7 +363,7 @@ func (d *Decoder) parseAttributes() error {
 	d.arena = d.arena[:0]
 	pairs, reason, err := d.readAttributes(d.pairs[:0], d.p.attrs.data, d.attributesField())
 	if err != nil {
-		// The message is sound but for this attribute, whose bytes were hashed unread.
+		// The message is sound but for this attribute: its bytes were hashed unread.
 		return fault.Wrap(err, fault.Invalid, "attributes")
 	}
 	if reason == nil {

@@ -55,7 +55,7 @@ func NewDecoder(t *Translator) *Decoder {
 	return &Decoder{t: t, seen: map[targetSample]struct{}{}}
 }
 
-// Decode appends the rows of an unpacked body to b, whose Dict must be set. Data points that cannot be taken are refused
+// Decode appends the rows of an unpacked body to b; b's Dict must be set. Data points that cannot be taken are refused
 // in b, each as one row however many it would have become; an item of b is a data point. Errors are for the whole body,
 // and then b is as before: Invalid for a body that is no request, TooLarge for one over RowsMax, BodyMax or
 // JSONObjectsMax.

@@ -51,7 +51,7 @@ func TestMetricsDataIsTheRequest(t *testing.T) {
 	}
 }
 
-// A body whose sizes are lies or whose content is nothing but overhead must cost little memory before it is refused.
+// A body with false sizes or with nothing but overhead must cost little memory before it is refused.
 func TestBombsAreRefusedCheaply(t *testing.T) {
 	inside := func(content []byte, nums ...byte) []byte {
 		for i := len(nums) - 1; i >= 0; i-- {

@@ -15,7 +15,7 @@
 //	                                                                            └─▶ Batch ── refusals┘
 //
 // The attributes of a data point are opened only when its series is unknown: their bytes are hashed as they lie in the
-// message, together with the sum of everything else that decides the labels. A known series costs no memory.
+// message, together with the sum of everything else that decides the labels. A series seen before costs no memory.
 //
 // A mistake in one data point refuses that one, with a reason, and keeps its siblings; a mistake in the protobuf or
 // the JSON refuses the body. A decoder holds no bytes of the body once Decode has returned.

@@ -26,7 +26,7 @@ type exemplar struct {
 	valued   bool
 	trace    []byte
 	spanID   []byte
-	filtered []byte // the message itself, whose fields 7 are attributes
+	filtered []byte // the message itself: its fields 7 are attributes
 }
 
 // readExemplars adds the exemplars of the data point being read, each to the series that pick gives for its value. The
