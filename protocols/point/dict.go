@@ -109,7 +109,7 @@ func (d *Dict) Intern(h Hash, labels Labels) (SeriesID, error) {
 	return id, err
 }
 
-// InternBytes is Intern for labels in memory of the caller's, who may use it again: they are copied if they are new.
+// InternBytes is Intern for labels in the caller's memory, which it may reuse: they are copied if they are new.
 func (d *Dict) InternBytes(h Hash, labels []byte) (SeriesID, error) {
 	id, err := d.number(labels, "", h, true)
 	d.remember(h, id, err)
@@ -137,7 +137,7 @@ func (d *Dict) InternTaken(h Hash, labels Labels) (SeriesID, error) {
 	return id, err
 }
 
-// InternLabelsBytes is InternLabels for labels in memory of the caller's, who may use it again.
+// InternLabelsBytes is InternLabels for labels in the caller's memory, which it may reuse.
 func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
 	return d.number(labels, "", first, true)
 }
@@ -189,8 +189,8 @@ func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (u
 }
 
 // textBytes is the size of the pieces of memory that labels are copied into. Series that come together, as those of a
-// host do, lie beside each other and mostly go together; one that stays keeps its piece, some 50 series' worth. The first
-// pieces are smaller, for tables of few series.
+// host do, are stored beside each other and mostly end together; one that stays keeps its piece, some 50 series' worth.
+// The first pieces are smaller, for tables of few series.
 const (
 	textBytes      = 8 << 10
 	textBytesFirst = 256

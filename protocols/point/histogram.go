@@ -249,7 +249,7 @@ func (r *histReader) shortFloat() float64 {
 	return math.Float64frombits(bits.ReverseBytes64(r.uvarint()))
 }
 
-// count reads the length of a list whose items take at least size bytes each, so that memory is taken only for items
+// count reads the length of a list with items of at least size bytes each, so that memory is taken only for items
 // that can be there.
 func (r *histReader) count(size int) int {
 	n := r.uvarint()

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// goldenHistograms are the histograms whose bytes are kept in testdata: histograms that are stored today must stay readable.
+// goldenHistograms are the histograms with bytes in testdata: histograms that are stored today must stay readable.
 func goldenHistograms() map[string][]byte {
 	return map[string][]byte{
 		"latency": point.AppendHistogram(nil, &histogram.Histogram{
