@@ -53,8 +53,8 @@ func (c *Clock) Refused(now, server point.Nanos) {
 	}
 }
 
-// Renumber gives the gateway another number, as if it were another one. Partitions remember the stamps that a number had (Seen): one
-// whose stamps go back, or that shares its number with a gateway of a faster clock, would find none of its own taken.
+// Renumber gives the gateway another number, as if it were another one. Partitions remember the stamps that a number had (Seen): a
+// gateway with stamps that go back, or that shares its number with a gateway of a faster clock, would have all its inserts refused.
 func (c *Clock) Renumber() { c.gateway = (5*c.gateway + 1) % Gateways } // comes through all numbers
 
 // above gives the rank n steps above s, of gateway 0, or the highest there is.

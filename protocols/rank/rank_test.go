@@ -173,7 +173,7 @@ func TestRaisingARankAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestAGatewayWhoseStampsGoBackHasAnotherNumber: under the old one partitions remember newer stamps, and would take none of it.
+// TestAGatewayWhoseStampsGoBackHasAnotherNumber: under the old one partitions remember newer stamps, and would refuse all its inserts.
 func TestAGatewayWhoseStampsGoBackHasAnotherNumber(t *testing.T) {
 	c := rank.NewClock(7)
 	var seen rank.Seen
