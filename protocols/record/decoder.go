@@ -19,8 +19,8 @@ type Settings struct {
 	DBLabel string
 	// Strings is the treatment of string fields. Default: dropped and counted.
 	Strings lineproto.StringPolicy
-	// OTLP says how OpenTelemetry's metrics become ours. Deltas are refused even where it says DeltaConvert: a record that
-	// is delivered again would be added again.
+	// OTLP holds the settings for OpenTelemetry's metrics. Deltas are refused even under DeltaConvert: a record that is
+	// delivered again would be added again.
 	OTLP otlp.Settings
 	// DecodedBytesMax bounds a value, as it came and unpacked. Default 64 MiB. A larger one is TooLarge.
 	DecodedBytesMax int
@@ -80,11 +80,11 @@ func NewDecoder(s Settings) (*Decoder, error) {
 // Close gives memory back.
 func (d *Decoder) Close() { d.unpacker.zstd.Close() }
 
-// Decode appends the rows of a record's value to b, whose Dict numbers the series. at is the record's own time, for rows
+// Decode appends the rows of a record's value to b; b's Dict numbers the series. at is the record's own time, for rows
 // that have none. Nothing of value is kept. An empty value holds no rows and is no mistake: Kafka's tombstones are.
 //
 // Rows that cannot be taken are in b.Refused, with the number of their line, object or series within this record; with
-// Options.Atomic none of the record's rows are then taken. The error is for the record: Invalid (it cannot be read),
+// Options.Atomic no row of the record is then taken. The error is for the record: Invalid (it cannot be read),
 // TooLarge (over a limit; also when unpacked), and b is as it was.
 func (d *Decoder) Decode(value []byte, o *Options, at point.Nanos, b *point.Batch) error {
 	if len(value) == 0 {

@@ -70,7 +70,7 @@ func (j *scanner) space() {
 	}
 }
 
-// next goes over c, and the space before it, if it is there.
+// next skips c, and the space before it, if c is there.
 func (j *scanner) next(c byte) bool {
 	j.space()
 	if j.p < len(j.s) && j.s[j.p] == c {
@@ -80,7 +80,7 @@ func (j *scanner) next(c byte) bool {
 	return false
 }
 
-// str reads a string whose opening quote is at the cursor.
+// str reads a string with its opening quote at the cursor.
 func (j *scanner) str() (span, error) {
 	if j.p >= len(j.s) || j.s[j.p] != '"' {
 		return span{}, errString

@@ -17,8 +17,8 @@ type Options struct {
 
 	// Atomic keeps nothing of a record that has a bad row.
 	Atomic bool
-	// Smear is the record's wish: its rows may wait in staging, or must not. Decode does not set it in the batch, whose
-	// rows may be of many records.
+	// Smear is the record's wish: its rows may wait in staging, or must not. Decode does not set it in the batch, as
+	// its rows may be of many records.
 	Smear Smear
 
 	explicit bool // header format was seen, it outranks content-type

@@ -14,9 +14,9 @@ import (
 //
 //	{"fields":{"usage_user":1.5,"usage_idle":98},"name":"cpu","tags":{"host":"a"},"timestamp":1772366400}
 //
-// alone, one after the other, in an array, or in {"metrics":[…]}. It becomes what the same metric in line protocol
-// becomes: cpu_usage_user{host="a"}. Booleans are 0 and 1, strings are counted or kept as labels (Settings.Strings),
-// null is no field.
+// alone, one after the other, in an array, or in {"metrics":[…]}. It becomes the same series as that metric in line
+// protocol: cpu_usage_user{host="a"}. Booleans are 0 and 1, strings are counted or kept as labels
+// (Settings.Strings), null is no field.
 type telegrafMetric struct{ fields, name, tags, timestamp, metrics span }
 
 var (
