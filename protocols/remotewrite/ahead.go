@@ -54,8 +54,8 @@ func (a *ahead) begin() {
 
 func (a *ahead) add(p place, h point.Hash) { a.list, a.hashes = append(a.list, p), append(a.hashes, h) }
 
-// number looks all up and gives numbers to those that are new. labels appends the canonical labels of one to dst, or says
-// that they are not for it to read.
+// number looks all up and gives numbers to those that are new. labels appends the canonical labels of one to dst, or
+// reports that it cannot read them.
 func (a *ahead) number(d *point.Dict, labels func(dst []byte, p place) ([]byte, bool)) {
 	a.ids = d.LookupAll(a.hashes, a.ids)
 	for i, id := range a.ids {

@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// contents is everything a batch says, in words that do not depend on numbers of series, so that it can be compared.
+// contents is everything in a batch, in a form that does not depend on numbers of series, so that it can be compared.
 type contents struct {
 	Samples, Histograms, Exemplars, Metadata []string
 	RefusedRows                              int

@@ -220,7 +220,7 @@ func (e *exemplar) field(f *wire.Field) (err error) {
 	return err
 }
 
-// addExemplar appends an exemplar whose labels are in the builder. err is an earlier mistake in them.
+// addExemplar appends an exemplar with its labels in the builder. err is an earlier mistake in them.
 func (d *common) addExemplar(e exemplar, err error) {
 	if !d.accept {
 		return

@@ -32,9 +32,9 @@ type labelStart struct{ raw, text int }
 // reset forgets the labels given before.
 func (u *usual) reset() { u.raw, u.starts = nil, u.starts[:0] }
 
-// labels appends the canonical form of raw to dst, or leaves something there and says that raw is not usual. Right before
-// it stand the labels given before, if there are any since reset; the raw form of those must not have changed. read gives
-// the first label of its argument and its length, 0 if it is not usual.
+// labels appends the canonical form of raw to dst, or leaves something there and reports that raw is not usual. Right
+// before it stand the labels given before, if there are any since reset; the raw form of those must not have changed.
+// read gives the first label of its argument and its length, 0 if it is not usual.
 func (u *usual) labels(dst, raw []byte, read func([]byte) (name, value []byte, n int)) (text []byte, ok bool) {
 	u.spare = u.spare[:0]
 	from, named, like := len(dst), -1, 0

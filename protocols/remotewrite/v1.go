@@ -139,8 +139,8 @@ func labelSpan(m []byte) int {
 	return i
 }
 
-// gather collects the label fields of a TimeSeries from wherever they are, spelt as those that stand together are, so
-// that both have one hash.
+// gather collects the label fields of a TimeSeries from wherever they are, in the spelling of adjacent ones, so that
+// both have one hash.
 func (d *DecoderV1) gather(m []byte) error {
 	d.scattered = d.scattered[:0]
 	for i := 0; i < len(m); {

@@ -47,7 +47,7 @@ const (
 )
 
 // Decode appends the rows of a decompressed request to b, as DecoderV1.Decode does; the same errors and lifetimes. A
-// body whose first symbol is not the empty string is Invalid as a whole; a reference to a symbol that is not there
+// body with a first symbol other than the empty string is Invalid as a whole; a reference to a missing symbol
 // refuses its series or its exemplar.
 //
 // Specification: https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/ and
