@@ -11,7 +11,7 @@
 //
 // If that is no more than real bodies reach, it is the room and the body is decoded once. If it is more, the body is
 // either made of small blocks or a bomb: rooms grow fourfold, and into each the part of the body that may fill it is
-// decoded first. A body whose part does not fit is a bomb.
+// decoded first. If that part does not fit, the body is a bomb.
 //
 // Format: RFC 8878. Non-goals: dictionaries.
 package unzstd
