@@ -11,8 +11,8 @@ import (
 )
 
 // Adopt makes a segment of the leader part of the placement: it takes over the file at path, on the store's file system. It checks
-// every byte of the file first. A minor goes on top of its base and replaces minors of an earlier leader whose frames it holds
-// (C66); a major replaces all segments. Heads whose frames the segment holds are released, and so is the log they came from.
+// every byte of the file first. A minor goes on top of its base and replaces minors of an earlier leader if it holds their frames
+// (C66); a major replaces all segments. Heads with all frames in the segment are released, and so is the log they came from.
 //
 //	verify → note of its id in the catalogue → rename, directory fsynced → catalogue (fsync) → readers → log released
 //
@@ -223,7 +223,7 @@ func (p *Partition) adopted(g *segmentRef, next *State, x *ids, fresh []point.La
 	return nil
 }
 
-// coveredLocked removes the heads whose frames are all in segments. straddles: the oldest head left has some such frames, too.
+// coveredLocked removes the heads with all frames in segments. straddles: the oldest head left has some such frames, too.
 func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, straddles bool) {
 	for len(p.mu.frozen) > 0 && !flushed.Less(p.mu.frozen[0].last) {
 		gone = append(gone, p.mu.frozen[0].head)
@@ -244,7 +244,7 @@ func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, stradd
 	return gone, straddles
 }
 
-// letHeadsGo releases the memory of heads whose rows are in segments, perhaps also of series without rows. The flush lock is held.
+// letHeadsGo releases the memory of heads with all rows in segments, perhaps also of series without rows. The flush lock is held.
 func (p *Partition) letHeadsGo(gone []*headRef) {
 	now, due := time.Now(), false
 	for _, h := range gone {

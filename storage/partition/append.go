@@ -23,7 +23,7 @@ type Rows struct {
 	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer.
 	Once  bool
 	Level point.Level
-	// Epoch is the epoch whose lease the caller checked; 0: any epoch in which the partition is led.
+	// Epoch is the epoch of the lease that the caller checked; 0: any epoch in which the partition is led.
 	Epoch point.Epoch
 	// Waits is called before Append waits for a disk, perhaps more than once. Nil: no callback.
 	Waits func()

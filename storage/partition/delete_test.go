@@ -19,7 +19,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/series"
 )
 
-// TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head whose flush had failed, and rows that came since stayed readable.
+// TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt: it flushed only the head of the failed flush, and rows that came since stayed readable.
 func TestADeletionAfterAFailedFlushHidesEveryRowBeforeIt(t *testing.T) {
 	mem := vfs.NewMem()
 	f := &failing{kind: errorfs.OpCreate, part: ".seg"}

@@ -112,7 +112,7 @@ type follower struct {
 // followers are shared by all partitions: a decoded frame may take megabytes, and most placements are quiet.
 var followers = sync.Pool{New: func() any { return new(follower) }}
 
-// Follow takes a frame of the leader whose epoch is sender, as it stands in the leader's log: it is appended to the log, and its
+// Follow takes a frame of the leader of epoch sender, as it stands in the leader's log: it is appended to the log, and its
 // rows are readable when Follow returns. The Wait is for its fsync. rec is not kept.
 //
 // Errors: Stale with a *Mismatch within (the frame is not the next one), Stale (a higher epoch has begun, the placement does not

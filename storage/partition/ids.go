@@ -23,7 +23,7 @@ type ids struct {
 	quiet *quiet // constant: finds those that have none by their labels; nil: all have one
 }
 
-// quietRef stands for the ref of a series whose labels only the segments hold (quiet.go).
+// quietRef stands for the ref of a series with labels in the segments only (quiet.go).
 const quietRef series.Ref = math.MaxUint32
 
 // newIDs makes an empty one with one holder.

@@ -52,7 +52,7 @@ func (p *Partition) Leads(epoch point.Epoch) bool {
 	return p.mu.epoch == epoch && p.mu.raised
 }
 
-// notLed is the error for a caller whose epoch is not the one in which frames are taken.
+// notLed is the error for a caller with an epoch other than the one in which frames are taken.
 func (p *Partition) notLed(asked, now point.Epoch) error {
 	return fault.Errorf(fault.Stale, "partition %s/%d is not led in epoch %d here; the highest is %d", p.ident.Table, p.ident.Partition, asked, now)
 }

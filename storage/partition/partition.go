@@ -89,7 +89,7 @@ type Partition struct {
 		seen      rank.Seen       // of the frames that gateways sent
 		wait      brick.Wait      // for its fsync
 		rewarmed  int             // times that it was warmed with rows in segments
-		defined   int             // dense ids whose definitions are in segments
+		defined   int             // dense ids with definitions in segments
 		order     []point.DenseID // by labels: those below ordered that have a ref, but for revived
 		ordered   int
 		revived   []point.DenseID // that have one again; some perhaps twice, or quiet since
@@ -304,8 +304,8 @@ func (p *Partition) Shape() HeadShape {
 	}
 }
 
-// Unflushed returns the error of the last flush and the time since when none succeeded; nil: the last one did. The rows are in the
-// log, which keeps all its files from the first of these rows on.
+// Unflushed returns an error with the cause of the last failed flush and the time since when none succeeded; nil: the last one did.
+// The rows are in the log, which keeps all its files from the first of these rows on.
 func (p *Partition) Unflushed() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -342,7 +342,7 @@ func (p *Partition) HeadBytes() int64 {
 	return int64(n)
 }
 
-// Flushed is the last frame whose rows are in segments.
+// Flushed is the last frame with its rows in segments.
 func (p *Partition) Flushed() point.Serial {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -52,7 +52,7 @@ func openBench(t *testing.T, fs vfs.FS, epoch point.Epoch) *bench {
 	return openBenchWith(t, fs, epoch, Settings{})
 }
 
-// hushed are the settings of a partition whose series leave memory as soon as they have no rows.
+// hushed are the settings of a partition that removes series from memory as soon as they have no rows.
 var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, CompactBytes: 200}
 
 func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
@@ -194,7 +194,7 @@ func (b *bench) files() []string {
 	return names
 }
 
-// A query that runs while its partition is dropped, and whose files were closed to make room, gets an error that asks for a new look-up.
+// A query that runs while its partition is dropped and its files were closed to make room gets an error that asks for a new look-up.
 func TestAQueryOfADroppedPartitionIsNotToldOfDamage(t *testing.T) {
 	fs := vfs.NewMem()
 	b := openBench(t, fs, 1)

@@ -31,7 +31,7 @@ type Settings struct {
 	// has only series with new rows. Default 1,000,000. Larger: a start needs more memory; smaller: queries that find series of
 	// today read definitions.
 	WarmSeriesMax int
-	// CompactBytes is about the memory of a compaction for the labels of the series whose rows it writes next, or an eighth of all
+	// CompactBytes is about the memory of a compaction for the labels of the series that it writes next, or an eighth of all
 	// labels if that is more. Default 64 MiB. Smaller: definitions are read more often (major.go).
 	CompactBytes int
 }
@@ -141,7 +141,7 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 	return NotDue
 }
 
-// narrowIdle is how long a narrow partition whose time has passed waits for more rows before it is flushed and cools. Its
+// narrowIdle is how long a narrow partition in the past waits for more rows before it is flushed and cools. Its
 // successor fills up meanwhile; staged rows arrive without such gaps.
 func (s *Settings) narrowIdle() time.Duration { return s.FlushIdle / narrowIdleShare }
 

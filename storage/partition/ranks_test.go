@@ -25,7 +25,7 @@ const (
 	noon   = point.Nanos(1_790_000_000 * second)
 )
 
-// TestTheValueWrittenLaterIsReadWhateverTheClocksSaid writes one value after the other by gateways whose clocks are wrong,
+// TestTheValueWrittenLaterIsReadWhateverTheClocksSaid writes one value after the other by gateways with wrong clocks,
 // with everything between that a partition does with its rows.
 func TestTheValueWrittenLaterIsReadWhateverTheClocksSaid(t *testing.T) {
 	for seed := range uint64(12) {

@@ -2,7 +2,7 @@ package partition
 
 import "github.com/RoaringBitmap/roaring/v2"
 
-// A series whose rows were all deleted keeps its definition: the dense ids of a major have no gaps, because a frame of the log or
+// A series with all rows deleted keeps its definition: the dense ids of a major have no gaps, because a frame of the log or
 // a head may name any of them. So look-ups ask which of the defined series have rows:
 //
 //	defined by the major ── its set of series with rows ── those of later segments ── those of heads = rowless

@@ -45,7 +45,7 @@ func (i *Identity) contains(ring uint64) bool {
 // State is a placement's catalogue entry: which segments hold its rows, and from which log frame on they do not.
 type State struct {
 	Identity
-	// Flushed is the last frame whose rows are in segments; recovery replays the frames behind it.
+	// Flushed is the last frame with its rows in segments; recovery replays the frames behind it.
 	Flushed point.Serial `json:"flushed"`
 	// Ends are, per epoch, the last frame contained in the segments together.
 	Ends []point.EpochEnd `json:"ends,omitempty"`

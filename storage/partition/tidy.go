@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// dropPrefix is the prefix of notes about dropped placements whose log and files may still be there.
+// dropPrefix is the prefix of notes about dropped placements; their log and files may still be there.
 const dropPrefix = "x/"
 
 // DropKey is the key of a placement's drop note.
@@ -20,7 +20,7 @@ func DropKey(id point.PlacementID) []byte {
 	return fmt.Appendf(nil, "%s%016x", dropPrefix, uint64(id))
 }
 
-// Dropping lists the placements whose drop did not end before the process did.
+// Dropping lists the placements with an unfinished drop of an earlier process.
 func Dropping(b *brick.Brick) (ids []point.PlacementID, err error) {
 	err = b.Scan([]byte(dropPrefix), func(k, _ []byte) error {
 		id, err := strconv.ParseUint(string(k[len(dropPrefix):]), 16, 64)
@@ -33,7 +33,7 @@ func Dropping(b *brick.Brick) (ids []point.PlacementID, err error) {
 	return ids, err
 }
 
-// FinishDrop removes the log and the files of a placement whose entry is gone, and the note that they are to go.
+// FinishDrop removes the log and the files of a placement without an entry, and the note that they are to go.
 func FinishDrop(b *brick.Brick, id point.PlacementID) error {
 	if err := b.Drop(id); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (p *Partition) tidyFile(path string, strict bool) error {
 	return nil
 }
 
-// isAdopting reports whether a file is of a segment whose adoption was under way.
+// isAdopting reports whether a file is of a segment that was being adopted.
 func (p *Partition) isAdopting(path string) bool {
 	p.mu.Lock()
 	id := p.mu.state.Adopting

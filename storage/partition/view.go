@@ -28,7 +28,7 @@ type View struct {
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 }
 
-// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be known, not even its series.
+// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series.
 func (p *Partition) View() (*View, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +102,7 @@ type Series struct {
 // Indexed reports whether the view finds all series in the index.
 func (v *View) Indexed() bool { return v.warm && v.ids.quiet == nil }
 
-// Match finds the series of the partition that fulfil all matchers, in no order. Series whose rows were all deleted are left
+// Match finds the series of the partition that fulfil all matchers, in no order. Series with all rows deleted are left
 // out once a compaction has removed the rows.
 func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 	rowless, err := v.rowlessSeries()
