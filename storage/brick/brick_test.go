@@ -48,7 +48,7 @@ func load(p point.PlacementID, s point.Serial, n int) []byte {
 
 func tryOpen(fs vfs.FS, set Settings) (*Brick, []kept, error) { return tryOpenAfter(fs, set, nil) }
 
-// tryOpenAfter opens a store whose owner has released the serials in the map.
+// tryOpenAfter opens a store after its owner released the serials in the map.
 func tryOpenAfter(fs vfs.FS, set Settings, released map[point.PlacementID]point.Serial) (*Brick, []kept, error) {
 	if set.DataDir == "" {
 		set.DataDir = "/data"

@@ -97,7 +97,7 @@ func examine(fs vfs.FS, dir string, memBytes int64, each func(k, v []byte) error
 	return survey(db, each)
 }
 
-// compareCatalogue refuses a catalogue whose content contradicts its watermark, or that is older than a witness recorded.
+// compareCatalogue refuses a catalogue that contradicts its watermark, or that is older than a witness recorded.
 func (b *Brick) compareCatalogue(says, is, metadata watermark) error {
 	if says.seq > 0 && says != is {
 		return fault.Errorf(fault.Corrupt, "it says that it holds %d keys, and holds %d, or others", says.keys, is.keys)

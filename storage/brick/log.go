@@ -19,7 +19,7 @@ import (
 
 const writeCategory vfs.DiskWriteCategory = "spillway-log"
 
-// fileBytesHard bounds a file whose successor is late: offsets must stay within 32 bits.
+// fileBytesHard bounds a file with a late successor: offsets must stay within 32 bits.
 const fileBytesHard = 3 << 30
 
 // preallocateBytes is the step in which disk space is reserved; the unused part of a file's last step stays reserved.

@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Files that a start finds and the catalogue does not list are put aside, never deleted: they may hold the last copy of rows whose
-// entry was lost. An operator can look at them; after LostFoundKeep they are removed.
+// Files that a start finds and the catalogue does not list are put aside, never deleted: they may hold the last copy of rows
+// without an entry. An operator can look at them; after LostFoundKeep they are removed.
 //
 //	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     its old path, and the time of the move
 const (

@@ -31,7 +31,7 @@ const manifestVersion = 1
 type fileEntry struct {
 	state fileState
 	end   int64  // of a closed file: where its records end; all of it was fsynced
-	skips []span // damage whose loss was accepted
+	skips []span // accepted damage
 }
 
 type fileState uint8

@@ -394,7 +394,7 @@ func (m *mirror) giveUpKeepingLocked() {
 	}
 }
 
-// writeSnapshot writes all keys of db, whose watermark is w, to a new file beside the mirror.
+// writeSnapshot writes all keys of db, with watermark w, to a new file beside the mirror.
 func (m *mirror) writeSnapshot(db pebble.Reader, w watermark) (f vfs.File, size int64, err error) {
 	f, err = m.fs.Create(m.path+".tmp", writeCategory)
 	if err != nil {

@@ -212,7 +212,7 @@ func (r *reader) scan(from int64, f func(start int64, h header) bool) error {
 	return nil
 }
 
-// beginning decodes the header of a record whose first chunk stands at the start of b, within one block.
+// beginning decodes the header of a record with its first chunk at the start of b, within one block.
 func beginning(b []byte) (n int, h header, ok bool) {
 	if len(b) < chunkHeaderSize+headerSize || b[6] != chunkFull && b[6] != chunkFirst {
 		return 0, h, false

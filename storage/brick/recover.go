@@ -368,7 +368,7 @@ func (r *recovery) record(file uint32, start, bytes int64, rec []byte) error {
 		if h.flags&flagCopy == 0 && len(l.ext) > 0 && !h.serial.Less(l.ext[0].serial()) {
 			return fault.Errorf(fault.Corrupt, "placement %s: serial %s follows %s", h.placement, h.serial, l.last)
 		}
-		return nil // released, or a copy whose original is still there
+		return nil // released, or a copy of an original still there
 	}
 	if err := r.apply(h.placement, h.serial, r.slab.copy(payload)); err != nil {
 		return fault.Annotate(err, "apply %s of placement %s", h.serial, h.placement)

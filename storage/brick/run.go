@@ -216,7 +216,7 @@ func (b *Brick) removeFiles(ns []uint32) error {
 }
 
 // mark writes an empty record when nothing was appended for a tick: its header proves that everything before it is fsynced, so
-// that damage to the last records can be told from a torn end even if no record follows.
+// that damage to the last records is distinguished from a torn end even if no record follows.
 func (b *Brick) mark() {
 	synced := position(b.synced.Load())
 	idle := synced == b.runner.seen && int64(synced) == b.last.Load() && synced != b.runner.marked

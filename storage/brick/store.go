@@ -27,7 +27,7 @@ const (
 	// RestoringFile is in a data directory for as long as a restore fills it.
 	RestoringFile = "RESTORING"
 	storeForm     = "spillway store 1\nuuid %s\n"
-	// rebuiltForm is of a store whose catalogue was rebuilt: it is another one to its peers, and its log is the same.
+	// rebuiltForm is of a store with a rebuilt catalogue: it is another one to its peers, and its log is the same.
 	rebuiltForm = "spillway store 2\nuuid %s\nlog %s\n"
 
 	catalogueDir = "catalogue"
