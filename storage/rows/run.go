@@ -33,7 +33,7 @@ func (r *Run) Rank(hists bool, n int, s point.Stamp) {
 // Len counts the rows.
 func (r *Run) Len() int { return len(r.Times) + len(r.Hists) }
 
-// Reset empties the run and keeps its memory; only for runs whose columns are the caller's own.
+// Reset empties the run and keeps its memory; only for runs with columns of the caller's own.
 func (r *Run) Reset() {
 	clear(r.Hists)
 	*r = Run{Times: r.Times[:0], Values: r.Values[:0], Hists: r.Hists[:0]}
