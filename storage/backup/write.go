@@ -75,7 +75,7 @@ func (j *job) passed(s *Segment) {
 	}
 }
 
-// errDamaged reports a segment whose bytes have changed.
+// errDamaged reports a segment with changed bytes.
 type errDamaged struct{ error }
 
 // read copies a segment's file to w and compares it with the expected size and checksum. Errors: errDamaged, Unavailable, Canceled.
