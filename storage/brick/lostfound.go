@@ -16,7 +16,7 @@ import (
 )
 
 // Files that a start finds and the catalogue does not list are put aside, never deleted: they may hold the last copy of rows
-// without an entry. An operator can look at them; after LostFoundKeep they are removed.
+// that lost their entry. An operator can look at them; after LostFoundKeep they are removed.
 //
 //	DataDir/lost+found/20261122T034500.000000001Z~segments~00000000000000ca     its old path, and the time of the move
 const (

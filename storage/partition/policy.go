@@ -141,7 +141,7 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 	return NotDue
 }
 
-// narrowIdle is how long a narrow partition in the past waits for more rows before it is flushed and cools. Its
+// narrowIdle is how long a narrow partition, once its time has passed, waits for more rows before it is flushed and cools. Its
 // successor fills up meanwhile; staged rows arrive without such gaps.
 func (s *Settings) narrowIdle() time.Duration { return s.FlushIdle / narrowIdleShare }
 
