@@ -1,4 +1,4 @@
-// Package replica decides which segment is owed to which placement, and which one a placement takes (C45–C72).
+// Package replica decides which segment the leader owes to which placement, and which one a placement takes (C45–C72).
 //
 //	leader of a partition                                      a placement that follows
 //	┌────────┐ ── Offer(slot, id, base, size, checksum, ends) ──▶ ┌──────────┐ takes it: Accept(slot, from byte n)
@@ -12,12 +12,12 @@
 // The rules:
 //   - Only the leader makes segments; a placement that follows takes them as they are (I4).
 //   - A placement's chain of segments is one major, then minors, each based on the one before. It takes a minor only
-//     on top of its base, in place of what lay there, and any segment only if that holds all frames that its own segments hold. So nothing
-//     that it has is lost (I6), whatever is lost, doubled, late, or sent by a leader of before.
+//     on top of its base, in place of those above it, and any segment only if that holds all frames that its own segments hold. So it
+//     loses no frame that it has (I6), whatever is lost, doubled, late, or sent by a former leader.
 //   - The leader sends one segment at a time to a placement, in the order of the chain, from behind the newest one that both have; if
 //     they have none in common, from the newest major (C63, C65).
-//   - A follower keeps the log of frames until a segment that it took holds them. So the leader may delete minors that it compacted, whoever
-//     has them: they are in the major, or in the follower's log (C52 without waiting).
+//   - A follower keeps the log of frames until a segment that it took holds them. So the leader may delete minors that it compacted, whichever
+//     placements have them: their frames are in the major, or in the follower's log (C52 without waiting).
 //
 // Invariants kept here: I4, I5 (slots have a number and a deadline; tries are spaced), I6.
 package replica

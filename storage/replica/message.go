@@ -11,10 +11,10 @@ import (
 // Member is a placement with the store that it lies in: an emptied directory is another member (C72).
 type Member = lease.Member
 
-// Time is what the server's own clock shows; only differences mean something.
+// Time is the reading of the server's own clock; only differences are meaningful.
 type Time = time.Duration
 
-// Segment is what an offer says of a segment.
+// Segment describes a segment in an offer.
 type Segment struct {
 	ID, Base point.SegmentID
 	Major    bool
@@ -23,7 +23,7 @@ type Segment struct {
 	Ends     []point.EpochEnd // of the chain up to it and with it
 }
 
-// Reason is why an offer is not taken; the numbers are those of the link's messages.
+// Reason is why an offer is declined; the numbers are those of the link's messages.
 type Reason uint8
 
 // The reasons of the SEGMENT protocol (C64), and two more.
@@ -37,7 +37,7 @@ const (
 	NoSpace    Reason = 7
 )
 
-// String names the reason, for logs and scripts.
+// String returns the reason's name, for logs and scripts.
 func (r Reason) String() string {
 	return [...]string{"?", "exists", "overloaded", "invalid", "inflight", "out of order", "stale epoch", "no space"}[min(int(r), 7)]
 }

@@ -13,7 +13,7 @@ type Key struct {
 	Placement point.PlacementID
 }
 
-// Holding is what a placement has: its segments and the epoch that it promised to follow.
+// Holding is the state of a placement: its segments and the epoch that it promised to follow.
 type Holding struct {
 	Epoch  point.Epoch
 	Chain  []point.SegmentID // oldest first
@@ -22,11 +22,11 @@ type Holding struct {
 	Absent bool              // it is not here, or is being dropped
 }
 
-// ReceiverInput is what a Receiver takes.
+// ReceiverInput is an input of a Receiver.
 type ReceiverInput interface{ receiverInput() }
 
 type (
-	// Offered is an offer that came, and what the placement holds now. Free are the bytes that may be written.
+	// Offered is an offer that arrived, with the present state of the placement. Free are the bytes that may be written.
 	Offered struct {
 		From    Member // the sender's placement
 		To      Key
@@ -36,7 +36,7 @@ type (
 		Has     Holding
 		Free    uint64
 	}
-	// Came says that bytes of a segment were written, up to an offset.
+	// Came reports that bytes of a segment were written, up to an offset.
 	Came struct {
 		From Member
 		To   Key
@@ -49,7 +49,7 @@ type (
 		To   Key
 		Slot uint64
 	}
-	// Adopted answers Adopt. Refused: the bytes are others, or the chain has changed meanwhile.
+	// Adopted answers Adopt. Refused: the bytes do not match, or the chain has changed meanwhile.
 	Adopted struct {
 		To      Key
 		ID      point.SegmentID
@@ -70,7 +70,7 @@ func (Adopted) receiverInput()     {}
 func (LinkEnded) receiverInput()   {}
 func (DroppedHere) receiverInput() {}
 
-// ReceiverEffect is what a Receiver wants done, in order.
+// ReceiverEffect is an action requested by a Receiver; the order counts.
 type ReceiverEffect interface{ receiverEffect() }
 
 type (
@@ -123,15 +123,15 @@ type Receiver struct {
 	out   []ReceiverEffect
 }
 
-// slot is one segment on its way, or the unfinished file of one whose sender went away.
+// slot is one segment on its way, or the unfinished file of one whose sender disconnected.
 type slot struct {
 	at       Key
 	from     Member
-	number   uint64 // the sender's; 0: the sender went away, its bytes are kept for a while
+	number   uint64 // the sender's; 0: the sender disconnected, its bytes are kept for a while
 	epoch    point.Epoch
 	segment  Segment
 	upto     uint64 // bytes that are here
-	until    Time   // when it goes
+	until    Time   // when it expires
 	adopting bool
 }
 
@@ -141,7 +141,7 @@ func NewReceiver(set Settings) *Receiver {
 	return &Receiver{set: set}
 }
 
-// Step takes an input and appends what is to be done.
+// Step takes an input and appends the effects.
 func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []ReceiverEffect {
 	r.now, r.out = now, out
 	r.expire()
@@ -169,7 +169,7 @@ func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []Rece
 	return out
 }
 
-// Next is when a Tick is due at the latest; ok is false where no slot is taken.
+// Next returns the latest time for a Tick; ok is false if no slot is taken.
 func (r *Receiver) Next() (at Time, ok bool) {
 	for _, s := range r.slots {
 		if !s.adopting && (!ok || s.until < at) {
@@ -190,7 +190,7 @@ func (r *Receiver) find(at Key, from Member, number uint64) *slot {
 	return nil
 }
 
-// drop ends slots whose segment is not just being adopted, and removes their files.
+// drop ends slots with segments that are not just being adopted, and removes their files.
 func (r *Receiver) drop(which func(*slot) bool) {
 	r.slots = slices.DeleteFunc(r.slots, func(s *slot) bool {
 		if s.adopting || !which(s) {
@@ -211,7 +211,7 @@ func (r *Receiver) offered(in Offered) {
 	}
 	s := r.resumed(&in)
 	if s == nil {
-		// Another segment of this placement that nobody goes on with makes room.
+		// Another segment of this placement without a sender makes room.
 		r.drop(func(s *slot) bool { return s.at == in.To })
 		if len(r.slots) >= r.set.SlotsMax {
 			r.drop(func(s *slot) bool { return s.number == 0 })
@@ -232,7 +232,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 		return Exists
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
 		return OutOfOrder
-	case !covers(in.Segment.Ends, has.Ends): // what lies above the base, or below a major, would be lost
+	case !covers(in.Segment.Ends, has.Ends): // frames above the base, or below a major, would be lost
 		return OutOfOrder
 	}
 	for _, s := range r.slots {
@@ -257,7 +257,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 	return 0
 }
 
-// resumed gives the unfinished file of the very same segment.
+// resumed returns the unfinished file of the very same segment.
 func (r *Receiver) resumed(in *Offered) *slot {
 	for _, s := range r.slots {
 		if s.at == in.To && s.segment.ID == in.Segment.ID && s.segment.Checksum == in.Segment.Checksum && s.segment.Size == in.Segment.Size {
@@ -291,7 +291,7 @@ func (r *Receiver) adopted(in Adopted) {
 		r.do(Discard{At: s.at, ID: s.segment.ID})
 	}
 	switch {
-	case s.number == 0: // the sender went away; it offers again, and hears that the segment exists
+	case s.number == 0: // the sender disconnected; it offers again, and gets the answer that the segment exists
 	case in.Refused != 0:
 		r.do(Decline{To: s.from, At: s.at, Slot: s.number, Reason: in.Refused, Ends: in.Ends})
 	default:

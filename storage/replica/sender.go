@@ -10,13 +10,13 @@ import (
 
 // Settings are numbers a user sets.
 type Settings struct {
-	// AnswerIn is how long an offer or a commit may be without an answer before it is made again. Default 10 s.
+	// AnswerIn is how long an offer or a commit may be without an answer before it is repeated. Default 10 s.
 	AnswerIn time.Duration
 	// RetryMin and RetryMax are the first and the longest pause after a decline; pauses double. Default 500 ms and 30 s.
 	RetryMin, RetryMax time.Duration
 	// SlotsMax is how many segments a server takes at once. Default 4. More: more of the disk is for copying.
 	SlotsMax int
-	// SlotIdle is how long nothing of a segment may come before its slot is given to another. Default 30 s.
+	// SlotIdle is how long nothing of a segment may arrive before its slot is given to another. Default 30 s.
 	SlotIdle time.Duration
 	// InvalidMax is how often one segment may arrive damaged before its own bytes are suspected. Default 3.
 	InvalidMax int
@@ -31,11 +31,11 @@ func (s *Settings) setDefaults() {
 	s.InvalidMax = cmp.Or(s.InvalidMax, 3)
 }
 
-// SenderInput is what a Sender takes.
+// SenderInput is an input of a Sender.
 type SenderInput interface{ senderInput() }
 
 type (
-	// Tick says that time went on.
+	// Tick reports that time went on.
 	Tick struct{}
 	// Chain is the leader's chain of segments as it is now: a major, then minors.
 	Chain struct{ Segments []Segment }
@@ -65,7 +65,7 @@ type (
 		Slot uint64
 		OK   bool
 	}
-	// Unlinked says that the connection to a member's server ended: what was on its way is lost.
+	// Unlinked reports that the connection to a member's server ended: data on its way is lost.
 	Unlinked struct{ Member Member }
 )
 
@@ -78,7 +78,7 @@ func (Acked) senderInput()    {}
 func (Sent) senderInput()     {}
 func (Unlinked) senderInput() {}
 
-// SenderEffect is what a Sender wants done, in order.
+// SenderEffect is an action requested by a Sender; the order counts.
 type SenderEffect interface{ senderEffect() }
 
 type (
@@ -99,18 +99,18 @@ type (
 		To   Member
 		Slot uint64
 	}
-	// Flush asks for a segment of the frames which a placement has in segments that a leader of before made, and this one in its log.
+	// Flush asks for a segment of the frames which a placement has in segments of a former leader, and this one in its log.
 	Flush struct{ For Member }
 	// Compact asks for a major: the placement's segments are other ones with frames that minors hold here.
 	Compact struct{ For Member }
-	// Suspect says that a segment arrived damaged again and again: its own bytes are to be verified.
+	// Suspect reports that a segment arrived damaged again and again: its own bytes must be verified.
 	Suspect struct{ ID point.SegmentID }
 	// Level says that a placement holds the whole chain.
 	Level struct {
 		Member Member
 		ID     point.SegmentID // the newest
 	}
-	// Overtaken says that a placement knows a higher epoch: this one leads no longer.
+	// Overtaken reports that a placement has promised a higher epoch: this one leads no longer.
 	Overtaken struct{ By Member }
 )
 
@@ -133,15 +133,15 @@ type Sender struct {
 	now   Time
 }
 
-// peerState is what the leader knows of one placement.
+// peerState is the leader's view of one placement.
 type peerState struct {
 	member  Member
-	newest  point.SegmentID // that it acknowledged; zero: nothing is known
+	newest  point.SegmentID // that it acknowledged; zero: not reported yet
 	level   point.SegmentID // reported as Level last
 	slot    uint64          // of the offer under way; 0: none
 	segment Segment         // that was offered
-	until   Time            // when it is made again
-	moving  bool            // its bytes are on their way: the transfer's end is waited for, not a time
+	until   Time            // when it is repeated
+	moving  bool            // its bytes are on their way: the sender waits for the transfer's end, not for a time
 	pause   time.Duration
 	next    Time // not before
 	invalid int
@@ -153,7 +153,7 @@ func NewSender(set Settings) *Sender {
 	return &Sender{set: set}
 }
 
-// Step takes an input and appends what is to be done.
+// Step takes an input and appends the effects.
 func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffect {
 	s.now, s.out = now, out
 	switch in := in.(type) {
@@ -194,7 +194,7 @@ func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffe
 	return out
 }
 
-// Next is when a Tick is due at the latest; ok is false where nothing is waited for.
+// Next returns the latest time for a Tick; ok is false if the machine waits for nothing.
 func (s *Sender) Next() (at Time, ok bool) {
 	for _, p := range s.peers {
 		t := p.until
@@ -225,7 +225,7 @@ func (s *Sender) peer(m Member) *peerState {
 	return nil
 }
 
-// under gives the placement whose offer of that number is under way.
+// under returns the placement that has the offer of that number under way.
 func (s *Sender) under(m Member, slot uint64) *peerState {
 	if p := s.peer(m); p != nil && slot != 0 && p.slot == slot {
 		return p
@@ -273,7 +273,7 @@ func (s *Sender) index(id point.SegmentID) int {
 	return slices.IndexFunc(s.chain, func(g Segment) bool { return g.ID == id })
 }
 
-// offer makes the next offer, gives up one that got no answer, or one whose segment is gone.
+// offer makes the next offer; it gives up one that got no answer, or one whose segment is gone.
 func (s *Sender) offer(p *peerState) {
 	if p.slot != 0 && s.index(p.segment.ID) < 0 { // compacted away meanwhile
 		s.do(Stop{To: p.member, Slot: p.slot})
@@ -298,12 +298,12 @@ func (s *Sender) offer(p *peerState) {
 	s.do(Offer{To: p.member, Slot: p.slot, Segment: p.segment})
 }
 
-// taken notes that the placement has what was offered.
+// taken records that the placement has the offered segment.
 func (s *Sender) taken(p *peerState) {
 	p.newest, p.slot, p.moving, p.pause, p.next, p.invalid = p.segment.ID, 0, false, 0, 0, 0
 }
 
-// again makes the offer once more, after a pause that doubles.
+// again repeats the offer after a pause that doubles.
 func (s *Sender) again(p *peerState) {
 	p.slot, p.moving = 0, false
 	p.pause = min(max(2*p.pause, s.set.RetryMin), s.set.RetryMax)
