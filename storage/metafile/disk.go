@@ -16,7 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/brick"
 )
 
-// Disk is METADATA files in a brick's catalogue. All methods are safe for concurrent use.
+// Disk stores METADATA files in a brick's catalogue. All methods are safe for concurrent use.
 type Disk struct {
 	brick *brick.Brick
 
@@ -38,7 +38,7 @@ func New(b *brick.Brick) *Disk {
 }
 
 // A file is kept as a link while there are few transactions since the whole map below, and they are a small part of the map. From linksDue on
-// it is made whole in the background; at linksMax, and when the ops are long, a file is written whole at once. More: less is written, and
+// it is made whole in the background; at linksMax, and if the ops are long, a file is written whole at once. More: less is written, and
 // a file that is read after a start takes longer (a tenth of a millisecond each). With n transactions of s bytes on a map of m, each writes s + m/n
 // bytes: of 200 bytes on 8 MiB, 8 KiB, most of them in the background.
 const (
@@ -47,7 +47,7 @@ const (
 	opsFraction = 8
 )
 
-// pieceBytes is the size of the pieces in which a map lies in the catalogue: keys beside a value of many megabytes would be
+// pieceBytes is the size of the pieces of a map in the catalogue: keys beside a value of many megabytes would be
 // read together with it, each time.
 const pieceBytes = 64 << 10
 
@@ -55,7 +55,7 @@ const (
 	headPrefix = "m/file/"
 	mapPrefix  = "m/map/"
 	linkPrefix = "m/link/"
-	opsPrefix  = "m/ops/" // of the form of before
+	opsPrefix  = "m/ops/" // of the former format
 )
 
 func key(prefix, table string, txn peer.TxnID) []byte {
@@ -99,7 +99,7 @@ func (d *Disk) Put(f *peer.File, m *topology.Map) error {
 	if err := d.clear(b, gone); err != nil {
 		return err
 	}
-	return fault.Annotate(b.Commit(true), "METADATA file of table %q", n.table) // whoever fails has fenced the brick
+	return fault.Annotate(b.Commit(true), "METADATA file of table %q", n.table) // any failure has fenced the brick
 }
 
 // setMap keeps a file whole.
@@ -121,7 +121,7 @@ func setMap(b *brick.Batch, f *peer.File, m *topology.Map, h *head) error {
 	return nil
 }
 
-// stand chooses how to keep a file, and gives its link; nil: it is to be whole. Gone is what nothing needs any more.
+// stand chooses how to keep a file, and returns its link; nil: it is to be whole. Gone are the nodes that are not needed any more.
 func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	from, added := f.Base, [][]byte{f.Ops}
 	if f.Ops == nil {
@@ -152,7 +152,7 @@ func (d *Disk) stand(f *peer.File, m *topology.Map) (l *link, gone []name) {
 	return l, gone
 }
 
-// Tidy implements mapstore.Disk: it makes one file of each table whole on which many links stand, so that those to come stand on that.
+// Tidy implements mapstore.Disk: of each table it makes whole one file on which many links stand, so that later ones stand on that.
 func (d *Disk) Tidy() error {
 	d.mu.Lock()
 	all := maps.Clone(d.mu.due)
@@ -175,7 +175,7 @@ func (d *Disk) makeWhole(x due) error {
 	}
 	h, err := decodeHead(v)
 	if err != nil {
-		return nil // whoever reads it says so
+		return nil // its reader reports the error
 	}
 	b := d.brick.NewBatch()
 	if err := setMap(b, &peer.File{Table: x.file.table, Txn: x.file.txn}, x.m, &h); err != nil {
@@ -200,7 +200,7 @@ func (d *Disk) makeWhole(x due) error {
 	return fault.Annotate(b.Commit(true), "METADATA file of table %q", x.file.table)
 }
 
-// clear deletes all that is kept under names.
+// clear deletes everything that is kept under names.
 func (d *Disk) clear(b *brick.Batch, gone []name) error {
 	for _, n := range gone {
 		b.Delete(key(linkPrefix, n.table, n.txn))
@@ -235,7 +235,7 @@ func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, err
 	return &peer.File{Table: table, Txn: txn, Seq: h.seq, Digest: m.Digest(), Base: h.base}, m, nil
 }
 
-// read gives the map of a file, held against its head.
+// read returns the map of a file, checked against its head.
 func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error) {
 	f := &peer.File{Table: table, Txn: txn, Seq: h.seq, Digest: h.sum}
 	whole, ops, err := d.below(table, txn, h)
@@ -273,7 +273,7 @@ func (d *Disk) read(table string, txn peer.TxnID, h head) (*topology.Map, error)
 
 // below follows the links of a file down to the map that is whole. ops lead from there to the file, the last ones first.
 func (d *Disk) below(table string, txn peer.TxnID, h head) (whole peer.TxnID, ops [][]byte, err error) {
-	if h.root != (peer.TxnID{}) { // the form of before
+	if h.root != (peer.TxnID{}) { // the former format
 		all, err := d.need(key(opsPrefix, table, txn))
 		return h.root, [][]byte{all}, err
 	}
@@ -309,7 +309,7 @@ func (d *Disk) readMap(table string, txn peer.TxnID) (b []byte, err error) {
 	return b, err
 }
 
-// deleteMap takes the pieces of a map away.
+// deleteMap deletes the pieces of a map.
 func (d *Disk) deleteMap(b *brick.Batch, table string, txn peer.TxnID) error {
 	return d.brick.Scan(key(mapPrefix, table, txn), func(k, _ []byte) error {
 		b.Delete(k)
@@ -340,7 +340,7 @@ func replay(m *topology.Map, ops []byte) (*topology.Map, error) {
 	return m, nil
 }
 
-// List implements mapstore.Disk. What is left of files on which nothing stands goes with the next commit.
+// List implements mapstore.Disk. Remains of files on which nothing stands are deleted with the next commit.
 func (d *Disk) List() ([]mapstore.Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -371,7 +371,7 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 	return out, d.findLinks()
 }
 
-// findLinks takes the links in.
+// findLinks loads the links.
 func (d *Disk) findLinks() error {
 	ops := map[name][2]int{}
 	err := d.brick.Scan([]byte(linkPrefix), func(k, v []byte) error {
@@ -381,7 +381,7 @@ func (d *Disk) findLinks() error {
 		}
 		n := name{table, txn}
 		l, err := decodeLink(v)
-		if err != nil { // a file that stands on it cannot be read, and is fetched; nothing new is to stand on it
+		if err != nil { // a file that stands on it cannot be read, and is fetched; no new file may stand on it
 			d.mu.node(n).alone = true
 			return nil
 		}
@@ -399,7 +399,7 @@ func (d *Disk) findLinks() error {
 		if x.file || x.users > 0 {
 			continue
 		}
-		x.users++ // what a crash left of a file that was deleted
+		x.users++ // the rest of a deleted file, left by a crash
 		if err := d.clear(b, d.mu.leave(n)); err != nil {
 			return err
 		}
@@ -407,7 +407,7 @@ func (d *Disk) findLinks() error {
 	return b.Commit(false)
 }
 
-// Delete implements mapstore.Disk: the files are gone for good with the next Put. What others stand on stays for them.
+// Delete implements mapstore.Disk: the files are gone for good with the next Put. Nodes on which others stand are kept for them.
 func (d *Disk) Delete(files ...mapstore.Info) error {
 	d.tidying.Lock()
 	defer d.tidying.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// head is what stands before a map (FORMAT.md).
+// head is the part of a file before the map (FORMAT.md).
 type head struct {
 	old    bool // version 1: sum is that of the encoded map, not a digest
 	linked bool // version 3: the file is kept as a link
@@ -17,7 +17,7 @@ type head struct {
 	base   peer.TxnID
 	sum    uint64
 	bytes  uint64 // of the encoded map; of a file that is not kept whole: about
-	// root, in the form of before, is the file that this one's ops stand on; zero: it is kept whole, or as a link.
+	// root, in the former format, is the file on which this one's ops stand; zero: it is kept whole, or as a link.
 	root peer.TxnID
 }
 

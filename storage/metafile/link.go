@@ -9,7 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// link is how a file is kept that stands on another: the ops that lead from that one's map to its own (FORMAT.md).
+// link is the stored form of a file that stands on another: the ops that lead from that one's map to its own (FORMAT.md).
 type link struct {
 	from peer.TxnID
 	ops  []byte // of one transaction or several, each with its length before it

@@ -10,22 +10,22 @@ type name struct {
 	txn   peer.TxnID
 }
 
-// node is what is kept under a name: a file, or what is left of one that was deleted because others stand on it.
+// node is the entry under a name: a file, or the rest of a deleted one that others stand on.
 type node struct {
 	file  bool       // it has a head
-	from  peer.TxnID // what it stands on; zero: it is whole
+	from  peer.TxnID // the node it stands on; zero: it is whole
 	users int        // that stand on it
 	steps int        // transactions since the whole map below
 	bytes int        // of their ops
-	alone bool       // in the form of before: its ops lead from the whole map to it, and nothing can stand on it
+	alone bool       // in the former format: its ops lead from the whole map to it, and nothing can stand on it
 }
 
-// shelf is what lies in the catalogue, as a graph: every file stands on another, down to a map that is whole.
+// shelf is the catalogue's content as a graph: every file stands on another, down to a map that is whole.
 //
 //	root ◀── a ◀── b ◀── c ◀── d         deleted a, b: their links stay, without heads, for as long as c or d are there
 //	                     └── tidied: c is whole now, a and b go with the next Delete of a file
 //
-// Invariant: users of a node are the nodes whose from it is.
+// Invariant: users of a node is the number of nodes with it as from.
 type shelf struct {
 	nodes map[name]*node
 	due   map[string]due // by table: the file that is to be made whole next
@@ -47,7 +47,7 @@ func (s *shelf) node(n name) *node {
 	return x
 }
 
-// stand has a node stand on another, or be whole; it gives what nothing needs any more.
+// stand makes a node stand on another, or whole; it returns the nodes that are not needed any more.
 func (s *shelf) stand(n name, on peer.TxnID, steps, bytes int) (gone []name) {
 	x := s.node(n)
 	old := x.from
@@ -63,7 +63,7 @@ func (s *shelf) stand(n name, on peer.TxnID, steps, bytes int) (gone []name) {
 	return gone
 }
 
-// whole notes that a file was made whole.
+// whole records that a file was made whole.
 func (s *shelf) whole(n name) (gone []name) {
 	steps, bytes := s.nodes[n].steps, s.nodes[n].bytes
 	for k, x := range s.nodes { // those that stand on it are nearer to a whole map now
@@ -91,7 +91,7 @@ func (s *shelf) above(n, on name) bool {
 	return false
 }
 
-// leave takes one user off a node; it gives what nothing needs any more.
+// leave takes one user off a node; it returns the nodes that are not needed any more.
 func (s *shelf) leave(n name) (gone []name) {
 	for {
 		x := s.nodes[n]
@@ -111,7 +111,7 @@ func (s *shelf) leave(n name) (gone []name) {
 	}
 }
 
-// drop deletes a file; it gives what nothing needs any more, it among them unless others stand on it.
+// drop deletes a file; it returns the nodes that are not needed any more, it among them unless others stand on it.
 func (s *shelf) drop(n name) (gone []name) {
 	x := s.nodes[n]
 	if x == nil {
@@ -125,7 +125,7 @@ func (s *shelf) drop(n name) (gone []name) {
 	return s.leave(n)
 }
 
-// count works out how far each node is from the whole map below it, after all were found on the disk. ops are the transactions and
+// count computes how far each node is from the whole map below it, after all were found on the disk. ops are the transactions and
 // bytes of each link.
 func (s *shelf) count(ops map[name][2]int) {
 	for n, x := range s.nodes {
