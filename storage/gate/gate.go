@@ -1,7 +1,7 @@
 // Package gate is the door of a partition for changes, as a value: its leader closes it before others take over.
 //
 //	        sealed: by the map, which has others take the rows
-//	        handing: others are about to take over, and the outcome is not known
+//	        handing: others are about to take over, and the outcome is still open
 //	           │
 //	Enter ─▶ refused while either holds, else one more inside ─▶ … the change … ─▶ Leave ─▶ idle when none is inside
 //
@@ -25,7 +25,7 @@ func (g *Gate) Enter() bool {
 	return true
 }
 
-// Join begins a change that does not ask whether the gate is closed: a deletion, whose rows are read here still.
+// Join begins a change that is allowed through a closed gate: a deletion of rows that are still read here.
 func (g *Gate) Join() { g.inside++ }
 
 // Leave ends a change and reports whether none is under way any more.
@@ -37,10 +37,10 @@ func (g *Gate) Leave() (idle bool) {
 // Idle reports whether no change is under way.
 func (g *Gate) Idle() bool { return g.inside == 0 }
 
-// Seal refuses changes because the map has others take them; Open takes that back.
+// Seal refuses changes because the map has others take them; Open undoes it.
 func (g *Gate) Seal() { g.sealed = true }
 
-// Open takes a Seal back, and no HandOver.
+// Open undoes a Seal, but not a HandOver.
 func (g *Gate) Open() { g.sealed = false }
 
 // HandOver refuses changes while others are about to take over; TakeBack and Doubt end that.
@@ -55,12 +55,12 @@ func (g *Gate) Doubt(seq uint64) {
 	g.doubt = max(g.doubt, seq)
 }
 
-// Settle ends the doubt about transactions up to seq: none of them had others take over.
+// Settle ends the doubt about transactions up to seq: none of them let others take over.
 func (g *Gate) Settle(seq uint64) {
 	if g.doubt <= seq {
 		g.doubt = 0
 	}
 }
 
-// Doubtful reports whether others may have taken over although the map seq, the newest known here, does not say so.
+// Doubtful reports whether others may have taken over although the map seq, the newest here, does not say so.
 func (g *Gate) Doubtful(seq uint64) bool { return g.handing || g.doubt > 0 && seq <= g.doubt }
