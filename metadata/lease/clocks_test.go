@@ -10,7 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// clockWorld is one machine that hears heartbeats of others.
+// clockWorld is one machine that receives heartbeats of others.
 type clockWorld struct {
 	t   *testing.T
 	m   *Machine
@@ -110,7 +110,7 @@ func (w *clockWorld) isOff(what string, want bool) {
 	}
 }
 
-// TestAClockThatIsOffIsNoticedSlowly: a moment is no reason, one that is nearly right again neither.
+// TestAClockThatIsOffIsNoticedSlowly: a moment is no reason to give up, and one that is nearly right again no reason to go on.
 func TestAClockThatIsOffIsNoticedSlowly(t *testing.T) {
 	w := newClockWorld(t)
 	w.off["s2"], w.off["s3"] = 0, 20*time.Millisecond
@@ -134,7 +134,7 @@ func TestAClockThatIsOffIsNoticedSlowly(t *testing.T) {
 	w.isOff("right", false)
 }
 
-// TestAClockIsOffOnlyByAMedianThatMeansSomething: two clocks do not say which is wrong, and five that all differ neither.
+// TestAClockIsOffOnlyByAMedianThatMeansSomething: two clocks do not show which is wrong, nor do five that all differ.
 func TestAClockIsOffOnlyByAMedianThatMeansSomething(t *testing.T) {
 	w := newClockWorld(t)
 	w.seconds(60, time.Hour)

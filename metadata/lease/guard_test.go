@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestGuards says in testdata/guards what METADATA transaction 9 writes into the lease row of a partition.
+// TestGuards shows in testdata/guards the writes of METADATA transaction 9 into the lease row of a partition.
 //
 //	guard row=(held,empty) list=(1,2) placements=(2,3) [dropped] [unused] [born] [mark=5]
 func TestGuards(t *testing.T) {

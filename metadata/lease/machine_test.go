@@ -15,7 +15,7 @@ import (
 
 var ourRow = Lease{State: Held, Holder: "s1", Boot: "b1", Store: "d1", Epoch: 5, InSync: []Member{{1, "s1", "d1"}}}
 
-// hand holds a machine and answers it one request at a time. What ends a lapse is answered well and at once, unless kept.
+// hand holds a machine and answers it one request at a time. Requests that end a lapse are answered well and at once, unless kept.
 type hand struct {
 	t    *testing.T
 	m    *Machine
@@ -80,7 +80,7 @@ func TestAProofFromBeforeALapseLetsNobodyAct(t *testing.T) {
 	renew := h.id(h.step(ms(10), Answer{ID: 1, Outcome: Done, Revision: 1}), Renew, false)
 	scan := h.id(h.step(ms(20), Answer{ID: renew, Outcome: Done, Revision: 2}), Renew, true)
 	proof := h.id(h.step(ms(30), Answer{ID: scan, Outcome: Done, Revision: 20, Rows: []coord.Row{{Key: RowKey(p), Value: ourRow.Encode(), Revision: 19}}}), Renew, false)
-	// The proof is on its way for long, renewals fail, and the lease that was never begun has run out.
+	// The proof takes long, renewals fail, and the lease that was never begun has expired.
 	renew = h.id(h.step(ms(1200), Tick{}), Renew, false)
 	h.step(ms(2200), Answer{ID: renew, Outcome: Unknown})
 	find := h.id(h.step(ms(3500), Tick{}), Renew, true)
@@ -121,8 +121,8 @@ func TestChangeFromBeforeTheListIsNoNews(t *testing.T) {
 	}
 }
 
-// TestARemovedProhibitionStaysRemoved: the watch says that a person took it back, then comes the answer to a list that was made
-// before; and the other way round: one that was written after the list is not forgotten.
+// TestARemovedProhibitionStaysRemoved: the watch shows that a person withdrew it, then the answer to an earlier list
+// arrives; and the other way round: a prohibition written after the list is not forgotten.
 func TestARemovedProhibitionStaysRemoved(t *testing.T) {
 	h := newHand(t)
 	p := Partition{"cpu", 1}
@@ -163,7 +163,7 @@ func TestRowThatWasDeletedUnseenIsPutBackByNobody(t *testing.T) {
 		w.kill(first)
 		other := w.procs[1-first]
 		if unseen {
-			// Its watch lost the thread: between what it knew and the list there may have been another holder.
+			// Its watch missed changes: between its last view and the list there may have been another holder.
 			if _, _, err := w.store.Commit(context.Background(), nil, []coord.Write{{Key: RowKey(p), Delete: true}}); err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +227,7 @@ func TestOfferMovesOnlyToSomebodyWhoCanTake(t *testing.T) {
 	}
 }
 
-// TestStopsTellsALapseFromALoss: after a lapse alone the row still names us, and who is alone in sync may go by that.
+// TestStopsTellsALapseFromALoss: after a lapse alone the row still names us, and a placement alone in sync may rely on that.
 func TestStopsTellsALapseFromALoss(t *testing.T) {
 	lead := func() (*hand, Partition) {
 		h := newHand(t)

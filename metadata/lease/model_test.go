@@ -43,7 +43,7 @@ func report(t *testing.T, w *world, seed uint64, what string) {
 	t.Fatalf("%s\n%s\nagain: LEASE_SEED=%d go test ./metadata/lease -run '^%s$'", what, strings.Join(tail, "\n"), seed, t.Name())
 }
 
-// storm is everything that may go wrong, for a while.
+// storm is all faults, for a while.
 func storm(w *world, until time.Duration) {
 	w.lossPct = []int{0, 2, 10, 30}[w.rng.IntN(4)]
 	w.delay = func() time.Duration {
@@ -158,7 +158,7 @@ func TestTwoNeverActAtOnce(t *testing.T) {
 	}
 }
 
-// heal ends all faults; after a while a person puts back rows whose content no server knows for certain.
+// heal ends all faults; after a while a person restores rows that no server can restore for certain.
 func (w *world) heal() {
 	w.lossPct, w.away = 0, 0
 	w.delay = func() time.Duration { return time.Duration(1+w.rng.IntN(20)) * time.Millisecond }
@@ -239,7 +239,7 @@ func TestEveryPauseAtEveryClockRate(t *testing.T) {
 	}
 }
 
-// TestModelSeesWhatIsLeftOut: without one of the rules the same storms let two act, so that the model would have said so.
+// TestModelSeesWhatIsLeftOut: without one of the rules the same storms let two act, so the model would have noticed.
 func TestModelSeesWhatIsLeftOut(t *testing.T) {
 	for name, breakIt := range map[string]func(*Machine){
 		"taking as soon as the holder stops by its own clock": func(m *Machine) { m.set.TakeAfter = m.set.ValidFor },
@@ -269,8 +269,8 @@ func TestModelSeesWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// TestModelSeesRowsInEmptyPartitions: where the mark is not heeded, the same storms find rows in a partition that is said
-// to have none, and that may so be moved to where they are not.
+// TestModelSeesRowsInEmptyPartitions: if the mark is ignored, the same storms find rows in a partition that is said
+// to have none, and that may therefore be moved away from them.
 func TestModelSeesRowsInEmptyPartitions(t *testing.T) {
 	for _, rule := range []string{actsOnEmpty, blind} {
 		t.Run(rule, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestFailoverTakesSeconds(t *testing.T) {
 	}
 }
 
-// TestLossOfAServerWithManyLeases: 1,000 partitions on 5 servers; what one of them held is led again within 6 s.
+// TestLossOfAServerWithManyLeases: 1,000 partitions on 5 servers; the partitions of a lost one are led again within 6 s.
 func TestLossOfAServerWithManyLeases(t *testing.T) {
 	n := 1000
 	if testing.Short() { // under the race detector a thousand take minutes
@@ -377,7 +377,7 @@ func TestLossOfAServerWithManyLeases(t *testing.T) {
 	}
 }
 
-// TestStoreAwayMovesNothing: when the store was away for all, everybody goes on with what they had.
+// TestStoreAwayMovesNothing: when the store was away for all, every server keeps its leases.
 func TestStoreAwayMovesNothing(t *testing.T) {
 	for _, seed := range seeds(t, 20) {
 		w := newWorld(seed, 3, 6)
@@ -398,7 +398,7 @@ func TestStoreAwayMovesNothing(t *testing.T) {
 	}
 }
 
-// TestSharesEvenOut: a third server gets its share without anybody's help, one partition at a time (C108).
+// TestSharesEvenOut: a third server gets its share without help, one partition at a time (C108).
 func TestSharesEvenOut(t *testing.T) {
 	for _, seed := range seeds(t, 5) {
 		w := newWorld(seed, 3, 12)
@@ -420,8 +420,8 @@ func TestSharesEvenOut(t *testing.T) {
 	}
 }
 
-// TestManyTakenAtOnceStayNearTheShare: one server hears four seconds before all others of two hundred partitions. It must
-// not have taken most of them by then, and what it has above its share goes where there is room.
+// TestManyTakenAtOnceStayNearTheShare: one server sees two hundred partitions four seconds before all others. It must
+// not have taken most of them by then, and its surplus over its share goes to servers with room.
 func TestManyTakenAtOnceStayNearTheShare(t *testing.T) {
 	w := newWorld(1, 5, 200)
 	w.coarse = true
@@ -454,7 +454,7 @@ func TestManyTakenAtOnceStayNearTheShare(t *testing.T) {
 	}
 }
 
-// TestEmptyPartitionsAreDrainedInNumbers: a server that drains need not wait for each partition that has no rows.
+// TestEmptyPartitionsAreDrainedInNumbers: a server that drains need not wait for each partition without rows.
 func TestEmptyPartitionsAreDrainedInNumbers(t *testing.T) {
 	w := newWorld(1, 3, 120)
 	w.coarse = true
@@ -476,7 +476,7 @@ func TestEmptyPartitionsAreDrainedInNumbers(t *testing.T) {
 }
 
 // seedRule is the rule as the seed has it (C103, C104, C106), 60 times as fast: renew every 2 s, stop 3 s after the last
-// answer, scan every 2 s, take what has the revision it had at the last scan.
+// answer, scan every 2 s, take rows with the same revision as at the last scan.
 type seedRule struct {
 	self  Self
 	next  uint64
@@ -597,7 +597,7 @@ func TestSeedRuleLetsTwoAct(t *testing.T) {
 	t.Fatal("the seed's rule survived: this model proves nothing")
 }
 
-// A step of a server that knows 1,000 partitions and holds 200, when a neighbour's heartbeat is seen.
+// A step of a server that has 1,000 partitions and holds 200, when a neighbour's heartbeat is seen.
 func BenchmarkStep(b *testing.B) {
 	w := newWorld(1, 5, 1000)
 	w.coarse = true
@@ -631,8 +631,8 @@ func BenchmarkMayAct(b *testing.B) {
 	}
 }
 
-// TestTimeWithoutTheStoreIsNoTimeAboveTheShare: who holds one partition more than its share when the store goes away does not
-// give it up the moment it is back, when nobody has settled yet.
+// TestTimeWithoutTheStoreIsNoTimeAboveTheShare: a server that holds one partition more than its share when the store goes away does not
+// give it up the moment it is back, before the others have settled.
 func TestTimeWithoutTheStoreIsNoTimeAboveTheShare(t *testing.T) {
 	w := newWorld(1, 2, 4)
 	parts := w.parts
@@ -653,7 +653,7 @@ func TestTimeWithoutTheStoreIsNoTimeAboveTheShare(t *testing.T) {
 		more = 1
 	}
 	w.parts = parts
-	w.assign(more, parts[3:]) // the other hears of it later: three of one, one of the other
+	w.assign(more, parts[3:]) // the other gets them later: three of one, one of the other
 	w.run(w.now + 4*time.Second)
 	w.assign(1-more, parts[3:])
 	w.run(w.now + time.Second)

@@ -13,8 +13,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// unassign tells every server that it has no placement of a partition any more, some sooner than others. The rest of the
-// table is told anew, since its row changed.
+// unassign takes a partition's placement from every server, from some sooner than from others. The rest of the
+// table is assigned anew, since its row changed.
 func (w *world) unassign(part Partition) {
 	w.parts = slices.DeleteFunc(w.parts, func(p Partition) bool { return p == part })
 	w.change(Guard{Partition: part, Dropped: true})
@@ -32,7 +32,7 @@ func (w *world) unassign(part Partition) {
 // bear makes a partition that is placed on all servers.
 func (w *world) bear(part Partition) {
 	w.parts = append(w.parts, part)
-	delete(w.acted, part) // by a partition of that number that was before
+	delete(w.acted, part) // by an earlier partition of that number
 	w.change()
 	w.tracef("%s is made", part)
 	for i, p := range w.procs {
@@ -44,7 +44,7 @@ func (w *world) bear(part Partition) {
 	}
 }
 
-// tellAll tells a server of all partitions there are, by the table as it is now.
+// tellAll assigns a server all partitions there are, by the table as it is now.
 func (w *world) tellAll(i int) {
 	p := w.procs[i]
 	var placements []topology.Placement
@@ -57,7 +57,7 @@ func (w *world) tellAll(i int) {
 	}
 }
 
-// forget takes a dropped partition's rows away once nobody holds it, as the master does; it reports whether they are gone.
+// forget deletes a dropped partition's rows once no server holds it, as the master does; it reports whether they are gone.
 func (w *world) forget(part Partition) bool {
 	row, ok, _ := w.store.Get(context.Background(), RowKey(part))
 	if ok {
@@ -81,7 +81,7 @@ func (w *world) forget(part Partition) bool {
 	return true
 }
 
-// known are the partitions that a server has entries of.
+// known returns the partitions that a server has entries of.
 func (p *process) known() (out []Partition) {
 	for _, e := range p.actor.(*Machine).sorted() {
 		out = append(out, e.p)
@@ -89,7 +89,7 @@ func (p *process) known() (out []Partition) {
 	return out
 }
 
-// takenAfterTheDrop makes partitions and drops them while takes are on their way, and says how many were taken after they were gone.
+// takenAfterTheDrop makes partitions and drops them while takes are on their way, and returns how many were taken after they were gone.
 func takenAfterTheDrop(seed uint64, rule string) (n int) {
 	w := newWorld(seed, 2, 2)
 	w.broken = rule
@@ -113,7 +113,7 @@ func takenAfterTheDrop(seed uint64, rule string) (n int) {
 	return n
 }
 
-// TestNobodyTakesWhatWasDropped, and the model sees it where maps change without a word in the lease rows.
+// TestNobodyTakesWhatWasDropped, and the model notices it if maps change without guards in the lease rows.
 func TestNobodyTakesWhatWasDropped(t *testing.T) {
 	seen := 0
 	for seed := range uint64(20) {
@@ -128,8 +128,8 @@ func TestNobodyTakesWhatWasDropped(t *testing.T) {
 	t.Logf("without guards: %d", seen)
 }
 
-// Partitions are made, dropped and forgotten in all weathers, some under the number of one that was before: what servers
-// know of them stays as much as there is, and nothing that was forgotten comes back and acts.
+// Partitions are made, dropped and forgotten under all faults, some under the number of an earlier one: the servers'
+// entries stay as few as the partitions, and nothing that was forgotten comes back and acts.
 func TestEntriesAreOfWhatThereIs(t *testing.T) {
 	made, forgotten := 0, 0
 	for _, seed := range seeds(t, 30) {
@@ -170,7 +170,7 @@ func TestEntriesAreOfWhatThereIs(t *testing.T) {
 					return false
 				}
 				forgotten++
-				// What was under way in its first life is over by then.
+				// Requests of its first life are over by then.
 				w.after(20*time.Second, func() { again = append(again, p) })
 				return true
 			})
@@ -201,7 +201,7 @@ func TestEntriesAreOfWhatThereIs(t *testing.T) {
 	}
 }
 
-// A list that was asked for before a partition was forgotten, and that comes after, does not bring it back.
+// A list that was requested before a partition was forgotten, and that arrives after, does not bring it back.
 func TestForgottenPartitionStaysForgotten(t *testing.T) {
 	h := newHand(t)
 	p := Partition{"cpu", 1}
@@ -225,7 +225,7 @@ func TestForgottenPartitionStaysForgotten(t *testing.T) {
 		t.Error("it came back")
 	}
 	h.step(ms(90), Listed{Revision: 6})
-	// What comes now is from before, and no news.
+	// Inputs from now on are older, and ignored.
 	h.step(ms(100), Watched{[]coord.Event{{Row: coord.Row{Key: RowKey(p), Value: ourRow.Encode(), Revision: 3}}}})
 	h.step(ms(110), Listed{Rows: ours, Revision: 4})
 	h.step(ms(120), assigned(p))
@@ -234,7 +234,7 @@ func TestForgottenPartitionStaysForgotten(t *testing.T) {
 	}
 }
 
-// stopIt takes the placement away and gives what the machine wants once nothing acts any more.
+// stopIt takes the placement away and returns the machine's requests once nothing acts any more.
 func stopIt(h *hand, p Partition) []Effect {
 	h.step(ms(40), Unassigned{p})
 	return h.step(ms(41), Stopped{Partition: p})

@@ -26,7 +26,7 @@ var goldenLease = Lease{
 	Offline: &Note{"ann", noon, "crashes on load"}, Bump: &Note{"ben", noon, "reload"}, Nonce: "b7-01",
 }
 
-// goldenEmpty is the row of a partition that nobody wrote to yet.
+// goldenEmpty is the row of a partition without any row written yet.
 var goldenEmpty = Lease{State: Held, Holder: "s1", Boot: "b7", Store: "4f1c", Epoch: 42, InSync: []Member{{1, "s1", "4f1c"}}, Empty: true, Nonce: "b7-01"}
 
 var goldenBeat = Beat{Server: "s1", Boot: "b7", Store: "4f1c", N: 900, Load: 0.25, Held: 12, Draining: true, Time: noon}

@@ -16,30 +16,30 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays stories in testdata: each command draws the lease table as it is then, and tells what happened.
+// TestScripts plays stories in testdata: each command draws the lease table as it is then, and reports the events.
 //
 //	cluster servers=3 partitions=3       nothing runs yet
 //	start s1 … | kill s1 … | wipe s1     processes; wipe starts one on an emptied directory
 //	run 5s                               time goes by
-//	pause s1 6s | away 10s               nothing of s1 runs; the store answers nobody
+//	pause s1 6s | away 10s               s1 stands still; the store does not answer
 //	copies 2                             a taker drops a silent holder from the list, and leaves that many; before anything starts
 //	leave s1 | drain s1                  s1 ends cleanly; s1 gives away what it holds
 //	clock s1 2s                          the wall clock of s1 is so far ahead from now on
-//	bump 1 | offline 1 | online 1        what people do to partition 1, "because" may follow
+//	bump 1 | offline 1 | online 1        changes of partition 1 by hand, "because" may follow
 //	prohibit 1 s2 | allow 1 s2
 //	delete-row 1 | delete-beat s1
-//	give-up 1                            its leader has too much to do
-//	drop 1 | forget 1                    it is in no map any more; its rows are taken away
-//	known s1                             the partitions s1 has in mind
+//	give-up 1                            its leader is overloaded
+//	drop 1 | forget 1                    it is in no map any more; its rows are deleted
+//	known s1                             the partitions that s1 has entries of
 //	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
-//	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Who lags is not told
+//	move 1 s3 | end 1                    METADATA transactions: it lies on s3 now; it unloads. Servers that lag do not get them
 //	remove 1 s2                          METADATA takes the placement out
-//	presplit 1                           METADATA replaces it, if nothing was ever in it
+//	presplit 1                           METADATA replaces it, if it never had rows
 //	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
 //	lag s1 | catch-up s1                 s1 goes on by the map that it has; it gets the newest
 //	retire 1                             METADATA drops it
 //	slow s1 2s                           requests of s1 are that long on their way
-//	unguarded                            from now on maps change without a word in the lease rows: the rule of before
+//	unguarded                            from now on maps change without guards in the lease rows: the former rule
 //	list 1 s1 s2                         its leader wants these in sync
 //	may-delete 1 s2                      whether s2 may delete its copy
 //	batches s1                           the transactions of s1 with several partitions in them since the last time
@@ -142,7 +142,7 @@ func (w *world) command(cmd string, args []string) error {
 	return nil
 }
 
-// metadata are the commands about maps and what they owe the lease rows.
+// metadata are the commands about maps and their guards in the lease rows.
 func (w *world) metadata(cmd string, args []string) error {
 	at := func(servers []string) (out []topology.Placement) {
 		for _, s := range servers {
@@ -263,7 +263,7 @@ func (w *world) edit(id string, f func(Lease) Lease) error {
 	return nil
 }
 
-// draw shows the rows as the store has them, and who may act.
+// draw shows the rows as the store has them, and which processes may act.
 func (w *world) draw() string {
 	var b strings.Builder
 	leaders := w.leaders()

@@ -15,15 +15,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// actor is whoever follows a lease rule: Machine, or the seed's own.
+// actor follows a lease rule: Machine, or the seed's own.
 type actor interface {
 	Step(now Time, in Input, out []Effect) []Effect
 	MayAct(p Partition, now Time) (point.Epoch, bool)
 	Wake() Time
 }
 
-// world is servers, a store and what lies between, in real time that only the world knows. Every accept is checked: at
-// one moment only one process may act, and what is accepted by the bricks has epochs that never fall.
+// world is servers, a store and the network between, in real time that only the world has. Every accept is checked: at
+// one moment only one process may act, and the accepted epochs at the bricks never fall.
 type world struct {
 	least  int // members that a taker leaves in a list; 0: all
 	rng    *rand.Rand
@@ -34,8 +34,8 @@ type world struct {
 	store   coord.Store
 	txn     uint64                             // of the table's map
 	placed  map[Partition][]topology.Placement // where not on all servers
-	lag     map[topology.ServerID]bool         // who is not told of newer maps
-	away    time.Duration                      // until when the store answers nobody
+	lag     map[topology.ServerID]bool         // servers that get no newer maps
+	away    time.Duration                      // until when the store answers no requests
 	procs   []*process
 	bricks  map[StoreID]map[Partition]point.Epoch
 	parts   []Partition
@@ -124,7 +124,7 @@ func (w *world) tableRow() coord.Write {
 	return coord.Write{Key: tableKey("cpu"), Value: fmt.Appendf(nil, `{"seq":%d}`, w.txn)}
 }
 
-// change is a METADATA transaction with what it owes the lease rows.
+// change is a METADATA transaction with its guards in the lease rows.
 func (w *world) change(guards ...Guard) {
 	if err := w.try(guards...); err != nil {
 		panic(err)
@@ -149,7 +149,7 @@ func (w *world) try(guards ...Guard) error {
 	return nil
 }
 
-// rowsOf are the rows that a guard looks at.
+// rowsOf are the rows that a guard reads.
 func (w *world) rowsOf(g Guard) map[string]coord.Row {
 	rows := map[string]coord.Row{}
 	for _, key := range g.Keys() {
@@ -227,7 +227,7 @@ func (w *world) start(i int, fresh bool) {
 	w.assign(i, w.parts)
 }
 
-// assign tells a server that it has a placement of each.
+// assign gives a server a placement of each.
 func (w *world) assign(i int, parts []Partition) {
 	p, self := w.procs[i], w.procs[i].self
 	var placements []topology.Placement
@@ -285,7 +285,7 @@ func (p *process) do(f func()) {
 	}
 }
 
-// wall is the time of day as the process knows it.
+// wall is the time of day as the process sees it.
 func (p *process) wall() time.Time { return time.Unix(1_800_000_000, int64(p.w.now+p.ahead)) }
 
 func (p *process) clock() Time { return Time(float64(p.w.now-p.origin) * p.rate) }
@@ -339,8 +339,8 @@ func (p *process) perform(e Effect) {
 	}
 }
 
-// request sends f to the store: it may be late, it may be lost, and so may its answer. After a second of the process's
-// own clock it hears that it does not know.
+// request sends f to the store: it may be late or lost, and so may its answer. After a second of the process's
+// own clock it is answered with Unknown.
 func (p *process) request(id uint64, f func() Answer) {
 	w := p.w
 	answered := false
@@ -473,7 +473,7 @@ func (w *world) act(i int, part Partition, pause time.Duration) {
 	})
 }
 
-// hold takes the mark away that the partition is empty, as who leads does before the first row.
+// hold removes the mark that the partition is empty, as a leader does before the first row.
 func (w *world) hold(i int, part Partition) {
 	if p := w.procs[i]; p.want[part] == nil {
 		p.want[part] = []Member{{point.PlacementID(i + 1), p.self.Server, p.self.Store}}
@@ -488,7 +488,7 @@ const (
 	unguarded   = "maps change without a word in the lease rows"
 )
 
-// vacate moves an empty partition as the master does: behind a fence, from some of its servers or from all. What it saw is
+// vacate moves an empty partition as the master does: behind a fence, from some of its servers or from all. Its view is
 // a while old when it commits.
 func (w *world) vacate(part Partition) {
 	row, ok, _ := w.store.Get(context.Background(), RowKey(part))
@@ -532,7 +532,7 @@ func (w *world) storeOf(s topology.ServerID) StoreID {
 	return ""
 }
 
-// resync makes a leader list everybody, or only itself and some.
+// resync makes a leader list all members, or only itself and some.
 func (w *world) resync(i int, part Partition) {
 	p := w.procs[i]
 	if _, ok := p.actor0(part); !ok || w.now < p.paused || p.acting > 0 || p.want[part] != nil {
@@ -544,7 +544,7 @@ func (w *world) resync(i int, part Partition) {
 			members = append(members, Member{point.PlacementID(j + 1), q.self.Server, q.self.Store})
 		}
 	}
-	// A member that is added has taken in everything first, at the leader's epoch.
+	// A member that is added has received everything first, at the leader's epoch.
 	epoch, _ := p.actor0(part)
 	for _, m := range members {
 		if w.bricks[m.Store][part] > epoch {

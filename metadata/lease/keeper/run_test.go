@@ -21,7 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// server is a storage server as far as leases go: it stops when told to.
+// server is a storage server reduced to its leases: it stops when it must.
 type server struct {
 	*Keeper
 	ctx  context.Context
@@ -114,7 +114,7 @@ func stop(t *testing.T, servers []*server) {
 	}
 }
 
-// leaders gives who leads each partition, -1 for nobody; two are an error.
+// leaders returns each partition's leader, -1 for none; two are an error.
 func leaders(t *testing.T, servers []*server) (who [partitions]int, epochs [partitions]point.Epoch) {
 	t.Helper()
 	for p := range partitions {
@@ -251,7 +251,7 @@ func TestBoottimeGoesOn(t *testing.T) {
 	}
 }
 
-// TestServersAgreeOnTheTime: each tells the others its clock, and goes by the median.
+// TestServersAgreeOnTheTime: each reports its clock to the others, and uses the median.
 func TestServersAgreeOnTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := cluster(t, mem.New(), 3)

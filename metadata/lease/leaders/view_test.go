@@ -126,7 +126,7 @@ func (w *world) put(l lease.Lease) {
 	w.write(lease.RowKey(lease.Partition{Table: "t", ID: 7}), l.Encode())
 }
 
-// finds checks who is to be asked, or what part of the reason is.
+// finds checks the server that is to be asked, or a part of the reason.
 func (w *world) finds(want string) {
 	w.t.Helper()
 	lead, err := w.view.Find("t", seven, 0)
@@ -184,7 +184,7 @@ func TestGuessesGoToTheLivingByTurns(t *testing.T) {
 				t.Errorf("asked %s, want %s", s, want)
 			}
 		}
-		asked("n1 n2 n3 n1") // nothing is known yet
+		asked("n1 n2 n3 n1") // no heartbeat was seen yet
 		w.beat("n1", "n2", "n3")
 		w.pass(5, "n2", "n3")
 		asked("n2 n3 n2 n3")
@@ -201,7 +201,7 @@ func TestServersAreDeadOnlyWhileTheStoreAnswers(t *testing.T) {
 		w.live("n1 n2")
 		w.pass(2, "n1")
 		w.live("n1")
-		w.pass(6) // nobody writes: the view has to ask for itself
+		w.pass(6) // nothing is written: the view has to ask by itself
 		w.live("")
 		w.beat("n1", "n2", "n3")
 		w.live("n1 n2 n3")
