@@ -23,7 +23,7 @@ import (
 //	run 5s                               time goes by
 //	pause s1 6s | away 10s               s1 stands still; the store does not answer
 //	copies 2                             a taker drops a silent holder from the list, and leaves that many; before anything starts
-//	leave s1 | drain s1                  s1 ends cleanly; s1 gives away what it holds
+//	leave s1 | drain s1                  s1 ends cleanly; s1 gives its leases away
 //	clock s1 2s                          the wall clock of s1 is so far ahead from now on
 //	bump 1 | offline 1 | online 1        changes of partition 1 by hand, "because" may follow
 //	prohibit 1 s2 | allow 1 s2
