@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fence does what the master does before it moves a partition that its lease row says is empty, and reports whether it was
-// still so.
+// fence sets the master's prohibitions before a move of a partition that its lease row says is empty, and reports whether it was
+// still empty.
 func (w *world) fence(id point.PartitionID) bool {
 	w.t.Helper()
 	p := lease.Partition{Table: "t", ID: id}
@@ -35,7 +35,7 @@ func (w *world) fence(id point.PartitionID) bool {
 	return ok
 }
 
-// move lets a partition lie on one server alone, and takes the fence away.
+// move places a partition on one server alone, and removes the fence.
 func (w *world) move(id point.PartitionID, to topology.ServerID) {
 	w.t.Helper()
 	m, _ := w.maps.Get("t")
@@ -96,7 +96,7 @@ func TestEmptyPartitionIsLedByWhomTheMapNames(t *testing.T) {
 }
 
 // TestRowsAckedWhileTheirPartitionMovesAreWhereItIsLed: a first row and a move meet, again and again. Whichever comes
-// first, what was acked is where the partition is led.
+// first, an acked row is where the partition is led.
 func TestRowsAckedWhileTheirPartitionMovesAreWhereItIsLed(t *testing.T) {
 	w := newWorld(t)
 	s1, s2 := w.start("s1", vfs.NewMem()), w.start("s2", vfs.NewMem())

@@ -31,14 +31,14 @@ func (w *world) hasRow(id point.PartitionID) bool {
 	return ok
 }
 
-// TestPartitionOfTheFutureIsLedOnceARowComes: nothing of it is in the lease table before. The first row that a placement is sent makes
+// TestPartitionOfTheFutureIsLedOnceARowComes: nothing of it is in the lease table before. The first row that is sent to a placement makes
 // it lead at once; the other placement then takes over when that server dies, though the time has not come.
 func TestPartitionOfTheFutureIsLedOnceARowComes(t *testing.T) {
 	w := newWorld(t)
 	s1, s2 := w.start("s1", vfs.NewMem()), w.start("s2", vfs.NewMem())
 	far, asked := w.createAt(2*time.Hour), w.createAt(time.Hour)
 	now := w.create("s1", "s2")
-	w.led(now) // both know the map
+	w.led(now) // both have the map
 	time.Sleep(300 * time.Millisecond)
 	for _, p := range []point.PartitionID{far, asked} {
 		if w.hasRow(p) {

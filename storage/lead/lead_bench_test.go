@@ -6,7 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// BenchmarkMayAct is what an insert pays three times, with the clock that a server has.
+// BenchmarkMayAct is a cost that an insert has three times, with the clock that a server has.
 func BenchmarkMayAct(b *testing.B) {
 	w := newWorld(b)
 	s1 := w.start("s1", vfs.NewMem())

@@ -36,7 +36,7 @@ func TestEmptyPartitionIsTakenByAnotherPlacement(t *testing.T) {
 	}
 }
 
-// TestPartitionWithRowsWaitsForItsServer: nobody else may lead what only one server has, however long it is away.
+// TestPartitionWithRowsWaitsForItsServer: no other server may lead a partition that only one server has, however long it is away.
 func TestPartitionWithRowsWaitsForItsServer(t *testing.T) {
 	w := newWorld(t)
 	fs := vfs.NewMem()
@@ -64,7 +64,7 @@ func TestPartitionWithRowsWaitsForItsServer(t *testing.T) {
 	if _, err := s2.read(full); !fault.Is(err, fault.Stale) {
 		t.Errorf("s2 answers a query for a partition that it does not lead: %v", err)
 	}
-	s2.wantRows("") // what it leads has no rows
+	s2.wantRows("") // its partition has no rows
 
 	s1 = w.start("s1", fs)
 	w.until("s1 leads its partition again", func() bool { return s1.leads(full) })
@@ -122,15 +122,15 @@ func TestPausedProcessAcksNothing(t *testing.T) {
 	w.led(full)
 	w.led(empty)
 	w.must(s1.put(full, 1, point.One))
-	s1.store.away.Store(true) // what wakes from a stop has not renewed yet
+	s1.store.away.Store(true) // a process that wakes from a stop has not renewed yet
 	s1.skew.Add(int64(time.Minute))
 	if s1.leads(full) || s1.leads(empty) {
 		t.Fatal("a process that slept for a minute still leads")
 	}
 	w.stale(s1.put(full, 2, point.One))
 	w.stale(s1.put(full, 2, point.Received))
-	w.stale(s1.put(empty, 1, point.All)) // somebody else may lead it by now
-	// Nobody else may lead what it alone has the rows of: level all is fenced by the in-sync list.
+	w.stale(s1.put(empty, 1, point.All)) // another server may lead it by now
+	// No other server may lead a partition when it alone has the rows: level all is fenced by the in-sync list.
 	w.until("it has seen that its leases lapsed", func() bool { return s1.put(full, 3, point.All) == nil })
 	s1.wantRows("7: 101 103", full)
 	s1.store.away.Store(false)
@@ -139,7 +139,7 @@ func TestPausedProcessAcksNothing(t *testing.T) {
 	s1.wantRows("7: 101 103 104", full)
 }
 
-// TestOfflinePartitionIsNotWrittenWhileTheStoreIsAway: going on without the store ends when the store was heard.
+// TestOfflinePartitionIsNotWrittenWhileTheStoreIsAway: going on without the store ends when the store answers.
 func TestOfflinePartitionIsNotWrittenAfterTheStoreWasHeard(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -182,7 +182,7 @@ func (b *blocking) MaybeError(op errorfs.Op) error {
 
 func (b *blocking) String() string { return "blocking" }
 
-// TestLeaseThatEndsDuringTheFsyncAcksNothing: asking before the fsync alone would ack what another leader never sees.
+// TestLeaseThatEndsDuringTheFsyncAcksNothing: asking before the fsync alone would ack rows that another leader never sees.
 func TestLeaseThatEndsDuringTheFsyncAcksNothing(t *testing.T) {
 	w := newWorld(t)
 	gate := &blocking{open: make(chan struct{})}
@@ -205,7 +205,7 @@ func TestLeaseThatEndsDuringTheFsyncAcksNothing(t *testing.T) {
 	s1.wantRows("7: 101 102", p)
 }
 
-// TestStoppedAnswersWhenNothingIsUnderWay: others hear that a lease is free only when no change can come any more.
+// TestStoppedAnswersWhenNothingIsUnderWay: others see a lease as free only when no change can come any more.
 func TestLeaseIsLetGoWhenNothingIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	gate := &blocking{open: make(chan struct{})}
@@ -307,7 +307,7 @@ func TestDroppedPartitionsAreRemovedAndForgotten(t *testing.T) {
 	s1.wantRows("7: 201", kept)
 }
 
-// TestOldMapDeletesNothing: a server that restarts and is shown a map from before rows it has were thought of keeps them.
+// TestOldMapDeletesNothing: a server that restarts and gets a map older than its rows keeps them.
 func TestOldMapDeletesNothing(t *testing.T) {
 	w := newWorld(t)
 	fs := vfs.NewMem()
@@ -368,7 +368,7 @@ func TestDroppedTable(t *testing.T) {
 	s1.wantRows("7: 105", p)
 }
 
-// TestOnlyCopyIsNotRemovedByAMap: a partition whose rows are on one server alone was given to another by mistake.
+// TestOnlyCopyIsNotRemovedByAMap: a partition with rows on one server alone was given to another by mistake.
 func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -381,7 +381,7 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	s1.wantRows("7: 101", p)
 	w.stale(s1.put(p, 2, point.All))
 
-	// A replica that the lease row lists instead has every acked row: then it goes, once no leader with an older map than ours can
+	// A replica that the lease row lists instead has every acked row: then this one is removed, once no leader with an older map than ours can
 	// list it again. Here the build that made the transaction did not write that into the row.
 	w.edit(p, func(l lease.Lease) lease.Lease {
 		l.InSync = []lease.Member{{Placement: 99, Server: "s2", Store: "elsewhere"}}
@@ -395,7 +395,7 @@ func TestOnlyCopyIsNotRemovedByAMap(t *testing.T) {
 	}
 }
 
-// TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is put right, by the placement that has the rows.
+// TestOnlyCopyThatIsGivenBackTakesRowsAgain: the mistake is corrected, and the placement that has the rows takes rows again.
 func TestOnlyCopyThatIsGivenBackTakesRowsAgain(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -458,7 +458,7 @@ func TestSplitPartitionWithRowsStaysReadable(t *testing.T) {
 	w.stale(s1.put(p, 4, point.All))
 }
 
-// begin begins a split and leaves the rest to whoever leads.
+// begin begins a split and leaves the rest to the leader.
 func (w *world) begin(p, low point.PartitionID, server topology.ServerID) {
 	child := func(id point.PartitionID) topology.Child {
 		return topology.Child{ID: id, Placements: []topology.Placement{{ID: point.PlacementID(10 * id), Server: server}}}
@@ -476,7 +476,7 @@ func (w *world) state(p point.PartitionID) topology.State {
 	return at.State
 }
 
-// TestSplitOfPartitionWithRowsIsFinished: its leader seals it and hands it over; before, it was being split for ever.
+// TestSplitOfPartitionWithRowsIsFinished: its leader seals it and hands it over; before, the split never ended.
 func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -487,7 +487,7 @@ func TestSplitOfPartitionWithRowsIsFinished(t *testing.T) {
 	before, _ := w.maps.Get("t")
 	w.begin(p, 2, "s2")
 	w.until("it unloads", func() bool { return w.state(p) == topology.Unload })
-	// Who reads by the map of before would miss what the halves take.
+	// A reader by the old map would miss the rows that the halves take.
 	ask := func(seq uint64) error {
 		_, _, err := s1.server.LabelNames(t.Context(), &peer.Select{Table: "t", Partitions: []point.PartitionID{p}, Hi: 1 << 62, MapSeq: seq}, 0)
 		return err
@@ -541,7 +541,7 @@ func TestDamagedPartitionIsSplitSoThatRowsAreTakenAgain(t *testing.T) {
 	}
 }
 
-// TestPartitionTakesRowsWhileItsSplitCannotBeFinished: no majority of metadata servers, or a person who thought better of it.
+// TestPartitionTakesRowsWhileItsSplitCannotBeFinished: no majority of metadata servers, or a person who aborts it.
 func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 	w := newWorld(t)
 	s1 := w.start("s1", vfs.NewMem())
@@ -567,7 +567,7 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 	w.must(ask(began.Seq))
 	w.maps.setAway(true)
 	w.begin(p, 2, "s1")
-	// What an earlier leader proposed cannot be ruled out while the store is away: rows are taken, and nothing is closed.
+	// A proposal of an earlier leader cannot be ruled out while the store is away: rows are taken, and nothing is closed.
 	began, _ = w.maps.Get("t")
 	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
 	w.must(s1.put(p, 2, point.All))
@@ -579,11 +579,11 @@ func TestPartitionTakesRowsWhileItsSplitCannotBeFinished(t *testing.T) {
 		return w.maps.away
 	})
 	w.until("it takes rows", func() bool { return s1.put(p, 2, point.All) == nil })
-	// The halves may have taken over, and a reader that does not know them may miss what they acked.
+	// The halves may have taken over, and a reader without them in its map may miss the rows that they acked.
 	w.until("readers by the map wait", func() bool { return fault.Is(ask(began.Seq), fault.Stale) })
 	for range 20 {
 		w.stale(ask(began.Seq))
-		w.must(ask(0)) // a reader that knows that it unloads asks the halves too
+		w.must(ask(0)) // a reader with a map in which it unloads asks the halves too
 	}
 	w.maps.setAway(false)
 	w.until("it is ruled out", func() bool { return ask(began.Seq) == nil })
@@ -605,8 +605,8 @@ func TestSplitEmptyPartitionIsForgotten(t *testing.T) {
 	s1.wantRows("7: 103", 2)
 }
 
-// TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition: when an empty partition is proposed to be taken out of the map,
-// nobody else is in sync any more, who could take it meanwhile by an older map and ack rows.
+// TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition: when the removal of an empty partition from the map is proposed,
+// no other server is in sync any more that could take it meanwhile by an older map and ack rows.
 func TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition(t *testing.T) {
 	w := newWorld(t)
 	w.start("s1", vfs.NewMem())
@@ -634,7 +634,7 @@ func TestRowsAckedByAnotherAreNotForgottenWithAnEmptyPartition(t *testing.T) {
 	}
 }
 
-// TestOverloadedServerOffersWhatItHasNoRowsOf: what it alone has the rows of it keeps, however busy it is.
+// TestOverloadedServerOffersWhatItHasNoRowsOf: it keeps partitions when it alone has the rows, however busy it is.
 func TestOverloadedServerOffersWhatItHasNoRowsOf(t *testing.T) {
 	w := newWorld(t)
 	w.heads = 64 << 10
@@ -700,7 +700,7 @@ func TestFencedServerStopsAndDoesNotLeave(t *testing.T) {
 	}
 }
 
-// gauge is how many alarms a server shows.
+// gauge returns the number of alarms that a server shows.
 func gauge(t *testing.T, n *node) int {
 	t.Helper()
 	return int(value(t, n.metrics.alarms))

@@ -90,7 +90,7 @@ func (a *atlas) put(m *topology.Map) {
 	a.changed = make(chan struct{})
 }
 
-// commitLocked writes the table's row, and into lease rows what a change of the map owes them, as package files does.
+// commitLocked writes the table's row, and the guards of a change of the map into lease rows, as package files does.
 func (a *atlas) commitLocked(m *topology.Map) coord.Revision {
 	for {
 		var conditions []coord.Condition
@@ -141,7 +141,7 @@ func (a *atlas) Names() []string {
 	return []string{"t"}
 }
 
-// drop takes the table away; put brings one of its name.
+// drop removes the table; put makes one of its name.
 func (a *atlas) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -286,7 +286,7 @@ func (w *world) start(id topology.ServerID, fs vfs.FS) *node {
 	return n
 }
 
-// kill ends a process without a word to anybody. The memory of its file system stays.
+// kill ends a process without notice. The memory of its file system stays.
 func (n *node) kill() {
 	if n.dead {
 		return
@@ -297,10 +297,10 @@ func (n *node) kill() {
 	if err := errors.Join(n.stream.Close(), n.server.Close()); err != nil {
 		n.w.t.Error(err)
 	}
-	_ = n.brick.Close() // a fenced one says so
+	_ = n.brick.Close() // a fenced one returns an error
 }
 
-// until waits for something to become true.
+// until waits for a condition to become true.
 func (w *world) until(what string, f func() bool) {
 	w.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
@@ -312,7 +312,7 @@ func (w *world) until(what string, f func() bool) {
 
 func (n *node) leads(id point.PartitionID) bool { _, ok := n.MayAct("t", id); return ok }
 
-// led waits until somebody leads, and gives who.
+// led waits until a server leads, and returns it.
 func (w *world) led(id point.PartitionID) (n *node) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("partition %d is led", id), func() bool {
@@ -358,7 +358,7 @@ func (w *world) stale(err error) {
 	}
 }
 
-// read gives the rows of partitions as "7: 100 101; 8: 205".
+// read returns the rows of partitions as "7: 100 101; 8: 205".
 func (n *node) read(ids ...point.PartitionID) (string, error) {
 	set, err := n.server.Select(context.Background(), &peer.Select{Table: "t", Partitions: ids, Lo: 0, Hi: 1 << 62})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 //	join N id server               … is being filled
 //	take N id                      a placement is taken out
 //	drop N · split N               in one transaction each; a split is finalized at once
-//	plan server=s1 seen=3 [nomap]  what the server does; the input has a line for each placement here:
+//	plan server=s1 seen=3 [nomap]  the server's actions; the input has a line for each placement here:
 //	                               partition placement [empty] [covered]
 func TestPlan(t *testing.T) {
 	var m *topology.Map

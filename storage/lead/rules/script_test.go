@@ -17,25 +17,25 @@ import (
 	"github.com/spillwaydb/spillway/storage/gate"
 )
 
-// TestScripts plays histories in testdata/scripts on the machine of server s1: each command draws the committed map, what s1 knows,
-// its partitions and their gates, and then what the machine wanted done. Questions stay open until they are answered.
+// TestScripts plays histories in testdata/scripts on the machine of server s1: each command draws the committed map, the state of s1,
+// its partitions and their gates, and then the machine's effects. Questions stay open until they are answered.
 //
-//	table [copies]                      a table "cpu", seq 1, with its map known; copies: of three replicas, whose lists chains keep
+//	table [copies]                      a table "cpu", seq 1, with its map at s1; copies: of three replicas, with lists kept by chains
 //	create s1 s2 … | begin 1 | abort 1 | drop 1 | place 1 s3 | take 1   transactions: partition N of 100 s; its split into the next two ids; …
-//	know [full]                         s1 learns the newest map
+//	know [full]                         s1 gets the newest map
 //	hold 1 [empty]                      placement of partition 1 lies on s1
-//	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      what the lease machine says; no: it was not changed
+//	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
 //	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements live
 //	relist 1 epoch=5 size=2             the chain wants a list of that many
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
 //	answer recorded no read-only        the disk is full
-//	answer proposed [yes|no]            no: it is not known; base=0: nothing was proposed
+//	answer proposed [yes|no]            no: without an outcome; base=0: nothing was proposed
 //	swap                                the newest proposal that s1 made reaches the coordination store
 //	plan                                the plan of the newest proposal, on the committed map
 //	good | busy                         a second is over: the heartbeat is good; the server is overloaded, too
 //	wait 500ms                          time goes by
-//	clock 40                            the servers' clocks show second 40; from then on the machine is given the time every second
+//	clock 40                            the servers' clocks show second 40; from then on the machine gets the time every second
 //	early 1 | ever-led 1 | forgotten 1  a request comes for partition 1; a lease row shows that it was led once; its rows are gone
 //	presplit 0 250                      at second 0, partitions to come are cut at second 250
 func TestScripts(t *testing.T) {
@@ -61,7 +61,7 @@ type world struct {
 	known *topology.Map
 	held  map[point.PartitionID]Held
 	gates map[point.PartitionID]*gate.Gate
-	clock bool     // the machine is given the time
+	clock bool     // the machine gets the time
 	open  []Effect // questions
 	made  []made
 	trace []string
@@ -245,7 +245,7 @@ func (w *world) presplit(args []string) error {
 	}))
 }
 
-// swap has the newest proposal reach the store: it is committed if it stands on the committed map and was not ruled out.
+// swap sends the newest proposal to the store: it is committed if it is based on the committed map and was not ruled out.
 func (w *world) swap() error {
 	x := w.made[len(w.made)-1]
 	if x.base != w.m.Seq || x.round != w.round {
@@ -471,7 +471,7 @@ func TestThousandsAtOneEdgeAreArmedInBatches(t *testing.T) {
 	}
 }
 
-// draw shows the committed map, what s1 knows, and its partitions.
+// draw shows the committed map, the state of s1, and its partitions.
 func (w *world) draw() string {
 	var b strings.Builder
 	var all []string
