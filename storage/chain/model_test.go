@@ -11,7 +11,7 @@ import (
 )
 
 // TestModel plays random histories: messages lost, doubled and out of order, links cut one way, disks that take their time, crashes that lose
-// what was not fsynced, emptied directories, takes at any moment (also while the holder lives and believes that it leads), a
+// unsynced frames, emptied directories, takes at any moment (also while the holder lives and believes that it leads), a
 // coordination store that is away, clocks within 10 % of the truth. The world's checks hold after every event; once the faults stop all placements
 // become equal and take rows again, unless no listed disk is left.
 func TestModel(t *testing.T) {
@@ -133,7 +133,7 @@ func (w *world) listedDiskLives() bool {
 	return slices.ContainsFunc(w.nodes, func(n *node) bool { return slices.Contains(w.row.list, n.member) })
 }
 
-// recovers ends all faults, and says what does not come right.
+// recovers ends all faults, and returns the failures of the recovery.
 func (w *world) recovers() string {
 	clear(w.cut)
 	w.away = false

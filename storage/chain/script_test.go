@@ -10,21 +10,21 @@ import (
 )
 
 // TestScripts plays histories in testdata/scripts: placements named H, M, T of one partition, the links between them and the lease row. Each command
-// draws, where they changed, the row and every placement (what it follows, the epoch it promised, whether it calls itself sure, its log: fsynced | not yet),
-// and then what happened. The world's own checks print BROKEN.
+// draws, where they changed, the row and every placement (its head, the epoch it promised, whether it calls itself sure, its log: fsynced | not yet),
+// and then the events. The world's own checks print BROKEN.
 //
-//	cluster H M T [min=2]            all listed, nobody leads
+//	cluster H M T [min=2]            all listed, none leads
 //	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
 //	write H a b …                    the head takes frames
 //	run 500ms                        time goes by, everything is delivered
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not
-//	sync T                           what T's disk was asked is done
+//	sync T                           the work requested of T's disk is done
 //	fail H                           the fsync of H's newest frames fails
 //	kill H [survive=1] | start H     of frames not fsynced the first survive
 //	empty H                          H's directory is lost
 //	cut H T | heal H T               one way: H's messages to T are lost
 //	hold H T | release H T           one way: H's messages to T are late
-//	store away | mute | back         the coordination store; mute: it does what is asked, and its answers are late
+//	store away | mute | back         the coordination store; mute: it carries out requests, and its answers are late
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		var w *world

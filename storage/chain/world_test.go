@@ -11,9 +11,9 @@ import (
 )
 
 // world is a partition's placements with their disks, the links between them, and the lease row. It checks after every event:
-//   - what was acknowledged is durable on every member that the row lists, and in the log of every head of a higher epoch;
+//   - every acknowledged frame is durable on every member that the row lists, and in the log of every head of a higher epoch;
 //   - a serial names one frame with one predecessor, wherever it lies;
-//   - who calls itself sure has applied all that was acknowledged.
+//   - a placement that calls itself sure has applied everything that was acknowledged.
 type world struct {
 	now   Time // the truth
 	nodes []*node
@@ -22,7 +22,7 @@ type world struct {
 
 	row  row
 	away bool      // the coordination store
-	mute bool      // it takes what is asked, and its answers are late
+	mute bool      // it carries out requests, and its answers are late
 	asks []listAsk // not yet carried out
 	told []listAnswer
 
@@ -143,7 +143,7 @@ func (n *node) start() {
 	n.step(Placements{n.w.members(), n.w.min})
 }
 
-// kill ends the process; of what was not fsynced the first few frames survive.
+// kill ends the process; of the unsynced frames the first few survive.
 func (n *node) kill(survive int) {
 	n.m = nil
 	n.log = n.log[:min(len(n.log), n.synced+survive)]
@@ -237,7 +237,7 @@ func (n *node) fsync() {
 	n.step(Synced{n.log[n.synced-1].serial})
 }
 
-// settle carries out what was asked of the disk and of the lease.
+// settle carries out the requests to the disk and the lease row.
 func (n *node) settle() {
 	if e := n.raise; e > 0 {
 		n.raised, n.raise = max(n.raised, e), 0
@@ -323,7 +323,7 @@ func (n *node) write(body string) bool {
 	return true
 }
 
-// fail has the fsync of what the head passed on fail.
+// fail makes the fsync of the frames fail that the head passed on.
 func (n *node) fail() {
 	if n.synced < len(n.log) {
 		n.log = n.log[:n.synced]
@@ -405,7 +405,7 @@ func (w *world) run(d Time) {
 	}
 }
 
-// quiet delivers all that is on its way and not held.
+// quiet delivers all messages on their way that are not held.
 func (w *world) quiet() {
 	for rounds := 0; rounds < 10000; rounds++ {
 		i := slices.IndexFunc(w.links, func(f flight) bool { return !w.held[[2]string{string(f.from.Server), string(f.to.Server)}] })

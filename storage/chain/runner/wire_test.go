@@ -22,7 +22,7 @@ func (l *slowLink) Frame(_ context.Context, _ *peer.Route, rec []byte, done func
 	return nil
 }
 
-// Frames of a log are read into the same memory one after the other: what waits on a link must not become the next one.
+// Frames of a log are read into the same memory one after the other: a frame that waits on a link must not become the next one.
 func TestFramesThatWaitOnALinkStayWhatTheyWere(t *testing.T) {
 	l := &slowLink{}
 	find := func(string) (peer.Link, bool) { return l, true }
