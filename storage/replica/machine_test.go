@@ -19,7 +19,7 @@ func place(n int) Key {
 	return Key{Table: "t", Partition: point.PartitionID(n), Placement: point.PlacementID(n)}
 }
 
-// said draws effects: their types, and why something was declined.
+// said draws effects: their types, and the reasons of declines.
 func said(es []ReceiverEffect) string {
 	var parts []string
 	for _, e := range es {
@@ -61,7 +61,7 @@ func TestReceiverDeclinesWithTheReason(t *testing.T) {
 	}
 }
 
-// Slots are few, and none is held by a sender that went away.
+// Slots are few, and none is held by a sender that disconnected.
 func TestASlotIsGivenToAnotherWhenItsSenderIsSilent(t *testing.T) {
 	r := NewReceiver(Settings{SlotsMax: 1, SlotIdle: 30 * time.Second})
 	offer := func(now Time, from Member, at, slot int) string {
@@ -85,7 +85,7 @@ func TestASlotIsGivenToAnotherWhenItsSenderIsSilent(t *testing.T) {
 	}
 }
 
-// A transfer goes on where it was, after the connection was lost, only with the very same bytes.
+// A transfer continues where it was, after the connection was lost, only with the very same bytes.
 func TestATransferGoesOnWhereItWas(t *testing.T) {
 	for _, c := range []struct {
 		checksum uint64
@@ -130,7 +130,7 @@ func TestOnlyWholeSegmentsAreAdoptedAndAcknowledged(t *testing.T) {
 	}
 }
 
-// A placement that declines a minor although it acknowledged its base is offered the major: its directory is not what it was.
+// A placement that declines a minor although it acknowledged its base is offered the major: its directory has changed.
 func TestAfterOutOfOrderTheMajorIsSent(t *testing.T) {
 	s := NewSender(Settings{})
 	s.Step(0, Members{[]Member{one}}, nil)

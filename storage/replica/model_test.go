@@ -11,7 +11,7 @@ import (
 )
 
 // TestModel plays random histories: segments made, compacted, leaders changed, messages lost, doubled and out of order, processes killed, files that
-// arrive damaged. Nothing that a placement holds is lost, one id has one content, and once faults stop all chains are equal.
+// arrive damaged. A placement loses nothing that it holds, one id has one content, and once faults stop all chains are equal.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld("H", "M", "T")

@@ -123,7 +123,7 @@ type Receiver struct {
 	out   []ReceiverEffect
 }
 
-// slot is one segment on its way, or the unfinished file of one whose sender disconnected.
+// slot is one segment on its way, or the unfinished file of one that lost its sender.
 type slot struct {
 	at       Key
 	from     Member

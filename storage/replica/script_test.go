@@ -10,12 +10,12 @@ import (
 )
 
 // TestScripts plays histories in testdata/scripts. After each command every placement's chain of segments is drawn, a major with a *, and
-// what happened. The world's own checks print BROKEN.
+// the events. The world's own checks print BROKEN.
 //
 //	servers H M T      H leads the first epoch
 //	write 3            the leader's log grows; follow: the others' logs as well, and they promise its epoch
 //	follow [M]
-//	flush | compact    the leader makes a segment of what all have; folds its chain into a major
+//	flush | compact    the leader makes a segment of the frames that all have; folds its chain into a major
 //	take M             M leads the next epoch
 //	down M | up M      its process; unfinished files are gone
 //	lose on|off        all messages are lost

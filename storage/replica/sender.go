@@ -273,7 +273,7 @@ func (s *Sender) index(id point.SegmentID) int {
 	return slices.IndexFunc(s.chain, func(g Segment) bool { return g.ID == id })
 }
 
-// offer makes the next offer; it gives up one that got no answer, or one whose segment is gone.
+// offer makes the next offer; it gives up one that got no answer, or one with a segment that is gone.
 func (s *Sender) offer(p *peerState) {
 	if p.slot != 0 && s.index(p.segment.ID) < 0 { // compacted away meanwhile
 		s.do(Stop{To: p.member, Slot: p.slot})

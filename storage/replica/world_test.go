@@ -10,8 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// world is a partition on some servers, with what lies between them. Frames are numbers of one log that all have a part of; how
-// they got there is the chain's business.
+// world is a partition on some servers, with the network between them. Frames are numbers of one log that all have a part of; the
+// chain brought them there.
 type world struct {
 	now     Time
 	nodes   []*node
@@ -42,7 +42,7 @@ type node struct {
 	moving   map[uint64]Transit
 }
 
-// delivery is a message on its way; what is a SenderInput or a ReceiverInput of the node.
+// delivery is a message on its way: a SenderInput or a ReceiverInput of the node.
 type delivery struct {
 	to    *node
 	what  any
@@ -121,7 +121,7 @@ func (w *world) write(frames uint64) {
 	}
 }
 
-// follow has a node's log catch up with the leader's, and promise its epoch.
+// follow makes a node's log catch up with the leader's, and promise its epoch.
 func (w *world) follow(n *node) {
 	if n != w.leader && !n.down {
 		n.epoch, n.log = w.leader.epoch, slices.Clone(w.leader.log)
@@ -140,7 +140,7 @@ func (w *world) chainChanged() {
 	w.perform(l, l.sender.Step(w.now, Members{others}, nil))
 }
 
-// flush makes a segment of what all nodes have.
+// flush makes a segment of the frames that all nodes have.
 func (w *world) flush() {
 	l := w.leader
 	for _, n := range w.nodes {
@@ -223,7 +223,7 @@ func (w *world) perform(n *node, es []SenderEffect) {
 	}
 }
 
-// move sends what transfers have: half of a file, then the rest with the commit.
+// move sends the data of transfers: half of a file, then the rest with the commit.
 func (w *world) move() {
 	for _, n := range w.nodes {
 		if n.sender == nil {
@@ -252,7 +252,7 @@ func sortedSlots(m map[uint64]Transit) (slots []uint64) {
 	return slots
 }
 
-// deliver hands over one message.
+// deliver delivers one message.
 func (w *world) deliver(i int) {
 	d := w.wire[i]
 	w.wire = slices.Delete(w.wire, i, i+1)
@@ -295,7 +295,7 @@ func (w *world) reply(n *node, es []ReceiverEffect) {
 	}
 }
 
-// adopt does what storage/partition does with a finished file.
+// adopt handles a finished file like storage/partition.
 func (w *world) adopt(n *node, e Adopt) Reason {
 	g := e.Segment
 	delete(n.files, g.ID)
@@ -325,7 +325,7 @@ func (w *world) adopt(n *node, e Adopt) Reason {
 	return 0
 }
 
-// check is what holds after every event.
+// check checks the invariants that hold after every event.
 func (w *world) check() {
 	for _, n := range w.nodes {
 		for i, g := range n.chain {
