@@ -53,7 +53,7 @@ func benchTransaction(b *testing.B, partitions int) {
 	defer store.Close()
 	servers := map[topology.ServerID]*mapstore.Server{}
 	var ids []topology.ServerID
-	var closers []func() // what uses others' disks first
+	var closers []func() // users of others' disks first
 	defer func() {
 		for _, f := range closers {
 			f()

@@ -113,7 +113,7 @@ func TestTablesDoNotMix(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeen: whatever changes under our feet is Corrupt, not another map.
+// TestDamageIsSeen: any change of the stored bytes gives Corrupt, not another map.
 func TestDamageIsSeen(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()
@@ -343,7 +343,7 @@ func chain(t *testing.T, d *Disk, n int) []*peer.File {
 	return out
 }
 
-// keys counts what is kept, by prefix.
+// keys counts the stored keys, by prefix.
 func keys(t *testing.T, b *brick.Brick, prefix string) (n, size int) {
 	t.Helper()
 	if err := b.Scan([]byte(prefix), func(_, v []byte) error { n++; size += len(v); return nil }); err != nil {
@@ -422,7 +422,7 @@ func nothingLeft(t *testing.T, b *brick.Brick) {
 }
 
 // TestManyLinksGetARootInTheBackground: transactions go on as links while a file is made whole, reads never walk more than twice as many
-// links as that is due at, and what is below goes with the files that stood on it.
+// links as that is due at, and the links below go with the files that stood on them.
 func TestManyLinksGetARootInTheBackground(t *testing.T) {
 	fs := vfs.NewMem()
 	b, d := open(t, fs)
@@ -477,7 +477,7 @@ func TestManyLinksGetARootInTheBackground(t *testing.T) {
 			t.Fatalf("transaction %d: %v", i, err)
 		}
 	}
-	add(linksMax + 5) // nobody tidies: at last a file is written whole at once
+	add(linksMax + 5) // without Tidy a file is at last written whole at once
 	if n := wholes(); n != 2 {
 		t.Errorf("%d files are whole", n)
 	}
@@ -502,7 +502,7 @@ func TestManyLinksGetARootInTheBackground(t *testing.T) {
 	}
 }
 
-// TestLinksSurviveAPowerCut: whatever was put is read from an image without anything unsynced, also while files below are deleted and one
+// TestLinksSurviveAPowerCut: every file put is read from an image without anything unsynced, also while files below are deleted and one
 // in the midst is made whole.
 func TestLinksSurviveAPowerCut(t *testing.T) {
 	fs := vfs.NewCrashableMem()
@@ -563,8 +563,8 @@ func wide(t *testing.T) (*topology.Map, func(point.PartitionID) []topology.Place
 	return m.Cover(times, place), place
 }
 
-// TestDamagedLinkIsSeen: whatever is flipped, cut or lost of a link makes it and all that stands on it Corrupt, never another map; the file is
-// written anew, and then all is read again. What stands below is not touched.
+// TestDamagedLinkIsSeen: any flip, cut or loss in a link makes it and all that stands on it Corrupt, never another map; the file is
+// written anew, and then all is read again. Files below are not touched.
 func TestDamagedLinkIsSeen(t *testing.T) {
 	b, d := open(t, vfs.NewMem())
 	defer b.Close()
@@ -696,7 +696,7 @@ func TestFilesOfTheFormBeforeAreReadAndReplaced(t *testing.T) {
 	nothingLeft(t, b)
 }
 
-// TestLinkIsAsDrawn holds a link in the hand.
+// TestLinkIsAsDrawn checks the bytes of a link.
 func TestLinkIsAsDrawn(t *testing.T) {
 	l := link{from: peer.TxnID{0x20, 0x07}, ops: []byte{3, 'o', 'p', 's', 1, 'x'}}
 	golden, err := os.ReadFile("testdata/link.hex")
