@@ -55,7 +55,7 @@ func (g *Gate) Doubt(seq uint64) {
 	g.doubt = max(g.doubt, seq)
 }
 
-// Settle ends the doubt about transactions up to seq: none of them let others take over.
+// Settle ends the doubt about transactions up to seq: they did not let others take over.
 func (g *Gate) Settle(seq uint64) {
 	if g.doubt <= seq {
 		g.doubt = 0

@@ -2,7 +2,7 @@ package gate
 
 import "testing"
 
-// TestGate plays a life of a gate: what it lets in, and what a reader by map 7 or 8 may rely on.
+// TestGate plays a life of a gate: the changes that it lets in, and what readers by map 7 or 8 may rely on.
 func TestGate(t *testing.T) {
 	var g Gate
 	f := func(what string, enters, doubtAt7, doubtAt8 bool) {
