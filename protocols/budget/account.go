@@ -47,7 +47,7 @@ type waiter struct {
 	granted chan struct{} // closed when the bytes are booked
 }
 
-// WaitingMax is how many may wait for memory of one process; the next is refused.
+// WaitingMax bounds the requests that wait for memory of one process; the next is refused.
 const WaitingMax = 1024
 
 // New makes the account of a process that may use so many bytes.
@@ -75,7 +75,7 @@ func (a *Account) Child(name string, s Share) (*Account, error) {
 	return c, nil
 }
 
-// Close gives the floor of an account back, which must be empty and have no children.
+// Close releases the floor of an account, which must be empty and have no children.
 func (a *Account) Close() {
 	a.tree.mu.Lock()
 	defer a.tree.mu.Unlock()

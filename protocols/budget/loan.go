@@ -44,12 +44,12 @@ const (
 	SmallLoan = 4 << 20
 	// reservePart is the part of an account that is kept for small loans, and half of it for those that began.
 	reservePart = 6
-	// growTimeMax is how long a small loan waits to grow. Longer: a query is seldom refused, and later.
+	// growTimeMax is how long a small loan waits to grow. A longer time refuses fewer queries, but later.
 	growTimeMax = 2 * time.Second
 )
 
-// Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), of which the first chunk is waited for. When
-// ctx ends, nothing of the loan is waited for any more. Errors are those of Wait.
+// Borrow begins a loan of at most bytesMax (0: any number, see loanPerFree), and waits for its first chunk. When ctx
+// ends, the loan waits for nothing any more. Errors are those of Wait.
 func (a *Account) Borrow(ctx context.Context, bytesMax int64) (*Loan, error) {
 	most, reserve := a.loans()
 	if bytesMax == 0 || bytesMax > most {
@@ -85,7 +85,7 @@ func (a *Account) lend(n, held int64) error {
 	return fault.Errorf(fault.Throttled, "no memory left for %s: %d bytes are held, %d more asked for, %d free for all; try again later", a.name, held, n, max(0, a.freeLocked()))
 }
 
-// lendLocked lets a small loan pass those that have not begun: it ends the sooner.
+// lendLocked lets a small loan pass those that have not begun, so that it ends sooner.
 func (a *Account) lendLocked(n, held int64) bool {
 	if held+n > SmallLoan {
 		left := a.freeLocked() - n - a.mostLocked()/reservePart
@@ -100,7 +100,7 @@ func (a *Account) lendLocked(n, held int64) bool {
 	return true
 }
 
-// lendSoon is lend that may wait for a small loan, which comes before those that have not begun.
+// lendSoon is lend that may wait, for a small loan; it is served before those that have not begun.
 func (a *Account) lendSoon(done <-chan struct{}, n, held int64, wait bool) error {
 	err := a.lend(n, held)
 	if err == nil || !wait || held+n > SmallLoan {
@@ -264,7 +264,7 @@ func WithLoan(ctx context.Context, l *Loan) context.Context {
 	return context.WithValue(ctx, loanKey{}, l)
 }
 
-// LoanOf is the loan of the request that ctx belongs to, or nil, from which anything can be taken.
+// LoanOf is the loan of the request that ctx belongs to, or nil, which grants any take.
 func LoanOf(ctx context.Context) *Loan {
 	l, _ := ctx.Value(loanKey{}).(*Loan)
 	return l
