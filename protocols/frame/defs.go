@@ -52,8 +52,9 @@ func defsBound(defs []point.Labels) int {
 // tailSlack is by how many bytes the tails of one host's series differ: the bytes that the ends of metric names share.
 const tailSlack = 16
 
-// sharedTail counts the bytes that two strings have in common at their ends, eight at a time. So many as are likely are
-// compared at once before, which is a third of the time where the text is not in the cache (DESIGN.md); likely may be wrong.
+// sharedTail counts the bytes that two strings have in common at their ends, eight at a time. It first compares the likely
+// number of bytes at once, which takes a third of the time where the text is not in the cache (DESIGN.md); likely may be
+// wrong.
 func sharedTail(a, b string, likely int) int {
 	n := 0
 	if likely > 0 && likely <= min(len(a), len(b)) && a[len(a)-likely:] == b[len(b)-likely:] {

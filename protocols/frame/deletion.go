@@ -7,8 +7,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Deletion hides the rows in [Lo, Hi] of the series that fulfil all matchers: those that the partition took before it, and none
-// that it takes later, whatever their time.
+// Deletion hides the rows in [Lo, Hi] of the series that fulfil all matchers, if the partition took them before the deletion;
+// later rows stay, whatever their time.
 type Deletion struct {
 	Matchers []Matcher   `json:"matchers"`
 	Lo       point.Nanos `json:"lo"`

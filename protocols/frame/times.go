@@ -13,7 +13,7 @@ const (
 	timeMillis = 1 << 1 // it counts milliseconds, else nanoseconds
 	timeBits   = 2
 
-	// timeWhole, no nanoseconds, would be no milliseconds too: it says that the whole time follows in 8 bytes.
+	// timeWhole, zero nanoseconds, is free since zero milliseconds means the same: it marks that the whole time follows in 8 bytes.
 	timeWhole = 0
 )
 
