@@ -16,7 +16,7 @@ var pow10 = [...]float64{
 const digitsMax = 18
 
 // number reads the usual number at p: an integer with suffix i or u, or a decimal without exponent, of at most 18 digits.
-// ok is false for everything else, good or bad: value looks closer.
+// ok is false for everything else, good or bad, which is left to value.
 //
 // A decimal m/10^k is exact after one division where m and 10^k are float64s exactly (W. D. Clinger, How to read
 // floating point numbers accurately, 1990): m ≤ 2^53 and k ≤ 22; k is below 19 here.
@@ -166,7 +166,7 @@ func parseTime(token []byte) (t int64, ok bool) {
 }
 
 // eightDigits reads eight ASCII digits, the first in the lowest byte, by adding neighbours: bytes to pairs, pairs to
-// fours, fours to eight. It takes 3 multiplications where a loop takes 8 that wait for each other.
+// fours, fours to eight. It takes 3 multiplications where a loop takes 8 dependent ones.
 func eightDigits(x uint64) (n uint64, ok bool) {
 	const high, zeros = 0x8080808080808080, 0x3030303030303030
 	x ^= zeros // digits become 0…9, everything else becomes more

@@ -25,7 +25,7 @@ const (
 var units = [...]int64{Nanosecond: 1, Microsecond: 1e3, Millisecond: 1e6, Second: 1e9, Minute: 60e9, Hour: 3600e9, Auto: 1}
 
 // Precision reads the parameter precision of a write request; "" is the flavour's default. The error is Invalid and has
-// the words of the original (InfluxDB 1.8 and 2.7).
+// the text of the original (InfluxDB 1.8 and 2.7).
 func (f Flavour) Precision(s string) (Precision, error) {
 	switch f {
 	case V1:

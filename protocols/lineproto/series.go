@@ -42,8 +42,8 @@ func (d *Decoder) parseKey(k *key, p int) (next int, ok bool) {
 	return end, true
 }
 
-// keepTags keeps those of d.tags, from the first on, that stand at p too, and gives their length there: a host's measurements
-// begin with the same.
+// keepTags keeps the first tags of d.tags as far as they are at p too, and returns their length there: a host's measurements
+// begin with the same tags.
 func (d *Decoder) keepTags(k *key, p int) (n int) {
 	kept, s := 0, d.body
 	for _, end := range d.tagEnds {
@@ -145,7 +145,7 @@ func (d *Decoder) fieldID(k *key, name []byte) (id point.SeriesID, ok bool) {
 	return id, true
 }
 
-// waits marks a number that is not one yet: the rest of it is a place in Decoder.fresh.
+// waits marks a pending number: the rest of it is a place in Decoder.fresh.
 const waits point.SeriesID = 1 << 31
 
 // await puts a new field among those of the line that get their numbers together. Until settle a place stands for its
@@ -297,7 +297,7 @@ func (d *Decoder) sortShared(k *key) {
 	}
 }
 
-// findShared makes d.shared the one of the last few that is of the tags in hand, or the one that was used least lately.
+// findShared makes d.shared the entry of the last few with the current tags, or the least recently used one.
 func (d *Decoder) findShared() (known bool) {
 	d.shared = &d.lastShared[0]
 	for i := range d.lastShared {
@@ -315,8 +315,8 @@ func (d *Decoder) findShared() (known bool) {
 	return known
 }
 
-// splice appends the labels that all fields share, with the metric's name among them; ok is false when there is anything
-// wrong with it, and dst as it was.
+// splice appends the labels that all fields share, with the metric's name among them; ok is false when there is a
+// mistake in it, and dst as it was.
 func (d *Decoder) splice(dst []byte) (labels []byte, ok bool) {
 	c := d.shared
 	if c.gap < 0 || len(d.metric) > point.LabelValueMax || !utf8.Valid(d.metric) {

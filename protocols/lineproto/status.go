@@ -12,7 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Flavour is one of the three Influx write APIs; each has its own words for the same outcome.
+// Flavour is one of the three Influx write APIs; each has its own answers for the same outcome.
 type Flavour uint8
 
 const (
@@ -179,14 +179,14 @@ func retryAfter(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// deadly are the words at which Telegraf's v1 output forgets a batch in silence, whatever the status, unless it is a 4xx.
+// deadly are the texts at which Telegraf's v1 output drops a batch silently, whatever the status, unless it is a 4xx.
 var deadly = [...]string{
 	"retention policy not found", "hinted handoff queue not empty", "points beyond retention policy", "partial write",
 	"unable to parse",
 }
 
-// harmless is the text of a failure that must be retried. Such a text may quote a client's own words, and with them deadly
-// ones; then it is not sent.
+// harmless is the text of a failure that must be retried. Such a text may quote a client's own words, and so contain
+// deadly ones; then it is not sent.
 func harmless(text string) string {
 	low := strings.ToLower(text)
 	for _, words := range deadly {
