@@ -139,8 +139,8 @@ func (d *Decoder) spend(n int) error {
 	return nil
 }
 
-// errTwice refuses what protobuf would merge. No encoder writes it, and merging by copying would cost the square of a
-// hostile body.
+// errTwice refuses repeated messages, which protobuf would merge. No encoder writes it, and merging by copying would
+// cost the square of a hostile body.
 var errTwice = errors.New("a message that may stand once stands twice")
 
 // once takes the bytes of a message that may occur once. The argument what is nil before.
@@ -285,7 +285,7 @@ func (mt *metric) read(m []byte) error {
 	return mt.readTemporality()
 }
 
-// readTemporality finds the fields that stand beside, and mostly behind, the data points.
+// readTemporality finds the fields beside, and mostly behind, the data points.
 func (mt *metric) readTemporality() error {
 	m := mt.data
 	for i := 0; i < len(m); {
@@ -392,7 +392,7 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// span collects fields of one number: where they stand together it is a part of the message, else a copy.
+// span collects fields of one number: where they are adjacent it is a part of the message, else a copy.
 type span struct {
 	data []byte
 	end  int // of data in the message, while it is a part of it
@@ -439,7 +439,7 @@ func (p *dataPoint) reset() {
 	*p = dataPoint{attrs: p.attrs.emptied(), exemplars: p.exemplars.emptied()}
 }
 
-// noRecordedValue is the flag of a point that says that its series has ended.
+// noRecordedValue is the flag of a point that ends its series.
 func (p *dataPoint) noRecordedValue() bool { return p.flags&1 != 0 }
 
 var staleNaN = math.Float64frombits(point.StaleNaN)

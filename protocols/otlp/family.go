@@ -96,7 +96,7 @@ func (mt *metric) translatorType() otlptranslator.MetricType {
 	return otlptranslator.MetricTypeSummary
 }
 
-// unknownType reports whether the metric is a delta that is kept as it is: Prometheus has no word for its type.
+// unknownType reports whether the metric is a delta that is kept as it is: Prometheus has no name for its type.
 func (mt *metric) unknownType(t *Translator) bool {
 	return mt.delta() && t.settings.Delta == DeltaKeep
 }

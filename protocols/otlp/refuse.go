@@ -18,8 +18,7 @@ func (d *Decoder) refuseAt(item, points int, err error, text func() string) {
 			d.b.RefusedRows += points
 			return
 		}
-		// A reason that goes away by itself decides the answer (the sender must retry), so it may not be crowded out by a
-		// hundred that do not.
+		// A passing reason decides the answer (the sender must retry), so a hundred lasting ones must not crowd it out.
 		d.b.Refused = d.b.Refused[:point.RefusalsMax-1]
 	}
 	d.b.Refuse(points, point.Refusal{Item: item, Text: text(), Reason: err.Error(), Kind: kind})

@@ -111,7 +111,7 @@ func (s Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Translator is Settings made ready: immutable, shared by all decoders of a process.
+// Translator is prepared Settings: immutable, shared by all decoders of a process.
 type Translator struct {
 	settings Settings
 	metrics  otlptranslator.MetricNamer
@@ -119,7 +119,7 @@ type Translator struct {
 	labels   otlptranslator.LabelNamer
 	listed   map[string]struct{} // attributes to promote, or not to
 
-	// mark stands in every hash, so that decoders of different settings may share a Dict.
+	// mark is part of every hash, so that decoders of different settings may share a Dict.
 	mark [16]byte
 }
 
