@@ -41,7 +41,7 @@ type Batch struct {
 	Merged int
 }
 
-// Merge is two fields, of measurements that are spelt otherwise, that are one series: `a_b c=1` and `a b_c=2` are a_b_c.
+// Merge is two fields of different measurements that form one series: `a_b c=1` and `a b_c=2` are a_b_c.
 type Merge struct {
 	Metric                       string
 	Measurement, Field           string // that came now, as written
@@ -90,8 +90,8 @@ type MetadataRow struct {
 const (
 	// MetadataBytesMax bounds a row of metadata, all its texts together.
 	MetadataBytesMax = 16 << 10
-	// MetadataRequestMax bounds the texts of all rows of metadata of one request: in remote write 2.0 a help text stands once
-	// and is meant by any number of families.
+	// MetadataRequestMax bounds the texts of all rows of metadata of one request: in remote write 2.0 any number of families
+	// can refer to one help text.
 	MetadataRequestMax = 16 << 20
 )
 

@@ -77,7 +77,7 @@ func (d *Dict) Len() int { return d.series.len() }
 // counts it.
 func (d *Dict) Weight() int { return int(d.weight.Load()) }
 
-// labelsReckoned is up to which length labels count as one series; the usual have 200 bytes, and they lie in memory twice:
+// labelsReckoned is the length up to which labels count as one series; usual ones have 200 bytes, and are in memory twice:
 // here and in the index of storage.
 const labelsReckoned = 400
 
@@ -143,7 +143,7 @@ func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
 }
 
 // number gives labels their number. owned is the same labels in memory that the Dict may keep, or "". With limited,
-// those that have none yet are held against the limits.
+// those that have none yet are checked against the limits.
 func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {
 	ch := maphash.Bytes(d.seeds[0], labels)
 	seen := d.series.len()

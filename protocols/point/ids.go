@@ -54,7 +54,7 @@ func (s SegmentID) String() string {
 	return strconv.FormatUint(uint64(s.Epoch), 10) + "-" + strconv.FormatUint(s.Seq, 10)
 }
 
-// EpochEnd says: of this epoch, the frames up to and including Seq are contained.
+// EpochEnd means that of this epoch the frames up to and including Seq are contained.
 type EpochEnd struct {
 	Epoch Epoch  `json:"epoch"`
 	Seq   uint64 `json:"seq"`

@@ -11,7 +11,7 @@ import (
 )
 
 // LabelLimits bound the labels of the series that a table takes. A zero field means the format's own bound: LabelsMax,
-// LabelNameMax, LabelValueMax. A Dict asks them once a series, when it is new, and never for a sample.
+// LabelNameMax, LabelValueMax. A Dict checks them once a series, when it is new, and never for a sample.
 type LabelLimits struct {
 	Count      int // labels, the metric name included
 	NameBytes  int // of a label's name
@@ -46,7 +46,7 @@ func (l *LabelLimits) Check(labels []byte) error {
 	if set == 0 {
 		set = max(4*value, 32<<10)
 	}
-	// Most sets are shorter than every limit: then nothing in them is longer. A pair takes four bytes at least.
+	// Most sets are shorter than every limit, and so are their parts. A pair takes four bytes at least.
 	if len(labels) <= min(name, value, set, 4*count) {
 		return nil
 	}
@@ -84,8 +84,8 @@ func orMax(limit int) int {
 	return limit
 }
 
-// SetLabelLimits sets the limits that series are held against when they are new from now on. Those that have a number
-// keep it. A Dict without limits has only the format's bounds.
+// SetLabelLimits sets the limits for series that are new from now on. Those that have a number keep it. A Dict
+// without limits has only the format's bounds.
 func (d *Dict) SetLabelLimits(l LabelLimits) { d.limits.Store(&l) }
 
 // LabelLimits are those in force; the zero value: only the format's.
@@ -96,7 +96,7 @@ func (d *Dict) LabelLimits() LabelLimits {
 	return LabelLimits{}
 }
 
-// LabelLimited counts the series that exceeded a limit when they were asked for, in a dry run too.
+// LabelLimited counts the series that exceeded a limit when they came, in a dry run too.
 func (d *Dict) LabelLimited() uint64 { return d.limited.Load() }
 
 // limit says why labels that have no number get none, or nil.

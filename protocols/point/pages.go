@@ -68,7 +68,7 @@ func (p *firstHashes) set(i uint32, h Hash) {
 	p.n.Store(i + 1)
 }
 
-// grow makes the page at. Pages are made by rising number, so that none is ever put into a directory that others read.
+// grow makes the page at. Pages are made by rising number, so that a directory that others read never gets a new one.
 func (p *firstHashes) grow(at int) *[]*[pageLen]Hash {
 	var dir []*[pageLen]Hash
 	if old := p.dir.Load(); old != nil {

@@ -10,7 +10,7 @@ const (
 	SmearOn
 )
 
-// With is the wish of rows that are written together: each of them must be content. Off wins over all, on needs both.
+// With is the combined wish of rows that are written together. Off wins over all, on needs both.
 func (s Smear) With(o Smear) Smear {
 	switch {
 	case s == SmearOff || o == SmearOff:

@@ -57,8 +57,8 @@ func (t *table) get(h Hash) (uint32, bool) {
 	}
 }
 
-// warm reads from the buckets of all hs, so that their cache lines come at once and not each when it is asked for. The sum
-// keeps the compiler from leaving the reads out.
+// warm reads from the buckets of all hs, so that their cache lines load at once and not one after the other. The sum keeps
+// the compiler from leaving the reads out.
 func (t *table) warm(hs []Hash) (sum uint32) {
 	for _, h := range hs {
 		if p := t.shard(h).buckets.Load(); p != nil {
