@@ -17,8 +17,8 @@ type Clock struct {
 	asOf  point.Nanos
 }
 
-// correctedFor is how long a refusal is believed. Then our own clock, which may have been set right, is tried again: at worst
-// one more insert is refused.
+// correctedFor is how long a refusal counts. Then our own clock, which may have been corrected, is tried again: at worst one
+// more insert is refused.
 const correctedFor = 10 * time.Second
 
 // NewClock makes the clock of a gateway. The number is drawn at random at every start; its low ten bits count.

@@ -8,8 +8,8 @@ import "github.com/spillwaydb/spillway/protocols/point"
 type Order struct{ highest point.Stamp }
 
 // Next gives the rank of the frame that is taken now: its own, or the next that is above all taken so far, with the same
-// gateway's number. It costs no more where a clock was set back: Order counts on from where it is. At the highest rank
-// there is it stays.
+// gateway's number. A clock that was set back costs no more: Order counts on from its last rank. It stays at the highest
+// rank.
 func (o *Order) Next(s point.Stamp) point.Stamp {
 	if s <= o.highest {
 		s = above(o.highest, 1) | s&(Step-1)

@@ -24,7 +24,7 @@ type seenGateway struct {
 	forgotten point.Stamp // the highest that the ring does not hold any more
 }
 
-// seenMax is how many stamps are remembered of a partition: an insert that hangs while so many others are taken gets a new stamp. 4 KiB a
+// seenMax bounds the stamps remembered of a partition: an insert that hangs while so many others are taken gets a new stamp. 4 KiB a
 // partition that takes so many.
 const seenMax = 512
 
@@ -47,7 +47,7 @@ func (s *Seen) Take(stamp point.Stamp) bool {
 	return true
 }
 
-// Rest gives memory back when nothing came for a while. Stamps up to the newest of each gateway are not taken afterwards.
+// Rest releases memory when no insert came for a while. Stamps up to the newest of each gateway are not taken afterwards.
 func (s *Seen) Rest() {
 	s.ring, s.next = nil, 0
 	for i := range s.gateways {

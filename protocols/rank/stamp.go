@@ -14,13 +14,13 @@ const (
 	// time passes, some 976,000 ranks a second, runs ahead of it.
 	Step = 1 << gatewayBits
 
-	// Gateways is how many gateway numbers there are. A gateway draws its own at random at every start. Two that draw the
-	// same may give the same rank in the same microsecond. A leader raises one of two such frames, so that costs nothing
-	// where they meet; where no common leader ordered them the greater bits of the value win.
+	// Gateways is the number of gateway numbers. A gateway draws its own at random at every start. Two that draw the same
+	// may give the same rank in the same microsecond. A leader raises one of two such frames, so that costs nothing where
+	// they meet; where no common leader ordered them the greater bits of the value win.
 	Gateways = 1 << gatewayBits
 
 	// AheadMax is how far the rank of a direct insert may be ahead of the servers' clocks. Larger: a gateway with a wrong
-	// clock keeps winning for longer where no common leader decides. Smaller: gateways of usual clocks are sent back.
+	// clock keeps winning for longer where no common leader decides. Smaller: gateways with usual clocks are refused.
 	AheadMax = time.Second
 )
 
