@@ -32,7 +32,7 @@ var (
 	errShape   = errors.New("an object, an array of objects, or objects one after the other are expected")
 )
 
-// scanner walks over JSON (RFC 8259) without making anything of it. It allocates nothing.
+// scanner walks over JSON (RFC 8259) without building values. It allocates nothing.
 type scanner struct {
 	s []byte
 	p int

@@ -64,7 +64,7 @@ func (t *jsonDecoder) telegraf(outer bool) error {
 	return nil
 }
 
-// telegrafBatch reads the metrics of a batch, which were walked over once already, as a text of their own.
+// telegrafBatch reads the metrics of a batch, which were scanned once already, as a text of their own.
 func (t *jsonDecoder) telegrafBatch(metrics span) error {
 	if metrics.kind != kindArray {
 		return errMetrics
@@ -173,7 +173,7 @@ func (t *jsonDecoder) field(k *key, name, value span) error {
 	return err
 }
 
-// fieldsScanned is how many fields are compared before a hash is the shorter way.
+// fieldsScanned is the number of fields that are compared before a hash is faster.
 const fieldsScanned = 64
 
 func (t *jsonDecoder) fieldID(k *key, name span) (point.SeriesID, error) {
