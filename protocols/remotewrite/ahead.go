@@ -32,7 +32,7 @@ type place struct{ at, labels, rest, end int }
 // reset forgets the series of the last request.
 func (a *ahead) reset() { a.list, a.next = a.list[:0], 0 }
 
-// due reports whether the series that is next should be looked up with those behind it.
+// due reports whether the next series should be looked up together with those behind it.
 func (a *ahead) due() bool { return a.unknown >= aheadAfter && a.next == len(a.list) }
 
 // take gives the result for the series at that place of the body: its hash and its number, or NoSeries.

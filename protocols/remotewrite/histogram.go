@@ -37,7 +37,7 @@ func (h *histogramReader) reset() {
 	}
 }
 
-// read takes a message apart. The error is one of the wire; whether the histogram is sound is for encode to say.
+// read takes a message apart. The error is one of the wire; encode checks the histogram itself.
 func (h *histogramReader) read(m []byte, v Version) (err error) {
 	h.reset()
 	for i := 0; i < len(m) && err == nil; {

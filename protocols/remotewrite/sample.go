@@ -22,7 +22,7 @@ type sample struct {
 	time, start int64
 }
 
-// usualSampleLen is the length of a sample of our days: 9 bytes of value, a tag, 6 bytes of time (1971 to 2109).
+// usualSampleLen is the length of a sample with a usual time: 9 bytes of value, a tag, 6 bytes of time (1971 to 2109).
 const usualSampleLen = 16
 
 // usualSample reads a sample of the usual form without a loop. Its time fits in nanoseconds.

@@ -243,14 +243,14 @@ func (d *common) refuseTime(ms int64, what string) {
 	d.refuse(1, fault.Errorf(fault.Invalid, "%s: timestamp %d ms is out of range", what, ms), d.knownText)
 }
 
-// refuse records that rows of the series being read were not taken. text shows its labels, and is asked only if there
-// is room for one more reason.
+// refuse records that rows of the series being read were not taken. text shows its labels, and is called only if
+// there is room for one more reason.
 func (d *common) refuse(rows int, err error, text func() string) {
 	kind := fault.KindOf(err)
 	if len(d.b.Refused) == point.RefusalsMax {
 		if kind != fault.Invalid {
-			// A reason that goes away by itself decides the answer (the sender must retry), so it may not be crowded
-			// out by a hundred that do not.
+			// A passing reason decides the answer (the sender must retry), so a hundred lasting ones must not crowd
+			// it out.
 			d.b.Refused = d.b.Refused[:point.RefusalsMax-1]
 		} else {
 			d.b.RefusedRows += rows
