@@ -85,7 +85,7 @@ func (s *Setting) defaults() string {
 	return "none"
 }
 
-// about is all that the setting says of itself, in a chapter about processes of the roles.
+// about is the description of the setting, in a chapter about processes of the roles.
 func (s *Setting) about(roles []string) string {
 	text := s.Help
 	if s.Price != "" {

@@ -35,7 +35,7 @@ type Setting struct {
 }
 
 // List gives the settings of the struct that v points to, in the order of their declaration. Lists and maps are settings; structs
-// are walked into.
+// are entered.
 func List(v any) []Setting { return walk(reflect.ValueOf(v).Elem(), nil, "", nil, false) }
 
 func walk(v reflect.Value, out []Setting, path string, roles []string, reload bool) []Setting {
@@ -232,7 +232,7 @@ func Environ(v any, env, others []string) error {
 	return fault.Wrap(errors.Join(errs...), fault.Invalid, "environment")
 }
 
-// Check holds every setting against its bounds and choices. Errors are Invalid and name every mistake, by its key.
+// Check compares every setting with its bounds and choices. Errors are Invalid and name every mistake, by its key.
 func Check(v any) error {
 	var errs []error
 	for _, s := range List(v) {
