@@ -27,8 +27,8 @@ type Pool struct {
 	members atomic.Int64 // the weights of those that hold more than most/worth
 }
 
-// worth is the part of a pool below which a member does not count as one that shares: thousands of tables of a few rows each
-// take nothing from the share of others.
+// worth is the part of a pool below which a member does not count as sharing: thousands of tables of a few rows each do not
+// reduce the share of others.
 const worth = 1024
 
 // New makes a pool of so much.
