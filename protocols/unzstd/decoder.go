@@ -73,7 +73,7 @@ func (d *Decoder) Decode(packed []byte, l Limits, room func(n int64) ([]byte, er
 		case have >= limit:
 			return nil, l.exceeded(limit)
 		}
-		n = min(4*have, limit) // the decoder's word for a lack of room is not always the same, so every error may be one
+		n = min(4*have, limit) // the decoder has several errors for a lack of room, so every error may be one
 	}
 }
 

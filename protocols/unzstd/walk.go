@@ -79,7 +79,7 @@ func (w *walker) next() (bool, error) {
 	return true, nil
 }
 
-// bound gives how much comes out of packed at most. A frame that says its size is held to the limits at once.
+// bound gives an upper bound of the unpacked size. A frame that declares its size is checked against the limits at once.
 func (l Limits) bound(packed []byte) (int64, error) {
 	w := walker{packed: packed}
 	var sum, declared int64
@@ -107,8 +107,9 @@ func (l Limits) bound(packed []byte) (int64, error) {
 	}
 }
 
-// head gives the first blocks of packed, n bytes of them or a little less but one block at least, as a body that is
-// complete. A frame that says its size is left out when it does not fit: it would be none. packed was walked before.
+// head gives the first blocks of packed, n bytes of them or a little less but one block at least, as a complete
+// body. A frame that declares its size is left out when it does not fit: cut, it would be invalid. packed was walked
+// before.
 func head(packed []byte, n int) []byte {
 	if n >= len(packed) {
 		return packed
