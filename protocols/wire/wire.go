@@ -143,7 +143,7 @@ func ZigZag(u uint64) int64 { return int64(u>>1) ^ -int64(u&1) }
 // ZigZag32 is ZigZag for sint32, where the higher bits do not count.
 func ZigZag32(u uint64) int32 { return int32(uint32(u)>>1) ^ -int32(u&1) }
 
-// EachVarint calls put for each number of a repeated field, packed or not. After an error put has had those before it.
+// EachVarint calls put for each number of a repeated field, packed or not. After an error put has been called for those before it.
 func (f *Field) EachVarint(put func(uint64)) error {
 	switch f.Type {
 	case Varint:
