@@ -15,8 +15,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// fence sets the master's prohibitions before a move of a partition that its lease row says is empty, and reports whether it was
-// still empty.
+// fence takes an empty partition from its holder and prohibits its servers, as the master does before a move. It reports whether
+// the partition was still empty by its lease row.
 func (w *world) fence(id point.PartitionID) bool {
 	w.t.Helper()
 	p := lease.Partition{Table: "t", ID: id}
