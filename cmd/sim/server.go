@@ -35,6 +35,8 @@ type server struct {
 	leadWake   *timer
 	effects    []rules.Effect
 	performing bool
+	inbox      []lease.Input // that wait for the one being taken
+	stepping   bool
 	waiting    map[lease.Partition][]func() // for the result of Holding
 	listed     map[lease.Partition]lease.Lease
 	acts       map[lease.Partition]point.Epoch // under which rows are taken: the brick has it
@@ -173,10 +175,22 @@ func (w *world) wall() time.Time { return time.Unix(1_800_000_000, int64(w.now))
 
 // Leases, as package keeper runs them.
 
+// step has the lease machine take an input, and performs its effects, in order. An input that comes of an effect waits until the
+// others are performed: the keeper takes inputs one after another.
 func (s *server) step(in lease.Input) {
-	for _, e := range s.machine.Step(s.clock(), in, nil) {
-		s.perform(e)
+	s.inbox = append(s.inbox, in)
+	if s.stepping {
+		return
 	}
+	s.stepping = true
+	for len(s.inbox) > 0 {
+		in := s.inbox[0]
+		s.inbox = s.inbox[1:]
+		for _, e := range s.machine.Step(s.clock(), in, nil) {
+			s.perform(e)
+		}
+	}
+	s.stepping = false
 	s.wake.stop()
 	s.wake = s.after(max(s.machine.Wake()-s.clock(), time.Millisecond), "tick", func() { s.step(lease.Tick{Wall: s.w.wall()}) })
 }
