@@ -616,22 +616,22 @@ func TestAJoiningPlacementThatCrashesAnywhereJoinsAgain(t *testing.T) {
 	steps := 0
 	for at := 1; ; at++ {
 		mem := vfs.NewCrashableMem()
-		n, image := 0, (*vfs.MemFS)(nil)
-		on := false
+		var n atomic.Int64 // the log and the catalogue write by goroutines of their own
+		var taken atomic.Pointer[vfs.MemFS]
+		var on atomic.Bool
 		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-			if on && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && !strings.Contains(op.Path, "incoming") {
-				if n++; n == at {
-					image = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: at % 2 * 100, RNG: rand.New(rand.NewPCG(1, 1))})
-				}
+			if on.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && !strings.Contains(op.Path, "incoming") && n.Add(1) == int64(at) {
+				taken.Store(mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: at % 2 * 100, RNG: rand.New(rand.NewPCG(1, 1))}))
 			}
 			return nil
 		}))
 		f := following(t, fs, 1)
 		path := copySegment(t, l, f, l.Segments()[0].ID)
-		on = true
+		on.Store(true)
 		f.must(f.Adopt(1, l.Segments()[0], path))
-		on = false
+		on.Store(false)
 		f.close()
+		image := taken.Load()
 		if image == nil {
 			break
 		}
