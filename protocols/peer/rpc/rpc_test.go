@@ -51,6 +51,25 @@ func serve(t testing.TB, m *memory, s Settings) (addr string, srv *Server) {
 	return l.Addr().String(), srv
 }
 
+// A server that is stopped before it serves, or while it begins to, ends; the race detector looks on.
+func TestAServerMayBeStoppedBeforeItServes(t *testing.T) {
+	for range 50 {
+		srv, err := NewServer(Deps{Storage: newMemory(), Registerer: prometheus.NewRegistry()}, Settings{TLS: plain})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		l := listen(t)
+		go func() { done <- srv.Serve(l) }()
+		if err := srv.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

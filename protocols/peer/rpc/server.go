@@ -43,6 +43,7 @@ type Server struct {
 	stopping chan struct{} // closed by Shutdown
 	once     sync.Once
 	running  sync.WaitGroup // goroutines of streams
+	starting sync.Mutex     // held to begin and to stop
 
 	insertBytes  atomic.Int64 // of inserts under way
 	requestBytes atomic.Int64 // of other requests that are being received
@@ -98,7 +99,9 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 
 // Serve answers on a listener until Shutdown, and closes it.
 func (s *Server) Serve(l net.Listener) error {
-	s.running.Go(s.watchRevoked)
+	if !s.begin() {
+		return l.Close()
+	}
 	err := s.grpc.Serve(l)
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
@@ -106,10 +109,30 @@ func (s *Server) Serve(l net.Listener) error {
 	return fault.Wrap(err, fault.Unavailable, "serve peers on %v", l.Addr())
 }
 
+// begin starts the server's own goroutine, unless Shutdown came first: it waits for goroutines, and none may come after that.
+func (s *Server) begin() bool {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	select {
+	case <-s.stopping:
+		return false
+	default:
+	}
+	s.running.Go(s.watchRevoked)
+	return true
+}
+
+// stop tells all goroutines to end; once.
+func (s *Server) stop() {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	s.once.Do(func() { close(s.stopping) })
+}
+
 // Shutdown refuses new requests, lets inserts and calls under way end, and returns when no goroutine is left. When ctx ends
 // first, it cuts off those under way, and the error says so.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.once.Do(func() { close(s.stopping) })
+	s.stop()
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
