@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ type process struct {
 	env  []string
 	in   []string // a command that runs another: where to run it
 	cmd  *exec.Cmd
-	log  bytes.Buffer // the output of its present life
+	log  processLog // the output of its present life
 	done chan struct{}
 	err  error // why it ended; good once done is closed
 }
@@ -121,6 +122,31 @@ func (p *process) exit() int {
 		p.t.Fatal(p.err)
 	}
 	return 0
+}
+
+// processLog is what a process has written so far. It may be read while the process runs.
+type processLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *processLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *processLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *processLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
 }
 
 func (p *process) get(path string) (int, []byte, error) {
