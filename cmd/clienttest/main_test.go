@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	}
 	spillwayBinary = filepath.Join(dir, "spillway")
 	code := 1
-	if err := told("go", "build", "-o", spillwayBinary, "../spillway"); err != nil {
+	if err := runInstaller("go", "build", "-o", spillwayBinary, "../spillway"); err != nil {
 		fmt.Fprintln(os.Stderr, "clienttest: spillway does not build:", err)
 	} else {
 		code = m.Run()
@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// told runs a command that prints for people to read.
-func told(name string, args ...string) error {
+// runInstaller runs a command with its output on stderr.
+func runInstaller(name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
@@ -41,9 +41,9 @@ func told(name string, args ...string) error {
 
 // installers build the clients of a test, when the first test needs them.
 var installers = map[string]func() error{
-	"telegraf":   sync.OnceValue(func() error { return told("./install.sh", "telegraf") }),
-	"prometheus": sync.OnceValue(func() error { return told("./install.sh", "prometheus") }),
-	"kafka":      sync.OnceValue(func() error { return told("./install.sh", "kafka") }),
+	"telegraf":   sync.OnceValue(func() error { return runInstaller("./install.sh", "telegraf") }),
+	"prometheus": sync.OnceValue(func() error { return runInstaller("./install.sh", "prometheus") }),
+	"kafka":      sync.OnceValue(func() error { return runInstaller("./install.sh", "kafka") }),
 }
 
 // install installs one of them, or skips the test.

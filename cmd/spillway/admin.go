@@ -167,7 +167,7 @@ func openAdmin(ctx context.Context, store coord.Store, dial func(id topology.Ser
 // openMax bounds the wait for maps before a command goes on without them.
 const openMax = 10 * time.Second
 
-// missing notes the tables whose maps no metadata server returns. Errors are the store's.
+// missing records the tables of which no metadata server returned a map. Errors are the store's.
 func (a *admin) missing(ctx context.Context) error {
 	rows, _, err := a.store.List(ctx, mapstore.Prefix)
 	if err != nil {

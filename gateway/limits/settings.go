@@ -41,9 +41,9 @@ type Set struct {
 	ActiveSeries       *setting.Count `yaml:"active_series,omitempty" help:"Series that had a sample lately: in the last 10 min to 2 h."`
 	NewSeriesPerSecond *setting.Count `yaml:"new_series_per_second,omitempty" help:"Series that were not active before, in a second."`
 	NewSeriesBurst     *setting.Count `yaml:"new_series_burst,omitempty" auto:"what comes in 10 s" help:"How many may come at once after a pause."`
-	LabelsPerSeries    *setting.Count `yaml:"labels_per_series,omitempty" auto:"64" help:"Labels of a series, __name__ among them."`
-	LabelNameBytes     *setting.Bytes `yaml:"label_name_bytes,omitempty" auto:"1KiB" help:"Length of a label's name."`
-	LabelValueBytes    *setting.Bytes `yaml:"label_value_bytes,omitempty" auto:"8KiB" help:"Length of a label's value."`
+	LabelsPerSeries    *setting.Count `yaml:"labels_per_series,omitempty" default:"64" help:"Labels of a series, __name__ among them."`
+	LabelNameBytes     *setting.Bytes `yaml:"label_name_bytes,omitempty" default:"1KiB" help:"Length of a label's name."`
+	LabelValueBytes    *setting.Bytes `yaml:"label_value_bytes,omitempty" default:"8KiB" help:"Length of a label's value."`
 
 	PastMax   *setting.Span `yaml:"past_max,omitempty" help:"How far behind the clock a sample may be; the table's retention bounds it too."`
 	FutureMax *setting.Span `yaml:"future_max,omitempty" help:"How far ahead of the clock a sample may be; intake.future_max bounds it too."`
@@ -97,25 +97,9 @@ const WeightMax = 1000
 // moment sends its backlog.
 const burstDefault = 10 * time.Second
 
-// Default bounds on a series' labels.
-const (
-	LabelsPerSeriesDefault = setting.Count(64)
-	LabelNameBytesDefault  = setting.Bytes(1 << 10)
-	LabelValueBytesDefault = setting.Bytes(8 << 10)
-)
-
-func orSet[T any](v **T, def T) {
-	if *v == nil {
-		*v = &def
-	}
-}
-
 // SetDefaults fills in the fields that are not set.
 func (s *Settings) SetDefaults() {
 	setting.Fill(s)
-	orSet(&s.Defaults.LabelsPerSeries, LabelsPerSeriesDefault)
-	orSet(&s.Defaults.LabelNameBytes, LabelNameBytesDefault)
-	orSet(&s.Defaults.LabelValueBytes, LabelValueBytesDefault)
 }
 
 // Validate reports every mistake at once, as Invalid. Values that are not set are none.

@@ -8,8 +8,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// The servers' wall clocks. Each heartbeat has the time at which it was sent, and stamps of rows are compared with the median (protocols/rank). Who may act
-// does not depend on it (C113). A server whose own clock is off gives away the partitions that others can lead, and takes only those that no other server
+// The servers' wall clocks. Each heartbeat has the time at which it was sent, and stamps of rows are compared with the median (protocols/rank). They
+// do not decide which server may act (C113). A server whose own clock is off gives away the partitions that others can lead, and takes only those that no other server
 // can: the rows of its gateways would be refused, or win over newer ones.
 
 // wallNow is our wall clock at this step.

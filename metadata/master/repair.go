@@ -162,17 +162,8 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 		p.count(key.Table, part, st.ID, 1)
 	}
 	why := ""
-	for _, pl := range append(slices.Clone(gone), p.surplus(good, m.Config.Replicas)...) {
-		live := len(good) + len(gone)
-		if live-1 < m.Config.Replicas {
-			break
-		}
+	for _, pl := range p.leaving(good, gone, m.Config.Replicas) {
 		ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
-		if i := slices.Index(gone, pl); i >= 0 {
-			gone = slices.Delete(gone, i, i+1)
-		} else {
-			good = slices.DeleteFunc(good, func(g topology.Placement) bool { return g == pl })
-		}
 		if why == "" && p.unfit(pl.Server) {
 			why = p.state(pl.Server)
 		}
@@ -197,6 +188,12 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	p.touched[key] = true
 	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, Fences: []Fence{{key, on(part.Placements)}},
 		What: describe(part.ID, came, went), Why: why + "; nobody wrote to it yet"})
+}
+
+// leaving returns the placements that go, while enough stay: those of servers that are gone, then live ones beyond the number of replicas.
+func (p *planner) leaving(good, gone []topology.Placement, replicas int) []topology.Placement {
+	all := append(slices.Clone(gone), p.surplus(good, replicas)...)
+	return all[:min(len(all), max(0, len(good)+len(gone)-replicas))]
 }
 
 // surplus returns the live placements beyond the table's number of replicas, those on the busiest servers first; never the first of
@@ -251,26 +248,9 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		w.has = append(w.has, st.ID)
 		p.count(key.Table, part, st.ID, 1)
 	}
-	// 2. One that is bad goes, where enough stay live: first out of the chain, so that the leader unlists it, then out of
-	// the map.
-	if len(part.Placements) > m.Config.Replicas {
-		for _, pl := range part.Placements {
-			if !p.bad(pl.Server, p.set.DeadAfter) {
-				continue
-			}
-			if !slices.Contains(hold, pl.Server) {
-				ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
-				break
-			}
-			if p.leads(key, pl.Server) { // it transfers the lease, or others take it when it is silent: then the placement may go
-				continue
-			}
-			if p.heldElsewhere(part, pl.Server, hold) {
-				ops = append(ops, topology.Unjoin{Partition: part.ID, Placement: pl.ID})
-				went = append(went, pl.Server)
-				break
-			}
-		}
+	// 2. One that is bad goes, where enough stay live.
+	if op, server := p.nextToGo(m, part, key, hold); op != nil {
+		ops, went = append(ops, op), append(went, server)
 	}
 	if len(ops) == 0 {
 		return
@@ -291,6 +271,25 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	p.touched[key] = true
 	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: describe(part.ID, came, went),
 		Why: why + "; its rows are on " + list(hold)})
+}
+
+// nextToGo returns how one placement of a bad server goes, where enough stay live: first out of the chain, so that the leader unlists it, then out
+// of the map. Nil: none may go now.
+func (p *planner) nextToGo(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) (topology.Op, topology.ServerID) {
+	if len(part.Placements) <= m.Config.Replicas {
+		return nil, ""
+	}
+	for _, pl := range part.Placements {
+		switch {
+		case !p.bad(pl.Server, p.set.DeadAfter):
+		case !slices.Contains(hold, pl.Server):
+			return topology.Remove{Partition: part.ID, Placement: pl.ID}, pl.Server
+		case p.leads(key, pl.Server): // it transfers the lease, or others take it when it is silent: then the placement may go
+		case p.heldElsewhere(part, pl.Server, hold):
+			return topology.Unjoin{Partition: part.ID, Placement: pl.ID}, pl.Server
+		}
+	}
+	return nil, ""
 }
 
 // leads reports whether the lease row names the server as its holder.

@@ -143,7 +143,7 @@ func (d *Decoder) spend(n int) error {
 // cost the square of a hostile body.
 var errTwice = errors.New("a message that may stand once stands twice")
 
-// once takes the bytes of a message that may occur once. The argument what is nil before.
+// once takes the bytes of a message that may occur once: *what is nil until then.
 func once(what *[]byte, f *wire.Field) (err error) {
 	m := f.Bytes(&err)
 	if err == nil && *what != nil {

@@ -86,7 +86,7 @@ func (c *Cluster) Create(partitions int32, topics ...string) {
 // Produce sends a record and does not wait; partitions take turns.
 func (c *Cluster) Produce(topic, value string) { c.ProduceTo(topic, value, func(int32, int64) {}) }
 
-// ProduceTo is Produce, and reports the record's place when the broker has acked it; told is called one at a time.
+// ProduceTo is Produce, and reports the record's place when the broker has acked it; it does not call told concurrently.
 func (c *Cluster) ProduceTo(topic, value string, told func(partition int32, offset int64)) {
 	c.client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: []byte(value)}, func(r *kgo.Record, err error) {
 		if err != nil {
