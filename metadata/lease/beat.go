@@ -19,6 +19,7 @@ type heartbeat struct {
 	// sent holds when each renewal without an answer was sent. A row that shows N proves that renewal good.
 	sent      map[uint64]Time
 	next      Time
+	draining  bool // as the last renewal sent says
 	goodUntil Time
 	ever      bool // one renewal proved good
 	scanning  bool
@@ -48,18 +49,20 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 		return
 	}
 	b.asOf = rev
-	was := b.beat.Boot
+	was := b.beat
 	b.rev, b.beat = 0, Beat{}
 	if present {
 		b.rev = rev
 		b.beat, _ = DecodeBeat(value) // an unreadable row names no boot: the server counts as not alive
 	}
 	b.since = m.mark()
-	if b.beat.Boot != was {
+	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining {
+		m.touchWaking() // they may have waited for this server to start, or to take them first
+	}
+	if b.beat.Boot != was.Boot {
 		b.changed = b.since
 		m.wakeWaiters(b)
-		m.touchWaking() // they may have waited for this server to start
-	} else if was != "" {
+	} else if was.Boot != "" {
 		m.observeClock(s, b.beat)
 	}
 }
@@ -78,7 +81,7 @@ func (m *Machine) planBeat() {
 	switch {
 	case b.inFlight:
 		return
-	case m.left && b.ever: // the row stays as it is: it says that we drain
+	case m.left && b.ever && b.draining: // the row stays as it is: it says that we drain
 		return
 	case m.now < b.next:
 		m.at(b.next)
@@ -89,18 +92,25 @@ func (m *Machine) planBeat() {
 		return
 	}
 	b.n++
+	b.draining = m.drains()
 	b.sent[b.n] = m.now
 	if len(b.sent) > unansweredMax {
 		delete(b.sent, b.n-unansweredMax)
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: m.giving() || m.leave, ClockAhead: m.clockSaid(), Guards: true, Time: m.wallNow(),
+		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)
 	m.commit(Renew, request{job: jobRenew, n: b.n}, []coord.Condition{{Key: key, Revision: b.rev}}, coord.Write{Key: key, Value: row.Encode()})
 }
+
+// saidDraining reports whether our row says that we drain, as the answer to the last renewal showed.
+func (b *heartbeat) saidDraining() bool { return b.draining && b.found && !b.inFlight }
+
+// drains reports whether we take nothing and give our leases away.
+func (m *Machine) drains() bool { return m.giving() || m.leave }
 
 func (m *Machine) renewed(r request, a Answer) {
 	b := &m.beat
@@ -109,6 +119,9 @@ func (m *Machine) renewed(r request, a Answer) {
 	case Done:
 		b.rev = a.Revision
 		b.next = r.sent + m.jitter(m.set.RenewEvery)
+		if b.draining != m.drains() { // it changed while the renewal was in flight
+			b.next = m.now
+		}
 		m.proved(r.n)
 		m.observeBeat(m.self.Server, a.Revision, Beat{Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: r.n, Guards: true}.Encode(), true)
 	case Conflict:

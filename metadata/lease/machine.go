@@ -253,7 +253,7 @@ func (m *Machine) plan() {
 	m.flush()
 	m.forgetOver()
 	m.countShare()
-	if m.leave && m.bound == 0 && !m.left && (m.wasGood && m.floor > 0 || m.beat.n == 0) {
+	if m.leave && m.bound == 0 && !m.left && (m.wasGood && m.floor > 0 && m.beat.saidDraining() || m.beat.n == 0) {
 		m.left = true
 		m.out = append(m.out, Left{})
 	}
