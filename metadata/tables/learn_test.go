@@ -47,6 +47,7 @@ func TestANamedMapIsHadWithoutTheStore(t *testing.T) {
 		t.Fatalf("%d partitions are known", m.Len())
 	}
 
+	site.has("s3", newest) // a majority is enough for a change
 	site.setAway(true, "s1", "s2")
 	m, err := reader.Learn(t.Context(), "t", newest)
 	if err != nil || m.Seq != newest.Seq || m.Len() != 2 {

@@ -79,6 +79,20 @@ func (s *site) setAway(away bool, ids ...topology.ServerID) {
 	}
 }
 
+// has waits until a metadata server has the file of a map.
+func (s *site) has(id topology.ServerID, at peer.MapAt) {
+	s.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		_, err := s.servers[id].Fetch(s.t.Context(), &peer.FileQuery{Table: "t", Txn: at.Txn})
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s never gets transaction %d: %v", id, at.Seq, err)
+		}
+	}
+}
+
 func (s *site) deps() tables.Deps {
 	return tables.Deps{
 		Store: s.store, Log: slog.New(slog.DiscardHandler), Metadata: s.metadata,
