@@ -116,6 +116,9 @@ type Select struct {
 	// such a partition with times in [Lo, Hi] answers Stale.
 	MapNext point.PartitionID
 
+	// Copies are the placements that may answer for Partitions. Servers of older versions answer as leaders alone.
+	Copies Copies
+
 	// Ranks asks for the ranks of rows too, for use where other servers may have rows at the same times. A rank is exact for rows in
 	// memory; of a chunk of a segment it is the highest.
 	Ranks bool

@@ -71,7 +71,7 @@ func (m *Machine) takeLead(in Lead) {
 		return
 	}
 	m.rest()
-	m.role, m.epoch, m.raised = leading, in.Epoch, in.Epoch
+	m.role, m.epoch, m.raised, m.once = leading, in.Epoch, in.Epoch, true
 	m.base = slices.Clone(m.ends)
 	m.head.peers = map[Member]*peer{}
 	m.head.list = slices.Clone(in.List)

@@ -33,6 +33,7 @@ type Machine struct {
 	// As a member.
 	ponged Time // when a ping of a head was answered last; that head may be sure for a while after
 	sure   Time // until when this placement's answers are sure
+	once   bool // it led, or was sure, at some time
 	pinged Time
 
 	head head
@@ -116,6 +117,10 @@ func (m *Machine) Sure(now Time) bool {
 	}
 	return false
 }
+
+// Once reports whether this placement led or was sure at some time since New: so its store had every row that was acknowledged then, and
+// lost none since. A store that was emptied begins without it.
+func (m *Machine) Once() bool { return m.once }
 
 // Epoch returns the epoch that this placement promised, and whether it leads in it.
 func (m *Machine) Epoch() (epoch point.Epoch, leads bool) { return m.epoch, m.role == leading }
@@ -202,6 +207,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 		}
 	case m.role == following && m.joined():
 		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))
+		m.once = m.once || msg.For > 0
 	}
 }
 

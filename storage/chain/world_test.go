@@ -13,7 +13,8 @@ import (
 // world is a partition's placements with their disks, the links between them, and the lease row. It checks after every event:
 //   - every acknowledged frame is durable on every member that the row lists, and in the log of every head of a higher epoch;
 //   - a serial names one frame with one predecessor, wherever it lies;
-//   - a placement that calls itself sure has applied everything that was acknowledged.
+//   - a placement that calls itself sure has applied everything that was acknowledged;
+//   - of N placements, any N - min + 1 that were sure once (and lost no disk since) have together everything that was acknowledged.
 type world struct {
 	now   Time // the truth
 	nodes []*node
@@ -427,6 +428,17 @@ func (w *world) check() {
 			for _, s := range w.acked {
 				n.has(s, "is sure without", len(n.log))
 			}
+		}
+	}
+	for _, s := range w.acked {
+		lack := 0
+		for _, n := range w.nodes {
+			if n.m != nil && n.m.Once() && !slices.ContainsFunc(n.log, func(f frame) bool { return f.serial == s }) {
+				lack++
+			}
+		}
+		if most := len(w.nodes) - w.min; lack > most {
+			w.breaks("%d placements that were sure once lack the acknowledged frame %s %v, at most %d may", lack, w.frames[s].body, s, most)
 		}
 	}
 }

@@ -12,6 +12,7 @@ type metrics struct {
 	unconfirmed prometheus.Counter
 	ahead       prometheus.Counter
 	failures    *prometheus.CounterVec // by work: flush, compact, scrub
+	copies      copyMetrics
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
@@ -35,7 +36,9 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.scrubDamaged = counter("scrub_damaged_segments_total", "Segments that turned out to be damaged.")
 	m.scrubPasses = counter("scrub_passes_total", "Times that all segments were checked.")
 	m.scrubYields = counter("scrub_yields_total", "Times that the check of segments went on slower, because the disk was busy or head rows filled their memory.")
-	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures)
+	copies, ofCopies := newCopyMetrics()
+	m.copies = copies
+	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures, ofCopies)
 	r.MustRegister(s.memoryMetrics()...)
 	r.MustRegister(s.partitionMetrics()...)
 	r.MustRegister(s.segmentMetrics()...)

@@ -80,7 +80,7 @@ func checkOf(ctx context.Context) series.Check {
 	}
 }
 
-// answers reports whether this server leads all partitions that a query names: only then it has all their rows. If
+// answers reports whether this server leads all partitions that a query names, or may answer as a copy: only then it has all their rows. If
 // other partitions took over since the map by which the query names them, or may have, the caller would miss the rows
 // that they took. Errors are Stale.
 func (s *Server) answers(q *peer.Select) error { return s.named(q.Table, s.leadsAll(q)) }
@@ -105,7 +105,9 @@ func (s *Server) leadsAll(q *peer.Select) error {
 	}
 	for _, id := range q.Partitions {
 		if !s.mayRead(q.Table, id) {
-			return s.notLed(q.Table, id)
+			if err := s.answersAsCopy(q, id, m); err != nil {
+				return err
+			}
 		}
 		if q.MapSeq == 0 || !ok {
 			continue

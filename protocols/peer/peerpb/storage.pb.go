@@ -24,8 +24,9 @@ const (
 // Fault is the detail of a status that is not OK.
 type Fault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`     // fault.Kind.String
-	Newest        *MapAt                 `protobuf:"bytes,2,opt,name=newest,proto3" json:"newest,omitempty"` // of a Stale: the newest map that the server knows
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`      // fault.Kind.String
+	Newest        *MapAt                 `protobuf:"bytes,2,opt,name=newest,proto3" json:"newest,omitempty"`  // of a Stale: the newest map that the server knows
+	Unsure        bool                   `protobuf:"varint,3,opt,name=unsure,proto3" json:"unsure,omitempty"` // of a Stale: a copy that may lack rows; it answers requests that allow it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -72,6 +73,13 @@ func (x *Fault) GetNewest() *MapAt {
 		return x.Newest
 	}
 	return nil
+}
+
+func (x *Fault) GetUnsure() bool {
+	if x != nil {
+		return x.Unsure
+	}
+	return false
 }
 
 // MapAt says where a table's map of one transaction is.
@@ -208,6 +216,7 @@ type Select struct {
 	SamplesMax    int64                  `protobuf:"varint,9,opt,name=samples_max,json=samplesMax,proto3" json:"samples_max,omitempty"`
 	MapSeq        uint64                 `protobuf:"varint,10,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"`    // of the map by which partitions were chosen; 0: not told
 	MapNext       uint64                 `protobuf:"varint,11,opt,name=map_next,json=mapNext,proto3" json:"map_next,omitempty"` // the first partition that map does not have; 0: not told
+	Copies        uint32                 `protobuf:"varint,12,opt,name=copies,proto3" json:"copies,omitempty"`                  // which placements may answer: 0 the leader, 1 also sure copies, 2 also others
 	// For LabelNames and LabelValues.
 	Name  []byte `protobuf:"bytes,20,opt,name=name,proto3" json:"name,omitempty"`
 	Limit int64  `protobuf:"varint,21,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -320,6 +329,13 @@ func (x *Select) GetMapSeq() uint64 {
 func (x *Select) GetMapNext() uint64 {
 	if x != nil {
 		return x.MapNext
+	}
+	return 0
+}
+
+func (x *Select) GetCopies() uint32 {
+	if x != nil {
+		return x.Copies
 	}
 	return 0
 }
@@ -451,6 +467,7 @@ type ExemplarsQuery struct {
 	Sets          []*Matchers            `protobuf:"bytes,6,rep,name=sets,proto3" json:"sets,omitempty"`
 	MapSeq        uint64                 `protobuf:"varint,7,opt,name=map_seq,json=mapSeq,proto3" json:"map_seq,omitempty"` // as in Select
 	MapNext       uint64                 `protobuf:"varint,8,opt,name=map_next,json=mapNext,proto3" json:"map_next,omitempty"`
+	Copies        uint32                 `protobuf:"varint,9,opt,name=copies,proto3" json:"copies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -537,6 +554,13 @@ func (x *ExemplarsQuery) GetMapSeq() uint64 {
 func (x *ExemplarsQuery) GetMapNext() uint64 {
 	if x != nil {
 		return x.MapNext
+	}
+	return 0
+}
+
+func (x *ExemplarsQuery) GetCopies() uint32 {
+	if x != nil {
+		return x.Copies
 	}
 	return 0
 }
@@ -1262,10 +1286,11 @@ var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
 
 const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\n" +
-	"#protocols/peer/peerpb/storage.proto\x12\x10spillway.peer.v1\"L\n" +
+	"#protocols/peer/peerpb/storage.proto\x12\x10spillway.peer.v1\"d\n" +
 	"\x05Fault\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12/\n" +
-	"\x06newest\x18\x02 \x01(\v2\x17.spillway.peer.v1.MapAtR\x06newest\"E\n" +
+	"\x06newest\x18\x02 \x01(\v2\x17.spillway.peer.v1.MapAtR\x06newest\x12\x16\n" +
+	"\x06unsure\x18\x03 \x01(\bR\x06unsure\"E\n" +
 	"\x05MapAt\x12\x10\n" +
 	"\x03txn\x18\x01 \x01(\fR\x03txn\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
@@ -1273,7 +1298,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\aMatcher\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\rR\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\fR\x05value\"\x9a\x03\n" +
+	"\x05value\x18\x03 \x01(\fR\x05value\"\xb2\x03\n" +
 	"\x06Select\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12%\n" +
 	"\x0eall_partitions\x18\x02 \x01(\bR\rallPartitions\x12\x1e\n" +
@@ -1291,7 +1316,8 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"samplesMax\x12\x17\n" +
 	"\amap_seq\x18\n" +
 	" \x01(\x04R\x06mapSeq\x12\x19\n" +
-	"\bmap_next\x18\v \x01(\x04R\amapNext\x12\x12\n" +
+	"\bmap_next\x18\v \x01(\x04R\amapNext\x12\x16\n" +
+	"\x06copies\x18\f \x01(\rR\x06copies\x12\x12\n" +
 	"\x04name\x18\x14 \x01(\fR\x04name\x12\x14\n" +
 	"\x05limit\x18\x15 \x01(\x03R\x05limit\x12\x1d\n" +
 	"\n" +
@@ -1300,7 +1326,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"A\n" +
 	"\bMatchers\x125\n" +
-	"\bmatchers\x18\x01 \x03(\v2\x19.spillway.peer.v1.MatcherR\bmatchers\"\xf1\x01\n" +
+	"\bmatchers\x18\x01 \x03(\v2\x19.spillway.peer.v1.MatcherR\bmatchers\"\x89\x02\n" +
 	"\x0eExemplarsQuery\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12%\n" +
 	"\x0eall_partitions\x18\x02 \x01(\bR\rallPartitions\x12\x1e\n" +
@@ -1311,7 +1337,8 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x02hi\x18\x05 \x01(\x12R\x02hi\x12.\n" +
 	"\x04sets\x18\x06 \x03(\v2\x1a.spillway.peer.v1.MatchersR\x04sets\x12\x17\n" +
 	"\amap_seq\x18\a \x01(\x04R\x06mapSeq\x12\x19\n" +
-	"\bmap_next\x18\b \x01(\x04R\amapNext\"L\n" +
+	"\bmap_next\x18\b \x01(\x04R\amapNext\x12\x16\n" +
+	"\x06copies\x18\t \x01(\rR\x06copies\"L\n" +
 	"\bExemplar\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x12R\x04time\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x06R\x05value\x12\x16\n" +

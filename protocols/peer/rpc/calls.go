@@ -37,7 +37,7 @@ func (p *Peer) LabelValues(ctx context.Context, q *peer.Select, name string, lim
 // Exemplars implements peer.Storage.
 func (p *Peer) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Matcher) ([]peer.SeriesExemplars, error) {
 	all, ids := toPartitions(q.Partitions)
-	m := &peerpb.ExemplarsQuery{Table: q.Table, AllPartitions: all, Partitions: ids, Lo: q.Lo, Hi: q.Hi, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext),
+	m := &peerpb.ExemplarsQuery{Table: q.Table, AllPartitions: all, Partitions: ids, Lo: q.Lo, Hi: q.Hi, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies),
 		Sets: mapped(sets, func(ms []peer.Matcher) *peerpb.Matchers { return &peerpb.Matchers{Matchers: mapped(ms, toMatcher)} })}
 	var a peerpb.Exemplars
 	if err := p.call(ctx, methodExemplars, m, &a); err != nil {

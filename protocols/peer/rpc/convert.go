@@ -57,17 +57,28 @@ func toSelect(q *peer.Select) *peerpb.Select {
 	all, partitions := toPartitions(q.Partitions)
 	return &peerpb.Select{
 		Table: q.Table, AllPartitions: all, Partitions: partitions, Lo: q.Lo, Hi: q.Hi, Matchers: mapped(q.Matchers, toMatcher),
-		LabelsOnly: q.LabelsOnly, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
+		LabelsOnly: q.LabelsOnly, MapSeq: q.MapSeq, MapNext: uint64(q.MapNext), Copies: uint32(q.Copies), SeriesMax: int64(q.SeriesMax), SamplesMax: int64(q.SamplesMax),
 	}
 }
 
 func ofSelect(p *peerpb.Select) (*peer.Select, error) {
 	matchers, err := ofMatchers(p.GetMatchers())
+	if err == nil {
+		err = checkCopies(p.GetCopies())
+	}
 	return &peer.Select{
 		Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()), Lo: p.GetLo(), Hi: p.GetHi(),
 		Matchers: matchers, LabelsOnly: p.GetLabelsOnly(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext()),
-		SeriesMax: int(p.GetSeriesMax()), SamplesMax: int(p.GetSamplesMax()),
+		Copies: peer.Copies(p.GetCopies()), SeriesMax: int(p.GetSeriesMax()), SamplesMax: int(p.GetSamplesMax()),
 	}, err
+}
+
+// checkCopies refuses what this build does not know: the answer would not be what the asker means.
+func checkCopies(c uint32) error {
+	if c > uint32(peer.UnsureCopies) {
+		return fault.Errorf(fault.Invalid, "copies of kind %d are asked for", c)
+	}
+	return nil
 }
 
 func toExemplar(e point.ExemplarRow) *peerpb.Exemplar {

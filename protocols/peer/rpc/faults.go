@@ -31,6 +31,7 @@ func toStatus(err error) error {
 	if at, ok := peer.MapOf(err); ok {
 		f.Newest = toMapAt(at)
 	}
+	f.Unsure = peer.IsUnsure(err)
 	if d, detailed := s.WithDetails(f); detailed == nil {
 		s = d
 	}
@@ -53,7 +54,7 @@ func ofStatus(err error) error {
 		}
 		for _, k := range fault.Kinds() {
 			if k.String() == f.GetKind() {
-				return peer.WithMap(fault.Errorf(remote(k), "%s", s.Message()), ofMapAt(f.GetNewest()))
+				return ofFault(fault.Errorf(remote(k), "%s", s.Message()), f)
 			}
 		}
 	}
@@ -67,6 +68,14 @@ func ofStatus(err error) error {
 		return fault.Wrap(errOlder, fault.Unavailable, "peer: %s", s.Message())
 	}
 	return fault.Errorf(fault.Unavailable, "peer: %s", s.Message())
+}
+
+// ofFault puts on an error the marks that came with it.
+func ofFault(err error, f *peerpb.Fault) error {
+	if f.GetUnsure() {
+		err = peer.Unsure(err)
+	}
+	return peer.WithMap(err, ofMapAt(f.GetNewest()))
 }
 
 // errOlder is in the chain of an error for a call that the peer's build does not have.

@@ -268,6 +268,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	for _, x := range []any{&q, &rows, &ex, &parts, &sets, &change, &file, &changed, &stats} {
 		fill(reflect.ValueOf(x).Elem(), rng)
 	}
+	q.Copies = peer.UnsureCopies
 	q.Ranks = false // a select asks for them by the format it reads, see TestSelectGivesWhatThePeerHas
 	for i := range ex {
 		for k := range ex[i].Exemplars {
@@ -302,7 +303,7 @@ func TestEveryFieldTravels(t *testing.T) {
 	values, more, err := p.LabelValues(t.Context(), &q, "n", 6)
 	must(err)
 	same("values", []any{values, more, m.last}, []any{append([]string{"n"}, m.names...), false, &q})
-	of := peer.Select{Table: "t", Partitions: parts, Lo: -3, Hi: 4, MapSeq: 8, MapNext: 9}
+	of := peer.Select{Table: "t", Partitions: parts, Lo: -3, Hi: 4, MapSeq: 8, MapNext: 9, Copies: peer.SureCopies}
 	exs, err := p.Exemplars(t.Context(), &of, sets)
 	must(err)
 	same("exemplars", []any{exs, m.last}, []any{ex, []any{&of, sets}})

@@ -263,8 +263,11 @@ func (s *Server) exemplars(ctx context.Context, p *peerpb.ExemplarsQuery) (*peer
 			return nil, err
 		}
 	}
+	if err := checkCopies(p.GetCopies()); err != nil {
+		return nil, err
+	}
 	all, err := s.deps.Storage.Exemplars(ctx, &peer.Select{Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()),
-		Lo: p.GetLo(), Hi: p.GetHi(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext())}, sets)
+		Lo: p.GetLo(), Hi: p.GetHi(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext()), Copies: peer.Copies(p.GetCopies())}, sets)
 	return &peerpb.Exemplars{Series: mapped(all, toSeriesExemplars)}, err
 }
 

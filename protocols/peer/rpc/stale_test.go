@@ -53,6 +53,33 @@ func TestAStaleAnswerNamesTheNewerMap(t *testing.T) {
 	}
 }
 
+// TestAnAnswerThatMayLackRowsSaysSo through gRPC, beside the newest map; an error of an older peer has no mark.
+func TestAnAnswerThatMayLackRowsSaysSo(t *testing.T) {
+	stale := fault.Errorf(fault.Stale, "the copy may lack rows")
+	at := peer.MapAt{Txn: peer.TxnID{1}, Seq: 9, Servers: []string{"n1"}}
+	err := ofStatus(toStatus(fault.Annotate(peer.WithMap(peer.Unsure(stale), at), "server n1")))
+	if got, ok := peer.MapOf(err); !peer.IsUnsure(err) || !ok || got.Seq != 9 || !fault.Is(err, fault.Stale) {
+		t.Errorf("arrived as %v, unsure: %t, map %+v", err, peer.IsUnsure(err), got)
+	}
+	if err := ofStatus(toStatus(stale)); peer.IsUnsure(err) || !fault.Is(err, fault.Stale) {
+		t.Errorf("unsure out of nothing: %v", err)
+	}
+	s, err := status.New(codes.FailedPrecondition, "x").WithDetails(&peerpb.Fault{Kind: "stale"})
+	if err != nil || peer.IsUnsure(ofStatus(s.Err())) {
+		t.Errorf("an older peer's: %v", err)
+	}
+	if peer.Unsure(nil) != nil {
+		t.Error("an error out of nothing")
+	}
+}
+
+// TestCopiesOfAKindToComeAreRefused: an answer for the leader alone would not be what the asker means.
+func TestCopiesOfAKindToComeAreRefused(t *testing.T) {
+	if _, err := ofSelect(&peerpb.Select{Copies: 3}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestAGatewayOfBeforeHearsOfNoMap: it would take the ack for a broken stream.
 func TestAGatewayOfBeforeHearsOfNoMap(t *testing.T) {
 	at := peer.MapAt{Txn: peer.TxnID{1}, Seq: 9, Servers: []string{"n1"}}

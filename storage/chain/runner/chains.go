@@ -248,6 +248,17 @@ func (c *Chains) Sure(key lease.Partition) bool {
 	return x.mu.machine.Sure(c.deps.Clock())
 }
 
+// Once reports whether a placement was sure at some time since this process started.
+func (c *Chains) Once(key lease.Partition) bool {
+	x := c.find(key)
+	if x == nil {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.mu.machine.Once()
+}
+
 // Listed answers Leases.Relist.
 func (c *Chains) Listed(key lease.Partition, ok bool, epoch point.Epoch, list []lease.Member) {
 	if x := c.find(key); x != nil {

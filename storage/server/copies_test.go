@@ -1,0 +1,91 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/server"
+)
+
+// copied is the state of a server's leases and chains, as a test sets it.
+type copied struct{ leads, kept, sure, once bool }
+
+func (c *copied) MayAct(string, point.PartitionID) (point.Epoch, bool) { return 1, c.leads }
+func (c *copied) Alone(string, point.PartitionID) (point.Epoch, bool)  { return 1, false }
+func (c *copied) Hold(context.Context, string, point.PartitionID, point.Epoch) error {
+	return nil
+}
+func (c *copied) Wanted(string, point.PartitionID)     {}
+func (c *copied) Why(string, point.PartitionID) string { return "n2 leads it" }
+func (c *copied) Kept(string, point.PartitionID) bool  { return c.kept }
+func (c *copied) Takes(lease.Partition) error          { return nil }
+func (c *copied) Sure(lease.Partition) bool            { return c.sure }
+func (c *copied) Once(lease.Partition) bool            { return c.once }
+func (c *copied) Lead(context.Context, lease.Partition, *partition.Partition, point.Epoch) error {
+	return nil
+}
+
+// TestACopyAnswersWhatItSurelyHas: a placement that does not lead answers requests that allow it, and says where it may lack rows.
+func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
+	maps, state := &someMap{m: newMap(t).m}, &copied{leads: true}
+	p := start(t, vfs.NewMem(), maps, 1, func(d *server.Deps) { d.Leases, d.Chains = state, state })
+	defer p.stop(t)
+	st := openStream(t, p.server)
+	err := st.Insert(t.Context(), &peer.Insert{Partition: 1, Stamp: 1024, Level: point.All, IDs: []point.SeriesID{0}, Times: []point.Nanos{1}, Values: []float64{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f := func(what string, s copied, id point.PartitionID, copies peer.Copies, answers, unsure bool) {
+		t.Helper()
+		*state = s
+		q := &peer.Select{Table: "t", Partitions: []point.PartitionID{id}, Hi: 99e9, MapSeq: maps.m.Seq, Copies: copies}
+		set, err := p.server.Select(t.Context(), q)
+		rows := 0
+		if err == nil {
+			for set.Next() {
+				rows += len(set.At().Times)
+			}
+			err = set.Close()
+		}
+		_, _, names := p.server.LabelNames(t.Context(), q, 0)
+		_, exemplars := p.server.Exemplars(t.Context(), q, [][]peer.Matcher{{{Name: "i", Value: "1"}}})
+		for call, err := range map[string]error{"select": err, "names": names, "exemplars": exemplars} {
+			if answers != (err == nil) || !answers && !fault.Is(err, fault.Stale) || peer.IsUnsure(err) != unsure {
+				t.Errorf("%s, %s: %v (unsure %t), want an answer: %t, unsure: %t", what, call, err, peer.IsUnsure(err), answers, unsure)
+			}
+		}
+		if answers && rows != 1 {
+			t.Errorf("%s: %d rows", what, rows)
+		}
+	}
+	follows := copied{kept: true}
+	f("the leader", copied{leads: true, kept: true}, 1, peer.LeaderOnly, true, false)
+	f("the leader, though its chain is not sure", copied{leads: true, kept: true}, 1, peer.SureCopies, true, false)
+	f("a sure copy, and the leader is asked for", copied{kept: true, sure: true}, 1, peer.LeaderOnly, false, false)
+	f("a sure copy", copied{kept: true, sure: true}, 1, peer.SureCopies, true, false)
+	f("a sure copy, and any is asked for", copied{kept: true, sure: true}, 1, peer.UnsureCopies, true, false)
+	f("a copy that was cut off", copied{kept: true, once: true}, 1, peer.SureCopies, false, true)
+	f("a copy that was cut off, and any is asked for", copied{kept: true, once: true}, 1, peer.UnsureCopies, true, false)
+	f("a copy that never was whole", follows, 1, peer.UnsureCopies, false, true)
+	f("a table whose rows have no copies", copied{sure: true, once: true}, 1, peer.UnsureCopies, false, false)
+	f("a partition that is not here", copied{kept: true, sure: true, once: true}, 2, peer.UnsureCopies, false, false)
+
+	m, err := maps.m.Apply(topology.SplitBegin{Partition: 1, Split: halves(6)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.m = m
+	f("being split", copied{kept: true, sure: true, once: true}, 1, peer.UnsureCopies, false, false)
+	f("being split, at the leader", copied{leads: true, kept: true}, 1, peer.SureCopies, true, false)
+}
