@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"github.com/spillwaydb/spillway/gateway/query/columnar"
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
@@ -95,7 +96,7 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 		timer, ctx := q.Stats().Timers.GetSpanTimer(ctx, stats.ExecTotalTime)
 		a, err := c.run(ctx, plan, false)
 		timer.Finish()
-		if !errors.Is(err, columnar.ErrAbandoned) {
+		if !errors.Is(err, columns.ErrAbandoned) {
 			return c.whole(q, stmt, a, err)
 		}
 		extent = extentAbandoned
@@ -185,11 +186,14 @@ func (c *cutter) run(ctx context.Context, p plan, markers bool) (*columnar.Answe
 	c.usage.turn.end() // workers take their own
 	before, used := c.usage.state(), c.usage.loan.Used()
 	a, err := p.Run(ctx, columnar.Env{
-		Open: c.open, SamplesMax: c.engine.samples, Workers: c.engine.processors, Markers: markers,
-		Turn: c.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
+		Env: columns.Env{
+			SamplesMax: c.engine.samples, Workers: c.engine.processors,
+			Turn: c.turn, Take: c.take, Spare: c.usage.loan.TakeSpare, Give: c.usage.loan.Give,
+		},
+		Find: c.open, Markers: markers,
 	})
 	switch {
-	case errors.Is(err, columnar.ErrAbandoned):
+	case errors.Is(err, columns.ErrAbandoned):
 		c.usage.restore(before)
 		c.usage.loan.Give(c.usage.loan.Used() - used)
 		return nil, err
@@ -235,9 +239,9 @@ func (c *cutter) parts(ctx context.Context, s *parser.EvalStmt, g columnar.Grid,
 	}
 	a, err := c.part(ctx, p)
 	switch {
-	case errors.Is(err, columnar.ErrAbandoned) && ok:
+	case errors.Is(err, columns.ErrAbandoned) && ok:
 		return expr, nil
-	case errors.Is(err, columnar.ErrAbandoned):
+	case errors.Is(err, columns.ErrAbandoned):
 		return c.below(ctx, s, g, expr)
 	case err != nil:
 		return nil, err
@@ -297,13 +301,13 @@ func children(expr parser.Expr) []*parser.Expr {
 	return nil
 }
 
-// turn is columnar.Env's.
+// turn is columns.Env's.
 func (c *cutter) turn() (next func(context.Context) error, end func()) {
 	t := &turn{lane: c.engine.lane, of: &c.usage.share}
 	return t.next, t.end
 }
 
-// take is columnar.Env's.
+// take is columns.Env's.
 func (c *cutter) take(n int64) error {
 	if err := c.usage.loan.TakeSoon(n); err != nil {
 		return needed(err)
@@ -311,8 +315,8 @@ func (c *cutter) take(n int64) error {
 	return nil
 }
 
-// open is columnar.Env's.
-func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columnar.Rows, error) {
+// open is columnar.Env's Find.
+func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columns.Rows, error) {
 	if err := c.usage.of.Reads(lo, hi); err != nil {
 		return nil, loadError(err)
 	}
@@ -341,7 +345,7 @@ type rows struct {
 	usage  *usage
 }
 
-// Pager implements columnar.Rows.
+// Pager implements columns.Rows.
 func (r *rows) Pager(seriesMax int) peer.Pager {
 	if in, ok := r.in.(peer.PagedSet); ok {
 		return &pagedRows{r, in.Pager(seriesMax)}
@@ -349,7 +353,7 @@ func (r *rows) Pager(seriesMax int) peer.Pager {
 	return &plainRows{rows: r, most: seriesMax}
 }
 
-// Close implements columnar.Rows.
+// Close implements columns.Rows.
 func (r *rows) Close() error {
 	if r.in == nil {
 		return nil

@@ -1,21 +1,9 @@
-// Package columnar evaluates the common part of PromQL over columns, on all cores.
+// Package columnar evaluates the common part of PromQL over columns: it makes plans of expressions, and the engine's series
+// of their results.
 //
-// Prometheus' engine visits samples one by one through three layers of iterators and holds a whole selector in memory. A
-// dashboard mostly asks for chains of selector, range function, operator with a number, and aggregation. Such a chain is
-// evaluated here: series flow through it in batches, and only the result is kept.
+// Chains of selector, range function, operator with a number, and aggregation are evaluated by package columns, here or
+// where the rows are. Trees join chains by operations between vectors.
 //
-//	series ─▶ batches ─┬─▶ windows ▶ operators ─┐  in turn
-//	                   └─▶ windows ▶ operators ─┴───────▶ aggregate ▶ further stages ▶ columns
-//	                      as many as there are processors
-//
-// The result is the engine's, bit for bit where the order of its operations is defined: sums are compensated as there,
-// and batches reach an aggregation in the order of their series, whichever worker evaluated them. Compile refuses an
-// expression with parts that are not evaluated here. Run gives up with ErrAbandoned on data that is not evaluated here
-// (native histograms, series that become equal without their name), and the engine evaluates all of it.
-//
-// A column has one value for each step; a stale marker stands where there is none. No arithmetic makes that value: it is
-// a signalling NaN, and processors compute quiet ones.
-//
-// Invariants: the engine's bound on samples is counted as the engine counts (I5); memory is that of the batches under
-// way and of the result.
+// Compile refuses an expression with parts that are not evaluated here. Run gives up with ErrAbandoned on data that is not
+// evaluated here, and the engine evaluates all of it.
 package columnar

@@ -1,7 +1,6 @@
 package columnar
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -9,45 +8,35 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/parser/posrange"
 
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// Grid is the steps of an evaluation, in milliseconds: Start, Start+Step, … up to End. Step is positive.
-type Grid struct{ Start, End, Step int64 }
-
-// Len is the number of steps.
-func (g Grid) Len() int { return int((g.End-g.Start)/g.Step) + 1 }
+// Grid is the steps of an evaluation.
+type Grid = columns.Grid
 
 // Plan is a chain that can be evaluated over columns. It is constant and may be run more than once.
 type Plan struct {
-	grid   Grid
-	source source
-	stages []stage
+	chain    columns.Plan
+	matchers []*labels.Matcher
+	position posrange.PositionRange // of the source
 
 	// Of a tree: the input of the stages, if it is not the source.
 	under func(parser.Expr) (node, bool)
 	base  node
+
+	parameters []posrange.PositionRange // of the stages
 }
 
-// source is a selector and the function over each of its windows.
-type source struct {
-	matchers []*labels.Matcher
-	window   time.Duration // range, or lookback
-	offset   time.Duration
-	function *function
-	argument float64 // of functions that take a number
-	held     int     // samples that the engine makes of that number
-	instant  bool    // no range: a marker ends the series
-	position posrange.PositionRange
-	oneName  bool // all series have the same metric name
-}
-
-// stage is one step of a chain: an operator or an aggregation.
-type stage struct {
-	operator    *operator
-	aggregation *aggregation
-	// held is how many samples the engine has in memory for the stage's number while it evaluates the inner expression.
-	held int
+// ops are the operations that are evaluated over columns.
+var ops = map[parser.ItemType]columns.Op{
+	parser.ADD: columns.Add, parser.SUB: columns.Sub, parser.MUL: columns.Mul, parser.DIV: columns.Div, parser.POW: columns.Pow,
+	parser.MOD: columns.Mod, parser.ATAN2: columns.Atan2,
+	parser.EQLC: columns.Equal, parser.NEQ: columns.NotEqual, parser.GTR: columns.Greater, parser.LSS: columns.Less,
+	parser.GTE: columns.GreaterEqual, parser.LTE: columns.LessEqual,
+	parser.SUM: columns.Sum, parser.AVG: columns.Avg, parser.MIN: columns.Min, parser.MAX: columns.Max, parser.COUNT: columns.Count,
+	parser.GROUP: columns.Group, parser.STDDEV: columns.Stddev, parser.STDVAR: columns.Stdvar, parser.QUANTILE: columns.Quantile,
+	parser.TOPK: columns.TopK, parser.BOTTOMK: columns.BottomK,
 }
 
 // Compile makes a plan of an expression, or refuses. The expression was preprocessed by the engine and is
@@ -56,22 +45,19 @@ func Compile(expr parser.Expr, g Grid, lookback time.Duration) (*Plan, bool) {
 	if g.End < g.Start || g.Step <= 0 {
 		return nil, false
 	}
-	p := &Plan{grid: g}
-	if !p.vector(expr, lookback) || !p.representable() {
+	p := &Plan{chain: columns.Plan{Grid: g}}
+	if !p.vector(expr, lookback) || !p.chain.Representable() {
 		return nil, false
 	}
 	return p, true
 }
 
 // Selector reports whether the plan is only a selector: the engine evaluates that as fast.
-func (p *Plan) Selector() bool { return p.source.instant && len(p.stages) == 0 }
+func (p *Plan) Selector() bool { return p.chain.Source.Instant && len(p.chain.Stages) == 0 }
 
-// timeMax keeps milliseconds far from where nanoseconds overflow.
-const timeMax = math.MaxInt64 / 1_000_000 / 2
-
-func (p *Plan) representable() bool {
-	reach := p.source.window.Milliseconds() + max(p.source.offset, -p.source.offset).Milliseconds()
-	return p.grid.Start > -timeMax+reach && p.grid.End < timeMax-reach && p.grid.Len() < 1<<24
+// add appends a stage. The position is that of its parameter.
+func (p *Plan) add(s columns.Stage, at posrange.PositionRange) {
+	p.chain.Stages, p.parameters = append(p.chain.Stages, s), append(p.parameters, at)
 }
 
 // vector appends the stages of expr to the plan, inside first.
@@ -80,7 +66,8 @@ func (p *Plan) vector(expr parser.Expr, lookback time.Duration) bool {
 	case *parser.ParenExpr:
 		return p.vector(e.Expr, lookback)
 	case *parser.VectorSelector:
-		p.source = source{window: lookback, instant: true, function: lastValue, position: e.PosRange}
+		p.chain.Source = columns.Source{Window: lookback, Instant: true, Function: columns.LastValue}
+		p.position = e.PosRange
 		return p.selector(e)
 	case *parser.Call:
 		return p.call(e) || p.onto(e)
@@ -107,8 +94,8 @@ func (p *Plan) selector(e *parser.VectorSelector) bool {
 	if e.Timestamp != nil || e.StartOrEnd != 0 || e.Anchored || e.Smoothed || e.OriginalOffsetExpr != nil {
 		return false
 	}
-	p.source.matchers, p.source.offset = e.LabelMatchers, e.OriginalOffset
-	p.source.oneName = slices.ContainsFunc(e.LabelMatchers, func(m *labels.Matcher) bool {
+	p.matchers, p.chain.Source.Offset = e.LabelMatchers, e.OriginalOffset
+	p.chain.Source.OneName = slices.ContainsFunc(e.LabelMatchers, func(m *labels.Matcher) bool {
 		return m.Name == point.MetricName && m.Type == labels.MatchEqual && m.Value != ""
 	})
 	return true
@@ -116,51 +103,51 @@ func (p *Plan) selector(e *parser.VectorSelector) bool {
 
 // call takes a range function over a plain range selector.
 func (p *Plan) call(e *parser.Call) bool {
-	f, ok := functions[e.Func.Name]
-	if !ok || len(e.Args) != f.arguments+1 {
+	f := columns.FunctionOf(e.Func.Name)
+	if f == nil || len(e.Args) != f.Arguments+1 {
 		return false
 	}
-	ms, ok := e.Args[f.arguments].(*parser.MatrixSelector)
+	ms, ok := e.Args[f.Arguments].(*parser.MatrixSelector)
 	if !ok || ms.RangeExpr != nil || ms.Range <= 0 {
 		return false
 	}
-	p.source = source{window: ms.Range, function: f, position: e.Args[0].PositionRange()}
-	if f.arguments == 1 {
+	p.chain.Source, p.position = columns.Source{Window: ms.Range, Function: f}, e.Args[0].PositionRange()
+	if f.Arguments == 1 {
 		n, ok := e.Args[0].(*parser.NumberLiteral)
 		if !ok {
 			return false
 		}
-		p.source.argument, p.source.held = n.Val, p.grid.Len()
+		p.chain.Source.Argument, p.chain.Source.Held = n.Val, p.chain.Grid.Len()
 	}
 	return p.selector(ms.VectorSelector.(*parser.VectorSelector))
 }
 
 func (p *Plan) unary(e *parser.UnaryExpr) bool {
 	if e.Op == parser.SUB {
-		p.stages = append(p.stages, stage{operator: &operator{negate: true}})
+		p.add(columns.Stage{Operator: &columns.Operator{Negate: true}}, posrange.PositionRange{})
 	}
 	return true
 }
 
 func (p *Plan) binary(e *parser.BinaryExpr, lookback time.Duration) bool {
-	compute, ok := arithmetic[e.Op]
-	if !ok && !e.Op.IsComparisonOperator() {
+	of, ok := ops[e.Op]
+	if !ok || of.Aggregates() {
 		return p.onto(e)
 	}
-	op := &operator{op: e.Op, compute: compute, asBool: e.ReturnBool}
+	op := &columns.Operator{Op: of, AsBool: e.ReturnBool}
 	vector, held := e.LHS, 0
 	if n, ok := number(e.RHS); ok {
-		op.number = n
+		op.Number = n
 	} else if n, ok := number(e.LHS); ok {
 		// The engine evaluates the left side first and holds it meanwhile.
-		op.number, op.swapped, vector, held = n, true, e.RHS, p.grid.Len()
+		op.Number, op.Swapped, vector, held = n, true, e.RHS, p.chain.Grid.Len()
 	} else {
 		return p.onto(e)
 	}
 	if vector.Type() != parser.ValueTypeVector || !p.vector(vector, lookback) {
 		return false
 	}
-	p.stages = append(p.stages, stage{operator: op, held: held})
+	p.add(columns.Stage{Operator: op, Held: held}, posrange.PositionRange{})
 	return true
 }
 
@@ -182,7 +169,7 @@ func number(expr parser.Expr) (float64, bool) {
 	case *parser.BinaryExpr:
 		l, okl := number(e.LHS)
 		r, okr := number(e.RHS)
-		if compute := arithmetic[e.Op]; okl && okr && compute != nil {
+		if compute := ops[e.Op].Arithmetic(); okl && okr && compute != nil {
 			return compute(l, r), true
 		}
 	}
@@ -190,26 +177,26 @@ func number(expr parser.Expr) (float64, bool) {
 }
 
 func (p *Plan) aggregate(e *parser.AggregateExpr, lookback time.Duration) bool {
-	a := &aggregation{op: e.Op, without: e.Without, names: slices.Clone(e.Grouping)}
-	slices.Sort(a.names)
-	a.names = slices.Compact(a.names)
-	if !aggregations[e.Op] {
+	a := &columns.Aggregation{Op: ops[e.Op], Without: e.Without, Names: slices.Clone(e.Grouping)}
+	slices.Sort(a.Names)
+	a.Names = slices.Compact(a.Names)
+	if !a.Op.Aggregates() {
 		return false
 	}
-	held := 0
+	held, at := 0, posrange.PositionRange{}
 	if e.Param != nil {
 		n, ok := e.Param.(*parser.NumberLiteral)
 		if !ok {
 			return false
 		}
-		a.parameter, a.position, held = n.Val, e.Param.PositionRange(), p.grid.Len()
+		a.Parameter, at, held = n.Val, e.Param.PositionRange(), p.chain.Grid.Len()
 	}
-	if a.ranks() && !(a.parameter >= 1 && a.parameter < 1<<53) {
+	if a.Ranks() && !(a.Parameter >= 1 && a.Parameter < 1<<53) {
 		return false // nothing to show, or an error that the engine words
 	}
 	if !p.vector(e.Expr, lookback) {
 		return false
 	}
-	p.stages = append(p.stages, stage{aggregation: a, held: held})
+	p.add(columns.Stage{Aggregation: a, Held: held}, at)
 	return true
 }

@@ -3,71 +3,34 @@ package columnar
 import (
 	"context"
 	"errors"
-	"hash/maphash"
-	"slices"
-	"strings"
-	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/annotations"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/spillwaydb/spillway/protocols/peer"
-	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/protocols/columns"
 )
 
-// ErrAbandoned means that columns cannot evaluate the data: the engine must.
-var ErrAbandoned = errors.New("the data cannot be evaluated over columns")
-
-// Rows returns series in label order, by pages.
-type Rows interface {
-	// Pager is that of peer.PagedSet, but after Last a pager may be asked again.
-	Pager(seriesMax int) peer.Pager
-	Close() error
-}
-
-// Env is the environment of an evaluation.
+// Env is the environment of an evaluation: that of package columns, and the selectors and the form of answers.
 type Env struct {
-	// Open finds the series of a selector with their rows in [lo, hi], milliseconds.
-	Open func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (Rows, error)
-	// SamplesMax is the engine's bound on the samples it holds.
-	SamplesMax int
-	// Workers is how many goroutines evaluate; at least 1.
-	Workers int
-	// Take books bytes that the evaluation will hold until its answer is dropped; nil: they are not counted.
-	Take func(n int64) error
-	// Spare is Take for memory that is optional; not nil if Take is not.
-	Spare func(n int64) error
-	// Give releases bytes; not nil if Take is not.
-	Give func(n int64)
-	// Turn, if it is not nil, makes the turn of a worker: next before each page, which may wait, and end before the worker
-	// waits for others.
-	Turn func() (next func(context.Context) error, end func())
+	columns.Env // Open and Writer are set by Run
+	// Find finds the series of a selector with their rows in [lo, hi], milliseconds.
+	Find func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columns.Rows, error)
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 
 	columns bool // the answer is to have columns, and no series
 }
 
-// Run evaluates. Errors: ErrAbandoned, those of Open and Rows unchanged, promql.ErrTooManySamples, ctx's.
-func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
-	a, err := p.run(ctx, env, p.source.oneName)
-	if errors.Is(err, errTyped) {
-		return p.run(ctx, env, false)
-	}
-	return a, err
-}
+// where is the engine's name for the place where the limit is exceeded.
+const where = "query execution"
 
-// errTyped means that series of one name have types or units, so that they may be equal without them.
-var errTyped = errors.New("series have types or units")
-
-// turn is Turn, or one that never waits if it is nil.
-func (e *Env) turn() (next func(context.Context) error, end func()) {
-	if e.Turn == nil {
-		return func(context.Context) error { return nil }, func() {}
+// worded returns errors as the engine words them.
+func worded(err error) error {
+	if errors.Is(err, columns.ErrTooManySamples) {
+		return promql.ErrTooManySamples(where)
 	}
-	return e.Turn()
+	return err
 }
 
 // take books bytes and checks whether the evaluation is still wanted.
@@ -82,640 +45,46 @@ func (e *Env) take(ctx context.Context) func(int64) error {
 	}
 }
 
-func (p *Plan) run(ctx context.Context, env Env, sole bool) (*Answer, error) {
-	hi := p.grid.End - p.source.offset.Milliseconds()
-	lo := p.grid.Start - p.source.offset.Milliseconds() - p.source.window.Milliseconds() + 1
-	rows, err := env.Open(ctx, lo, hi, p.source.matchers)
+// Run evaluates. Errors: columns.ErrAbandoned, those of Find and Rows unchanged, promql.ErrTooManySamples, ctx's.
+func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
+	series := promql.Matrix{}
+	in := env.Env
+	in.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) {
+		return env.Find(ctx, lo, hi, p.matchers)
+	}
+	if !env.columns {
+		in.Writer = func() columns.Writer { return &writer{grid: p.chain.Grid, markers: env.Markers, out: &series} }
+		in.Restart = func() { series = promql.Matrix{} }
+	}
+	a, err := p.chain.Run(ctx, in)
 	if err != nil {
-		return nil, err
+		return nil, worded(err)
 	}
-	defer rows.Close()
-	r := p.begin(ctx, env, sole)
-	if err := r.drive(ctx, rows); err != nil {
-		return nil, err
-	}
-	next, end := env.turn()
-	defer end()
-	if err := next(ctx); err != nil {
-		return nil, err
-	}
-	return r.finish()
+	return &Answer{
+		Series: series, Notes: p.notes(a), Visited: a.Visited, Read: a.Read, Peak: a.Peak, columns: a.Columns,
+	}, nil
 }
 
-// run is one evaluation. The fields that are not constant belong to the worker that has the turn.
-type run struct {
-	// Constant after begin.
-	plan  *Plan
-	env   Env
-	steps int
-	head  []stage // operators before the first aggregation
-	tail  []stage // from the first aggregation on
-	seed  maphash.Seed
-	drops int                     // how many stages of the head, the function counted as one, until reserved labels drop; -1: they do not
-	sole  bool                    // labels are unique without their name
-	book  func(bytes int64) error // memory that is held from now on
-	done  func() bool             // the caller no longer wants the result
-
-	meter  meter
-	groups *groups
-	series promql.Matrix
-	kept   []result            // columns, if they are wanted, of a plan without aggregations
-	seen   map[uint64]struct{} // labels without the reserved ones
-	names  map[string]struct{} // metrics with names unlike counters'
-	notes  annotations.Annotations
-	counts [][]int // by stage of the head, the function first, and step
+// notes are the annotations of an evaluation.
+func (p *Plan) notes(a *columns.Answer) (notes annotations.Annotations) {
+	for _, n := range a.Names {
+		notes.Add(annotations.NewPossibleNonCounterInfo(n, p.position))
+	}
+	if src := &p.chain.Source; src.Function.Quantile && a.Visited > 0 && outside(src.Argument) {
+		notes.Add(annotations.NewInvalidQuantileWarning(src.Argument, p.position))
+	}
+	p.noteStages(&notes)
+	return notes
 }
 
-func (p *Plan) begin(ctx context.Context, env Env, sole bool) *run {
-	r := &run{
-		book: env.take(ctx), done: func() bool { return ctx.Err() != nil },
-		plan: p, env: env, steps: p.grid.Len(), head: p.stages, seed: maphash.MakeSeed(), drops: -1, sole: sole,
-		meter: meter{max: env.SamplesMax}, seen: map[uint64]struct{}{}, names: map[string]struct{}{},
-	}
-	for i, s := range p.stages {
-		if s.aggregation != nil {
-			r.head, r.tail = p.stages[:i], p.stages[i:]
-			r.groups = newGroups(s.aggregation, r.steps, r.book)
-			break
-		}
-	}
-	for i := len(r.head); i > 0; i-- {
-		if r.head[i-1].operator.dropsName() {
-			r.drops = i
-		}
-	}
-	if !p.source.function.keepsName {
-		r.drops = 0
-	}
-	if len(r.head) > 0 {
-		r.counts = newCounts(len(r.head)+1, r.steps)
-	}
-	return r
-}
-
-func newCounts(stages, steps int) [][]int {
-	c := make([][]int, stages)
-	for i := range c {
-		c[i] = make([]int, steps)
-	}
-	return c
-}
-
-const (
-	batchSeries = 256
-	batchValues = 1 << 16 // bounds a worker's memory, for any number of steps
-)
-
-func (r *run) batchLen() int { return max(1, min(batchSeries, batchValues/r.steps)) }
-
-// drive reads and evaluates. A single page is evaluated in place.
-func (r *run) drive(ctx context.Context, rows Rows) error {
-	if err := r.start(); err != nil {
-		return err
-	}
-	in := rows.Pager(r.batchLen())
-	page, ok, err := r.page(ctx, in)
-	if err != nil || !ok || page.Last {
-		defer in.Close()
-		if err != nil || !ok {
-			return err
-		}
-		w := r.worker()
-		defer w.close()
-		if err := w.next(ctx); err != nil {
-			return err
-		}
-		defer w.end()
-		w.evaluate(page.Series)
-		return r.merge(w)
-	}
-	if err := r.book(workerBytes); err != nil {
-		in.Close()
-		return err
-	}
-	defer r.give(workerBytes)
-	g, ctx := errgroup.WithContext(ctx)
-	t := newTurns()
-	g.Go(func() error { return r.work(ctx, t, in, page) })
-	for range r.env.Workers - 1 {
-		if r.env.Take != nil && r.env.Spare(workerBytes) != nil {
-			break // fewer workers must suffice
-		}
-		defer r.give(workerBytes)
-		g.Go(func() error {
-			in := rows.Pager(r.batchLen())
-			page, ok, err := r.page(ctx, in)
-			if err != nil || !ok {
-				in.Close()
-				t.end(err)
-				return err
-			}
-			return r.work(ctx, t, in, page)
-		})
-	}
-	return g.Wait()
-}
-
-// workerBytes is the memory of a worker: a page of rows and its columns.
-const workerBytes = 2 << 20
-
-func (r *run) give(n int64) {
-	if r.env.Give != nil {
-		r.env.Give(n)
-	}
-}
-
-// start counts the numbers that the engine holds before it reads.
-func (r *run) start() error {
-	held := r.plan.source.held
-	for _, s := range r.plan.stages {
-		held += s.held
-	}
-	return r.meter.keep(held)
-}
-
-// page reads a page.
-func (r *run) page(ctx context.Context, in peer.Pager) (page peer.Page, ok bool, err error) {
-	if page, ok, err = in.Next(); err == nil {
-		err = ctx.Err()
-	}
-	if err != nil || !ok {
-		return page, false, err
-	}
-	for i := range page.Series {
-		if len(page.Series[i].Hists) > 0 {
-			return page, false, ErrAbandoned
-		}
-	}
-	return page, true, nil
-}
-
-// work evaluates pages, this one first, until there are no more.
-func (r *run) work(ctx context.Context, t *turns, in peer.Pager, page peer.Page) (err error) {
-	w := r.worker()
-	defer func() {
-		w.close()
-		in.Close()
-		t.end(err)
-	}()
-	if err := w.next(ctx); err != nil {
-		return err
-	}
-	for ok := true; ok; {
-		w.evaluate(page.Series)
-		w.end()
-		if !t.wait(page.Number) {
-			return nil // the worker that ended it returns the error
-		}
-		if err := r.merge(w); err != nil {
-			return err
-		}
-		t.pass()
-		if err := w.next(ctx); err != nil {
-			return err
-		}
-		if page, ok, err = r.page(ctx, in); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// turns lets the workers go on in the order of their pages.
-type turns struct {
-	mu struct {
-		sync.Mutex
-		next  int
-		ended bool
-	}
-	changed *sync.Cond
-}
-
-func newTurns() *turns {
-	t := &turns{}
-	t.changed = sync.NewCond(&t.mu)
-	return t
-}
-
-// wait waits for the turn of page n; false when there will be none.
-func (t *turns) wait(n int) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for t.mu.next != n && !t.mu.ended {
-		t.changed.Wait()
-	}
-	return !t.mu.ended
-}
-
-func (t *turns) pass() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.mu.next++
-	t.changed.Broadcast()
-}
-
-// end ends all turns after an error.
-func (t *turns) end(err error) {
-	if err == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.mu.ended = true
-	t.changed.Broadcast()
-}
-
-// worker evaluates batches up to the part that must run in turn. For one goroutine.
-type worker struct {
-	run    *run
-	reader reader
-	writer writer
-	arena  *[]float64
-
-	// Of the batch evaluated last.
-	columns []evaluated
-	keys    []byte
-	series  promql.Matrix // when nothing is aggregated
-	kept    []result      // or these
-	hashes  []uint64      // of labels that lost the reserved ones
-	typed   bool          // some have a type or a unit
-	names   []string
-	counts  [][]int
-	scratch []byte
-	bytes   int64 // that the run keeps of the batch
-
-	next func(context.Context) error // see Env.Turn
-	end  func()
-}
-
-// evaluated is a column on its way to an aggregation, and the counts for the meter.
-type evaluated struct {
-	result
-	key        []byte
-	points     int // that the function made
-	most, last int // rows of the largest window and of the last
-	rows       int // of all windows
-	fresh      int // each counted once
-}
-
-// arenas keeps workers' memory between evaluations.
-var arenas = sync.Pool{New: func() any { return new([]float64) }}
-
-// worker makes one. Close it.
-func (r *run) worker() *worker {
-	w := &worker{
-		run:    r,
-		reader: newReader(&r.plan.source, r.plan.grid, r.done),
-		writer: writer{grid: r.plan.grid, markers: r.env.Markers},
-		arena:  arenas.Get().(*[]float64),
-	}
-	w.next, w.end = r.env.turn()
-	if r.counts != nil {
-		w.counts = newCounts(len(r.counts), r.steps)
-	}
-	return w
-}
-
-func (w *worker) close() {
-	w.end()
-	arenas.Put(w.arena)
-}
-
-func (w *worker) evaluate(series []peer.Series) {
-	r := w.run
-	if n := len(series) * r.steps; cap(*w.arena) < n {
-		*w.arena = make([]float64, n)
-	}
-	arena := (*w.arena)[:cap(*w.arena)]
-	w.reader.turnPage()
-	w.columns, w.keys, w.series, w.hashes, w.names = w.columns[:0], w.keys[:0], nil, w.hashes[:0], w.names[:0]
-	w.kept, w.bytes = w.kept[:0], 0
-	for _, c := range w.counts {
-		clear(c)
-	}
-	for i := range series {
-		c := w.column(&series[i], arena[i*r.steps:(i+1)*r.steps:(i+1)*r.steps])
-		switch {
-		case r.groups == nil && r.env.columns:
-			if present(c.values) > 0 {
-				w.bytes += int64(r.steps)*8 + columnBytes + int64(len(c.labels))
-				w.kept = append(w.kept, result{point.Labels(strings.Clone(string(c.labels))), c.dropped, slices.Clone(c.values)})
-			}
-		case r.groups == nil:
-			n := present(c.values)
-			w.bytes += seriesBytes(n, &c.result)
-			w.series = w.writer.append(w.series, &c.result, n)
-		default:
-			from := len(w.keys)
-			w.keys = r.groups.of.key(w.keys, c.labels, c.dropped)
-			c.key = w.keys[from:len(w.keys):len(w.keys)]
-		}
-		w.columns = append(w.columns, c)
-	}
-}
-
-// column evaluates the head over one series.
-func (w *worker) column(s *peer.Series, values []float64) evaluated {
-	r, src := w.run, &w.run.plan.source
-	col := w.reader.column(s)
-	src.function.each(&col, src, r.plan.grid, values)
-	c := evaluated{result: result{labels: s.Labels, values: values}, points: present(values)}
-	c.most, c.last, c.rows, c.fresh = col.most, col.windows.last, col.total, col.fresh
-	w.count(0, values)
-	if src.function.counter && c.points > 0 {
-		w.name(s.Labels)
-	}
-	w.drop(&c.result, 0, c.points)
-	for i, st := range r.head {
-		st.operator.apply(values)
-		w.count(i+1, values)
-		if r.drops == i+1 {
-			w.drop(&c.result, i+1, present(values))
-		}
-	}
-	return c
-}
-
-// count adds to the values of each step after a stage.
-func (w *worker) count(stage int, values []float64) {
-	if w.counts == nil {
-		return
-	}
-	of := w.counts[stage]
-	for i, v := range values {
-		if !isAbsent(v) {
-			of[i]++
+// noteStages warns of invalid parameters of aggregations.
+func (p *Plan) noteStages(notes *annotations.Annotations) {
+	for i, s := range p.chain.Stages {
+		if a := s.Aggregation; a != nil && a.Op == columns.Quantile && outside(a.Parameter) {
+			notes.Add(annotations.NewInvalidQuantileWarning(a.Parameter, p.parameters[i]))
 		}
 	}
 }
 
-// name records a metric with a name unlike a counter's.
-func (w *worker) name(l point.Labels) {
-	name := l.Get(point.MetricName)
-	if name == "" || len(w.names) > 0 && w.names[len(w.names)-1] == name {
-		return
-	}
-	for _, suffix := range []string{"_total", "_sum", "_count", "_bucket"} {
-		if strings.HasSuffix(name, suffix) {
-			return
-		}
-	}
-	w.names = append(w.names, name)
-}
-
-// drop marks the reserved labels as dropped, if this stage drops them, and records the remaining labels if two series may
-// share them.
-func (w *worker) drop(c *result, stage, points int) {
-	if w.run.drops != stage {
-		return
-	}
-	c.dropped = true
-	switch {
-	case points == 0:
-	case !w.run.sole:
-		w.hashes = append(w.hashes, w.hash(c.labels))
-		w.bytes += hashBytes
-	case hasType(c.labels):
-		w.typed = true
-	}
-}
-
-// hasType reports whether there is a type or a unit among the labels.
-func hasType(l point.Labels) bool {
-	for {
-		name, _, rest, ok := l.Next()
-		if !ok || name > labelUnit {
-			return false
-		}
-		if name == labelType || name == labelUnit {
-			return true
-		}
-		l = rest
-	}
-}
-
-// hash is of the labels without the reserved ones.
-func (w *worker) hash(l point.Labels) uint64 {
-	w.scratch = w.scratch[:0]
-	for {
-		name, _, rest, ok := l.Next()
-		if !ok {
-			return maphash.Bytes(w.run.seed, w.scratch)
-		}
-		if !reserved(name) {
-			w.scratch = append(w.scratch, l[:len(l)-len(rest)]...)
-		}
-		l = rest
-	}
-}
-
-// merge takes over a worker's results of a batch, in turn.
-func (r *run) merge(w *worker) error {
-	if err := r.book(w.bytes); err != nil {
-		return err
-	}
-	if w.typed {
-		return errTyped
-	}
-	for _, h := range w.hashes {
-		if _, twice := r.seen[h]; twice {
-			return ErrAbandoned
-		}
-		r.seen[h] = struct{}{}
-	}
-	for _, n := range w.names {
-		r.names[n] = struct{}{}
-	}
-	for i, c := range w.counts {
-		for step, n := range c {
-			r.counts[i][step] += n
-		}
-	}
-	for i := range w.columns {
-		if err := r.take(&w.columns[i]); err != nil {
-			return err
-		}
-	}
-	r.series, r.kept = append(r.series, w.series...), append(r.kept, w.kept...)
-	return nil
-}
-
-func (r *run) take(c *evaluated) error {
-	m := &r.meter
-	if r.plan.source.instant {
-		m.processed, m.read = m.processed+c.points, m.read+c.points
-		if err := m.keep(c.points); err != nil {
-			return err
-		}
-	} else {
-		m.processed, m.read = m.processed+c.rows, m.read+c.fresh
-		if err := m.reach(max(c.most, c.last+c.points)); err != nil {
-			return err
-		}
-		m.held += c.points
-	}
-	if r.groups != nil && c.points > 0 {
-		if present := len(r.head) == 0 || present(c.values) > 0; present {
-			return r.groups.add(c.key, &c.result)
-		}
-	}
-	return nil
-}
-
-// finish evaluates the stages after the first aggregation, over the few columns that are left.
-func (r *run) finish() (*Answer, error) {
-	r.noteSource()
-	base, err := r.headMeter()
-	if err != nil {
-		return nil, err
-	}
-	if r.groups != nil {
-		columns, err := r.upper(base)
-		if err != nil {
-			return nil, err
-		}
-		w := writer{grid: r.plan.grid, markers: r.env.Markers}
-		for i := range columns {
-			switch n := present(columns[i].values); {
-			case n == 0:
-			case r.env.columns:
-				r.kept = append(r.kept, columns[i])
-			default:
-				if err := r.book(seriesBytes(n, &columns[i])); err != nil {
-					return nil, err
-				}
-				r.series = w.append(r.series, &columns[i], n)
-			}
-		}
-	}
-	if r.series == nil {
-		r.series = promql.Matrix{}
-	}
-	return &Answer{columns: r.kept, Series: r.series, Notes: r.notes, Visited: r.meter.processed, Read: r.meter.read, Peak: r.meter.peak}, nil
-}
-
-func (r *run) noteSource() {
-	src := &r.plan.source
-	for n := range r.names {
-		r.notes.Add(annotations.NewPossibleNonCounterInfo(n, src.position))
-	}
-	if q := src.argument; src.function.quantile && r.meter.processed > 0 && !(q >= 0 && q <= 1) {
-		r.notes.Add(annotations.NewInvalidQuantileWarning(q, src.position))
-	}
-}
-
-// headMeter counts the samples that the operators of the head hold, and returns the samples held for the numbers of later stages.
-func (r *run) headMeter() (int, error) {
-	base := 0
-	for _, s := range r.plan.stages {
-		base += s.held
-	}
-	for i, s := range r.head {
-		base -= s.held
-		if err := r.operatorMeter(s, r.counts[i], r.counts[i+1], base); err != nil {
-			return 0, err
-		}
-	}
-	return base, nil
-}
-
-// operatorMeter counts one operator; base is the count held outside of it.
-func (r *run) operatorMeter(s stage, in, out []int, base int) error {
-	if s.operator.negate {
-		return nil
-	}
-	if !s.operator.swapped {
-		if err := r.meter.keep(r.steps); err != nil {
-			return err
-		}
-	}
-	if err := r.meter.operator(in, out); err != nil {
-		return err
-	}
-	r.meter.held = base + sumOf(out)
-	return nil
-}
-
-// upper applies the aggregations and the operators behind the first.
-func (r *run) upper(base int) ([]result, error) {
-	columns := r.groups.finish()
-	var in []int
-	for i, s := range r.tail {
-		base -= s.held
-		if s.operator != nil {
-			if err := r.apply(s, columns, in, base); err != nil {
-				return nil, err
-			}
-			in = countAll(columns, r.steps)
-			continue
-		}
-		if i > 0 {
-			var err error
-			if columns, err = aggregate(s.aggregation, columns, r.steps, r.book); err != nil {
-				return nil, err
-			}
-		}
-		s.aggregation.note(&r.notes)
-		in = countAll(columns, r.steps)
-		r.meter.held = base + sumOf(in)
-		r.meter.peak = max(r.meter.peak, r.meter.held)
-	}
-	return columns, nil
-}
-
-func (r *run) apply(s stage, columns []result, in []int, base int) error {
-	for i := range columns {
-		s.operator.apply(columns[i].values)
-	}
-	if s.operator.dropsName() {
-		if err := dropAll(columns); err != nil {
-			return err
-		}
-	}
-	return r.operatorMeter(s, in, countAll(columns, r.steps), base)
-}
-
-// dropAll drops the reserved labels of columns; if some become equal, the engine must evaluate.
-func dropAll(columns []result) error {
-	for i := range columns {
-		columns[i].dropped = true
-	}
-	if len(byLabels(columns)) < len(columns) {
-		return ErrAbandoned
-	}
-	return nil
-}
-
-func aggregate(a *aggregation, columns []result, steps int, take func(int64) error) ([]result, error) {
-	g := newGroups(a, steps, take)
-	var key []byte
-	for i := range columns {
-		if c := &columns[i]; present(c.values) > 0 {
-			key = a.key(key[:0], c.labels, c.dropped)
-			if err := g.add(key, c); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return g.finish(), nil
-}
-
-func countAll(columns []result, steps int) []int {
-	n := make([]int, steps)
-	for i := range columns {
-		for step, v := range columns[i].values {
-			if !isAbsent(v) {
-				n[step]++
-			}
-		}
-	}
-	return n
-}
-
-func sumOf(counts []int) int {
-	n := 0
-	for _, c := range counts {
-		n += c
-	}
-	return n
-}
+// outside reports whether a number is none of a quantile.
+func outside(q float64) bool { return !(q >= 0 && q <= 1) }

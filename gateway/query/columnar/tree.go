@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -30,7 +31,7 @@ type Tree struct {
 
 // node is a source of columns.
 type node interface {
-	columns(e *evaluation) ([]result, error)
+	columns(e *evaluation) ([]columns.Column, error)
 }
 
 // CompileTree makes a tree of an expression that is more than a chain, or refuses; see Compile.
@@ -49,7 +50,7 @@ func CompileTree(expr parser.Expr, g Grid, lookback time.Duration) (*Tree, bool)
 
 // node makes the node of an expression: a chain, or stages over the node that under returns.
 func (t *Tree) node(expr parser.Expr, lookback time.Duration) (node, bool) {
-	p := &Plan{grid: t.grid}
+	p := &Plan{chain: columns.Plan{Grid: t.grid}}
 	p.under = func(e parser.Expr) (node, bool) {
 		switch e := e.(type) {
 		case *parser.BinaryExpr:
@@ -63,9 +64,9 @@ func (t *Tree) node(expr parser.Expr, lookback time.Duration) (node, bool) {
 		return nil, false
 	}
 	if p.base != nil {
-		return &staged{p.base, p.stages}, true
+		return &staged{p.base, p}, true
 	}
-	if !p.representable() {
+	if !p.chain.Representable() {
 		return nil, false
 	}
 	t.chains = append(t.chains, p)
@@ -84,15 +85,15 @@ func (t *Tree) between(e *parser.BinaryExpr, lookback time.Duration) (node, bool
 	if !lok || !rok {
 		return nil, false
 	}
-	a := &aggregation{without: !m.On, names: slices.Clone(m.MatchingLabels)}
-	slices.Sort(a.names)
+	a := &columns.Aggregation{Without: !m.On, Names: slices.Clone(m.MatchingLabels)}
+	slices.Sort(a.Names)
 	switch {
 	case e.Op.IsSetOperator():
 		return &set{op: e.Op, match: a, l: l, r: r}, true
 	case m.Card != parser.CardOneToOne:
 		return nil, false
 	}
-	return &pairs{op: e.Op, compute: arithmetic[e.Op], asBool: e.ReturnBool, match: a, l: l, r: r}, true
+	return &pairs{op: ops[e.Op], compute: ops[e.Op].Arithmetic(), asBool: e.ReturnBool, match: a, l: l, r: r}, true
 }
 
 // replace takes label_replace with plain strings.
@@ -134,19 +135,22 @@ func (t *Tree) Run(ctx context.Context, env Env) (*Answer, error) {
 	if err := e.runChains(ctx); err != nil {
 		return nil, err
 	}
-	columns, err := t.root.columns(e)
+	all, err := t.root.columns(e)
 	if err != nil {
 		return nil, err
 	}
 	a := &Answer{Series: promql.Matrix{}, Notes: e.notes, Peak: e.peak}
-	w := writer{grid: t.grid, markers: env.Markers}
-	for i := range columns {
-		n := present(columns[i].values)
-		if err := e.take(seriesBytes(n, &columns[i])); err != nil {
+	w := writer{grid: t.grid, markers: env.Markers, out: &a.Series}
+	for i := range all {
+		n := columns.Present(all[i].Values)
+		if err := e.take(w.Bytes(&all[i], n)); err != nil {
 			return nil, err
 		}
-		a.Series = w.append(a.Series, &columns[i], n)
+		if n > 0 {
+			w.Append(&all[i], n)
+		}
 	}
+	w.Flush()
 	for _, c := range e.chains {
 		a.Visited, a.Read, a.Peak = a.Visited+c.Visited, a.Read+c.Read, max(a.Peak, c.Peak)
 		a.Notes.Merge(c.Notes)
@@ -184,11 +188,11 @@ func (e *evaluation) runChains(ctx context.Context) error {
 }
 
 // hold counts samples that are in memory at a time.
-func (e *evaluation) hold(sides ...[]result) error {
+func (e *evaluation) hold(sides ...[]columns.Column) error {
 	n := 0
-	for _, columns := range sides {
-		for i := range columns {
-			n += present(columns[i].values)
+	for _, all := range sides {
+		for i := range all {
+			n += columns.Present(all[i].Values)
 		}
 	}
 	e.peak = max(e.peak, n)
@@ -201,48 +205,48 @@ func (e *evaluation) hold(sides ...[]result) error {
 // chain is a chain of the tree, by number.
 type chain int
 
-func (c chain) columns(e *evaluation) ([]result, error) { return e.chains[c].columns, nil }
+func (c chain) columns(e *evaluation) ([]columns.Column, error) { return e.chains[c].columns, nil }
 
 // staged applies the stages of a plan to columns.
 type staged struct {
-	in     node
-	stages []stage
+	in   node
+	plan *Plan
 }
 
-func (s *staged) columns(e *evaluation) ([]result, error) {
-	columns, err := s.in.columns(e)
+func (s *staged) columns(e *evaluation) ([]columns.Column, error) {
+	all, err := s.in.columns(e)
 	if err != nil {
 		return nil, err
 	}
-	for _, st := range s.stages {
-		if st.aggregation != nil {
-			if columns, err = aggregate(st.aggregation, columns, e.steps, e.take); err != nil {
+	s.plan.noteStages(&e.notes)
+	for _, st := range s.plan.chain.Stages {
+		if st.Aggregation != nil {
+			if all, err = columns.Aggregate(st.Aggregation, all, e.steps, e.take); err != nil {
 				return nil, err
 			}
-			st.aggregation.note(&e.notes)
 			continue
 		}
-		for i := range columns {
-			st.operator.apply(columns[i].values)
+		for i := range all {
+			st.Operator.Apply(all[i].Values)
 		}
-		if st.operator.dropsName() {
-			if err := dropAll(columns); err != nil {
+		if st.Operator.DropsName() {
+			if err := columns.DropAll(all); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return columns, e.hold(columns)
+	return all, e.hold(all)
 }
 
 // set is one of the operations and, or, unless.
 type set struct {
 	op    parser.ItemType
-	match *aggregation // series match by its key
+	match *columns.Aggregation // series match by its key
 	l, r  node
 }
 
 // columns of a chain of or are read once, for any length of the chain.
-func (s *set) columns(e *evaluation) ([]result, error) {
+func (s *set) columns(e *evaluation) ([]columns.Column, error) {
 	l, err := s.l.columns(e)
 	if err != nil {
 		return nil, err
@@ -263,44 +267,44 @@ func (s *set) columns(e *evaluation) ([]result, error) {
 	}
 	for i := range l {
 		mask := there.find(&l[i])
-		for step, v := range l[i].values {
-			if !isAbsent(v) && (mask != nil && mask[step]) == (s.op == parser.LUNLESS) {
-				l[i].values[step] = absent
+		for step, v := range l[i].Values {
+			if !columns.IsAbsent(v) && (mask != nil && mask[step]) == (s.op == parser.LUNLESS) {
+				l[i].Values[step] = columns.Absent
 			}
 		}
 	}
 	return l, nil
 }
 
-func (s *set) or(e *evaluation, l, r []result) ([]result, error) {
+func (s *set) or(e *evaluation, l, r []columns.Column) ([]columns.Column, error) {
 	there := newMasks(s.match, e.steps, e.take)
 	if err := there.add(l); err != nil {
 		return nil, err
 	}
-	at := byLabels(l)
+	at := columns.ByLabels(l)
 	for i := range r {
 		c := &r[i]
 		if mask := there.find(c); mask != nil {
-			for step := range c.values {
+			for step := range c.Values {
 				if mask[step] {
-					c.values[step] = absent
+					c.Values[step] = columns.Absent
 				}
 			}
 		}
-		if present(c.values) == 0 {
+		if columns.Present(c.Values) == 0 {
 			continue
 		}
-		same, ok := at[c.plain()]
+		same, ok := at[c.Plain()]
 		if !ok {
 			l = append(l, *c)
 			continue
 		}
 		// Both sides have the series: each its own steps, or else there would be two at one step.
-		for step, v := range c.values {
-			switch of := l[same].values; {
-			case isAbsent(v):
-			case !isAbsent(of[step]):
-				return nil, ErrAbandoned
+		for step, v := range c.Values {
+			switch of := l[same].Values; {
+			case columns.IsAbsent(v):
+			case !columns.IsAbsent(of[step]):
+				return nil, columns.ErrAbandoned
 			default:
 				of[step] = v
 			}
@@ -311,30 +315,30 @@ func (s *set) or(e *evaluation, l, r []result) ([]result, error) {
 
 // masks hold the steps at which there is a series, by the key that series match by.
 type masks struct {
-	match *aggregation
+	match *columns.Aggregation
 	steps int
 	of    map[string][]bool
 	key   []byte
 	take  func(bytes int64) error
 }
 
-func newMasks(match *aggregation, steps int, take func(int64) error) *masks {
+func newMasks(match *columns.Aggregation, steps int, take func(int64) error) *masks {
 	return &masks{match: match, steps: steps, of: map[string][]bool{}, take: take}
 }
 
-func (m *masks) add(columns []result) error {
-	for i := range columns {
-		c := &columns[i]
+func (m *masks) add(all []columns.Column) error {
+	for i := range all {
+		c := &all[i]
 		mask := m.find(c)
 		if mask == nil {
-			if err := m.take(int64(m.steps+len(m.key)) + columnBytes); err != nil {
+			if err := m.take(int64(m.steps+len(m.key)) + columns.ColumnBytes); err != nil {
 				return err
 			}
 			mask = make([]bool, m.steps)
 			m.of[string(m.key)] = mask
 		}
-		for step, v := range c.values {
-			if !isAbsent(v) {
+		for step, v := range c.Values {
+			if !columns.IsAbsent(v) {
 				mask[step] = true
 			}
 		}
@@ -342,21 +346,21 @@ func (m *masks) add(columns []result) error {
 	return nil
 }
 
-func (m *masks) find(c *result) []bool {
-	m.key = m.match.key(m.key[:0], c.labels, c.dropped)
+func (m *masks) find(c *columns.Column) []bool {
+	m.key = m.match.Key(m.key[:0], c.Labels, c.Dropped)
 	return m.of[string(m.key)]
 }
 
 // pairs is an operation in which each series meets one of the other side.
 type pairs struct {
-	op      parser.ItemType
+	op      columns.Op
 	compute func(l, r float64) float64 // nil for comparisons
 	asBool  bool
-	match   *aggregation
+	match   *columns.Aggregation
 	l, r    node
 }
 
-func (p *pairs) columns(e *evaluation) ([]result, error) {
+func (p *pairs) columns(e *evaluation) ([]columns.Column, error) {
 	l, err := p.l.columns(e)
 	if err != nil {
 		return nil, err
@@ -368,11 +372,11 @@ func (p *pairs) columns(e *evaluation) ([]result, error) {
 	other := make(map[string]int, len(r)) // by key; -1: met already
 	var key []byte
 	for i := range r {
-		key = p.match.key(key[:0], r[i].labels, r[i].dropped)
+		key = p.match.Key(key[:0], r[i].Labels, r[i].Dropped)
 		if _, twice := other[string(key)]; twice {
-			return nil, ErrAbandoned
+			return nil, columns.ErrAbandoned
 		}
-		if err := e.take(columnBytes + int64(len(key))); err != nil {
+		if err := e.take(columns.ColumnBytes + int64(len(key))); err != nil {
 			return nil, err
 		}
 		other[string(key)] = i
@@ -382,25 +386,25 @@ func (p *pairs) columns(e *evaluation) ([]result, error) {
 	}
 	out := l[:0]
 	for i := range l {
-		key = p.match.key(key[:0], l[i].labels, l[i].dropped)
+		key = p.match.Key(key[:0], l[i].Labels, l[i].Dropped)
 		at, ok := other[string(key)]
 		if !ok {
 			continue
 		}
 		if at < 0 {
-			return nil, ErrAbandoned // two meet the same one, perhaps at one step
+			return nil, columns.ErrAbandoned // two meet the same one, perhaps at one step
 		}
 		other[string(key)] = -1
-		p.meet(l[i].values, r[at].values)
-		if present(l[i].values) > 0 {
-			if err := e.take(columnBytes + int64(len(l[i].labels))); err != nil {
+		p.meet(l[i].Values, r[at].Values)
+		if columns.Present(l[i].Values) > 0 {
+			if err := e.take(columns.ColumnBytes + int64(len(l[i].Labels))); err != nil {
 				return nil, err
 			}
 			out = append(out, p.named(&l[i]))
 		}
 	}
-	if len(byLabels(out)) < len(out) {
-		return nil, ErrAbandoned
+	if len(columns.ByLabels(out)) < len(out) {
+		return nil, columns.ErrAbandoned
 	}
 	return out, nil
 }
@@ -409,13 +413,13 @@ func (p *pairs) columns(e *evaluation) ([]result, error) {
 func (p *pairs) meet(l, r []float64) {
 	var holds func(l, r float64) bool
 	if p.compute == nil {
-		holds = comparison(p.op)
+		holds = p.op.Comparison()
 	}
 	for i, v := range l {
 		switch {
-		case isAbsent(v):
-		case isAbsent(r[i]):
-			l[i] = absent
+		case columns.IsAbsent(v):
+		case columns.IsAbsent(r[i]):
+			l[i] = columns.Absent
 		case p.compute != nil:
 			l[i] = p.compute(v, r[i])
 		case p.asBool && holds(v, r[i]):
@@ -423,21 +427,21 @@ func (p *pairs) meet(l, r []float64) {
 		case p.asBool:
 			l[i] = 0
 		case !holds(v, r[i]):
-			l[i] = absent
+			l[i] = columns.Absent
 		}
 	}
 }
 
 // named sets a column's labels to those of the result: those of on, or all but the ignored ones.
-func (p *pairs) named(c *result) result {
-	drops := c.dropped || p.compute != nil || p.asBool
+func (p *pairs) named(c *columns.Column) columns.Column {
+	drops := c.Dropped || p.compute != nil || p.asBool
 	var out []byte
-	for l := c.labels; ; {
+	for l := c.Labels; ; {
 		name, _, rest, ok := l.Next()
 		if !ok {
-			return result{labels: point.Labels(out), values: c.values}
+			return columns.Column{Labels: point.Labels(out), Values: c.Values}
 		}
-		if (!drops || !reserved(name)) && slices.Contains(p.match.names, name) != p.match.without {
+		if (!drops || !columns.Reserved(name)) && slices.Contains(p.match.Names, name) != p.match.Without {
 			out = append(out, l[:len(l)-len(rest)]...)
 		}
 		l = rest
@@ -452,31 +456,31 @@ type relabel struct {
 	in             node
 }
 
-func (r *relabel) columns(e *evaluation) ([]result, error) {
-	columns, err := r.in.columns(e)
+func (r *relabel) columns(e *evaluation) ([]columns.Column, error) {
+	all, err := r.in.columns(e)
 	if err != nil {
 		return nil, err
 	}
-	for i := range columns {
-		c := &columns[i]
-		l := c.plain()
+	for i := range all {
+		c := &all[i]
+		l := c.Plain()
 		value := l.Get(r.from)
 		if at := r.match.FindStringSubmatchIndex(value); at != nil {
 			// A reference is no longer than the value.
-			if err := e.take(columnBytes + int64(len(l)+len(r.with)+r.references*len(value))); err != nil {
+			if err := e.take(columns.ColumnBytes + int64(len(l)+len(r.with)+r.references*len(value))); err != nil {
 				return nil, err
 			}
 			var ok bool
 			if l, ok = with(l, r.to, string(r.match.ExpandString(nil, r.with, value, at))); !ok {
-				return nil, ErrAbandoned
+				return nil, columns.ErrAbandoned
 			}
 		}
-		c.labels, c.dropped = l, false
+		c.Labels, c.Dropped = l, false
 	}
-	if len(byLabels(columns)) < len(columns) {
-		return nil, ErrAbandoned // the engine merges them, or returns an error
+	if len(columns.ByLabels(all)) < len(all) {
+		return nil, columns.ErrAbandoned // the engine merges them, or returns an error
 	}
-	return columns, nil
+	return all, nil
 }
 
 // with sets a label; "" takes it away. ok is false if the label would be invalid.
@@ -493,31 +497,4 @@ func with(l point.Labels, name, value string) (point.Labels, bool) {
 	}
 	out, err := b.Unnamed()
 	return out, err == nil
-}
-
-// plain returns the labels that count.
-func (c *result) plain() point.Labels {
-	if !c.dropped {
-		return c.labels
-	}
-	var out []byte
-	for l := c.labels; ; {
-		name, _, rest, ok := l.Next()
-		if !ok {
-			return point.Labels(out)
-		}
-		if !reserved(name) {
-			out = append(out, l[:len(l)-len(rest)]...)
-		}
-		l = rest
-	}
-}
-
-// byLabels finds columns by the labels that count; of equal ones the last.
-func byLabels(columns []result) map[point.Labels]int {
-	at := make(map[point.Labels]int, len(columns))
-	for i := range columns {
-		at[columns[i].plain()] = i
-	}
-	return at
 }

@@ -6,24 +6,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/spillwaydb/spillway/protocols/point"
-)
-
-// result is a column with its labels. dropped: its reserved labels no longer count.
-type result struct {
-	labels  point.Labels
-	dropped bool
-	values  []float64 // by step
-}
-
-// reserved are the labels that identify a metric: values computed from it lose them.
-func reserved(name string) bool {
-	return len(name) == len(point.MetricName) && (name == point.MetricName || name == labelType || name == labelUnit)
-}
-
-const (
-	labelType = "__type__"
-	labelUnit = "__unit__"
+	"github.com/spillwaydb/spillway/protocols/columns"
 )
 
 // Answer is the result of a plan.
@@ -34,7 +17,7 @@ type Answer struct {
 	// most that the engine would have held at a time.
 	Visited, Read, Peak int
 
-	columns []result // instead of Series
+	columns []columns.Column // of a chain of a tree, instead of Series
 }
 
 // Vector is the answer of an evaluation at one time.
@@ -70,30 +53,28 @@ type writer struct {
 	grid Grid
 	// markers: a stale marker at each step without a value, or else lookback would fill the gap.
 	markers bool
+	out     *promql.Matrix
+	series  promql.Matrix // not yet in out
 	builder labels.ScratchBuilder
 	slab    []promql.FPoint
 	points  int // of the last slab
 }
 
-// hashBytes is the memory that a column's labels take in a set.
-const hashBytes = 48
-
-// seriesBytes is the memory of a column as the engine's series.
-func seriesBytes(points int, c *result) int64 {
-	return int64(points)*16 + 2*columnBytes + int64(len(c.labels))
-}
+var _ columns.Writer = (*writer)(nil)
 
 // slabPoints is how many points share an allocation. The first is as large as the first series, and each next one four times as
 // large: most answers have few series, and to make and clear a slab of 64 KiB takes as long as to evaluate one.
 const slabPoints = 4096
 
-// append adds a column that has points values; one that has none is left out.
-func (w *writer) append(m promql.Matrix, c *result, points int) promql.Matrix {
-	if points == 0 {
-		return m
-	}
+// Bytes implements columns.Writer.
+func (w *writer) Bytes(c *columns.Column, points int) int64 {
+	return int64(points)*16 + 2*columns.ColumnBytes + int64(len(c.Labels))
+}
+
+// Append implements columns.Writer.
+func (w *writer) Append(c *columns.Column, points int) {
 	if w.markers {
-		points = len(c.values)
+		points = len(c.Values)
 	}
 	if points > len(w.slab) {
 		w.points = max(points, min(4*w.points, slabPoints))
@@ -101,35 +82,30 @@ func (w *writer) append(m promql.Matrix, c *result, points int) promql.Matrix {
 	}
 	out := w.slab[:0:points]
 	w.slab = w.slab[points:]
-	for i, v := range c.values {
-		if w.markers || !isAbsent(v) {
+	for i, v := range c.Values {
+		if w.markers || !columns.IsAbsent(v) {
 			out = append(out, promql.FPoint{T: w.grid.Start + int64(i)*w.grid.Step, F: v})
 		}
 	}
-	return append(m, promql.Series{Metric: w.labels(c), Floats: out})
+	w.series = append(w.series, promql.Series{Metric: w.labels(c), Floats: out})
 }
 
-func (w *writer) labels(c *result) labels.Labels {
+// Flush implements columns.Writer.
+func (w *writer) Flush() {
+	*w.out = append(*w.out, w.series...)
+	w.series = nil
+}
+
+func (w *writer) labels(c *columns.Column) labels.Labels {
 	w.builder.Reset()
-	for l := c.labels; ; {
+	for l := c.Labels; ; {
 		name, value, rest, ok := l.Next()
 		if !ok {
 			return w.builder.Labels()
 		}
-		if !c.dropped || !reserved(name) {
+		if !c.Dropped || !columns.Reserved(name) {
 			w.builder.Add(name, value)
 		}
 		l = rest
 	}
-}
-
-// present counts the values of a column.
-func present(values []float64) int {
-	n := 0
-	for _, v := range values {
-		if v == v || !isAbsent(v) {
-			n++
-		}
-	}
-	return n
 }

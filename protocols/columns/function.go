@@ -1,4 +1,4 @@
-package columnar
+package columns
 
 import (
 	"math"
@@ -9,44 +9,48 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// function makes one value of each window of a column.
-type function struct {
-	arguments int  // numbers before the range
-	keepsName bool // the result is still the metric
-	counter   bool // needs a counter, and adds a note if the name does not look like one
-	quantile  bool // its number is one
+// Function makes one value of each window of a column.
+type Function struct {
+	Name      string // "": the instant selector
+	Arguments int    // numbers before the range
+	KeepsName bool   // the result is still the metric
+	Counter   bool   // needs a counter, and adds a note if the name does not look like one
+	Quantile  bool   // its number is one
 	// each fills out, a value for each step, absent if there is none.
-	each func(c *column, s *source, g Grid, out []float64)
+	each func(c *column, s *Source, g Grid, out []float64)
 }
+
+// FunctionOf finds a function by its name in PromQL; nil: it is not evaluated over columns.
+func FunctionOf(name string) *Function { return functions[name] }
 
 // functions are those that are evaluated over columns. Their order of operations is the engine's.
-var functions = map[string]*function{
-	"rate":               {counter: true, each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, true, true) }},
-	"increase":           {counter: true, each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, true, false) }},
-	"delta":              {each: func(c *column, s *source, g Grid, out []float64) { extrapolate(c, s, g, out, false, false) }},
-	"irate":              {each: func(c *column, _ *source, _ Grid, out []float64) { instant(c, out, true) }},
-	"idelta":             {each: func(c *column, _ *source, _ Grid, out []float64) { instant(c, out, false) }},
-	"last_over_time":     {keepsName: true, each: last},
-	"first_over_time":    {keepsName: true, each: perWindow(func(vs []float64) float64 { return vs[0] })},
-	"count_over_time":    {each: perWindow(func(vs []float64) float64 { return float64(len(vs)) })},
-	"present_over_time":  {each: perWindow(func([]float64) float64 { return 1 })},
-	"sum_over_time":      {each: perWindow(sum)},
-	"avg_over_time":      {each: perWindow(average)},
-	"min_over_time":      {each: perWindow(smallest)},
-	"max_over_time":      {each: perWindow(largest)},
-	"stddev_over_time":   {each: perWindow(func(vs []float64) float64 { return math.Sqrt(variance(vs)) })},
-	"stdvar_over_time":   {each: perWindow(variance)},
-	"changes":            {each: perWindow(changes)},
-	"resets":             {each: perWindow(resets)},
-	"quantile_over_time": {arguments: 1, quantile: true, each: quantiles},
+var functions = map[string]*Function{
+	"rate":               {Name: "rate", Counter: true, each: func(c *column, s *Source, g Grid, out []float64) { extrapolate(c, s, g, out, true, true) }},
+	"increase":           {Name: "increase", Counter: true, each: func(c *column, s *Source, g Grid, out []float64) { extrapolate(c, s, g, out, true, false) }},
+	"delta":              {Name: "delta", each: func(c *column, s *Source, g Grid, out []float64) { extrapolate(c, s, g, out, false, false) }},
+	"irate":              {Name: "irate", each: func(c *column, _ *Source, _ Grid, out []float64) { instant(c, out, true) }},
+	"idelta":             {Name: "idelta", each: func(c *column, _ *Source, _ Grid, out []float64) { instant(c, out, false) }},
+	"last_over_time":     {Name: "last_over_time", KeepsName: true, each: last},
+	"first_over_time":    {Name: "first_over_time", KeepsName: true, each: perWindow(func(vs []float64) float64 { return vs[0] })},
+	"count_over_time":    {Name: "count_over_time", each: perWindow(func(vs []float64) float64 { return float64(len(vs)) })},
+	"present_over_time":  {Name: "present_over_time", each: perWindow(func([]float64) float64 { return 1 })},
+	"sum_over_time":      {Name: "sum_over_time", each: perWindow(sum)},
+	"avg_over_time":      {Name: "avg_over_time", each: perWindow(average)},
+	"min_over_time":      {Name: "min_over_time", each: perWindow(smallest)},
+	"max_over_time":      {Name: "max_over_time", each: perWindow(largest)},
+	"stddev_over_time":   {Name: "stddev_over_time", each: perWindow(func(vs []float64) float64 { return math.Sqrt(variance(vs)) })},
+	"stdvar_over_time":   {Name: "stdvar_over_time", each: perWindow(variance)},
+	"changes":            {Name: "changes", each: perWindow(changes)},
+	"resets":             {Name: "resets", each: perWindow(resets)},
+	"quantile_over_time": {Name: "quantile_over_time", Arguments: 1, Quantile: true, each: quantiles},
 }
 
-// lastValue is the instant selector: the newest row within the lookback, nothing where that is a marker.
-var lastValue = &function{keepsName: true, each: last}
+// LastValue is the instant selector: the newest row within the lookback, nothing where that is a marker.
+var LastValue = &Function{KeepsName: true, each: last}
 
-func last(c *column, _ *source, _ Grid, out []float64) {
+func last(c *column, _ *Source, _ Grid, out []float64) {
 	for i, hi := range c.hi {
-		out[i] = absent
+		out[i] = Absent
 		if hi > c.lo[i] {
 			out[i] = c.values[hi-1]
 		}
@@ -54,10 +58,10 @@ func last(c *column, _ *source, _ Grid, out []float64) {
 }
 
 // perWindow makes a function of one over the values of a window that is not empty.
-func perWindow(f func([]float64) float64) func(*column, *source, Grid, []float64) {
-	return func(c *column, _ *source, _ Grid, out []float64) {
+func perWindow(f func([]float64) float64) func(*column, *Source, Grid, []float64) {
+	return func(c *column, _ *Source, _ Grid, out []float64) {
 		for i, hi := range c.hi {
-			out[i] = absent
+			out[i] = Absent
 			if lo := c.lo[i]; hi > lo && !c.canceled(hi-lo) {
 				out[i] = f(c.values[lo:hi])
 			}
@@ -186,13 +190,13 @@ func resets(values []float64) float64 {
 	return float64(n)
 }
 
-func quantiles(c *column, s *source, _ Grid, out []float64) {
+func quantiles(c *column, s *Source, _ Grid, out []float64) {
 	var sorted []float64
 	for i, hi := range c.hi {
-		out[i] = absent
+		out[i] = Absent
 		if lo := c.lo[i]; hi > lo && !c.canceled(8*(hi-lo)) {
 			sorted = append(sorted[:0], c.values[lo:hi]...)
-			out[i] = quantile(s.argument, sorted)
+			out[i] = quantile(s.Argument, sorted)
 		}
 	}
 }
@@ -218,7 +222,7 @@ func quantile(q float64, values []float64) float64 {
 // instant is irate and idelta: over the last two rows.
 func instant(c *column, out []float64, rate bool) {
 	for i, hi := range c.hi {
-		out[i] = absent
+		out[i] = Absent
 		if hi-c.lo[i] < 2 {
 			continue
 		}
@@ -235,23 +239,23 @@ func instant(c *column, out []float64, rate bool) {
 }
 
 // extrapolate is rate, increase and delta. The falls of a counter are found once for the column: windows overlap.
-func extrapolate(c *column, s *source, g Grid, out []float64, counter, rate bool) {
+func extrapolate(c *column, s *Source, g Grid, out []float64, counter, rate bool) {
 	var fell falls
 	if counter {
 		fell.find(c.values)
 	}
 	perSecond := 1.0
 	if rate {
-		perSecond = s.window.Seconds()
+		perSecond = s.Window.Seconds()
 	}
-	end := g.Start - s.offset.Milliseconds()
+	end := g.Start - s.Offset.Milliseconds()
 	for i, hi := range c.hi {
 		lo := c.lo[i]
-		out[i] = absent
+		out[i] = Absent
 		if hi-lo > 1 {
 			w := window{
 				first: c.values[lo], rows: float64(hi - lo - 1), counter: counter,
-				start: end - s.window.Milliseconds(), end: end,
+				start: end - s.Window.Milliseconds(), end: end,
 				firstTime: point.MillisOf(c.times[lo]), lastTime: point.MillisOf(c.times[hi-1]),
 			}
 			rise := c.values[hi-1] - w.first

@@ -1,4 +1,4 @@
-package columnar
+package columns
 
 import (
 	"container/heap"
@@ -11,7 +11,7 @@ type ranking struct {
 	least bool
 	steps int
 
-	columns []result // those that were among the first at some time; values are not kept
+	columns []Column // those that were among the first at some time; values are not kept
 	heaps   [][]rank // by group and step
 }
 
@@ -64,10 +64,10 @@ func (r *ranking) open() {
 }
 
 // add returns how many more bytes it holds.
-func (r *ranking) add(group int, c *result) (bytes int64) {
+func (r *ranking) add(group int, c *Column) (bytes int64) {
 	at := int32(-1)
-	for i, v := range c.values {
-		if isAbsent(v) {
+	for i, v := range c.Values {
+		if IsAbsent(v) {
 			continue
 		}
 		h := &r.heaps[group][i]
@@ -77,8 +77,8 @@ func (r *ranking) add(group int, c *result) (bytes int64) {
 		}
 		if at < 0 {
 			at = int32(len(r.columns))
-			r.columns = append(r.columns, result{labels: c.labels, dropped: c.dropped})
-			bytes += columnBytes + int64(len(c.labels)) + int64(r.steps)*8
+			r.columns = append(r.columns, Column{Labels: c.Labels, Dropped: c.Dropped})
+			bytes += columnBytes + int64(len(c.Labels)) + int64(r.steps)*8
 		}
 		if !full {
 			heap.Push(h, ranked{v, at})
@@ -92,8 +92,8 @@ func (r *ranking) add(group int, c *result) (bytes int64) {
 }
 
 // finish returns the columns that are among the first somewhere. Those of a single step come in their order.
-func (r *ranking) finish() []result {
-	var out []result
+func (r *ranking) finish() []Column {
+	var out []Column
 	place := make([]int32, len(r.columns)) // in out, from 1
 	for _, steps := range r.heaps {
 		for i := range steps {
@@ -106,18 +106,18 @@ func (r *ranking) finish() []result {
 					out = append(out, r.empty(e.column))
 					place[e.column] = int32(len(out))
 				}
-				out[place[e.column]-1].values[i] = e.value
+				out[place[e.column]-1].Values[i] = e.value
 			}
 		}
 	}
 	return out
 }
 
-func (r *ranking) empty(column int32) result {
+func (r *ranking) empty(column int32) Column {
 	c := r.columns[column]
-	c.values = make([]float64, r.steps)
-	for i := range c.values {
-		c.values[i] = absent
+	c.Values = make([]float64, r.steps)
+	for i := range c.Values {
+		c.Values[i] = Absent
 	}
 	return c
 }

@@ -1,4 +1,4 @@
-package columnar
+package columns
 
 import (
 	"math"
@@ -7,11 +7,6 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
-
-// absent stands in a column where there is no value.
-var absent = math.Float64frombits(point.StaleNaN)
-
-func isAbsent(v float64) bool { return point.IsStale(v) }
 
 // windows holds the rows of a column of times that lie in the window of each step: [lo[i], hi[i]).
 type windows struct {
@@ -26,7 +21,7 @@ type windows struct {
 	fresh   int          // rows of all windows, each counted once
 
 	work    int         // rows visited since done was asked last
-	done    func() bool // the caller no longer wants the result
+	done    func() bool // the caller no longer wants the Column
 	stopped bool
 }
 
@@ -44,7 +39,7 @@ func (w *windows) canceled(rows int32) bool {
 // fit finds the windows (t-offset-range, t-offset] of all steps t in a column of times, and writes over those of an earlier
 // column. A column equal to that costs a comparison, and nothing if it lies in the same place on the same page.
 // Most series of a fleet share their times.
-func (w *windows) fit(times []point.Nanos, s *source, g Grid) {
+func (w *windows) fit(times []point.Nanos, s *Source, g Grid) {
 	if len(times) > 0 && w.at == &times[0] && len(times) == len(w.times) {
 		return
 	}
@@ -56,11 +51,11 @@ func (w *windows) fit(times []point.Nanos, s *source, g Grid) {
 	}
 }
 
-func (w *windows) find(times []point.Nanos, s *source, g Grid) {
+func (w *windows) find(times []point.Nanos, s *Source, g Grid) {
 	n := g.Len()
 	w.lo, w.hi = slices.Grow(w.lo[:0], n)[:n], slices.Grow(w.hi[:0], n)[:n]
 	w.times, w.most, w.total, w.fresh = times, 0, 0, 0
-	offset, width := s.offset.Milliseconds(), s.window.Milliseconds()
+	offset, width := s.Offset.Milliseconds(), s.Window.Milliseconds()
 	lo, hi := 0, 0
 	for i := range n {
 		end := g.Start + int64(i)*g.Step - offset
@@ -112,7 +107,7 @@ type column struct {
 
 // reader makes columns of series, and reuses its memory.
 type reader struct {
-	source *source
+	source *Source
 	grid   Grid
 
 	common windows // of the original times; series that follow each other often share them
@@ -121,7 +116,7 @@ type reader struct {
 	values []float64
 }
 
-func newReader(s *source, g Grid, done func() bool) reader {
+func newReader(s *Source, g Grid, done func() bool) reader {
 	return reader{source: s, grid: g, common: windows{done: done}, own: windows{done: done}}
 }
 
@@ -132,12 +127,12 @@ func (r *reader) turnPage() { r.common.at = nil }
 func (r *reader) column(s *peer.Series) column {
 	r.common.fit(s.Times, r.source, r.grid)
 	values := s.Values
-	if !r.common.crowded && (r.source.instant || !hasMarker(values)) {
+	if !r.common.crowded && (r.source.Instant || !hasMarker(values)) {
 		return column{&r.common, values}
 	}
 	r.times, r.values = r.times[:0], r.values[:0]
 	r.collapse(s)
-	if !r.source.instant {
+	if !r.source.Instant {
 		r.dropMarkers()
 	}
 	r.own.find(r.times, r.source, r.grid)
@@ -158,7 +153,7 @@ func hasMarker(values []float64) bool {
 
 func anyMarker(values []float64) bool {
 	for _, v := range values {
-		if v != v && isAbsent(v) {
+		if v != v && IsAbsent(v) {
 			return true
 		}
 	}
@@ -171,7 +166,7 @@ func (r *reader) collapse(s *peer.Series) {
 	for i, t := range s.Times {
 		v, ms := s.Values[i], point.MillisOf(t)
 		if n := len(r.times); n > 0 && ms == at {
-			if !isAbsent(v) || isAbsent(r.values[n-1]) {
+			if !IsAbsent(v) || IsAbsent(r.values[n-1]) {
 				r.values[n-1] = v
 			}
 			continue
@@ -184,7 +179,7 @@ func (r *reader) collapse(s *peer.Series) {
 func (r *reader) dropMarkers() {
 	n := 0
 	for i, v := range r.values {
-		if !isAbsent(v) {
+		if !IsAbsent(v) {
 			r.times[n], r.values[n] = r.times[i], v
 			n++
 		}

@@ -1,6 +1,6 @@
-package columnar
+package columns
 
-import "github.com/prometheus/prometheus/promql"
+import "errors"
 
 // meter counts samples as the engine would hold them, and ends an evaluation where the engine would.
 type meter struct {
@@ -11,14 +11,14 @@ type meter struct {
 	read      int
 }
 
-// where is the engine's name for the place where the limit is exceeded.
-const where = "query execution"
+// ErrTooManySamples means that the engine would hold more samples than it may.
+var ErrTooManySamples = errors.New("the evaluation holds too many samples")
 
 // reach counts n more samples as held for a moment.
 func (m *meter) reach(n int) error {
 	m.peak = max(m.peak, m.held+n)
 	if m.held+n > m.max {
-		return promql.ErrTooManySamples(where)
+		return ErrTooManySamples
 	}
 	return nil
 }

@@ -1,48 +1,31 @@
-package columnar
+package columns
 
 import (
 	"math"
 	"slices"
 
-	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/promql/parser/posrange"
-	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/kahansum"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// aggregation makes one column of each group of columns, or picks some.
-type aggregation struct {
-	op        parser.ItemType
-	without   bool
-	names     []string // sorted
-	parameter float64
-	position  posrange.PositionRange // of the parameter
+// Aggregation makes one column of each group of columns, or picks some.
+type Aggregation struct {
+	Op        Op
+	Without   bool
+	Names     []string // sorted, each once
+	Parameter float64
 }
 
-// aggregations are those that are evaluated over columns.
-var aggregations = map[parser.ItemType]bool{
-	parser.SUM: true, parser.AVG: true, parser.MIN: true, parser.MAX: true, parser.COUNT: true, parser.GROUP: true,
-	parser.STDDEV: true, parser.STDVAR: true, parser.QUANTILE: true, parser.TOPK: true, parser.BOTTOMK: true,
-}
+// Ranks reports whether columns are picked and keep their labels.
+func (a *Aggregation) Ranks() bool { return a.Op == TopK || a.Op == BottomK }
 
-// ranks reports whether columns are picked and keep their labels.
-func (a *aggregation) ranks() bool { return a.op == parser.TOPK || a.op == parser.BOTTOMK }
-
-// note warns of an invalid parameter.
-func (a *aggregation) note(notes *annotations.Annotations) {
-	if q := a.parameter; a.op == parser.QUANTILE && !(q >= 0 && q <= 1) {
-		notes.Add(annotations.NewInvalidQuantileWarning(q, a.position))
-	}
-}
-
-// key appends the labels of the group that a column belongs to. They identify the group.
-func (a *aggregation) key(dst []byte, l point.Labels, dropped bool) []byte {
-	names := a.names
+// Key appends the labels of the group that a column belongs to. They identify the group.
+func (a *Aggregation) Key(dst []byte, l point.Labels, dropped bool) []byte {
+	names := a.Names
 	for {
 		name, _, rest, ok := l.Next()
-		if !ok || !a.without && len(names) == 0 {
+		if !ok || !a.Without && len(names) == 0 {
 			return dst
 		}
 		for len(names) > 0 && names[0] < name {
@@ -50,7 +33,7 @@ func (a *aggregation) key(dst []byte, l point.Labels, dropped bool) []byte {
 		}
 		named := len(names) > 0 && names[0] == name
 		switch {
-		case dropped && reserved(name), named == a.without, a.without && name == point.MetricName:
+		case dropped && Reserved(name), named == a.Without, a.Without && name == point.MetricName:
 		default:
 			dst = append(dst, l[:len(l)-len(rest)]...)
 		}
@@ -60,7 +43,7 @@ func (a *aggregation) key(dst []byte, l point.Labels, dropped bool) []byte {
 
 // groups folds columns into one a group. For one goroutine at a time.
 type groups struct {
-	of     *aggregation
+	of     *Aggregation
 	steps  int
 	at     map[string]int
 	labels []point.Labels // of groups, in the order of arrival
@@ -85,34 +68,34 @@ const (
 	rankBytes   = 32
 )
 
-func newGroups(a *aggregation, steps int, take func(int64) error) *groups {
+func newGroups(a *Aggregation, steps int, take func(int64) error) *groups {
 	g := &groups{of: a, steps: steps, at: map[string]int{}, take: take}
-	if a.ranks() {
+	if a.Ranks() {
 		g.cell = 32
-		g.ranked = &ranking{k: int(min(a.parameter, math.MaxInt32)), least: a.op == parser.BOTTOMK, steps: steps}
+		g.ranked = &ranking{k: int(min(a.Parameter, math.MaxInt32)), least: a.Op == BottomK, steps: steps}
 		return g
 	}
-	switch a.op {
-	case parser.SUM:
+	switch a.Op {
+	case Sum:
 		g.cell = 24
 		g.fold = &sums{cells[total]{steps: steps}}
-	case parser.AVG:
+	case Avg:
 		g.cell = 40
 		g.fold = &means{cells[mean]{steps: steps}}
-	case parser.STDDEV, parser.STDVAR:
+	case Stddev, Stdvar:
 		g.cell = 24
-		g.fold = &spreads{cells[spread]{steps: steps}, a.op == parser.STDDEV}
-	case parser.QUANTILE:
-		g.fold = &samples{q: a.parameter}
+		g.fold = &spreads{cells[spread]{steps: steps}, a.Op == Stddev}
+	case Quantile:
+		g.fold = &samples{q: a.Parameter}
 	default:
 		g.cell = 8
-		g.fold = &picks{cells[float64]{steps: steps}, a.op}
+		g.fold = &picks{cells[float64]{steps: steps}, a.Op}
 	}
 	return g
 }
 
 // add folds a column in. The error is from take.
-func (g *groups) add(key []byte, c *result) error {
+func (g *groups) add(key []byte, c *Column) error {
 	group, ok := g.at[string(key)]
 	if !ok {
 		// Its state, and its column in the end.
@@ -131,26 +114,26 @@ func (g *groups) add(key []byte, c *result) error {
 	if g.ranked != nil {
 		return g.take(g.ranked.add(group, c))
 	}
-	if g.of.op == parser.QUANTILE { // which keeps every column
+	if g.of.Op == Quantile { // which keeps every column
 		if err := g.take(int64(g.steps)*8 + columnBytes); err != nil {
 			return err
 		}
 	}
-	g.fold.add(group, c.values)
+	g.fold.add(group, c.Values)
 	return nil
 }
 
 // finish returns the columns, by groups in the order of their arrival.
-func (g *groups) finish() []result {
+func (g *groups) finish() []Column {
 	if g.ranked != nil {
 		return g.ranked.finish()
 	}
-	out := make([]result, len(g.labels))
+	out := make([]Column, len(g.labels))
 	values := make([]float64, len(out)*g.steps)
 	for i := range out {
-		out[i] = result{labels: g.labels[i], values: values[:g.steps:g.steps]}
+		out[i] = Column{Labels: g.labels[i], Values: values[:g.steps:g.steps]}
 		values = values[g.steps:]
-		g.fold.finish(i, out[i].values)
+		g.fold.finish(i, out[i].Values)
 	}
 	return out
 }
@@ -175,7 +158,7 @@ func (s *sums) add(group int, values []float64) {
 	of := s.of[group]
 	for i, v := range values {
 		switch t := &of[i]; {
-		case isAbsent(v):
+		case IsAbsent(v):
 		case t.seen:
 			t.sum, t.c = increase(v, t.sum, t.c)
 		default:
@@ -196,7 +179,7 @@ func increase(v, sum, c float64) (float64, float64) {
 
 func (s *sums) finish(group int, out []float64) {
 	for i, t := range s.of[group] {
-		out[i] = absent
+		out[i] = Absent
 		if t.seen {
 			out[i] = t.sum + t.c
 		}
@@ -209,7 +192,7 @@ func (m *means) add(group int, values []float64) {
 	of := m.of[group]
 	for i, v := range values {
 		switch t := &of[i]; {
-		case isAbsent(v):
+		case IsAbsent(v):
 		case t.count == 0:
 			*t = mean{sum: v, mean: v, count: 1}
 		default:
@@ -220,7 +203,7 @@ func (m *means) add(group int, values []float64) {
 
 func (m *means) finish(group int, out []float64) {
 	for i, t := range m.of[group] {
-		out[i] = absent
+		out[i] = Absent
 		if t.count > 0 {
 			out[i] = t.value()
 		}
@@ -252,7 +235,7 @@ type spreads struct {
 func (s *spreads) add(group int, values []float64) {
 	of := s.of[group]
 	for i, v := range values {
-		if !isAbsent(v) {
+		if !IsAbsent(v) {
 			of[i].add(v)
 		}
 	}
@@ -262,7 +245,7 @@ func (s *spreads) finish(group int, out []float64) {
 	for i, t := range s.of[group] {
 		switch {
 		case t.n == 0:
-			out[i] = absent
+			out[i] = Absent
 		case s.root:
 			out[i] = math.Sqrt(t.squares / t.n)
 		default:
@@ -274,28 +257,28 @@ func (s *spreads) finish(group int, out []float64) {
 // picks are the aggregations that have their value as state: min, max, count and group.
 type picks struct {
 	cells[float64]
-	op parser.ItemType
+	op Op
 }
 
 func (p *picks) open() {
 	p.cells.open()
 	of := p.of[len(p.of)-1]
 	for i := range of {
-		of[i] = absent
+		of[i] = Absent
 	}
 }
 
 func (p *picks) add(group int, values []float64) {
 	of := p.of[group]
 	for i, v := range values {
-		if isAbsent(v) {
+		if IsAbsent(v) {
 			continue
 		}
-		if first := isAbsent(of[i]); first || p.op == parser.GROUP || p.op == parser.COUNT {
+		if first := IsAbsent(of[i]); first || p.op == Group || p.op == Count {
 			of[i] = p.next(first, of[i], v)
 			continue
 		}
-		if m := of[i]; p.op == parser.MAX && v > m || p.op == parser.MIN && v < m || m != m {
+		if m := of[i]; p.op == Max && v > m || p.op == Min && v < m || m != m {
 			of[i] = v
 		}
 	}
@@ -304,9 +287,9 @@ func (p *picks) add(group int, values []float64) {
 // next is the state after a value that is the first, or that is only counted.
 func (p *picks) next(first bool, before, v float64) float64 {
 	switch {
-	case p.op == parser.COUNT && !first:
+	case p.op == Count && !first:
 		return before + 1
-	case p.op == parser.COUNT, p.op == parser.GROUP:
+	case p.op == Count, p.op == Group:
 		return 1
 	}
 	return v
@@ -331,11 +314,11 @@ func (s *samples) finish(group int, out []float64) {
 	for i := range out {
 		s.sorted = s.sorted[:0]
 		for _, values := range s.of[group] {
-			if !isAbsent(values[i]) {
+			if !IsAbsent(values[i]) {
 				s.sorted = append(s.sorted, values[i])
 			}
 		}
-		out[i] = absent
+		out[i] = Absent
 		if len(s.sorted) > 0 {
 			out[i] = quantile(s.q, s.sorted)
 		}
