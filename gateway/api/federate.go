@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -55,7 +56,7 @@ func (a *API) federate(w http.ResponseWriter, c *call) {
 		failPlain(w, err)
 		return
 	}
-	if err := expose(w, c.Request, found); err != nil {
+	if err := expose(w, c.Request, l.Turn(), found); err != nil {
 		a.log.Debug("answer not delivered", "path", c.URL.Path, "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -120,10 +121,15 @@ func last(it chunkenc.Iterator, s *promql.Sample) (ok bool) {
 }
 
 // expose writes samples in the form that the scraper takes.
-func expose(w http.ResponseWriter, r *http.Request, samples promql.Vector) error {
+func expose(w http.ResponseWriter, r *http.Request, turn *query.Turn, samples promql.Vector) error {
 	format := expfmt.NegotiateAccept(r.Header, expfmt.DefaultOpenMetricsAcceptedFormats()...)
-	out := newBody(w, r)
+	body := newBody(w, r)
 	w.Header().Set("Content-Type", string(format))
+	out := &paced{ctx: r.Context(), w: body, turn: turn}
+	if err := turn.Next(out.ctx); err != nil {
+		return err
+	}
+	defer turn.End()
 	enc := expfmt.NewEncoder(out, format)
 	var family *dto.MetricFamily
 	flush := func() error {
@@ -154,7 +160,8 @@ func expose(w http.ResponseWriter, r *http.Request, samples promql.Vector) error
 			return err
 		}
 	}
-	return out.finish(nil)
+	turn.End()
+	return body.finish(out.buf)
 }
 
 func takesNative(f expfmt.Format) bool {

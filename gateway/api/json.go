@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"math"
@@ -9,13 +10,17 @@ import (
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/gateway/query"
 )
 
 // encoder writes JSON into a buffer that it empties into w when it is full. After an error it writes nothing more.
 type encoder struct {
-	w   io.Writer
-	buf []byte
-	err error
+	w    io.Writer
+	buf  []byte
+	err  error
+	turn *query.Turn     // for a buffer each; nil: encoding waits for no turn
+	ctx  context.Context // of the request
 }
 
 // bufferFull is when the buffer is emptied; bufferCap leaves room for the bytes appended between two checks.
@@ -29,7 +34,7 @@ func (e *encoder) raw(s string) { e.buf = append(e.buf, s...) }
 // spill empties a full buffer; to be called between points and series. It reports whether to go on.
 func (e *encoder) spill() bool {
 	if len(e.buf) >= bufferFull && e.err == nil {
-		_, e.err = e.w.Write(e.buf)
+		e.err = e.turn.Write(e.ctx, e.w, e.buf)
 		e.buf = e.buf[:0]
 	}
 	return e.err == nil

@@ -167,9 +167,11 @@ func (a *API) readSamples(ctx context.Context, w http.ResponseWriter, c *call, r
 		failPlain(w, err)
 		return
 	}
+	b = snappy.Encode(nil, b)
+	query.TurnOf(ctx).End()
 	w.Header().Set("Content-Type", "application/x-protobuf")
 	w.Header().Set("Content-Encoding", "snappy")
-	w.Write(snappy.Encode(nil, b)) // if the client is gone, nothing is left to do
+	w.Write(b) // if the client is gone, nothing is left to do
 }
 
 func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Query) (*prompb.QueryResult, error) {
@@ -194,6 +196,9 @@ func (a *API) samplesOf(ctx context.Context, table *query.Table, pq *prompb.Quer
 		s := set.At()
 		it = s.Iterator(it)
 		ts := &prompb.TimeSeries{Labels: prompb.FromLabels(s.Labels(), nil)}
+		if floats, ok := s.(interface{ Floats() int }); ok {
+			ts.Samples = make([]prompb.Sample, 0, min(floats.Floats(), left))
+		}
 		before := left
 		if left = appendSamples(ts, it, left); left < 0 {
 			return nil, badDataf("exceeded sample limit (%d)", a.settings.ReadSamplesMax)
@@ -237,7 +242,9 @@ func appendSamples(ts *prompb.TimeSeries, it chunkenc.Iterator, left int) int {
 }
 
 func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, req *prompb.ReadRequest) {
-	f := &frames{w: w, bytesMax: int(a.settings.ReadFrameBytesMax)}
+	turn := query.TurnOf(ctx)
+	defer turn.End()
+	f := &frames{w: w, out: paced{ctx: ctx, w: w, turn: turn}, bytesMax: int(a.settings.ReadFrameBytesMax)}
 	for i, pq := range req.Queries {
 		err := f.query(ctx, c.table, int64(i), pq)
 		if err == nil {
@@ -254,12 +261,15 @@ func (a *API) readChunks(ctx context.Context, w http.ResponseWriter, c *call, re
 		}
 	}
 	f.begin() // an empty answer has its header too
+	turn.End()
+	w.Write(f.out.buf) // if the client is gone, nothing is left to do
 }
 
 // frames writes a stream of ChunkedReadResponse messages. Each is preceded by its length as a uvarint and by the
 // CRC-32C of its bytes, big endian.
 type frames struct {
-	w        io.Writer
+	w        http.ResponseWriter
+	out      paced
 	bytesMax int
 	begun    bool
 	head     [binary.MaxVarintLen64 + 4]byte
@@ -273,7 +283,7 @@ func (f *frames) begin() {
 		return
 	}
 	f.begun = true
-	f.w.(http.ResponseWriter).Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
+	f.w.Header().Set("Content-Type", "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse")
 }
 
 // query streams one query's series, in label order, each in frames of its own.
@@ -353,10 +363,10 @@ func (f *frames) flush(index int64) error {
 	f.begin()
 	head := binary.AppendUvarint(f.head[:0], uint64(n))
 	head = binary.BigEndian.AppendUint32(head, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
-	if _, err := f.w.Write(head); err != nil {
+	if _, err := f.out.Write(head); err != nil {
 		return fault.Wrap(err, fault.Canceled, "write to stream")
 	}
-	if _, err := f.w.Write(b); err != nil {
+	if _, err := f.out.Write(b); err != nil {
 		return fault.Wrap(err, fault.Canceled, "write to stream")
 	}
 	return nil

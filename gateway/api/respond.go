@@ -39,7 +39,8 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 	e := encoders.Get().(*encoder)
 	defer putEncoder(e)
 	body := newBody(w, r)
-	e.w = body
+	e.w, e.ctx, e.turn = body, r.Context(), a.query.Turn()
+	defer e.turn.End()
 	e.raw(`{"status":"success","data":`)
 	ans.data(e)
 	for _, list := range []struct {
@@ -53,6 +54,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, ans answer) {
 	}
 	e.raw(`}`)
 	if e.err == nil {
+		e.turn.End()
 		e.err = body.finish(e.buf)
 	}
 	if e.err == nil {

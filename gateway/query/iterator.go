@@ -21,6 +21,9 @@ type series struct {
 
 func (s *series) Labels() labels.Labels { return s.labels }
 
+// Floats is how many samples at most are no histograms.
+func (s *series) Floats() int { return len(s.rows.Times) }
+
 // Iterator returns it, reset, when it is one of ours.
 func (s *series) Iterator(it chunkenc.Iterator) chunkenc.Iterator {
 	if s.set != nil && s.set.usage.turn != nil {

@@ -2,15 +2,17 @@ package query
 
 import (
 	"context"
+	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// lane leaves processors to others: while rows are being written, all queries together use half of them, else at most as many
-// threads as leave a place of Go's scheduler for a new write. An evaluation takes a turn for a page of rows or for a series, so a
-// small query waits for a few pages of large ones, not for their end.
+// lane leaves processors to others: while rows are being written, all queries and look-ups together use half of them; between writes that
+// come again and again, all but one; else a few more threads than there are processors. An evaluation takes a turn for a page of rows or
+// for a series, a look-up for a list, an answer for a buffer of its text, so a small query waits for a few pages of large ones, not for their end.
 //
 //	query a  ▪▪▪▪▪ ─┐            the query that had the fewest ─┐
 //	query b  ▪▪▪▪  ─┼─▶ waiting                                 ├─ in turns ─▶ half of the processors
@@ -22,13 +24,15 @@ type lane struct {
 	// Constant after newLane.
 	busy func() bool // rows are being written
 	most int         // turns at a time while they are
-	idle int         // turns at a time while they are not: half as many more as processors, as some wait for a disk
+	rest int         // turns at a time between writes: the next one finds a processor
+	idle int         // turns at a time while nothing is written: half as many more as processors, as some wait for a disk
 
 	mu struct {
 		sync.Mutex
 		taken   int
 		waiting []waiting // in the order in which they came
 		fewest  bool      // the next turn is of the query that had the fewest
+		busyAt  time.Time // when rows were last seen to be written
 	}
 }
 
@@ -37,13 +41,21 @@ func newLane(busy func() bool, processors int) *lane {
 	if busy == nil {
 		busy = func() bool { return false }
 	}
-	return &lane{busy: busy, most: max(1, processors/2), idle: processors + (processors+1)/2}
+	return &lane{busy: busy, most: max(1, processors/2), rest: max(1, processors-1), idle: processors + (processors+1)/2}
 }
+
+// restTime is how long after a write the next is expected.
+const restTime = time.Second
 
 // roomLocked reports whether one more may have a turn.
 func (l *lane) roomLocked() bool {
-	if l.busy() {
+	now := time.Now()
+	switch {
+	case l.busy():
+		l.mu.busyAt = now
 		return l.mu.taken < l.most
+	case now.Sub(l.mu.busyAt) < restTime:
+		return l.mu.taken < l.rest
 	}
 	return l.mu.taken < l.idle
 }
@@ -86,6 +98,44 @@ func (t *turn) end() {
 	t.lane.mu.Lock()
 	defer t.lane.mu.Unlock()
 	t.lane.leaveLocked()
+}
+
+// Turn is the way of a look-up, or of the encoding of an answer, through the lane. For one goroutine; nil never waits.
+type Turn struct{ turn }
+
+// Turn makes one for an answer that is encoded. End it.
+func (r *Reader) Turn() *Turn { return &Turn{turn{lane: r.engine.lane, of: &laneShare{}}} }
+
+// Next ends the turn there was, and waits for another. The error is Canceled.
+func (t *Turn) Next(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	return t.next(ctx)
+}
+
+// End releases the turn to another goroutine. Next may follow.
+func (t *Turn) End() {
+	if t != nil {
+		t.end()
+	}
+}
+
+// Write writes b to w outside of a turn, because a client may read slowly, and waits for the next turn.
+func (t *Turn) Write(ctx context.Context, w io.Writer, b []byte) error {
+	t.End()
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	return t.Next(ctx)
+}
+
+type turnKey struct{}
+
+// TurnOf returns the turn of the look-up that a context belongs to; nil if there is none.
+func TurnOf(ctx context.Context) *Turn {
+	t, _ := ctx.Value(turnKey{}).(*Turn)
+	return t
 }
 
 func (l *lane) enter(ctx context.Context, of *laneShare) error {

@@ -7,9 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// While rows are written no more than half the processors evaluate, else no more than leave a write a place, and a later query gets its
+// While rows are written no more than half the processors evaluate, between writes one stays free, and a later query gets its
 // turn before the earlier ones are done.
 func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -43,7 +47,11 @@ func TestQueriesLeaveHalfTheProcessorsToWrites(t *testing.T) {
 			t.Errorf("%d evaluated at a time, want 2", got)
 		}
 		busy.Store(false)
-		time.Sleep(time.Second)
+		time.Sleep(restTime / 2)
+		if got := peak.Load(); got != 3 {
+			t.Errorf("%d evaluated at a time between writes, want 3", got)
+		}
+		time.Sleep(restTime)
 		if got := peak.Load(); got != 6 {
 			t.Errorf("%d evaluated at a time when nothing was written, want 6", got)
 		}
@@ -119,5 +127,75 @@ func TestASmallQueryDoesNotWaitForAPageOfEachWorkerOfLargeOnes(t *testing.T) {
 		}
 		stop()
 		workers.Wait()
+	})
+}
+
+// crowded counts its callers that are inside at once.
+type crowded struct {
+	Source
+	inside, peak atomic.Int32
+}
+
+func (c *crowded) LabelValues(context.Context, *peer.Select, string, int) ([]string, bool, error) {
+	c.work()
+	return nil, false, nil
+}
+
+func (c *crowded) work() {
+	c.peak.Store(max(c.peak.Load(), c.inside.Add(1)))
+	defer c.inside.Add(-1)
+	time.Sleep(time.Millisecond)
+}
+
+func (c *crowded) Select(context.Context, *peer.Select) (peer.SeriesSet, error) {
+	c.work()
+	return nil, nil
+}
+
+// TestWritesKeepHalfTheProcessorsBesideLookups: exports and label look-ups took no turns, so that eight of them kept every place of the
+// scheduler and the writes of others waited 50 ms.
+func TestWritesKeepHalfTheProcessorsBesideLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := &crowded{}
+		r, err := New(Deps{Source: source, Processors: 4, Busy: func() bool { return true }}, Settings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for i := range 12 {
+			all.Go(func() {
+				for range 50 {
+					ctx, l, err := r.Lookup(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					table := r.Table("default")
+					switch i % 3 {
+					case 0:
+						_, _, err = table.LabelValues(ctx, 0, 1, "host", nil, 0)
+					case 1:
+						_, _, err = table.Series(ctx, 0, 1, [][]*labels.Matcher{nil}, 0)
+					case 2:
+						q, _ := table.Querier(0, 1)
+						set := q.Select(ctx, true, nil)
+						set.Next()
+						err = set.Err()
+						q.Close()
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					l.End()
+				}
+			})
+		}
+		all.Wait()
+		if got := source.peak.Load(); got != 2 {
+			t.Errorf("%d look-ups took a processor at once, want 2", got)
+		}
+		if lane := r.engine.lane; lane.mu.taken != 0 || len(lane.mu.waiting) != 0 {
+			t.Errorf("%d turns taken, %d wait", lane.mu.taken, len(lane.mu.waiting))
+		}
 	})
 }

@@ -44,6 +44,9 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 	if q.usage.of == nil {
 		q.usage.of = limits.QueryOf(ctx)
 	}
+	if q.usage.turn == nil {
+		q.usage.lookup = TurnOf(ctx)
+	}
 	ask := q.table.ask(mint, maxt, ms)
 	ask.LabelsOnly = lookup
 	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage}

@@ -58,6 +58,7 @@ type Lookup struct {
 	reader *Reader
 	cancel context.CancelFunc
 	loan   *budget.Loan
+	turn   *Turn
 	w      *watched
 	of     *limits.Query
 	left   bool
@@ -77,13 +78,15 @@ func (r *Reader) Lookup(ctx context.Context) (context.Context, *Lookup, error) {
 		cancel()
 		return nil, nil, err
 	}
-	l := &Lookup{reader: r, of: limits.QueryOf(ctx), cancel: cancel, loan: loan}
+	l := &Lookup{reader: r, of: limits.QueryOf(ctx), cancel: cancel, loan: loan, turn: r.Turn()}
+	ctx = context.WithValue(ctx, turnKey{}, l.turn)
 	ctx, l.w = r.engine.guard.watch(budget.WithLoan(ctx, loan), loan)
 	return ctx, l, nil
 }
 
-// Leave makes room for others while the answer is written. The error is why the request was ended early, or err.
+// Leave ends the look-up's turn and makes room for others while the answer is written. The error is why the request was ended early, or err.
 func (l *Lookup) Leave(err error) error {
+	l.turn.End()
 	if !l.left {
 		l.left = true
 		l.w.leave()
@@ -94,6 +97,9 @@ func (l *Lookup) Leave(err error) error {
 	}
 	return l.of.Took(l.loan.Held(), int64(l.reader.settings.BytesMax), isShortage(err), err)
 }
+
+// Turn is the look-up's way through the lane, for work outside this package.
+func (l *Lookup) Turn() *Turn { return l.turn }
 
 // End releases the answer's memory.
 func (l *Lookup) End() {

@@ -28,12 +28,16 @@ type set struct {
 	slab    []series // memory of the series to come
 	at      *series
 	given   int
+	rows    int // read in this turn
 	err     error
 	ended   bool
 }
 
-// turnSeries is how many series are read in one turn.
-const turnSeries = 64
+// turnSeries is how many series are read in one turn, unless they have turnRows rows before.
+const (
+	turnSeries = 64
+	turnRows   = 64 << 10
+)
 
 // slabLen is how many series share one allocation.
 const slabLen = 32
@@ -60,8 +64,9 @@ func (s *set) Next() bool {
 
 // advance moves the inner set on and accounts for the series.
 func (s *set) advance() bool {
-	if s.given%turnSeries == 0 {
-		if s.err = s.usage.turn.next(s.ctx); s.err != nil {
+	if s.given%turnSeries == 0 || s.rows >= turnRows {
+		s.rows = 0
+		if s.err = s.nextTurn(); s.err != nil {
 			return false
 		}
 	}
@@ -81,7 +86,16 @@ func (s *set) advance() bool {
 		s.usage.drop(s.last)
 	}
 	s.last, s.err = s.usage.keep(s.in.At())
+	s.rows += len(s.in.At().Times)
 	return s.err == nil
+}
+
+// nextTurn waits for the turn in which the next series are read.
+func (s *set) nextTurn() error {
+	if t := s.usage.turn; t != nil {
+		return t.next(s.ctx)
+	}
+	return s.usage.lookup.Next(s.ctx)
 }
 
 func (s *set) close() {

@@ -96,12 +96,21 @@ func (t *Table) Series(ctx context.Context, mint, maxt int64, sets [][]*labels.M
 func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Matcher, limit int, u *usage) (found []point.Labels, err error) {
 	q := t.ask(mint, maxt, ms)
 	q.LabelsOnly = true
+	turn := TurnOf(ctx)
+	if err := turn.Next(ctx); err != nil {
+		return nil, err
+	}
 	in, err := t.open(ctx, q)
 	if err != nil || in == nil {
 		return nil, err
 	}
 	defer in.Close()
 	for (limit == 0 || len(found) <= limit) && in.Next() {
+		if len(found)%turnLabels == turnLabels-1 {
+			if err := turn.Next(ctx); err != nil {
+				return nil, err
+			}
+		}
 		if _, err := u.keep(in.At()); err != nil {
 			return nil, err
 		}
@@ -109,6 +118,9 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 	}
 	return found, in.Err()
 }
+
+// turnLabels is how many series are listed in one turn.
+const turnLabels = 4096
 
 // LabelNames lists the names of labels, sorted, of the series that match any of the sets (none: all series).
 func (t *Table) LabelNames(ctx context.Context, mint, maxt int64, sets [][]*labels.Matcher, limit int) (names []string, truncated bool, err error) {
@@ -130,6 +142,9 @@ func (t *Table) union(ctx context.Context, mint, maxt int64, sets [][]*labels.Ma
 	}
 	single := 0
 	for _, ms := range sets {
+		if err := TurnOf(ctx).Next(ctx); err != nil {
+			return nil, false, err
+		}
 		some, more, err := list(t.ask(mint, maxt, ms))
 		if err = t.absent(err); err != nil {
 			return nil, false, err
@@ -170,6 +185,9 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 	if err := limits.QueryOf(ctx).Reads(mint, maxt); err != nil {
 		return nil, err
 	}
+	if err := TurnOf(ctx).Next(ctx); err != nil {
+		return nil, err
+	}
 	asked := make([][]peer.Matcher, len(sets))
 	for i, ms := range sets {
 		asked[i] = peerMatchers(ms)
@@ -193,6 +211,9 @@ func (t *Table) Exemplars(ctx context.Context, mint, maxt int64, sets [][]*label
 
 // Metadata returns the descriptions of one metric, or of all ("").
 func (t *Table) Metadata(ctx context.Context, metric string) ([]point.MetadataRow, error) {
+	if err := TurnOf(ctx).Next(ctx); err != nil {
+		return nil, err
+	}
 	rows, err := t.reader.source.GetMetadata(ctx, t.name, metric)
 	return rows, t.absent(err)
 }
@@ -211,6 +232,9 @@ func (t *Table) CleanTombstones(ctx context.Context) error {
 
 // Stats describes the rows held of the table, with top lists of at most topN lines.
 func (t *Table) Stats(ctx context.Context, topN int) (*peer.Stats, error) {
+	if err := TurnOf(ctx).Next(ctx); err != nil {
+		return nil, err
+	}
 	st, err := t.reader.source.Stats(ctx, t.name, topN)
 	if err = t.absent(err); err != nil {
 		return nil, err

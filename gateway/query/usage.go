@@ -20,6 +20,7 @@ type usage struct {
 	of                 *limits.Query // the table's limits; nil: none
 	growth             growth        // of labels, by the functions of the query
 	turn               *turn         // of the goroutine that reads; nil: it takes none
+	lookup             *Turn         // of a look-up that reads; nil: it is a query
 	share              laneShare     // of all its goroutines; guarded by the lane
 
 	mu struct {
