@@ -21,6 +21,9 @@ import (
 // Invariants: the map's sequence number never goes down, also not after a table was dropped and made again; the revision that
 // At gives is of a row that named the map, or older; at most two fetches are under way, two only where the newer row
 // names other servers.
+//
+// A row with a newer revision and the same sequence number replaces what is here (restored): the coordination store was restored from an
+// older backup, and the table repaired. So a process that runs on through a restore need not be restarted for its maps.
 type Machine struct {
 	m      *topology.Map  // nil: there is none, or the table was dropped
 	row    mapstore.Row   // as of m
@@ -211,7 +214,7 @@ func (t *Machine) rowRead(in RowRead, out []Effect) []Effect {
 
 // publish takes a map in unless a newer one is here.
 func (t *Machine) publish(m *topology.Map, row mapstore.Row, rev coord.Revision, out []Effect) []Effect {
-	if row.Seq < t.row.Seq || row.Seq == t.row.Seq && (t.m != nil || t.row.Dropped) {
+	if row.Seq < t.row.Seq || row.Seq == t.row.Seq && (t.m != nil || t.row.Dropped) && !(t.restored() && row.Txn == t.want.Txn) {
 		return out
 	}
 	if row.Txn == t.want.Txn {
@@ -291,7 +294,13 @@ func (t *Machine) fetched(in Fetched, out []Effect) []Effect {
 
 // lacks reports whether the newest row names a map that is not here.
 func (t *Machine) lacks() bool {
-	return t.at > 0 && !t.want.Dropped && t.want.Seq > t.row.Seq
+	return t.at > 0 && !t.want.Dropped && (t.want.Seq > t.row.Seq || t.restored())
+}
+
+// restored reports whether the newest row takes back what is here: it has the table where it was dropped, or another transaction of the
+// same number. Only a coordination store that was restored from an older backup does so.
+func (t *Machine) restored() bool {
+	return t.at > t.rev && !t.want.Dropped && t.want.Seq == t.row.Seq && (t.row.Dropped || t.want.Txn != t.row.Txn)
 }
 
 // At returns the newest map here, nil if there is none, and the revision of the row that named it.

@@ -260,6 +260,11 @@ func (m *Machine) carry(t *table, r *round) {
 		}
 	}
 	m.beginAll(t, serve)
+	for _, a := range actions {
+		if p := m.parts[lease.Partition{Table: t.name, ID: a.Partition}]; p != nil && a.Kind == Alarm {
+			m.offerUnplaced(p)
+		}
+	}
 }
 
 // beginAll starts the ends of the splits and unloads that are to be ended here.
