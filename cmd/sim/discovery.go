@@ -35,6 +35,9 @@ func (s *server) discover(full bool, tables ...string) {
 	for _, name := range tables {
 		h := s.on(name)
 		t := rules.Table{Name: name, Map: h.m, Row: h.mapRev}
+		if h.m != nil && !s.older {
+			t.Txn = h.view.known.Row().Txn
+		}
 		for _, id := range s.disk.held() {
 			if r := s.disk.copies[id]; id.Table == name {
 				t.Held = append(t.Held, rules.Held{Partition: id.ID, Placement: r.placement, Empty: r.empty()})
@@ -151,7 +154,7 @@ func (s *server) answer(e rules.Effect) {
 			return
 		}
 		for _, x := range e.Seqs {
-			s.disk.see(x.Table, x.Seq)
+			s.disk.see(x.Table, peer.Acted{Txn: x.Txn, Seq: x.Seq})
 		}
 		s.disk.sync(s.proc, nil, func() { s.decide(rules.Recorded{ID: e.ID, OK: true}) })
 	case rules.RemovePlacement:

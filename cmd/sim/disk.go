@@ -25,7 +25,7 @@ type disk struct {
 	id     lease.StoreID
 	files  map[peer.TxnID]*stored
 	copies map[lease.Partition]*replica
-	seen   map[string]uint64 // the highest seq of each table's map (see storage/lead)
+	seen   map[string]peer.Acted // the highest transaction of each table's map (see storage/lead)
 
 	log    []logged // writes that are not synced yet
 	doomed []func() // undo, of writes that a failed fsync dropped though they were taken for synced: for a broken rule
@@ -81,7 +81,7 @@ func (c *cell) sumNow() (sum uint64) {
 func (c *cell) whole(key keyID) bool { return c.key == key && c.sum == c.sumNow() }
 
 func newDisk(id lease.StoreID) *disk {
-	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]uint64{}}
+	return &disk{id: id, files: map[peer.TxnID]*stored{}, copies: map[lease.Partition]*replica{}, seen: map[string]peer.Acted{}}
 }
 
 // wrote notes how to undo a write that was just made.
@@ -386,14 +386,14 @@ func (d *disk) remove(id lease.Partition) {
 	d.wrote(func() { d.copies[id] = old })
 }
 
-// see keeps the highest transaction of a table; 0 forgets it.
-func (d *disk) see(table string, seq uint64) {
+// see keeps the highest transaction of a table; number 0 forgets it.
+func (d *disk) see(table string, at peer.Acted) {
 	switch old := d.seen[table]; {
-	case seq == 0:
+	case at.Seq == 0:
 		delete(d.seen, table)
 		d.wrote(func() { d.seen[table] = old })
-	case seq > old:
-		d.seen[table] = seq
+	case at.Seq >= old.Seq:
+		d.seen[table] = at
 		d.wrote(func() { d.seen[table] = old })
 	}
 }

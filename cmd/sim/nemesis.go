@@ -91,6 +91,7 @@ const (
 	moveBlind            rule = "an empty partition is moved without comparing its lease row"
 	planByOthers         rule = "the master takes servers for holders that are not in sync"
 	repairFromOne        rule = "a repaired table's map is the newest that any server has"
+	actedIgnored         rule = "a repaired table's map is one that no server acted by"
 	leasesLost           rule = "a restored store has no lease rows"
 	rankNotGiven         rule = "a row without a rank gets none"
 	rowIsLed             rule = "a lease row that a move wrote counts as one of a partition that was led"

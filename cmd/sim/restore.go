@@ -17,7 +17,7 @@ import (
 )
 
 // The coordination store is lost, and restored from an older backup, as documented: all processes are stopped, the rows are put back, the
-// operator runs `table repair` for every table, then the processes start.
+// operator runs `table repair` for every table, then the servers start. Some gateways run on.
 //
 //	backup ──▶ maps, leases, rows go on ──▶ store := backup ──▶ table repair: the newest file that a majority holds ──▶ all start
 //
@@ -43,6 +43,10 @@ func (w *world) restoreFrom(b *backup) {
 		w.boot(i, false)
 	}
 	for _, g := range w.clients {
+		if w.rng.IntN(2) == 0 { // it runs on
+			w.mark(ranThroughRestore)
+			continue
+		}
 		g.proc.lives++
 		for _, v := range g.views.of { // each by itself: the order does not matter
 			v.forget()
@@ -127,11 +131,12 @@ func (w *world) repairTable(table string) {
 	case row.Txn == t.row.Txn && w.check.hold(row) > len(row.Servers)/2: // no repair is needed
 		t.row = row
 		return
-	case err == nil && (n.File.Txn == t.row.Txn || w.opt.broken == repairFromOne):
+	case err == nil && (n.File.Txn == t.row.Txn || w.opt.broken == repairFromOne || w.opt.broken == actedIgnored):
 		w.mark(tableRepaired)
 		next = n.Row(row)
-	default: // several files are on as many servers, or an uncommitted one is: the operator finds the committed one
+	default: // no server acted by the committed one, or not all of them can say so: here the operator names it
 		w.mark(repairedByHand)
+		w.say("table repair of %s at %d (%x) from %d: %v; finds %s", table, t.row.Seq, t.row.Txn[:4], row.Seq, err, n.String())
 	}
 	w.store.commit(nil, []coord.Write{{Key: mapstore.Key(table), Value: next.Encode()}})
 }
@@ -143,7 +148,7 @@ type onDisk struct {
 	s *server
 }
 
-// Fetch gives a file, or for the zero transaction the newest of its table.
+// Fetch gives a file, or for the zero transaction the newest of its table, with the transaction that the server acted by.
 func (d onDisk) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error) {
 	if q.Txn != (peer.TxnID{}) {
 		if f, err := d.s.disk.file(d.w, q.Txn); err == nil && f != nil {
@@ -151,19 +156,22 @@ func (d onDisk) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error) 
 		}
 		return nil, fault.Errorf(fault.NotFound, "not here")
 	}
-	var newest *peer.File
+	answer := peer.File{Table: q.Table}
 	for _, f := range d.s.disk.files { // the newest, of equal ones the least: the order does not matter
 		if f.m == nil || f.f.Table != q.Table {
 			continue
 		}
-		if newest == nil || f.f.Seq > newest.Seq || f.f.Seq == newest.Seq && slices.Compare(f.f.Txn[:], newest.Txn[:]) < 0 {
-			newest = f.f
+		if f.f.Seq > answer.Seq || f.f.Seq == answer.Seq && slices.Compare(f.f.Txn[:], answer.Txn[:]) < 0 {
+			answer = *f.f
 		}
 	}
-	if newest == nil {
+	if acted := d.s.disk.seen[q.Table]; acted.Txn != (peer.TxnID{}) && d.w.opt.broken != actedIgnored {
+		answer.Acted = acted
+	}
+	if answer.Txn == (peer.TxnID{}) && answer.Acted == (peer.Acted{}) {
 		return nil, fault.Errorf(fault.NotFound, "not here")
 	}
-	return newest, nil
+	return &answer, nil
 }
 
 // hold counts the servers of a table's row that hold its file.

@@ -95,7 +95,7 @@ func (w *world) boot(i int, fresh bool) {
 	}
 	var seen []rules.Seen
 	for _, table := range slices.Sorted(maps.Keys(s.disk.seen)) {
-		seen = append(seen, rules.Seen{Table: table, Seq: s.disk.seen[table]})
+		seen = append(seen, rules.Seen{Table: table, Seq: s.disk.seen[table].Seq, Txn: s.disk.seen[table].Txn})
 	}
 	s.lead = rules.New(s.id, s.disk.id, rules.Settings{}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
 	w.servers[i], w.nodes[i] = s, s.proc

@@ -134,6 +134,7 @@ var broken = []struct {
 	{notRuledOut, allFaults, "I2", 400},
 	{planByOthers, allFaults, "I1", 200},
 	{repairFromOne, allFaults | restore, "I", 200},
+	{actedIgnored, allFaults | restore, "", 400}, // I2, or I1
 	{leasesLost, allFaults | restore, "I", 200},
 	{rankNotGiven, allFaults, "H", 200},
 	{fsyncIgnored, fsync | crash, "I", 100},

@@ -131,7 +131,8 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		return err
 	}
 	p.files, err = mapstore.New(mapstore.Deps{Store: p.view.coord, Log: p.log, Registerer: p.registerer, Rand: newRand(), Self: p.id, Disk: metafile.New(p.brick),
-		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) }}, mapstore.Settings{})
+		Peers: func(id topology.ServerID) (peer.Metadata, bool) { return p.view.peers.Metadata(id) },
+		Acted: func(table string) peer.Acted { return lead.Acted(p.brick, table) }}, mapstore.Settings{})
 	if err != nil {
 		return err
 	}

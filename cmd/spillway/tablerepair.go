@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,12 +11,14 @@ import (
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 type tableRepairCmd struct {
 	adminFlags `embed:""`
 	Table      string `arg:"" help:"Name."`
 	Reason     string `name:"reason" required:"" help:"What happened to the coordination store."`
+	Txn        string `name:"transaction" help:"The transaction whose file to go by, as 32 hex digits, where the servers cannot show which was committed."`
 	Yes        bool   `name:"yes" help:"Do not ask."`
 }
 
@@ -37,11 +40,11 @@ func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 			return err
 		}
 	}
-	n, err := a.newest(ctx, c.Table, row)
+	n, err := a.newest(ctx, c.Table, row, c.Txn)
 	if err != nil {
 		return err
 	}
-	if row.Seq >= n.File.Seq {
+	if row.Txn == n.File.Txn || c.Txn == "" && row.Seq >= n.File.Seq {
 		return a.done("table %s needs no repair: the coordination store names transaction %d, and the newest file on a majority of its metadata servers is %d", c.Table, row.Seq, n.File.Seq)
 	}
 	var old *topology.Map
@@ -65,14 +68,21 @@ func (c *tableRepairCmd) run(ctx context.Context, a *admin) error {
 	})
 }
 
-// newest returns the newest file on all servers that are registered or keep the table's files.
-func (a *admin) newest(ctx context.Context, table string, row mapstore.Row) (mapstore.Newest, error) {
+// newest returns the newest committed file on all servers that are registered or keep the table's files, or the file of the transaction that is named.
+func (a *admin) newest(ctx context.Context, table string, row mapstore.Row, named string) (mapstore.Newest, error) {
 	servers := slices.Clone(row.Servers)
 	for _, s := range a.servers.All() {
 		servers = append(servers, s.ID)
 	}
 	slices.Sort(servers)
 	servers = slices.Compact(servers)
+	if named != "" {
+		var txn peer.TxnID
+		if b, err := hex.DecodeString(named); err != nil || copy(txn[:], b) != len(txn) || len(b) != len(txn) {
+			return mapstore.Newest{}, fault.Errorf(fault.Invalid, "transaction %q is not 32 hex digits", named)
+		}
+		return mapstore.FindNamed(ctx, table, servers, txn, a.peers.Metadata)
+	}
 	keep := len(row.Servers)
 	if keep == 0 { // there is no row: as many as tables have
 		keep = min(len(servers), 3)
@@ -95,6 +105,15 @@ func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map)
 	if len(n.Silent) > 0 {
 		fmt.Fprintf(&b, "%s did not answer: a newer transaction may be there. Start them first if they can be started.\n", joinIDs(n.Silent))
 	}
+	if n.Witness != "" {
+		fmt.Fprintf(&b, "It was committed: %s acted by its map, or has a file that stands on it.\n", n.Witness)
+	}
+	for _, r := range n.Rivals {
+		fmt.Fprintf(&b, "No server that answers acted by it, and %v is another of this number: if that one was committed, its change is lost, and no rows. --transaction names it instead.\n", r)
+	}
+	for _, w := range n.Strays {
+		fmt.Fprintf(&b, "%s acted by transaction %d (%x), from which it does not follow: the changes of that one are lost, and rows of its partitions with them.\n", w.Server, w.Seq, w.Txn)
+	}
 	fmt.Fprintf(&b, "The map of transaction %d, with %d partitions, becomes the table's map again.\n", n.File.Seq, n.Map.Len())
 	if follows, known := n.Follows(row); row.Seq > 0 && !follows {
 		what := "It is not known whether it follows from what the store has"
@@ -104,7 +123,7 @@ func loses(table string, row mapstore.Row, n mapstore.Newest, old *topology.Map)
 		fmt.Fprintf(&b, "%s.%s\n", what, lostPartitions(old, n.Map))
 	}
 	b.WriteString("Lease rows are as old as the backup. Their in-sync lists may name servers that lack the newest acked rows, or lack those that have them: compare\n" +
-		"`spillway partition list` with what you know, and take partitions that you doubt offline. Restart processes that ran before the restore.")
+		"`spillway partition list` with what you know, and take partitions that you doubt offline. Restart processes that ran before the restore if it set the store's revisions back (etcdutl without --bump-revision).")
 	return b.String()
 }
 

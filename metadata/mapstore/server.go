@@ -366,7 +366,7 @@ func (s *Server) Fetch(_ context.Context, q *peer.FileQuery) (*peer.File, error)
 		return nil, err
 	}
 	if q.Txn == (peer.TxnID{}) {
-		return s.newest(q.Table)
+		return s.newest(q)
 	}
 	f, _, err := s.own(q.Table, q.Txn)
 	if fault.Is(err, fault.Corrupt) {
@@ -408,8 +408,25 @@ func (s *Server) encoded(table string, txn peer.TxnID) (*peer.File, error) {
 	return w, nil
 }
 
-// newest gives the newest file of a table that can be read, committed or not.
-func (s *Server) newest(table string) (*peer.File, error) {
+// newest gives the newest file of a table that can be read, committed or not, with the transaction that this server acted by.
+func (s *Server) newest(q *peer.FileQuery) (*peer.File, error) {
+	f, err := s.newestFile(q.Table)
+	if s.deps.Acted == nil {
+		return f, err
+	}
+	acted := s.deps.Acted(q.Table)
+	switch {
+	case err == nil:
+		answer := *f
+		answer.Acted = acted
+		return &answer, nil
+	case fault.Is(err, fault.NotFound) && q.Acted && acted != (peer.Acted{}):
+		return &peer.File{Table: q.Table, Acted: acted}, nil
+	}
+	return f, err
+}
+
+func (s *Server) newestFile(table string) (*peer.File, error) {
 	for {
 		s.state.Lock()
 		i, ok := s.state.shelf.Newest(table)

@@ -36,7 +36,8 @@ type node struct {
 	disk *mem.Disk
 	away atomic.Bool
 
-	whole, steps atomic.Int64 // files that it sent, by form
+	acted        atomic.Pointer[peer.Acted] // by what it acted
+	whole, steps atomic.Int64               // files that it sent, by form
 	mu           sync.RWMutex
 	server       *mapstore.Server
 	stop         func()
@@ -62,7 +63,12 @@ func (c *cluster) start(n *node) {
 	c.t.Helper()
 	s, err := mapstore.New(mapstore.Deps{
 		Store: c.store, Peers: c.peer, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(rand.Uint64(), 1)),
-		Self: n.id, Disk: n.disk,
+		Self: n.id, Disk: n.disk, Acted: func(string) peer.Acted {
+			if a := n.acted.Load(); a != nil {
+				return *a
+			}
+			return peer.Acted{}
+		},
 	}, c.set)
 	if err != nil {
 		c.t.Fatal(err)
@@ -526,6 +532,68 @@ func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
 	}
 	if err := c.cover(c.nodes[1], "cpu", 20); err != nil {
 		t.Errorf("a change on the newest map: %v", err)
+	}
+}
+
+// TestRepairGoesByTheMapThatServersActedBy: two proposers raced for a number, the file of the loser is on two of three servers, and of the winner's two
+// one is gone. The loser's change was refused for good; the partitions that the winner made may have rows.
+func TestRepairGoesByTheMapThatServersActedBy(t *testing.T) {
+	c := newCluster(t, coordmem.New(), 4, quick())
+	c.create("cpu", "s1", "s2", "s3")
+	if err := c.cover(c.nodes[0], "cpu", 0); err != nil {
+		t.Fatal(err)
+	}
+	c.converged("cpu")
+	base, backup := c.newest("cpu")
+	lost, err := base.Apply(topology.SetConfig{Config: topology.Config{PartitionWidth: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := lost.Encode()
+	loser := &peer.File{Table: "cpu", Base: backup.Txn, Seq: lost.Seq, Map: b, Sum: xxhash.Sum64(b), Digest: lost.Digest()}
+	for i := range loser.Txn {
+		loser.Txn[i] = 0xff // s2 names it as its newest, of two
+	}
+	for _, n := range c.nodes[1:3] {
+		if err := n.Store(t.Context(), loser); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.cover(c.nodes[0], "cpu", 1); err != nil {
+		t.Fatal(err)
+	}
+	c.converged("cpu")
+	_, winner := c.newest("cpu")
+	if winner.Seq != loser.Seq {
+		t.Fatalf("no race: %d and %d", winner.Seq, loser.Seq)
+	}
+	if _, _, err := c.store.Commit(t.Context(), nil, []coord.Write{{Key: mapstore.Key("cpu"), Value: backup.Encode()}}); err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[2].stop()
+	if err := c.nodes[2].disk.Delete(mapstore.Info{Table: "cpu", Txn: winner.Txn}); err != nil {
+		t.Fatal(err)
+	}
+	c.start(c.nodes[2])
+	c.nodes[0].away.Store(true)
+	ids := []topology.ServerID{"s1", "s2", "s3", "s4"}
+	find := func(want mapstore.Row, holders, silent []topology.ServerID, witness topology.ServerID) {
+		t.Helper()
+		n, err := mapstore.FindNewest(t.Context(), "cpu", ids, 2, c.peer)
+		if err != nil || n.File.Txn != want.Txn || !slices.Equal(n.Holders, holders) || !slices.Equal(n.Silent, silent) || n.Witness != witness {
+			t.Fatalf("%v, silent %v: %v", n, n.Silent, err)
+		}
+	}
+	find(mapstore.Row{Txn: loser.Txn}, ids[1:3], ids[:1], "") // nothing shows that another was committed
+	c.nodes[3].acted.Store(&peer.Acted{Txn: winner.Txn, Seq: winner.Seq})
+	find(winner, ids[1:2], ids[:1], "s4")
+	n, err := mapstore.FindNamed(t.Context(), "cpu", ids, loser.Txn, c.peer)
+	if err != nil || n.File.Txn != loser.Txn || len(n.Strays) != 1 || n.Strays[0].Server != "s4" {
+		t.Errorf("by a person's word: %v, strays %v: %v", n, n.Strays, err)
+	}
+	c.nodes[1].away.Store(true)
+	if n, err := mapstore.FindNewest(t.Context(), "cpu", ids, 2, c.peer); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("no server has the committed file: %v, %v", n, err)
 	}
 }
 

@@ -34,6 +34,8 @@ type FileQuery struct {
 	Table string
 	Txn   TxnID // zero: the newest on this server, committed or not, for the repair of a table
 	Since TxnID // the transaction of the asker's map; zero: none
+	// Acted, with a zero Txn: a server without files that knows File.Acted answers with it alone, a file without a transaction.
+	Acted bool
 }
 
 // MapBytesMax bounds an encoded map, and with it every METADATA message.
@@ -76,4 +78,13 @@ type File struct {
 	Ops    []byte
 	Since  TxnID
 	Steps  [][]byte
+	// Acted, in an answer to a query with a zero Txn, is the newest transaction by whose map this server ever acted, so that it was
+	// committed. Zero: none, or a build from before this field.
+	Acted Acted
+}
+
+// Acted names a transaction by whose map a storage server acted.
+type Acted struct {
+	Txn TxnID
+	Seq uint64
 }

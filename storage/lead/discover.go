@@ -55,7 +55,11 @@ func (r *runner) look(full bool) {
 		wants := full || r.mu.machine.Wants(name, m, row)
 		r.mu.Unlock()
 		if wants {
-			in.Tables = append(in.Tables, rules.Table{Name: name, Map: m, Row: row, Held: here[name]})
+			t := rules.Table{Name: name, Map: m, Row: row, Held: here[name]}
+			if at, ok := r.deps.Maps.Newest(name); ok && m != nil && at.Seq == m.Seq {
+				t.Txn = at.Txn
+			} // else a newer map came meanwhile, and is looked at next
+			in.Tables = append(in.Tables, t)
 		}
 	}
 	if len(in.Tables) > 0 || full {

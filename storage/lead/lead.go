@@ -16,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease/keeper"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
@@ -26,6 +27,8 @@ import (
 type Maps interface {
 	// At returns a table's newest map and the revision of its row.
 	At(table string) (*topology.Map, coord.Revision, bool)
+	// Newest names the transaction of a table's newest map.
+	Newest(table string) (peer.MapAt, bool)
 	Names() []string
 	// Changed is closed at the next change of any table.
 	Changed() <-chan struct{}

@@ -132,6 +132,14 @@ func (a *atlas) At(name string) (*topology.Map, coord.Revision, bool) {
 	return a.m, a.row, true
 }
 
+func (a *atlas) Newest(name string) (peer.MapAt, bool) {
+	m, ok := a.Get(name)
+	if !ok {
+		return peer.MapAt{}, false
+	}
+	return peer.MapAt{Txn: peer.TxnID{byte(m.Seq)}, Seq: m.Seq}, true
+}
+
 func (a *atlas) Get(name string) (*topology.Map, bool) { m, _, ok := a.At(name); return m, ok }
 
 func (a *atlas) Names() []string {

@@ -161,7 +161,9 @@ type File struct {
 	Ops           []byte                 `protobuf:"bytes,8,opt,name=ops,proto3" json:"ops,omitempty"`
 	Digest        uint64                 `protobuf:"fixed64,9,opt,name=digest,proto3" json:"digest,omitempty"`
 	Since         []byte                 `protobuf:"bytes,10,opt,name=since,proto3" json:"since,omitempty"`
-	Steps         [][]byte               `protobuf:"bytes,11,rep,name=steps,proto3" json:"steps,omitempty"` // from since
+	Steps         [][]byte               `protobuf:"bytes,11,rep,name=steps,proto3" json:"steps,omitempty"`                       // from since
+	ActedTxn      []byte                 `protobuf:"bytes,12,opt,name=acted_txn,json=actedTxn,proto3" json:"acted_txn,omitempty"` // empty: not known
+	ActedSeq      uint64                 `protobuf:"varint,13,opt,name=acted_seq,json=actedSeq,proto3" json:"acted_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,11 +275,26 @@ func (x *File) GetSteps() [][]byte {
 	return nil
 }
 
+func (x *File) GetActedTxn() []byte {
+	if x != nil {
+		return x.ActedTxn
+	}
+	return nil
+}
+
+func (x *File) GetActedSeq() uint64 {
+	if x != nil {
+		return x.ActedSeq
+	}
+	return 0
+}
+
 type FileQuery struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Table         string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
 	Txn           []byte                 `protobuf:"bytes,2,opt,name=txn,proto3" json:"txn,omitempty"`
-	Since         []byte                 `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"` // empty: none
+	Since         []byte                 `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`  // empty: none
+	Acted         bool                   `protobuf:"varint,4,opt,name=acted,proto3" json:"acted,omitempty"` // an answer without a file is understood
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +350,13 @@ func (x *FileQuery) GetSince() []byte {
 	return nil
 }
 
+func (x *FileQuery) GetActed() bool {
+	if x != nil {
+		return x.Acted
+	}
+	return false
+}
+
 var File_protocols_peer_peerpb_metadata_proto protoreflect.FileDescriptor
 
 const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
@@ -346,7 +370,7 @@ const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
 	"\x05round\x18\x05 \x01(\x04R\x05round\"-\n" +
 	"\aChanged\x12\x10\n" +
 	"\x03txn\x18\x01 \x01(\fR\x03txn\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xe4\x01\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\x9e\x02\n" +
 	"\x04File\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
 	"\x03txn\x18\x02 \x01(\fR\x03txn\x12\x10\n" +
@@ -359,11 +383,14 @@ const file_protocols_peer_peerpb_metadata_proto_rawDesc = "" +
 	"\x06digest\x18\t \x01(\x06R\x06digest\x12\x14\n" +
 	"\x05since\x18\n" +
 	" \x01(\fR\x05since\x12\x14\n" +
-	"\x05steps\x18\v \x03(\fR\x05steps\"I\n" +
+	"\x05steps\x18\v \x03(\fR\x05steps\x12\x1b\n" +
+	"\tacted_txn\x18\f \x01(\fR\bactedTxn\x12\x1b\n" +
+	"\tacted_seq\x18\r \x01(\x04R\bactedSeq\"_\n" +
 	"\tFileQuery\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
 	"\x03txn\x18\x02 \x01(\fR\x03txn\x12\x14\n" +
-	"\x05since\x18\x03 \x01(\fR\x05sinceB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
+	"\x05since\x18\x03 \x01(\fR\x05since\x12\x14\n" +
+	"\x05acted\x18\x04 \x01(\bR\x05actedB6Z4github.com/spillwaydb/spillway/protocols/peer/peerpbb\x06proto3"
 
 var (
 	file_protocols_peer_peerpb_metadata_proto_rawDescOnce sync.Once

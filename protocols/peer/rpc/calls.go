@@ -116,7 +116,7 @@ func (p *Peer) Store(ctx context.Context, f *peer.File) error {
 // Fetch implements peer.Metadata.
 func (p *Peer) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, error) {
 	var a peerpb.File
-	if err := p.call(ctx, methodFetch, &peerpb.FileQuery{Table: q.Table, Txn: q.Txn[:], Since: someTxn(q.Since)}, &a); err != nil {
+	if err := p.call(ctx, methodFetch, &peerpb.FileQuery{Table: q.Table, Txn: q.Txn[:], Since: someTxn(q.Since), Acted: q.Acted}, &a); err != nil {
 		return nil, err
 	}
 	return ofFile(&a)

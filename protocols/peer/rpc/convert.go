@@ -219,7 +219,7 @@ func ofChanged(p *peerpb.Changed) (*peer.Changed, error) {
 
 func toFile(f *peer.File) *peerpb.File {
 	return &peerpb.File{Table: f.Table, Txn: f.Txn[:], Seq: f.Seq, Sum: f.Sum, Whole: f.Map != nil, Map: f.Map, Base: f.Base[:], Ops: f.Ops,
-		Digest: f.Digest, Since: someTxn(f.Since), Steps: f.Steps}
+		Digest: f.Digest, Since: someTxn(f.Since), Steps: f.Steps, ActedTxn: someTxn(f.Acted.Txn), ActedSeq: f.Acted.Seq}
 }
 
 func ofFile(p *peerpb.File) (*peer.File, error) {
@@ -235,8 +235,12 @@ func ofFile(p *peerpb.File) (*peer.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	acted, err := ofSomeTxn(p.GetActedTxn())
+	if err != nil {
+		return nil, err
+	}
 	f := &peer.File{Table: p.GetTable(), Txn: txn, Seq: p.GetSeq(), Sum: p.GetSum(), Base: base, Ops: p.GetOps(),
-		Digest: p.GetDigest(), Since: since, Steps: p.GetSteps()}
+		Digest: p.GetDigest(), Since: since, Steps: p.GetSteps(), Acted: peer.Acted{Txn: acted, Seq: p.GetActedSeq()}}
 	if len(f.Steps) > peer.StepsMax {
 		return nil, fault.Errorf(fault.TooLarge, "a METADATA file in %d steps, at most %d travel", len(f.Steps), peer.StepsMax)
 	}

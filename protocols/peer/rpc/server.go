@@ -344,7 +344,7 @@ func (s *Server) fetch(ctx context.Context, p *peerpb.FileQuery) (*peerpb.File, 
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.deps.Metadata.Fetch(ctx, &peer.FileQuery{Table: p.GetTable(), Txn: txn, Since: since})
+	f, err := s.deps.Metadata.Fetch(ctx, &peer.FileQuery{Table: p.GetTable(), Txn: txn, Since: since, Acted: p.GetActed()})
 	if err != nil {
 		return nil, err
 	}

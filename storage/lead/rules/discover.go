@@ -7,6 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -15,7 +16,8 @@ type table struct {
 	name    string
 	newest  Table
 	looked  looked
-	seen    uint64                      // the highest transaction, as recorded
+	seen    uint64 // the highest transaction, as recorded
+	seenTxn peer.TxnID
 	carried uint64                      // the highest transaction that was carried out
 	told    map[point.PartitionID]*part // assigned here, as given to the lease machine
 	alarms  map[point.PartitionID]string
@@ -76,8 +78,8 @@ func (m *Machine) round(in Round) {
 		}
 		m.start(t, in.Full)
 		began = append(began, t)
-		if x.Map != nil && x.Map.Seq > t.seen {
-			higher = append(higher, Seen{x.Name, x.Map.Seq})
+		if t.records(&x) {
+			higher = append(higher, Seen{x.Name, x.Map.Seq, x.Txn})
 		}
 	}
 	m.record(higher)
@@ -136,6 +138,12 @@ func (m *Machine) record(higher []Seen) {
 	m.recording = append(m.recording, recording{m.nextID, higher})
 }
 
+// records reports whether a map's transaction must be recorded before the map is acted by: it is higher than the recorded one, or another of that
+// number, which the table has after a restore of the coordination store. A record of an earlier build names no transaction.
+func (t *table) records(x *Table) bool {
+	return x.Map != nil && (x.Map.Seq > t.seen || x.Map.Seq == t.seen && x.Txn != t.seenTxn && x.Txn != (peer.TxnID{}))
+}
+
 // recording is the content of a Record.
 type recording struct {
 	id   uint64
@@ -151,11 +159,12 @@ func (m *Machine) recorded(q question, in Recorded) {
 		switch {
 		case q.about == aboutUnseen:
 			if in.OK && t.newest.Map == nil {
-				t.seen, t.looked = 0, looked{}
+				t.seen, t.seenTxn, t.looked = 0, peer.TxnID{}, looked{}
 			}
 			continue
+		case in.OK && s.Seq >= t.seen:
+			t.seen, t.seenTxn = s.Seq, s.Txn
 		case in.OK:
-			t.seen = max(t.seen, s.Seq)
 		default:
 			t.round.unrecorded, t.round.readOnly = true, in.ReadOnly
 		}
@@ -218,8 +227,8 @@ func (m *Machine) carryOut(t *table) {
 	}
 	if t.again {
 		m.start(t, t.full)
-		if x := t.newest; x.Map != nil && x.Map.Seq > t.seen {
-			m.record([]Seen{{t.name, x.Map.Seq}})
+		if x := &t.newest; t.records(x) {
+			m.record([]Seen{{t.name, x.Map.Seq, x.Txn}})
 		}
 		m.carryOut(t)
 	}

@@ -1,12 +1,14 @@
 package rules
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -20,6 +22,7 @@ type Tick struct{}
 type Table struct {
 	Name string
 	Map  *topology.Map
+	Txn  peer.TxnID     // of the map; zero: not known
 	Row  coord.Revision // of the table's row that named the map
 	Held []Held         // the machine determines Covered
 }
@@ -217,11 +220,14 @@ type Record struct {
 	Seqs []Seen
 }
 
-// Seen is the highest transaction of a table that was ever seen here.
+// Seen is the highest transaction of a table that was ever seen here. A zero Txn is not known.
 type Seen struct {
 	Table string
 	Seq   uint64
+	Txn   peer.TxnID
 }
+
+func (s Seen) String() string { return fmt.Sprintf("{%s %d}", s.Table, s.Seq) }
 
 // RemovePlacement removes a placement and all its rows.
 type RemovePlacement struct {

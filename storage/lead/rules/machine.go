@@ -77,7 +77,8 @@ func New(server topology.ServerID, store lease.StoreID, s Settings, seen []Seen,
 	m := &Machine{server: server, store: store, set: s, rng: rng, tables: map[string]*table{}, parts: map[lease.Partition]*part{},
 		asked: map[uint64]question{}, active: map[lease.Partition]*part{}, garbage: map[lease.Partition]bool{}}
 	for _, x := range seen {
-		m.table(x.Table).seen = x.Seq
+		t := m.table(x.Table)
+		t.seen, t.seenTxn = x.Seq, x.Txn
 	}
 	return m
 }
