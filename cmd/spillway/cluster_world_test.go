@@ -37,6 +37,7 @@ type crowd struct {
 	peer  peerConfig  // how its processes authenticate each other
 	coord coordConfig // how they reach etcd
 	view  clusterView
+	dir   string // of all processes
 }
 
 // needsCluster leaves long tests to `make test-cluster`.
@@ -79,7 +80,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{t: t, Cluster: layout}
+	c := &crowd{t: t, Cluster: layout, dir: p.Dir}
 	for _, addr := range c.HTTP {
 		c.doors = append(c.doors, &process{t: t, addr: addr})
 	}

@@ -139,7 +139,8 @@ type storageConfig struct {
 	SeriesQuietAfter    duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
 	ScrubBytesPerSecond size     `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
 	ScrubPeriod         duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
-	Copies              bool     `yaml:"copies" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone. Not finished: placements that were away for long do not catch up."`
+	Copies              bool     `yaml:"copies" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
+	CopyBytesPerSecond  size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
 	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 

@@ -16,16 +16,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/chain"
 	"github.com/spillwaydb/spillway/storage/chain/runner"
+	replicas "github.com/spillwaydb/spillway/storage/replica/runner"
 	"github.com/spillwaydb/spillway/storage/server"
 )
 
-// copies keeps the rows of tables of several replicas in sync on all placements: the chains of the partitions, and the
-// links to the other storage servers. The zero value keeps none: storage.copies is off.
+// copies keeps the rows of tables of several replicas in sync on all placements: the chains of the partitions, the copier
+// of their segments, and the links to the other storage servers. The zero value keeps none: storage.copies is off.
 type copies struct {
-	chains *runner.Chains
-	wire   *runner.LinkWire
-	links  *rpc.Links
-	dialed map[topology.ServerID]dialedServer
+	chains   *runner.Chains
+	wire     *runner.LinkWire
+	segments *replicas.Copier
+	links    *rpc.Links
+	dialed   map[topology.ServerID]dialedServer
 }
 
 type dialedServer struct {
@@ -40,13 +42,25 @@ func (c *copies) open(p *storage) (err error) {
 	c.wire = &runner.LinkWire{}
 	c.dialed = map[topology.ServerID]dialedServer{}
 	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze}
-	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, runner.Handler{Wire: c.wire})
+	handler := &replicas.Handler{Next: runner.Handler{Wire: c.wire}}
+	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, handler)
 	if err != nil {
 		return err
 	}
 	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
 		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Log: p.log}, chain.Settings{})
+	c.segments = replicas.New(replicas.Deps{Brick: p.brick, Chains: c.chains, Clock: keeper.Boottime, Log: p.log, Registerer: p.registerer},
+		replicas.Settings{BytesPerSecond: int64(p.cfg.Storage.CopyBytesPerSecond)})
+	handler.Join(c.segments)
 	return nil
+}
+
+// heldBytes is the memory of segments that are being copied.
+func (c *copies) heldBytes() int64 {
+	if c.segments == nil {
+		return 0
+	}
+	return c.segments.HeldBytes()
 }
 
 // asChains returns the chains for the server, or nil.
@@ -118,6 +132,7 @@ func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc
 func (c *copies) actors(ctx context.Context, p *storage, g *run.Group) {
 	if c.chains != nil {
 		g.Add(actor(ctx, c.chains.Run))
+		g.Add(actor(ctx, c.segments.Run))
 		g.Add(actor(ctx, func(ctx context.Context) error { return c.follow(ctx, p) }))
 	}
 }

@@ -272,7 +272,7 @@ func (p *storage) run(ctx context.Context) error {
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), followed{account: p.accounts.compactions, held: p.server.CompactingBytes})
+		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), followed{account: p.accounts.compactions, held: func() int64 { return p.server.CompactingBytes() + p.copies.heldBytes() }})
 	}))
 	if p.admin != nil {
 		srv := &http.Server{Handler: p.pages(), ReadHeaderTimeout: 10 * time.Second}

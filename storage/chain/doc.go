@@ -29,5 +29,6 @@
 // overtaken is refused), I5 (bytes on their way to a member and bytes not yet acknowledged are bounded), I6 (logs are equal up to the serial
 // they share; nothing is skipped).
 //
-// Not here: segments, and the repair of a placement with a log that ends before the head's log begins (it is reported as Behind).
+// Not here: segments, and the repair of a placement with a log that ends before the head's log begins: it is reported as Behind, and catches up
+// by storage/replica.
 package chain

@@ -122,6 +122,9 @@ func (m *Machine) Sure(now Time) bool {
 // lost none since. A store that was emptied begins without it.
 func (m *Machine) Once() bool { return m.once }
 
+// Joined reports whether this placement is a member that takes frames and segments: it has promised the epoch durably, and surplus is cut.
+func (m *Machine) Joined() bool { return m.role == following && m.joined() }
+
 // Epoch returns the epoch that this placement promised, and whether it leads in it.
 func (m *Machine) Epoch() (epoch point.Epoch, leads bool) { return m.epoch, m.role == leading }
 

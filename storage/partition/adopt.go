@@ -20,10 +20,15 @@ import (
 // the placement was dropped), Corrupt (the file is not as info says, or numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
 func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
-	info, err := p.verified(info, path)
+	info, err := p.Verified(info, path)
 	if err != nil {
 		return err
 	}
+	return p.AdoptVerified(sender, info, path)
+}
+
+// AdoptVerified is Adopt of a file that Verified has read; info is its result.
+func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path string) error {
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
 	p.flushMu.Lock()
@@ -53,8 +58,9 @@ func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) er
 	return nil
 }
 
-// verified reads the whole file and returns the description in it, deletions included.
-func (p *Partition) verified(info segment.Info, path string) (segment.Info, error) {
+// Verified reads the whole file and returns the description in it, deletions included. It holds no lock. Errors: Corrupt (the file is
+// not as info says in its id, size and checksum, or is another partition's), Unavailable.
+func (p *Partition) Verified(info segment.Info, path string) (segment.Info, error) {
 	found, err := segment.Describe(p.deps.Brick.FS(), path, p.deps.Cache)
 	if err != nil {
 		return info, err

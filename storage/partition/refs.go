@@ -7,6 +7,8 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/head"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
@@ -86,4 +88,31 @@ func (h *headRef) release() {
 	if h.refs.Add(-1) == 0 {
 		h.head.Free()
 	}
+}
+
+// SegmentFile is a segment's file that is read to copy it. Its bytes stay there until Close, also if the segment is replaced meanwhile.
+type SegmentFile struct {
+	vfs.File
+	g *segmentRef
+}
+
+// OpenSegment opens the file of a segment. Errors: NotFound (there is no such segment any more), Unavailable.
+func (p *Partition) OpenSegment(id point.SegmentID) (*SegmentFile, error) {
+	g := p.retainSegment(id)
+	if g == nil {
+		return nil, fault.Errorf(fault.NotFound, "partition %s/%d has no segment %v", p.ident.Table, p.ident.Partition, id)
+	}
+	f, err := g.fs.Open(g.path, vfs.SequentialReadsOption)
+	if err != nil {
+		g.release()
+		return nil, fault.Wrap(err, fault.Unavailable, "open %s", g.path)
+	}
+	return &SegmentFile{f, g}, nil
+}
+
+// Close closes the file.
+func (f *SegmentFile) Close() error {
+	err := f.File.Close()
+	f.g.release()
+	return err
 }

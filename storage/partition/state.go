@@ -75,6 +75,18 @@ type Tombstone struct {
 	At point.Serial `json:"at,omitzero"`
 }
 
+// State returns the catalogue entry as it is now. It is never changed: a later one is another State.
+func (p *Partition) State() *State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.state
+}
+
+// EndsUpTo returns, per epoch, the last frame contained in the segments up to the i-th.
+func (s *State) EndsUpTo(i int) []point.EpochEnd {
+	return endsWith(s.Segments[:i], s.Segments[i].Ends)
+}
+
 // noteSerial records the frame that brought a deletion.
 func (s *State) noteSerial(t Tombstone, at point.Serial) {
 	for i := range s.Segments {

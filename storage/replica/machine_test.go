@@ -52,6 +52,7 @@ func TestReceiverDeclinesWithTheReason(t *testing.T) {
 		{"of an epoch that is over", Offered{Segment: root, Epoch: 1, Has: Holding{Epoch: 2}}, "Decline stale epoch"},
 		{"to one that leads", Offered{Segment: root, Has: Holding{Leads: true}}, "Decline stale epoch"},
 		{"to one that is not there", Offered{Segment: root, Has: Holding{Absent: true}}, "Decline stale epoch"},
+		{"to one that follows the epoch in a moment", Offered{Segment: root, Has: Holding{Later: true}}, "Decline overloaded"},
 		{"a full disk", Offered{Segment: Segment{ID: root.ID, Major: true, Size: 1 << 40}}, "Decline no space"},
 	} {
 		c.in.From, c.in.To, c.in.Slot, c.in.Free = one, place(1), 1, 1<<20

@@ -29,7 +29,7 @@ type Reason uint8
 // The reasons of the SEGMENT protocol (C64), and two more.
 const (
 	Exists     Reason = 1 // the placement holds it
-	Overloaded Reason = 2 // no slot is free
+	Overloaded Reason = 2 // no slot is free, or the placement does not follow the sender yet: later
 	Invalid    Reason = 3 // the bytes are not those that were offered
 	Inflight   Reason = 4 // another server sends it just now
 	OutOfOrder Reason = 5 // its base is not here, or it lacks frames that segments here hold

@@ -20,6 +20,7 @@ type Holding struct {
 	Ends   []point.EpochEnd  // of its segments
 	Leads  bool              // it leads itself: then nothing is taken (C57)
 	Absent bool              // it is not here, or is being dropped
+	Later  bool              // it is about to follow the sender's epoch, and takes nothing yet
 }
 
 // ReceiverInput is an input of a Receiver.
@@ -43,6 +44,12 @@ type (
 		Slot uint64
 		Upto uint64
 	}
+	// Unwritten reports that bytes of a segment could not be written to its unfinished file.
+	Unwritten struct {
+		From Member
+		To   Key
+		Slot uint64
+	}
 	// Committed says that the sender sent all bytes.
 	Committed struct {
 		From Member
@@ -65,6 +72,7 @@ type (
 func (Tick) receiverInput()        {}
 func (Offered) receiverInput()     {}
 func (Came) receiverInput()        {}
+func (Unwritten) receiverInput()   {}
 func (Committed) receiverInput()   {}
 func (Adopted) receiverInput()     {}
 func (LinkEnded) receiverInput()   {}
@@ -78,6 +86,7 @@ type (
 	Accept struct {
 		To           Member
 		At           Key
+		Epoch        point.Epoch // of the offer
 		Slot, Offset uint64
 		Segment      Segment
 	}
@@ -85,6 +94,7 @@ type (
 	Decline struct {
 		To     Member
 		At     Key
+		Epoch  point.Epoch // of the offer
 		Slot   uint64
 		Reason Reason
 		Ends   []point.EpochEnd
@@ -97,10 +107,11 @@ type (
 	}
 	// Ack says that the segment is durable here.
 	Ack struct {
-		To   Member
-		At   Key
-		Slot uint64
-		ID   point.SegmentID
+		To    Member
+		At    Key
+		Epoch point.Epoch // of the offer
+		Slot  uint64
+		ID    point.SegmentID
 	}
 	// Discard removes the unfinished file of a segment.
 	Discard struct {
@@ -151,6 +162,11 @@ func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []Rece
 	case Came:
 		if s := r.find(in.To, in.From, in.Slot); s != nil && !s.adopting && in.Upto > s.upto {
 			s.upto, s.until = in.Upto, now+r.set.SlotIdle
+		}
+	case Unwritten:
+		if s := r.find(in.To, in.From, in.Slot); s != nil && !s.adopting {
+			r.do(Decline{To: in.From, At: in.To, Epoch: s.epoch, Slot: in.Slot, Reason: NoSpace})
+			r.drop(func(x *slot) bool { return x == s })
 		}
 	case Committed:
 		r.committed(in)
@@ -206,7 +222,7 @@ func (r *Receiver) expire() { r.drop(func(s *slot) bool { return r.now >= s.unti
 // offered decides about an offer, in the order of the reasons.
 func (r *Receiver) offered(in Offered) {
 	if reason := r.refuses(&in); reason != 0 {
-		r.do(Decline{To: in.From, At: in.To, Slot: in.Slot, Reason: reason, Ends: in.Has.Ends})
+		r.do(Decline{To: in.From, At: in.To, Epoch: in.Epoch, Slot: in.Slot, Reason: reason, Ends: in.Has.Ends})
 		return
 	}
 	s := r.resumed(&in)
@@ -220,7 +236,7 @@ func (r *Receiver) offered(in Offered) {
 		r.slots = append(r.slots, s)
 	}
 	s.from, s.number, s.epoch, s.until = in.From, in.Slot, in.Epoch, r.now+r.set.SlotIdle
-	r.do(Accept{To: in.From, At: in.To, Slot: in.Slot, Offset: s.upto, Segment: in.Segment})
+	r.do(Accept{To: in.From, At: in.To, Epoch: in.Epoch, Slot: in.Slot, Offset: s.upto, Segment: in.Segment})
 }
 
 func (r *Receiver) refuses(in *Offered) Reason {
@@ -228,6 +244,8 @@ func (r *Receiver) refuses(in *Offered) Reason {
 	switch {
 	case in.Epoch < has.Epoch || has.Absent || has.Leads:
 		return StaleEpoch
+	case has.Later:
+		return Overloaded
 	case slices.Contains(has.Chain, in.Segment.ID):
 		return Exists
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
@@ -272,7 +290,7 @@ func (r *Receiver) committed(in Committed) {
 	switch {
 	case s == nil || s.adopting:
 	case s.upto != s.segment.Size:
-		r.do(Decline{To: in.From, At: in.To, Slot: in.Slot, Reason: Invalid})
+		r.do(Decline{To: in.From, At: in.To, Epoch: s.epoch, Slot: in.Slot, Reason: Invalid})
 		r.drop(func(x *slot) bool { return x == s })
 	default:
 		s.adopting = true
@@ -293,8 +311,8 @@ func (r *Receiver) adopted(in Adopted) {
 	switch {
 	case s.number == 0: // the sender disconnected; it offers again, and gets the answer that the segment exists
 	case in.Refused != 0:
-		r.do(Decline{To: s.from, At: s.at, Slot: s.number, Reason: in.Refused, Ends: in.Ends})
+		r.do(Decline{To: s.from, At: s.at, Epoch: s.epoch, Slot: s.number, Reason: in.Refused, Ends: in.Ends})
 	default:
-		r.do(Ack{To: s.from, At: s.at, Slot: s.number, ID: s.segment.ID})
+		r.do(Ack{To: s.from, At: s.at, Epoch: s.epoch, Slot: s.number, ID: s.segment.ID})
 	}
 }

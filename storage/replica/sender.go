@@ -214,6 +214,16 @@ func (s *Sender) Next() (at Time, ok bool) {
 	return at, ok
 }
 
+// Owing counts the placements that lack segments of the chain.
+func (s *Sender) Owing() (n int) {
+	for _, p := range s.peers {
+		if s.owed(p) >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func (s *Sender) do(e SenderEffect) { s.out = append(s.out, e) }
 
 func (s *Sender) peer(m Member) *peerState {

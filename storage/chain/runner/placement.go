@@ -39,24 +39,28 @@ type placement struct {
 		epoch      point.Epoch // epoch led here; 0: none
 		acked      point.Serial
 		waiting    []waiting
+		others     []lease.Member // live placements of a partition that is led here
 	}
 
 	// Owned by the loop.
-	current event // while its effects are performed
-	cutting bool
-	leads   []event // wait for the cut
-	looked  time.Time
+	current  event // while its effects are performed
+	cutting  bool
+	adopting bool
+	leads    []event // wait for the cut and the adoption
+	looked   time.Time
 }
 
 var _ partition.Followers = (*placement)(nil)
 
-// event is an input, or a request to lead.
+// event is an input, a request to lead or to adopt a segment, or the end of an adoption.
 type event struct {
 	in      chain.Input
 	rec     []byte // of a Pass
 	release func()
 	lead    *Led
 	done    chan error
+	adopt   *adoption
+	adopted bool
 }
 
 // appended is the newest frame in the log and the promise of its fsync.
@@ -133,10 +137,15 @@ func (x *placement) take() []event {
 
 func (x *placement) handle(e event) {
 	switch {
-	case e.lead != nil && x.cutting:
+	case e.lead != nil && (x.cutting || x.adopting):
 		x.leads = append(x.leads, e)
 	case e.lead != nil:
 		e.done <- x.lead(e.lead)
+	case e.adopt != nil:
+		x.adopt(e.adopt)
+	case e.adopted:
+		x.adopted()
+		x.leadNow()
 	default:
 		x.current = e
 		if _, ok := e.in.(chain.WasCut); ok {
@@ -151,9 +160,9 @@ func (x *placement) handle(e event) {
 	}
 }
 
-// leadNow continues with the requests that waited for a cut.
+// leadNow continues with the requests that waited for a cut or an adoption.
 func (x *placement) leadNow() {
-	if !x.cutting {
+	if !x.cutting && !x.adopting {
 		for _, e := range x.leads {
 			e.done <- x.lead(e.lead)
 		}
@@ -190,6 +199,10 @@ func (x *placement) leading() (point.Epoch, bool) {
 
 func (x *placement) place() {
 	placed, least := x.c.deps.Leases.Placed(x.key)
+	others := slices.DeleteFunc(slices.Clone(placed), func(m lease.Member) bool { return m == x.self })
+	x.mu.Lock()
+	x.mu.others = others
+	x.mu.Unlock()
 	x.step(chain.Placements{All: placed, MinInSync: least})
 }
 
@@ -244,7 +257,7 @@ func (x *placement) perform(e chain.Effect) {
 		x.c.deps.Log.Warn("this server does not lead a partition's copies any more", "partition", x.key.String(), "epoch", e.Epoch, "reason", e.Why)
 		x.over(e.Epoch, fault.Errorf(fault.Stale, "partition %v: %s; the row may be kept and is not acked", x.key, e.Why))
 	case chain.Behind:
-		x.c.deps.Log.Warn("a copy of a partition is so far behind that the log does not reach back to it; it stays out of the in-sync list until it has segments",
+		x.c.deps.Log.Warn("a copy of a partition is so far behind that the log does not reach back to it; it stays out of the in-sync list until it has fetched segments",
 			"partition", x.key.String(), "server", string(e.Member.Server), "ends", e.End.String())
 	case chain.Note:
 		x.c.deps.Log.Info("a partition's copies changed", "partition", x.key.String(), "server", string(e.Member.Server), "what", e.What.String())
@@ -309,6 +322,10 @@ func (x *placement) cut(e chain.Cut) {
 func (x *placement) logIt(e chain.LogIt) {
 	rec := x.current.rec
 	wait, err := x.p.Follow(e.Epoch, rec)
+	if last := x.p.Last(); err != nil && !last.Less(e.Serial) { // a segment that holds the frame was adopted a moment ago
+		x.step(chain.Adopted{Ends: x.p.Ends()})
+		return
+	}
 	if err != nil {
 		x.c.deps.Log.Warn("a frame is not taken", "partition", x.key.String(), "serial", e.Serial.String(), "error", err)
 		x.mu.Lock()
@@ -481,6 +498,9 @@ func (x *placement) end() {
 	for _, e := range append(x.take(), x.leads...) {
 		if e.release != nil {
 			e.release()
+		}
+		if e.adopt != nil {
+			e.adopt.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
 		}
 		if e.done != nil {
 			e.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)

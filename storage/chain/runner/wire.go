@@ -50,7 +50,7 @@ func routeOf(p lease.Partition, epoch point.Epoch, from, to lease.Member) *peer.
 // Send implements Wire.
 func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Message) {
 	l, ok := w.to(to.Server)
-	if !ok || storeOf(l.Peer().Store) != to.Store {
+	if !ok || StoreOf(l.Peer().Store) != to.Store {
 		return
 	}
 	if out := outward(m); out != nil {
@@ -61,7 +61,7 @@ func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Messag
 // Frame implements Wire.
 func (w *LinkWire) Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error {
 	l, ok := w.to(to.Server)
-	if !ok || storeOf(l.Peer().Store) != to.Store {
+	if !ok || StoreOf(l.Peer().Store) != to.Store {
 		return fault.Errorf(fault.Unavailable, "there is no link to %s, store %s", to.Server, to.Store)
 	}
 	b := newRecord()
@@ -95,7 +95,7 @@ func newRecord() *record {
 // Message implements peer.LinkHandler.
 func (h Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
 	if c, in := h.Wire.chains.Load(), inward(r.Epoch, m); c != nil && in != nil {
-		c.Message(lease.Partition{Table: r.Table, ID: r.Partition}, sender(l, r), r.To, in)
+		c.Message(lease.Partition{Table: r.Table, ID: r.Partition}, Sender(l, r), r.To, in)
 	}
 }
 
@@ -119,16 +119,18 @@ func (h Handler) Frame(l peer.Link, r *peer.Route, rec peer.Body) {
 		rec.Done() // a frame that was damaged on its way is sent again
 		return
 	}
-	c.Frame(lease.Partition{Table: r.Table, ID: r.Partition}, sender(l, r), r.To,
+	c.Frame(lease.Partition{Table: r.Table, ID: r.Partition}, Sender(l, r), r.To,
 		chain.Pass{Epoch: r.Epoch, Serial: head.Serial, Prev: head.Prev, Bytes: len(rec.Bytes())}, rec.Bytes(), rec.Done)
 }
 
-func sender(l peer.Link, r *peer.Route) lease.Member {
+// Sender is the placement that a message on a link comes from.
+func Sender(l peer.Link, r *peer.Route) lease.Member {
 	h := l.Peer()
-	return lease.Member{Placement: r.From, Server: topology.ServerID(h.Server), Store: storeOf(h.Store)}
+	return lease.Member{Placement: r.From, Server: topology.ServerID(h.Server), Store: StoreOf(h.Store)}
 }
 
-func storeOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
+// StoreOf converts the id of a store as links have it.
+func StoreOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
 
 // outward converts a message to its form on links; nil: it has none.
 func outward(m chain.Message) peer.LinkMessage {
@@ -161,7 +163,7 @@ func inward(epoch point.Epoch, m peer.LinkMessage) chain.Message {
 	case *peer.ChainBegin:
 		in := chain.Begin{Epoch: epoch, Version: m.Version, Ends: m.Ends}
 		for _, x := range m.Order {
-			in.Order = append(in.Order, lease.Member{Placement: x.Placement, Server: topology.ServerID(x.Server), Store: storeOf(x.Store)})
+			in.Order = append(in.Order, lease.Member{Placement: x.Placement, Server: topology.ServerID(x.Server), Store: StoreOf(x.Store)})
 		}
 		return in
 	case *peer.ChainReport:

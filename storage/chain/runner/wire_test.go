@@ -28,7 +28,7 @@ func TestFramesThatWaitOnALinkStayWhatTheyWere(t *testing.T) {
 	find := func(string) (peer.Link, bool) { return l, true }
 	w := &LinkWire{}
 	w.link.Store(&find)
-	to := lease.Member{Server: "b", Store: storeOf([16]byte{})}
+	to := lease.Member{Server: "b", Store: StoreOf([16]byte{})}
 	for round := range 3 {
 		l.frames, l.done = nil, nil
 		rec := make([]byte, 5)

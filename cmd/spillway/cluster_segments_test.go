@@ -1,0 +1,171 @@
+package main
+
+import (
+	"crypto/sha256"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+)
+
+// segmentsPlan is a cluster whose leaders flush and compact within seconds.
+func segmentsPlan(env ...string) processes.Plan {
+	return processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: append([]string{
+		"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3"}, env...)}
+}
+
+// segmentsOn returns the segment files of a server, by name, with a checksum of their bytes, and its unfinished files.
+func (c *crowd) segmentsOn(p *processes.Process) (sums map[string][sha256.Size]byte, unfinished []string) {
+	c.t.Helper()
+	sums = map[string][sha256.Size]byte{}
+	err := filepath.WalkDir(filepath.Join(c.dirOf(p), "segments"), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case os.IsNotExist(err):
+			return nil // compacted away meanwhile
+		case err != nil:
+			return err
+		case strings.HasSuffix(path, ".tmp"):
+			unfinished = append(unfinished, path)
+		case strings.HasSuffix(path, ".seg"):
+			b, err := os.ReadFile(path)
+			if err == nil {
+				sums[d.Name()] = sha256.Sum256(b)
+			}
+		}
+		return nil
+	})
+	c.must(err)
+	return sums, unfinished
+}
+
+func (c *crowd) dirOf(p *processes.Process) string { return filepath.Join(c.dir, p.Name) }
+
+// sameSegments reports whether all storage servers have the same segments, byte for byte, and at least one.
+func (c *crowd) sameSegments() bool {
+	first, _ := c.segmentsOn(c.Storage[0])
+	for _, p := range c.Storage[1:] {
+		if other, unfinished := c.segmentsOn(p); !maps.Equal(first, other) || len(unfinished) > 0 {
+			return false
+		}
+	}
+	return len(first) > 0
+}
+
+// shrunk reports whether no server has rows in memory, or a log that some placement needs.
+func (c *crowd) shrunk() bool {
+	for i := range c.Storage {
+		if metric(c.t, c.Admin[i], "spillway_server_head_rows") > 0 || metric(c.t, c.Admin[i], "spillway_brick_log_live_bytes") > 1<<10 {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *crowd) listed(p lease.Partition, n int) func() bool {
+	return func() bool { return len(c.inSync(p)) == n }
+}
+
+// follower returns a server that does not lead a partition.
+func (c *crowd) follower(p lease.Partition) *processes.Process {
+	leader, _ := c.leader(p)
+	return c.Storage[slices.IndexFunc(c.Storage, func(s *processes.Process) bool { return s.Name != string(leader) })]
+}
+
+// TestClusterCopiesGetTheSegmentsOfTheirLeader writes rows to a table of three replicas until the leader has flushed and
+// compacted: its followers have the same segments, byte for byte, and as little in memory and in their logs as the leader.
+func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, segmentsPlan())
+	c.table("copied", 24*time.Hour, 3)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(100)
+	p := c.partitions("copied")[0]
+	c.within(patience, "all three are in sync", c.listed(p, 3))
+	for round := range 6 { // more than MINORS_MAX: a major is among them
+		w.write(50)
+		began := time.Now()
+		c.within(patience, "heads and logs are empty", c.shrunk)
+		c.within(patience, "segments are equal", c.sameSegments)
+		sums, _ := c.segmentsOn(c.Storage[0])
+		t.Logf("round %d: %d segments on all servers after %v", round+1, len(sums), time.Since(began).Round(time.Millisecond))
+	}
+	w.check()
+	adopted := 0.0
+	for i := range c.Storage {
+		adopted += metric(t, c.Admin[i], "spillway_replica_segments_adopted_total")
+	}
+	if adopted < 6 {
+		t.Errorf("followers adopted %v segments", adopted)
+	}
+	was, _ := c.leader(p)
+	c.server(was).Kill()
+	w.write(10)
+	w.check()
+}
+
+// TestClusterCopiesCatchUpBySegments stops a follower, writes, flushes and compacts until the log does not reach back to it,
+// and starts it: it is listed again with all rows. Then the same with a follower whose directory is emptied. At last the leader
+// is killed.
+func TestClusterCopiesCatchUpBySegments(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, segmentsPlan())
+	c.table("copied", 24*time.Hour, 3)
+	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Hour).Truncate(time.Minute)}
+	w.write(100)
+	p := c.partitions("copied")[0]
+	for round, wipe := range []bool{false, true, false, true} {
+		c.within(patience, "all three are in sync", c.listed(p, 3))
+		away := c.follower(p)
+		away.Kill()
+		c.within(patience, "two are in sync", c.listed(p, 2))
+		for range 5 {
+			w.write(30)
+			c.within(patience, "the leader has flushed", func() bool { return c.flushed(away) })
+		}
+		if wipe {
+			c.must(os.RemoveAll(c.dirOf(away)))
+		}
+		w.write(20)
+		began := time.Now()
+		line := away.Line
+		if wipe {
+			away.Line = append(slices.Clone(line), "--replace-store")
+		}
+		c.start(away)
+		away.Line = line
+		c.within(patience, "all three are in sync again", c.listed(p, 3))
+		t.Logf("round %d: %s (emptied: %t) is listed again %v after its start", round+1, away.Name, wipe, time.Since(began).Round(time.Millisecond))
+		w.write(20)
+		c.within(patience, "heads and logs are empty", c.shrunk)
+		c.within(patience, "segments are equal", c.sameSegments)
+		w.check()
+	}
+	for range 2 { // the two that were there, then one that was refilled
+		was, epoch := c.leader(p)
+		c.server(was).Kill()
+		w.write(20)
+		w.check()
+		next, now := c.leader(p)
+		t.Logf("%s led in epoch %d and was killed; %s leads in epoch %d", was, epoch, next, now)
+		c.start(c.server(was))
+		c.within(patience, "all three are in sync again", c.listed(p, 3))
+	}
+	w.check()
+}
+
+// flushed reports whether the servers that live have no rows in memory.
+func (c *crowd) flushed(away *processes.Process) bool {
+	for i, s := range c.Storage {
+		if s != away && metric(c.t, c.Admin[i], "spillway_server_head_rows") > 0 {
+			return false
+		}
+	}
+	return true
+}

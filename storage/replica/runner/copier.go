@@ -1,0 +1,213 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// Chains are the placements with their chains; storage/chain/runner implements it.
+type Chains interface {
+	// Leading returns the placements that lead here.
+	Leading() []chains.Copy
+	// Copy returns a placement that is here.
+	Copy(p lease.Partition, id point.PlacementID) (chains.Copy, bool)
+	// Adopt makes a verified file a segment of a placement that follows.
+	Adopt(ctx context.Context, p lease.Partition, id point.PlacementID, sender point.Epoch, info segment.Info, path string) error
+}
+
+var _ Chains = (*chains.Chains)(nil)
+
+// Deps are the dependencies that the code passes in.
+type Deps struct {
+	Brick      *brick.Brick
+	Chains     Chains
+	Clock      func() replica.Time // never goes back and counts suspends
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// BytesPerSecond bounds the bytes of segments that the server sends, to all others together. Default 64 MiB/s, 1 TiB in 5 hours.
+	// Larger: an emptied server is refilled sooner, and disks and network have less time for other work.
+	BytesPerSecond int64
+	// Machine are the settings of the machines.
+	Machine replica.Settings
+}
+
+func (s *Settings) setDefaults() {
+	s.BytesPerSecond = cmp.Or(s.BytesPerSecond, 64<<20)
+}
+
+// lookEvery is how often the placements that lead are compared with the copier's state.
+const lookEvery = 250 * time.Millisecond
+
+// pieceBytes is how much of a file is read and sent at a time.
+const pieceBytes = peer.LinkPieceBytesMax
+
+// Copier copies the segments of a server's placements. Messages come by Handler.
+type Copier struct {
+	// Constant after New.
+	deps     Deps
+	settings Settings
+	limit    *rate.Limiter // bytes
+	metrics  *metrics
+	ctx      context.Context // ends with Run
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+	wake     chan struct{} // 1 when there are events
+	held     atomic.Int64  // bytes of buffers
+
+	mu struct {
+		sync.Mutex
+		events   []func()
+		incoming map[slotOf]*incoming // of the offers accepted
+	}
+
+	// Owned by the loop.
+	links    map[string]peer.Link // by server
+	senders  map[lease.Partition]*sending
+	receiver *replica.Receiver
+	files    map[fileOf]*incoming // unfinished files
+}
+
+// New makes a server's copier; Run runs it.
+func New(d Deps, s Settings) *Copier {
+	s.setDefaults()
+	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{},
+		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}}
+	c.limit = rate.NewLimiter(rate.Limit(s.BytesPerSecond), pieceBytes)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.mu.incoming = map[slotOf]*incoming{}
+	c.metrics = newMetrics(d.Registerer)
+	return c
+}
+
+// HeldBytes is the memory of the buffers of transfers under way.
+func (c *Copier) HeldBytes() int64 { return c.held.Load() }
+
+// Run copies until ctx ends.
+func (c *Copier) Run(ctx context.Context) error {
+	defer c.work.Wait()
+	defer c.cancel()
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			c.look()
+		case <-c.wake:
+			for _, f := range c.take() {
+				f()
+			}
+		}
+	}
+}
+
+// messagesMax bounds the messages that wait for the loop. Those beyond it are lost: offers and answers are repeated.
+const messagesMax = 1 << 14
+
+// post has the loop call f.
+func (c *Copier) post(f func()) {
+	c.mu.Lock()
+	c.mu.events = append(c.mu.events, f)
+	c.mu.Unlock()
+	c.poke()
+}
+
+// offer is post for a message of another server.
+func (c *Copier) offer(f func()) {
+	c.mu.Lock()
+	full := len(c.mu.events) >= messagesMax
+	if !full {
+		c.mu.events = append(c.mu.events, f)
+	}
+	c.mu.Unlock()
+	if full {
+		c.metrics.lost.Inc()
+		return
+	}
+	c.poke()
+}
+
+func (c *Copier) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Copier) take() []func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fs := c.mu.events
+	c.mu.events = nil
+	return fs
+}
+
+// look compares the machines with the placements as they are now, and lets time go by.
+func (c *Copier) look() {
+	c.lookAtLeading()
+	c.lookAtFiles()
+}
+
+// send sends a message. One that cannot be sent is lost: its machine repeats it.
+func (c *Copier) send(to lease.Member, r *peer.Route, m peer.LinkMessage) {
+	l, ok := c.links[string(to.Server)]
+	if !ok || chains.StoreOf(l.Peer().Store) != to.Store {
+		return
+	}
+	if err := l.Send(r, m); err != nil {
+		c.deps.Log.Debug("a message about a segment is not sent", "server", string(to.Server), "error", err)
+	}
+}
+
+// free is the number of bytes that may be written for a segment of that size.
+func (c *Copier) free(bytes uint64) uint64 {
+	if bytes > math.MaxInt64 || c.deps.Brick.RoomFor(int64(bytes)) != nil {
+		return 0
+	}
+	return bytes
+}
+
+func keyOf(p lease.Partition, id point.PlacementID) replica.Key {
+	return replica.Key{Table: p.Table, Partition: p.ID, Placement: id}
+}
+
+func partitionOf(k replica.Key) lease.Partition {
+	return lease.Partition{Table: k.Table, ID: k.Partition}
+}
+
+// reasonOf is why a file was not adopted.
+func reasonOf(err error, follows bool) replica.Reason {
+	switch {
+	case err == nil:
+		return 0
+	case fault.Is(err, fault.Corrupt):
+		return replica.Invalid
+	case fault.Is(err, fault.Stale) && follows:
+		return replica.OutOfOrder
+	case fault.Is(err, fault.Stale):
+		return replica.StaleEpoch
+	}
+	return replica.NoSpace
+}

@@ -1,0 +1,238 @@
+package runner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// unfinishedSuffix marks the file of a segment that is arriving; a start removes it, since it ends with segment.TempSuffix.
+const unfinishedSuffix = ".incoming" + segment.TempSuffix
+
+// fileOf names an unfinished file.
+type fileOf struct {
+	at replica.Key
+	id point.SegmentID
+}
+
+// slotOf names a transfer.
+type slotOf struct {
+	at   replica.Key
+	from lease.Member
+	slot uint64
+}
+
+// incoming is a segment on its way to a placement: its unfinished file, and the pieces that are not written yet.
+//
+//	link ──push──▶ pieces ──▶ run: written at their offset, then `Came` ──▶ all here and committed: fsync, then `Committed`
+type incoming struct {
+	// Constant.
+	c       *Copier
+	slot    slotOf
+	epoch   point.Epoch // of the sender
+	segment replica.Segment
+	path    string
+	ctx     context.Context
+	stop    context.CancelFunc
+	wake    chan struct{} // 1 when there is work
+	done    chan struct{} // closed when the file is closed
+
+	mu struct {
+		sync.Mutex
+		pieces    []piece // bounded by the link's window
+		committed bool
+		over      bool // no piece is taken any more
+	}
+
+	// Owned by run.
+	file     vfs.File
+	upto     uint64
+	reported uint64    // of upto, to the machine
+	at       time.Time // when it was reported last
+}
+
+type piece struct {
+	offset uint64
+	data   peer.Body
+}
+
+func newIncoming(c *Copier, e replica.Accept) *incoming {
+	f := &incoming{c: c, slot: slotOf{e.At, e.To, e.Slot}, epoch: e.Epoch, segment: e.Segment, upto: e.Offset, reported: e.Offset,
+		path: c.deps.Brick.SegmentPath(e.At.Placement, e.Segment.ID) + unfinishedSuffix, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	f.ctx, f.stop = context.WithCancel(c.ctx)
+	return f
+}
+
+// push takes a piece that arrived; it does not wait.
+func (f *incoming) push(offset uint64, data peer.Body) {
+	f.mu.Lock()
+	over := f.mu.over
+	if !over {
+		f.mu.pieces = append(f.mu.pieces, piece{offset, data})
+	}
+	f.mu.Unlock()
+	if over {
+		data.Done()
+		return
+	}
+	f.poke()
+}
+
+// commit notes that the sender has sent all bytes. Its message overtakes them.
+func (f *incoming) commit() {
+	f.mu.Lock()
+	f.mu.committed = true
+	f.mu.Unlock()
+	f.poke()
+}
+
+func (f *incoming) poke() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *incoming) take() (pieces []piece, committed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pieces, f.mu.pieces = f.mu.pieces, nil
+	return pieces, f.mu.committed
+}
+
+// run writes the file until all of it is here, or until it is stopped.
+func (f *incoming) run() {
+	defer close(f.done)
+	defer f.close()
+	err := f.open()
+	if err == nil {
+		from := f.upto
+		f.c.post(func() { f.accepted(from) })
+		err = f.receive()
+	}
+	if err != nil && f.ctx.Err() == nil {
+		f.c.deps.Log.Warn("a segment of the leader cannot be written", "file", f.path, "error", err)
+		f.c.post(func() { f.c.receive(replica.Unwritten{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot}) })
+	}
+}
+
+// accepted asks the sender for the bytes.
+func (f *incoming) accepted(offset uint64) {
+	f.c.reply(f.slot.from, f.slot.at, f.epoch, &peer.SegmentAccept{Slot: f.slot.slot, Offset: offset})
+}
+
+// open opens the file where an earlier transfer left it, or makes a new one.
+func (f *incoming) open() (err error) {
+	b := f.c.deps.Brick
+	if err := b.MakeSegmentDir(f.slot.at.Placement); err != nil {
+		return err
+	}
+	if f.upto == 0 {
+		if err := b.FS().Remove(f.path); err != nil && !oserror.IsNotExist(err) {
+			return fault.Wrap(err, fault.Unavailable, "remove %s", f.path)
+		}
+	}
+	f.file, err = b.FS().OpenReadWrite(f.path, vfs.WriteCategoryUnspecified)
+	return fault.Wrap(err, fault.Unavailable, "open %s", f.path)
+}
+
+func (f *incoming) receive() error {
+	for {
+		select {
+		case <-f.ctx.Done():
+			return f.ctx.Err()
+		case <-f.wake:
+		}
+		pieces, committed := f.take()
+		for i, p := range pieces {
+			err := f.write(p)
+			p.data.Done()
+			if err != nil {
+				letGo(pieces[i+1:])
+				return err
+			}
+		}
+		if committed && f.upto == f.segment.Size {
+			return f.finish()
+		}
+	}
+}
+
+// write writes a piece. One that does not follow the bytes that are here is of an earlier try.
+func (f *incoming) write(p piece) error {
+	data := p.data.Bytes()
+	f.c.metrics.receivedBytes.Add(float64(len(data)))
+	if p.offset != f.upto || f.upto+uint64(len(data)) > f.segment.Size {
+		return nil
+	}
+	if _, err := f.file.WriteAt(data, int64(p.offset)); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "write %s", f.path)
+	}
+	f.upto += uint64(len(data))
+	if now := time.Now(); f.upto-f.reported >= syncBytes || now.Sub(f.at) >= time.Second {
+		if _, err := f.file.SyncTo(int64(f.upto)); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "sync %s", f.path)
+		}
+		f.came()
+		f.at = now
+	}
+	return nil
+}
+
+// syncBytes is how much is passed to the disk at a time, so that the fsync at the end does not delay those of the log.
+const syncBytes = 1 << 20
+
+// came reports the progress to the machine.
+func (f *incoming) came() {
+	f.reported = f.upto
+	in := replica.Came{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot, Upto: f.upto}
+	f.c.post(func() { f.c.receive(in) })
+}
+
+// finish makes the file durable and reports that it is whole.
+func (f *incoming) finish() error {
+	if err := f.file.Sync(); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "sync %s", f.path)
+	}
+	f.came()
+	f.c.post(func() { f.c.receive(replica.Committed{From: f.slot.from, To: f.slot.at, Slot: f.slot.slot}) })
+	return nil
+}
+
+// close closes the file and releases the pieces that were not written.
+func (f *incoming) close() {
+	f.mu.Lock()
+	f.mu.over = true
+	pieces := f.mu.pieces
+	f.mu.pieces = nil
+	f.mu.Unlock()
+	letGo(pieces)
+	if f.file != nil {
+		if err := f.file.Close(); err != nil {
+			f.c.deps.Log.Warn("a file is not closed", "file", f.path, "error", err) // its bytes are verified before they are used
+		}
+	}
+}
+
+func letGo(pieces []piece) {
+	for _, p := range pieces {
+		p.data.Done()
+	}
+}
+
+// remove removes the file.
+func (f *incoming) remove() {
+	if err := f.c.deps.Brick.FS().Remove(f.path); err != nil && !oserror.IsNotExist(err) {
+		f.c.deps.Log.Warn("an unfinished segment is not removed; the next start does", "file", f.path, "error", err)
+	}
+}

@@ -1,0 +1,49 @@
+package runner
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/spillwaydb/spillway/storage/replica"
+)
+
+// metrics count the copying of segments. Label reason: the reasons to decline an offer.
+type metrics struct {
+	offers        prometheus.Counter
+	declines      *prometheus.CounterVec
+	adopted       prometheus.Counter
+	sentBytes     prometheus.Counter
+	receivedBytes prometheus.Counter
+	suspects      prometheus.Counter
+	lost          prometheus.Counter
+	behind        prometheus.Gauge
+	unfinished    prometheus.Gauge
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	f := promauto.With(r)
+	m := &metrics{
+		offers: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_offers_total",
+			Help: "Segments that this server, as the leader of their partitions, offered to other placements."}),
+		declines: f.NewCounterVec(prometheus.CounterOpts{Name: "spillway_replica_declines_total",
+			Help: "Offers of this server that were declined, by the reason. `exists` is usual after a link was made anew."}, []string{"reason"}),
+		adopted: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_segments_adopted_total",
+			Help: "Segments of other servers that are part of a placement here."}),
+		sentBytes: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_sent_bytes_total",
+			Help: "Bytes of segments sent to other placements."}),
+		receivedBytes: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_received_bytes_total",
+			Help: "Bytes of segments received from leaders."}),
+		suspects: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_suspects_total",
+			Help: "Segments whose own bytes were verified because they arrived damaged again and again."}),
+		lost: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_messages_lost_total",
+			Help: "Messages about segments that were dropped because too many waited. They are repeated."}),
+		behind: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_placements_behind",
+			Help: "Reachable placements of partitions led here that lack segments."}),
+		unfinished: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_unfinished_files",
+			Help: "Segments that are on their way here, or whose sender disconnected a moment ago."}),
+	}
+	for r := replica.Exists; r <= replica.NoSpace; r++ {
+		m.declines.WithLabelValues(r.String())
+	}
+	return m
+}

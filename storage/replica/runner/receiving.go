@@ -1,0 +1,159 @@
+package runner
+
+import (
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/segment"
+)
+
+// offered takes an offer of a leader.
+func (c *Copier) offered(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.SegmentOffer) {
+	g := replica.Segment{ID: m.ID, Base: m.Base, Major: m.Major, Size: m.Size, Checksum: m.Checksum, Ends: m.Ends}
+	c.receive(replica.Offered{From: from, To: keyOf(p, to), Epoch: epoch, Slot: m.Slot, Segment: g, Has: c.holding(p, to, epoch), Free: c.free(m.Size)})
+}
+
+// holding is the state of a placement, for an offer of an epoch. A placement that is not here yet is made when its leader begins the epoch.
+func (c *Copier) holding(p lease.Partition, id point.PlacementID, epoch point.Epoch) replica.Holding {
+	copy, ok := c.deps.Chains.Copy(p, id)
+	if !ok {
+		return replica.Holding{Later: true}
+	}
+	st := copy.At.State()
+	h := replica.Holding{Epoch: copy.Epoch, Ends: st.Ends, Leads: copy.Leads, Later: !copy.Joined || copy.Epoch != epoch}
+	for i := range st.Segments {
+		h.Chain = append(h.Chain, st.Segments[i].ID)
+	}
+	return h
+}
+
+// receive gives the receiver an input, and performs its effects.
+func (c *Copier) receive(in replica.ReceiverInput) {
+	for _, e := range c.receiver.Step(c.deps.Clock(), in, nil) {
+		switch e := e.(type) {
+		case replica.Accept:
+			c.accept(e)
+		case replica.Decline:
+			c.reply(e.To, e.At, e.Epoch, &peer.SegmentDecline{Slot: e.Slot, Reason: peer.DeclineReason(e.Reason), Ends: e.Ends})
+		case replica.Ack:
+			c.reply(e.To, e.At, e.Epoch, &peer.SegmentAck{Slot: e.Slot, ID: e.ID})
+		case replica.Adopt:
+			c.adopt(e)
+		case replica.Discard:
+			c.discard(fileOf{e.At, e.ID})
+		}
+	}
+	c.metrics.unfinished.Set(float64(len(c.files)))
+}
+
+// reply answers an offer under the epoch of the offer.
+func (c *Copier) reply(to lease.Member, at replica.Key, epoch point.Epoch, m peer.LinkMessage) {
+	c.send(to, &peer.Route{Table: at.Table, Partition: at.Partition, From: at.Placement, To: to.Placement, Epoch: epoch}, m)
+}
+
+// accept opens the unfinished file, after an earlier transfer of the same segment has ended.
+func (c *Copier) accept(e replica.Accept) {
+	f := newIncoming(c, e)
+	id := fileOf{e.At, e.Segment.ID}
+	before := c.files[id]
+	if before != nil {
+		before.stop()
+		c.release(before)
+	}
+	c.files[id] = f
+	c.mu.Lock()
+	c.mu.incoming[f.slot] = f
+	c.mu.Unlock()
+	c.work.Go(func() {
+		if before != nil {
+			<-before.done
+		}
+		f.run()
+	})
+}
+
+// release ends the arrival of pieces.
+func (c *Copier) release(f *incoming) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.incoming[f.slot] == f {
+		delete(c.mu.incoming, f.slot)
+	}
+}
+
+// discard removes an unfinished file.
+func (c *Copier) discard(id fileOf) {
+	f := c.files[id]
+	if f == nil {
+		return
+	}
+	delete(c.files, id)
+	f.stop()
+	c.release(f)
+	c.work.Go(func() {
+		<-f.done
+		f.remove()
+	})
+}
+
+// adopt verifies a finished file and has its placement adopt it.
+func (c *Copier) adopt(e replica.Adopt) {
+	f := c.files[fileOf{e.At, e.Segment.ID}]
+	if f == nil {
+		fault.Bug("a segment without a file is adopted: %v", e.Segment.ID)
+	}
+	c.release(f)
+	c.work.Go(func() {
+		<-f.done
+		err := c.adopted(f, e)
+		if err != nil {
+			c.deps.Log.Warn("a segment of the leader is not taken", "table", e.At.Table, "partition", e.At.Partition, "segment", e.Segment.ID.String(), "error", err)
+		}
+		c.post(func() { c.answerAdoption(e, err) })
+	})
+}
+
+func (c *Copier) adopted(f *incoming, e replica.Adopt) error {
+	p := partitionOf(e.At)
+	copy, ok := c.deps.Chains.Copy(p, e.At.Placement)
+	if !ok {
+		return fault.Errorf(fault.Stale, "partition %v is no longer here", p)
+	}
+	info := segment.Info{Size: int64(e.Segment.Size), Checksum: e.Segment.Checksum}
+	info.ID = e.Segment.ID
+	info, err := copy.At.Verified(info, f.path)
+	if err != nil {
+		return err
+	}
+	return c.deps.Chains.Adopt(c.ctx, p, e.At.Placement, e.Epoch, info, f.path)
+}
+
+func (c *Copier) answerAdoption(e replica.Adopt, err error) {
+	h := c.holding(partitionOf(e.At), e.At.Placement, e.Epoch)
+	if err == nil {
+		c.metrics.adopted.Inc()
+	}
+	c.receive(replica.Adopted{To: e.At, ID: e.Segment.ID, Refused: reasonOf(err, !h.Later), Ends: h.Ends})
+	if err == nil {
+		delete(c.files, fileOf{e.At, e.Segment.ID})
+		c.metrics.unfinished.Set(float64(len(c.files)))
+	}
+}
+
+// lookAtFiles lets time go by for unfinished files, and discards those of placements that are gone.
+func (c *Copier) lookAtFiles() {
+	gone := map[replica.Key]bool{}
+	for id := range c.files {
+		if _, ok := c.deps.Chains.Copy(partitionOf(id.at), id.at.Placement); !ok {
+			gone[id.at] = true
+		}
+	}
+	for key := range gone {
+		c.receive(replica.DroppedHere{Key: key})
+	}
+	if at, ok := c.receiver.Next(); ok && c.deps.Clock() >= at {
+		c.receive(replica.Tick{})
+	}
+}

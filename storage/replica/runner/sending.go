@@ -1,0 +1,228 @@
+package runner
+
+import (
+	"context"
+	"io"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/replica"
+)
+
+// sending is the leader's part of a partition and epoch. Owned by the loop.
+type sending struct {
+	copy    chains.Copy // as it was when the epoch began
+	machine *replica.Sender
+	state   *partition.State // whose segments the machine has
+	members []lease.Member
+	moving  map[uint64]context.CancelFunc // transfers by slot
+	making  bool                          // a flush or compaction that the machine requested is under way
+}
+
+// lookAtLeading begins and ends the senders of epochs, and gives them the segments and members that changed.
+func (c *Copier) lookAtLeading() {
+	behind := 0
+	led := map[lease.Partition]bool{}
+	for _, copy := range c.deps.Chains.Leading() {
+		led[copy.Partition] = true
+		s := c.senders[copy.Partition]
+		if s != nil && (s.copy.Epoch != copy.Epoch || s.copy.At != copy.At) {
+			s.end()
+			s = nil
+		}
+		if s == nil {
+			s = &sending{copy: copy, machine: replica.NewSender(c.settings.Machine), moving: map[uint64]context.CancelFunc{}}
+			c.senders[copy.Partition] = s
+		}
+		c.renew(s, copy.Others)
+		behind += s.machine.Owing()
+	}
+	for key, s := range c.senders {
+		if !led[key] {
+			s.end()
+			delete(c.senders, key)
+		}
+	}
+	c.metrics.behind.Set(float64(behind))
+}
+
+// end stops all transfers of an epoch that is over.
+func (s *sending) end() {
+	for _, stop := range s.moving {
+		stop()
+	}
+}
+
+func (c *Copier) renew(s *sending, others []lease.Member) {
+	if members := c.linked(others); !slices.Equal(members, s.members) {
+		s.members = members
+		c.step(s, replica.Members{All: members})
+	}
+	if st := s.copy.At.State(); st != s.state && s.copy.At.Damaged() == nil {
+		s.state = st
+		c.step(s, replica.Chain{Segments: segmentsOf(st)})
+	}
+	if at, ok := s.machine.Next(); ok && c.deps.Clock() >= at {
+		c.step(s, replica.Tick{})
+	}
+}
+
+// linked returns the members that can be reached now: one that comes back is asked anew which segments it has.
+func (c *Copier) linked(others []lease.Member) (members []lease.Member) {
+	for _, m := range others {
+		if l, ok := c.links[string(m.Server)]; ok && chains.StoreOf(l.Peer().Store) == m.Store {
+			members = append(members, m)
+		}
+	}
+	return members
+}
+
+// segmentsOf returns the chain of segments, each with the ends of all up to it. It ends before a segment without a checksum, which an
+// early version wrote: the next compaction gives it one.
+func segmentsOf(st *partition.State) (list []replica.Segment) {
+	for i := range st.Segments {
+		g := &st.Segments[i]
+		if g.Checksum == 0 {
+			break
+		}
+		list = append(list, replica.Segment{ID: g.ID, Base: g.Base, Major: g.Major, Size: uint64(g.Size), Checksum: g.Checksum, Ends: st.EndsUpTo(i)})
+	}
+	return list
+}
+
+// step gives a sender an input, and performs its effects.
+func (c *Copier) step(s *sending, in replica.SenderInput) {
+	for _, e := range s.machine.Step(c.deps.Clock(), in, nil) {
+		c.perform(s, e)
+	}
+}
+
+func (c *Copier) perform(s *sending, e replica.SenderEffect) {
+	p, at := s.copy.Partition, s.copy.At
+	switch e := e.(type) {
+	case replica.Offer:
+		c.metrics.offers.Inc()
+		g := e.Segment
+		c.send(e.To, s.route(e.To), &peer.SegmentOffer{Slot: e.Slot, ID: g.ID, Base: g.Base, Major: g.Major, Size: g.Size, Checksum: g.Checksum, Ends: g.Ends})
+	case replica.Transit:
+		ctx, stop := context.WithCancel(c.ctx)
+		s.moving[e.Slot] = stop
+		l := c.links[string(e.To.Server)]
+		c.work.Go(func() {
+			ok := c.transit(ctx, s, l, e)
+			c.post(func() { c.sent(s, e, ok) })
+		})
+	case replica.Stop:
+		if stop := s.moving[e.Slot]; stop != nil {
+			stop()
+		}
+	case replica.Flush:
+		c.make(s, func() error { return at.Flush(c.ctx, partition.ByRequest) })
+	case replica.Compact:
+		c.make(s, func() error { return at.Compact(c.ctx, partition.ByRequest) })
+	case replica.Suspect:
+		c.metrics.suspects.Inc()
+		c.deps.Log.Warn("a segment arrived damaged again and again: its own bytes are verified", "partition", p.String(), "segment", e.ID.String())
+		c.work.Go(func() { c.suspect(s, e.ID) })
+	case replica.Level:
+		c.deps.Log.Debug("a placement has all segments", "partition", p.String(), "server", string(e.Member.Server), "newest", e.ID.String())
+	case replica.Overtaken:
+		c.deps.Log.Debug("a placement follows a higher epoch", "partition", p.String(), "server", string(e.By.Server), "epoch", s.copy.Epoch)
+	}
+}
+
+func (s *sending) route(to lease.Member) *peer.Route {
+	p := s.copy.Partition
+	return &peer.Route{Table: p.Table, Partition: p.ID, From: s.copy.Self.Placement, To: to.Placement, Epoch: s.copy.Epoch}
+}
+
+// make runs a flush or compaction that the machine requested, one at a time.
+func (c *Copier) make(s *sending, f func() error) {
+	if s.making {
+		return
+	}
+	s.making = true
+	c.work.Go(func() {
+		if err := f(); err != nil && c.ctx.Err() == nil {
+			c.deps.Log.Warn("no segment could be made that a placement needs; it is tried again", "partition", s.copy.Partition.String(), "error", err)
+		}
+		c.post(func() { s.making = false })
+	})
+}
+
+// suspect reads a segment of the leader's own. One that is damaged makes its partition unreadable here.
+func (c *Copier) suspect(s *sending, id point.SegmentID) {
+	found, err := s.copy.At.CheckSegment(c.ctx, id, func(bytes int) error { return c.limit.WaitN(c.ctx, min(bytes, pieceBytes)) })
+	switch {
+	case found == partition.FoundDamaged:
+		c.deps.Log.Error("a segment is damaged here, at its leader: other placements cannot fetch it", "partition", s.copy.Partition.String(), "segment", id.String())
+	case err != nil && c.ctx.Err() == nil:
+		c.deps.Log.Warn("a segment could not be verified", "partition", s.copy.Partition.String(), "segment", id.String(), "error", err)
+	}
+}
+
+// sent reports the end of a transfer to its sender, if its epoch goes on.
+func (c *Copier) sent(s *sending, e replica.Transit, ok bool) {
+	if stop := s.moving[e.Slot]; stop != nil {
+		stop()
+		delete(s.moving, e.Slot)
+	}
+	if c.senders[s.copy.Partition] == s {
+		c.step(s, replica.Sent{To: e.To, Slot: e.Slot, OK: ok})
+	}
+}
+
+// transit sends the bytes of a segment, then the commit.
+func (c *Copier) transit(ctx context.Context, s *sending, l peer.Link, e replica.Transit) bool {
+	err := fault.Errorf(fault.Unavailable, "there is no link to %s", e.To.Server)
+	if l != nil {
+		err = c.sendFile(ctx, s, l, e)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.deps.Log.Info("a segment is not sent whole; it is tried again", "partition", s.copy.Partition.String(), "segment", e.ID.String(), "server", string(e.To.Server), "error", err)
+	}
+	return err == nil
+}
+
+func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replica.Transit) error {
+	f, err := s.copy.At.OpenSegment(e.ID)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // only read
+	c.held.Add(pieceBytes)
+	defer c.held.Add(-pieceBytes)
+	route, buf := s.route(e.To), make([]byte, pieceBytes)
+	for at := e.Offset; ; {
+		n, err := f.ReadAt(buf, int64(at))
+		if err != nil && err != io.EOF {
+			return fault.Wrap(err, fault.Unavailable, "read segment %v", e.ID)
+		}
+		if n == 0 {
+			return l.Send(route, &peer.SegmentCommit{Slot: e.Slot})
+		}
+		if err := c.limit.WaitN(ctx, n); err != nil {
+			return fault.Wrap(err, fault.Canceled, "send segment %v", e.ID)
+		}
+		if err := l.Piece(ctx, route, peer.SegmentPiece{Slot: e.Slot, Offset: at}, buf[:n]); err != nil {
+			return err
+		}
+		c.metrics.sentBytes.Add(float64(n))
+		at += uint64(n)
+	}
+}
+
+// answer takes a placement's answer to an offer. Answers to offers of another epoch are late.
+func (c *Copier) answer(p lease.Partition, to point.PlacementID, epoch point.Epoch, in replica.SenderInput) {
+	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
+		if d, ok := in.(replica.Declined); ok {
+			c.metrics.declines.WithLabelValues(d.Reason.String()).Inc()
+		}
+		c.step(s, in)
+	}
+}
