@@ -5,7 +5,6 @@ package clienttest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
 // process is a program under way. Its output goes to a file, and into the test's log when the test fails.
@@ -160,12 +161,11 @@ func (a api) ready(p *process) {
 // freeAddr finds an address that is free now.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := processes.FreeAddr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addr
 }
 
 // eventually repeats a check until it holds, and fails the test with the last reason why it did not.

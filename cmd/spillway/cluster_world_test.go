@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -70,10 +69,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	t.Helper()
 	p.Dir, p.Memory, p.Bin = t.TempDir(), "512MiB", os.Getenv("CLUSTER_BIN")
 	if p.Bin == "" {
-		p.Bin = filepath.Join(t.TempDir(), "spillway")
-		if out, err := exec.Command("go", "build", "-o", p.Bin, ".").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		p.Bin = program(t)
 	}
 	p.Env = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	layout, err := processes.Layout(p)

@@ -59,10 +59,7 @@ type corruptRun struct {
 }
 
 func newCorruptRun(t *testing.T, seed uint64) *corruptRun {
-	r := &corruptRun{t: t, seed: seed, bin: filepath.Join(t.TempDir(), "spillway"), world: os.Getenv("CORRUPT_WORLD")}
-	if out, err := exec.Command("go", "build", "-o", r.bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	r := &corruptRun{t: t, seed: seed, bin: program(t), world: os.Getenv("CORRUPT_WORLD")}
 	if r.world == "" {
 		r.world = filepath.Join(t.TempDir(), "world")
 	} else {

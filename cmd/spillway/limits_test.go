@@ -29,10 +29,7 @@ import (
 
 // TestLimitsOfTables tests real processes, each with limits of its own, with requests of every kind of client.
 func TestLimitsOfTables(t *testing.T) {
-	bin := filepath.Join(t.TempDir(), "spillway")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	bin := program(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"EachSenderGetsItsOwnAnswerAtARate":                     eachSenderGetsItsOwnAnswerAtARate,
 		"EachSenderGetsItsOwnAnswerAtTheSeriesLimit":            eachSenderGetsItsOwnAnswerAtTheSeriesLimit,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"github.com/spillwaydb/spillway/protocols/setting"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
 // process is spillway standalone as a person would start it.
@@ -35,24 +36,16 @@ type process struct {
 	err  error // why it ended; good once done is closed
 }
 
-// newProcess builds the program and chooses a directory and a port that it keeps through all its lives. env are further
+// newProcess chooses a directory and a port that it keeps through all its lives. env are further
 // SPILLWAY_… settings.
 func newProcess(t *testing.T, env ...string) *process {
-	bin := filepath.Join(t.TempDir(), "spillway")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return newProcessOf(t, bin, env...)
+	return newProcessOf(t, program(t), env...)
 }
 
 // newProcessOf is newProcess with a program that is built.
 func newProcessOf(t *testing.T, bin string, env ...string) *process {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := processes.FreeAddr()
 	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return &process{t: t, bin: bin, dir: t.TempDir(), addr: addr, env: append(foreignEnviron(), env...)}

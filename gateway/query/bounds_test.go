@@ -183,30 +183,26 @@ func TestProcessSurvivesRegularExpressionsThatRepeat(t *testing.T) {
 	}
 }
 
-// slow returns series until its context ends, and then goes on.
+// slow ignores that its context ends, and goes on until it is released.
 type slow struct {
 	query.Source
-	stubborn time.Duration
+	released chan struct{}
 }
 
 func (s slow) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
-	<-ctx.Done()
-	time.Sleep(s.stubborn)
+	<-s.released
 	return s.Source.Select(ctx, q)
 }
 
 // The engine sorts and matches for many seconds without checking its context; the client waited as long.
 func TestClientIsAnsweredAtItsTimeoutWhateverTheEngineDoes(t *testing.T) {
-	r, memory := counted(t, slow{fleet(t), 3 * time.Second}, 32<<20, query.Settings{Timeout: setting.Span(50 * time.Millisecond)})
+	released := make(chan struct{})
+	r, memory := counted(t, slow{fleet(t), released}, 32<<20, query.Settings{Timeout: setting.Span(50 * time.Millisecond)})
 	q, err := r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, "deriv(miles[1m])", time.Unix(60, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
 	res := q.Exec(t.Context())
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("answered after %s", took)
-	}
 	var timeout promql.ErrQueryTimeout
 	if !errors.As(res.Err, &timeout) {
 		t.Errorf("%v, want a time-out", res.Err)
@@ -215,7 +211,8 @@ func TestClientIsAnsweredAtItsTimeoutWhateverTheEngineDoes(t *testing.T) {
 	if memory.Used() == 0 {
 		t.Error("the memory was given back while the evaluation goes on")
 	}
-	for end := time.Now().Add(20 * time.Second); memory.Used() != 0 && time.Now().Before(end); {
+	close(released)
+	for end := time.Now().Add(time.Minute); memory.Used() != 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if used := memory.Used(); used != 0 {

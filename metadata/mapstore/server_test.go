@@ -185,7 +185,7 @@ func covers(m *topology.Map, hour int) bool {
 // newest reads the row and finds its file anywhere.
 func (c *cluster) newest(table string) (*topology.Map, mapstore.Row) {
 	c.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		row := c.row(table)
 		for _, n := range c.nodes {
 			f, err := n.Fetch(c.t.Context(), &peer.FileQuery{Table: table, Txn: row.Txn})
@@ -205,7 +205,7 @@ func (c *cluster) newest(table string) (*topology.Map, mapstore.Row) {
 
 func (c *cluster) cover(via *node, table string, hour int) error {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		m, row := c.newest(table)
 		_, err := via.Change(c.t.Context(), plan(m, row.Txn, hour))
 		if !fault.Is(err, fault.Stale) || time.Now().After(deadline) {
@@ -217,7 +217,7 @@ func (c *cluster) cover(via *node, table string, hour int) error {
 // converged waits until every metadata server of the table has the committed file.
 func (c *cluster) converged(table string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		row := c.row(table)
 		missing := slices.DeleteFunc(slices.Clone(row.Servers), func(s topology.ServerID) bool {
 			p, _ := c.peer(s)
@@ -269,7 +269,7 @@ func TestManyProposersMakeOneSequence(t *testing.T) {
 	}
 	c.converged("cpu")
 	for _, n := range c.nodes {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			list, err := n.disk.List()
 			if err != nil {
 				t.Fatal(err)
@@ -708,7 +708,7 @@ func TestFilesThatNobodyDecidedAboutAreBounded(t *testing.T) {
 		}
 	}
 	c.nodes[1].away.Store(false)
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		err := c.cover(c.nodes[0], "cpu", 1)
 		if err == nil {
 			break

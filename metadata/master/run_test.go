@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -154,58 +155,62 @@ var fast = Settings{Every: 40 * time.Millisecond, ActFor: 300 * time.Millisecond
 
 // TestAServerDiesThenTheMaster: s2 dies and its unwritten partitions move; the master stops and the other goes on.
 func TestAServerDiesThenTheMaster(t *testing.T) {
-	store := mem.New()
-	defer store.Close()
-	maps := newShelf(tomorrow(t, 3, "s2"))
-	b := &beats{store: store}
-	ctx, stop := context.WithCancel(t.Context())
-	var g errgroup.Group
-	g.Go(func() error { return b.run(ctx) })
-	var runners []*Runner
-	var stops []context.CancelFunc
-	for _, name := range []topology.ServerID{"m1", "m2"} {
-		r, err := New(Deps{Store: store, Tables: maps, Servers: servers, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, uint64(name[1]))), Server: name, Boot: "b"}, fast)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		store := mem.New()
+		defer store.Close()
+		maps := newShelf(tomorrow(t, 3, "s2"))
+		b := &beats{store: store}
+		ctx, stop := context.WithCancel(t.Context())
+		began := time.Now()
+		clock := func() time.Duration { return time.Since(began) }
+		var g errgroup.Group
+		g.Go(func() error { return b.run(ctx) })
+		var runners []*Runner
+		var stops []context.CancelFunc
+		for _, name := range []topology.ServerID{"m1", "m2"} {
+			r, err := New(Deps{Store: store, Tables: maps, Servers: servers, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, uint64(name[1]))), Server: name, Boot: "b", Clock: clock}, fast)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, cancel := context.WithCancel(ctx)
+			g.Go(func() error { return r.Run(one) })
+			runners, stops = append(runners, r), append(stops, cancel)
 		}
-		one, cancel := context.WithCancel(ctx)
-		g.Go(func() error { return r.Run(one) })
-		runners, stops = append(runners, r), append(stops, cancel)
-	}
-	is := func(i int) bool { yes, _ := runners[i].Master(); return yes }
-	until(t, "one is master", func() bool { return is(0) != is(1) })
-	first := 0
-	if is(1) {
-		first = 1
-	}
-	time.Sleep(50 * time.Millisecond) // s2 is alive for a while: nothing is planned
-	if _, steps := runners[first].Master(); len(steps) > 0 {
-		t.Errorf("planned for a cluster that is well: %s", Format(steps))
-	}
-	b.down[2].Store(true)
-	until(t, "all partitions leave s2", func() bool {
-		return maps.server(t, 1) != "s2" && maps.server(t, 2) != "s2" && maps.server(t, 3) != "s2"
-	})
-	fences := func() int {
-		rows, _, err := store.List(ctx, lease.Prefix+"no/")
-		if err != nil {
-			t.Fatal(err)
+		is := func(i int) bool { yes, _ := runners[i].Master(); return yes }
+		until(t, "one is master", func() bool { return is(0) != is(1) })
+		first := 0
+		if is(1) {
+			first = 1
 		}
-		return len(rows)
-	}
-	until(t, "no fence is left", func() bool { return fences() == 0 })
-	stops[first]()
-	until(t, "the other is master", func() bool { return is(1 - first) })
-	b.down[2].Store(false)
-	b.down[1].Store(true)
-	b.down[3].Store(true)
-	until(t, "all partitions are on s2", func() bool {
-		return maps.server(t, 1) == "s2" && maps.server(t, 2) == "s2" && maps.server(t, 3) == "s2"
+		time.Sleep(time.Second) // s2 is alive for a while: nothing is planned
+		if _, steps := runners[first].Master(); len(steps) > 0 {
+			t.Errorf("planned for a cluster that is well: %s", Format(steps))
+		}
+		b.down[2].Store(true)
+		until(t, "all partitions leave s2", func() bool {
+			return maps.server(t, 1) != "s2" && maps.server(t, 2) != "s2" && maps.server(t, 3) != "s2"
+		})
+		fences := func() int {
+			rows, _, err := store.List(ctx, lease.Prefix+"no/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(rows)
+		}
+		until(t, "no fence is left", func() bool { return fences() == 0 })
+		stops[first]()
+		until(t, "the other is master", func() bool { return is(1 - first) })
+		b.down[2].Store(false)
+		b.down[1].Store(true)
+		b.down[3].Store(true)
+		until(t, "all partitions are on s2", func() bool {
+			return maps.server(t, 1) == "s2" && maps.server(t, 2) == "s2" && maps.server(t, 3) == "s2"
+		})
+		stop()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
 	})
-	stop()
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
 }
 
 // lost is a store; while it is away every request fails.
@@ -239,34 +244,38 @@ func (l *lost) Commit(ctx context.Context, c []coord.Condition, w []coord.Write)
 
 // TestTheStoreIsAwayAndNobodyIsTakenForDead: silence of servers counts only while the store answers.
 func TestTheStoreIsAwayAndNobodyIsTakenForDead(t *testing.T) {
-	inner := mem.New()
-	defer inner.Close()
-	store := &lost{Store: inner}
-	maps := newShelf(tomorrow(t, 2, "s2"))
-	b := &beats{store: inner}
-	ctx, stop := context.WithCancel(t.Context())
-	var g errgroup.Group
-	g.Go(func() error { return b.run(ctx) })
-	set := fast
-	r, err := New(Deps{Store: store, Tables: maps, Servers: servers, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 1)), Server: "m1", Boot: "b"}, set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.Go(func() error { return r.Run(ctx) })
-	is := func() bool { yes, _ := r.Master(); return yes }
-	until(t, "it is master", is)
-	store.away.Store(true)
-	until(t, "it is master no more", func() bool { return !is() })
-	store.away.Store(false)
-	until(t, "it is master again", is)
-	until(t, "it planned", func() bool { _, steps := r.Master(); return len(steps) == 0 })
-	if maps.server(t, 1) != "s2" || maps.server(t, 2) != "s2" {
-		t.Error("partitions moved because the store was away")
-	}
-	stop()
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		inner := mem.New()
+		defer inner.Close()
+		store := &lost{Store: inner}
+		maps := newShelf(tomorrow(t, 2, "s2"))
+		b := &beats{store: inner}
+		ctx, stop := context.WithCancel(t.Context())
+		began := time.Now()
+		clock := func() time.Duration { return time.Since(began) }
+		var g errgroup.Group
+		g.Go(func() error { return b.run(ctx) })
+		set := fast
+		r, err := New(Deps{Store: store, Tables: maps, Servers: servers, Log: slog.New(slog.DiscardHandler), Rand: rand.New(rand.NewPCG(1, 1)), Server: "m1", Boot: "b", Clock: clock}, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Go(func() error { return r.Run(ctx) })
+		is := func() bool { yes, _ := r.Master(); return yes }
+		until(t, "it is master", is)
+		store.away.Store(true)
+		until(t, "it is master no more", func() bool { return !is() })
+		store.away.Store(false)
+		until(t, "it is master again", is)
+		until(t, "it planned", func() bool { _, steps := r.Master(); return len(steps) == 0 })
+		if maps.server(t, 1) != "s2" || maps.server(t, 2) != "s2" {
+			t.Error("partitions moved because the store was away")
+		}
+		stop()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRowsAreNotMovedAwayFromUnderTheirLeader: s2 takes the lease after the plan was made and before it is carried out;

@@ -82,7 +82,7 @@ func (s *site) setAway(away bool, ids ...topology.ServerID) {
 // has waits until a metadata server has the file of a map.
 func (s *site) has(id topology.ServerID, at peer.MapAt) {
 	s.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := s.servers[id].Fetch(s.t.Context(), &peer.FileQuery{Table: "t", Txn: at.Txn})
 		if err == nil {
 			return
@@ -139,7 +139,7 @@ func (s *site) run(tb *tables.Tables) {
 // until waits for a condition that some change brings about.
 func until(t *testing.T, tb *tables.Tables, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.After(20 * time.Second); ; {
+	for deadline := time.After(time.Minute); ; {
 		changed := tb.Changed()
 		if cond() {
 			return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -135,9 +136,11 @@ func (p Plan) ports(n int) (out []string, err error) {
 			out = append(out, port)
 			continue
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
-		if err != nil && p.Port != 0 {
-			return nil, fmt.Errorf("port %s is taken (%w); %d ports from %d on are needed: choose others", port, err, n, p.Port)
+		var l net.Listener
+		if p.Port == 0 {
+			l, err = listenAnywhere()
+		} else if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", port)); err != nil {
+			err = fmt.Errorf("port %s is taken (%w); %d ports from %d on are needed: choose others", port, err, n, p.Port)
 		}
 		if err != nil {
 			return nil, err
@@ -150,6 +153,31 @@ func (p Plan) ports(n int) (out []string, err error) {
 		out = append(out, port)
 	}
 	return out, nil
+}
+
+// Ports that are chosen now and bound later by another process lie below those that Linux gives to outgoing connections
+// (ip_local_port_range begins at 32768): a connection that is made in between cannot take one.
+const (
+	portMin   = 16000
+	portCount = 16000
+)
+
+func listenAnywhere() (l net.Listener, err error) {
+	for range 100 {
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(portMin+rand.IntN(portCount)))); err == nil {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// FreeAddr returns an address on this machine that is free, for a process that is started later.
+func FreeAddr() (string, error) {
+	l, err := listenAnywhere()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
 }
 
 // AdminName is the name under which commands run, with a certificate of its own.

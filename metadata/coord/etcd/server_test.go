@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -103,7 +104,11 @@ type process struct {
 
 func newProcess(t *testing.T) *process {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// A port below those of outgoing connections, none of which takes it while no etcd runs.
+	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))
+	for tries := 0; err != nil && tries < 100; tries++ {
+		l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", 16000+rand.IntN(16000)))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// built is the program, linked once for all tests: that takes longer than most of them.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// program returns the path of the program.
+func program(t testing.TB) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "spillway-test-"); built.err != nil {
+			return
+		}
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(built.dir, "spillway"), ".").CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "spillway")
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
