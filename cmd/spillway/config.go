@@ -84,6 +84,8 @@ type tablesConfig struct {
 	Retention               duration `yaml:"retention" default:"0" flag:"retention" help:"How long new tables keep rows: 30d, 10y; 0 for ever. Tables that exist keep theirs: spillway table set."`
 	RetentionConfirmed      moment   `yaml:"retention_confirmed" flag:"retention.confirmed" help:"Drop what retention holds back because the clock jumped, or because more than half of a table would go at once, while the clock is not later than this: 2026-12-31."`
 	PartitionWidth          duration `yaml:"partition_width" default:"1d" min:"1ms" flag:"partition-width" help:"Time that a partition of new tables covers."`
+	SplitBytes              size     `yaml:"split_bytes" default:"1GiB" help:"Of storage servers: the size near which partitions should close: those to come are cut by the forecast of their growth, and one that grows too large is split. 0: neither." price:"Smaller: more partitions, each of which costs memory and, in queries, time."`
+	PresplitAhead           duration `yaml:"presplit_ahead" default:"2h" help:"Of storage servers: how far before their time partitions are cut by the forecast. 0: they are as wide as partition_width."`
 	Max                     int      `yaml:"max" default:"10000" min:"1" help:"Bound of the number of tables that writes make."`
 	NewPerSecond            int      `yaml:"new_per_second" default:"20" min:"1" help:"Bound of the tables that writes make in a second, after a burst of 200." price:"More: one sender that invents names takes the disk from others."`
 	NewPartitionsPerRequest int      `yaml:"new_partitions_per_request" default:"64" min:"1" help:"Bound of the partitions that one request makes. What needs more is answered 503 or 429 and goes on each time it is sent again."`

@@ -150,8 +150,20 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 		return err
 	}
 	p.master, err = master.New(master.Deps{Store: p.view.coord, Tables: p.view.tables, Servers: p.view.registry.All, Storage: p.reach, MapServers: p.files,
-		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, master.Settings{RetentionConfirmed: point.Nanos(p.cfg.Tables.RetentionConfirmed)})
+		Log: p.log, Registerer: p.registerer, Rand: newRand(), Server: p.id, Boot: lease.Boot(fmt.Sprintf("%016x", newRand().Uint64()))}, p.cfg.Tables.master())
 	return err
+}
+
+// master is what the settings mean to a master, in which 0 stands for a default.
+func (t tablesConfig) master() master.Settings {
+	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), PresplitAhead: time.Duration(t.PresplitAhead)}
+	if s.SplitBytes == 0 {
+		s.SplitBytes = -1
+	}
+	if s.PresplitAhead == 0 {
+		s.PresplitAhead = -1
+	}
+	return s
 }
 
 // openBrick opens the brick on the disk, or on an overlay if the disk has no room for the writes of opening it (room.go).

@@ -21,10 +21,11 @@ import (
 // Carried out, a plan leads to a state for which Plan gives no more steps, but for alarms, and joins that wait for a leader.
 func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	set.SetDefaults()
-	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}}
+	p := &planner{view: newView(s, set), rng: rng, touched: map[lease.Partition]bool{}, laid: map[string]bool{}}
 	p.all = p.Tables
 	p.drops()
 	p.retention()
+	p.presplits()
 	p.ahead()
 	p.repair()
 	p.splits()
@@ -44,6 +45,7 @@ type planner struct {
 	steps   []Step
 	alarms  []Step
 	touched map[lease.Partition]bool
+	laid    map[string]bool // tables of which the partitions to come are laid out in this plan
 	moves   int
 	keeping int                          // changes of metadata servers
 	kept    map[topology.ServerID]int    // tables by server that keeps their METADATA files
@@ -179,7 +181,7 @@ func (p *planner) ahead() {
 	made := 0
 	for _, m := range p.Tables {
 		horizon := p.Now + int64(p.set.Ahead)
-		if !p.inUse(m) || made >= p.set.CreateMax {
+		if p.laid[m.Table] || !p.inUse(m) || made >= p.set.CreateMax {
 			continue
 		}
 		var times []point.Nanos

@@ -62,6 +62,9 @@ func drawWorld(t *rapid.T) *world {
 			drawLease(t, w, lease.Partition{Table: m.Table, ID: p.ID}, p)
 		}
 		w.Tables = append(w.Tables, m)
+		if rapid.Bool().Draw(t, "grows") {
+			w.grows(m, rapid.SampledFrom([]float64{1e5, 1e6, 5e6}).Draw(t, "rows a second"), 1000, time.Hour)
+		}
 	}
 	return w
 }

@@ -65,8 +65,9 @@ type Runner struct {
 		master bool
 		rng    *rand.Rand
 		sizes  map[lease.Partition]Size
-		asked  int    // how often they changed
-		last   []Step // the newest plan
+		growth map[string]*Growth // replaced, never changed
+		asked  int                // how often they changed
+		last   []Step             // the newest plan
 	}
 }
 
@@ -209,7 +210,7 @@ func (r *Runner) term(ctx context.Context) {
 	r.mu.Lock()
 	pause := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64()))
 	dice := rand.New(rand.NewPCG(r.mu.rng.Uint64(), r.mu.rng.Uint64())) // a plan takes a while: not under the lock
-	r.mu.sizes = nil
+	r.mu.sizes, r.mu.growth = nil, nil
 	r.mu.Unlock()
 	var g errgroup.Group
 	g.Go(func() error { return coord.Follow(ctx, r.deps.Store, lease.Prefix, rows, r.deps.Log, pause) })
@@ -274,7 +275,7 @@ func (r *Runner) look(rows *Rows) (s State, changes uint64, asked int) {
 	changes = rows.FillServers(&s, r.deps.Servers())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Sizes = r.mu.sizes
+	s.Sizes, s.Growth = r.mu.sizes, r.mu.growth
 	return s, changes, r.mu.asked
 }
 
@@ -335,11 +336,15 @@ func (r *Runner) tellAlarms(before, now []Step) {
 // sizesEvery is how often all servers are asked for the sizes of their partitions.
 const sizesEvery = time.Minute
 
-// askSizes stores the sizes of partitions, as their servers report them.
+// askSizes stores the sizes of partitions, as their servers report them, and how fast the tables grow by them.
 func (r *Runner) askSizes(ctx context.Context) error {
+	growth := r.loadGrowth(ctx)
 	for r.deps.Storage != nil && ctx.Err() == nil {
 		sizes := Sizes(ctx, r.deps.Tables.Names(), r.deps.Servers(), r.deps.Storage, r.deps.Log)
+		seen := growth.look(time.Now().UnixNano(), r.deps.Tables, sizes)
+		growth.store(ctx, r)
 		r.mu.Lock()
+		r.mu.growth = seen
 		if !maps.Equal(r.mu.sizes, sizes) {
 			r.mu.asked++
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -181,6 +182,13 @@ func (w *world) line(t *testing.T, line string) {
 		for _, id := range f[2:] {
 			w.Metadata[f[1]] = append(w.Metadata[f[1]], topology.ServerID(id))
 		}
+	case f[0] == "grows": // for a while until now, in all columns: grows cpu 1000 rows/s of 1024 B for 1h
+		m := w.Tables[slices.IndexFunc(w.Tables, func(m *topology.Map) bool { return m.Table == f[1] })]
+		rate, err := strconv.ParseFloat(f[2], 64)
+		must(err)
+		size, err := strconv.ParseFloat(f[5], 64)
+		must(err)
+		w.grows(m, rate, size, span(f[8]))
 	case f[0] == "forget": // a server that was removed from the registry
 		w.Servers = slices.DeleteFunc(w.Servers, func(o Server) bool { return string(o.ID) == f[1] })
 	case f[0] == "dropped":
@@ -192,6 +200,21 @@ func (w *world) line(t *testing.T, line string) {
 	default:
 		t.Fatalf("what is %q?", line)
 	}
+}
+
+// grows has each column of a table grow for a while until now.
+func (w *world) grows(m *topology.Map, rate, perRow float64, span time.Duration) {
+	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}}
+	for _, c := range columnsAt(m, w.Now) {
+		g.columns[c], g.perRow[c] = &presplit.History{}, perRow
+		for at := w.Now - int64(span); at < w.Now; at += 60e9 {
+			g.columns[c].Observe(at, at+60e9, 60*rate)
+		}
+	}
+	if w.Growth == nil {
+		w.Growth = map[string]*Growth{}
+	}
+	w.Growth[m.Table] = g
 }
 
 // partition reads: p1 [2026-11-21T00:00:00Z, 2026-11-22T00:00:00Z) s1 s2 +s3 | led by s1, in sync s1 s2, 1024 MiB to 2026-11-21T11:00:00Z

@@ -23,8 +23,11 @@ type Settings struct {
 	// Ahead is how far before "now" the partitions of tables in use are made. Default 10 min. Larger: the coordination
 	// store may be away longer without a write that has no partition; more partitions exist.
 	Ahead time.Duration
-	// SplitBytes is the size from which a partition is split. Default 1 GiB; negative: never.
+	// SplitBytes is the size from which a partition is split, and near which those to come should close. Default 1 GiB; negative: neither.
 	SplitBytes int64
+	// PresplitAhead is how far before "now" partitions are cut by the forecast of their growth. Default 2 h; negative: never. Larger: more partitions exist
+	// that no server leads yet.
+	PresplitAhead time.Duration
 	// ClosedAfter is how long after its end a partition counts as closed: late rows come until then. Default 1 h.
 	ClosedAfter time.Duration
 	// MovesMax bounds how many partitions one round moves. Default 64. Larger: balance comes sooner, with more at a time.
@@ -57,6 +60,7 @@ func (s *Settings) SetDefaults() {
 	def(&s.SettleAfter, time.Minute)
 	def(&s.Ahead, 10*time.Minute)
 	def(&s.SplitBytes, 1<<30)
+	def(&s.PresplitAhead, 2*time.Hour)
 	def(&s.ClosedAfter, time.Hour)
 	def(&s.MovesMax, 64)
 	def(&s.CreateMax, 256)

@@ -93,7 +93,7 @@ func SplitAt(s State, set Settings, rng *rand.Rand, table string, id point.Parti
 
 func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	size, ok := p.Sizes[key]
-	if !ok || size.Rows == 0 || size.Bytes < p.set.SplitBytes {
+	if !ok || size.Rows == 0 || size.Bytes < p.splitFrom(m) {
 		return
 	}
 	cut, ok := p.cut(part, size)
@@ -104,10 +104,18 @@ func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key leas
 	if !ok {
 		return
 	}
-	step.Why = fmt.Sprintf("it holds %s, the limit is %s", Bytes(size.Bytes), Bytes(p.set.SplitBytes))
+	step.Why = fmt.Sprintf("it holds %s, the limit is %s", Bytes(size.Bytes), Bytes(p.splitFrom(m)))
 	p.moves++
 	p.touched[key] = true
 	p.add(step)
+}
+
+// splitFrom is the size from which a partition of a table is split.
+func (p *planner) splitFrom(m *topology.Map) int64 {
+	if p.Growth[m.Table] != nil && p.set.PresplitAhead > 0 {
+		return int64(float64(p.set.SplitBytes) * presplitSlack)
+	}
+	return p.set.SplitBytes
 }
 
 // split plans the beginning of a split; false: no server may hold the halves.

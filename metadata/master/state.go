@@ -36,6 +36,8 @@ type State struct {
 	Metadata map[string][]topology.ServerID
 	// Sizes holds the reported sizes; a partition may be missing.
 	Sizes map[lease.Partition]Size
+	// Growth holds the recorded growth of tables; a table may be missing: its partitions are not cut ahead of their time.
+	Growth map[string]*Growth
 }
 
 // Server is a registered server and the state its heartbeat shows.
@@ -91,6 +93,7 @@ const (
 	Alarm Kind = iota
 	Drop
 	Retention
+	Presplit
 	Ahead
 	Repair
 	Drain
@@ -102,7 +105,7 @@ const (
 )
 
 var kindNames = [...]string{
-	Alarm: "alarm", Drop: "drop", Retention: "retention", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
+	Alarm: "alarm", Drop: "drop", Retention: "retention", Presplit: "presplit", Ahead: "ahead", Repair: "repair", Drain: "drain", Split: "split",
 	Merge: "merge", Balance: "balance", Metadata: "metadata", Sweep: "sweep",
 }
 

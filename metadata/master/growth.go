@@ -1,0 +1,202 @@
+package master
+
+import (
+	"encoding/binary"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Growth is how many rows each column of a table got, as the sizes of its partitions showed it: presplits are planned from it. Only partitions that
+// hold now, or did a moment ago, count: rows that come late or for the future say nothing about the load to come. It is constant.
+type Growth struct {
+	at      point.Nanos                    // of the newest look
+	rows    map[point.PartitionID]uint64   // of the partitions that counted then
+	columns map[column]*presplit.History   // in rows per second
+	perRow  map[column]float64             // bytes at rest
+	unknown map[point.PartitionID]struct{} // those of which no size was known then
+}
+
+// column is a range of the ring, [lo, hi); hi 0 is 2^64.
+type column struct{ lo, hi uint64 }
+
+const (
+	// growthGapMax is the longest time between two looks whose difference says at what rate rows came.
+	growthGapMax = point.Nanos(10 * 60e9)
+	// growthLate is for how long after its end a partition counts as one that takes the rows of now.
+	growthLate = point.Nanos(5 * 60e9)
+	// perRowFrom are the rows from which the bytes of a row are known.
+	perRowFrom = 1000
+	// columnsMax bounds the columns whose growth is recorded. Tables with more are not presplit.
+	columnsMax = 64
+)
+
+// columnsAt are the columns of a table at a time.
+func columnsAt(m *topology.Map, at point.Nanos) []column {
+	ranges := m.RangesAt(at)
+	out := make([]column, len(ranges))
+	for i, r := range ranges {
+		out[i].lo = r.Lo
+		if i+1 < len(ranges) {
+			out[i].hi = ranges[i+1].Lo
+		}
+	}
+	return out
+}
+
+func (c column) has(point uint64) bool { return c.lo <= point && (c.hi == 0 || point < c.hi) }
+
+// is reports whether a partition covers just this column.
+func (c column) is(p *topology.Partition) bool { return p.PointLo == c.lo && p.PointHi == c.hi }
+
+// Observed returns the growth with one more look at the sizes of a table's partitions. A nil Growth is empty.
+func (g *Growth) Observed(now point.Nanos, m *topology.Map, sizes map[lease.Partition]Size) *Growth {
+	cols := columnsAt(m, now)
+	out := &Growth{at: now, rows: map[point.PartitionID]uint64{}, columns: map[column]*presplit.History{}, perRow: map[column]float64{}, unknown: map[point.PartitionID]struct{}{}}
+	if len(cols) > columnsMax {
+		return out
+	}
+	if g == nil {
+		g = &Growth{}
+	}
+	since := g.at
+	comparable := since != 0 && since < now && now-since <= growthGapMax
+	if !comparable {
+		since = now
+	}
+	for _, c := range cols {
+		h := g.columns[c].Clone()
+		out.columns[c] = h
+		grown, known := uint64(0), comparable
+		for _, p := range m.Overlapping(since-growthLate, now) {
+			if !c.has(p.PointLo) {
+				continue
+			}
+			size, ok := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
+			before, had := g.rows[p.ID]
+			switch {
+			case !ok && !had: // never written to, as far as is known; else its first size is no growth
+				out.unknown[p.ID] = struct{}{}
+				continue
+			case !ok: // its server is away
+				known = false
+				out.rows[p.ID] = before
+				continue
+			}
+			out.rows[p.ID] = size.Rows
+			_, missed := g.unknown[p.ID]
+			switch {
+			case had && size.Rows > before:
+				grown += size.Rows - before
+			case !had && (missed && p.TimeLo < since-growthGapMax || !missed && p.TimeLo < since-growthLate):
+				known = false // it is older than the time between the looks
+			case !had:
+				grown += size.Rows
+			}
+		}
+		if known {
+			h.Observe(since, now, float64(grown))
+		}
+		if b, ok := perRow(now, m, c, sizes); ok {
+			out.perRow[c] = b
+		} else if b, ok := g.perRow[c]; ok {
+			out.perRow[c] = b
+		}
+	}
+	return out
+}
+
+// perRow is how many bytes a row of a column takes at rest: by the newest partitions that ended a while ago, or, before there is one, by
+// the one that holds now.
+func perRow(now point.Nanos, m *topology.Map, c column, sizes map[lease.Partition]Size) (float64, bool) {
+	const few, far = 8, 24 * 3600e9
+	var closed []*topology.Partition
+	var open Size
+	for _, p := range m.Overlapping(now-far, now) {
+		size := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
+		if !c.has(p.PointLo) || size.Rows < perRowFrom {
+			continue
+		}
+		if p.TimeHi <= now-2*growthLate {
+			closed = append(closed, p)
+		} else {
+			open.Bytes, open.Rows = open.Bytes+size.Bytes, open.Rows+size.Rows
+		}
+	}
+	slices.SortFunc(closed, func(a, b *topology.Partition) int { return int(min(max(b.TimeHi-a.TimeHi, -1), 1)) })
+	var sum Size
+	for _, p := range closed[:min(len(closed), few)] {
+		size := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
+		sum.Bytes, sum.Rows = sum.Bytes+size.Bytes, sum.Rows+size.Rows
+	}
+	if sum.Rows == 0 {
+		sum = open
+	}
+	if sum.Rows == 0 || sum.Bytes <= 0 {
+		return 0, false
+	}
+	return float64(sum.Bytes) / float64(sum.Rows), true
+}
+
+// GrowthPrefix covers the rows of the tables' growth; each is a list of columns, sorted, with a presplit.History for each:
+//
+//	version 1 │ per column: lo, hi, bytes of a row (float64), length of the history (uint32), the history        little-endian
+const GrowthPrefix = "growth/"
+
+const growthVersion = 1
+
+// Encode gives the row's value.
+func (g *Growth) Encode() []byte {
+	b := []byte{growthVersion}
+	for _, c := range slices.SortedFunc(maps.Keys(g.columns), func(a, b column) int {
+		if a.lo < b.lo {
+			return -1
+		}
+		return 1
+	}) {
+		h := g.columns[c].Append(nil)
+		b = binary.LittleEndian.AppendUint64(b, c.lo)
+		b = binary.LittleEndian.AppendUint64(b, c.hi)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(g.perRow[c]))
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(h)))
+		b = append(b, h...)
+	}
+	return b
+}
+
+// DecodeGrowth reads a row. The first look after it counts as the first one: what came meanwhile is not known. Errors are Corrupt.
+func DecodeGrowth(b []byte) (*Growth, error) {
+	corrupt := func(what string) (*Growth, error) {
+		return nil, fault.Errorf(fault.Corrupt, "a record of a table's growth, of %d bytes, %s", len(b), what)
+	}
+	if len(b) == 0 || b[0] != growthVersion {
+		return corrupt("does not begin with version 1")
+	}
+	g := &Growth{columns: map[column]*presplit.History{}, perRow: map[column]float64{}}
+	const header = 8 + 8 + 8 + 4
+	for rest := b[1:]; len(rest) > 0; {
+		if len(rest) < header || len(g.columns) == columnsMax {
+			return corrupt("ends within a column, or has too many")
+		}
+		c := column{binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])}
+		bytes, n := math.Float64frombits(binary.LittleEndian.Uint64(rest[16:])), int(binary.LittleEndian.Uint32(rest[24:]))
+		if rest = rest[header:]; n > len(rest) || !(bytes >= 0) || math.IsInf(bytes, 1) {
+			return corrupt("has values out of range")
+		}
+		h, err := presplit.DecodeHistory(rest[:n])
+		if err != nil {
+			return nil, err
+		}
+		g.columns[c] = h
+		if rest = rest[n:]; bytes > 0 {
+			g.perRow[c] = bytes
+		}
+	}
+	return g, nil
+}

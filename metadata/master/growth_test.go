@@ -1,0 +1,127 @@
+package master
+
+import (
+	"bytes"
+	"flag"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestGrowthIsSeenInSizes looks at a table every minute for an hour in which partitions end and begin, a server is away for a while, and rows of
+// last week come in: only the rows of now count.
+func TestGrowthIsSeenInSizes(t *testing.T) {
+	const min = point.Nanos(60e9)
+	begin := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: 10 * time.Minute, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []point.Nanos
+	for i := range point.Nanos(8) {
+		times = append(times, begin+i*10*min)
+	}
+	week := begin - 7*24*60*min
+	m = m.Cover(append(times, week), func(id point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: point.PlacementID(id), Server: "s1"}}
+	})
+	var g *Growth
+	rows := map[point.PartitionID]uint64{}
+	for i := range point.Nanos(60) {
+		now := begin + i*min
+		sizes := map[lease.Partition]Size{}
+		for p := range m.All() {
+			if away := i >= 30 && i < 33; rows[p.ID] > 0 && !away {
+				sizes[lease.Partition{Table: "cpu", ID: p.ID}] = Size{Rows: rows[p.ID], Bytes: int64(3 * rows[p.ID])}
+			}
+		}
+		g = g.Observed(now, m, sizes)
+		at, _ := m.Find(0, now)
+		rows[at.ID] += 6000
+		late, _ := m.Find(0, week)
+		rows[late.ID] += 1_000_000
+	}
+	h := g.columns[column{}]
+	f, ok := h.Forecast(begin+59*min, begin+120*min)
+	if !ok || math.Abs(f.Level-100) > 1 {
+		t.Errorf("the table grows by %v rows/s (%t), want 100", f.Level, ok)
+	}
+	if g.perRow[column{}] != 3 {
+		t.Errorf("a row takes %v bytes", g.perRow[column{}])
+	}
+	// What came while the server was away is unknown, not zero, and not a spike afterwards.
+	if f, ok := h.Forecast(begin+38*min, begin+60*min); !ok || math.Abs(f.Level-100) > 1 {
+		t.Errorf("after the server was away: %v rows/s (%t)", f.Level, ok)
+	}
+	encoded := g.Encode()
+	again, err := DecodeGrowth(encoded)
+	if err != nil || !bytes.Equal(again.Encode(), encoded) {
+		t.Fatalf("read again: %v", err)
+	}
+	if next := again.Observed(begin+90*min, m, nil); next.at != begin+90*min || next.columns[column{}] == nil {
+		t.Error("a master that takes over has lost the history")
+	}
+}
+
+func goldenGrowth(t *testing.T) []byte {
+	w := newWorld()
+	w.Now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixNano()
+	m, err := topology.New("cpu", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.grows(m, 1000, 12.5, 25*time.Minute)
+	return w.Growth["cpu"].Encode()
+}
+
+func TestGrowthIsStoredAsDrawn(t *testing.T) {
+	b := goldenGrowth(t)
+	const name = "testdata/growth.golden"
+	if *update {
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(name); err != nil || !bytes.Equal(want, b) {
+		t.Errorf("%s: %v, or it differs", name, err)
+	}
+	for i := range b {
+		if _, err := DecodeGrowth(b[:i]); i != 1 && !fault.Is(err, fault.Corrupt) { // one byte is a table without columns
+			t.Fatalf("%d bytes: %v", i, err)
+		}
+		for bit := range 8 {
+			b[i] ^= 1 << bit
+			if g, err := DecodeGrowth(b); err != nil && !fault.Is(err, fault.Corrupt) || err == nil && (i == 0 || i >= 1+28) {
+				t.Fatalf("bit %d of byte %d: %v, %v", bit, i, g, err)
+			}
+			b[i] ^= 1 << bit
+		}
+	}
+}
+
+func FuzzDecodeGrowth(f *testing.F) {
+	f.Add([]byte{growthVersion})
+	if b, err := os.ReadFile("testdata/growth.golden"); err == nil {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		g, err := DecodeGrowth(b)
+		if err != nil {
+			if !fault.Is(err, fault.Corrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if _, err := DecodeGrowth(g.Encode()); err != nil {
+			t.Fatalf("written again: %v", err)
+		}
+	})
+}

@@ -1,0 +1,283 @@
+package presplit
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	name = "testdata/" + name
+	if *update {
+		if err := os.WriteFile(name, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs:\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// replay is a backtest with the settings of the product: partitions exist two hours ahead, and can be cut anew until two minutes before their time.
+func replay(kind string, days int, target float64, learn point.Nanos) Report {
+	return Backtest(*Synthetic(kind, days, 1), Test{Plan: Plan{Target: target, WidthMin: 1e9, WidthMax: day}, Horizon: 120 * minute, Fixed: 2 * minute, Learn: learn})
+}
+
+// TestPartitionsCloseNearTheTarget: over a week of daily and weekly load with growth after two days, and around each event.
+func TestPartitionsCloseNearTheTarget(t *testing.T) {
+	lines := make([]string, len(Traces))
+	var wg sync.WaitGroup
+	for i, kind := range Traces {
+		wg.Go(func() {
+			const target = 10e9
+			days, learn := 6, 2*day
+			switch kind {
+			case "weekly", "growth":
+				days = 9
+			case "new":
+				days, learn = 2, 0
+			}
+			r := replay(kind, days, target, learn)
+			p50, p95 := r.Quantile(0.5), r.Quantile(0.95)
+			if p50 > 0.10 || p95 > 0.30 {
+				t.Errorf("%s: the median error is %.3f, the 95th percentile %.3f", kind, p50, p95)
+			}
+			lines[i] = fmt.Sprintf("%-8s %10d  %4.1f %%  %4.1f %%  %3.0f %%  %5.0f\n", kind, len(r.Errors), 100*p50, 100*p95, 100*r.Quantile(1), float64(r.Cuts)/float64(days))
+		})
+	}
+	wg.Wait()
+	golden(t, "backtest.txt", []byte("trace    partitions  median   p95   max  transactions/day\n"+strings.Join(lines, "")))
+}
+
+// TestAStepASpikeAndAnOutageAreOverWithinAHorizon: from two hours after each event on, sizes are near the target again.
+func TestAStepASpikeAndAnOutageAreOverWithinAHorizon(t *testing.T) {
+	for kind, end := range map[string]point.Nanos{"step": 0, "spike": 20 * minute, "outage": 120 * minute} {
+		over := SyntheticStart + 4*day + 12*60*minute + end + 120*minute
+		var after Report
+		r := replay(kind, 6, 4e9, 3*day)
+		for i, p := range r.Partitions {
+			if p.Lo >= over && p.Lo < over+12*60*minute {
+				after.Errors = append(after.Errors, r.Errors[i])
+			}
+		}
+		if len(after.Errors) < 50 || after.Quantile(0.5) > 0.1 || after.Quantile(0.95) > 0.3 || after.Quantile(1) > 0.5 {
+			t.Errorf("%s: %d partitions, errors %.2f, %.2f, %.2f", kind, len(after.Errors), after.Quantile(0.5), after.Quantile(0.95), after.Quantile(1))
+		}
+	}
+}
+
+func steady(h *History, from, to point.Nanos, rate float64) {
+	for at := from; at < to; at += minute {
+		h.Observe(at, at+minute, rate*60)
+	}
+}
+
+func TestWhatWasNotObservedIsNotZero(t *testing.T) {
+	const start = SyntheticStart
+	var known, paused, stopped History
+	for _, h := range []*History{&known, &paused, &stopped} {
+		steady(h, start, start+day, 1e6)
+	}
+	steady(&known, start+day, start+day+120*minute, 1e6)
+	steady(&paused, start+day+110*minute, start+day+120*minute, 1e6) // no observer for almost two hours
+	steady(&stopped, start+day, start+day+120*minute, 0)             // it really stopped
+	now := start + day + 120*minute
+	for name, c := range map[string]struct {
+		h    *History
+		want float64
+	}{"known": {&known, 1e6}, "paused": {&paused, 1e6}, "stopped": {&stopped, 0}} {
+		f, ok := c.h.Forecast(now, now+day)
+		if got := f.Rate(now + 60*minute); !ok || math.Abs(got-c.want) > 0.01*1e6 {
+			t.Errorf("%s: %v in an hour, want %v (%t)", name, got, c.want, ok)
+		}
+	}
+	if _, ok := paused.Forecast(start+day+60*minute, start+2*day); ok {
+		t.Error("a forecast from minutes that are unknown")
+	}
+	if _, ok := new(History).Forecast(now, now+day); ok {
+		t.Error("a forecast from nothing")
+	}
+}
+
+// TestASourceThatIsAwayComesBackAsItWas: for half an hour partitions are laid for the rate of before.
+func TestASourceThatIsAwayComesBackAsItWas(t *testing.T) {
+	var h History
+	steady(&h, SyntheticStart, SyntheticStart+180*minute, 1e6)
+	for i := range int64(60) {
+		now := SyntheticStart + (180+i)*minute
+		if f, _ := h.Forecast(now, now+day); i > 5 && (i < 29) != (f.Level > 0.9e6) && (i < 29 || i > 35) {
+			t.Errorf("after %d minutes without a byte: %v", i, f.Level)
+		}
+		h.Observe(now, now+minute, 0)
+	}
+}
+
+func TestHistoriesAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h History
+		at := rapid.Int64Range(-1e18, 1e18).Draw(t, "start")
+		for range rapid.IntRange(1, 40).Draw(t, "observations") {
+			at += rapid.SampledFrom([]int64{-minute, 0, 1, minute, 17 * minute, day, 20 * day}).Draw(t, "pause")
+			d := rapid.SampledFrom([]int64{-1, 1, 1e9, minute, 61 * 1e9, 3 * 60 * minute, 16 * day}).Draw(t, "span")
+			h.Observe(at, at+d, rapid.SampledFrom([]float64{0, 1, 1e3, 1e12, 1e30, -1, math.NaN(), math.Inf(1)}).Draw(t, "bytes"))
+			at += max(d, 0)
+		}
+		if len(h.fine.codes) > fineMax || len(h.coarse.codes) > coarseMax || h.fine.covered > fineWidth || h.coarse.covered > coarseWidth {
+			t.Fatalf("%d and %d buckets, %d and %d observed", len(h.fine.codes), len(h.coarse.codes), h.fine.covered, h.coarse.covered)
+		}
+		b := h.Append(nil)
+		again, err := DecodeHistory(b)
+		if err != nil || !bytes.Equal(again.Append(nil), b) {
+			t.Fatalf("read again: %v", err)
+		}
+		f, ok := h.Forecast(at, at+day)
+		if !ok {
+			return
+		}
+		p := Plan{Target: 1e6, WidthMin: 1e9, WidthMax: day}
+		last := at
+		for _, e := range p.Edges(&f, at, at+day, 0) {
+			if e-last < p.WidthMin || e-last > p.WidthMax || math.IsNaN(f.Rate(e)) {
+				t.Fatalf("an edge %d after the last", e-last)
+			}
+			last = e
+		}
+	})
+}
+
+func sample() *History {
+	var h History
+	steady(&h, SyntheticStart, SyntheticStart+20*minute, 1234)
+	steady(&h, SyntheticStart+40*minute, SyntheticStart+60*minute, 0)
+	h.Observe(SyntheticStart+60*minute, SyntheticStart+60*minute+25e9, 5e9)
+	return &h
+}
+
+func TestAHistoryIsStoredAsDrawn(t *testing.T) {
+	b := sample().Append(nil)
+	golden(t, "history.golden", b)
+	for i := range b {
+		if _, err := DecodeHistory(b[:i]); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("%d bytes: %v", i, err)
+		}
+		for bit := range 8 {
+			b[i] ^= 1 << bit
+			if _, err := DecodeHistory(b); !fault.Is(err, fault.Corrupt) {
+				t.Fatalf("bit %d of byte %d: %v", bit, i, err)
+			}
+			b[i] ^= 1 << bit
+		}
+	}
+	if _, err := DecodeHistory(append(b, 0)); !fault.Is(err, fault.Corrupt) {
+		t.Fatal(err)
+	}
+}
+
+func FuzzDecodeHistory(f *testing.F) {
+	f.Add(sample().Append(nil))
+	f.Add([]byte{version})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := DecodeHistory(b)
+		if err != nil {
+			if !fault.Is(err, fault.Corrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again := h.Append(nil); !bytes.Equal(again, b) {
+			t.Fatalf("%x is written as %x", b, again)
+		}
+		now := h.fine.open() * fineWidth
+		fc, _ := h.Forecast(now, now+day)
+		h.Observe(now, now+minute, fc.Bytes(now, now+minute))
+	})
+}
+
+func TestEdges(t *testing.T) {
+	var h History
+	steady(&h, SyntheticStart, SyntheticStart+60*minute, 1e6)
+	now := SyntheticStart + 60*minute
+	f, _ := h.Forecast(now, now+day)
+	p := Plan{Target: 600e6, WidthMin: 10e9, WidthMax: 60 * minute}
+	edges := p.Edges(&f, now, now+25*minute, 300e6)
+	want := []point.Nanos{now + 5*minute, now + 15*minute, now + 25*minute} // the first of them was half full
+	if fmt.Sprint(edges) != fmt.Sprint(want) {
+		t.Errorf("edges %v, want %v", edges, want)
+	}
+	for what, c := range map[string]struct {
+		from         point.Nanos
+		ends         []point.Nanos
+		until, limit point.Nanos
+		n            int
+		all          bool
+	}{
+		"its own edges":            {now + 5*minute, want[1:], now + 25*minute, now + day, 2, true},
+		"edges that end too early": {now + 5*minute, want[1:], now + 26*minute, now + day, 2, false},
+		"edges up to the limit":    {now + 5*minute, want[1:], now + 26*minute, now + 25*minute, 2, true},
+		"half a partition":         {now, want[:1], now + 5*minute, now + day, 0, false},
+		"half of one, to a limit":  {now, want[:1], now + 5*minute, now + 5*minute, 1, true},
+		"one of twice the target":  {now + 5*minute, want[2:], now + 25*minute, now + day, 0, false},
+	} {
+		if n, all := p.Fitting(&f, c.from, c.ends, c.until, c.limit); n != c.n || all != c.all {
+			t.Errorf("%s: %d fit, all: %t", what, n, all)
+		}
+	}
+	if at, full := p.Full(&f, now+2*minute, now+day, 540e6); !full || at != now+2*minute {
+		t.Errorf("a partition that is nearly full ends at %d (%t)", at-now, full)
+	}
+	if at, full := p.Full(&f, now+2*minute, now+day, 0); !full || at != now+10*minute {
+		t.Errorf("an empty one ends at %d (%t)", at-now, full)
+	}
+	if _, full := p.Full(&f, now+2*minute, now+15*minute, 0); full {
+		t.Error("one that ends at 1.5 times the target is split")
+	}
+}
+
+func TestSeasonsAreLearnt(t *testing.T) {
+	for kind, want := range map[string]struct{ at, ratio float64 }{
+		"daily":  {8, daily(0, 8) / daily(0, 2)}, // at 02:00 on day 8, for 08:00
+		"weekly": {8, daily(0, 8) / daily(0, 2)},
+	} {
+		var h History
+		tr := Synthetic(kind, 9, 3)
+		now := tr.Start + 8*day + 120*minute
+		for i, b := range tr.Bytes {
+			if at := tr.Start + point.Nanos(i)*minute; at < now {
+				h.Observe(at, at+minute, b)
+			}
+		}
+		f, ok := h.Forecast(now, now+day)
+		if got := f.Rate(now+6*60*minute) / f.Rate(now); !ok || math.Abs(got/want.ratio-1) > 0.1 || f.Days == 0 {
+			t.Errorf("%s: six hours on the rate is %.2f times as high, want %.2f", kind, got, want.ratio)
+		}
+	}
+}
+
+func BenchmarkForecast(b *testing.B) {
+	var h History
+	tr := Synthetic("weekly", 15, 1)
+	for i, v := range tr.Bytes {
+		h.Observe(tr.Start+point.Nanos(i)*minute, tr.Start+point.Nanos(i+1)*minute, v)
+	}
+	now := tr.Start + 15*day
+	for b.Loop() {
+		h.Forecast(now, now+day)
+	}
+}
