@@ -82,6 +82,7 @@ func (a *API) table() map[string]route {
 	add("GET", "features", a.features)
 	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/delete_series", a.deleteSeries)
 	needs(access.NeedAdmin, "POST PUT", "admin/tsdb/clean_tombstones", a.cleanTombstones)
+	routes["export"] = route{name: "export", methods: []string{http.MethodGet, http.MethodPost}, need: access.NeedRead, raw: a.limitedRaw(a.export)}
 	routes["read"] = route{name: "read", methods: []string{http.MethodPost}, need: access.NeedRead, raw: a.limitedRaw(a.read)}
 	routes[federatePath] = route{name: "federate", methods: []string{http.MethodGet}, need: access.NeedRead, raw: a.limitedRaw(a.federate)}
 	return routes
