@@ -219,30 +219,52 @@ const (
 )
 
 func (b *bar) show(p backup.Progress) {
-	now := time.Now()
-	every := lineEvery
-	if b.terminal {
-		every = barEvery
-	}
-	if now.Sub(b.shown) < every && p.Segments < p.SegmentsAll {
-		return
-	}
-	b.shown = now
 	part := 1.0
 	if p.BytesAll > 0 {
 		part = float64(p.Bytes) / float64(p.BytesAll)
 	}
+	b.draw(part, p.Segments == p.SegmentsAll, func(seconds float64) string {
+		return fmt.Sprintf("%s of %s  %s/s", sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/seconds)))
+	})
+}
+
+// draw shows a part of the whole, below 0: not known, and a text made of the seconds since the begin; last is shown in any
+// case.
+func (b *bar) draw(part float64, last bool, describe func(seconds float64) string) {
+	now := time.Now()
+	every := lineEvery
+	if b.terminal {
+		every = barEvery
+	} else if b.shown.IsZero() {
+		b.shown = b.began
+	}
+	if now.Sub(b.shown) < every && !last {
+		return
+	}
+	b.shown = now
+	part = min(part, 1)
 	took := now.Sub(b.began).Seconds()
-	text := fmt.Sprintf("%3.0f %%  %s of %s  %s/s", 100*part, sizeText(p.Bytes), sizeText(p.BytesAll), sizeText(int64(float64(p.Bytes)/max(took, 0.001))))
-	if left := took / max(part, 0.0001) * (1 - part); part < 1 && took > 1 {
+	text := describe(max(took, 0.001))
+	if part >= 0 {
+		text = fmt.Sprintf("%3.0f %%  %s", 100*part, text)
+	}
+	if left := took / max(part, 0.0001) * (1 - part); part > 0 && part < 1 && took > 1 {
 		text += fmt.Sprintf("  %s left", (time.Duration(left) * time.Second).Round(time.Second))
 	}
 	if b.terminal {
-		full := int(part * barWidth)
+		full := int(max(part, 0) * barWidth)
 		fmt.Fprintf(b.w, "\r\x1b[K%s [%s%s] %s", b.what, strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)
 	} else {
 		fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
 	}
+}
+
+// say prints a line of its own.
+func (b *bar) say(text string) {
+	if b.terminal {
+		fmt.Fprint(b.w, "\r\x1b[K")
+	}
+	fmt.Fprintf(b.w, "%s: %s\n", b.what, text)
 }
 
 func (b *bar) end() {

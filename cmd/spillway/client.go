@@ -25,14 +25,25 @@ func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
 // send sends a request whose answer must be complete within a time; 0: no limit. Errors: Invalid (the files),
 // Unavailable.
 func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Response, error) {
+	do, err := c.sender(within, false)
+	if err != nil {
+		return nil, err
+	}
+	return do(rq)
+}
+
+// sender makes a function that sends requests with the credentials; keep leaves connections open for the next one. Errors
+// are those of send.
+func (c clientFlags) sender(within time.Duration, keep bool) (func(*http.Request) (*http.Response, error), error) {
+	authorization := ""
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.Invalid, "--token-file")
 		}
-		rq.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		authorization = "Bearer " + strings.TrimSpace(string(token))
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: !keep, MaxIdleConnsPerHost: 64}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
@@ -44,6 +55,12 @@ func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Respons
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	}
-	resp, err := (&http.Client{Timeout: within, Transport: transport}).Do(rq)
-	return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+	client := &http.Client{Timeout: within, Transport: transport}
+	return func(rq *http.Request) (*http.Response, error) {
+		if authorization != "" {
+			rq.Header.Set("Authorization", authorization)
+		}
+		resp, err := client.Do(rq)
+		return resp, fault.Wrap(err, fault.Unavailable, "no answer; is spillway running there?")
+	}, nil
 }

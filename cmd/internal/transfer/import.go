@@ -1,0 +1,185 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/jsonrows"
+)
+
+// Import is one run from a file, a directory of blocks, or another server, to a server.
+type Import struct {
+	Server    *Server
+	From      string  // file ("-": standard input) or directory; "" with Source
+	Source    *Export // another server: its Reader, Lo, Hi and Window count
+	Format    string
+	Precision string // of times in line protocol: ns, us, ms, s
+	Lo, Hi    int64  // milliseconds, of blocks; both included
+	Senders   int
+	Note      string // the file that notes how far the run came; "": none
+	What      string // the run's parameters, for resuming
+	Losses    *Losses
+	Progress  func(Progress)
+	Say       func(string)
+}
+
+// SendersMax bounds how many requests are under way at once.
+const SendersMax = 64
+
+// noteEvery is how often the note is written.
+const noteEvery = time.Second
+
+// Run imports everything, and returns how many rows (lines, of line protocol) were written.
+func (m *Import) Run(ctx context.Context) (rows int64, err error) {
+	note := &resume{What: m.What}
+	if m.Note != "" {
+		old, err := loadResume(m.Note, m.What)
+		if err != nil {
+			return 0, err
+		}
+		if old != nil {
+			m.Say(fmt.Sprintf("going on where an earlier run ended, after %d rows (%s)", old.Rows, m.Note))
+			note = old
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	src, err := m.open(ctx, note)
+	if err != nil {
+		return 0, err
+	}
+	defer src.close()
+	if err := m.pump(ctx, src, note); err != nil {
+		if m.Note != "" {
+			err = errors.Join(err, note.save(m.Note))
+		}
+		return note.Rows, err
+	}
+	if note.Lossy && !m.Losses.Any() {
+		m.Losses.Add("earlier parts of this run left something out, as it said then", 1, "")
+	}
+	if m.Note != "" {
+		if err := os.Remove(m.Note); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return note.Rows, err
+		}
+	}
+	return note.Rows, nil
+}
+
+func (m *Import) open(ctx context.Context, note *resume) (source, error) {
+	if m.Source != nil {
+		e := *m.Source
+		if note.Version != 0 && note.Next > e.Lo {
+			e.Lo = note.Next
+		}
+		return newServerSource(ctx, &e), nil
+	}
+	if m.Format == FormatBlocks {
+		return newBlockSource(m.From, note.Within, note.Next, m.Lo, m.Hi, m.Losses)
+	}
+	lineMax := textLineMax
+	if m.Format == FormatJSON {
+		lineMax = jsonrows.LineBytesMax
+	}
+	f, err := readFile(m.From, note.Next, lineMax)
+	if err != nil {
+		return nil, err
+	}
+	switch m.Format {
+	case FormatJSON:
+		return &jsonSource{file: f, losses: m.Losses}, nil
+	case FormatLine:
+		return &lineSource{file: f, losses: m.Losses, precision: m.Precision}, nil
+	case FormatOpenMetrics, FormatPrometheus:
+		return &textSource{file: f, losses: m.Losses, open: m.Format == FormatOpenMetrics, now: time.Now().UnixMilli()}, nil
+	}
+	f.close()
+	return nil, fault.Errorf(fault.Invalid, "%q is no format of a file", m.Format)
+}
+
+// pump reads batches, has them written by several senders, and notes how far all are written.
+//
+//	source ─▶ work ─▶ senders ─▶ done of each
+//	      └─▶ order ───────────────▶ note, in the order of the source
+func (m *Import) pump(ctx context.Context, src source, note *resume) error {
+	g, ctx := errgroup.WithContext(ctx)
+	work, order := make(chan *batch), make(chan *batch, m.Senders)
+	g.Go(func() error {
+		defer close(work)
+		defer close(order)
+		for {
+			b, err := src.next(ctx)
+			if err == io.EOF {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			b.done, b.part = make(chan error, 1), src.part()
+			for _, to := range []chan<- *batch{order, work} {
+				select {
+				case to <- b:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		}
+	})
+	w := &writer{server: m.Server, losses: m.Losses, say: m.Say}
+	for range m.Senders {
+		g.Go(func() error {
+			for b := range work {
+				err := w.write(ctx, b)
+				b.done <- err
+				if err != nil {
+					return fault.Annotate(err, "%s", b.at)
+				}
+			}
+			return nil
+		})
+	}
+	g.Go(func() error { return m.follow(ctx, order, note) })
+	return g.Wait()
+}
+
+// follow notes batches that are written, in order.
+func (m *Import) follow(ctx context.Context, order <-chan *batch, note *resume) error {
+	last := time.Now()
+	for b := range order {
+		select {
+		case err := <-b.done:
+			if err != nil {
+				return nil // the sender returns it
+			}
+		case <-ctx.Done():
+			return nil
+		}
+		note.Rows += b.rows
+		note.Next, note.Within, note.Lossy = b.next, b.within, note.Lossy || m.Losses.Any()
+		if m.Progress != nil {
+			m.Progress(Progress{Part: b.part, At: b.at, Rows: note.Rows, Bytes: b.read})
+		}
+		if now := time.Now(); m.Note != "" && now.Sub(last) >= noteEvery {
+			last = now
+			if err := note.save(m.Note); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TimeMin and TimeMax are the widest range of milliseconds that nanoseconds hold.
+const (
+	TimeMin = math.MinInt64 / nanosPerMilli
+	TimeMax = math.MaxInt64 / nanosPerMilli
+)

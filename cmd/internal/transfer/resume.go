@@ -1,0 +1,61 @@
+package transfer
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// ResumeSuffix ends the name of the file beside the target of an export, or the source of an import, that notes how far an
+// unfinished run came.
+const ResumeSuffix = ".resume"
+
+// resume is such a file.
+type resume struct {
+	Version int    `json:"version"` // 1
+	What    string `json:"what"`    // the run's own parameters: another run does not go on with it
+	Next    int64  `json:"next"`    // of an export: milliseconds; of an import: see each source
+	Within  string `json:"within,omitempty"`
+	Bytes   int64  `json:"bytes,omitempty"` // that are whole in the target
+	Rows    int64  `json:"rows"`
+	Lossy   bool   `json:"lossy,omitempty"` // something was left out
+}
+
+// loadResume reads a run's file; nil if there is none. Errors are Invalid: the file is of another run.
+func loadResume(path, what string) (*resume, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "the note of an unfinished run")
+	}
+	var r resume
+	if err := json.Unmarshal(b, &r); err != nil || r.Version != 1 {
+		return nil, fault.Errorf(fault.Invalid, "%s is no note of an unfinished run; remove it to begin anew", path)
+	}
+	if r.What != what {
+		return nil, fault.Errorf(fault.Invalid, "%s notes an unfinished run with other parameters (%s; now: %s); give the same, or remove it to begin anew", path, r.What, what)
+	}
+	return &r, nil
+}
+
+// save writes the file, whole or not at all.
+func (r *resume) save(path string) error {
+	r.Version = 1
+	b, err := json.Marshal(r)
+	if err == nil {
+		err = writeFile(path+".new", append(b, '\n'))
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	return fault.Wrap(err, fault.Unavailable, "the note of how far the run came")
+}

@@ -1,0 +1,293 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/golang/snappy"
+	"github.com/prometheus/prometheus/prompb"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/jsonrows"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// store is a server with one series, a row a minute, which refuses reads of more than some rows, and counts writes.
+type store struct {
+	t       *testing.T
+	lo, hi  int64 // milliseconds
+	rowsMax int
+	mu      struct {
+		sync.Mutex
+		reads    int
+		refusing func(read int) bool
+		got      map[string]int
+		writes   int
+		writing  func(write int) int // status; 0: 204
+	}
+}
+
+func newStore(t *testing.T, rows int) (*store, *Server) {
+	s := &store{t: t, lo: 1_790_000_000_000, rowsMax: 1 << 30}
+	s.hi = s.lo + int64(rows-1)*60_000
+	s.mu.got = map[string]int{}
+	at := httptest.NewServer(s)
+	t.Cleanup(at.Close)
+	return s, &Server{URL: at.URL, Do: at.Client().Do}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch r.URL.Path {
+	case "/api/v1/export":
+		s.export(w, r)
+	case "/api/v1/write":
+		s.write(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (s *store) export(w http.ResponseWriter, r *http.Request) {
+	ms := func(name string) int64 {
+		v, err := strconv.ParseFloat(r.URL.Query().Get(name), 64)
+		if err != nil {
+			s.t.Error(err)
+		}
+		return int64(v * 1000)
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	s.mu.reads++
+	var b []byte
+	rows := 0
+	for at := s.lo; at <= s.hi; at += 60_000 {
+		if at < ms("start") || at > ms("end") {
+			continue
+		}
+		l := Line{Labels: []jsonrows.Label{{Name: point.MetricName, Value: "m"}}, Times: []point.Nanos{point.Nanos(at * nanosPerMilli)}, Values: []float64{float64(at)}}
+		b, _ = jsonrows.Append(b, &l)
+		if rows++; rows > s.rowsMax || s.mu.refusing != nil && s.mu.refusing(s.mu.reads) {
+			w.Write(jsonrows.AppendError(b, fault.Errorf(fault.TooLarge, "too many rows")))
+			return
+		}
+	}
+	w.Write(jsonrows.AppendEnd(b, jsonrows.End{Series: 1, Rows: int64(rows)}))
+}
+
+func (s *store) write(w http.ResponseWriter, r *http.Request) {
+	s.mu.writes++
+	if s.mu.writing != nil {
+		if status := s.mu.writing(s.mu.writes); status != 0 {
+			http.Error(w, "not now", status)
+			return
+		}
+	}
+	packed, _ := io.ReadAll(r.Body)
+	b, err := snappy.Decode(nil, packed)
+	var q prompb.WriteRequest
+	if err == nil {
+		err = q.Unmarshal(b)
+	}
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, ts := range q.Timeseries {
+		for _, x := range ts.Samples {
+			s.mu.got[fmt.Sprint(ts.Labels, x.Timestamp, x.Value)]++
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func export(t *testing.T, s *store, from *Server, to string) *Export {
+	t.Helper()
+	r, err := NewReader(context.Background(), from, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Export{Reader: r, To: to, Format: FormatJSON, Lo: s.lo, Hi: s.hi, Window: 24 * time.Hour, What: "test", Losses: &Losses{}, Say: func(string) {}}
+}
+
+// rowsOf are the times in a file.
+func rowsOf(t *testing.T, path string) (times []point.Nanos) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p jsonrows.Parser
+	for line := range bytes.Lines(b) {
+		l, err := p.Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, l.Times...)
+	}
+	return times
+}
+
+func wantRows(t *testing.T, s *store, path string) {
+	t.Helper()
+	var want []point.Nanos
+	for at := s.lo; at <= s.hi; at += 60_000 {
+		want = append(want, point.Nanos(at*nanosPerMilli))
+	}
+	if got := rowsOf(t, path); !slices.Equal(got, want) {
+		t.Fatalf("%d rows, want %d", len(got), len(want))
+	}
+}
+
+// A window that is too large for the server comes in pieces, each row once.
+func TestExportCutsWhatTheServerRefuses(t *testing.T) {
+	s, from := newStore(t, 500)
+	s.rowsMax = 200
+	to := filepath.Join(t.TempDir(), "rows.jsonl")
+	rows, _, err := export(t, s, from, to).Run(context.Background())
+	if err != nil || rows != 500 {
+		t.Fatal(rows, err)
+	}
+	wantRows(t, s, to)
+}
+
+// An export that was interrupted goes on where it was, and its file holds each row once.
+func TestExportGoesOn(t *testing.T) {
+	s, from := newStore(t, 5000)
+	to := filepath.Join(t.TempDir(), "rows.jsonl")
+	ctx, stop := context.WithCancel(context.Background())
+	s.mu.refusing = func(read int) bool {
+		if read == 4 {
+			stop() // in the middle of a window
+		}
+		return read == 4
+	}
+	rows, _, err := export(t, s, from, to).Run(ctx)
+	if err == nil || rows == 0 || rows == 5000 {
+		t.Fatal(rows, err)
+	}
+	if f, err := os.OpenFile(to, os.O_APPEND|os.O_WRONLY, 0); err == nil {
+		f.WriteString(`{"metric":{"__na`) // what a crash leaves
+		f.Close()
+	}
+	other := export(t, s, from, to)
+	other.What = "another"
+	if _, _, err := other.Run(context.Background()); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "other parameters") {
+		t.Error(err)
+	}
+	before := s.mu.reads
+	if rows, _, err = export(t, s, from, to).Run(context.Background()); err != nil || rows != 5000 {
+		t.Fatal(rows, err)
+	}
+	wantRows(t, s, to)
+	if n := s.mu.reads - before; n > 5 {
+		t.Errorf("%d reads: it began anew", n)
+	}
+	if _, err := os.Stat(to + ResumeSuffix); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if _, _, err := export(t, s, from, to).Run(context.Background()); !fault.Is(err, fault.Invalid) {
+		t.Error("a file that is whole was written over", err)
+	}
+}
+
+// An import that was interrupted goes on where everything was written, and loses nothing.
+func TestImportGoesOn(t *testing.T) {
+	s, to := newStore(t, 1)
+	path := filepath.Join(t.TempDir(), "rows.om")
+	var text strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&text, "m{i=\"%d\"} %d %d.5\n", i%100, i, 1_790_000_000+i)
+	}
+	text.WriteString("# EOF\n")
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func() (int64, *Losses, error) {
+		m := &Import{Server: to, From: path, Format: FormatOpenMetrics, Senders: 3, Note: path + ResumeSuffix, What: "test", Losses: &Losses{}, Say: func(string) {}}
+		rows, err := m.Run(context.Background())
+		return rows, m.Losses, err
+	}
+	s.mu.writing = func(write int) int {
+		switch {
+		case write == 2:
+			return http.StatusServiceUnavailable // tried again
+		case write > 5:
+			return http.StatusForbidden // the end of this run
+		}
+		return 0
+	}
+	if rows, _, err := run(); !fault.Is(err, fault.Denied) || rows == 0 || rows >= 100_000 {
+		t.Fatal(rows, err)
+	}
+	s.mu.writing, s.mu.writes = nil, 0
+	rows, losses, err := run()
+	if err != nil || rows != 100_000 || losses.Any() {
+		t.Fatal(rows, err)
+	}
+	if len(s.mu.got) != 100_000 {
+		t.Errorf("%d rows were written", len(s.mu.got))
+	}
+	if s.mu.writes > 9 {
+		t.Errorf("%d writes: it began anew", s.mu.writes)
+	}
+}
+
+// Lines that cannot be read are named, and the others are kept.
+func TestImportKeepsGoodLines(t *testing.T) {
+	for format, text := range map[string]string{
+		FormatOpenMetrics: "# TYPE m gauge\nm 1 1\nm{ 2 2\n\nm 3 3\n# EOF\n",
+		FormatPrometheus:  "# TYPE m gauge\nm 1 1000\nm{ 2 2\n\nm 3 3000",
+		FormatJSON:        `{"metric":{"__name__":"m"},"timestamps":[1000],"values":[1]}` + "\n\n{\n" + `{"metric":{"__name__":"m"},"timestamps":[3000],"values":[3]}`,
+	} {
+		s, to := newStore(t, 1)
+		path := filepath.Join(t.TempDir(), "rows")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := &Import{Server: to, From: path, Format: format, Senders: 1, Losses: &Losses{}, Say: func(string) {}}
+		rows, err := m.Run(context.Background())
+		var said strings.Builder
+		m.Losses.Print(&said)
+		if err != nil || rows != 2 || len(s.mu.got) != 2 || !strings.Contains(said.String(), "rows line 3:") || !strings.HasPrefix(said.String(), "1 lines") {
+			t.Errorf("%s: %d rows, %v, %v\n%s", format, rows, err, s.mu.got, &said)
+		}
+	}
+}
+
+func TestInString(t *testing.T) {
+	f := func(line string, want bool) {
+		t.Helper()
+		if inString([]byte(line)) != want {
+			t.Errorf("%q: %v", line, !want)
+		}
+	}
+	f("m v=1 7\n", false)
+	f("m v=\"a\n", true)
+	f("m v=\"a\nb\" 7\n", false)
+	f("m v=\"a \\\" b\n", true)
+	f("m,t=\"q v=1\n", false)
+	f("m,t=a\\ b v=1,w=\"x y\",z=\"\n", true)
+	f("# m v=\"a\n", false)
+	f("\n", false)
+}
+
+func TestSeconds(t *testing.T) {
+	for ns, want := range map[int64]string{0: "0", 1: "0.000000001", -1: "-0.000000001", 1_500_000_000: "1.5", -2_000_000_000: "-2", 1_790_000_000_000_000_001: "1790000000.000000001", -1 << 63: "-9223372036.854775808"} {
+		if got := string(appendSeconds(nil, ns)); got != want {
+			t.Errorf("%d: %s, want %s", ns, got, want)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/transfer"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// importCmd writes rows of a file, of blocks, or of another server to a server.
+type importCmd struct {
+	Source string `arg:"" optional:"" help:"File, compressed by gzip or zstd or not; - for standard input; or a directory with blocks of Prometheus' TSDB, its own or a snapshot."`
+	From   string `name:"from" help:"Instead: URL of another server to read from, a Spillway or any with Prometheus' remote read."`
+
+	FromTable     string `name:"from-table" help:"Table to read there, if it is a Spillway."`
+	FromTokenFile string `name:"from-token-file" help:"File with a token for it." type:"path"`
+	FromCAFile    string `name:"from-ca-file" help:"File with the authority of its certificate." type:"path"`
+
+	Format    string `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines, VictoriaMetrics' too) or blocks; default: by the name: .om .prom .lp .jsonl, or a directory." enum:",openmetrics,prometheus,line,json,blocks" default:""`
+	Precision string `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
+
+	URL     string `name:"url" help:"Where to write to: a standalone, a gateway, or any server with Prometheus' remote write." default:"http://127.0.0.1:8428"`
+	Table   string `name:"table" help:"Table to write to (default: the server's default)."`
+	Senders int    `name:"senders" help:"How many requests are under way at once." default:"4"`
+	Note    string `name:"resume" help:"File that notes how far the run came, so that the same command goes on after an interruption (default: the source's name with .resume; with --from import-<host>.resume)." type:"path"`
+
+	Range  rangeFlags  `embed:""`
+	Client clientFlags `embed:""`
+}
+
+// Run imports.
+func (c *importCmd) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	m, err := c.plan(ctx)
+	if err != nil {
+		return err
+	}
+	bar := newBar(os.Stderr, "import")
+	m.Say = bar.say
+	m.Progress = func(p transfer.Progress) {
+		bar.draw(p.Part, false, func(s float64) string { return fmt.Sprintf("%d rows  %.0f rows/s", p.Rows, float64(p.Rows)/s) })
+	}
+	rows, err := m.Run(ctx)
+	bar.end()
+	if err != nil {
+		m.Losses.Print(os.Stderr)
+		if ctx.Err() != nil && m.Note != "" {
+			return fault.Errorf(fault.Canceled, "interrupted after %d rows; the same command goes on from there", rows)
+		}
+		return err
+	}
+	what := "rows"
+	if m.Format == transfer.FormatLine {
+		what = "lines"
+	}
+	fmt.Fprintf(os.Stderr, "%d %s were imported to %s, table %s\n", rows, what, c.URL, or(c.Table, "default"))
+	if m.Format == transfer.FormatBlocks && transfer.HasHead(c.Source) {
+		fmt.Fprintf(os.Stderr, "%s is the directory of a Prometheus: its newest rows, some hours, are in no block yet. Import them with --from <its URL> --start 6h, or import a snapshot\n", c.Source)
+	}
+	return tellLosses(m.Losses)
+}
+
+// plan makes the run of the flags.
+func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
+	switch {
+	case (c.Source == "") == (c.From == ""):
+		return nil, fault.Errorf(fault.Invalid, "give a file or directory, or --from and the URL of another server")
+	case c.Senders < 1 || c.Senders > transfer.SendersMax:
+		return nil, fault.Errorf(fault.Invalid, "--senders must be from 1 to %d", transfer.SendersMax)
+	}
+	do, err := c.Client.sender(0, true)
+	if err != nil {
+		return nil, err
+	}
+	m := &transfer.Import{
+		Server: &transfer.Server{URL: c.URL, Table: c.Table, Do: do}, From: c.Source, Format: c.Format, Precision: c.Precision,
+		Senders: c.Senders, Note: c.Note, Losses: &transfer.Losses{}, Lo: transfer.TimeMin, Hi: transfer.TimeMax,
+	}
+	if c.From != "" {
+		err = c.fromServer(ctx, m)
+	} else {
+		err = c.fromFile(m)
+	}
+	m.What = strings.Join([]string{"import of", or(c.Source, c.From), "to", c.URL, "table", or(c.Table, "default"), "match", or(c.Range.Match, "all"), "from", or(c.Range.Start, "the oldest"), "to", or(c.Range.End, "the newest")}, " ")
+	return m, err
+}
+
+func (c *importCmd) fromServer(ctx context.Context, m *transfer.Import) error {
+	do, err := foreignSender(c.FromTokenFile, c.FromCAFile)
+	if err != nil {
+		return err
+	}
+	from := &transfer.Server{URL: c.From, Table: c.FromTable, Do: do}
+	if m.Source, err = c.Range.export(ctx, from, "", c.From); err != nil {
+		return err
+	}
+	m.Source.Losses = m.Losses
+	m.Source.Say = func(text string) { m.Say(text) }
+	if m.Note == "" {
+		host := strings.NewReplacer("https://", "", "http://", "", "/", "_", ":", "_", "@", "_").Replace(c.From)
+		m.Note = "import-" + host + transfer.ResumeSuffix
+	}
+	return nil
+}
+
+func (c *importCmd) fromFile(m *transfer.Import) error {
+	if c.Range.Match != "" || c.Range.Window != "" {
+		return fault.Errorf(fault.Invalid, "--match and --window go with --from: a file is imported as it is")
+	}
+	if m.Format == "" {
+		m.Format = transfer.FormatOf(c.Source)
+		if st, err := os.Stat(c.Source); err == nil && st.IsDir() {
+			m.Format = transfer.FormatBlocks
+		}
+	}
+	if m.Format == "" {
+		return fault.Errorf(fault.Invalid, "%s does not say in which format it is: give --format openmetrics, prometheus, line, json or blocks", c.Source)
+	}
+	if m.Format != transfer.FormatBlocks && (c.Range.Start != "" || c.Range.End != "") {
+		return fault.Errorf(fault.Invalid, "--start and --end go with --from and with blocks: a file is imported as it is")
+	}
+	now := time.Now()
+	for _, of := range []struct {
+		flag, text string
+		to         *int64
+	}{{"--start", c.Range.Start, &m.Lo}, {"--end", c.Range.End, &m.Hi}} {
+		if of.text == "" {
+			continue
+		}
+		at, err := parseMoment(of.flag, of.text, now)
+		if err != nil {
+			return err
+		}
+		*of.to = at.UnixMilli()
+	}
+	if m.Note == "" && c.Source != "-" {
+		m.Note = filepath.Clean(c.Source) + transfer.ResumeSuffix
+	}
+	return nil
+}
