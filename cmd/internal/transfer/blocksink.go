@@ -30,7 +30,6 @@ type blockSink struct {
 	series map[string]*blockSeries // by labels
 	key    []byte
 	blocks int64
-	temp   []string
 }
 
 type blockSeries struct {
