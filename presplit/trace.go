@@ -14,7 +14,7 @@ var Traces = []string{"steady", "daily", "weekly", "growth", "step", "spike", "o
 const SyntheticStart = point.Nanos(1767571200e9)
 
 // Synthetic makes a trace of a kind, with a mean of some 10 MB/s; nil if there is no such kind. Its noise: each minute is off by 5 % (standard deviation, independent of
-// the others), and all by a wave of 3 % whose memory is an hour.
+// the others), and all by a wave of 3 % with a memory of an hour.
 //
 //	steady  the same rate all the time
 //	daily   a day's cycle: 2.3 times as much at 14:00 as at 02:00

@@ -22,7 +22,7 @@ func (c clientFlags) do(rq *http.Request) (*http.Response, error) {
 	return c.send(rq, 10*time.Second)
 }
 
-// send sends a request whose answer must be complete within a time; 0: no limit. Errors: Invalid (the files),
+// send sends a request and gives its answer some time to be complete; 0: no limit. Errors: Invalid (the files),
 // Unavailable.
 func (c clientFlags) send(rq *http.Request, within time.Duration) (*http.Response, error) {
 	do, err := c.sender(within, false)

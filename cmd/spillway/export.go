@@ -85,8 +85,8 @@ func tellLosses(l *transfer.Losses) error {
 	return exitDegraded
 }
 
-// export makes a run that reads a server; whose names it in messages.
-func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, whose string) (*transfer.Export, error) {
+// export makes a run that reads a server; called is its name in messages.
+func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, called string) (*transfer.Export, error) {
 	now := time.Now()
 	window := 24 * time.Hour
 	if format == transfer.FormatBlocks {
@@ -114,7 +114,7 @@ func (r *rangeFlags) export(ctx context.Context, s *transfer.Server, format, who
 		}
 		e.Lo = at.UnixMilli()
 	} else if !known {
-		return nil, fault.Errorf(fault.Invalid, "%s does not say how old its rows are: give --start", or(whose, s.URL))
+		return nil, fault.Errorf(fault.Invalid, "%s does not say how old its rows are: give --start", or(called, s.URL))
 	}
 	if e.Hi = hi; r.End != "" {
 		at, err := parseMoment("--end", r.End, now)

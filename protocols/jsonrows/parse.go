@@ -151,7 +151,7 @@ func (p *Parser) rows() (*Line, error) {
 	return l, nil
 }
 
-// elements calls add with each element of an array whose JSON is known to be valid: it holds no arrays or objects.
+// elements calls add with each element of an array of valid JSON without arrays or objects in it.
 func elements(what string, raw []byte, add func(string) error) error {
 	text := string(bytes.TrimSpace(raw))
 	if text == "" || text == "null" {
