@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,63 @@ func overloadAttacks() []attack {
 	return []attack{
 		{name: "overload/three-protocols", does: "three times what it takes, by three protocols, slow readers beside it", run: overload},
 		{name: "overload/beside-queries", does: "as much as it takes, beside eight heavy queries", run: besideQueries},
+		{name: "budget/taken", does: "series, rows, bodies, queries, exports and slow readers at once, until no memory is left", run: takeAll},
 	}
+}
+
+// takeAll fills every account of the process's memory at once: series of three tables, rows of three protocols, bodies of the
+// largest size, queries, exports, and answers that are read slowly.
+func takeAll(ctx context.Context, a *attacker) {
+	a.crowd(ctx)
+	senders := newSenders(a.addr)
+	a.last = max(a.last, 10*time.Second)
+	var all sync.WaitGroup
+	for _, one := range []func(){
+		func() { newSeries(ctx, a, 3) },
+		func() { newNames(ctx, a) },
+		func() { a.load(ctx, senders, capacityConns, a.last, 0) },
+		func() { emptyFields(ctx, a) },
+		func() { metadataFlood(ctx, a) },
+		func() { heavyQueries(ctx, a) },
+		func() { readAll(ctx, a) },
+		func() { slowReaders(ctx, a) },
+		func() { slowBodies(ctx, a) },
+	} {
+		all.Go(one)
+	}
+	all.Wait()
+	for _, account := range []string{"heads", "series", "bodies", "caches", "compactions", "queries", "process"} {
+		most, err := a.metric(ctx, `spillway_budget_peak_bytes{account="`+account+`"}`)
+		if err != nil {
+			a.blame(err.Error())
+		}
+		a.note += fmt.Sprintf(" %s %.0f %%", account, 100*most/float64(a.memory))
+	}
+	for why, n := range a.reasons {
+		a.note += fmt.Sprintf("\n    refused %d: %s", n, why)
+	}
+}
+
+// slowBodies has 64 clients send all but the last byte of a body of 2 MB, so that it stays in memory.
+func slowBodies(ctx context.Context, a *attacker) {
+	ctx, cancel := context.WithTimeout(ctx, a.last)
+	defer cancel()
+	body := bytes.Repeat([]byte("slow,t=x value=1\n"), 2<<20/17)
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", a.addr)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := fmt.Fprintf(c, "POST /write?db=slow HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+1, body); err == nil {
+				<-ctx.Done()
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // How capacity is found: so many connections keep the server busy, and no more than it serves with ease.
@@ -239,10 +296,15 @@ func (a *attacker) load(ctx context.Context, senders []*sender, n int, spell tim
 	return throughput{rate: per(&acked), offered: per(&offered), refused: per(&refused), cpu: (a.cpu() - used).Seconds() / took}
 }
 
+// seriesRefused is in the answer to rows of new series that there is no memory for.
+const seriesRefused = "has as many active series as its share"
+
 // refused counts a refusal and its reason, numbers left out.
 func (a *attacker) refused(answer *http.Response, text []byte) {
 	a.count(answer.StatusCode)
-	if s := answer.StatusCode; s != http.StatusServiceUnavailable && s != http.StatusTooManyRequests {
+	if s := answer.StatusCode; s == http.StatusBadRequest && bytes.Contains(text, []byte(seriesRefused)) {
+		// new series of a table above its share: they would be refused the next time, too
+	} else if s != http.StatusServiceUnavailable && s != http.StatusTooManyRequests {
 		a.blame(fmt.Sprintf("overload is answered with %d %.200s", s, text))
 	} else if _, err := strconv.Atoi(answer.Header.Get("Retry-After")); err != nil {
 		a.blame(fmt.Sprintf("overload is answered with %d and Retry-After %q", s, answer.Header.Get("Retry-After")))

@@ -20,7 +20,8 @@ import (
 //	                      ├─ 1/32  compactions  and flushes
 //	                      └─ 8/32  for the first that asks
 //
-// The figures are floors: an account may hold that much whatever the others do.
+// The figures are floors: an account may hold that much whatever the others do. Heads, series, bodies and compactions have bounds of their own, which
+// refuse (docs/limits.md), and are booked before they grow; queries and look-ups draw on the rest and are refused when there is none.
 type accounts struct {
 	process, heads, series, caches, bodies, queries, compactions *budget.Account
 }
@@ -63,9 +64,8 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 // followed is an account of memory that other parts bound; the bytes they hold are booked here, so that the rest is
 // available to queries.
 type followed struct {
-	account *budget.Account
-	held    func() int64
-	ahead   *budget.Ahead // books before it grows; nil: every followPeriod
+	held  func() int64
+	ahead *budget.Ahead // books before it grows
 }
 
 // quantumParts is the part of an account's floor that is booked ahead: more than the heads grow by in one insert.
@@ -75,33 +75,21 @@ const quantumParts = 24
 func ahead(account *budget.Account, each int64, held func() int64, onGrowth func(grown func(to int64))) followed {
 	a := budget.NewAhead(account, account.Share().Floor/quantumParts)
 	onGrowth(func(to int64) { a.Cover(each * to) })
-	return followed{account, func() int64 { return each * held() }, a}
+	return followed{func() int64 { return each * held() }, a}
 }
 
-// followPeriod is the longest delay of a booking that is not made ahead, and of giving memory back.
+// followPeriod is the longest delay of giving memory back.
 const followPeriod = 100 * time.Millisecond
 
 // follow books the bytes that each holds until ctx ends.
 func follow(ctx context.Context, all ...followed) error {
-	booked := make([]int64, len(all))
 	for {
-		for i, f := range all {
-			if f.ahead != nil {
-				held := max(0, f.held())
-				if held > 0 {
-					f.ahead.Cover(held) // held before it was followed
-				}
-				f.ahead.Trim(held)
-				continue
+		for _, f := range all {
+			held := max(0, f.held())
+			if held > 0 {
+				f.ahead.Cover(held) // held before it was followed
 			}
-			switch d := max(0, f.held()) - booked[i]; {
-			case d > 0:
-				f.account.Force(d)
-				booked[i] += d
-			case d < 0:
-				f.account.Release(-d)
-				booked[i] += d
-			}
+			f.ahead.Trim(held)
 		}
 		select {
 		case <-ctx.Done():

@@ -145,7 +145,7 @@ func (d *door) open(behind gatewayDeps) error {
 func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(d.accounts.series, seriesBytes, d.forward.Series, d.forward.OnSeriesGrowth))
+		return follow(ctx, ahead(d.accounts.series, seriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
 	}))
 	if d.kafka != nil {
 		g.Add(actor(ctx, d.kafka.Run))

@@ -26,12 +26,13 @@ func TestWhatHeadsHoldIsNotThereForQueries(t *testing.T) {
 		}
 		var held atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
-		go func() { _ = follow(ctx, followed{account: heads, held: held.Load}) }()
+		go func() { _ = follow(ctx, ahead(heads, 1, held.Load, func(func(int64)) {})) }()
+		most := 2 * heads.Share().Floor / quantumParts // is booked ahead
 		for _, step := range []struct{ held, free int64 }{{0, 900}, {600, 400}, {2000, 100}, {50, 900}} {
 			held.Store(step.held)
 			time.Sleep(2 * followPeriod)
 			synctest.Wait()
-			if got := queries.Free(); got != step.free {
+			if got := queries.Free(); got > step.free || got < max(100, step.free-most) {
 				t.Errorf("heads hold %d: %d are free for queries, want %d", step.held, got, step.free)
 			}
 		}

@@ -328,7 +328,7 @@ func (p *standalone) run(ctx context.Context) error {
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), followed{account: p.accounts.compactions, held: p.server.CompactingBytes})
+		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth))
 	}))
 	p.actors(ctx, &g)
 	p.announce("data in " + p.cfg.DataDir)

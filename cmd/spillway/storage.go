@@ -284,7 +284,8 @@ func (p *storage) run(ctx context.Context) error {
 	p.view.actors(ctx, &g)
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
-		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), followed{account: p.accounts.compactions, held: func() int64 { return p.server.CompactingBytes() + p.copies.heldBytes() }})
+		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
+			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {})) // segments in transit: booked every followPeriod
 	}))
 	if p.admin != nil {
 		srv := &http.Server{Handler: p.pages(), ReadHeaderTimeout: 10 * time.Second}

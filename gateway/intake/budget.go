@@ -18,6 +18,8 @@ type budget struct {
 	max  int64
 	used atomic.Int64 // written under mu
 
+	grows atomic.Pointer[func(to int64)] // called as used grows; nil: it is not
+
 	mu     sync.Mutex
 	tables map[string]int64 // bytes of those that hold any
 }
@@ -51,7 +53,10 @@ func (b *budget) add(table string, n int64) {
 }
 
 func (b *budget) addLocked(table string, n int64) {
-	b.used.Add(n)
+	used := b.used.Add(n)
+	if f := b.grows.Load(); f != nil && n > 0 {
+		(*f)(used)
+	}
 	if b.tables == nil {
 		b.tables = map[string]int64{}
 	}

@@ -123,6 +123,9 @@ func New(d Deps, s Settings) (*Front, error) {
 // InFlightBytes is the size of the bodies and batches of requests under way.
 func (f *Front) InFlightBytes() int64 { return f.inFlight.used.Load() }
 
+// OnInFlightGrowth has g called with InFlightBytes, from any goroutine, before requests hold more. g is quick.
+func (f *Front) OnInFlightGrowth(g func(to int64)) { f.inFlight.grows.Store(&g) }
+
 // Serve takes connections from ln until Shutdown, and then returns nil. ln may speak TLS, as tls.NewListener's does:
 // the handshake happens on the connection's own goroutine, within PeekTimeMax. Several listeners may be served at once.
 func (f *Front) Serve(ln net.Listener) error {

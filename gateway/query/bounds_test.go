@@ -242,3 +242,46 @@ func TestResultsAreTheSameHoweverOftenTheEngineIsAsked(t *testing.T) {
 		t.Errorf("%d bytes are booked after the last query", used)
 	}
 }
+
+// TestSmallQueriesAreParsedWhileLargeOnesHoldAllMemory: the text of a query was booked without waiting, so that a dashboard's query was
+// refused before it could wait for the part of the memory that is kept for small ones.
+func TestSmallQueriesAreParsedWhileLargeOnesHoldAllMemory(t *testing.T) {
+	r, memory := counted(t, fleet(t), 32<<20, query.Settings{})
+	if err := memory.Reserve(memory.Free()); err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (promql.Query, error) {
+		return r.Engine().NewInstantQuery(t.Context(), r.Table("default"), nil, "min(miles)", time.Unix(9, 0))
+	}
+	q, err := ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := time.AfterFunc(50*time.Millisecond, func() { memory.Release(32 << 20) })
+	defer free.Stop()
+	if res := q.Exec(t.Context()); res.Err != nil {
+		t.Errorf("a small query did not wait for memory: %v", res.Err)
+	}
+	q.Close()
+
+	var parsed []promql.Query
+	for len(parsed) < 10_000 {
+		if q, err = ask(); err != nil {
+			break
+		}
+		parsed = append(parsed, q)
+	}
+	if !fault.Is(err, fault.Throttled) || len(parsed) < 100 || memory.Used() > 32<<20/8 {
+		t.Errorf("%d queries were parsed, they hold %d bytes: %v", len(parsed), memory.Used(), err)
+	}
+	for _, q := range parsed {
+		q.Close()
+	}
+	if used := memory.Used(); used != 0 {
+		t.Errorf("%d bytes are booked afterwards", used)
+	}
+	if q, err = ask(); err != nil {
+		t.Fatal(err)
+	}
+	q.Close()
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -20,23 +21,25 @@ import (
 // be evaluated over columns never reach it (cut.go).
 type Engine struct {
 	// Constant after newEngine.
-	inner      []*promql.Engine // by level
-	levels     []int            // of samples that the engine may hold; the last is SamplesMax
-	memory     *budget.Account  // nil: not counted
-	bytesMax   int64            // of one query; 0: the account's bound
-	guard      *guard
-	lane       *lane
-	processors int
-	parser     parser.Parser
-	gate       *Gate
-	metrics    *metrics
-	recent     *recent.Queries // nil: queries are not shown
-	timeout    time.Duration
-	samples    int // SamplesMax
-	subSteps   int // SubquerySteps
-	subStep    time.Duration
-	columnar   bool // evaluate over columns where possible
-	features   features.Collector
+	inner         []*promql.Engine // by level
+	levels        []int            // of samples that the engine may hold; the last is SamplesMax
+	memory        *budget.Account  // nil: not counted
+	smallTextsMax int64
+	bytesMax      int64 // of one query; 0: the account's bound
+	guard         *guard
+	lane          *lane
+	processors    int
+	parser        parser.Parser
+	gate          *Gate
+	metrics       *metrics
+	recent        *recent.Queries // nil: queries are not shown
+	timeout       time.Duration
+	smallTexts    atomic.Int64 // bytes booked for texts of at most smallText; at most smallTextsMax
+	samples       int          // SamplesMax
+	subSteps      int          // SubquerySteps
+	subStep       time.Duration
+	columnar      bool // evaluate over columns where possible
+	features      features.Collector
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
@@ -60,6 +63,7 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {
+		e.smallTextsMax = cmp.Or(d.Memory.Share().Floor, d.Memory.Share().Max) / smallTextParts
 		e.levels = sampleLevels(s.SamplesMax)
 	}
 	step := time.Duration(s.SubqueryStep).Milliseconds()

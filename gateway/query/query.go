@@ -248,14 +248,33 @@ func (e *Engine) reserveText(text string) (int64, error) {
 		return 0, nil
 	}
 	n := int64(treeBytes + textBytes*len(text) + repeatsBytes*repeats(text))
+	if n <= smallText {
+		if e.smallTexts.Add(n) <= e.smallTextsMax {
+			e.memory.Force(n)
+			return n, nil
+		}
+		e.smallTexts.Add(-n)
+		return 0, fault.Errorf(fault.Throttled, "too many queries wait to run; try again later")
+	}
 	if err := e.memory.Reserve(n); err != nil {
 		return 0, fault.Annotate(err, "to parse the query")
 	}
 	return n, nil
 }
 
+// A text of smallText is parsed even where larger queries hold all memory, as it then waits for its loan. All of these together take
+// at most one part of smallTextParts of the memory that is always there for queries.
+const (
+	smallText      = 64 << 10
+	smallTextParts = 8
+)
+
 func (e *Engine) releaseText(n int64) {
-	if n > 0 {
-		e.memory.Release(n)
+	if n <= 0 {
+		return
+	}
+	e.memory.Release(n)
+	if n <= smallText {
+		e.smallTexts.Add(-n)
 	}
 }

@@ -133,17 +133,18 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 
 func (m *majorWriter) exemplars(ctx context.Context, total int) error {
 	const all = 1<<63 - 1
-	var batch []Series
-	for id := 0; id < total; id += len(batch) { // a batch in memory, not a day's exemplars
-		if err := m.p.goingOn(ctx); err != nil {
-			return err
+	if err := m.w.EndRows(); err != nil || !m.v.hasExemplars() {
+		return err
+	}
+	for id := range total { // one series' in memory, not a day's: they take up to 16 MiB
+		if id%compactBatch == 0 {
+			if err := m.p.goingOn(ctx); err != nil {
+				return err
+			}
 		}
-		batch = batch[:0]
-		for i := id; i < min(id+compactBatch, total); i++ {
-			batch = append(batch, Series{ID: point.DenseID(i)})
-		}
-		err := m.v.Exemplars(batch, -all-1, all, func(i int, ex []point.ExemplarRow) error {
-			return m.w.AddExemplars(batch[i].ID, m.excess.exemplars(batch[i].ID, ex))
+		of := point.DenseID(id)
+		err := m.v.Exemplars([]Series{{ID: of}}, -all-1, all, func(_ int, ex []point.ExemplarRow) error {
+			return m.w.AddExemplars(of, m.excess.exemplars(of, ex))
 		})
 		if err != nil {
 			return err
@@ -169,6 +170,11 @@ func (v *View) eachDefinition(f func(id point.DenseID, l point.Labels) error) er
 		}
 	}
 	return nil
+}
+
+// hasExemplars reports whether any segment has.
+func (v *View) hasExemplars() bool {
+	return slices.ContainsFunc(v.segments, func(g *segmentRef) bool { return g.info.Exemplars > 0 })
 }
 
 // definitions counts the series that the view's segments define.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -30,7 +31,7 @@ type Deps struct {
 	// HeadBytes counts the memory of heads; partitions keep it current.
 	HeadBytes HeadBytes
 	// Compacting counts the memory of compactions under way.
-	Compacting *atomic.Int64
+	Compacting *budget.Held
 }
 
 // HeadBytes is where the memory of heads is counted. Safe for concurrent use.

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -63,7 +64,7 @@ func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *be
 		t.Fatal(err)
 	}
 	b := &bench{t: t, brick: br, cache: segment.NewCache(1 << 20), index: series.New(), stamp: point.Stamp(epoch) << 32}
-	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes), Compacting: new(atomic.Int64)}
+	deps := Deps{Brick: br, Index: b.index, Cache: b.cache, Log: log, Metrics: NewMetrics(prometheus.NewRegistry()), HeadBytes: new(headBytes), Compacting: new(budget.Held)}
 	err = br.Scan(StatePrefix(), func(_, v []byte) error {
 		st, err := DecodeState(v)
 		if err == nil {

@@ -57,3 +57,47 @@ func TestScanAllocatesNothingARow(t *testing.T) {
 		t.Errorf("%v allocations a scan of %d rows in %d groups, want at most 40", n, s.rows(), len(s.order)/groupSeries)
 	}
 }
+
+// TestMemoryOfADaysExemplarsIsFreeDuringACompaction: a compaction held the encoded exemplars of all series until its end, and flushes add
+// up to 100,000 each. After EndRows each series' go to the file at once, and the file is the same.
+func TestMemoryOfADaysExemplarsIsFreeDuringACompaction(t *testing.T) {
+	fs := vfs.NewMem()
+	s := small()
+	late := s.write(t, fs, "late")
+	w, err := Create(fs, "early", s.meta, Settings{})
+	check(t, err)
+	for _, d := range s.defs {
+		check(t, w.Define(d.id, d.labels))
+	}
+	for _, id := range s.order {
+		r := s.runs[id]
+		check(t, w.Add(id, &r))
+	}
+	check(t, w.EndRows())
+	for _, d := range s.defs { // by rising id
+		check(t, w.AddExemplars(d.id, s.exemplars[d.id]))
+		if len(w.exemplars) > 0 {
+			t.Fatalf("exemplars of %d series are held", len(w.exemplars))
+		}
+	}
+	early, err := w.Finish()
+	check(t, err)
+	if early.Checksum != late.Checksum || early.Size != late.Size || early.Exemplars == 0 {
+		t.Errorf("the file is another:\n%+v, held in memory\n%+v", early, late)
+	}
+
+	w, err = Create(fs, "refused", s.meta, Settings{})
+	check(t, err)
+	check(t, w.EndRows())
+	ex := s.exemplars[s.defs[0].id]
+	for _, d := range s.defs {
+		if len(ex) == 0 {
+			ex = s.exemplars[d.id]
+		}
+	}
+	check(t, w.AddExemplars(7, ex))
+	if err := w.AddExemplars(7, ex); err == nil {
+		t.Error("exemplars of one series were written twice")
+	}
+	check(t, w.Abort())
+}

@@ -42,7 +42,9 @@ type Writer struct {
 	placed  []placed
 	series  *roaring.Bitmap
 
-	exemplars []exemplarRecord
+	exemplars    []exemplarRecord
+	rowsEnded    bool  // exemplars are written as they come
+	lastExemplar int64 // id of the last that was written, -1: none
 }
 
 type exemplarRecord struct {
@@ -193,6 +195,9 @@ func (w *Writer) Add(id point.DenseID, r *rows.Run) error {
 	if r.Len() == 0 || w.endDefinitions() != nil {
 		return w.err
 	}
+	if w.rowsEnded {
+		return w.invalid("rows of series %d are added after the end of rows", id)
+	}
 	if err := w.checkRun(id, r); err != nil {
 		return err
 	}
@@ -274,8 +279,21 @@ func (w *Writer) flushGroup() error {
 	return w.err
 }
 
-// AddExemplars writes the exemplars of one series, once a series, before Finish. They are held in memory until then.
-// Errors: Invalid (not in order of time, labels), TooLarge (more than 16 MiB for one series).
+// EndRows is called after the last Add by a caller that adds exemplars in rising order of ids from here on: they are written at once and not
+// held in memory until Finish. The file is the same.
+func (w *Writer) EndRows() error {
+	if err := w.endDefinitions(); err != nil {
+		return err
+	}
+	if err := w.flushGroup(); err != nil {
+		return err
+	}
+	w.rowsEnded, w.lastExemplar = true, -1
+	return w.putExemplars()
+}
+
+// AddExemplars writes the exemplars of one series, once a series, before Finish. They are held in memory until then, or until EndRows.
+// Errors: Invalid (not in order of time, labels; after EndRows not in order of ids), TooLarge (more than 16 MiB for one series).
 func (w *Writer) AddExemplars(id point.DenseID, ex []point.ExemplarRow) error {
 	if len(ex) == 0 || w.err != nil {
 		return w.err
@@ -293,6 +311,26 @@ func (w *Writer) AddExemplars(id point.DenseID, ex []point.ExemplarRow) error {
 	}
 	w.info.Exemplars += uint64(len(ex))
 	w.exemplars = append(w.exemplars, exemplarRecord{id, packExemplars(ex, w.pack)})
+	if w.rowsEnded {
+		return w.putExemplars()
+	}
+	return nil
+}
+
+// putExemplars writes the exemplars that are held.
+func (w *Writer) putExemplars() error {
+	slices.SortStableFunc(w.exemplars, func(a, b exemplarRecord) int { return int(int64(a.id) - int64(b.id)) })
+	for _, x := range w.exemplars {
+		if int64(x.id) <= w.lastExemplar {
+			return w.invalid("exemplars of series %d are added twice, or after those of series %d", x.id, w.lastExemplar)
+		}
+		w.lastExemplar = int64(x.id)
+		if err := w.put(key32(w.keyBuf, keyExemplars, uint32(x.id)), x.value); err != nil {
+			return err
+		}
+	}
+	clear(w.exemplars)
+	w.exemplars = w.exemplars[:0]
 	return nil
 }
 
@@ -317,18 +355,8 @@ func (w *Writer) Finish() (Info, error) {
 }
 
 func (w *Writer) writeTail() error {
-	if err := w.endDefinitions(); err != nil {
-		return err
-	}
-	if err := w.flushGroup(); err != nil {
-		return err
-	}
-	slices.SortStableFunc(w.exemplars, func(a, b exemplarRecord) int { return int(int64(a.id) - int64(b.id)) })
-	for i, x := range w.exemplars {
-		if i > 0 && w.exemplars[i-1].id == x.id {
-			return w.invalid("exemplars of series %d are added twice", x.id)
-		}
-		if err := w.put(key32(w.keyBuf, keyExemplars, uint32(x.id)), x.value); err != nil {
+	if !w.rowsEnded {
+		if err := w.EndRows(); err != nil {
 			return err
 		}
 	}

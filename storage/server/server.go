@@ -8,12 +8,12 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/protocols/share"
@@ -128,7 +128,7 @@ type Server struct {
 	metrics    *metrics
 	partition  *partition.Metrics
 	heads      *share.Pool               // bytes
-	compacting atomic.Int64              // bytes
+	compacting budget.Held               // by compactions under way
 	dropping   []point.PlacementID       // an earlier process began to drop them
 	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue

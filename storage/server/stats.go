@@ -66,3 +66,6 @@ func (s *Server) HeadBytes() int64 { return s.heads.Used() }
 
 // CompactingBytes is about the memory of the compactions under way.
 func (s *Server) CompactingBytes() int64 { return s.compacting.Load() }
+
+// OnCompactingGrowth has f called with CompactingBytes before a compaction takes its memory.
+func (s *Server) OnCompactingGrowth(f func(to int64)) { s.compacting.OnGrowth(f) }

@@ -1,0 +1,24 @@
+package budget
+
+import "sync/atomic"
+
+// Held counts bytes that a part of the process holds, and reports growth before the bytes are taken. The zero value is ready. Safe for
+// concurrent use.
+type Held struct {
+	n     atomic.Int64
+	grows atomic.Pointer[func(to int64)]
+}
+
+// OnGrowth has f called, from any goroutine, with the bytes held, each time they become more. f is quick.
+func (h *Held) OnGrowth(f func(to int64)) { h.grows.Store(&f) }
+
+// Add counts n bytes more, before they are taken, or -n that were freed.
+func (h *Held) Add(n int64) {
+	to := h.n.Add(n)
+	if f := h.grows.Load(); f != nil && n > 0 {
+		(*f)(to)
+	}
+}
+
+// Load returns the bytes held now.
+func (h *Held) Load() int64 { return h.n.Load() }
