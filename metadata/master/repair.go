@@ -15,7 +15,7 @@ import (
 // dead or drained.
 //
 //	no row was ever acked moved at once, in one transaction behind a fence: there is nothing to lose
-//	rows, held elsewhere  another server joins; once enough are live, the bad one leaves the in-sync list, then the map
+//	rows, held elsewhere  another server joins, and is live once the leader lists it; once enough are live, the bad one leaves the map
 //	rows, held only there nothing may be done: an alarm (I1)
 //
 // The later stages need the leader (it fills the joining server, it lists the servers in sync), so a repair may take many rounds.
@@ -226,12 +226,17 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		}
 	}
 	joining := 0
+	var ready []topology.ServerID
 	for _, pl := range part.Joining {
-		switch {
-		case p.bad(pl.Server, p.set.DeadAfter) && !slices.Contains(hold, pl.Server):
+		switch bad := p.bad(pl.Server, p.set.DeadAfter); {
+		case bad && (!slices.Contains(hold, pl.Server) || p.heldByOthers(part, pl.Server, hold) >= m.Config.Replicas):
 			ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
 			why = cmp.Or(why, p.state(pl.Server))
-		case !p.bad(pl.Server, p.set.DeadAfter):
+		case bad:
+		case p.lists(key, pl): // it has every row: without this it may not lead, although others may be lost
+			ops, ready = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID}), append(ready, pl.Server)
+			good++
+		default:
 			joining++
 		}
 	}
@@ -261,6 +266,13 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	if why == "" {
 		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
 	}
+	what := describe(part.ID, came, went)
+	switch {
+	case len(ready) > 0 && len(came)+len(went) > 0:
+		what += ", and let " + list(ready) + " lead it"
+	case len(ready) > 0:
+		what = fmt.Sprintf("let %s lead p%d", list(ready), part.ID)
+	}
 	kind := Repair
 	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
 		if p.bad(pl.Server, p.set.DeadAfter) {
@@ -269,8 +281,23 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	}
 	p.moves++
 	p.touched[key] = true
-	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: describe(part.ID, came, went),
+	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: what,
 		Why: why + "; its rows are on " + list(hold)})
+}
+
+// lists reports whether the lease row names a placement as in sync.
+func (p *planner) lists(key lease.Partition, pl topology.Placement) bool {
+	return slices.ContainsFunc(p.Leases[key].InSync, func(m lease.Member) bool { return m.Placement == pl.ID && m.Server == pl.Server })
+}
+
+// heldByOthers counts the live placements on other servers that are good and hold every row.
+func (p *planner) heldByOthers(part *topology.Partition, s topology.ServerID, hold []topology.ServerID) (n int) {
+	for _, pl := range part.Placements {
+		if pl.Server != s && slices.Contains(hold, pl.Server) && !p.bad(pl.Server, p.set.DeadAfter) && !p.silent(pl.Server, p.set.EmptyAfter) {
+			n++
+		}
+	}
+	return n
 }
 
 // nextToGo returns how one placement of a bad server goes, where enough stay live: first out of the chain, so that the leader unlists it, then out

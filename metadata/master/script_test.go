@@ -259,7 +259,11 @@ func (w *world) partition(t *testing.T, f []string) {
 			row.Offline = &lease.Note{Who: "ann", Reason: "test"}
 		case "in sync":
 			for _, s := range g[2:] {
-				row.InSync = append(row.InSync, lease.Member{Server: topology.ServerID(s), Store: "d"})
+				pl, ok := p.On(topology.ServerID(s))
+				if !ok {
+					pl, _ = p.JoiningOn(topology.ServerID(s))
+				}
+				row.InSync = append(row.InSync, lease.Member{Placement: pl.ID, Server: topology.ServerID(s), Store: "d"})
 			}
 		case "row lost":
 			return // born, and no row

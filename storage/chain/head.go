@@ -15,6 +15,7 @@ import (
 //	                             └─────────────────────┴──▶ owed: may be in the list, or was 1.3 s ago; nothing is acknowledged
 type head struct {
 	placements []Member
+	mapped     []point.PlacementID // nil: not known
 	min        int
 
 	peers map[Member]*peer
@@ -293,7 +294,7 @@ func (m *Machine) tendChain() {
 	if m.now-h.pinged >= m.set.PingEvery {
 		h.pinged = m.now
 		for _, x := range m.others() {
-			if p := m.peer(x); p.version != m.version {
+			if p := m.peer(x); p.version != m.version || m.now-p.heard >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
 				m.invite(x)
 			}
 			m.send(x, Ping{Epoch: m.epoch, Version: m.version, Sent: m.now, Own: m.own, End: m.end})
@@ -324,6 +325,12 @@ func (m *Machine) takeOut() {
 			return
 		}
 	}
+	for _, x := range m.order[1:] {
+		if m.unmapped(x) && m.unanswered() == 0 { // one row at a time: while the store does not answer, all that may be listed must acknowledge
+			m.drop(x, Unmapped)
+			return
+		}
+	}
 	h := &m.head
 	if m.now-h.progress < m.set.SlowAfter || len(h.unacked) == 0 || len(h.owed) > 0 {
 		return
@@ -341,6 +348,15 @@ func (m *Machine) takeOut() {
 		}
 	}
 }
+
+// unmapped reports whether the map has a placement no more. It may be listed, and have every row, and must be taken out of the list before its server
+// may remove it.
+func (m *Machine) unmapped(x Member) bool {
+	return m.head.mapped != nil && !slices.Contains(m.head.mapped, x.Placement)
+}
+
+// unanswered is for how long the row's list has not been that of the chain.
+func (m *Machine) unanswered() Time { return m.now - m.head.since }
 
 func (m *Machine) drop(x Member, why Event) {
 	if len(m.order) <= m.fewest() {
@@ -364,8 +380,7 @@ func (m *Machine) takeIn() {
 			p.near = max(m.now, 1)
 		}
 		// While the store does not answer, nothing is acknowledged without a placement that may be listed: then it need not prove itself for long.
-		unanswered := slices.Contains(m.mayBeListed(), x) && m.now-m.head.since >= joinLag
-		if m.now-p.near < p.pause && !unanswered {
+		if unanswered := slices.Contains(m.mayBeListed(), x) && m.unanswered() >= joinLag; (m.now-p.near < p.pause || m.unmapped(x)) && !unanswered {
 			continue
 		}
 		p.since = m.now

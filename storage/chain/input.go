@@ -23,13 +23,18 @@ type (
 		List    []Member
 		Dropped []Member
 	}
-	// StepDown says that the lease is over: nothing more is acknowledged under its epoch.
-	StepDown struct{}
-	// Placements are the members that the partition map has, with the stores that their servers have now, and the minimum number of copies that an
-	// acknowledgement means.
+	// Lease is the newest epoch in which this server held the lease, and whether it goes on, or lapsed: then all of the list go on acknowledging. A head of
+	// another epoch, or with a lease that is over, ends its own; nothing more is acknowledged under it.
+	Lease struct {
+		Epoch  point.Epoch
+		GoesOn bool
+	}
+	// Placements are the members that the partition map has on servers that live, with the stores that they have now, and the minimum number of copies
+	// that an acknowledgement means. Mapped are all placements of the map, on live servers or not; nil: not known.
 	Placements struct {
 		All       []Member
 		MinInSync int
+		Mapped    []point.PlacementID
 	}
 	// ListSet answers SetList: the row's epoch and in-sync list now, whether the list was changed or not. The row of another epoch says nothing
 	// about this one, except that it is over.
@@ -72,7 +77,7 @@ type (
 
 func (Tick) input()       {}
 func (Lead) input()       {}
-func (StepDown) input()   {}
+func (Lease) input()      {}
 func (Placements) input() {}
 func (ListSet) input()    {}
 func (Appended) input()   {}
@@ -142,15 +147,18 @@ type (
 type Event uint8
 
 const (
-	// Silent and Slow: a member is taken out of the chain.
+	// Silent, Slow and Unmapped (the map has it no more): a member is taken out of the chain.
 	Silent Event = iota
 	Slow
+	Unmapped
 	// TakenIn: a placement that has caught up is in the chain from now on.
 	TakenIn
 )
 
 // String returns the event's name, for logs and scripts.
-func (e Event) String() string { return [...]string{"silent", "slow", "taken in"}[e] }
+func (e Event) String() string {
+	return [...]string{"silent", "slow", "no longer placed", "taken in"}[e]
+}
 
 func (Send) effect()    {}
 func (PassOn) effect()  {}

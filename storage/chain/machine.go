@@ -65,12 +65,13 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case Tick:
 	case Lead:
 		m.takeLead(in)
-	case StepDown:
-		if m.role == leading {
+	case Lease:
+		if m.role == leading && (in.Epoch != m.epoch || !in.GoesOn) {
+			m.do(Over{m.epoch, "its lease is over"})
 			m.rest()
 		}
 	case Placements:
-		m.head.placements, m.head.min = in.All, in.MinInSync
+		m.head.placements, m.head.min, m.head.mapped = in.All, in.MinInSync, in.Mapped
 	case ListSet:
 		m.listSet(in)
 	case Appended:
@@ -138,8 +139,7 @@ func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 // rest ends this placement's part in an epoch. The promise stays.
 func (m *Machine) rest() {
 	m.role, m.version, m.order, m.base, m.feeds, m.sure = idle, 0, nil, nil, nil, m.now
-	placements, least := m.head.placements, m.head.min
-	m.head = head{placements: placements, min: least}
+	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
 }
 
 // joined reports whether this placement may accept and report in its epoch.

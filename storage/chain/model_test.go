@@ -23,6 +23,8 @@ func TestModel(t *testing.T) {
 				t.Fatalf("%s\n%s\n%s", w.broken, w.draw(), strings.Join(w.trace, "\n"))
 			}
 		}
+		w.away = false
+		w.listStep() // requests on their way may leave only lost disks in the list
 		if !w.listedDiskLives() {
 			return
 		}
@@ -54,6 +56,7 @@ func randomWorld(t *rapid.T) *world {
 		n.rate = 0.9 + 0.1*float64(pick(t, 3))
 		n.lazy = true
 		n.start()
+		n.uninvited = false
 	}
 	return w
 }
@@ -108,7 +111,11 @@ func (w *world) event(t *rapid.T) {
 	case x < 106:
 		clear(w.cut)
 	case x < 107:
-		w.away = !w.away
+		if pick(t, 3) == 0 {
+			w.unmap(w.nodes[pick(t, len(w.nodes))].name)
+		} else {
+			w.away = !w.away
+		}
 	case x < 111:
 		w.listStep()
 	case x < 115:
@@ -118,7 +125,7 @@ func (w *world) event(t *rapid.T) {
 			n.fail()
 		}
 	case x < 117:
-		n.step(StepDown{})
+		n.step(Lease{})
 	default:
 		for range 30 { // so that chains form
 			if len(w.links) > 0 {
@@ -137,6 +144,7 @@ func (w *world) listedDiskLives() bool {
 func (w *world) recovers() string {
 	clear(w.cut)
 	w.away = false
+	w.unmap("")
 	for _, n := range w.nodes {
 		n.lazy = false
 		if n.m == nil {
@@ -175,6 +183,14 @@ func (w *world) recovers() string {
 		}
 	}
 	return ""
+}
+
+// unmap has the map place all nodes but one; "": all.
+func (w *world) unmap(name string) {
+	w.unmapped = name
+	for _, n := range w.nodes {
+		n.step(w.placements())
+	}
 }
 
 func (r *row) holder0(w *world) string {

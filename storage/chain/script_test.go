@@ -17,6 +17,7 @@ import (
 //	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
 //	write H a b …                    the head takes frames
 //	run 500ms                        time goes by, everything is delivered
+//	unmap T                          the map has T no more
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not
 //	sync T                           the work requested of T's disk is done
 //	fail H                           the fsync of H's newest frames fails
@@ -76,6 +77,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 			d.Fatalf(t, "%v", err)
 		}
 		w.run(x)
+	case "unmap":
+		w.unmap(args[0])
+		w.quiet()
 	case "lazy", "eager":
 		w.node(args[0]).lazy = d.Cmd == "lazy"
 	case "sync":

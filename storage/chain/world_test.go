@@ -21,21 +21,23 @@ type world struct {
 	min   int
 	set   Settings
 
-	row  row
-	away bool      // the coordination store
-	mute bool      // it carries out requests, and its answers are late
-	asks []listAsk // not yet carried out
-	told []listAnswer
+	row      row
+	unmapped string    // the map has this node's placement no more
+	away     bool      // the coordination store
+	mute     bool      // it carries out requests, and its answers are late
+	asks     []listAsk // not yet carried out
+	told     []listAnswer
 
 	links []flight
 	cut   map[[2]string]bool // one way
 	held  map[[2]string]bool // delayed
 
-	frames map[point.Serial]frame // that were ever made
-	acked  []point.Serial
-	trace  []string
-	drawn  string // last
-	broken string // the first rule that did not hold
+	frames  map[point.Serial]frame // that were ever made
+	acked   []point.Serial
+	ackedIn point.Epoch // the highest that acknowledged
+	trace   []string
+	drawn   string // last
+	broken  string // the first rule that did not hold
 }
 
 type row struct {
@@ -87,6 +89,8 @@ type node struct {
 	taken  *Lead
 	led    point.Epoch // highest that it led in this life
 	failed bool
+	// A process that was started has no part in the chain until a head invites it, or it leads.
+	uninvited bool
 }
 
 func newWorld(least int, names ...string) *world {
@@ -112,11 +116,15 @@ func (w *world) node(name string) *node {
 	panic("no placement " + name)
 }
 
-func (w *world) members() (all []Member) {
+// placements are those that the map has: all but the one that was removed from it.
+func (w *world) placements() Placements {
+	p := Placements{MinInSync: w.min, Mapped: []point.PlacementID{}}
 	for _, n := range w.nodes {
-		all = append(all, n.member)
+		if n.name != w.unmapped {
+			p.All, p.Mapped = append(p.All, n.member), append(p.Mapped, n.member.Placement)
+		}
 	}
-	return all
+	return p
 }
 
 func (w *world) say(form string, args ...any) {
@@ -134,14 +142,14 @@ func (n *node) clock() Time { return Time(float64(n.w.now)*n.rate) + 7*sureFor }
 
 func (n *node) start() {
 	n.boot++
-	n.raise, n.cutTo, n.taken, n.failed = 0, nil, nil, false
+	n.raise, n.cutTo, n.taken, n.failed, n.uninvited = 0, nil, nil, false, n.boot > 1
 	var ends []point.EpochEnd
 	for _, f := range n.log {
 		ends = grown(ends, f.serial)
 	}
 	n.synced = len(n.log)
 	n.m = New(n.clock(), n.member, n.raised, ends, n.w.set)
-	n.step(Placements{n.w.members(), n.w.min})
+	n.step(n.w.placements())
 }
 
 // kill ends the process; of the unsynced frames the first few survive.
@@ -157,7 +165,7 @@ func (n *node) empty() {
 	n.member.Store += "'"
 	for _, o := range n.w.nodes {
 		if o.m != nil && o != n {
-			o.step(Placements{n.w.members(), n.w.min})
+			o.step(n.w.placements())
 		}
 	}
 }
@@ -259,11 +267,14 @@ func (n *node) settle() {
 	}
 	if l := n.taken; l != nil {
 		n.taken = nil
-		n.raised = max(n.raised, l.Epoch)
+		n.raised, n.uninvited = max(n.raised, l.Epoch), false
 		n.step(*l)
 		if _, leads := n.m.Epoch(); leads {
 			n.led = l.Epoch
 			for _, s := range n.w.acked {
+				if l.Epoch < n.w.ackedIn {
+					break // it was overtaken before it began: a later head's frames need not be here
+				}
 				n.has(s, "leads without", len(n.log))
 			}
 		}
@@ -341,7 +352,7 @@ func (n *node) acked(e Acked) {
 		if e.Upto.Less(f.serial) || slices.Contains(n.w.acked, f.serial) {
 			continue
 		}
-		n.w.acked = append(n.w.acked, f.serial)
+		n.w.acked, n.w.ackedIn = append(n.w.acked, f.serial), max(n.w.ackedIn, e.Epoch)
 		n.w.say("%s acknowledges %s", n.name, f.body)
 		for _, x := range n.w.row.list {
 			if o := n.w.node(string(x.Server)); o.member == x {
@@ -365,7 +376,10 @@ func (w *world) deliver(i int, keep bool) {
 		w.links = slices.Delete(w.links, i, i+1)
 	}
 	to := w.node(string(f.to.Server))
-	if to.m != nil && to.member == f.to && !w.cut[[2]string{string(f.from.Server), to.name}] {
+	if _, invites := f.msg.(Begin); invites && to.member == f.to {
+		to.uninvited = false
+	}
+	if to.m != nil && !to.uninvited && to.member == f.to && !w.cut[[2]string{string(f.from.Server), to.name}] {
 		to.step(Received{f.from, f.msg})
 	}
 	w.check()

@@ -3,6 +3,7 @@ package lead
 import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain"
 	chains "github.com/spillwaydb/spillway/storage/chain/runner"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
@@ -28,12 +29,12 @@ func (l *Lead) Led(p lease.Partition) (point.Epoch, bool) {
 }
 
 // Placed implements Leases of the chains' runner.
-func (l *Lead) Placed(p lease.Partition) (placed []lease.Member, least int) {
-	placed = l.keeper.Placed(p)
+func (l *Lead) Placed(p lease.Partition) chain.Placements {
+	placed := l.keeper.Placed(p)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	least, _ = l.mu.machine.Copied(p)
-	return placed, least
+	least, _ := l.mu.machine.Copied(p)
+	return chain.Placements{All: placed, MinInSync: least, Mapped: l.mu.machine.Mapped(p)}
 }
 
 // Relist implements Leases of the chains' runner.

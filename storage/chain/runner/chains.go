@@ -42,8 +42,8 @@ type Leases interface {
 	Copied() []Led
 	// Led returns the epoch under which this server led a partition last, and whether its lease goes on or lapsed.
 	Led(p lease.Partition) (epoch point.Epoch, goesOn bool)
-	// Placed returns the live placements of a partition, this server's first, and the minimum number that must keep a row.
-	Placed(p lease.Partition) (placed []lease.Member, least int)
+	// Placed returns the placements of a partition, those on live servers with this server's first, and the minimum number that must keep a row.
+	Placed(p lease.Partition) chain.Placements
 	// Relist asks for an in-sync list; Chains.Listed answers.
 	Relist(p lease.Partition, epoch point.Epoch, members []lease.Member)
 	// GiveUp releases the lease of an epoch that cannot be led.

@@ -177,13 +177,12 @@ func (x *placement) led() point.Epoch {
 	return x.mu.epoch
 }
 
-// tick lets time go by, and ends an epoch when its lease is over.
+// tick lets time go by, and reports the lease.
 func (x *placement) tick() {
-	if epoch, leads := x.leading(); leads {
-		if led, goesOn := x.c.deps.Leases.Led(x.key); led != epoch || !goesOn {
-			x.step(chain.StepDown{})
-			x.over(epoch, fault.Errorf(fault.Stale, "the lease of partition %v ended before all placements had the row: it may be kept and is not acked", x.key))
-		} else if now := time.Now(); now.Sub(x.looked) >= time.Second {
+	if _, leads := x.leading(); leads {
+		led, goesOn := x.c.deps.Leases.Led(x.key)
+		x.step(chain.Lease{Epoch: led, GoesOn: goesOn})
+		if now := time.Now(); now.Sub(x.looked) >= time.Second {
 			x.looked = now
 			x.place()
 		}
@@ -198,12 +197,12 @@ func (x *placement) leading() (point.Epoch, bool) {
 }
 
 func (x *placement) place() {
-	placed, least := x.c.deps.Leases.Placed(x.key)
-	others := slices.DeleteFunc(slices.Clone(placed), func(m lease.Member) bool { return m == x.self })
+	in := x.c.deps.Leases.Placed(x.key)
+	others := slices.DeleteFunc(slices.Clone(in.All), func(m lease.Member) bool { return m == x.self })
 	x.mu.Lock()
 	x.mu.others = others
 	x.mu.Unlock()
-	x.step(chain.Placements{All: placed, MinInSync: least})
+	x.step(in)
 }
 
 // lead begins an epoch. Nothing of the log is cut meanwhile, and frames that the partition takes from now on are inputs behind this one.

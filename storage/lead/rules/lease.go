@@ -163,6 +163,18 @@ func (m *Machine) Copied(id lease.Partition) (least int, ok bool) {
 	return p.least, true
 }
 
+// Mapped returns the placements that the newest map which was carried out has of a partition, joining ones too, and the one that is here. Nil: none is here.
+func (m *Machine) Mapped(id lease.Partition) (all []point.PlacementID) {
+	p := m.parts[id]
+	if p == nil || p.placement == 0 {
+		return nil
+	}
+	for _, pl := range slices.Concat(p.told.Placements, p.told.Joining) {
+		all = append(all, pl.ID)
+	}
+	return append(all, p.placement)
+}
+
 // Chain is a partition that this server leads and that has its list kept by a chain.
 type Chain struct {
 	Partition     lease.Partition
