@@ -41,6 +41,7 @@ type checker struct {
 	born     map[lease.Partition]time.Duration      // when it came into the map
 	dropped  map[lease.Partition]bool
 	dead     map[lease.StoreID]bool // wiped stores
+	copies   copiesChecker
 }
 
 type placementOn struct {
@@ -81,7 +82,7 @@ func newChecker(w *world) *checker {
 		proposed: map[peer.TxnID][]topology.Op{}, handing: map[peer.TxnID]handing{}, byMaster: map[peer.TxnID]bool{}, history: map[peer.TxnID]uint64{}, not: map[peer.TxnID]bool{},
 		has: map[topology.ServerID]map[peer.TxnID]*stored{}, wiped: map[peer.TxnID]map[topology.ServerID]bool{},
 		listed: map[lease.Partition]lease.Lease{}, highest: map[placementOn]point.Epoch{}, accepted: map[lease.Partition]point.Epoch{},
-		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}}
+		rows: map[lease.Partition]map[keyID]ackedRow{}, born: map[lease.Partition]time.Duration{}, dropped: map[lease.Partition]bool{}, dead: map[lease.StoreID]bool{}, copies: newCopiesChecker()}
 }
 
 // written is called with every row that the store changes, in order.
@@ -194,6 +195,9 @@ func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 // onlyOn reports whether all acked rows of a partition lie on the disk of one server.
 func (c *checker) onlyOn(id lease.Partition, s topology.ServerID) bool {
 	store := c.w.servers[c.w.indexOf(s)].disk.id
+	if c.w.isCopied(id) {
+		return c.onlyListed(id, store)
+	}
 	for _, r := range c.rows[id] {
 		if r.store != store {
 			return false
@@ -264,6 +268,7 @@ func (c *checker) gone(t *truth, after *topology.Map, ops []topology.Op) {
 		if slices.Contains(dropped, p.ID) {
 			c.dropped[id] = true
 			delete(c.rows, id)
+			c.copies.forget(id)
 			c.w.history.dropped(id)
 		} else if c.hasLiving(id) {
 			c.w.fail("I1: %s is taken out of the map with acked rows in it", id)
@@ -414,6 +419,7 @@ func (c *checker) lost(s *server) {
 	}
 	delete(c.has, s.id)
 	c.dead[s.disk.id] = true
+	c.burn()
 	for _, rows := range c.rows { // counted: the order does not matter
 		for _, r := range rows {
 			if r.store == s.disk.id {
@@ -493,6 +499,7 @@ func (c *checker) leaseWritten(id lease.Partition, wr coord.Write) {
 	was, ever := c.listed[id]
 	c.listed[id] = row
 	c.w.markLease(was, ever, row)
+	c.listWritten(id, was, row)
 	if row.Empty && c.hasRows(id) {
 		c.w.fail("I1: the lease row of %s says that no row was acked, and %d were", id, len(c.rows[id]))
 	}
@@ -559,7 +566,7 @@ func (c *checker) read(s *server, q question, f found) {
 	for i, key := range q.keys {
 		a, ok := c.rows[q.id][key]
 		switch {
-		case !ok || f.rows[i].rank >= a.rank || c.dead[a.store]:
+		case !ok || f.rows[i].rank >= a.rank || c.isLost(q.id, a.store):
 		case !c.damaged[a.value]:
 			c.w.fail("I1: %s leads %s and does not have value %x of key %d, which was acked, but %x", s.id, q.id, a.value, key, f.rows[i].value)
 		case !f.incomplete:
@@ -573,7 +580,7 @@ func (c *checker) hasRows(id lease.Partition) bool { return len(c.rows[id]) > 0 
 // hasLiving reports whether a partition has acked rows on a store that was not lost.
 func (c *checker) hasLiving(id lease.Partition) bool {
 	for _, r := range c.rows[id] {
-		if !c.dead[r.store] {
+		if !c.isLost(id, r.store) {
 			return true
 		}
 	}

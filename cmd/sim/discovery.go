@@ -12,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/chain"
 	"github.com/spillwaydb/spillway/storage/gate"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
@@ -99,7 +100,14 @@ func (s *server) do(e rules.Effect) {
 	case rules.Forget:
 		delete(s.gates, e.Partition)
 		delete(s.acts, e.Partition)
+	case rules.Listed:
+		if x := s.links[e.Partition]; x != nil {
+			x.step(chain.ListSet{OK: e.OK, Epoch: e.Epoch, List: e.List})
+		}
 	case rules.Changed:
+		if s.kept(e.Partition) {
+			s.looksAtChains()
+		}
 		waiting := s.waiting[e.Partition]
 		delete(s.waiting, e.Partition)
 		for _, f := range waiting {
@@ -170,6 +178,7 @@ func (s *server) answer(e rules.Effect) {
 func (s *server) remove(id lease.Partition, placement point.PlacementID, why string) {
 	s.w.say("%s removes %s, placement %d: %s", s.id, id, placement, why)
 	s.disk.remove(id)
+	s.unlink(id)
 	s.disk.sync(s.proc, nil, func() {})
 	delete(s.gates, id)
 	s.w.n.removed++
@@ -388,13 +397,18 @@ func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool))
 		}
 		broken := s.w.opt.broken == noHold || s.w.opt.broken == markStays && s.single(id, epoch)
 		if !broken {
-			s.decide(rules.Want{Partition: id, Epoch: epoch})
+			s.decide(rules.Want{Partition: id, Epoch: epoch, Placed: s.machine.Placed(id)})
 		}
 		held, past := s.lead.Holding(id, epoch)
+		_, short := s.lead.Short(id, s.machine.Placed(id))
 		switch {
 		case held || broken:
 			limit.stop()
 			end(true)
+		case short && !broken:
+			s.w.mark(tooFewLive)
+			limit.stop()
+			end(false)
 		case past:
 			s.w.mark(holdFailed)
 			limit.stop()

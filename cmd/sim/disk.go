@@ -55,9 +55,10 @@ type replica struct {
 	epoch      point.Epoch // the highest seen
 	high       point.Stamp // the highest rank
 	rows       map[keyID]cell
-	suspect    int  // cells that the disk changed; 0: verifying them finds nothing
-	closed     bool // damage was found: nothing of it is read
-	incomplete bool // damaged rows were set aside by the operator: reads report it
+	suspect    int      // cells that the disk changed; 0: verifying them finds nothing
+	closed     bool     // damage was found: nothing of it is read
+	incomplete bool     // damaged rows were set aside by the operator: reads report it
+	log        *journal // of a partition with copies; nil: this placement alone has its rows
 }
 
 // cell is the newest record of a key: where it was written, its own key and value, its sum.
@@ -66,7 +67,8 @@ type cell struct {
 	epoch  point.Epoch
 	at     uint64
 	sum    uint64
-	before *cell // of a torn one: the record below it in the log
+	before *cell        // of a torn one: the record below it in the log
+	serial point.Serial // of its frame, where there are copies
 }
 
 func (c *cell) sumNow() (sum uint64) {
@@ -208,6 +210,10 @@ func (d *disk) crash(w *world) {
 func (d *disk) replay(w *world) {
 	for _, id := range d.held() {
 		r := d.copies[id]
+		if r.log != nil {
+			r.cutTorn(w)
+			continue
+		}
 		for _, key := range r.bad() {
 			if c := r.rows[key]; c.at < d.synced && w.opt.broken != damageCut || !r.cut(w, key) {
 				w.damaged(d, id, r, rowDamageAtStart)

@@ -4,7 +4,7 @@
 //	           ┌───────────── heap of timers: what happens next ─────────────┐
 //	           │ one at a time; everything random from one source            │
 //	gateways ──┤   rows, reads, changes of the map                           │
-//	servers  ──┤   lease.Machine · mapstore.Txn, mapstore.Shelf · lead.Plan ·      │
+//	servers  ──┤   lease.Machine · chain.Machine · mapstore.Txn, mapstore.Shelf · lead.Plan ·      │
 //	           │   topology.Apply · a brick, a disk that is synced late      │
 //	store    ──┤   compare-and-swap rows, watches that are late and forget   │
 //	nemesis  ──┘   loss, cuts, crashes, lost disks, pauses, wrong clocks …   ┘

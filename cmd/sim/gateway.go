@@ -188,12 +188,13 @@ func (g *gateway) committed(v *view, c *peer.Change, d peer.Changed) {
 
 // Draws of ops; many of them make no sense by the time they come.
 
-func (g *gateway) place(point.PartitionID) []topology.Placement {
-	var out []topology.Placement
-	for _, i := range g.w.rng.Perm(len(g.w.servers))[:min(2, len(g.w.servers))] {
-		out = append(out, g.placement(g.w.servers[i].id))
+func (g *gateway) place(v *view) func(point.PartitionID) []topology.Placement {
+	return func(point.PartitionID) (out []topology.Placement) {
+		for _, i := range g.w.rng.Perm(len(g.w.servers))[:min(max(2, g.w.copied[v.table]), len(g.w.servers))] {
+			out = append(out, g.placement(g.w.servers[i].id))
+		}
+		return out
 	}
-	return out
 }
 
 func (g *gateway) placement(s topology.ServerID) topology.Placement {
@@ -201,7 +202,7 @@ func (g *gateway) placement(s topology.ServerID) topology.Placement {
 }
 
 func (g *gateway) cover(v *view, times ...point.Nanos) []topology.Op {
-	c := v.m.Covering(times, g.place)
+	c := v.m.Covering(times, g.place(v))
 	if len(c.Partitions) == 0 {
 		return nil
 	}
@@ -231,7 +232,7 @@ func (g *gateway) draw(v *view) []topology.Op {
 			cut = topology.AtRing(p.PointLo + (p.PointHi-p.PointLo)/2)
 		}
 		return []topology.Op{topology.SplitBegin{Partition: p.ID, Split: topology.Split{At: cut,
-			Low: topology.Child{ID: m.NextID, Placements: g.place(0)}, High: topology.Child{ID: m.NextID + 1, Placements: g.place(0)}}}}
+			Low: topology.Child{ID: m.NextID, Placements: g.place(v)(0)}, High: topology.Child{ID: m.NextID + 1, Placements: g.place(v)(0)}}}}
 	case 4:
 		for p := range m.All() {
 			if p.State == topology.Splitting {
@@ -240,7 +241,7 @@ func (g *gateway) draw(v *view) []topology.Op {
 		}
 	case 5: // beyond the written times, so that the replaced partition has no rows
 		edges := []topology.Edge{{At: int64(g.w.widths)*width + rng.Int64N(2*width)}, {At: int64(g.w.widths)*width + rng.Int64N(4*width)}}
-		o := m.Presplitting(int64(g.w.widths-1)*width, edges, g.place)
+		o := m.Presplitting(int64(g.w.widths-1)*width, edges, g.place(v))
 		if len(o.Partitions) > 0 && len(all) < g.w.widths+4 {
 			return []topology.Op{o}
 		}

@@ -74,6 +74,11 @@ func (h *history) draw() row {
 	if h.w.chance(30) {
 		k &^= 15
 	}
+	return h.begin(k)
+}
+
+// begin begins a write of a key.
+func (h *history) begin(k keyID) row {
 	h.next++
 	if past := h.past[k]; len(past) >= pastMax {
 		h.past[k] = slices.Delete(past, 0, 1)
@@ -149,7 +154,7 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	c := h.w.check
 	_, known := r.m.ByID(p.in.ID)
 	switch {
-	case c.dead[p.store]:
+	case c.isLost(p.in, p.store):
 		return true
 	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or one that lay over it
 		return c.damaged[q.value] && (q.acked == 0 || q.acked >= p.began)

@@ -109,6 +109,21 @@ const (
 	stepSweep
 	mergedUnborn
 
+	chainLed
+	chainOvertaken
+	chainGivesUp
+	chainRefuses
+	chainBehind
+	copyMade
+	memberSilent
+	memberSlow
+	memberUnmapped
+	memberTakenIn
+	surplusCut
+	tornFrame
+	frameNotLogged
+	tooFewLive
+
 	storeRestored
 	tableRepaired
 	repairedByHand
@@ -147,6 +162,9 @@ var markNames = [...]string{
 	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
 	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
+	chainLed: "a chain is led", chainOvertaken: "a head is overtaken", chainGivesUp: "a head gives its lease up for a new epoch", chainRefuses: "a head takes no rows", chainBehind: "a copy is behind the log", copyMade: "a copy is made",
+	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", tornFrame: "a torn frame is cut",
+	frameNotLogged: "a member cannot log a frame", tooFewLive: "too few placements live for a first row",
 	storeRestored: "the store is restored from a backup", tableRepaired: "a table is repaired", repairedByHand: "a person says which file was committed",
 	ranThroughRestore: "a gateway runs on through a restore",
 	upgraded:          "an older process is upgraded", roundMissing: "a proposal names no round", rankMissing: "a row comes without a rank",
@@ -167,7 +185,7 @@ func (m *marks) add(o *marks) {
 // missing lists the marks that were never met.
 func (m *marks) missing() (names []string) {
 	for i, n := range m {
-		if m := mark(i); n == 0 && m != storeRestored && m != tableRepaired && m != repairedByHand && m != ranThroughRestore { // these need a fault that is not among all
+		if m := mark(i); n == 0 && m != chainBehind && m != storeRestored && m != tableRepaired && m != repairedByHand && m != ranThroughRestore { // these need a fault that is not among all
 			names = append(names, markNames[i])
 		}
 	}

@@ -116,6 +116,18 @@ const (
 	lowestRank           rule = "of two partitions the lower rank wins"
 	sweepUntouched       rule = "undecided files are swept without touching the row"
 	alarmRemoves         rule = "what the map does not want is deleted"
+
+	// Of chains, chains.go and parcel.go.
+	ackedByHead      rule = "a row is acked once its head has it"
+	reportsUnsynced  rule = "a member reports a frame before it is synced"
+	epochNotRaised   rule = "a member follows an epoch without raising it durably"
+	surplusStays     rule = "surplus frames stay in the log"
+	gapsTaken        rule = "a member takes a frame that does not follow its last one"
+	listUnanswered   rule = "a head takes a list for changed that it asked for"
+	droppedForgotten rule = "a taker does not wait for the holder that it dropped"
+	shrinksToOne     rule = "a list shrinks below the minimum in sync"
+	sameDirectory    rule = "an emptied directory keeps its name"
+	tornTaken        rule = "a start takes a torn frame for a whole one"
 )
 
 // struck are the faults that come one by one.

@@ -18,6 +18,8 @@ type Options struct {
 	Tables   int
 	// Partitions are those that a run begins with, of all tables. 0: none, and some dozens as clients make them.
 	Partitions int
+	// Copies is the number of replicas that all tables keep their rows on; 1: no table has copies. 0: the seed chooses.
+	Copies int
 	// Only are the decisions of the nemesis that are carried out. nil: all.
 	Only []int
 	// Shade draws everything else anew: messages, delays, clients, but not the decisions.
@@ -49,6 +51,7 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 	fs.IntVar(&o.Gateways, "gateways", usualGateways, "gateways")
 	fs.IntVar(&o.Tables, "tables", usualTables, fmt.Sprintf("tables, 1 to %d", len(tableNames)))
 	fs.IntVar(&o.Partitions, "partitions", 0, "partitions to begin with, of all tables; 0: none, and some dozens as clients make them")
+	fs.IntVar(&o.Copies, "copies", 0, "replicas that all tables keep their rows on; 1: their leaders alone; 0: the seed chooses")
 	fs.Func("only", "decisions of the nemesis to carry out, by number, or none; else all", func(s string) (err error) {
 		o.Only, err = parseOnly(s)
 		return err
@@ -58,7 +61,7 @@ func optionFlags(o *Options, fs *flag.FlagSet) *flag.FlagSet {
 }
 
 func (o *Options) check() error {
-	if o.Servers < 1 || o.Gateways < 1 || o.Events < 1 || o.Partitions < 0 || o.Tables < 1 || o.Tables > len(tableNames) {
+	if o.Servers < 1 || o.Gateways < 1 || o.Events < 1 || o.Partitions < 0 || o.Copies < 0 || o.Tables < 1 || o.Tables > len(tableNames) {
 		return fmt.Errorf("servers, gateways, events and tables are 1 at least, tables %d at most", len(tableNames))
 	}
 	return nil
@@ -77,6 +80,7 @@ func (o *Options) again() string {
 	add("gateways", o.Gateways, usualGateways)
 	add("tables", o.Tables, usualTables)
 	add("partitions", o.Partitions, 0)
+	add("copies", o.Copies, 0)
 	add("shade", int(o.Shade), 0)
 	if o.Only != nil {
 		args = append(args, "-only "+only(o.Only))

@@ -54,7 +54,7 @@ func (w *world) rotFile(s *server, rng *rand.Rand) {
 func (w *world) rotRow(s *server, rng *rand.Rand) {
 	var held []lease.Partition
 	for _, id := range s.disk.held() {
-		if r := s.disk.copies[id]; len(r.rows) > 0 && !r.closed {
+		if r := s.disk.copies[id]; len(r.rows) > 0 && !r.closed && r.log == nil {
 			held = append(held, id)
 		}
 	}

@@ -94,6 +94,10 @@ func (s *server) think() time.Duration {
 
 // taking gives the partition when it may take rows under an epoch; nil if it may not.
 func (s *server) taking(id lease.Partition, epoch point.Epoch, done func(*replica)) {
+	if s.kept(id) {
+		s.takingCopied(id, epoch, done)
+		return
+	}
 	r := s.disk.copies[id]
 	if r != nil && s.acts[id] == epoch {
 		done(r)
@@ -137,6 +141,10 @@ func (s *server) placed(id lease.Partition) (point.PlacementID, bool) {
 }
 
 func (s *server) append(id lease.Partition, r *replica, in insertion, epoch point.Epoch, end func(answer)) {
+	if r.log != nil {
+		s.appendCopied(id, r, in, epoch, end)
+		return
+	}
 	switch {
 	case s.disk.copies[id] != r || epoch < r.epoch && s.w.opt.broken != brickEpochOff: // I3: the brick's own check
 		s.w.n.fenced++

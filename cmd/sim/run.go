@@ -60,13 +60,13 @@ func Run(o Options, say func(string)) Result {
 }
 
 // config is the configuration of a new table.
-func (w *world) config() topology.Config {
-	return topology.Config{PartitionWidth: time.Hour, Replicas: min(w.replicas, len(w.servers))}
+func (w *world) config(table string) topology.Config {
+	return topology.Config{PartitionWidth: time.Hour, Replicas: min(w.replicasOf(table), len(w.servers))}
 }
 
 // makeTable makes a table before anything goes wrong.
 func (w *world) makeTable(table string) {
-	m, err := topology.New(table, w.config())
+	m, err := topology.New(table, w.config(table))
 	if err != nil {
 		panic(err)
 	}
@@ -106,6 +106,7 @@ func (w *world) beginWith() {
 
 // everybody checks all partitions on all servers, besides the checks at every beginning of a lease.
 func (w *world) everybody() {
+	w.check.sureHaveAll()
 	for _, table := range w.tables {
 		t := w.check.at(table)
 		if t.m == nil {
@@ -199,6 +200,9 @@ func (w *world) untilWhole(began time.Duration) time.Duration {
 			continue
 		}
 		if why = w.notWhole(); why == "" {
+			if w.without == "" && w.writesLast() {
+				continue
+			}
 			if w.without == "" {
 				w.rowsAreThere()
 			}
@@ -250,6 +254,9 @@ func (w *world) notWhole() string {
 		}
 	}
 	if why := w.nothingPlanned(); why != "" {
+		return "not whole: " + why
+	}
+	if why := w.copiesNotWhole(); why != "" {
 		return "not whole: " + why
 	}
 	return ""
@@ -316,7 +323,7 @@ func (w *world) waiting(g *gateway) (n int) {
 	for _, in := range g.unacked {
 		k := w.history.keys[in.key]
 		t := w.check.at(k.table)
-		if p, ok := t.m.Find(k.ring, k.t); ok && w.leader(t.part(p.ID)) == nil && !w.canLead(t.part(p.ID), p) {
+		if p, ok := t.m.Find(k.ring, k.t); ok && (w.leader(t.part(p.ID)) == nil && !w.canLead(t.part(p.ID), p) || w.needsDead(t, p)) {
 			n++
 		}
 	}
@@ -384,12 +391,12 @@ func (r Result) String() string {
 	return fmt.Sprintf("seed %#x: %d deliveries and faults, %d timers, %v simulated, hash %016x; "+
 		"%d transactions (%d proposed, %d stale, %d invalid, %d unresolved), %d takes, %d stops, "+
 		"%d rows, %d acked (%d on lost disks), %d reads, %d refused, %d fenced, %d unconfirmed, %d files swept, %d split, %d unloaded, %d removed, %d steps of masters, %d empty ones moved, %d stuck; "+
-		"%d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
+		"%d rows kept by copies, %d surplus; %d tables dropped, %d made again; %d files and rows damaged, %d of them noticed, %d torn, %d fsyncs failed, %d disks full; "+
 		"%d crashes, %d disks lost, %d pauses, %d cuts, %d outages, %d compactions, %d slow disks, %d rogues, %d meddled; %s",
 		r.Options.Seed, r.Events, r.Timers, r.Time.Round(time.Second), r.Hash,
 		n.txns, n.changes, n.stale, n.invalid, n.unresolved, n.takes, n.stops,
 		n.rows, n.acked, n.lost, n.reads, n.refused, n.fenced, n.unconfirmed, n.sweeps, n.splits, n.finals, n.removed, n.steps, n.moved, n.stuck,
-		n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
+		n.kept, n.surplus, n.drops, n.remade, n.rots, n.found, n.torn, n.fsyncs, n.fulls,
 		n.crashes, n.wipes, n.pauses, n.cuts, n.outages, n.compactions, n.slows, n.rogues, n.people, end)
 }
 

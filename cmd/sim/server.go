@@ -42,6 +42,12 @@ type server struct {
 	acts       map[lease.Partition]point.Epoch // under which rows are taken: the brick has it
 	gates      map[lease.Partition]*door
 
+	// Copies, chains.go.
+	links  map[lease.Partition]*link
+	linked []lease.Partition // the keys of links, in order
+	posted [][]parcel        // to each server, that go together
+	looked bool              // the chains are about to be looked at
+
 	// METADATA files.
 	views  *views
 	shelf  *mapstore.Shelf
@@ -83,10 +89,14 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
 	}
 	if fresh || s.disk == nil {
-		s.disk = newDisk(lease.StoreID(fmt.Sprintf("dir%d", w.boots)))
+		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))
+		if w.opt.broken == sameDirectory && s.disk != nil {
+			name = s.disk.id
+		}
+		s.disk = newDisk(name)
 	}
 	s.self = lease.Self{Server: s.id, Boot: lease.Boot(fmt.Sprintf("b%d", w.boots)), Store: s.disk.id}
 	var err error
@@ -97,7 +107,7 @@ func (w *world) boot(i int, fresh bool) {
 	for _, table := range slices.Sorted(maps.Keys(s.disk.seen)) {
 		seen = append(seen, rules.Seen{Table: table, Seq: s.disk.seen[table].Seq, Txn: s.disk.seen[table].Txn})
 	}
-	s.lead = rules.New(s.id, s.disk.id, rules.Settings{}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
+	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies()}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
 	w.servers[i], w.nodes[i] = s, s.proc
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
 
@@ -137,6 +147,7 @@ func (w *world) boot(i int, fresh bool) {
 		s.decide(rules.Clock{Now: w.hour()})
 		s.decide(rules.Published{Good: s.machine.Status().Good})
 	})
+	s.chains()
 	s.every(10*time.Second, "reconcile", func() {
 		for _, table := range w.tables {
 			h := s.on(table)

@@ -34,7 +34,7 @@ func (g *gateway) tables() {
 }
 
 func (g *gateway) remake(v *view) {
-	m, err := topology.New(v.table, g.w.config())
+	m, err := topology.New(v.table, g.w.config(v.table))
 	if err != nil {
 		panic(err)
 	}
@@ -43,7 +43,7 @@ func (g *gateway) remake(v *view) {
 		servers = append(servers, g.w.servers[i].id)
 	}
 	txn := g.w.txnID()
-	g.w.check.made[txn] = g.w.config()
+	g.w.check.made[txn] = g.w.config(v.table)
 	v.run(mapstore.NewCreate(txn, m, servers), func(mapstore.Done) { g.work = "" })
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/storage/chain"
 )
 
 // world is servers, gateways, a coordination store and the network between them, in real time that only the world can
@@ -36,6 +37,7 @@ type world struct {
 	check         *checker
 	history       *history
 	healed        bool
+	wroteLast     bool
 	without       topology.ServerID                 // stays dead although all else is well
 	calm          bool                              // no new work by clients
 	fenced        map[lease.Partition]time.Duration // empty partitions that a master changes: the latest end of that
@@ -43,6 +45,8 @@ type world struct {
 	dataFrom      int64 // dataNow in the beginning
 	pace          int64 // of dataNow, against the clock
 	replicas      int
+	copied        map[string]int // replicas of the tables with rows on all of them
+	chain         chain.Settings
 	zones         bool
 	boots         int
 
@@ -74,6 +78,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                       int
 	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
+	kept, surplus                                                                     int
 }
 
 // tableNames are drawn from for a run's tables.
@@ -97,6 +102,7 @@ func newWorld(o Options) *world {
 	w.master, w.pace = masterSettings(w.rng), []int64{0, 60, 900}[w.rng.IntN(3)]
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)
 	w.replicas, w.zones = 1+w.rng.IntN(2), w.rng.IntN(2) == 0
+	w.drawCopies()
 	w.history = newHistory(w)
 	w.store = newStore(w)
 	w.net.calm()

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// brokenChains are rules of the copies that are left out, as in broken: in lives in which all tables have copies.
+var brokenChains = []struct {
+	rule   rule
+	faults faults
+	copies int
+	says   string
+	lives  int
+}{
+	{ackedByHead, allFaults, 3, "I1", 20},
+	{reportsUnsynced, allFaults, 3, "I1", 50},
+	{epochNotRaised, allFaults, 3, "I", 100},
+	{surplusStays, allFaults, 3, "I6", 100},
+	{gapsTaken, allFaults, 3, "I6", 50},
+	{listUnanswered, allFaults, 3, "I1", 100},
+	{droppedForgotten, allFaults, 3, "I1", 200},
+	{shrinksToOne, allFaults, 3, "I1", 50},
+	{sameDirectory, lost | crash, 3, "I", 100},
+	{tornTaken, torn | crash, 3, "I", 100},
+}
+
+// TestBrokenRulesOfChainsAreSeen is TestBrokenRulesAreSeen for the rules of copies.
+func TestBrokenRulesOfChainsAreSeen(t *testing.T) {
+	for _, b := range brokenChains {
+		t.Run(string(b.rule), func(t *testing.T) {
+			for seed := range uint64(b.lives) {
+				o := options(seed+1, 20_000)
+				o.broken, o.Faults, o.Copies = b.rule, b.faults, b.copies
+				if r := Run(o, nil); r.Broken != "" {
+					if !strings.HasPrefix(r.Broken, b.says) {
+						t.Errorf("seed %d: %s, but not as %s", seed+1, r.Broken, b.says)
+					}
+					t.Logf("seed %d, event %d: %s", seed+1, r.Events, r.Broken)
+					return
+				}
+			}
+			t.Errorf("%d lives, and nobody noticed", b.lives)
+		})
+	}
+}
