@@ -97,6 +97,9 @@ func (h *History) Since() (point.Nanos, bool) {
 	return h.coarse.first * coarseWidth, true
 }
 
+// Until returns the end of the newest observation, to the minute.
+func (h *History) Until() point.Nanos { return h.fine.open()*fineWidth + h.fine.covered }
+
 // Codes of rates: unknown, zero, and steps of 2^(1/1024), some 0.07 %, from 2^-10 to 2^53 bytes per second.
 const (
 	unknown   = uint16(0)

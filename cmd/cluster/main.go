@@ -29,6 +29,13 @@ func main() {
 	flag.IntVar(&p.Port, "port", 28600, "the first port; the others follow it")
 	flag.StringVar(&p.Memory, "memory", "1GiB", "what each storage server and gateway may use")
 	insecure := flag.Bool("insecure", false, "peers speak in the clear, without certificates")
+	flag.Func("env", "a setting of all storage servers and gateways, as a variable: SPILLWAY_TABLES_SPLIT_BYTES=1MiB; may be given again", func(v string) error {
+		if !strings.HasPrefix(v, "SPILLWAY_") || !strings.Contains(v, "=") {
+			return fmt.Errorf("%q is not SPILLWAY_NAME=value", v)
+		}
+		p.Env = append(p.Env, v)
+		return nil
+	})
 	flag.Parse()
 	p.Certs = !*insecure
 	if err := run(p); err != nil {
@@ -75,7 +82,11 @@ func run(p processes.Plan) error {
 	mu.Lock()
 	fmt.Print(describe(p, c, time.Since(began)))
 	mu.Unlock()
-	err = wait(ctx, c)
+	err = supervise(ctx, c, func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Printf("\n"+format+"\n\n", args...)
+	})
 	fmt.Fprintln(os.Stderr, "stopping all")
 	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -85,20 +96,57 @@ func run(p processes.Plan) error {
 	return err
 }
 
-// wait returns at ctrl-C, or with an error when a process ended by itself.
-func wait(ctx context.Context, c *processes.Cluster) error {
-	ended := make(chan string, len(c.All()))
-	for _, p := range c.All() {
+const (
+	// restartAfter is the pause before a process that ended is started again.
+	restartAfter = 5 * time.Second
+	// A process that ends endsMax times, each within endsSoon of its start, is not started again.
+	endsMax, endsSoon = 3, 10 * time.Second
+)
+
+// supervise starts processes again when they end, until ctrl-C. It returns an error when one does not live.
+func supervise(ctx context.Context, c *processes.Cluster, say func(format string, args ...any)) error {
+	ended := make(chan *processes.Process, len(c.All()))
+	watch := func(p *processes.Process) {
+		done := p.Done()
 		go func() {
-			<-p.Done()
-			ended <- p.Name
+			<-done
+			ended <- p
 		}()
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case name := <-ended:
-		return fmt.Errorf("%s ended; its last words stand above", name)
+	began, soon := map[*processes.Process]time.Time{}, map[*processes.Process]int{}
+	for _, p := range c.All() {
+		watch(p)
+	}
+	for {
+		var p *processes.Process
+		select {
+		case <-ctx.Done():
+			return nil
+		case p = <-ended:
+		}
+		if soon[p]++; time.Since(began[p]) > endsSoon {
+			soon[p] = 1
+		}
+		if soon[p] == endsMax {
+			return fmt.Errorf("%s ended %d times in a row; its last words stand above", p.Name, endsMax)
+		}
+		say("%s ended: %v; it starts again in %v", p.Name, p.Ended(), restartAfter)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(restartAfter):
+		}
+		began[p] = time.Now()
+		starting, cancel := context.WithTimeout(ctx, startTimeout)
+		err := p.Start(starting)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			say("%s serves again after %.1f s, as process %d", p.Name, time.Since(began[p]).Seconds(), p.PID())
+		}
+		watch(p)
 	}
 }
 

@@ -44,6 +44,9 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	s.Sizes = master.Sizes(ctx, a.tables.Names(), a.servers.All(), a.peers.Server, a.log)
+	if s.Growth, err = a.growth(ctx); err != nil {
+		return err
+	}
 	var steps []master.Step
 	for _, step := range master.Plan(s, master.Settings{}, a.rng) {
 		if !c.Alarms || step.Kind == master.Alarm {

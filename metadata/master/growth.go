@@ -1,8 +1,8 @@
 package master
 
 import (
+	"cmp"
 	"encoding/binary"
-	"maps"
 	"math"
 	"slices"
 
@@ -151,19 +151,33 @@ const GrowthPrefix = "growth/"
 
 const growthVersion = 1
 
+// ColumnGrowth is the growth of one column of a table: of the ring range [Lo, Hi), Hi 0 is 2^64.
+type ColumnGrowth struct {
+	Lo, Hi uint64
+	// BytesPerRow is what a row takes at rest; 0: not known yet.
+	BytesPerRow float64
+	// Rows is the history of the column, in rows per second. It belongs to the growth.
+	Rows *presplit.History
+}
+
+// Columns lists the columns in the order of the ring.
+func (g *Growth) Columns() []ColumnGrowth {
+	var out []ColumnGrowth
+	for c, h := range g.columns {
+		out = append(out, ColumnGrowth{c.lo, c.hi, g.perRow[c], h})
+	}
+	slices.SortFunc(out, func(a, b ColumnGrowth) int { return cmp.Compare(a.Lo, b.Lo) })
+	return out
+}
+
 // Encode gives the row's value.
 func (g *Growth) Encode() []byte {
 	b := []byte{growthVersion}
-	for _, c := range slices.SortedFunc(maps.Keys(g.columns), func(a, b column) int {
-		if a.lo < b.lo {
-			return -1
-		}
-		return 1
-	}) {
-		h := g.columns[c].Append(nil)
-		b = binary.LittleEndian.AppendUint64(b, c.lo)
-		b = binary.LittleEndian.AppendUint64(b, c.hi)
-		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(g.perRow[c]))
+	for _, c := range g.Columns() {
+		h := c.Rows.Append(nil)
+		b = binary.LittleEndian.AppendUint64(b, c.Lo)
+		b = binary.LittleEndian.AppendUint64(b, c.Hi)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(c.BytesPerRow))
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(h)))
 		b = append(b, h...)
 	}

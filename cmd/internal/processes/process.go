@@ -99,7 +99,7 @@ func (p *Process) Wait(ctx context.Context) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended: %w\n%s", p.Name, p.ended(), p.Said())
+			return fmt.Errorf("%s ended: %w\n%s", p.Name, p.Ended(), p.Said())
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w\n%s", p.Name, ctx.Err(), p.Said())
 		case <-time.After(20 * time.Millisecond):
@@ -123,7 +123,8 @@ func (p *Process) answers(ctx context.Context) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-func (p *Process) ended() error {
+// Ended is why it ended; good once Done is closed.
+func (p *Process) Ended() error {
 	if p.err == nil {
 		return errors.New("exit code 0")
 	}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+type presplitCmd struct {
+	Show     presplitShowCmd     `cmd:"" help:"Show a table's forecast, the partitions to come with the sizes they should get, and how large the last ones became."`
+	Backtest presplitBacktestCmd `cmd:"" help:"Replay a recorded load and show how near their target partitions would have closed; no cluster is needed."`
+}
+
+// growth reads the recorded growth of all tables, which the master writes every ten minutes.
+func (a *admin) growth(ctx context.Context) (map[string]*master.Growth, error) {
+	rows, _, err := a.store.List(ctx, master.GrowthPrefix)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]*master.Growth{}
+	for _, row := range rows {
+		g, err := master.DecodeGrowth(row.Value)
+		if err != nil {
+			a.log.Warn("the recorded growth of a table cannot be read", "key", row.Key, "error", err)
+			continue
+		}
+		out[strings.TrimPrefix(row.Key, master.GrowthPrefix)] = g
+	}
+	return out, nil
+}
+
+type presplitShowCmd struct {
+	adminFlags `embed:""`
+	Table      string        `arg:"" help:"Table."`
+	Ahead      time.Duration `name:"ahead" help:"How far to look ahead." default:"2h"`
+	Past       int           `name:"past" help:"How many of the partitions that ended to show." default:"10"`
+}
+
+// Run reads the growth, the map and the sizes.
+func (c *presplitShowCmd) Run() error { return c.with(c.run) }
+
+// columnForecast is a column as shown.
+type columnForecast struct {
+	Ring        string          `json:"ring"`
+	Since       string          `json:"since,omitempty"`
+	Known       bool            `json:"known"` // enough of the last 15 minutes was observed
+	RowsPerSec  float64         `json:"rows_per_second"`
+	BytesPerRow float64         `json:"bytes_per_row"`
+	Days        int             `json:"days"`
+	Forecast    []forecastPoint `json:"forecast"`
+	Partitions  []sizedPart     `json:"partitions"`
+}
+
+type forecastPoint struct {
+	At             string  `json:"at"`
+	BytesPerSecond float64 `json:"bytes_per_second"`
+}
+
+type sizedPart struct {
+	Partition uint64  `json:"partition"`
+	Begin     string  `json:"begin"`
+	End       string  `json:"end"`
+	Width     string  `json:"width"`
+	Bytes     float64 `json:"bytes"`
+	Expected  bool    `json:"expected"` // by the forecast; else as it is
+	Leader    string  `json:"first_server"`
+}
+
+func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	all, err := a.growth(ctx)
+	if err != nil {
+		return err
+	}
+	sizes := master.Sizes(ctx, []string{c.Table}, a.servers.All(), a.peers.Server, a.log)
+	now := time.Now().UnixNano()
+	cols := []columnForecast{}
+	if g := all[c.Table]; g != nil {
+		for _, col := range g.Columns() {
+			cols = append(cols, c.column(m, col, sizes, now))
+		}
+	}
+	return a.print(map[string]any{"table": c.Table, "columns": cols}, func(w io.Writer) { drawForecasts(w, c.Table, cols) })
+}
+
+func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes map[lease.Partition]master.Size, now point.Nanos) columnForecast {
+	// The newest minutes are not in the store yet: the forecast is as of the end of the recorded ones.
+	asOf := min(now, col.Rows.Until())
+	f, known := col.Rows.Forecast(asOf, now+int64(c.Ahead))
+	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: known, RowsPerSec: f.Rate(now), BytesPerRow: col.BytesPerRow, Days: f.Days, Forecast: []forecastPoint{}, Partitions: []sizedPart{}}
+	if since, ok := col.Rows.Since(); ok {
+		out.Since = stampOf(since)
+	}
+	for at := now; at <= now+int64(c.Ahead); at += int64(10 * time.Minute) {
+		out.Forecast = append(out.Forecast, forecastPoint{stampOf(at), f.Rate(at) * col.BytesPerRow})
+	}
+	past := 0
+	for _, p := range m.Overlapping(math.MinInt64, now+int64(c.Ahead)) {
+		if p.TimeHi <= now && p.PointLo == col.Lo {
+			past++
+		}
+	}
+	for _, p := range m.Overlapping(math.MinInt64, now+int64(c.Ahead)) {
+		if p.PointLo != col.Lo {
+			continue
+		}
+		if p.TimeHi <= now {
+			if past--; past >= c.Past {
+				continue
+			}
+		}
+		size, there := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
+		one := sizedPart{Partition: uint64(p.ID), Begin: stampOf(p.TimeLo), End: stampOf(p.TimeHi), Width: time.Duration(p.TimeHi - p.TimeLo).String(), Bytes: float64(size.Bytes)}
+		if p.TimeHi > now && known {
+			one.Bytes, one.Expected = float64(size.Rows)*col.BytesPerRow+f.Bytes(max(now, p.TimeLo), p.TimeHi)*col.BytesPerRow, true
+		} else if !there {
+			one.Bytes = math.NaN()
+		}
+		if len(p.Placements) > 0 {
+			one.Leader = string(p.Placements[0].Server)
+		}
+		if math.IsNaN(one.Bytes) {
+			one.Bytes = 0
+		}
+		out.Partitions = append(out.Partitions, one)
+	}
+	return out
+}
+
+func ringEnd(hi uint64) string {
+	if hi == 0 {
+		return "2^64"
+	}
+	return fmt.Sprintf("%#x", hi)
+}
+
+func stampOf(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339) }
+
+func drawForecasts(w io.Writer, table string, cols []columnForecast) {
+	if len(cols) == 0 {
+		fmt.Fprintf(w, "nothing is recorded of table %q yet: the master writes its growth every ten minutes\n", table)
+		return
+	}
+	for _, c := range cols {
+		fmt.Fprintf(w, "ring %s, recorded since %s; %d past days have a part in the season\n", c.Ring, or(c.Since, "now"), c.Days)
+		if !c.Known {
+			fmt.Fprintln(w, "too little of the last minutes is known for a forecast: partitions stay as they are")
+		} else {
+			fmt.Fprintf(w, "%.0f rows/s × %.2f B = %s/s; in the next hours:\n", c.RowsPerSec, c.BytesPerRow, master.Bytes(int64(c.RowsPerSec*c.BytesPerRow)))
+			most := 0.0
+			for _, p := range c.Forecast {
+				most = max(most, p.BytesPerSecond)
+			}
+			for _, p := range c.Forecast {
+				fmt.Fprintf(w, "%s\t%s/s\t%s\n", p.At, master.Bytes(int64(p.BytesPerSecond)), loadBar(p.BytesPerSecond, most))
+			}
+		}
+		fmt.Fprintln(w, "partition\tbegins\twidth\tsize\t\tfirst server")
+		for _, p := range c.Partitions {
+			kind := ""
+			if p.Expected {
+				kind = "expected"
+			}
+			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\n", p.Partition, p.Begin, p.Width, master.Bytes(int64(p.Bytes)), kind, p.Leader)
+		}
+	}
+}
+
+// loadBar is a bar of up to 40 cells.
+func loadBar(v, most float64) string {
+	if most <= 0 {
+		return ""
+	}
+	return strings.Repeat("█", int(math.Round(40*v/most)))
+}
+
+// presplitBacktestCmd replays a load.
+type presplitBacktestCmd struct {
+	Trace      string        `name:"trace" help:"CSV file of time,bytes_per_second (RFC 3339 or seconds since 1970), or synthetic:NAME: steady, daily, weekly, growth, step, spike, outage, new." placeholder:"FILE"`
+	Prometheus string        `name:"prometheus" help:"Read the load from a Prometheus, or another server with its API, at this URL." placeholder:"URL"`
+	Query      string        `name:"query" help:"What to ask there; the sum of its series is the load in bytes per second." default:"sum(rate(prometheus_tsdb_head_samples_appended_total[5m])) * 1.5"`
+	Days       int           `name:"days" help:"How many days to read from there, or to make of a synthetic load." default:"9"`
+	Target     size          `name:"target" help:"Size near which partitions should close." default:"1GiB"`
+	Width      duration      `name:"width" help:"Width of a partition that the load does not fill." default:"1d"`
+	Ahead      time.Duration `name:"ahead" help:"How far ahead partitions are cut." default:"2h"`
+	Learn      duration      `name:"learn" help:"Beginning of the load whose partitions are not counted." default:"2d"`
+	SVG        string        `name:"svg" help:"Draw the load and the sizes into this file." placeholder:"FILE"`
+	Output     string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
+	Client     clientFlags   `embed:""`
+}
+
+// fixedFor is how long before its time the master no longer cuts a partition anew.
+const fixedFor = 2 * time.Minute
+
+// Run reads the load, replays it and prints the errors.
+func (c *presplitBacktestCmd) Run() error {
+	trace, err := c.read(context.Background())
+	if err != nil {
+		return err
+	}
+	learn := point.Nanos(c.Learn)
+	if c.Trace == "synthetic:new" {
+		learn = 0
+	}
+	target := float64(c.Target)
+	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: int64(10 * time.Second), WidthMax: int64(c.Width)},
+		Horizon: int64(c.Ahead), Fixed: int64(fixedFor), Learn: learn})
+	if c.SVG != "" {
+		if err := os.WriteFile(c.SVG, drawBacktest(*trace, r, target, learn), 0o644); err != nil {
+			return err
+		}
+	}
+	return c.print(os.Stdout, trace, r, learn)
+}
+
+func (c *presplitBacktestCmd) print(w io.Writer, trace *presplit.Trace, r presplit.Report, learn point.Nanos) error {
+	days := float64(len(trace.Bytes)) / 1440
+	if c.Output == "json" {
+		errs := r.Errors
+		if errs == nil {
+			errs = []float64{}
+		}
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(map[string]any{"days": days, "partitions": len(errs), "errors": errs, "median": orZero(r.Quantile(0.5)), "p95": orZero(r.Quantile(0.95)), "max": orZero(r.Quantile(1)), "transactions": r.Cuts})
+	}
+	fmt.Fprintf(w, "%.1f days of load, the first %.1f to learn from; target %s\n", days, float64(learn)/float64(24*time.Hour), master.Bytes(int64(c.Target)))
+	if len(r.Errors) == 0 {
+		fmt.Fprintln(w, "no partition closed: give a longer load, a smaller --target or less to --learn")
+		return nil
+	}
+	widths := make([]time.Duration, len(r.Partitions))
+	for i, p := range r.Partitions {
+		widths[i] = time.Duration(p.Hi - p.Lo)
+	}
+	slices.Sort(widths)
+	fmt.Fprintf(w, "%d partitions, %v to %v wide, %.0f transactions a day\n", len(widths), widths[0], widths[len(widths)-1], float64(r.Cuts)/days)
+	fmt.Fprintf(w, "sizes are off the target by %.1f %% (median), %.1f %% (95th percentile), %.0f %% (most)\n", 100*r.Quantile(0.5), 100*r.Quantile(0.95), 100*r.Quantile(1))
+	return nil
+}
+
+func orZero(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
+}
