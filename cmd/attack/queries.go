@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -190,8 +191,11 @@ func readAll(ctx context.Context, a *attacker) {
 	}
 	header := http.Header{"Content-Encoding": {"snappy"}, "Content-Type": {"application/x-protobuf"}, "X-Prometheus-Remote-Read-Version": {"0.1.0"}}
 	prefix := "/t/" + crowdTable
+	small := snappy.Encode(nil, bytes.Repeat([]byte{1<<3 | 2, 0}, 2_000_000)) // 200 kB of empty queries
 	a.workers(ctx, 8, func(ctx context.Context, w, turn int) bool {
-		switch (w + turn) % 4 {
+		switch (w + turn) % 5 {
+		case 4:
+			a.post(ctx, prefix+"/api/v1/read", header, small)
 		case 0:
 			a.post(ctx, prefix+"/api/v1/read", header, body(false, 1))
 		case 1:

@@ -36,11 +36,7 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 		return
 	}
 	defer l.End()
-	if err := budget.LoanOf(ctx).Take(readCost * max(c.ContentLength, 0)); err != nil {
-		failPlain(w, err)
-		return
-	}
-	req, err := decodeRead(w, c.Request, int64(a.settings.ReadBytesMax))
+	req, err := decodeRead(w, c.Request, int64(a.settings.ReadBytesMax), budget.LoanOf(ctx))
 	if err != nil {
 		failPlain(w, err)
 		return
@@ -57,7 +53,7 @@ func (a *API) read(w http.ResponseWriter, c *call) {
 	a.readSamples(ctx, w, c, req)
 }
 
-// readCost is the memory of a remote-read request for each byte of it: packed, unpacked, decoded.
+// readCost is the memory of a remote-read request for each byte of it, beside its fields: unpacked, its strings, lists of numbers.
 const readCost = 8
 
 // failPlain answers as remote-read clients expect: a sentence, not an envelope.
@@ -70,8 +66,15 @@ func failPlain(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), ans.status)
 }
 
-// decodeRead unpacks a request. Its size is checked before memory is allocated for it.
-func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64) (*prompb.ReadRequest, error) {
+// decodeRead unpacks a request. Its size and the number of its fields are checked and booked before memory is allocated for them.
+func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64, loan *budget.Loan) (*prompb.ReadRequest, error) {
+	size := r.ContentLength
+	if size < 0 {
+		size = bytesMax
+	}
+	if err := loan.Take(2 * min(size, bytesMax)); err != nil { // a buffer that grows
+		return nil, err
+	}
 	packed, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bytesMax))
 	if err != nil {
 		return nil, formError(err)
@@ -83,9 +86,19 @@ func decodeRead(w http.ResponseWriter, r *http.Request, bytesMax int64) (*prompb
 	if int64(n) > bytesMax {
 		return nil, badDataf("snappy: decoded length %d exceeds limit %d", n, bytesMax)
 	}
+	if err := loan.Take(readCost * int64(n)); err != nil {
+		return nil, err
+	}
 	b, err := snappy.Decode(nil, packed)
 	if err != nil {
 		return nil, badData(err)
+	}
+	fields, err := countRead(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := loan.Take(readFieldBytes * int64(fields)); err != nil {
+		return nil, err
 	}
 	req := new(prompb.ReadRequest)
 	if err := req.Unmarshal(b); err != nil {
