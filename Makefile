@@ -91,12 +91,7 @@ golden: ## rewrite the golden files, then show the diff
 	git --no-pager diff --stat -- '*testdata*'
 
 fuzz: ## every fuzz target for a while; T=10s
-	@set -e; \
-	for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' $(CODE) | xargs -n1 dirname | sort -u); do \
-		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go); do \
-			echo "$$dir $$name"; go test ./$$dir -run '^$$' -fuzz "^$$name\$$" -fuzztime $(T); \
-		done; \
-	done
+	@.ci/fuzz $(T) $(CODE)
 
 bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
 	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
