@@ -46,6 +46,16 @@ func (l lending) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return lentSet{set, loan}, nil
 }
 
+// Evaluate implements peer.Evaluator.
+func (l lending) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
+	ctx, loan, err := l.borrow(ctx)
+	if err != nil {
+		return err
+	}
+	defer loan.Close()
+	return l.Server.Evaluate(ctx, q, request, give)
+}
+
 // lentSet returns the loan when it is closed.
 type lentSet struct {
 	peer.SeriesSet

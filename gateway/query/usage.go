@@ -72,6 +72,18 @@ func (u *usage) countLocked(s *peer.Series) error {
 	for _, h := range s.Hists {
 		u.mu.rows += 1 + len(h.H)/histRowBytes
 	}
+	return u.boundedLocked()
+}
+
+// load adds series and rows that were read elsewhere.
+func (u *usage) load(series, rows int) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.mu.series, u.mu.rows = u.mu.series+series, u.mu.rows+rows
+	return u.boundedLocked()
+}
+
+func (u *usage) boundedLocked() error {
 	if err := u.of.Loads(u.mu.series, u.mu.rows); err != nil {
 		return err
 	}

@@ -94,22 +94,31 @@ func newGroups(a *Aggregation, steps int, take func(int64) error) *groups {
 	return g
 }
 
+// open finds a group, or adds it. The error is from take.
+func (g *groups) open(key []byte) (group int, err error) {
+	if group, ok := g.at[string(key)]; ok {
+		return group, nil
+	}
+	// Its state, and its column in the end.
+	if err := g.take(int64(g.steps)*(g.cell+8) + groupBytes + int64(len(key))); err != nil {
+		return 0, err
+	}
+	group = len(g.labels)
+	g.labels = append(g.labels, point.Labels(key))
+	g.at[string(g.labels[group])] = group
+	if g.ranked != nil {
+		g.ranked.open()
+	} else {
+		g.fold.open()
+	}
+	return group, nil
+}
+
 // add folds a column in. The error is from take.
 func (g *groups) add(key []byte, c *Column) error {
-	group, ok := g.at[string(key)]
-	if !ok {
-		// Its state, and its column in the end.
-		if err := g.take(int64(g.steps)*(g.cell+8) + groupBytes + int64(len(key))); err != nil {
-			return err
-		}
-		group = len(g.labels)
-		g.labels = append(g.labels, point.Labels(key))
-		g.at[string(g.labels[group])] = group
-		if g.ranked != nil {
-			g.ranked.open()
-		} else {
-			g.fold.open()
-		}
+	group, err := g.open(key)
+	if err != nil {
+		return err
 	}
 	if g.ranked != nil {
 		return g.take(g.ranked.add(group, c))

@@ -248,11 +248,7 @@ func (r *run) give(n int64) {
 
 // start counts the numbers that the engine holds before it reads.
 func (r *run) start() error {
-	held := r.plan.Source.Held
-	for _, s := range r.plan.Stages {
-		held += s.Held
-	}
-	return r.meter.keep(held)
+	return r.meter.keep(r.plan.heldAtStart())
 }
 
 // page reads a page.
@@ -599,14 +595,15 @@ func (r *run) finish() (*Answer, error) {
 	return r.answer(r.groups.finish(), true)
 }
 
-// answer evaluates the stages after the first aggregation, whose columns these are if the plan has one.
-func (r *run) answer(columns []Column, aggregated bool) (*Answer, error) {
+// answer evaluates the stages after the first aggregation, to its columns if the plan has one, and writes them unless the
+// workers did.
+func (r *run) answer(columns []Column, write bool) (*Answer, error) {
 	base, err := r.headMeter()
 	if err != nil {
 		return nil, err
 	}
 	a := &Answer{Columns: columns}
-	if aggregated {
+	if write {
 		if columns, err = r.upper(base, columns); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ type metrics struct {
 	ahead       prometheus.Counter
 	failures    *prometheus.CounterVec // by work: flush, compact, scrub
 	copies      copyMetrics
+	evaluations evaluationMetrics
 
 	scrubBytes, scrubSegments, scrubDamaged, scrubPasses, scrubYields prometheus.Counter
 }
@@ -38,7 +39,9 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m.scrubYields = counter("scrub_yields_total", "Times that the check of segments went on slower, because the disk was busy or head rows filled their memory.")
 	copies, ofCopies := newCopyMetrics()
 	m.copies = copies
-	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures, ofCopies)
+	evaluations, ofEvaluations := newEvaluationMetrics()
+	m.evaluations = evaluations
+	r.MustRegister(m.throttled, m.unconfirmed, m.ahead, m.failures, ofCopies, ofEvaluations)
 	r.MustRegister(s.memoryMetrics()...)
 	r.MustRegister(s.partitionMetrics()...)
 	r.MustRegister(s.segmentMetrics()...)

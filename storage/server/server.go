@@ -129,6 +129,7 @@ type Server struct {
 	partition  *partition.Metrics
 	heads      *share.Pool               // bytes
 	compacting budget.Held               // by compactions under way
+	evaluating chan struct{}             // holds one for each evaluation under way
 	dropping   []point.PlacementID       // an earlier process began to drop them
 	rebuilt    string                    // constant after Open: see Rebuilt
 	unknown    map[point.PlacementID]int // with records in the log, and no entry in the catalogue
@@ -152,7 +153,8 @@ var _ peer.Storage = (*Server)(nil)
 func Open(ctx context.Context, d Deps, s Settings) (*Server, error) {
 	s.setDefaults()
 	d.Processors = cmp.Or(d.Processors, runtime.GOMAXPROCS(0))
-	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes)}
+	srv := &Server{deps: d, settings: s, leases: d.Leases, cache: segment.NewCache(s.CacheBytes),
+		evaluating: make(chan struct{}, evaluationsPerProcessor*d.Processors)}
 	if srv.leases == nil {
 		srv.leases = always{s.Epoch}
 	}

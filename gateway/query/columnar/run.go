@@ -16,6 +16,9 @@ type Env struct {
 	columns.Env // Open and Writer are set by Run
 	// Find finds the series of a selector with their rows in [lo, hi], milliseconds.
 	Find func(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (columns.Rows, error)
+	// Divide cuts a chain over a selector into pieces that are joined; no pieces: it is evaluated whole. undo takes back what was counted
+	// for pieces that turn out not to be joined. Nil: no chain is divided.
+	Divide func(ctx context.Context, chain *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error)
 	// Markers asks for a value at each step, a stale marker where there is none.
 	Markers bool
 
@@ -56,13 +59,33 @@ func (p *Plan) Run(ctx context.Context, env Env) (*Answer, error) {
 		in.Writer = func() columns.Writer { return &writer{grid: p.chain.Grid, markers: env.Markers, out: &series} }
 		in.Restart = func() { series = promql.Matrix{} }
 	}
-	a, err := p.chain.Run(ctx, in)
+	a, err := p.evaluate(ctx, env, in)
 	if err != nil {
 		return nil, worded(err)
 	}
 	return &Answer{
 		Series: series, Notes: p.notes(a), Visited: a.Visited, Read: a.Read, Peak: a.Peak, columns: a.Columns,
 	}, nil
+}
+
+// evaluate joins the pieces of the chain, or evaluates it whole.
+func (p *Plan) evaluate(ctx context.Context, env Env, in columns.Env) (*columns.Answer, error) {
+	if env.Divide == nil {
+		return p.chain.Run(ctx, in)
+	}
+	f, pieces, undo, err := env.Divide(ctx, &p.chain, p.matchers)
+	if err != nil {
+		return nil, err
+	}
+	if len(pieces) == 0 {
+		return p.chain.Run(ctx, in)
+	}
+	a, err := p.chain.Join(ctx, in, f, pieces)
+	if errors.Is(err, columns.ErrUndivided) {
+		undo()
+		return p.chain.Run(ctx, in)
+	}
+	return a, err
 }
 
 // notes are the annotations of an evaluation.

@@ -19,5 +19,8 @@
 //
 // There is one replica to ask today. More will be asked in fan, which now handles slow answers.
 //
+// Divide has servers evaluate the steps of a plan for which one server has all rows of each series (stretch.go), by the same map and with the
+// same second tries as Select.
+//
 // Invariants: I5 (so many series and rows are read ahead of the merge), I8.
 package fanout

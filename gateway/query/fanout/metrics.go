@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -16,6 +17,19 @@ type metrics struct {
 	doubted  *prometheus.CounterVec
 	probes   prometheus.Counter
 	fan      prometheus.Histogram
+	plans    *prometheus.CounterVec
+}
+
+// divided counts a plan that was to be divided. Label outcome: divided, whole (its rows are read), abandoned.
+func (m *metrics) divided(d *query.Divided, err error) {
+	outcome := "divided"
+	switch {
+	case err != nil:
+		outcome = "abandoned"
+	case d == nil:
+		outcome = "whole"
+	}
+	m.plans.WithLabelValues(outcome).Inc()
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -43,6 +57,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "spillway_fanout_servers_asked", Help: "Storage servers that one query asks.",
 			Buckets: []float64{1, 2, 3, 5, 10, 20, 50, 100, 200},
 		}),
+	}
+	m.plans = f.NewCounterVec(prometheus.CounterOpts{
+		Name: "spillway_fanout_plans_total", Help: "Parts of queries that servers may evaluate: divided among them, read as rows (whole), or left to the plain engine by what a server found (abandoned).",
+	}, []string{"outcome"})
+	for _, outcome := range []string{"divided", "whole", "abandoned"} {
+		m.plans.WithLabelValues(outcome)
 	}
 	for _, outcome := range []string{"warned", "refused"} {
 		m.doubted.WithLabelValues(outcome)

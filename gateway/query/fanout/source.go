@@ -104,6 +104,8 @@ type request struct {
 	lo, hi     point.Nanos
 	whole      bool // the answer may lack nothing, even if the asker allows that
 	probed     bool // metadata servers were asked for a newer map
+	// plan makes the groups; nil: one for each server, as the function plan does.
+	plan func(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan)
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, i int, g *group, s peer.Storage) error
 	// begin gets the number of servers to be asked, and drops the answers so far.
@@ -128,10 +130,17 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		m := known.m
 		warnIncomplete(ctx, r.table, among)
-		groups, orphans := plan(among, func(p *topology.Partition) (topology.ServerID, error) {
+		grouped := plan
+		if r.plan != nil {
+			grouped = r.plan
+		}
+		groups, orphans := grouped(among, func(p *topology.Partition) (topology.ServerID, error) {
 			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
 			return lead.Server, err
 		})
+		if r.plan != nil && len(groups) == 0 {
+			return nil, nil
+		}
 		for i := range groups {
 			groups[i].next = m.NextID
 			if groups[i].accepts {

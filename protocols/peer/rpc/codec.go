@@ -133,6 +133,7 @@ const (
 	methodPing            = "Ping"
 	methodInserts         = "Inserts"
 	methodSelect          = "Select"
+	methodEvaluate        = "Evaluate"
 	methodLabelNames      = "LabelNames"
 	methodLabelValues     = "LabelValues"
 	methodExemplars       = "Exemplars"

@@ -98,6 +98,7 @@ func (i Identity) check(cert *x509.Certificate) error {
 var rights = map[string][]Role{
 	methodInserts:         {RoleGateway},
 	methodSelect:          {RoleGateway},
+	methodEvaluate:        {RoleGateway},
 	methodLabelNames:      {RoleGateway},
 	methodLabelValues:     {RoleGateway},
 	methodExemplars:       {RoleGateway},

@@ -1,0 +1,92 @@
+package query
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/protocols/columns"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Divider is a Source that has plans evaluated where their rows are.
+type Divider interface {
+	// Divide cuts the steps of a plan over the rows of q into pieces, and has those evaluated for which one server has all rows of each
+	// series. Rows of the other pieces, which have neither part nor Open, are read by Select. Nil: the plan is not divided, and
+	// all rows are read. Errors are those of Select, columns.ErrAbandoned and columns.ErrTooManySamples.
+	Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*Divided, error)
+}
+
+// Divided is a plan in pieces, in order of time.
+type Divided struct {
+	Form   columns.Form
+	Pieces []columns.Piece
+}
+
+var _ Divider = guarded{}
+
+// Divide implements Divider, for sources that are none too.
+func (g guarded) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*Divided, error) {
+	if err := may(ctx, access.Read, q.Table); err != nil {
+		return nil, err
+	}
+	if d, ok := g.source.(Divider); ok {
+		return d.Divide(ctx, q, of)
+	}
+	return nil, nil
+}
+
+// divider is columnar.Env's Divide, or nil if the source divides nothing.
+func (c *cutter) divider() func(context.Context, *columns.Plan, []*labels.Matcher) (columns.Form, []columns.Piece, func(), error) {
+	if _, ok := c.table.reader.source.(Divider); !ok {
+		return nil
+	}
+	return c.divide
+}
+
+// divide has a plan divided, and counts the series and rows that servers read.
+func (c *cutter) divide(ctx context.Context, p *columns.Plan, ms []*labels.Matcher) (f columns.Form, pieces []columns.Piece, undo func(), err error) {
+	lo, hi := p.Reach()
+	if err := c.usage.of.Reads(lo, hi); err != nil {
+		return 0, nil, nil, loadError(err)
+	}
+	before := c.usage.state()
+	undo = func() { c.usage.restore(before) }
+	d, err := c.table.reader.source.(Divider).Divide(ctx, c.table.ask(lo, hi, ms), &columns.Request{Plan: *p, SamplesMax: c.engine.samples})
+	switch {
+	case errors.Is(err, columns.ErrAbandoned), errors.Is(err, columns.ErrTooManySamples):
+		return 0, nil, nil, err
+	case c.table.absent(err) != nil:
+		return 0, nil, nil, loadError(err)
+	case err != nil || d == nil:
+		return 0, nil, undo, nil
+	}
+	if err := c.load(d.Pieces); err != nil {
+		return 0, nil, nil, loadError(err)
+	}
+	for i := range d.Pieces {
+		if at := &d.Pieces[i]; at.Part == nil {
+			at.Open = func(ctx context.Context, lo, hi int64) (columns.Rows, error) { return c.open(ctx, lo, hi, ms) }
+		}
+	}
+	return d.Form, d.Pieces, undo, nil
+}
+
+// load counts the rows of parts, and the series of those of the same steps together: parts of other steps have much the same series.
+func (c *cutter) load(pieces []columns.Piece) error {
+	series, rows := 0, 0
+	together, first := 0, -1
+	for _, at := range pieces {
+		if at.Part == nil {
+			continue
+		}
+		if at.First != first {
+			together, first = 0, at.First
+		}
+		together += at.Part.Series
+		series, rows = max(series, together), rows+at.Part.Rows
+	}
+	return c.usage.load(series, rows)
+}

@@ -1,0 +1,105 @@
+package fanout
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/columns"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestStretches lists every case of what a step's window may touch. Partitions are written as id@server[from,to) in minutes, with /ring for half a
+// ring; stretches as first+steps and the partitions of each server, or rows.
+func TestStretches(t *testing.T) {
+	f := func(what string, window, offset time.Duration, steps int, partitions, want string) {
+		t.Helper()
+		p := &columns.Plan{
+			Grid:   columns.Grid{Start: 0, End: int64(steps-1) * 60_000, Step: 60_000},
+			Source: columns.Source{Window: window, Offset: offset, Function: columns.FunctionOf("rate")},
+		}
+		ps, on := drawn(t, partitions)
+		var got []string
+		for _, s := range stretches(p, ps, func(p *topology.Partition) topology.ServerID { return on[p.ID] }) {
+			line := fmt.Sprintf("%d+%d", s.first, s.steps)
+			if s.units == nil {
+				line += " rows"
+			}
+			for _, u := range s.units {
+				line += " " + string(u.server) + ":"
+				for i, p := range u.partitions {
+					line += strings.Repeat(",", min(i, 1)) + fmt.Sprint(p.ID)
+				}
+			}
+			got = append(got, line)
+		}
+		if g := strings.Join(got, "; "); g != want {
+			t.Errorf("%s: %q, want %q", what, g, want)
+		}
+	}
+	const m = time.Minute
+	f("one partition", m, 0, 10, "1@a[-60,60)", "0+10 a:1")
+	f("one server across an edge", 5*m, 0, 10, "1@a[-60,4) 2@a[4,60)", "0+10 a:1,2")
+	f("an edge between two servers is read", 2*m, 0, 20, "1@a[-60,10) 2@b[10,60)", "0+10 a:1; 10+2 rows; 12+8 b:2")
+	f("a window ends at the edge, and the next begins there", m, 0, 20, "1@a[-60,10) 2@b[10,60)", "0+10 a:1; 10+1 rows; 11+9 b:2")
+	f("windows with pauses between them cross no edge that lies in a pause", 30*time.Second, 0, 4, "1@a[-60,1.2) 2@b[1.2,60)", "0+2 a:1; 2+2 b:2")
+	f("an offset moves the windows", 2*m, 5*m, 20, "1@a[-60,10) 2@b[10,60)", "0+15 a:1; 15+2 rows; 17+3 b:2")
+	f("steps before and after all partitions need nothing", m, 0, 20, "1@a[5,10)", "5+6 a:1")
+	f("a window as long as a partition: it is not worth it", 10*m, 0, 40, "1@a[-60,10) 2@b[10,20) 3@a[20,30) 4@b[30,40)", "")
+	f("halves of a ring on two servers", m, 0, 10, "1@a[-60,60)/0 2@b[-60,60)/1", "0+10 a:1 b:2")
+	f("halves of a ring on one", m, 0, 10, "1@a[-60,60)/0 2@a[-60,60)/1", "0+10 a:1,2")
+	f("a half that moves to another server", 2*m, 0, 20, "1@a[-60,10)/0 2@b[-60,60)/1 3@b[10,60)/0", "0+10 a:1 b:2; 10+2 rows; 12+8 b:3,2")
+	f("a ring that is cut from some time on", 2*m, 0, 20, "1@a[-60,10) 2@a[10,60)/0 3@b[10,60)/1", "0+10 a:1; 10+2 rows; 12+8 a:2 b:3")
+	f("a ring that is cut on one server", 2*m, 0, 20, "1@a[-60,10) 2@a[10,60)/0 3@a[10,60)/1", "0+20 a:1,2,3")
+	f("halves that change places between windows", 30*time.Second, 0, 4, "1@a[-60,1.2)/0 2@b[-60,1.2)/1 3@b[1.2,60)/0 4@a[1.2,60)/1", "0+4 a:1,4 b:2,3")
+	f("a partition over another: rows may have doubles", m, 0, 20, "1@a[-60,60) 2@a[15,60)", "")
+	f("one that is unloading", m, 0, 20, "1@a[-60,15) 2@a[15,60)u", "0+15 a:1; 15+5 rows")
+	f("one without a leader", m, 0, 20, "1@a[-60,15) 2@[15,60)", "0+15 a:1; 15+5 rows")
+	f("no partition", m, 0, 20, "", "")
+	f("a lookback of five minutes in partitions of ten, in turns on two servers", 5*m, 0, 40, "1@a[-60,10) 2@b[10,20) 3@a[20,30) 4@b[30,40)",
+		"0+10 a:1; 10+5 rows; 15+5 b:2; 20+5 rows; 25+5 a:3; 30+5 rows; 35+5 b:4")
+}
+
+// drawn reads partitions.
+func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.PartitionID]topology.ServerID) {
+	t.Helper()
+	on = map[point.PartitionID]topology.ServerID{}
+	for _, word := range strings.Fields(text) {
+		word, unloads := strings.CutSuffix(word, "u")
+		word, ring, half := strings.Cut(word, "/")
+		id, rest, _ := strings.Cut(word, "@")
+		server, rest, _ := strings.Cut(rest, "[")
+		p := &topology.Partition{Placements: []topology.Placement{{Server: topology.ServerID(server)}}}
+		var lo, hi float64
+		if _, err := fmt.Sscanf(id+" "+strings.NewReplacer(",", " ", ")", "").Replace(rest), "%d %g %g", &p.ID, &lo, &hi); err != nil {
+			t.Fatal(word, err)
+		}
+		p.TimeLo, p.TimeHi = point.Nanos(lo*60e9), point.Nanos(hi*60e9)
+		if half && ring == "0" {
+			p.PointHi = 1 << 63
+		} else if half {
+			p.PointLo = 1 << 63
+		}
+		if unloads {
+			p.State = topology.Unload
+		}
+		ps = append(ps, p)
+		on[p.ID] = topology.ServerID(server)
+	}
+	return ps, on
+}
+
+// TestTooManyPartitionsAreNotDivided: that would take longer than to read them.
+func TestTooManyPartitionsAreNotDivided(t *testing.T) {
+	var text []string
+	for i := range stretchesMax {
+		text = append(text, fmt.Sprintf("%d@%c[%d,%d)", i+1, 'a'+i%2, 10*i, 10*i+10))
+	}
+	p := &columns.Plan{Grid: columns.Grid{End: 10 * stretchesMax * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
+	ps, on := drawn(t, strings.Join(text, " "))
+	if got := stretches(p, ps, func(p *topology.Partition) topology.ServerID { return on[p.ID] }); got != nil {
+		t.Errorf("%d stretches", len(got))
+	}
+}

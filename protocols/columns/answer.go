@@ -1,0 +1,267 @@
+package columns
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/klauspost/compress/s2"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Outcome is how a server answers a request.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Evaluated Outcome = iota
+	Unknown           // ErrUnknown
+	Abandoned         // ErrAbandoned
+	TooMany           // ErrTooManySamples
+	outcomeEnd
+)
+
+// NamesMax is how many names a part has at most; one with more is not sent.
+const NamesMax = 1 << 16
+
+// Messages of an answer: the first is its head, the others have columns, a few hundred KiB each before compression.
+const (
+	messageBytes  = 256 << 10
+	nameBytesMax  = 1 << 16
+	labelsMax     = 1 << 20
+	columnsMax    = 1 << 26
+	headTyped     = 1 << 0
+	columnDropped = 1 << 0
+	bodyPlain     = 0
+	bodyS2        = 1
+)
+
+// SendOutcome gives an answer without a part.
+func SendOutcome(o Outcome, give func([]byte) error) error {
+	return give([]byte{requestVersion, byte(o)})
+}
+
+// Send gives a part in messages, each valid until give returns.
+func (part *Part) Send(give func([]byte) error) error {
+	if err := give(part.head()); err != nil {
+		return err
+	}
+	var body, packed []byte
+	flush := func() error {
+		if packed = append(packed[:0], bodyS2); len(body) > 0 {
+			packed = binary.AppendUvarint(packed, uint64(len(body)))
+			at := len(packed)
+			packed = append(packed, make([]byte, s2.MaxEncodedLen(len(body)))...)
+			packed = packed[:at+len(s2.Encode(packed[at:], body))]
+			if len(packed) > len(body)/8*7 {
+				packed = append(append(packed[:0], bodyPlain), body...)
+			}
+		}
+		body = body[:0]
+		return give(packed)
+	}
+	for i := range part.Columns {
+		c := &part.Columns[i]
+		body = binary.AppendUvarint(body, uint64(len(c.Labels)))
+		body = append(body, c.Labels...)
+		body = append(body, bit(c.Dropped, columnDropped))
+		for _, v := range c.Values {
+			body = appendFloat(body, v)
+		}
+		if len(body) >= messageBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(body) > 0 {
+		return flush()
+	}
+	return nil
+}
+
+func (part *Part) head() []byte {
+	b := []byte{requestVersion, byte(Evaluated), byte(part.Form), bit(part.Typed, headTyped)}
+	width := 0
+	if len(part.Columns) > 0 {
+		width = len(part.Columns[0].Values) / part.Steps
+	}
+	for _, n := range []int{part.Steps, width, len(part.Columns), part.Series, part.Rows, part.Held, part.Visited, part.Read, part.Peak, len(part.Names), len(part.Counts)} {
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	for _, n := range part.Names {
+		b = appendText(b, n)
+	}
+	for _, of := range part.Counts {
+		for _, n := range of {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return b
+}
+
+// Receiver puts a part together from the messages of an answer to a request.
+type Receiver struct {
+	// Of is the request.
+	Of *Request
+	// Take books bytes of memory before they are allocated; nil: they are not counted.
+	Take func(int64) error
+
+	begun   bool
+	outcome Outcome
+	part    Part
+	width   int
+	columns int // that the head promises
+	body    []byte
+}
+
+// Add takes a message, of which it keeps nothing. Errors are Corrupt, and those of Take.
+func (r *Receiver) Add(b []byte) error {
+	if !r.begun {
+		r.begun = true
+		return r.head(b)
+	}
+	if r.outcome != Evaluated {
+		return fault.Errorf(fault.Corrupt, "an answer of outcome %d with columns", r.outcome)
+	}
+	body, err := r.unpack(b)
+	if err != nil {
+		return err
+	}
+	d := decoder{b: body}
+	for len(d.b) > 0 && !d.bad {
+		if err := r.column(&d); err != nil {
+			return err
+		}
+	}
+	if d.bad {
+		return d.corrupt("a column")
+	}
+	return nil
+}
+
+// Part is the answer's part, after its last message. Errors are Corrupt, ErrUnknown, ErrAbandoned and ErrTooManySamples.
+func (r *Receiver) Part() (*Part, error) {
+	switch {
+	case !r.begun || len(r.part.Columns) != r.columns:
+		return nil, fault.Errorf(fault.Corrupt, "an answer ended after %d of %d columns", len(r.part.Columns), r.columns)
+	case r.outcome == Unknown:
+		return nil, ErrUnknown
+	case r.outcome == Abandoned:
+		return nil, ErrAbandoned
+	case r.outcome == TooMany:
+		return nil, ErrTooManySamples
+	}
+	return &r.part, nil
+}
+
+func (r *Receiver) take(n int64) error {
+	if r.Take == nil {
+		return nil
+	}
+	return r.Take(n)
+}
+
+func (r *Receiver) head(b []byte) error {
+	d := decoder{b: b}
+	version := d.byte()
+	if r.outcome = Outcome(d.byte()); d.bad || version != requestVersion || r.outcome >= outcomeEnd {
+		return d.corrupt("the outcome")
+	}
+	if r.outcome != Evaluated {
+		if len(d.b) > 0 {
+			return d.corrupt("the outcome")
+		}
+		return nil
+	}
+	p := &r.part
+	p.Form = Form(d.byte())
+	flags := d.byte()
+	p.Typed = flags&headTyped != 0
+	const most = math.MaxInt64 / 4
+	p.Steps, r.width, r.columns = int(d.number(RequestSteps)), int(d.number(8)), int(d.number(columnsMax))
+	for _, to := range []*int{&p.Series, &p.Rows, &p.Held, &p.Visited, &p.Read, &p.Peak} {
+		*to = int(d.number(most))
+	}
+	names, counts := int(d.number(NamesMax)), int(d.number(requestStages+1))
+	plan := &r.Of.Plan
+	if d.bad || flags > headTyped || p.Form != r.Of.Form || p.Steps != plan.Grid.Len() || r.columns > 0 && r.width != plan.planes(p.Form) ||
+		counts != 0 && (counts != plan.head()+1 || counts == 1) {
+		return d.corrupt("its head is not of the request")
+	}
+	if err := r.take(int64(len(b)) + int64(counts*p.Steps)*8); err != nil {
+		return err
+	}
+	for range names {
+		p.Names = append(p.Names, d.text(nameBytesMax))
+		if d.bad {
+			return d.corrupt("a name")
+		}
+	}
+	for range counts {
+		of := make([]int, p.Steps)
+		for i := range of {
+			of[i] = int(d.number(math.MaxInt32))
+		}
+		if d.bad {
+			return d.corrupt("the counts")
+		}
+		p.Counts = append(p.Counts, of)
+	}
+	if d.bad || len(d.b) > 0 {
+		return d.corrupt("its head")
+	}
+	return nil
+}
+
+// unpack returns the columns of a message.
+func (r *Receiver) unpack(b []byte) ([]byte, error) {
+	d := decoder{b: b}
+	switch d.byte() {
+	case bodyPlain:
+		return d.b, nil
+	case bodyS2:
+	default:
+		return nil, d.corrupt("its compression")
+	}
+	// A message is sent as soon as it has messageBytes, so it has less than one column more.
+	n := d.number(messageBytes + labelsMax + 16 + int64(r.width*r.part.Steps)*8)
+	if length, err := s2.DecodedLen(d.b); d.bad || err != nil || int64(length) != n {
+		return nil, d.corrupt("its length")
+	}
+	if n > int64(cap(r.body)) {
+		if err := r.take(n); err != nil {
+			return nil, err
+		}
+		r.body = make([]byte, n)
+	}
+	body, err := s2.Decode(r.body[:cap(r.body)], d.b)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Corrupt, "columns of an evaluation")
+	}
+	return body, nil
+}
+
+func (r *Receiver) column(d *decoder) error {
+	n := d.number(labelsMax)
+	if d.bad || n > int64(len(d.b)) || len(r.part.Columns) == r.columns {
+		return d.corrupt("the labels of a column")
+	}
+	l := d.cut(int(n))
+	flags := d.byte()
+	values := r.width * r.part.Steps
+	raw := d.cut(8 * values)
+	if d.bad || flags > columnDropped || !point.Labels(l).Valid() {
+		return d.corrupt("a column")
+	}
+	if err := r.take(int64(8*values) + columnBytes + n); err != nil {
+		return err
+	}
+	c := Column{Labels: point.Labels(l), Dropped: flags&columnDropped != 0, Values: make([]float64, values)}
+	for i := range c.Values {
+		c.Values[i] = math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
+	}
+	r.part.Columns = append(r.part.Columns, c)
+	return nil
+}

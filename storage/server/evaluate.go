@@ -1,0 +1,122 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/columns"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+var _ peer.Evaluator = (*Server)(nil)
+
+// evaluationsPerProcessor bounds the evaluations under way; others wait. Each has as many workers as there are processors.
+const evaluationsPerProcessor = 4
+
+// Evaluate implements peer.Evaluator. It draws on the loan of ctx.
+func (s *Server) Evaluate(ctx context.Context, q *peer.Select, request []byte, give func([]byte) error) error {
+	r, err := columns.DecodeRequest(request)
+	if err == nil {
+		err = s.evaluate(ctx, q, r, give)
+	}
+	m := &s.metrics.evaluations
+	switch {
+	case errors.Is(err, columns.ErrUnknown):
+		m.unknown.Inc()
+		return columns.SendOutcome(columns.Unknown, give)
+	case errors.Is(err, columns.ErrAbandoned):
+		m.abandoned.Inc()
+		return columns.SendOutcome(columns.Abandoned, give)
+	case errors.Is(err, columns.ErrTooManySamples):
+		m.tooMany.Inc()
+		return columns.SendOutcome(columns.TooMany, give)
+	case err != nil:
+		m.failed.Inc()
+		return err
+	}
+	m.ok.Inc()
+	return nil
+}
+
+// evaluationMetrics count requests for evaluations. Label outcome: ok, unknown (a later build's), abandoned (the gateway reads the rows),
+// too_many_samples, failed.
+type evaluationMetrics struct{ ok, unknown, abandoned, tooMany, failed prometheus.Counter }
+
+func newEvaluationMetrics() (m evaluationMetrics, all prometheus.Collector) {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "spillway_server_evaluations_total", Help: "Parts of queries that gateways asked to be evaluated here, by outcome. After unknown and abandoned the gateway reads the rows.",
+	}, []string{"outcome"})
+	of := v.WithLabelValues
+	return evaluationMetrics{of("ok"), of("unknown"), of("abandoned"), of("too_many_samples"), of("failed")}, v
+}
+
+func (s *Server) evaluate(ctx context.Context, q *peer.Select, r *columns.Request, give func([]byte) error) error {
+	select {
+	case s.evaluating <- struct{}{}:
+		defer func() { <-s.evaluating }()
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Canceled, "waiting for other evaluations")
+	}
+	mine := *q
+	lo, hi := r.Plan.Reach()
+	mine.Lo, mine.Hi, mine.LabelsOnly, mine.Ranks = point.NanosOf(lo), point.LastNanosOf(hi), false, false
+	loan := budget.LoanOf(ctx)
+	rows := &countedRows{}
+	part, err := r.Plan.Part(ctx, columns.Env{
+		Open: func(ctx context.Context, _, _ int64) (columns.Rows, error) {
+			in, err := s.Select(ctx, &mine)
+			if err != nil {
+				return nil, err
+			}
+			rows.in, rows.series, rows.rows = in.(*seriesSet), atomic.Int64{}, atomic.Int64{}
+			return rows, nil
+		},
+		SamplesMax: r.SamplesMax, Workers: s.deps.Processors, Take: loan.TakeSoon, Spare: loan.TakeSpare, Give: loan.Give,
+	}, r.Form)
+	if err != nil {
+		return err
+	}
+	if len(part.Names) > columns.NamesMax {
+		return columns.ErrUnknown
+	}
+	part.Series, part.Rows = int(rows.series.Load()), int(rows.rows.Load())
+	return part.Send(give)
+}
+
+// countedRows counts the series and rows that are read.
+type countedRows struct {
+	in           *seriesSet
+	series, rows atomic.Int64
+}
+
+// Pager implements columns.Rows.
+func (c *countedRows) Pager(seriesMax int) peer.Pager {
+	return &countedPager{of: c, Pager: c.in.Pager(seriesMax)}
+}
+
+// Close implements columns.Rows.
+func (c *countedRows) Close() error { return c.in.Close() }
+
+type countedPager struct {
+	peer.Pager
+	of *countedRows
+}
+
+// Next implements peer.Pager.
+func (p *countedPager) Next() (page peer.Page, ok bool, err error) {
+	if page, ok, err = p.Pager.Next(); err == nil && ok {
+		rows := 0
+		for i := range page.Series {
+			rows += len(page.Series[i].Times)
+		}
+		p.of.series.Add(int64(len(page.Series)))
+		p.of.rows.Add(int64(rows))
+	}
+	return page, ok, err
+}
