@@ -427,10 +427,10 @@ func TestAuditIsBounded(t *testing.T) {
 }
 
 func TestAFailureToLookIsNoHealth(t *testing.T) {
-	c := doctorCmd{adminFlags: adminFlags{Timeout: time.Second}}
+	c := doctorCmd{statusFlags{URL: "http://127.0.0.1:1", adminFlags: adminFlags{Timeout: time.Second}}}
 	err := c.Run()
 	var coder interface{ ExitCode() int }
-	if !errors.As(err, &coder) || coder.ExitCode() != 2 || !fault.Is(err, fault.Invalid) {
-		t.Errorf("without --coord: %v", err)
+	if !errors.As(err, &coder) || coder.ExitCode() != 2 || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("where nothing listens: %v", err)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ import (
 // doctorCmd reports the faults of a cluster, and their remedies (C116, C126). It ends with 0 when there is none, with 1 when
 // something needs a look but everything is served, and with 2 when something is not served, or the cluster cannot be seen.
 type doctorCmd struct {
-	adminFlags `embed:""`
+	statusFlags `embed:""`
 }
 
 // finding is one fault.
@@ -49,8 +48,11 @@ const (
 	exitBroken   exitCode = 2
 )
 
-// Run examines a cluster.
+// Run examines a cluster, or a process that is alone.
 func (c *doctorCmd) Run() error {
+	if c.alone() {
+		return c.runAlone()
+	}
 	err := c.with(c.run)
 	if err == nil || err == error(exitDegraded) || err == error(exitBroken) {
 		return err
@@ -132,29 +134,11 @@ func (e *examination) degraded(kind, subject, what, do string) {
 }
 
 func (e *examination) tell() error {
-	status, end := "well", error(nil)
-	for _, f := range e.report {
-		if f.Severity == "broken" {
-			status, end = "broken", exitBroken
-		} else if end == nil {
-			status, end = "degraded", exitDegraded
-		}
-	}
-	slices.SortStableFunc(e.report, func(a, b finding) int { return strings.Compare(a.Severity, b.Severity) }) // broken first
 	partitions := 0
 	for _, m := range e.s.Tables {
 		partitions += m.Len()
 	}
-	err := e.print(map[string]any{"status": status, "findings": e.report}, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d servers, %d tables, %d partitions, %d findings\n", status, len(e.s.Servers), len(e.s.Tables), partitions, len(e.report))
-		for _, f := range e.report {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t→ %s\n", f.Severity, f.Kind, f.Subject, f.What, f.Do)
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return end
+	return printFindings(e.admin, e.report, len(e.s.Servers), len(e.s.Tables), partitions)
 }
 
 // unreadable reports rows that this build cannot read.

@@ -146,3 +146,29 @@ func (c *importCmd) fromFile(m *transfer.Import) error {
 	}
 	return nil
 }
+
+// writeCmd writes a few rows: an import from standard input or a file that notes nothing.
+type writeCmd struct {
+	File      string      `arg:"" optional:"" help:"File (default: standard input)." default:"-"`
+	Format    string      `name:"format" help:"line (Influx), openmetrics, prometheus (text) or json (lines)." enum:"line,openmetrics,prometheus,json" default:"line"`
+	Precision string      `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
+	Server    serverFlags `embed:""`
+}
+
+// Run writes the rows; those without a time get now.
+func (c *writeCmd) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	do, err := c.Server.Client.sender(0, true)
+	if err != nil {
+		return err
+	}
+	m := &transfer.Import{
+		Server: &transfer.Server{URL: c.Server.URL, Table: c.Server.Table, Do: do}, From: c.File, Format: c.Format, Precision: c.Precision,
+		Senders: 1, Losses: &transfer.Losses{}, Say: func(text string) { fmt.Fprintln(os.Stderr, "write: "+text) },
+	}
+	if _, err := m.Run(ctx); err != nil {
+		return err
+	}
+	return tellLosses(m.Losses)
+}

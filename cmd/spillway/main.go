@@ -18,6 +18,10 @@ type cli struct {
 	Standalone standaloneCmd `cmd:"" help:"Run everything in one process: no other server, no configuration needed."`
 	Gateway    gatewayCmd    `cmd:"" help:"Run a gateway of a cluster: takes writes and queries, keeps nothing."`
 	Storage    storageCmd    `cmd:"" help:"Run a storage server of a cluster."`
+	Query      queryCmd      `cmd:"" help:"Evaluate an expression of PromQL, at a time or over a range."`
+	Write      writeCmd      `cmd:"" help:"Write rows of standard input or a file; exit code 1: some were refused."`
+	Tail       tailCmd       `cmd:"" help:"Print rows as they come."`
+	Health     healthCmd     `cmd:"" help:"Ask a process whether it is ready; exit code 0: it is, 1: not yet, 2: no answer."`
 	Table      tableCmd      `cmd:"" help:"Make, show, change and drop tables."`
 	Partition  partitionCmd  `cmd:"" help:"Show partitions and their leases, split and steer them."`
 	Server     serverCmd     `cmd:"" help:"Show storage servers, drain and remove them."`
@@ -36,6 +40,7 @@ type cli struct {
 	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
 	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
 	Token      tokenCmd      `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
+	Completion completionCmd `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`
 	Version    versionCmd    `cmd:"" help:"Print the version and stop."`
 }
 

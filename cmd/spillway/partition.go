@@ -128,14 +128,19 @@ func noted(what string, n lease.Note) string {
 }
 
 type partitionListCmd struct {
-	adminFlags `embed:""`
-	Table      string    `arg:"" help:"Table."`
-	From       time.Time `name:"from" help:"Only those that hold times from then on (RFC 3339)."`
-	To         time.Time `name:"to" help:"Only those that hold times up to then."`
+	statusFlags `embed:""`
+	Table       string    `arg:"" help:"Table."`
+	From        time.Time `name:"from" help:"Only those that hold times from then on (RFC 3339)."`
+	To          time.Time `name:"to" help:"Only those that hold times up to then."`
 }
 
 // Run lists a table's partitions.
-func (c *partitionListCmd) Run() error { return c.with(c.run) }
+func (c *partitionListCmd) Run() error {
+	if c.alone() {
+		return c.runAlone()
+	}
+	return c.with(c.run)
+}
 
 func (c *partitionListCmd) run(ctx context.Context, a *admin) error {
 	m, err := a.table(c.Table)

@@ -89,3 +89,14 @@ func appendSeries(dst []byte, l *Line) []byte {
 	}
 	return dst
 }
+
+// SeriesText is a line's series as Prometheus' text formats write it.
+func SeriesText(l *Line) string { return string(appendSeries(nil, l)) }
+
+// ValueText is a value for people; a stale marker is named.
+func ValueText(v float64) string {
+	if point.IsStale(v) {
+		return "stale"
+	}
+	return string(appendFloat(nil, v))
+}

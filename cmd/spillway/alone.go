@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/ui"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// statusFlags are the flags of commands that look at a cluster, or, where none is named, at what a process shows of itself:
+// a standalone, or a gateway.
+type statusFlags struct {
+	adminFlags `embed:""`
+	URL        string      `name:"url" help:"Where a standalone process or a gateway listens; used where no cluster is named." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
+	Client     clientFlags `embed:""`
+}
+
+// alone reports whether no cluster is named.
+func (f *statusFlags) alone() bool { return len(f.Servers) == 0 && f.Coord.URL == nil }
+
+// status asks the process at URL for its status, with the partitions of one table, or of all ("").
+func (f *statusFlags) status(table string) (*ui.Status, error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	rq, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.URL, "/")+"/api/v1/status/cluster?"+url.Values{"table": {table}}.Encode(), nil)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Invalid, "--url")
+	}
+	resp, err := f.Client.send(rq, f.Timeout)
+	if err != nil {
+		return nil, fault.Annotate(err, "%s (--url names a standalone or a gateway, --servers a storage server of a cluster)", f.URL)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // the status says enough
+		return nil, fault.Errorf(fault.Unavailable, "%s answered %s: %s", f.URL, resp.Status, strings.TrimSpace(string(text)))
+	}
+	var answer struct{ Data ui.Status }
+	err = json.NewDecoder(io.LimitReader(resp.Body, 256<<20)).Decode(&answer)
+	return &answer.Data, fault.Wrap(err, fault.Corrupt, "answer of %s", f.URL)
+}
+
+// local prints as the commands about a cluster do.
+func (f *statusFlags) local() *admin { return &admin{out: os.Stdout, json: f.Output == "json"} }
+
+// examineAlone finds the faults of a status.
+func examineAlone(s *ui.Status) (report []finding) {
+	add := func(severity, kind, subject, what, do string) {
+		report = append(report, finding{severity, kind, subject, what, do})
+	}
+	report = []finding{}
+	for _, p := range s.Problems {
+		add("degraded", "problem", s.Role, p, "see docs/runbooks")
+	}
+	for _, srv := range s.Servers {
+		if !srv.Live {
+			add("broken", "dead server", srv.ID, "it sends no heartbeat", "start it")
+		}
+	}
+	for _, t := range s.Tables {
+		for i := range t.Partitions {
+			p := &t.Partitions[i]
+			subject := fmt.Sprintf("%s p%d", t.Name, p.ID)
+			switch {
+			case p.Damaged != "":
+				add("broken", "damaged partition", subject, p.Damaged, "restore the file from a backup and restart, or drop the partition")
+			case p.Offline != "":
+				add("broken", "offline partition", subject, p.Offline, "spillway partition online")
+			case p.Leader == "" && !p.Ahead:
+				add("broken", "partition without a leader", subject, "no server leads it", "look at its servers: "+strings.Join(p.Servers, " "))
+			}
+			if p.Unflushed != "" {
+				add("degraded", "partition not flushed", subject, p.Unflushed, "see docs/runbooks/SpillwayFlushFails.md")
+			}
+		}
+	}
+	if !s.Whole {
+		add("degraded", "not all seen", s.Role, "the token may not read all of the process", "use one that may")
+	}
+	return report
+}
+
+// runAlone examines what a process shows of itself.
+func (c *doctorCmd) runAlone() error {
+	s, err := c.status("")
+	if err != nil {
+		return seenNothing{err}
+	}
+	partitions := 0
+	for _, t := range s.Tables {
+		partitions += t.Count
+	}
+	return printFindings(c.local(), examineAlone(s), len(s.Servers), len(s.Tables), partitions)
+}
+
+// printFindings prints faults, the worst first; the error is the exit code.
+func printFindings(a *admin, report []finding, servers, tables, partitions int) error {
+	status, end := "well", error(nil)
+	for _, f := range report {
+		if f.Severity == "broken" {
+			status, end = "broken", exitBroken
+		} else if end == nil {
+			status, end = "degraded", exitDegraded
+		}
+	}
+	slices.SortStableFunc(report, func(a, b finding) int { return strings.Compare(a.Severity, b.Severity) })
+	err := a.print(map[string]any{"status": status, "findings": report}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d servers, %d tables, %d partitions, %d findings\n", status, servers, tables, partitions, len(report))
+		for _, f := range report {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t→ %s\n", f.Severity, f.Kind, f.Subject, f.What, f.Do)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return end
+}
+
+// runAlone lists the partitions that a process shows.
+func (c *partitionListCmd) runAlone() error {
+	s, err := c.status(c.Table)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.Tables, func(t ui.Table) bool { return t.Name == c.Table })
+	if i < 0 {
+		return fault.Errorf(fault.NotFound, "%s has no table %q, or it may not be read", c.URL, c.Table)
+	}
+	rows := slices.DeleteFunc(s.Tables[i].Partitions, func(p ui.Partition) bool {
+		return !c.From.IsZero() && !p.To.After(c.From) || !c.To.IsZero() && p.From.After(c.To)
+	})
+	return c.local().print(rows, func(w io.Writer) {
+		fmt.Fprintln(w, "PARTITION\tBEGIN\tEND\tRING\tSTATE\tLEADER\tROWS\tBYTES\tNOTE")
+		for _, p := range rows {
+			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.ID, p.From.UTC().Format(time.RFC3339), p.To.UTC().Format(time.RFC3339), ringText(&p), p.State,
+				or(p.Leader, "-"), countText(p.Rows), countText(p.Bytes), or(strings.Join(notesOf(&p), ", "), "-"))
+		}
+	})
+}
+
+func notesOf(p *ui.Partition) (notes []string) {
+	for _, n := range []struct{ what, why string }{{"damaged", p.Damaged}, {"not flushed", p.Unflushed}, {"offline", p.Offline}} {
+		if n.why != "" {
+			notes = append(notes, n.what+": "+n.why)
+		}
+	}
+	return notes
+}
+
+func ringText(p *ui.Partition) string {
+	if p.RingLo == 0 && (p.RingHi == 0 || p.RingHi == 1) {
+		return "all"
+	}
+	return fmt.Sprintf("%.1f-%.1f %%", 100*p.RingLo, 100*p.RingHi)
+}
+
+// countText is a number, or that it is not known.
+func countText(n *uint64) string {
+	if n == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*n)
+}

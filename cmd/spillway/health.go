@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// healthCmd asks a process whether it serves, for scripts and containers.
+type healthCmd struct {
+	URL    string        `name:"url" help:"Where the process listens, or its admin.listen." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
+	Within time.Duration `name:"timeout" help:"How long the answer may take." default:"5s"`
+	Quiet  bool          `name:"quiet" short:"q" help:"Print nothing."`
+	Client clientFlags   `embed:""`
+}
+
+// Run ends with 0 when the process is ready, with 1 when it runs and is not, and with 2 when there is no answer.
+func (c *healthCmd) Run() error {
+	if c.Within <= 0 {
+		return fault.Errorf(fault.Invalid, "--timeout must be positive")
+	}
+	rq, err := http.NewRequest(http.MethodGet, strings.TrimRight(c.URL, "/")+"/-/ready", nil)
+	if err != nil {
+		return fault.Wrap(err, fault.Invalid, "--url")
+	}
+	resp, err := c.Client.send(rq, c.Within)
+	if err != nil {
+		if c.Quiet {
+			return exitBroken
+		}
+		return seenNothing{err}
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096)) // an answer that breaks off is no less an answer
+	if !c.Quiet {
+		fmt.Printf("%s: %s\n", resp.Status, or(strings.TrimSpace(string(text)), "no text"))
+	}
+	if resp.StatusCode/100 != 2 {
+		return exitDegraded
+	}
+	return nil
+}
