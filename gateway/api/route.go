@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -256,7 +257,9 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 	if err = c.ParseForm(); err != nil {
 		err = formError(err)
 	} else if err = c.nameInBody(); err == nil {
-		err = c.mayBePartial()
+		if err = c.mayBePartial(); err == nil {
+			err = c.consistency()
+		}
 	}
 	if err != nil {
 		release()
@@ -303,6 +306,18 @@ func (c *call) mayBePartial() error {
 		c.ctx = query.WithPartial(c.ctx)
 	} else {
 		c.ctx = query.WithWhole(c.ctx)
+	}
+	return nil
+}
+
+// consistency chooses the servers that rows are read from, if the request does.
+func (c *call) consistency() error {
+	switch text := c.Form.Get("consistency"); text {
+	case "":
+	case "any", "leader":
+		c.ctx = query.WithLeaderOnly(c.ctx, text == "leader")
+	default:
+		return invalidParam("consistency", fmt.Errorf("%.40q is none of any, leader", text))
 	}
 	return nil
 }

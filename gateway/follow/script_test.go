@@ -53,6 +53,8 @@ func (s *script) run(d *datadriven.TestData) string {
 		return s.begin(d)
 	case "ask":
 		return s.ask(d)
+	case "copies":
+		return s.copies(d)
 	case "failed":
 		return s.says(s.request.Failed(now, seq, s.failures(d.Input), draw))
 	case "look":

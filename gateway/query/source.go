@@ -52,6 +52,19 @@ func Whole(ctx context.Context) (whole, said bool) {
 	return said && !allowed, said
 }
 
+type leaderKey struct{}
+
+// WithLeaderOnly returns a context under which rows are read from the leaders of partitions alone, or from any copy that surely has all of them.
+func WithLeaderOnly(ctx context.Context, leaders bool) context.Context {
+	return context.WithValue(ctx, leaderKey{}, leaders)
+}
+
+// LeaderOnly reports whether rows are read from leaders alone; said is false if the asker did not choose.
+func LeaderOnly(ctx context.Context) (leaders, said bool) {
+	leaders, said = ctx.Value(leaderKey{}).(bool)
+	return leaders, said
+}
+
 // Warnings collects the warnings that a request's answer may lack rows. Safe for concurrent use: a fan-out warns from many goroutines.
 type Warnings struct {
 	mu struct {

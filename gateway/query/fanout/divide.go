@@ -56,7 +56,8 @@ type asked struct {
 	bytes   []byte
 }
 
-// plan is request.plan: a group for each unit of each stretch. Where a partition has no leader rows are read, which waits for one.
+// plan is request.plan: a group for each unit of each stretch. Where a partition has no leader rows are read, which waits for one; and where
+// several servers have copies.
 func (d *division) plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
 	d.stretches, d.asked = nil, nil
 	on := map[point.PartitionID]topology.ServerID{}
@@ -89,15 +90,19 @@ func (d *division) plan(ps []*topology.Partition, leader func(*topology.Partitio
 }
 
 // begin is request.begin.
-func (d *division) begin(groups []group) {
+func (d *division) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.mu.parts, d.mu.known = make([]*columns.Part, len(groups)), nil
+	d.mu.parts, d.mu.known = make([]*columns.Part, len(d.asked)), nil
 }
 
 // ask is request.ask: it returns when the server's answer is complete.
-func (d *division) ask(ctx context.Context, i int, g *group, st peer.Storage) error {
-	at := d.asked[i]
+func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, error) {
+	return answer{keep: func() {}, drop: func() {}}, d.evaluate(ctx, g, st)
+}
+
+func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) error {
+	at := d.asked[g.index]
 	server, ok := st.(peer.Evaluator)
 	if !ok {
 		return nil
@@ -119,7 +124,7 @@ func (d *division) ask(ctx context.Context, i int, g *group, st peer.Storage) er
 	case errors.Is(err, columns.ErrUnknown):
 		return nil
 	}
-	d.mu.parts[i] = part
+	d.mu.parts[g.index] = part
 	return err
 }
 

@@ -23,14 +23,11 @@ func gather[T any](ctx context.Context, s *Source, q *peer.Select, whole bool, a
 	defer cancel()
 	var answers []T
 	_, err := s.fan(ctx, &request{
-		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, whole: whole,
-		begin: func(groups []group) { answers = make([]T, len(groups)) },
-		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
+		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, whole: whole, leaders: whole,
+		begin: func() { answers = nil },
+		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
 			a, err := ask(ctx, g.ask(q), st)
-			if err == nil {
-				answers[i] = a
-			}
-			return err
+			return answer{keep: func() { answers = append(answers, a) }, drop: func() {}}, err
 		},
 	})
 	return answers, err

@@ -4,11 +4,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/spillwaydb/spillway/gateway/follow"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
-// metrics count requests to storage servers. Label outcome: ok or a fault's Kind; of doubted: warned or refused.
+// metrics count requests to storage servers. Label outcome: ok or a fault's Kind; of doubted: warned or refused; of copies: sure, unsure (its rows are
+// merged), refused (it may lack rows), failed.
 type metrics struct {
 	requests *prometheus.CounterVec
 	again    prometheus.Counter
@@ -18,6 +21,9 @@ type metrics struct {
 	probes   prometheus.Counter
 	fan      prometheus.Histogram
 	plans    *prometheus.CounterVec
+	copies   *prometheus.CounterVec
+	hedges   prometheus.Counter
+	merged   prometheus.Counter
 }
 
 // divided counts a plan that was to be divided. Label outcome: divided, whole (its rows are read), abandoned.
@@ -64,6 +70,18 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	for _, outcome := range []string{"divided", "whole", "abandoned"} {
 		m.plans.WithLabelValues(outcome)
 	}
+	m.copies = f.NewCounterVec(prometheus.CounterOpts{
+		Name: "spillway_fanout_copies_asked_total", Help: "Answers of servers with copies of partitions: sure, refused (the copy may lack rows), unsure (it gave what it has, to be merged), or failed.",
+	}, []string{"outcome"})
+	m.hedges = f.NewCounter(prometheus.CounterOpts{
+		Name: "spillway_fanout_hedges_total", Help: "Times another copy was asked because the one asked before was late.",
+	})
+	m.merged = f.NewCounter(prometheus.CounterOpts{
+		Name: "spillway_fanout_merged_answers_total", Help: "Answers merged from copies that may lack rows and have all of them together: no leader answered.",
+	})
+	for _, outcome := range []string{"sure", "refused", "unsure", "failed"} {
+		m.copies.WithLabelValues(outcome)
+	}
 	for _, outcome := range []string{"warned", "refused"} {
 		m.doubted.WithLabelValues(outcome)
 	}
@@ -76,4 +94,17 @@ func (m *metrics) request(err error) {
 		outcome = fault.KindOf(err).String()
 	}
 	m.requests.WithLabelValues(outcome).Inc()
+}
+
+func (m *metrics) copy(a follow.CopyAsk, err error) {
+	outcome := "sure"
+	switch {
+	case peer.IsUnsure(err):
+		outcome = "refused"
+	case err != nil:
+		outcome = "failed"
+	case a.Mode == peer.UnsureCopies:
+		outcome = "unsure"
+	}
+	m.copies.WithLabelValues(outcome).Inc()
 }

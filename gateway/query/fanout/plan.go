@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -13,12 +15,39 @@ import (
 // group is a request to one server.
 type group struct {
 	server     topology.ServerID
+	index      int // in the plan
 	layer      int
 	overlaps   bool              // with partitions of other groups: rows need their ranks
 	accepts    bool              // its partitions take rows by this map
 	seq        uint64            // of the map, if they do
 	next       point.PartitionID // the first that the map does not have
 	partitions []*topology.Partition
+
+	// Where several servers have copies: in the order in which they are asked, and how many that may lack rows are complete together.
+	copies []topology.ServerID
+	enough int
+	leads  []topology.ServerID // of the partitions; "": none
+	mode   peer.Copies         // of the question to this server
+}
+
+// target says where a partition is read: at its leader, or at the copies.
+type target struct {
+	leader topology.ServerID
+	copies []topology.ServerID
+	enough int
+}
+
+// key identifies targets that can be asked in one request.
+func (t *target) key() string {
+	var b strings.Builder
+	for _, c := range t.copies {
+		b.WriteString(string(c))
+		b.WriteByte(0)
+	}
+	if t.copies != nil {
+		b.WriteByte(byte(t.enough)) // at most topology.ReplicasMax and 1
+	}
+	return b.String()
 }
 
 func (g *group) ids() []point.PartitionID {
@@ -37,7 +66,7 @@ type orphan struct {
 
 // plan groups partitions by their leaders. Partitions of one group never overlap. Where groups do, their servers return the ranks of
 // rows; if one cannot, the newer partition wins.
-func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
+func plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
 	layers, overlapping := layersOf(ps)
 	type key struct {
 		server   topology.ServerID
@@ -45,26 +74,34 @@ func plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.S
 		overlaps bool
 		// Partitions that are unloading are asked for separately: this map already has the ones that took over.
 		accepts bool
+		copies  string
 	}
 	groups := map[key]*group{}
 	var orphans []orphan
 	for _, p := range ps {
-		s, err := leader(p)
+		t, err := of(p)
 		if err != nil {
 			orphans = append(orphans, orphan{p, err})
 			continue
 		}
-		k := key{s, layers[p.ID], overlapping[p.ID], p.Accepts()}
+		lead := t.leader
+		if t.copies != nil { // whichever leads
+			t.leader = ""
+		}
+		k := key{t.leader, layers[p.ID], overlapping[p.ID], p.Accepts(), t.key()}
 		g := groups[k]
 		if g == nil {
-			g = &group{server: s, layer: k.layer, overlaps: k.overlaps, accepts: k.accepts}
+			g = &group{server: t.leader, layer: k.layer, overlaps: k.overlaps, accepts: k.accepts, copies: t.copies, enough: t.enough}
 			groups[k] = g
 		}
 		g.partitions = append(g.partitions, p)
+		if t.copies != nil {
+			g.leads = append(g.leads, lead)
+		}
 	}
 	out := make([]group, 0, len(groups))
 	for _, g := range slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
-		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer), boolOrder(a.overlaps, b.overlaps), boolOrder(a.accepts, b.accepts))
+		return cmp.Or(cmp.Compare(a.server, b.server), cmp.Compare(a.layer, b.layer), boolOrder(a.overlaps, b.overlaps), boolOrder(a.accepts, b.accepts), slices.Compare(a.copies, b.copies))
 	}) {
 		out = append(out, *g)
 	}
@@ -81,10 +118,28 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
+// groups plans a request. A request with a plan of its own asks leaders, and nothing is asked where several servers have copies.
+func (r *request) groups(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
+	if r.plan == nil {
+		return plan(ps, of)
+	}
+	return r.plan(ps, func(p *topology.Partition) (topology.ServerID, error) {
+		t, err := of(p)
+		if err == nil && t.copies != nil {
+			err = errCopied
+		}
+		return t.leader, err
+	})
+}
+
+// errCopied says that a partition has copies, which are read as rows: the leader of one that is frozen would be waited for.
+var errCopied = fault.Errorf(fault.Unavailable, "the partition has copies")
+
 // ask makes one server's request from the request to all.
 func (g *group) ask(q *peer.Select) *peer.Select {
 	mine := *q
 	mine.Partitions, mine.MapSeq, mine.MapNext = g.ids(), g.seq, g.next
+	mine.Copies = g.mode
 	mine.Ranks = g.overlaps && !q.LabelsOnly
 	return &mine
 }

@@ -21,26 +21,13 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	set := &set{ctx: ctx, cancel: cancel, q: q}
 	r := &request{
 		table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi,
-		begin: func(groups []group) {
-			set.closeReaders()
-			set.readers = make([]*reader, len(groups))
-		},
-		ask: func(ctx context.Context, i int, g *group, st peer.Storage) error {
-			in, err := st.Select(ctx, g.ask(q))
+		begin: func() { set.closeReaders() },
+		ask: func(ctx context.Context, g *group, st peer.Storage) (answer, error) {
+			rd, err := open(ctx, g, q, st)
 			if err != nil {
-				return err
+				return answer{}, err
 			}
-			rd := &reader{group: g, in: in}
-			// The first series shows that the server answers: until then everything can be asked again.
-			if !in.Next() {
-				rd.ended = true
-				if err := in.Err(); err != nil {
-					rd.close()
-					return err
-				}
-			}
-			set.readers[i] = rd
-			return nil
+			return answer{keep: func() { set.readers = append(set.readers, rd) }, drop: func() { rd.close() }}, nil
 		},
 	}
 	if _, err := s.fan(whole, r); err != nil {
@@ -52,13 +39,30 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	return set, nil
 }
 
+// open asks a server and returns a reader at the first series, which shows that the server answers: until then all servers can be asked again.
+func open(ctx context.Context, g *group, q *peer.Select, st peer.Storage) (*reader, error) {
+	in, err := st.Select(ctx, g.ask(q))
+	if err != nil {
+		return nil, err
+	}
+	rd := &reader{group: g, in: in}
+	if !in.Next() {
+		rd.ended = true
+		if err := in.Err(); err != nil {
+			rd.close()
+			return nil, err
+		}
+	}
+	return rd, nil
+}
+
 // set merges the series of several servers into one set. One goroutine at a time, as all series sets.
 type set struct {
 	// Constant after start.
 	ctx     context.Context // of the asker
 	cancel  context.CancelFunc
 	q       *peer.Select
-	readers []*reader // nil: it failed to answer, which is allowed
+	readers []*reader
 
 	heads   []*reader // a heap by labels of those that have a series
 	merger  peer.Merger
@@ -74,12 +78,12 @@ type set struct {
 func (s *set) start() {
 	n := 0
 	for _, r := range s.readers {
-		if r != nil && !r.ended {
+		if !r.ended {
 			n++
 		}
 	}
 	for _, r := range s.readers {
-		if r == nil || r.ended {
+		if r.ended {
 			continue
 		}
 		if n > 1 {
@@ -164,9 +168,6 @@ func (s *set) Close() error {
 
 func (s *set) closeReaders() (err error) {
 	for _, r := range s.readers {
-		if r == nil {
-			continue
-		}
 		if cerr := r.close(); err == nil && !fault.Is(cerr, fault.Canceled) { // our own cancel
 			err = cerr
 		}

@@ -1,12 +1,12 @@
 package fanout
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,7 +47,9 @@ type Deps struct {
 	// Age is for how long newer maps of a table may have been missed; 0: the cached one is the newest. Nil: it always is.
 	Age func(table string) time.Duration
 	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
-	NeverLed   func(p lease.Partition) bool
+	NeverLed func(p lease.Partition) bool
+	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
+	Copies     func(p lease.Partition) []topology.ServerID
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -65,6 +67,11 @@ type Settings struct {
 	// RefusePartial refuses answers that may lack rows because the map may be too old, if the request does not choose (query.Whole). Default
 	// off: they warn.
 	RefusePartial bool
+	// HedgeAfter is how long one copy of a partition is waited for before another is asked too. Default 0: as long as 19 of 20 of the newest
+	// answers took. Shorter: more is asked twice.
+	HedgeAfter time.Duration
+	// LeaderOnly asks leaders alone, if the request does not choose (query.LeaderOnly).
+	LeaderOnly bool
 }
 
 func (s *Settings) setDefaults() {
@@ -86,6 +93,11 @@ type Source struct {
 	settings Settings
 	follow   *runner.Runner
 	metrics  *metrics
+
+	hedge struct {
+		sync.Mutex
+		follow.Hedge
+	}
 }
 
 var _ query.Source = (*Source)(nil)
@@ -93,8 +105,10 @@ var _ query.Source = (*Source)(nil)
 // New makes a Source.
 func New(d Deps, s Settings) *Source {
 	s.setDefaults()
-	return &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
+	source := &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
 		Policy: follow.Reads(s.Patience), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
+	source.hedge.After = s.HedgeAfter
+	return source
 }
 
 // request is a request to all leaders of partitions of a table in a range of time.
@@ -103,14 +117,19 @@ type request struct {
 	partitions []point.PartitionID // nil: all
 	lo, hi     point.Nanos
 	whole      bool // the answer may lack nothing, even if the asker allows that
+	leaders    bool // leaders alone are asked, although others have copies
 	probed     bool // metadata servers were asked for a newer map
-	// plan makes the groups; nil: one for each server, as the function plan does.
+	less       bool // copies that may lack rows are the answer where there is no other
+	// plan makes the groups, of leaders alone; nil: as the function plan does.
 	plan func(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan)
 	// ask asks one server. The context ends with the request, not with ask.
-	ask func(ctx context.Context, i int, g *group, s peer.Storage) error
-	// begin gets the number of servers to be asked, and drops the answers so far.
-	begin func(groups []group)
+	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
+	// begin drops the answers so far.
+	begin func()
 }
+
+// answer is a server's answer. Either keep or drop is called, once; keep by one goroutine at a time.
+type answer struct{ keep, drop func() }
 
 // fan asks the leaders of all partitions by one map, all at the same time. If a server has a newer map, or there is no
 // leader, it looks for a newer map or leader and asks all again. Partitions without an answer in the end are an error, or are missing,
@@ -130,19 +149,12 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		m := known.m
 		warnIncomplete(ctx, r.table, among)
-		grouped := plan
-		if r.plan != nil {
-			grouped = r.plan
-		}
-		groups, orphans := grouped(among, func(p *topology.Partition) (topology.ServerID, error) {
-			lead, err := s.deps.Leaders.Find(r.table, p, again.Try())
-			return lead.Server, err
-		})
+		groups, orphans := r.groups(among, s.targets(ctx, r, m, again.Try()))
 		if r.plan != nil && len(groups) == 0 {
 			return nil, nil
 		}
 		for i := range groups {
-			groups[i].next = m.NextID
+			groups[i].index, groups[i].next = i, m.NextID
 			if groups[i].accepts {
 				groups[i].seq = m.Seq
 			}
@@ -152,7 +164,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 			missing = append(missing, follow.Failure{Partitions: []*topology.Partition{o.partition}, Reason: follow.Leaderless, Err: o.err})
 		}
 		if len(orphans) == 0 || query.Partial(ctx) && !r.whole { // else an answer without them is refused anyway
-			r.begin(groups)
+			r.begin()
 			failed, err := s.askAll(ctx, r, groups)
 			if err != nil {
 				return nil, err
@@ -173,6 +185,10 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
+		}
+		if query.Partial(ctx) && !r.whole && !r.less && slices.ContainsFunc(missing, func(f follow.Failure) bool { return peer.IsUnsure(f.Err) }) {
+			r.less = true
+			continue
 		}
 		if known.doubt != nil {
 			query.Warn(ctx, known.doubt.Error())
@@ -210,26 +226,40 @@ func (s *Source) asked(r *request, known *picture) []*topology.Partition {
 
 // askAll asks all groups. Only errors that another map or leader cannot cure end it early.
 func (s *Source) askAll(ctx context.Context, r *request, groups []group) (failed []follow.Failure, err error) {
-	fails := make([]follow.Failure, len(groups))
+	fails := make([][]follow.Failure, len(groups))
+	got := make([][]answer, len(groups))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.settings.ParallelMax)
 	for i := range groups {
 		g.Go(func() error {
-			fail, err := s.ask(ctx, gctx, r, i, &groups[i])
-			fails[i] = fail
-			s.metrics.request(cmp.Or(err, fail.Err))
+			ask := s.ask
+			if groups[i].copies != nil {
+				ask = s.askCopies
+			}
+			var err error
+			got[i], fails[i], err = ask(ctx, gctx, r, &groups[i])
+			if err == nil && len(fails[i]) > 0 {
+				s.metrics.request(fails[i][0].Err)
+			} else {
+				s.metrics.request(err)
+			}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	for _, f := range fails {
-		if f.Err != nil {
-			failed = append(failed, f)
+	err = g.Wait()
+	for _, answers := range got {
+		for _, a := range answers {
+			if err != nil {
+				a.drop()
+			} else {
+				a.keep()
+			}
 		}
 	}
-	return failed, nil
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(fails...), nil
 }
 
 // curable reports whether an error may be one of an old map or leader: also of a server that does not have the table yet.
@@ -239,32 +269,35 @@ func curable(err error) bool {
 
 // ask asks one server; it gives up when the others were given up, or when another server leads by now. The server's answer
 // may need its context after ask returned: it ends with long. An error that a retry may cure is returned as a Failure.
-func (s *Source) ask(long, others context.Context, r *request, i int, g *group) (follow.Failure, error) {
+func (s *Source) ask(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
 	fail := follow.Failure{Partitions: g.partitions, Asked: g.server}
 	storage, ok := s.deps.Servers.Server(g.server)
 	if !ok {
 		fail.Reason, fail.Err = follow.Unanswered, fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
-		return fail, nil
+		return nil, []follow.Failure{fail}, nil
 	}
 	a := s.follow.Begin(long, r.table, g.server, g.partitions)
 	stop := context.AfterFunc(others, a.Close)
 	defer stop()
-	err := r.ask(a.Context(), i, g, storage)
+	ans, err := r.ask(a.Context(), g, storage)
 	verdict, reason := a.End(err)
 	if verdict == follow.Done {
 		context.AfterFunc(long, a.Close) // its rows are read under its context
-		return follow.Failure{}, nil
+		return []answer{ans}, nil, nil
 	}
 	a.Close()
+	if err == nil {
+		ans.drop()
+	}
 	if reason == follow.Moved {
 		s.metrics.moved.Inc()
 		err = fault.Wrap(runner.ErrMoved, fault.Stale, "server %s said nothing", g.server)
 	}
 	if verdict == follow.Final {
-		return follow.Failure{}, err
+		return nil, nil, err
 	}
 	fail.Sent, fail.Reason, fail.Err = true, reason, err
-	return fail, nil
+	return nil, []follow.Failure{fail}, nil
 }
 
 // without returns an answer without the missing partitions, where that is allowed.

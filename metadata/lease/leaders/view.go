@@ -105,6 +105,22 @@ func (v *View) Lease(p lease.Partition) (lease.Lease, bool) {
 	return r.lease, ok && r.err == nil
 }
 
+// InSync returns the servers that a partition's row lists in sync; none if there are not several, there is no row, or it was
+// taken offline by hand.
+func (v *View) InSync(p lease.Partition) []topology.ServerID {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	r, ok := v.mu.board.rows[p]
+	if !ok || r.err != nil || r.lease.Offline != nil || len(r.lease.InSync) < 2 {
+		return nil // also where the leader alone has the rows: nothing is allocated for it
+	}
+	servers := make([]topology.ServerID, len(r.lease.InSync))
+	for i, m := range r.lease.InSync {
+		servers[i] = m.Server
+	}
+	return servers
+}
+
 // Live reports whether a server's heartbeat was seen to change lately. While the store is away nothing grows older.
 func (v *View) Live(s topology.ServerID) bool {
 	v.mu.RLock()

@@ -1,0 +1,255 @@
+package fanout
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/follow"
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Where several servers have copies of partitions, follow.Copies decides which ones are asked. This performs it: questions run side by side,
+// each under a context of its own, and those that do not count are cancelled.
+
+// targets returns where a request reads each partition.
+func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try int) func(p *topology.Partition) (target, error) {
+	leaders, said := query.LeaderOnly(ctx)
+	leaders = r.leaders || leaders || !said && s.settings.LeaderOnly || s.deps.Copies == nil
+	return func(p *topology.Partition) (target, error) {
+		lead, err := s.deps.Leaders.Find(r.table, p, try)
+		t := target{leader: lead.Server}
+		if leaders || len(p.Placements) < 2 {
+			return t, err
+		}
+		listed := s.deps.Copies(lease.Partition{Table: r.table, ID: p.ID})
+		if len(listed) < 2 { // its leader alone has the rows, or there is no lease row to go by
+			return t, err
+		}
+		s.hedge.Lock()
+		t.copies = s.hedge.Order(time.Now(), follow.Spread(p, listed))
+		s.hedge.Unlock()
+		if t.enough = len(p.Placements) - m.Config.MinInSync() + 1; s.age(r.table) >= follow.DoubtAge {
+			t.enough = len(t.copies) + 1 // other servers may have copies by now: these are not enough
+		}
+		return t, nil
+	}
+}
+
+// race is the questions to the copies of a group.
+type race struct {
+	s       *Source
+	r       *request
+	g       *group
+	machine follow.Copies // owned by run
+	results chan result
+
+	mu sync.Mutex
+	// over says that nothing more counts: an answer that comes now is dropped by the goroutine that asked for it.
+	over bool
+
+	open map[follow.CopyAsk]*question
+}
+
+type question struct {
+	server topology.ServerID
+	cancel context.CancelFunc
+	began  time.Time
+	late   bool
+	over   bool // it has its answer
+	answer answer
+}
+
+type result struct {
+	ask    follow.CopyAsk
+	answer answer
+	err    error
+}
+
+// askCopies asks the copies of a group's partitions; its arguments and results are those of ask.
+func (s *Source) askCopies(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
+	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less), open: map[follow.CopyAsk]*question{}}
+	x.results = make(chan result, 2*len(g.copies)) // each is asked twice at most
+	err := x.run(long, others)
+	return x.end(long, err)
+}
+
+// run asks until the machine has an outcome. Errors are those of a request that ended.
+func (x *race) run(long, others context.Context) error {
+	timer := time.NewTimer(x.late())
+	defer timer.Stop()
+	x.ask(long, x.machine.Begin())
+	var leads <-chan struct{} // nil until a copy is late
+	for x.machine.Outcome() == follow.Open {
+		var more []follow.CopyAsk
+		select {
+		case <-others.Done():
+			return fault.Wrap(others.Err(), fault.Canceled, "ask copies")
+		case <-timer.C:
+			more = x.isLate()
+			leads = x.look()
+		case <-leads:
+			leads = x.look()
+		case res := <-x.results:
+			more = x.answered(res)
+		}
+		if x.ask(long, more); len(more) > 0 {
+			timer.Reset(x.late())
+		}
+	}
+	return nil
+}
+
+// look gives the machine the present leaders, and returns a channel that is closed when one may change.
+func (x *race) look() <-chan struct{} {
+	changed := x.s.deps.Leaders.Changed()
+	for _, p := range x.g.partitions {
+		if l, err := x.s.deps.Leaders.Find(x.r.table, p, 0); err == nil {
+			x.machine.Look(follow.Lead{Server: l.Server, Guess: l.Guess})
+		}
+	}
+	return changed
+}
+
+func (x *race) late() time.Duration {
+	x.s.hedge.Lock()
+	defer x.s.hedge.Unlock()
+	return x.s.hedge.Late()
+}
+
+// isLate asks another copy beside those that are waited for.
+func (x *race) isLate() []follow.CopyAsk {
+	more := x.machine.Late()
+	x.s.hedge.Lock()
+	defer x.s.hedge.Unlock()
+	for a, q := range x.open {
+		if !q.late && !q.over && a.Mode == peer.SureCopies {
+			q.late = true
+			x.s.hedge.WasLate(time.Now(), q.server)
+		}
+	}
+	if len(more) > 0 {
+		x.s.hedge.Hedged()
+		x.s.metrics.hedges.Inc()
+	}
+	return more
+}
+
+// ask begins questions.
+func (x *race) ask(long context.Context, asks []follow.CopyAsk) {
+	for _, a := range asks {
+		g := *x.g
+		g.server, g.mode = x.g.copies[a.Copy], a.Mode
+		g.overlaps = g.overlaps || a.Mode == peer.UnsureCopies // with the rows of the other copies
+		ctx, cancel := context.WithCancel(long)
+		x.open[a] = &question{server: g.server, cancel: cancel, began: time.Now()}
+		go x.question(ctx, a, &g)
+	}
+}
+
+func (x *race) question(ctx context.Context, a follow.CopyAsk, g *group) {
+	res := result{ask: a}
+	if st, ok := x.s.deps.Servers.Server(g.server); ok {
+		res.answer, res.err = x.r.ask(ctx, g, st)
+	} else {
+		res.err = fault.Errorf(fault.Unavailable, "storage server %q is not known here", g.server)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.results <- res // it has room for all
+	} else if res.err == nil {
+		res.answer.drop()
+	}
+}
+
+func (x *race) answered(res result) []follow.CopyAsk {
+	q := x.open[res.ask]
+	x.s.hedge.Lock()
+	switch {
+	case res.err == nil || fault.Is(res.err, fault.Stale):
+		x.s.hedge.Answered(q.server, time.Since(q.began))
+	case fault.Is(res.err, fault.Unavailable):
+		x.s.hedge.Shun(time.Now(), q.server)
+	}
+	x.s.hedge.Unlock()
+	x.s.metrics.copy(res.ask, res.err)
+	q.answer, q.over = res.answer, true
+	if res.err != nil {
+		q.cancel()
+	}
+	return x.machine.Answer(res.ask, res.err)
+}
+
+// end cancels what does not count and returns what does.
+func (x *race) end(long context.Context, err error) ([]answer, []follow.Failure, error) {
+	var answers []answer
+	if o := x.machine.Outcome(); err == nil && o != follow.Failed && o != follow.Refused {
+		for _, a := range x.machine.Answers() {
+			q := x.open[a]
+			answers = append(answers, q.answer)
+			context.AfterFunc(long, q.cancel) // its rows are read under its context
+			delete(x.open, a)
+		}
+	}
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+	for _, q := range x.open {
+		q.cancel()
+		if q.answer.drop != nil {
+			q.answer.drop()
+		}
+	}
+	for {
+		select {
+		case res := <-x.results: // it came while the race ended
+			if res.err == nil {
+				res.answer.drop()
+			}
+			continue
+		default:
+		}
+		break
+	}
+	return x.result(long, answers, err)
+}
+
+func (x *race) result(ctx context.Context, answers []answer, err error) ([]answer, []follow.Failure, error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	reason, cause := x.machine.Failure()
+	switch x.machine.Outcome() {
+	case follow.Refused:
+		return nil, nil, cause
+	case follow.Failed:
+		return nil, x.failures(reason, cause), nil
+	case follow.Merged:
+		x.s.metrics.merged.Inc()
+	case follow.Lacking:
+		x.s.metrics.partial.Inc()
+		query.Warn(ctx, "the answer may lack rows of "+names(x.g.partitions)+": "+cause.Error())
+	}
+	return answers, nil, nil
+}
+
+// failures are the partitions by their leaders: another leader is a reason to ask again.
+func (x *race) failures(reason follow.Reason, cause error) (all []follow.Failure) {
+	at := map[topology.ServerID]int{}
+	for i, p := range x.g.partitions {
+		lead := x.g.leads[i]
+		j, ok := at[lead]
+		if !ok {
+			j = len(all)
+			at[lead] = j
+			all = append(all, follow.Failure{Asked: lead, Sent: true, Reason: reason, Err: cause})
+		}
+		all[j].Partitions = append(all[j].Partitions, p)
+	}
+	return all
+}
