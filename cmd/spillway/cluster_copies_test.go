@@ -108,7 +108,7 @@ func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
 	c.table("default", time.Hour, 3)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}

@@ -169,3 +169,70 @@ func (c *crowd) flushed(away *processes.Process) bool {
 	}
 	return true
 }
+
+// TestClusterCopiesMendAFlippedSegment flips bytes in a segment of a follower that runs, and of one that is stopped: the file
+// becomes equal to its leader's again, nothing wrong is answered, and the follower has every row when it leads.
+func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_SCRUB_PERIOD=500ms"))
+	c.table("copied", 24*time.Hour, 3)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(100)
+	p := c.partitions("copied")[0]
+	c.within(patience, "all three are in sync", c.listed(p, 3))
+	c.within(patience, "heads and logs are empty", c.shrunk)
+	c.within(patience, "segments are equal", c.sameSegments)
+	harmed := c.follower(p)
+	for _, stopped := range []bool{false, true} {
+		if stopped {
+			harmed.Kill()
+		}
+		path := c.flip(harmed)
+		began := time.Now()
+		if stopped {
+			c.start(harmed)
+		}
+		w.write(10)
+		c.within(patience, "segments are equal again", func() bool { return c.shrunk() && c.sameSegments() })
+		t.Logf("%s (stopped: %t) has a whole file in place of %s after %v", harmed.Name, stopped, filepath.Base(path), time.Since(began).Round(time.Millisecond))
+		w.check()
+		c.within(patience, "all three are in sync", c.listed(p, 3))
+	}
+	for leader, _ := c.leader(p); string(leader) != harmed.Name; leader, _ = c.leader(p) { // until the follower leads
+		c.server(leader).Kill()
+		w.write(10)
+		c.start(c.server(leader))
+		c.within(patience, "all three are in sync", c.listed(p, 3))
+	}
+	w.check()
+}
+
+// flip changes bytes in the middle of a server's largest segment.
+func (c *crowd) flip(p *processes.Process) (path string) {
+	c.t.Helper()
+	c.within(patience, "a segment is damaged", func() bool {
+		found, err := filepath.Glob(filepath.Join(c.dirOf(p), "segments", "*", "*.seg"))
+		c.must(err)
+		var most int64
+		for _, f := range found {
+			if st, err := os.Stat(f); err == nil && st.Size() > most {
+				path, most = f, st.Size()
+			}
+		}
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return false // compacted away meanwhile
+		}
+		var b [8]byte
+		_, err = f.ReadAt(b[:], most/2)
+		c.must(err)
+		for i := range b {
+			b[i] ^= 0xff
+		}
+		_, err = f.WriteAt(b[:], most/2)
+		c.must(err)
+		c.must(f.Close())
+		return true
+	})
+	return path
+}

@@ -19,6 +19,8 @@ import (
 // Errors: Stale (the placement does not follow the sender, the segment's base is not here, the segment would take frames away, or
 // the placement was dropped), Corrupt (the file is not as info says, or numbers series otherwise: fetch it again), Unavailable.
 // After an error the placement is unchanged, and the file is where it was, unless it is at its final place already.
+//
+// A segment that is here with a damaged file gets the whole one (mend.go).
 func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) error {
 	info, err := p.Verified(info, path)
 	if err != nil {
@@ -31,6 +33,18 @@ func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) er
 func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path string) error {
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
+	take := p.adopt
+	if p.isBroken(info.ID) {
+		take = p.mend
+	}
+	if err := take(sender, info, path); err != nil {
+		return err
+	}
+	return p.healed()
+}
+
+// adopt takes a segment that is not here yet.
+func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
 	start := time.Now()
@@ -83,8 +97,8 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	switch {
 	case p.mu.dropped:
 		return nil, st, p.gone()
-	case p.damagedLocked() != nil:
-		return nil, st, p.damagedLocked()
+	case p.mu.beyond, p.mu.damaged != nil && !info.Major: // without its heads only a major makes it whole
+		return nil, st, fault.Wrap(p.damagedLocked(), fault.Unavailable, "no segment is taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return nil, st, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
 	case len(info.Ends) == 0:

@@ -59,8 +59,8 @@ func (p *Partition) mayCut(after point.Serial) (flushed point.Serial, none bool,
 		return flushed, false, p.gone()
 	case !p.mu.follows:
 		return flushed, false, fault.Errorf(fault.Stale, "partition %s/%d leads: nothing of its log is surplus", p.ident.Table, p.ident.Partition)
-	case p.damagedLocked() != nil:
-		return flushed, false, p.damagedLocked()
+	case p.mu.damaged != nil:
+		return flushed, false, p.mu.damaged
 	case after.Less(flushed):
 		return flushed, false, fault.Errorf(fault.Corrupt, "partition %s/%d: frames behind %v are surplus, but its segments hold frames up to %v", p.ident.Table, p.ident.Partition, after, flushed)
 	}

@@ -2,16 +2,19 @@ package partition
 
 import (
 	"errors"
+	"slices"
 	"syscall"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // isDamage reports whether an error means that a segment's file is not as written: cut off, overwritten, gone, or on a bad sector.
 // Any other failure, a format of a newer build or too many open files, concerns more than one partition.
 func isDamage(err error) bool { return fault.Is(err, fault.Corrupt) || errors.Is(err, syscall.EIO) }
 
-// damage makes the partition damaged: it is not read, written, flushed or changed. Called only while it is opened and replayed.
+// damage makes the partition damaged: it is not read, written, flushed or changed. Called only while it is opened and replayed. No
+// segment of another placement ends it.
 func (p *Partition) damage(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -19,6 +22,19 @@ func (p *Partition) damage(err error) {
 }
 
 func (p *Partition) damageLocked(err error) {
+	p.mu.beyond = true
+	p.closeLocked(err)
+}
+
+// damageFile is damage by a segment's file.
+func (p *Partition) damageFile(id point.SegmentID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.broken = append(p.mu.broken, id)
+	p.closeLocked(err)
+}
+
+func (p *Partition) closeLocked(err error) {
 	if p.mu.damaged == nil {
 		p.mu.damaged = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, run `spillway repair`, or drop the partition",
 			p.ident.Table, p.ident.Partition, err)
@@ -29,10 +45,13 @@ func (p *Partition) damageLocked(err error) {
 
 // harm stops reads and compactions of the partition because a segment that it serves from turned out to be damaged. It still takes
 // rows: they go to the log and to new segments, and their senders would not wait for an operator. Like damage, it lasts until the
-// server is started with the file restored.
-func (p *Partition) harm(err error) {
+// server is started with the file restored, or, at a placement that follows, until the leader's segment is here.
+func (p *Partition) harm(id point.SegmentID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !slices.Contains(p.mu.broken, id) {
+		p.mu.broken = append(p.mu.broken, id)
+	}
 	if p.mu.harmed == nil {
 		p.mu.harmed = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
 			p.ident.Table, p.ident.Partition, err)

@@ -157,8 +157,8 @@ func (p *Partition) fitsLocked(sender point.Epoch, f *frame.Frame) error {
 	switch {
 	case p.mu.dropped:
 		return p.gone()
-	case p.damagedLocked() != nil:
-		return fault.Wrap(p.damagedLocked(), fault.Unavailable, "no frames are taken")
+	case p.mu.damaged != nil:
+		return fault.Wrap(p.mu.damaged, fault.Unavailable, "no frames are taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return p.notLed(sender, max(p.mu.epoch, p.mu.leader))
 	case f.Prev != p.mu.last || !p.mu.last.Less(f.Serial):

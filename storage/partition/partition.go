@@ -63,18 +63,20 @@ type Partition struct {
 	mu struct {
 		sync.Mutex // guards the fields below; held for microseconds: no I/O but the copy into the log's buffer
 
-		warm      bool        // ids and the table's index have all series; false: ask the segments
-		epoch     point.Epoch // frames are taken under it; 0: none are
-		raised    bool        // the brick refuses lower epochs than this
-		follows   bool        // frames and segments come from a leader elsewhere: none are made here
-		leader    point.Epoch // its epoch; 0: not announced yet. Of a placement that leads: 0
-		chain     Followers   // of the leader; nil: no other placement follows
-		held      point.Epoch // the highest in log and segments
-		dropped   bool        // closed or dropped: all operations are refused
-		damaged   error       // a segment cannot be read: reads, rows, flushes and changes are refused, only Drop is not; nil: undamaged
-		harmed    error       // as damaged, found while serving: reads and compactions are refused; nil: all can be read
-		state     *State      // as in the catalogue; replaced under flushMu, never changed
-		nextSeg   uint64      // seq of the next segment id
+		warm      bool              // ids and the table's index have all series; false: ask the segments
+		epoch     point.Epoch       // frames are taken under it; 0: none are
+		raised    bool              // the brick refuses lower epochs than this
+		follows   bool              // frames and segments come from a leader elsewhere: none are made here
+		leader    point.Epoch       // its epoch; 0: not announced yet. Of a placement that leads: 0
+		chain     Followers         // of the leader; nil: no other placement follows
+		held      point.Epoch       // the highest in log and segments
+		dropped   bool              // closed or dropped: all operations are refused
+		damaged   error             // a segment cannot be read: reads, rows, flushes and changes are refused, only Drop is not; nil: undamaged
+		broken    []point.SegmentID // whose files are damaged
+		beyond    bool              // more is damaged than these
+		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
+		state     *State            // as in the catalogue; replaced under flushMu, never changed
+		nextSeg   uint64            // seq of the next segment id
 		segments  []*segmentRef
 		frozen    []*frozen // heads that take no more rows, oldest first; a leader flushes the first
 		flushing  bool      // the first of them is being flushed
@@ -172,7 +174,7 @@ func (p *Partition) openSegments() error {
 		file := b.SegmentPath(st.Placement, g.ID)
 		r, err := segment.Open(b.FS(), file, g.Info, p.deps.Cache)
 		if isDamage(err) {
-			p.damage(err)
+			p.damageFile(g.ID, err)
 			continue
 		}
 		if err != nil {

@@ -42,7 +42,7 @@ func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace f
 		case !isDamage(err):
 			return NotChecked, err
 		case try > 0:
-			p.harm(err)
+			p.harm(id, err)
 			return FoundDamaged, nil
 		}
 	}

@@ -18,6 +18,7 @@
 //     they have none in common, from the newest major (C63, C65).
 //   - A follower keeps the log of frames until a segment that it took holds them. So the leader may delete minors that it compacted, whichever
 //     placements have them: their frames are in the major, or in the follower's log (C52 without waiting).
+//   - A placement that finds one of its segments damaged is offered the chain again, and takes the same bytes once more.
 //
 // Invariants kept here: I4, I5 (slots have a number and a deadline; tries are spaced), I6.
 package replica

@@ -46,6 +46,7 @@ func TestReceiverDeclinesWithTheReason(t *testing.T) {
 		{"nothing here, a minor", Offered{Segment: minor}, "Decline out of order"},
 		{"on its base", Offered{Segment: minor, Has: Holding{Chain: []point.SegmentID{root.ID}, Ends: root.Ends}}, "Accept from 0"},
 		{"it is here", Offered{Segment: root, Has: Holding{Chain: []point.SegmentID{root.ID}, Ends: root.Ends}}, "Decline exists"},
+		{"it is here, and damaged", Offered{Segment: root, Has: Holding{Chain: []point.SegmentID{root.ID}, Ends: minor.Ends, Broken: []point.SegmentID{root.ID}}}, "Accept from 0"},
 		{"in place of another minor that holds no more", Offered{Segment: minor, Has: Holding{Chain: []point.SegmentID{root.ID, {Epoch: 1, Seq: 3}}, Ends: minor.Ends}}, "Accept from 0"},
 		{"in place of another minor that holds more", Offered{Segment: minor, Has: Holding{Chain: []point.SegmentID{root.ID, {Epoch: 1, Seq: 3}}, Ends: []point.EpochEnd{{Epoch: 1, Seq: 10}}}}, "Decline out of order"},
 		{"a major that holds less", Offered{Segment: root, Has: Holding{Chain: []point.SegmentID{{Epoch: 1, Seq: 4}}, Ends: minor.Ends}}, "Decline out of order"},

@@ -21,7 +21,7 @@ func TestModel(t *testing.T) {
 		w.loses, w.doubles = chance("lose", rapid.SampledFrom([]int{0, 5, 40}).Draw(t, "losses")), chance("double", 5)
 		for range rapid.IntRange(10, 120).Draw(t, "events") {
 			n := w.nodes[rapid.IntRange(0, 2).Draw(t, "node")]
-			switch rapid.IntRange(0, 13).Draw(t, "event") {
+			switch rapid.IntRange(0, 14).Draw(t, "event") {
 			case 0:
 				w.write(uint64(rapid.IntRange(1, 5).Draw(t, "frames")))
 			case 1, 2:
@@ -50,6 +50,10 @@ func TestModel(t *testing.T) {
 			case 9:
 				w.now += time.Duration(rapid.IntRange(1, 40_000).Draw(t, "ms")) * time.Millisecond
 				w.tick()
+			case 10:
+				if len(n.chain) > 0 {
+					n.breaks(rapid.IntRange(0, len(n.chain)-1).Draw(t, "segment"))
+				}
 			default:
 				w.move()
 				if len(w.wire) > 0 {
@@ -67,6 +71,9 @@ func TestModel(t *testing.T) {
 		for _, n := range w.nodes {
 			if !slices.Equal(n.ids(), w.leader.ids()) {
 				t.Fatalf("the chains differ:\n%s", w.draw())
+			}
+			if n != w.leader && len(n.broken) > 0 {
+				t.Fatalf("%v are still damaged at %s:\n%s", n.broken, n.name, w.draw())
 			}
 		}
 	})

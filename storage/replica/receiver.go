@@ -21,6 +21,8 @@ type Holding struct {
 	Leads  bool              // it leads itself: then nothing is taken (C57)
 	Absent bool              // it is not here, or is being dropped
 	Later  bool              // it is about to follow the sender's epoch, and takes nothing yet
+	// Broken are segments of the chain whose files are damaged: the same bytes are taken again.
+	Broken []point.SegmentID
 }
 
 // ReceiverInput is an input of a Receiver.
@@ -246,6 +248,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 		return StaleEpoch
 	case has.Later:
 		return Overloaded
+	case slices.Contains(has.Broken, in.Segment.ID):
 	case slices.Contains(has.Chain, in.Segment.ID):
 		return Exists
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):

@@ -20,6 +20,7 @@ import (
 //	down M | up M      its process; unfinished files are gone
 //	lose on|off        all messages are lost
 //	corrupt 1          so many of the next files arrive damaged
+//	break M 0          the file of M's first segment is damaged
 //	free 10            bytes that may be written
 //	run 5s             time goes by, everything is delivered
 func TestScripts(t *testing.T) {
@@ -79,6 +80,12 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string) {
 		w.loses = func() bool { return args[0] == "on" }
 	case "corrupt":
 		w.corrupt = number()
+	case "break":
+		i, err := strconv.Atoi(args[1])
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		w.named(args[0]).breaks(i)
 	case "free":
 		w.free = uint64(number())
 	case "run":

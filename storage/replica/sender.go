@@ -46,7 +46,8 @@ type (
 		From         Member
 		Slot, Offset uint64
 	}
-	// Declined answers an offer or a commit. Ends are those of the segments that the placement holds.
+	// Declined answers an offer or a commit. Ends are those of the segments that the placement holds. Slot 0: no offer; a segment that the
+	// placement acknowledged is damaged there.
 	Declined struct {
 		From   Member
 		Slot   uint64
@@ -167,7 +168,9 @@ func (s *Sender) Step(now Time, in SenderInput, out []SenderEffect) []SenderEffe
 			s.do(Transit{To: p.member, Slot: p.slot, Offset: in.Offset, ID: p.segment.ID})
 		}
 	case Declined:
-		if p := s.under(in.From, in.Slot); p != nil {
+		if p := s.peer(in.From); p != nil && in.Slot == 0 && p.slot == 0 {
+			p.newest, p.level = point.SegmentID{}, point.SegmentID{} // it is offered all again, and takes those that it lacks
+		} else if p := s.under(in.From, in.Slot); p != nil {
 			s.declined(p, in)
 		}
 	case Acked:

@@ -39,6 +39,7 @@ type node struct {
 	receiver *Receiver
 	files    map[point.SegmentID]uint64
 	down     bool
+	broken   []point.SegmentID // with damaged files
 	moving   map[uint64]Transit
 }
 
@@ -68,6 +69,13 @@ func (n *node) restart() {
 	n.receiver, n.files, n.moving, n.down = NewReceiver(Settings{SlotsMax: 1}), map[point.SegmentID]uint64{}, map[uint64]Transit{}, false
 	if n.leads {
 		n.sender = NewSender(Settings{})
+	}
+}
+
+// breaks damages the file of a segment.
+func (n *node) breaks(i int) {
+	if id := n.chain[i].ID; !slices.Contains(n.broken, id) {
+		n.broken = append(n.broken, id)
 	}
 }
 
@@ -262,7 +270,7 @@ func (w *world) deliver(i int) {
 	switch in := d.what.(type) {
 	case Offered:
 		n := d.to
-		in.Has, in.Free = Holding{Epoch: n.epoch, Chain: n.ids(), Ends: n.ends(), Leads: n.leads}, w.free
+		in.Has, in.Free = Holding{Epoch: n.epoch, Chain: n.ids(), Ends: n.ends(), Leads: n.leads, Broken: n.broken}, w.free
 		w.reply(n, n.receiver.Step(w.now, in, nil))
 	case ReceiverInput:
 		w.reply(d.to, d.to.receiver.Step(w.now, in, nil))
@@ -306,6 +314,10 @@ func (w *world) adopt(n *node, e Adopt) Reason {
 		return Invalid
 	case n.leads || e.Epoch != n.epoch:
 		return StaleEpoch
+	case slices.Contains(n.broken, g.ID):
+		n.broken = slices.DeleteFunc(n.broken, func(id point.SegmentID) bool { return id == g.ID })
+		w.say("%s mends %v", n.name, g.ID)
+		return 0
 	case !g.Major && !slices.Contains(n.ids(), g.Base), !covers(g.Ends, n.ends()):
 		return OutOfOrder
 	}
@@ -315,6 +327,7 @@ func (w *world) adopt(n *node, e Adopt) Reason {
 		n.chain = nil
 	}
 	n.chain = append(n.chain, g)
+	n.broken = slices.DeleteFunc(n.broken, func(id point.SegmentID) bool { return !slices.Contains(n.ids(), id) })
 	if !covers(n.log, g.Ends) {
 		n.log = slices.Clone(g.Ends)
 	}
@@ -368,6 +381,9 @@ func (w *world) anyMoves() bool {
 func (w *world) tick() {
 	for _, n := range w.nodes {
 		w.reply(n, n.receiver.Step(w.now, Tick{}, nil))
+		if len(n.broken) > 0 && !n.down && !n.leads {
+			w.post(w.leader, Declined{From: n.member, Reason: OutOfOrder})
+		}
 		if n.sender != nil && !n.down {
 			w.perform(n, n.sender.Step(w.now, Tick{}, nil))
 		}

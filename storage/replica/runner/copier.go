@@ -48,12 +48,15 @@ type Settings struct {
 	// BytesPerSecond bounds the bytes of segments that the server sends, to all others together. Default 64 MiB/s, 1 TiB in 5 hours.
 	// Larger: an emptied server is refilled sooner, and disks and network have less time for other work.
 	BytesPerSecond int64
+	// BrokenEvery is how often placements that follow are looked at for damaged segments, which their leaders are asked for. Default 5 s.
+	BrokenEvery time.Duration
 	// Machine are the settings of the machines.
 	Machine replica.Settings
 }
 
 func (s *Settings) setDefaults() {
 	s.BytesPerSecond = cmp.Or(s.BytesPerSecond, 64<<20)
+	s.BrokenEvery = cmp.Or(s.BrokenEvery, 5*time.Second)
 }
 
 // lookEvery is how often the placements that lead are compared with the copier's state.
@@ -86,13 +89,15 @@ type Copier struct {
 	senders  map[lease.Partition]*sending
 	receiver *replica.Receiver
 	files    map[fileOf]*incoming // unfinished files
+	leaders  map[replica.Key]leader
+	looked   replica.Time // for broken segments
 }
 
 // New makes a server's copier; Run runs it.
 func New(d Deps, s Settings) *Copier {
 	s.setDefaults()
 	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{},
-		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}}
+		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}, leaders: map[replica.Key]leader{}}
 	c.limit = rate.NewLimiter(rate.Limit(s.BytesPerSecond), pieceBytes)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.incoming = map[slotOf]*incoming{}
@@ -168,6 +173,7 @@ func (c *Copier) take() []func() {
 func (c *Copier) look() {
 	c.lookAtLeading()
 	c.lookAtFiles()
+	c.lookAtBroken()
 }
 
 // send sends a message. One that cannot be sent is lost: its machine repeats it.

@@ -18,6 +18,7 @@ type metrics struct {
 	lost          prometheus.Counter
 	behind        prometheus.Gauge
 	unfinished    prometheus.Gauge
+	broken        prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -41,6 +42,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Reachable placements of partitions led here that lack segments."}),
 		unfinished: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_unfinished_files",
 			Help: "Segments that are on their way here, or whose sender disconnected a moment ago."}),
+		broken: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_broken_segments",
+			Help: "Segments of placements that follow whose files are damaged. They are fetched from their leaders again."}),
 	}
 	for r := replica.Exists; r <= replica.NoSpace; r++ {
 		m.declines.WithLabelValues(r.String())

@@ -11,6 +11,7 @@ import (
 
 // offered takes an offer of a leader.
 func (c *Copier) offered(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.SegmentOffer) {
+	c.leaders[keyOf(p, to)] = leader{from, epoch}
 	g := replica.Segment{ID: m.ID, Base: m.Base, Major: m.Major, Size: m.Size, Checksum: m.Checksum, Ends: m.Ends}
 	c.receive(replica.Offered{From: from, To: keyOf(p, to), Epoch: epoch, Slot: m.Slot, Segment: g, Has: c.holding(p, to, epoch), Free: c.free(m.Size)})
 }
@@ -22,7 +23,8 @@ func (c *Copier) holding(p lease.Partition, id point.PlacementID, epoch point.Ep
 		return replica.Holding{Later: true}
 	}
 	st := copy.At.State()
-	h := replica.Holding{Epoch: copy.Epoch, Ends: st.Ends, Leads: copy.Leads, Later: !copy.Joined || copy.Epoch != epoch}
+	broken, mendable := copy.At.Broken()
+	h := replica.Holding{Epoch: copy.Epoch, Ends: st.Ends, Leads: copy.Leads, Later: !copy.Joined || copy.Epoch != epoch || !mendable, Broken: broken}
 	for i := range st.Segments {
 		h.Chain = append(h.Chain, st.Segments[i].ID)
 	}
@@ -140,6 +142,35 @@ func (c *Copier) answerAdoption(e replica.Adopt, err error) {
 		delete(c.files, fileOf{e.At, e.Segment.ID})
 		c.metrics.unfinished.Set(float64(len(c.files)))
 	}
+}
+
+// leader is the sender of a placement's newest offer.
+type leader struct {
+	member lease.Member
+	epoch  point.Epoch
+}
+
+// lookAtBroken asks leaders for the segments that are damaged here: an answer to no offer makes them offer all again.
+func (c *Copier) lookAtBroken() {
+	now := c.deps.Clock()
+	if now-c.looked < c.settings.BrokenEvery {
+		return
+	}
+	c.looked = now
+	n := 0
+	for key, l := range c.leaders {
+		copy, ok := c.deps.Chains.Copy(partitionOf(key), key.Placement)
+		if !ok {
+			delete(c.leaders, key)
+			continue
+		}
+		if broken, mendable := copy.At.Broken(); len(broken) > 0 {
+			if n += len(broken); mendable && copy.Joined && copy.Epoch == l.epoch {
+				c.reply(l.member, key, l.epoch, &peer.SegmentDecline{Reason: peer.DeclineOutOfOrder})
+			}
+		}
+	}
+	c.metrics.broken.Set(float64(n))
 }
 
 // lookAtFiles lets time go by for unfinished files, and discards those of placements that are gone.

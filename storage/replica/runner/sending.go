@@ -220,7 +220,7 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 // answer takes a placement's answer to an offer. Answers to offers of another epoch are late.
 func (c *Copier) answer(p lease.Partition, to point.PlacementID, epoch point.Epoch, in replica.SenderInput) {
 	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
-		if d, ok := in.(replica.Declined); ok {
+		if d, ok := in.(replica.Declined); ok && d.Slot != 0 {
 			c.metrics.declines.WithLabelValues(d.Reason.String()).Inc()
 		}
 		c.step(s, in)

@@ -1,0 +1,120 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// breakSegment flips two bytes in the middle of the i-th segment's file.
+func (b *bench) breakSegment(i int) point.SegmentID {
+	b.t.Helper()
+	info := b.Segments()[i]
+	f, err := b.brick.FS().OpenReadWrite(b.brick.SegmentPath(ident.Placement, info.ID), vfs.WriteCategoryUnspecified)
+	b.must(err)
+	var two [2]byte
+	_, err = f.ReadAt(two[:], info.Size/2)
+	b.must(err)
+	_, err = f.WriteAt([]byte{^two[0], ^two[1]}, info.Size/2)
+	b.must(errors.Join(err, f.Sync(), f.Close()))
+	return info.ID
+}
+
+// copied is a leader with three segments and a row in its head, and a follower with the same.
+func copied(t *testing.T, fs vfs.FS) (l, f *bench) {
+	t.Helper()
+	l, c := leading(t, vfs.NewMem(), 1)
+	f = following(t, fs, 1)
+	c.await = func(point.Serial) error { return f.catchUp(l, 1) }
+	for i := range 3 {
+		l.must(l.put("a", point.Nanos(i), float64(i)))
+		l.must(l.put(fmt.Sprint("b", i), 10, 1))
+		l.must(l.Flush(t.Context(), ByAge))
+		f.must(f.catchUp(l, 1))
+		f.must(f.fetch(l, 1))
+	}
+	l.must(l.put("c", 20, 2))
+	f.must(f.catchUp(l, 1))
+	same(t, l, f)
+	c.await = nil
+	return l, f
+}
+
+// refetch adopts the leader's copy of a segment.
+func (b *bench) refetch(from *bench, i int) error {
+	info := from.Segments()[i]
+	return b.Adopt(1, info, copySegment(b.t, from, b, info.ID))
+}
+
+// TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment: found by the scrub, each segment in turn. Meanwhile nothing is read, and frames are
+// taken.
+func TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment(t *testing.T) {
+	l, f := copied(t, vfs.NewMem())
+	defer l.close()
+	defer f.close()
+	for i := range 3 {
+		id := f.breakSegment(i)
+		found, err := f.CheckSegment(t.Context(), id, func(int) error { return nil })
+		if f.must(err); found != FoundDamaged {
+			t.Fatalf("segment %d is found %v", i, found)
+		}
+		if _, err := f.View(); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("a read of a damaged follower: %v, want corrupt", err)
+		}
+		l.must(l.put("d", point.Nanos(100+i), 3))
+		f.must(f.catchUp(l, 1))
+		f.must(f.refetch(l, i))
+		if ids, mendable := f.Broken(); len(ids) > 0 || !mendable || f.Damaged() != nil {
+			t.Fatalf("after the segment was fetched: broken %v, mendable %t, %v", ids, mendable, f.Damaged())
+		}
+		same(t, l, f)
+	}
+	// Or a major replaces all.
+	id := f.breakSegment(1)
+	_, err := f.CheckSegment(t.Context(), id, func(int) error { return nil })
+	f.must(err)
+	l.must(l.Compact(t.Context(), ByRequest))
+	f.must(f.fetch(l, 1))
+	same(t, l, f)
+}
+
+// TestASegmentThatCannotBeOpenedAtAFollowerIsMended: found at the start, so that the log was not replayed; the heads are rebuilt from it.
+func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
+	for _, by := range []string{"segment", "major"} {
+		t.Run(by, func(t *testing.T) {
+			fs := vfs.NewMem()
+			l, f := copied(t, fs)
+			defer l.close()
+			path := f.brick.SegmentPath(ident.Placement, f.Segments()[1].ID)
+			f.close()
+			if err := fs.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			f = following(t, fs, 1)
+			defer f.close()
+			if ids, mendable := f.Broken(); len(ids) != 1 || !mendable || !fault.Is(f.Damaged(), fault.Corrupt) {
+				t.Fatalf("broken %v, mendable %t: %v", ids, mendable, f.Damaged())
+			}
+			l.must(l.put("e", 30, 2))
+			if err := f.catchUp(l, 1); !fault.Is(err, fault.Unavailable) {
+				t.Fatalf("a frame for a follower without heads: %v, want unavailable", err)
+			}
+			if by == "major" {
+				l.must(l.Compact(t.Context(), ByRequest))
+				f.must(f.fetch(l, 1))
+			} else {
+				f.must(f.refetch(l, 1))
+			}
+			if f.Damaged() != nil {
+				t.Fatal(f.Damaged())
+			}
+			f.must(f.catchUp(l, 1))
+			same(t, l, f)
+		})
+	}
+}

@@ -1,0 +1,317 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	chains "github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair is two servers in one process with a placement of one partition each: the first leads, the second follows. Frames are not passed on:
+// the follower gets all by segments.
+type pair struct {
+	t       *testing.T
+	leader  *node
+	follows *node
+}
+
+// node is a server: its store and its links are real, its chain is a constant.
+type node struct {
+	*partition.Partition
+	t      *testing.T
+	name   string
+	fs     vfs.FS
+	brick  *brick.Brick
+	cache  *segment.Cache
+	index  *series.Index
+	links  *rpc.Links
+	copier *Copier
+	stamp  point.Stamp
+	copy   chains.Copy
+	joined atomic.Bool
+	stop   func()
+}
+
+type noBytes struct{}
+
+func (noBytes) Add(int64) {}
+
+// alone is a chain in which all other placements have all frames at once.
+type alone struct{}
+
+func (alone) Pass(point.Serial, point.Serial, []byte, brick.Wait) {}
+
+func (alone) Await(context.Context, point.Serial) error { return nil }
+
+const epoch point.Epoch = 3
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Leading, Copy and Adopt implement Chains.
+func (n *node) Leading() (all []chains.Copy) {
+	if n.copy.Leads {
+		all = append(all, n.copy)
+	}
+	return all
+}
+
+func (n *node) Copy(p lease.Partition, id point.PlacementID) (chains.Copy, bool) {
+	c := n.copy
+	c.Joined = n.joined.Load()
+	return c, p == c.Partition && id == c.Self.Placement
+}
+
+func (n *node) Adopt(_ context.Context, _ lease.Partition, _ point.PlacementID, sender point.Epoch, info segment.Info, path string) error {
+	return n.AdoptVerified(sender, info, path)
+}
+
+func openNode(t *testing.T, name string, id point.PlacementID, set Settings) *node {
+	t.Helper()
+	n := &node{t: t, name: name, fs: vfs.NewMem(), cache: segment.NewCache(1 << 20), index: series.New(), stamp: 1 << 40}
+	log := slog.New(slog.DiscardHandler)
+	var err error
+	n.brick, err = brick.Open(brick.Deps{FS: n.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+	n.must(err)
+	n.must(n.brick.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }))
+	deps := partition.Deps{Brick: n.brick, Index: n.index, Cache: n.cache, Log: log, Metrics: partition.NewMetrics(prometheus.NewRegistry()),
+		HeadBytes: noBytes{}, Compacting: new(budget.Held)}
+	n.Partition, err = partition.Create(deps, partition.Settings{}, partition.Identity{Table: "t", Partition: 1, Placement: id, TimeHi: 1 << 60}, 0)
+	n.must(err)
+	handler := &Handler{Next: chains.Handler{Wire: &chains.LinkWire{}}}
+	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: name, Boot: uint64(id), Store: n.brick.ID()}}, handler)
+	n.must(err)
+	n.copy = chains.Copy{Partition: lease.Partition{Table: "t", ID: 1}, At: n.Partition, Epoch: epoch,
+		Self: lease.Member{Placement: id, Server: topology.ServerID(name), Store: chains.StoreOf(n.brick.ID())}}
+	began := time.Now()
+	n.copier = New(Deps{Brick: n.brick, Chains: n, Clock: func() replica.Time { return time.Since(began) }, Log: log}, set)
+	handler.Join(n.copier)
+	return n
+}
+
+func (n *node) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.copier.Run(ctx) }()
+	n.stop = func() {
+		cancel()
+		n.must(<-done)
+	}
+}
+
+func newPair(t *testing.T, set Settings) *pair {
+	t.Helper()
+	p := &pair{t: t, leader: openNode(t, "a", 1, set), follows: openNode(t, "b", 2, set)}
+	l, f := p.leader, p.follows
+	l.must(l.LeadChain(epoch, alone{}))
+	f.must(f.FollowLeader(epoch))
+	l.copy.Leads, l.copy.Others = true, []lease.Member{f.copy.Self}
+	f.joined.Store(true)
+	l.run()
+	f.run()
+	rpc.JoinLinks(l.links, f.links)
+	t.Cleanup(func() {
+		l.links.Close()
+		f.links.Close()
+		for _, n := range []*node{l, f} {
+			n.stop()
+			n.Close()
+			n.cache.Close()
+			n.must(n.brick.Close())
+		}
+	})
+	return p
+}
+
+// write appends rows of one series and makes a segment of them.
+func (n *node) write(rows int, value func(i int) float64) {
+	n.t.Helper()
+	ref := n.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	defer n.index.Release(ref)
+	r := partition.Rows{Epoch: epoch}
+	for i := range rows {
+		n.stamp += 1024
+		r.Refs, r.Times, r.Values = append(r.Refs, ref), append(r.Times, point.Nanos(n.stamp)), append(r.Values, value(i))
+	}
+	r.Stamp = n.stamp
+	n.must(n.Append(&r))
+	n.must(n.Flush(context.Background(), partition.ByRequest))
+}
+
+func (p *pair) within(what string, ok func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("not yet: %s", what)
+		}
+	}
+}
+
+// same reports whether both placements have the same segments, and compares the bytes of their files.
+func (p *pair) same() bool {
+	p.t.Helper()
+	a, b := p.leader.State(), p.follows.State()
+	if len(a.Segments) != len(b.Segments) {
+		return false
+	}
+	for i := range a.Segments {
+		if a.Segments[i].ID != b.Segments[i].ID {
+			return false
+		}
+		if !bytes.Equal(p.leader.bytesOf(i), p.follows.bytesOf(i)) {
+			p.t.Fatalf("segment %v differs", a.Segments[i].ID)
+		}
+	}
+	return true
+}
+
+func (n *node) bytesOf(i int) []byte {
+	n.t.Helper()
+	f, err := n.OpenSegment(n.State().Segments[i].ID)
+	n.must(err)
+	b, err := io.ReadAll(f)
+	n.must(errors.Join(err, f.Close()))
+	return b
+}
+
+// breaks flips two bytes of the i-th segment's file.
+func (n *node) breaks(i int) point.SegmentID {
+	n.t.Helper()
+	g := n.State().Segments[i]
+	f, err := n.fs.OpenReadWrite(n.brick.SegmentPath(n.Identity().Placement, g.ID), vfs.WriteCategoryUnspecified)
+	n.must(err)
+	_, err = f.WriteAt([]byte{0x5a, 0xa5}, g.Size/2)
+	n.must(errors.Join(err, f.Sync(), f.Close()))
+	return g.ID
+}
+
+func (n *node) unfinished() (names []string) {
+	all, _ := n.fs.List(n.brick.SegmentDir(n.Identity().Placement))
+	for _, name := range all {
+		if strings.HasSuffix(name, unfinishedSuffix) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func ramp(i int) float64 { return float64(i) }
+
+// noise does not compress.
+func noise(int) float64 { return rand.Float64() } //nolint:gosec // bytes for a file
+
+// TestAnEmptyFollowerGetsTheChainOfSegments: a major and minors, those that are made while it fetches, and then the major in their place.
+func TestAnEmptyFollowerGetsTheChainOfSegments(t *testing.T) {
+	p := newPair(t, Settings{})
+	for i := range 5 {
+		p.leader.write(100+i, ramp)
+	}
+	p.within("the follower has all segments", p.same)
+	if n := testutil.ToFloat64(p.follows.copier.metrics.adopted); n != 5 {
+		t.Errorf("%v segments adopted, want 5", n)
+	}
+	if p.leader.must(p.leader.Compact(t.Context(), partition.ByRequest)); len(p.leader.State().Segments) != 1 {
+		t.Fatal("no major was made")
+	}
+	p.leader.write(10, ramp)
+	p.within("the follower has the major and a minor", p.same)
+	p.within("no placement is behind", func() bool { return testutil.ToFloat64(p.leader.copier.metrics.behind) == 0 })
+	if names := p.follows.unfinished(); len(names) > 0 {
+		t.Errorf("unfinished files are left: %v", names)
+	}
+	if a, b := p.leader.Flushed(), p.follows.Last(); a != b {
+		t.Errorf("the leader's segments end with %v, the follower with %v", a, b)
+	}
+}
+
+// TestATransferGoesOnWhereItStopped: the link ends in the middle of a segment, and the bytes that are here are not sent again.
+func TestATransferGoesOnWhereItStopped(t *testing.T) {
+	p := newPair(t, Settings{BytesPerSecond: 512 << 10, Machine: replica.Settings{RetryMin: 10 * time.Millisecond}})
+	p.leader.write(200_000, noise)
+	size := float64(p.leader.State().Segments[0].Size)
+	if size < 8*pieceBytes {
+		t.Fatalf("the segment has %v bytes: too few for this test", size)
+	}
+	received := p.follows.copier.metrics.receivedBytes
+	p.within("a part has arrived", func() bool { return testutil.ToFloat64(received) > size/3 })
+	l, ok := p.leader.links.Link("b")
+	if !ok {
+		t.Fatal("there is no link")
+	}
+	p.leader.copier.limit.SetLimit(1 << 30)
+	l.Close("a test")
+	p.within("the follower has the segment", p.same)
+	// The parts since the last report to the machine, one second or one MiB, and those that were on their way.
+	if n := testutil.ToFloat64(received); n > size*5/3 {
+		t.Errorf("%v bytes received for a segment of %v", n, size)
+	}
+}
+
+// TestASegmentThatIsDamagedAtItsLeaderIsNamed: no follower takes it, and the leader finds the damage.
+func TestASegmentThatIsDamagedAtItsLeaderIsNamed(t *testing.T) {
+	p := newPair(t, Settings{Machine: replica.Settings{RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond}})
+	p.leader.write(100, ramp)
+	p.within("the follower has the first", p.same)
+	p.follows.joined.Store(false) // nothing is taken until the file is damaged
+	p.leader.write(1000, noise)
+	id := p.leader.breaks(1)
+	p.follows.joined.Store(true)
+	p.within("the leader finds its damage", func() bool { return p.leader.Damaged() != nil })
+	if !strings.Contains(p.leader.Damaged().Error(), id.String()) {
+		t.Errorf("the damage does not name segment %v: %v", id, p.leader.Damaged())
+	}
+	if n := len(p.follows.State().Segments); n != 1 || p.follows.Damaged() != nil {
+		t.Errorf("the follower has %d segments, %v", n, p.follows.Damaged())
+	}
+}
+
+// TestADamagedSegmentAtAFollowerIsFetchedAgain: in the middle of the chain.
+func TestADamagedSegmentAtAFollowerIsFetchedAgain(t *testing.T) {
+	p := newPair(t, Settings{BrokenEvery: 20 * time.Millisecond})
+	for range 3 {
+		p.leader.write(1000, noise)
+	}
+	p.within("the follower has all segments", p.same)
+	for i := range 3 {
+		id := p.follows.breaks(i)
+		found, err := p.follows.CheckSegment(t.Context(), id, func(int) error { return nil })
+		if p.follows.must(err); found != partition.FoundDamaged {
+			t.Fatalf("segment %v is found %v", id, found)
+		}
+		p.within(fmt.Sprintf("segment %d is whole", i), func() bool { return p.follows.Damaged() == nil })
+		if !p.same() {
+			t.Fatal("the chains differ")
+		}
+	}
+}
