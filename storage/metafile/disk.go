@@ -19,6 +19,7 @@ import (
 // Disk stores METADATA files in a brick's catalogue. All methods are safe for concurrent use.
 type Disk struct {
 	brick *brick.Brick
+	from  catalogue // the brick's, for reading
 
 	tidying sync.Mutex // held while files are deleted or made whole
 
@@ -32,7 +33,7 @@ var _ mapstore.Disk = (*Disk)(nil)
 
 // New makes the disk of a brick, which must stay open for as long as it is used.
 func New(b *brick.Brick) *Disk {
-	d := &Disk{brick: b}
+	d := &Disk{brick: b, from: b}
 	d.mu.shelf = newShelf()
 	return d
 }
@@ -169,7 +170,7 @@ func (d *Disk) makeWhole(x due) error {
 	d.tidying.Lock()
 	defer d.tidying.Unlock()
 	k := key(headPrefix, x.file.table, x.file.txn)
-	v, ok, err := d.brick.Get(k)
+	v, ok, err := d.from.Get(k)
 	if err != nil || !ok {
 		return err
 	}
@@ -214,7 +215,7 @@ func (d *Disk) clear(b *brick.Batch, gone []name) error {
 
 // Get implements mapstore.Disk.
 func (d *Disk) Get(table string, txn peer.TxnID) (*peer.File, *topology.Map, error) {
-	v, ok, err := d.brick.Get(key(headPrefix, table, txn))
+	v, ok, err := d.from.Get(key(headPrefix, table, txn))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -281,7 +282,7 @@ func (d *Disk) below(table string, txn peer.TxnID, h head) (whole peer.TxnID, op
 		return txn, nil, nil
 	}
 	for at := txn; len(ops) <= linksMax; {
-		v, ok, err := d.brick.Get(key(linkPrefix, table, at))
+		v, ok, err := d.from.Get(key(linkPrefix, table, at))
 		if err != nil {
 			return whole, nil, err
 		}
@@ -299,7 +300,7 @@ func (d *Disk) below(table string, txn peer.TxnID, h head) (whole peer.TxnID, op
 
 // readMap puts the pieces of a map together. Older builds kept it in one.
 func (d *Disk) readMap(table string, txn peer.TxnID) (b []byte, err error) {
-	err = d.brick.Scan(key(mapPrefix, table, txn), func(_, v []byte) error {
+	err = d.from.Scan(key(mapPrefix, table, txn), func(_, v []byte) error {
 		if len(b)+len(v) > peer.MapBytesMax {
 			return fault.Errorf(fault.Corrupt, "a map of more than %d bytes", peer.MapBytesMax)
 		}
@@ -311,14 +312,14 @@ func (d *Disk) readMap(table string, txn peer.TxnID) (b []byte, err error) {
 
 // deleteMap deletes the pieces of a map.
 func (d *Disk) deleteMap(b *brick.Batch, table string, txn peer.TxnID) error {
-	return d.brick.Scan(key(mapPrefix, table, txn), func(k, _ []byte) error {
+	return d.from.Scan(key(mapPrefix, table, txn), func(k, _ []byte) error {
 		b.Delete(k)
 		return nil
 	})
 }
 
 func (d *Disk) need(k []byte) ([]byte, error) {
-	v, ok, err := d.brick.Get(k)
+	v, ok, err := d.from.Get(k)
 	if err == nil && !ok {
 		err = fault.Errorf(fault.Corrupt, "the catalogue lacks %q, which belongs to a METADATA file", k)
 	}
@@ -346,7 +347,7 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 	defer d.mu.Unlock()
 	d.mu.shelf = newShelf()
 	var out []mapstore.Info
-	err := d.brick.Scan([]byte(headPrefix), func(k, v []byte) error {
+	err := d.from.Scan([]byte(headPrefix), func(k, v []byte) error {
 		table, txn, ok := parseKey(headPrefix, slices.Clone(k))
 		if !ok {
 			return fault.Errorf(fault.Corrupt, "the catalogue's key %q is not a METADATA file's", k)
@@ -374,7 +375,7 @@ func (d *Disk) List() ([]mapstore.Info, error) {
 // findLinks loads the links.
 func (d *Disk) findLinks() error {
 	ops := map[name][2]int{}
-	err := d.brick.Scan([]byte(linkPrefix), func(k, v []byte) error {
+	err := d.from.Scan([]byte(linkPrefix), func(k, v []byte) error {
 		table, txn, ok := parseKey(linkPrefix, slices.Clone(k))
 		if !ok {
 			return fault.Errorf(fault.Corrupt, "the catalogue's key %q is not a METADATA file's", k)

@@ -11,6 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/metafile"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/segment"
 )
@@ -36,6 +37,8 @@ type Repaired struct {
 	Metadata uint64
 	// NoMaps: nothing is left of the partition maps (METADATA files). A cluster has them on other servers.
 	NoMaps bool
+	sites  map[point.PlacementID]metafile.Site // of placements, by the partition maps
+
 	// Unknown are directories of segments, and placements in the log, without any record of their partition.
 	Unknown []string
 }
@@ -112,6 +115,7 @@ func (o *Repaired) placements(r *brick.Remains, entries map[string][]byte) error
 			ids[point.PlacementID(id)] = true
 		}
 	}
+	o.sites = metafile.Sites(entries, ids)
 	for _, id := range slices.Sorted(keys(ids)) {
 		if log := r.Logs()[id]; log != nil && log.Dropped && !o.Exact {
 			delete(entries, partition.EntryKey(id))
@@ -152,7 +156,15 @@ func statesOf(entries map[string][]byte) (map[point.PlacementID]*partition.State
 
 func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id point.PlacementID, known *partition.State, cache *segment.Cache) {
 	log := r.Logs()[id]
-	made := partition.Rebuild(r.FS(), r.FS().PathJoin(r.SegmentsDir(), id.String()), id, known, r.Exact(), cache, log.After)
+	dir := r.FS().PathJoin(r.SegmentsDir(), id.String())
+	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, log.After)
+	if site, ok := o.sites[id]; made.State == nil && !made.Found && log != nil && !o.Exact && ok {
+		p := &site.Partition // all its rows are in the log, and its table's map tells whose they are
+		made = partition.Rebuild(r.FS(), dir, id, &partition.State{Identity: partition.Identity{
+			Table: site.Table, Partition: p.ID, Placement: id, TimeLo: p.TimeLo, TimeHi: p.TimeHi, PointLo: p.PointLo, PointHi: p.PointHi,
+		}, NextSegment: 1}, false, cache, log.After)
+		made.Changed = true
+	}
 	st := made.State
 	if st == nil {
 		if made.Found || log != nil && !o.Exact {
