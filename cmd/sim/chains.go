@@ -32,8 +32,11 @@ type link struct {
 	waiting []waiter
 	cutting bool
 	leads   []func() // wait for the cut
-	blocked bool     // nothing is taken while an epoch is raised that this placement is to lead
-	placed  lease.Time
+	blocked bool     // nothing is taken while an epoch is raised that this placement is to lead, or a segment adopted
+
+	making      bool // a segment
+	nextSegment uint64
+	placed      lease.Time
 }
 
 // chainInput is an input of the machine, with the frame of a Pass; or something to do in its turn.
@@ -320,6 +323,10 @@ func (x *link) cut(e chain.Cut) {
 		return
 	}
 	if s.w.opt.broken != surplusStays {
+		if e.After.Less(x.r.log.upto) {
+			s.w.fail("I6: frames of %s behind %v are surplus on %s, and its segments hold frames up to %v", x.id, e.After, s.id, x.r.log.upto)
+			return
+		}
 		n := s.disk.cutFrames(x.r, e.After)
 		s.w.n.surplus += n
 		s.w.mark(surplusCut)

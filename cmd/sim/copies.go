@@ -10,6 +10,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/chain"
+	replicas "github.com/spillwaydb/spillway/storage/replica"
 )
 
 // drawCopies chooses the tables with copies: of half of the lives none, of the others one or all, of two or three replicas. The other tables
@@ -33,6 +34,8 @@ func (w *world) drawCopies() {
 			w.copied[table] = min(replicas, w.opt.Servers)
 		}
 	}
+	w.flushFrom, w.segmentsMax = []int{0, 1, 3, 1 << 30}[rng.IntN(4)], 1+rng.IntN(4)
+	w.segments = replicas.Settings{AnswerIn: 3 * time.Second, SlotIdle: 5 * time.Second, RetryMax: 5 * time.Second, SlotsMax: 1 + 3*rng.IntN(2)}
 	tiny := rng.IntN(3) == 0
 	w.chain = chain.Settings{PingEvery: 300 * time.Millisecond, RelistAfter: 5 * time.Second, RelistMax: 20 * time.Second}
 	if tiny {
@@ -59,6 +62,7 @@ func (s *server) chains() {
 	}
 	s.every(s.w.chain.PingEvery/2, "chains", s.tickLinks)
 	s.every(time.Second, "look at chains", s.lookAtChains)
+	s.every(copyEvery, "look at segments", s.lookAtSegments)
 }
 
 // looksAtChains has the chains looked at in a moment.
@@ -78,7 +82,8 @@ type copiesChecker struct {
 	acked map[lease.Partition][]*frame    // all that were acked, in order
 	heads map[lease.Partition]headOf      // of the highest epoch
 	by    map[lease.Partition]point.Epoch // the highest that acked
-	burnt map[lease.Partition]bool        // all listed disks were lost: nothing is promised of its rows
+	files map[lease.Partition]map[point.SegmentID]*segmentFile
+	burnt map[lease.Partition]bool // all listed disks were lost: nothing is promised of its rows
 }
 
 type headOf struct {
@@ -87,13 +92,14 @@ type headOf struct {
 }
 
 func newCopiesChecker() copiesChecker {
-	return copiesChecker{map[lease.Partition]map[point.Serial]*frame{}, map[lease.Partition][]*frame{}, map[lease.Partition]headOf{}, map[lease.Partition]point.Epoch{}, map[lease.Partition]bool{}}
+	return copiesChecker{map[lease.Partition]map[point.Serial]*frame{}, map[lease.Partition][]*frame{}, map[lease.Partition]headOf{}, map[lease.Partition]point.Epoch{}, map[lease.Partition]map[point.SegmentID]*segmentFile{}, map[lease.Partition]bool{}}
 }
 
 func (c *copiesChecker) forget(id lease.Partition) {
 	delete(c.made, id)
 	delete(c.acked, id)
 	delete(c.heads, id)
+	delete(c.files, id)
 	delete(c.by, id)
 }
 
@@ -154,6 +160,8 @@ func (c *checker) takesFrame(x *link, epoch point.Epoch, f *frame) {
 	}
 	if high := c.highest[placementOn{x.s.disk.id, x.r.placement}]; epoch < high {
 		c.w.fail("I3: the brick of %s accepted a frame of %s from the head of epoch %d after it saw %d", x.s.id, x.id, epoch, high)
+	} else if epoch > high {
+		c.w.fail("I3: %s takes a frame of %s from the head of epoch %d, which its brick has not raised durably", x.s.id, x.id, epoch)
 	}
 }
 
@@ -163,19 +171,18 @@ func (c *checker) kept(x *link, was, upto point.Serial) {
 	if c.dropped[id] {
 		return
 	}
-	frames, _ := x.r.log.after(was)
 	acked := c.copies.acked[id]
 	before := len(acked)
-	for _, r := range frames {
-		switch n := r.serial.Seq; {
-		case upto.Less(r.serial):
+	for _, f := range x.r.log.all[was.Seq:] {
+		switch n := f.serial.Seq; {
+		case upto.Less(f.serial):
 		case n <= uint64(len(acked)):
-			if acked[n-1] != r.frame && !c.copies.burnt[id] {
-				c.w.fail("I6: %s acks frame %v of %s as value %x, and frame %v was acked as value %x", x.s.id, r.serial, id, r.row.value, acked[n-1].serial, acked[n-1].row.value)
+			if acked[n-1] != f && !c.copies.burnt[id] {
+				c.w.fail("I6: %s acks frame %v of %s as value %x, and frame %v was acked as value %x", x.s.id, f.serial, id, f.row.value, acked[n-1].serial, acked[n-1].row.value)
 				return
 			}
 		default:
-			acked = append(acked, r.frame)
+			acked = append(acked, f)
 		}
 	}
 	c.copies.acked[id] = acked
@@ -203,16 +210,39 @@ func (c *checker) onAll(x *link, upto point.Serial) {
 			continue // lost: the others are what is promised
 		}
 		r := s.disk.copies[id]
-		if r == nil || r.log == nil || r.placement != m.Placement || !r.log.has(f.frame) || s.disk.durable(r).Less(upto) {
+		if r == nil || r.log == nil || r.placement != m.Placement || !r.log.has(f) || s.disk.durable(r).Less(upto) {
 			c.w.fail("I1: %s acks frame %v of %s, and %s, which is listed, does not have it durably", x.s.id, upto, id, m.Server)
 		}
 	}
 }
 
-// has reports whether a log has a frame.
-func (j *journal) has(f *frame) bool {
-	r := j.find(f.serial)
-	return r != nil && r.frame == f
+// madeSegment checks a segment that a leader made: its name is new, and all of its frames were acked.
+func (c *checker) madeSegment(x *link, g *segmentFile) {
+	files, acked := c.copies.files[x.id], c.copies.acked[x.id]
+	if files == nil {
+		files = map[point.SegmentID]*segmentFile{}
+		c.copies.files[x.id] = files
+	}
+	if files[g.ID] != nil {
+		c.w.fail("I4: %s makes segment %v of %s a second time", x.s.id, g.ID, x.id)
+	}
+	files[g.ID] = g
+	if c.dropped[x.id] || c.copies.burnt[x.id] {
+		return
+	}
+	for _, f := range g.frames {
+		if n := f.serial.Seq; n > uint64(len(acked)) || acked[n-1] != f {
+			c.w.fail("I6: %s makes segment %v of %s with frame %v, which was not acked", x.s.id, g.ID, x.id, f.serial)
+			return
+		}
+	}
+}
+
+// adopts checks the bytes of a segment that a placement makes its own.
+func (c *checker) adopts(x *link, g *segmentFile) {
+	if made := c.copies.files[x.id][g.ID]; made != g && !c.dropped[x.id] {
+		c.w.fail("I4: %s has other bytes as segment %v of %s than its leader made", x.s.id, g.ID, x.id)
+	}
 }
 
 // leadsChain checks that a head begins with all acked frames.
@@ -298,8 +328,10 @@ func (w *world) copyNotWhole(t *truth, p *topology.Partition, leader *server) st
 		switch {
 		case s.disk.id != m.Store || r == nil:
 			return fmt.Sprintf("%s lists %s, which has lost its disk", id, m.Server)
-		case head.log != nil && (r.log == nil || !slices.EqualFunc(r.log.records, head.log.records, func(a, b record) bool { return a.frame == b.frame })):
+		case head.log != nil && (r.log == nil || !slices.Equal(r.log.all, head.log.all) || !slices.EqualFunc(r.log.records, head.log.records, func(a, b record) bool { return a.frame == b.frame })):
 			return fmt.Sprintf("%s has another log of %s than its head %s", m.Server, id, leader.id)
+		case head.log != nil && !slices.Equal(r.log.segments, head.log.segments):
+			return fmt.Sprintf("%s has other segments of %s than its head %s: %v, %v", m.Server, id, leader.id, idsOf(r.log.segments), idsOf(head.log.segments))
 		}
 		if x := s.links[id]; head.log != nil && (x == nil || !x.m.Sure(s.uptime())) {
 			return fmt.Sprintf("%s on %s is not sure", id, m.Server)

@@ -22,62 +22,65 @@ type record struct {
 	torn bool   // a crash came in its midst
 }
 
-// journal is the log of a placement that has copies elsewhere. Its frames lie one behind the other: frame n of the log is number n of the
-// partition.
+// journal is the frames of a placement that has copies elsewhere: those in segments, and the log behind them. Frame n is number n of the
+// partition; each follows the one before.
 //
-//	frames     1 2 3 4 5 │6 7 8 9
-//	                synced│
+//	all        1 2 3 4 5 6 7 8 9
+//	segments   ├─major─┤├minor┤
+//	records                    │8 9     a flush, or a segment that was adopted, releases the log
 type journal struct {
-	records []record
+	all      []*frame
+	records  []record
+	segments []*segmentFile
+	upto     point.Serial // of the segments
+	solid    point.Serial // of those that no power cut takes away
 }
 
 func (j *journal) end() point.Serial {
-	if n := len(j.records); n > 0 {
-		return j.records[n-1].serial
+	if n := len(j.all); n > 0 {
+		return j.all[n-1].serial
 	}
 	return point.Serial{}
 }
 
-// ends are, per epoch, the last frames of the log.
-func (j *journal) ends() (ends []point.EpochEnd) {
-	for _, r := range j.records {
-		if n := len(ends); n > 0 && ends[n-1].Epoch == r.serial.Epoch {
-			ends[n-1].Seq = r.serial.Seq
+// ends are, per epoch, the last frames.
+func (j *journal) ends() (ends []point.EpochEnd) { return endsOf(j.all) }
+
+func endsOf(frames []*frame) (ends []point.EpochEnd) {
+	for _, f := range frames {
+		if n := len(ends); n > 0 && ends[n-1].Epoch == f.serial.Epoch {
+			ends[n-1].Seq = f.serial.Seq
 		} else {
-			ends = append(ends, point.EpochEnd(r.serial))
+			ends = append(ends, point.EpochEnd(f.serial))
 		}
 	}
 	return ends
 }
 
-// find gives the record with a frame's number; nil: it is not here.
-func (j *journal) find(s point.Serial) *record {
-	if len(j.records) == 0 || s.Seq < j.records[0].serial.Seq {
+// find gives the frame of a serial; nil: it is not here.
+func (j *journal) find(s point.Serial) *frame {
+	if s.Seq == 0 || s.Seq > uint64(len(j.all)) || j.all[s.Seq-1].serial != s {
 		return nil
 	}
-	if i := s.Seq - j.records[0].serial.Seq; i < uint64(len(j.records)) && j.records[i].serial == s {
-		return &j.records[i]
-	}
-	return nil
+	return j.all[s.Seq-1]
 }
 
-// after gives the frames behind a serial. found: the log reaches back to it.
+// has reports whether a frame is here.
+func (j *journal) has(f *frame) bool { return j.find(f.serial) == f }
+
+// after gives the frames of the log behind a serial. found: the log reaches back to it.
 func (j *journal) after(s point.Serial) (frames []record, found bool) {
 	switch {
 	case s == j.end():
 		return nil, true
-	case s == point.Serial{}:
-		return j.records, j.records[0].prev == point.Serial{}
-	case j.find(s) != nil:
-		return j.records[s.Seq-j.records[0].serial.Seq+1:], true
+	case len(j.records) == 0 || s.Less(j.upto):
+		return nil, false
+	case s == j.records[0].prev:
+		return j.records, true
+	case j.find(s) == nil:
+		return nil, false
 	}
-	i, _ := slices.BinarySearchFunc(j.records, s, func(r record, s point.Serial) int {
-		if r.serial.Less(s) {
-			return -1
-		}
-		return 1
-	})
-	return j.records[i:], i < len(j.records) && j.records[i].prev == s
+	return j.records[s.Seq-j.records[0].serial.Seq+1:], true
 }
 
 // appendFrame logs and applies a frame behind the last one.
@@ -86,10 +89,10 @@ func (d *disk) appendFrame(r *replica, f *frame) {
 	at := d.synced + uint64(len(d.log))
 	old, had := r.rows[f.row.key]
 	high := r.high
-	j.records = append(j.records, record{frame: f, at: at})
+	j.records, j.all = append(j.records, record{frame: f, at: at}), append(j.all, f)
 	r.apply(f, at)
 	undo := func() {
-		j.records = j.records[:len(j.records)-1]
+		j.records, j.all = j.records[:len(j.records)-1], j.all[:len(j.all)-1]
 		if r.high = high; had {
 			r.rows[f.row.key] = old
 		} else {
@@ -116,34 +119,36 @@ func (d *disk) cutFrames(r *replica, after point.Serial) int {
 	for n > 0 && after.Less(j.records[n-1].serial) {
 		n--
 	}
-	gone := slices.Clone(j.records[n:])
-	rows, high := r.rows, r.high
-	j.records = j.records[:n]
+	was, rows, high := *j, r.rows, r.high
+	gone := len(j.records) - n
+	j.records, j.all = slices.Clone(j.records[:n]), slices.Clone(j.all[:len(j.all)-gone])
 	r.rebuild()
 	d.wrote(func() {
-		j.records = append(j.records, gone...)
+		j.records, j.all = was.records, was.all
 		r.rows, r.high = rows, high
 	})
-	return len(gone)
+	return gone
 }
 
-// rebuild makes the rows anew from the log.
+// rebuild makes the rows anew from the frames.
 func (r *replica) rebuild() {
 	r.rows, r.high = map[keyID]cell{}, 0
-	for _, x := range r.log.records {
-		r.apply(x.frame, x.at)
+	for _, f := range r.log.all {
+		r.apply(f, 0)
 	}
 }
 
 // cutTorn takes a torn record off the end of the log, at a start.
 func (r *replica) cutTorn(w *world) {
 	j := r.log
+	j.solid = j.upto // the start writes all that it finds anew
 	if n := len(j.records); n > 0 && j.records[n-1].torn {
 		w.mark(tornFrame)
 		if w.opt.broken == tornTaken {
-			j.records[n-1] = record{frame: j.records[n-1].halved(), at: j.records[n-1].at}
+			half := j.records[n-1].halved()
+			j.records[n-1], j.all[len(j.all)-1] = record{frame: half, at: j.records[n-1].at}, half
 		} else {
-			j.records = j.records[:n-1]
+			j.records, j.all = j.records[:n-1], j.all[:len(j.all)-1]
 		}
 		r.rebuild()
 	}
@@ -163,7 +168,7 @@ func (d *disk) durable(r *replica) point.Serial {
 			return x.serial
 		}
 	}
-	return point.Serial{}
+	return r.log.solid
 }
 
 // follow makes the copy of a partition that is to be fed by its head, where there is none.

@@ -123,6 +123,14 @@ const (
 	tornFrame
 	frameNotLogged
 	tooFewLive
+	segmentFlushed
+	segmentCompacted
+	segmentAdopted
+	segmentsFill
+	segmentsLevel
+	segmentDeclined
+	segmentDamaged
+	segmentSuspect
 
 	storeRestored
 	tableRepaired
@@ -165,6 +173,8 @@ var markNames = [...]string{
 	chainLed: "a chain is led", chainOvertaken: "a head is overtaken", chainGivesUp: "a head gives its lease up for a new epoch", chainRefuses: "a head takes no rows", chainBehind: "a copy is behind the log", copyMade: "a copy is made",
 	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", tornFrame: "a torn frame is cut",
 	frameNotLogged: "a member cannot log a frame", tooFewLive: "too few placements live for a first row",
+	segmentFlushed: "a segment is made", segmentCompacted: "segments are compacted", segmentAdopted: "a segment is adopted", segmentsFill: "a segment brings frames that the log lacked",
+	segmentsLevel: "a placement has all segments", segmentDeclined: "a segment is declined", segmentDamaged: "a segment comes damaged", segmentSuspect: "a segment comes damaged again and again",
 	storeRestored: "the store is restored from a backup", tableRepaired: "a table is repaired", repairedByHand: "a person says which file was committed",
 	ranThroughRestore: "a gateway runs on through a restore",
 	upgraded:          "an older process is upgraded", roundMissing: "a proposal names no round", rankMissing: "a row comes without a rank",
@@ -185,7 +195,7 @@ func (m *marks) add(o *marks) {
 // missing lists the marks that were never met.
 func (m *marks) missing() (names []string) {
 	for i, n := range m {
-		if m := mark(i); n == 0 && m != chainBehind && m != storeRestored && m != tableRepaired && m != repairedByHand && m != ranThroughRestore { // these need a fault that is not among all
+		if m := mark(i); n == 0 && m != segmentSuspect && m != storeRestored && m != tableRepaired && m != repairedByHand && m != ranThroughRestore { // these need a fault that is not among all
 			names = append(names, markNames[i])
 		}
 	}

@@ -127,6 +127,9 @@ const (
 	droppedForgotten rule = "a taker does not wait for the holder that it dropped"
 	shrinksToOne     rule = "a list shrinks below the minimum in sync"
 	sameDirectory    rule = "an emptied directory keeps its name"
+	flushesUnacked   rule = "a leader flushes frames that not all have"
+	segmentsTakeAway rule = "a segment is adopted that lacks frames of those here"
+	damageAdopted    rule = "a segment is adopted whatever its bytes"
 	tornTaken        rule = "a start takes a torn frame for a whole one"
 )
 

@@ -18,6 +18,11 @@ type parcel struct {
 	to    point.PlacementID
 	msg   chain.Message
 	frame *frame
+
+	// About segments, of an epoch.
+	segment any
+	epoch   point.Epoch
+	file    *segmentFile
 }
 
 // post sends a parcel. What is sent within a moment goes together.
@@ -38,6 +43,10 @@ func (s *server) post(to topology.ServerID, p parcel) {
 // receive gives what came to the chains.
 func (s *server) receive(all []parcel) {
 	for _, p := range all {
+		if p.segment != nil {
+			s.aboutSegments(p)
+			continue
+		}
 		if x := s.reach(p); x != nil {
 			x.receive(p)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/lead/rules"
+	replicas "github.com/spillwaydb/spillway/storage/replica"
 )
 
 // server is one process of a storage server, and the directory that outlives it.
@@ -47,6 +48,11 @@ type server struct {
 	linked []lease.Partition // the keys of links, in order
 	posted [][]parcel        // to each server, that go together
 	looked bool              // the chains are about to be looked at
+
+	// Segments, segments.go.
+	senders  map[lease.Partition]*sending
+	receiver *replicas.Receiver
+	incoming []*incoming
 
 	// METADATA files.
 	views  *views
@@ -89,7 +95,7 @@ func (w *world) boot(i int, fresh bool) {
 		proc: &proc{w: w, node: i, name: string(old.id), rate: old.rate, older: old.older, origin: w.now - time.Duration(w.rng.IntN(1e9))},
 		id:   old.id, disk: old.disk,
 		waiting: map[lease.Partition][]func(){}, listed: map[lease.Partition]lease.Lease{}, acts: map[lease.Partition]point.Epoch{},
-		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
+		gates: map[lease.Partition]*door{}, links: map[lease.Partition]*link{}, senders: map[lease.Partition]*sending{}, receiver: replicas.NewReceiver(w.segments), posted: make([][]parcel, len(w.servers)), hosted: map[string]*hosted{}, tried: map[uint64]int{}, registered: map[topology.ServerID]registry.Server{},
 	}
 	if fresh || s.disk == nil {
 		name := lease.StoreID(fmt.Sprintf("dir%d", w.boots))

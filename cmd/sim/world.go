@@ -9,6 +9,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/master"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/storage/chain"
+	replicas "github.com/spillwaydb/spillway/storage/replica"
 )
 
 // world is servers, gateways, a coordination store and the network between them, in real time that only the world can
@@ -47,6 +48,9 @@ type world struct {
 	replicas      int
 	copied        map[string]int // replicas of the tables with rows on all of them
 	chain         chain.Settings
+	segments      replicas.Settings
+	flushFrom     int // frames of a log from which its leader flushes
+	segmentsMax   int // of a partition, before they are compacted
 	zones         bool
 	boots         int
 
@@ -78,7 +82,7 @@ type counts struct {
 	lost, stuck, moved, steps, byOlder, forgone                                       int
 	selects, warned, olds, young, skewed, failed, named                               int
 	drops, remade, rots, found, torn, fsyncs, fulls                                   int
-	kept, surplus                                                                     int
+	kept, surplus, made                                                               int
 }
 
 // tableNames are drawn from for a run's tables.
