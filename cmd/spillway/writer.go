@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/forward"
 	"github.com/spillwaydb/spillway/gateway/intake"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -24,8 +26,15 @@ func (w writer) Table(ctx context.Context, name string) (intake.Table, error) {
 }
 
 // Create implements intake.Writer.
-func (w writer) Create(ctx context.Context, name string) error {
-	_, err := w.d.behind.tables.Create(ctx, name, w.d.cfg.table())
+func (w writer) Create(ctx context.Context, name string, keep *time.Duration) error {
+	c := w.d.cfg.table()
+	if keep != nil {
+		c.Retention = *keep
+	}
+	m, err := w.d.behind.tables.Create(ctx, name, c)
+	if err == nil && keep != nil && m.Config.Retention != *keep {
+		return fault.Errorf(fault.Invalid, "retention policy conflicts with an existing policy: %q keeps its rows for %s (0s: for ever), and `spillway table set %s --retention` changes that", name, m.Config.Retention, name)
+	}
 	return err
 }
 
@@ -48,8 +57,12 @@ func (t table) MetricNames(ctx context.Context, limit int) ([]string, error) {
 }
 
 // Series implements intake.Catalogue.
-func (t table) Series(ctx context.Context, limit int) ([]point.Labels, error) {
-	set, err := t.d.behind.source.Select(ctx, t.everything())
+func (t table) Series(ctx context.Context, metric string, limit int) ([]point.Labels, error) {
+	ask := t.everything()
+	if metric != "" {
+		ask.Matchers = []peer.Matcher{{Type: peer.MatchEqual, Name: point.MetricName, Value: metric}}
+	}
+	set, err := t.d.behind.source.Select(ctx, ask)
 	if err != nil {
 		return nil, err
 	}

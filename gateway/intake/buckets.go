@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/tablename"
@@ -21,7 +23,13 @@ type bucket struct {
 	OrgID          string `json:"orgID"`
 	Type           string `json:"type"`
 	Name           string `json:"name"`
-	RetentionRules []any  `json:"retentionRules"`
+	RetentionRules []rule `json:"retentionRules"`
+}
+
+// rule is how long a bucket keeps its rows; none: for ever.
+type rule struct {
+	Type         string `json:"type"` // "expire"
+	EverySeconds int64  `json:"everySeconds"`
 }
 
 type org struct {
@@ -38,8 +46,30 @@ func idOf(kind, name string) string {
 // orgName is the organisation of everything: tables have none.
 const orgName = "spillway"
 
-func bucketOf(table string) bucket {
-	return bucket{idOf("bucket", table), idOf("org", orgName), "user", table, []any{}}
+// bucketOf describes a table that keeps its rows for so many seconds; 0: for ever.
+func bucketOf(table string, keep int64) bucket {
+	b := bucket{idOf("bucket", table), idOf("org", orgName), "user", table, []rule{}}
+	if keep > 0 {
+		b.RetentionRules = []rule{{"expire", keep}}
+	}
+	return b
+}
+
+// keepSeconds is how long a table keeps its rows; 0: for ever.
+func (f *Front) keepSeconds(ctx context.Context, name string) (int64, error) {
+	t, err := f.writer.Table(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return keptSeconds(t), nil
+}
+
+func keptSeconds(t Table) int64 {
+	now := nowNanos()
+	if lo, _ := t.Bounds(now); lo > 0 { // no table keeps rows from before 1970 and yet forgets others
+		return (now - lo) / 1e9
+	}
+	return 0
 }
 
 // failure2 is an error in v2's words.
@@ -67,9 +97,14 @@ func (f *Front) buckets(ctx context.Context, c *call) Response {
 	name, id := c.Query.Get("name"), c.Query.Get("id")
 	found := []bucket{}
 	for _, n := range names {
-		if b := bucketOf(n); (name == "" || databaseOf(name) == n) && (id == "" || id == b.ID) {
-			found = append(found, b)
+		if (name != "" && databaseOf(name) != n) || (id != "" && id != idOf("bucket", n)) {
+			continue
 		}
+		keep, err := f.keepSeconds(ctx, n)
+		if err != nil {
+			return f.failure2(err, n)
+		}
+		found = append(found, bucketOf(n, keep))
 	}
 	if name != "" && len(found) == 0 {
 		return f.failure2(fault.Errorf(fault.NotFound, "no such bucket"), name)
@@ -86,7 +121,8 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 		return f.failure2(err, "")
 	}
 	var want struct {
-		Name string `json:"name"`
+		Name           string `json:"name"`
+		RetentionRules []rule `json:"retentionRules"`
 	}
 	err = json.Unmarshal(body.b, &want)
 	f.buffers.free(&body)
@@ -94,7 +130,10 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 		return f.failure2(fault.Wrap(err, fault.Invalid, "the body is not the JSON of a bucket"), "")
 	}
 	table := databaseOf(want.Name)
-	err = tablename.Check(table)
+	keep, err := keepOf(want.RetentionRules)
+	if err == nil {
+		err = tablename.Check(table)
+	}
 	if err == nil {
 		err = f.allows(c.asker(), access.Write, table)
 	}
@@ -113,10 +152,26 @@ func (f *Front) createBucket(ctx context.Context, c *call) Response {
 		return asJSON(http.StatusUnprocessableEntity, map[string]string{
 			"code": "conflict", "message": "bucket with name " + table + " already exists"})
 	}
-	if err := f.writer.Create(ctx, table); err != nil {
+	if err := f.writer.Create(ctx, table, keep); err != nil {
 		return f.failure2(err, table)
 	}
-	return asJSON(http.StatusCreated, bucketOf(table))
+	seconds, err := f.keepSeconds(ctx, table)
+	if err != nil {
+		return f.failure2(err, table)
+	}
+	return asJSON(http.StatusCreated, bucketOf(table, seconds))
+}
+
+// keepOf is the retention that rules ask for; nil without any.
+func keepOf(rules []rule) (*time.Duration, error) {
+	switch {
+	case len(rules) == 0:
+		return nil, nil
+	case len(rules) > 1 || rules[0].Type != "" && rules[0].Type != "expire" || rules[0].EverySeconds < 0 || rules[0].EverySeconds > math.MaxInt64/int64(time.Second):
+		return nil, fault.Errorf(fault.Invalid, "retentionRules: one rule of the type expire is taken, with everySeconds of 0 (for ever) or more")
+	}
+	keep := time.Duration(rules[0].EverySeconds) * time.Second
+	return &keep, nil
 }
 
 // orgs serves GET /api/v2/orgs. Every requested organisation exists, since writes ignore it.

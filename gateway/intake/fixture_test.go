@@ -53,6 +53,7 @@ type memoryTable struct {
 	exempl   int
 	metadata []point.MetadataRow
 	levels   []point.Level
+	keep     time.Duration
 	err      error         // the answer of Write
 	stall    chan struct{} // Write waits for it
 	entered  chan struct{} // Write signals that it waits
@@ -87,8 +88,18 @@ func (m *memory) table(name string) *memoryTable {
 	return t
 }
 
-func (m *memory) Create(_ context.Context, name string) error {
-	m.table(name)
+func (m *memory) Create(_ context.Context, name string, keep *time.Duration) error {
+	m.mu.Lock()
+	_, old := m.tables[name]
+	m.mu.Unlock()
+	t := m.table(name)
+	switch {
+	case keep == nil || *keep == t.keep:
+	case old:
+		return fault.Errorf(fault.Invalid, "retention policy conflicts with an existing policy")
+	default:
+		t.keep = *keep
+	}
 	return nil
 }
 
@@ -105,7 +116,12 @@ func (m *memory) List(context.Context) ([]string, error) {
 
 func (t *memoryTable) Dict() *point.Dict { return t.dict }
 
-func (t *memoryTable) Bounds(point.Nanos) (lo, hi point.Nanos) { return t.lo, math.MaxInt64 }
+func (t *memoryTable) Bounds(now point.Nanos) (lo, hi point.Nanos) {
+	if t.keep != 0 {
+		return now - point.Nanos(t.keep), math.MaxInt64
+	}
+	return t.lo, math.MaxInt64
+}
 
 func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Level) error {
 	t.mu.Lock()
@@ -197,10 +213,12 @@ func (t *memoryTable) MetricNames(_ context.Context, limit int) ([]string, error
 	return names[:min(limit, len(names))], nil
 }
 
-func (t *memoryTable) Series(_ context.Context, limit int) ([]point.Labels, error) {
+func (t *memoryTable) Series(_ context.Context, metric string, limit int) ([]point.Labels, error) {
 	var all []point.Labels
 	for i := range t.dict.Len() {
-		all = append(all, t.dict.Labels(point.SeriesID(i)))
+		if l := t.dict.Labels(point.SeriesID(i)); metric == "" || l.Get(point.MetricName) == metric {
+			all = append(all, l)
+		}
 	}
 	slices.SortFunc(all, point.Labels.Compare)
 	return all[:min(limit, len(all))], nil

@@ -142,11 +142,15 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 	case word(0, "SHOW") && word(1, "MEASUREMENTS"):
 		return f.showMeasurements(ctx, ts[2:], by)
 	case word(0, "SHOW") && word(1, "FIELD") && word(2, "KEYS"):
-		return f.showSeries(ctx, ts[3:], by, fieldKeys)
+		return f.showSeries(ctx, ts[3:], by, scanMax, fieldKeys)
 	case word(0, "SHOW") && word(1, "TAG") && word(2, "KEYS"):
-		return f.showSeries(ctx, ts[3:], by, tagKeys)
+		return f.showSeries(ctx, ts[3:], by, scanMax, tagKeys)
+	case word(0, "SHOW") && word(1, "TAG") && word(2, "VALUES"):
+		return f.showTagValues(ctx, ts[3:], by)
+	case word(0, "SELECT"):
+		return nil, errors.New(selectHint(ts[1:]))
 	case word(0, "SHOW") && word(1, "SERIES"):
-		return f.showSeries(ctx, ts[2:], by, seriesKeys)
+		return f.showSeries(ctx, ts[2:], by, showMax, seriesKeys)
 	}
 	said := make([]string, 0, 3)
 	for _, t := range ts[:min(len(ts), 3)] {
@@ -155,8 +159,8 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 	return nil, fmt.Errorf("%s is not supported here: read data through the Prometheus API, /api/v1/query", strings.Join(said, " "))
 }
 
-// createDatabase accepts WITH and its policy and ignores them: retention is a table's own setting, and Telegraf gives up on
-// a database it may not create.
+// createDatabase makes a table that keeps its rows for the DURATION of WITH. The rest of the policy is ignored: Telegraf
+// gives up on a database it may not create.
 func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error {
 	switch {
 	case len(ts) == 0:
@@ -170,7 +174,11 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 	if err := f.allows(by, access.Write, ts[0].text); err != nil {
 		return err
 	}
-	return f.writer.Create(ctx, ts[0].text)
+	keep, err := durationIn(ts[1:])
+	if err != nil {
+		return err
+	}
+	return f.writer.Create(ctx, ts[0].text, keep)
 }
 
 // asker bounds the tables that statements and lists reach: the table that the request names by path or header, and the
@@ -229,7 +237,11 @@ func (f *Front) open(ctx context.Context, ts []token, by asker) (Table, int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	db := on
+	return f.openOn(ctx, on, limit, by)
+}
+
+// openOn is open after the clauses were read.
+func (f *Front) openOn(ctx context.Context, db string, limit int, by asker) (Table, int, error) {
 	if db == "" && by.By != tablename.ByDefault {
 		db = by.Table
 	}
@@ -258,10 +270,9 @@ func (f *Front) showPolicies(ctx context.Context, ts []token, by asker) ([]rows,
 	if err != nil {
 		return nil, err
 	}
-	now := nowNanos()
 	duration := "0s"
-	if lo, _ := t.Bounds(now); lo > 0 { // no table keeps rows from before 1970 and yet forgets others
-		duration = influxDuration((now - lo) / 1e9)
+	if keep := keptSeconds(t); keep > 0 {
+		duration = influxDuration(keep)
 	}
 	return []rows{{
 		Columns: []string{"name", "duration", "shardGroupDuration", "replicaN", "default"},
@@ -291,21 +302,45 @@ func (f *Front) showMeasurements(ctx context.Context, ts []token, by asker) ([]r
 	return []rows{{Name: "measurements", Columns: []string{"name"}, Values: column(names)}}, nil
 }
 
-// showSeries answers from the table's series; view makes rows of them.
-func (f *Front) showSeries(ctx context.Context, ts []token, by asker, view func([]point.Labels) []rows) ([]rows, error) {
-	t, limit, err := f.open(ctx, ts, by)
+// showSeries answers from the table's series, all of which it needs if scan is scanMax; view makes rows of them.
+func (f *Front) showSeries(ctx context.Context, ts []token, by asker, scan int, view func([]point.Labels) []rows) ([]rows, error) {
+	s, err := readShow(ts)
 	if err != nil {
 		return nil, err
 	}
+	series, err := f.seriesOf(ctx, &s, by, scan)
+	if err != nil || len(series) == 0 {
+		return nil, err
+	}
+	return limited(view(series), s.limit), nil
+}
+
+// scanMax bounds the series that a SHOW looks through. With more it is an error: an answer of a part would look whole.
+const scanMax = 100_000
+
+func (f *Front) seriesOf(ctx context.Context, s *show, by asker, scan int) ([]point.Labels, error) {
+	t, limit, err := f.openOn(ctx, s.db, s.limit, by)
+	if err != nil {
+		return nil, err
+	}
+	s.limit = limit
 	cat, ok := t.(Catalogue)
 	if !ok {
 		return nil, errNoCatalogue
 	}
-	series, err := cat.Series(ctx, limit)
-	if err != nil || len(series) == 0 {
-		return nil, err
+	series, err := cat.Series(ctx, s.from, scan+1)
+	if err == nil && scan == scanMax && len(series) > scan {
+		return nil, fmt.Errorf("there are more than %d series: name a measurement with FROM, or read names through the Prometheus API, /api/v1/labels", scanMax)
 	}
-	return view(series), nil
+	return series, err
+}
+
+// limited cuts the values of each measurement.
+func limited(all []rows, limit int) []rows {
+	for i := range all {
+		all[i].Values = all[i].Values[:min(limit, len(all[i].Values))]
+	}
+	return all
 }
 
 // A metric is shown as a measurement with the one field "value": where measurement ends and field begins in its name is

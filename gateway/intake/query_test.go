@@ -40,7 +40,26 @@ func TestInfluxQL(t *testing.T) {
 	ask(`CREATE DATABASE`, `{"results":[{"statement_id":0,"error":"error parsing query: found EOF, expected identifier"}]}`)
 	ask(`CREATE DATABASE a; SHOW DATABASES LIMIT 1;DROP DATABASE a`,
 		`{"results":[{"statement_id":0},{"statement_id":1,"error":"LIMIT is not supported here"},{"statement_id":2,"error":"DROP DATABASE is not done from here: `+"`spillway table drop`"+` does it"}]}`)
-	ask(`SELECT * FROM cpu`, `{"results":[{"statement_id":0,"error":"SELECT * FROM is not supported here: read data through the Prometheus API, /api/v1/query"}]}`)
+	promql := func(q, want string) {
+		t.Helper()
+		form(q).want(t, 200, `SELECT is not supported here: ask in PromQL, at /api/v1/query or /api/v1/query_range`+want+`"}]}`)
+	}
+	promql(`SELECT * FROM cpu`, `, as in {__name__=~\"cpu(_.+)?\"}`)
+	promql(`SELECT value FROM "cpu"`, `, as in cpu`)
+	promql(`SELECT mean("usage") FROM "cpu" WHERE host='a' GROUP BY time(1m)`, `, as in avg_over_time(cpu_usage[1m])`)
+	promql(`SELECT median(usage) FROM cpu`, `, as in quantile_over_time(0.5, cpu_usage[5m])`)
+	promql(`SELECT 1`, ``)
+	ask(`SHOW TAG VALUES ON seen WITH KEY = "host"`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
+	ask(`SHOW TAG VALUES ON seen FROM cpu WITH KEY IN (zone, "host") LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["key","value"],"values":[["host","a"]]}]}]}`)
+	ask(`SHOW TAG VALUES ON seen FROM mem_used WITH KEY = host`, `{"results":[{"statement_id":0}]}`)
+	ask(`SHOW TAG VALUES ON seen`, `{"results":[{"statement_id":0,"error":"error parsing query: SHOW TAG VALUES wants WITH KEY"}]}`)
+	form(`SHOW TAG VALUES ON seen WITH KEY =~ /h/`).want(t, 200, "other operators are not supported")
+	form(`SHOW TAG VALUES ON seen WITH KEY IN (a b)`).want(t, 200, "other operators are not supported")
+	ask(`SHOW TAG KEYS ON seen FROM cpu LIMIT 1`, `{"results":[{"statement_id":0,"series":[{"name":"cpu","columns":["tagKey"],"values":[["host"]]}]}]}`)
+	ask(`SHOW RETENTION POLICIES ON x`, `{"results":[{"statement_id":0,"series":[{"columns":["name","duration","shardGroupDuration","replicaN","default"],"values":[["autogen","168h0m0s","168h0m0s",1,true]]}]}]}`)
+	form(`CREATE DATABASE x WITH DURATION 8d`).want(t, 200, "retention policy conflicts")
+	ask(`CREATE DATABASE x WITH DURATION 1w SHARD DURATION 1h; CREATE DATABASE x`, `{"results":[{"statement_id":0},{"statement_id":1}]}`)
+	form(`CREATE DATABASE y WITH DURATION week`).want(t, 200, "expected duration")
 	f.do(t, "GET /query", nil).want(t, 400, "missing required parameter")
 	form("SHOW \"DATABASES").want(t, 400, "unterminated")
 	form(strings.Repeat("SHOW DATABASES;", 101)).want(t, 400, "at most 100")
@@ -87,5 +106,8 @@ func TestBuckets(t *testing.T) {
 	if strings.Contains(a.body, `"name":"c"`) {
 		t.Errorf("another bucket in %s", a.body)
 	}
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"week","retentionRules":[{"type":"expire","everySeconds":604800}]}`)).want(t, 201, `"retentionRules":[{"type":"expire","everySeconds":604800}]`)
+	f.do(t, "GET /api/v2/buckets?name=week", nil).want(t, 200, `"everySeconds":604800`)
+	f.do(t, "POST /api/v2/buckets", []byte(`{"name":"w","retentionRules":[{"type":"expire","everySeconds":-1}]}`)).want(t, 400, `retentionRules`)
 	f.do(t, "GET /api/v2/orgs?org=mine", nil).want(t, 200, `"name":"mine"`)
 }

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -11,8 +12,9 @@ type Writer interface {
 	// Table finds a table, and makes it if tables are made on first write; otherwise the error is NotFound.
 	Table(ctx context.Context, name string) (Table, error)
 
-	// Create makes a table; one that is there already is no error.
-	Create(ctx context.Context, name string) error
+	// Create makes a table that keeps its rows for a time (0: for ever; nil: as new tables do). One that is there already is
+	// no error, unless it keeps them for another time than the one given: Invalid.
+	Create(ctx context.Context, name string, keep *time.Duration) error
 
 	// List names the tables, sorted.
 	List(ctx context.Context) ([]string, error)
@@ -37,6 +39,6 @@ type Catalogue interface {
 	// MetricNames gives at most limit names of metrics, sorted.
 	MetricNames(ctx context.Context, limit int) ([]string, error)
 
-	// Series gives at most limit series in label order.
-	Series(ctx context.Context, limit int) ([]point.Labels, error)
+	// Series gives at most limit series in label order, of one metric, or of all ("").
+	Series(ctx context.Context, metric string, limit int) ([]point.Labels, error)
 }
