@@ -88,7 +88,7 @@ func (t Test) relay(f *Forecast, known bool, lo, now point.Nanos, filled float64
 		return ends, false
 	}
 	if len(ends) > 0 {
-		if at, full := t.Full(f, now+t.Fixed, ends[0], filled); full {
+		if at, full := t.Full(f, now+2*t.Fixed, ends[0], filled); full {
 			ends, cut = append([]point.Nanos{at}, ends...), true
 		}
 	}

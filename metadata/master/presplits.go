@@ -14,6 +14,8 @@ import (
 const (
 	// presplitFixed is how long before its time a partition is no longer cut anew: servers begin to lead it a minute before, and a plan takes a while.
 	presplitFixed = point.Nanos(2 * 60e9)
+	// presplitLead is how far ahead a partition that takes rows is split: what comes behind it can then still be cut.
+	presplitLead = 2 * presplitFixed
 	// presplitWidthMin bounds how narrow partitions are made.
 	presplitWidthMin = 10 * time.Second
 	// presplitSlack is how far over the limit of a split a presplit partition may grow before it is split: forecasts err.
@@ -188,7 +190,7 @@ func (p *planner) presplitOpen(m *topology.Map, part *topology.Partition, plan p
 	if !ok || size.Rows == 0 || p.touched[key] || p.moves >= p.set.MovesMax || len(part.Joining) > 0 || p.empty(key) {
 		return
 	}
-	at, full := plan.Full(f, max(p.Now, size.MaxTime)+presplitFixed, part.TimeHi, float64(size.Rows))
+	at, full := plan.Full(f, max(p.Now, size.MaxTime)+presplitLead, part.TimeHi, float64(size.Rows))
 	if !full || at <= part.TimeLo {
 		return
 	}

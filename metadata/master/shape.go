@@ -96,6 +96,9 @@ func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key leas
 	if !ok || size.Rows == 0 || size.Bytes < p.splitFrom(m) {
 		return
 	}
+	if p.laysOut(m) && part.TimeHi > p.Now && part.TimeHi-p.Now <= presplitLead {
+		return // it ends soon, and what follows it is cut by the forecast
+	}
 	cut, ok := p.cut(part, size)
 	if !ok {
 		return
@@ -112,10 +115,15 @@ func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key leas
 
 // splitFrom is the size from which a partition of a table is split.
 func (p *planner) splitFrom(m *topology.Map) int64 {
-	if p.Growth[m.Table] != nil && p.set.PresplitAhead > 0 {
+	if p.laysOut(m) {
 		return int64(float64(p.set.SplitBytes) * presplitSlack)
 	}
 	return p.set.SplitBytes
+}
+
+// laysOut reports whether the partitions to come of a table are cut by a forecast of its growth.
+func (p *planner) laysOut(m *topology.Map) bool {
+	return p.Growth[m.Table] != nil && p.set.PresplitAhead > 0
 }
 
 // split plans the beginning of a split; false: no server may hold the halves.
