@@ -45,7 +45,8 @@ type planner struct {
 	steps   []Step
 	alarms  []Step
 	touched map[lease.Partition]bool
-	laid    map[string]bool // tables of which the partitions to come are laid out in this plan
+	heirs   map[point.PartitionID]bool // of the table that is being laid out
+	laid    map[string]bool            // tables of which the partitions to come are laid out in this plan
 	moves   int
 	keeping int                          // changes of metadata servers
 	kept    map[topology.ServerID]int    // tables by server that keeps their METADATA files

@@ -33,6 +33,7 @@ func (p *planner) presplits() {
 		if g == nil || !p.inUse(m) || !p.coveredUntil(m, p.Now+int64(p.set.Ahead)/2) {
 			continue
 		}
+		p.heirs = heirs(m)
 		cols, far := columnsAt(m, p.Now), p.Now+int64(p.set.PresplitAhead)+int64(m.Config.PartitionWidth)
 		if far < p.Now || !slices.Equal(cols, columnsAt(m, far)) {
 			continue // the columns change soon: what lies beyond is cut by another layout
@@ -176,14 +177,15 @@ func (p *planner) stretch(m *topology.Map, c column) *stretch {
 	return s
 }
 
-// replaceable reports whether a partition to come may be laid out anew: it has no rows, no server leads it, and nothing else is done with it.
+// replaceable reports whether a partition to come may be laid out anew: it has no rows, no server leads it, none unloads into it, and nothing else is done with it.
 func (p *planner) replaceable(m *topology.Map, part *topology.Partition, c column) bool {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
-	return c.is(part) && part.State == topology.Live && part.TimeLo > p.Now && p.empty(key) && !p.led(key) && !p.touched[key] && len(part.Joining) == 0
+	return c.is(part) && part.State == topology.Live && part.TimeLo > p.Now && !p.heirs[part.ID] && p.empty(key) && !p.led(key) && !p.touched[key] && len(part.Joining) == 0
 }
 
-// presplitOpen splits the partition that takes rows now where it will be full, if it would grow far beyond the target until its end: in the first
-// hours of a table, and after the load rose. The split's time lies ahead, so that no row has to move.
+// presplitOpen splits the partition that takes rows now where it will be full, if it would grow far beyond the target until its end: on the first
+// day of a table, and after the load rose. The split's time lies ahead, so that no row has to move. What lies behind it is not laid out anew while the old
+// partition unloads into it, and is split in the same way when its time comes.
 func (p *planner) presplitOpen(m *topology.Map, part *topology.Partition, plan presplit.Plan, f *presplit.Forecast) {
 	key := lease.Partition{Table: m.Table, ID: part.ID}
 	size, ok := p.Sizes[key]
