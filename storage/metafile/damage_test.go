@@ -1,9 +1,11 @@
 package metafile
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,12 +19,57 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// door leads to a metadata server that may be stopped: calls under way end first, as those over a network do.
+type door struct {
+	mu     sync.RWMutex
+	server *mapstore.Server // nil: stopped
+}
+
+var errStopped = fault.Errorf(fault.Unavailable, "the server is stopped")
+
+func (d *door) set(s *mapstore.Server) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.server = s
+}
+
+// Change implements peer.Metadata.
+func (d *door) Change(ctx context.Context, c *peer.Change) (*peer.Changed, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.server == nil {
+		return nil, errStopped
+	}
+	return d.server.Change(ctx, c)
+}
+
+// Store implements peer.Metadata.
+func (d *door) Store(ctx context.Context, f *peer.File) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.server == nil {
+		return errStopped
+	}
+	return d.server.Store(ctx, f)
+}
+
+// Fetch implements peer.Metadata.
+func (d *door) Fetch(ctx context.Context, q *peer.FileQuery) (*peer.File, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.server == nil {
+		return nil, errStopped
+	}
+	return d.server.Fetch(ctx, q)
+}
+
 // TestDamagedLinkIsFetchedFromAnotherServer: a link below the committed file rots on the disk of one of three metadata servers. After its restart
 // the server notices, has the map again from another one, and keeps it in a form that is read after one more restart.
 func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 	store, log := mem.New(), slog.New(slog.DiscardHandler)
 	servers, files := map[topology.ServerID]*mapstore.Server{}, map[topology.ServerID]vfs.FS{}
-	peers := func(id topology.ServerID) (peer.Metadata, bool) { s, ok := servers[id]; return s, ok }
+	doors := map[topology.ServerID]*door{"s1": {}, "s2": {}, "s3": {}}
+	peers := func(id topology.ServerID) (peer.Metadata, bool) { d, ok := doors[id]; return d, ok }
 	stops := map[topology.ServerID]func(){}
 	start := func(id topology.ServerID) *Disk {
 		t.Helper()
@@ -36,7 +83,9 @@ func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
 		servers[id] = s
-		stops[id] = func() {
+		doors[id].set(s)
+		stops[id] = sync.OnceFunc(func() {
+			doors[id].set(nil)
 			end()
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -45,7 +94,7 @@ func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 			if err := br.Close(); err != nil {
 				t.Error(err)
 			}
-		}
+		})
 		return d
 	}
 	ids := []topology.ServerID{"s1", "s2", "s3"}
@@ -68,7 +117,8 @@ func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	bases := []peer.TxnID{first.Changed.Txn}
-	for hour := range 8 {
+	change := func(hour int) {
+		t.Helper()
 		times := []point.Nanos{int64(hour) * int64(time.Hour)}
 		for i := range 300 * max(1-hour, 0) { // the first makes the map large, so that those after it are links
 			times = append(times, -int64(i+1)*int64(time.Hour))
@@ -86,39 +136,35 @@ func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	newest, rotten := bases[len(bases)-1], bases[4]
+	for hour := range 8 {
+		change(hour)
+	}
+	newest := bases[len(bases)-1]
 	has := func(id topology.ServerID) bool {
 		got, err := servers[id].Map("cpu", newest)
 		return err == nil && got.Digest() == m.Digest()
 	}
 	wait := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("never: %s", what)
 			}
 		}
 	}
-	wait("s3 has the newest map", func() bool { return has("s3") })
-	stops["s3"]()
-	br, d := open(t, files["s3"])
-	k := key(linkPrefix, "cpu", rotten)
-	v, ok, err := br.Get(k)
-	if err != nil || !ok {
-		t.Fatalf("transaction 4 is no link: %v", err)
-	}
-	flipped := append([]byte(nil), v...)
-	flipped[len(flipped)/2] ^= 1
-	batch := br.NewBatch()
-	batch.Set(k, flipped)
-	if err := batch.Commit(true); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := d.Get("cpu", newest); !fault.Is(err, fault.Corrupt) {
-		t.Fatalf("the newest stands on a damaged link, and is read: %v", err)
-	}
-	if err := br.Close(); err != nil {
-		t.Fatal(err)
+	// s3 gets changes as ops, and keeps links. Where it lagged it fetched a whole map, or several steps, which do not stand on that link.
+	for hour := 8; ; hour++ {
+		wait("s3 has the newest map", func() bool { return has("s3") })
+		stops["s3"]()
+		if damageLink(t, files["s3"], bases[len(bases)-2], newest) {
+			break
+		}
+		if hour == 100 {
+			t.Fatal("no two transactions in a row are links")
+		}
+		start("s3")
+		change(hour)
+		newest = bases[len(bases)-1]
 	}
 	start("s3")
 	_, err = servers["s3"].Fetch(t.Context(), &peer.FileQuery{Table: "cpu", Txn: newest}) // as a follower asks
@@ -131,4 +177,43 @@ func TestDamagedLinkIsFetchedFromAnotherServer(t *testing.T) {
 	if _, got, err := disk.Get("cpu", newest); err != nil || got.Digest() != m.Digest() {
 		t.Errorf("after a restart: %v", err)
 	}
+}
+
+// damageLink flips a bit in the link of a transaction on the disk of a server that is stopped. It reports whether a newer map stands on the link: it
+// cannot be read then. Else the disk is as it was.
+func damageLink(t *testing.T, files vfs.FS, rotten, newest peer.TxnID) bool {
+	t.Helper()
+	br, d := open(t, files)
+	defer func() {
+		if err := br.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	k := key(linkPrefix, "cpu", rotten)
+	set := func(v []byte) {
+		batch := br.NewBatch()
+		batch.Set(k, v)
+		if err := batch.Commit(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, ok, err := br.Get(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		return false
+	}
+	v = bytes.Clone(v)
+	flipped := bytes.Clone(v)
+	flipped[len(flipped)/2] ^= 1
+	set(flipped)
+	if _, _, err = d.Get("cpu", newest); fault.Is(err, fault.Corrupt) {
+		return true
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(v)
+	return false
 }
