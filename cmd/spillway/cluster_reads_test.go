@@ -138,8 +138,10 @@ func (r *reads) during(what string, f func()) {
 	r.c.t.Logf("%s: %d answers, all complete; the slowest took %v; %d rows are acked", what, r.queries, r.slowest.Round(time.Millisecond), r.acked.Load())
 }
 
+// allInSync waits until all three servers are listed, and for a moment: until their leaders have answered them as listed, after a restart.
 func (r *reads) allInSync() {
 	r.c.t.Helper()
+	defer time.Sleep(2 * time.Second)
 	r.c.within(2*patience, "all three are in sync", func() bool {
 		for _, p := range r.c.partitions("copied") {
 			if leader, _ := r.c.leader(p); leader == "" || len(r.c.inSync(p)) < 3 {

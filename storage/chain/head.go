@@ -246,8 +246,8 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	if f := m.feedOf(from); f != nil && msg.Version != 0 {
 		m.heardEnd(f, msg.End)
 	}
-	if sure := m.surelyLeads(m.now); msg.Version != 0 && p.settled && sure > 0 && m.counted(from) {
-		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, For: sure})
+	if msg.Version != 0 && p.settled && m.counted(from) {
+		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, For: max(0, m.surelyLeads(m.now))})
 	}
 }
 

@@ -33,7 +33,7 @@ type Machine struct {
 	// As a member.
 	ponged Time // when a ping of a head was answered last; that head may be sure for a while after
 	sure   Time // until when this placement's answers are sure
-	once   bool // it led, or was sure, at some time
+	once   bool // it led, or was listed, at some time
 	pinged Time
 
 	head head
@@ -119,8 +119,8 @@ func (m *Machine) Sure(now Time) bool {
 	return false
 }
 
-// Once reports whether this placement led or was sure at some time since New: so its store had every row that was acknowledged then, and
-// lost none since. A store that was emptied begins without it.
+// Once reports whether this placement led, or a head answered it as a listed one, at some time since New: so its store had every row that was
+// acknowledged then, and lost none since. A store that was emptied begins without it.
 func (m *Machine) Once() bool { return m.once }
 
 // Joined reports whether this placement is a member that takes frames and segments: it has promised the epoch durably, and surplus is cut.
@@ -210,7 +210,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 		}
 	case m.role == following && m.joined():
 		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))
-		m.once = m.once || msg.For > 0
+		m.once = true
 	}
 }
 

@@ -21,7 +21,7 @@ type Chains interface {
 	Takes(p lease.Partition) error
 	// Sure reports whether the placement here surely has every acknowledged row.
 	Sure(p lease.Partition) bool
-	// Once reports whether the placement here was sure at some time since this process started: its store has lost no row since.
+	// Once reports whether the placement here was listed in sync at some time since this process started: its store has lost no row since.
 	Once(p lease.Partition) bool
 }
 

@@ -248,7 +248,7 @@ func (c *Chains) Sure(key lease.Partition) bool {
 	return x.mu.machine.Sure(c.deps.Clock())
 }
 
-// Once reports whether a placement was sure at some time since this process started.
+// Once reports whether a placement led, or its head answered it as a listed one, since this process started.
 func (c *Chains) Once(key lease.Partition) bool {
 	x := c.find(key)
 	if x == nil {
