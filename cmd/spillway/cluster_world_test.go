@@ -72,6 +72,9 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 		p.Bin = program(t)
 	}
 	p.Env = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
+	if os.Getenv("CLUSTER_COPIES") != "" {
+		p.Env = append(p.Env, "SPILLWAY_STORAGE_COPIES=true")
+	}
 	layout, err := processes.Layout(p)
 	if err != nil {
 		t.Fatal(err)
