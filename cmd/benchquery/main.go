@@ -29,6 +29,7 @@ type options struct {
 	only     string
 	data     string
 	end      int64
+	fill     bool
 }
 
 func parse() (options, error) {
@@ -46,6 +47,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.only, "only", "", "queries whose names begin so; empty: all")
 	flag.StringVar(&o.data, "data", "", "where the servers' data stays for a later run with the same end; empty: it goes")
 	flag.Int64Var(&o.end, "end", 0, "the time of the last rows, in seconds since 1970; 0: now")
+	flag.BoolVar(&o.fill, "fill", false, "load the rows into servers that run already too")
 	flag.Parse()
 	o.servers = strings.Split(servers, ",")
 	if o.hosts < 1 || o.hours < 1 || o.conns < 1 || o.repeat < 1 || o.interval < time.Millisecond {
@@ -134,7 +136,7 @@ func prepare(o options, name string, end time.Time) (*column, error) {
 func start(o options, name string, end time.Time) (s *rival.Server, loaded bool, err error) {
 	if o.data == "" || strings.Contains(name, "=") {
 		s, err = rival.Start(name, o.spillway)
-		return s, strings.Contains(name, "="), err
+		return s, strings.Contains(name, "=") && !o.fill, err
 	}
 	dir := filepath.Join(o.data, name)
 	text, err := os.ReadFile(dir + ".rows")

@@ -55,6 +55,33 @@ func TestServersEvaluateWhatOneProcessDoes(t *testing.T) {
 	}
 }
 
+// TestAnExplanationShowsWhatRanWhere: steps that one server evaluated, and rows read for those that reach over an edge.
+func TestAnExplanationShowsWhatRanWhere(t *testing.T) {
+	s := openSpread(t, 3, true, 800*time.Second, 1)
+	defer func() { s.must(s.close()) }()
+	rng := rand.New(rand.NewPCG(19, 20))
+	for range 10 {
+		s.must(s.insert(t.Context(), randomBatch(rng)))
+	}
+	r, err := query.New(query.Deps{Source: s.source}, query.Settings{})
+	s.must(err)
+	q, err := r.Engine().NewRangeQuery(t.Context(), r.Table(promqlsuite.Table), nil, "sum by (i) (rate(m1[2m]))", time.Unix(300, 0), time.Unix(2600, 0), 20*time.Second)
+	s.must(err)
+	ctx, explained := query.WithExplained(t.Context())
+	s.must(q.Exec(ctx).Err)
+	shown := explained.Show()
+	at, rows := map[string]int{}, 0
+	for _, p := range shown.Parts {
+		if at[p.What+p.Server]++; p.Rows == 0 || p.Series == 0 || p.To < p.From || p.Seconds <= 0 || (p.What == "evaluated") != (p.Bytes > 0) {
+			t.Errorf("part %+v", p)
+		}
+		rows += p.Rows
+	}
+	if len(at) < 3 || at["rows"] == 0 || rows < 500 || shown.Columns != "whole" {
+		t.Errorf("%d rows, %v, %+v", rows, at, shown)
+	}
+}
+
 // plansOf counts the plans of a spread by their outcome.
 func plansOf(t *testing.T, s *spread, outcome string) float64 {
 	t.Helper()

@@ -224,3 +224,31 @@ func bodyOf(t testing.TB, r io.Reader) string {
 	}
 	return string(b)
 }
+
+// TestAQueryExplainsItself where the request asks for it, and else not.
+func TestAQueryExplainsItself(t *testing.T) {
+	h := newAPI(t, harbour(t), query.Settings{}, api.Settings{})
+	f := func(target string, want bool) {
+		t.Helper()
+		body, err := io.ReadAll(get(t, h, target).Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Data struct{ Explain *query.Explanation }
+		}
+		if err := json.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
+		}
+		e := got.Data.Explain
+		if (e != nil) != want {
+			t.Fatalf("%s: %s", target, body)
+		}
+		if want && (e.Columns != "whole" || len(e.Parts) != 1 || e.Parts[0].What != "rows" || e.Parts[0].Rows == 0 || e.Parts[0].Series == 0) {
+			t.Errorf("%s: %s", target, body)
+		}
+	}
+	f("/api/v1/query?query=sum(wind)&time=95&explain=1", true)
+	f("/api/v1/query_range?query=sum(wind)&start=60&end=95&step=5&explain=true", true)
+	f("/api/v1/query?query=sum(wind)&time=95", false)
+}

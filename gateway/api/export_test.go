@@ -13,7 +13,7 @@ func EncodeResult(w io.Writer, v parser.Value) error {
 	e := encoders.Get().(*encoder)
 	defer putEncoder(e)
 	e.w = w
-	e.result(v, nil)
+	e.result(v, nil, nil)
 	if e.err == nil {
 		_, e.err = w.Write(e.buf)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/stats"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -116,6 +117,10 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 	if err != nil {
 		return answer{}, err
 	}
+	var explained *query.Explained
+	if v := c.Form.Get("explain"); v == "1" || v == "true" {
+		ctx, explained = query.WithExplained(ctx)
+	}
 	q, err := parse(ctx, opts)
 	switch {
 	case fault.Is(err, fault.Throttled) || fault.Is(err, fault.TooLarge):
@@ -148,7 +153,7 @@ func (a *API) evaluate(c *call, limit int, parse func(context.Context, promql.Qu
 			ans.warnings = append(ans.warnings, w)
 		}
 	}
-	ans.data = func(e *encoder) { e.result(res.Value, shown) }
+	ans.data = func(e *encoder) { e.result(res.Value, shown, explained) }
 	return ans, nil
 }
 

@@ -7,10 +7,12 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/stats"
+
+	"github.com/spillwaydb/spillway/gateway/query"
 )
 
-// result writes {"resultType":…,"result":…}, and "stats" when they are asked for.
-func (e *encoder) result(v parser.Value, s stats.QueryStats) {
+// result writes {"resultType":…,"result":…}, and "stats" and "explain" when they are asked for.
+func (e *encoder) result(v parser.Value, s stats.QueryStats, explained *query.Explained) {
 	e.raw(`{"resultType":`)
 	e.str(string(v.Type()))
 	e.raw(`,"result":`)
@@ -31,6 +33,10 @@ func (e *encoder) result(v parser.Value, s stats.QueryStats) {
 	if s != nil {
 		e.raw(`,"stats":`)
 		e.value(s)
+	}
+	if explained != nil {
+		e.raw(`,"explain":`)
+		e.value(explained.Show())
 	}
 	e.buf = append(e.buf, '}')
 }

@@ -97,6 +97,7 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 		a, err := c.run(ctx, plan, false)
 		timer.Finish()
 		if !errors.Is(err, columns.ErrAbandoned) {
+			explainColumns(ctx, extentWhole)
 			return c.whole(q, stmt, a, err)
 		}
 		extent = extentAbandoned
@@ -116,6 +117,7 @@ func (c *cutter) evaluate(ctx context.Context, q *query) *promql.Result {
 		extent = c.extent()
 	}
 	c.engine.metrics.cuts.WithLabelValues(extent).Inc()
+	explainColumns(ctx, extent)
 	c.count(q, 0)
 	if len(c.notes) > 0 {
 		res.Warnings.Merge(c.notes)
@@ -325,11 +327,18 @@ func (c *cutter) open(ctx context.Context, lo, hi int64, ms []*labels.Matcher) (
 		return nil, err
 	}
 	defer t.end()
+	begun := time.Now()
 	in, err := c.table.open(ctx, c.table.ask(lo, hi, ms))
 	if err != nil {
 		return nil, loadError(err)
 	}
-	return &rows{in: in, usage: c.usage}, nil
+	r := &rows{in: in, usage: c.usage}
+	if explained(ctx) != nil {
+		r.explain = func() {
+			Explain(ctx, ExplainedPart{What: "rows", From: lo, To: hi, Series: r.series, Rows: r.loaded, Seconds: time.Since(begun).Seconds()})
+		}
+	}
+	return r, nil
 }
 
 // loadError is worded as the engine does it.
@@ -339,10 +348,13 @@ func loadError(err error) error {
 
 // rows counts the series it returns. A nil set is an empty one.
 type rows struct {
-	in     peer.SeriesSet
-	mu     sync.Mutex // guards all below, and in while it is not paged
-	number int
-	usage  *usage
+	in      peer.SeriesSet
+	mu      sync.Mutex // guards all below, and in while it is not paged
+	number  int
+	usage   *usage
+	series  int    // that were read
+	loaded  int    // rows
+	explain func() // nil: the query is not explained
 }
 
 // Pager implements columns.Rows.
@@ -355,10 +367,18 @@ func (r *rows) Pager(seriesMax int) peer.Pager {
 
 // Close implements columns.Rows.
 func (r *rows) Close() error {
+	if r.explain != nil {
+		r.explain()
+	}
 	if r.in == nil {
 		return nil
 	}
 	return r.in.Close()
+}
+
+func (r *rows) countLocked(s *peer.Series) error {
+	r.series, r.loaded = r.series+1, r.loaded+len(s.Times)
+	return r.usage.count(s)
 }
 
 // pagedRows reads pages beside other goroutines.
@@ -373,7 +393,7 @@ func (p *pagedRows) Next() (page peer.Page, ok bool, err error) {
 		p.rows.mu.Lock()
 		defer p.rows.mu.Unlock()
 		for i := range page.Series {
-			if err = p.rows.usage.count(&page.Series[i]); err != nil {
+			if err = p.rows.countLocked(&page.Series[i]); err != nil {
 				break
 			}
 		}
@@ -402,7 +422,7 @@ func (p *plainRows) Next() (page peer.Page, ok bool, err error) {
 		return page, false, nil
 	}
 	for len(page.Series) < p.most && r.in.Next() {
-		if err := r.usage.count(r.in.At()); err != nil {
+		if err := r.countLocked(r.in.At()); err != nil {
 			return page, false, loadError(err)
 		}
 		page.Series = append(page.Series, *r.in.At())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -111,10 +112,16 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) erro
 	lo, hi := at.request.Plan.Reach()
 	q.Lo, q.Hi = point.NanosOf(lo), point.LastNanosOf(hi)
 	in := columns.Receiver{Of: at.request, Take: budget.LoanOf(ctx).TakeSoon}
-	if err := server.Evaluate(ctx, q, at.bytes, in.Add); err != nil {
+	begun, moved := time.Now(), 0
+	err := server.Evaluate(ctx, q, at.bytes, func(b []byte) error {
+		moved += len(b)
+		return in.Add(b)
+	})
+	if err != nil {
 		return err
 	}
 	part, err := in.Part()
+	explain(ctx, g, at.request, part, moved, time.Since(begun))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -126,6 +133,15 @@ func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) erro
 	}
 	d.mu.parts[g.index] = part
 	return err
+}
+
+// explain adds an answer to the explanation of a query.
+func explain(ctx context.Context, g *group, r *columns.Request, part *columns.Part, moved int, took time.Duration) {
+	e := query.ExplainedPart{What: "unknown", Server: string(g.server), From: r.Plan.Grid.Start, To: r.Plan.Grid.End, Bytes: int64(moved), Seconds: took.Seconds()}
+	if part != nil {
+		e.What, e.Series, e.Rows = "evaluated", part.Series, part.Rows
+	}
+	query.Explain(ctx, e)
 }
 
 // divided makes the pieces.

@@ -1,0 +1,89 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/columns"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestEvaluationsKeepTheBoundsOfReads: memory, series and rows, the engine's samples, and a caller that leaves.
+func TestEvaluationsKeepTheBoundsOfReads(t *testing.T) {
+	p := start(t, vfs.NewMem(), newMap(t), 1)
+	defer p.stop(t)
+	w := newWriter(t, p.server)
+	var rows []row
+	for i := range 40 {
+		for at := range int64(20) {
+			rows = append(rows, row{series: i % 10, at: at * 1e9, value: float64(i)})
+		}
+	}
+	w.insert(t, 1<<10, rows, model{})
+	sum := &columns.Request{Form: columns.States, SamplesMax: 1 << 20, Plan: columns.Plan{
+		Grid:   columns.Grid{Start: 10_000, End: 10_000 + 59_999, Step: 1},
+		Source: columns.Source{Window: 10 * time.Second, Function: columns.FunctionOf("count_over_time")},
+		Stages: []columns.Stage{{Aggregation: &columns.Aggregation{Op: columns.Sum, Without: true}}},
+	}}
+	q := &peer.Select{Table: "t", Partitions: []point.PartitionID{1}}
+	evaluate := func(ctx context.Context, r *columns.Request) (*columns.Part, error) {
+		in := columns.Receiver{Of: r}
+		if err := p.server.Evaluate(ctx, q, r.Append(nil), in.Add); err != nil {
+			return nil, err
+		}
+		return in.Part()
+	}
+	part, err := evaluate(t.Context(), sum)
+	if err != nil || len(part.Columns) != 10 || part.Series != 10 || part.Rows == 0 {
+		t.Fatalf("%+v %v", part, err)
+	}
+
+	account := budget.New("queries", 3<<20)
+	loan, err := account.Borrow(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := evaluate(budget.WithLoan(t.Context(), loan), sum); !fault.Is(err, fault.TooLarge) && !fault.Is(err, fault.Throttled) {
+		t.Errorf("ten groups of 60,000 steps in 3 MiB: %v", err)
+	}
+	loan.Close()
+
+	few := *sum
+	few.SamplesMax = 100
+	if _, err := evaluate(t.Context(), &few); !errors.Is(err, columns.ErrTooManySamples) {
+		t.Errorf("100 samples: %v", err)
+	}
+	q.SeriesMax = 9
+	if _, err := evaluate(t.Context(), sum); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("9 series: %v", err)
+	}
+	q.SeriesMax, q.SamplesMax = 0, 5
+	if _, err := evaluate(t.Context(), sum); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("5 rows: %v", err)
+	}
+	q.SamplesMax = 0
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := evaluate(gone, sum); err == nil {
+		t.Error("the caller left, and has an answer")
+	}
+	later := sum.Append(nil)
+	later[0]++
+	in := columns.Receiver{Of: sum}
+	if err := p.server.Evaluate(t.Context(), q, later, in.Add); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Part(); !errors.Is(err, columns.ErrUnknown) {
+		t.Errorf("a plan of a later build: %v", err)
+	}
+	if err := p.server.Evaluate(t.Context(), q, later[:0], in.Add); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("no plan: %v", err)
+	}
+}
