@@ -171,6 +171,10 @@ func (c *checker) commits(t *truth, was mapstore.Row) {
 	}
 	c.onlyCopyStays(t, next)
 	t.m = next
+	c.settled(row.Txn)
+	if !w.opt.Faults.has(restore) { // else it may be the newest again
+		delete(c.wiped, was.Txn)
+	}
 }
 
 // onlyCopyStays checks that no master takes away the placement that alone has a partition's acked rows.
@@ -487,6 +491,15 @@ func (c *checker) toldNot(txn peer.TxnID) {
 		c.w.fail("I1: a proposer was told that its transaction is not committed, and it is, as %d", seq)
 	}
 	c.not[txn] = true
+	c.settled(txn)
+}
+
+// settled forgets what is only needed until it is decided whether a transaction is committed, and the proposals of processes that ended: they
+// hold all that such a process knew.
+func (c *checker) settled(txn peer.TxnID) {
+	delete(c.proposed, txn)
+	delete(c.byMaster, txn)
+	maps.DeleteFunc(c.handing, func(t peer.TxnID, h handing) bool { return t == txn || h.s.dead })
 }
 
 // leaseWritten checks every new holder: it is listed by the row that was there, with the store that was listed, and epochs rise.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
@@ -19,6 +21,7 @@ func main() {
 	showMarks := flags.Bool("marks", false, "print how often each branch was met")
 	verbose := flags.Bool("v", false, "print all that happens")
 	profile := flags.String("cpuprofile", "", "file for a CPU profile")
+	memory := flags.String("memprofile", "", "file for a heap profile of the world at the end of the run")
 	_ = flags.Parse(os.Args[1:]) // it exits
 	if err := o.check(); err != nil || flags.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "sim:", err, flags.Args())
@@ -37,6 +40,9 @@ func main() {
 			os.Exit(2)
 		}
 		defer pprof.StopCPUProfile()
+	}
+	if *memory != "" {
+		o.atEnd = func() { heapProfile(*memory) }
 	}
 	var say func(string)
 	if *verbose {
@@ -66,6 +72,18 @@ func main() {
 	}
 	if missing := met.missing(); len(missing) > 0 && o.Faults == allFaults {
 		fmt.Printf("never met: %s\n", strings.Join(missing, "; "))
+	}
+}
+
+// heapProfile writes a profile of the memory that is reachable.
+func heapProfile(path string) {
+	runtime.GC()
+	out, err := os.Create(path)
+	if err == nil {
+		err = errors.Join(pprof.WriteHeapProfile(out), out.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sim:", err)
 	}
 }
 

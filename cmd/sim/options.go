@@ -26,6 +26,8 @@ type Options struct {
 	Shade uint64
 	// broken is a rule that the glue leaves out, to see whether the checkers notice. Empty: none.
 	broken rule
+	// atEnd is called at the end of a run, while all of it is in memory.
+	atEnd func()
 	// scripted stops all activity of its own: no clients, no master, until a script starts them.
 	scripted bool
 }

@@ -56,6 +56,9 @@ func Run(o Options, say func(string)) Result {
 		}
 	}
 	healedIn := w.heal()
+	if o.atEnd != nil {
+		o.atEnd()
+	}
 	return Result{Options: w.opt, Events: w.events, Timers: w.timers, Time: w.now, Hash: w.hash, Broken: w.broken, Tail: w.trace.tail(60), HealedIn: healedIn, done: w.done, n: w.n, marks: w.marks}
 }
 

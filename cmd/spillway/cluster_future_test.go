@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -18,7 +21,7 @@ import (
 // TestClusterFuturePartitionsCostNothing has 1,000 partitions with rows on three storage servers and measures their cost
 // in the idle state; then CLUSTER_FUTURE more are made for hours to come, and it measures again: CPU of servers and etcd,
 // memory of servers, transactions, and bytes that etcd sends. Then a row of the future is acked, and is read through the
-// gateway; the others still have no lease rows.
+// gateway; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
 	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
@@ -45,6 +48,7 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	time.Sleep(30 * time.Second)
 	both := c.cost(steady)
 	t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
+	c.heapProfiles(os.Getenv("CLUSTER_HEAP"))
 	t.Logf("ratios: servers' CPU %.2f, etcd's CPU %.2f, transactions %.2f, bytes sent by etcd %.2f, memory %.2f",
 		both.servers/alone.servers, both.etcd/alone.etcd, both.writes/alone.writes, both.sent/alone.sent, both.memory/alone.memory)
 	if rows := c.leaseRows("many"); rows != n {
@@ -104,6 +108,21 @@ func (c *crowd) leaseRows(table string) int {
 	rows, _, err := c.view.coord.List(c.t.Context(), strings.TrimSuffix(lease.RowKey(lease.Partition{Table: table}), fmt.Sprintf("%020d", 0)))
 	c.must(err)
 	return len(rows)
+}
+
+// heapProfiles writes the heap profiles of all storage servers into a directory, if one is given.
+func (c *crowd) heapProfiles(dir string) {
+	c.t.Helper()
+	if dir == "" {
+		return
+	}
+	for i, addr := range c.Admin {
+		answer, err := http.Get("http://" + addr + "/debug/pprof/heap?gc=1")
+		c.must(err)
+		b, err := io.ReadAll(answer.Body)
+		c.must(errors.Join(err, answer.Body.Close()))
+		c.must(os.WriteFile(fmt.Sprintf("%s/s%d.pprof", dir, i+1), b, 0o600))
+	}
 }
 
 // cost is the use of resources by an idle cluster.
