@@ -262,6 +262,46 @@ func (w *world) notWhole() string {
 	if why := w.copiesNotWhole(); why != "" {
 		return "not whole: " + why
 	}
+	if why := w.remembersTooMuch(); why != "" {
+		return "not whole: " + why
+	}
+	return ""
+}
+
+// remembersTooMuch checks that the machines of servers know the partitions that exist, or have rows in the store or on the server's disk, and no others,
+// however many were dropped (I5).
+func (w *world) remembersTooMuch() string {
+	there := map[lease.Partition]bool{}
+	for _, table := range w.tables {
+		t := w.check.at(table)
+		for p := range t.m.All() {
+			there[t.part(p.ID)] = true
+		}
+	}
+	for _, row := range w.store.list(lease.Prefix) {
+		for _, parse := range []func(string) (lease.Partition, bool){lease.ParseRowKey, lease.ParseBornKey} {
+			if id, ok := parse(row.Key); ok {
+				there[id] = true
+			}
+		}
+	}
+	for _, s := range w.servers {
+		if s.dead {
+			continue
+		}
+		most := len(there)
+		for _, id := range s.disk.held() {
+			if !there[id] {
+				most++
+			}
+		}
+		if n := s.machine.Known(); n > most {
+			return fmt.Sprintf("I5: the lease machine of %s knows %d partitions, and %d are there", s.id, n, most)
+		}
+		if n := s.lead.Known(); n > most {
+			return fmt.Sprintf("I5: the machine of leading of %s knows %d partitions, and %d are there", s.id, n, most)
+		}
+	}
 	return ""
 }
 

@@ -61,7 +61,7 @@ type world struct {
 	marks     marks
 }
 
-// limits are the bounds of queues, which a seed in four has at their least.
+// limits are the bounds of queues. A seed in four has some of them at their least, each by itself.
 type limits struct {
 	changes   int // proposals that wait at a server
 	undecided int // files that no transaction decided about
@@ -69,10 +69,20 @@ type limits struct {
 	history   int // changes that the store remembers
 }
 
-var (
-	usualLimits = limits{changes: 64, undecided: 4, acquires: 32, history: 512}
-	tinyLimits  = limits{changes: 1, undecided: 1, acquires: 1, history: 8}
-)
+var usualLimits = limits{changes: 64, undecided: 4, acquires: 32, history: 512}
+
+// tiny gives limits of which those in a set of bits are at their least; none: all are.
+func (l limits) tiny(set uint8) limits {
+	for i, x := range []struct {
+		limit *int
+		least int
+	}{{&l.changes, 1}, {&l.undecided, 1}, {&l.acquires, 1}, {&l.history, 8}} {
+		if set == 0 || set&(1<<i) != 0 {
+			*x.limit = x.least
+		}
+	}
+	return l
+}
 
 // counts are the events of a run, for its last line: a run in which nothing happened proves nothing.
 type counts struct {
@@ -101,7 +111,7 @@ func newWorld(o Options) *world {
 	}
 	w.limits = usualLimits
 	if w.rng.IntN(4) == 0 {
-		w.limits = tinyLimits
+		w.limits = w.limits.tiny(uint8(o.Seed * 0x9e3779b97f4a7c15 >> 60)) // not drawn: all else of a life stays as it is
 	}
 	w.master, w.pace = masterSettings(w.rng), []int64{0, 60, 900}[w.rng.IntN(3)]
 	w.dataFrom = w.rng.Int64N(int64(w.widths+4) * width)

@@ -10,6 +10,9 @@ func (m *Machine) prune() {
 	}
 }
 
+// Known is the number of partitions that the machine has an entry of: those with rows, an assignment, or something under way (I5).
+func (m *Machine) Known() int { return len(m.entries) }
+
 // over reports whether no rows or state of a partition are left, as far as we have seen.
 func (e *entry) over() bool {
 	return e.assigned == nil && !e.present() && e.born == 0 &&

@@ -86,12 +86,12 @@ type Partition struct {
 	// Joining placements are being filled; no reader uses them.
 	Joining []Placement `json:"joining,omitempty"`
 	State   State       `json:"state,omitempty"`
+	// Incomplete means that rows may be missing for good: a person made it go on without the servers that held them (C32).
+	Incomplete bool `json:"incomplete,omitempty"`
 	// Split is set while State is Splitting.
 	Split *Split `json:"split,omitempty"`
 	// Into names those that take over the rows; set while State is Unload, and then never empty (C27).
 	Into []point.PartitionID `json:"into,omitempty"`
-	// Incomplete means that rows may be missing for good: a person made it go on without the servers that held them (C32).
-	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Contains reports whether a key lies in the partition.

@@ -437,6 +437,7 @@ func (m *Machine) unsee(in Round) {
 			continue
 		}
 		t.newest = Table{Name: name}
+		m.forgetTable(name)
 		if t.seen > 0 {
 			gone = append(gone, Seen{Table: name})
 		}
@@ -447,8 +448,27 @@ func (m *Machine) unsee(in Round) {
 	}
 }
 
-// sweep removes the lease rows of partitions that were dropped, once no server holds them.
+// forgetTable forgets the partitions of a table that is gone and has nothing left here.
+func (m *Machine) forgetTable(name string) {
+	for _, id := range slices.SortedFunc(maps.Keys(m.parts), compare) {
+		if id.Table == name {
+			m.garbage[id] = true
+			m.forgotten(m.parts[id])
+		}
+	}
+}
+
+// sweep forgets partitions that were dropped, once no server holds their leases. Some were never assigned here: their copies were removed, or a late
+// answer was about them.
 func (m *Machine) sweep() {
+	for id, p := range m.parts { // each by itself: the order does not matter
+		t := m.table(id.Table)
+		if tm := t.newest.Map; tm != nil && p.placement == 0 && !p.leading && id.ID < tm.NextID && tm.Seq >= t.seen {
+			if _, there := tm.ByID(id.ID); !there {
+				m.garbage[id] = true
+			}
+		}
+	}
 	for _, id := range slices.SortedFunc(maps.Keys(m.garbage), compare) {
 		t := m.table(id.Table)
 		switch tm := t.newest.Map; {

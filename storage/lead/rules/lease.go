@@ -247,6 +247,10 @@ func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
 	return p.epoch, p.leading || p.lapsed
 }
 
+// Known is the number of partitions that the machine has a state of: those with a placement here, and those that were dropped and whose lease rows are
+// not looked at yet (I5).
+func (m *Machine) Known() int { return len(m.parts) }
+
 // Leading is the number of partitions that this server leads.
 func (m *Machine) Leading() int { return m.leading }
 
