@@ -21,12 +21,12 @@ import (
 // TestClusterFuturePartitionsCostNothing has 1,000 partitions with rows on three storage servers and measures their cost
 // in the idle state; then CLUSTER_FUTURE more are made for hours to come, and it measures again: CPU of servers and etcd,
 // memory of servers, transactions, and bytes that etcd sends. Then a row of the future is acked, and is read through the
-// gateway; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
+// gateway, and others through another gateway at once; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
 	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
 	const n = 1000
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("many", time.Second, 3)
 	from := time.Now().Truncate(time.Hour).Add(-4 * time.Hour)
 	c.cover("many", from, time.Second, n)
@@ -73,6 +73,17 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	}
 	if rows := c.leaseRows("many"); rows != n+1 {
 		t.Errorf("%d lease rows after it, want %d", rows, n+1)
+	}
+	const others = 20 // first rows of others, each read through the other gateway at once
+	for i := range others {
+		at := later.Add(time.Duration(10+i) * time.Second)
+		status, text, err := putLine(c.doors[0], "many", fmt.Sprintf("other,i=%d v=7 %d", i, at.UnixMilli()+500))
+		if err != nil || status != 204 {
+			t.Fatalf("row %d of the future: %d %s %v", i, status, text, err)
+		}
+		if got := c.doors[1].rowsOf("many", "other_v", "8h", later.Add(time.Hour)); len(got) != i+1 {
+			t.Fatalf("the other gateway reads %d rows of the future at once, of %d", len(got), i+1)
+		}
 	}
 }
 

@@ -77,8 +77,7 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 		return nil, err
 	}
 	source := fanout.New(fanout.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
-		Copies: p.view.leaders.InSync,
-		Log:    log, Registerer: registerer},
+		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
 	err = p.open(gatewayDeps{tables: p.view.tables, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe})
 	if err != nil {

@@ -53,3 +53,41 @@ func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 		f("it should be led by now", ctx, "", true)
 	})
 }
+
+// TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed: the watch of this gateway has not brought the lease row of a partition of the future, whose
+// first row was acked through another one. The view catches up before the partition is left out, once for each request; if it cannot, the answer says so.
+func TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		at := time.Now().Add(24 * time.Hour)
+		w.change(func() {
+			w.m = w.m.Cover([]point.Nanos{at.UnixNano()}, func(point.PartitionID) []topology.Placement {
+				return []topology.Placement{{ID: 9, Server: "n2"}}
+			})
+		})
+		never, calls := true, 0
+		var late error
+		w.source.deps.NeverLed = func(p lease.Partition) bool { return p.ID == 4 && never }
+		w.source.deps.CaughtUp = func(context.Context) error { calls++; return late }
+		ctx, warned := query.WithWarnings(w.t.Context())
+		if got, err := w.rows(ctx); err != nil || got != whole || calls != 1 || len(warned.Texts()) > 0 {
+			t.Errorf("nothing was written: %q %v, %d calls, warned of %q", got, err, calls, warned.Texts())
+		}
+		w.closed()
+		late = fault.Errorf(fault.Unavailable, "the watch is late")
+		ctx, warned = query.WithWarnings(w.t.Context())
+		if got, err := w.rows(ctx); err != nil || got != whole || !strings.Contains(strings.Join(warned.Texts(), ""), "may be missing") {
+			t.Errorf("the view cannot catch up: %q %v, warned of %q", got, err, warned.Texts())
+		}
+		w.closed()
+		if got, err := w.rows(query.WithWhole(w.t.Context())); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("the view cannot catch up, and nothing may be missing: %q %v", got, err)
+		}
+		w.closed()
+		late = nil
+		w.source.deps.CaughtUp = func(context.Context) error { never = false; return nil }
+		if got, err := w.rows(w.t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("it was led, by a server that is not found: %q %v, want it asked for", got, err)
+		}
+		w.closed()
+	})
+}

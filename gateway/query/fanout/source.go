@@ -49,7 +49,9 @@ type Deps struct {
 	// NeverLed reports whether no server ever led a partition, as of Age ago. Nil: all are led.
 	NeverLed func(p lease.Partition) bool
 	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
-	Copies     func(p lease.Partition) []topology.ServerID
+	Copies func(p lease.Partition) []topology.ServerID
+	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
+	CaughtUp   func(context.Context) error
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -121,7 +123,8 @@ type request struct {
 	probed     bool // metadata servers were asked for a newer map
 	less       bool // copies that may lack rows are the answer where there is no other
 	// plan makes the groups, of leaders alone; nil: as the function plan does.
-	plan func(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan)
+	plan     func(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan)
+	caughtUp bool // the view of the leaders was compared with the store
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
@@ -139,7 +142,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 	for {
 		changes := s.follow.Changes() // taken before looking
 		known, err := s.look(ctx, r)
-		among := s.asked(r, &known)
+		among := s.asked(ctx, r, &known)
 		if err == nil && known.doubt != nil && s.refuses(ctx, r) {
 			s.metrics.doubted.WithLabelValues("refused").Inc()
 			err = known.doubt
@@ -206,19 +209,36 @@ func (r *request) among(m *topology.Map) []*topology.Partition {
 	return ps
 }
 
-// asked returns the partitions of a picture to be asked for, without those of the future that no server leads yet. Whether other servers
-// lead them by now is in doubt if the coordination store did not answer for long.
-func (s *Source) asked(r *request, known *picture) []*topology.Partition {
+// asked returns the partitions of a picture to be asked for, without those of the future that no server leads yet. Before it leaves any out, the
+// view of the leaders has caught up with the store, once for each request: a row that was acked through another gateway before is not missed. Whether other
+// servers lead them by now is in doubt if it cannot, or the coordination store did not answer for long.
+func (s *Source) asked(ctx context.Context, r *request, known *picture) []*topology.Partition {
 	if known.m == nil {
 		return nil
 	}
 	now, doubted := time.Now().UnixNano(), s.age(r.table) >= follow.DoubtAge
-	return slices.DeleteFunc(r.among(known.m), func(p *topology.Partition) bool {
-		if s.deps.NeverLed == nil || r.partitions != nil || !follow.MayBeUnled(p, now) || !s.deps.NeverLed(lease.Partition{Table: r.table, ID: p.ID}) {
+	unled := func(p *topology.Partition) bool {
+		return follow.MayBeUnled(p, now) && s.deps.NeverLed(lease.Partition{Table: r.table, ID: p.ID})
+	}
+	among := r.among(known.m)
+	if s.deps.NeverLed == nil || r.partitions != nil || !slices.ContainsFunc(among, unled) {
+		return among
+	}
+	var late error
+	if !r.caughtUp && !doubted && s.deps.CaughtUp != nil {
+		late = s.deps.CaughtUp(ctx)
+		r.caughtUp = late == nil
+	}
+	return slices.DeleteFunc(among, func(p *topology.Partition) bool {
+		if !unled(p) {
 			return false
 		}
-		if doubted && known.doubt == nil { // by time: this is the first
-			known.doubt = s.lacks(r.table, max(p.TimeLo, r.lo), r.hi)
+		switch from := max(p.TimeLo, r.lo); { // by time: the first one counts
+		case known.doubt != nil:
+		case doubted:
+			known.doubt = s.lacks(r.table, from, r.hi)
+		case late != nil:
+			known.doubt = fault.Wrap(late, fault.Unavailable, "rows of table %q from %s to %s may be missing: it is not known whether others lead partitions there that had none", r.table, clock(from), clock(r.hi))
 		}
 		return true
 	})

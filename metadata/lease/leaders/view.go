@@ -43,7 +43,9 @@ type View struct {
 	mu struct {
 		sync.RWMutex
 		board   *board
-		changed chan struct{} // closed and replaced at every change
+		changed chan struct{}  // closed and replaced at every change
+		seen    coord.Revision // the watch has brought all changes up to there
+		later   chan struct{}  // closed when seen rises; nil: no caller waits
 	}
 }
 
@@ -84,6 +86,55 @@ func (v *View) NeverLed(p lease.Partition) bool {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	return v.mu.board.neverLed(p)
+}
+
+// catchUpMax bounds CaughtUp: a heartbeat comes through the watch about once a second.
+const catchUpMax = 1500 * time.Millisecond
+
+// CaughtUp returns when this view has all rows that were in the store when it was called. A watch alone proves nothing: its changes may be on their way.
+// It asks the store for its revision; mostly the view has that already, else the next heartbeat shows that it has. Errors are Unavailable (the store
+// does not answer, or the watch is late) and Canceled.
+func (v *View) CaughtUp(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(ctx, catchUpMax)
+	defer cancel()
+	_, now, err := v.store.List(limit, "nothing/")
+	if err != nil {
+		return fault.Annotate(err, "whether the view of the leaders is the newest")
+	}
+	for {
+		v.mu.Lock()
+		seen := v.mu.seen
+		if seen < now && v.mu.later == nil {
+			v.mu.later = make(chan struct{})
+		}
+		later := v.mu.later
+		v.mu.Unlock()
+		if seen >= now {
+			return nil
+		}
+		select {
+		case <-later:
+		case <-limit.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fault.Errorf(fault.Unavailable, "the watch of the leaders is at revision %d, the coordination store at %d", seen, now)
+		}
+	}
+}
+
+// saw records that the watch has brought all changes up to a revision.
+func (v *View) saw(rev coord.Revision) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if rev <= v.mu.seen {
+		return
+	}
+	v.mu.seen = rev
+	if v.mu.later != nil {
+		close(v.mu.later)
+		v.mu.later = nil
+	}
 }
 
 // Leader returns the server that holds a partition's lease row; false when none does.
@@ -192,14 +243,18 @@ func (v *View) probe(ctx context.Context) error {
 type follower struct{ *View }
 
 // Listed implements coord.Follower.
-func (v follower) Listed(rows []coord.Row, _ coord.Revision) error {
+func (v follower) Listed(rows []coord.Row, rev coord.Revision) error {
 	v.update(func(b *board) bool { b.list(time.Now(), rows); return true })
+	v.saw(rev)
 	return nil
 }
 
 // Changed implements coord.Follower.
 func (v follower) Changed(events []coord.Event) error {
 	v.update(func(b *board) bool { return b.change(time.Now(), events) })
+	if len(events) > 0 {
+		v.saw(events[len(events)-1].Revision)
+	}
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 type cutOff struct {
 	coord.Store
 	away atomic.Bool
+	late atomic.Pointer[chan struct{}]           // the watch brings nothing until it is closed; nil: it is not late
 	stop atomic.Pointer[context.CancelCauseFunc] // of the watch under way
 }
 
@@ -49,7 +50,12 @@ func (c *cutOff) Watch(ctx context.Context, prefix string, after coord.Revision,
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	c.stop.Store(&stop)
-	return c.Store.Watch(ctx, prefix, after, f)
+	return c.Store.Watch(ctx, prefix, after, func(events []coord.Event) error {
+		if late := c.late.Load(); late != nil {
+			<-*late
+		}
+		return f(events)
+	})
 }
 
 // world is a store with heartbeats, and a view that follows it.
@@ -257,4 +263,56 @@ func TestOpenSaysThatTheStoreIsAway(t *testing.T) {
 	if !errors.Is(err, errAway) || !fault.Is(err, fault.Unavailable) {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestTheViewCatchesUpWithTheStore: reads of the store are answered while the watch is late, so that the view's age says nothing about rows.
+func TestTheViewCatchesUpWithTheStore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		t := w.t
+		write := func(key string) {
+			t.Helper()
+			if _, ok, err := w.store.Commit(w.t.Context(), nil, []coord.Write{{Key: key, Value: []byte(`{}`)}}); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}
+		p := lease.Partition{Table: "t", ID: 7}
+		write(lease.RowKey(p))
+		if err := w.view.CaughtUp(w.t.Context()); err != nil || w.view.NeverLed(p) {
+			t.Errorf("%v; never led: %t", err, w.view.NeverLed(p))
+		}
+
+		late := make(chan struct{})
+		w.store.late.Store(&late)
+		q := lease.Partition{Table: "t", ID: 8}
+		write(lease.RowKey(q))
+		began := time.Now()
+		if err := w.view.CaughtUp(w.t.Context()); !fault.Is(err, fault.Unavailable) || time.Since(began) > 2*time.Second {
+			t.Errorf("the watch is late: %v after %v", err, time.Since(began))
+		}
+		caught := make(chan error, 2)
+		for range 2 {
+			go func() { caught <- w.view.CaughtUp(w.t.Context()) }()
+		}
+		time.Sleep(time.Second)
+		w.store.late.Store(nil)
+		close(late)
+		for range 2 {
+			if err := <-caught; err != nil || w.view.NeverLed(q) {
+				t.Errorf("the watch goes on: %v; never led: %t", err, w.view.NeverLed(q))
+			}
+		}
+
+		write("tables/t") // a change of others: the next heartbeat shows that nothing came before
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			write(lease.BeatKey("s1"))
+		}()
+		if err := w.view.CaughtUp(w.t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.store.take()
+		if err := w.view.CaughtUp(w.t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("the store is away: %v", err)
+		}
+	})
 }
