@@ -431,7 +431,7 @@ func (m *Machine) observeList(prefix string, rows []coord.Row, rev coord.Revisio
 	seen := make(map[string]bool, len(rows))
 	for _, row := range rows {
 		if prefix != row.Key && prefix[len(prefix)-1] != '/' {
-			continue // another row whose key has this beginning
+			continue // the key of another row begins like this
 		}
 		seen[row.Key] = true
 		m.observe(row.Key, row.Revision, row.Value, true, false)

@@ -43,7 +43,7 @@ type Deps struct {
 	// Rand makes transaction ids and jitter. It is used under a lock, and kept.
 	Rand *rand.Rand
 
-	// Acted returns the newest transaction of a table by whose map this server ever acted, from its disk; nil, or zero: it is not known.
+	// Acted returns the newest transaction of a table that this server ever acted by, from its disk; nil, or zero: it is not known.
 	Acted func(table string) peer.Acted
 
 	// First is the metadata server to ask first: the one in this process; empty: none.

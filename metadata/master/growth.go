@@ -27,7 +27,7 @@ type Growth struct {
 type column struct{ lo, hi uint64 }
 
 const (
-	// growthGapMax is the longest time between two looks whose difference says at what rate rows came.
+	// growthGapMax is the longest time between two looks that show by their difference at what rate rows came.
 	growthGapMax = point.Nanos(10 * 60e9)
 	// growthLate is for how long after its end a partition counts as one that takes the rows of now.
 	growthLate = point.Nanos(5 * 60e9)

@@ -78,12 +78,12 @@ type File struct {
 	Ops    []byte
 	Since  TxnID
 	Steps  [][]byte
-	// Acted, in an answer to a query with a zero Txn, is the newest transaction by whose map this server ever acted, so that it was
+	// Acted, in an answer to a query with a zero Txn, is the newest transaction that this server ever acted by, so that it was
 	// committed. Zero: none, or a build from before this field.
 	Acted Acted
 }
 
-// Acted names a transaction by whose map a storage server acted.
+// Acted names a transaction that a storage server acted by.
 type Acted struct {
 	Txn TxnID
 	Seq uint64

@@ -82,7 +82,7 @@ func record(d *brick.Brick, seqs []rules.Seen) error {
 	return fault.Annotate(b.Commit(true), "record the highest transaction of %d tables", len(seqs))
 }
 
-// Acted returns the newest transaction of a table by whose map the server of a brick ever acted, and zero if it is not known: none was recorded, the
+// Acted returns the newest transaction of a table that the server of a brick ever acted by, and zero if it is not known: none was recorded, the
 // entry is damaged, or a build that records only numbers wrote it.
 func Acted(b *brick.Brick, table string) (a peer.Acted) {
 	v, ok, err := b.Get([]byte(seenPrefix + table))

@@ -54,7 +54,7 @@ func TestPartitionsOfTheFutureThatWereNeverLedAreNotAskedFor(t *testing.T) {
 	})
 }
 
-// TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed: the watch of this gateway has not brought the lease row of a partition of the future, whose
+// TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed: the watch of this gateway has not brought the lease row of a partition of the future. Its
 // first row was acked through another one. The view catches up before the partition is left out, once for each request; if it cannot, the answer says so.
 func TestARowOfTheFutureAckedThroughAnotherGatewayIsNotMissed(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -247,8 +247,8 @@ func (m *Machine) Led(id lease.Partition) (epoch point.Epoch, goesOn bool) {
 	return p.epoch, p.leading || p.lapsed
 }
 
-// Known is the number of partitions that the machine has a state of: those with a placement here, and those that were dropped and whose lease rows are
-// not looked at yet (I5).
+// Known is the number of partitions that the machine has a state of: those with a placement here, and those that were dropped until
+// their lease rows were looked at (I5).
 func (m *Machine) Known() int { return len(m.parts) }
 
 // Leading is the number of partitions that this server leads.
