@@ -276,6 +276,8 @@ func (a *attacker) load(ctx context.Context, senders []*sender, n int, spell tim
 				}
 				answer, text, err := l.send(ctx, s.requests[s.next])
 				switch {
+				case err != nil && time.Since(began) >= spell:
+					return // the dial saw the deadline before the context did
 				case err != nil:
 					a.count(0)
 					a.blame(fmt.Sprintf("overload is answered with nothing: %v", err))

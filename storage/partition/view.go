@@ -8,6 +8,7 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/head"
 	"github.com/spillwaydb/spillway/storage/rows"
@@ -153,13 +154,11 @@ func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, e
 
 // failed wraps the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
 func (v *View) failed(err error) error {
-	if !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	v.p.mu.Lock()
-	defer v.p.mu.Unlock()
-	if v.p.mu.dropped {
+	if errors.Is(err, os.ErrNotExist) && v.p.isDropped() {
 		return v.p.gone()
+	}
+	if fault.Is(err, fault.Corrupt) {
+		return fault.Errorf(fault.Corrupt, "%w; restore the file from a backup and restart the server, or drop the partition", err)
 	}
 	return err
 }
