@@ -93,14 +93,14 @@ func (p *process) line(lines string) (int, string) {
 // until writes a row now and then until the answer has the wanted status.
 func (p *process) until(want int) (text string) {
 	p.t.Helper()
-	for range 100 {
+	for range 600 {
 		var status int
 		if status, text = p.line("disk,i=probe x=1 1\n"); status == want {
 			return text
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	p.t.Fatalf("no %d within ten seconds; the last answer: %s\n%s", want, text, &p.log)
+	p.t.Fatalf("no %d within a minute; the last answer: %s\n%s", want, text, &p.log)
 	return ""
 }
 
@@ -179,7 +179,7 @@ func TestFailedWriteEndsTheProcess(t *testing.T) {
 	if code := p.exit(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if took := time.Since(fenced); took > fencedEnd+5*time.Second { // the rest is for a busy machine; requests may take 30 s otherwise
+	if took := time.Since(fenced); took > fencedEnd+20*time.Second { // the rest is for a busy machine; requests may take 30 s otherwise
 		t.Errorf("it took %v to end", took)
 	} else {
 		t.Logf("it ended %v after the first refusal", took)
