@@ -33,7 +33,7 @@ RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
+.PHONY: package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -129,6 +129,22 @@ load: build ## CPU per sample against the rivals that are installed; HOSTS= SCRA
 bench-query: build ## what dashboards ask, beside the rivals that are installed; HOURS=
 	go build -o bin/benchquery ./cmd/benchquery
 	bin/benchquery -servers spillway,prometheus,victoriametrics -hours $(HOURS)
+
+ARCHES ?= $(shell go env GOARCH)
+
+package: ## deb and rpm in bin/packages; ARCHES="amd64 arm64". nfpm comes from the Go module proxy
+	docker/package/build.sh $(VERSION) $(ARCHES)
+
+test-package: package ## install the deb, run its service, upgrade and remove it; skipped without dpkg or root
+	docker/package/test.sh
+
+release: ## packages and programs for amd64 and arm64, with checksums and a bill of materials (SBOM), in bin/packages
+	rm -rf bin/packages
+	docker/package/build.sh $(VERSION) amd64 arm64
+	for arch in amd64 arm64; do tar -C bin/stage/$$arch -czf bin/packages/spillway-$(VERSION)-linux-$$arch.tar.gz spillway; done
+	[ -x bin/tools/cyclonedx-gomod ] || GOBIN=$$PWD/bin/tools GOFLAGS= go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
+	bin/tools/cyclonedx-gomod bin -json -output bin/packages/spillway-$(VERSION).cdx.json bin/stage/$$(go env GOARCH)/spillway
+	cd bin/packages && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
 rivals: ## install the servers that load compares with, by apt-get; needs root
 	apt-get update -q

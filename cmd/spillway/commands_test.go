@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/spillwaydb/spillway/protocols/setting"
 )
 
 // TestCommandsOfTheFirstHour: write, look, ask, in the ways that docs/commands.md shows, with its exit codes.
@@ -94,5 +98,34 @@ func TestCompletion(t *testing.T) {
 				t.Errorf("%q completes to %q, want %q (%v)", words, got, want, err)
 			}
 		}
+	}
+}
+
+// TestVariablesOfCommandsStopNoProcess: a shell may have them set when a process is started from it.
+func TestVariablesOfCommandsStopNoProcess(t *testing.T) {
+	c := newCLI()
+	k, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	var walk func(*kong.Node)
+	walk = func(n *kong.Node) {
+		for _, f := range n.Flags {
+			for _, name := range f.Envs {
+				seen++
+				into := defaultConfig()
+				if err := setting.Environ(&into, []string{name + "=x"}, commandVariables); err != nil && strings.Contains(err.Error(), "means no setting") {
+					t.Errorf("--%s of %s: %v", f.Name, n.Path(), err)
+				}
+			}
+		}
+		for _, child := range n.Children {
+			walk(child)
+		}
+	}
+	walk(k.Model.Node)
+	if seen < 10 {
+		t.Errorf("only %d variables were seen", seen)
 	}
 }
