@@ -138,12 +138,11 @@ package: ## deb and rpm in bin/packages; ARCHES="amd64 arm64". nfpm comes from t
 test-package: package ## install the deb, run its service, upgrade and remove it; skipped without dpkg or root
 	docker/package/test.sh
 
-release: ## packages and programs for amd64 and arm64, with checksums and a bill of materials (SBOM), in bin/packages
+release: ## packages and programs for amd64 and arm64, with checksums and a bill of materials (the modules within, with their checksums), in bin/packages
 	rm -rf bin/packages
 	docker/package/build.sh $(VERSION) amd64 arm64
 	for arch in amd64 arm64; do tar -C bin/stage/$$arch -czf bin/packages/spillway-$(VERSION)-linux-$$arch.tar.gz spillway; done
-	[ -x bin/tools/cyclonedx-gomod ] || GOBIN=$$PWD/bin/tools GOFLAGS= go install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
-	bin/tools/cyclonedx-gomod bin -json -output bin/packages/spillway-$(VERSION).cdx.json bin/stage/$$(go env GOARCH)/spillway
+	for arch in amd64 arm64; do go version -m -json bin/stage/$$arch/spillway >bin/packages/spillway-$(VERSION)-linux-$$arch.modules.json; done
 	cd bin/packages && sha256sum * >SHA256SUMS && cat SHA256SUMS
 
 rivals: ## install the servers that load compares with, by apt-get; needs root
