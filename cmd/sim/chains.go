@@ -32,6 +32,7 @@ type link struct {
 	waiting []waiter
 	cutting bool
 	leads   []func() // wait for the cut
+	gone    bool     // the placement was removed
 	blocked bool     // nothing is taken while an epoch is raised that this placement is to lead, or a segment adopted
 
 	making      bool // a segment
@@ -62,6 +63,9 @@ func (s *server) kept(id lease.Partition) bool {
 func (s *server) link(id lease.Partition, r *replica) *link {
 	x := s.links[id]
 	if x == nil || x.r != r {
+		if x != nil {
+			x.gone = true
+		}
 		s.disk.follow(r, 0)
 		x = &link{s: s, id: id, r: r, self: lease.Member{Placement: r.placement, Server: s.id, Store: s.disk.id}}
 		x.m = chain.New(s.uptime(), x.self, r.epoch, r.log.ends(), s.w.chain)
@@ -77,6 +81,7 @@ func (s *server) link(id lease.Partition, r *replica) *link {
 // unlink ends the part of a placement that is removed.
 func (s *server) unlink(id lease.Partition) {
 	if x := s.links[id]; x != nil {
+		x.gone = true
 		delete(s.links, id)
 		s.linked = slices.DeleteFunc(s.linked, func(o lease.Partition) bool { return o == id })
 		x.over(x.epoch)
@@ -89,7 +94,7 @@ func (s *server) uptime() chain.Time {
 }
 
 // alive reports whether the placement is still here, in a process that lives.
-func (x *link) alive() bool { return !x.s.dead && x.s.links[x.id] == x && x.s.disk.copies[x.id] == x.r }
+func (x *link) alive() bool { return !x.s.dead && !x.gone }
 
 // tickLinks has time go by for all chains of the server.
 func (s *server) tickLinks() {

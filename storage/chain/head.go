@@ -18,7 +18,7 @@ type head struct {
 	mapped     []point.PlacementID // nil: not known
 	min        int
 
-	peers map[Member]*peer
+	peers []*peer  // a few
 	list  []Member // of the lease row, as last seen
 	asked []Member // the list that was requested and not answered; nil: none
 	since Time     // when the list was last as it should be
@@ -41,6 +41,7 @@ const joinLag = time.Second
 
 // peer is a placement that is not the head, in the chain or not.
 type peer struct {
+	member   Member
 	since    Time // when it was invited into the epoch, or taken into the chain
 	heard    Time
 	answered Time   // when the newest ping of ours that it answered was sent; only if pongs
@@ -74,7 +75,6 @@ func (m *Machine) takeLead(in Lead) {
 	m.rest()
 	m.role, m.epoch, m.raised, m.once = leading, in.Epoch, in.Epoch, true
 	m.base = slices.Clone(m.ends)
-	m.head.peers = map[Member]*peer{}
 	m.head.list = slices.Clone(in.List)
 	m.head.progress, m.head.pinged = m.now, m.now-m.set.PingEvery
 	m.head.before, m.head.lately, m.head.latelyAt, m.head.since = m.end, m.end, m.now, m.now
@@ -118,8 +118,11 @@ func (m *Machine) refeed() {
 	m.feedOnly(append(slices.Clone(m.successors()), m.candidates()...)...)
 }
 
-// mayBeListed are those that the lease row may name now.
+// mayBeListed are those that the lease row may name now. The result must not be changed.
 func (m *Machine) mayBeListed() []Member {
+	if m.head.asked == nil {
+		return m.head.list
+	}
 	out := slices.Clone(m.head.list)
 	for _, x := range m.head.asked {
 		if !slices.Contains(out, x) {
@@ -132,9 +135,11 @@ func (m *Machine) mayBeListed() []Member {
 // candidates are the placements that are not in the chain: those of the map, and those that may be listed.
 func (m *Machine) candidates() []Member {
 	var out []Member
-	for _, x := range append(m.mayBeListed(), m.head.placements...) {
-		if !slices.Contains(m.order, x) && !slices.Contains(out, x) {
-			out = append(out, x)
+	for _, all := range [][]Member{m.head.list, m.head.asked, m.head.placements} {
+		for _, x := range all {
+			if !slices.Contains(m.order, x) && !slices.Contains(out, x) {
+				out = append(out, x)
+			}
 		}
 	}
 	return out
@@ -144,12 +149,22 @@ func (m *Machine) candidates() []Member {
 func (m *Machine) others() []Member { return append(slices.Clone(m.order[1:]), m.candidates()...) }
 
 func (m *Machine) peer(x Member) *peer {
-	p := m.head.peers[x]
+	p := m.known(x)
 	if p == nil {
-		p = &peer{since: m.now, heard: m.now, answered: m.now - sureFor}
-		m.head.peers[x] = p
+		p = &peer{member: x, since: m.now, heard: m.now, answered: m.now - sureFor}
+		m.head.peers = append(m.head.peers, p)
 	}
 	return p
+}
+
+// known is the peer of a placement that was heard of, or invited; nil: there was none.
+func (m *Machine) known(x Member) *peer {
+	for _, p := range m.head.peers {
+		if p.member == x {
+			return p
+		}
+	}
+	return nil
 }
 
 // invite makes a placement follow this head in the chain's newest order.
@@ -265,7 +280,7 @@ func (m *Machine) surelyLeads(now Time) Time {
 		if x == m.self {
 			continue
 		}
-		p := m.head.peers[x]
+		p := m.known(x)
 		if p == nil {
 			return 0
 		}
@@ -393,6 +408,10 @@ func (m *Machine) takeIn() {
 // keepList keeps the lease row's list equal to the chain. A placement that is not listed yet is added once it has everything that was acknowledged.
 func (m *Machine) keepList() {
 	h := &m.head
+	if same(m.order, h.list) {
+		h.since = m.now
+		return
+	}
 	want := []Member{m.self}
 	for _, x := range m.order[1:] {
 		if slices.Contains(h.list, x) || m.peer(x).settled {

@@ -205,7 +205,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 	switch {
 	case msg.Epoch != m.epoch:
 	case m.role == leading:
-		if p := m.head.peers[from]; p != nil {
+		if p := m.known(from); p != nil {
 			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
 		}
 	case m.role == following && m.joined():
