@@ -43,6 +43,7 @@ func TestCommandsOfTheFirstHour(t *testing.T) {
 	wants(0, "{}      2026-09-21T14:13:50Z  43", "query", "sum(cpu_usage)", "--start=1790000000", "--end=1790000060", "--step=30s", url)
 	wants(0, "up{job=\"x\"}", "query", "up", "--table=other", "--time=1790000000", url)
 	wants(0, "2\n", "query", "1+1", url)
+	wants(0, "{\n  ", "query", "sum(cpu_usage)", "--explain", url)
 	wants(1, "parse error", "query", "sum(", url)
 	wants(1, "--step go with --start", "query", "up", "--step=1m", url)
 	wants(1, "is no time", "query", "up", "--time=yesterday", url)

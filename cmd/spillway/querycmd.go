@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/csv"
@@ -40,14 +41,15 @@ func (s *serverFlags) path(route string) string {
 
 // queryCmd evaluates an expression of PromQL.
 type queryCmd struct {
-	Expr   string        `arg:"" help:"Expression of PromQL."`
-	Time   string        `name:"time" help:"Evaluate at one time: 2026-03-01T12:00:00Z, seconds since 1970, or 6h before now (default now)." xor:"when"`
-	Start  string        `name:"start" help:"Evaluate over a range, from this time on, written likewise." xor:"when"`
-	End    string        `name:"end" help:"End of the range (default now)."`
-	Step   string        `name:"step" help:"Step of the range (default: 100 of them)."`
-	Output string        `name:"output" short:"o" help:"table, csv, or json: the server's answer." enum:"table,csv,json" default:"table"`
-	Within time.Duration `name:"timeout" help:"How long it may take." default:"2m"`
-	Server serverFlags   `embed:""`
+	Expr    string        `arg:"" help:"Expression of PromQL."`
+	Time    string        `name:"time" help:"Evaluate at one time: 2026-03-01T12:00:00Z, seconds since 1970, or 6h before now (default now)." xor:"when"`
+	Start   string        `name:"start" help:"Evaluate over a range, from this time on, written likewise." xor:"when"`
+	End     string        `name:"end" help:"End of the range (default now)."`
+	Step    string        `name:"step" help:"Step of the range (default: 100 of them)."`
+	Output  string        `name:"output" short:"o" help:"table, csv, or json: the server's answer." enum:"table,csv,json" default:"table"`
+	Explain bool          `name:"explain" help:"Show what was evaluated over columns, and what ran where, on the other output."`
+	Within  time.Duration `name:"timeout" help:"How long it may take." default:"2m"`
+	Server  serverFlags   `embed:""`
 }
 
 // queryAnswer is the part of an answer that is printed.
@@ -55,6 +57,7 @@ type queryAnswer struct {
 	Data struct {
 		ResultType string          `json:"resultType"`
 		Result     json.RawMessage `json:"result"`
+		Explain    json.RawMessage `json:"explain"`
 	} `json:"data"`
 	Warnings  []string `json:"warnings"`
 	Infos     []string `json:"infos"`
@@ -101,6 +104,13 @@ func (c *queryCmd) Run() error {
 		_, err := os.Stdout.Write(append(b, '\n'))
 		return err
 	}
+	if c.Explain {
+		var text bytes.Buffer
+		if json.Indent(&text, answer.Data.Explain, "", "  ") != nil {
+			return fault.Errorf(fault.Invalid, "%s does not explain queries", c.Server.URL)
+		}
+		fmt.Fprintln(os.Stderr, text.String())
+	}
 	return c.print(os.Stdout, &answer)
 }
 
@@ -109,6 +119,9 @@ const stepsDefault = 100
 
 func (c *queryCmd) request(now time.Time) (route string, form url.Values, err error) {
 	form = url.Values{"query": {c.Expr}, "timeout": {c.Within.String()}}
+	if c.Explain {
+		form.Set("explain", "1")
+	}
 	at := func(name, flag, text string) (t time.Time) {
 		if err == nil {
 			t, err = parseMoment(flag, text, now)
