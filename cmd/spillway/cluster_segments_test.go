@@ -2,8 +2,11 @@ package main
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -235,4 +238,56 @@ func (c *crowd) flip(p *processes.Process) (path string) {
 		return true
 	})
 	return path
+}
+
+// TestClusterCopiesAreRefilledThroughKills empties a follower and, while segments are on their way to it, slowly, kills the leader
+// that sends them, then the follower itself: in the end it has all segments and leads with every row.
+func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=64KiB"))
+	c.table("copied", 24*time.Hour, 3)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(20)
+	p := c.partitions("copied")[0]
+	c.within(patience, "all three are in sync", c.listed(p, 3))
+	for i := range 40 { // segments that take seconds to send
+		var b strings.Builder
+		for j := range 2000 {
+			fmt.Fprintf(&b, "noise,s=%d v=%v %d\n", j%100, rand.Float64(), w.from.Add(time.Duration(i*20+j/100)*time.Millisecond).UnixMilli())
+		}
+		c.acks("copied", b.String())
+	}
+	away := c.follower(p)
+	away.Kill()
+	c.within(patience, "two are in sync", c.listed(p, 2))
+	c.within(patience, "the leader has flushed", func() bool { return c.flushed(away) })
+	c.must(os.RemoveAll(c.dirOf(away)))
+	line := away.Line
+	away.Line = append(slices.Clone(line), "--replace-store")
+	c.start(away)
+	away.Line = line
+	onItsWay := func() bool { _, unfinished := c.segmentsOn(away); return len(unfinished) > 0 }
+	c.within(patience, "a segment is on its way, or all are there", func() bool { return onItsWay() || len(c.inSync(p)) == 3 })
+	_, unfinished := c.segmentsOn(away)
+	was, _ := c.leader(p)
+	c.server(was).Kill()
+	c.start(c.server(was))
+	t.Logf("%s was killed while it sent to %s, which had %d unfinished files", was, away.Name, len(unfinished))
+	c.within(patience, "a segment is on its way again, or all are there", func() bool { return onItsWay() || len(c.inSync(p)) == 3 })
+	away.Kill()
+	c.start(away)
+	c.within(patience, "all three are in sync", c.listed(p, 3))
+	w.write(20)
+	c.within(patience, "segments are equal", func() bool { return c.shrunk() && c.sameSegments() })
+	for leader, _ := c.leader(p); string(leader) != away.Name; leader, _ = c.leader(p) {
+		c.server(leader).Kill()
+		w.write(5)
+		c.start(c.server(leader))
+		c.within(patience, "all three are in sync", c.listed(p, 3))
+	}
+	w.check()
+	at := w.from.Add(time.Minute)
+	if status, text := askAt(c.doors[0], "copied", "sum(count_over_time(noise_v[5m]))", at); status != http.StatusOK || !strings.Contains(text, `"80000"`) {
+		t.Errorf("80000 rows were acked: %d %.300s", status, text)
+	}
 }
