@@ -48,8 +48,9 @@ func (b *buckets) observe(from, to point.Nanos, rate float64, width point.Nanos,
 		n := floorDiv(from, width)
 		end := min(to, (n+1)*width)
 		if b.advance(n, width, most) {
-			b.bytes += rate * float64(end-from)
-			b.covered += end - from
+			span := min(end-from, width-b.covered) // a clock that was set back observes the same time again
+			b.bytes += rate * float64(span)
+			b.covered += span
 		}
 		from = end
 	}

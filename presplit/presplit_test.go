@@ -129,6 +129,18 @@ func TestASourceThatIsAwayComesBackAsItWas(t *testing.T) {
 	}
 }
 
+// TestAHistoryIsReadAgainAfterAClockWasSetBack: the same minute is observed twice.
+func TestAHistoryIsReadAgainAfterAClockWasSetBack(t *testing.T) {
+	var h History
+	for range 2 {
+		h.Observe(1, minute, 1e6)
+	}
+	again, err := DecodeHistory(h.Append(nil))
+	if err != nil || h.fine.covered > fineWidth || again.Until() != h.Until() {
+		t.Fatalf("%d of %d observed: %v", h.fine.covered, fineWidth, err)
+	}
+}
+
 func TestHistoriesAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h History
