@@ -185,7 +185,7 @@ func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 	for p := range next.All() {
 		was, ok := t.m.ByID(p.ID)
 		id := t.part(p.ID)
-		if !ok || len(c.rows[id]) == 0 {
+		if !ok || len(c.rows[id]) == 0 || c.w.isCopied(id) { // a listed copy stays, and may lead, until its leader takes it out of the list
 			continue
 		}
 		for _, pl := range was.Placements {
@@ -199,9 +199,6 @@ func (c *checker) onlyCopyStays(t *truth, next *topology.Map) {
 // onlyOn reports whether all acked rows of a partition lie on the disk of one server.
 func (c *checker) onlyOn(id lease.Partition, s topology.ServerID) bool {
 	store := c.w.servers[c.w.indexOf(s)].disk.id
-	if c.w.isCopied(id) {
-		return c.onlyListed(id, store)
-	}
 	for _, r := range c.rows[id] {
 		if r.store != store {
 			return false

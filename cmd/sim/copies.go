@@ -123,12 +123,6 @@ func (c *checker) burn() {
 	}
 }
 
-// onlyListed reports whether a store is the only one of a list that was not lost.
-func (c *checker) onlyListed(id lease.Partition, store lease.StoreID) bool {
-	live := slices.DeleteFunc(slices.Clone(c.listed[id].InSync), func(m lease.Member) bool { return c.dead[m.Store] })
-	return len(live) == 1 && live[0].Store == store
-}
-
 // listWritten checks that a list never shrinks below the minimum in sync.
 func (c *checker) listWritten(id lease.Partition, was, row lease.Lease) {
 	least := c.w.config(id.Table).MinInSync()
