@@ -216,7 +216,7 @@ func TestImportGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func() (int64, *Losses, error) {
-		m := &Import{Server: to, From: path, Format: FormatOpenMetrics, Senders: 3, Note: path + ResumeSuffix, What: "test", Losses: &Losses{}, Say: func(string) {}}
+		m := &Import{Server: to, From: path, Format: FormatOpenMetrics, Senders: 1, Note: path + ResumeSuffix, What: "test", Losses: &Losses{}, Say: func(string) {}}
 		rows, err := m.Run(context.Background())
 		return rows, m.Losses, err
 	}
