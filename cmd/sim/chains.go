@@ -174,7 +174,7 @@ func (x *link) perform(in chainInput, e chain.Effect) {
 	s, w := x.s, x.s.w
 	switch e := e.(type) {
 	case chain.Send:
-		s.post(e.To.Server, parcel{id: x.id, from: x.self, to: e.To.Placement, msg: e.Message})
+		s.post(e.To.Server, parcel{id: x.id, from: x.self, to: e.To.Placement, store: e.To.Store, msg: e.Message})
 	case chain.PassOn:
 		epoch, _ := x.m.Epoch()
 		s.after(s.glance(), "pass on", func() { x.passOn(e, epoch) })
@@ -276,7 +276,7 @@ func (x *link) passOn(e chain.PassOn, epoch point.Epoch) {
 		if !found || bytes > 0 && bytes+frameBytes > e.BytesMax {
 			break
 		}
-		x.s.post(e.To.Server, parcel{id: x.id, from: x.self, to: e.To.Placement, msg: chain.Pass{Epoch: epoch, Serial: f.serial, Prev: f.prev, Bytes: frameBytes}, frame: f.frame})
+		x.s.post(e.To.Server, parcel{id: x.id, from: x.self, to: e.To.Placement, store: e.To.Store, msg: chain.Pass{Epoch: epoch, Serial: f.serial, Prev: f.prev, Bytes: frameBytes}, frame: f.frame})
 		upto, bytes = f.serial, bytes+frameBytes
 	}
 	x.step(chain.Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes, Missing: !found})

@@ -16,6 +16,7 @@ type parcel struct {
 	id    lease.Partition
 	from  lease.Member
 	to    point.PlacementID
+	store lease.StoreID // of the receiver: a link to another directory is another link
 	msg   chain.Message
 	frame *frame
 
@@ -43,6 +44,9 @@ func (s *server) post(to topology.ServerID, p parcel) {
 // receive gives what came to the chains.
 func (s *server) receive(all []parcel) {
 	for _, p := range all {
+		if p.store != s.disk.id {
+			continue
+		}
 		if p.segment != nil {
 			s.aboutSegments(p)
 			continue

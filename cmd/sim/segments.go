@@ -173,7 +173,7 @@ func keyOf(id lease.Partition, pl point.PlacementID) replicas.Key {
 
 // send sends a message about segments; file goes with a commit.
 func (y *sending) send(to lease.Member, m any, file *segmentFile) {
-	y.x.s.post(to.Server, parcel{id: y.x.id, from: y.x.self, to: to.Placement, epoch: y.epoch, segment: m, file: file})
+	y.x.s.post(to.Server, parcel{id: y.x.id, from: y.x.self, to: to.Placement, store: to.Store, epoch: y.epoch, segment: m, file: file})
 }
 
 // pieceBytes is the size of a piece of a segment.
@@ -376,7 +376,7 @@ func (s *server) member(at replicas.Key) lease.Member {
 
 func (s *server) reply(to lease.Member, at replicas.Key, epoch point.Epoch, m replicas.SenderInput) {
 	id := lease.Partition{Table: at.Table, ID: at.Partition}
-	s.post(to.Server, parcel{id: id, from: s.member(at), to: to.Placement, epoch: epoch, segment: m})
+	s.post(to.Server, parcel{id: id, from: s.member(at), to: to.Placement, store: to.Store, epoch: epoch, segment: m})
 }
 
 // adopt makes a whole file a segment of its placement, in its turn.
