@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,7 +11,7 @@ var brokenChains = []struct {
 	rule   rule
 	faults faults
 	copies int
-	says   string
+	says   string // how the broken promise begins; one of several
 	lives  int
 	from   uint64 // the first seed
 }{
@@ -19,7 +20,7 @@ var brokenChains = []struct {
 	{epochNotRaised, allFaults, 3, "I3", 20, 1},
 	{surplusStays, allFaults, 3, "I6", 100, 1},
 	{gapsTaken, allFaults, 3, "I6", 50, 1},
-	{listUnanswered, allFaults, 3, "I1", 100, 1},
+	{listUnanswered, allFaults, 3, "I1|not whole", 100, 1},
 	{droppedForgotten, allFaults, 3, "I1", 300, 140},
 	{shrinksToOne, allFaults, 3, "I1", 50, 1},
 	{sameDirectory, lost | crash, 3, "I", 100, 1},
@@ -36,7 +37,7 @@ func TestBrokenRulesOfChainsAreSeen(t *testing.T) {
 				o := options(b.from+seed, 20_000)
 				o.broken, o.Faults, o.Copies = b.rule, b.faults, b.copies
 				if r := Run(o, nil); r.Broken != "" {
-					if !strings.HasPrefix(r.Broken, b.says) {
+					if !slices.ContainsFunc(strings.Split(b.says, "|"), func(says string) bool { return strings.HasPrefix(r.Broken, says) }) {
 						t.Errorf("seed %d: %s, but not as %s", o.Seed, r.Broken, b.says)
 					}
 					t.Logf("seed %d, event %d: %s", o.Seed, r.Events, r.Broken)
