@@ -199,8 +199,30 @@ func (p *Partition) redelete() error {
 	p.mu.Lock()
 	again := p.deletionsLocked()
 	p.mu.Unlock()
+	if err := p.redeleteOrdered(again); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.owed = nil
+	return nil
+}
+
+// deleted returns the state with these deletions; the flush lock is held.
+func (p *Partition) deleted(ds []deletion) (*State, error) {
+	err := p.redeleteOrdered(ds)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.state, err
+}
+
+// redeleteOrdered carries out those that are not in the catalogue; the flush lock is held.
+func (p *Partition) redeleteOrdered(again []deletion) error {
 	for i := range again {
 		next, hit, err := p.hidden(tombstoneOf(&again[i].Deletion, again[i].at), math.MaxInt)
+		if err == nil && hit && p.isDropped() {
+			return p.gone() // an entry would bring the partition back
+		}
 		if err == nil && hit {
 			err = p.commit(next)
 		}

@@ -56,6 +56,12 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 			return fault.Annotate(err, "flush partition %s/%d", p.ident.Table, p.ident.Partition)
 		}
 	}
+	// The log may release a deletion only once the older segments have it.
+	if len(fr.deletions) > 0 {
+		if fr.state, err = p.deleted(fr.deletions); err != nil {
+			return err
+		}
+	}
 	// 2. The segment, fsynced under its final name.
 	info, err := p.writeMinor(ctx, fr)
 	if err != nil {

@@ -143,7 +143,10 @@ func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 	if f.Kind == frame.Delete {
 		err = p.carryOut(f)
 	}
-	return wait, err
+	if err != nil && p.isDropped() {
+		return brick.Wait{}, err
+	}
+	return wait, nil // the frame is in the log: what could not be carried out is owed
 }
 
 // fits reports whether a frame may be the next one.
@@ -213,10 +216,46 @@ func (p *Partition) numbered(f *frame.Frame, n int) error {
 	return nil
 }
 
-// carryOut hides in the segments the rows that a deletion in the log hides. The frozen heads have applied it already.
+// carryOut hides in the segments the rows that a deletion in the log hides. The frozen heads have applied it already. After an error
+// the placement owes the deletion: it is not read until Maintain has carried it out.
 func (p *Partition) carryOut(f *frame.Frame) error {
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
+	err := p.carryOutOrdered(f)
+	if err != nil {
+		p.owe(err)
+	}
+	return err
+}
+
+// owe refuses reads until redelete succeeds. The flush lock is held.
+func (p *Partition) owe(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.dropped {
+		return
+	}
+	p.mu.owed = fault.Wrap(err, fault.Unavailable, "partition %s/%d is not read here until a deletion is carried out", p.ident.Table, p.ident.Partition)
+	p.mu.flush.note(time.Now(), err)
+	p.log.Error("a deletion could not be carried out: the copy is not read until it is", "error", err)
+}
+
+// payDeletions carries out what is owed, if it is time for another try.
+func (p *Partition) payDeletions(now time.Time) error {
+	p.mu.Lock()
+	due := p.mu.owed != nil && !p.mu.dropped && !now.Before(p.mu.flush.until)
+	p.mu.Unlock()
+	if !due {
+		return nil
+	}
+	err := p.redelete()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.flush.note(now, err)
+	return err
+}
+
+func (p *Partition) carryOutOrdered(f *frame.Frame) error {
 	next, hit, err := p.hidden(tombstoneOf(&f.Deletion, f.Serial), math.MaxInt)
 	if err != nil || !hit {
 		return err

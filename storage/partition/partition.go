@@ -75,6 +75,7 @@ type Partition struct {
 		broken    []point.SegmentID // whose files are damaged
 		beyond    bool              // more is damaged than these
 		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
+		owed      error             // a deletion of the log is not in the catalogue yet, and reads would show its rows: they are refused; nil: none
 		state     *State            // as in the catalogue; replaced under flushMu, never changed
 		nextSeg   uint64            // seq of the next segment id
 		segments  []*segmentRef
@@ -371,8 +372,11 @@ func (p *Partition) Segments() []segment.Info {
 }
 
 // Maintain flushes the head if the policy demands it, or for the reason why, if given and there are rows to flush. After a failure
-// it waits for the retry time first.
+// it waits for the retry time first. A deletion that is owed comes before all.
 func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) error {
+	if err := p.payDeletions(now); err != nil {
+		return err
+	}
 	shape := p.Shape()
 	shape.Passed = p.ident.narrow() && now.UnixNano() >= p.ident.TimeHi
 	reason := p.settings.FlushDue(now, shape, p.compacting.Load())

@@ -29,7 +29,8 @@ type View struct {
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
 }
 
-// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series.
+// View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series;
+// Unavailable: a deletion has yet to be carried out.
 func (p *Partition) View() (*View, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -38,6 +39,8 @@ func (p *Partition) View() (*View, error) {
 		return nil, nil
 	case p.damagedLocked() != nil:
 		return nil, p.damagedLocked()
+	case p.mu.owed != nil:
+		return nil, p.mu.owed
 	}
 	v := &View{p: p, warm: p.mu.warm, ids: p.ids.Load().retain()}
 	for _, g := range p.mu.segments {
