@@ -25,6 +25,7 @@ import (
 //	cover 0h 1h on=s1                          partitions of one hour, as g1 proposes them
 //	presplit 2h30m on=s2                       partitions to come are cut there
 //	split 1 at=30m on=s2                       g1 proposes a split at that time
+//	split 1 at=30m on=s2 deaf=s1 for=20s       from when s1 proposes the hand-over, no message of another server reaches it for so long
 //	prohibit 1 s1 | allow 1 s1                 actions of operators
 //	lag s1 g1 | catch-up s1                    a process gets no events of the tables' rows, so that its map grows old
 //	master s3 now=9h                           s3 becomes master, and plans by that clock
@@ -46,7 +47,7 @@ func TestScripts(t *testing.T) {
 }
 
 // leftOut are the rules that a script may leave out.
-var leftOut = map[string]rule{"guards": guardsOff, "empty-rows": rowIsLed, "old-maps": oldMapsAnswered}
+var leftOut = map[string]rule{"guards": guardsOff, "empty-rows": rowIsLed, "old-maps": oldMapsAnswered, "higher-rank": lowestRank, "two-layers": oneOfTwoLayers}
 
 // script is a world that is driven by hand.
 type script struct {
@@ -150,7 +151,8 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) {
 		s.propose(v, v.m.Presplitting(0, []topology.Edge{{At: when(t, args[0])}}, place))
 	case "split":
 		s.propose(v, topology.SplitBegin{Partition: id(t, args[0]).ID, Split: topology.Split{At: topology.AtTime(when(t, named["at"])),
-			Low: topology.Child{ID: v.m.NextID, Placements: place(0)}, High: topology.Child{ID: v.m.NextID + 1, Placements: place(0)}}})
+			Low: topology.Child{ID: v.m.NextID, Placements: place(0)}, High: topology.Child{ID: v.m.NextID + 1, Placements: place(0)}}},
+			func() { s.deafen(t, named["deaf"], named["for"]) })
 	case "prohibit":
 		s.store.commit(nil, []coord.Write{lease.Prohibit(id(t, args[0]), topology.ServerID(args[1]), note)})
 	case "allow":
@@ -177,13 +179,35 @@ func (s *script) command(t *testing.T, d *datadriven.TestData) {
 }
 
 // propose has the first gateway propose a change, and reports the result.
-func (s *script) propose(v *view, op topology.Op) {
+func (s *script) propose(v *view, op topology.Op, then ...func()) {
 	s.clients[0].changeAnd(v, []topology.Op{op}, func(err error) {
 		if err != nil {
 			s.tell("refused: %v", err)
 		}
 	})
+	for _, f := range then {
+		f()
+	}
 	s.run(300 * time.Millisecond)
+}
+
+// deafen goes on until a server proposes a hand-over. From then on no message of another server reaches it.
+func (s *script) deafen(t *testing.T, name, span string) {
+	if name == "" {
+		return
+	}
+	to, before := s.indexOf(topology.ServerID(name)), s.now
+	for len(s.check.handing) == 0 && s.step(before+time.Second) {
+	}
+	if len(s.check.handing) == 0 {
+		t.Fatalf("%s proposes no hand-over", name)
+	}
+	until := s.now + time.Duration(when(t, span))
+	for from := range s.servers {
+		if from != to {
+			s.net.cut[[2]int{from, to}] = until
+		}
+	}
 }
 
 // keyAt is the first key at a time.
