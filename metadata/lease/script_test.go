@@ -36,6 +36,7 @@ import (
 //	remove 1 s2                          METADATA takes the placement out
 //	presplit 1                           METADATA replaces it, if it never had rows
 //	mark 1 | touch                       a larger one marks its row and dies; the table's row is touched
+//	transactions 9997                    as many METADATA transactions, which change none of these partitions
 //	lag s1 | catch-up s1                 s1 goes on by the map that it has; it gets the newest
 //	retire 1                             METADATA drops it
 //	slow s1 2s                           requests of s1 are that long on their way
@@ -203,6 +204,13 @@ func (w *world) metadata(cmd string, args []string) error {
 	case "touch":
 		w.commit(nil, []coord.Write{w.tableRow()})
 		told()
+	case "transactions":
+		n, err := strconv.Atoi(args[0])
+		for range n {
+			w.change()
+		}
+		told()
+		return err
 	case "lag":
 		for _, s := range args {
 			w.lag[topology.ServerID(s)] = true
