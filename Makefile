@@ -78,7 +78,7 @@ corrupt: ## a store's files corrupted again and again, closed and under a runnin
 	@$(call has,./cmd/spillway,CorruptionsLoseNothing)
 	CORRUPT_N=$${N:-500} go test -count=1 -v -timeout=120m -run 'CorruptionsLoseNothing' ./cmd/spillway
 
-sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or partition,crash,… ARGS=-v
+sim: ## a cluster's life in one goroutine, by a seed; SEED=0x2f9c31 EVENTS=1000000 FAULTS=all or all,restore or partition,crash,… ARGS=-v or "-runs 20" or "-partitions 2000 -copies 3"
 	go run ./cmd/sim -seed $(SEED) -events $(EVENTS) -faults $(FAULTS) $(ARGS)
 
 # Test files that define -update, or -rewrite as the datadriven package does.
