@@ -285,6 +285,7 @@ func (c *config) intake() intake.Settings {
 		Admit:    admit.Settings{FutureMax: time.Duration(c.Intake.FutureMax), RowsMax: c.Intake.RowsMax},
 		Influx:   intake.InfluxSettings{Separator: c.Influx.Separator, DBLabel: c.Influx.DBLabel, Strings: c.strings()},
 		OTLP:     c.otlp(),
+		Delete:   c.API.Admin,
 		Version:  version,
 	}
 }

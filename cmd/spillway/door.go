@@ -69,6 +69,8 @@ type gatewayDeps struct {
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.
 	snapshot snapshotFunc
+	// drop drops a table, for Influx clients. Nil: tables are dropped elsewhere.
+	drop intake.Drop
 	// tablePages administer tables, on admin.listen. Nil: tables are administered elsewhere.
 	tablePages map[string]http.HandlerFunc
 }
@@ -133,7 +135,7 @@ func (d *door) open(behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}

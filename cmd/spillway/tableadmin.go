@@ -104,6 +104,14 @@ func adminStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
+// dropByInflux does what `spillway table drop` does, for DROP DATABASE. What began goes on although its sender goes away.
+func (p *standalone) dropByInflux(ctx context.Context, name, by string) error {
+	ctx = context.WithoutCancel(ctx)
+	a := &admin{store: p.coord, tables: p.tables, log: p.log, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), out: io.Discard, by: by}
+	c := &tableDropCmd{Table: name, Confirm: name, Reason: "DROP DATABASE"}
+	return c.drop(ctx, a, func() error { return p.dropTable(ctx, name) })
+}
+
 // dropTable deletes a table with its rows: first it takes no more writes, then the rows are deleted, then the table.
 // finishDrops finishes a drop after a crash.
 func (p *standalone) dropTable(ctx context.Context, name string) error {

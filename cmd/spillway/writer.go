@@ -48,7 +48,10 @@ type table struct {
 	name string
 }
 
-var _ intake.Catalogue = table{}
+var (
+	_ intake.Catalogue = table{}
+	_ intake.Deleter   = table{}
+)
 
 // MetricNames implements intake.Catalogue.
 func (t table) MetricNames(ctx context.Context, limit int) ([]string, error) {
@@ -72,6 +75,11 @@ func (t table) Series(ctx context.Context, metric string, limit int) ([]point.La
 		out = append(out, set.At().Labels)
 	}
 	return out, set.Err()
+}
+
+// Delete implements intake.Deleter.
+func (t table) Delete(ctx context.Context, lo, hi point.Nanos, ms []peer.Matcher) error {
+	return t.d.behind.source.DeleteSeries(ctx, &peer.Select{Table: t.name, Lo: lo, Hi: hi, Matchers: ms})
 }
 
 func (t table) everything() *peer.Select {

@@ -24,7 +24,7 @@ type Settings struct {
 	ReadSamplesMax    int           `yaml:"read_samples_max" default:"5000000" min:"1" help:"Bound of one query of a remote read that is not streamed, because its answer is built in memory: about 32 bytes a sample."`
 	ReadRunningMax    int           `yaml:"read_running_max" default:"10" min:"1" help:"How many remote reads run at once; ten times as many may wait."`
 	PointsMax         int           `yaml:"points_max" default:"11000" min:"1" help:"Bound of the steps of a range query, as in Prometheus."`
-	Admin             bool          `yaml:"admin" flag:"enable-delete" help:"Open /api/v1/admin/tsdb/delete_series and clean_tombstones."`
+	Admin             bool          `yaml:"admin" flag:"enable-delete" help:"Open /api/v1/admin/tsdb/delete_series and clean_tombstones, and what Influx clients delete with."`
 	CORSOrigin        string        `yaml:"cors_origin" default:".*" help:"Regular expression, anchored at both ends, of origins whose pages may read answers: any, as in Prometheus, since Grafana's browser access needs it. none lets no page read."`
 }
 

@@ -51,6 +51,7 @@ var (
 	doorReady       = &door{protoOther, "GET, HEAD", access.NeedNothing, lineproto.V2, (*Front).ready}
 	doorBuckets     = &door{protoOther, "GET, POST", access.NeedIdentity, lineproto.V2, (*Front).buckets}
 	doorOrgs        = &door{protoOther, "GET", access.NeedIdentity, lineproto.V2, (*Front).orgs}
+	doorDelete      = &door{protoOther, "POST", access.NeedAdmin, lineproto.V2, (*Front).influxDelete}
 )
 
 // doors are all paths of intake, which may begin with /t/<table>.
@@ -69,6 +70,7 @@ var doors = map[string]*door{
 	"/ready":           doorReady,
 	"/api/v2/buckets":  doorBuckets,
 	"/api/v2/orgs":     doorOrgs,
+	"/api/v2/delete":   doorDelete,
 
 	"/v1/metrics":               doorOTLP, // OpenTelemetry
 	"/api/v1/otlp/v1/metrics":   doorOTLP, // Prometheus

@@ -224,6 +224,24 @@ func (t *memoryTable) Series(_ context.Context, metric string, limit int) ([]poi
 	return all[:min(limit, len(all))], nil
 }
 
+// Delete makes the table a Deleter. Of regular expressions it knows the one that every name matches.
+func (t *memoryTable) Delete(_ context.Context, lo, hi point.Nanos, ms []peer.Matcher) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.dict.Len() {
+		l := t.dict.Labels(point.SeriesID(i))
+		if slices.ContainsFunc(ms, func(m peer.Matcher) bool { return m.Type == peer.MatchEqual && l.Get(m.Name) != m.Value }) {
+			continue
+		}
+		for at := range t.rows[l.String()] {
+			if lo <= at && at <= hi {
+				delete(t.rows[l.String()], at)
+			}
+		}
+	}
+	return nil
+}
+
 // front is a Front on a real socket.
 type front struct {
 	*intake.Front
@@ -275,12 +293,29 @@ func startOn(t testing.TB, w intake.Writer, secure bool, change ...func(*intake.
 	}
 	f := &front{metrics: prometheus.NewRegistry(), client: &http.Client{Transport: &http.Transport{DisableCompression: true}}}
 	var err error
-	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Registerer: f.metrics}, s)
+	f.Front, err = intake.New(intake.Deps{Writer: w, Fallback: http.HandlerFunc(f.serve), Drop: dropOf(w), Registerer: f.metrics}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.listen(t, secure)
 	return f
+}
+
+// dropOf drops tables of a memory; others cannot drop.
+func dropOf(w intake.Writer) intake.Drop {
+	m, ok := w.(*memory)
+	if !ok {
+		return nil
+	}
+	return func(_ context.Context, table, _ string) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.tables[table] == nil {
+			return fault.Errorf(fault.NotFound, "there is no table %q", table)
+		}
+		delete(m.tables, table)
+		return nil
+	}
 }
 
 // listen serves until the test ends.

@@ -35,6 +35,7 @@ type Deps struct {
 	Access     *access.Guard         // nil: every request may do everything
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: no metrics are registered
+	Drop       Drop                  // drops tables; nil: this process cannot
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
@@ -46,6 +47,7 @@ type Front struct {
 	// Constant after New.
 	settings Settings
 	writer   Writer
+	drop     Drop
 	limits   *limits.Registry
 	fallback http.Handler
 	access   *access.Guard
@@ -90,7 +92,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

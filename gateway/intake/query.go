@@ -69,8 +69,10 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 		return f.failure1(fault.Errorf(fault.Invalid, "%w", err))
 	}
 	results := make([]result, len(list))
+	by := c.asker()
+	by.deletes = f.mayDelete(c)
 	for i, ts := range list {
-		series, err := f.statement(ctx, ts, c.asker())
+		series, err := f.statement(ctx, ts, by)
 		results[i] = result{StatementID: i, Series: series}
 		if err != nil {
 			results[i].Error = err.Error()
@@ -134,7 +136,16 @@ func (f *Front) statement(ctx context.Context, ts []token, by asker) ([]rows, er
 	case word(0, "CREATE") && word(1, "DATABASE"):
 		return nil, f.createDatabase(ctx, ts[2:], by)
 	case word(0, "DROP") && word(1, "DATABASE"):
-		return nil, errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
+		return nil, f.dropDatabase(ctx, ts[2:], by)
+	case word(0, "DROP") && word(1, "MEASUREMENT"):
+		d, err := readDropMeasurement(ts[2:])
+		return nil, f.dropRows(ctx, d, err, by)
+	case word(0, "DROP") && word(1, "SERIES"):
+		d, err := readDelete(ts[2:], false)
+		return nil, f.dropRows(ctx, d, err, by)
+	case word(0, "DELETE"):
+		d, err := readDelete(ts[1:], true)
+		return nil, f.dropRows(ctx, d, err, by)
 	case word(0, "SHOW") && word(1, "DATABASES"):
 		return f.showDatabases(ctx, ts[2:], by)
 	case word(0, "SHOW") && word(1, "RETENTION") && word(2, "POLICIES"):
@@ -185,10 +196,11 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 // sender's permissions.
 type asker struct {
 	tablename.Name
-	who *access.Identity
+	who     *access.Identity
+	deletes error // why the request may delete nothing; nil: its permissions decide
 }
 
-func (c *call) asker() asker { return asker{c.Name, c.who} }
+func (c *call) asker() asker { return asker{Name: c.Name, who: c.who} }
 
 // allows refuses access to a table that the request does not reach. Errors: Invalid, or an *access.Refusal.
 func (f *Front) allows(by asker, v access.Verb, table string) error {

@@ -56,6 +56,9 @@ type Settings struct {
 	// OTLP says how OpenTelemetry's metrics become ours.
 	OTLP otlp.Settings
 
+	// Delete opens /api/v2/delete and the statements of InfluxQL that delete.
+	Delete bool
+
 	// Version is the version that /ping and /health report. Default "dev".
 	Version string
 	// ClusterUUID is the header cluster-uuid of Influx v3 answers; left out when empty.
@@ -92,6 +95,7 @@ func (s *Settings) setDefaults() {
 	orDefault(&s.HeaderBytesMax, 8<<10)
 	orDefault(&s.RetryAfter, time.Second)
 	orDefault(&s.Version, "dev")
+	orDefault(&s.Influx.Separator, lineproto.SeparatorDefault)
 	s.Admit.SetDefaults()
 }
 

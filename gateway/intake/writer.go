@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -42,3 +43,12 @@ type Catalogue interface {
 	// Series gives at most limit series in label order, of one metric, or of all ("").
 	Series(ctx context.Context, metric string, limit int) ([]point.Labels, error)
 }
+
+// Deleter is an optional extension of a Table, for Influx' deletions.
+type Deleter interface {
+	// Delete removes, durably, the rows in [lo, hi] of the series that all matchers match. NotFound: the table has no rows.
+	Delete(ctx context.Context, lo, hi point.Nanos, ms []peer.Matcher) error
+}
+
+// Drop drops a table with all its rows; by is the sender's name, for the audit. NotFound: there is no such table.
+type Drop func(ctx context.Context, table, by string) error

@@ -39,7 +39,8 @@ type Settings struct {
 	Partial bool
 }
 
-const separatorDefault = "_"
+// SeparatorDefault is the default of Settings.Separator.
+const SeparatorDefault = "_"
 
 // Decoder reads bodies of line protocol. The zero Decoder is ready; Settings may be changed between calls of Decode.
 // Reuse it, it keeps scratch memory; not for concurrent use.
@@ -120,7 +121,7 @@ func (d *Decoder) Decode(body []byte, now point.Nanos, b *point.Batch) error {
 
 func (d *Decoder) begin(body []byte, now point.Nanos, b *point.Batch) {
 	if d.Settings.Separator == "" {
-		d.Settings.Separator = separatorDefault
+		d.Settings.Separator = SeparatorDefault
 	}
 	d.body, d.batch, d.now = body, b, d.Settings.Precision.floor(now)
 	d.line, d.itemBase, d.refusals = 1, len(b.ItemRows), 0

@@ -1,0 +1,159 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/access"
+	"github.com/spillwaydb/spillway/gateway/tablename"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// errDropElsewhere is the answer to DROP DATABASE where this process cannot drop tables, or may not.
+var errDropElsewhere = errors.New("DROP DATABASE is not done from here: `spillway table drop` does it")
+
+// dropDatabase drops a table with all its rows. As with the original it is no error that there is none.
+func (f *Front) dropDatabase(ctx context.Context, ts []token, by asker) error {
+	switch {
+	case f.drop == nil || !f.settings.Delete:
+		return errDropElsewhere
+	case len(ts) == 0:
+		return errors.New("error parsing query: found EOF, expected identifier")
+	case len(ts) > 1:
+		return fmt.Errorf("error parsing query: found %s, expected EOF", ts[1].text)
+	case by.deletes != nil:
+		return by.deletes
+	}
+	if err := tablename.Check(ts[0].text); err != nil {
+		return err
+	}
+	if err := f.allows(by, access.Admin, ts[0].text); err != nil {
+		return err
+	}
+	if err := f.drop(ctx, ts[0].text, by.who.Name); !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	return nil
+}
+
+// dropRows deletes the rows of series: DROP MEASUREMENT <name>, DROP SERIES and DELETE with FROM <name>, WHERE, or both. A
+// measurement is a metric, as in SHOW MEASUREMENTS.
+func (f *Front) dropRows(ctx context.Context, d deletion, err error, by asker) error {
+	if err != nil {
+		return fmt.Errorf("error parsing query: %w", err)
+	}
+	if by.deletes != nil {
+		return by.deletes
+	}
+	name, err := by.tableOf()
+	if err != nil {
+		return err
+	}
+	if err := f.allows(by, access.Admin, name); err != nil {
+		return err
+	}
+	t, err := f.existing(ctx, name)
+	if err != nil {
+		return err
+	}
+	return f.delete(ctx, by, name, t, d, f.metricNamed)
+}
+
+// readDropMeasurement reads what follows DROP MEASUREMENT.
+func readDropMeasurement(ts []token) (deletion, error) {
+	if len(ts) != 1 || ts[0].text == "" {
+		return deletion{}, errors.New("expected one name of a measurement, in quotes if it is not one word")
+	}
+	return deletion{measurement: ts[0].text, lo: math.MinInt64, hi: math.MaxInt64}, nil
+}
+
+// readDelete reads FROM <name> WHERE <conditions>, of which one may be missing. timed allows conditions on time.
+func readDelete(ts []token, timed bool) (d deletion, err error) {
+	d.lo, d.hi = math.MinInt64, math.MaxInt64
+	if len(ts) == 0 {
+		return d, errors.New("found EOF, expected FROM, WHERE")
+	}
+	if len(ts) >= 2 && ts[0].is("FROM") {
+		if ts[1].text == "" || !ts[1].quoted && !isWord(ts[1].text[0]) {
+			return d, fmt.Errorf("found %s, expected the name of one measurement: others are not supported", ts[1].text)
+		}
+		d.measurement, ts = ts[1].text, ts[2:]
+	}
+	if len(ts) == 0 {
+		return d, nil
+	}
+	if !ts[0].is("WHERE") {
+		return d, fmt.Errorf("found %s, expected FROM <measurement>, WHERE: no more is supported", ts[0].text)
+	}
+	conds, err := readConditions(ts[1:])
+	if err != nil {
+		return d, err
+	}
+	for _, c := range conds {
+		if err := d.narrow(c, timed); err != nil {
+			return d, err
+		}
+	}
+	if d.lo > d.hi {
+		return d, errors.New("the times of WHERE leave nothing")
+	}
+	return d, nil
+}
+
+// narrow narrows a deletion by a condition of InfluxQL on a tag, or on time if timed.
+func (d *deletion) narrow(c condition, timed bool) error {
+	switch {
+	case c.key == "time" && !timed:
+		return errors.New("DROP SERIES doesn't support time in WHERE clause")
+	case c.key == "time":
+		return d.narrowTime(c)
+	case c.op != "=":
+		return fmt.Errorf("%s %s: only = is supported for tags", c.key, c.op)
+	case c.value == "" || c.key == point.MetricName:
+		return fmt.Errorf("%s %s %q is not supported", c.key, c.op, c.value)
+	}
+	d.tags = append(d.tags, peer.Matcher{Type: peer.MatchEqual, Name: c.key, Value: c.value})
+	return nil
+}
+
+func (d *deletion) narrowTime(c condition) error {
+	at, err := statementTime(c.value)
+	if err != nil {
+		return err
+	}
+	edge := at == math.MinInt64 || at == math.MaxInt64
+	switch {
+	case c.op == "<" && !edge:
+		d.hi = min(d.hi, at-1)
+	case c.op == ">" && !edge:
+		d.lo = max(d.lo, at+1)
+	case c.op == "<=" || c.op == "<":
+		d.hi = min(d.hi, at)
+	case c.op == ">=" || c.op == ">":
+		d.lo = max(d.lo, at)
+	case c.op == "=":
+		d.lo, d.hi = max(d.lo, at), min(d.hi, at)
+	default:
+		return fmt.Errorf("time %s is not supported", c.op)
+	}
+	return nil
+}
+
+// statementTime reads a time of InfluxQL: nanoseconds, or UTC as text. Expressions with now() are not supported.
+func statementTime(text string) (point.Nanos, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return point.Nanos(n), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999", time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return nanosOf(t), nil
+		}
+	}
+	return 0, fmt.Errorf("invalid time %q: use nanoseconds, or '2026-01-02T15:04:05Z'", text)
+}
