@@ -112,7 +112,7 @@ func (d *door) backUp(ctx context.Context, o *backupOrder, progress func(backup.
 // backupCmd asks a running process for a backup.
 type backupCmd struct {
 	To   string `name:"to" help:"Directory for it, on the host of the process. Backups in one directory share what they have in common." required:"" type:"path"`
-	URL  string `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429"`
+	URL  string `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
 	Link bool   `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
 	Rate size   `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
 	Keep int    `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`

@@ -204,7 +204,7 @@ func (c *config) read(name string) error {
 
 // commandVariables are variables of commands for people, which may also be set in a shell that starts processes, and the
 // variable of the file's name.
-var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPILLWAY_URL", "SPILLWAY_TOKEN_FILE", "SPILLWAY_CA_FILE"}
+var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPILLWAY_URL", "SPILLWAY_ADMIN_URL", "SPILLWAY_TOKEN_FILE", "SPILLWAY_CA_FILE"}
 
 // validate reports every mistake at once, except those that a part reports itself.
 func (c *config) validate() error {

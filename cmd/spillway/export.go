@@ -26,7 +26,7 @@ type rangeFlags struct {
 type exportCmd struct {
 	To     string      `name:"to" help:"File, - for standard output, or directory for blocks. Names that end in .gz or .zst are compressed." required:""`
 	Format string      `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines; keeps every bit), or blocks (of Prometheus' TSDB); default: by the name: .om .prom .lp .jsonl." enum:",openmetrics,prometheus,line,json,blocks" default:""`
-	URL    string      `name:"url" help:"Where the process listens: a standalone, a gateway, or any server with Prometheus' remote read." default:"http://127.0.0.1:8428"`
+	URL    string      `name:"url" help:"Where the process listens: a standalone, a gateway, or any server with Prometheus' remote read." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Table  string      `name:"table" help:"Table to export (default: the server's default)."`
 	Range  rangeFlags  `embed:""`
 	Client clientFlags `embed:""`

@@ -26,7 +26,7 @@ type importCmd struct {
 	Format    string `name:"format" help:"openmetrics, prometheus (text), line (Influx), json (lines, VictoriaMetrics' too) or blocks; default: by the name: .om .prom .lp .jsonl, or a directory." enum:",openmetrics,prometheus,line,json,blocks" default:""`
 	Precision string `name:"precision" help:"Unit of the times in line protocol: ns, us, ms or s." enum:"ns,us,ms,s" default:"ns"`
 
-	URL     string `name:"url" help:"Where to write to: a standalone, a gateway, or any server with Prometheus' remote write." default:"http://127.0.0.1:8428"`
+	URL     string `name:"url" help:"Where to write to: a standalone, a gateway, or any server with Prometheus' remote write." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Table   string `name:"table" help:"Table to write to (default: the server's default)."`
 	Senders int    `name:"senders" help:"How many requests are under way at once." default:"4"`
 	Note    string `name:"resume" help:"File that notes how far the run came, so that the same command goes on after an interruption (default: the source's name with .resume; with --from import-<host>.resume)." type:"path"`

@@ -91,7 +91,7 @@ type kafkaCmd struct {
 }
 
 type kafkaStatusCmd struct {
-	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428"`
+	URL    string `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Output string `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 
 	Client clientFlags `embed:""`

@@ -143,7 +143,7 @@ func (p *standalone) finishDrops(ctx context.Context) {
 // tableFlags are the flags of commands about tables: of a cluster, or of a standalone process.
 type tableFlags struct {
 	adminFlags `embed:""`
-	URL        string      `name:"url" help:"Where a process that is alone listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429"`
+	URL        string      `name:"url" help:"Where a process that is alone listens for administrators (its admin.listen); used where no cluster is named." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
 	Client     clientFlags `embed:""`
 }
 

@@ -42,7 +42,7 @@ func (d *door) tableUse(w http.ResponseWriter, r *http.Request) {
 
 // tableTopCmd shows the tables that use most of a gateway.
 type tableTopCmd struct {
-	URL    string        `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428"`
+	URL    string        `name:"url" help:"Where the process listens." default:"http://127.0.0.1:8428" env:"SPILLWAY_URL"`
 	Output string        `name:"output" short:"o" help:"table or json." enum:"table,json" default:"table"`
 	Number int           `name:"number" short:"n" help:"How many tables to show." default:"20"`
 	Watch  time.Duration `name:"watch" short:"w" help:"Show it again and again, so far apart (default once)."`
