@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/run"
@@ -86,6 +87,7 @@ func (s *standaloneCmd) live(cfg *config) error {
 	if err != nil {
 		return err
 	}
+	defer endsWithin(time.Duration(cfg.HTTP.ShutdownTimeout)+endMax, log)()
 	return live(func() error { return p.run(ctx) }, p.close, p.fences()...)
 }
 

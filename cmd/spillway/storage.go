@@ -86,6 +86,7 @@ func (s *storageCmd) live(cfg *config) error {
 	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
 		return errors.Join(err, p.close())
 	}
+	defer endsWithin(leaveTimeout+time.Duration(cfg.HTTP.ShutdownTimeout)+endMax, log)()
 	return live(func() error { return p.run(ctx) }, p.close, fence{p.brick.Fenced(), p.brick.Err})
 }
 

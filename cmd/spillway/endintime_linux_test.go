@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestAProcessEndsAfterSIGTERMThoughItsDiskDoesNotAnswer: the scrub reads a segment whose bytes never come, here those of a pipe. The
+// operator's SIGTERM ends the process all the same, and the next start has every acknowledged row.
+func TestAProcessEndsAfterSIGTERMThoughItsDiskDoesNotAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	p := newProcess(t, "SPILLWAY_HTTP_SHUTDOWN_TIMEOUT=1s", "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms",
+		"SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_SCRUB_PERIOD=200ms", "SPILLWAY_STORAGE_SCRUB_BYTES_PER_SECOND=100MiB")
+	p.start()
+	const day = 1_700_000_000 / 86400 * 86400
+	write := func(at int) {
+		t.Helper()
+		status, text, err := p.do(http.MethodPost, "/write?precision=s&db=default", nil, fmt.Appendf(nil, "cpu,i=a usage=1 %d\n", at))
+		if err != nil || status != http.StatusNoContent {
+			t.Fatalf("%d %s %v\n%s", status, text, err, &p.log)
+		}
+	}
+	soon := func(what string, f func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within a minute: %s\n%s", what, &p.log)
+			}
+		}
+	}
+	write(day + 10)
+	var files []string
+	soon("a flush", func() bool {
+		files, _ = filepath.Glob(filepath.Join(p.dir, "data", "segments", "*", "*.seg"))
+		return len(files) == 1
+	})
+	aside, fifo := filepath.Join(p.dir, "aside"), filepath.Join(p.dir, "fifo")
+	for _, err := range []error{os.Link(files[0], aside), syscall.Mkfifo(fifo, 0o600), os.Rename(fifo, files[0])} { // no moment without a file
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pipe := -1
+	soon("the scrub reads it", func() (reads bool) { // without a reader the pipe cannot be opened
+		fd, err := syscall.Open(files[0], syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+		pipe = fd
+		return err == nil
+	})
+	defer func() { _ = syscall.Close(pipe) }()
+	write(day + 20)
+
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute): // six seconds, on a machine with time to spare
+		t.Fatalf("it runs a minute after SIGTERM\n%s", &p.log)
+	}
+	if code := p.exit(); code != 1 || !strings.Contains(p.log.String(), "acknowledged rows are in the log") {
+		t.Errorf("it ended with %d\n%s", code, &p.log)
+	}
+	if err := os.Rename(aside, files[0]); err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	_, text, err := p.get(fmt.Sprintf("/api/v1/query?query=count_over_time(cpu_usage[86390s])&time=%d", day+86399))
+	if err != nil || !strings.Contains(string(text), `"2"]`) {
+		t.Errorf("acknowledged rows after the start: %s, %v", text, err)
+	}
+	if code := p.stop(); code != 0 {
+		t.Errorf("a process without trouble ended with %d\n%s", code, &p.log)
+	}
+}
