@@ -15,7 +15,8 @@ import (
 // dead or drained.
 //
 //	no row was ever acked moved at once, in one transaction behind a fence: there is nothing to lose
-//	rows, held elsewhere  another server joins, and is live once the leader lists it; once enough are live, the bad one leaves the map
+//	rows, held elsewhere  another server joins, and is live once the leader lists it; once enough are live, the bad one joins again, so that it
+//	                      cannot take the lease, and leaves the map; then its leader takes it out of the list, and only then may its server delete the copy
 //	rows, held only there nothing may be done: an alarm (I1)
 //
 // The later stages need the leader (it fills the joining server, it lists the servers in sync), so a repair may take many rounds.
@@ -209,7 +210,9 @@ func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Pl
 	return rest[:len(good)-replicas]
 }
 
-// repairHeld takes the next step for a partition that holds rows on at least one live server.
+// repairHeld takes the next step for a partition that holds rows on at least one live server. A joining placement that it takes out of the map may be
+// listed still: its leader takes out of the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
+// so that nothing is lost if the others are lost first (DESIGN.md, A listed copy leaves the map first).
 func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
 	if p.moves >= p.set.MovesMax {
 		return
@@ -300,8 +303,8 @@ func (p *planner) heldByOthers(part *topology.Partition, s topology.ServerID, ho
 	return n
 }
 
-// nextToGo returns how one placement of a bad server goes, where enough stay live: first out of the chain, so that the leader unlists it, then out
-// of the map. Nil: none may go now.
+// nextToGo returns how one placement of a bad server goes, where enough stay live: one that is listed joins again first, and leaves the map in a later
+// round; one that is not listed leaves it at once. Nil: none may go now.
 func (p *planner) nextToGo(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) (topology.Op, topology.ServerID) {
 	if len(part.Placements) <= m.Config.Replicas {
 		return nil, ""
