@@ -434,7 +434,6 @@ func TestCreatorsEndWithOneTable(t *testing.T) {
 	}
 }
 
-// TestProposingAgainGivesTheSameAnswer, at the same server and at another, also when others have gone on.
 // TestADroppedTablesNameCanBeUsedAgain although every server that kept its METADATA file is gone: by the row of this build, and by one
 // of a build that did not keep the next partition id.
 func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
@@ -597,6 +596,7 @@ func TestRepairGoesByTheMapThatServersActedBy(t *testing.T) {
 	}
 }
 
+// TestProposingAgainGivesTheSameAnswer, at the same server and at another, also when others have gone on.
 func TestProposingAgainGivesTheSameAnswer(t *testing.T) {
 	set := quick()
 	set.KeepFiles = 8
