@@ -65,6 +65,7 @@ type gatewayDeps struct {
 	leaders runner.Leaders // nil: this process alone
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
+	stalled func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
 	// describe adds to the status page the servers and leaders, which the door lacks. Nil: nothing.
 	describe func(context.Context, *ui.Status)
 	// snapshot makes the snapshot for a backup. Nil: this process keeps nothing.

@@ -73,6 +73,8 @@ func (c *importCmd) plan(ctx context.Context) (*transfer.Import, error) {
 	switch {
 	case (c.Source == "") == (c.From == ""):
 		return nil, fault.Errorf(fault.Invalid, "give a file or directory, or --from and the URL of another server")
+	case c.From != "" && !strings.HasPrefix(c.From, "http://") && !strings.HasPrefix(c.From, "https://"):
+		return nil, fault.Errorf(fault.Invalid, "--from %s is no URL of another server, http://… or https://…; a file or directory is given without --from: spillway import %[1]s", c.From)
 	case c.Senders < 1 || c.Senders > transfer.SendersMax:
 		return nil, fault.Errorf(fault.Invalid, "--senders must be from 1 to %d", transfer.SendersMax)
 	}

@@ -134,6 +134,12 @@ func (d *door) readiness(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
+	if d.behind.stalled != nil {
+		if err := d.behind.stalled(); err != nil {
+			http.Error(w, "Writes wait: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+	}
 	if !d.ready.Load() {
 		http.Error(w, "Spillway is stopping.", http.StatusServiceUnavailable)
 		return

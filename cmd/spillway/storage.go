@@ -390,6 +390,10 @@ func (p *storage) pages() http.Handler {
 			http.Error(w, "The store is fenced: "+err.Error(), http.StatusServiceUnavailable)
 			return
 		}
+		if err := stalled(p.brick); err != nil {
+			http.Error(w, "Writes wait: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 		s := p.lead.Status()
 		fmt.Fprintf(w, "Spillway is ready. heartbeat good: %t, leases held: %d\n", s.Good, s.Held)
 	})

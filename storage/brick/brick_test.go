@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -444,11 +445,25 @@ func TestLimits(t *testing.T) {
 	if ws[0].Done() {
 		t.Error("acked before the fsync")
 	}
+	if d := b.OldestWait(time.Now()); d != 0 {
+		t.Errorf("nothing waits, but the oldest does so for %s", d)
+	}
+	waited := make(chan error)
+	go func() { waited <- ws[0].Wait() }()
+	for b.OldestWait(time.Now().Add(time.Hour)) < time.Hour {
+		runtime.Gosched()
+	}
 	close(fs.gate)
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
 	for _, w := range ws {
 		if err := w.Wait(); err != nil {
 			t.Error(err)
 		}
+	}
+	if d := b.OldestWait(time.Now().Add(time.Hour)); d != 0 {
+		t.Errorf("all was fsynced, but the oldest waits for %s", d)
 	}
 	put(t, b, 1, seq(1000), 10)
 	mustClose(t, b)

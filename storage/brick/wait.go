@@ -2,6 +2,7 @@ package brick
 
 import (
 	"sync"
+	"time"
 )
 
 // Wait is the promise of one Append: its end, good or bad, can be waited for. A value; the zero Wait is done.
@@ -31,8 +32,9 @@ func (w Wait) Done() bool { return w.b == nil || position(w.b.acked.Load()) >= w
 
 // waiter is one goroutine in Wait. Pooled: the channel is empty again when it is put back.
 type waiter struct {
-	pos position
-	ch  chan struct{} // of one
+	pos   position
+	since time.Time
+	ch    chan struct{} // of one
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{ch: make(chan struct{}, 1)} }}
@@ -54,9 +56,19 @@ func (b *Brick) enlist(wt *waiter, pos position) bool {
 	if b.tracker.over || position(b.acked.Load()) >= pos {
 		return false
 	}
-	wt.pos = pos
+	wt.pos, wt.since = pos, time.Now()
 	b.tracker.waiting = append(b.tracker.waiting, wt)
 	return true
+}
+
+// OldestWait returns how long the oldest call of Wait has been waiting for its fsync; 0: there is none.
+func (b *Brick) OldestWait(now time.Time) time.Duration {
+	b.tracker.Lock()
+	defer b.tracker.Unlock()
+	if len(b.tracker.waiting) == 0 {
+		return 0
+	}
+	return max(0, now.Sub(b.tracker.waiting[0].since)) // in the order in which they came
 }
 
 // outcome is the result of a settled Wait. Records acked before a fence stay acked.
