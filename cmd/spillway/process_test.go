@@ -30,6 +30,7 @@ type process struct {
 	addr string
 	env  []string
 	in   []string // a command that runs another: where to run it
+	more []string // further flags
 	cmd  *exec.Cmd
 	log  processLog // the output of its present life
 	done chan struct{}
@@ -77,6 +78,7 @@ func (p *process) spawn() {
 	p.t.Helper()
 	p.log.Reset()
 	line := append(slices.Clone(p.in), p.bin, "standalone", "--data-dir="+filepath.Join(p.dir, "data"), "--http.listen="+p.addr, "--admin.listen=")
+	line = append(line, p.more...)
 	p.cmd = exec.Command(line[0], line[1:]...)
 	p.cmd.Env, p.cmd.Stderr = p.env, &p.log
 	if err := p.cmd.Start(); err != nil {
