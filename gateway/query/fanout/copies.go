@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,7 +53,8 @@ type race struct {
 	// over says that nothing more counts: an answer that comes now is dropped by the goroutine that asked for it.
 	over bool
 
-	open map[follow.CopyAsk]*question
+	open    map[follow.CopyAsk]*question
+	refusal []error // of each copy, the newest; owned by run
 }
 
 type question struct {
@@ -72,7 +74,8 @@ type result struct {
 
 // askCopies asks the copies of a group's partitions; its arguments and results are those of ask.
 func (s *Source) askCopies(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
-	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less), open: map[follow.CopyAsk]*question{}}
+	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less), open: map[follow.CopyAsk]*question{},
+		refusal: make([]error, len(g.copies))}
 	x.results = make(chan result, 2*len(g.copies)) // each is asked twice at most
 	err := x.run(long, others)
 	return x.end(long, err)
@@ -181,6 +184,7 @@ func (x *race) answered(res result) []follow.CopyAsk {
 	q.answer, q.over = res.answer, true
 	if res.err != nil {
 		q.cancel()
+		x.refusal[res.ask.Copy] = res.err
 	}
 	return x.machine.Answer(res.ask, res.err)
 }
@@ -228,7 +232,7 @@ func (x *race) result(ctx context.Context, answers []answer, err error) ([]answe
 	case follow.Refused:
 		return nil, nil, cause
 	case follow.Failed:
-		return nil, x.failures(reason, cause), nil
+		return nil, x.failures(reason, x.named(cause)), nil
 	case follow.Merged:
 		x.s.metrics.merged.Inc()
 	case follow.Lacking:
@@ -236,6 +240,33 @@ func (x *race) result(ctx context.Context, answers []answer, err error) ([]answe
 		query.Warn(ctx, "the answer may lack rows of "+names(x.g.partitions)+": "+cause.Error())
 	}
 	return answers, nil, nil
+}
+
+// An error names so many copies, with so many bytes of the reason of each.
+const (
+	namedCopiesMax = 8
+	namedReasonMax = 200
+)
+
+// named puts in front of the cause the other copies that were asked, with their reasons.
+func (x *race) named(cause error) error {
+	var others []string
+	for i, server := range x.g.copies {
+		_, sure := x.open[follow.CopyAsk{Copy: i, Mode: peer.SureCopies}]
+		_, unsure := x.open[follow.CopyAsk{Copy: i, Mode: peer.UnsureCopies}]
+		switch err := x.refusal[i]; {
+		case len(others) == namedCopiesMax:
+		case err == nil && (sure || unsure):
+			others = append(others, string(server)+": no answer yet")
+		case err != nil && err.Error() != cause.Error():
+			text := err.Error()
+			others = append(others, string(server)+": "+strings.ToValidUTF8(text[:min(len(text), namedReasonMax)], ""))
+		}
+	}
+	if len(others) == 0 {
+		return cause
+	}
+	return fault.Annotate(cause, "no copy answers; %s", strings.Join(others, "; "))
 }
 
 // failures are the partitions by their leaders: another leader is a reason to ask again.

@@ -223,3 +223,25 @@ func TestACutOffFollowersAnswerNeverCounts(t *testing.T) {
 		c.closed()
 	})
 }
+
+// TestAnErrorNamesEveryCopyThatWasAsked: an operator has to look at all of them, not at the first.
+func TestAnErrorNamesEveryCopyThatWasAsked(t *testing.T) {
+	inCopies(t, func(c *copied) {
+		long := strings.Repeat("é", 4*namedReasonMax)
+		for id, why := range map[topology.ServerID]string{"n1": "fenced", "n2": "its disk is gone", "n3": long} {
+			c.copies[id].away = fault.Errorf(fault.Unavailable, "%s is away: %s", id, why)
+		}
+		_, _, err := c.sum(c.t.Context())
+		if !fault.Is(err, fault.Unavailable) {
+			t.Fatal(err)
+		}
+		if n := strings.Count(err.Error(), "é"); n > namedReasonMax {
+			t.Errorf("%d letters of one reason", n)
+		}
+		for _, want := range []string{"n1 is away: fenced", "n2 is away: its disk is gone", "n3 is away: é"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in %v", want, err)
+			}
+		}
+	})
+}
