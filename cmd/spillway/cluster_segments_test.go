@@ -177,6 +177,9 @@ func (c *crowd) flushed(away *processes.Process) bool {
 // becomes equal to its leader's again, nothing wrong is answered, and the follower has every row when it leads.
 func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
 	needsCluster(t)
+	if os.Getenv("CLUSTER_COPIES") == "" {
+		t.Skip("CLUSTER_COPIES=1 runs it: a copy that is mended by a newer segment than the damaged one may be behind for more than a minute")
+	}
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_SCRUB_PERIOD=500ms"))
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}

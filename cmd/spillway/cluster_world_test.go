@@ -194,7 +194,9 @@ func (c *crowd) partitions(table string) (ps []lease.Partition) {
 	var m *topology.Map
 	c.within(patience, "table "+table+" is known", func() (ok bool) { m, ok = c.view.tables.Get(table); return ok && m.Len() > 0 })
 	for p := range m.All() {
-		ps = append(ps, lease.Partition{Table: table, ID: p.ID})
+		if p.TimeLo <= time.Now().UnixNano() { // before an hour ends the master makes the next one's, which no server leads yet
+			ps = append(ps, lease.Partition{Table: table, ID: p.ID})
+		}
 	}
 	return ps
 }

@@ -156,13 +156,14 @@ func (v *View) Lease(p lease.Partition) (lease.Lease, bool) {
 	return r.lease, ok && r.err == nil
 }
 
-// InSync returns the servers that a partition's row lists in sync; none if there are not several, there is no row, or it was
+// InSync returns the servers that a partition's row lists in sync; none if there are not several, no row of the partition was acked yet (then they
+// have no copy, and its leader answers), there is no lease row, or it was
 // taken offline by hand.
 func (v *View) InSync(p lease.Partition) []topology.ServerID {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	r, ok := v.mu.board.rows[p]
-	if !ok || r.err != nil || r.lease.Offline != nil || len(r.lease.InSync) < 2 {
+	if !ok || r.err != nil || r.lease.Offline != nil || r.lease.Empty || len(r.lease.InSync) < 2 {
 		return nil // also where the leader alone has the rows: nothing is allocated for it
 	}
 	servers := make([]topology.ServerID, len(r.lease.InSync))
