@@ -16,8 +16,8 @@ type Trace struct {
 // Test says how a trace is replayed.
 type Test struct {
 	Plan
-	// Horizon is how far ahead partitions exist; Fixed, how long before its beginning a partition can no longer be changed.
-	Horizon, Fixed point.Nanos
+	// Horizon is how far ahead partitions exist.
+	Horizon point.Nanos
 	// Learn is the beginning of the trace in which partitions are made and not counted.
 	Learn point.Nanos
 }
@@ -88,12 +88,12 @@ func (t Test) relay(f *Forecast, known bool, lo, now point.Nanos, filled float64
 		return ends, false
 	}
 	if len(ends) > 0 {
-		if at, full := t.Full(f, now+2*t.Fixed, ends[0], filled); full {
+		if at, full := t.Full(f, now+Lead, ends[0], filled); full {
 			ends, cut = append([]point.Nanos{at}, ends...), true
 		}
 	}
 	kept, from := 0, lo
-	for ; kept < len(ends) && from <= now+t.Fixed; kept++ {
+	for ; kept < len(ends) && from <= now+Fixed; kept++ {
 		from = ends[kept]
 	}
 	fit, all := t.Fitting(f, from, ends[kept:], max(now+t.Horizon*3/4, from+1), math.MaxInt64)

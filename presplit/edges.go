@@ -6,6 +6,15 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+const (
+	// Fixed is how long before its time a partition is no longer cut anew: servers begin to lead it a minute before, and a plan takes a while.
+	Fixed = 2 * minute
+	// Lead is how far ahead a partition that takes rows is split: what comes behind it can then still be cut.
+	Lead = 2 * Fixed
+	// WidthMin bounds how narrow partitions are made.
+	WidthMin = point.Nanos(10e9)
+)
+
 // Plan says what partitions should be like.
 type Plan struct {
 	// Target is the size at which a partition should close, in bytes.

@@ -37,7 +37,7 @@ func golden(t *testing.T, name string, got []byte) {
 
 // replay is a backtest with the settings of the product: partitions exist two hours ahead, and can be cut anew until two minutes before their time.
 func replay(kind string, days int, target float64, learn point.Nanos) Report {
-	return Backtest(*Synthetic(kind, days, 1), Test{Plan: Plan{Target: target, WidthMin: 1e9, WidthMax: day}, Horizon: 120 * minute, Fixed: 2 * minute, Learn: learn})
+	return Backtest(*Synthetic(kind, days, 1), Test{Plan: Plan{Target: target, WidthMin: 1e9, WidthMax: day}, Horizon: 120 * minute, Learn: learn})
 }
 
 // TestPartitionsCloseNearTheTarget: over a week of daily and weekly load with growth after two days, and around each event.

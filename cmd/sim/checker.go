@@ -491,8 +491,8 @@ func (c *checker) toldNot(txn peer.TxnID) {
 	c.settled(txn)
 }
 
-// settled forgets what is only needed until it is decided whether a transaction is committed, and the proposals of processes that ended: they
-// hold all that such a process knew.
+// settled deletes the records of a transaction that is committed or refused by now, and the hand-overs of processes that ended: each refers to
+// the whole memory of its process.
 func (c *checker) settled(txn peer.TxnID) {
 	delete(c.proposed, txn)
 	delete(c.byMaster, txn)

@@ -192,7 +192,7 @@ func (c *checker) kept(x *link, was, upto point.Serial) {
 	c.sureHas(id)
 }
 
-// onAll checks that every listed member has a frame durably that a row's writer is told of.
+// onAll checks that every listed member has an acknowledged frame durably.
 func (c *checker) onAll(x *link, upto point.Serial) {
 	id, f := x.id, x.r.log.find(upto)
 	if f == nil || c.dropped[id] || c.copies.burnt[id] {
@@ -201,7 +201,7 @@ func (c *checker) onAll(x *link, upto point.Serial) {
 	for _, m := range c.listed[id].InSync {
 		s := c.w.servers[c.w.indexOf(m.Server)]
 		if s.disk.id != m.Store || c.dead[m.Store] {
-			continue // lost: the others are what is promised
+			continue // its disk is lost: the promise holds for the others
 		}
 		r := s.disk.copies[id]
 		if r == nil || r.log == nil || r.placement != m.Placement || !r.log.has(f) || s.disk.durable(r).Less(upto) {

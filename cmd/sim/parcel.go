@@ -26,7 +26,7 @@ type parcel struct {
 	file    *segmentFile
 }
 
-// post sends a parcel. What is sent within a moment goes together.
+// post sends a parcel. Messages that are sent within a moment go together.
 func (s *server) post(to topology.ServerID, p parcel) {
 	i := s.w.indexOf(to)
 	if len(s.posted[i]) == 0 {

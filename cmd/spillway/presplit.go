@@ -69,13 +69,13 @@ type forecastPoint struct {
 }
 
 type sizedPart struct {
-	Partition uint64  `json:"partition"`
-	Begin     string  `json:"begin"`
-	End       string  `json:"end"`
-	Width     string  `json:"width"`
-	Bytes     float64 `json:"bytes"`
-	Expected  bool    `json:"expected"` // by the forecast; else as it is
-	Leader    string  `json:"first_server"`
+	Partition uint64 `json:"partition"`
+	Begin     string `json:"begin"`
+	End       string `json:"end"`
+	Width     string `json:"width"`
+	Bytes     *int64 `json:"bytes"`    // null: not known
+	Expected  bool   `json:"expected"` // by the forecast; else as it is
+	Leader    string `json:"first_server"`
 }
 
 func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
@@ -109,33 +109,29 @@ func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes
 	for at := now; at <= now+int64(c.Ahead); at += int64(10 * time.Minute) {
 		out.Forecast = append(out.Forecast, forecastPoint{stampOf(at), f.Rate(at) * col.BytesPerRow})
 	}
+	parts := slices.DeleteFunc(m.Overlapping(math.MinInt64, now+int64(c.Ahead)), func(p *topology.Partition) bool { return p.PointLo != col.Lo })
 	past := 0
-	for _, p := range m.Overlapping(math.MinInt64, now+int64(c.Ahead)) {
-		if p.TimeHi <= now && p.PointLo == col.Lo {
+	for _, p := range parts {
+		if p.TimeHi <= now {
 			past++
 		}
 	}
-	for _, p := range m.Overlapping(math.MinInt64, now+int64(c.Ahead)) {
-		if p.PointLo != col.Lo {
-			continue
-		}
+	for _, p := range parts {
 		if p.TimeHi <= now {
 			if past--; past >= c.Past {
 				continue
 			}
 		}
 		size, there := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
-		one := sizedPart{Partition: uint64(p.ID), Begin: stampOf(p.TimeLo), End: stampOf(p.TimeHi), Width: time.Duration(p.TimeHi - p.TimeLo).String(), Bytes: float64(size.Bytes)}
+		one := sizedPart{Partition: uint64(p.ID), Begin: stampOf(p.TimeLo), End: stampOf(p.TimeHi), Width: time.Duration(p.TimeHi - p.TimeLo).String()}
 		if p.TimeHi > now && known {
-			one.Bytes, one.Expected = float64(size.Rows)*col.BytesPerRow+f.Bytes(max(now, p.TimeLo), p.TimeHi)*col.BytesPerRow, true
-		} else if !there {
-			one.Bytes = math.NaN()
+			expected := int64((float64(size.Rows) + f.Bytes(max(now, p.TimeLo), p.TimeHi)) * col.BytesPerRow)
+			one.Bytes, one.Expected = &expected, true
+		} else if there {
+			one.Bytes = &size.Bytes
 		}
 		if len(p.Placements) > 0 {
 			one.Leader = string(p.Placements[0].Server)
-		}
-		if math.IsNaN(one.Bytes) {
-			one.Bytes = 0
 		}
 		out.Partitions = append(out.Partitions, one)
 	}
@@ -172,11 +168,14 @@ func drawForecasts(w io.Writer, table string, cols []columnForecast) {
 		}
 		fmt.Fprintln(w, "partition\tbegins\twidth\tsize\t\tfirst server")
 		for _, p := range c.Partitions {
-			kind := ""
+			size, kind := "unknown", ""
+			if p.Bytes != nil {
+				size = master.Bytes(*p.Bytes)
+			}
 			if p.Expected {
 				kind = "expected"
 			}
-			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\n", p.Partition, p.Begin, p.Width, master.Bytes(int64(p.Bytes)), kind, p.Leader)
+			fmt.Fprintf(w, "p%d\t%s\t%s\t%s\t%s\t%s\n", p.Partition, p.Begin, p.Width, size, kind, p.Leader)
 		}
 	}
 }
@@ -204,9 +203,6 @@ type presplitBacktestCmd struct {
 	Client     clientFlags   `embed:""`
 }
 
-// fixedFor is how long before its time the master no longer cuts a partition anew.
-const fixedFor = 2 * time.Minute
-
 // Run reads the load, replays it and prints the errors.
 func (c *presplitBacktestCmd) Run() error {
 	trace, err := c.read(context.Background())
@@ -218,8 +214,8 @@ func (c *presplitBacktestCmd) Run() error {
 		learn = 0
 	}
 	target := float64(c.Target)
-	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: int64(10 * time.Second), WidthMax: int64(c.Width)},
-		Horizon: int64(c.Ahead), Fixed: int64(fixedFor), Learn: learn})
+	r := presplit.Backtest(*trace, presplit.Test{Plan: presplit.Plan{Target: target, WidthMin: presplit.WidthMin, WidthMax: int64(c.Width)},
+		Horizon: int64(c.Ahead), Learn: learn})
 	if c.SVG != "" {
 		if err := os.WriteFile(c.SVG, drawBacktest(*trace, r, target, learn), 0o644); err != nil {
 			return err

@@ -3,7 +3,6 @@ package master
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -11,16 +10,8 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-const (
-	// presplitFixed is how long before its time a partition is no longer cut anew: servers begin to lead it a minute before, and a plan takes a while.
-	presplitFixed = point.Nanos(2 * 60e9)
-	// presplitLead is how far ahead a partition that takes rows is split: what comes behind it can then still be cut.
-	presplitLead = 2 * presplitFixed
-	// presplitWidthMin bounds how narrow partitions are made.
-	presplitWidthMin = 10 * time.Second
-	// presplitSlack is how far over the limit of a split a presplit partition may grow before it is split: forecasts err.
-	presplitSlack = 1.5
-)
+// presplitSlack is how far over the limit of a split a presplit partition may grow before it is split: forecasts err.
+const presplitSlack = 1.5
 
 // presplits cuts the partitions to come so that each closes near SplitBytes, by the forecast of their column's growth (C35; package
 // presplit). A column that does not fill a partition of the table's width is left alone. Tables of which partitions lack at once are left to ahead.
@@ -75,7 +66,7 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 	ahead := int64(p.set.PresplitAhead)
 	f, ok := g.columns[c].Forecast(p.Now, p.Now+24*3600e9)
 	width := int64(m.Config.PartitionWidth)
-	plan := presplit.Plan{Target: float64(p.set.SplitBytes) / perRow, WidthMin: min(int64(presplitWidthMin), width), WidthMax: width}
+	plan := presplit.Plan{Target: float64(p.set.SplitBytes) / perRow, WidthMin: min(presplit.WidthMin, width), WidthMax: width}
 	if !ok || f.Bytes(p.Now, p.Now+width) <= plan.Target {
 		return
 	}
@@ -152,7 +143,7 @@ func (p *planner) stretch(m *topology.Map, c column) *stretch {
 		if !c.is(part) || part.State != topology.Live {
 			return nil
 		}
-		if part.TimeLo > p.Now+presplitFixed && p.replaceable(m, part, c) {
+		if part.TimeLo > p.Now+presplit.Fixed && p.replaceable(m, part, c) {
 			break
 		}
 		if part.TimeLo <= p.Now && p.set.SplitBytes > 0 {
@@ -192,7 +183,7 @@ func (p *planner) presplitOpen(m *topology.Map, part *topology.Partition, plan p
 	if !ok || size.Rows == 0 || p.touched[key] || p.moves >= p.set.MovesMax || len(part.Joining) > 0 || p.empty(key) {
 		return
 	}
-	at, full := plan.Full(f, max(p.Now, size.MaxTime)+presplitLead, part.TimeHi, float64(size.Rows))
+	at, full := plan.Full(f, max(p.Now, size.MaxTime)+presplit.Lead, part.TimeHi, float64(size.Rows))
 	if !full || at <= part.TimeLo {
 		return
 	}

@@ -269,13 +269,6 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	if why == "" {
 		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
 	}
-	what := describe(part.ID, came, went)
-	switch {
-	case len(ready) > 0 && len(came)+len(went) > 0:
-		what += ", and let " + list(ready) + " lead it"
-	case len(ready) > 0:
-		what = fmt.Sprintf("let %s lead p%d", list(ready), part.ID)
-	}
 	kind := Repair
 	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
 		if p.bad(pl.Server, p.set.DeadAfter) {
@@ -284,8 +277,19 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	}
 	p.moves++
 	p.touched[key] = true
-	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: what,
+	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: describeHeld(part.ID, came, went, ready),
 		Why: why + "; its rows are on " + list(hold)})
+}
+
+// describeHeld is describe, with the servers whose placements become live.
+func describeHeld(id point.PartitionID, came, went, ready []topology.ServerID) string {
+	switch {
+	case len(ready) == 0:
+		return describe(id, came, went)
+	case len(came)+len(went) == 0:
+		return fmt.Sprintf("let %s lead p%d", list(ready), id)
+	}
+	return describe(id, came, went) + ", and let " + list(ready) + " lead it"
 }
 
 // lists reports whether the lease row names a placement as in sync.

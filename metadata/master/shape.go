@@ -8,6 +8,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -96,7 +97,7 @@ func (p *planner) splitLarge(m *topology.Map, part *topology.Partition, key leas
 	if !ok || size.Rows == 0 || size.Bytes < p.splitFrom(m) {
 		return
 	}
-	if p.laysOut(m) && part.TimeHi > p.Now && part.TimeHi-p.Now <= presplitLead {
+	if p.laysOut(m) && part.TimeHi > p.Now && part.TimeHi-p.Now <= presplit.Lead {
 		return // it ends soon, and what follows it is cut by the forecast
 	}
 	cut, ok := p.cut(part, size)

@@ -7,7 +7,7 @@
 // format, and for TSDB blocks by the series and chunks of one block.
 //
 // Both directions note how far they came: an export after each window of time, an import after each batch that was
-// acknowledged together with all before it. What is done twice after an interruption replaces itself.
+// acknowledged together with all before it. Rows that are sent again after an interruption replace themselves.
 //
 // A format that cannot hold a row leaves it out and counts it in Losses, with the reason and an example.
 package transfer

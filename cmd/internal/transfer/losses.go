@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Losses counts what was left out or refused, by reason. The zero value is ready. Safe for concurrent use.
+// Losses counts rows that were left out or refused, by reason. The zero value is ready. Safe for concurrent use.
 type Losses struct {
 	mu struct {
 		sync.Mutex
@@ -22,7 +22,7 @@ type loss struct {
 	example string
 }
 
-// lossReasonsMax bounds the reasons that are told apart.
+// lossReasonsMax bounds the reasons that have a count of their own.
 const lossReasonsMax = 50
 
 // Add counts n of what a reason says; the first example of it is kept.
@@ -43,7 +43,7 @@ func (l *Losses) Add(reason string, n int64, example string) {
 	l.mu.by[reason].count += n
 }
 
-// snapshot returns a function that undoes what was added since.
+// snapshot returns a function that restores the counts of now.
 func (l *Losses) snapshot() (undo func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
