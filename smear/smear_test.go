@@ -1,0 +1,194 @@
+package smear
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+const second = point.Nanos(time.Second)
+
+func TestTheWindowFollowsFromTheLoad(t *testing.T) {
+	f := func(r Rule, l Load, window time.Duration, why Reason) {
+		t.Helper()
+		if got, because := r.WithDefaults().Wanted(l); got != point.Nanos(window) || because != why {
+			t.Errorf("%+v: a window of %v (%s), want %v (%s)", l, time.Duration(got), because, window, why)
+		}
+	}
+	auto := Rule{Mode: Auto}
+	of := func(width point.Nanos, columns, servers int) Load {
+		return Load{Width: width * second, Columns: columns, Servers: servers}
+	}
+	f(Rule{}, of(10, 1, 5), 0, IsOff)
+	f(auto, of(60, 1, 5), 0, Wide)
+	f(auto, of(10, 1, 1), 0, OneServer)
+	f(auto, of(10, 1, 5), 50*time.Second, Spread)
+	f(auto, of(10, 1, 12), 120*time.Second, Spread)
+	f(auto, of(10, 1, 20), 120*time.Second, Capped)
+	f(auto, of(10, 2, 20), 100*time.Second, Spread)
+	f(auto, of(10, 3, 20), 66666666666, Spread)
+	f(auto, of(10, 20, 20), 0, ColumnsDo)
+	f(auto, of(50, 1, 20), 100*time.Second, Capped)
+	f(auto, Load{Width: 10 * second, Columns: 1, Servers: 3, Bytes: 1e9, Rate: 20e6}, 60*time.Second, Slow) // 50 s, in turns of 30 s
+	f(auto, Load{Width: 10 * second, Columns: 1, Servers: 3, Bytes: 1e9, Rate: 100e6}, 30*time.Second, Spread)
+	f(auto, Load{Width: 10 * second, Columns: 1, Servers: 3, Bytes: 1e30, Rate: 1}, 120*time.Second, Capped)
+	f(Rule{Mode: Fixed, Window: 20 * second}, of(10, 1, 5), 20*time.Second, AsSet)
+	f(Rule{Mode: Fixed, Window: 10 * second}, of(10, 1, 5), 0, TooShort)
+	f(Rule{Mode: Auto, WindowMax: 10 * second}, of(10, 1, 5), 0, TooShort)
+}
+
+func TestColumnsThatReachAllServers(t *testing.T) {
+	f := func(width point.Nanos, servers, want int) {
+		t.Helper()
+		if got := (Rule{Mode: Auto}).WithDefaults().ColumnsFor(Load{Width: width * second, Servers: servers}); got != want {
+			t.Errorf("%d servers, partitions of %d s: %d columns, want %d", servers, width, got, want)
+		}
+	}
+	f(10, 1, 1)
+	f(10, 12, 1)
+	f(10, 13, 2)
+	f(10, 100, 10)
+	f(10, 97, 9)
+	f(300, 5, 5)
+}
+
+func TestWhichRowsWait(t *testing.T) {
+	rule := Rule{Mode: Auto}.WithDefaults()
+	now := 1000 * second
+	f := func(why string, rule Rule, row Row, wait bool) {
+		t.Helper()
+		if due, got := rule.Due(row, 60*second, now); got != wait || !wait && due != now {
+			t.Errorf("%s: due in %v, waits %t", why, time.Duration(due-now), got)
+		}
+	}
+	row := Row{Ring: 3 << 52, Time: now, Width: 10 * second}
+	f("a row of now", rule, row, true)
+	with := func(change func(*Row)) Row { r := row; change(&r); return r }
+	f("the table is off and the insert opts in", Rule{}.WithDefaults(), with(func(r *Row) { r.Wish = point.SmearOn }), false)
+	f("the insert opts in", rule, with(func(r *Row) { r.Wish = point.SmearOn }), true)
+	f("the insert opts out", rule, with(func(r *Row) { r.Wish = point.SmearOff }), false)
+	f("backfill", rule, with(func(r *Row) { r.Time = now - rule.Near - 1 }), false)
+	f("late, but near", rule, with(func(r *Row) { r.Time = now - rule.Near }), true)
+	f("far in the future", rule, with(func(r *Row) { r.Time = now + rule.Near + 1 }), false)
+	f("a wide partition", rule, with(func(r *Row) { r.Width = rule.Threshold }), false)
+	f("the group without a delay", rule, with(func(r *Row) { r.Ring = 0 }), false)
+}
+
+func TestMistakesInARule(t *testing.T) {
+	f := func(r Rule, want string) {
+		t.Helper()
+		err := r.Validate()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", r, err, want)
+		}
+	}
+	f(Rule{}, "")
+	f(Rule{Mode: Auto}.WithDefaults(), "")
+	f(Rule{Mode: Fixed, Window: second}, "")
+	f(Rule{Mode: Fixed}, "needs a window")
+	f(Rule{Mode: 3}, "mode 3")
+	f(Rule{Threshold: -1}, "threshold -1ns is negative")
+	f(Rule{Mode: Fixed, Window: WindowLimit + 1}, "longer than 10m0s")
+	f(Rule{Mode: Auto, WindowMax: WindowLimit + 1}, "longer than 10m0s")
+}
+
+// The delays of any range of the ring, at least as long as four groups, are spread over the window.
+func TestDelaysOfAColumnSpreadOverTheWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		groups := rapid.IntRange(4, Groups).Draw(t, "groups")
+		lo := rapid.IntRange(0, Groups-groups).Draw(t, "lo")
+		window := point.Nanos(rapid.Int64Range(int64(second), int64(WindowLimit)).Draw(t, "window"))
+		quarters := [4]int{}
+		for g := lo; g < lo+groups; g++ {
+			d := Delay(uint64(g)<<(64-groupBits), window)
+			if d < 0 || d >= window {
+				t.Fatalf("a delay of %v in a window of %v", d, window)
+			}
+			quarters[min(int(4*(d+window/Groups/2)/window), 3)]++
+		}
+		for _, n := range quarters {
+			if n < groups/4-2 || n > groups/4+3 {
+				t.Fatalf("groups %d to %d have delays in the quarters of the window: %v", lo, lo+groups, quarters)
+			}
+		}
+	})
+}
+
+// A series' rows leave in the order in which they came, however the window changes.
+func TestRowsOfASeriesKeepTheirOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var w Window
+		rule := Rule{Mode: Auto}.WithDefaults()
+		ring := rapid.Uint64().Draw(t, "ring")
+		now, last := 1000*second, point.Nanos(0)
+		for range rapid.IntRange(1, 50).Draw(t, "rows") {
+			now += point.Nanos(rapid.Int64Range(0, int64(20*second)).Draw(t, "pause"))
+			wanted := point.Nanos(rapid.Int64Range(0, int64(2*time.Minute)).Draw(t, "wanted"))
+			window := w.Step(now, wanted)
+			if window < wanted {
+				t.Fatalf("a window of %v, wanted %v", window, wanted)
+			}
+			due, _ := rule.Due(Row{Ring: ring, Time: now, Width: second}, window, now)
+			if due < last || due < now || due > now+window {
+				t.Fatalf("received at %v with a window of %v, due %v after one due %v", now, window, due, last)
+			}
+			last = due
+		}
+	})
+}
+
+func TestTheWindowShrinksSlowly(t *testing.T) {
+	var w Window
+	f := func(at, wanted, want point.Nanos) {
+		t.Helper()
+		if got := w.Step(at*second, wanted*second); got != want*second {
+			t.Errorf("at %d, wanted %d: %v", at, wanted, time.Duration(got))
+		}
+	}
+	f(100, 60, 60)
+	f(110, 10, 55)
+	f(105, 10, 55) // the clock was set back
+	f(130, 10, 45)
+	f(131, 50, 50)
+	f(1000, 0, 0)
+}
+
+// TestNoServerTakesMuchMoreThanTheMean is the promise of smearing: in any ten seconds the busiest server takes at most 1.25 times the mean.
+func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
+	f := func(servers, columns, replicas int, width point.Nanos, rate func(point.Nanos) float64, most float64) {
+		t.Helper()
+		load := Load{Width: width * second, Columns: columns, Servers: servers}
+		rule := Rule{Mode: Auto}.WithDefaults()
+		window, why := rule.Wanted(load)
+		s := Scenario{Load: load, Window: window, Duration: (3*window + 600*second) / second * second, Place: InTurn(servers, columns, replicas), Rate: rate}
+		// The load differs before the first rows of the longest delay arrive.
+		with := Simulate(s).Busiest(time.Duration(window), 10*time.Second)
+		s.Window = 0
+		without := Simulate(s).Busiest(0, 10*time.Second)
+		name := fmt.Sprintf("%d servers, %d columns, %d replicas, partitions of %d s, window %v (%s)", servers, columns, replicas, width, time.Duration(window), why)
+		t.Logf("%s: the busiest server takes %.2f of the mean, without smearing %.2f", name, with, without)
+		if with > most {
+			t.Errorf("%s: the busiest server takes %.2f of the mean, want %.2f", name, with, most)
+		}
+		if columns == 1 && without < 1.6 {
+			t.Errorf("%s: without smearing it takes %.2f: the simulation shows nothing", name, without)
+		}
+	}
+	wave := func(at point.Nanos) float64 { return 1 + 0.5*float64(at%(100*second))/float64(100*second) }
+	f(3, 1, 1, 10, nil, 1.25)
+	f(5, 1, 1, 10, nil, 1.25)
+	f(5, 1, 3, 10, nil, 1.25)
+	f(5, 1, 1, 10, wave, 1.25)
+	f(20, 1, 1, 5, nil, 1.25)
+	f(20, 2, 1, 10, nil, 1.25)
+	f(20, 2, 3, 10, wave, 1.25)
+	f(97, 9, 1, 10, nil, 1.7) // 97 has no divisor: some servers have a partition more than others at a moment
+	f(100, 9, 1, 10, nil, 1.25)
+	f(100, 30, 1, 10, nil, 1.25)
+	f(100, 10, 3, 10, nil, 1.25)
+}
