@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
-	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
@@ -189,10 +188,9 @@ func (p *planner) together(s topology.ServerID, among []topology.ServerID) (n in
 
 // chooseKeeper returns the best additional server for a table's files: apart from those that keep them, with the fewest tables.
 func (p *planner) chooseKeeper(table string, good, not []topology.ServerID, settled bool) (best *standing, ok bool) {
-	key := lease.Partition{Table: table}
 	better := func(a, b *standing) int {
 		return cmp.Or(cmp.Compare(p.together(a.ID, good), p.together(b.ID, good)), cmp.Compare(p.kept[a.ID], p.kept[b.ID]),
-			cmp.Compare(rendezvous(a.ID, key), rendezvous(b.ID, key)), cmp.Compare(a.ID, b.ID))
+			cmp.Compare(rendezvous(a.ID, table), rendezvous(b.ID, table)), cmp.Compare(a.ID, b.ID))
 	}
 	for _, st := range p.order {
 		if !st.usable() || slices.Contains(not, st.ID) || settled && st.For < p.set.SettleAfter {

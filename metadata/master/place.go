@@ -3,11 +3,13 @@ package master
 import (
 	"cmp"
 	"hash/fnv"
+	"math"
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // where holds the requirements for one more placement of a partition.
@@ -17,15 +19,18 @@ type where struct {
 	has []topology.ServerID
 	// not are unsuitable servers, though their hosts may be suitable.
 	not []topology.ServerID
-	// near are servers of the neighbour in time: writes move on from them, so others are better.
-	near []topology.ServerID
+	// turn is a point on the circle of the table's servers: the one there or behind it comes next, since the one before leads the partition before in time. Writes move
+	// on from a partition to the next, so that this order spreads them. For narrow partitions nothing else counts: each takes the table's load for a moment
+	// only. 0: any point.
+	turn   uint64
+	narrow bool
 	// settled demands servers that have lived for a while.
 	settled bool
 }
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
-// placements that take writes, then the fewest placements, then the fewest bytes. Rendezvous hashing decides between equals, so that
-// tables that begin together do not all begin on one server. ok is false if no server may take it.
+// placements that take writes, not the one whose turn it was just now, with the fewest placements, the fewest bytes, then the one whose turn it is. Narrow
+// partitions go by turn alone. ok is false if no server may take it.
 func (v *view) choose(w where) (best *standing, ok bool) {
 	hosts, zones := map[string]int{}, map[string]int{}
 	for _, id := range w.has {
@@ -34,15 +39,19 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 			zones[st.Zone]++
 		}
 	}
+	counts := 1
+	if w.narrow {
+		counts = 0
+	}
 	better := func(a, b *standing) int {
 		return cmp.Or(
 			cmp.Compare(hosts[a.Host], hosts[b.Host]),
 			cmp.Compare(zones[a.Zone], zones[b.Zone]),
-			cmp.Compare(a.active, b.active),
-			cmp.Compare(contains(w.near, a.ID), contains(w.near, b.ID)),
-			cmp.Compare(a.all, b.all),
-			cmp.Compare(a.bytes, b.bytes),
-			cmp.Compare(rendezvous(a.ID, w.part), rendezvous(b.ID, w.part)),
+			counts*cmp.Compare(a.active, b.active),
+			counts*cmp.Compare(w.last(a.ID), w.last(b.ID)),
+			counts*cmp.Compare(a.all, b.all),
+			counts*cmp.Compare(a.bytes, b.bytes),
+			cmp.Compare(w.wait(a.ID), w.wait(b.ID)),
 			cmp.Compare(a.ID, b.ID),
 		)
 	}
@@ -58,10 +67,25 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 	return best, best != nil
 }
 
+// wait is how far behind the turn a server comes, on the circle of all servers in the table's order.
+func (w *where) wait(s topology.ServerID) uint64 {
+	if w.turn == 0 {
+		return rendezvous(s, w.part.Table) - mix(uint64(w.part.ID))
+	}
+	return rendezvous(s, w.part.Table) - w.turn
+}
+
+// last is 1 for the server that leads the partition before.
+func (w *where) last(s topology.ServerID) int {
+	if w.wait(s) == math.MaxUint64 {
+		return 1
+	}
+	return 0
+}
+
 // places chooses servers for a new partition: as many as the table wants, or as there are. They are in chain order: the
-// one that should lead first.
-func (v *view) places(part lease.Partition, replicas int, near []topology.ServerID) []topology.ServerID {
-	w := where{part: part, near: near}
+// one that should lead first, which is the one whose turn comes first.
+func (v *view) places(w where, replicas int) []topology.ServerID {
 	for range max(replicas, 1) {
 		st, ok := v.choose(w)
 		if !ok {
@@ -69,19 +93,58 @@ func (v *view) places(part lease.Partition, replicas int, near []topology.Server
 		}
 		w.has = append(w.has, st.ID)
 	}
+	slices.SortStableFunc(w.has, func(a, b topology.ServerID) int { return cmp.Compare(w.wait(a), w.wait(b)) })
 	return w.has
 }
 
-func contains(list []topology.ServerID, s topology.ServerID) int {
-	if slices.Contains(list, s) {
-		return 1
+// narrowMax is the width up to which partitions go round the servers, whatever else lies on them.
+const narrowMax = point.Nanos(10 * time.Minute)
+
+func narrow(p *topology.Partition) bool { return p.TimeHi-p.TimeLo <= narrowMax }
+
+// at is where a new partition of a table goes. made are partitions of the same change, not yet in the map.
+func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Partition) where {
+	if p := before(m, part, made); p != nil {
+		return v.after(m, part, p)
 	}
-	return 0
+	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part)}
+	// The first of a column: columns of a moment lie on servers that are far apart.
+	circle := make([]uint64, 0, len(v.order))
+	for _, st := range v.order {
+		circle = append(circle, rendezvous(st.ID, m.Table))
+	}
+	slices.Sort(circle)
+	columns := columnsAt(m, part.TimeLo)
+	if i := slices.IndexFunc(columns, func(c column) bool { return c.has(part.PointLo) }); i >= 0 && len(circle) > 0 {
+		w.turn = circle[i*len(circle)/len(columns)]
+	}
+	return w
 }
 
-func rendezvous(s topology.ServerID, p lease.Partition) uint64 {
+// after is where a partition goes to which writes move on from another one.
+func (v *view) after(m *topology.Map, part, before *topology.Partition) where {
+	w := where{part: lease.Partition{Table: m.Table, ID: part.ID}, narrow: narrow(part)}
+	if len(before.Placements) > 0 { // where no server is usable there is none
+		w.turn = rendezvous(before.Placements[0].Server, m.Table) + 1
+	}
+	return w
+}
+
+// before gives the partition that lies before another one in time, or nil.
+func before(m *topology.Map, part *topology.Partition, made []topology.Partition) *topology.Partition {
+	for i := len(made) - 1; i >= 0; i-- {
+		if made[i].TimeHi == part.TimeLo && made[i].PointLo == part.PointLo {
+			return &made[i]
+		}
+	}
+	old, _ := m.Find(part.PointLo, part.TimeLo-1)
+	return old
+}
+
+// rendezvous is a server's place on the circle of a table: tables that begin together do not all begin on one server.
+func rendezvous(s topology.ServerID, table string) uint64 {
 	h := fnv.New64a()
-	for _, part := range []string{string(s), p.Table, strconv.FormatUint(uint64(p.ID), 10)} {
+	for _, part := range []string{string(s), table} {
 		_, _ = h.Write([]byte(part)) // a hash takes everything
 		_, _ = h.Write([]byte{0})
 	}

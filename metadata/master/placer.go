@@ -47,7 +47,7 @@ func (p *Placer) Place(table string, id point.PartitionID) []topology.ServerID {
 			replicas = m.Config.Replicas
 		}
 	}
-	servers := v.places(lease.Partition{Table: table, ID: id}, replicas, nil)
+	servers := v.places(where{part: lease.Partition{Table: table, ID: id}}, replicas)
 	for _, s := range servers {
 		v.servers[s].active++
 		v.servers[s].all++

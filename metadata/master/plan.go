@@ -78,11 +78,11 @@ func (p *planner) placement(s topology.ServerID) topology.Placement {
 }
 
 // placed chooses servers for a new partition and notes that they have one more.
-func (p *planner) placed(table string, part *topology.Partition, replicas int, near []topology.ServerID) []topology.Placement {
+func (p *planner) placed(m *topology.Map, part *topology.Partition, w where) []topology.Placement {
 	var out []topology.Placement
-	for _, s := range p.places(lease.Partition{Table: table, ID: part.ID}, replicas, near) {
+	for _, s := range p.places(w, m.Config.Replicas) {
 		out = append(out, p.placement(s))
-		p.count(table, part, s, 1)
+		p.count(m.Table, part, s, 1)
 	}
 	return out
 }
@@ -202,7 +202,7 @@ func (p *planner) ahead() {
 		create := m.Covering(times, func(point.PartitionID) []topology.Placement { return nil })
 		for i := range create.Partitions {
 			part := &create.Partitions[i]
-			part.Placements = p.placed(m.Table, part, m.Config.Replicas, p.before(m, part, create.Partitions[:i]))
+			part.Placements = p.placed(m, part, p.at(m, part, create.Partitions[:i]))
 			servers = append(servers, on(part.Placements))
 		}
 		if len(create.Partitions) == 0 {
@@ -244,25 +244,6 @@ func (p *planner) covered(m *topology.Map, t point.Nanos) (next point.Nanos, ok 
 		return t, false
 	}
 	return part.TimeHi, true
-}
-
-// before gives the servers that a partition's neighbour in time leads from.
-func (p *planner) before(m *topology.Map, part *topology.Partition, made []topology.Partition) []topology.ServerID {
-	for i := len(made) - 1; i >= 0; i-- {
-		if made[i].TimeHi == part.TimeLo && made[i].PointLo == part.PointLo {
-			return first(made[i].Placements)
-		}
-	}
-	old, ok := m.Find(part.PointLo, part.TimeLo-1)
-	if !ok {
-		return nil
-	}
-	return first(old.Placements)
-}
-
-// first is the server of the first placement, if there is one: where no server is usable there is none.
-func first(placed []topology.Placement) []topology.ServerID {
-	return on(placed[:min(len(placed), 1)])
 }
 
 // sweep removes the lease rows of dropped partitions once no server holds them: they would add up for ever.

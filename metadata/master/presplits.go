@@ -94,7 +94,7 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 	lay := func(hi point.Nanos) {
 		part := topology.Partition{PointLo: c.lo, PointHi: c.hi, TimeLo: lo, TimeHi: hi}
 		part.ID = p.takeIDs(m, 1)
-		part.Placements = p.placed(m.Table, &part, m.Config.Replicas, p.before(m, &part, op.Partitions))
+		part.Placements = p.placed(m, &part, p.at(m, &part, op.Partitions))
 		op.Partitions, lo = append(op.Partitions, part), hi
 	}
 	for _, old := range s.old {

@@ -133,9 +133,11 @@ func (p *planner) split(m *topology.Map, part *topology.Partition, at topology.C
 	split := topology.Split{At: at, Low: topology.Child{ID: low}, High: topology.Child{ID: low + 1}}
 	half := *part
 	half.ID = low
-	split.Low.Placements = p.placed(m.Table, &half, m.Config.Replicas, nil)
+	split.Low.Placements = p.placed(m, &half, p.at(m, &half, nil))
+	lower := half
+	lower.Placements = split.Low.Placements
 	half.ID = low + 1
-	split.High.Placements = p.placed(m.Table, &half, m.Config.Replicas, on(split.Low.Placements))
+	split.High.Placements = p.placed(m, &half, p.after(m, &half, &lower))
 	return Step{Kind: Split, Table: m.Table, Partition: part.ID, Ops: []topology.Op{topology.SplitBegin{Partition: part.ID, Split: split}},
 		What: fmt.Sprintf("split p%d at %s into p%d on %s and p%d on %s", part.ID, at, low, list(on(split.Low.Placements)), low+1, list(on(split.High.Placements)))}, len(split.Low.Placements) > 0 && len(split.High.Placements) > 0
 }
@@ -270,13 +272,14 @@ func (p *planner) alike(part *topology.Partition, like []topology.Placement) (op
 }
 
 // balance moves partitions that have no rows and will take writes, from the servers that have the most of them to
-// those with the fewest, as long as they are two or more apart: a difference of one would go to and fro.
+// those with the fewest, as long as they are two or more apart: a difference of one would go to and fro. Narrow ones go round the servers and stay: else a server
+// that has joined would take the whole load of now of tables with such partitions, until it has as many partitions as the others.
 func (p *planner) balance() {
 	movable := map[topology.ServerID][]candidate{}
 	for _, m := range p.Tables {
 		for part := range m.All() {
 			key := lease.Partition{Table: m.Table, ID: part.ID}
-			if part.State == topology.Live && !p.past(part) && p.empty(key) && !p.touched[key] && len(part.Joining) == 0 && len(part.Placements) >= m.Config.Replicas {
+			if part.State == topology.Live && !p.past(part) && p.empty(key) && !p.touched[key] && len(part.Joining) == 0 && len(part.Placements) >= m.Config.Replicas && !narrow(part) {
 				for _, pl := range part.Placements {
 					movable[pl.Server] = append(movable[pl.Server], candidate{m, part, pl})
 				}
