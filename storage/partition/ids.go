@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/RoaringBitmap/roaring/v2"
+
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/paged"
 	"github.com/spillwaydb/spillway/storage/series"
@@ -21,6 +23,36 @@ type ids struct {
 	live    atomic.Int64                    // dense ids that have a ref
 
 	quiet *quiet // constant: finds those that have none by their labels; nil: all have one
+
+	refsOwn atomic.Pointer[ownRefs] // see own
+}
+
+// ownRefs is all refs, as of so many dense ids and so many that have a ref.
+type ownRefs struct {
+	refs *roaring.Bitmap
+	ids  int
+	live int64
+}
+
+// own returns the set of all refs. It is shared and read only. What was put since the last call is added; after a quiet series returned the set is made anew.
+func (x *ids) own() *roaring.Bitmap {
+	live := x.live.Load() // before the list: the set may have more, and is made again then
+	list := x.all()
+	old := x.refsOwn.Load()
+	if old != nil && old.ids == len(list) && (old.live == live || x.quiet == nil) {
+		return old.refs
+	}
+	refs, from := roaring.New(), 0
+	if old != nil && x.quiet == nil && old.ids < len(list) {
+		refs, from = old.refs.Clone(), old.ids
+	}
+	for i := from; i < len(list); i++ {
+		if ref := list[i].Load(); series.Ref(ref) != quietRef {
+			refs.Add(ref)
+		}
+	}
+	x.refsOwn.Store(&ownRefs{refs, len(list), live})
+	return refs
 }
 
 // quietRef stands for the ref of a series with labels in the segments only (quiet.go).
@@ -127,6 +159,9 @@ func (x *ids) bytes() int {
 	n := x.len()*refBytes + int(x.live.Load())*denseBytes
 	if x.quiet != nil {
 		n += x.quiet.bytes()
+	}
+	if own := x.refsOwn.Load(); own != nil {
+		n += int(own.refs.GetSizeInBytes())
 	}
 	return n
 }

@@ -79,10 +79,11 @@ func (b *bench) agrees(seed uint64, step int, model map[string]map[point.Nanos]f
 	if len(model) > 0 && !slices.Equal(got, lines) {
 		b.t.Fatalf("seed %d, step %d: read\n%s\nwant\n%s", seed, step, strings.Join(got, "\n"), strings.Join(lines, "\n"))
 	}
-	values, names := map[string]struct{}{}, map[string]struct{}{}
-	b.must(v.LabelValues(nil, "i", values))
-	b.must(v.LabelNames(nil, names))
-	if want := slices.Sorted(maps.Keys(model)); !slices.Equal(slices.Sorted(maps.Keys(values)), want) || len(model) > 0 && len(names) != 2 {
+	values, err := LabelValues([]*View{v}, nil, "i")
+	b.must(err)
+	names, err := LabelNames([]*View{v}, nil)
+	b.must(err)
+	if want := slices.Sorted(maps.Keys(model)); !slices.Equal(values, want) || len(model) > 0 && len(names) != 2 {
 		b.t.Fatalf("seed %d, step %d: %d values of %d, names %v", seed, step, len(values), len(model), names)
 	}
 	for name := range model {

@@ -50,12 +50,12 @@ func TestEverySegmentTheWriterMakesCanBeRead(t *testing.T) {
 			t.Errorf("series %d is found as %v", i, got)
 		}
 	}
-	names, err := r.LabelNames(roaring.New())
+	names, err := r.Look(NamesOf(nil), roaring.New())
 	check(t, err)
 	if want := []string{"__name__", "path", "zone"}; !slices.Equal(names, want) {
 		t.Errorf("label names %v, want %v", names, want)
 	}
-	values, err := r.LabelValues("path", roaring.New())
+	values, err := r.Look(ValuesOf("path", nil), roaring.New())
 	check(t, err)
 	if len(values) != n {
 		t.Errorf("%d values, want %d", len(values), n)

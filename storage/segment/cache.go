@@ -2,6 +2,8 @@ package segment
 
 import (
 	"container/list"
+	"hash/maphash"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -21,11 +23,13 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		pages map[pageKey]*list.Element // of *cached
-		order *list.List                // front: used last
-		bytes int64
+		pages   map[pageKey]*list.Element // of *cached
+		order   *list.List                // front: used last
+		bytes   int64
+		answers map[uint64][]*answer // that pages hold, by hash
 	}
 	pagesMax int64
+	seed     maphash.Seed
 
 	files files
 }
@@ -38,9 +42,9 @@ func NewCache(size int64) *Cache {
 	if size <= 0 {
 		size = CacheBytes
 	}
-	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4}
+	c := &Cache{blocks: pebble.NewCache(size - size/4), decoder: newDecoder(), pagesMax: size / 4, seed: maphash.MakeSeed()}
 	c.scratch.New = func() any { return new(readState) }
-	c.mu.pages, c.mu.order = map[pageKey]*list.Element{}, list.New()
+	c.mu.pages, c.mu.order, c.mu.answers = map[pageKey]*list.Element{}, list.New(), map[uint64][]*answer{}
 	c.files.max = FilesMax
 	return c
 }
@@ -51,6 +55,7 @@ func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.mu.pages)
+	clear(c.mu.answers)
 	c.mu.order.Init()
 	c.mu.bytes = 0
 }
@@ -74,7 +79,8 @@ func (c *Cache) options() (o sstable.ReaderOptions, evict, free func()) {
 }
 
 // pageKey names a page of times of one open reader, or one of definitions: then group is definitionsGroup, and page the
-// first id; or a block: then at is its lowest time.
+// first id; or a block: then at is its lowest time; or the record of names: namesGroup;
+// or the answer to a Lookup: answersGroup, and at is the hash of its key.
 type pageKey struct {
 	reader      *Reader
 	group, page uint32
@@ -83,6 +89,8 @@ type pageKey struct {
 
 const (
 	definitionsGroup = groupsMax // no group has this number
+	namesGroup       = groupsMax + 1
+	answersGroup     = groupsMax + 2
 	blockPage        = 1<<32 - 1
 )
 
@@ -92,7 +100,18 @@ type cached struct {
 	cols  [][]point.Nanos
 	defs  []definition
 	block *openBlock
-	bytes int64
+	names []labelName
+	asked string // the key of a Lookup, of which the answer is
+	*answer
+	bytes int64 // its own: without those of the answer
+}
+
+// answer is to a Lookup, of one segment or more: narrow partitions often have the same values.
+type answer struct {
+	values []string
+	hash   uint64
+	pages  int // that hold it; guarded by the cache's lock
+	bytes  int64
 }
 
 // page gives a page if it is cached. It is shared and read only.
@@ -135,9 +154,73 @@ func (c *Cache) putBlock(k pageKey, b *openBlock) {
 	c.put(&cached{key: k, block: b, bytes: b.bytes()})
 }
 
+func (c *Cache) putNames(k pageKey, names []labelName) {
+	size := int64(64)
+	for i := range names {
+		size += 56 + int64(len(names[i].name))
+		for _, first := range names[i].firsts {
+			size += 16 + int64(len(first))
+		}
+	}
+	c.put(&cached{key: k, names: names, bytes: size})
+}
+
+// hash gives a place for the key of a Lookup; keys with one hash take turns there.
+func (c *Cache) hash(key string) point.Nanos { return point.Nanos(maphash.String(c.seed, key)) }
+
+// putAnswer keeps an answer, and returns it or an equal one that another segment gave.
+func (c *Cache) putAnswer(k pageKey, asked string, values []string) []string {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	of := &answer{values: values, bytes: 96}
+	for _, v := range values {
+		of.bytes += 16 + int64(len(v))
+		_, _ = h.WriteString(v)
+		_ = h.WriteByte(0xff) // not in valid UTF-8
+	}
+	of.hash = h.Sum64()
+	if of.bytes > c.pagesMax {
+		return values
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, other := range c.mu.answers[of.hash] {
+		if slices.Equal(other.values, values) {
+			of = other
+		}
+	}
+	if _, ok := c.mu.pages[k]; ok {
+		return of.values
+	}
+	if of.pages++; of.pages == 1 {
+		c.mu.answers[of.hash] = append(c.mu.answers[of.hash], of)
+		c.mu.bytes += of.bytes
+	}
+	c.putLocked(&cached{key: k, asked: asked, answer: of, bytes: 160 + int64(len(asked))})
+	return of.values
+}
+
+// leaveLocked ends that a page holds a list.
+func (c *Cache) leaveLocked(of *answer) {
+	if of.pages--; of.pages > 0 {
+		return
+	}
+	c.mu.bytes -= of.bytes
+	rest := slices.DeleteFunc(c.mu.answers[of.hash], func(l *answer) bool { return l == of })
+	if len(rest) == 0 {
+		delete(c.mu.answers, of.hash)
+		return
+	}
+	c.mu.answers[of.hash] = rest
+}
+
 func (c *Cache) put(p *cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.putLocked(p)
+}
+
+func (c *Cache) putLocked(p *cached) {
 	if _, ok := c.mu.pages[p.key]; ok || p.bytes > c.pagesMax {
 		return
 	}
@@ -152,6 +235,9 @@ func (c *Cache) dropLocked(e *list.Element) {
 	entry := c.mu.order.Remove(e).(*cached)
 	delete(c.mu.pages, entry.key)
 	c.mu.bytes -= entry.bytes
+	if entry.answer != nil {
+		c.leaveLocked(entry.answer)
+	}
 }
 
 // forget drops the columns of a reader that is closed.

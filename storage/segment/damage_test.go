@@ -56,7 +56,7 @@ func readAll(fs vfs.FS, info Info, c *Cache, verify bool) error {
 	if _, err := r.SeriesIDs(); err != nil {
 		return err
 	}
-	_, err = r.LabelValues("host", roaring.New())
+	_, err = r.Look(ValuesOf("host", nil), roaring.New())
 	return err
 }
 

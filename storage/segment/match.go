@@ -26,7 +26,7 @@ func (r *Reader) Labels(id point.DenseID) (l point.Labels, ok bool, err error) {
 			err = cerr
 		}
 	}()
-	defs, err := r.definitionsAt(t, id)
+	defs, err := r.definitionsAt(t, id, true)
 	if err != nil {
 		return "", false, err
 	}
@@ -40,6 +40,11 @@ func (r *Reader) Labels(id point.DenseID) (l point.Labels, ok bool, err error) {
 // EachLabels calls f with those of the series that have their labels here, in rising order of ids. Each page of
 // definitions is opened once. f's error ends the walk and is returned as it is.
 func (r *Reader) EachLabels(ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
+	return r.visitLabels(ids, true, f)
+}
+
+// visitLabels is EachLabels; keep says whether pages of definitions that are opened stay in the Cache.
+func (r *Reader) visitLabels(ids *roaring.Bitmap, keep bool, f func(id point.DenseID, l point.Labels) error) error {
 	if err := r.acquire(); err != nil {
 		return err
 	}
@@ -48,20 +53,20 @@ func (r *Reader) EachLabels(ids *roaring.Bitmap, f func(id point.DenseID, l poin
 	if err != nil {
 		return err
 	}
-	err = r.eachLabels(t, ids, f)
+	err = r.eachLabels(t, ids, keep, f)
 	if cerr := t.close(); err == nil {
 		err = cerr
 	}
 	return err
 }
 
-func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, f func(id point.DenseID, l point.Labels) error) error {
+func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, keep bool, f func(id point.DenseID, l point.Labels) error) error {
 	var defs []definition // of the page that holds the id before, from there on
 	for it := ids.Iterator(); it.HasNext(); {
 		id := point.DenseID(it.Next())
 		if n := len(defs); n == 0 || defs[n-1].id < id {
 			var err error
-			if defs, err = r.definitionsAt(t, id); err != nil {
+			if defs, err = r.definitionsAt(t, id, keep); err != nil {
 				return err
 			}
 		}
@@ -78,7 +83,7 @@ func (r *Reader) eachLabels(t *tableIter, ids *roaring.Bitmap, f func(id point.D
 }
 
 // definitionsAt opens the page that holds the definition of id, if any does: the last that begins at or before it.
-func (r *Reader) definitionsAt(t *tableIter, id point.DenseID) ([]definition, error) {
+func (r *Reader) definitionsAt(t *tableIter, id point.DenseID, keep bool) ([]definition, error) {
 	kv := t.it.SeekLT(key32(nil, keyDefinitions, uint32(id)+1), 0)
 	if kv == nil || len(kv.K.UserKey) != 5 || kv.K.UserKey[0] != keyDefinitions {
 		return nil, t.failed()
@@ -95,7 +100,9 @@ func (r *Reader) definitionsAt(t *tableIter, id point.DenseID) ([]definition, er
 	if err != nil {
 		return nil, r.corrupt(kv.K.UserKey, err)
 	}
-	r.cache.putDefinitions(k, defs)
+	if keep {
+		r.cache.putDefinitions(k, defs)
+	}
 	return defs, nil
 }
 
@@ -204,88 +211,4 @@ func findName(names []labelName, name string) *labelName {
 		return nil
 	}
 	return &names[i]
-}
-
-// names reads the record of names, with its further parts if it has any.
-func (r *Reader) names() (names []labelName, err error) {
-	more := false
-	parse := func(v []byte) error {
-		names, more, err = parseNames(names, v, r.cache.decoder)
-		return err
-	}
-	_, err = r.get([]byte{keyNames}, parse)
-	for part := uint32(0); more && err == nil; part++ {
-		more = false
-		_, err = r.get(keyPosting(nil, moreNames, part), parse)
-	}
-	return names, err
-}
-
-// all gives every series defined here.
-func (r *Reader) all() (*roaring.Bitmap, error) {
-	out := roaring.New()
-	return out, r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
-		out.Add(uint32(id))
-		return nil
-	})
-}
-
-// LabelNames gives the names of all labels held here, sorted, but for those that only series in without have.
-func (r *Reader) LabelNames(without *roaring.Bitmap) ([]string, error) {
-	names, err := r.names()
-	out := make([]string, 0, len(names))
-	for i := range names {
-		if err != nil {
-			return nil, err
-		}
-		used := without.IsEmpty()
-		if !used {
-			err = r.eachUsed(&names[i], without, func(string) bool { used = true; return false })
-		}
-		if used {
-			out = append(out, names[i].name)
-		}
-	}
-	return out, err
-}
-
-// LabelValues gives the values of a label held here, sorted, but for those that only series in without have.
-func (r *Reader) LabelValues(name string, without *roaring.Bitmap) ([]string, error) {
-	names, err := r.names()
-	if err != nil {
-		return nil, err
-	}
-	n := findName(names, name)
-	if n == nil {
-		return nil, nil
-	}
-	var out []string
-	err = r.eachUsed(n, without, func(value string) bool {
-		out = append(out, value)
-		return true
-	})
-	return out, err
-}
-
-// eachUsed calls f for the values of a name that series outside without have, in order, until f returns false.
-func (r *Reader) eachUsed(n *labelName, without *roaring.Bitmap, f func(value string) bool) error {
-	all := without.IsEmpty()
-	of := roaring.New()
-	var bad error
-	err := r.eachValue(n, 0, len(n.firsts), func(value string, ids cursor) bool {
-		if !all {
-			of.Clear()
-			if bad = addRuns(of, ids); bad != nil {
-				return false
-			}
-			if of.AndNot(without); of.IsEmpty() {
-				return true
-			}
-		}
-		return f(value)
-	})
-	if err == nil && bad != nil {
-		err = r.corrupt(keyPosting(nil, n.number, 0), bad)
-	}
-	return err
 }

@@ -250,17 +250,17 @@ func TestLabelNamesAndValues(t *testing.T) {
 	fs := vfs.NewMem()
 	s := small()
 	r := openSegment(t, fs, "seg", s.write(t, fs, "seg"), openCache(t, 0))
-	names, err := r.LabelNames(roaring.New())
+	names, err := r.Look(NamesOf(nil), roaring.New())
 	check(t, err)
 	if !slices.Equal(names, []string{"__name__", "host", "region"}) {
 		t.Errorf("names %v", names)
 	}
-	values, err := r.LabelValues("host", roaring.New())
+	values, err := r.Look(ValuesOf("host", nil), roaring.New())
 	check(t, err)
 	if !slices.Equal(values, []string{"inn", "isar", "lech"}) {
 		t.Errorf("values %v", values)
 	}
-	if values, err = r.LabelValues("none", roaring.New()); err != nil || values != nil {
+	if values, err = r.Look(ValuesOf("none", nil), roaring.New()); err != nil || values != nil {
 		t.Errorf("values of an unknown name: %v %v", values, err)
 	}
 	// Names and values that only excluded series have are excluded.
@@ -269,13 +269,13 @@ func TestLabelNamesAndValues(t *testing.T) {
 		check(t, err)
 		return ids
 	}
-	if values, err = r.LabelValues("host", with("host", "isar")); err != nil || !slices.Equal(values, []string{"inn", "lech"}) {
+	if values, err = r.Look(ValuesOf("host", nil), with("host", "isar")); err != nil || !slices.Equal(values, []string{"inn", "lech"}) {
 		t.Errorf("values without isar: %v %v", values, err)
 	}
-	if names, err = r.LabelNames(with("host", "isar")); err != nil || len(names) != 3 {
+	if names, err = r.Look(NamesOf(nil), with("host", "isar")); err != nil || len(names) != 3 {
 		t.Errorf("names without isar's: %v %v", names, err)
 	}
-	if names, err = r.LabelNames(with("region", "eu")); err != nil || len(names) > 0 {
+	if names, err = r.Look(NamesOf(nil), with("region", "eu")); err != nil || len(names) > 0 {
 		t.Errorf("names without those of every series: %v %v", names, err)
 	}
 }

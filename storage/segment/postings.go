@@ -303,16 +303,55 @@ func eachPosting(b []byte, d *zstd.Decoder, f func(value string, ids cursor) boo
 	return nil
 }
 
-// addRuns puts the ids of a posting into a bitmap.
+// valuesOfPage appends the values of a page. The ids are not opened.
+func valuesOfPage(out []string, b []byte, d *zstd.Decoder) ([]string, error) {
+	c := cursor{b: b}
+	n := c.count(pageValues)
+	heads, _ := c.frame(d, c.count(2*5*pageValues), nil)
+	strs, _ := c.frame(d, c.count(valueBytesMax), nil)
+	if c.bad {
+		return nil, errForm("page of postings")
+	}
+	h, all := cursor{b: heads}, string(strs)
+	for range n {
+		size := h.count(len(all))
+		h.uvarint()
+		if h.bad {
+			return nil, errForm("page of postings")
+		}
+		out, all = append(out, all[:size]), all[size:]
+	}
+	if !h.end() || all != "" {
+		return nil, errForm("page of postings")
+	}
+	return out, nil
+}
+
+// addRuns puts the ids of a posting into a bitmap. Short runs go in together: a range alone makes room for itself in its container, which took
+// two thirds of the time of a look-up of one metric of 10,000 hosts.
 func addRuns(to *roaring.Bitmap, c cursor) error {
-	at := uint64(0)
+	const short = 16
+	var few [256]uint32
+	n, at := 0, uint64(0)
 	for len(c.b) > 0 {
 		lo := at + c.uvarint()
 		at = lo + c.uvarint()
 		if c.bad || lo > 1<<32 || at <= lo || at > 1<<32 {
 			return errForm("posting")
 		}
-		to.AddRange(lo, at)
+		if at-lo > short {
+			to.AddRange(lo, at)
+			continue
+		}
+		if n+short > len(few) {
+			to.AddMany(few[:n])
+			n = 0
+		}
+		for ; lo < at; lo++ {
+			few[n] = uint32(lo)
+			n++
+		}
 	}
+	to.AddMany(few[:n])
 	return nil
 }

@@ -20,17 +20,9 @@ func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]s
 		return nil, false, err
 	}
 	defer sn.close()
-	set := map[string]struct{}{}
-	for _, v := range sn.views {
-		if err := ctx.Err(); err != nil {
-			return nil, false, err
-		}
-		if err := v.LabelNames(sn.matchers, set); err != nil {
-			return nil, false, err
-		}
-	}
-	names, truncated := sorted(set, limit)
-	return names, truncated, nil
+	names, err := partition.LabelNames(sn.views, sn.matchers)
+	names, truncated := atMost(names, limit)
+	return names, truncated, err
 }
 
 // LabelValues implements peer.Storage.
@@ -40,21 +32,12 @@ func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, l
 		return nil, false, err
 	}
 	defer sn.close()
-	set := map[string]struct{}{}
-	for _, v := range sn.views {
-		if err := ctx.Err(); err != nil {
-			return nil, false, err
-		}
-		if err := v.LabelValues(sn.matchers, name, set); err != nil {
-			return nil, false, err
-		}
-	}
-	values, truncated := sorted(set, limit)
-	return values, truncated, nil
+	values, err := partition.LabelValues(sn.views, sn.matchers, name)
+	values, truncated := atMost(values, limit)
+	return values, truncated, err
 }
 
-func sorted(set map[string]struct{}, limit int) ([]string, bool) {
-	all := slices.Sorted(maps.Keys(set))
+func atMost(all []string, limit int) ([]string, bool) {
 	if limit > 0 && len(all) > limit {
 		return all[:limit], true
 	}

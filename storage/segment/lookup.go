@@ -1,0 +1,357 @@
+package segment
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Look-ups of names and values cost what they return, not the number of series: lists of all values read no ids, those of some series read
+// the postings of the label, or the definitions of these series if they are in fewer pages. Answers stay in the Cache: a segment never changes.
+
+// names reads the record of names, with its further parts if it has any. It is shared and read only.
+func (r *Reader) names() (names []labelName, err error) {
+	k := pageKey{reader: r, group: namesGroup}
+	if p, ok := r.cache.page(k); ok {
+		return p.names, nil
+	}
+	more := false
+	parse := func(v []byte) error {
+		names, more, err = parseNames(names, v, r.cache.decoder)
+		return err
+	}
+	_, err = r.get([]byte{keyNames}, parse)
+	for part := uint32(0); more && err == nil; part++ {
+		more = false
+		_, err = r.get(keyPosting(nil, moreNames, part), parse)
+	}
+	if err == nil {
+		r.cache.putNames(k, names)
+	}
+	return names, err
+}
+
+// all gives every series defined here. Their ids have no gaps but in files of other tools, which are walked.
+func (r *Reader) all() (*roaring.Bitmap, error) {
+	out := roaring.New()
+	first, last, err := r.definedRange()
+	if err != nil || r.info.Definitions == 0 {
+		return out, err
+	}
+	if uint64(last)-uint64(first)+1 == r.info.Definitions {
+		out.AddRange(uint64(first), uint64(last)+1)
+		return out, nil
+	}
+	return out, r.EachDefinition(func(id point.DenseID, _ point.Labels) error {
+		out.Add(uint32(id))
+		return nil
+	})
+}
+
+// definedRange returns the first and the last id that are defined here, if any is.
+func (r *Reader) definedRange() (first, last point.DenseID, err error) {
+	if err := r.acquire(); err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = r.release() }()
+	t, err := r.iter()
+	if err != nil {
+		return 0, 0, err
+	}
+	if t.seek([]byte{keyDefinitions}) && len(t.key) == 5 && t.key[0] == keyDefinitions {
+		first = point.DenseID(binary.BigEndian.Uint32(t.key[1:]))
+		defs, derr := r.definitionsAt(t, maxID, true)
+		if n := len(defs); n > 0 {
+			last = defs[n-1].id
+		}
+		err = derr
+	}
+	if cerr := t.close(); err == nil {
+		err = cerr
+	}
+	return first, last, err
+}
+
+// maxID is greater than every id: the writer refuses 2^32-1.
+const maxID = 1<<32 - 2
+
+// Lookup asks which label names, or which values of a label, series have. Safe for concurrent use.
+type Lookup struct {
+	label string // "": names
+	ms    []*labels.Matcher
+	key   string // of answers in the Cache; "": too long
+}
+
+// lookupKeyMax bounds the key of an answer that is kept: answers to longer questions are computed each time.
+const lookupKeyMax = 1 << 10
+
+// NamesOf asks for the names of labels of the series that fulfil all matchers.
+func NamesOf(ms []*labels.Matcher) *Lookup { return newLookup("", ms) }
+
+// ValuesOf asks for the values of a label of the series that fulfil all matchers.
+func ValuesOf(label string, ms []*labels.Matcher) *Lookup { return newLookup(label, ms) }
+
+func newLookup(label string, ms []*labels.Matcher) *Lookup {
+	l := &Lookup{label: label, ms: ms}
+	var b strings.Builder
+	b.WriteString(strconv.Quote(label))
+	for _, m := range ms {
+		b.WriteByte(',')
+		b.WriteString(strconv.Quote(m.Name))
+		b.WriteString(m.Type.String())
+		b.WriteString(strconv.Quote(m.Value))
+		if b.Len() > lookupKeyMax {
+			return l
+		}
+	}
+	l.key = b.String()
+	return l
+}
+
+// Look answers a Lookup about the series defined here, but for those in without. The list is sorted and may be shared: read only. Segments with
+// equal answers share one as long as it stays in the Cache.
+func (r *Reader) Look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
+	if l.key == "" || !without.IsEmpty() {
+		return r.look(l, without)
+	}
+	k := pageKey{reader: r, group: answersGroup, at: r.cache.hash(l.key)}
+	if p, ok := r.cache.page(k); ok && p.asked == l.key {
+		return p.values, nil
+	}
+	found, err := r.look(l, without)
+	if err != nil {
+		return nil, err
+	}
+	return r.cache.putAnswer(k, l.key, found), nil
+}
+
+func (r *Reader) look(l *Lookup, without *roaring.Bitmap) ([]string, error) {
+	if len(l.ms) > 0 {
+		within, err := r.Match(l.ms)
+		if err != nil {
+			return nil, err
+		}
+		within.AndNot(without)
+		if l.label == "" {
+			return r.namesWithin(within)
+		}
+		return r.valuesWithin(l, within)
+	}
+	names, err := r.names()
+	switch {
+	case err != nil:
+		return nil, err
+	case l.label == "":
+		return r.namesWithout(names, without)
+	}
+	n := findName(names, l.label)
+	switch {
+	case n == nil:
+		return nil, nil
+	case without.IsEmpty():
+		return r.values(n)
+	}
+	var out []string
+	err = r.eachUsed(n, without, func(value string) bool {
+		out = append(out, value)
+		return true
+	})
+	return out, err
+}
+
+func (r *Reader) namesWithout(names []labelName, without *roaring.Bitmap) ([]string, error) {
+	out := make([]string, 0, len(names))
+	for i := range names {
+		used := without.IsEmpty()
+		if !used {
+			if err := r.eachUsed(&names[i], without, func(string) bool { used = true; return false }); err != nil {
+				return nil, err
+			}
+		}
+		if used {
+			out = append(out, names[i].name)
+		}
+	}
+	return out, nil
+}
+
+// values gives all values of a name. No ids are read.
+func (r *Reader) values(n *labelName) ([]string, error) {
+	out := make([]string, 0, min(n.values, pageValues*len(n.firsts)))
+	for page := range n.firsts {
+		key := keyPosting(nil, n.number, uint32(page))
+		found, err := r.get(key, func(v []byte) (err error) {
+			out, err = valuesOfPage(out, v, r.cache.decoder)
+			return err
+		})
+		if err == nil && !found {
+			err = r.corrupt(key, errForm("table: the key is missing"))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// eachUsed calls f for the values of a name that series outside without have, in order, until f returns false.
+func (r *Reader) eachUsed(n *labelName, without *roaring.Bitmap, f func(value string) bool) error {
+	of := roaring.New()
+	var bad error
+	err := r.eachValue(n, 0, len(n.firsts), func(value string, ids cursor) bool {
+		of.Clear()
+		if bad = addRuns(of, ids); bad != nil {
+			return false
+		}
+		if of.AndNot(without); of.IsEmpty() {
+			return true
+		}
+		return f(value)
+	})
+	if err == nil && bad != nil {
+		err = r.corrupt(keyPosting(nil, n.number, 0), bad)
+	}
+	return err
+}
+
+// namesWithin gives the names of the labels that series in within have.
+func (r *Reader) namesWithin(within *roaring.Bitmap) ([]string, error) {
+	names, err := r.names()
+	if err != nil || within.IsEmpty() {
+		return nil, err
+	}
+	if pagesOf(within, len(names)) < len(names) {
+		return r.seen(within, func(l point.Labels, seen map[string]bool) {
+			l.Range(func(name, _ string) bool {
+				seen[name] = true
+				return true
+			})
+		})
+	}
+	var out []string
+	ids := within.ToArray()
+	for i := range names {
+		if err := r.eachMeeting(&names[i], ids, nil, func(string) bool {
+			out = append(out, names[i].name)
+			return false
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// valuesWithin gives the values of a label that series in within, which fulfil the matchers, have.
+func (r *Reader) valuesWithin(l *Lookup, within *roaring.Bitmap) (out []string, err error) {
+	names, err := r.names()
+	if err != nil || within.IsEmpty() {
+		return nil, err
+	}
+	n := findName(names, l.label)
+	if n == nil {
+		return nil, nil
+	}
+	if pagesOf(within, len(n.firsts)) < len(n.firsts) {
+		return r.seen(within, func(of point.Labels, seen map[string]bool) {
+			if v := of.Get(l.label); v != "" {
+				seen[v] = true
+			}
+		})
+	}
+	own := slices.DeleteFunc(slices.Clone(l.ms), func(m *labels.Matcher) bool { return m.Name != l.label })
+	err = r.eachMeeting(n, within.ToArray(), own, func(value string) bool {
+		out = append(out, value)
+		return true
+	})
+	return out, err
+}
+
+// seen reads the labels of series and returns what see puts into the set, sorted. Their pages would displace the answers of other segments from the Cache.
+func (r *Reader) seen(within *roaring.Bitmap, see func(l point.Labels, set map[string]bool)) ([]string, error) {
+	set := map[string]bool{}
+	err := r.visitLabels(within, false, func(_ point.DenseID, l point.Labels) error {
+		see(l, set)
+		return nil
+	})
+	return slices.Sorted(maps.Keys(set)), err
+}
+
+// pagesOf guesses how many pages of definitions the series are in, up to most.
+func pagesOf(within *roaring.Bitmap, most int) (n int) {
+	for it := within.Iterator(); n < most && it.HasNext(); n++ {
+		end := it.Next() | (pageDefinitions - 1)
+		if end == 1<<32-1 {
+			return n + 1
+		}
+		it.AdvanceIfNeeded(end + 1)
+	}
+	return n
+}
+
+// eachMeeting calls f for the values of a name that a series in ids, which rise, has, in order, until f returns false. The series fulfil ms, which are
+// about this name: runs of other values are not read.
+func (r *Reader) eachMeeting(n *labelName, ids []uint32, ms []*labels.Matcher, f func(value string) bool) error {
+	var bad error
+	err := r.eachValue(n, 0, len(n.firsts), func(value string, runs cursor) bool {
+		for _, m := range ms {
+			if !m.Matches(value) {
+				return true
+			}
+		}
+		met := false
+		if met, bad = meets(runs, ids); bad != nil {
+			return false
+		}
+		return !met || f(value)
+	})
+	if err == nil && bad != nil {
+		err = r.corrupt(keyPosting(nil, n.number, 0), bad)
+	}
+	return err
+}
+
+// meets reports whether a posting has one of the ids, which rise. It reads no further than the first.
+func meets(c cursor, ids []uint32) (bool, error) {
+	at := uint64(0)
+	for len(c.b) > 0 {
+		lo := at + c.uvarint()
+		at = lo + c.uvarint()
+		if c.bad || lo > 1<<32 || at <= lo || at > 1<<32 {
+			return false, errForm("posting")
+		}
+		ids = ids[gallop(ids, lo):]
+		if len(ids) == 0 {
+			return false, nil
+		}
+		if uint64(ids[0]) < at {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// gallop returns the place of the first id that is not below lo: mostly a near one.
+func gallop(ids []uint32, lo uint64) int {
+	end := 1
+	for end < len(ids) && uint64(ids[end]) < lo {
+		end *= 2
+	}
+	from := end / 2
+	at, _ := slices.BinarySearchFunc(ids[from:min(end+1, len(ids))], lo, func(id uint32, lo uint64) int {
+		switch {
+		case uint64(id) < lo:
+			return -1
+		case uint64(id) > lo:
+			return 1
+		}
+		return 0
+	})
+	return from + at
+}
