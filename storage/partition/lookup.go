@@ -98,7 +98,7 @@ func (v *View) own() (*roaring.Bitmap, error) {
 	return own, nil
 }
 
-// askSegments asks the segments of a view whose series are not all in the index.
+// askSegments asks the segments of a view that has series outside the index.
 func (l *lookup) askSegments(v *View, u *union) error {
 	rowless, err := v.rowlessSeries()
 	if err != nil {

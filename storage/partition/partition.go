@@ -72,7 +72,7 @@ type Partition struct {
 		held      point.Epoch       // the highest in log and segments
 		dropped   bool              // closed or dropped: all operations are refused
 		damaged   error             // a segment cannot be read: reads, rows, flushes and changes are refused, only Drop is not; nil: undamaged
-		broken    []point.SegmentID // whose files are damaged
+		broken    []point.SegmentID // with damaged files
 		beyond    bool              // more is damaged than these
 		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
 		owed      error             // a deletion of the log is not in the catalogue yet, and reads would show its rows: they are refused; nil: none

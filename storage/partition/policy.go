@@ -15,7 +15,7 @@ type Settings struct {
 	// FlushAge is how long a row may lie in the head before it is flushed. Default 1 h. Larger: longer recovery.
 	FlushAge time.Duration
 	// FlushIdle is how long a head without new rows waits before it is flushed. Default 10 min. That of a partition of at most ten
-	// minutes whose time has passed waits for a thirtieth of it.
+	// minutes with a time range that has passed waits for a thirtieth of it.
 	FlushIdle time.Duration
 	// MinorsMax is how many minors may lie above a major before they are folded into a new one. Default 12.
 	// Larger: less written, slower reads.

@@ -159,7 +159,7 @@ func (o *Repaired) placement(r *brick.Remains, entries map[string][]byte, id poi
 	dir := r.FS().PathJoin(r.SegmentsDir(), id.String())
 	made := partition.Rebuild(r.FS(), dir, id, known, r.Exact(), cache, log.After)
 	if site, ok := o.sites[id]; made.State == nil && !made.Found && log != nil && !o.Exact && ok {
-		p := &site.Partition // all its rows are in the log, and its table's map tells whose they are
+		p := &site.Partition // all its rows are in the log, and its table's map tells which server's they are
 		made = partition.Rebuild(r.FS(), dir, id, &partition.State{Identity: partition.Identity{
 			Table: site.Table, Partition: p.ID, Placement: id, TimeLo: p.TimeLo, TimeHi: p.TimeHi, PointLo: p.PointLo, PointHi: p.PointHi,
 		}, NextSegment: 1}, false, cache, log.After)
