@@ -50,6 +50,8 @@ var importLaw = []rule{
 	{who: "...", not: "google.golang.org/grpc/...", except: "protocols/peer/... gateway/forward/... gateway/query/... storage/server/... storage/replica/... metadata/coord/etcd cmd/...",
 		because: "nodes speak through protocols/peer, which hides how; of etcd's connections the pauses are set"},
 
+	{who: "...", not: "github.com/minio/...", except: "storage/backup/s3/...", tests: true,
+		because: "a bucket is a place for backups like any other: one package knows its protocol"},
 	{who: "...", not: "github.com/prometheus/prometheus/web/... github.com/prometheus/prometheus/storage/remote/...", tests: true,
 		because: "they bring seven hundred packages: every service discovery there is"},
 	{who: "...", not: "github.com/prometheus/prometheus/tsdb",

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,10 +18,12 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/storage/backup"
+	"github.com/spillwaydb/spillway/storage/backup/s3"
 	"github.com/spillwaydb/spillway/storage/brick"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -30,10 +33,11 @@ const backupPath = "/api/v1/admin/backup"
 
 // backupOrder is the body of such a request, in JSON.
 type backupOrder struct {
-	To             string `json:"to"` // a directory of the process' host
-	Link           bool   `json:"link,omitempty"`
-	BytesPerSecond int    `json:"bytes_per_second,omitempty"`
-	Keep           int    `json:"keep,omitempty"` // how many backups stay in it; 0: all
+	To             string       `json:"to"`           // a directory of the process' host, or s3://bucket/prefix
+	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; what is left out comes from the environment of the process
+	Link           bool         `json:"link,omitempty"`
+	BytesPerSecond int          `json:"bytes_per_second,omitempty"`
+	Keep           int          `json:"keep,omitempty"` // how many backups stay in it; 0: all
 }
 
 // backupNews is a line of the answer: the progress, and at last the outcome.
@@ -61,8 +65,13 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not an order for a backup: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !filepath.IsAbs(o.To) || o.BytesPerSecond < 0 || o.Keep < 0 {
-		http.Error(w, "to must be an absolute path, and no number negative", http.StatusBadRequest)
+	if o.BytesPerSecond < 0 || o.Keep < 0 {
+		http.Error(w, "no number may be negative", http.StatusBadRequest)
+		return
+	}
+	to, err := o.place()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	if !d.backingUp.CompareAndSwap(false, true) {
@@ -76,7 +85,7 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 	}
 	last := time.Time{}
-	news, err := d.backUp(r.Context(), &o, func(p backup.Progress) {
+	news, err := d.backUp(r.Context(), &o, to, func(p backup.Progress) {
 		if now := time.Now(); now.Sub(last) >= newsEvery {
 			last = now
 			tell(backupNews{Progress: &p})
@@ -91,32 +100,51 @@ func (d *door) backupPage(w http.ResponseWriter, r *http.Request) {
 	tell(news)
 }
 
-func (d *door) backUp(ctx context.Context, o *backupOrder, progress func(backup.Progress)) (news backupNews, err error) {
+// place is where the backup goes. Errors: Invalid.
+func (o *backupOrder) place() (backup.Place, error) {
+	switch {
+	case strings.HasPrefix(o.To, s3.Scheme):
+		set := s3.Settings{}
+		if o.S3 != nil {
+			set = *o.S3
+		}
+		if o.Link {
+			return nil, fault.Errorf(fault.Invalid, "a bucket takes no hard links")
+		}
+		return s3.Open(o.To, set)
+	case !filepath.IsAbs(o.To):
+		return nil, fault.Errorf(fault.Invalid, "to must be an absolute path or s3://BUCKET/PREFIX")
+	}
+	return backup.Dir{FS: vfs.Default, Path: o.To}, nil
+}
+
+func (d *door) backUp(ctx context.Context, o *backupOrder, to backup.Place, progress func(backup.Progress)) (news backupNews, err error) {
 	made := time.Now()
 	snap, err := d.behind.snapshot(ctx)
 	if err != nil {
 		return news, err
 	}
 	defer snap.Close()
-	res, err := backup.Write(ctx, vfs.Default, o.To, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: version, Progress: progress})
+	res, err := backup.Write(ctx, vfs.Default, to, &snap.Content, made, backup.Settings{Link: o.Link, BytesPerSecond: o.BytesPerSecond, Program: version, Progress: progress})
 	if err != nil {
 		return news, err
 	}
 	news = backupNews{Name: res.Name, Missing: res.Missing, Progress: &res.Progress}
 	if o.Keep > 0 {
-		news.Removed, err = backup.Prune(vfs.Default, o.To, o.Keep)
+		news.Removed, err = backup.Prune(ctx, to, snap.Content.Store, o.Keep)
 	}
 	return news, err
 }
 
 // backupCmd asks a running process for a backup.
 type backupCmd struct {
-	To   string `name:"to" help:"Directory for it, on the host of the process. Backups in one directory share what they have in common." required:"" type:"path"`
+	To   string `name:"to" help:"Directory for it, on the host of the process, or s3://BUCKET/PREFIX. Backups in one place share what they have in common." required:"" placeholder:"DIR|s3://…"`
 	URL  string `name:"url" help:"Where the process listens for administrators (its admin.listen)." default:"http://127.0.0.1:8429" env:"SPILLWAY_ADMIN_URL"`
 	Link bool   `name:"link" help:"Make hard links instead of copies: at once, on the same disk, and damaged together with it."`
 	Rate size   `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
 	Keep int    `name:"keep" help:"Remove all but the newest backups of the directory afterwards (default: keep all)."`
 
+	S3     bucketFlags `embed:"" prefix:"s3-" group:"S3"`
 	Client clientFlags `embed:""`
 }
 
@@ -127,7 +155,11 @@ func (c *backupCmd) Run() error {
 	if c.Keep < 0 {
 		return fault.Errorf(fault.Invalid, "--keep must not be negative")
 	}
-	order, err := json.Marshal(backupOrder{To: c.To, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep})
+	o, err := c.order()
+	if err != nil {
+		return err
+	}
+	order, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
@@ -149,11 +181,30 @@ func (c *backupCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, c.To, news.Progress.Segments, sizeText(news.Progress.Bytes), sizeText(news.Progress.Copied))
+	fmt.Printf("backup %s in %s: %d segments, %s, of which %s were copied\n", news.Name, o.To, news.Progress.Segments, sizeText(news.Progress.Bytes), sizeText(news.Progress.Copied))
 	for _, name := range news.Removed {
 		fmt.Printf("removed %s\n", name)
 	}
 	return tellMissing(news.Missing)
+}
+
+// order is the request for the process. Keys leave this host only over TLS. Errors: Invalid.
+func (c *backupCmd) order() (*backupOrder, error) {
+	o := &backupOrder{To: c.To, Link: c.Link, BytesPerSecond: int(c.Rate), Keep: c.Keep}
+	if !isBucket(c.To) {
+		o.To = kong.ExpandPath(c.To)
+		return o, nil
+	}
+	set, err := c.S3.settings()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(c.URL)
+	if err == nil && set.SecretKey != "" && u.Scheme != "https" && !isLoopbackHost(u.Hostname()) {
+		return nil, fault.Errorf(fault.Invalid, "the credentials for the bucket would cross the network in the clear to %s: use https, or give them to the process in its environment and run this command without them", c.URL)
+	}
+	o.S3 = &set
+	return o, nil
 }
 
 // readNews reads the lines of the answer up to the last one.
@@ -275,7 +326,7 @@ func (b *bar) end() {
 
 // restoreCmd makes a store of a backup.
 type restoreCmd struct {
-	From       string  `name:"from" help:"Directory with backups." required:"" type:"path"`
+	From       string  `name:"from" help:"Directory with backups, or s3://BUCKET/PREFIX." required:"" placeholder:"DIR|s3://…"`
 	Backup     string  `name:"backup" help:"Which of them, by name (default: the newest)."`
 	ConfigFile string  `name:"config.file" help:"YAML file with settings, for data_dir and storage.log_dir." type:"path" env:"SPILLWAY_CONFIG_FILE"`
 	DataDir    *string `name:"data-dir" help:"Where the store is to be: an empty directory, or one that does not exist (default ./spillway-data)." type:"path"`
@@ -283,20 +334,26 @@ type restoreCmd struct {
 	Rate       size    `name:"rate" help:"Bytes a second to copy at most, as 50MiB (default: as fast as can be)."`
 	List       bool    `name:"list" help:"List the backups, and restore nothing." xor:"mode"`
 	Verify     bool    `name:"verify" help:"Read the whole backup and check it, and restore nothing." xor:"mode"`
+
+	S3 bucketFlags `embed:"" prefix:"s3-" group:"S3"`
 }
 
 // Run lists, checks or restores.
 func (c *restoreCmd) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	from, err := c.S3.place(c.From)
+	if err != nil {
+		return err
+	}
 	if c.List {
-		return listBackups(os.Stdout, c.From)
+		return listBackups(ctx, os.Stdout, from)
 	}
 	set := backup.Settings{Link: c.Link, BytesPerSecond: int(c.Rate)}
 	if c.Verify {
 		bar := newBar(os.Stderr, "verify")
 		set.Progress = bar.show
-		res, err := backup.Verify(ctx, vfs.Default, c.From, c.Backup, set)
+		res, err := backup.Verify(ctx, from, c.Backup, set)
 		bar.end()
 		if err != nil {
 			return err
@@ -315,7 +372,7 @@ func (c *restoreCmd) Run() error {
 	bar := newBar(os.Stderr, "restore")
 	set.Progress = bar.show
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	res, err := backup.Restore(ctx, c.From, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), set)
+	res, err := backup.Restore(ctx, from, c.Backup, brick.Deps{FS: vfs.Default, Log: log}, cfg.brick(), set)
 	bar.end()
 	if err != nil {
 		return err
@@ -324,8 +381,8 @@ func (c *restoreCmd) Run() error {
 	return tellMissing(res.Missing)
 }
 
-func listBackups(w io.Writer, dir string) error {
-	all, err := backup.List(vfs.Default, dir)
+func listBackups(ctx context.Context, w io.Writer, at backup.Place) error {
+	all, err := backup.List(ctx, at)
 	if err != nil {
 		return err
 	}

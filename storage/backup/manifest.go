@@ -3,8 +3,8 @@ package backup
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/cockroachdb/errors/oserror"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -46,7 +44,7 @@ type Segment struct {
 	Path string `json:"-"` // in the store
 }
 
-// name returns the name of the segment's file in a backup directory: the same bytes have the same name.
+// name returns the name of the segment's file in a place with backups: the same bytes have the same name.
 func (s *Segment) name() string { return fmt.Sprintf("%016x-%d.seg", s.Checksum, s.Size) }
 
 // Manifest is the content of a backup's file. It marshals to JSON.
@@ -64,6 +62,7 @@ const (
 	formatVersion = 1
 	suffix        = ".backup"
 	segmentsDir   = "segments"
+	lockName      = "LOCK"
 	tempSuffix    = ".tmp"
 	sumForm       = "xxh64 %016x\n"
 	sumBytes      = len("xxh64 0123456789abcdef\n")
@@ -121,23 +120,23 @@ func decode(b []byte) (*Manifest, error) {
 	return &m, nil
 }
 
-// Listed is a backup in a directory.
+// Listed is a backup in a place.
 type Listed struct {
 	Name     string
 	Manifest *Manifest // nil: Err has the reason
 	Err      error
 }
 
-// List returns the backups of a directory, oldest first. Errors: Unavailable.
-func List(fs vfs.FS, dir string) ([]Listed, error) {
-	names, err := fs.List(dir)
+// List returns the backups of a place, oldest first. Errors: Unavailable.
+func List(ctx context.Context, at Place) ([]Listed, error) {
+	names, err := at.List(ctx, "")
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
+		return nil, err
 	}
 	var out []Listed
-	for _, n := range names {
+	for n := range names {
 		if name, ok := strings.CutSuffix(n, suffix); ok {
-			m, err := load(fs, dir, name)
+			m, err := load(ctx, at, name)
 			out = append(out, Listed{name, m, err})
 		}
 	}
@@ -146,43 +145,42 @@ func List(fs vfs.FS, dir string) ([]Listed, error) {
 }
 
 // load reads a backup's manifest.
-func load(fs vfs.FS, dir, name string) (_ *Manifest, err error) {
-	path := fs.PathJoin(dir, name+suffix)
-	f, err := fs.Open(path)
-	if oserror.IsNotExist(err) {
-		return nil, fault.Errorf(fault.NotFound, "%s holds no backup %q", dir, name)
+func load(ctx context.Context, at Place, name string) (*Manifest, error) {
+	f, size, err := at.Read(ctx, name+suffix)
+	if fault.Is(err, fault.NotFound) {
+		return nil, fault.Errorf(fault.NotFound, "%s holds no backup %q", at, name)
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "open %s", path)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	st, err := f.Stat()
+	defer f.Close()
+	if size > manifestMax {
+		return nil, fault.Errorf(fault.Corrupt, "%s has %d bytes, more than any backup", name+suffix, size)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, size+1))
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "read %s", path)
-	}
-	if st.Size() > manifestMax {
-		return nil, fault.Errorf(fault.Corrupt, "%s has %d bytes, more than any backup", path, st.Size())
-	}
-	b, err := io.ReadAll(f)
-	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "read %s", path)
+		return nil, fault.Annotate(err, "read %s", name+suffix)
 	}
 	m, err := decode(b)
-	return m, fault.Annotate(err, "%s", path)
+	return m, fault.Annotate(err, "%s in %s", name+suffix, at)
 }
 
 // pick loads the named backup; "": the newest.
-func pick(fs vfs.FS, dir, name string) (string, *Manifest, error) {
+func pick(ctx context.Context, at Place, name string) (string, *Manifest, error) {
 	if name == "" {
-		all, err := List(fs, dir)
+		names, err := at.List(ctx, "")
 		if err != nil {
 			return "", nil, err
 		}
-		if len(all) == 0 {
-			return "", nil, fault.Errorf(fault.NotFound, "%s holds no backup", dir)
+		for n := range names {
+			if n, ok := strings.CutSuffix(n, suffix); ok {
+				name = max(name, n)
+			}
 		}
-		name = all[len(all)-1].Name
+		if name == "" {
+			return "", nil, fault.Errorf(fault.NotFound, "%s holds no backup", at)
+		}
 	}
-	m, err := load(fs, dir, name)
+	m, err := load(ctx, at, name)
 	return name, m, err
 }

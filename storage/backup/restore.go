@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -18,34 +19,33 @@ import (
 
 // Verify reads a backup, the newest where name is "", with all its segments. Damaged segments are in the result's Missing, beside
 // those missing from the beginning. Errors: NotFound, Corrupt (the backup's own file), Unavailable, Canceled.
-func Verify(ctx context.Context, fs vfs.FS, dir, name string, set Settings) (Result, error) {
-	name, m, err := pick(fs, dir, name)
+func Verify(ctx context.Context, at Place, name string, set Settings) (Result, error) {
+	name, m, err := pick(ctx, at, name)
 	if err != nil {
 		return Result{}, err
 	}
-	j := newJob(fs, set, m.Segments)
-	return j.all(name, m, func(g *Segment) error { return j.read(ctx, g, fs.PathJoin(dir, segmentsDir, g.name()), io.Discard) })
+	j := newJob(set, m.Segments)
+	return j.all(ctx, at, name, m, func(ctx context.Context, g *Segment) (int64, error) { return 0, j.from(ctx, at, g, drain) })
+}
+
+// from hands the checked bytes of a backup's segment to write.
+func (j *job) from(ctx context.Context, at Place, g *Segment, write func(io.Reader) error) error {
+	name := segmentsDir + "/" + g.name()
+	open := func() (io.ReadCloser, int64, error) { return at.Read(ctx, name) }
+	return j.through(ctx, g, name+" in "+at.String(), open, write)
 }
 
 // all calls do for each segment of a backup. Segments that do reports as damaged are in the result's Missing, beside those that were
 // missing from the beginning; any other error ends it.
-func (j *job) all(name string, m *Manifest, do func(*Segment) error) (Result, error) {
-	out := Result{Name: name, Missing: slices.Clone(m.Missing)}
-	for i := range m.Segments {
-		g := &m.Segments[i]
-		var bad errDamaged
-		switch err := do(g); {
-		case errors.As(err, &bad):
-			if !namesSegment(m.Missing, g) {
-				out.Missing = append(out.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", g.Epoch, g.Seq, g.Placement, bad))
-			}
-		case err != nil:
-			return out, err
+func (j *job) all(ctx context.Context, at Place, name string, m *Manifest, do func(context.Context, *Segment) (int64, error)) (Result, error) {
+	damaged, err := j.each(ctx, at.Streams(), do)
+	out := Result{Name: name, Missing: slices.Clone(m.Missing), Progress: j.progress}
+	for _, i := range slices.Sorted(maps.Keys(damaged)) {
+		if g := &m.Segments[i]; !namesSegment(m.Missing, g) {
+			out.Missing = append(out.Missing, missingText(g, damaged[i]))
 		}
-		j.passed(g)
 	}
-	out.Progress = j.progress
-	return out, nil
+	return out, err
 }
 
 func namesSegment(missing []string, s *Segment) bool {
@@ -57,8 +57,8 @@ func namesSegment(missing []string, s *Segment) bool {
 // exist; or continues a restore of the same backup that did not end. The store has a new identity. Parts that cannot be restored
 // are in the result's Missing: the start of the store reports them, and queries that touch them fail. Errors: NotFound, Invalid
 // (the directory is not empty), Corrupt, Unavailable, Canceled.
-func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
-	name, m, err := pick(d.FS, dir, name)
+func Restore(ctx context.Context, at Place, name string, d brick.Deps, s brick.Settings, set Settings) (_ Result, err error) {
+	name, m, err := pick(ctx, at, name)
 	if err != nil {
 		return Result{}, err
 	}
@@ -79,8 +79,8 @@ func Restore(ctx context.Context, dir, name string, d brick.Deps, s brick.Settin
 	if err := b.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }); err != nil {
 		return Result{}, err
 	}
-	j := newJob(d.FS, set, m.Segments)
-	out, err := j.all(name, m, func(g *Segment) error { return j.put(ctx, b, g, d.FS.PathJoin(dir, segmentsDir, g.name())) })
+	j := newJob(set, m.Segments)
+	out, err := j.all(ctx, at, name, m, func(ctx context.Context, g *Segment) (int64, error) { return j.put(ctx, d.FS, b, g, at) })
 	if err != nil {
 		return out, err
 	}
@@ -131,22 +131,22 @@ func begin(fs vfs.FS, dataDir, name string) error {
 	return brick.SyncDir(fs, dataDir)
 }
 
-// put copies a segment's file into the store. One that an earlier try put there has its name only if it is whole.
-func (j *job) put(ctx context.Context, b *brick.Brick, g *Segment, from string) error {
+// put copies a backup's segment into the store. One that an earlier try put there has its name only if it is whole.
+func (j *job) put(ctx context.Context, fs vfs.FS, b *brick.Brick, g *Segment, from Place) (copied int64, err error) {
 	to := b.SegmentPath(g.Placement, point.SegmentID{Epoch: g.Epoch, Seq: g.Seq})
-	if st, err := j.fs.Stat(to); err == nil && st.Size() == g.Size {
-		return nil
+	if st, err := fs.Stat(to); err == nil && st.Size() == g.Size {
+		return 0, nil
 	}
 	if err := b.MakeSegmentDir(g.Placement); err != nil {
-		return err
+		return 0, err
 	}
-	if j.set.Link && j.fs.Link(from, to) == nil {
-		return b.SyncSegmentDir(g.Placement)
+	if l, ok := from.(linker); ok && j.set.Link && l.LinkOut(segmentsDir+"/"+g.name(), to) {
+		return 0, b.SyncSegmentDir(g.Placement)
 	}
-	if err := j.copy(ctx, g, from, to); err != nil {
-		return err
+	if err := j.from(ctx, from, g, func(r io.Reader) error { return writeFile(fs, to, r) }); err != nil {
+		return 0, err
 	}
-	return b.SyncSegmentDir(g.Placement)
+	return g.Size, b.SyncSegmentDir(g.Placement)
 }
 
 // enter writes the catalogue entries of the restored parts, all at once.

@@ -1,19 +1,18 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
-	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"golang.org/x/time/rate"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
-	"github.com/spillwaydb/spillway/storage/brick"
 )
 
 // Settings of a backup or a restore.
@@ -43,157 +42,54 @@ type Result struct {
 	Missing []string
 }
 
-// job reads or copies segments and counts them.
-type job struct {
-	fs       vfs.FS
-	set      Settings
-	limit    *rate.Limiter // nil: none
-	progress Progress
-	buf      []byte
-}
-
-const copyBuffer = 1 << 20
-
-func newJob(fs vfs.FS, set Settings, segments []Segment) *job {
-	j := &job{fs: fs, set: set, buf: make([]byte, copyBuffer)}
-	if set.BytesPerSecond > 0 {
-		j.limit = rate.NewLimiter(rate.Limit(set.BytesPerSecond), max(copyBuffer, set.BytesPerSecond))
-	}
-	j.progress.SegmentsAll = len(segments)
-	for i := range segments {
-		j.progress.BytesAll += segments[i].Size
-	}
-	return j
-}
-
-// passed counts a finished segment.
-func (j *job) passed(s *Segment) {
-	j.progress.Segments++
-	j.progress.Bytes += s.Size
-	if j.set.Progress != nil {
-		j.set.Progress(j.progress)
-	}
-}
-
-// errDamaged reports a segment with changed bytes.
-type errDamaged struct{ error }
-
-// read copies a segment's file to w and compares it with the expected size and checksum. Errors: errDamaged, Unavailable, Canceled.
-func (j *job) read(ctx context.Context, s *Segment, path string, w io.Writer) error {
-	f, err := j.fs.Open(path)
-	if oserror.IsNotExist(err) {
-		return errDamaged{fault.Errorf(fault.Corrupt, "%s is missing", path)}
-	}
-	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "open %s", path)
-	}
-	defer f.Close()
-	sum, size := xxhash.New(), int64(0)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		n, err := f.Read(j.buf)
-		if n > 0 {
-			if j.limit != nil {
-				if err := j.limit.WaitN(ctx, n); err != nil {
-					return err
-				}
-			}
-			_, _ = sum.Write(j.buf[:n]) // never fails
-			size += int64(n)
-			if _, err := w.Write(j.buf[:n]); err != nil {
-				return fault.Wrap(err, fault.Unavailable, "copy %s", path)
-			}
-		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return errDamaged{fault.Wrap(err, fault.Corrupt, "read %s", path)}
-		}
-	}
-	if size != s.Size || sum.Sum64() != s.Checksum {
-		return errDamaged{fault.Errorf(fault.Corrupt, "%s has %d bytes with checksum %016x, and should have %d with %016x", path, size, sum.Sum64(), s.Size, s.Checksum)}
-	}
-	return nil
-}
-
-// copy copies a segment, durably but for its directory.
-func (j *job) copy(ctx context.Context, s *Segment, from, to string) (err error) {
-	f, err := j.fs.Create(to+tempSuffix, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "create %s", to)
-	}
-	err = j.read(ctx, s, from, f)
-	if err == nil {
-		err = fault.Wrap(f.Sync(), fault.Unavailable, "sync %s", to)
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = fault.Wrap(j.fs.Rename(to+tempSuffix, to), fault.Unavailable, "rename %s", to)
-	}
-	if err != nil {
-		return errors.Join(err, removeIfThere(j.fs, to+tempSuffix))
-	}
-	j.progress.Copied += s.Size
-	return nil
-}
-
-func removeIfThere(fs vfs.FS, path string) error {
-	if err := fs.Remove(path); err != nil && !oserror.IsNotExist(err) {
-		return fault.Wrap(err, fault.Unavailable, "remove %s", path)
-	}
-	return nil
-}
-
-// Write makes a backup in dir, which it creates if needed. Segments that are damaged in the store are listed as missing in the
-// backup. Errors: Unavailable (the disk; another backup into dir runs), Canceled; then there is no new backup.
-func Write(ctx context.Context, fs vfs.FS, dir string, c *Content, made time.Time, set Settings) (_ Result, err error) {
-	files := fs.PathJoin(dir, segmentsDir)
-	if err := fs.MkdirAll(files, 0o755); err != nil {
-		return Result{}, fault.Wrap(err, fault.Unavailable, "make %s", files)
-	}
-	unlock, err := lock(fs, dir)
+// Write makes a backup of a store's files, which lie in fs. Segments that are damaged in the store are listed as missing in the
+// backup. Errors: Unavailable (a disk, the network; another backup into the place runs), Canceled; then there is no new backup, and
+// the next try copies only the segments that are not there yet.
+func Write(ctx context.Context, fs vfs.FS, to Place, c *Content, made time.Time, set Settings) (_ Result, err error) {
+	unlock, err := to.Lock(ctx, c.Store)
 	if err != nil {
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, unlock.Close()) }()
-	j := newJob(fs, set, c.Segments)
-	m := &Manifest{Version: formatVersion, Made: made.UTC(), Program: set.Program, Store: c.Store, Missing: c.Missing, Entries: c.Entries}
-	for i := range c.Segments {
-		s := &c.Segments[i]
-		var bad errDamaged
-		switch err := j.keep(ctx, s, fs.PathJoin(files, s.name())); {
-		case errors.As(err, &bad):
-			m.Missing = append(m.Missing, fmt.Sprintf("segment %d-%d of placement %s: %v", s.Epoch, s.Seq, s.Placement, bad))
-		case err != nil:
-			return Result{}, err
-		}
-		m.Segments = append(m.Segments, *s)
-		j.passed(s)
-	}
-	if err := brick.SyncDir(fs, files); err != nil {
+	there, err := to.List(ctx, segmentsDir)
+	if err != nil {
 		return Result{}, err
 	}
-	if _, err := fs.Stat(fs.PathJoin(dir, m.name()+suffix)); err == nil {
-		return Result{}, fault.Errorf(fault.Unavailable, "%s holds a backup of this very moment", dir)
+	j := newJob(set, c.Segments)
+	m := &Manifest{Version: formatVersion, Made: made.UTC(), Program: set.Program, Store: c.Store, Missing: c.Missing, Entries: c.Entries, Segments: c.Segments}
+	damaged, err := j.each(ctx, to.Streams(), func(ctx context.Context, s *Segment) (int64, error) {
+		if size, ok := there[s.name()]; ok && size == s.Size {
+			return 0, nil
+		}
+		return j.keep(ctx, fs, s, to)
+	})
+	if err != nil {
+		return Result{}, err
 	}
-	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(fs, dir, m)
+	for _, i := range slices.Sorted(maps.Keys(damaged)) {
+		m.Missing = append(m.Missing, missingText(&c.Segments[i], damaged[i]))
+	}
+	if err := to.Sync(segmentsDir); err != nil {
+		return Result{}, err
+	}
+	return Result{Name: m.name(), Progress: j.progress, Missing: m.Missing}, writeManifest(ctx, to, m)
 }
 
-// keep copies a segment's file into the backup directory.
-func (j *job) keep(ctx context.Context, s *Segment, to string) error {
-	if st, err := j.fs.Stat(to); err == nil && st.Size() == s.Size {
-		return nil
+// keep copies a segment's file of the store to the place.
+func (j *job) keep(ctx context.Context, fs vfs.FS, s *Segment, to Place) (copied int64, err error) {
+	name := segmentsDir + "/" + s.name()
+	if l, ok := to.(linker); ok && j.set.Link && l.Link(s.Path, name) {
+		return 0, nil
 	}
-	if j.set.Link && j.fs.Link(s.Path, to) == nil {
-		return nil
-	}
-	return j.copy(ctx, s, s.Path, to)
+	open := func() (io.ReadCloser, int64, error) { return openFile(fs, s.Path) }
+	return s.Size, j.through(ctx, s, s.Path, open, func(r io.Reader) error { return to.Put(ctx, name, s.Size, r) })
 }
 
-func writeManifest(fs vfs.FS, dir string, m *Manifest) (err error) {
+func missingText(s *Segment, why error) string {
+	return fmt.Sprintf("segment %d-%d of placement %s: %v", s.Epoch, s.Seq, s.Placement, why)
+}
+
+func writeManifest(ctx context.Context, to Place, m *Manifest) error {
 	b, err := m.encode()
 	if err != nil {
 		return err
@@ -201,37 +97,29 @@ func writeManifest(fs vfs.FS, dir string, m *Manifest) (err error) {
 	if len(b) > manifestMax {
 		return fault.Errorf(fault.TooLarge, "the backup names so many segments that its file would have %d bytes, at most %d are read", len(b), manifestMax)
 	}
-	path := fs.PathJoin(dir, m.name()+suffix)
-	f, err := fs.Create(path+tempSuffix, vfs.WriteCategoryUnspecified)
+	names, err := to.List(ctx, "")
 	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "create %s", path)
+		return err
 	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
+	if _, ok := names[m.name()+suffix]; ok {
+		return fault.Errorf(fault.Unavailable, "%s holds a backup of this very moment", to)
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = fs.Rename(path+tempSuffix, path)
+	if err := to.Put(ctx, m.name()+suffix, int64(len(b)), bytes.NewReader(b)); err != nil {
+		return err
 	}
-	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "write %s", path)
-	}
-	return brick.SyncDir(fs, dir)
+	return to.Sync("")
 }
 
-func lock(fs vfs.FS, dir string) (io.Closer, error) {
-	c, err := fs.Lock(fs.PathJoin(dir, "LOCK"))
-	return c, fault.Wrap(err, fault.Unavailable, "%s is in use by another backup or restore", dir)
-}
-
-// Prune removes all but the newest backups, and the segments that no remaining one names. A backup that cannot be read is kept,
-// and then no segment is removed. Errors: Unavailable, Corrupt (a backup cannot be read).
-func Prune(fs vfs.FS, dir string, keep int) (removed []string, err error) {
-	unlock, err := lock(fs, dir)
+// Prune removes all but the newest backups, the segments that no remaining one names, and what interrupted backups left. A backup
+// that cannot be read is kept, and then nothing is removed. The holder is the identity of the store that prunes. Errors:
+// Unavailable, Corrupt (a backup cannot be read).
+func Prune(ctx context.Context, at Place, holder string, keep int) (removed []string, err error) {
+	unlock, err := at.Lock(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock.Close()) }()
-	all, err := List(fs, dir)
+	all, err := List(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -249,24 +137,23 @@ func Prune(fs vfs.FS, dir string, keep int) (removed []string, err error) {
 		}
 	}
 	for _, name := range removed {
-		if err := removeIfThere(fs, fs.PathJoin(dir, name+suffix)); err != nil {
+		if err := at.Remove(ctx, name+suffix); err != nil {
 			return nil, err
 		}
 	}
-	if err := brick.SyncDir(fs, dir); err != nil { // a backup is removed before its segments
+	if err := at.Sync(""); err != nil { // a backup is removed before its segments
 		return nil, err
 	}
-	files := fs.PathJoin(dir, segmentsDir)
-	names, err := fs.List(files)
+	files, err := at.List(ctx, segmentsDir)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Unavailable, "list %s", files)
+		return nil, err
 	}
-	for _, name := range names {
+	for name := range files {
 		if !used[name] {
-			if err := removeIfThere(fs, fs.PathJoin(files, name)); err != nil {
+			if err := at.Remove(ctx, segmentsDir+"/"+name); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return removed, nil
+	return removed, at.RemovePartial(ctx)
 }

@@ -24,7 +24,7 @@ func backUp(t *testing.T, s *server.Server, fs vfs.FS, made time.Time, set backu
 	snap, err := s.Snapshot(t.Context())
 	must(t, err)
 	defer snap.Close()
-	res, err := backup.Write(t.Context(), fs, "bk", &snap.Content, made, set)
+	res, err := backup.Write(t.Context(), fs, backup.Dir{FS: fs, Path: "bk"}, &snap.Content, made, set)
 	must(t, err)
 	return res
 }
@@ -40,7 +40,7 @@ func restored(t *testing.T, from vfs.FS, name string) (vfs.FS, backup.Result) {
 		_, err = f.Write(b)
 		must(t, errors.Join(err, f.Close()))
 	}
-	res, err := backup.Restore(t.Context(), "bk", name, brick.Deps{FS: fs}, brick.Settings{DataDir: "data", FreeBytesMin: 1}, backup.Settings{})
+	res, err := backup.Restore(t.Context(), backup.Dir{FS: fs, Path: "bk"}, name, brick.Deps{FS: fs}, brick.Settings{DataDir: "data", FreeBytesMin: 1}, backup.Settings{})
 	must(t, err)
 	return fs, res
 }
@@ -100,14 +100,14 @@ func TestARestoredBackupHasAllRowsAndNoDeletedOnes(t *testing.T) {
 	if copied == 0 {
 		t.Error("nothing was ever copied")
 	}
-	all, err := backup.List(fs, "bk")
+	all, err := backup.List(t.Context(), backup.Dir{FS: fs, Path: "bk"})
 	must(t, err)
-	removed, err := backup.Prune(fs, "bk", 2)
+	removed, err := backup.Prune(t.Context(), backup.Dir{FS: fs, Path: "bk"}, "", 2)
 	if must(t, err); len(removed) != len(all)-2 {
 		t.Errorf("%d of %d backups were removed", len(removed), len(all))
 	}
 	for _, l := range all[len(all)-2:] {
-		if res, err := backup.Verify(t.Context(), fs, "bk", l.Name, backup.Settings{}); err != nil || len(res.Missing) > 0 {
+		if res, err := backup.Verify(t.Context(), backup.Dir{FS: fs, Path: "bk"}, l.Name, backup.Settings{}); err != nil || len(res.Missing) > 0 {
 			t.Errorf("after older ones were removed, %s: %+v %v", l.Name, res, err)
 		}
 	}
@@ -135,7 +135,7 @@ func TestABackupNamesWhatIsDamagedInTheStore(t *testing.T) {
 	must(t, err)
 	_, err = f.WriteAt([]byte{0xff, 0xfe}, bad.Size/2)
 	must(t, errors.Join(err, f.Close()))
-	res, err := backup.Write(t.Context(), fs, "bk", &snap.Content, backupTime, backup.Settings{})
+	res, err := backup.Write(t.Context(), fs, backup.Dir{FS: fs, Path: "bk"}, &snap.Content, backupTime, backup.Settings{})
 	must(t, err)
 	if len(res.Missing) != 1 || !strings.Contains(res.Missing[0], "checksum") {
 		t.Fatalf("missing: %q", res.Missing)
@@ -203,7 +203,7 @@ func restoreUpTo(t *testing.T, fs vfs.FS, n int, name string) (backup.Result, er
 			cancel()
 		}
 	}}
-	res, err := backup.Restore(ctx, "bk", name, brick.Deps{FS: fs}, brick.Settings{DataDir: "restored", FreeBytesMin: 1}, set)
+	res, err := backup.Restore(ctx, backup.Dir{FS: fs, Path: "bk"}, name, brick.Deps{FS: fs}, brick.Settings{DataDir: "restored", FreeBytesMin: 1}, set)
 	if err != nil && ctx.Err() != nil {
 		err = errors.Join(ctx.Err(), fmt.Errorf("%w", err))
 	}
