@@ -33,7 +33,7 @@ RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
+.PHONY: etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -159,7 +159,7 @@ page-check: ## the committed page is what its sources make; skipped where there 
 	git --no-pager diff --exit-code --stat -- gateway/ui/dist || { echo "gateway/ui/dist is not what gateway/ui/web makes: run make page and commit"; exit 1; }; \
 	[ -z "$$(git ls-files --others gateway/ui/dist)" ] || { echo "gateway/ui/dist has files that are not committed"; exit 1; }
 
-test-browser: build ## the page in a headless Chromium before real processes, with pictures in .cache/page; PAGE_CLUSTER=0 leaves the cluster out
+test-browser: build etcd ## the page in a headless Chromium before real processes, with pictures in .cache/page; PAGE_CLUSTER=0 leaves the cluster out
 	go build -o bin/cluster ./cmd/cluster
 	@gateway/ui/web/test/run.sh
 
@@ -174,11 +174,14 @@ overload: build ## three times what one process takes, by three protocols, besid
 	go build -o bin/attack ./cmd/attack
 	bin/attack -bin bin/spillway -memory $(MEMORY) -for $(FOR) -only '^overload/' -goodput $(GOODPUT) -latency $(ARGS)
 
-cluster: build ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
+etcd:
+	CGO_ENABLED=0 go build -trimpath -o bin/etcd ./cmd/etcd
+
+cluster: build etcd ## etcd, storage servers and gateways on this machine, to try out; CLUSTER_STORAGE=3 CLUSTER_GATEWAYS=2 CLUSTER_PORT=28600 CLUSTER_ARGS=-h
 	go build -o bin/cluster ./cmd/cluster
 	@bin/cluster -bin bin/spillway -dir $${CLUSTER_DIR:-.cache/cluster} -storage $${CLUSTER_STORAGE:-3} -gateways $${CLUSTER_GATEWAYS:-2} -etcd $${CLUSTER_ETCD:-1} -port $${CLUSTER_PORT:-28600} $${CLUSTER_ARGS:-}
 
-test-cluster: build ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTER_COPIES=1 (storage.copies in all tests)
+test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTER_COPIES=1 (storage.copies in all tests)
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
 

@@ -22,6 +22,7 @@ import (
 func main() {
 	var p processes.Plan
 	flag.StringVar(&p.Bin, "bin", "bin/spillway", "the built program")
+	flag.StringVar(&p.EtcdBin, "etcd-bin", "", "the built cmd/etcd (default: etcd beside the program)")
 	flag.StringVar(&p.Dir, "dir", ".cache/cluster", "where data, certificates and logs are; it may be of an earlier run")
 	flag.IntVar(&p.Storage, "storage", 3, "how many storage servers")
 	flag.IntVar(&p.Gateways, "gateways", 2, "how many gateways")

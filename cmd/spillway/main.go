@@ -37,7 +37,6 @@ type cli struct {
 	Config     configCmd     `cmd:"" help:"Check settings, show them, and list all there are."`
 	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`
-	Etcd       etcdCmd       `cmd:"" help:"Run an etcd member, to try a cluster out without installing one."`
 	Certs      certsCmd      `cmd:"" help:"Make certificates for the processes of a cluster."`
 	Token      tokenCmd      `cmd:"" help:"Make tokens for clients, and check the files that let them in."`
 	Completion completionCmd `cmd:"" help:"Print completion for a shell: source <(spillway completion bash)."`

@@ -16,14 +16,14 @@ var built struct {
 	err  error
 }
 
-// program returns the path of the program.
+// program returns the path of the program. The etcd of cmd/etcd lies beside it.
 func program(t testing.TB) string {
 	t.Helper()
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "spillway-test-"); built.err != nil {
 			return
 		}
-		if out, err := exec.Command("go", "build", "-o", filepath.Join(built.dir, "spillway"), ".").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-o", built.dir+string(filepath.Separator), ".", "../etcd").CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w: %s", err, out)
 		}
 	})

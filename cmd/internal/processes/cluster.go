@@ -1,12 +1,14 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -16,8 +18,9 @@ import (
 
 // Plan lists the processes to run.
 type Plan struct {
-	Bin string // the built program
-	Dir string // where every process has a directory
+	Bin     string // the built program
+	EtcdBin string // the built cmd/etcd; "": the file etcd beside Bin
+	Dir     string // where every process has a directory
 	// Etcd is how many etcd members there are, Storage and Gateways how many of the others.
 	Etcd, Storage, Gateways int
 	// Port is the first of the ports, which follow each other; 0: any that are free.
@@ -46,6 +49,10 @@ type Cluster struct {
 
 // Layout chooses ports and arguments, and starts nothing. The error names the port that is taken, if Plan names ports.
 func Layout(p Plan) (*Cluster, error) {
+	etcdBin := cmp.Or(p.EtcdBin, filepath.Join(filepath.Dir(p.Bin), "etcd"))
+	if _, err := os.Stat(etcdBin); p.Etcd > 0 && err != nil {
+		return nil, fmt.Errorf("%w: build it with go build -o %s ./cmd/etcd", err, etcdBin)
+	}
 	ports, err := p.ports(2*(p.Etcd+p.Storage+p.Gateways) + p.Etcd)
 	if err != nil {
 		return nil, err
@@ -80,26 +87,26 @@ func Layout(p Plan) (*Cluster, error) {
 	for i := range p.Etcd {
 		name := nameOf("m", i)
 		args := []string{
-			"etcd", "--name=" + name, "--data-dir=" + filepath.Join(p.Dir, name), "--listen=" + c.EtcdClients[i], "--peer-listen=" + etcdPeers[i],
+			"--name=" + name, "--data-dir=" + filepath.Join(p.Dir, name), "--listen=" + c.EtcdClients[i], "--peer-listen=" + etcdPeers[i],
 			"--health-listen=" + etcdHealth[i], "--initial-cluster=" + strings.Join(members, ","),
 		}
 		if p.Certs {
 			args = append(args, "--tls.ca="+p.certFile("etcd-ca.crt"), "--tls.cert="+p.certFile("etcd-"+name+".crt"), "--tls.key="+p.certFile("etcd-"+name+".key"))
 		}
-		c.Etcd = append(c.Etcd, p.process(name, etcdHealth[i]+"/health", args...))
+		c.Etcd = append(c.Etcd, p.process(name, etcdBin, etcdHealth[i]+"/health", args...))
 	}
 	for i := range p.Storage {
 		name := nameOf("s", i)
 		c.Peers, c.Admin = append(c.Peers, next(name)), append(c.Admin, next(name))
 		args := append([]string{"storage", "--id=" + name, fmt.Sprintf("--host=h%d", i+1), "--data-dir=" + filepath.Join(p.Dir, name),
 			"--peer.listen=" + c.Peers[i], "--admin.listen=" + c.Admin[i], "--coord=" + c.Coord}, append(p.Security(name), p.CoordSecurity()...)...)
-		c.Storage = append(c.Storage, p.process(name, c.Admin[i]+"/-/ready", append(args, p.StorageArgs...)...))
+		c.Storage = append(c.Storage, p.process(name, p.Bin, c.Admin[i]+"/-/ready", append(args, p.StorageArgs...)...))
 	}
 	for i := range p.Gateways {
 		name := nameOf("g", i)
 		args := append([]string{"gateway", "--data-dir=" + filepath.Join(p.Dir, name), "--http.listen=" + c.HTTP[i],
 			"--admin.listen=" + c.GatewayAdmin[i], "--coord=" + c.Coord}, append(p.Security(name), p.CoordSecurity()...)...)
-		c.Gateways = append(c.Gateways, p.process(name, c.HTTP[i]+"/-/ready", append(args, p.GatewayArgs...)...))
+		c.Gateways = append(c.Gateways, p.process(name, p.Bin, c.HTTP[i]+"/-/ready", append(args, p.GatewayArgs...)...))
 	}
 	return c, nil
 }
@@ -113,12 +120,12 @@ func (p Plan) place(name string) (host string, in []string) {
 	return p.Place(name)
 }
 
-func (p Plan) process(name, ready string, args ...string) *Process {
+func (p Plan) process(name, bin, ready string, args ...string) *Process {
 	_, in := p.place(name)
-	if p.Memory != "" && args[0] != "etcd" {
+	if p.Memory != "" && bin == p.Bin {
 		args = append(args, "--memory="+p.Memory)
 	}
-	out := &Process{Name: name, Line: append([]string{p.Bin}, args...), Ready: "http://" + ready, Env: p.Env, In: in}
+	out := &Process{Name: name, Line: append([]string{bin}, args...), Ready: "http://" + ready, Env: p.Env, In: in}
 	if p.Out != nil {
 		out.Out = p.Out(name)
 	}

@@ -1,3 +1,5 @@
+// Command etcd runs an etcd member for trying a cluster out and for tests: `make cluster` and the tests of a cluster start it. It is
+// the same server as etcd's own binary, with few of its settings, in a program of its own: the product is smaller without it.
 package main
 
 import (
@@ -11,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/auth"
@@ -20,10 +23,18 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// etcdCmd is an etcd member for trying a cluster out and for tests: the same server as etcd's own binary, with few of its
-// settings. A cluster for production has three members of its own. With certificates, members and clients authenticate
-// each other, and users are switched on: root, and one that may read and write Spillway's keys.
-type etcdCmd struct {
+// rootUser is etcd's own name for its administrator; `spillway certs` makes a certificate for it.
+const rootUser = "root"
+
+func main() {
+	var m member
+	ctx := kong.Parse(&m, kong.Name("etcd"), kong.Description("Run an etcd member, to try a cluster out without installing one."))
+	ctx.FatalIfErrorf(ctx.Run())
+}
+
+// member is an etcd member. A cluster for production has three members of its own. With certificates, members and clients
+// authenticate each other, and users are switched on: root, and one that may read and write Spillway's keys.
+type member struct {
 	DataDir        string        `name:"data-dir" help:"Where the member keeps its state." type:"path" default:"./spillway-etcd"`
 	Listen         string        `name:"listen" help:"Address for clients." default:"127.0.0.1:2379"`
 	PeerListen     string        `name:"peer-listen" help:"Address for other members." default:"127.0.0.1:2380"`
@@ -39,21 +50,21 @@ type etcdCmd struct {
 }
 
 // Run serves until a signal comes.
-func (e *etcdCmd) Run() error {
+func (e *member) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c, err := e.config()
 	if err != nil {
 		return err
 	}
-	member, err := embed.StartEtcd(c)
+	server, err := embed.StartEtcd(c)
 	if err != nil {
 		return fault.Wrap(err, fault.Unavailable, "etcd in %s", e.DataDir)
 	}
-	defer member.Close()
+	defer server.Close()
 	select {
-	case <-member.Server.ReadyNotify():
-	case err := <-member.Err():
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
 		return fault.Wrap(err, fault.Unavailable, "etcd")
 	case <-time.After(e.ReadyTimeout):
 		return fault.Errorf(fault.Unavailable, "etcd: the other members did not answer within %v", e.ReadyTimeout)
@@ -61,20 +72,20 @@ func (e *etcdCmd) Run() error {
 		return nil
 	}
 	if e.CA != "" {
-		if err := e.users(ctx, member); err != nil {
+		if err := e.users(ctx, server); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(os.Stderr, "\netcd %s is ready; give the others --coord=%s://%s\n\n", e.Name, map[bool]string{false: "etcd", true: "etcds"}[e.CA != ""], e.Listen)
 	select {
-	case err := <-member.Err():
+	case err := <-server.Err():
 		return fault.Wrap(err, fault.Unavailable, "etcd")
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-func (e *etcdCmd) config() (*embed.Config, error) {
+func (e *member) config() (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Name, c.Dir = e.Name, e.DataDir
 	c.LogLevel, c.LogOutputs = "fatal", []string{"stderr"} // it calls its own stop an error; real ones are returned
@@ -114,10 +125,10 @@ const usersMax = 30 * time.Second
 
 // users switches authentication on, with users by the common names of client certificates, unless it is on already.
 // Several members may do it at once: steps that another member did first are skipped.
-func (e *etcdCmd) users(ctx context.Context, member *embed.Etcd) error {
+func (e *member) users(ctx context.Context, server *embed.Etcd) error {
 	ctx, cancel := context.WithTimeout(ctx, usersMax)
 	defer cancel()
-	client := v3client.New(member.Server)
+	client := v3client.New(server.Server)
 	defer client.Close()
 	status, err := client.AuthStatus(ctx)
 	if err != nil {
