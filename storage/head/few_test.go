@@ -60,6 +60,12 @@ func TestRowsSurviveTheGrowthOfAHead(t *testing.T) {
 				}
 			}
 		}
+		late := h.SeriesSince(3)
+		for id, values := range want {
+			if late.Contains(uint32(id)) != (len(values) > 3) {
+				t.Fatalf("seed %d, series %d: %d rows from 0 on, and since 3 it is listed: %v", seed, id, len(values), late.Contains(uint32(id)))
+			}
+		}
 		if h.Series() != len(want) || int(h.SeriesIDs().GetCardinality()) != len(want) {
 			t.Fatalf("seed %d: %d series and %d ids of %d", seed, h.Series(), h.SeriesIDs().GetCardinality(), len(want))
 		}

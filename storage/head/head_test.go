@@ -176,6 +176,9 @@ func TestReadsWhatAModelReads(t *testing.T) {
 				}
 			}
 			checkStamps(t, id, m, &run, h)
+			if len(m.read(id, lo, math.MaxInt64)) > 0 && !h.SeriesSince(lo).Contains(uint32(id)) {
+				t.Fatalf("series %d has rows at %d or later, and is left out", id, lo)
+			}
 		}
 		checkIDs(t, h, m)
 	})

@@ -108,6 +108,11 @@ func (m *majorWriter) stretch(ctx context.Context, lo, hi point.Labels, from, to
 	var within []Series
 	var text textArena
 	err := m.v.eachDefinition(func(id point.DenseID, l point.Labels) error {
+		if id%giveUpEvery == 0 {
+			if err := m.p.goingOn(ctx); err != nil {
+				return err
+			}
+		}
 		if from && l.Compare(lo) < 0 || to && l.Compare(hi) >= 0 {
 			return nil
 		}

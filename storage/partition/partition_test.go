@@ -58,6 +58,12 @@ var hushed = Settings{QuietAfter: 1, QuietSeriesMin: 1, WarmSeriesMax: 1, Compac
 
 func openBenchWith(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings) *bench {
 	t.Helper()
+	return openBenchAs(t, fs, epoch, set, ident)
+}
+
+// openBenchAs opens the partition, and makes it as another one than usual if there is none.
+func openBenchAs(t *testing.T, fs vfs.FS, epoch point.Epoch, set Settings, ident Identity) *bench {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	br, err := brick.Open(brick.Deps{FS: fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
 	if err != nil {

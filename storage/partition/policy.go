@@ -120,11 +120,13 @@ func (s *Settings) headLimit(h HeadShape) int64 {
 }
 
 // FlushDue returns why the head should be flushed now. While a compaction runs, a flush waits until the head is half as large
-// again: segments flushed meanwhile have to be folded twice.
+// again, or four times as old: segments flushed meanwhile have to be folded once more, and no flush can begin until they are.
 func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason {
 	limit := s.headLimit(h)
+	patience := time.Duration(1)
 	if compacting {
 		limit += limit / 2
+		patience = compactingPatience
 	}
 	switch {
 	case !h.flushable(now):
@@ -133,13 +135,16 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 		return ByRetry
 	case h.Bytes >= limit:
 		return BySize
-	case now.Sub(h.Born) >= s.FlushAge:
+	case now.Sub(h.Born) >= patience*s.FlushAge:
 		return ByAge
-	case now.Sub(h.LastWrite) >= s.FlushIdle, h.Passed && now.Sub(h.LastWrite) >= s.narrowIdle():
+	case now.Sub(h.LastWrite) >= patience*s.FlushIdle, h.Passed && now.Sub(h.LastWrite) >= s.narrowIdle():
 		return ByIdle
 	}
 	return NotDue
 }
+
+// compactingPatience is how many times longer than otherwise a row may lie in the head while a compaction of the partition runs.
+const compactingPatience = 4
 
 // narrowIdle is how long a narrow partition, once its time has passed, waits for more rows before it is flushed and cools. Its
 // successor fills up meanwhile; staged rows arrive without such gaps.

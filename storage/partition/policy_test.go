@@ -43,6 +43,8 @@ func TestFlushDue(t *testing.T) {
 	f("and no larger", HeadShape{Frames: 9, Bytes: 96 * mib}, true, BySize)
 	f("a row lies for an hour at most", HeadShape{Frames: 1, Born: ago(time.Hour)}, false, ByAge)
 	f("not quite", HeadShape{Frames: 1, Born: ago(time.Hour - 1)}, false, NotDue)
+	f("while a compaction runs it may lie for four hours", HeadShape{Frames: 1, Born: ago(4*time.Hour - 1)}, true, NotDue)
+	f("and no longer", HeadShape{Frames: 1, Born: ago(4 * time.Hour)}, true, ByAge)
 	f("a head nobody writes to waits ten minutes", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10 * time.Minute)}, false, ByIdle)
 	f("not quite", HeadShape{Frames: 1, Born: ago(11 * time.Minute), LastWrite: ago(10*time.Minute - 1)}, false, NotDue)
 	f("a narrow partition's waits twenty seconds once its time has passed", HeadShape{Frames: 1, Passed: true, Born: ago(time.Minute), LastWrite: ago(20 * time.Second)}, false, ByIdle)

@@ -25,8 +25,11 @@ type View struct {
 	segments []*segmentRef
 	heads    []*headRef
 	check    series.Check // nil: the caller waits to the end
+	timed    bool         // series without rows in [lo, hi] may be left out
+	lo, hi   point.Nanos
 
 	rowless *roaring.Bitmap // defined, and without rows; see rowlessSeries. nil: not asked yet
+	present presence        // series that may have rows in [lo, hi]
 }
 
 // View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series;
@@ -87,6 +90,9 @@ func (v *View) Close() {
 // Watch makes the view call check while it is searched; see series.Check.
 func (v *View) Watch(check series.Check) { v.check = check }
 
+// Within lets Match leave out series that have no rows in [lo, hi], where it finds many.
+func (v *View) Within(lo, hi point.Nanos) { v.timed, v.lo, v.hi = true, lo, hi }
+
 // grow calls the check, if there is one.
 func (v *View) grow(bytes int64) error {
 	if v.check == nil {
@@ -113,46 +119,75 @@ func (v *View) Match(ms []*labels.Matcher) ([]Series, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.match(ms, rowless)
+	return v.match(ms, rowless, true)
 }
 
 // MatchDefined is Match with the series that have no rows: they may have exemplars.
 func (v *View) MatchDefined(ms []*labels.Matcher) ([]Series, error) {
-	return v.match(ms, roaring.New())
+	return v.match(ms, roaring.New(), false)
 }
 
-func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, error) {
+func (v *View) match(ms []*labels.Matcher, without *roaring.Bitmap, timed bool) ([]Series, error) {
 	var out []Series
+	expect := func(n int) error {
+		if err := v.grow(int64(n) * matchedBytes); err != nil {
+			return err
+		}
+		out = slices.Grow(out, n)
+		return nil
+	}
+	err := v.eachMatch(ms, without, timed && v.timed, expect, func(s Series) error {
+		out = append(out, s)
+		if s.Known { // expected, and its labels lie in the index
+			return nil
+		}
+		return v.grow(matchedBytes + int64(len(s.Labels)))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// eachMatch calls f with the series that fulfil all matchers, in no order; timed: where they are many, only with those that may have
+// rows in the view's time. Before it gives those of the index it calls expect with their number at most.
+func (v *View) eachMatch(ms []*labels.Matcher, without *roaring.Bitmap, timed bool, expect func(n int) error, f func(Series) error) error {
+	live := roaring.New()
 	if v.warm {
-		var err error
-		if out, err = v.matchIndex(ms, without); err != nil {
-			return nil, err
+		if err := v.matchIndex(ms, without, timed, live, expect, f); err != nil {
+			return err
 		}
 	}
 	if v.Indexed() {
-		return out, nil
+		return nil
 	}
 	// The quiet series, or all. One that returns just now is found in either.
-	live := roaring.New()
-	for i := range out {
-		live.Add(uint32(out[i].ID))
-	}
-	for _, g := range v.segments {
-		found, err := g.reader.Match(ms)
-		if err != nil {
-			return nil, v.failed(err)
+	found := make([]*roaring.Bitmap, len(v.segments))
+	many := uint64(0)
+	for i, g := range v.segments {
+		var err error
+		if found[i], err = g.reader.Match(ms); err != nil {
+			return v.failed(err)
 		}
-		found.AndNot(live)
-		found.AndNot(without)
-		err = g.reader.EachLabels(found, func(id point.DenseID, l point.Labels) error {
-			out = append(out, Series{ID: id, Labels: l})
-			return v.grow(matchedBytes + int64(len(l)))
-		})
-		if err != nil {
-			return nil, v.failed(err)
+		found[i].AndNot(live)
+		found[i].AndNot(without)
+		many += found[i].GetCardinality()
+		if err := v.grow(0); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	if timed && many >= narrowedMin {
+		if err := v.keepPresent(found); err != nil {
+			return err
+		}
+	}
+	for i, g := range v.segments {
+		err := g.reader.EachLabels(found[i], func(id point.DenseID, l point.Labels) error { return f(Series{ID: id, Labels: l}) })
+		if err != nil {
+			return v.failed(err)
+		}
+	}
+	return nil
 }
 
 // failed wraps the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
@@ -169,24 +204,44 @@ func (v *View) failed(err error) error {
 // matchedBytes is the memory of a found series: here, and where series of views are joined.
 const matchedBytes = 160
 
-func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap) ([]Series, error) {
+// matchIndex gives the series in the index that fulfil all matchers. live takes in all of them, also those without rows in the view's time.
+func (v *View) matchIndex(ms []*labels.Matcher, without *roaring.Bitmap, timed bool, live *roaring.Bitmap, expect func(n int) error, f func(Series) error) error {
 	defer v.p.deps.Index.Pin().Unpin() // no ref becomes another series, perhaps one of this view, before it was looked at
 	found, err := v.p.deps.Index.MatchChecked(ms, v.grow)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	most := min(int(found.GetCardinality()), v.ids.len())
-	if err := v.grow(int64(most) * matchedBytes); err != nil {
-		return nil, err
-	}
-	out := make([]Series, 0, most)
-	for it := found.Iterator(); it.HasNext(); {
-		ref := series.Ref(it.Next())
-		if id, ok := v.ids.dense.Get(ref); ok && !without.Contains(uint32(id)) {
-			out = append(out, Series{id, ref, true, v.p.deps.Index.Labels(ref)})
+	var present *roaring.Bitmap // nil: of any time
+	if timed && most >= narrowedMin {
+		if present, err = v.presentSeries(); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	if present != nil {
+		most = min(most, int(present.GetCardinality()))
+	}
+	if err := expect(most); err != nil {
+		return err
+	}
+	quiet := v.ids.quiet != nil
+	for it := found.Iterator(); it.HasNext(); {
+		ref := series.Ref(it.Next())
+		id, ok := v.ids.dense.Get(ref)
+		if !ok {
+			continue
+		}
+		if quiet {
+			live.Add(uint32(id))
+		}
+		if without.Contains(uint32(id)) || present != nil && !present.Contains(uint32(id)) {
+			continue
+		}
+		if err := f(Series{id, ref, true, v.p.deps.Index.Labels(ref)}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Read reads the rows in [lo, hi] of the named series, each merged over heads and segments, deletions applied. It calls f in the

@@ -35,6 +35,7 @@ type Reader struct {
 
 	file   atomic.Pointer[file] // the open file; nil while it is closed. Replaced under opening
 	closed atomic.Bool
+	spans  atomic.Pointer[[]span] // of groups; nil: not read yet
 
 	opening  sync.Mutex // held while the file is opened or closed; taken before the cache's lock
 	modified time.Time  // of the file when it was opened last; guarded by opening

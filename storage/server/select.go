@@ -63,6 +63,7 @@ func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapsho
 		}
 		if v != nil {
 			v.Watch(check)
+			v.Within(q.Lo, q.Hi)
 			sn.views = append(sn.views, v)
 		}
 	}
