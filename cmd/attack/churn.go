@@ -85,6 +85,9 @@ func churnDay(ctx context.Context, a *attacker) {
 		status, answer := a.get(ctx, path)
 		v, _ := firstValue(answer)
 		a.note += fmt.Sprintf("\n    %s: %d, %v, in %.2f s", q, status, v, time.Since(began).Seconds())
+		if status != http.StatusOK {
+			a.note += fmt.Sprintf(" %.300s", answer)
+		}
 	}
 	a.note += fmt.Sprintf("\n    %.1f M rows of %d series, %.0f CPU-seconds, at most %s behind the clock", float64(rows.Load())/1e6, churnWaves*churnEach, a.cpu().Seconds(), late.Round(time.Second))
 }

@@ -115,7 +115,11 @@ func (f *Front) buckets(ctx context.Context, c *call) Response {
 	}{map[string]string{"self": "/api/v2/buckets"}, found})
 }
 
-func (f *Front) createBucket(ctx context.Context, c *call) Response {
+func (f *Front) createBucket(ctx context.Context, c *call) (r Response) {
+	if err := c.mayCreate(); err != nil {
+		r.takeInflux(lineproto.V2.Forbidden(err.Error()))
+		return r
+	}
 	body, err := f.load(ctx, c, encIdentity)
 	if err != nil {
 		return f.failure2(err, "")

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // server is the server that reads from a connection; the values of the metric label server.
@@ -29,6 +31,8 @@ type conn struct {
 	head   []byte
 	ended  bool // the sender will send nothing more
 	linger bool // Close waits for the unread rest of a body
+	read   int64
+	most   int64 // as many bytes may be read, of a body in chunks; 0: any number
 
 	by        atomic.Int32 // server
 	idleSince atomic.Int64 // unix nanoseconds; 0: a request is being served
@@ -46,11 +50,31 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
+	if c.most > 0 {
+		if c.read >= c.most {
+			return 0, errChunkOverhead
+		}
+		p = p[:min(int64(len(p)), c.most-c.read)]
+	}
 	n, err := c.Conn.Read(p)
+	c.read += int64(n)
 	if err == io.EOF {
 		c.ended = true
 	}
 	return n, err
+}
+
+// Of a body in chunks so many bytes may come beside its content: lengths, extensions, trailers. Else its bound says nothing about what is read.
+const (
+	chunkOverheadLeast = 64 << 10
+	chunkOverheadShare = 16 // bytes for each of content: chunks of one byte take six
+)
+
+var errChunkOverhead = fault.Errorf(fault.Invalid, "the chunks of the body have more extensions than content")
+
+// allow lets a body in chunks of so many bytes come, beginning with the byte start of the connection.
+func (c *conn) allow(start, content int64) {
+	c.most = start + chunkOverheadLeast + content*chunkOverheadShare
 }
 
 // Bounds for a refused body that its sender is still sending. Closing at once would reset the connection, and the sender

@@ -73,16 +73,30 @@ func (f *Front) mayDelete(c *call) error {
 	if c.Method != http.MethodPost {
 		return fault.Errorf(fault.Denied, "what deletes must be sent by POST")
 	}
-	rq := &http.Request{Method: c.Method, Host: c.Header("Host"), URL: &url.URL{Path: c.Path}, Header: http.Header{}}
+	if c.crossOrigin() {
+		return fault.Errorf(fault.Denied, "pages of other origins may not delete")
+	}
+	return nil
+}
+
+// mayCreate refuses to make tables for requests that a page of another origin makes a browser send. Clients that are no browsers send
+// none of the headers that say so.
+func (c *call) mayCreate() error {
+	if c.crossOrigin() {
+		return fault.Errorf(fault.Denied, "pages of other origins may not create databases")
+	}
+	return nil
+}
+
+// crossOrigin reports whether the headers of a request say that a page of another origin sent it, whatever its method.
+func (c *call) crossOrigin() bool {
+	rq := &http.Request{Method: http.MethodPost, Host: c.Header("Host"), URL: &url.URL{Path: c.Path}, Header: http.Header{}}
 	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
 		if v := c.Header(name); v != "" {
 			rq.Header.Set(name, v)
 		}
 	}
-	if http.NewCrossOriginProtection().Check(rq) != nil {
-		return fault.Errorf(fault.Denied, "pages of other origins may not delete")
-	}
-	return nil
+	return http.NewCrossOriginProtection().Check(rq) != nil
 }
 
 // readDeletion reads the body of a v2 deletion. The error is Invalid, or one of load's.
@@ -268,6 +282,7 @@ func (f *Front) delete(ctx context.Context, by asker, name string, t Table, d de
 	if err := deleter.Delete(ctx, d.lo, d.hi, ms); err != nil && !fault.Is(err, fault.NotFound) { // NotFound: the table has no rows
 		return err
 	}
+	f.metrics.deletions.Inc()
 	f.log.Info("series deleted", "table", name, "match", fmt.Sprint(ms), "from_ns", int64(d.lo), "to_ns", int64(d.hi), "by", by.who.Name)
 	return nil
 }

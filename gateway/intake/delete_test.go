@@ -155,6 +155,9 @@ func TestStatementsThatDelete(t *testing.T) {
 	f.do(t, "POST /query", []byte("q=DROP+DATABASE+d"), "Content-Type", "application/x-www-form-urlencoded", "Origin", "http://elsewhere.example").want(t, 200, "other origins")
 	f.do(t, "POST /api/v2/delete?bucket=d", []byte(`{"start":"1970-01-01T00:00:00Z","stop":"2100-01-01T00:00:00Z"}`), "Sec-Fetch-Site", "cross-site").want(t, 403, "other origins")
 	f.do(t, "POST /t/other/query?q=DROP+DATABASE+d", nil).want(t, 200, `the request is for the table \"other\"`)
+	if n := metric(t, f, "spillway_intake_deletions_total"); n < 5 {
+		t.Errorf("%v deletions are counted, want those that were carried out", n)
+	}
 	if n := f.memory.table("d").count(); n != 8 {
 		t.Errorf("%d rows are left of 8", n)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -91,7 +92,9 @@ func (f *Front) serveFast(ctx *fasthttp.RequestCtx) {
 		f.handOver(ctx)
 	default:
 		body := fastBody{ctx: ctx, stream: ctx.RequestBodyStream()}
+		body.begin()
 		resp := f.answer(f.base, d, method, path, rawQuery, &body)
+		body.finish()
 		f.writeFast(ctx, resp)
 		if c, ours := ctx.Conn().(*conn); !body.whole() {
 			// The rest of the body would be taken for the next request.
@@ -130,6 +133,12 @@ func (f *Front) fastError(ctx *fasthttp.RequestCtx, err error) {
 	}
 	f.metrics.answered(protoOther, r.Status, 0)
 	f.writeFast(ctx, r)
+}
+
+// isSmallBuffer reports whether fasthttp's buffer did not hold a header or a trailer.
+func isSmallBuffer(err error) bool {
+	var small *fasthttp.ErrSmallBuffer
+	return errors.As(err, &small) || err != nil && strings.Contains(err.Error(), "small read buffer")
 }
 
 // ambiguous refuses headers that two servers in a row may understand differently: a length together with a transfer
@@ -207,6 +216,21 @@ type fastBody struct {
 	stream io.Reader
 	read   int64
 	end    error // the error that ended the stream
+	chunks *conn // bounds what its chunks take; nil: it has a length
+	start  int64 // bytes that had been read of chunks
+}
+
+func (b *fastBody) begin() {
+	if c, ours := b.ctx.Conn().(*conn); ours && b.declared() < 0 {
+		b.chunks, b.start = c, c.read
+		c.allow(b.start, 0)
+	}
+}
+
+func (b *fastBody) finish() {
+	if b.chunks != nil {
+		b.chunks.most = 0
+	}
 }
 
 func (b *fastBody) header(name string) string { return string(b.ctx.Request.Header.Peek(name)) }
@@ -250,6 +274,12 @@ func (b *fastBody) Read(p []byte) (int, error) {
 	}
 	n, err := b.stream.Read(p)
 	b.read += int64(n)
+	if b.chunks != nil {
+		if err != nil && err != io.EOF && b.chunks.read >= b.chunks.most {
+			err = errChunkOverhead // fasthttp's error keeps only its text
+		}
+		b.chunks.allow(b.start, b.read)
+	}
 	if err == io.EOF && (declared >= 0 && b.read < declared || declared < 0 && b.cutShort()) {
 		err = io.ErrUnexpectedEOF
 	}

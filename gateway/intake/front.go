@@ -227,6 +227,9 @@ func (f *Front) meet(c *conn) {
 		err = c.SetReadDeadline(time.Time{})
 	}
 	switch {
+	case err == errNotHTTP:
+		c.linger = true
+		refuseNotHTTP(c)
 	case err != nil:
 		_ = c.Close()
 	case fast:

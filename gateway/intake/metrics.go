@@ -34,6 +34,7 @@ type metrics struct {
 
 	handshakesFailed prometheus.Counter
 	panics           prometheus.Counter
+	deletions        prometheus.Counter
 
 	per [protocols]protocolMetrics
 }
@@ -61,6 +62,8 @@ func newMetrics(reg prometheus.Registerer, inFlight *budget, held *brakes) *metr
 		connsRefused:     counter("connections_refused_total", "Connections closed because too many were open."),
 		handedOver:       counter("connections_handed_over_total", "Connections that went from fasthttp to net/http."),
 		handshakesFailed: counter("failed_tls_handshakes_total", "Connections that ended in their TLS handshake."),
+
+		deletions: counter("deletions_total", "Deletions of rows by Influx clients that were carried out."),
 
 		panics: counter("decode_panics_total", "Bodies whose decoding failed by a defect of ours."),
 		conns: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "spillway_intake_connections",

@@ -2,8 +2,12 @@ package intake
 
 import (
 	"bytes"
+	"io"
 	"net"
 	"strings"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
 // peekBytesMax bounds the bytes read to find the server for a connection. A longer first line goes to net/http.
@@ -20,15 +24,50 @@ func (c *conn) peek() (fast bool, err error) {
 		buf = buf[:len(buf)+n]
 		line, whole := firstLine(buf)
 		switch {
+		case notHTTP(buf):
+			return false, errNotHTTP
 		case whole || len(buf) == peekBytesMax:
-			c.head = buf
-			return whole && isIntake(line), nil
+			c.head = bytes.TrimLeft(buf, "\r\n") // net/http takes no empty lines before a request
+			return whole && isIntake(line) && !endsWithLF(buf), nil
 		case err != nil:
 			return false, err
 		case len(buf) == cap(buf):
 			buf = append(make([]byte, 0, peekBytesMax), buf...)
 		}
 	}
+}
+
+// errNotHTTP is returned for a connection whose first bytes begin no request. It is answered at once: the end of such a line may never come.
+var errNotHTTP = fault.Errorf(fault.Invalid, "not a request of HTTP/1")
+
+// notHTTP reports whether the first line has a control character, other than a line's end and tabs: a carriage return within it, or TLS
+// on a port without.
+func notHTTP(b []byte) bool {
+	b = bytes.TrimLeft(b, "\r\n")
+	for i, c := range b {
+		switch {
+		case c == '\n':
+			return false
+		case c == '\r' && i+1 < len(b) && b[i+1] != '\n', c < ' ' && c != '\r' && c != '\t':
+			return true
+		}
+	}
+	return false
+}
+
+// endsWithLF reports whether lines of the header end with a bare line feed, as far as it has come: RFC 9112, 2.2 allows it. net/http reads
+// it; fasthttp would wait for the end of the header until its time is over.
+func endsWithLF(b []byte) bool {
+	b = bytes.TrimLeft(b, "\r\n")
+	if end := bytes.Index(b, []byte("\r\n\r\n")); end >= 0 {
+		b = b[:end]
+	}
+	for i, c := range b {
+		if c == '\n' && (i == 0 || b[i-1] != '\r') {
+			return true
+		}
+	}
+	return false
 }
 
 // firstLine cuts the request line off; empty lines before it are allowed by RFC 9112, 2.2.
@@ -64,6 +103,13 @@ func splitTarget(target string) (path, rawQuery string) {
 	}
 	path, rawQuery, _ = strings.Cut(target, "?")
 	return path, rawQuery
+}
+
+// refuseNotHTTP answers a connection that does not speak HTTP, and closes it.
+func refuseNotHTTP(c net.Conn) {
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\nThis is not a request of HTTP/1.\n")
+	_ = c.Close()
 }
 
 // refuseRaw answers a connection that there is no room for, before anything was read from it.

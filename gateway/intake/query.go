@@ -70,7 +70,7 @@ func (f *Front) queryResponse(ctx context.Context, c *call) Response {
 	}
 	results := make([]result, len(list))
 	by := c.asker()
-	by.deletes = f.mayDelete(c)
+	by.deletes, by.creates = f.mayDelete(c), c.mayCreate()
 	for i, ts := range list {
 		series, err := f.statement(ctx, ts, by)
 		results[i] = result{StatementID: i, Series: series}
@@ -178,6 +178,8 @@ func (f *Front) createDatabase(ctx context.Context, ts []token, by asker) error 
 		return errors.New("error parsing query: found EOF, expected identifier")
 	case len(ts) > 1 && !ts[1].is("WITH"):
 		return fmt.Errorf("error parsing query: found %s, expected WITH", ts[1].text)
+	case by.creates != nil:
+		return by.creates
 	}
 	if err := tablename.Check(ts[0].text); err != nil {
 		return err
@@ -198,6 +200,7 @@ type asker struct {
 	tablename.Name
 	who     *access.Identity
 	deletes error // why the request may delete nothing; nil: its permissions decide
+	creates error // why it may make no table; nil: its permissions decide
 }
 
 func (c *call) asker() asker { return asker{Name: c.Name, who: c.who} }

@@ -68,6 +68,21 @@ func TestInfluxQL(t *testing.T) {
 	f.do(t, "GET /query?db=seen&q=SHOW+MEASUREMENTS", nil).want(t, 200, `[["cpu"],["mem_used"]]`)
 }
 
+// TestNoDatabasesAreMadeByPagesOfOtherOrigins: a page could have a browser post a form, and so make tables.
+func TestNoDatabasesAreMadeByPagesOfOtherOrigins(t *testing.T) {
+	f := start(t)
+	const form = "application/x-www-form-urlencoded"
+	for _, by := range [][]string{{"Origin", "http://elsewhere.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "null"}} {
+		f.do(t, "POST /query", []byte("q=CREATE+DATABASE+made"), append(by, "Content-Type", form)...).want(t, 200, "other origins may not create")
+		f.do(t, "POST /query?q=CREATE+DATABASE+made", nil, by...).want(t, 200, "other origins may not create")
+		f.do(t, "GET /query?q=CREATE+DATABASE+made", nil, by...).want(t, 200, "other origins may not create")
+		f.do(t, "POST /api/v2/buckets", []byte(`{"name":"made"}`), append(by, "Content-Type", "text/plain")...).want(t, 403, "other origins may not create")
+	}
+	f.do(t, "GET /query?q=SHOW+DATABASES", nil, "Origin", "http://elsewhere.example").want(t, 200, `{"name":"databases","columns":["name"]}`)
+	f.do(t, "POST /query", []byte("q=CREATE+DATABASE+made"), "Content-Type", form).want(t, 200, `{"statement_id":0}`)
+	f.do(t, "GET /query?q=SHOW+DATABASES", nil).want(t, 200, `"made"`)
+}
+
 // TestTelegrafStarts acts as Telegraf's v1 output does with an empty server: write, learn that there is no database, create
 // it, write again.
 func TestTelegrafStarts(t *testing.T) {

@@ -85,6 +85,10 @@ func bodyError(err error) error {
 	switch {
 	case fault.Is(err, fault.TooLarge), fault.Is(err, fault.Throttled):
 		return err
+	case errors.Is(err, errChunkOverhead):
+		return errChunkOverhead
+	case isSmallBuffer(err):
+		return fault.Errorf(fault.Invalid, "the trailer of the body's chunks is longer than a header may be")
 	case errors.As(err, &network) && network.Timeout():
 		return fault.Wrap(err, fault.Unavailable, "the body did not arrive in time")
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network), errors.Is(err, net.ErrClosed):
