@@ -52,7 +52,7 @@ func Run(o Options, say func(string)) Result {
 	w.nemesis()
 	for w.events < o.Events && w.step(math.MaxInt64) {
 		if w.timers%1024 == 0 {
-			w.everybody()
+			w.checkAll()
 		}
 	}
 	healedIn := w.heal()
@@ -107,8 +107,8 @@ func (w *world) beginWith() {
 	}
 }
 
-// everybody checks all partitions on all servers, besides the checks at every beginning of a lease.
-func (w *world) everybody() {
+// checkAll checks all partitions on all servers, besides the checks at every beginning of a lease.
+func (w *world) checkAll() {
 	w.check.sureHaveAll()
 	for _, table := range w.tables {
 		t := w.check.at(table)

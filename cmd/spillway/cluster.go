@@ -173,7 +173,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 		s.CoordinationAge = max(s.CoordinationAge, v.rows.Age())
 	}
 	if s.CoordinationAge > 10*time.Second {
-		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store was not heard for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
+		s.Problems = append(s.Problems, fmt.Sprintf("The coordination store has not answered for %v: what is shown may be that old.", s.CoordinationAge.Round(time.Second)))
 	}
 	led := ledSums{}
 	for i := range s.Tables {
@@ -195,7 +195,7 @@ func (v *clusterView) describe(_ context.Context, s *ui.Status) {
 	for _, r := range v.registry.All() {
 		one := ui.Server{ID: string(r.ID), Addr: r.Addr, Host: r.Host, Zone: r.Zone, Draining: r.Drain != nil,
 			Live: v.leaders.Live(r.ID)}
-		led.tell(&one)
+		led.addTo(&one)
 		if one.Live {
 			load := v.leaders.Load(r.ID)
 			one.Load = &load

@@ -43,7 +43,7 @@ func TestCorruptionsLoseNothingInSilence(t *testing.T) {
 	}
 	began := time.Now()
 	run.all(first, last)
-	run.tell(time.Since(began))
+	run.print(time.Since(began))
 }
 
 // corruptRun hands cases out to worker processes.
@@ -107,8 +107,8 @@ func (r *corruptRun) fail(res corruptResult) {
 		res.Outcome, res.Case, res.Base, res.Mode, res.Harm, res.Said, world, res.Case, r.seed, r.t.Name())
 }
 
-// tell prints the outcomes by kind of file and by kind of harm.
-func (r *corruptRun) tell(took time.Duration) {
+// print prints the outcomes by kind of file and by kind of harm.
+func (r *corruptRun) print(took time.Duration) {
 	r.t.Logf("%d corruptions in %s, TEST_SEED=%d\n%s\n%s\n%s", len(r.results), took.Round(time.Second), r.seed,
 		r.table("file", func(x corruptResult) string { return x.Harm.Kind }), r.table("corruption", func(x corruptResult) string { return x.Harm.Name }),
 		r.table("repair", func(x corruptResult) string { return or(x.Repaired, "not tried") }))

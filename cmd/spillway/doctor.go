@@ -109,7 +109,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 			return err
 		}
 	}
-	return e.tell()
+	return e.print()
 }
 
 // examination is one examination of a cluster.
@@ -133,7 +133,7 @@ func (e *examination) degraded(kind, subject, what, do string) {
 	e.add("degraded", kind, subject, what, do)
 }
 
-func (e *examination) tell() error {
+func (e *examination) print() error {
 	partitions := 0
 	for _, m := range e.s.Tables {
 		partitions += m.Len()
@@ -233,7 +233,7 @@ func (e *examination) metadata(ctx context.Context) error {
 		case have < len(r.Servers)/2+1:
 			e.broken("no majority", table, fmt.Sprintf("%d of its %d metadata servers give transaction %d, so its map cannot be changed; the last answer of %s: %v", have, len(r.Servers), r.Seq, joinIDs(lack), why), "start "+joinIDs(lack)+", or one more storage server: the master has others keep it")
 		case have < few:
-			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` tells what is coming")
+			e.degraded("few metadata servers", table, fmt.Sprintf("%d servers keep its METADATA file, %d could", have, few), "wait: the master has others keep it, at once or 10 minutes after one died; `spillway master plan` shows what is coming")
 		}
 	}
 	return nil
@@ -303,7 +303,7 @@ func (e *examination) partitions() {
 			}
 		}
 		if len(few) > 0 {
-			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), m.Config.Replicas, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` tells what is coming")
+			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), m.Config.Replicas, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
 		}
 		if len(copies) > 0 {
 			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), m.Config.Replicas, partitionNames(copies)), "wait until the others have caught up")

@@ -106,7 +106,7 @@ func (c *partitionForceJoinCmd) force(ctx context.Context, a *admin, m *topology
 	}
 	_, ok, err := a.store.Commit(ctx, conditions, writes)
 	if err == nil && !ok {
-		err = fault.Errorf(fault.Stale, "a server that holds its rows was heard, or its lease row changed: look again")
+		err = fault.Errorf(fault.Stale, "a server that holds its rows is alive, or its lease row changed: look again")
 	}
 	if err != nil {
 		return fault.Annotate(err, "the map names %s, and nobody leads %s: run the command again", c.Server, c.key())

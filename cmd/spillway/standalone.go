@@ -297,7 +297,7 @@ func (p *standalone) describe(_ context.Context, s *ui.Status) {
 			led.add(at)
 		}
 	}
-	led.tell(&one)
+	led.addTo(&one)
 	s.Servers = []ui.Server{one}
 	if p.frozen != "" {
 		s.Problems = append(s.Problems, "The disk is full: "+p.frozen+".")

@@ -229,8 +229,8 @@ func (l ledSums) add(p *ui.Partition) {
 	}
 }
 
-// tell adds the partitions that a server leads to its status; sizes stay unknown if one of them is.
-func (l ledSums) tell(to *ui.Server) {
+// addTo adds the partitions that a server leads to its status; sizes stay unknown if one of them is.
+func (l ledSums) addTo(to *ui.Server) {
 	s := l[to.ID]
 	if s == nil {
 		s = &ledSum{}

@@ -77,7 +77,7 @@ func (c *verifyCmd) Run() error {
 		fmt.Fprintln(os.Stderr, "spillway: "+err.Error())
 		return exitUnseen
 	}
-	return v.tell(&admin{out: os.Stdout, json: c.Output == "json"}, c.All)
+	return v.print(&admin{out: os.Stdout, json: c.Output == "json"}, c.All)
 }
 
 // look collects the findings. Its error means that the store could not be examined.
@@ -248,8 +248,8 @@ func (v *verification) progress() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// tell prints the findings.
-func (v *verification) tell(a *admin, all bool) error {
+// print shows the findings.
+func (v *verification) print(a *admin, all bool) error {
 	var shown []verifiedFile
 	kinds := map[string]int{}
 	for _, f := range v.files {

@@ -105,7 +105,7 @@ func (v *verification) rehearse(ctx context.Context, tablesOK bool) map[string]n
 		v.say(filepath.Join(v.dir, "(start)"), fileDamaged, "not tried, because of damaged tables", doWaitForOpen)
 		return nil
 	}
-	said := &heard{v: v}
+	said := &startLog{v: v}
 	p := &standalone{door: door{cfg: v.config(), log: slog.New(said), registry: prometheus.NewRegistry()}, fs: overlay.New(vfs.Default)}
 	err := v.start(ctx, p)
 	var named map[string]namedSegment
@@ -208,8 +208,8 @@ func (v *verification) blame(state, what, do string) {
 	v.say(v.path(found), state, what, do)
 }
 
-// heard collects the log of a start: warnings and errors are findings.
-type heard struct {
+// startLog collects the log of a start: warnings and errors are findings.
+type startLog struct {
 	v     *verification
 	attrs []slog.Attr
 
@@ -217,17 +217,17 @@ type heard struct {
 	over bool
 }
 
-func (h *heard) stop() {
+func (h *startLog) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true
 }
 
 // Enabled implements slog.Handler.
-func (h *heard) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (h *startLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
 // Handle implements slog.Handler.
-func (h *heard) Handle(_ context.Context, r slog.Record) error {
+func (h *startLog) Handle(_ context.Context, r slog.Record) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over {
@@ -248,12 +248,12 @@ func (h *heard) Handle(_ context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (h *heard) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &heard{v: h.v, attrs: append(slices.Clone(h.attrs), attrs...)}
+func (h *startLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &startLog{v: h.v, attrs: append(slices.Clone(h.attrs), attrs...)}
 }
 
 // WithGroup implements slog.Handler.
-func (h *heard) WithGroup(string) slog.Handler { return h }
+func (h *startLog) WithGroup(string) slog.Handler { return h }
 
 // segmentVerifier reads segments that no process uses; its methods may be called from many goroutines.
 type segmentVerifier struct{ cache *segment.Cache }

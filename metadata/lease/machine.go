@@ -160,7 +160,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case Watched:
 		m.watch(in)
 	case Listed:
-		m.heard()
+		m.answered()
 		m.observeList(Prefix, in.Rows, in.Revision)
 		m.watched = max(m.watched, in.Revision)
 	case Assigned:
@@ -328,7 +328,7 @@ func (m *Machine) answer(a Answer) {
 	case Unknown, Throttled:
 		m.slow = m.now + 5*m.set.RenewEvery
 	default:
-		m.heard()
+		m.answered()
 	}
 	if r.prefix != "" && r.job != jobTable && a.Outcome == Done {
 		m.observeList(r.prefix, a.Rows, a.Revision)
@@ -353,8 +353,8 @@ func (m *Machine) answer(a Answer) {
 	}
 }
 
-// heard records an answer of the store. Entries that needed one to be sure that a holder is silent look again.
-func (m *Machine) heard() {
+// answered records an answer of the store. Entries that needed one to be sure that a holder is silent look again.
+func (m *Machine) answered() {
 	m.ear.answer(m.now, m.gapMax())
 	for _, e := range m.unheard {
 		m.touch(e)
@@ -509,21 +509,21 @@ func (m *Machine) observe(key string, rev coord.Revision, value []byte, present,
 // ear counts the time in which the store answered. Time without answers proves nothing: after the store was away for all,
 // every heartbeat gets its chance first (C119).
 type ear struct {
-	heard bool
-	total Time // between answers that followed each other closely
-	last  Time // when the last came
+	answered bool
+	total    Time // between answers that followed each other closely
+	last     Time // when the last came
 }
 
 func (e *ear) answer(now, gapMax Time) {
-	if e.heard && now-e.last <= gapMax {
+	if e.answered && now-e.last <= gapMax {
 		e.total += now - e.last
 	}
-	e.heard, e.last = true, now
+	e.answered, e.last = true, now
 }
 
 // mark is a moment to count from: never before now, whatever the next answer adds to total.
 func (e *ear) mark(now, gapMax Time) Time {
-	if !e.heard || now-e.last > gapMax {
+	if !e.answered || now-e.last > gapMax {
 		return e.total
 	}
 	return e.total + now - e.last

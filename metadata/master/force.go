@@ -42,7 +42,7 @@ func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID
 	}
 	st := v.servers[to]
 	if st == nil || !st.Live {
-		return Force{}, fault.Errorf(fault.Invalid, "server %q is not registered, or not heard: choose one that `spillway server list` shows as live", to)
+		return Force{}, fault.Errorf(fault.Invalid, "server %q is not registered, or silent: choose one that `spillway server list` shows as live", to)
 	}
 	f := Force{Member: lease.Member{Placement: fresh, Server: to, Store: st.Store}}
 	row, known := v.Leases[key]
@@ -54,7 +54,7 @@ func ForceJoin(s State, table string, id point.PartitionID, to topology.ServerID
 		was := v.servers[m.Server]
 		switch {
 		case was != nil && was.Live && was.Store == m.Store:
-			return Force{}, fault.Errorf(fault.Invalid, "server %s is heard, and its disk holds every acked row of %s: nothing needs to be lost. If it does not lead, see `spillway partition show %s p%d`", m.Server, key, table, id)
+			return Force{}, fault.Errorf(fault.Invalid, "server %s is alive, and its disk holds every acked row of %s: nothing needs to be lost. If it does not lead, see `spillway partition show %s p%d`", m.Server, key, table, id)
 		case was != nil && was.Live:
 			held = append(held, fmt.Sprintf("%s (its disk was replaced)", m.Server))
 		default:

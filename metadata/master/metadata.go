@@ -74,7 +74,7 @@ func (p *planner) metadata() {
 
 func (p *planner) keepTable(table string, now []topology.ServerID, massive bool) {
 	var good, bad []topology.ServerID
-	heard := 0
+	alive := 0
 	for _, s := range now {
 		if p.bad(s, p.set.DeadAfter) {
 			bad = append(bad, s)
@@ -82,11 +82,11 @@ func (p *planner) keepTable(table string, now []topology.ServerID, massive bool)
 			good = append(good, s)
 		}
 		if st := p.servers[s]; st != nil && st.Live {
-			heard++
+			alive++
 		}
 	}
-	if heard < len(now)/2+1 {
-		p.alarm(table, 0, "its map cannot be changed", "of its %d metadata servers (%s) only %d are heard, a majority is needed", len(now), list(now), heard)
+	if alive < len(now)/2+1 {
+		p.alarm(table, 0, "its map cannot be changed", "of its %d metadata servers (%s) only %d answer, a majority is needed", len(now), list(now), alive)
 	}
 	usable := 0
 	for _, st := range p.order {
@@ -190,7 +190,7 @@ func (p *planner) together(s topology.ServerID, among []topology.ServerID) (n in
 func (p *planner) chooseKeeper(table string, good, not []topology.ServerID, settled bool) (best *standing, ok bool) {
 	better := func(a, b *standing) int {
 		return cmp.Or(cmp.Compare(p.together(a.ID, good), p.together(b.ID, good)), cmp.Compare(p.kept[a.ID], p.kept[b.ID]),
-			cmp.Compare(rendezvous(a.ID, table), rendezvous(b.ID, table)), cmp.Compare(a.ID, b.ID))
+			cmp.Compare(rendezvous(a.ID, table, "0"), rendezvous(b.ID, table, "0")), cmp.Compare(a.ID, b.ID))
 	}
 	for _, st := range p.order {
 		if !st.usable() || slices.Contains(not, st.ID) || settled && st.For < p.set.SettleAfter {

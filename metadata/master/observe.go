@@ -32,7 +32,7 @@ func Observe(ctx context.Context, store coord.Store, servers []registry.Server, 
 	defer stop()
 	var g errgroup.Group
 	g.Go(func() error { return coord.Follow(listening, store, lease.Prefix, rows, log, rng) })
-	for !rows.heard(servers) && listening.Err() == nil {
+	for !rows.allBeat(servers) && listening.Err() == nil {
 		select {
 		case <-listening.Done():
 		case <-time.After(20 * time.Millisecond):
@@ -56,8 +56,8 @@ func Observe(ctx context.Context, store coord.Store, servers []registry.Server, 
 	return s, rows, err
 }
 
-// heard reports whether the heartbeat of every server was seen to change.
-func (r *Rows) heard(servers []registry.Server) bool {
+// allBeat reports whether the heartbeat of every server was seen to change.
+func (r *Rows) allBeat(servers []registry.Server) bool {
 	for _, s := range servers {
 		if !r.changed(s) {
 			return false

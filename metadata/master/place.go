@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -67,10 +68,10 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 	return best, best != nil
 }
 
-// wait is how far behind the turn a server comes, on the circle of all servers in the table's order.
+// wait is how far behind the turn a server comes, on the circle of all servers in the table's order; without a turn, in an order of the partition's own.
 func (w *where) wait(s topology.ServerID) uint64 {
 	if w.turn == 0 {
-		return rendezvous(s, w.part.Table) - mix(uint64(w.part.ID))
+		return rendezvous(s, w.part.Table, strconv.FormatUint(uint64(w.part.ID), 10))
 	}
 	return rendezvous(s, w.part.Table) - w.turn
 }
@@ -92,6 +93,9 @@ func (v *view) places(w where, replicas int) []topology.ServerID {
 			break
 		}
 		w.has = append(w.has, st.ID)
+	}
+	if w.turn == 0 {
+		return w.has
 	}
 	slices.SortStableFunc(w.has, func(a, b topology.ServerID) int { return cmp.Compare(w.wait(a), w.wait(b)) })
 	return w.has
@@ -141,10 +145,10 @@ func before(m *topology.Map, part *topology.Partition, made []topology.Partition
 	return old
 }
 
-// rendezvous is a server's place on the circle of a table: tables that begin together do not all begin on one server.
-func rendezvous(s topology.ServerID, table string) uint64 {
+// rendezvous is a server's place on a circle with a name: tables that begin together do not all begin on one server.
+func rendezvous(s topology.ServerID, name ...string) uint64 {
 	h := fnv.New64a()
-	for _, part := range []string{string(s), table} {
+	for _, part := range append([]string{string(s)}, name...) {
 		_, _ = h.Write([]byte(part)) // a hash takes everything
 		_, _ = h.Write([]byte{0})
 	}

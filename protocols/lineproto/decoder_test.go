@@ -95,7 +95,7 @@ func describe(t *testing.T, in []byte, s Settings) string {
 		if err := d.Decode(in, caseNow, b); err != nil {
 			t.Fatal(err)
 		}
-		text := tell(b)
+		text := lines(b)
 		if pass == 0 {
 			first = text
 		} else if text != first {
@@ -106,7 +106,7 @@ func describe(t *testing.T, in []byte, s Settings) string {
 	return first
 }
 
-func tell(b *point.Batch) string {
+func lines(b *point.Batch) string {
 	var w strings.Builder
 	for i, id := range b.IDs {
 		fmt.Fprintf(&w, "line %d: %s %s @%d\n", b.Item(i), b.Dict.Labels(id), strconv.FormatFloat(b.Values[i], 'g', -1, 64), b.Times[i])
@@ -256,7 +256,7 @@ func TestRefusedBodyLeavesEarlierBodiesAlone(t *testing.T) {
 	}
 	want := "line 1: {__name__=\"a_f\"} 1 @1\nline 2: {__name__=\"d_f\"} 4 @4\n" +
 		"line 2 refused (invalid): no fields\n\t\"bad\"\n2 rows, 1 refused, 0 strings\n"
-	if got := tell(b); got != want {
+	if got := lines(b); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
@@ -295,7 +295,7 @@ func TestTextOfABadLineIsNeverReadAsLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(b.IDs) != 1 || b.Dict.Labels(b.IDs[0]).Get(point.MetricName) != "ok_v" || b.Item(0) != 4 || b.RefusedRows != 1 {
-			t.Errorf("%q:\n%s", body, tell(b))
+			t.Errorf("%q:\n%s", body, lines(b))
 		}
 		b.Put()
 	}

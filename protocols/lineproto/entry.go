@@ -47,7 +47,7 @@ func (d *Decoder) entry(p int) (next int, ok bool) {
 	if !d.settle(&k) {
 		return p, false
 	}
-	d.tell(&k)
+	d.note(&k)
 	if len(d.strings) > 0 && !d.info(&k) {
 		return p, false
 	}

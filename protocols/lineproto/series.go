@@ -197,9 +197,9 @@ func (d *Decoder) settleID(id *point.SeriesID) {
 	}
 }
 
-// tell passes the Dict the fields of the line that the key's template lacked: all at once, so that a new key's
+// note passes the Dict the fields of the line that the key's template lacked: all at once, so that a new key's
 // template is allocated once and in its size.
-func (d *Decoder) tell(k *key) {
+func (d *Decoder) note(k *key) {
 	if len(k.fields) > k.known {
 		d.prev = d.batch.Dict.ExtendLineAll(k.hash, k.known, k.fields[k.known:])
 	}
