@@ -106,11 +106,14 @@ func (f *queryFlood) ask(r *rand.Rand) {
 	for time.Now().Before(f.until) {
 		form := url.Values{"query": {heavy[r.IntN(len(heavy))]}, "timeout": {"5s"}}
 		path := "/api/v1/query?"
-		switch r.IntN(4) {
+		switch r.IntN(5) {
 		case 0, 1:
 			path = "/api/v1/query_range?"
 			form["start"], form["end"], form["step"] = []string{at(time.Duration(100+r.IntN(5000)) * time.Second)}, []string{at(0)}, []string{"1"}
-		case 2:
+		case 2: // a few rows of each series, at the end of many steps
+			path = "/api/v1/query_range?"
+			form["start"], form["end"], form["step"] = []string{at(time.Duration(1000+r.IntN(9000)) * time.Second)}, []string{at(time.Duration(130+r.IntN(20)) * time.Second)}, []string{"1"}
+		case 3:
 			path = "/api/v1/series?"
 			form = url.Values{"match[]": {"cpu_usage", `{host=~".+"}`}}
 		}

@@ -80,7 +80,7 @@ type cutQuerier struct {
 func (q *cutQuerier) Select(ctx context.Context, ordered bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	if len(ms) == 1 {
 		if a, ok := q.standins[ms[0]]; ok {
-			return a.Set()
+			return q.usage.roomed(q.usage.roomOf(ms), a)
 		}
 	}
 	return q.querier.Select(ctx, ordered, hints, ms...)

@@ -15,7 +15,7 @@ import (
 
 // guard ends the largest query when the heap outgrows its limit although all booked memory fits. Prometheus'
 // engine bounds its samples, which may take more memory than that: count_values over a range makes
-// room for all steps for each sample.
+// room for all steps for each new value. Room that can be foreseen is booked before (rooms.go).
 type guard struct {
 	// Constant after newGuard.
 	log   *slog.Logger
@@ -167,13 +167,17 @@ const guardPatience = 60
 const guardGrowth = 4
 
 // largest marks as ended the evaluation that holds most, of those that are not. It spares one that holds little if the heap
-// has not grown by much since that one began: its end would free nothing.
+// has not grown by much since that one began, or while one that was ended has yet to notice: its end would free nothing.
 func (g *guard) largest(h heap) *watched {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	ending := false
+	for w := range g.mu.running {
+		ending = ending || w.ended
+	}
 	var found *watched
 	for w := range g.mu.running {
-		if w.loan.Held() <= budget.SmallLoan && h.used-w.used < h.limit/guardGrowth {
+		if w.loan.Held() <= budget.SmallLoan && (ending || h.used-w.used < h.limit/guardGrowth) {
 			continue
 		}
 		if !w.ended && (found == nil || w.loan.Held() > found.loan.Held()) {

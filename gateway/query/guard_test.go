@@ -82,3 +82,38 @@ func TestASmallQueryIsNotEndedForWhatOthersTook(t *testing.T) {
 		time.Sleep(10 * guardIdle * guardPeriod)
 	})
 }
+
+// TestASmallQueryIsNotEndedWhileALargeOneEnds: a large query that had been ended did not look at its context for a second,
+// and a query of one table's few rows was ended in its place, with 503.
+func TestASmallQueryIsNotEndedWhileALargeOneEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := budget.New("queries", 1<<30)
+		var used atomic.Int64
+		g := newGuard(slog.New(slog.DiscardHandler))
+		g.heap = func() heap { return heap{limit: 1000, used: used.Load()} }
+		borrow := func(n int64) *budget.Loan {
+			l, err := memory.Borrow(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Take(n); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		small, smallWatch := g.watch(t.Context(), borrow(1<<10))
+		large, largeWatch := g.watch(t.Context(), borrow(1<<25))
+		used.Store(2000)
+		time.Sleep(10 * guardPatience * guardPeriod)
+		if large.Err() == nil || small.Err() != nil {
+			t.Errorf("large %v, small %v", large.Err(), small.Err())
+		}
+		largeWatch.leave()
+		time.Sleep(10 * guardPeriod)
+		if small.Err() == nil {
+			t.Error("it is the only one that is left, and memory is short")
+		}
+		smallWatch.leave()
+		time.Sleep(10 * guardIdle * guardPeriod)
+	})
+}

@@ -49,7 +49,7 @@ func (q *querier) open(ctx context.Context, hints *storage.SelectHints, ms []*la
 	}
 	ask := q.table.ask(mint, maxt, ms)
 	ask.LabelsOnly = lookup
-	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage}
+	s := &set{ctx: ctx, table: q.table, ask: ask, limit: limit, usage: q.usage, room: roomCounter{room: q.usage.roomOf(ms)}}
 	if !lookup {
 		s.err = q.usage.of.Reads(mint, maxt)
 		s.ended = s.err != nil

@@ -195,6 +195,7 @@ func (q *query) exec(ctx context.Context, prepare func(*parser.EvalStmt) error) 
 		}
 		booked = int64(samples) * each
 		before := q.usage.state()
+		q.usage.rooms, q.usage.covered = roomsOf(stmt, e.subStep), booked/2
 		res := q.Query.Exec(ctx)
 		var few promql.ErrTooManySamples
 		if level == len(e.levels)-1 || !errors.As(res.Err, &few) {

@@ -19,6 +19,7 @@ type set struct {
 	ask   *peer.Select
 	limit int // series; 0: none
 	usage *usage
+	room  roomCounter
 
 	passing bool  // a series is dropped when the next is asked for
 	last    int64 // bytes of the one stood on
@@ -85,7 +86,7 @@ func (s *set) advance() bool {
 	if s.passing {
 		s.usage.drop(s.last)
 	}
-	s.last, s.err = s.usage.keep(s.in.At())
+	s.last, s.err = s.usage.keep(s.in.At(), s.room.more(s.in.At()))
 	s.rows += len(s.in.At().Times)
 	return s.err == nil
 }

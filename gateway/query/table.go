@@ -111,7 +111,7 @@ func (t *Table) seriesOf(ctx context.Context, mint, maxt int64, ms []*labels.Mat
 				return nil, err
 			}
 		}
-		if _, err := u.keep(in.At()); err != nil {
+		if _, err := u.keep(in.At(), 0); err != nil {
 			return nil, err
 		}
 		found = append(found, in.At().Labels)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/spillwaydb/spillway/gateway/limits"
@@ -23,6 +24,10 @@ type usage struct {
 	lookup             *Turn         // of a look-up that reads; nil: it is a query
 	share              laneShare     // of all its goroutines; guarded by the lane
 
+	// Owned by the evaluation, constant while the engine evaluates.
+	rooms   map[*labels.Matcher]room
+	covered int64 // bytes of room that the booked samples of the engine have
+
 	mu struct {
 		sync.Mutex
 		loads
@@ -33,6 +38,8 @@ type usage struct {
 type loads struct {
 	series, rows int
 	bytes        int64
+	room         int64 // bytes that the engine's operators make room for
+	roomBooked   int64 // of bytes
 }
 
 // state and restore undo loads that were in vain.
@@ -104,12 +111,15 @@ func (u *usage) drop(bytes int64) {
 	u.loan.Give(bytes)
 }
 
-// keep adds a series that stays in memory until the query ends, or is dropped.
-func (u *usage) keep(s *peer.Series) (bytes int64, err error) {
+// keep adds a series that stays in memory until the query ends, or is dropped, with the room that the engine's operators make for it.
+func (u *usage) keep(s *peer.Series, room int64) (bytes int64, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err := u.countLocked(s); err != nil {
 		return 0, err
+	}
+	if err := u.roomLocked(room); err != nil {
+		return 0, needed(err)
 	}
 	n := int64(len(s.Times)*rowBytes+seriesBytes) + u.growth.of(len(s.Labels))
 	for i := range s.Hists {

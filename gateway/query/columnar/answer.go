@@ -51,7 +51,7 @@ func (s *answerSet) Warnings() annotations.Annotations { return nil }
 // writer turns columns into the engine's series. For one goroutine.
 type writer struct {
 	grid Grid
-	// markers: a stale marker at each step without a value, or else lookback would fill the gap.
+	// markers: a stale marker at the first step without a value after one with, or else lookback would fill the gap.
 	markers bool
 	out     *promql.Matrix
 	series  promql.Matrix // not yet in out
@@ -68,24 +68,33 @@ const slabPoints = 4096
 
 // Bytes implements columns.Writer.
 func (w *writer) Bytes(c *columns.Column, points int) int64 {
-	return int64(points)*16 + 2*columns.ColumnBytes + int64(len(c.Labels))
+	return int64(w.room(c, points))*16 + 2*columns.ColumnBytes + int64(len(c.Labels))
+}
+
+// room is how many of the engine's points a column with so many values may need: with markers, each may be followed by one.
+func (w *writer) room(c *columns.Column, points int) int {
+	if w.markers {
+		return min(2*points, len(c.Values))
+	}
+	return points
 }
 
 // Append implements columns.Writer.
 func (w *writer) Append(c *columns.Column, points int) {
-	if w.markers {
-		points = len(c.Values)
-	}
+	points = w.room(c, points)
 	if points > len(w.slab) {
 		w.points = max(points, min(4*w.points, slabPoints))
 		w.slab = make([]promql.FPoint, w.points)
 	}
 	out := w.slab[:0:points]
 	w.slab = w.slab[points:]
+	gap := true // no marker before the first value
 	for i, v := range c.Values {
-		if w.markers || !columns.IsAbsent(v) {
+		absent := columns.IsAbsent(v)
+		if !absent || w.markers && !gap {
 			out = append(out, promql.FPoint{T: w.grid.Start + int64(i)*w.grid.Step, F: v})
 		}
+		gap = absent
 	}
 	w.series = append(w.series, promql.Series{Metric: w.labels(c), Floats: out})
 }
