@@ -157,8 +157,8 @@ func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.reloadOnHangup))
 	g.Add(func() error { return d.front.Serve(d.listener) }, func(error) { d.drain() })
 	if d.admin != nil {
-		srv := &http.Server{Handler: d.adminPages(), ReadHeaderTimeout: 10 * time.Second}
-		g.Add(func() error { return ignoreClosed(srv.Serve(d.admin)) }, func(error) { _ = srv.Close() })
+		srv := adminServer(d.adminPages())
+		g.Add(func() error { return serveAdmin(srv, d.admin) }, func(error) { _ = srv.Close() })
 	}
 }
 

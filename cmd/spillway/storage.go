@@ -289,8 +289,8 @@ func (p *storage) run(ctx context.Context) error {
 			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {})) // segments in transit: booked every followPeriod
 	}))
 	if p.admin != nil {
-		srv := &http.Server{Handler: p.pages(), ReadHeaderTimeout: 10 * time.Second}
-		g.Add(func() error { return ignoreClosed(srv.Serve(p.admin)) }, func(error) { _ = srv.Close() })
+		srv := adminServer(p.pages())
+		g.Add(func() error { return serveAdmin(srv, p.admin) }, func(error) { _ = srv.Close() })
 	}
 	fmt.Fprintf(os.Stderr, "\nSpillway %s is ready: storage server %s for peers at %s; data in %s\n\n", version, p.id, p.listener.Addr(), p.cfg.DataDir)
 	err := g.Run()
