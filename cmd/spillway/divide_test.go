@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -49,7 +50,7 @@ func TestServersEvaluateWhatOneProcessDoes(t *testing.T) {
 		}
 	}
 	for name, s := range map[string]*spread{"one server": one, "three servers": three, "a cut ring": ring} {
-		if n := plansOf(t, s, "divided"); n < 40 {
+		if n := plansOf(t, s.reg, "divided"); n < 40 {
 			t.Errorf("%s: only %v plans were divided", name, n)
 		}
 	}
@@ -82,11 +83,13 @@ func TestAnExplanationShowsWhatRanWhere(t *testing.T) {
 	}
 }
 
-// plansOf counts the plans of a spread by their outcome.
-func plansOf(t *testing.T, s *spread, outcome string) float64 {
+// plansOf counts plans by their outcome.
+func plansOf(t *testing.T, reg *prometheus.Registry, outcome string) float64 {
 	t.Helper()
-	families, err := s.reg.Gather()
-	s.must(err)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, f := range families {
 		if f.GetName() != "spillway_fanout_plans_total" {
 			continue
@@ -97,7 +100,7 @@ func plansOf(t *testing.T, s *spread, outcome string) float64 {
 			}
 		}
 	}
-	t.Fatalf("no plans are counted: %v", testutil.CollectAndCount(s.reg))
+	t.Fatalf("no plans are counted: %v", testutil.CollectAndCount(reg))
 	return 0
 }
 

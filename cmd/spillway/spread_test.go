@@ -51,12 +51,14 @@ type spread struct {
 	parts   map[topology.ServerID]*part
 	view    *registry.View
 	peers   *peers.Peers
+	leaders *leaders.View
 	forward *forward.Forwarder
 	source  *fanout.Source
 	reg     *prometheus.Registry
 	stop    context.CancelFunc
 	ended   chan error
 	fast    atomic.Int64 // how far the servers' clocks are ahead, in nanoseconds
+	copies  int          // of each partition; 1: it lies on one server
 }
 
 // now is the servers' time.
@@ -71,10 +73,11 @@ type part struct {
 	rpc    *rpc.Server
 }
 
-// firsts are the leases of a server that leads the partitions with their first placement on it.
+// firsts are the leases of a server that leads the partitions with their first placement on it. With any, it acts for all partitions that lie on it.
 type firsts struct {
 	id   topology.ServerID
 	maps *tables.Tables
+	any  bool
 }
 
 func (firsts) Wanted(string, point.PartitionID) {}
@@ -85,6 +88,9 @@ func (f firsts) MayAct(table string, id point.PartitionID) (point.Epoch, bool) {
 		return 0, false
 	}
 	p, ok := m.ByID(id)
+	if _, here := p.On(f.id); ok && f.any && here {
+		return 1, true
+	}
 	return 1, ok && p.Placements[0].Server == f.id
 }
 
@@ -98,8 +104,13 @@ func (f firsts) Why(string, point.PartitionID) string { return "its placement is
 
 // openSpread opens n servers. far: they are reached over the network; else by calls.
 func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int) *spread {
+	return openSpreadOf(tb, n, far, width, columns, 1)
+}
+
+// openSpreadOf opens n servers, with copies of each partition on so many of them.
+func openSpreadOf(tb testing.TB, n int, far bool, width time.Duration, columns, copies int) *spread {
 	log := slog.New(slog.DiscardHandler)
-	s := &spread{tb: tb, store: mem.New(), parts: map[topology.ServerID]*part{}, reg: prometheus.NewRegistry(), ended: make(chan error, 2)}
+	s := &spread{tb: tb, store: mem.New(), parts: map[topology.ServerID]*part{}, reg: prometheus.NewRegistry(), ended: make(chan error, 2), copies: copies}
 	var ids []topology.ServerID
 	for i := range n {
 		ids = append(ids, topology.ServerID(fmt.Sprint("n", i+1)))
@@ -109,10 +120,15 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	s.meta = meta
 	s.tables, err = tables.Open(tb.Context(), tables.Deps{
 		Store: s.store, Metadata: meta.Alone, Servers: meta.Only, Log: log, Rand: rand.New(rand.NewPCG(1, 2)),
-		Place: func(_ string, p point.PartitionID) []topology.ServerID { return []topology.ServerID{ids[int(p+p/3)%n]} },
+		Place: func(_ string, p point.PartitionID) (on []topology.ServerID) {
+			for i := range copies {
+				on = append(on, ids[(int(p+p/3)+i)%n])
+			}
+			return on
+		},
 	}, tables.Settings{New: topology.Config{PartitionWidth: width}, CreateOnWrite: true})
 	s.must(err)
-	_, err = s.tables.Create(tb.Context(), promqlsuite.Table, topology.Config{PartitionWidth: width})
+	_, err = s.tables.Create(tb.Context(), promqlsuite.Table, topology.Config{PartitionWidth: width, Replicas: copies})
 	s.must(err)
 	if columns > 1 {
 		s.cutRing(columns)
@@ -138,6 +154,7 @@ func openSpread(tb testing.TB, n int, far bool, width time.Duration, columns int
 	s.must(err)
 	s.forward = forward.New(forward.Deps{Tables: s.tables, Servers: s.peers, Leaders: lead, Clock: forward.NewClock(0), Log: log, Registerer: s.reg},
 		forward.Settings{PartitionsMax: 1 << 20, NewPartitionsPerWrite: 1 << 20, NewPartitionsPerSecond: 1 << 20})
+	s.leaders = lead
 	s.source = fanout.New(fanout.Deps{Tables: s.tables, Leaders: lead, Servers: s.peers, Log: log, Registerer: s.reg}, fanout.Settings{Patience: 100 * time.Millisecond})
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -153,7 +170,7 @@ func (s *spread) open(p *part) {
 	var err error
 	p.brick, err = brick.Open(brick.Deps{FS: p.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1, FileBytesMax: 1 << 20})
 	s.must(err)
-	p.server, err = server.Open(s.tb.Context(), server.Deps{Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
+	p.server, err = server.Open(s.tb.Context(), server.Deps{Brick: p.brick, Maps: s.tables, Leases: firsts{p.id, s.tables, s.copies > 1}, Now: s.now, Log: log, Registerer: prometheus.NewRegistry()},
 		server.Settings{Server: p.id})
 	s.must(err)
 }

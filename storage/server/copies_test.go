@@ -3,11 +3,13 @@ package server_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/columns"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -46,6 +48,11 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
+	newest := &columns.Request{Form: columns.States, SamplesMax: 1 << 20, Plan: columns.Plan{
+		Grid:   columns.Grid{Start: 10_000, End: 20_000, Step: 1000},
+		Source: columns.Source{Window: 10 * time.Second, Function: columns.FunctionOf("count_over_time")},
+		Stages: []columns.Stage{{Aggregation: &columns.Aggregation{Op: columns.Sum, Without: true}}},
+	}}
 	f := func(what string, s copied, id point.PartitionID, copies peer.Copies, answers, unsure bool) {
 		t.Helper()
 		*state = s
@@ -60,7 +67,8 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 		}
 		_, _, names := p.server.LabelNames(t.Context(), q, 0)
 		_, exemplars := p.server.Exemplars(t.Context(), q, [][]peer.Matcher{{{Name: "i", Value: "1"}}})
-		for call, err := range map[string]error{"select": err, "names": names, "exemplars": exemplars} {
+		evaluated := p.server.Evaluate(t.Context(), q, newest.Append(nil), func([]byte) error { return nil })
+		for call, err := range map[string]error{"select": err, "names": names, "exemplars": exemplars, "evaluate": evaluated} {
 			if answers != (err == nil) || !answers && !fault.Is(err, fault.Stale) || peer.IsUnsure(err) != unsure {
 				t.Errorf("%s, %s: %v (unsure %t), want an answer: %t, unsure: %t", what, call, err, peer.IsUnsure(err), answers, unsure)
 			}

@@ -31,9 +31,9 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 		if len(listed) < 2 { // its leader alone has the rows, or there is no lease row to go by
 			return t, err
 		}
-		s.hedge.Lock()
-		t.copies = s.hedge.Order(time.Now(), follow.Spread(p, listed))
-		s.hedge.Unlock()
+		r.hedge.Lock()
+		t.copies = r.hedge.Order(time.Now(), follow.Spread(p, listed))
+		r.hedge.Unlock()
 		if t.enough = len(p.Placements) - m.Config.MinInSync() + 1; s.age(r.table) >= follow.DoubtAge {
 			t.enough = len(t.copies) + 1 // other servers may have copies by now: these are not enough
 		}
@@ -74,7 +74,7 @@ type result struct {
 
 // askCopies asks the copies of a group's partitions; its arguments and results are those of ask.
 func (s *Source) askCopies(long, others context.Context, r *request, g *group) ([]answer, []follow.Failure, error) {
-	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less), open: map[follow.CopyAsk]*question{},
+	x := &race{s: s, r: r, g: g, machine: s.follow.Policy.Copies(g.copies, g.seq, g.enough, r.less && r.plan == nil), open: map[follow.CopyAsk]*question{},
 		refusal: make([]error, len(g.copies))}
 	x.results = make(chan result, 2*len(g.copies)) // each is asked twice at most
 	err := x.run(long, others)
@@ -119,24 +119,24 @@ func (x *race) look() <-chan struct{} {
 }
 
 func (x *race) late() time.Duration {
-	x.s.hedge.Lock()
-	defer x.s.hedge.Unlock()
-	return x.s.hedge.Late()
+	x.r.hedge.Lock()
+	defer x.r.hedge.Unlock()
+	return x.r.hedge.Late()
 }
 
 // isLate asks another copy beside those that are waited for.
 func (x *race) isLate() []follow.CopyAsk {
 	more := x.machine.Late()
-	x.s.hedge.Lock()
-	defer x.s.hedge.Unlock()
+	x.r.hedge.Lock()
+	defer x.r.hedge.Unlock()
 	for a, q := range x.open {
 		if !q.late && !q.over && a.Mode == peer.SureCopies {
 			q.late = true
-			x.s.hedge.WasLate(time.Now(), q.server)
+			x.r.hedge.WasLate(time.Now(), q.server)
 		}
 	}
 	if len(more) > 0 {
-		x.s.hedge.Hedged()
+		x.r.hedge.Hedged()
 		x.s.metrics.hedges.Inc()
 	}
 	return more
@@ -172,14 +172,14 @@ func (x *race) question(ctx context.Context, a follow.CopyAsk, g *group) {
 
 func (x *race) answered(res result) []follow.CopyAsk {
 	q := x.open[res.ask]
-	x.s.hedge.Lock()
+	x.r.hedge.Lock()
 	switch {
 	case res.err == nil || fault.Is(res.err, fault.Stale):
-		x.s.hedge.Answered(q.server, time.Since(q.began))
+		x.r.hedge.Answered(q.server, time.Since(q.began))
 	case fault.Is(res.err, fault.Unavailable):
-		x.s.hedge.Shun(time.Now(), q.server)
+		x.r.hedge.Shun(time.Now(), q.server)
 	}
-	x.s.hedge.Unlock()
+	x.r.hedge.Unlock()
 	x.s.metrics.copy(res.ask, res.err)
 	q.answer, q.over = res.answer, true
 	if res.err != nil {
@@ -232,6 +232,9 @@ func (x *race) result(ctx context.Context, answers []answer, err error) ([]answe
 	case follow.Refused:
 		return nil, nil, cause
 	case follow.Failed:
+		if x.r.plan != nil {
+			return nil, nil, nil
+		}
 		return nil, x.failures(reason, x.named(cause)), nil
 	case follow.Merged:
 		x.s.metrics.merged.Inc()

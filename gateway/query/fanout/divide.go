@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -17,14 +16,15 @@ import (
 
 var _ query.Divider = (*Source)(nil)
 
-// Divide implements query.Divider. Servers are asked by one map and again by a newer one, as Select asks them. A stretch with a server that
-// does not know the plan is read as rows.
+// Divide implements query.Divider. Servers are asked by one map and again by a newer one, as Select asks them. Where several servers have copies
+// of a stretch's partitions, any that surely has every row evaluates it, and the next is asked after an error or beside a late one. A stretch that no
+// server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
 	if !of.Plan.Requestable() {
 		return nil, nil
 	}
 	d := &division{q: q, of: of}
-	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, plan: d.plan, begin: d.begin, ask: d.ask}
+	r := &request{table: q.Table, partitions: q.Partitions, lo: q.Lo, hi: q.Hi, plan: d.plan, begin: d.begin, ask: d.ask, hedge: &s.evaluations}
 	if _, err := s.fan(ctx, r); err != nil {
 		return nil, err
 	}
@@ -38,16 +38,14 @@ type division struct {
 	q  *peer.Select
 	of *columns.Request
 
-	// Of the map asked by, and before servers are asked.
+	// Of the map asked by, constant while servers are asked.
 	stretches []stretch
 	form      columns.Form
 	asked     []asked // by group
 
-	mu struct {
-		sync.Mutex
-		parts []*columns.Part // by group
-		known error           // ErrAbandoned or ErrTooManySamples
-	}
+	// Written while answers are kept, by one goroutine at a time.
+	parts []*columns.Part // by group
+	known error           // ErrAbandoned or ErrTooManySamples
 }
 
 // asked is a group's stretch and its request.
@@ -57,20 +55,22 @@ type asked struct {
 	bytes   []byte
 }
 
-// plan is request.plan: a group for each unit of each stretch. Where a partition has no leader rows are read, which waits for one; and where
-// several servers have copies.
-func (d *division) plan(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan) {
+// plan is request.plan: a group for each unit of each stretch. Where a partition has neither a leader nor copies rows are read, which waits for one.
+func (d *division) plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
 	d.stretches, d.asked = nil, nil
-	on := map[point.PartitionID]topology.ServerID{}
+	targets := map[point.PartitionID]target{}
 	for _, p := range ps {
-		id, err := leader(p)
+		t, err := of(p)
 		if err != nil {
 			return nil, nil
 		}
-		on[p.ID] = id
+		targets[p.ID] = t
 	}
 	p := &d.of.Plan
-	all := stretches(p, ps, func(p *topology.Partition) topology.ServerID { return on[p.ID] })
+	all := stretches(p, ps, func(p *topology.Partition) []topology.ServerID {
+		t := targets[p.ID]
+		return t.servers()
+	})
 	shared := slices.ContainsFunc(all, func(s stretch) bool { return len(s.units) > 1 })
 	form, ok := p.FormOf(shared)
 	if many := len(all) > 1 || shared; all == nil || !ok || many && !p.Distinct(false) {
@@ -84,55 +84,76 @@ func (d *division) plan(ps []*topology.Partition, leader func(*topology.Partitio
 		bytes := r.Append(nil)
 		for _, u := range s.units {
 			d.asked = append(d.asked, asked{i, &r, bytes})
-			groups = append(groups, group{server: u.server, accepts: true, partitions: u.partitions})
+			groups = append(groups, u.group(targets))
 		}
 	}
 	return groups, nil
 }
 
-// begin is request.begin.
-func (d *division) begin() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.parts, d.mu.known = make([]*columns.Part, len(d.asked)), nil
+// group asks the leader, or copies if any partition has some: then the answer of one that surely has every row counts, and none is merged with others.
+func (u *unit) group(targets map[point.PartitionID]target) group {
+	g := group{server: u.servers[0], accepts: true, partitions: u.partitions}
+	for _, p := range u.partitions {
+		t := targets[p.ID]
+		g.leads = append(g.leads, t.leader)
+		if t.copies != nil {
+			g.copies, g.enough = u.servers, len(u.servers)+1
+		}
+	}
+	if g.copies != nil {
+		g.server = ""
+	}
+	return g
 }
+
+// servers are those that the partition may be read from.
+func (t *target) servers() []topology.ServerID {
+	if t.copies != nil {
+		return t.copies
+	}
+	return []topology.ServerID{t.leader}
+}
+
+// begin is request.begin.
+func (d *division) begin() { d.parts, d.known = make([]*columns.Part, len(d.asked)), nil }
 
 // ask is request.ask: it returns when the server's answer is complete.
 func (d *division) ask(ctx context.Context, g *group, st peer.Storage) (answer, error) {
-	return answer{keep: func() {}, drop: func() {}}, d.evaluate(ctx, g, st)
+	keep, err := d.evaluate(ctx, g, st)
+	return answer{keep: keep, drop: func() {}}, err
 }
 
-func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) error {
+// evaluate asks a server and returns how its answer is kept. Answers of copies that were overtaken are not.
+func (d *division) evaluate(ctx context.Context, g *group, st peer.Storage) (keep func(), err error) {
 	at := d.asked[g.index]
 	server, ok := st.(peer.Evaluator)
 	if !ok {
-		return nil
+		return func() {}, nil
 	}
 	q := g.ask(d.q)
 	lo, hi := at.request.Plan.Reach()
 	q.Lo, q.Hi = point.NanosOf(lo), point.LastNanosOf(hi)
 	in := columns.Receiver{Of: at.request, Take: budget.LoanOf(ctx).TakeSoon}
 	begun, moved := time.Now(), 0
-	err := server.Evaluate(ctx, q, at.bytes, func(b []byte) error {
+	err = server.Evaluate(ctx, q, at.bytes, func(b []byte) error {
 		moved += len(b)
 		return in.Add(b)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	part, err := in.Part()
-	explain(ctx, g, at.request, part, moved, time.Since(begun))
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case errors.Is(err, columns.ErrAbandoned), errors.Is(err, columns.ErrTooManySamples):
-		d.mu.known = err
-		return nil
-	case errors.Is(err, columns.ErrUnknown):
-		return nil
+	took := time.Since(begun)
+	known := errors.Is(err, columns.ErrAbandoned) || errors.Is(err, columns.ErrTooManySamples)
+	if err != nil && !known && !errors.Is(err, columns.ErrUnknown) {
+		return nil, err
 	}
-	d.mu.parts[g.index] = part
-	return err
+	return func() {
+		explain(ctx, g, at.request, part, moved, took)
+		if d.parts[g.index] = part; known {
+			d.known = err
+		}
+	}, nil
 }
 
 // explain adds an answer to the explanation of a query.
@@ -149,8 +170,8 @@ func (d *division) divided() (*query.Divided, error) {
 	if len(d.asked) == 0 {
 		return nil, nil
 	}
-	if d.mu.known != nil {
-		return nil, d.mu.known
+	if d.known != nil {
+		return nil, d.known
 	}
 	out, useful := &query.Divided{Form: d.form}, false
 	for i, s := range d.stretches {
@@ -174,10 +195,10 @@ func (d *division) pieces(of int, s *stretch) (out []columns.Piece) {
 		if at.stretch != of {
 			continue
 		}
-		if d.mu.parts[i] == nil {
+		if d.parts[i] == nil {
 			return nil
 		}
-		out = append(out, columns.Piece{First: s.first, Steps: s.steps, Part: d.mu.parts[i]})
+		out = append(out, columns.Piece{First: s.first, Steps: s.steps, Part: d.parts[i]})
 	}
 	return out
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
-	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
@@ -118,22 +117,13 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// groups plans a request. A request with a plan of its own asks leaders, and nothing is asked where several servers have copies.
+// groups plans a request.
 func (r *request) groups(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan) {
 	if r.plan == nil {
 		return plan(ps, of)
 	}
-	return r.plan(ps, func(p *topology.Partition) (topology.ServerID, error) {
-		t, err := of(p)
-		if err == nil && t.copies != nil {
-			err = errCopied
-		}
-		return t.leader, err
-	})
+	return r.plan(ps, of)
 }
-
-// errCopied says that a partition has copies, which are read as rows: the leader of one that is frozen would be waited for.
-var errCopied = fault.Errorf(fault.Unavailable, "the partition has copies")
 
 // ask makes one server's request from the request to all.
 func (g *group) ask(q *peer.Select) *peer.Select {

@@ -96,10 +96,14 @@ type Source struct {
 	follow   *runner.Runner
 	metrics  *metrics
 
-	hedge struct {
-		sync.Mutex
-		follow.Hedge
-	}
+	// Evaluations take longer than it takes until the first series, and are measured for themselves.
+	selects, evaluations hedge
+}
+
+// hedge is a follow.Hedge of requests of one kind.
+type hedge struct {
+	sync.Mutex
+	follow.Hedge
 }
 
 var _ query.Source = (*Source)(nil)
@@ -109,7 +113,7 @@ func New(d Deps, s Settings) *Source {
 	s.setDefaults()
 	source := &Source{deps: d, settings: s, metrics: newMetrics(d.Registerer), follow: &runner.Runner{
 		Policy: follow.Reads(s.Patience), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
-	source.hedge.After = s.HedgeAfter
+	source.selects.After, source.evaluations.After = s.HedgeAfter, s.HedgeAfter
 	return source
 }
 
@@ -122,9 +126,11 @@ type request struct {
 	leaders    bool // leaders alone are asked, although others have copies
 	probed     bool // metadata servers were asked for a newer map
 	less       bool // copies that may lack rows are the answer where there is no other
-	// plan makes the groups, of leaders alone; nil: as the function plan does.
-	plan     func(ps []*topology.Partition, leader func(*topology.Partition) (topology.ServerID, error)) ([]group, []orphan)
-	caughtUp bool // the view of the leaders was compared with the store
+	// plan makes the groups; nil: as the function plan does. If it is set, no copy that may lack rows is asked, and a group of copies without an answer
+	// is not a failure: its rows are read by another request.
+	plan     func(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan)
+	hedge    *hedge // nil: that of selects
+	caughtUp bool   // the view of the leaders was compared with the store
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
 	// begin drops the answers so far.
@@ -138,6 +144,9 @@ type answer struct{ keep, drop func() }
 // leader, it looks for a newer map or leader and asks all again. Partitions without an answer in the end are an error, or are missing,
 // reported through query.Warn and returned in lost. Errors: NotFound (no such table), Unavailable, and refusals of servers.
 func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) {
+	if r.hedge == nil {
+		r.hedge = &s.selects
+	}
 	again := s.follow.Policy.Request(time.Now())
 	for {
 		changes := s.follow.Changes() // taken before looking

@@ -19,12 +19,12 @@ import (
 //	step    └─ n1 evaluates ─┘└ rows ─┘└───────── n2 evaluates ────────┘
 type stretch struct {
 	first, steps int
-	units        []unit // by server; none: rows are read
+	units        []unit // by their servers; none: rows are read
 }
 
-// unit is the partitions of one server that the windows of a stretch touch.
+// unit is partitions that the windows of a stretch touch. One of the servers evaluates them.
 type unit struct {
-	server     topology.ServerID
+	servers    []topology.ServerID // each may have all rows of all partitions; in the order in which they are asked
 	partitions []*topology.Partition
 }
 
@@ -36,10 +36,11 @@ const (
 
 // stretches cuts the steps of a plan. A step is evaluated by servers if each ring point's partitions that its window touches are on one
 // server, and none of them overlap: so the rows of a series that the step needs are on one server, each once. The steps of a stretch touch
-// partitions of the same servers. Steps with windows that touch no partition are in no stretch. Nil: it is not worth it.
+// partitions of the same servers. Where partitions have copies, a server that has copies of all of them is one server. Steps with windows that touch no
+// partition are in no stretch. Nil: it is not worth it.
 //
-// ps are sorted by time; on returns their servers, "" if there is none.
-func stretches(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) topology.ServerID) []stretch {
+// ps are sorted by time; on returns the servers that have a partition, any of which may be asked; nil if there is none.
+func stretches(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) []topology.ServerID) []stretch {
 	if len(ps) == 0 || len(ps) > stretchPartitions {
 		return nil
 	}
@@ -73,19 +74,19 @@ func stretches(p *columns.Plan, ps []*topology.Partition, on func(*topology.Part
 // span is a partition and the steps with windows that touch it: [first, end).
 type span struct {
 	partition  *topology.Partition
-	server     topology.ServerID
+	servers    []topology.ServerID
 	shared     bool // rows of its keys may be in another partition too
 	first, end int
 }
 
 // spansOf returns the spans that are not empty, by the beginning of their part of the ring.
-func spansOf(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) topology.ServerID) []span {
+func spansOf(p *columns.Plan, ps []*topology.Partition, on func(*topology.Partition) []topology.ServerID) []span {
 	_, overlapping := layersOf(ps)
 	n := p.Grid.Len()
 	var out []span
 	for _, at := range ps {
 		s := span{
-			partition: at, server: on(at), shared: overlapping[at.ID] || !at.Accepts(),
+			partition: at, servers: on(at), shared: overlapping[at.ID] || !at.Accepts(),
 			first: sort.Search(n, func(i int) bool { _, hi := windowOf(p, i); return hi >= at.TimeLo }),
 			end:   sort.Search(n, func(i int) bool { lo, _ := windowOf(p, i); return lo >= at.TimeHi }),
 		}
@@ -104,41 +105,72 @@ func windowOf(p *columns.Plan, step int) (lo, hi point.Nanos) {
 	return point.NanosOf(from), point.LastNanosOf(to)
 }
 
-// unitsOf groups the partitions of a step, sorted by ring, by server; nil if rows must be read.
+// unitsOf groups the partitions of a step, sorted by ring, so that those that share a part of the ring are in one unit; nil if rows must be read. There
+// are as few units as it takes for the first partitions.
 func unitsOf(touched []span) []unit {
+	chains := chainsOf(touched)
+	if chains == nil {
+		return nil
+	}
 	var out []unit
-	for i, s := range touched {
-		if s.shared || s.server == "" {
-			return nil
-		}
-		for _, before := range touched[:i] {
-			if before.server != s.server && before.partition.SharesRing(s.partition) {
-				return nil
-			}
-		}
-		at := slices.IndexFunc(out, func(u unit) bool { return u.server == s.server })
+	for _, c := range chains {
+		at := slices.IndexFunc(out, func(u unit) bool { return common(u.servers, c.servers) != nil })
 		if at < 0 {
 			at = len(out)
-			out = append(out, unit{server: s.server})
+			out = append(out, unit{servers: c.servers})
 		}
-		out[at].partitions = append(out[at].partitions, s.partition)
+		u := &out[at]
+		u.servers = common(u.servers, c.servers)
+		u.partitions = append(u.partitions, c.partitions...)
 	}
-	slices.SortFunc(out, func(a, b unit) int { return cmp.Compare(a.server, b.server) })
+	slices.SortFunc(out, func(a, b unit) int { return cmp.Compare(slices.Min(a.servers), slices.Min(b.servers)) })
 	return out
 }
 
-// extend appends a stretch, or makes the last one longer where both follow each other and are evaluated alike.
+// chainsOf groups partitions that share parts of the ring, directly or by others, each with the servers that have all of them; nil if there are none of these.
+func chainsOf(touched []span) (chains []unit) {
+	for _, s := range touched {
+		if s.shared {
+			return nil
+		}
+		c := unit{servers: s.servers, partitions: []*topology.Partition{s.partition}}
+		rest := chains[:0]
+		for _, before := range chains {
+			if !slices.ContainsFunc(before.partitions, s.partition.SharesRing) {
+				rest = append(rest, before)
+				continue
+			}
+			c.servers = common(before.servers, c.servers)
+			c.partitions = append(before.partitions, c.partitions...)
+		}
+		if len(c.servers) == 0 {
+			return nil
+		}
+		chains = append(rest, c)
+	}
+	return chains
+}
+
+// common returns the servers of a that are in b too; nil if there are none.
+func common(a, b []topology.ServerID) (out []topology.ServerID) {
+	for _, s := range a {
+		if slices.Contains(b, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// extend appends a stretch, or makes the last one longer where both follow each other and can be evaluated alike.
 func extend(all []stretch, s stretch) []stretch {
-	if len(all) == 0 {
+	if len(all) == 0 || !all[len(all)-1].goesOn(&s) {
 		return append(all, s)
 	}
 	last := &all[len(all)-1]
-	if last.first+last.steps != s.first || !slices.EqualFunc(last.units, s.units, func(a, b unit) bool { return a.server == b.server }) {
-		return append(all, s)
-	}
 	last.steps += s.steps
 	for i := range last.units {
 		u := &last.units[i]
+		u.servers = common(u.servers, s.units[i].servers)
 		for _, p := range s.units[i].partitions {
 			if !slices.Contains(u.partitions, p) {
 				u.partitions = append(u.partitions, p)
@@ -146,4 +178,24 @@ func extend(all []stretch, s stretch) []stretch {
 		}
 	}
 	return all
+}
+
+// goesOn reports whether the steps of another stretch can be evaluated with those of s: each of its units by a server of one of s. A partition stays in one
+// unit, so that its rows count once. Where two servers could be asked there remain two, one for the case that the other is late.
+func (s *stretch) goesOn(next *stretch) bool {
+	if s.first+s.steps != next.first || len(s.units) != len(next.units) {
+		return false
+	}
+	for i := range s.units {
+		u, v := &s.units[i], &next.units[i]
+		if n := len(common(u.servers, v.servers)); n == 0 || n == 1 && max(len(u.servers), len(v.servers)) > 1 {
+			return false
+		}
+		for j := range s.units {
+			if j != i && slices.ContainsFunc(v.partitions, func(p *topology.Partition) bool { return slices.Contains(s.units[j].partitions, p) }) {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -22,13 +22,17 @@ func TestStretches(t *testing.T) {
 		}
 		ps, on := drawn(t, partitions)
 		var got []string
-		for _, s := range stretches(p, ps, func(p *topology.Partition) topology.ServerID { return on[p.ID] }) {
+		for _, s := range stretches(p, ps, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }) {
 			line := fmt.Sprintf("%d+%d", s.first, s.steps)
 			if s.units == nil {
 				line += " rows"
 			}
 			for _, u := range s.units {
-				line += " " + string(u.server) + ":"
+				line += " "
+				for i, id := range u.servers {
+					line += strings.Repeat("|", min(i, 1)) + string(id)
+				}
+				line += ":"
 				for i, p := range u.partitions {
 					line += strings.Repeat(",", min(i, 1)) + fmt.Sprint(p.ID)
 				}
@@ -58,20 +62,35 @@ func TestStretches(t *testing.T) {
 	f("one that is unloading", m, 0, 20, "1@a[-60,15) 2@a[15,60)u", "0+15 a:1; 15+5 rows")
 	f("one without a leader", m, 0, 20, "1@a[-60,15) 2@[15,60)", "0+15 a:1; 15+5 rows")
 	f("no partition", m, 0, 20, "", "")
+	f("copies: any server that has all", 2*m, 0, 20, "1@a|b|c[-60,10) 2@c|a[10,60)", "0+20 a|c:1,2")
+	f("copies in the order in which the first partition is asked", 2*m, 0, 20, "1@c|b|a[-60,10) 2@a|b|c[10,60)", "0+20 c|b|a:1,2")
+	f("copies without a server that has both", 2*m, 0, 20, "1@a|b[-60,10) 2@c|d[10,60)", "0+10 a|b:1; 10+2 rows; 12+8 c|d:2")
+	f("copies of three partitions, no server has all: two each", 2*m, 0, 20, "1@a|b[-60,5) 2@b|c[5,10) 3@c|a[10,60)", "0+5 a|b:1; 5+2 b:1,2; 7+3 b|c:2; 10+2 c:2,3; 12+8 c|a:3")
+	f("copies beside a partition with a leader alone", 2*m, 0, 20, "1@a|b[-60,10) 2@b[10,60)", "0+10 a|b:1; 10+10 b:1,2")
+	f("copies of halves of a ring, on one server", m, 0, 10, "1@a|b[-60,60)/0 2@b|c[-60,60)/1", "0+10 b:1,2")
+	f("copies of halves of a ring, on no common server", m, 0, 10, "1@a|b[-60,60)/0 2@c|d[-60,60)/1", "0+10 a|b:1 c|d:2")
+	f("a partition that would go from one unit to another", 2*m, 0, 20, "1@a|b[-60,60)/0 2@c|d[-60,10)/1 3@a|c[10,60)/1", "0+10 a|b:1 c|d:2; 10+2 a|b:1 c:2,3; 12+8 a:1,3")
+	f("a whole ring after halves needs a server with all three", 2*m, 0, 20, "1@a|b[-60,10)/0 2@b|c[-60,10)/1 3@a|c[10,60)", "0+10 b:1,2; 10+2 rows; 12+8 a|c:3")
+	f("a whole ring after halves, one server has all", 2*m, 0, 20, "1@a|b[-60,10)/0 2@b|c[-60,10)/1 3@a|b[10,60)", "0+12 b:1,2,3; 12+8 a|b:3")
 	f("a lookback of five minutes in partitions of ten, in turns on two servers", 5*m, 0, 40, "1@a[-60,10) 2@b[10,20) 3@a[20,30) 4@b[30,40)",
 		"0+10 a:1; 10+5 rows; 15+5 b:2; 20+5 rows; 25+5 a:3; 30+5 rows; 35+5 b:4")
 }
 
 // drawn reads partitions.
-func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.PartitionID]topology.ServerID) {
+func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.PartitionID][]topology.ServerID) {
 	t.Helper()
-	on = map[point.PartitionID]topology.ServerID{}
+	on = map[point.PartitionID][]topology.ServerID{}
 	for _, word := range strings.Fields(text) {
 		word, unloads := strings.CutSuffix(word, "u")
 		word, ring, half := strings.Cut(word, "/")
 		id, rest, _ := strings.Cut(word, "@")
 		server, rest, _ := strings.Cut(rest, "[")
-		p := &topology.Partition{Placements: []topology.Placement{{Server: topology.ServerID(server)}}}
+		p := &topology.Partition{}
+		for _, id := range strings.Split(server, "|") {
+			if id != "" {
+				p.Placements = append(p.Placements, topology.Placement{Server: topology.ServerID(id)})
+			}
+		}
 		var lo, hi float64
 		if _, err := fmt.Sscanf(id+" "+strings.NewReplacer(",", " ", ")", "").Replace(rest), "%d %g %g", &p.ID, &lo, &hi); err != nil {
 			t.Fatal(word, err)
@@ -86,7 +105,9 @@ func drawn(t *testing.T, text string) (ps []*topology.Partition, on map[point.Pa
 			p.State = topology.Unload
 		}
 		ps = append(ps, p)
-		on[p.ID] = topology.ServerID(server)
+		for _, pl := range p.Placements {
+			on[p.ID] = append(on[p.ID], pl.Server)
+		}
 	}
 	return ps, on
 }
@@ -99,7 +120,7 @@ func TestTooManyPartitionsAreNotDivided(t *testing.T) {
 	}
 	p := &columns.Plan{Grid: columns.Grid{End: 10 * stretchesMax * 60_000, Step: 60_000}, Source: columns.Source{Window: time.Minute, Function: columns.FunctionOf("rate")}}
 	ps, on := drawn(t, strings.Join(text, " "))
-	if got := stretches(p, ps, func(p *topology.Partition) topology.ServerID { return on[p.ID] }); got != nil {
+	if got := stretches(p, ps, func(p *topology.Partition) []topology.ServerID { return on[p.ID] }); got != nil {
 		t.Errorf("%d stretches", len(got))
 	}
 }
