@@ -2,7 +2,6 @@ package frame
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"slices"
 
 	"github.com/klauspost/compress/s2"
@@ -34,8 +33,8 @@ func (d *Decoder) Decode(b []byte, f *Frame) error {
 }
 
 func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
-	if sum := crc32.Checksum(packed, castagnoli); sum != h.bodySum {
-		return fault.Errorf(fault.Corrupt, "body has checksum %08x, should have %08x", sum, h.bodySum)
+	if err := h.verify(packed); err != nil {
+		return err
 	}
 	if err := f.unpack(packed, h); err != nil {
 		return err

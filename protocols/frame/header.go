@@ -132,3 +132,19 @@ func putSerial(b []byte, at int, s point.Serial) {
 	binary.LittleEndian.PutUint64(b[at:], uint64(s.Epoch))
 	binary.LittleEndian.PutUint64(b[at+8:], s.Seq)
 }
+
+// Verify is Header, and verifies the body's checksum, too; the body is not decoded. Errors are Corrupt.
+func Verify(b []byte) (Head, error) {
+	h, err := Header(b)
+	if err != nil {
+		return h, err
+	}
+	return h, fault.Annotate(h.verify(b[HeaderLen:]), "frame %v", h.Serial)
+}
+
+func (h *Head) verify(packed []byte) error {
+	if sum := crc32.Checksum(packed, castagnoli); sum != h.bodySum {
+		return fault.Errorf(fault.Corrupt, "body has checksum %08x, should have %08x", sum, h.bodySum)
+	}
+	return nil
+}

@@ -31,6 +31,8 @@ func (p *Partition) Adopt(sender point.Epoch, info segment.Info, path string) er
 
 // AdoptVerified is Adopt of a file that Verified has read; info is its result.
 func (p *Partition) AdoptVerified(sender point.Epoch, info segment.Info, path string) error {
+	p.lateMu.Lock()
+	defer p.lateMu.Unlock()
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
 	take := p.adopt
@@ -252,14 +254,14 @@ func (p *Partition) coveredLocked(flushed point.Serial) (gone []*headRef, stradd
 	switch {
 	case len(p.mu.frozen) > 0:
 		straddles = !flushed.Less(p.mu.frozen[0].first)
-	case p.mu.frames > 0 && !flushed.Less(p.mu.last):
+	case p.mu.frames > 0 && !flushed.Less(p.mu.applied):
 		gone = append(gone, p.mu.active)
 		p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil
 	case p.mu.frames > 0:
 		straddles = !flushed.Less(p.mu.first)
 	}
-	if p.mu.last.Less(flushed) { // the segment is ahead of our log
-		p.mu.last = flushed
+	if p.mu.applied.Less(flushed) { // late frames need not be applied any more, or the segment is ahead of our log
+		p.appliedLocked(flushed)
 	}
 	return gone, straddles
 }
@@ -282,7 +284,10 @@ func (p *Partition) letHeadsGo(gone []*headRef) {
 
 // rebuildHeads rebuilds the heads from the frames behind the segments.
 func (p *Partition) rebuildHeads(flushed point.Serial) error {
-	q, err := p.replayed(flushed, p.Last())
+	p.mu.Lock()
+	applied := p.mu.applied
+	p.mu.Unlock()
+	q, err := p.replayed(flushed, applied)
 	if err != nil {
 		return err
 	}

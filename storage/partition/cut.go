@@ -18,8 +18,13 @@ import (
 // Errors: Stale (the placement does not follow, or was dropped), Invalid (after is not one of its frames), Corrupt (the log cannot
 // be read, or the surplus is already in segments: only a new copy helps), Unavailable.
 func (p *Partition) Cut(after point.Serial) (*Surplus, error) {
+	p.lateMu.Lock()
+	defer p.lateMu.Unlock()
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
+	if err := p.catchUpOrdered(nothing); err != nil { // the labels of surplus rows are needed
+		return nil, err
+	}
 	if err := p.warm(); err != nil {
 		return nil, err
 	}

@@ -153,7 +153,7 @@ func (p *Partition) freezeActiveLocked() error {
 
 func (p *Partition) pushFrozenLocked() {
 	p.mu.frozen = append(slices.Clip(p.mu.frozen), &frozen{
-		head: p.mu.active, first: p.mu.first, last: p.mu.last, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
+		head: p.mu.active, first: p.mu.first, last: p.mu.applied, ends: p.mu.ends, deletions: p.mu.deletions, durable: p.mu.wait,
 		defined: max(p.ids.Load().len(), p.mu.defined),
 	})
 	p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = p.newHeadRef(), 0, nil, nil

@@ -112,13 +112,28 @@ type follower struct {
 // followers are shared by all partitions: a decoded frame may take megabytes, and most placements are quiet.
 var followers = sync.Pool{New: func() any { return new(follower) }}
 
-// Follow takes a frame of the leader of epoch sender, as it stands in the leader's log: it is appended to the log, and its
-// rows are readable when Follow returns. The Wait is for its fsync. rec is not kept.
+// Follow takes a frame of the leader of epoch sender, as it stands in the leader's log: it is appended to the log, and every View
+// from then on has its rows. The Wait is for its fsync. rec is not kept.
 //
 // Errors: Stale with a *Mismatch within (the frame is not the next one), Stale (a higher epoch has begun, the placement does not
-// follow this one, or was dropped), Corrupt (the frame is damaged, or numbers series otherwise than the log does), Throttled and
+// follow this one, or was dropped), Corrupt (the frame is damaged), Throttled and
 // Unavailable (the store). After an error the placement is as it was.
 func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
+	h, err := frame.Verify(rec)
+	if err != nil {
+		return brick.Wait{}, fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
+	}
+	if p.appliesLate(&h) {
+		p.followMu.Lock()
+		defer p.followMu.Unlock()
+		wait, err := p.followLate(sender, &h, rec)
+		return wait, fault.Annotate(err, "follow with frame %v", h.Serial)
+	}
+	return p.followNow(sender, rec)
+}
+
+// followNow takes a frame and applies it, and all late ones before it.
+func (p *Partition) followNow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 	fo := followers.Get().(*follower)
 	defer followers.Put(fo)
 	f := &fo.frame
@@ -126,8 +141,13 @@ func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 	if err := fo.decoder.Decode(rec, f); err != nil {
 		return brick.Wait{}, fault.Annotate(err, "partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
+	p.lateMu.Lock()
+	defer p.lateMu.Unlock()
 	p.followMu.Lock()
 	defer p.followMu.Unlock()
+	if err := p.catchUpOrdered(nothing); err != nil {
+		return brick.Wait{}, err
+	}
 	wait, err := brick.Wait{}, errCold
 	for err == errCold {
 		if err = p.fits(sender, f); err == nil {
@@ -153,10 +173,10 @@ func (p *Partition) Follow(sender point.Epoch, rec []byte) (brick.Wait, error) {
 func (p *Partition) fits(sender point.Epoch, f *frame.Frame) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fitsLocked(sender, f)
+	return p.fitsLocked(sender, f.Serial, f.Prev)
 }
 
-func (p *Partition) fitsLocked(sender point.Epoch, f *frame.Frame) error {
+func (p *Partition) fitsLocked(sender point.Epoch, s, prev point.Serial) error {
 	switch {
 	case p.mu.dropped:
 		return p.gone()
@@ -164,8 +184,8 @@ func (p *Partition) fitsLocked(sender point.Epoch, f *frame.Frame) error {
 		return fault.Wrap(p.mu.damaged, fault.Unavailable, "no frames are taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return p.notLed(sender, max(p.mu.epoch, p.mu.leader))
-	case f.Prev != p.mu.last || !p.mu.last.Less(f.Serial):
-		return fault.Wrap(&Mismatch{Prev: f.Prev, Last: p.mu.last, Ends: p.endsLocked()}, fault.Stale, "partition %s/%d", p.ident.Table, p.ident.Partition)
+	case prev != p.mu.last || !p.mu.last.Less(s):
+		return fault.Wrap(&Mismatch{Prev: prev, Last: p.mu.last, Ends: p.endsLocked()}, fault.Stale, "partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
 	return nil
 }
@@ -185,7 +205,7 @@ func (p *Partition) followWith(fo *follower, sender point.Epoch, rec []byte) (br
 	f := &fo.frame
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.fitsLocked(sender, f); err != nil {
+	if err := p.fitsLocked(sender, f.Serial, f.Prev); err != nil {
 		return brick.Wait{}, err
 	}
 	if !p.mu.warm {
@@ -316,7 +336,7 @@ func (p *Partition) replayed(flushed, upTo point.Serial) (*Partition, error) {
 		return nil, fault.Errorf(fault.Internal, "partition %s/%d knows %d series of %d", p.ident.Table, p.ident.Partition, x.len(), n)
 	}
 	q.ids.Store(x.upTo(n))
-	q.mu.warm, q.mu.last, q.mu.active = true, flushed, p.newHeadRef()
+	q.mu.warm, q.mu.last, q.mu.applied, q.mu.active = true, flushed, flushed, p.newHeadRef()
 	var d frame.Decoder
 	var f frame.Frame
 	err := p.deps.Brick.Replay(p.ident.Placement, flushed, func(s point.Serial, rec []byte) error {
@@ -343,7 +363,12 @@ func (p *Partition) become(q *Partition) {
 	p.mu.Lock()
 	old := p.headsLocked()
 	p.mu.frozen, p.mu.active, p.mu.frames = q.mu.frozen, q.mu.active, q.mu.frames
-	p.mu.deletions, p.mu.ends, p.mu.last = q.mu.deletions, q.mu.ends, q.mu.last
+	p.mu.deletions, p.mu.ends = q.mu.deletions, q.mu.ends
+	if p.isLateLocked() {
+		p.mu.applied = q.mu.last
+	} else {
+		p.mu.last, p.mu.applied, p.mu.late = q.mu.last, q.mu.last, late{}
+	}
 	p.mu.first, p.mu.born, p.mu.wait = q.mu.first, q.mu.born, brick.Wait{} // a replay waits for the fsync of the frames it reads
 	x := p.ids.Swap(q.ids.Load())
 	p.mu.warm = true

@@ -429,6 +429,7 @@ func TestDeletedRowsAreNotReadFromACopyThatCouldNotDeleteThem(t *testing.T) {
 	c.await = nil
 	l.must(l.Delete(t.Context(), 1, only("a"), 0, 9))
 
+	f.must(f.warm())
 	f.flushMu.Lock() // the deletion comes as far as the log
 	before, followed := f.Last(), make(chan error)
 	go func() { followed <- f.catchUp(l, 1) }()

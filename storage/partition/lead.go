@@ -27,22 +27,38 @@ func (p *Partition) lead(epoch point.Epoch, c Followers) error {
 	if err := b.RaiseEpoch(p.ident.Placement, epoch); err != nil {
 		return err
 	}
+	for late := true; late; { // the brick takes no more frames of lower epochs
+		if err := p.catchUp(); err != nil {
+			return err
+		}
+		var err error
+		if late, err = p.leadNow(epoch, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leadNow begins to lead, unless frames are late.
+func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.mu.dropped:
-		return p.gone()
+		return false, p.gone()
+	case p.isLateLocked() && p.mu.damaged == nil:
+		return true, nil
 	case epoch < p.mu.epoch || p.mu.follows && epoch <= p.mu.leader:
-		return p.notLed(epoch, max(p.mu.epoch, p.mu.leader))
+		return false, p.notLed(epoch, max(p.mu.epoch, p.mu.leader))
 	case c == nil && p.mu.chain != nil && epoch != p.mu.epoch: // its followers would miss frames
-		return p.notLed(epoch, p.mu.epoch)
+		return false, p.notLed(epoch, p.mu.epoch)
 	}
 	if c != nil {
 		p.mu.chain = c
 	}
 	p.mu.epoch, p.mu.raised = epoch, true
 	p.mu.follows, p.mu.leader = false, 0
-	return nil
+	return false, nil
 }
 
 // Leads reports whether frames are taken under an epoch.
@@ -80,6 +96,7 @@ func (p *Partition) Ends() []point.EpochEnd {
 
 func (p *Partition) endsLocked() []point.EpochEnd {
 	ends := raise(p.mu.state.Ends, p.mu.ends...)
+	ends = raise(ends, p.mu.late.ends...)
 	for _, fr := range p.mu.frozen {
 		ends = raise(ends, fr.ends...)
 	}

@@ -60,6 +60,9 @@ type Partition struct {
 	// followMu orders the leader's frames, cuts and segments. Taken before flushMu.
 	followMu sync.Mutex
 
+	// lateMu is held while late frames are applied (late.go), and by Adopt, Cut and deletions of the leader. Taken before followMu.
+	lateMu sync.Mutex
+
 	mu struct {
 		sync.Mutex // guards the fields below; held for microseconds: no I/O but the copy into the log's buffer
 
@@ -89,6 +92,8 @@ type Partition struct {
 		born      time.Time        // of the first of them
 		lastWrite time.Time
 		last      point.Serial    // given to the newest frame
+		applied   point.Serial    // the newest frame in heads or segments; last, unless frames are late
+		late      late            // the frames between the two
 		ranks     rank.Order      // of all frames and segments
 		seen      rank.Seen       // of the frames that gateways sent
 		wait      brick.Wait      // for its fsync
@@ -118,7 +123,7 @@ func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) 
 		p.mu.ranks.Observe(g.StampHi)
 	}
 	p.mu.nextSeg = max(st.NextSegment, 1)
-	p.mu.last = st.Flushed
+	p.mu.last, p.mu.applied = st.Flushed, st.Flushed
 	p.mu.active = p.newHeadRef()
 	p.frames.New = func() any { return new(appender) }
 	if err := p.openSegments(); err != nil {
@@ -284,7 +289,7 @@ func (p *Partition) applyLocked(f *frame.Frame, now time.Time) {
 // acceptedLocked notes the newest frame.
 func (p *Partition) acceptedLocked(f *frame.Frame) {
 	s := f.Serial
-	p.mu.last = s
+	p.appliedLocked(s)
 	if p.mu.frames == 1 {
 		p.mu.first = s
 	}
@@ -303,7 +308,7 @@ func (p *Partition) Shape() HeadShape {
 	defer p.mu.Unlock()
 	h := p.mu.active.head
 	return HeadShape{
-		Frames: p.mu.frames, Bytes: int64(h.Bytes()), Series: h.Series(), Born: p.mu.born, LastWrite: p.mu.lastWrite,
+		Frames: p.mu.frames, Bytes: int64(h.Bytes()), Series: h.Series(), Rows: h.Rows(), Copied: p.mu.chain != nil, Born: p.mu.born, LastWrite: p.mu.lastWrite,
 		Stuck: len(p.mu.frozen) > 0 && !p.mu.flushing, RetryAt: p.mu.flush.until, Follows: p.mu.follows,
 	}
 }
@@ -325,7 +330,7 @@ func (p *Partition) Unflushed() error {
 func (p *Partition) HeadRows() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.mu.active.head.Rows()
+	n := p.mu.active.head.Rows() + p.mu.late.rows
 	for _, fr := range p.mu.frozen {
 		n += fr.head.head.Rows()
 	}
@@ -377,6 +382,9 @@ func (p *Partition) Maintain(ctx context.Context, now time.Time, why Reason) err
 	if err := p.payDeletions(now); err != nil {
 		return err
 	}
+	if err := p.catchUpDue(); err != nil {
+		return err
+	}
 	shape := p.Shape()
 	shape.Passed = p.ident.narrow() && now.UnixNano() >= p.ident.TimeHi
 	reason := p.settings.FlushDue(now, shape, p.compacting.Load())
@@ -426,6 +434,7 @@ func (p *Partition) letGo() *ids {
 		h.release()
 	}
 	p.mu.frozen, p.mu.active, p.mu.frames, p.mu.ends, p.mu.deletions = nil, p.newHeadRef(), 0, nil, nil
+	p.mu.applied, p.mu.late = p.mu.last, late{}
 	p.mu.warm = false
 	return p.ids.Swap(newIDs(p.deps.Index))
 }

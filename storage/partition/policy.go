@@ -78,7 +78,9 @@ type HeadShape struct {
 	Series    int
 	Born      time.Time // first frame
 	LastWrite time.Time
+	Rows      int
 	Passed    bool // the partition is narrow, and its time has passed
+	Copied    bool // followers take its frames
 
 	Stuck   bool      // a head waits and no flush of it is under way: it failed, or another placement led when the head was frozen
 	RetryAt time.Time // not before, after failures
@@ -104,6 +106,7 @@ const (
 	ByStop   Reason = "stop"   // a clean shutdown leaves nothing to replay
 	ByDelete Reason = "delete" // rows must be in segments before they can be deleted
 	ByRetry  Reason = "retry"  // the last flush failed
+	ByCopies Reason = "copies" // followers have many rows in their logs alone
 )
 
 // Reasons to compact, besides BySize.
@@ -135,6 +138,8 @@ func (s *Settings) FlushDue(now time.Time, h HeadShape, compacting bool) Reason 
 		return ByRetry
 	case h.Bytes >= limit:
 		return BySize
+	case h.Copied && h.Rows >= copiedRowsMax:
+		return ByCopies
 	case now.Sub(h.Born) >= patience*s.FlushAge:
 		return ByAge
 	case now.Sub(h.LastWrite) >= patience*s.FlushIdle, h.Passed && now.Sub(h.LastWrite) >= s.narrowIdle():
@@ -156,6 +161,10 @@ const (
 	// long, since its series are read back from its segments then.
 	rewarmedMost = 8
 )
+
+// copiedRowsMax is how many rows a head with followers takes. Followers apply rows late (late.go), and drop those unread that a segment
+// has: if the head were as large as memory allows, they would apply rows only to bound how many are late.
+const copiedRowsMax = 6 << 20
 
 // Chain is the compaction policy's input: the segments.
 type Chain struct {

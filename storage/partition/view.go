@@ -33,8 +33,11 @@ type View struct {
 }
 
 // View takes a snapshot; nil when the partition was dropped. Errors are Corrupt: the contents of a damaged segment cannot be read, not even its series;
-// Unavailable: a deletion has yet to be carried out.
+// Unavailable: a deletion has yet to be carried out. Errors are also those of the log, if it has frames that are not applied yet.
 func (p *Partition) View() (*View, error) {
+	if err := p.catchUp(); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
