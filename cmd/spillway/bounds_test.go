@@ -31,6 +31,7 @@ func TestWhatIsAckedAtABoundComesBack(t *testing.T) {
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel() // each has one goroutine and a store of its own
 			e := edges{rng: rand.New(rand.NewPCG(seed, 22)), used: map[string]bool{}}
 			p := openPath(t, mem.New(), true, forward.Settings{}, nil)
 			fs := vfs.NewMem()
