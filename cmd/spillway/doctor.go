@@ -194,7 +194,11 @@ func (e *examination) damaged(ctx context.Context) {
 				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when nobody needs them")
 			}
 			for _, p := range held.ByPartition {
-				if p.Damaged != "" {
+				switch at, ok := m.ByID(p.ID); {
+				case p.Damaged == "":
+				case ok && len(at.Placements) > 1:
+					e.degraded("damaged copy", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "another copy is read until then; if this stays for minutes, no copy has the file")
+				default:
 					e.broken("damaged segment", fmt.Sprintf("%s p%d on %s", m.Table, p.ID, srv.ID), p.Damaged, "until then it is not read, and not written after a restart; `spillway partition split` has its halves take new rows")
 				}
 				if p.Unflushed != "" {

@@ -45,16 +45,24 @@ func (p *Partition) closeLocked(err error) {
 
 // harm stops reads and compactions of the partition because a segment that it serves from turned out to be damaged. It still takes
 // rows: they go to the log and to new segments, and their senders would not wait for an operator. Like damage, it lasts until the
-// server is started with the file restored, or, at a placement that follows, until the leader's segment is here.
+// server is started with the file restored, or until the bytes of another copy are here (mend.go).
 func (p *Partition) harm(id point.SegmentID, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !slices.Contains(p.mu.broken, id) {
 		p.mu.broken = append(p.mu.broken, id)
 	}
+	copied := p.mu.follows || p.mu.chain != nil
+	remedy := "restore the file from a backup and restart the server, or drop the partition"
+	if copied {
+		remedy = "it is fetched from another copy; if none has it, " + remedy
+	}
 	if p.mu.harmed == nil {
-		p.mu.harmed = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; restore the file from a backup and restart the server, or drop the partition",
-			p.ident.Table, p.ident.Partition, err)
+		p.mu.harmed = fault.Errorf(fault.Corrupt, "partition %s/%d is damaged: %w; %s", p.ident.Table, p.ident.Partition, err, remedy)
+	}
+	if copied {
+		p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read here until another copy has sent the file", "error", err)
+		return
 	}
 	p.log.Error("a segment that was whole is damaged: its partition takes rows, and is not read until the file is restored from a backup and the server restarted", "error", err)
 }

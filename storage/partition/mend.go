@@ -8,7 +8,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/segment"
 )
 
-// A placement that follows gets the bytes of a damaged segment from its leader again.
+// A placement that follows gets the bytes of a damaged segment from its leader again, and a leader those of its own from a placement that follows.
 //
 //	damage of a file, at opening or by the scrub ─▶ Broken ─▶ Adopt of the same segment ─▶ renamed over the damaged file ─┐
 //	                                                       └▶ Adopt of a major in its place ──────────────────────────────┴▶ no file is
@@ -50,7 +50,7 @@ func (p *Partition) mend(sender point.Epoch, info segment.Info, path string) err
 	if old := p.mended(newSegmentRef(r, g, to, b.FS())); old != nil {
 		old.release()
 	}
-	p.log.Info("a damaged segment was replaced with the leader's", "segment", info.ID, "bytes", info.Size)
+	p.log.Info("a damaged segment was replaced with the bytes of another copy", "segment", info.ID, "bytes", info.Size)
 	return nil
 }
 
@@ -62,12 +62,12 @@ func (p *Partition) mending(sender point.Epoch, info segment.Info) (SegmentState
 	switch {
 	case p.mu.dropped || i < 0:
 		return SegmentState{}, p.gone()
-	case !p.mu.follows || sender != p.mu.leader:
+	case p.mu.follows && sender != p.mu.leader, !p.mu.follows && (sender != p.mu.epoch || !p.mu.raised):
 		return SegmentState{}, p.notLed(sender, max(p.mu.epoch, p.mu.leader))
 	}
 	g := p.mu.state.Segments[i]
-	if g.Size != info.Size || g.Checksum != 0 && g.Checksum != info.Checksum {
-		return g, fault.Errorf(fault.Corrupt, "segment %v has %d bytes with checksum %016x at the leader, and %d with %016x in the catalogue here",
+	if g.Size != info.Size || g.Checksum != info.Checksum && (g.Checksum != 0 || !p.mu.follows) {
+		return g, fault.Errorf(fault.Corrupt, "segment %v has %d bytes with checksum %016x at the other placement, and %d with %016x in the catalogue here",
 			info.ID, info.Size, info.Checksum, g.Size, g.Checksum)
 	}
 	return g, nil

@@ -53,6 +53,8 @@ type Partition struct {
 	compacting atomic.Bool
 	clean      atomic.Bool // the next compaction leaves out deleted rows
 
+	doubts atomic.Bool // there are doubted segments
+
 	// flushMu orders changes of the list of segments: flush, the end of a compaction, deletion. Taken before mu.
 	flushMu sync.Mutex
 	silence silence // guarded by flushMu
@@ -77,6 +79,7 @@ type Partition struct {
 		damaged   error             // a segment cannot be read: reads, rows, flushes and changes are refused, only Drop is not; nil: undamaged
 		broken    []point.SegmentID // with damaged files
 		beyond    bool              // more is damaged than these
+		doubted   []point.SegmentID // in which reads met damage
 		harmed    error             // as damaged, found while serving: reads and compactions are refused; nil: all can be read
 		owed      error             // a deletion of the log is not in the catalogue yet, and reads would show its rows: they are refused; nil: none
 		state     *State            // as in the catalogue; replaced under flushMu, never changed

@@ -20,7 +20,7 @@ func (v *View) rowlessSeries() (*roaring.Bitmap, error) {
 		if g.info.Major {
 			of, err := g.rowlessSeries()
 			if err != nil {
-				return nil, v.failed(err)
+				return nil, v.failed(err, g)
 			}
 			rowless = of.Clone()
 		}
@@ -30,7 +30,7 @@ func (v *View) rowlessSeries() (*roaring.Bitmap, error) {
 		if !g.info.Major {
 			ids, err := g.reader.SeriesIDs()
 			if err != nil {
-				return nil, v.failed(err)
+				return nil, v.failed(err, g)
 			}
 			rowless.AndNot(ids)
 		}

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -46,6 +47,32 @@ func (p *Partition) CheckSegment(ctx context.Context, id point.SegmentID, pace f
 			return FoundDamaged, nil
 		}
 	}
+}
+
+// doubt notes that a read met damage in segments: they are checked soon, and not only by the next pass of the scrub.
+func (p *Partition) doubt(gs []*segmentRef) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, g := range gs {
+		if !slices.Contains(p.mu.doubted, g.info.ID) {
+			p.mu.doubted = append(p.mu.doubted, g.info.ID)
+		}
+		p.doubts.Store(true)
+	}
+}
+
+// Doubted returns the segments in which reads met damage since the last call, whose files were not checked since. It costs nothing while there are none.
+func (p *Partition) Doubted() (ids []point.SegmentID) {
+	if !p.doubts.Load() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.doubts.Store(false)
+	ids, p.mu.doubted = p.mu.doubted, nil
+	return slices.DeleteFunc(ids, func(id point.SegmentID) bool {
+		return baseOf(p.mu.state.Segments, id) < 0 || slices.Contains(p.mu.broken, id)
+	})
 }
 
 // closed reports whether the partition was closed or dropped: then its files may be gone.

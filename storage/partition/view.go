@@ -170,7 +170,7 @@ func (v *View) eachMatch(ms []*labels.Matcher, without *roaring.Bitmap, timed bo
 	for i, g := range v.segments {
 		var err error
 		if found[i], err = g.reader.Match(ms); err != nil {
-			return v.failed(err)
+			return v.failed(err, g)
 		}
 		found[i].AndNot(live)
 		found[i].AndNot(without)
@@ -187,14 +187,17 @@ func (v *View) eachMatch(ms []*labels.Matcher, without *roaring.Bitmap, timed bo
 	for i, g := range v.segments {
 		err := g.reader.EachLabels(found[i], func(id point.DenseID, l point.Labels) error { return f(Series{ID: id, Labels: l}) })
 		if err != nil {
-			return v.failed(err)
+			return v.failed(err, g)
 		}
 	}
 	return nil
 }
 
-// failed wraps the error of a read. Files of a partition that was dropped meanwhile are gone, but for those that were open.
-func (v *View) failed(err error) error {
+// failed wraps the error of a read of segments. Files of a partition that was dropped meanwhile are gone, but for those that were open.
+func (v *View) failed(err error, gs ...*segmentRef) error {
+	if len(gs) > 0 && isDamage(err) {
+		v.p.doubt(gs)
+	}
 	if errors.Is(err, os.ErrNotExist) && v.p.isDropped() {
 		return v.p.gone()
 	}
@@ -391,7 +394,7 @@ func (v *View) readSegments(m *Memory, ss []Series, lo, hi point.Nanos, spare in
 			err = g.reader.ReadNew(m.want, lo, hi, spare, take)
 		}
 		if err != nil {
-			return v.failed(err)
+			return v.failed(err, g)
 		}
 	}
 	return nil
@@ -483,7 +486,7 @@ func (v *View) Whole(ss []Series, least, most int) (int, error) {
 		ids[i] = ss[i].ID
 	}
 	n, err := largest.reader.Whole(ids, least, most)
-	return n, v.failed(err)
+	return n, v.failed(err, largest)
 }
 
 // exemplarBytes is the memory of an exemplar here and in an answer.
@@ -511,7 +514,7 @@ func (v *View) Exemplars(ss []Series, lo, hi point.Nanos, f func(i int, ex []poi
 			return v.grow(exemplarBytes(ex))
 		})
 		if err != nil {
-			return v.failed(err)
+			return v.failed(err, g)
 		}
 	}
 	var buf []head.Exemplar

@@ -18,7 +18,7 @@ type Holding struct {
 	Epoch  point.Epoch
 	Chain  []point.SegmentID // oldest first
 	Ends   []point.EpochEnd  // of its segments
-	Leads  bool              // it leads itself: then nothing is taken (C57)
+	Leads  bool              // it leads itself: then nothing is taken (C57) but the bytes of its own damaged files
 	Absent bool              // it is not here, or is being dropped
 	Later  bool              // it is about to follow the sender's epoch, and takes nothing yet
 	// Broken are segments of the chain whose files are damaged: the same bytes are taken again.
@@ -244,13 +244,15 @@ func (r *Receiver) offered(in Offered) {
 func (r *Receiver) refuses(in *Offered) Reason {
 	has := &in.Has
 	switch {
-	case in.Epoch < has.Epoch || has.Absent || has.Leads:
+	case in.Epoch < has.Epoch || has.Absent || has.Leads && in.Epoch != has.Epoch:
 		return StaleEpoch
 	case has.Later:
 		return Overloaded
 	case slices.Contains(has.Broken, in.Segment.ID):
 	case slices.Contains(has.Chain, in.Segment.ID):
 		return Exists
+	case has.Leads: // a follower offers what it has to a leader with damaged files, and only those are taken
+		return StaleEpoch
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
 		return OutOfOrder
 	case !covers(in.Segment.Ends, has.Ends): // frames above the base, or below a major, would be lost

@@ -35,7 +35,7 @@ type node struct {
 	chain    []Segment
 	log      []point.EpochEnd // of frames that it has, in segments or in the log
 	nextSeq  uint64
-	sender   *Sender
+	sender   *Sender // of a leader, or of a follower whose leader has damaged files
 	receiver *Receiver
 	files    map[point.SegmentID]uint64
 	down     bool
@@ -113,6 +113,7 @@ func (w *world) take(n *node) {
 		epoch = old.epoch + 1
 		old.leads, old.sender = false, nil
 	}
+	n.moving = map[uint64]Transit{}
 	n.epoch, n.leads, n.sender, n.nextSeq = epoch, true, NewSender(Settings{}), 1
 	w.leader = n
 	w.chainChanged()
@@ -168,7 +169,7 @@ func (w *world) flush() {
 
 // compact folds the leader's chain into a major.
 func (w *world) compact() {
-	if l := w.leader; len(l.chain) > 1 {
+	if l := w.leader; len(l.chain) > 1 && len(l.broken) == 0 {
 		g := Segment{Major: true, Base: l.chain[len(l.chain)-1].ID, Ends: l.ends()}
 		l.chain = nil
 		w.add(g)
@@ -241,6 +242,10 @@ func (w *world) move() {
 			t := n.moving[slot]
 			delete(n.moving, slot)
 			to := w.node(t.To)
+			if slices.Contains(n.broken, t.ID) { // it arrives damaged
+				w.perform(n, n.sender.Step(w.now, Sent{To: t.To, Slot: slot}, nil))
+				continue
+			}
 			for _, upto := range []uint64{w.size / 2, w.size} {
 				if upto > t.Offset {
 					w.post(to, Came{From: n.member, To: key, Slot: slot, Upto: upto})
@@ -275,10 +280,24 @@ func (w *world) deliver(i int) {
 	case ReceiverInput:
 		w.reply(d.to, d.to.receiver.Step(w.now, in, nil))
 	case SenderInput:
+		if in, ok := in.(Declined); ok && in.Slot == 0 && !d.to.leads && d.epoch == d.to.epoch {
+			w.mend(d.to, in.From)
+		}
 		if d.to.sender != nil && d.epoch == d.to.epoch {
 			w.perform(d.to, d.to.sender.Step(w.now, in, nil))
 		}
 	}
+}
+
+// mend has a follower offer its whole segments to a leader with damaged files.
+func (w *world) mend(n *node, leader Member) {
+	if n.sender != nil {
+		return
+	}
+	n.sender = NewSender(Settings{})
+	whole := slices.DeleteFunc(slices.Clone(n.chain), func(g Segment) bool { return slices.Contains(n.broken, g.ID) })
+	w.perform(n, n.sender.Step(w.now, Chain{whole}, nil))
+	w.perform(n, n.sender.Step(w.now, Members{[]Member{leader}}, nil))
 }
 
 func (w *world) reply(n *node, es []ReceiverEffect) {
@@ -312,12 +331,14 @@ func (w *world) adopt(n *node, e Adopt) Reason {
 		w.corrupt--
 		w.say("%s finds %v damaged", n.name, g.ID)
 		return Invalid
-	case n.leads || e.Epoch != n.epoch:
+	case e.Epoch != n.epoch:
 		return StaleEpoch
 	case slices.Contains(n.broken, g.ID):
 		n.broken = slices.DeleteFunc(n.broken, func(id point.SegmentID) bool { return id == g.ID })
 		w.say("%s mends %v", n.name, g.ID)
 		return 0
+	case n.leads:
+		return StaleEpoch
 	case !g.Major && !slices.Contains(n.ids(), g.Base), !covers(g.Ends, n.ends()):
 		return OutOfOrder
 	}
@@ -381,8 +402,19 @@ func (w *world) anyMoves() bool {
 func (w *world) tick() {
 	for _, n := range w.nodes {
 		w.reply(n, n.receiver.Step(w.now, Tick{}, nil))
-		if len(n.broken) > 0 && !n.down && !n.leads {
+		switch {
+		case len(n.broken) == 0 || n.down:
+		case !n.leads:
 			w.post(w.leader, Declined{From: n.member, Reason: OutOfOrder})
+		default:
+			for _, o := range w.nodes {
+				if o != n {
+					w.post(o, Declined{From: n.member, Reason: Invalid})
+				}
+			}
+		}
+		if n.sender != nil && !n.leads && (len(w.leader.broken) == 0 || n.epoch != w.leader.epoch) {
+			n.sender, n.moving = nil, map[uint64]Transit{}
 		}
 		if n.sender != nil && !n.down {
 			w.perform(n, n.sender.Step(w.now, Tick{}, nil))

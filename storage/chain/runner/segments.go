@@ -59,7 +59,8 @@ type adoption struct {
 }
 
 // Adopt makes a verified file a segment of a placement that has joined the epoch of its sender, and then the chain goes on from the
-// segment's end, if that is the newer one. Errors are those of Partition.AdoptVerified.
+// segment's end, if that is the newer one. One that leads takes the bytes of a damaged segment of its own alone. Errors are those of
+// Partition.AdoptVerified.
 func (c *Chains) Adopt(ctx context.Context, key lease.Partition, id point.PlacementID, epoch point.Epoch, info segment.Info, path string) error {
 	x := c.find(key)
 	if x == nil || x.self.Placement != id {
@@ -81,8 +82,8 @@ func (c *Chains) Adopt(ctx context.Context, key lease.Partition, id point.Placem
 func (x *placement) adopt(a *adoption) {
 	c := x.copy()
 	switch {
-	case !c.Joined || c.Epoch != a.epoch:
-		a.done <- fault.Errorf(fault.Stale, "partition %v does not follow a leader of epoch %d here", x.key, a.epoch)
+	case !c.Joined && !c.Leads || c.Epoch != a.epoch:
+		a.done <- fault.Errorf(fault.Stale, "partition %v neither follows a leader of epoch %d here nor leads in it", x.key, a.epoch)
 		return
 	case x.adopting:
 		a.done <- fault.Errorf(fault.Unavailable, "partition %v adopts another segment", x.key)
@@ -99,6 +100,9 @@ func (x *placement) adopt(a *adoption) {
 // adopted gives the machine the log's ends after an adoption.
 func (x *placement) adopted() {
 	x.adopting = false
+	if _, leads := x.leading(); leads { // a damaged file is whole again: the log is as it was
+		return
+	}
 	x.mu.Lock()
 	end, _ := x.mu.machine.End()
 	x.mu.Unlock()

@@ -28,7 +28,7 @@ type Chains interface {
 	Leading() []chains.Copy
 	// Copy returns a placement that is here.
 	Copy(p lease.Partition, id point.PlacementID) (chains.Copy, bool)
-	// Adopt makes a verified file a segment of a placement that follows.
+	// Adopt makes a verified file a segment of a placement that follows, or a damaged one of a placement that leads whole again.
 	Adopt(ctx context.Context, p lease.Partition, id point.PlacementID, sender point.Epoch, info segment.Info, path string) error
 }
 
@@ -48,7 +48,7 @@ type Settings struct {
 	// BytesPerSecond bounds the bytes of segments that the server sends, to all others together. Default 64 MiB/s, 1 TiB in 5 hours.
 	// Larger: an emptied server is refilled sooner, and disks and network have less time for other work.
 	BytesPerSecond int64
-	// BrokenEvery is how often placements that follow are looked at for damaged segments, which their leaders are asked for. Default 5 s.
+	// BrokenEvery is how often placements are looked at for damaged segments, which others are asked for. Default 2 s.
 	BrokenEvery time.Duration
 	// Machine are the settings of the machines.
 	Machine replica.Settings
@@ -56,7 +56,7 @@ type Settings struct {
 
 func (s *Settings) setDefaults() {
 	s.BytesPerSecond = cmp.Or(s.BytesPerSecond, 64<<20)
-	s.BrokenEvery = cmp.Or(s.BrokenEvery, 5*time.Second)
+	s.BrokenEvery = cmp.Or(s.BrokenEvery, 2*time.Second)
 }
 
 // lookEvery is how often the placements that lead are compared with the copier's state.
@@ -87,6 +87,7 @@ type Copier struct {
 	// Owned by the loop.
 	links    map[string]peer.Link // by server
 	senders  map[lease.Partition]*sending
+	menders  map[lease.Partition]*sending // of followers, for leaders with damaged files
 	receiver *replica.Receiver
 	files    map[fileOf]*incoming // unfinished files
 	leaders  map[replica.Key]leader
@@ -96,7 +97,7 @@ type Copier struct {
 // New makes a server's copier; Run runs it.
 func New(d Deps, s Settings) *Copier {
 	s.setDefaults()
-	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{},
+	c := &Copier{deps: d, settings: s, wake: make(chan struct{}, 1), links: map[string]peer.Link{}, senders: map[lease.Partition]*sending{}, menders: map[lease.Partition]*sending{},
 		receiver: replica.NewReceiver(s.Machine), files: map[fileOf]*incoming{}, leaders: map[replica.Key]leader{}}
 	c.limit = rate.NewLimiter(rate.Limit(s.BytesPerSecond), pieceBytes)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -172,6 +173,7 @@ func (c *Copier) take() []func() {
 // look compares the machines with the placements as they are now, and lets time go by.
 func (c *Copier) look() {
 	c.lookAtLeading()
+	c.lookAtMending()
 	c.lookAtFiles()
 	c.lookAtBroken()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/peer/rpc"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -28,6 +30,7 @@ import (
 	chains "github.com/spillwaydb/spillway/storage/chain/runner"
 	"github.com/spillwaydb/spillway/storage/partition"
 	"github.com/spillwaydb/spillway/storage/replica"
+	"github.com/spillwaydb/spillway/storage/rows"
 	"github.com/spillwaydb/spillway/storage/segment"
 	"github.com/spillwaydb/spillway/storage/series"
 )
@@ -99,7 +102,7 @@ func (n *node) Adopt(_ context.Context, _ lease.Partition, _ point.PlacementID, 
 
 func openNode(t *testing.T, name string, id point.PlacementID, set Settings) *node {
 	t.Helper()
-	n := &node{t: t, name: name, fs: vfs.NewMem(), cache: segment.NewCache(1 << 20), index: series.New(), stamp: 1 << 40}
+	n := &node{t: t, name: name, fs: vfs.NewMem(), cache: segment.NewCache(1 << 14), index: series.New(), stamp: 1 << 40}
 	log := slog.New(slog.DiscardHandler)
 	var err error
 	n.brick, err = brick.Open(brick.Deps{FS: n.fs, Log: log}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
@@ -167,6 +170,20 @@ func (n *node) write(rows int, value func(i int) float64) {
 	r.Stamp = n.stamp
 	n.must(n.Append(&r))
 	n.must(n.Flush(context.Background(), partition.ByRequest))
+}
+
+// readAll reads every row, from the disk for the most part: the cache is small.
+func (n *node) readAll() error {
+	v, err := n.View()
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	ss, err := v.Match(nil)
+	if err != nil {
+		return err
+	}
+	return v.Read(ss, math.MinInt64, math.MaxInt64, func(int, rows.Run) error { return nil })
 }
 
 func (p *pair) within(what string, ok func() bool) {
@@ -314,4 +331,26 @@ func TestADamagedSegmentAtAFollowerIsFetchedAgain(t *testing.T) {
 			t.Fatal("the chains differ")
 		}
 	}
+}
+
+// TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower: each segment in turn, found by a read. Meanwhile the leader takes rows.
+func TestADamagedSegmentAtTheLeaderIsFetchedFromAFollower(t *testing.T) {
+	p := newPair(t, Settings{BrokenEvery: 20 * time.Millisecond, Machine: replica.Settings{RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond}})
+	for range 3 {
+		p.leader.write(20_000, noise)
+	}
+	p.within("the follower has all segments", p.same)
+	for i := range 3 {
+		p.leader.breaks(i)
+		if err := p.leader.readAll(); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("a read of segment %d with flipped bytes: %v, want corrupt", i, err)
+		}
+		p.leader.write(10, ramp)
+		p.within(fmt.Sprintf("segment %d is whole", i), func() bool {
+			return testutil.ToFloat64(p.leader.copier.metrics.mended) == float64(i+1) && p.leader.Damaged() == nil
+		})
+		p.leader.must(p.leader.readAll())
+		p.within("the follower has all segments", p.same)
+	}
+	p.within("no damage is counted", func() bool { return testutil.ToFloat64(p.leader.copier.metrics.broken) == 0 })
 }

@@ -12,6 +12,7 @@ type metrics struct {
 	offers        prometheus.Counter
 	declines      *prometheus.CounterVec
 	adopted       prometheus.Counter
+	mended        prometheus.Counter
 	sentBytes     prometheus.Counter
 	receivedBytes prometheus.Counter
 	suspects      prometheus.Counter
@@ -30,12 +31,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Offers of this server that were declined, by the reason. `exists` is usual after a link was made anew."}, []string{"reason"}),
 		adopted: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_segments_adopted_total",
 			Help: "Segments of other servers that are part of a placement here."}),
+		mended: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_segments_mended_total",
+			Help: "Damaged segments of placements here that were replaced with the bytes of another copy."}),
 		sentBytes: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_sent_bytes_total",
 			Help: "Bytes of segments sent to other placements."}),
 		receivedBytes: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_received_bytes_total",
-			Help: "Bytes of segments received from leaders."}),
+			Help: "Bytes of segments received from other placements."}),
 		suspects: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_suspects_total",
-			Help: "Segments whose own bytes were verified because they arrived damaged again and again."}),
+			Help: "Segments whose own bytes were verified because a read met damage in them, or because they arrived damaged again and again."}),
 		lost: f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_messages_lost_total",
 			Help: "Messages about segments that were dropped because too many waited. They are repeated."}),
 		behind: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_placements_behind",
@@ -43,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		unfinished: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_unfinished_files",
 			Help: "Segments that are on their way here, or whose sender disconnected a moment ago."}),
 		broken: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_broken_segments",
-			Help: "Segments of placements that follow whose files are damaged. They are fetched from their leaders again."}),
+			Help: "Segments of placements with copies elsewhere whose files are damaged. They are fetched from another copy."}),
 	}
 	for r := replica.Exists; r <= replica.NoSpace; r++ {
 		m.declines.WithLabelValues(r.String())

@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"slices"
+
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -11,7 +13,9 @@ import (
 
 // offered takes an offer of a leader.
 func (c *Copier) offered(p lease.Partition, from lease.Member, to point.PlacementID, epoch point.Epoch, m *peer.SegmentOffer) {
-	c.leaders[keyOf(p, to)] = leader{from, epoch}
+	if copy, ok := c.deps.Chains.Copy(p, to); !ok || !copy.Leads {
+		c.leaders[keyOf(p, to)] = leader{from, epoch}
+	}
 	g := replica.Segment{ID: m.ID, Base: m.Base, Major: m.Major, Size: m.Size, Checksum: m.Checksum, Ends: m.Ends}
 	c.receive(replica.Offered{From: from, To: keyOf(p, to), Epoch: epoch, Slot: m.Slot, Segment: g, Has: c.holding(p, to, epoch), Free: c.free(m.Size)})
 }
@@ -24,7 +28,8 @@ func (c *Copier) holding(p lease.Partition, id point.PlacementID, epoch point.Ep
 	}
 	st := copy.At.State()
 	broken, mendable := copy.At.Broken()
-	h := replica.Holding{Epoch: copy.Epoch, Ends: st.Ends, Leads: copy.Leads, Later: !copy.Joined || copy.Epoch != epoch || !mendable, Broken: broken}
+	h := replica.Holding{Epoch: copy.Epoch, Ends: st.Ends, Leads: copy.Leads, Broken: broken}
+	h.Later = !copy.Joined && !copy.Leads || copy.Epoch != epoch || !mendable
 	for i := range st.Segments {
 		h.Chain = append(h.Chain, st.Segments[i].ID)
 	}
@@ -111,7 +116,7 @@ func (c *Copier) adopt(e replica.Adopt) {
 		<-f.done
 		err := c.adopted(f, e)
 		if err != nil {
-			c.deps.Log.Warn("a segment of the leader is not taken", "table", e.At.Table, "partition", e.At.Partition, "segment", e.Segment.ID.String(), "error", err)
+			c.deps.Log.Warn("a segment of another copy is not taken", "table", e.At.Table, "partition", e.At.Partition, "segment", e.Segment.ID.String(), "error", err)
 		}
 		c.post(func() { c.answerAdoption(e, err) })
 	})
@@ -129,7 +134,12 @@ func (c *Copier) adopted(f *incoming, e replica.Adopt) error {
 	if err != nil {
 		return err
 	}
-	return c.deps.Chains.Adopt(c.ctx, p, e.At.Placement, e.Epoch, info, f.path)
+	broken, _ := copy.At.Broken()
+	err = c.deps.Chains.Adopt(c.ctx, p, e.At.Placement, e.Epoch, info, f.path)
+	if err == nil && slices.Contains(broken, info.ID) {
+		c.metrics.mended.Inc()
+	}
+	return err
 }
 
 func (c *Copier) answerAdoption(e replica.Adopt, err error) {
@@ -150,7 +160,8 @@ type leader struct {
 	epoch  point.Epoch
 }
 
-// lookAtBroken asks leaders for the segments that are damaged here: an answer to no offer makes them offer all again.
+// lookAtBroken asks leaders for the segments that are damaged here, and followers for those of placements that lead: an answer to no offer
+// makes them offer all again.
 func (c *Copier) lookAtBroken() {
 	now := c.deps.Clock()
 	if now-c.looked < c.settings.BrokenEvery {
@@ -164,10 +175,22 @@ func (c *Copier) lookAtBroken() {
 			delete(c.leaders, key)
 			continue
 		}
-		if broken, mendable := copy.At.Broken(); len(broken) > 0 {
+		if !copy.Leads {
+			c.lookAtDoubted(copy)
+		}
+		if broken, mendable := copy.At.Broken(); len(broken) > 0 && !copy.Leads {
 			if n += len(broken); mendable && copy.Joined && copy.Epoch == l.epoch {
 				c.reply(l.member, key, l.epoch, &peer.SegmentDecline{Reason: peer.DeclineOutOfOrder})
 			}
+		}
+	}
+	for p, s := range c.senders {
+		broken, mendable := s.copy.At.Broken()
+		if n += len(broken); len(broken) == 0 || !mendable {
+			continue
+		}
+		for _, m := range s.members {
+			c.reply(m, keyOf(p, s.copy.Self.Placement), s.copy.Epoch, &peer.SegmentDecline{Reason: peer.DeclineInvalid})
 		}
 	}
 	c.metrics.broken.Set(float64(n))

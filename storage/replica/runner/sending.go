@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/replica"
 )
 
-// sending is the leader's part of a partition and epoch. Owned by the loop.
+// sending is the leader's part of a partition and epoch; or a follower's, whose leader has damaged files. Owned by the loop.
 type sending struct {
 	copy    chains.Copy // as it was when the epoch began
 	machine *replica.Sender
@@ -22,6 +22,11 @@ type sending struct {
 	members []lease.Member
 	moving  map[uint64]context.CancelFunc // transfers by slot
 	making  bool                          // a flush or compaction that the machine requested is under way
+	until   replica.Time                  // of a follower's
+}
+
+func newSending(copy chains.Copy, set replica.Settings) *sending {
+	return &sending{copy: copy, machine: replica.NewSender(set), moving: map[uint64]context.CancelFunc{}}
 }
 
 // lookAtLeading begins and ends the senders of epochs, and gives them the segments and members that changed.
@@ -36,10 +41,11 @@ func (c *Copier) lookAtLeading() {
 			s = nil
 		}
 		if s == nil {
-			s = &sending{copy: copy, machine: replica.NewSender(c.settings.Machine), moving: map[uint64]context.CancelFunc{}}
+			s = newSending(copy, c.settings.Machine)
 			c.senders[copy.Partition] = s
 		}
 		c.renew(s, copy.Others)
+		c.lookAtDoubted(copy)
 		behind += s.machine.Owing()
 	}
 	for key, s := range c.senders {
@@ -128,7 +134,7 @@ func (c *Copier) perform(s *sending, e replica.SenderEffect) {
 	case replica.Suspect:
 		c.metrics.suspects.Inc()
 		c.deps.Log.Warn("a segment arrived damaged again and again: its own bytes are verified", "partition", p.String(), "segment", e.ID.String())
-		c.work.Go(func() { c.suspect(s, e.ID) })
+		c.work.Go(func() { c.suspect(p, at, e.ID) })
 	case replica.Level:
 		c.deps.Log.Debug("a placement has all segments", "partition", p.String(), "server", string(e.Member.Server), "newest", e.ID.String())
 	case replica.Overtaken:
@@ -143,7 +149,7 @@ func (s *sending) route(to lease.Member) *peer.Route {
 
 // make runs a flush or compaction that the machine requested, one at a time.
 func (c *Copier) make(s *sending, f func() error) {
-	if s.making {
+	if s.making || !s.copy.Leads { // a leader has no use for segments that its follower makes
 		return
 	}
 	s.making = true
@@ -155,14 +161,22 @@ func (c *Copier) make(s *sending, f func() error) {
 	})
 }
 
-// suspect reads a segment of the leader's own. One that is damaged makes its partition unreadable here.
-func (c *Copier) suspect(s *sending, id point.SegmentID) {
-	found, err := s.copy.At.CheckSegment(c.ctx, id, func(bytes int) error { return c.limit.WaitN(c.ctx, min(bytes, pieceBytes)) })
+// lookAtDoubted checks the segments in which a read met damage.
+func (c *Copier) lookAtDoubted(x chains.Copy) {
+	for _, id := range x.At.Doubted() {
+		c.metrics.suspects.Inc()
+		c.work.Go(func() { c.suspect(x.Partition, x.At, id) })
+	}
+}
+
+// suspect reads a segment of a placement here. One that is damaged makes its partition unreadable here, until another copy has sent it.
+func (c *Copier) suspect(p lease.Partition, at *partition.Partition, id point.SegmentID) {
+	found, err := at.CheckSegment(c.ctx, id, func(bytes int) error { return c.limit.WaitN(c.ctx, min(bytes, pieceBytes)) })
 	switch {
 	case found == partition.FoundDamaged:
-		c.deps.Log.Error("a segment is damaged here, at its leader: other placements cannot fetch it", "partition", s.copy.Partition.String(), "segment", id.String())
+		c.deps.Log.Error("a segment is damaged here: another copy is asked for it", "partition", p.String(), "segment", id.String())
 	case err != nil && c.ctx.Err() == nil:
-		c.deps.Log.Warn("a segment could not be verified", "partition", s.copy.Partition.String(), "segment", id.String(), "error", err)
+		c.deps.Log.Warn("a segment could not be verified", "partition", p.String(), "segment", id.String(), "error", err)
 	}
 }
 
@@ -172,7 +186,7 @@ func (c *Copier) sent(s *sending, e replica.Transit, ok bool) {
 		stop()
 		delete(s.moving, e.Slot)
 	}
-	if c.senders[s.copy.Partition] == s {
+	if c.sender(s.copy.Partition) == s {
 		c.step(s, replica.Sent{To: e.To, Slot: e.Slot, OK: ok})
 	}
 }
@@ -219,7 +233,10 @@ func (c *Copier) sendFile(ctx context.Context, s *sending, l peer.Link, e replic
 
 // answer takes a placement's answer to an offer. Answers to offers of another epoch are late.
 func (c *Copier) answer(p lease.Partition, to point.PlacementID, epoch point.Epoch, in replica.SenderInput) {
-	if s := c.senders[p]; s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
+	if d, ok := in.(replica.Declined); ok && d.Slot == 0 {
+		c.mend(p, to, epoch, d.From)
+	}
+	if s := c.sender(p); s != nil && s.copy.Epoch == epoch && s.copy.Self.Placement == to {
 		if d, ok := in.(replica.Declined); ok && d.Slot != 0 {
 			c.metrics.declines.WithLabelValues(d.Reason.String()).Inc()
 		}

@@ -110,10 +110,12 @@ func (c *Copier) unlinked(l peer.Link) {
 	if c.links[server] == l {
 		delete(c.links, server)
 	}
-	for _, s := range c.senders {
-		for _, m := range s.members {
-			if string(m.Server) == server {
-				c.step(s, replica.Unlinked{Member: m})
+	for _, all := range []map[lease.Partition]*sending{c.senders, c.menders} {
+		for _, s := range all {
+			for _, m := range s.members {
+				if string(m.Server) == server {
+					c.step(s, replica.Unlinked{Member: m})
+				}
 			}
 		}
 	}
