@@ -61,7 +61,7 @@ func (p *Partition) doubt(gs []*segmentRef) {
 	}
 }
 
-// Doubted returns the segments in which reads met damage since the last call, whose files were not checked since. It costs nothing while there are none.
+// Doubted returns the segments in which reads met damage since the last call. It costs nothing while there are none.
 func (p *Partition) Doubted() (ids []point.SegmentID) {
 	if !p.doubts.Load() {
 		return nil

@@ -79,7 +79,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// breaks damages the file of a segment, if a whole one is left at a placement that is level with its leader: what no placement has no placement can mend.
+// breaks damages the file of a segment, if a whole one is left at a placement that is level with its leader: else nothing can repair it.
 func (w *world) breaks(n *node, i int) {
 	for _, o := range w.nodes {
 		if id := n.chain[i].ID; o != n && slices.Equal(o.ids(), w.leader.ids()) && slices.Contains(o.ids(), id) && !slices.Contains(o.broken, id) {

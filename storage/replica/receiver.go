@@ -251,7 +251,7 @@ func (r *Receiver) refuses(in *Offered) Reason {
 	case slices.Contains(has.Broken, in.Segment.ID):
 	case slices.Contains(has.Chain, in.Segment.ID):
 		return Exists
-	case has.Leads: // a follower offers what it has to a leader with damaged files, and only those are taken
+	case has.Leads: // followers offer all their segments to a leader with damaged files, and it takes those alone
 		return StaleEpoch
 	case !in.Segment.Major && !slices.Contains(has.Chain, in.Segment.Base):
 		return OutOfOrder

@@ -47,7 +47,7 @@ type (
 		Slot, Offset uint64
 	}
 	// Declined answers an offer or a commit. Ends are those of the segments that the placement holds. Slot 0: no offer; a segment that the
-	// placement has is damaged there. A leader sends that, too, and its followers offer it what they have.
+	// placement has is damaged there. A leader sends that, too, and its followers offer their segments.
 	Declined struct {
 		From   Member
 		Slot   uint64
@@ -124,7 +124,7 @@ func (Suspect) senderEffect()   {}
 func (Level) senderEffect()     {}
 func (Overtaken) senderEffect() {}
 
-// Sender is a leader's part for one partition and epoch; or a follower's, whose leader has damaged files.
+// Sender is a leader's part for one partition and epoch; or a follower's, for a leader with damaged files.
 type Sender struct {
 	set   Settings
 	chain []Segment

@@ -35,7 +35,7 @@ type node struct {
 	chain    []Segment
 	log      []point.EpochEnd // of frames that it has, in segments or in the log
 	nextSeq  uint64
-	sender   *Sender // of a leader, or of a follower whose leader has damaged files
+	sender   *Sender // of a leader, or of a follower that repairs its leader
 	receiver *Receiver
 	files    map[point.SegmentID]uint64
 	down     bool

@@ -56,7 +56,7 @@ func (c *Copier) lookAtMending() {
 	}
 }
 
-// renewMender is renew for a placement that follows: what is damaged here is not offered.
+// renewMender is renew for a placement that follows: segments that are damaged here are not offered.
 func (c *Copier) renewMender(s *sending, to []lease.Member) {
 	if members := c.linked(to); !slices.Equal(members, s.members) {
 		s.members = members

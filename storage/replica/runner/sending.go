@@ -14,7 +14,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/replica"
 )
 
-// sending is the leader's part of a partition and epoch; or a follower's, whose leader has damaged files. Owned by the loop.
+// sending is the leader's part of a partition and epoch; or a follower's, for a leader with damaged files. Owned by the loop.
 type sending struct {
 	copy    chains.Copy // as it was when the epoch began
 	machine *replica.Sender
