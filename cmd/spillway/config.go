@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/relabel"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -49,8 +50,9 @@ type config struct {
 	OTLP    otlpConfig    `yaml:"otlp" for:"standalone gateway"`
 	Storage storageConfig `yaml:"storage" for:"standalone storage"`
 
-	Limits limits.Settings `yaml:"limits" reload:"yes"`
-	Kafka  []kafka.Cluster `yaml:"kafka,omitempty" for:"standalone gateway" help:"Kafka clusters whose topics are read, a block each: README, Kafka."`
+	Limits  limits.Settings  `yaml:"limits" reload:"yes"`
+	Relabel relabel.Settings `yaml:"relabel" for:"standalone gateway" reload:"yes"`
+	Kafka   []kafka.Cluster  `yaml:"kafka,omitempty" for:"standalone gateway" help:"Kafka clusters whose topics are read, a block each: README, Kafka."`
 
 	Query query.Settings `yaml:"query" for:"standalone gateway"`
 	API   api.Settings   `yaml:"api" for:"standalone gateway"`
@@ -209,7 +211,7 @@ var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPI
 // validate reports every mistake at once, except those that a part reports itself.
 func (c *config) validate() error {
 	var errs []error
-	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(),
+	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
 	if len(c.Kafka) > 0 {
 		errs = append(errs, c.kafka().Validate())

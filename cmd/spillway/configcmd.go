@@ -75,6 +75,7 @@ const referenceIntro = "# Settings\n\n" +
 	"`kill -HUP` and `POST /-/reload` on the admin address read again what the tables below say is read again; the rest needs a restart. What a setting costs is in *italics*.\n\n"
 
 var referenceChapters = map[string]string{
+	"relabel": "Series rewritten or dropped as they come, by every protocol.",
 	"limits":  "Limits of each table; 0 is none. [limits.md](limits.md) says what is answered beyond them.",
 	"kafka":   "A list of clusters, each read by one consumer group.",
 	"storage": "The store. Bounds that are not set follow from `storage.memory_bytes`.",

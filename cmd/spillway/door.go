@@ -27,6 +27,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/limits"
 	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/recent"
+	"github.com/spillwaydb/spillway/gateway/relabel"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -47,6 +48,7 @@ type door struct {
 	accounts *accounts
 	behind   gatewayDeps
 	limits   *limits.Registry
+	relabel  *relabel.Registry
 	queries  *recent.Queries
 	refusals *recent.Refusals
 	forward  *forward.Forwarder
@@ -124,8 +126,11 @@ func (d *door) open(behind gatewayDeps) error {
 	if d.limits, err = limits.New(limits.Deps{Log: d.log, Registerer: d.registry, Exists: d.exists}, d.cfg.Limits); err != nil {
 		return err
 	}
+	if d.relabel, err = relabel.New(d.cfg.Relabel); err != nil {
+		return err
+	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
 		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)

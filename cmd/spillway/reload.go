@@ -14,7 +14,9 @@ func (d *door) reload() error {
 		err = d.guard.Reload()
 	}
 	if err == nil && d.cfg.file != "" {
-		err = d.limits.Reload(c.Limits)
+		if err = d.limits.Reload(c.Limits); err == nil {
+			err = d.relabel.Reload(c.Relabel) // which were checked with the rest of the file
+		}
 	}
 	if err != nil {
 		d.limits.ReloadFailed()
@@ -59,7 +61,7 @@ func changedForRestart(old, now *config) (keys []string) {
 // settings is the configuration in force, as YAML.
 func (d *door) settings() string {
 	c := *d.cfg
-	c.Limits = d.limits.Settings()
+	c.Limits, c.Relabel = d.limits.Settings(), d.relabel.Settings()
 	return c.String()
 }
 

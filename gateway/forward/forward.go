@@ -53,6 +53,8 @@ type Deps struct {
 	Clock   *Clock
 	Log     *slog.Logger
 	Limits  func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
+	// Relabel returns the rules by which series of a table are rewritten, the same value as long as they do not change. Nil: none are.
+	Relabel func(table string) point.Relabeller
 
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
@@ -225,7 +227,12 @@ func (t *Table) Dict() *point.Dict {
 		g.prev.Store(nil)
 		g.dict.Follow(nil) // its memory goes
 	}
-	if t.turnDue(g, time.Since(g.born)) {
+	if n := g.dict.DroppedRows(); n > 0 {
+		if was := g.droppedRows.Swap(n); n > was {
+			t.f.metrics.dropped.Add(float64(n - was))
+		}
+	}
+	if t.turnDue(g, time.Since(g.born)) || g.relabel != t.relabel() {
 		t.renew(g)
 		g = t.current.Load()
 	} else if (g.book.hasRefused() || g.dict.Weight() >= t.f.settings.GenerationSeriesMax) && !g.full.Swap(true) {
@@ -237,6 +244,14 @@ func (t *Table) Dict() *point.Dict {
 		t.old.CompareAndSwap(old, nil) // no goroutine can enter it any more: its memory is released
 	}
 	return g.dict
+}
+
+// relabel returns the rules for series of the table; nil: none.
+func (t *Table) relabel() point.Relabeller {
+	if t.f.deps.Relabel == nil {
+		return nil
+	}
+	return t.f.deps.Relabel(t.name)
 }
 
 // limit gives a dictionary the limits that are in force now, and counts its refusals by them.

@@ -24,6 +24,8 @@ type generation struct {
 	prev atomic.Pointer[previous] // nil: no series are preferred
 
 	labelsLimited atomic.Uint64 // series beyond limits of labels that were counted
+	droppedRows   atomic.Uint64 // rows of dropped series that were counted
+	relabel       point.Relabeller
 
 	links links
 }
@@ -34,6 +36,9 @@ func (t *Table) newGeneration(book *seriesBook) *generation {
 		g.dict.SetLabelLimits(t.f.settings.Labels)
 	} else {
 		g.dict.SetLabelLimits(t.limits.LabelLimits())
+	}
+	if g.relabel = t.relabel(); g.relabel != nil {
+		g.dict.Relabel(g.relabel)
 	}
 	g.dict.Guard(func(known int, again bool) error { return t.newSeries(g, known, again) })
 	g.users.Store(1)

@@ -23,6 +23,7 @@ type metrics struct {
 
 	refusedSeries prometheus.Counter
 	merged        prometheus.Counter
+	dropped       prometheus.Counter
 }
 
 // Reasons of streams that are opened. Those of retries are follow.Reason, and reasonBroken.
@@ -55,6 +56,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		full: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_dictionaries_full_total", Help: "Dictionaries that could take no more series: rows of further ones are refused for some minutes. Raise storage.memory_bytes, or intake.series_max.",
+		}),
+		dropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_relabel_dropped_samples_total", Help: "Samples taken and not stored, since write_relabel_configs drop their series.",
 		}),
 		refusedSeries: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_refused_series_total", Help: "New series refused because their table has its share of those that there is memory for.",

@@ -102,6 +102,11 @@ type kept struct{ floats, hists, exemplars int }
 
 func (k kept) rows() int { return k.floats + k.hists }
 
+// and adds rows of dropped series: their sender has nothing to send again.
+func (k kept) and(d point.Dropped) kept {
+	return kept{k.floats + d.Floats, k.hists + d.Hists, k.exemplars + d.Exemplars}
+}
+
 func keptOf(b *point.Batch) kept { return kept{len(b.IDs), len(b.Hists), len(b.Exemplars)} }
 
 // A row of a batch takes this many bytes while it waits for its ack.
@@ -115,15 +120,19 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
 	lo, hi := t.Bounds(now)
 	c.ticket.Samples(b.Rows())
+	dropped := b.RemoveDropped()
 	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})
 	if err != nil {
 		return kept{}, err
 	}
 	f.metrics.rowsRefused(c.protocol, "old", n.Old)
 	f.metrics.rowsRefused(c.protocol, "ahead", n.Ahead)
-	k := keptOf(b)
-	if !partial && b.RefusedRows > 0 || k == (kept{}) && len(b.Metadata) == 0 {
+	if !partial && b.RefusedRows > 0 {
 		return kept{}, nil
+	}
+	k := keptOf(b)
+	if k == (kept{}) && len(b.Metadata) == 0 {
+		return k.and(dropped), nil
 	}
 	reasons, rows := len(b.Refused), b.RefusedRows
 	if err := t.Write(peer.WithWaiting(ctx, func() { f.endTurn(c) }), b, level); err != nil {
@@ -136,7 +145,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	k.floats -= min(k.floats, f.refusedSince(c, b, reasons, rows))
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
 	c.ticket.Accepted(k.rows())
-	return k, nil
+	return k.and(dropped), nil
 }
 
 // refusedSince counts the rows refused since b had the given reasons and rows, by the Kind of the first new reason.

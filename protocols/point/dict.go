@@ -33,6 +33,10 @@ type Dict struct {
 	before  atomic.Pointer[Dict]              // that this one follows; nil: none
 	limited atomic.Uint64                     // series beyond them
 
+	relabeller  Relabeller    // nil: series are stored as they come; set before the Dict is used
+	dropped     atomic.Uint64 // the number of droppedLabels plus 1; 0: no series was dropped
+	droppedRows atomic.Uint64
+
 	series   pages[Labels]
 	hashes   firstHashes // under which series were first seen, for LookupAfter
 	lineKeys pages[atomic.Pointer[LineKey]]
@@ -143,8 +147,15 @@ func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
 }
 
 // number gives labels their number. owned is the same labels in memory that the Dict may keep, or "". With limited,
-// those that have none yet are checked against the limits.
+// those that have none yet are checked against the limits, after the Relabeller rewrote them.
 func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {
+	if limited && d.relabeller != nil {
+		out, err := d.relabel(labels)
+		if err != nil {
+			return 0, err
+		}
+		labels, owned = []byte(out), "" // it may lie within a larger set
+	}
 	ch := maphash.Bytes(d.seeds[0], labels)
 	seen := d.series.len()
 	if id, ok := d.canon.get(ch, labels, &d.series); ok {
@@ -185,6 +196,9 @@ func (d *Dict) addLocked(sum uint64, labels []byte, owned Labels, first Hash) (u
 		d.hashes.set(id, first)
 	}
 	d.canon.putLocked(sum, id)
+	if len(labels) == 0 {
+		d.dropped.Store(uint64(id) + 1)
+	}
 	return id, nil
 }
 

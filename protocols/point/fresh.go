@@ -53,6 +53,9 @@ func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 // NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
 	f.sums, f.IDs, f.Known = f.sums[:0], f.IDs[:0], f.Known[:0]
+	if d.relabeller != nil {
+		return d.internRelabelled(f)
+	}
 	for i := range f.ends {
 		f.sums = append(f.sums, maphash.Bytes(d.seeds[0], f.labels(i)))
 	}

@@ -266,6 +266,7 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 	t.ticket.Samples(s.Rows())
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)
+	s.RemoveDropped() // the rows count as taken
 	_, err = t.ticket.Table().Admit(w.c.settings.Admit, s, now, admit.Bounds{Lo: lo, Hi: hi})
 	return err
 }
