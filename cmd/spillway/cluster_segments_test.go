@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 )
 
-// segmentsPlan is a cluster whose leaders flush and compact within seconds.
+// segmentsPlan is a cluster with leaders that flush and compact within seconds.
 func segmentsPlan(env ...string) processes.Plan {
 	return processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: append([]string{
 		"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3"}, env...)}
@@ -114,7 +114,7 @@ func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 }
 
 // TestClusterCopiesCatchUpBySegments stops a follower, writes, flushes and compacts until the log does not reach back to it,
-// and starts it: it is listed again with all rows. Then the same with a follower whose directory is emptied. At last the leader
+// and starts it: it is listed again with all rows. Then the same with a follower after its directory was emptied. At last the leader
 // is killed.
 func TestClusterCopiesCatchUpBySegments(t *testing.T) {
 	needsCluster(t)

@@ -14,7 +14,7 @@ type waitsFor time.Duration
 
 func (w *waitsFor) OldestWait(time.Time) time.Duration { return time.Duration(*w) }
 
-// TestWritersAreNotSentToADiskThatHangs: a process whose fsync does not return is not ready, says why, and is ready again afterwards.
+// TestWritersAreNotSentToADiskThatHangs: a process with an fsync that does not return is not ready, says why, and is ready again afterwards.
 func TestWritersAreNotSentToADiskThatHangs(t *testing.T) {
 	var disk waitsFor
 	d := &door{behind: gatewayDeps{stalled: func() error { return stalled(&disk) }}}

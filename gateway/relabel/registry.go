@@ -30,7 +30,7 @@ func New(s Settings) (*Registry, error) {
 	return r, r.Reload(s)
 }
 
-// Reload puts other rules in force, for series to come and for known ones alike. A table whose rules did not change keeps its
+// Reload puts other rules in force, for series to come and for known ones alike. A table with the same rules keeps its
 // Rules. Settings with a mistake change nothing. Errors: Invalid.
 func (r *Registry) Reload(s Settings) error {
 	if err := s.Validate(); err != nil {
