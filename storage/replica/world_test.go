@@ -41,6 +41,7 @@ type node struct {
 	down     bool
 	broken   []point.SegmentID // with damaged files
 	moving   map[uint64]Transit
+	asks     Time // when a leader with damaged files asks again
 }
 
 // delivery is a message on its way: a SenderInput or a ReceiverInput of the node.
@@ -406,7 +407,8 @@ func (w *world) tick() {
 		case len(n.broken) == 0 || n.down:
 		case !n.leads:
 			w.post(w.leader, Declined{From: n.member, Reason: OutOfOrder})
-		default:
+		case w.now >= n.asks:
+			n.asks = w.now + 10*time.Second
 			for _, o := range w.nodes {
 				if o != n {
 					w.post(o, Declined{From: n.member, Reason: Invalid})
