@@ -33,7 +33,7 @@ RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster attack overload page page-check test-browser
+.PHONY: etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -184,6 +184,10 @@ cluster: build etcd ## etcd, storage servers and gateways on this machine, to tr
 test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTER_COPIES=1 (storage.copies in all tests)
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -run 'TestCluster' ./cmd/spillway
+
+chaos: build ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, blow after blow by a seed, under load: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=3 CHAOS_BLOWS=kill,pause,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
+	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
+	CHAOS_N=$${N:-20} $(if $(filter-out 0,$(SEED)),TEST_SEED=$(SEED)) CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=6h -run 'ChaosLosesNothingAcked$$' ./cmd/spillway
 
 test-kafka: ## a real Apache Kafka and kills of its consumers, where Java and Maven are; KAFKA_ROWS=1000000 KAFKA_KILL_EVERY=4s
 	@cmd/clienttest/install.sh kafka || { echo "make test-kafka: SKIPPED: no Kafka to test with, the reason stands above"; exit 0; }; \

@@ -15,12 +15,12 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
-// wires is a network of its own: four places, each with one address, joined by a router that can be made to drop packets
+// wires is a network of its own: places, each with one address, joined by a router that can be made to drop packets
 // between two places silently.
 //
-//	etcd 10.213.1.2 ──┐            ┌── rest 10.213.3.2: gateways, other storage servers
-//	                  ├── router ──┤
-//	s1   10.213.2.2 ──┘            └── test 10.213.4.2: this process
+//	etcd 10.n.1.2 ──┐            ┌── rest 10.n.3.2: gateways, other storage servers
+//	                ├── router ──┤
+//	s1   10.n.2.2 ──┘            └── test 10.n.4.2: this process
 type wires struct {
 	t      *testing.T
 	router string
@@ -28,32 +28,47 @@ type wires struct {
 	addr   map[string]string
 }
 
-func newWires(t *testing.T) *wires {
+// here is the place of the test's own process.
+const here = "test"
+
+// newWires makes a network of places, or skips the test with the reason.
+func newWires(t *testing.T, places ...string) *wires {
+	t.Helper()
+	w, why := tryWires(t, places...)
+	if why != "" {
+		t.Skip(why)
+	}
+	return w
+}
+
+// tryWires makes a network of places, here among them, or returns why there can be none.
+func tryWires(t *testing.T, places ...string) (_ *wires, why string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("a network is cut by network namespaces, which need root: run this test as root")
+		return nil, "a network is cut by network namespaces, which need root: run this test as root"
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("a network is cut with the program ip, and there is none: install iproute2")
+		return nil, "a network is cut with the program ip, and there is none: install iproute2"
 	}
 	name := func(s string) string { return fmt.Sprintf("cut%d%s", os.Getpid(), s) }
 	w := &wires{t: t, router: name("r"), space: map[string]string{}, addr: map[string]string{}}
 	if out, err := exec.Command("ip", "netns", "add", w.router).CombinedOutput(); err != nil {
-		t.Skipf("a network is cut by network namespaces, and here are none: %v %s", err, out)
+		return nil, fmt.Sprintf("a network is cut by network namespaces, and here are none: %v %s", err, out)
 	}
 	t.Cleanup(func() { w.ip("netns", "del", w.router) }) // its wires go with it
 	w.in(w.router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-	for i, place := range []string{"etcd", "s1", "rest", "test"} {
+	n := 100 + os.Getpid()%100 // another test on this machine has another network, most likely
+	for i, place := range append(places, here) {
 		near, far := fmt.Sprintf("r%d", i), fmt.Sprintf("w%d_%d", i, os.Getpid())
-		w.addr[place] = fmt.Sprintf("10.213.%d.2", i+1)
-		gateway := fmt.Sprintf("10.213.%d.1", i+1)
+		w.addr[place] = fmt.Sprintf("10.%d.%d.2", n, i+1)
+		gateway := fmt.Sprintf("10.%d.%d.1", n, i+1)
 		w.ip("link", "add", far, "type", "veth", "peer", "name", near, "netns", w.router)
 		w.ip("-n", w.router, "addr", "add", gateway+"/24", "dev", near)
 		w.ip("-n", w.router, "link", "set", near, "up")
-		if place == "test" {
+		if place == here {
 			w.ip("addr", "add", w.addr[place]+"/24", "dev", far)
 			w.ip("link", "set", far, "up")
-			w.ip("route", "add", "10.213.0.0/16", "via", gateway)
+			w.ip("route", "add", fmt.Sprintf("10.%d.0.0/16", n), "via", gateway)
 			continue
 		}
 		space := name(place)
@@ -66,7 +81,7 @@ func newWires(t *testing.T) *wires {
 		w.ip("-n", space, "link", "set", "lo", "up")
 		w.ip("-n", space, "route", "add", "default", "via", gateway)
 	}
-	return w
+	return w, ""
 }
 
 func (w *wires) ip(args ...string) { w.t.Helper(); w.run("ip", args...) }
@@ -90,9 +105,14 @@ func (w *wires) heal(a, b string) { w.t.Helper(); w.rules("del", a, b) }
 
 func (w *wires) rules(verb, a, b string) {
 	w.t.Helper()
-	for _, way := range [][2]string{{a, b}, {b, a}} {
-		w.ip("-n", w.router, "rule", verb, "from", w.addr[way[0]], "to", w.addr[way[1]], "blackhole")
-	}
+	w.oneWay(verb, a, b)
+	w.oneWay(verb, b, a)
+}
+
+// oneWay adds or deletes (verb) the rule that drops the packets from one place to another.
+func (w *wires) oneWay(verb, from, to string) {
+	w.t.Helper()
+	w.ip("-n", w.router, "rule", verb, "from", w.addr[from], "to", w.addr[to], "blackhole")
 }
 
 // place returns where a process of the cluster runs.
@@ -114,7 +134,7 @@ func TestClusterCutApartLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
-	w := newWires(t)
+	w := newWires(t, "etcd", "s1", "rest")
 	if t.Failed() {
 		t.FailNow()
 	}

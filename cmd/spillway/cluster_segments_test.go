@@ -28,6 +28,12 @@ func segmentsPlan(env ...string) processes.Plan {
 func (c *crowd) segmentsOn(p *processes.Process) (sums map[string][sha256.Size]byte, unfinished []string) {
 	c.t.Helper()
 	sums = map[string][sha256.Size]byte{}
+	return sums, c.eachSegment(p, func(path string, sum [sha256.Size]byte) { sums[filepath.Base(path)] = sum })
+}
+
+// eachSegment passes the segment files of a server to f, each with a checksum of its bytes, and returns its unfinished files.
+func (c *crowd) eachSegment(p *processes.Process, f func(path string, sum [sha256.Size]byte)) (unfinished []string) {
+	c.t.Helper()
 	err := filepath.WalkDir(filepath.Join(c.dirOf(p), "segments"), func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case os.IsNotExist(err):
@@ -39,13 +45,13 @@ func (c *crowd) segmentsOn(p *processes.Process) (sums map[string][sha256.Size]b
 		case strings.HasSuffix(path, ".seg"):
 			b, err := os.ReadFile(path)
 			if err == nil {
-				sums[d.Name()] = sha256.Sum256(b)
+				f(path, sha256.Sum256(b))
 			}
 		}
 		return nil
 	})
 	c.must(err)
-	return sums, unfinished
+	return unfinished
 }
 
 func (c *crowd) dirOf(p *processes.Process) string { return filepath.Join(c.dir, p.Name) }

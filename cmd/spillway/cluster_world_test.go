@@ -64,10 +64,13 @@ func envDuration(t *testing.T, name string, def time.Duration) time.Duration {
 // patience bounds a test's waits: far longer than they take, on a machine that does other work.
 const patience = time.Minute
 
-// newCrowd starts a cluster. Bin and Dir of the plan are the test's.
+// newCrowd starts a cluster. Bin of the plan is the test's, and so is Dir unless it is set.
 func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	t.Helper()
-	p.Dir, p.Memory, p.Bin = t.TempDir(), "512MiB", os.Getenv("CLUSTER_BIN")
+	p.Memory, p.Bin = "512MiB", os.Getenv("CLUSTER_BIN")
+	if p.Dir == "" {
+		p.Dir = t.TempDir()
+	}
 	if p.Bin == "" {
 		p.Bin = program(t)
 	}

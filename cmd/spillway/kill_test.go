@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,14 +105,21 @@ type sender struct {
 	codes map[int]int // how often each status came; with doors, 5xx is an answer that may come
 	last  time.Time   // of the last ack
 	gap   time.Duration
+
+	erases   bool // it deletes series, too
+	erasures int  // acked ones
 }
 
 // fate lists the values sent for one time of one series, in their order, and how many were sent up to the last acked one.
-// The last acked one must be there, or one that was sent later.
+// The last acked one must be there, or one that was sent later. A value that is erased stands for a deletion.
 type fate struct {
 	values []float64
 	acked  int
+	at     time.Time // of the last ack
 }
+
+// erased is the value of a row that a deletion removed.
+var erased = math.Inf(-1)
 
 func newSender(p *process, i, era int, began time.Time, rng *rand.Rand) *sender {
 	return &sender{p: p, metric: fmt.Sprintf("kill_%d_%d", era, i), began: began, rng: rng, sent: map[string]map[int64]*fate{}}
@@ -127,6 +136,9 @@ func (s *sender) run(quit chan struct{}) {
 		if len(s.doors) > 0 {
 			s.p = s.doors[s.rng.IntN(len(s.doors))]
 		}
+		if s.erases && s.rng.IntN(60) == 0 {
+			s.erase(strconv.Itoa(s.rng.IntN(30)))
+		}
 		rows := s.batch()
 		if s.write(rows) {
 			s.ack(rows)
@@ -139,7 +151,7 @@ func (s *sender) ack(rows []sentRow) {
 	s.acked += len(rows)
 	for _, r := range rows {
 		f := s.sent[r.series][r.ms]
-		f.acked = max(f.acked, r.version)
+		f.acked, f.at = max(f.acked, r.version), time.Now()
 	}
 }
 
@@ -262,45 +274,41 @@ func (s *sender) lines(rows []sentRow) []byte {
 
 // check compares the rows read with the rows sent.
 func (s *sender) check() {
-	got := s.p.rows(s.metric, "7h", time.Now().Add(time.Minute))
-	read := 0
+	s.p.t.Helper()
+	for _, wrong := range s.compare(s.p.rows(s.metric, "7h", time.Now().Add(time.Minute))) {
+		s.p.t.Error(wrong)
+	}
+}
+
+// compare returns what is wrong with the rows read.
+func (s *sender) compare(got map[string][]sampleAt) (wrong []string) {
+	report := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for series, samples := range got {
 		sent := s.sent[strings.TrimPrefix(series, s.metric+"/")]
 		for i, g := range samples {
 			if i > 0 && g.ms <= samples[i-1].ms {
-				s.p.t.Errorf("%s has two rows at %d", series, g.ms)
+				report("%s has two rows at %d", series, g.ms)
 			}
 			f := sent[g.ms]
 			if f == nil {
-				s.p.t.Errorf("%s at %d: %v was never sent", series, g.ms, g.value)
-				continue
-			}
-			if !f.allows(g.value) {
-				s.p.t.Errorf("%s at %d: read %v; sent %v, acked the first %d", series, g.ms, g.value, f.values, f.acked)
-			}
-			if f.acked > 0 {
-				read++
+				report("%s at %d: %v was never sent", series, g.ms, g.value)
+			} else if !f.allows(g.value) {
+				report("%s at %d: read %v; sent %v, acked the first %d", series, g.ms, g.value, f.values, f.acked)
 			}
 		}
 	}
-	want := 0
-	for _, times := range s.sent {
-		for _, f := range times {
-			if f.acked > 0 {
-				want++
+	for series, times := range s.sent {
+		there := map[int64]bool{}
+		for _, g := range got[s.metric+"/"+series] {
+			there[g.ms] = true
+		}
+		for ms, f := range times {
+			if f.acked > 0 && !there[ms] && !f.allows(erased) {
+				report("%s/%s at %d is missing; sent %v, acked the first %d, last at %s", s.metric, series, ms, f.values, f.acked, f.at.UTC().Format("15:04:05.000"))
 			}
 		}
 	}
-	if read != want {
-		s.p.t.Errorf("%s: of %d acked rows %d are there", s.metric, want, read)
-	}
+	return wrong
 }
 
-func (f *fate) allows(v float64) bool {
-	for _, x := range f.values[max(f.acked-1, 0):] {
-		if x == v {
-			return true
-		}
-	}
-	return false
-}
+func (f *fate) allows(v float64) bool { return slices.Contains(f.values[max(f.acked-1, 0):], v) }
