@@ -47,7 +47,7 @@ type worst struct {
 // chaosEra is how many blows the rows of an era outlive; then new series begin, so that a check does not read all rows since the beginning.
 const chaosEra = 10
 
-// TestChaosLosesNothingAcked does harm to a cluster whose tables have three copies, blow after blow, chosen by a seed, while senders
+// TestChaosLosesNothingAcked does harm to a cluster with three copies of each row, blow after blow, chosen by a seed, while senders
 // write by remote-write 1 and 2, line protocol and Kafka, overwrite and delete, and readers count. After each blow it heals the
 // cluster, waits until all copies are in sync, and compares the rows that were acked with those read through both gateways and from
 // each copy. CHAOS_N is how many blows, TEST_SEED which, CHAOS_BLOWS words of which one must be in a blow's name, CHAOS_LOGS a directory for

@@ -387,7 +387,7 @@ func (m *Machine) drop(x Member, why Event) {
 func (m *Machine) takeIn() {
 	for _, x := range m.candidates() {
 		p, f := m.peer(x), m.feedOf(x)
-		if f == nil || m.silent(p) || p.version == 0 || f.sent.Less(m.end) || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
+		if f == nil || m.silent(p) || p.version == 0 || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
 			p.near = 0
 			continue
 		}
@@ -397,6 +397,9 @@ func (m *Machine) takeIn() {
 		// While the store does not answer, nothing is acknowledged without a placement that may be listed: then it need not prove itself for long.
 		if unanswered := slices.Contains(m.mayBeListed(), x) && m.unanswered() >= joinLag; (m.now-p.near < p.pause || m.unmapped(x)) && !unanswered {
 			continue
+		}
+		if f.sent.Less(m.end) {
+			continue // frames that just came are passed on first; while rows come all the time, that says nothing about how well it keeps up
 		}
 		p.since = m.now
 		m.do(Note{TakenIn, x})

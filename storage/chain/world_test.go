@@ -70,11 +70,12 @@ type frame struct {
 }
 
 type node struct {
-	w    *world
-	name string
-	rate float64
-	m    *Machine // nil: it is down
-	boot int
+	passes *[]Passed // not nil: answers to PassOn that wait for the test
+	w      *world
+	name   string
+	rate   float64
+	m      *Machine // nil: it is down
+	boot   int
 
 	member Member
 	// On the disk.
@@ -235,7 +236,12 @@ func (n *node) passOn(e PassOn) {
 			upto, bytes = f.serial, bytes+100
 		}
 	}
-	n.step(Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes})
+	answer := Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes}
+	if n.passes != nil {
+		*n.passes = append(*n.passes, answer)
+		return
+	}
+	n.step(answer)
 }
 
 func (n *node) fsync() {
