@@ -37,6 +37,12 @@ func (t *Table) Write(ctx context.Context, b *point.Batch, level point.Level) er
 	}
 	defer t.leave(g)
 	t.warnMerged(b)
+	if b.Atomic { // of metadata there is one row a family, and any number may come again
+		if err := t.write(ctx, g, b, b2, level); err != nil {
+			return err
+		}
+		return t.metadata(ctx, b2.Metadata)
+	}
 	if err := t.metadata(ctx, b2.Metadata); err != nil {
 		return err
 	}
@@ -53,6 +59,9 @@ func (t *Table) leave(g *generation) {
 func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, level point.Level) error {
 	w := attempt{t: t, g: g, request: t.f.follow.Policy.Request(time.Now()), ranks: reserve(t.f.deps.Clock, len(rows.IDs)+len(rows.Hists)+len(rows.Exemplars), &t.f.settings), level: level, rest: rows,
 		fresh: fresh{left: t.f.settings.NewPartitionsPerWrite}}
+	if b.Atomic {
+		w.whole = b
+	}
 	defer func() { w.drop(rows) }()
 	asked := ctx
 	if !t.f.follow.Policy.Alone { // a process that is alone has no other to turn to, and its disk may be slow
@@ -101,6 +110,7 @@ type attempt struct {
 	level point.Level
 
 	request follow.Request
+	whole   *point.Batch // the batch of an atomic write, as it was decoded; nil: shares and pieces are kept one by one
 
 	// Of this try.
 	ranks ranks
@@ -151,6 +161,9 @@ func (w *attempt) run(ctx context.Context) (homeless int, err error) {
 		}
 		w.m = next
 		shares, uncovered = c.Cut(w.m, w.rest)
+	}
+	if w.whole != nil && (len(uncovered) > 0 || len(shares) > 1) {
+		return 0, w.apart(len(uncovered))
 	}
 	if w.request.Try() == 0 {
 		t.f.budget.earn(len(shares))
@@ -250,6 +263,10 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 			return err
 		}
 		shorten(&in, set.InsertBytesMax, int(l.longest.Load()), w.g.dict)
+		if taken := len(in.IDs) + len(in.Hists) + len(in.Exemplars); w.whole != nil && taken < rest.len() {
+			return fault.Errorf(fault.TooLarge, "an atomic request is one frame: of its %d rows %d fit into one (at most %d rows and %d bytes); nothing of it is kept",
+				rest.len(), taken, set.InsertRowsMax, set.InsertBytesMax)
+		}
 		if err := l.stream.Insert(ctx, &in); err != nil {
 			if w.restamp(err, &ranks, rest) {
 				continue

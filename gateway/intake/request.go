@@ -98,6 +98,29 @@ func (rq *Request) level(byProtocol point.Level) (point.Level, error) {
 	}
 }
 
+// AtomicHeader is the header, and AtomicParam the parameter of the URL, by which all rows of a request are kept, or none (C94).
+const (
+	AtomicHeader = "X-Spillway-Atomic"
+	AtomicParam  = "atomic"
+)
+
+// atomic reports whether all rows of the request are to be kept, or none. The error is Invalid.
+func (rq *Request) atomic() (bool, error) {
+	for _, v := range []string{rq.Header(AtomicHeader), rq.Query.Get(AtomicParam)} {
+		if v == "" {
+			continue
+		}
+		on, err := strconv.ParseBool(v)
+		if err != nil {
+			return false, fault.Errorf(fault.Invalid, "invalid %s %q (use true or false)", AtomicHeader, v)
+		}
+		if on {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // Response is an answer, for whichever server sends it.
 type Response struct {
 	Status int

@@ -3,8 +3,10 @@ package intake
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 
 	"github.com/spillwaydb/spillway/gateway/admit"
@@ -119,6 +121,10 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	f.refusedSince(c, b, 0, 0)
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
 	lo, hi := t.Bounds(now)
+	atomic, err := c.atomic()
+	if err != nil {
+		return kept{}, err
+	}
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
 	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})
@@ -127,6 +133,9 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	f.metrics.rowsRefused(c.protocol, "old", n.Old)
 	f.metrics.rowsRefused(c.protocol, "ahead", n.Ahead)
+	if b.Atomic = atomic; atomic && b.RefusedRows > 0 {
+		return kept{}, notWhole(b)
+	}
 	if !partial && b.RefusedRows > 0 {
 		return kept{}, nil
 	}
@@ -146,6 +155,32 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	f.metrics.per[c.protocol].accepted.Add(float64(k.rows()))
 	c.ticket.Accepted(k.rows())
 	return k.and(dropped), nil
+}
+
+// notWholeMax bounds the refused rows that the error of an atomic request names.
+const notWholeMax = 5
+
+// notWhole is the error of an atomic request with rows that cannot be kept. It is Invalid, unless a limit refused them.
+func notWhole(b *point.Batch) error {
+	kind := fault.Invalid
+	var text strings.Builder
+	for i, r := range b.Refused {
+		if i == 0 {
+			kind = r.Kind
+		}
+		if i == notWholeMax {
+			break
+		}
+		text.WriteString("; ")
+		if r.Item > 0 {
+			fmt.Fprintf(&text, "number %d, ", r.Item)
+		}
+		if r.Text != "" {
+			fmt.Fprintf(&text, "%s: ", r.Text)
+		}
+		text.WriteString(r.Reason)
+	}
+	return fault.Errorf(kind, "an atomic request is kept whole or not at all: %d of its rows are refused, and nothing of it is kept%s", b.RefusedRows, text.String())
 }
 
 // refusedSince counts the rows refused since b had the given reasons and rows, by the Kind of the first new reason.

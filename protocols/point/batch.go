@@ -19,6 +19,9 @@ type Batch struct {
 	// Smear is the sender's wish for all of the rows.
 	Smear Smear
 
+	// Atomic asks for all rows of the batch or none: they go into one frame of one partition (C94).
+	Atomic bool
+
 	IDs    []SeriesID
 	Times  []Nanos
 	Values []float64
