@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -173,4 +174,40 @@ func (n notCatalogue) MaybeError(op errorfs.Op) error {
 		return nil
 	}
 	return n.Injector.MaybeError(op)
+}
+
+// TestRowsGoOnWhereNoLogFileCanBeMade: each write tried again to make the next file, and logged that it could not.
+func TestRowsGoOnWhereNoLogFileCanBeMade(t *testing.T) {
+	f := &failing{kind: errorfs.OpCreate, part: "/log/"}
+	b, _ := open(t, errorfs.Wrap(vfs.NewMem(), f), Settings{FileBytesMax: fileBytesMin})
+	f.on.Store(true)
+	first := b.mu.cur.number
+	began := time.Now()
+	const rows, size = 500, fileBytesMin / 100
+	for i := range rows {
+		put(t, b, 1, seq(uint64(i+1)), size)
+	}
+	for f.hits.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if most := 2 + int32(time.Since(began)/tickEvery); f.hits.Load() > most {
+		t.Errorf("a file was tried %d times in %s of %d writes, want 1 to %d", f.hits.Load(), time.Since(began), rows, most)
+	}
+	if b.Err() != nil {
+		t.Errorf("the store is fenced: %v", b.Err())
+	}
+	f.on.Store(false)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		b.mu.Lock()
+		made := b.mu.next != nil || b.mu.cur.number > first
+		b.mu.Unlock()
+		if made {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no file is made though the disk is well again")
+		}
+	}
+	put(t, b, 1, seq(uint64(rows+1)), size)
+	mustClose(t, b)
 }

@@ -20,6 +20,7 @@ type runner struct {
 
 	synced chan struct{} // of one: the fsynced part of the log grew
 
+	failed bool     // owned by the runner: files could not be tended since the last tick
 	marked position // owned by the runner: the end covered by the last mark
 	seen   position // the safe position at the last tick
 }
@@ -83,7 +84,9 @@ func (b *Brick) run() {
 		case <-b.runner.quit:
 			return
 		case <-b.runner.wake:
-			b.tend()
+			if !b.runner.failed { // each write wakes it; the next tick tries again
+				b.tend()
+			}
 		case <-tick.C:
 			b.checkSpace()
 			b.mark()
@@ -104,7 +107,9 @@ func (b *Brick) tend() {
 	if b.Err() != nil || b.Frozen() {
 		return
 	}
-	if err := errors.Join(b.prepareNext(), b.closeRetired(), b.removeDead()); err != nil && b.Err() == nil {
+	err := errors.Join(b.prepareNext(), b.closeRetired(), b.removeDead())
+	b.runner.failed = err != nil
+	if err != nil && b.Err() == nil {
 		b.log.Warn("log files could not be tended; it will be tried again", "error", err)
 	}
 }

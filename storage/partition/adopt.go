@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -278,7 +279,7 @@ func (p *Partition) letHeadsGo(gone []*headRef) {
 		p.mu.Lock()
 		defined := p.mu.defined
 		p.mu.Unlock()
-		p.hush(defined, now)
+		p.hush(context.Background(), defined, now)
 	}
 }
 

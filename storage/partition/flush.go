@@ -97,7 +97,7 @@ func (p *Partition) flushNow(ctx context.Context, why Reason) error {
 	p.deps.Metrics.flushed(why, info.Rows, uint64(info.Size), time.Since(start))
 	p.log.Info("head flushed", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "reason", why, "took", time.Since(start).Round(time.Millisecond))
 	if due {
-		p.hush(fr.defined, now)
+		p.hush(ctx, fr.defined, now)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -145,8 +146,9 @@ func (s *silence) listen(h *headRef, now time.Time, after time.Duration) (due bo
 	return now.Sub(s.since) >= after
 }
 
-// hush releases the series without rows since the last time, below the dense id defined, which segments define. The flush lock is held.
-func (p *Partition) hush(defined int, now time.Time) {
+// hush releases the series without rows since the last time, below the dense id defined, which segments define. It gives up when ctx ends:
+// a walk over ten million series takes seconds. The flush lock is held.
+func (p *Partition) hush(ctx context.Context, defined int, now time.Time) {
 	heard := p.silence.heard
 	p.silence = silence{since: now, heard: roaring.New()}
 	x := p.holdIDs() // the partition may cool meanwhile
@@ -163,8 +165,8 @@ func (p *Partition) hush(defined int, now time.Time) {
 	if going < p.settings.QuietSeriesMin || going < int(x.live.Load())/quietShare {
 		return
 	}
-	y := p.without(x, defined, heard)
-	if !p.swapIDs(x, y, defined) {
+	y, whole := p.without(ctx, x, defined, heard)
+	if !whole || !p.swapIDs(x, y, defined) {
 		y.release()
 		return
 	}
@@ -183,14 +185,17 @@ func (p *Partition) holdIDs() *ids {
 // quietShare is the part of the live series that must be quiet before releasing them is worth the copy.
 const quietShare = 16
 
-// without copies x, but for the refs of the series below defined that had no rows.
-func (p *Partition) without(x *ids, defined int, heard *roaring.Bitmap) *ids {
-	y := newIDs(x.index)
+// without copies x, but for the refs of the series below defined that had no rows; whole is false if ctx ended before.
+func (p *Partition) without(ctx context.Context, x *ids, defined int, heard *roaring.Bitmap) (y *ids, whole bool) {
+	y = newIDs(x.index)
 	if y.quiet = x.quiet; y.quiet == nil {
 		y.quiet = newQuiet()
 	}
 	y.putQuiet(defined)
 	for id := range point.DenseID(defined) {
+		if id%giveUpEvery == 0 && ctx.Err() != nil {
+			return y, false
+		}
 		ref, live := x.ref(id)
 		switch {
 		case !live:
@@ -201,7 +206,7 @@ func (p *Partition) without(x *ids, defined int, heard *roaring.Bitmap) *ids {
 			y.quiet.put(x.index.Labels(ref), id)
 		}
 	}
-	return y
+	return y, true
 }
 
 // swapIDs replaces x by y, a copy of it, after adding the changes made meanwhile: series that came, and those that have rows in the active head by now.

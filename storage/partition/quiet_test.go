@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -145,5 +146,49 @@ func TestQuietFindsWhatWasPut(t *testing.T) {
 	}
 	if got := q.bytes(); got > 50*n {
 		t.Errorf("%d bytes for %d series", got, n)
+	}
+}
+
+// TestAProcessThatEndsDoesNotWalkOverItsSeries: the walk that takes quiet series out of memory went on for seconds after SIGTERM. One that
+// is given up leaves every series found by its name and by its rows, once.
+func TestAProcessThatEndsDoesNotWalkOverItsSeries(t *testing.T) {
+	b := openBenchWith(t, vfs.NewMem(), 1, hushed)
+	defer b.close()
+	const series = 3 * giveUpEvery
+	for i := range series {
+		b.must(b.put(fmt.Sprint(i), 1, float64(i)))
+	}
+	set := b.settings
+	b.settings.QuietAfter = time.Hour // not at this flush
+	b.must(b.Flush(context.Background(), ByAge))
+	b.settings = set
+	ended, end := context.WithCancel(context.Background())
+	end()
+	before := b.ids.Load()
+	b.silence.heard = roaring.New()
+	b.flushMu.Lock()
+	b.hush(ended, series, time.Now())
+	b.flushMu.Unlock()
+	if b.ids.Load() != before || int(before.live.Load()) != series {
+		t.Fatalf("%d of %d series are live after a walk that was given up", b.ids.Load().live.Load(), series)
+	}
+	b.silence.heard = roaring.New()
+	b.index.Sweep()
+	if n := b.index.Len(); n != series {
+		t.Errorf("%d of %d series are in the index", n, series)
+	}
+	b.flushMu.Lock()
+	b.hush(context.Background(), series, time.Now())
+	b.flushMu.Unlock()
+	b.index.Sweep()
+	if live := b.ids.Load().live.Load(); live != 0 || b.index.Len() != 0 {
+		t.Errorf("%d series are live, %d in the index: a given up walk kept references", live, b.index.Len())
+	}
+	v, err := b.View()
+	b.must(err)
+	defer v.Close()
+	ss, err := v.Match(nil)
+	if err != nil || len(ss) != series {
+		t.Errorf("%d of %d series are found, %v", len(ss), series, err)
 	}
 }
