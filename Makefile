@@ -25,9 +25,9 @@ CODE    := $(wildcard cmd gateway grafana metadata presplit protocols smear stor
 # Where goroutines meet. The decoders are functions of their bytes and run without the race detector, five times faster.
 RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocols/peer/... ./cmd/spillway
 
-# One goroutine that inflates megabytes, or thousands of queries one after the other: minutes of the race detector's
+# One goroutine that inflates megabytes, large queries, or thousands of queries one after the other: minutes of the race detector's
 # time for nothing. They run without it.
-RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*)$$
+RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*|TestMemoryOfOthersSurvives(AQueryThatWantsTooMuch|ShortSeriesOverManySteps))$$
 
 # A test that hangs is ended after that, package by package. On two cores cmd/spillway alone takes a third of it.
 LIMIT ?= 25m
