@@ -39,6 +39,7 @@ type Engine struct {
 	subSteps      int          // SubquerySteps
 	subStep       time.Duration
 	columnar      bool // evaluate over columns where possible
+	slow          *slowLog
 	features      features.Collector
 }
 
@@ -58,8 +59,8 @@ func newEngine(d Deps, m *metrics, s Settings) *Engine {
 		subSteps: s.SubqueryStepsMax, subStep: time.Duration(s.SubqueryStep),
 		// With delayed removal a name is carried along where columns have none.
 		columnar: !s.PlainEngine && !s.DelayedNameRemoval,
-		gate:     NewGate(s.RunningMax, s.WaitingMax),
-		memory:   d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, processors),
+		gate:     NewGate(s.RunningMax, s.WaitingMax), slow: &slowLog{d.Log, time.Duration(s.SlowAfter)},
+		memory: d.Memory, bytesMax: int64(s.BytesMax), guard: newGuard(d.Log), processors: processors, lane: newLane(d.Busy, processors),
 	}
 	e.levels = []int{s.SamplesMax}
 	if d.Memory != nil {

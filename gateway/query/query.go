@@ -77,7 +77,9 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	defer cancel()
 	q.stop.arm(cancel)
 	q.shown = q.engine.recent.Begin(q.table, q.kind, q.expr, start)
+	ctx, slow := q.engine.slow.begin(ctx, q)
 	res := q.enter(ctx)
+	slow(time.Since(start), res.Err)
 	q.shown.End(time.Now(), res.Err, errors.Is(res.Err, context.Canceled) || fault.Is(res.Err, fault.Canceled))
 	q.engine.metrics.observe(q.kind, start, res.Err)
 	return res

@@ -15,6 +15,8 @@ type Settings struct {
 	SeriesMax        int           `yaml:"series_max" default:"2000000" min:"1" help:"Bound of the series that one query loads from storage, about 300 bytes each."`
 	BytesMax         setting.Bytes `yaml:"bytes_max" auto:"two thirds of what all queries may hold, and less while others hold some" help:"Memory that one query may hold."`
 
+	SlowAfter setting.Span `yaml:"slow_after" default:"10s" min:"1ms" help:"A query that takes longer is logged at its end, with what was evaluated where, rows read, and bytes moved." price:"Shorter: more lines, at most as many as there are queries."`
+
 	PlainEngine   bool         `yaml:"plain_engine" help:"Leave every expression to Prometheus' engine, instead of evaluating over columns on all processors what can be, with the same result." price:"On: dashboards take several times as long."`
 	RefusePartial bool         `yaml:"refuse_partial" help:"Answer 503 instead of a warning where rows may be missing because the coordination store has been silent for so long that this gateway's partition map may be too old, unless a request has partial_response=true." price:"On: dashboards of the newest hours show errors while the store is away."`
 	Consistency   string       `yaml:"consistency" default:"any" one_of:"any leader" help:"Which servers are asked for partitions with copies, unless a request has consistency=any or leader: any that surely has every row that was acked as kept by all, or the leader alone." price:"leader: rows acked at lower levels are seen at once; queries are not spread over the copies, and fail while a leader is away."`
