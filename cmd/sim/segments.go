@@ -411,7 +411,8 @@ func (s *server) adopt(e replicas.Adopt) {
 		g.frames[0] = g.frames[0].halved()
 		x.post(chainInput{do: func() { x.adopt(e, &g, end) }})
 	default:
-		x.post(chainInput{do: func() { x.adopt(e, s.incoming[i].file, end) }})
+		g := s.incoming[i].file // others may be gone by the time it is adopted
+		x.post(chainInput{do: func() { x.adopt(e, g, end) }})
 	}
 }
 

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -68,6 +69,11 @@ type Assigned struct {
 	BrickEpoch point.Epoch
 }
 
+// places reports whether the map lists the placement of a member.
+func (a *Assigned) places(c Member) bool {
+	return slices.Contains(a.Placements, topology.Placement{ID: c.Placement, Server: c.Server})
+}
+
 // Assignments are many Assigned in one step: a table's transaction changes the comparisons of all its placements.
 type Assignments struct{ All []Assigned }
 
@@ -98,6 +104,8 @@ type GiveUp struct {
 type Offer struct {
 	Partition Partition
 	Why       string
+	// Misplaced: the partition must not stay here, so that a server with its full share is good enough.
+	Misplaced bool
 }
 
 // Stopped answers Stops: the process does not act for the partition any more. Ends go into the row if it is still ours.

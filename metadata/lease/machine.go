@@ -184,7 +184,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 			m.touch(e)
 		}
 	case Offer:
-		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 && m.someoneFor(e) {
+		if e := m.entries[in.Partition]; e != nil && m.ours(e) && e.busy == 0 && m.someoneFor(e, in.Misplaced) {
 			m.letGo(e, in.Why, true)
 			m.touch(e)
 		}

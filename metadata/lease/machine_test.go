@@ -213,14 +213,14 @@ func TestOfferMovesOnlyToSomebodyWhoCanTake(t *testing.T) {
 	first := w.leaders()[p]
 	w.kill(1 - first)
 	w.run(15 * time.Second)
-	w.procs[first].step(Offer{p, "too much to do"})
+	w.procs[first].step(Offer{Partition: p, Why: "too much to do"})
 	w.run(w.now + 100*time.Millisecond)
 	if who, led := w.leaders()[p]; !led || who != first {
 		t.Errorf("offered to nobody, led %v by %d, want %d all the time", led, who, first)
 	}
 	w.start(1-first, false)
 	w.run(w.now + 10*time.Second)
-	w.procs[first].step(Offer{p, "too much to do"})
+	w.procs[first].step(Offer{Partition: p, Why: "too much to do"})
 	w.run(w.now + 10*time.Second)
 	if who, led := w.leaders()[p]; !led || who == first {
 		t.Errorf("offered, led %v by %d, want the other", led, who)

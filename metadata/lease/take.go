@@ -189,7 +189,7 @@ func (m *Machine) listed(e *entry, members []Member) bool {
 
 // turn is how long we let others go first. It only orders: the server that should go first may be dead.
 func (m *Machine) turn(e *entry, members []Member) Time {
-	before, better := 0, false
+	before, better, placed := 0, false, false
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
 	seen := false
 	for _, c := range members {
@@ -203,6 +203,7 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		b := m.beats[c.Server].beat
 		over := m.isOver(b.Held, b.Load)
 		better = better || !over
+		placed = placed || e.assigned.places(c)
 		if over == mine && !seen || !over && mine {
 			before++
 		}
@@ -217,8 +218,15 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	if e.gaveUp && m.now < e.cool {
 		wait += m.set.OverWait
 	}
+	if placed && !e.assigned.places(Member{Placement: e.assigned.Placement, Server: m.self.Server}) {
+		wait += misplacedWait * m.set.OverWait
+	}
 	return wait
 }
+
+// misplacedWait is how much longer, in OverWaits, a placement that the map does not list waits for one that it does: longer than such a one waits for
+// any reason. It would lead without taking rows, and let go again.
+const misplacedWait = aboveMax + 4
 
 // candidate reports whether another member could take the partition now.
 func (m *Machine) candidate(e *entry, c Member) bool {
@@ -348,7 +356,7 @@ func (m *Machine) planMoves() {
 	}
 	given := []Partition(nil)
 	for _, e := range m.sorted() {
-		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e) {
+		if !m.ours(e) || e.leaving != "" || e.busy != 0 || !e.row.Empty && len(given) > 0 || !m.someoneFor(e, false) {
 			continue
 		}
 		given = append(given, e.p)
@@ -368,12 +376,12 @@ func (m *Machine) planMoves() {
 	}
 }
 
-// someoneFor reports whether another in-sync member could take a partition of ours; if we do not drain, one below its share.
-func (m *Machine) someoneFor(e *entry) bool {
+// someoneFor reports whether another in-sync member could take a partition of ours; if we do not drain and it is not misplaced here, one below its share.
+func (m *Machine) someoneFor(e *entry, misplaced bool) bool {
 	for _, c := range e.row.InSync {
 		if m.candidate(e, c) {
 			b := m.beats[c.Server].beat
-			if m.giving() || !m.isOver(b.Held, b.Load) {
+			if misplaced || m.giving() || !m.isOver(b.Held, b.Load) {
 				return true
 			}
 		}

@@ -68,14 +68,14 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 }
 
 // offerUnplaced offers a partition that is led by a placement which the map does not list to those in sync with it that the map does list. It takes no
-// rows here, so its lease must move. METADATA removes no listed placement: only a coordination store that was restored from an older backup has
-// such a lease row.
+// rows here, so its lease must move. That happens when the map drops a copy while its partition has no leader to unlist it, and when the coordination
+// store was restored from an older backup.
 func (m *Machine) offerUnplaced(p *part) {
 	placed := func(x lease.Member) bool {
 		return slices.ContainsFunc(p.told.Placements, func(pl topology.Placement) bool { return pl.ID == x.Placement && pl.Server == x.Server })
 	}
 	if p.leading && p.placement != 0 && !placed(m.self(p)) && slices.ContainsFunc(p.list, placed) {
-		m.do(Tell{lease.Offer{Partition: p.id, Why: "the map does not list this placement, and lists another that is in sync"}})
+		m.do(Tell{lease.Offer{Partition: p.id, Why: "the map does not list this placement, and lists another that is in sync", Misplaced: true}})
 	}
 }
 
