@@ -123,10 +123,11 @@ func (c *checker) burn() {
 	}
 }
 
-// listWritten checks that a list never shrinks below the minimum in sync.
+// listWritten checks that a list never shrinks below the minimum in sync. The leader of a partition that unloads may be alone in it where nothing was acked: it
+// holds no row itself, as each listed placement would.
 func (c *checker) listWritten(id lease.Partition, was, row lease.Lease) {
 	least := c.w.config(id.Table).MinInSync()
-	if c.w.isCopied(id) && !row.Empty && !was.Empty && len(row.InSync) < min(least, len(was.InSync)) {
+	if c.w.isCopied(id) && !row.Empty && !was.Empty && len(c.rows[id]) > 0 && len(row.InSync) < min(least, len(was.InSync)) {
 		c.w.fail("I1: the list of %s shrinks from %d to %d, and %d must be in sync", id, len(was.InSync), len(row.InSync), least)
 	}
 }

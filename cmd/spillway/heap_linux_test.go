@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -11,10 +13,18 @@ import (
 	"unsafe"
 )
 
-// After the advice the heap grows into memory that was advised.
+// TestHeapGrowsInHugePages: after the advice the heap grows into memory that was advised. It runs in a process of its own: where other tests have left a large heap, that
+// is used first.
 func TestHeapGrowsInHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage/enabled"); err != nil {
 		t.Skip("this kernel has no transparent huge pages")
+	}
+	if flag.Arg(0) != freshProcess {
+		out, err := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHeapGrowsInHugePages$", freshProcess).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
 	}
 	adviseFresh(1 << 30)
 	debug.FreeOSMemory()
@@ -31,6 +41,8 @@ func TestHeapGrowsInHugePages(t *testing.T) {
 	}
 	runtime.KeepAlive(grown)
 }
+
+const freshProcess = "fresh-process" // an argument of the test program
 
 // flagsAt is the line VmFlags of the mapping that holds an address.
 func flagsAt(t *testing.T, at uintptr) string {
