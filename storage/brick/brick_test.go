@@ -744,7 +744,11 @@ func TestManyAppendersKeepTheirOrder(t *testing.T) {
 	b, got := open(t, fs, Settings{})
 	next := map[point.PlacementID]uint64{}
 	for _, k := range got {
-		if n := next[k.p]; n != 0 && k.s.Seq != n || !bytes.Equal(k.rec, load(k.p, k.s, len(k.rec))) {
+		n := next[k.p]
+		if k.p%2 == 1 && k.s.Seq <= 190 {
+			n = max(n, k.s.Seq) // up to 189 are released: a file that has nothing else may be gone, and an older one still there
+		}
+		if n != 0 && k.s.Seq != n || !bytes.Equal(k.rec, load(k.p, k.s, len(k.rec))) {
 			t.Fatalf("placement %v: %v where %d should be", k.p, k.s, n)
 		}
 		next[k.p] = k.s.Seq + 1
