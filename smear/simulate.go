@@ -20,8 +20,6 @@ type Scenario struct {
 // Loads is what each server took: Servers[server][i] in second i of the scenario.
 type Loads struct {
 	Servers [][]float64
-	// Behind is the share of the load that was waiting at the end.
-	Behind float64
 }
 
 // Simulate runs a scenario through Due, tick by tick and group by group.
@@ -32,7 +30,7 @@ func Simulate(s Scenario) Loads {
 		out.Servers[i] = make([]float64, int((s.Duration+second-1)/second))
 	}
 	rule := Rule{Mode: Fixed, Threshold: s.Width + 1, Near: s.Duration}
-	columns, sent, late := max(s.Columns, 1), 0.0, 0.0
+	columns := max(s.Columns, 1)
 	slot, placed := -1, make([][]int, columns)
 	for now := Tick / 2; now < s.Duration; now += Tick {
 		if at := int(now / s.Width); at != slot {
@@ -48,8 +46,7 @@ func Simulate(s Scenario) Loads {
 		for group := range uint64(Groups) {
 			part := rate * float64(Tick) / float64(second) / Groups
 			due, _ := rule.Due(Row{Ring: group << (64 - groupBits), Time: now, Width: s.Width}, s.Window, now)
-			if sent += part; due >= s.Duration {
-				late += part
+			if due >= s.Duration {
 				continue
 			}
 			for _, server := range placed[int(group)*columns/Groups] {
@@ -57,7 +54,6 @@ func Simulate(s Scenario) Loads {
 			}
 		}
 	}
-	out.Behind = late / max(sent, 1e-300)
 	return out
 }
 
@@ -79,15 +75,4 @@ func (l Loads) Busiest(from, span time.Duration) float64 {
 		}
 	}
 	return worst
-}
-
-// InTurn places partitions behind one another on the servers in turn, each on as many as it has replicas, and the columns of a moment apart.
-func InTurn(servers, columns, replicas int) func(slot, column int) []int {
-	return func(slot, column int) []int {
-		out := make([]int, min(max(replicas, 1), servers))
-		for i := range out {
-			out[i] = (slot + column*servers/max(columns, 1) + i) % servers
-		}
-		return out
-	}
 }

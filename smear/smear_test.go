@@ -165,7 +165,7 @@ func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
 		load := Load{Width: width * second, Columns: columns, Servers: servers}
 		rule := Rule{Mode: Auto}.WithDefaults()
 		window, why := rule.Wanted(load)
-		s := Scenario{Load: load, Window: window, Duration: (3*window + 600*second) / second * second, Place: InTurn(servers, columns, replicas), Rate: rate}
+		s := Scenario{Load: load, Window: window, Duration: (3*window + 600*second) / second * second, Place: inTurn(servers, columns, replicas), Rate: rate}
 		// The load differs before the first rows of the longest delay arrive.
 		with := Simulate(s).Busiest(time.Duration(window), 10*time.Second)
 		s.Window = 0
@@ -191,4 +191,15 @@ func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
 	f(100, 9, 1, 10, nil, 1.25)
 	f(100, 30, 1, 10, nil, 1.25)
 	f(100, 10, 3, 10, nil, 1.25)
+}
+
+// inTurn places partitions behind one another on the servers in turn, each on as many as it has replicas, and the columns of a moment apart.
+func inTurn(servers, columns, replicas int) func(slot, column int) []int {
+	return func(slot, column int) []int {
+		out := make([]int, min(max(replicas, 1), servers))
+		for i := range out {
+			out[i] = (slot + column*servers/max(columns, 1) + i) % servers
+		}
+		return out
+	}
 }

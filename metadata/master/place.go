@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -40,21 +39,16 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 			zones[st.Zone]++
 		}
 	}
-	counts := 1
-	if w.narrow {
-		counts = 0
-	}
 	better := func(a, b *standing) int {
-		return cmp.Or(
-			cmp.Compare(hosts[a.Host], hosts[b.Host]),
-			cmp.Compare(zones[a.Zone], zones[b.Zone]),
-			counts*cmp.Compare(a.active, b.active),
-			counts*cmp.Compare(w.last(a.ID), w.last(b.ID)),
-			counts*cmp.Compare(a.all, b.all),
-			counts*cmp.Compare(a.bytes, b.bytes),
-			cmp.Compare(w.wait(a.ID), w.wait(b.ID)),
-			cmp.Compare(a.ID, b.ID),
-		)
+		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
+		if !w.narrow {
+			apart = cmp.Or(apart,
+				cmp.Compare(a.active, b.active),
+				cmp.Compare(w.last(a.ID), w.last(b.ID)),
+				cmp.Compare(a.all, b.all),
+				cmp.Compare(a.bytes, b.bytes))
+		}
+		return cmp.Or(apart, cmp.Compare(w.wait(a.ID), w.wait(b.ID)), cmp.Compare(a.ID, b.ID))
 	}
 	for _, st := range v.order {
 		switch {
@@ -101,10 +95,8 @@ func (v *view) places(w where, replicas int) []topology.ServerID {
 	return w.has
 }
 
-// narrowMax is the width up to which partitions go round the servers, whatever else lies on them.
-const narrowMax = point.Nanos(10 * time.Minute)
-
-func narrow(p *topology.Partition) bool { return p.TimeHi-p.TimeLo <= narrowMax }
+// narrow partitions go round the servers, whatever else lies on them.
+func narrow(p *topology.Partition) bool { return point.Narrow(p.TimeLo, p.TimeHi) }
 
 // at is where a new partition of a table goes. made are partitions of the same change, not yet in the map.
 func (v *view) at(m *topology.Map, part *topology.Partition, made []topology.Partition) where {

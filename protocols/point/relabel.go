@@ -1,6 +1,8 @@
 package point
 
 import (
+	"slices"
+
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -78,24 +80,10 @@ func (b *Batch) RemoveDropped() (n Dropped) {
 	}
 	n.Floats = len(b.IDs) - kept
 	b.Truncate(kept)
-	hists := b.Hists[:0]
-	for _, h := range b.Hists {
-		if h.ID != id {
-			hists = append(hists, h)
-		}
-	}
-	n.Hists = len(b.Hists) - len(hists)
-	clear(b.Hists[len(hists):])
-	b.Hists = hists
-	exemplars := b.Exemplars[:0]
-	for _, e := range b.Exemplars {
-		if e.ID != id {
-			exemplars = append(exemplars, e)
-		}
-	}
-	n.Exemplars = len(b.Exemplars) - len(exemplars)
-	clear(b.Exemplars[len(exemplars):])
-	b.Exemplars = exemplars
+	n.Hists, n.Exemplars = len(b.Hists), len(b.Exemplars)
+	b.Hists = slices.DeleteFunc(b.Hists, func(h HistRow) bool { return h.ID == id })
+	b.Exemplars = slices.DeleteFunc(b.Exemplars, func(e ExemplarRow) bool { return e.ID == id })
+	n.Hists, n.Exemplars = n.Hists-len(b.Hists), n.Exemplars-len(b.Exemplars)
 	b.Dict.droppedRows.Add(uint64(n.Floats + n.Hists))
 	return n
 }

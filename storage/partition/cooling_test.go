@@ -60,7 +60,7 @@ func TestCoolingWhileSeriesGoQuietFreesNothingTwice(t *testing.T) {
 func TestNarrowPartitionsCoolEarly(t *testing.T) {
 	b := openBench(t, vfs.NewMem(), 1)
 	defer b.close()
-	b.ident.TimeHi = b.ident.TimeLo + int64(narrowMax)
+	b.ident.TimeHi = b.ident.TimeLo + point.NarrowMax
 	idle := b.settings.narrowIdle()
 	for round, want := range []time.Duration{idle, 2 * idle, 4 * idle} {
 		b.must(b.put("a", point.Nanos(round), 1))

@@ -21,7 +21,7 @@ func TestTheLastHourIsReadThoughTheDayHasManySeries(t *testing.T) {
 		t.Fatal("too few series to be narrowed")
 	}
 	wide := ident
-	wide.TimeHi = point.Nanos(2 * narrowMax)
+	wide.TimeHi = 2 * point.NarrowMax
 	b := openBenchAs(t, vfs.NewMem(), 1, hushed, wide)
 	defer b.close()
 	hour := func(h int) (names []string) {

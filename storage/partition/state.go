@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -28,10 +27,7 @@ type Identity struct {
 // whole reports whether the placement's column is the whole ring.
 func (i *Identity) whole() bool { return i.PointLo == 0 && i.PointHi == 0 }
 
-// narrowMax is the width up to which a partition is narrow: a series has few rows in it, so few rows share the cost of its partition.
-const narrowMax = 10 * time.Minute
-
-func (i *Identity) narrow() bool { return uint64(i.TimeHi)-uint64(i.TimeLo) <= uint64(narrowMax) }
+func (i *Identity) narrow() bool { return point.Narrow(i.TimeLo, i.TimeHi) }
 
 // segmentRange is the partition's range as its segments state it.
 func (i *Identity) segmentRange() *segment.Range {
