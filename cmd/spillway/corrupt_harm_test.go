@@ -2,13 +2,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // harm is one kind of damage to a store: to one file, or to one of its directories.
@@ -210,7 +213,10 @@ func harmDirectory(rng *rand.Rand, dir string, old []string) (harm, error) {
 	one := dirs[rng.IntN(len(dirs))]
 	h := harm{Kind: kindOf(one) + "/", File: one, Name: "directory deleted", How: "deleted"}
 	path := filepath.Join(dir, one)
-	if err := os.RemoveAll(path); err != nil || rng.IntN(3) == 0 {
+	if err := os.RemoveAll(path); errors.Is(err, syscall.ENOTEMPTY) {
+		h.How = "deleted, but for what the process wrote meanwhile"
+		return h, nil
+	} else if err != nil || rng.IntN(3) == 0 {
 		return h, err
 	}
 	from := filepath.Join(old[rng.IntN(len(old))], one)
@@ -218,5 +224,8 @@ func harmDirectory(rng *rand.Rand, dir string, old []string) (harm, error) {
 		return h, nil
 	}
 	h.Name, h.How = "old directory", "as in "+strings.TrimPrefix(from, filepath.Dir(filepath.Dir(from)))
-	return h, os.CopyFS(path, os.DirFS(from))
+	if err := os.CopyFS(path, os.DirFS(from)); !errors.Is(err, fs.ErrExist) { // the process may have written one meanwhile
+		return h, err
+	}
+	return h, nil
 }

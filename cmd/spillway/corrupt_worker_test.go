@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -181,7 +182,14 @@ func (w *corruptTrial) running(rng *rand.Rand, old []string, begin func(corruptR
 	if rng.IntN(2) == 0 {
 		w.ask(p.base) // caches are warm
 	}
-	if w.result.Harm, err = plot(rng, w.dir, old); err != nil {
+	w.result.Harm, err = plot(rng, w.dir, old)
+	for range 100 { // the process renames and deletes files of its own meanwhile
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		w.result.Harm, err = plot(rng, w.dir, old)
+	}
+	if err != nil {
 		w.result.Outcome, w.result.Said = "HARNESS", errors.Join(err, p.stop()).Error()
 		return w.result
 	}
