@@ -23,6 +23,7 @@ import (
 
 	"github.com/golang/snappy"
 	"github.com/prometheus/prometheus/prompb"
+	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
 	"github.com/spillwaydb/spillway/gateway/limits"
 )
@@ -114,6 +115,7 @@ func (s sent) String() string {
 // writers send the same samples by every protocol: metric m{i="from"} … of so many series, now.
 var writers = map[string]func(l *limited, table, metric string, series int) sent{
 	"rw1":     (*limited).remoteWrite,
+	"rw2":     (*limited).remoteWrite2,
 	"influx1": func(l *limited, table, metric string, n int) sent { return l.lines("/write?db="+table, metric, n) },
 	"influx2": func(l *limited, table, metric string, n int) sent {
 		return l.lines("/api/v2/write?bucket="+table, metric, n)
@@ -168,6 +170,23 @@ func (l *limited) remoteWrite(table, metric string, series int) sent {
 		l.t.Fatal(err)
 	}
 	return l.send("/t/"+table+"/api/v1/write", http.Header{"Content-Encoding": {"snappy"}, "Content-Type": {"application/x-protobuf"}}, snappy.Encode(nil, b))
+}
+
+func (l *limited) remoteWrite2(table, metric string, series int) sent {
+	w := writev2.Request{Symbols: []string{"", "__name__", metric + "_v", "i"}}
+	for i := range series {
+		w.Symbols = append(w.Symbols, strconv.Itoa(i))
+		w.Timeseries = append(w.Timeseries, writev2.TimeSeries{
+			LabelsRefs: []uint32{1, 2, 3, uint32(4 + i)},
+			Samples:    []writev2.Sample{{Timestamp: time.Now().UnixMilli(), Value: float64(i)}},
+		})
+	}
+	b, err := w.Marshal()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return l.send("/t/"+table+"/api/v1/write", http.Header{"Content-Encoding": {"snappy"},
+		"Content-Type": {"application/x-protobuf;proto=io.prometheus.write.v2.Request"}}, snappy.Encode(nil, b))
 }
 
 func (l *limited) otlp(table, metric string, series int) sent {
