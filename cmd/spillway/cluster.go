@@ -144,6 +144,11 @@ func (v *clusterView) look() master.State {
 	return s
 }
 
+// takesRows reports whether a storage server lives and takes writes.
+func (v *clusterView) takesRows(s topology.ServerID) bool {
+	return v.leaders.Live(s) && v.leaders.ReadOnly(s) == ""
+}
+
 // metadataServers are the servers that may keep the files of a new table: the living first.
 func (v *clusterView) metadataServers() []topology.ServerID {
 	var live, silent []topology.ServerID

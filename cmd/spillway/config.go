@@ -100,6 +100,7 @@ type intakeConfig struct {
 	InFlightBytesMax      size     `yaml:"in_flight_bytes_max" auto:"1/16 of storage.memory_bytes, 96MiB to 1GiB" for:"standalone gateway" help:"Bound of bodies and batches of all requests together; it must hold one whole request. Beyond: 503 with Retry-After." price:"More: less memory for everything else."`
 	KafkaInFlightBytesMax size     `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
 	ConnsMax              int      `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
+	Staging               bool     `yaml:"staging" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
 	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
 	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
 	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory. Beyond: 503 for new ones of tables above their share."`
@@ -145,6 +146,8 @@ type storageConfig struct {
 	ScrubPeriod         duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
 	Copies              bool     `yaml:"copies" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
 	CopyBytesPerSecond  size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
+	Staging             bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
+	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" default:"64MiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, in memory and on disk. Beyond: writes wait for the leader, then 503." price:"More: less memory for everything else."`
 	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 

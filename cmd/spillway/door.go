@@ -30,6 +30,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/relabel"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/tables"
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -64,7 +65,9 @@ type door struct {
 type gatewayDeps struct {
 	tables  *tables.Tables
 	servers forward.Servers
-	leaders runner.Leaders // nil: this process alone
+	leaders runner.Leaders  // nil: this process alone
+	staging forward.Staging // nil: rows wait for their leader
+	ping    func(context.Context, topology.ServerID) error
 	source  query.Source
 	health  func() error // why this process must not be used; nil: nothing
 	stalled func() error // why writes wait, while reads are answered; nil: they do not. Nil where nothing is kept
@@ -130,7 +133,8 @@ func (d *door) open(behind gatewayDeps) error {
 		return err
 	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Staging: behind.staging, Ping: behind.ping,
+		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
 		Busy: func() bool { return d.front.InFlightBytes() > 0 }}, d.cfg.Query)

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
+	"github.com/spillwaydb/spillway/gateway/staged"
+	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // gatewayCmd is a stateless process in front of a cluster's storage servers.
@@ -76,10 +78,16 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
-	source := fanout.New(fanout.Deps{Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
+	waiting := staged.New(p.view.registry, p.view.takesRows)
+	source := fanout.New(fanout.Deps{Staged: func(table string) []topology.ServerID { return waiting.Of(time.Now(), table) },
+		Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
 		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})
-	err = p.open(gatewayDeps{tables: p.view.tables, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe})
+	behind := gatewayDeps{tables: p.view.tables, servers: p.view.peers, leaders: p.view.leaders, source: source, describe: p.view.describe, ping: p.view.peers.Ping}
+	if cfg.Intake.Staging {
+		behind.staging = waiting
+	}
+	err = p.open(behind)
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func holdMetricsOfCluster(c *crowd) {
 	}
 	cfg.HTTP.Listen, cfg.Admin.Listen, cfg.Peer.Listen = "127.0.0.1:0", "", "127.0.0.1:0"
 	cfg.Server.ID, cfg.Server.Host, cfg.DataDir = "s9", "h9", c.t.TempDir()
-	cfg.Storage.Copies = true
+	cfg.Storage.Copies, cfg.Storage.Staging = true, true
 	ctx, stop := context.WithCancel(c.t.Context())
 	defer stop()
 

@@ -36,6 +36,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/metafile"
 	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
+	staging "github.com/spillwaydb/spillway/storage/staging/runner"
 )
 
 // storageCmd is a storage server of a cluster: it keeps rows and METADATA files, and is a candidate for master.
@@ -107,6 +108,7 @@ type storage struct {
 	copies   copies
 	lead     *lead.Lead
 	server   *server.Server
+	staging  *staging.Store // nil: storage.staging is off, and nothing is left
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	frozen   string         // why the store is on an overlay and takes no writes; "": it is not
@@ -215,9 +217,12 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	if err := p.copies.open(p); err != nil {
 		return err
 	}
+	if err := p.openStaging(); err != nil {
+		return err
+	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
@@ -277,6 +282,9 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(func() error { return p.rpc.Serve(p.listener) }, func(error) { p.hangUp() })
 	g.Add(actor(ctx, func(ctx context.Context) error { return p.lead.Run(ctx, p.server) }))
 	p.copies.actors(ctx, p, &g)
+	if p.staging != nil {
+		g.Add(actor(ctx, p.staging.Run))
+	}
 	g.Add(actor(ctx, p.drain))
 	if p.frozen != "" {
 		g.Add(actor(ctx, p.cfg.untilRoom))
@@ -286,7 +294,8 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
 		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
-			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {})) // segments in transit: booked every followPeriod
+			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}),
+			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {})) // segments in transit: booked every followPeriod
 	}))
 	if p.admin != nil {
 		srv := adminServer(p.pages())
@@ -364,6 +373,9 @@ func (p *storage) close() error {
 		_ = p.admin.Close()
 	}
 	errs = append(errs, p.copies.close())
+	if p.staging != nil {
+		errs = append(errs, p.staging.Close())
+	}
 	if p.server != nil {
 		errs = append(errs, p.server.Close())
 	}

@@ -50,6 +50,15 @@ func (a *Attempt) Look(l Lead) (cancel bool) {
 	return true
 }
 
+// Deaf takes that the server did not answer a ping either. It reports whether to cancel the question.
+func (a *Attempt) Deaf() (cancel bool) {
+	if a.state != watched || a.policy.StageAfter == 0 {
+		return false
+	}
+	a.state = left
+	return true
+}
+
 // Answer takes the end of the question. An answer that was already on its way when the attempt was cancelled counts, unless
 // it would have gone on under the attempt's context.
 func (a *Attempt) Answer(err error) (Verdict, Reason) {

@@ -7,6 +7,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
+// PingMax is how long a server that was silent for SilenceMax may take to answer a ping, where its silence alone is a reason to leave it.
+const PingMax = 300 * time.Millisecond
+
 // SilenceMax is how long a server may be silent before the view is checked for another leader.
 const SilenceMax = 500 * time.Millisecond
 
@@ -26,6 +29,8 @@ type Policy struct {
 	Alone bool
 	// UnknownIsStale takes a NotFound for an old map of the server's, which does not know the table yet.
 	UnknownIsStale bool
+	// StageAfter is how long the leader of a partition may be away before its rows are staged on other servers; 0: they never are.
+	StageAfter time.Duration
 	// Streams says that an answer goes on under the attempt's context: an attempt that was cancelled has none.
 	Streams bool
 }

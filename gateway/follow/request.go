@@ -19,6 +19,8 @@ type Request struct {
 	asked  []topology.ServerID
 	sent   int
 	paused time.Time // when the pause is over; zero: there is none, only news are waited for
+	stage  time.Time // when the rows are staged; zero: they are not
+	staged time.Time // not before
 }
 
 // Request begins a request.
@@ -37,6 +39,8 @@ type Failure struct {
 	Partitions []*topology.Partition
 	Asked      topology.ServerID // "": there was no server to ask
 	Sent       bool              // the server got the question, or may have
+	Deaf       bool              // it did not answer a ping either
+	Since      time.Time         // since when the leader is away, as of other requests too; zero: unknown
 	Reason     Reason
 	Err        error
 }
@@ -49,6 +53,7 @@ const (
 	Send   Do = iota // begin the next try, by the newest map
 	Wait             // until a map or leader changes (Look), or until Effect.Until (Tick)
 	GiveUp           // with the errors of the failures
+	Stage            // the rows of the failures on other servers, then Unstaged if that failed
 )
 
 // Effect is the action that a step asks of the runner.
@@ -63,7 +68,7 @@ type Effect struct {
 // Failed takes the failures of a try by the map of seq. draw, in [0, 1), is the pause's jitter. After a Wait the runner
 // looks first: changes during the try are followed at once, even if the try took longer than the patience.
 func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw float64) Effect {
-	r.seq, r.sent, r.paused, r.asked = seq, 0, time.Time{}, r.asked[:0]
+	r.seq, r.sent, r.paused, r.stage, r.asked = seq, 0, time.Time{}, time.Time{}, r.asked[:0]
 	var e Effect
 	for i := range failures {
 		f := &failures[i]
@@ -72,6 +77,9 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 		}
 		if f.Sent {
 			r.sent++
+		}
+		if at := f.Since.Add(r.policy.StageAfter); r.policy.StageAfter > 0 && !f.Since.IsZero() && (r.stage.IsZero() || at.Before(r.stage)) {
+			r.stage = at
 		}
 		if f.Reason != Stale {
 			continue
@@ -83,6 +91,9 @@ func (r *Request) Failed(now time.Time, seq uint64, failures []Failure, draw flo
 	}
 	if e.Refresh || r.policy.Repeat {
 		r.paused = now.Add(r.policy.pause(r.try, draw))
+	}
+	if !r.stage.IsZero() && r.stage.Before(r.staged) {
+		r.stage = r.staged
 	}
 	if r.policy.TriesMax > 0 && r.try+1 >= r.policy.TriesMax {
 		return Effect{Do: GiveUp}
@@ -106,6 +117,9 @@ func (r *Request) Look(now time.Time, seq uint64, leads []Lead) Effect {
 
 // Tick takes the passage of time.
 func (r *Request) Tick(now time.Time) Effect {
+	if r.mayStage(now) {
+		return Effect{Do: Stage}
+	}
 	if !r.paused.IsZero() && !now.Before(r.paused) && now.Before(r.deadline) {
 		return r.send()
 	}
@@ -119,6 +133,9 @@ func (r *Request) send() Effect {
 
 // wait goes on waiting, or gives up.
 func (r *Request) wait(now time.Time) Effect {
+	if r.mayStage(now) {
+		return Effect{Do: Stage}
+	}
 	if !now.Before(r.deadline) {
 		return Effect{Do: GiveUp}
 	}
@@ -127,8 +144,18 @@ func (r *Request) wait(now time.Time) Effect {
 
 // until is when the wait ends without news: the pause is over, or patience is.
 func (r *Request) until() time.Time {
-	if r.paused.IsZero() || r.paused.After(r.deadline) {
-		return r.deadline
+	until := r.deadline
+	for _, at := range []time.Time{r.paused, r.stage} {
+		if !at.IsZero() && at.Before(until) {
+			until = at
+		}
 	}
-	return r.paused
+	return until
 }
+
+func (r *Request) mayStage(now time.Time) bool {
+	return !r.stage.IsZero() && !now.Before(r.stage) && now.Before(r.deadline)
+}
+
+// Unstaged takes that the rows could not be staged: leaders are asked again, and after StageAfter the rows are staged again.
+func (r *Request) Unstaged(now time.Time) { r.staged = now.Add(r.policy.StageAfter) }

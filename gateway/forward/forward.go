@@ -56,6 +56,10 @@ type Deps struct {
 	// Relabel returns the rules by which series of a table are rewritten, the same value as long as they do not change. Nil: none are.
 	Relabel func(table string) point.Relabeller
 
+	// Staging chooses the servers that keep rows while their leader is away. Nil: writes wait for the leader. Ping asks a server for a sign of life.
+	Staging Staging
+	Ping    func(ctx context.Context, server topology.ServerID) error
+
 	Registerer prometheus.Registerer // nil: metrics are counted and shown nowhere
 }
 
@@ -135,9 +139,10 @@ type Forwarder struct {
 	follow   *runner.Runner
 	metrics  *metrics
 
-	budget budget
-	series *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
-	wanted atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
+	budget  budget
+	absence absence
+	series  *share.Pool  // that are active, of all tables: GenerationSeriesMax of them
+	wanted  atomic.Int64 // unix nanoseconds when a table within its share was last refused a series
 
 	mu struct {
 		sync.RWMutex
@@ -152,6 +157,9 @@ func New(d Deps, s Settings) *Forwarder {
 		Policy: follow.Writes(s.Timeout, d.Leaders == nil), Tables: d.Tables, Leaders: d.Leaders, Maps: tables.NewRefresher(d.Tables, d.Log)}}
 	f.series = share.NewReserved(int64(s.GenerationSeriesMax))
 	f.metrics.shows(d.Registerer, f.series)
+	if d.Staging != nil {
+		f.follow.Policy.StageAfter, f.follow.Ping = follow.SilenceMax, d.Ping
+	}
 	if d.Leaders == nil {
 		f.follow.Leaders = constant{}
 	}

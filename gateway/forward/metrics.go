@@ -17,6 +17,8 @@ type metrics struct {
 
 	restamped prometheus.Counter
 
+	staged, unstaged prometheus.Counter
+
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
 	full       prometheus.Counter
@@ -47,6 +49,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		rerouted: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_rerouted_rows_total", Help: "Rows that were routed again by a newer map.",
+		}),
+		staged: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_staged_rows_total", Help: "Rows that were staged on other servers because the leader of their partition was away.",
+		}),
+		unstaged: f.NewCounter(prometheus.CounterOpts{
+			Name: "spillway_forward_staging_failures_total", Help: "Writes that could not be staged while a leader was away: no room, or too few servers.",
 		}),
 		restamped: f.NewCounter(prometheus.CounterOpts{
 			Name: "spillway_forward_restamped_inserts_total", Help: "Inserts that a server sent back for a new stamp: because the clock here is more than a second ahead of the servers', or since an earlier try may have been taken.",

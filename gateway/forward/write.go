@@ -84,13 +84,23 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		if err == nil && len(w.failed) == 0 {
 			return w.fresh.err(&t.f.settings, t.name)
 		}
+		stage := false
 		if err == nil {
-			err = w.await(ctx, changes)
+			stage, err = w.await(ctx, changes)
 		}
 		if err != nil {
 			return late(asked, ctx, err)
 		}
+		away := w.away()
 		w.keep(rows)
+		if !stage {
+			continue
+		}
+		if w.unstaged = w.stage(ctx, away); w.unstaged == nil {
+			return w.fresh.err(&t.f.settings, t.name)
+		}
+		t.f.metrics.unstaged.Inc()
+		w.request.Unstaged(time.Now())
 	}
 }
 
@@ -109,8 +119,9 @@ type attempt struct {
 	g     *generation
 	level point.Level
 
-	request follow.Request
-	whole   *point.Batch // the batch of an atomic write, as it was decoded; nil: shares and pieces are kept one by one
+	request  follow.Request
+	whole    *point.Batch // the batch of an atomic write, as it was decoded; nil: shares and pieces are kept one by one
+	unstaged error        // why the rows could not be staged
 
 	// Of this try.
 	ranks ranks
@@ -210,24 +221,40 @@ func (w *attempt) send(ctx context.Context, s *route.Share) error {
 	if !w.t.f.follow.Policy.Alone {
 		peer.Waiting(ctx)() // another server encodes and logs it
 	}
+	at := partitionOf(w.t.name, s.Partition)
+	if w.t.f.stages() && w.t.f.absence.skip(at) {
+		w.fail(s.Partition, follow.Failure{Asked: lead.Server, Reason: follow.Unanswered,
+			Err: fault.Wrap(runner.ErrSilent, fault.Unavailable, "partition %s/%d: %s", w.t.name, s.Partition.ID, lead.Server)}, &rest)
+		return nil
+	}
 	a := w.t.f.follow.BeginOne(ctx, w.t.name, lead.Server, s.Partition)
 	defer a.Close()
 	err = w.transfer(a.Context(), lead.Server, storage, s.Partition.ID, &rest)
 	verdict, reason := a.End(err)
-	if verdict == follow.Again && reason == follow.Moved {
+	deaf := verdict == follow.Again && errors.Is(context.Cause(a.Context()), runner.ErrSilent)
+	switch {
+	case deaf:
+		err = fault.Wrap(runner.ErrSilent, fault.Unavailable, "partition %s/%d: %s (%v)", w.t.name, s.Partition.ID, lead.Server, err)
+	case verdict == follow.Again && reason == follow.Moved:
 		err = fault.Wrap(runner.ErrMoved, fault.Unavailable, "partition %s/%d: %s said nothing (%v)", w.t.name, s.Partition.ID, lead.Server, err)
 	}
 	w.t.f.metrics.share(err)
 	if verdict != follow.Again {
+		w.t.f.absence.answered(at)
 		return err
 	}
-	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Reason: reason, Err: err}, &rest)
+	w.fail(s.Partition, follow.Failure{Asked: lead.Server, Sent: true, Deaf: deaf, Reason: reason, Err: err}, &rest)
 	return nil
 }
 
 // transfer sends the rest of a share in inserts of a bounded size, and removes the acked rows. A broken stream is opened
 // anew, once.
 func (w *attempt) transfer(ctx context.Context, id topology.ServerID, storage peer.Storage, p point.PartitionID, rest *pieces) error {
+	return w.on(ctx, id, storage, func(l *link) error { return w.insert(ctx, l, p, rest) })
+}
+
+// on calls f with the link to a server, and again with another one if it broke.
+func (w *attempt) on(ctx context.Context, id topology.ServerID, storage peer.Storage, f func(*link) error) error {
 	reason := reasonNew
 	for {
 		l, err := w.g.links.get(ctx, id, func(ctx context.Context) (peer.Stream, error) {
@@ -237,7 +264,7 @@ func (w *attempt) transfer(ctx context.Context, id topology.ServerID, storage pe
 		if err != nil {
 			return err
 		}
-		err = w.insert(ctx, l, p, rest)
+		err = f(l)
 		if !errors.Is(err, peer.ErrStreamBroken) {
 			return err
 		}
@@ -281,6 +308,9 @@ func (w *attempt) insert(ctx context.Context, l *link, p point.PartitionID, rest
 // fail records a share with its rows without an ack, as a copy: shares live in memory that the next cut uses again.
 func (w *attempt) fail(p *topology.Partition, f follow.Failure, rest *pieces) {
 	f.Partitions = []*topology.Partition{p}
+	if w.t.f.stages() {
+		f.Since = w.t.f.absence.failed(partitionOf(w.t.name, p), f.Deaf)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failed = append(w.failed, f)
@@ -313,24 +343,30 @@ func (w *attempt) drop(first *point.Batch) {
 	}
 }
 
-// await waits until another try makes sense. The error is the last try's.
-func (w *attempt) await(ctx context.Context, changes runner.Changes) error {
+// await waits until another try makes sense, or the rows are to be staged. The error is the last try's.
+func (w *attempt) await(ctx context.Context, changes runner.Changes) (stage bool, err error) {
 	e := w.t.f.follow.Await(ctx, &w.request, w.t.name, w.m, w.failed, changes)
-	err := w.failed[0].Err
+	err = w.failed[0].Err
+	if w.unstaged != nil {
+		err = fault.Annotate(err, "not staged either (%v)", w.unstaged)
+	}
 	if cause := ctx.Err(); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
-		return cause
+		return false, cause
 	}
 	if e.Do == follow.GiveUp || ctx.Err() != nil {
-		return err
+		return false, err
+	}
+	if e.Do == follow.Stage {
+		return true, nil
 	}
 	if e.Again > 0 && !w.t.f.budget.spend(time.Now(), e.Again) {
 		w.t.f.metrics.refused.Add(float64(e.Again))
-		return fault.Annotate(err, "too much is being sent again already")
+		return false, fault.Annotate(err, "too much is being sent again already")
 	}
 	for _, f := range w.failed {
 		if f.Sent {
 			w.t.f.metrics.retries.WithLabelValues(f.Reason.String()).Inc()
 		}
 	}
-	return nil
+	return false, nil
 }

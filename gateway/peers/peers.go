@@ -193,6 +193,18 @@ func (p *Peers) Server(id topology.ServerID) (peer.Storage, bool) {
 	return nil, false
 }
 
+// Ping asks a server for a sign of life, also one that did not answer lately. Errors are Unavailable, or those of ctx.
+func (p *Peers) Ping(ctx context.Context, id topology.ServerID) error {
+	c, ok := p.conn(id)
+	if !ok {
+		return nil // it is in this process, or not known
+	}
+	if at, ok := c.peer.(interface{ Ping(context.Context) error }); ok {
+		return at.Ping(ctx)
+	}
+	return nil
+}
+
 // Metadata gives a metadata server: every storage server is one.
 func (p *Peers) Metadata(id topology.ServerID) (peer.Metadata, bool) {
 	if l, ok := p.deps.Local[id]; ok {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,28 @@ type Server struct {
 	Since time.Time `json:"since"`
 	// Drain, while set, makes the master move every placement away from it (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
+	// Staging names the tables of which rows may be staged on it (StagingOf). The server adds a table before it acks the first such row.
+	Staging string `json:"staging,omitempty"`
+}
+
+const (
+	stagingSeparator = " " // no table has it in its name
+	stagingAll       = "*"
+	stagingBytesMax  = 16 << 10
+)
+
+// StagingOf is the form of Server.Staging for a list of tables. More than fit stand for all tables.
+func StagingOf(tables []string) string {
+	s := strings.Join(tables, stagingSeparator)
+	if len(s) > stagingBytesMax {
+		return stagingAll
+	}
+	return s
+}
+
+// Stages reports whether rows of a table may be staged on the server.
+func (s *Server) Stages(table string) bool {
+	return s.Staging != "" && (s.Staging == stagingAll || slices.Contains(strings.Split(s.Staging, stagingSeparator), table))
 }
 
 const (

@@ -26,6 +26,7 @@ type View struct {
 		sync.RWMutex
 		servers map[topology.ServerID]Server
 		changed chan struct{} // closed and replaced at every change
+		staging []Server      // those that announce staged rows
 	}
 }
 
@@ -107,12 +108,31 @@ func (v *View) learnLocked(row coord.Row) {
 	v.mu.servers[s.ID] = s
 }
 
+// Staging lists the servers on which rows of a table may be staged.
+func (v *View) Staging(table string) (all []topology.ServerID) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for i := range v.mu.staging {
+		if v.mu.staging[i].Stages(table) {
+			all = append(all, v.mu.staging[i].ID)
+		}
+	}
+	return all
+}
+
 func (v *View) announceLocked() {
+	v.mu.staging = nil
+	for _, s := range v.mu.servers {
+		if s.Staging != "" {
+			v.mu.staging = append(v.mu.staging, s)
+		}
+	}
+	slices.SortFunc(v.mu.staging, func(a, b Server) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	close(v.mu.changed)
 	v.mu.changed = make(chan struct{})
 }
 
-// Register writes a server's row, keeping the fields that people set (Drain) and, for the same directory, Since. A server of
+// Register writes a server's row, keeping the fields that people set (Drain) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not take turns. Errors are Invalid (that), or the store's.
 func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
@@ -124,7 +144,7 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool) er
 		if there {
 			next.Drain = old.Drain
 			if old.Store == s.Store {
-				next.Since = old.Since
+				next.Since, next.Staging = old.Since, old.Staging
 			} else if !replace {
 				return old, fault.Errorf(fault.Invalid,
 					"server %q is registered with store directory %s at %s, this one is %s: choose another --id, or start once with --replace-store if that directory is gone for good",

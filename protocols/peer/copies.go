@@ -15,8 +15,8 @@ const (
 	UnsureCopies
 )
 
-// Valid reports whether it is one of the three.
-func (c Copies) Valid() bool { return c <= UnsureCopies }
+// Valid reports whether it is a known one.
+func (c Copies) Valid() bool { return c <= StagedRows }
 
 // unsureError is the error of a placement that could answer, but may lack rows.
 type unsureError struct{ error }

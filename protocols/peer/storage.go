@@ -71,6 +71,7 @@ type Insert struct {
 	MapSeq    uint64      // of the map by which it was routed
 	Stamp     point.Stamp // rank of all its rows; the partition raises it above all earlier ones
 	Level     point.Level
+	Staging   *Staging // nil: an insert for the partition's leader
 
 	IDs    []point.SeriesID
 	Times  []point.Nanos

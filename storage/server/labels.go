@@ -15,6 +15,9 @@ import (
 
 // LabelNames implements peer.Storage.
 func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
+	if q.Copies == peer.StagedRows {
+		return s.stagedNames(ctx, q, limit)
+	}
 	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, false, err
@@ -27,6 +30,9 @@ func (s *Server) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]s
 
 // LabelValues implements peer.Storage.
 func (s *Server) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
+	if q.Copies == peer.StagedRows {
+		return s.stagedValues(ctx, q, name, limit)
+	}
 	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, false, err

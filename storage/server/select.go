@@ -235,6 +235,13 @@ func tooManySeries(max int) error {
 
 // Select implements peer.Storage.
 func (s *Server) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, error) {
+	if q.Copies == peer.StagedRows {
+		all, err := s.staged(ctx, q, q.LabelsOnly)
+		if err != nil {
+			return nil, err
+		}
+		return &list{rest: all}, nil
+	}
 	_, sn, err := s.snapshot(ctx, q)
 	if err != nil {
 		return nil, err

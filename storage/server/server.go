@@ -37,6 +37,8 @@ type Deps struct {
 	Leases Leases
 	// Chains keep the copies of replicated tables. Nil: there are no copies; only the leader has the rows.
 	Chains Chains
+	// Staging keeps rows for leaders that are away. Nil: this server stages none.
+	Staging Staging
 	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
 	Now func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.

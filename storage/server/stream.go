@@ -101,6 +101,9 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if st.closed {
 		return errClosed
 	}
+	if in.Staging != nil && in.Staging.Do != peer.Forward {
+		return st.stage(ctx, in)
+	}
 	if err := st.t.heads.admit(); err != nil {
 		st.s.metrics.throttled.Inc()
 		return err
@@ -114,12 +117,16 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err != nil {
 		return err
 	}
-	if err := st.s.timely(in.Stamp); err != nil {
-		return err
+	forwarded := in.Staging != nil // its rank was checked where it was staged, and is kept
+	if !forwarded {
+		if err := st.s.timely(in.Stamp); err != nil {
+			return err
+		}
 	}
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
+		r.Foreign, r.Once = forwarded, !forwarded
 		err = p.Append(r)
 	}
 	if err == nil {
@@ -132,7 +139,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 
 // translate turns stream numbers into refs.
 func (st *stream) translate(r *partition.Rows, in *peer.Insert) error {
-	r.Stamp, r.Once, r.Level = in.Stamp, true, in.Level
+	r.Stamp, r.Level = in.Stamp, in.Level
 	r.Times, r.Values = in.Times, in.Values
 	r.Hists, r.Exemplars = in.Hists, in.Exemplars
 	var ok bool

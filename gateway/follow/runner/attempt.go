@@ -10,6 +10,9 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
+// ErrSilent is the cause of an attempt's context that ended because the server gives no sign of life.
+var ErrSilent = errors.New("the server gives no sign of life")
+
 // ErrMoved is the cause of an attempt's context that ended because another server leads.
 var ErrMoved = errors.New("another server leads the partition by now")
 
@@ -34,12 +37,13 @@ type Attempt struct {
 
 	mu      sync.Mutex // guards the fields below
 	machine follow.Attempt
+	server  topology.ServerID
 	ended   chan struct{} // not nil: a goroutine watches until it is closed
 }
 
 // Begin begins to ask a server for partitions, which stay the caller's. The question runs under Context.
 func (r *Runner) Begin(ctx context.Context, table string, server topology.ServerID, partitions []*topology.Partition) *Attempt {
-	a := &Attempt{runner: r, table: table, partitions: partitions, machine: r.Policy.Begin(server)}
+	a := &Attempt{runner: r, table: table, partitions: partitions, machine: r.Policy.Begin(server), server: server}
 	a.begin(ctx)
 	return a
 }
@@ -51,7 +55,7 @@ func (r *Runner) BeginOne(ctx context.Context, table string, server topology.Ser
 		a = &Attempt{runner: r, pooled: true}
 		a.partitions = a.one[:]
 	}
-	a.table, a.one[0], a.machine = table, p, r.Policy.Begin(server)
+	a.table, a.one[0], a.machine, a.server = table, p, r.Policy.Begin(server), server
 	a.begin(ctx)
 	return a
 }
@@ -108,6 +112,10 @@ func (a *Attempt) watch() {
 	ended := make(chan struct{})
 	a.ended = ended
 	a.mu.Unlock()
+	if a.deaf() {
+		a.cancel(ErrSilent)
+		return
+	}
 	for {
 		changed := a.runner.Leaders.Changed()
 		if a.moved() {
@@ -122,6 +130,21 @@ func (a *Attempt) watch() {
 			return
 		}
 	}
+}
+
+// deaf reports whether the server does not answer a ping either; the attempt is left then.
+func (a *Attempt) deaf() bool {
+	if a.runner.Ping == nil || a.runner.Policy.StageAfter == 0 {
+		return false
+	}
+	ctx, stop := context.WithTimeout(a.ctx, follow.PingMax)
+	defer stop()
+	if err := a.runner.Ping(ctx, a.server); err == nil || a.ctx.Err() != nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.machine.Deaf()
 }
 
 // moved reports whether another server leads one of the partitions; the attempt is left then.

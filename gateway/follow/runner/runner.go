@@ -44,6 +44,8 @@ type Runner struct {
 	Tables  Tables
 	Leaders Leaders
 	Maps    Maps
+	// Ping asks a server for a sign of life, where the policy stages: one that gives none is left. Nil: it is waited for.
+	Ping func(ctx context.Context, server topology.ServerID) error
 
 	attempts sync.Pool // *Attempt
 }

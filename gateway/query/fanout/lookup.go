@@ -50,21 +50,31 @@ func lists(found []list, limit int) ([]string, bool) {
 
 // LabelNames implements query.Source.
 func (s *Source) LabelNames(ctx context.Context, q *peer.Select, limit int) ([]string, bool, error) {
-	found, err := gather(ctx, s, q, false, func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
+	ask := func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
 		l.of, l.truncated, err = st.LabelNames(ctx, q, limit)
 		return l, err
-	})
-	names, truncated := lists(found, limit)
+	}
+	staged, err := s.stagedLists(ctx, q, ask)
+	if err != nil {
+		return nil, false, err
+	}
+	found, err := gather(ctx, s, q, false, ask)
+	names, truncated := lists(append(found, staged...), limit)
 	return names, truncated, err
 }
 
 // LabelValues implements query.Source.
 func (s *Source) LabelValues(ctx context.Context, q *peer.Select, name string, limit int) ([]string, bool, error) {
-	found, err := gather(ctx, s, q, false, func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
+	ask := func(ctx context.Context, q *peer.Select, st peer.Storage) (l list, err error) {
 		l.of, l.truncated, err = st.LabelValues(ctx, q, name, limit)
 		return l, err
-	})
-	values, truncated := lists(found, limit)
+	}
+	staged, err := s.stagedLists(ctx, q, ask)
+	if err != nil {
+		return nil, false, err
+	}
+	found, err := gather(ctx, s, q, false, ask)
+	values, truncated := lists(append(found, staged...), limit)
 	return values, truncated, err
 }
 
@@ -83,6 +93,9 @@ func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 // DeleteSeries implements query.Source. It deletes everywhere or returns an error: after an error some rows may be deleted, and
 // doing it again is right.
 func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	if len(s.stagedAt(q.Table)) > 0 {
+		return errStaged(q.Table)
+	}
 	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
 		return struct{}{}, st.DeleteSeries(ctx, q)
 	})

@@ -30,7 +30,17 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 			return answer{keep: func() { set.readers = append(set.readers, rd) }, drop: func() { rd.close() }}, nil
 		},
 	}
-	if _, err := s.fan(whole, r); err != nil {
+	var staged []*reader
+	var err error
+	if at := s.stagedAt(q.Table); len(at) > 0 {
+		staged, err = s.openStaged(whole, at, q)
+		r.ranked = len(staged) > 0
+	}
+	if err == nil {
+		_, err = s.fan(whole, r)
+	}
+	set.readers = append(set.readers, staged...)
+	if err != nil {
 		set.closeReaders()
 		cancel()
 		return nil, err

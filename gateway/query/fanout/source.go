@@ -50,6 +50,8 @@ type Deps struct {
 	NeverLed func(p lease.Partition) bool
 	// Copies returns the servers that the lease row of a partition lists in sync; none if it may not be read now. Nil: leaders alone are asked.
 	Copies func(p lease.Partition) []topology.ServerID
+	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
+	Staged func(table string) []topology.ServerID
 	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
 	CaughtUp   func(context.Context) error
 	Log        *slog.Logger
@@ -130,6 +132,7 @@ type request struct {
 	// is not a failure: its rows are read by another request.
 	plan     func(ps []*topology.Partition, of func(*topology.Partition) (target, error)) ([]group, []orphan)
 	hedge    *hedge // nil: that of selects
+	ranked   bool   // rows need their ranks: there are staged ones
 	caughtUp bool   // the view of the leaders was compared with the store
 	// ask asks one server. The context ends with the request, not with ask.
 	ask func(ctx context.Context, g *group, s peer.Storage) (answer, error)
@@ -167,6 +170,7 @@ func (s *Source) fan(ctx context.Context, r *request) (lost []error, err error) 
 		}
 		for i := range groups {
 			groups[i].index, groups[i].next = i, m.NextID
+			groups[i].overlaps = groups[i].overlaps || r.ranked
 			if groups[i].accepts {
 				groups[i].seq = m.Seq
 			}

@@ -75,7 +75,7 @@ func ofSelect(p *peerpb.Select) (*peer.Select, error) {
 
 // checkCopies refuses what this build does not know: the answer would not be what the asker means.
 func checkCopies(c uint32) error {
-	if c > uint32(peer.UnsureCopies) {
+	if c > uint32(peer.StagedRows) {
 		return fault.Errorf(fault.Invalid, "copies of kind %d are asked for", c)
 	}
 	return nil

@@ -204,6 +204,11 @@ func (p *Peer) watch(ctx context.Context) {
 	}
 }
 
+// Ping asks the peer for a sign of life. It is answered beside all other calls.
+func (p *Peer) Ping(ctx context.Context) error {
+	return p.call(ctx, methodPing, &nothing{}, &nothing{})
+}
+
 // ping makes the peer send something; hearing notes the answer like all bytes.
 func (p *Peer) ping(l *line) {
 	ctx, cancel := context.WithTimeout(l.ctx, p.settings.SilenceMax)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,11 +77,72 @@ func examples() map[string][]byte {
 	}
 	w.pack()
 	ranked := w.append(nil, 0)
+	staged := stagedExample()
 	h, wc := hello{1, 3, "metrics"}, welcome{3, 1024, 64 << 20}
 	return map[string][]byte{
 		"hello": h.append(nil), "welcome": wc.append(nil), "define": defs, "insert": insert, "acks": acks, "ahead": ahead, "newer": newer,
-		"batch": batch, "ranked": ranked,
+		"batch": batch, "ranked": ranked, "staged": staged,
 	}
+}
+
+// stagedExample is an insert to be staged on two servers.
+func stagedExample() []byte {
+	b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 1 << 20, IDs: []point.SeriesID{3}, Times: []point.Nanos{5}, Values: []float64{1},
+		Staging: &peer.Staging{Do: peer.Stage, Nonce: 77, Holders: []string{"s1", "s2"}}})
+	if err != nil {
+		panic(err)
+	}
+	setSeq(b, 5)
+	return b
+}
+
+// TestInsertsOfStagingAreReadAsTheyWereWritten, and damaged ones are refused.
+func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
+	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}} {
+		b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d insertDecoder
+		got, err := d.decode(b[recordLen:])
+		if err != nil || !reflect.DeepEqual(got.Staging, &s) {
+			t.Errorf("%+v is read as %+v, %v", s, got.Staging, err)
+		}
+		if got, err := d.decode(stagedExample()[recordLen:]); err != nil || got.Staging == nil || got.Staging.Nonce != 77 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	for _, s := range []peer.Staging{{Do: 9}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
+		if _, err := new(insertEncoder).encode(&peer.Insert{Staging: &s}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	whole := stagedExample()[recordLen:]
+	for n := range whole {
+		if got, err := new(insertDecoder).decode(whole[:n]); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("cut at %d: %+v, %v", n, got, err)
+		}
+	}
+}
+
+// TestInsertsBelongToTheirRole: a storage server inserts only what was staged; a gateway does not forward it.
+func TestInsertsBelongToTheirRole(t *testing.T) {
+	f := func(role Role, in peer.Insert, allowed bool) {
+		t.Helper()
+		if err := allowInsert(role, &in); (err == nil) != allowed || err != nil && !fault.Is(err, fault.Denied) {
+			t.Errorf("%s, %+v: %v", role, in.Staging, err)
+		}
+	}
+	do := func(d peer.StagingDo) peer.Insert { return peer.Insert{Staging: &peer.Staging{Do: d}} }
+	f(RoleGateway, peer.Insert{}, true)
+	f(RoleGateway, do(peer.Stage), true)
+	f(RoleGateway, do(peer.Forward), false)
+	f(RoleGateway, do(peer.Forget), false)
+	f(RoleStorage, peer.Insert{}, false)
+	f(RoleStorage, do(peer.Stage), true)
+	f(RoleStorage, do(peer.Forward), true)
+	f(RoleStorage, do(peer.Forget), true)
+	f("", do(peer.Forward), true) // peers that speak in the clear have no roles
 }
 
 // TestFormatIsTheDrawnOne compares the bytes with files: peers of other versions read them.
@@ -394,11 +456,11 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 3)
+	f(0, 9, 4)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 3)
-	f(4, 9, 0)
+	f(2, 9, 4)
+	f(5, 9, 0)
 	f(0, 0, 0)
 }
 

@@ -12,6 +12,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 )
 
 // Role is the kind of a process in a cluster. It decides which methods the process may call.
@@ -96,7 +97,7 @@ func (i Identity) check(cert *x509.Certificate) error {
 //	storage   METADATA, of which every storage server keeps some; as the master, the stats of other servers; copies of partitions
 //	admin     METADATA and rows of the coordination store, as the commands for people change them; the stats of servers
 var rights = map[string][]Role{
-	methodInserts:         {RoleGateway},
+	methodInserts:         {RoleGateway, RoleStorage}, // of storage servers only those of staging
 	methodSelect:          {RoleGateway},
 	methodEvaluate:        {RoleGateway},
 	methodLabelNames:      {RoleGateway},
@@ -129,6 +130,19 @@ func (s *Server) allow(method string, ctx context.Context) error {
 		err = fault.Errorf(fault.Denied, "role %q may not call %s, only %s", id.Role, method, roleList(rights[method]))
 	}
 	return fault.Annotate(err, "%s", method)
+}
+
+// allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, and stages it elsewhere; a gateway has no
+// part in either but to stage. Errors are Denied.
+func allowInsert(role Role, in *peer.Insert) error {
+	forwards := in.Staging != nil && in.Staging.Do != peer.Stage
+	switch {
+	case role == RoleStorage && in.Staging == nil:
+		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged", role)
+	case role == RoleGateway && forwards:
+		return fault.Errorf(fault.Denied, "role %q may not forward staged rows, nor end their staging", role)
+	}
+	return nil
 }
 
 // callerOf reads the caller's certificate. Errors are Denied.

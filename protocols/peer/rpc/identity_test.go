@@ -62,7 +62,7 @@ func TestRolesMayCallWhatTheyNeed(t *testing.T) {
 	const rows = "Inserts Select LabelNames LabelValues Exemplars PutMetadata GetMetadata DeleteSeries CleanTombstones"
 	const coordination = " GetRow ListRows CommitRows WatchRows"
 	f(RoleGateway, coordination+" Link")
-	f(RoleStorage, rows+coordination)
+	f(RoleStorage, strings.TrimPrefix(rows, "Inserts ")+coordination) // it opens streams for staged rows
 	f(RoleAdmin, rows+" Link")
 }
 

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -29,6 +30,7 @@ type inserts struct {
 	ss      grpc.ServerStream
 	stream  peer.Stream
 	version uint8
+	role    Role // of the caller; "": any, where peers speak in the clear
 	jobs    chan job
 	wake    chan struct{} // 1 when there are acks to send
 
@@ -62,7 +64,7 @@ func (s *Server) inserts(ss grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	in := &inserts{s: s, ss: ss, stream: stream, version: version, jobs: make(chan job), wake: make(chan struct{}, 1)}
+	in := &inserts{s: s, ss: ss, stream: stream, version: version, role: s.roleOf(ss.Context()), jobs: make(chan job), wake: make(chan struct{}, 1)}
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	err = in.run()
@@ -267,6 +269,9 @@ func (in *inserts) insert(j job) error {
 	row, err := d.decode(j.payload)
 	j.buf.Free()
 	if err == nil {
+		err = allowInsert(in.role, row)
+	}
+	if err == nil {
 		in.s.metrics.rows.Add(float64(len(row.IDs) + len(row.Hists)))
 		err = in.stream.Insert(in.ss.Context(), row)
 		if clock, ahead := peer.NeedsStamp(err); ahead && in.version < streamAhead { // that gateway's version lacks the answer: stamp anew here
@@ -284,6 +289,15 @@ func (in *inserts) insert(j job) error {
 		err = fault.Errorf(fault.KindOf(err), "%v", err)
 	}
 	return err
+}
+
+// roleOf returns the role of a caller that was allowed to call.
+func (s *Server) roleOf(ctx context.Context) Role {
+	if s.settings.TLS.Insecure {
+		return ""
+	}
+	id, _ := callerOf(ctx) // allow found no error
+	return id.Role
 }
 
 func isAhead(err error) bool {

@@ -13,13 +13,14 @@ import (
 // A message of an insert stream is a sequence of records. FORMAT.md draws them.
 
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
-// name the newest map.
+// name the newest map, since the fourth an insert may be one of staging.
 const (
 	streamOldest  = 1
-	streamVersion = 3
+	streamVersion = 4
 
-	streamAhead = 2
-	streamMaps  = 3
+	streamAhead   = 2
+	streamMaps    = 3
+	streamStaging = 4
 )
 
 // recordType is the type of a record.
@@ -177,6 +178,12 @@ func (e *insertEncoder) encode(in *peer.Insert) ([]byte, error) {
 	b = binary.LittleEndian.AppendUint64(b, uint64(in.Partition))
 	b = binary.LittleEndian.AppendUint64(b, in.MapSeq)
 	b = append(b, byte(in.Level), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	if in.Staging != nil {
+		if err := in.Staging.Validate(); err != nil {
+			return nil, err
+		}
+		b = appendStaging(b, from, in.Staging)
+	}
 	b = e.encoder.Append(b, f)
 	if len(b) > messageBytesMax {
 		return nil, fault.Errorf(fault.TooLarge, "an insert of %d bytes, at most %d travel at once", len(b), messageBytesMax)
@@ -200,6 +207,53 @@ type insertDecoder struct {
 	in      peer.Insert // valid until the next decode
 }
 
+// Places in an insert's payload of what belongs to staging.
+const (
+	atStagingDo    = 17
+	atStagingNonce = 24
+)
+
+// appendStaging completes the insert with a payload that began at from: after the fixed part come the holders of a frame that is staged.
+func appendStaging(b []byte, from int, s *peer.Staging) []byte {
+	b[from+atStagingDo] = byte(s.Do)
+	binary.LittleEndian.PutUint64(b[from+atStagingNonce:], s.Nonce)
+	if s.Do != peer.Stage {
+		return b
+	}
+	b = append(b, byte(len(s.Holders)))
+	for _, h := range s.Holders {
+		b = append(append(b, byte(len(h))), h...)
+	}
+	return b
+}
+
+// cutStaging reads what belongs to staging, and returns the rest: the frame. Errors are Corrupt.
+func (d *insertDecoder) cutStaging(b []byte) (rest []byte, err error) {
+	do := peer.StagingDo(b[atStagingDo])
+	rest = b[insertLen:]
+	d.in.Staging = nil
+	if do == 0 {
+		return rest, nil
+	}
+	s := &peer.Staging{Do: do, Nonce: binary.LittleEndian.Uint64(b[atStagingNonce:])}
+	if do == peer.Stage {
+		short := fault.Errorf(fault.Corrupt, "the holders of a staged insert end early")
+		if len(rest) == 0 {
+			return nil, short
+		}
+		n := int(rest[0])
+		for rest = rest[1:]; n > 0; n-- {
+			if len(rest) == 0 || len(rest)-1 < int(rest[0]) {
+				return nil, short
+			}
+			end := 1 + int(rest[0])
+			s.Holders, rest = append(s.Holders, string(rest[1:end])), rest[end:]
+		}
+	}
+	d.in.Staging = s
+	return rest, fault.Wrap(s.Validate(), fault.Corrupt, "an insert")
+}
+
 // decode reads an insert's payload; nothing of b is kept. Errors are Corrupt.
 func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 	if len(b) < insertLen {
@@ -213,7 +267,11 @@ func (d *insertDecoder) decode(b []byte) (*peer.Insert, error) {
 		return nil, fault.Errorf(fault.Corrupt, "an insert of %v", in.Level)
 	}
 	f := &d.frame
-	if err := d.decoder.Decode(b[insertLen:], f); err != nil {
+	rest, err := d.cutStaging(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.decoder.Decode(rest, f); err != nil {
 		return nil, err
 	}
 	if len(f.Defs) > 0 {

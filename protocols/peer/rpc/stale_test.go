@@ -75,7 +75,7 @@ func TestAnAnswerThatMayLackRowsSaysSo(t *testing.T) {
 
 // TestCopiesOfAKindToComeAreRefused: an answer for the leader alone would not be what the asker means.
 func TestCopiesOfAKindToComeAreRefused(t *testing.T) {
-	if _, err := ofSelect(&peerpb.Select{Copies: 3}); !fault.Is(err, fault.Invalid) {
+	if _, err := ofSelect(&peerpb.Select{Copies: 4}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

@@ -153,6 +153,9 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 }
 
 func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
+	if in.Staging != nil && st.limits.version < streamStaging {
+		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and staging begins with %d: upgrade it", st.p.addr, st.limits.version, streamStaging)
+	}
 	e := insertEncoders.Get().(*insertEncoder)
 	b, err := e.encode(in)
 	if err != nil {

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/server"
+	"github.com/spillwaydb/spillway/storage/staging"
+	stagings "github.com/spillwaydb/spillway/storage/staging/runner"
+)
+
+// stagingDir is the directory of staged frames, in data_dir.
+const stagingDir = "staging"
+
+// openStaging opens the frames that wait for their leaders. Those of a server on which staging was turned off are forwarded too.
+func (p *storage) openStaging() (err error) {
+	dir := filepath.Join(p.cfg.DataDir, stagingDir)
+	if p.frozen != "" {
+		return nil // nothing is written here
+	}
+	if !p.cfg.Storage.Staging {
+		names, err := vfs.Default.List(dir)
+		if err != nil || len(names) == 0 {
+			return nil
+		}
+	}
+	p.staging, err = stagings.Open(stagings.Deps{FS: vfs.Default, Dir: dir, Room: p.stagingRoom, Announce: p.announceStaging, Ways: stagingWays{p}, Log: p.log, Registerer: p.registerer},
+		staging.Settings{Server: p.id, BytesMax: int64(p.cfg.Storage.StagingBytesMax)})
+	return err
+}
+
+// asStaging returns the staged frames for the server, or nil.
+func (p *storage) asStaging() server.Staging {
+	if p.staging == nil {
+		return nil
+	}
+	return p.staging
+}
+
+func (p *storage) stagedBytes() int64 {
+	if p.staging == nil {
+		return 0
+	}
+	return p.staging.Bytes()
+}
+
+func (p *storage) stagingRoom(bytes int64) error {
+	if !p.cfg.Storage.Staging {
+		return fault.Errorf(fault.Unavailable, "server %s stages no more rows (storage.staging is off)", p.id)
+	}
+	if full, why := p.brick.ReadOnly(); full {
+		return fault.Errorf(fault.Unavailable, "%s", why)
+	}
+	return p.brick.RoomFor(bytes)
+}
+
+// announceStaging writes the tables with staged rows into this server's row, which gateways and other servers watch.
+func (p *storage) announceStaging(ctx context.Context, tables []string) error {
+	return registry.Change(ctx, p.view.coord, p.id, func(s *registry.Server) { s.Staging = registry.StagingOf(tables) })
+}
+
+// stagingWays are the ways of staged frames to leaders and other holders.
+type stagingWays struct{ p *storage }
+
+// Map implements stagings.Ways.
+func (w stagingWays) Map(table string) (*topology.Map, bool) { return w.p.view.tables.Get(table) }
+
+// Cover implements stagings.Ways.
+func (w stagingWays) Cover(ctx context.Context, table string, times []point.Nanos) error {
+	_, err := w.p.view.tables.Cover(ctx, table, times)
+	return err
+}
+
+// Leader implements stagings.Ways.
+func (w stagingWays) Leader(table string, at *topology.Partition) (topology.ServerID, error) {
+	l, err := w.p.view.leaders.Find(table, at, 0)
+	return l.Server, err
+}
+
+// Server implements stagings.Ways.
+func (w stagingWays) Server(id topology.ServerID) (peer.Storage, bool) { return w.p.reach(id) }
+
+// Live implements stagings.Ways.
+func (w stagingWays) Live(id topology.ServerID) bool { return w.p.view.leaders.Live(id) }
+
+// Others implements stagings.Ways.
+func (w stagingWays) Others() (all []topology.ServerID) {
+	for _, s := range w.p.view.registry.All() {
+		if s.ID != w.p.id && s.Drain == nil && w.p.view.takesRows(s.ID) {
+			all = append(all, s.ID)
+		}
+	}
+	return all
+}

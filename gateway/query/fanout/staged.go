@@ -1,0 +1,118 @@
+package fanout
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+)
+
+// Rows that are staged are asked for first, then partitions: a row that moves to its leader between the two is in the second answer, and one that
+// moves later is in the first. So none is missed, and one that is in both counts once, by its rank.
+
+// stagedTimeout is how long a server with staged rows may take to begin its answer.
+const stagedTimeout = time.Second
+
+// stagedAt lists the servers on which rows of a table may be staged. Nearly always there is none.
+func (s *Source) stagedAt(table string) []topology.ServerID {
+	if s.deps.Staged == nil {
+		return nil
+	}
+	return s.deps.Staged(table)
+}
+
+// askStaged asks all servers on which rows of a table may be staged. As many may be missing as leave one holder of every frame; more
+// are an error, or a warning where that is allowed.
+func askStaged[T any](ctx context.Context, s *Source, at []topology.ServerID, table string, ask func(ctx context.Context, id topology.ServerID, st peer.Storage) (T, error)) (answers []T, err error) {
+	all := make([]T, len(at))
+	errs := make([]error, len(at))
+	var g errgroup.Group
+	for i, id := range at {
+		g.Go(func() error {
+			all[i], errs[i] = one(ctx, s, id, func(ctx context.Context, st peer.Storage) (T, error) { return ask(ctx, id, st) })
+			s.metrics.request(errs[i])
+			return nil
+		})
+	}
+	_ = g.Wait()
+	holders := 1
+	if m, ok := s.deps.Tables.Get(table); ok {
+		holders = m.Config.MinInSync()
+	}
+	var missing error
+	away := 0
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			answers = append(answers, all[i])
+		case !curable(err) && !fault.Is(err, fault.Canceled) || ctx.Err() != nil:
+			return answers, err
+		default:
+			away++
+			missing = fault.Wrap(err, fault.Unavailable, "rows of table %q that wait for their leader may be missing: server %s", table, at[i])
+		}
+	}
+	if away < holders {
+		return answers, nil
+	}
+	if !query.Partial(ctx) {
+		return answers, missing
+	}
+	s.metrics.partial.Inc()
+	query.Warn(ctx, "the answer is not whole: "+missing.Error())
+	return answers, nil
+}
+
+// openStaged opens the series of staged rows. Readers without any are closed; the others are the caller's, also after an error.
+func (s *Source) openStaged(ctx context.Context, at []topology.ServerID, q *peer.Select) (readers []*reader, err error) {
+	mine := *q
+	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies, mine.Ranks = nil, 0, 0, peer.StagedRows, true
+	all, err := askStaged(ctx, s, at, q.Table, func(ctx context.Context, id topology.ServerID, st peer.Storage) (*reader, error) {
+		ctx, cancel := context.WithCancel(ctx) // it ends with the request: rows are read under it
+		late := time.AfterFunc(stagedTimeout, cancel)
+		rd, err := open(ctx, &group{server: id, overlaps: true}, &mine, st)
+		if !late.Stop() && err == nil {
+			_ = rd.close()
+			rd, err = nil, fault.Errorf(fault.Unavailable, "server %s did not answer in %v", id, stagedTimeout)
+		}
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		context.AfterFunc(ctx, cancel)
+		return rd, nil
+	})
+	for _, rd := range all {
+		if rd.ended {
+			_ = rd.close()
+			continue
+		}
+		readers = append(readers, rd)
+	}
+	return readers, err
+}
+
+// stagedLists asks for labels of staged series.
+func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx context.Context, q *peer.Select, st peer.Storage) (list, error)) ([]list, error) {
+	at := s.stagedAt(q.Table)
+	if len(at) == 0 {
+		return nil, nil
+	}
+	mine := *q
+	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies = nil, 0, 0, peer.StagedRows
+	return askStaged(ctx, s, at, q.Table, func(ctx context.Context, _ topology.ServerID, st peer.Storage) (list, error) {
+		ctx, stop := context.WithTimeout(ctx, stagedTimeout)
+		defer stop()
+		return ask(ctx, &mine, st)
+	})
+}
+
+// errStaged refuses a deletion: rows that wait for their leader would come back.
+func errStaged(table string) error {
+	return fault.Errorf(fault.Unavailable, "rows of table %q wait for the leaders of their partitions (staging): a deletion would miss them; do it again in some seconds", table)
+}

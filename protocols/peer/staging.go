@@ -1,0 +1,62 @@
+package peer
+
+import (
+	"fmt"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// StagingDo is the part of staging that an insert is.
+type StagingDo uint8
+
+const (
+	// Stage keeps the rows, of any partitions, durably at the server that gets them, although it may lead none of them.
+	Stage StagingDo = 1
+	// Forward gives rows that were staged to the leader of their partition. They keep their rank.
+	Forward StagingDo = 2
+	// Forget ends the staging of a frame, which a leader keeps now. The insert has no rows.
+	Forget StagingDo = 3
+)
+
+// Bounds of the holders of a staged frame.
+const (
+	HoldersMax     = 8
+	HolderBytesMax = 200
+)
+
+// Staging marks an insert of rows for a leader that is, or was, away. The server must know the version of streams that has it; else the insert
+// is refused as Unavailable.
+type Staging struct {
+	Do    StagingDo
+	Nonce uint64 // with Insert.Stamp the frame's name, of Stage and Forget
+	// Holders are the servers that keep the frame, of Stage, in the order in which they forward it.
+	Holders []string
+}
+
+// String describes it, for logs.
+func (s *Staging) String() string {
+	if s == nil {
+		return "none"
+	}
+	return fmt.Sprintf("do %d frame %d holders %v", s.Do, s.Nonce, s.Holders)
+}
+
+// Validate checks the bounds. Errors are Invalid.
+func (s *Staging) Validate() error {
+	if s.Do < Stage || s.Do > Forget {
+		return fault.Errorf(fault.Invalid, "an insert of staging that does %d, known are 1 to 3", s.Do)
+	}
+	if len(s.Holders) > HoldersMax || (s.Do == Stage) != (len(s.Holders) > 0) {
+		return fault.Errorf(fault.Invalid, "an insert of staging with %d holders", len(s.Holders))
+	}
+	for _, h := range s.Holders {
+		if h == "" || len(h) > HolderBytesMax {
+			return fault.Errorf(fault.Invalid, "the name of a holder has %d bytes, 1 to %d are allowed", len(h), HolderBytesMax)
+		}
+	}
+	return nil
+}
+
+// StagedRows asks a server for the rows staged there, of any partition, instead of those of partitions. Servers of older versions refuse it.
+// Exemplars are not returned until they are forwarded.
+const StagedRows Copies = 3

@@ -1,0 +1,384 @@
+package staging
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// ID names a staged frame at all its holders: the rank of its rows, and a number that the gateway drew.
+type ID struct {
+	Stamp point.Stamp
+	Nonce uint64
+}
+
+// Compare orders IDs by rank.
+func (i ID) Compare(o ID) int {
+	return cmp.Or(cmp.Compare(i.Stamp, o.Stamp), cmp.Compare(i.Nonce, o.Nonce))
+}
+
+// Frame is what the machine knows of a staged frame.
+type Frame struct {
+	ID      ID
+	Table   string
+	Bytes   int64               // encoded
+	Rows    int                 // samples
+	Lo, Hi  point.Nanos         // times of its rows, both included
+	Holders []topology.ServerID // in the order in which they forward
+	Since   time.Time           // when this server took it
+}
+
+// Settings are numbers a user sets.
+type Settings struct {
+	// Server is this server's name.
+	Server topology.ServerID
+	// BytesMax bounds the frames held. Beyond it frames are refused as Unavailable. Default 64 MiB. Larger: longer absences are bridged,
+	// and take memory and disk.
+	BytesMax int64
+	// TurnDelay is how long a holder that is not the first waits before it forwards too. Default 30 s. Shorter: frames are forwarded twice
+	// where the first holder has many.
+	TurnDelay time.Duration
+	// AwayAfter is how long a holder must not answer before others stage its frames again. Default 5 s.
+	AwayAfter time.Duration
+}
+
+// FramesMax bounds the frames that one server holds.
+const FramesMax = 1 << 17
+
+// forwardsMax bounds the frames of one table that are on their way to leaders: direct writes come first.
+const forwardsMax = 8
+
+// After frames of a table were postponed the next ones wait: twice as long each time.
+const (
+	pauseMin = 50 * time.Millisecond
+	pauseMax = time.Second
+)
+
+// SetDefaults fills what is not set.
+func (s *Settings) SetDefaults() {
+	if s.BytesMax == 0 {
+		s.BytesMax = 64 << 20
+	}
+	if s.TurnDelay == 0 {
+		s.TurnDelay = 30 * time.Second
+	}
+	if s.AwayAfter == 0 {
+		s.AwayAfter = 5 * time.Second
+	}
+}
+
+// Machine holds the rules. One goroutine at a time.
+type Machine struct {
+	settings Settings
+	frames   map[ID]*entry
+	tables   map[string]*table
+	bytes    int64
+	away     map[topology.ServerID]time.Time // since when they do not answer
+}
+
+type entry struct {
+	Frame
+	logged    bool
+	underWay  bool
+	restaging bool
+}
+
+// table is one table's frames.
+type table struct {
+	queue    []*entry // logged, by the time they came
+	underWay int
+	bytes    int64
+	pause    time.Duration
+	until    time.Time // paused
+}
+
+// New makes a machine.
+func New(s Settings) *Machine {
+	s.SetDefaults()
+	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}}
+}
+
+// Admit decides on a frame that a gateway, or another holder, stages here. hold asks to log it and to call Logged or Abandon; else it
+// is held already. Errors are Unavailable: there is no room, or the same frame is being logged.
+func (m *Machine) Admit(f Frame) (hold bool, err error) {
+	if e, ok := m.frames[f.ID]; ok {
+		if !e.logged {
+			return false, fault.Errorf(fault.Unavailable, "the frame is being staged by another request")
+		}
+		return false, nil
+	}
+	if len(m.frames) >= FramesMax {
+		return false, fault.Errorf(fault.Unavailable, "%d frames are staged on server %s, the most there may be; they wait for the leaders of their partitions", FramesMax, m.settings.Server)
+	}
+	if m.bytes+f.Bytes > m.settings.BytesMax {
+		return false, fault.Errorf(fault.Unavailable, "staged frames take %d bytes of %d on server %s (storage.staging_bytes_max); they wait for the leaders of their partitions", m.bytes, m.settings.BytesMax, m.settings.Server)
+	}
+	m.frames[f.ID] = &entry{Frame: f}
+	m.bytes += f.Bytes
+	return true, nil
+}
+
+// Abandon takes that an admitted frame could not be logged.
+func (m *Machine) Abandon(id ID) {
+	if e, ok := m.frames[id]; ok && !e.logged {
+		delete(m.frames, id)
+		m.bytes -= e.Bytes
+	}
+}
+
+// Logged takes that an admitted frame is durable.
+func (m *Machine) Logged(id ID) {
+	e, ok := m.frames[id]
+	if !ok || e.logged {
+		return
+	}
+	e.logged = true
+	t := m.tables[e.Table]
+	if t == nil {
+		t = &table{}
+		m.tables[e.Table] = t
+	}
+	t.queue = append(t.queue, e)
+	t.bytes += e.Bytes
+}
+
+// Restore takes a frame that was found on the disk, whatever the bounds.
+func (m *Machine) Restore(f Frame) {
+	if _, ok := m.frames[f.ID]; ok {
+		return
+	}
+	m.frames[f.ID] = &entry{Frame: f}
+	m.bytes += f.Bytes
+	m.Logged(f.ID)
+}
+
+// Heard takes which servers answered, or not, at a moment.
+func (m *Machine) Heard(now time.Time, server topology.ServerID, answered bool) {
+	if answered {
+		delete(m.away, server)
+	} else if _, ok := m.away[server]; !ok {
+		m.away[server] = now
+	}
+}
+
+func (m *Machine) isAway(now time.Time, s topology.ServerID) bool {
+	since, ok := m.away[s]
+	return ok && now.Sub(since) >= m.settings.AwayAfter
+}
+
+// mine reports whether it is this server's turn to act for a frame: no holder before it is there.
+func (m *Machine) mine(now time.Time, e *entry) bool {
+	for _, h := range e.Holders {
+		if h == m.settings.Server {
+			return true
+		}
+		if !m.isAway(now, h) {
+			return false
+		}
+	}
+	return true
+}
+
+// Due returns the frames to be forwarded now, and takes them as under way.
+func (m *Machine) Due(now time.Time) (due []Frame) {
+	for _, name := range m.names() {
+		t := m.tables[name]
+		if now.Before(t.until) {
+			continue
+		}
+		for _, e := range t.queue {
+			if t.underWay >= forwardsMax {
+				break
+			}
+			if e.underWay || !m.mine(now, e) && now.Sub(e.Since) < m.settings.TurnDelay {
+				continue
+			}
+			e.underWay = true
+			t.underWay++
+			due = append(due, e.Frame)
+		}
+	}
+	return due
+}
+
+// Postponed takes that a frame could not be forwarded: its leader is away, or has too much to do.
+func (m *Machine) Postponed(now time.Time, id ID) {
+	e, ok := m.frames[id]
+	if !ok || !e.underWay {
+		return
+	}
+	t := m.tables[e.Table]
+	e.underWay = false
+	t.underWay--
+	if !now.Before(t.until) { // of several that fail together one counts
+		t.pause = min(max(2*t.pause, pauseMin), pauseMax)
+		t.until = now.Add(t.pause)
+	}
+}
+
+// Forwarded takes that the leader keeps a frame on all its copies. It returns the other holders, which may forget it; ok is false if it is not held.
+func (m *Machine) Forwarded(id ID) (others []topology.ServerID, ok bool) {
+	e, ok := m.frames[id]
+	if !ok {
+		return nil, false
+	}
+	if t := m.tables[e.Table]; t != nil {
+		t.pause, t.until = 0, time.Time{}
+	}
+	m.drop(e)
+	return slices.DeleteFunc(slices.Clone(e.Holders), func(s topology.ServerID) bool { return s == m.settings.Server }), true
+}
+
+// Forget takes that another holder forwarded a frame. It reports whether it was held.
+func (m *Machine) Forget(id ID) bool {
+	e, ok := m.frames[id]
+	if !ok || !e.logged {
+		return false
+	}
+	m.drop(e)
+	return true
+}
+
+func (m *Machine) drop(e *entry) {
+	delete(m.frames, e.ID)
+	m.bytes -= e.Bytes
+	t := m.tables[e.Table]
+	if t == nil || !e.logged {
+		return
+	}
+	if e.underWay {
+		t.underWay--
+	}
+	t.bytes -= e.Bytes
+	if i := slices.Index(t.queue, e); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+	}
+	if len(t.queue) == 0 {
+		delete(m.tables, e.Table)
+	}
+}
+
+// Restage is a frame to be staged on another server because a holder is away.
+type Restage struct {
+	ID      ID
+	To      topology.ServerID
+	Holders []topology.ServerID // then
+}
+
+// restagesMax bounds how many frames Restages returns at once.
+const restagesMax = 64
+
+// Restages returns the frames of which a holder is away and for which it is this server's turn, each with a server of those that take
+// its place. They are under way until Restaged.
+func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Restage) {
+	for _, name := range m.names() {
+		for _, e := range m.tables[name].queue {
+			if len(all) == restagesMax {
+				return all
+			}
+			if e.restaging || e.underWay || !m.mine(now, e) {
+				continue
+			}
+			if r, ok := m.replace(now, e, servers); ok {
+				e.restaging = true
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// replace puts another server in the place of the first holder that is away.
+func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) (Restage, bool) {
+	i := slices.IndexFunc(e.Holders, func(s topology.ServerID) bool { return s != m.settings.Server && m.isAway(now, s) })
+	if i < 0 {
+		return Restage{}, false
+	}
+	var free []topology.ServerID
+	for _, s := range servers {
+		if _, silent := m.away[s]; !silent && s != m.settings.Server && !slices.Contains(e.Holders, s) {
+			free = append(free, s)
+		}
+	}
+	if len(free) == 0 {
+		return Restage{}, false
+	}
+	to := free[e.ID.Nonce%uint64(len(free))]
+	holders := slices.Concat(e.Holders[:i], e.Holders[i+1:])
+	return Restage{e.ID, to, append(holders, to)}, true
+}
+
+// Restaged takes the outcome of a Restage.
+func (m *Machine) Restaged(r Restage, done bool) {
+	if e, ok := m.frames[r.ID]; ok {
+		e.restaging = false
+		if done {
+			e.Holders = r.Holders
+		}
+	}
+}
+
+// Partners returns the other holders of all frames.
+func (m *Machine) Partners() []topology.ServerID {
+	seen := map[topology.ServerID]bool{}
+	for _, t := range m.tables {
+		for _, e := range t.queue {
+			for _, h := range e.Holders {
+				seen[h] = h != m.settings.Server
+			}
+		}
+	}
+	var all []topology.ServerID
+	for s, other := range seen {
+		if other {
+			all = append(all, s)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Tables lists the tables with frames.
+func (m *Machine) Tables() []string { return m.names() }
+
+func (m *Machine) names() []string {
+	all := make([]string, 0, len(m.tables))
+	for name := range m.tables {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Load is what one table has staged here.
+type Load struct {
+	Table  string
+	Frames int
+	Rows   int
+	Bytes  int64
+	Oldest time.Time // when the oldest frame came
+}
+
+// Loads returns what is held, by table.
+func (m *Machine) Loads() []Load {
+	var all []Load
+	for _, name := range m.names() {
+		t := m.tables[name]
+		l := Load{Table: name, Frames: len(t.queue), Bytes: t.bytes, Oldest: t.queue[0].Since}
+		for _, e := range t.queue {
+			l.Rows += e.Rows
+			if e.Since.Before(l.Oldest) {
+				l.Oldest = e.Since
+			}
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// Bytes is the size of all frames, those being logged included.
+func (m *Machine) Bytes() int64 { return m.bytes }

@@ -1,0 +1,298 @@
+package runner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/staging"
+)
+
+// fileBytesMax is where a file of the journal ends.
+const fileBytesMax = 16 << 20
+
+const (
+	fileSuffix    = ".staged"
+	damagedSuffix = ".damaged"
+)
+
+// journal is the log of staged frames: files that are appended to, and removed from the oldest on once no frame in them is held. A failed
+// fsync ends it: nothing more is acked until the process starts anew.
+type journal struct {
+	// Constant.
+	fs  vfs.FS
+	dir string
+	log *slog.Logger
+
+	syncing sync.Mutex // held for an fsync, and to end a file; taken before mu
+	synced  uint64     // records; guarded by syncing
+
+	mu struct {
+		sync.Mutex
+		files   []*file // oldest first
+		current vfs.File
+		next    uint64 // number of the next file
+		written uint64 // records
+		failed  error
+	}
+}
+
+type file struct {
+	number uint64
+	bytes  int64
+	live   int // frames held
+}
+
+func (j *journal) path(number uint64, suffix string) string {
+	return j.fs.PathJoin(j.dir, fmt.Sprintf("%016x%s", number, suffix))
+}
+
+// openJournal reads all files. restore is called for each frame, and forget for each that is forgotten, in the order of the log.
+func openJournal(fs vfs.FS, dir string, log *slog.Logger, restore func(r *staging.Record, in *file) error, forget func(staging.ID)) (*journal, error) {
+	j := &journal{fs: fs, dir: dir, log: log}
+	err := fs.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = brick.SyncDir(fs, cmp.Or(fs.PathDir(dir), "."))
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "make %s", dir)
+	}
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Unavailable, "list %s", dir)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var n uint64
+		if c, err := fmt.Sscanf(name, "%016x"+fileSuffix, &n); c != 1 || err != nil || j.fs.PathJoin(dir, name) != j.path(n, fileSuffix) {
+			continue
+		}
+		f := &file{number: n}
+		if err := j.read(f, restore, forget); err != nil {
+			return nil, err
+		}
+		j.mu.files = append(j.mu.files, f)
+		j.mu.next = n + 1
+	}
+	return j, nil
+}
+
+// read reads one file to its end, or to the first record that is damaged. The last record of a file that was written when the process was killed may
+// end early, and was never acked. Anything else is damage: the file is kept for a person to look at, and the frames behind it are at
+// their other holders.
+func (j *journal) read(f *file, restore func(*staging.Record, *file) error, forget func(staging.ID)) error {
+	path := j.path(f.number, fileSuffix)
+	b, err := readAll(j.fs, path)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "read %s", path)
+	}
+	f.bytes = int64(len(b))
+	if len(b) < len(staging.FileMagic) {
+		return nil // it was being made
+	}
+	if string(b[:len(staging.FileMagic)]) != staging.FileMagic {
+		return j.keepDamaged(f, fault.Errorf(fault.Corrupt, "it begins with %q, not with %q", b[:len(staging.FileMagic)], staging.FileMagic))
+	}
+	for rest := b[len(staging.FileMagic):]; len(rest) > 0; {
+		var r staging.Record
+		at := len(b) - len(rest)
+		if r, rest, err = staging.CutRecord(rest); err != nil {
+			if staging.EndsEarly(b[at:]) {
+				return nil
+			}
+			return j.keepDamaged(f, fault.Wrap(err, fault.Corrupt, "at byte %d of %d", at, len(b)))
+		}
+		if r.Forget {
+			forget(r.Frame.ID)
+			continue
+		}
+		if err := restore(&r, f); err != nil {
+			return j.keepDamaged(f, err)
+		}
+	}
+	return nil
+}
+
+// keepDamaged links a damaged file under another name, which nothing removes.
+func (j *journal) keepDamaged(f *file, why error) error {
+	path, kept := j.path(f.number, fileSuffix), j.path(f.number, damagedSuffix)
+	j.log.Error("a log of staged frames is damaged: frames behind the damage are read from their other holders only", "file", path, "kept_as", kept, "error", why)
+	if err := j.fs.Link(path, kept); err != nil && !oserror.IsExist(err) {
+		return fault.Wrap(err, fault.Unavailable, "keep %s", path)
+	}
+	return fault.Wrap(brick.SyncDir(j.fs, j.dir), fault.Unavailable, "keep %s", path)
+}
+
+func readAll(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(f)
+	return b, errors.Join(err, f.Close())
+}
+
+// append writes a record, and returns its file and number. sync makes it durable.
+func (j *journal) append(rec []byte, frames int) (in *file, seq uint64, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.mu.failed != nil {
+		return nil, 0, j.mu.failed
+	}
+	if j.mu.current == nil {
+		if err := j.beginLocked(); err != nil {
+			return nil, 0, err
+		}
+	}
+	in = j.mu.files[len(j.mu.files)-1]
+	if _, err := j.mu.current.Write(rec); err != nil {
+		return nil, 0, j.failLocked(err) // half of it may be there: nothing can follow it
+	}
+	in.bytes += int64(len(rec))
+	in.live += frames
+	j.mu.written++
+	return in, j.mu.written, nil
+}
+
+func (j *journal) beginLocked() error {
+	f, err := j.fs.Create(j.path(j.mu.next, fileSuffix), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "begin a log of staged frames")
+	}
+	_, err = f.Write([]byte(staging.FileMagic))
+	if err == nil {
+		err = brick.SyncDir(j.fs, j.dir)
+	}
+	if err != nil {
+		return j.failLocked(errors.Join(err, f.Close()))
+	}
+	j.mu.files = append(j.mu.files, &file{number: j.mu.next, bytes: int64(len(staging.FileMagic))})
+	j.mu.current = f
+	j.mu.next++
+	return nil
+}
+
+func (j *journal) failLocked(err error) error {
+	if j.mu.failed == nil {
+		j.mu.failed = fault.Wrap(err, fault.Unavailable, "the log of staged frames failed; it takes none until the server is started anew")
+		j.log.Error("the log of staged frames failed", "error", err)
+	}
+	return j.mu.failed
+}
+
+// sync returns when the record is durable. One fsync serves all that wait.
+func (j *journal) sync(seq uint64) error {
+	j.syncing.Lock()
+	defer j.syncing.Unlock()
+	if j.synced >= seq {
+		return nil
+	}
+	j.mu.Lock()
+	f, target, err := j.mu.current, j.mu.written, j.mu.failed
+	j.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.failLocked(err)
+	}
+	j.synced = target
+	return j.endFull()
+}
+
+// endFull ends the current file if it is full; syncing is held.
+func (j *journal) endFull() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.mu.failed != nil || j.mu.files[len(j.mu.files)-1].bytes < fileBytesMax {
+		return j.mu.failed
+	}
+	return j.endLocked()
+}
+
+// endLocked syncs and closes the current file; syncing is held too.
+func (j *journal) endLocked() error {
+	if j.mu.current == nil {
+		return nil
+	}
+	err := j.mu.current.Sync()
+	if err = errors.Join(err, j.mu.current.Close()); err != nil {
+		return j.failLocked(err)
+	}
+	j.mu.current = nil
+	j.synced = j.mu.written
+	return nil
+}
+
+// tidy removes files from the oldest on while no frame in them is held. The last one goes when idle is set.
+//
+// A record that forgets a frame lies in the same file as the frame, or in a later one: it never goes before the frame.
+func (j *journal) tidy(idle bool) error {
+	j.syncing.Lock()
+	defer j.syncing.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.mu.failed != nil {
+		return nil
+	}
+	for len(j.mu.files) > 0 && j.mu.files[0].live == 0 {
+		last := len(j.mu.files) == 1 && j.mu.current != nil
+		if last && !idle {
+			return nil
+		}
+		if last {
+			if err := j.endLocked(); err != nil {
+				return err
+			}
+		}
+		if err := j.fs.Remove(j.path(j.mu.files[0].number, fileSuffix)); err != nil && !oserror.IsNotExist(err) {
+			return fault.Wrap(err, fault.Unavailable, "remove a log of staged frames")
+		}
+		j.mu.files = j.mu.files[1:]
+	}
+	return nil
+}
+
+// release takes that a frame in a file is not held any more.
+func (j *journal) release(in *file) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	in.live--
+}
+
+// bytes is the size of all files.
+func (j *journal) bytes() (n int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, f := range j.mu.files {
+		n += f.bytes
+	}
+	return n
+}
+
+func (j *journal) close() error {
+	j.syncing.Lock()
+	defer j.syncing.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.mu.failed != nil {
+		if j.mu.current != nil {
+			_ = j.mu.current.Close()
+		}
+		return nil
+	}
+	err := j.endLocked()
+	j.mu.failed = fault.Errorf(fault.Unavailable, "the server is stopping")
+	return err
+}

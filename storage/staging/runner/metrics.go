@@ -1,0 +1,54 @@
+package runner
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/storage/staging"
+)
+
+// metrics of staging. None has a label.
+type metrics struct {
+	staged, refused, forwarded, restaged, expired, aside prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer, s *Store) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_staging_" + name, Help: help})
+	}
+	m := &metrics{
+		staged:    counter("rows_total", "Rows that were staged here because the leader of their partition was away."),
+		refused:   counter("refused_total", "Frames that were not staged here because there was no room."),
+		forwarded: counter("forwarded_rows_total", "Rows staged here that their leader took from this server."),
+		restaged:  counter("restaged_total", "Frames that were staged on another server because a holder was away."),
+		expired:   counter("expired_rows_total", "Staged rows that were older than the retention of their table when they were forwarded."),
+		aside:     counter("set_aside_total", "Staged frames that a leader refused as invalid, and that were written into a file beside the log."),
+	}
+	if r == nil {
+		return m
+	}
+	sum := func(of func(l staging.Load) float64) func() float64 {
+		return func() (n float64) {
+			for _, l := range s.Loads() {
+				n += of(l)
+			}
+			return n
+		}
+	}
+	gauge := func(name, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_staging_" + name, Help: help}, f)
+	}
+	r.MustRegister(m.staged, m.refused, m.forwarded, m.restaged, m.expired, m.aside,
+		gauge("bytes", "Encoded bytes of the frames staged here.", func() float64 { return float64(s.Bytes()) }),
+		gauge("frames", "Frames staged here.", sum(func(l staging.Load) float64 { return float64(l.Frames) })),
+		gauge("rows", "Rows staged here.", sum(func(l staging.Load) float64 { return float64(l.Rows) })),
+		gauge("oldest_seconds", "Age of the oldest frame staged here; 0: there is none.", func() (oldest float64) {
+			for _, l := range s.Loads() {
+				oldest = max(oldest, time.Since(l.Oldest).Seconds())
+			}
+			return oldest
+		}),
+	)
+	return m
+}

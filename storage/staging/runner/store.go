@@ -1,0 +1,341 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
+)
+
+// Deps are the parts that a Store uses.
+type Deps struct {
+	FS  vfs.FS
+	Dir string
+	// Room refuses bytes that would take the reserve of the disk. Errors are Unavailable.
+	Room func(bytes int64) error
+	// Announce makes the tables known to gateways and other servers as those of which this server has staged rows, durably.
+	Announce func(ctx context.Context, tables []string) error
+	// Ways to other servers, and what is known of them. Only Run uses them.
+	Ways       Ways
+	Log        *slog.Logger
+	Registerer prometheus.Registerer // nil: none
+}
+
+// Store keeps the staged frames of one server. Safe for concurrent use.
+type Store struct {
+	// Constant after Open.
+	deps     Deps
+	settings staging.Settings
+	journal  *journal
+	metrics  *metrics
+	wake     chan struct{} // 1 when there may be frames to forward
+	ways     *ways
+
+	announcing sync.Mutex // held while Announce runs
+
+	mu struct {
+		sync.Mutex
+		machine   *staging.Machine
+		held      map[staging.ID]*held
+		pending   map[string]int       // frames being logged, by table
+		announced map[string]time.Time // tables, and when each was last known to have frames
+		known     bool                 // announced is what the registry has
+		closed    bool
+	}
+}
+
+// held is a frame that is durable here.
+type held struct {
+	staging.Frame
+	body []byte
+	in   *file
+}
+
+// announcedFor is how long a table stays announced after its last frame: short absences follow one another.
+const announcedFor = 15 * time.Second
+
+// Open reads the frames there are. Errors are Unavailable.
+func Open(d Deps, s staging.Settings) (*Store, error) {
+	s.SetDefaults()
+	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), ways: newWays()}
+	st.mu.machine = staging.New(s)
+	st.mu.held, st.mu.pending, st.mu.announced = map[staging.ID]*held{}, map[string]int{}, map[string]time.Time{}
+	st.metrics = newMetrics(d.Registerer, st)
+	var dec frame.Decoder
+	var g frame.Frame
+	var err error
+	st.journal, err = openJournal(d.FS, d.Dir, d.Log, func(r *staging.Record, in *file) error {
+		if err := dec.Decode(r.Body, &g); err != nil {
+			return err
+		}
+		if err := r.Frame.Measure(&g); err != nil {
+			return err
+		}
+		if old, ok := st.mu.held[r.Frame.ID]; ok { // staged again with other holders
+			old.in.live--
+			old.Holders, old.in = r.Frame.Holders, in
+		} else {
+			st.mu.held[r.Frame.ID] = &held{r.Frame, slices.Clone(r.Body), in}
+		}
+		in.live++
+		return nil
+	}, func(id staging.ID) {
+		if h, ok := st.mu.held[id]; ok {
+			h.in.live--
+			delete(st.mu.held, id)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*held, 0, len(st.mu.held))
+	for _, h := range st.mu.held {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b *held) int { return a.ID.Compare(b.ID) })
+	for _, h := range all {
+		st.mu.machine.Restore(h.Frame)
+	}
+	if len(all) > 0 {
+		d.Log.Info("staged frames wait for their leaders", "frames", len(all), "bytes", st.mu.machine.Bytes())
+	}
+	return st, st.journal.tidy(true)
+}
+
+// Stage keeps a frame durably until its leader has it. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
+// coordination store failed) and Invalid.
+func (s *Store) Stage(ctx context.Context, table string, of *peer.Staging, g *frame.Frame) error {
+	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, Since: time.Now()}
+	for _, h := range of.Holders {
+		f.Holders = append(f.Holders, topology.ServerID(strings.Clone(h)))
+	}
+	if err := errors.Join(f.Validate(), f.Measure(g)); err != nil {
+		return err
+	}
+	if err := g.Check(); err != nil {
+		return err
+	}
+	e := encoders.Get().(*frame.Encoder)
+	body := e.Append(nil, g)
+	encoders.Put(e)
+	f.Bytes = int64(len(body))
+	if err := s.deps.Room(f.Bytes); err != nil {
+		return err
+	}
+	if logged := s.journal.bytes(); logged+f.Bytes > logShareMax*s.settings.BytesMax {
+		return fault.Errorf(fault.Unavailable, "the log of staged frames takes %d bytes on server %s: an old frame in it waits for the leader of its partition", logged, s.settings.Server)
+	}
+	return s.stage(ctx, f, body)
+}
+
+// logShareMax is how many times BytesMax the log may take on the disk: an old frame keeps those behind it.
+const logShareMax = 4
+
+var encoders = sync.Pool{New: func() any { return new(frame.Encoder) }}
+
+func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
+	hold, announced, err := s.admit(f)
+	if err != nil || !hold {
+		return err
+	}
+	if !announced {
+		err = s.announce(ctx, f.Table)
+	}
+	var in *file
+	if err == nil {
+		var seq uint64
+		if in, seq, err = s.journal.append(staging.AppendFrame(nil, &f, body), 1); err == nil {
+			if err = s.journal.sync(seq); err != nil {
+				s.journal.release(in)
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.pending[f.Table]--; s.mu.pending[f.Table] == 0 {
+		delete(s.mu.pending, f.Table)
+	}
+	if err != nil {
+		s.mu.machine.Abandon(f.ID)
+		return err
+	}
+	s.mu.machine.Logged(f.ID)
+	s.mu.held[f.ID] = &held{f, body, in}
+	s.metrics.staged.Add(float64(f.Rows))
+	s.rouse()
+	return nil
+}
+
+// admit reserves the frame's place. From here on its table stays announced, if it was.
+func (s *Store) admit(f staging.Frame) (hold, announced bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return false, false, fault.Errorf(fault.Unavailable, "the server is stopping")
+	}
+	if hold, err = s.mu.machine.Admit(f); err != nil {
+		s.metrics.refused.Inc()
+		return false, false, err
+	}
+	if hold {
+		s.mu.pending[f.Table]++
+	}
+	_, announced = s.mu.announced[f.Table]
+	return hold, announced, nil
+}
+
+// announce makes a table known before the first ack.
+func (s *Store) announce(ctx context.Context, table string) error {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	s.mu.Lock()
+	_, ok := s.mu.announced[table]
+	all := s.announcedLocked()
+	s.mu.Unlock()
+	if ok {
+		return nil
+	}
+	if !slices.Contains(all, table) {
+		all = append(all, table)
+	}
+	if err := s.deps.Announce(ctx, all); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "announce that rows of table %q are staged", table)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.announced[table] = time.Now()
+	return nil
+}
+
+// announcedLocked lists the tables that are announced, or have frames.
+func (s *Store) announcedLocked() []string {
+	all := s.mu.machine.Tables()
+	for t := range s.mu.announced {
+		all = append(all, t)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// retract takes back the tables that have had no frames for a while, and announces those that have. It is called once in a second.
+func (s *Store) retract(ctx context.Context, now time.Time) error {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	s.mu.Lock()
+	changed := !s.mu.known
+	for _, t := range s.mu.machine.Tables() {
+		if _, ok := s.mu.announced[t]; !ok {
+			changed = true
+		}
+		s.mu.announced[t] = now
+	}
+	for t := range s.mu.pending {
+		if _, ok := s.mu.announced[t]; ok {
+			s.mu.announced[t] = now
+		}
+	}
+	for t, last := range s.mu.announced {
+		if now.Sub(last) >= announcedFor {
+			delete(s.mu.announced, t) // a frame that comes now announces it again, after this
+			changed = true
+		}
+	}
+	all := s.announcedLocked()
+	s.mu.Unlock()
+	if !changed {
+		return nil
+	}
+	err := s.deps.Announce(ctx, all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.known = err == nil; err != nil {
+		clear(s.mu.announced) // frames that come announce their table themselves
+	}
+	return err
+}
+
+// Forget ends the staging of a frame that a leader keeps.
+func (s *Store) Forget(id staging.ID) error {
+	s.mu.Lock()
+	ok := s.mu.machine.Forget(id)
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return s.forgotten(id)
+}
+
+// forgotten logs that a frame is not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
+// changes nothing.
+func (s *Store) forgotten(id staging.ID) error {
+	s.mu.Lock()
+	h := s.mu.held[id]
+	delete(s.mu.held, id)
+	empty := len(s.mu.held)+len(s.mu.pending) == 0
+	s.mu.Unlock()
+	if h == nil {
+		return nil
+	}
+	if _, _, err := s.journal.append(staging.AppendForget(nil, id), 0); err != nil {
+		return err
+	}
+	s.journal.release(h.in)
+	if !empty {
+		return nil
+	}
+	return s.journal.tidy(false)
+}
+
+// Loads returns what is staged here, by table.
+func (s *Store) Loads() []staging.Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.machine.Loads()
+}
+
+// Bytes is about the memory of the staged frames.
+func (s *Store) Bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.machine.Bytes()
+}
+
+func (s *Store) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Close ends the log. Frames that are held stay on the disk.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.Unlock()
+	return errors.Join(s.ways.close(), s.journal.close())
+}
+
+// overlapping returns the frames of a table with rows in [lo, hi].
+func (s *Store) overlapping(table string, lo, hi point.Nanos) (all []*held) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.mu.held {
+		if h.Table == table && h.Lo <= hi && h.Hi >= lo {
+			all = append(all, h)
+		}
+	}
+	return all
+}

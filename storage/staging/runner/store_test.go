@@ -1,0 +1,351 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
+)
+
+// house is one server with staged rows, and what is around it.
+type house struct {
+	t  *testing.T
+	fs *vfs.MemFS
+
+	mu        sync.Mutex
+	announced []string
+	deaf      error // of the coordination store
+	full      error // of the disk
+	logged    bytes.Buffer
+}
+
+func newHouse(t *testing.T) *house { return &house{t: t, fs: vfs.NewCrashableMem()} }
+
+func (h *house) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.logged.Write(b)
+}
+
+func (h *house) open(set staging.Settings) *Store {
+	h.t.Helper()
+	set.Server = "a"
+	s, err := Open(Deps{FS: h.fs, Dir: "staging", Log: slog.New(slog.NewTextHandler(h, nil)),
+		Room: func(int64) error { return h.full },
+		Announce: func(_ context.Context, tables []string) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.deaf == nil {
+				h.announced = slices.Clone(tables)
+			}
+			return h.deaf
+		}}, set)
+	h.must(err)
+	return s
+}
+
+func (h *house) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) stage(s *Store, table string, n int) error {
+	table, of, f := row(table, n)
+	return s.Stage(h.t.Context(), table, of, f)
+}
+
+// row is a frame of one row of a series of its own, at a time of that many nanoseconds.
+func row(table string, n int) (string, *peer.Staging, *frame.Frame) {
+	return table, &peer.Staging{Do: peer.Stage, Nonce: uint64(n), Holders: []string{"a", "b"}}, &frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: point.Stamp(n << 10),
+		Defs: []point.Labels{point.MakeLabels("__name__", "m", "n", fmt.Sprint(n))}, IDs: []point.DenseID{0}, Times: []point.Nanos{point.Nanos(n)}, Values: []float64{float64(n)}}
+}
+
+func idOf(n int) staging.ID { return staging.ID{Stamp: point.Stamp(n << 10), Nonce: uint64(n)} }
+
+// values reads the values of all staged rows of a table.
+func (h *house) values(s *Store, table string) (all []float64) {
+	h.t.Helper()
+	series, err := s.Read(&Query{Table: table, Lo: math.MinInt64, Hi: math.MaxInt64, Match: func(point.Labels) bool { return true }, Take: func(int64) error { return nil }})
+	h.must(err)
+	for i := range series {
+		all = append(all, series[i].Values...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (h *house) want(s *Store, table string, want ...float64) {
+	h.t.Helper()
+	if got := h.values(s, table); !slices.Equal(got, want) {
+		h.t.Fatalf("staged rows of %s: %v, want %v", table, got, want)
+	}
+}
+
+// TestStagedRowsSurviveAPowerCut: what was acked is there after a crash that loses every byte that was not synced; what was forgotten may be.
+func TestStagedRowsSurviveAPowerCut(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			if err := h.stage(s, "t", i+1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	h.must(h.stage(s, "u", 30))
+	if !slices.Equal(h.announced, []string{"t", "u"}) {
+		t.Errorf("announced are %v", h.announced)
+	}
+	for i := range 18 {
+		h.must(s.Forget(idOf(i + 1)))
+	}
+	h.want(s, "t", 19, 20)
+	h.must(h.stage(s, "t", 21)) // its fsync covers the records that forget the others
+	crashed := h.fs.CrashClone(vfs.CrashCloneCfg{})
+	h.must(s.Close())
+	h.fs = crashed
+	s = h.open(staging.Settings{})
+	h.want(s, "t", 19, 20, 21)
+	h.want(s, "u", 30)
+	for _, i := range []int{19, 20, 21, 30} {
+		h.must(s.Forget(idOf(i)))
+	}
+	h.must(s.Close())
+	s = h.open(staging.Settings{})
+	h.want(s, "t")
+	h.must(s.Close())
+	if names, err := h.fs.List("staging"); err != nil || len(names) > 0 {
+		t.Errorf("nothing is staged, and there is %v, %v", names, err)
+	}
+}
+
+// TestStagedRowsOutliveADamagedLog cuts and flips the log at every place: frames before the damage are there, and the damaged file is kept.
+func TestStagedRowsOutliveADamagedLog(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	for i := range 3 {
+		h.must(h.stage(s, "t", i+1))
+	}
+	h.must(s.Close())
+	names, err := h.fs.List("staging")
+	h.must(err)
+	if len(names) != 1 {
+		t.Fatal(names)
+	}
+	path := h.fs.PathJoin("staging", names[0])
+	whole, err := readAll(h.fs, path)
+	h.must(err)
+	put := func(b []byte) *Store {
+		t.Helper()
+		h.fs = vfs.NewCrashableMem()
+		h.must(h.fs.MkdirAll("staging", 0o755))
+		f, err := h.fs.Create(path, vfs.WriteCategoryUnspecified)
+		h.must(err)
+		_, err = f.Write(slices.Clone(b)) // a vfs.File may change the bytes it is given
+		h.must(err)
+		h.must(f.Close())
+		return h.open(staging.Settings{})
+	}
+	third := len(whole) / 3
+	for at := len(staging.FileMagic); at < len(whole); at += 7 {
+		s := put(whole[:at])
+		if n := len(h.values(s, "t")); n > 3 || n < at/(third+8)-1 {
+			t.Errorf("cut at %d: %d rows", at, n)
+		}
+		h.must(s.Close())
+		bad := slices.Clone(whole)
+		bad[at] ^= 1 << (at % 8)
+		s = put(bad)
+		if n := len(h.values(s, "t")); n == 3 {
+			t.Errorf("flipped at %d: all rows are there", at)
+		}
+		names, err := h.fs.List("staging")
+		h.must(err)
+		short := at-len(staging.FileMagic) < 4 || staging.EndsEarly(bad[len(staging.FileMagic):])
+		if kept := slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, damagedSuffix) }); !kept && !short && !h.early(bad) {
+			t.Errorf("flipped at %d: the damaged file is not kept: %v", at, names)
+		}
+		h.must(s.Close())
+	}
+}
+
+// early reports whether reading ends at a record that seems to end early.
+func (h *house) early(b []byte) bool {
+	for b = b[len(staging.FileMagic):]; len(b) > 0; {
+		_, rest, err := staging.CutRecord(b)
+		if err != nil {
+			return staging.EndsEarly(b)
+		}
+		b = rest
+	}
+	return false
+}
+
+// TestStagedRowsAreNotAckedBeforeReadersCanFindThem: without its announcement, its fsync or room a frame is refused, and is not there.
+func TestStagedRowsAreNotAckedBeforeReadersCanFindThem(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{BytesMax: 250})
+	refused := func(what string, n int) {
+		t.Helper()
+		if err := h.stage(s, "t", n); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+		h.want(s, "t")
+	}
+	h.deaf = fault.Errorf(fault.Unavailable, "the store is away")
+	refused("the coordination store is away", 1)
+	h.deaf, h.full = nil, fault.Errorf(fault.Unavailable, "the disk is full")
+	refused("the disk is full", 1)
+	h.full = nil
+	h.must(h.stage(s, "t", 1))
+	h.must(h.stage(s, "t", 1)) // sent again: held once
+	h.want(s, "t", 1)
+	var err error
+	n := 2
+	for ; err == nil && n < 10; n++ {
+		err = h.stage(s, "t", n)
+	}
+	if !fault.Is(err, fault.Unavailable) || n > 4 {
+		t.Errorf("%d frames in 250 bytes: %v", n, err)
+	}
+	h.must(s.Close())
+	if err := h.stage(s, "t", 9); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestAnOverwriteThatIsStagedWins: of two staged values at one time the one with the higher rank is read, and within a frame the later one.
+func TestAnOverwriteThatIsStagedWins(t *testing.T) {
+	h := newHouse(t)
+	s := h.open(staging.Settings{})
+	l := []point.Labels{point.MakeLabels("__name__", "m")}
+	put := func(n int, values ...float64) {
+		t.Helper()
+		f := &frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: point.Stamp(n << 10), Defs: l}
+		for _, v := range values {
+			f.IDs, f.Times, f.Values = append(f.IDs, 0), append(f.Times, 5), append(f.Values, v)
+		}
+		h.must(s.Stage(t.Context(), "t", &peer.Staging{Do: peer.Stage, Nonce: uint64(n), Holders: []string{"a"}}, f))
+	}
+	put(2, 3, 4)
+	put(1, 9)
+	h.want(s, "t", 4)
+	put(3, math.Float64frombits(0x7ff0000000000002)) // a stale marker never beats a value
+	h.want(s, "t", 4)
+	h.must(s.Close())
+}
+
+// leaderless are ways in a cluster in which the leader takes rows or not.
+type leaderless struct {
+	mu    sync.Mutex
+	m     *topology.Map
+	err   error
+	taken []float64
+	ranks []point.Stamp
+}
+
+func (l *leaderless) Map(string) (*topology.Map, bool)                              { return l.m, true }
+func (l *leaderless) Cover(context.Context, string, []point.Nanos) error            { return nil }
+func (l *leaderless) Leader(string, *topology.Partition) (topology.ServerID, error) { return "b", nil }
+func (l *leaderless) Live(topology.ServerID) bool                                   { return true }
+func (l *leaderless) Others() []topology.ServerID                                   { return []topology.ServerID{"b"} }
+func (l *leaderless) Server(topology.ServerID) (peer.Storage, bool)                 { return leaderStorage{l: l}, true }
+
+type leaderStorage struct {
+	peer.Storage
+	l *leaderless
+}
+
+func (s leaderStorage) OpenStream(context.Context, string) (peer.Stream, error) {
+	return &leaderStream{s.l}, nil
+}
+
+type leaderStream struct{ l *leaderless }
+
+func (s *leaderStream) Define(context.Context, []peer.Def) error { return nil }
+func (s *leaderStream) Close() error                             { return nil }
+func (s *leaderStream) Insert(_ context.Context, in *peer.Insert) error {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	switch {
+	case in.Staging == nil:
+		return errors.New("rows that were staged come as if they were not")
+	case in.Staging.Do == peer.Forget:
+		return nil
+	case s.l.err == nil:
+		s.l.taken, s.l.ranks = append(s.l.taken, in.Values...), append(s.l.ranks, in.Stamp)
+	}
+	return s.l.err
+}
+
+func (l *leaderless) set(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+}
+
+// TestStagedRowsReachTheirLeader when it is there again, with their rank, and are staged until then. A frame that it refuses for good is kept in a file.
+func TestStagedRowsReachTheirLeader(t *testing.T) {
+	h := newHouse(t)
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	h.must(err)
+	l := &leaderless{err: fault.Errorf(fault.Unavailable, "away"), m: m.Cover([]point.Nanos{1}, func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 1, Server: "b"}}
+	})}
+	s := h.open(staging.Settings{})
+	s.deps.Ways = l
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	h.must(h.stage(s, "t", 1))
+	h.must(h.stage(s, "t", 2))
+	h.want(s, "t", 1, 2)
+	l.set(nil)
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("never: ", what)
+			}
+		}
+	}
+	await("both are forwarded", func() bool { return len(h.values(s, "t")) == 0 })
+	l.mu.Lock()
+	slices.Sort(l.taken)
+	slices.Sort(l.ranks)
+	if !slices.Equal(l.taken, []float64{1, 2}) || !slices.Equal(l.ranks, []point.Stamp{1 << 10, 2 << 10}) {
+		t.Errorf("the leader took %v with ranks %v", l.taken, l.ranks)
+	}
+	l.mu.Unlock()
+	l.set(fault.Errorf(fault.Invalid, "never"))
+	h.must(h.stage(s, "t", 3))
+	await("the third is set aside", func() bool { return len(h.values(s, "t")) == 0 })
+	stop()
+	h.must(<-ended)
+	h.must(s.Close())
+	b, err := readAll(h.fs, h.fs.PathJoin("staging", fmt.Sprintf("%016x-%016x.aside", 3<<10, 3)))
+	h.must(err)
+	if r, _, err := staging.CutRecord(b[len(staging.FileMagic):]); err != nil || r.Frame.ID != idOf(3) {
+		t.Errorf("set aside is %+v, %v", r, err)
+	}
+}

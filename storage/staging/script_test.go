@@ -1,0 +1,148 @@
+package staging
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestScripts plays histories of one server, A. Each command draws what A holds and what it asks for.
+//
+//	server [bytes=100]          a new machine
+//	stage 1 A,B [bytes=10]      a gateway stages frame 1 at holders A and B; it is logged at once
+//	restore 1 A,B               frame 1 is found on the disk
+//	run 500ms                   time goes by
+//	away B | back B             B does not answer, or does
+//	due                         the frames to be forwarded now
+//	postponed 1 | forwarded 1   the outcome
+//	forget 1                    another holder forwarded it
+//	restages B C                what to stage again; B and C are the servers there are
+//	restaged 1 | failed 1       the outcome
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		s := &script{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.play(t, d) })
+	})
+}
+
+type script struct {
+	m        *Machine
+	now      time.Time
+	restages map[string]Restage
+}
+
+func (s *script) play(t *testing.T, d *datadriven.TestData) string {
+	var args []string
+	bytes := int64(10)
+	for _, a := range d.CmdArgs {
+		if a.Key == "bytes" {
+			n, err := strconv.Atoi(a.Vals[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			bytes = int64(n)
+			continue
+		}
+		args = append(args, a.Key)
+		if len(a.Vals) > 0 {
+			t.Fatalf("%s", a)
+		}
+	}
+	out := s.do(t, d.Cmd, args, bytes)
+	return out + s.draw()
+}
+
+func (s *script) do(t *testing.T, cmd string, args []string, bytes int64) string {
+	id := func() ID {
+		n, err := strconv.Atoi(args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ID{point.Stamp(n), uint64(n)}
+	}
+	servers := func(names []string) (all []topology.ServerID) {
+		for _, n := range names {
+			all = append(all, topology.ServerID(n))
+		}
+		return all
+	}
+	frame := func() Frame {
+		return Frame{ID: id(), Table: "t", Bytes: bytes, Rows: 1, Holders: servers(strings.Split(args[1], "+")), Since: s.now}
+	}
+	switch cmd {
+	case "server":
+		s.now, s.restages = time.Unix(1700000000, 0), map[string]Restage{}
+		s.m = New(Settings{Server: "A", BytesMax: bytes})
+		return ""
+	case "stage":
+		hold, err := s.m.Admit(frame())
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		if hold {
+			s.m.Logged(id())
+			return "logged, acked\n"
+		}
+		return "acked, it was held\n"
+	case "restore":
+		s.m.Restore(frame())
+	case "run":
+		by, err := time.ParseDuration(args[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now = s.now.Add(by)
+	case "away", "back":
+		s.m.Heard(s.now, topology.ServerID(args[0]), cmd == "back")
+	case "due":
+		var all []string
+		for _, f := range s.m.Due(s.now) {
+			all = append(all, strconv.Itoa(int(f.ID.Stamp)))
+		}
+		return fmt.Sprintf("forward %v\n", all)
+	case "postponed":
+		s.m.Postponed(s.now, id())
+	case "forwarded":
+		others, ok := s.m.Forwarded(id())
+		return fmt.Sprintf("held %t, tell %v to forget it\n", ok, others)
+	case "forget":
+		return fmt.Sprintf("held %t\n", s.m.Forget(id()))
+	case "restages":
+		var b strings.Builder
+		for _, r := range s.m.Restages(s.now, servers(args)) {
+			s.restages[strconv.Itoa(int(r.ID.Stamp))] = r
+			fmt.Fprintf(&b, "stage %d at %s, then held by %v\n", r.ID.Stamp, r.To, r.Holders)
+		}
+		return b.String()
+	case "restaged", "failed":
+		s.m.Restaged(s.restages[args[0]], cmd == "restaged")
+	default:
+		t.Fatalf("no command %s", cmd)
+	}
+	return ""
+}
+
+func (s *script) draw() string {
+	var b strings.Builder
+	for _, name := range s.m.names() {
+		for _, e := range s.m.tables[name].queue {
+			fmt.Fprintf(&b, "%d held by %v", e.ID.Stamp, e.Holders)
+			if e.underWay {
+				b.WriteString(", under way")
+			}
+			if e.restaging {
+				b.WriteString(", being staged again")
+			}
+			b.WriteByte('\n')
+		}
+	}
+	fmt.Fprintf(&b, "%d bytes\n", s.m.Bytes())
+	return b.String()
+}
