@@ -19,16 +19,16 @@ import (
 // stagingDir is the directory of staged frames, in data_dir.
 const stagingDir = "staging"
 
-// openStaging opens the frames that wait for their leaders. Those of a server on which staging was turned off are forwarded too.
+// openStaging opens the frames that wait for their leaders. Those of a server on which staging was turned off are forwarded too, and its announcement
+// is taken back.
 func (p *storage) openStaging() (err error) {
 	dir := filepath.Join(p.cfg.DataDir, stagingDir)
 	if p.frozen != "" {
 		return nil // nothing is written here
 	}
 	if !p.cfg.Storage.Staging {
-		names, err := vfs.Default.List(dir)
-		if err != nil || len(names) == 0 {
-			return nil
+		if _, err := vfs.Default.Stat(dir); err != nil {
+			return nil // it never staged
 		}
 	}
 	p.staging, err = stagings.Open(stagings.Deps{FS: vfs.Default, Dir: dir, Room: p.stagingRoom, Announce: p.announceStaging, Ways: stagingWays{p}, Log: p.log, Registerer: p.registerer},

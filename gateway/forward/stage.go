@@ -84,7 +84,7 @@ func (w *attempt) stage(ctx context.Context, avoid []topology.ServerID) error {
 	b := w.rest
 	rest := pieces{ids: b.IDs, times: b.Times, values: b.Values, hists: b.Hists, exemplars: b.Exemplars}
 	for rest.len() > 0 {
-		in := peer.Insert{Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64()}}
+		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64()}}
 		rest.first(&in, set.InsertRowsMax)
 		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
 		if err := w.hold(ctx, &in, avoid); err != nil {

@@ -18,8 +18,8 @@ import (
 
 // Staging keeps rows for leaders that are away; *runner.Store does.
 type Staging interface {
-	// Stage keeps a frame that defines all its series, durably. The frame stays the caller's.
-	Stage(ctx context.Context, table string, of *peer.Staging, f *frame.Frame) error
+	// Stage keeps a frame that defines all its series, durably; mapSeq is of the map that the gateway knew. The frame stays the caller's.
+	Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, f *frame.Frame) error
 	Forget(id staging.ID) error
 	Read(q *runner.Query) ([]peer.Series, error)
 	Loads() []staging.Load
@@ -48,7 +48,7 @@ func (st *stream) stage(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	peer.Waiting(ctx)()
-	return to.Stage(ctx, st.t.name, in.Staging, selfContained(st.t.index, r))
+	return to.Stage(ctx, st.t.name, in.MapSeq, in.Staging, selfContained(st.t.index, r))
 }
 
 // selfContained makes a frame that defines every series of its rows.

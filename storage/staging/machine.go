@@ -25,6 +25,7 @@ func (i ID) Compare(o ID) int {
 type Frame struct {
 	ID      ID
 	Table   string
+	MapSeq  uint64              // of the newest map of the table that the gateway knew; 0: unknown
 	Bytes   int64               // encoded
 	Rows    int                 // samples
 	Lo, Hi  point.Nanos         // times of its rows, both included

@@ -22,7 +22,7 @@ const (
 	RecordBytesMax = 33 << 20
 
 	recordLen = 12 // before the payload
-	frameLen  = 24 // of a frame's payload before its holders
+	frameLen  = 32 // of a frame's payload before its holders
 
 	recordFrame  = 1
 	recordForget = 2
@@ -44,6 +44,7 @@ func AppendFrame(dst []byte, f *Frame, body []byte) []byte {
 	dst, from := begin(dst, recordFrame)
 	dst = appendID(dst, f.ID)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Since.UnixNano()))
+	dst = binary.LittleEndian.AppendUint64(dst, f.MapSeq)
 	dst = append(dst, byte(len(f.Holders)))
 	for _, h := range f.Holders {
 		dst = append(append(dst, byte(len(h))), h...)
@@ -118,7 +119,7 @@ func cutFrame(b []byte) (r Record, err error) {
 	}
 	f := &r.Frame
 	f.ID = idAt(b)
-	f.Since = time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:])))
+	f.Since, f.MapSeq = time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:]))), binary.LittleEndian.Uint64(b[24:])
 	n := int(b[frameLen])
 	b = b[frameLen+1:]
 	for ; n > 0; n-- {

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func exampleFrame() (Frame, []byte) {
 	g := frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: 1 << 20, Defs: []point.Labels{point.MakeLabels("__name__", "m", "host", "a")},
 		IDs: []point.DenseID{0, 0}, Times: []point.Nanos{5, 7}, Values: []float64{1, 2.5}}
-	f := Frame{ID: ID{1 << 20, 77}, Table: "metrics", Holders: []topology.ServerID{"s1", "s2"}, Since: time.Unix(1700000000, 5)}
+	f := Frame{ID: ID{1 << 20, 77}, Table: "metrics", MapSeq: 9, Holders: []topology.ServerID{"s1", "s2"}, Since: time.Unix(1700000000, 5)}
 	body := new(frame.Encoder).Append(nil, &g)
 	f.Bytes = int64(len(body))
 	return f, body

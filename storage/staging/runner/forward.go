@@ -299,7 +299,7 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error
 	if err := d.Decode(h.body, &g); err != nil {
 		return err
 	}
-	in := peer.Insert{Stamp: g.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Stage, Nonce: r.ID.Nonce}, Times: g.Times, Values: g.Values}
+	in := peer.Insert{MapSeq: h.MapSeq, Stamp: g.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Stage, Nonce: r.ID.Nonce}, Times: g.Times, Values: g.Values}
 	for _, id := range r.Holders {
 		in.Staging.Holders = append(in.Staging.Holders, string(id))
 	}
@@ -349,7 +349,9 @@ func (s *Store) rename(r staging.Restage) error {
 		}
 		old = in
 	}
-	s.journal.release(old)
+	if s.journal.release(old) {
+		return s.journal.tidy(false)
+	}
 	return nil
 }
 

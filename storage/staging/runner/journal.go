@@ -17,8 +17,11 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
-// fileBytesMax is where a file of the journal ends.
+// fileBytesMax is where a file of the journal ends, at the latest: as small files as make the log follow the frames that are held.
 const fileBytesMax = 16 << 20
+
+// filesOfMax is how many files the frames that are held fill at most, one after the other.
+const filesOfMax = 8
 
 const (
 	fileSuffix    = ".staged"
@@ -29,9 +32,10 @@ const (
 // fsync ends it: nothing more is acked until the process starts anew.
 type journal struct {
 	// Constant.
-	fs  vfs.FS
-	dir string
-	log *slog.Logger
+	fs       vfs.FS
+	dir      string
+	log      *slog.Logger
+	bytesMax int64 // of a file
 
 	syncing sync.Mutex // held for an fsync, and to end a file; taken before mu
 	synced  uint64     // records; guarded by syncing
@@ -57,8 +61,8 @@ func (j *journal) path(number uint64, suffix string) string {
 }
 
 // openJournal reads all files. restore is called for each frame, and forget for each that is forgotten, in the order of the log.
-func openJournal(fs vfs.FS, dir string, log *slog.Logger, restore func(r *staging.Record, in *file) error, forget func(staging.ID)) (*journal, error) {
-	j := &journal{fs: fs, dir: dir, log: log}
+func openJournal(fs vfs.FS, dir string, log *slog.Logger, heldMax int64, restore func(r *staging.Record, in *file) error, forget func(staging.ID)) (*journal, error) {
+	j := &journal{fs: fs, dir: dir, log: log, bytesMax: min(heldMax/filesOfMax, fileBytesMax)}
 	err := fs.MkdirAll(dir, 0o755)
 	if err == nil {
 		err = brick.SyncDir(fs, cmp.Or(fs.PathDir(dir), "."))
@@ -215,7 +219,7 @@ func (j *journal) sync(seq uint64) error {
 func (j *journal) endFull() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.mu.failed != nil || j.mu.files[len(j.mu.files)-1].bytes < fileBytesMax {
+	if j.mu.failed != nil || j.mu.files[len(j.mu.files)-1].bytes < j.bytesMax {
 		return j.mu.failed
 	}
 	return j.endLocked()
@@ -264,11 +268,12 @@ func (j *journal) tidy(idle bool) error {
 	return nil
 }
 
-// release takes that a frame in a file is not held any more.
-func (j *journal) release(in *file) {
+// release takes that a frame in a file is not held any more. It reports whether tidy would remove a file.
+func (j *journal) release(in *file) (free bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	in.live--
+	return j.mu.files[0].live == 0 && (len(j.mu.files) > 1 || j.mu.current == nil)
 }
 
 // bytes is the size of all files.

@@ -77,7 +77,7 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	var dec frame.Decoder
 	var g frame.Frame
 	var err error
-	st.journal, err = openJournal(d.FS, d.Dir, d.Log, func(r *staging.Record, in *file) error {
+	st.journal, err = openJournal(d.FS, d.Dir, d.Log, s.BytesMax, func(r *staging.Record, in *file) error {
 		if err := dec.Decode(r.Body, &g); err != nil {
 			return err
 		}
@@ -115,10 +115,10 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 	return st, st.journal.tidy(true)
 }
 
-// Stage keeps a frame durably until its leader has it. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
+// Stage keeps a frame durably until its leader has it; mapSeq is of the map of its table that the gateway knew. The frame is the caller's. Errors are Unavailable (no room, or the disk or the
 // coordination store failed) and Invalid.
-func (s *Store) Stage(ctx context.Context, table string, of *peer.Staging, g *frame.Frame) error {
-	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, Since: time.Now()}
+func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) error {
+	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: time.Now()}
 	for _, h := range of.Holders {
 		f.Holders = append(f.Holders, topology.ServerID(strings.Clone(h)))
 	}
@@ -284,7 +284,6 @@ func (s *Store) forgotten(id staging.ID) error {
 	s.mu.Lock()
 	h := s.mu.held[id]
 	delete(s.mu.held, id)
-	empty := len(s.mu.held)+len(s.mu.pending) == 0
 	s.mu.Unlock()
 	if h == nil {
 		return nil
@@ -292,8 +291,7 @@ func (s *Store) forgotten(id staging.ID) error {
 	if _, _, err := s.journal.append(staging.AppendForget(nil, id), 0); err != nil {
 		return err
 	}
-	s.journal.release(h.in)
-	if !empty {
+	if !s.journal.release(h.in) {
 		return nil
 	}
 	return s.journal.tidy(false)

@@ -69,7 +69,7 @@ func (h *house) must(err error) {
 
 func (h *house) stage(s *Store, table string, n int) error {
 	table, of, f := row(table, n)
-	return s.Stage(h.t.Context(), table, of, f)
+	return s.Stage(h.t.Context(), table, 1, of, f)
 }
 
 // row is a frame of one row of a series of its own, at a time of that many nanoseconds.
@@ -234,6 +234,35 @@ func TestStagedRowsAreNotAckedBeforeReadersCanFindThem(t *testing.T) {
 	}
 }
 
+// TestStagingGoesOnWhileFramesAreAlwaysHeld: the log loses its oldest files although it is never empty.
+func TestStagingGoesOnWhileFramesAreAlwaysHeld(t *testing.T) {
+	h := newHouse(t)
+	const most = 1 << 20
+	s := h.open(staging.Settings{BytesMax: most})
+	rows := 4096
+	for n := range 300 {
+		table, of, f := row("t", n+1)
+		for i := range rows {
+			f.IDs, f.Times, f.Values = append(f.IDs, 0), append(f.Times, point.Nanos(n*rows+i)), append(f.Values, math.Sqrt(float64(n*rows+i)))
+		}
+		if err := s.Stage(t.Context(), table, 1, of, f); err != nil {
+			t.Fatalf("frame %d, with %d bytes in the log: %v", n, s.journal.bytes(), err)
+		}
+		if n > 0 {
+			h.must(s.Forget(idOf(n)))
+		}
+		if b := s.journal.bytes(); b > most {
+			t.Fatalf("after frame %d the log takes %d bytes, for one frame", n, b)
+		}
+	}
+	h.must(s.Close())
+	s = h.open(staging.Settings{BytesMax: most})
+	if n := len(h.values(s, "t")); n != rows+1 {
+		t.Errorf("%d rows are staged", n)
+	}
+	h.must(s.Close())
+}
+
 // TestAnOverwriteThatIsStagedWins: of two staged values at one time the one with the higher rank is read, and within a frame the later one.
 func TestAnOverwriteThatIsStagedWins(t *testing.T) {
 	h := newHouse(t)
@@ -245,7 +274,7 @@ func TestAnOverwriteThatIsStagedWins(t *testing.T) {
 		for _, v := range values {
 			f.IDs, f.Times, f.Values = append(f.IDs, 0), append(f.Times, 5), append(f.Values, v)
 		}
-		h.must(s.Stage(t.Context(), "t", &peer.Staging{Do: peer.Stage, Nonce: uint64(n), Holders: []string{"a"}}, f))
+		h.must(s.Stage(t.Context(), "t", 1, &peer.Staging{Do: peer.Stage, Nonce: uint64(n), Holders: []string{"a"}}, f))
 	}
 	put(2, 3, 4)
 	put(1, 9)
