@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/oklog/run"
 
@@ -41,7 +42,7 @@ func (c *copies) open(p *storage) (err error) {
 	}
 	c.wire = &runner.LinkWire{}
 	c.dialed = map[topology.ServerID]dialedServer{}
-	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze}
+	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze | peer.CanLeave}
 	handler := &replicas.Handler{Next: runner.Handler{Wire: c.wire}}
 	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, handler)
 	if err != nil {
@@ -83,6 +84,18 @@ func (c *copies) listed(p lease.Partition, ok bool, epoch point.Epoch, list []le
 	if c.chains != nil {
 		c.chains.Listed(p, ok, epoch, list)
 	}
+}
+
+// leave takes the copies of a process that ends out of their chains. A fenced store's are left to the silence: its process ends at once.
+func (c *copies) leave(ctx context.Context, p *storage) {
+	if c.chains == nil || p.brick.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, copiesTimeout)
+	defer cancel()
+	began := time.Now()
+	left, all := c.chains.Leave(ctx)
+	p.log.Info("copies left their chains", "left", left, "copies", all, "took", time.Since(began).Round(time.Millisecond))
 }
 
 // follow keeps a link to every registered storage server.

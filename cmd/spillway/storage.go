@@ -87,7 +87,7 @@ func (s *storageCmd) live(cfg *config) error {
 	if err := p.open(ctx, s.ReplaceStore, !s.NoMaster); err != nil {
 		return errors.Join(err, p.close())
 	}
-	defer endsWithin(leaveTimeout+time.Duration(cfg.HTTP.ShutdownTimeout)+endMax, log)()
+	defer endsWithin(leaveTimeout+copiesTimeout+time.Duration(cfg.HTTP.ShutdownTimeout)+endMax, log)()
 	return live(func() error { return p.run(ctx) }, p.close, fence{p.brick.Fenced(), p.brick.Err})
 }
 
@@ -265,8 +265,12 @@ func (p *storage) reach(id topology.ServerID) (peer.Storage, bool) {
 	return p.view.peers.Server(id)
 }
 
-// leaveTimeout bounds how long a stopping server takes to release its leases; after that they expire.
-const leaveTimeout = 5 * time.Second
+const (
+	// leaveTimeout bounds how long a stopping server takes to release its leases; after that they expire.
+	leaveTimeout = 5 * time.Second
+	// copiesTimeout bounds how long it then takes to leave the chains of its copies; after that their leaders notice its silence.
+	copiesTimeout = 5 * time.Second
+)
 
 // run serves until a signal comes or a part fails.
 func (p *storage) run(ctx context.Context) error {
@@ -313,16 +317,17 @@ func (p *storage) run(ctx context.Context) error {
 	return err
 }
 
-// leaving is an actor that only releases the leases at the end.
+// leaving is an actor that only releases the leases at the end, and then leaves the chains of its copies.
 func (p *storage) leaving(ctx context.Context) (func() error, func(error)) {
 	done := make(chan struct{})
 	return func() error { <-done; return nil }, func(error) {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(ctx, p.patience(leaveTimeout))
+		leases, cancel := context.WithTimeout(ctx, p.patience(leaveTimeout))
 		defer cancel()
-		if err := p.lead.Leave(ctx); err != nil {
+		if err := p.lead.Leave(leases); err != nil {
 			p.log.Warn("not every lease was let go; others take them when they have run out", "error", err)
 		}
+		p.copies.leave(ctx, p)
 	}
 }
 

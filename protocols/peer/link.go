@@ -30,6 +30,8 @@ type Capabilities uint64
 const (
 	// CanFreeze: reads frames of kind freeze (protocols/frame).
 	CanFreeze Capabilities = 1 << 0
+	// CanLeave: knows the messages ChainLeave and ChainLeft.
+	CanLeave Capabilities = 1 << 1
 )
 
 // Has reports whether all of c2 are in c.
@@ -75,6 +77,11 @@ type (
 	ChainRefuse struct {
 		End point.Serial
 	}
+	// ChainLeave and ChainLeft are only for servers that can leave.
+	ChainLeave struct {
+		Echo time.Duration
+	}
+	ChainLeft struct{}
 )
 
 // Messages about segments (C45–C73). A slot is the offerer's number for one offer under way on the link.
@@ -125,6 +132,8 @@ func (*ChainReport) linkMessage()    {}
 func (*ChainPing) linkMessage()      {}
 func (*ChainPong) linkMessage()      {}
 func (*ChainRefuse) linkMessage()    {}
+func (*ChainLeave) linkMessage()     {}
+func (*ChainLeft) linkMessage()      {}
 func (*SegmentOffer) linkMessage()   {}
 func (*SegmentAccept) linkMessage()  {}
 func (*SegmentDecline) linkMessage() {}

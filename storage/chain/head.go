@@ -49,6 +49,8 @@ type peer struct {
 	own, end point.Serial
 	invited  Time
 	settled  bool // it has everything that was acknowledged, and counts for later frames
+	granted  Time // when it was last told how long it may be sure
+	leaving  bool // its process ends, and is not sure any more
 
 	// Of a placement that was slow.
 	near  Time // since when it keeps up; 0: it does not
@@ -86,6 +88,11 @@ func (m *Machine) takeLead(in Lead) {
 			m.head.owed = append(m.head.owed, owed{x, m.now + unsureAfter})
 		}
 	}
+	for _, o := range m.former { // or it is no placement of the map any more, or this head made it sure itself
+		if !slices.Contains(in.List, o.member) {
+			m.head.owed = append(m.head.owed, o)
+		}
+	}
 	order := []Member{m.self}
 	for _, x := range in.List {
 		if x != m.self {
@@ -98,6 +105,7 @@ func (m *Machine) takeLead(in Lead) {
 // reorder begins a new order of the chain.
 func (m *Machine) reorder(order []Member) {
 	h := &m.head
+	m.endOrder()
 	m.version++
 	m.order = order
 	h.owed = slices.DeleteFunc(h.owed, func(o owed) bool { return slices.Contains(order, o.member) })
@@ -254,7 +262,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		return
 	}
 	p := m.peer(from)
-	p.heard, p.version, p.own, p.end = m.now, msg.Version, msg.Own, msg.End
+	p.heard, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
 	if msg.Version != m.version && m.now-p.invited >= m.set.PingEvery {
 		m.invite(from)
 	}
@@ -262,6 +270,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 		m.heardEnd(f, msg.End)
 	}
 	if msg.Version != 0 && p.settled && m.counted(from) {
+		p.granted = m.now
 		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, For: max(0, m.surelyLeads(m.now))})
 	}
 }
@@ -341,7 +350,13 @@ func (m *Machine) takeOut() {
 		}
 	}
 	for _, x := range m.order[1:] {
-		if m.unmapped(x) && m.unanswered() == 0 { // one row at a time: while the store does not answer, all that may be listed must acknowledge
+		if m.peer(x).leaving && m.agreed() && len(m.order) > m.fewest() {
+			m.drop(x, Stops)
+			return
+		}
+	}
+	for _, x := range m.order[1:] {
+		if m.unmapped(x) && m.agreed() { // one row at a time: while the store does not answer, all that may be listed must acknowledge
 			m.drop(x, Unmapped)
 			return
 		}
@@ -370,6 +385,9 @@ func (m *Machine) unmapped(x Member) bool {
 	return m.head.mapped != nil && !slices.Contains(m.head.mapped, x.Placement)
 }
 
+// agreed reports whether the row's list is that of the chain, as last seen.
+func (m *Machine) agreed() bool { return m.head.asked == nil && same(m.order, m.head.list) }
+
 // unanswered is for how long the row's list has not been that of the chain.
 func (m *Machine) unanswered() Time { return m.now - m.head.since }
 
@@ -387,7 +405,7 @@ func (m *Machine) drop(x Member, why Event) {
 func (m *Machine) takeIn() {
 	for _, x := range m.candidates() {
 		p, f := m.peer(x), m.feedOf(x)
-		if f == nil || m.silent(p) || p.version == 0 || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
+		if f == nil || m.silent(p) || p.leaving || p.version == 0 || f.inflight > m.set.JoinLagBytes || !f.reported || f.upto.Less(m.head.before) {
 			p.near = 0
 			continue
 		}
@@ -453,6 +471,55 @@ func (m *Machine) listSet(in ListSet) {
 	for i, o := range h.owed {
 		if o.until == 0 && !slices.Contains(h.list, o.member) {
 			h.owed[i].until = m.now + unsureAfter
+			if p := m.known(o.member); p != nil && p.leaving { // it is not sure any more
+				h.owed[i].until = max(m.now, 1)
+			}
 		}
+	}
+	for _, p := range h.peers {
+		if p.leaving {
+			m.release(p)
+		}
+	}
+}
+
+// memberLeaves takes that a member's process ends. It counts only if that process has a ping of this head which was sent after the head's last answer to the
+// placement: an older process may have said it, and a later one may be sure.
+func (m *Machine) memberLeaves(from Member, msg Leave) {
+	switch {
+	case m.role != leading:
+		return
+	case msg.Epoch > m.epoch:
+		m.over(from)
+		return
+	case msg.Epoch < m.epoch:
+		m.invite(from)
+		return
+	}
+	p := m.known(from)
+	if p == nil {
+		m.send(from, Left{m.epoch})
+		return
+	}
+	p.heard = m.now
+	if msg.Echo <= p.granted {
+		m.send(from, Ping{Epoch: m.epoch, Version: m.version, Sent: m.now, Own: m.own, End: m.end})
+		return
+	}
+	p.leaving = true
+	m.release(p)
+}
+
+// release answers a placement that leaves, once nothing waits for it, or if the chain cannot do without it.
+func (m *Machine) release(p *peer) {
+	others := 1
+	for _, x := range m.others() {
+		if o := m.peer(x); !o.leaving && !m.silent(o) {
+			others++
+		}
+	}
+	waits := slices.Contains(m.order, p.member) || slices.Contains(m.mayBeListed(), p.member)
+	if !waits || others < m.fewest() {
+		m.send(p.member, Left{m.epoch})
 	}
 }

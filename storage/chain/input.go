@@ -69,6 +69,8 @@ type (
 		From    Member
 		Message Message
 	}
+	// Leaving says that this process is about to end: the placement asks its head to take it out of the chain. It holds until the process ends.
+	Leaving struct{}
 	// Raised answers Raise: it is durable.
 	Raised struct{ Epoch point.Epoch }
 	// WasCut answers Cut: the surplus is set aside and the log ends there, durably.
@@ -86,6 +88,7 @@ func (Failed) input()     {}
 func (Adopted) input()    {}
 func (Passed) input()     {}
 func (Received) input()   {}
+func (Leaving) input()    {}
 func (Raised) input()     {}
 func (WasCut) input()     {}
 
@@ -147,17 +150,18 @@ type (
 type Event uint8
 
 const (
-	// Silent, Slow and Unmapped (the map has it no more): a member is taken out of the chain.
+	// Silent, Slow, Unmapped (the map has it no more) and Stops (its process ends in an orderly way): a member is taken out of the chain.
 	Silent Event = iota
 	Slow
 	Unmapped
+	Stops
 	// TakenIn: a placement that has caught up is in the chain from now on.
 	TakenIn
 )
 
 // String returns the event's name, for logs and scripts.
 func (e Event) String() string {
-	return [...]string{"silent", "slow", "no longer placed", "taken in"}[e]
+	return [...]string{"silent", "slow", "no longer placed", "stopping", "taken in"}[e]
 }
 
 func (Send) effect()    {}

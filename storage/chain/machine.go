@@ -35,6 +35,12 @@ type Machine struct {
 	sure   Time // until when this placement's answers are sure
 	once   bool // it led, or was listed, at some time
 	pinged Time
+	former []owed // members of orders that are over, with the time until which a head that named them may have made them sure
+
+	// While the process ends.
+	leaving bool
+	echo    Time // Sent of the head's newest ping in the epoch
+	left    bool // the head answered in the epoch
 
 	head head
 
@@ -88,6 +94,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.passed(in)
 	case Received:
 		m.receive(in.From, in.Message)
+	case Leaving:
+		m.leaving, m.pinged = true, m.now-m.set.PingEvery
 	case Raised:
 		m.raised = max(m.raised, in.Epoch)
 		m.compare()
@@ -114,7 +122,7 @@ func (m *Machine) Sure(now Time) bool {
 	case leading:
 		return m.surelyLeads(now) > 0
 	case following:
-		return m.joined() && now < m.sure
+		return m.joined() && now < m.sure && !m.leaving
 	}
 	return false
 }
@@ -125,6 +133,9 @@ func (m *Machine) Once() bool { return m.once }
 
 // Joined reports whether this placement is a member that takes frames and segments: it has promised the epoch durably, and surplus is cut.
 func (m *Machine) Joined() bool { return m.role == following && m.joined() }
+
+// Left reports whether the head of the epoch has answered that nothing waits for this placement, which is leaving; headless: it follows none.
+func (m *Machine) Left() (left, headless bool) { return m.left, m.role == idle }
 
 // Epoch returns the epoch that this placement promised, and whether it leads in it.
 func (m *Machine) Epoch() (epoch point.Epoch, leads bool) { return m.epoch, m.role == leading }
@@ -138,8 +149,20 @@ func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 
 // rest ends this placement's part in an epoch. The promise stays.
 func (m *Machine) rest() {
+	m.endOrder()
 	m.role, m.version, m.order, m.base, m.feeds, m.sure = idle, 0, nil, nil, nil, m.now
+	m.echo, m.left = 0, false
 	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
+}
+
+// endOrder notes the members of the order that ends now: the map may have some of them no more, and no list names them.
+func (m *Machine) endOrder() {
+	m.former = slices.DeleteFunc(m.former, func(o owed) bool { return m.now >= o.until || slices.Contains(m.order, o.member) })
+	for _, x := range m.order {
+		if x != m.self {
+			m.former = append(m.former, owed{x, max(m.now+unsureAfter, 1)})
+		}
+	}
 }
 
 // joined reports whether this placement may accept and report in its epoch.
@@ -161,6 +184,10 @@ func (m *Machine) receive(from Member, msg Message) {
 		m.pong(from, msg)
 	case Refuse:
 		m.refused(from, msg)
+	case Leave:
+		m.memberLeaves(from, msg)
+	case Left:
+		m.left = m.left || m.role == following && msg.Epoch == m.epoch
 	}
 }
 
@@ -180,6 +207,11 @@ func (m *Machine) reported(from Member, msg Report) {
 }
 
 func (m *Machine) ping(from Member, msg Ping) {
+	if m.role == following && msg.Epoch == m.epoch && len(m.order) > 0 && from == m.order[0] {
+		if m.echo = max(m.echo, msg.Sent); m.leaving {
+			m.leave()
+		}
+	}
 	switch {
 	case msg.Epoch < m.epoch:
 		if m.role == leading {
@@ -208,7 +240,7 @@ func (m *Machine) pong(from Member, msg Pong) {
 		if p := m.known(from); p != nil {
 			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
 		}
-	case m.role == following && m.joined():
+	case m.role == following && m.joined() && !m.leaving:
 		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))
 		m.once = true
 	}

@@ -26,6 +26,7 @@ func (m *Machine) begin(from Member, msg Begin) {
 		return // its own, on a detour
 	}
 	if msg.Version > m.version {
+		m.endOrder()
 		m.version, m.order = msg.Version, slices.Clone(msg.Order)
 		m.feedOnly(m.successors()...)
 	}
@@ -124,8 +125,15 @@ func (m *Machine) tendMember() {
 		ping.Version = m.version
 		m.report()
 	}
-	m.send(m.order[0], ping)
+	if m.leaving {
+		m.leave()
+	} else {
+		m.send(m.order[0], ping)
+	}
 	for _, f := range m.feeds {
 		m.pump(f)
 	}
 }
+
+// leave asks the head to do without this placement.
+func (m *Machine) leave() { m.send(m.order[0], Leave{m.epoch, m.echo}) }

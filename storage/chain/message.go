@@ -60,6 +60,16 @@ type Refuse struct {
 	End   point.Serial
 }
 
+// Leave is a member's: its process is about to end, and from now on it is never sure. So the head takes it out of the chain, and acknowledges without it as
+// soon as the row does not list it. Echo is Sent of the newest Ping that it has from this head: it proves that no answer of the head's made a later process sure.
+type Leave struct {
+	Epoch point.Epoch
+	Echo  Time
+}
+
+// Left answers Leave: no acknowledgement waits for the placement any more, or too few others are left to do without it.
+type Left struct{ Epoch point.Epoch }
+
 // EpochOf is the epoch of a message's sender.
 func EpochOf(m Message) point.Epoch {
 	switch m := m.(type) {
@@ -75,6 +85,10 @@ func EpochOf(m Message) point.Epoch {
 		return m.Epoch
 	case Refuse:
 		return m.Epoch
+	case Leave:
+		return m.Epoch
+	case Left:
+		return m.Epoch
 	}
 	return 0
 }
@@ -85,3 +99,5 @@ func (Report) message() {}
 func (Ping) message()   {}
 func (Pong) message()   {}
 func (Refuse) message() {}
+func (Leave) message()  {}
+func (Left) message()   {}

@@ -126,6 +126,8 @@ func (w *world) event(t *rapid.T) {
 		}
 	case x < 117:
 		n.step(Lease{})
+	case x < 118:
+		n.step(Leaving{})
 	default:
 		for range 30 { // so that chains form
 			if len(w.links) > 0 {
@@ -147,6 +149,9 @@ func (w *world) recovers() string {
 	w.unmap("")
 	for _, n := range w.nodes {
 		n.lazy = false
+		if n.m != nil && n.m.leaving { // its process ends, as it said
+			n.kill(len(n.log))
+		}
 		if n.m == nil {
 			n.start()
 		}

@@ -17,6 +17,7 @@ import (
 //	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
 //	write H a b …                    the head takes frames
 //	run 500ms                        time goes by, everything is delivered
+//	leave T                          T's process is about to end
 //	unmap T                          the map has T no more
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not
 //	sync T                           the work requested of T's disk is done
@@ -77,6 +78,9 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 			d.Fatalf(t, "%v", err)
 		}
 		w.run(x)
+	case "leave":
+		w.node(args[0]).step(Leaving{})
+		w.quiet()
 	case "unmap":
 		w.unmap(args[0])
 		w.quiet()

@@ -125,6 +125,8 @@ func someMessages() []peer.LinkMessage {
 		&peer.SegmentDecline{Slot: 300, Reason: peer.DeclineOutOfOrder, Ends: ends},
 		&peer.SegmentCommit{Slot: 300},
 		&peer.SegmentAck{Slot: 300, ID: point.SegmentID{Epoch: 2, Seq: 5}},
+		&peer.ChainLeave{Echo: 1 << 50},
+		&peer.ChainLeft{},
 	}
 }
 

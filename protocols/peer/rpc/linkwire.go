@@ -32,6 +32,8 @@ const (
 	linkChPing linkType = 18
 	linkChPong linkType = 19
 	linkRefuse linkType = 20
+	linkLeave  linkType = 21
+	linkLeft   linkType = 22
 
 	linkOffer   linkType = 32
 	linkAccept  linkType = 33
@@ -209,6 +211,10 @@ func appendLinkHead(dst []byte, m peer.LinkMessage) (linkType, []byte, error) {
 		return linkChPong, binary.AppendVarint(binary.AppendVarint(dst, int64(m.Sent)), int64(m.For)), nil
 	case *peer.ChainRefuse:
 		return linkRefuse, appendSerial(dst, m.End), nil
+	case *peer.ChainLeave:
+		return linkLeave, binary.AppendVarint(dst, int64(m.Echo)), nil
+	case *peer.ChainLeft:
+		return linkLeft, dst, nil
 	}
 	return appendSegmentHead(dst, m)
 }
@@ -267,6 +273,10 @@ func decodeLinkMessage(kind linkType, head []byte, route *peer.Route, tables *ta
 		m = &peer.ChainPong{Sent: time.Duration(r.varint()), For: time.Duration(r.varint())}
 	case linkRefuse:
 		m = &peer.ChainRefuse{End: r.serial()}
+	case linkLeave:
+		m = &peer.ChainLeave{Echo: time.Duration(r.varint())}
+	case linkLeft:
+		m = &peer.ChainLeft{}
 	case linkOffer:
 		m = r.offer()
 	case linkAccept:

@@ -83,6 +83,7 @@ type Chains struct {
 		sync.Mutex
 		copies  map[lease.Partition]*placement
 		opening map[lease.Partition]bool
+		leaving bool
 		over    bool
 	}
 }
@@ -185,6 +186,9 @@ func (c *Chains) of(key lease.Partition, p *partition.Partition) *placement {
 		old.cancel()
 	}
 	x := newPlacement(c, key, p)
+	if c.mu.leaving {
+		x.post(event{in: chain.Leaving{}})
+	}
 	c.mu.copies[key] = x
 	return x
 }

@@ -53,7 +53,7 @@ func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Messag
 	if !ok || StoreOf(l.Peer().Store) != to.Store {
 		return
 	}
-	if out := outward(m); out != nil {
+	if out := outward(m, l.Peer().Capabilities); out != nil {
 		_ = l.Send(routeOf(p, chain.EpochOf(m), from, to), out) // lost messages are sent again
 	}
 }
@@ -132,8 +132,8 @@ func Sender(l peer.Link, r *peer.Route) lease.Member {
 // StoreOf converts the id of a store as links have it.
 func StoreOf(id [16]byte) lease.StoreID { return lease.StoreID(hex.EncodeToString(id[:])) }
 
-// outward converts a message to its form on links; nil: it has none.
-func outward(m chain.Message) peer.LinkMessage {
+// outward converts a message to its form on links; nil: it has none that the other server knows.
+func outward(m chain.Message, can peer.Capabilities) peer.LinkMessage {
 	switch m := m.(type) {
 	case chain.Begin:
 		out := &peer.ChainBegin{Version: m.Version, Ends: m.Ends}
@@ -153,6 +153,14 @@ func outward(m chain.Message) peer.LinkMessage {
 		return &peer.ChainPong{Sent: m.Sent, For: m.For}
 	case chain.Refuse:
 		return &peer.ChainRefuse{End: m.End}
+	case chain.Leave:
+		if can.Has(peer.CanLeave) {
+			return &peer.ChainLeave{Echo: m.Echo}
+		}
+	case chain.Left:
+		if can.Has(peer.CanLeave) {
+			return &peer.ChainLeft{}
+		}
 	}
 	return nil
 }
@@ -174,6 +182,10 @@ func inward(epoch point.Epoch, m peer.LinkMessage) chain.Message {
 		return chain.Pong{Epoch: epoch, Sent: m.Sent, For: m.For}
 	case *peer.ChainRefuse:
 		return chain.Refuse{Epoch: epoch, End: m.End}
+	case *peer.ChainLeave:
+		return chain.Leave{Epoch: epoch, Echo: m.Echo}
+	case *peer.ChainLeft:
+		return chain.Left{Epoch: epoch}
 	}
 	return nil
 }
