@@ -56,6 +56,14 @@ func (c *copies) open(p *storage) (err error) {
 	return nil
 }
 
+// registered is what the server's row says of its copies.
+func (c *copies) registered() string {
+	if c.chains == nil {
+		return registry.CopiesOff
+	}
+	return registry.CopiesOn
+}
+
 // heldBytes is the memory of segments that are being copied.
 func (c *copies) heldBytes() int64 {
 	if c.segments == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/metadata/mapstore"
 	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
@@ -87,6 +88,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	}
 	e.unreadable()
 	e.dead()
+	e.mixedCopies()
 	if err := e.metadata(ctx); err != nil {
 		return err
 	}
@@ -168,6 +170,24 @@ func (e *examination) dead() {
 		case srv.Drain != nil:
 			e.degraded("drained server", string(srv.ID), fmt.Sprintf("%s; %d placements, %d of them of partitions without rows, and the METADATA files of %d tables are left, it leads %d", r.Drain, r.Placements, r.Empty, r.Metadata, r.Leads), "wait, then stop it and remove it; or undrain it")
 		}
+	}
+}
+
+// mixedCopies reports live servers of which some keep copies and some do not. A partition that both have is kept by fewer servers than its table asks for.
+func (e *examination) mixedCopies() {
+	var on, off []topology.ServerID
+	for _, srv := range e.s.Servers {
+		switch {
+		case !srv.Live:
+		case srv.Copies == registry.CopiesOn:
+			on = append(on, srv.ID)
+		case srv.Copies == registry.CopiesOff:
+			off = append(off, srv.ID)
+		}
+	}
+	if len(on) > 0 && len(off) > 0 {
+		e.degraded("mixed copies", "cluster", fmt.Sprintf("storage.copies is on at %s and off at %s: rows are kept by fewer servers than their tables ask for, and writes wait where too few keep copies", joinIDs(on), joinIDs(off)),
+			"set it alike on all, and restart those that differ one after the other")
 	}
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-var s1 = registry.Server{ID: "s1", Addr: "10.0.0.1:8430", Host: "h1", Zone: "a", Store: "d1", Since: time.Unix(1700000000, 0).UTC()}
+var s1 = registry.Server{ID: "s1", Addr: "10.0.0.1:8430", Host: "h1", Zone: "a", Store: "d1", Copies: registry.CopiesOn, Since: time.Unix(1700000000, 0).UTC()}
 
 func TestARowIsReadAsItWasWritten(t *testing.T) {
 	got, err := registry.Decode(coord.Row{Key: "servers/s1", Value: s1.Encode()})
 	if err != nil || got != s1 {
 		t.Fatalf("got %+v %v", got, err)
 	}
-	const golden = `{"v":1,"id":"s1","addr":"10.0.0.1:8430","host":"h1","zone":"a","store":"d1","since":"2023-11-14T22:13:20Z"}`
+	const golden = `{"v":1,"id":"s1","addr":"10.0.0.1:8430","host":"h1","zone":"a","store":"d1","copies":"on","since":"2023-11-14T22:13:20Z"}`
 	if string(s1.Encode()) != golden {
 		t.Errorf("stored as %s", s1.Encode())
 	}

@@ -31,6 +31,8 @@ type Server struct {
 	Store lease.StoreID `json:"store"`
 	// Version is of its binary.
 	Version string `json:"version,omitempty"`
+	// Copies is CopiesOn if it keeps copies of partitions that others lead (storage.copies), else CopiesOff; "": its build does not say.
+	Copies string `json:"copies,omitempty"`
 	// Since is when it first registered with this directory, by its wall clock; for people.
 	Since time.Time `json:"since"`
 	// Drain, while set, makes the master move every placement away from it (C124).
@@ -38,6 +40,12 @@ type Server struct {
 	// Staging names the tables of which rows may be staged on it (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`
 }
+
+// Values of Server.Copies.
+const (
+	CopiesOn  = "on"
+	CopiesOff = "off"
+)
 
 const (
 	stagingSeparator = " " // no table has it in its name
