@@ -43,6 +43,7 @@ type storage struct {
 	mute   bool  // it does not answer until the asker gives up
 	breaks error // it sends one series and then this
 	asked  int
+	staged *querytest.Store // the rows that wait there
 }
 
 func newWorld(t *testing.T) *world {
@@ -130,6 +131,10 @@ func (s *storage) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, e
 	s.w.mu.Lock()
 	s.asked++
 	mute, breaks := s.mute, s.breaks
+	if q.Copies == peer.StagedRows {
+		defer s.w.mu.Unlock()
+		return s.staged.Select(ctx, q)
+	}
 	stale := s.staleLocked(q)
 	s.w.mu.Unlock()
 	if mute {

@@ -75,7 +75,7 @@ func (s *Source) openStaged(ctx context.Context, at []topology.ServerID, q *peer
 	all, err := askStaged(ctx, s, at, q.Table, func(ctx context.Context, id topology.ServerID, st peer.Storage) (*reader, error) {
 		ctx, cancel := context.WithCancel(ctx) // it ends with the request: rows are read under it
 		late := time.AfterFunc(stagedTimeout, cancel)
-		rd, err := open(ctx, &group{server: id, overlaps: true}, &mine, st)
+		rd, err := open(ctx, &group{server: id, overlaps: true, mode: peer.StagedRows}, &mine, st)
 		if !late.Stop() && err == nil {
 			_ = rd.close()
 			rd, err = nil, fault.Errorf(fault.Unavailable, "server %s did not answer in %v", id, stagedTimeout)
