@@ -11,5 +11,5 @@
 //
 // Rows that wait are durable and readable: they lie in staging. Only the partition gets them later.
 //
-// Nothing here has a clock, a lock or I/O. Gateways will run it, once rows can wait; Simulate runs the same functions to show how the load of the servers spreads.
+// Nothing here has a clock, a lock or I/O. Gateways run it (gateway/forward); Simulate runs the same functions to show how the load of the servers spreads.
 package smear

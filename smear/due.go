@@ -8,18 +8,23 @@ import (
 )
 
 const (
-	// Groups is how many delays there are: the first 12 bits of a series' ring point choose one.
+	// Groups are the parts of the ring whose series have the same delay: the first 12 bits of a series' ring point choose one.
 	Groups    = 1 << groupBits
 	groupBits = 12
-	// Tick is the unit of the times at which rows leave. Rows of all groups that leave at one tick for the same partition leave as one frame, so that a
-	// request becomes WindowLimit ÷ Tick frames at most, and those of different requests join.
+	// Lanes is how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has a rank of
+	// its own. With 16 the partitions that take rows at a moment differ by one sixteenth of the load, and lanes leave at most 7.5 s apart in the longest
+	// window that is chosen.
+	Lanes    = 1 << laneBits
+	laneBits = 4
+	// Tick is the unit of the times at which rows leave.
 	Tick = point.Nanos(250 * time.Millisecond)
 )
 
-// Delay is how long the rows of a series wait, in [0, window). Its groups are the first bits of ring points in reverse order, so that the series of any
+// Delay is how long the rows of a series wait, in [0, window). Its lane are the first bits of its ring point in reverse order, so that the series of any
 // range of the ring have delays all over the window (van der Corput's sequence).
 func Delay(ring uint64, window point.Nanos) point.Nanos {
-	return point.Nanos(bits.Reverse64(ring)&(Groups-1)) * window / Groups
+	lane := bits.Reverse64(ring) & (Groups - 1) >> (groupBits - laneBits)
+	return point.Nanos(lane) * window / Lanes
 }
 
 // Row is what the delay of a row depends on.

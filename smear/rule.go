@@ -7,6 +7,36 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
+// ParseWindow reads off, auto, or a duration: what a window may be set to. Errors are Invalid.
+func ParseWindow(text string) (Mode, point.Nanos, error) {
+	switch text {
+	case "off":
+		return Off, 0, nil
+	case "auto":
+		return Auto, 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, 0, fault.Errorf(fault.Invalid, "smearing: the window %q is not off, auto or a duration such as 30s", text)
+	}
+	return Fixed, point.Nanos(d), nil
+}
+
+// String returns the window as it is set, and the threshold where it is not the default.
+func (r Rule) String() string {
+	s := "off"
+	switch r.Mode {
+	case Auto:
+		s = "auto"
+	case Fixed:
+		s = time.Duration(r.Window).String()
+	}
+	if r.Threshold != 0 {
+		s += ", below " + time.Duration(r.Threshold).String()
+	}
+	return s
+}
+
 // Mode says how the window of a table is chosen.
 type Mode uint8
 

@@ -66,7 +66,7 @@ func TestWhichRowsWait(t *testing.T) {
 			t.Errorf("%s: due in %v, waits %t", why, time.Duration(due-now), got)
 		}
 	}
-	row := Row{Ring: 3 << 52, Time: now, Width: 10 * second}
+	row := Row{Ring: 0xf << 52, Time: now, Width: 10 * second}
 	f("a row of now", rule, row, true)
 	with := func(change func(*Row)) Row { r := row; change(&r); return r }
 	f("the table is off and the insert opts in", Rule{}.WithDefaults(), with(func(r *Row) { r.Wish = point.SmearOn }), false)
@@ -187,7 +187,7 @@ func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
 	f(20, 1, 1, 5, nil, 1.25)
 	f(20, 2, 1, 10, nil, 1.25)
 	f(20, 2, 3, 10, wave, 1.25)
-	f(97, 9, 1, 10, nil, 1.7) // 97 has no divisor: some servers have a partition more than others at a moment
+	f(97, 9, 1, 10, nil, 1.8) // 97 has no divisor: some servers have a partition more than others at a moment
 	f(100, 9, 1, 10, nil, 1.25)
 	f(100, 30, 1, 10, nil, 1.25)
 	f(100, 10, 3, 10, nil, 1.25)

@@ -216,6 +216,19 @@ func (a *admin) serverIDs() []topology.ServerID {
 	return out
 }
 
+// takers counts the servers that take placements.
+func (a *admin) takers() (n int) {
+	if a.servers == nil {
+		return 1 // a process that is alone
+	}
+	for _, s := range a.servers.All() {
+		if s.Drain == nil {
+			n++
+		}
+	}
+	return n
+}
+
 // paper is the state without heartbeats: every registered server counts as alive. Used to place partitions that the CLI
 // itself makes.
 func (a *admin) paper() master.State {

@@ -101,6 +101,7 @@ type intakeConfig struct {
 	KafkaInFlightBytesMax size     `yaml:"kafka_in_flight_bytes_max" default:"64MiB" min:"1" for:"standalone gateway" help:"Bound of the records of all Kafka topics that wait or are being written."`
 	ConnsMax              int      `yaml:"conns_max" auto:"half of what RLIMIT_NOFILE leaves, at most 16384" for:"standalone gateway" help:"Bound of open connections. Beyond: 503, closed."`
 	Staging               bool     `yaml:"staging" for:"gateway" help:"Rows whose leader is away for half a second are kept by other storage servers, which need storage.staging, and are acked and readable at once."`
+	Smear                 bool     `yaml:"smear" for:"gateway" help:"Rows of tables with a smearing window (spillway table set --smear) wait in staging on their way to narrow partitions. Needs intake.staging."`
 	FutureMax             duration `yaml:"future_max" default:"10m" min:"1ms" for:"standalone gateway" help:"How far ahead of the clock a row may be." price:"More: a sender with a wrong clock fills partitions that queries for now do not read."`
 	RowsMax               int      `yaml:"rows_max" default:"5000000" min:"1" for:"standalone gateway" help:"Bound of the rows of one request, of 20 bytes each on their way."`
 	SeriesMax             int      `yaml:"series_max" auto:"half of storage.memory_bytes at 700 bytes each, 50,000 to 20,000,000" help:"Bound of the series of all tables that are in memory. Beyond: 503 for new ones of tables above their share."`
@@ -216,6 +217,9 @@ func (c *config) validate() error {
 	var errs []error
 	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
+	if c.Intake.Smear && !c.Intake.Staging {
+		errs = append(errs, fault.Errorf(fault.Invalid, "intake.smear needs intake.staging: smeared rows wait there"))
+	}
 	if len(c.Kafka) > 0 {
 		errs = append(errs, c.kafka().Validate())
 	}
@@ -278,6 +282,7 @@ func (c *config) server() server.Settings {
 
 func (c *config) forward() forward.Settings {
 	return forward.Settings{
+		Smear:               c.Intake.Smear,
 		GenerationSeriesMax: c.Intake.SeriesMax, GenerationAge: time.Duration(c.Intake.SeriesAge), GenerationAgeMin: time.Duration(c.Intake.SeriesAge) / 12,
 		NewPartitionsPerWrite: c.Tables.NewPartitionsPerRequest, NewPartitionsPerSecond: c.Tables.NewPartitionsPerSecond,
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 type tableCmd struct {
@@ -40,6 +41,7 @@ type tableRow struct {
 	Begin          string         `json:"begin,omitempty"`
 	End            string         `json:"end,omitempty"`
 	Columns        []tableColumns `json:"columns,omitempty"`
+	Smear          *tableSmear    `json:"smear,omitempty"`    // absent: rows do not wait
 	Dropping       bool           `json:"dropping,omitempty"` // it takes no writes until the drop has ended
 }
 
@@ -48,8 +50,33 @@ type tableColumns struct {
 	Weights []uint32 `json:"weights"`
 }
 
+// tableSmear is a table's smearing as shown.
+type tableSmear struct {
+	Window    string   `json:"window"`               // off, auto, or a duration
+	Threshold duration `json:"threshold"`            // partitions of that width and wider get their rows at once
+	Now       duration `json:"window_now,omitempty"` // for the partitions of now
+	Why       string   `json:"why,omitempty"`
+}
+
+func showSmear(r smear.Rule) *tableSmear {
+	if r == (smear.Rule{}) {
+		return nil
+	}
+	window := smear.Rule{Mode: r.Mode, Window: r.Window}.String()
+	return &tableSmear{Window: window, Threshold: duration(r.WithDefaults().Threshold)}
+}
+
+// smearNow adds the window that gateways with intake.smear choose now, and why.
+func (r *tableRow) smearNow(m *topology.Map, now time.Time, servers int) {
+	if r.Smear == nil {
+		return
+	}
+	window, why := m.Config.Smear.WithDefaults().Wanted(m.LoadAt(now.UnixNano(), servers))
+	r.Smear.Now, r.Smear.Why = duration(window), string(why)
+}
+
 func showTable(m *topology.Map) tableRow {
-	r := tableRow{Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
+	r := tableRow{Smear: showSmear(m.Config.Smear), Table: m.Table, Seq: m.Seq, Partitions: m.Len(), PartitionWidth: duration(m.Config.PartitionWidth),
 		Retention: duration(m.Config.Retention), Replicas: m.Config.Replicas}
 	var end point.Nanos
 	for p := range m.All() {
@@ -137,6 +164,7 @@ func (c *tableShowCmd) run(_ context.Context, a *admin) error {
 	}
 	r := showTable(m)
 	r.Dropping = a.tables.Dropping(c.Table)
+	r.smearNow(m, time.Now(), a.takers())
 	return printTable(a, r)
 }
 
@@ -150,6 +178,14 @@ func printTable(a *admin, r tableRow) error {
 		for _, l := range r.Columns {
 			fmt.Fprintf(w, "columns\tfrom %s: weights %v\n", l.From, l.Weights)
 		}
+		if s := r.Smear; s != nil {
+			fmt.Fprintf(w, "smear\t%s, where partitions are narrower than %s\n", s.Window, span(s.Threshold))
+			if s.Now > 0 {
+				fmt.Fprintf(w, "smear now\trows wait up to %s: %s\n", span(s.Now), s.Why)
+			} else {
+				fmt.Fprintf(w, "smear now\trows do not wait: %s\n", s.Why)
+			}
+		}
 	})
 }
 
@@ -159,6 +195,9 @@ type tableSettings struct {
 	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
 	Replicas       *int      `name:"replicas" help:"Live placements that a partition should have."`
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
+	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers take rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
+	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
+	SmearMax       *duration `name:"smear-max" help:"The longest wait that --smear=auto may choose; 0: 2m."`
 }
 
 // body is the request body for a standalone process.
@@ -166,10 +205,14 @@ func (s tableSettings) body() (*tableBody, error) {
 	if s.Replicas != nil && *s.Replicas > 1 {
 		return nil, fault.Errorf(fault.Invalid, "a process that is alone keeps one copy; --replicas is for tables of a cluster")
 	}
+	if s.Smear != nil || s.SmearBelow != nil || s.SmearMax != nil {
+		return nil, fault.Errorf(fault.Invalid, "a process that is alone has no other servers to spread rows over; --smear is for tables of a cluster")
+	}
 	return &tableBody{PartitionWidth: s.PartitionWidth, Retention: s.Retention, Weights: s.Weights}, nil
 }
 
-func (s tableSettings) over(c *topology.Config) {
+// over sets what was set. Errors are Invalid.
+func (s tableSettings) over(c *topology.Config) error {
 	if s.PartitionWidth != nil {
 		c.PartitionWidth = time.Duration(*s.PartitionWidth)
 	}
@@ -177,6 +220,20 @@ func (s tableSettings) over(c *topology.Config) {
 		c.Retention = time.Duration(*s.Retention)
 	}
 	over(&c.Replicas, s.Replicas)
+	if s.Smear != nil {
+		mode, window, err := smear.ParseWindow(*s.Smear)
+		if err != nil {
+			return fault.Annotate(err, "--smear")
+		}
+		c.Smear.Mode, c.Smear.Window = mode, window
+	}
+	if s.SmearBelow != nil {
+		c.Smear.Threshold = point.Nanos(*s.SmearBelow)
+	}
+	if s.SmearMax != nil {
+		c.Smear.WindowMax = point.Nanos(*s.SmearMax)
+	}
+	return nil
 }
 
 type tableCreateCmd struct {
@@ -202,8 +259,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 		return err
 	}
 	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
-	c.tableSettings.over(&cfg)
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(c.tableSettings.over(&cfg), cfg.Validate()); err != nil {
 		return err
 	}
 	if _, err := a.table(c.Table); !fault.Is(err, fault.NotFound) {
@@ -280,7 +336,9 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 	}
 	plan := func(m *topology.Map) ([]topology.Op, error) {
 		cfg := m.Config
-		c.tableSettings.over(&cfg)
+		if err := c.tableSettings.over(&cfg); err != nil {
+			return nil, err
+		}
 		ops := []topology.Op{topology.SetConfig{Config: cfg}}
 		if len(c.Weights) > 0 {
 			op, err := columns(m, c.Weights, c.From)
@@ -302,6 +360,9 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 	before, after := showTable(m), showTable(next)
 	what := fmt.Sprintf("set table %s: width %s → %s, retention %s → %s, replicas %d → %d", c.Table, span(before.PartitionWidth), span(after.PartitionWidth),
 		span(before.Retention), span(after.Retention), before.Replicas, after.Replicas)
+	if m.Config.Smear != next.Config.Smear {
+		what += fmt.Sprintf(", smear %s → %s", m.Config.Smear, next.Config.Smear)
+	}
 	if len(c.Weights) > 0 {
 		what += fmt.Sprintf(", columns %v from %s", c.Weights, after.Columns[len(after.Columns)-1].From)
 	}

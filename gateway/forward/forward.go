@@ -92,6 +92,8 @@ type Settings struct {
 	// NewPartitionsPerSecond bounds those that rows make in one table, beyond a burst of four writes; the partition of
 	// now is not counted. Default 50: ten years of days take a minute. Larger: one table takes more of the disk from others.
 	NewPartitionsPerSecond int
+	// Smear lets rows of tables with a rule for smearing wait in staging. It needs Deps.Staging. Default off.
+	Smear bool
 	// Timeout is how long a write keeps trying while servers do not have a partition or its leader is away; then it is
 	// answered as Unavailable, or Stale. In a cluster it also ends calls that a server does not answer. Default 5 s: enough
 	// for a partition that moves, and as long as common senders wait. Larger: waiting requests take memory for longer.
@@ -211,6 +213,8 @@ type Table struct {
 	limits  Limits        // nil: none
 	series  *share.Member // of Forwarder.series
 	tooMany error
+
+	smearing smearing
 
 	current atomic.Pointer[generation]
 	turn    sync.Mutex // one generation begins at a time
@@ -361,5 +365,6 @@ func renumber(to, from *point.Batch) error {
 		to.Exemplars = append(to.Exemplars, e)
 	}
 	to.Metadata = append(to.Metadata, from.Metadata...)
+	to.Smear = from.Smear
 	return nil
 }

@@ -18,6 +18,7 @@ type metrics struct {
 	restamped prometheus.Counter
 
 	staged, unstaged prometheus.Counter
+	smear            smearMetrics
 
 	leaderless prometheus.Counter
 	streams    *prometheus.CounterVec // by reason
@@ -35,9 +36,38 @@ const (
 	reasonReopened = "reopened" // after one that broke
 )
 
+// smearMetrics count what happens to rows of tables with a window. Labels: reason is one of those below.
+type smearMetrics struct {
+	rows   prometheus.Counter
+	direct *prometheus.CounterVec
+	delay  prometheus.Histogram
+}
+
+// Reasons why rows do not wait although their table has a window.
+const (
+	directOptedOut = "opted_out" // the insert, or its Kafka topic, opted out
+	directFar      = "far"       // their time is not near now
+	directFull     = "full"      // they could not be staged
+)
+
+func newSmearMetrics(f promauto.Factory) smearMetrics {
+	m := smearMetrics{
+		rows: f.NewCounter(prometheus.CounterOpts{Name: "spillway_forward_smeared_rows_total", Help: "Rows that were staged, for a delay by their series, on their way to narrow partitions."}),
+		direct: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spillway_forward_smear_direct_rows_total", Help: "Rows of tables with a smearing window that went to the leaders of their partitions at once, by reason; those whose delay is zero are not counted.",
+		}, []string{"reason"}),
+		delay: f.NewHistogram(prometheus.HistogramOpts{Name: "spillway_forward_smear_delay_seconds", Help: "Delays of the frames of smeared rows.", Buckets: []float64{1, 2.5, 5, 10, 20, 30, 60, 90, 120, 300, 600}}),
+	}
+	for _, reason := range []string{directOptedOut, directFar, directFull} {
+		m.direct.WithLabelValues(reason)
+	}
+	return m
+}
+
 func newMetrics(r prometheus.Registerer) *metrics {
 	f := promauto.With(r)
 	return &metrics{
+		smear: newSmearMetrics(f),
 		shares: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spillway_forward_shares_total", Help: "Shares of batches sent to leaders of partitions, by outcome.",
 		}, []string{"outcome"}),

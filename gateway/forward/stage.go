@@ -21,6 +21,8 @@ import (
 type Staging interface {
 	// Holders chooses n servers that are not in avoid. Errors are Unavailable.
 	Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topology.ServerID, error)
+	// Takers counts the servers that take rows: those over which smeared rows are spread.
+	Takers() int
 	// Note takes that rows of a table are staged on servers.
 	Note(now time.Time, table string, servers []topology.ServerID)
 }

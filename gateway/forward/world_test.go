@@ -40,6 +40,15 @@ type cluster struct {
 	offline string // why no server leads anything
 	changed chan struct{}
 	inserts map[point.PartitionID]int
+	staged  []staged
+}
+
+// staged is a frame that a server was asked to stage.
+type staged struct {
+	at    topology.ServerID
+	nonce uint64
+	due   point.Nanos
+	ids   []point.SeriesID
 }
 
 // server is one storage server: it takes rows of the partitions it leads.
@@ -201,6 +210,12 @@ func (st *stream) Insert(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	c := st.s.c
+	if s := in.Staging; s != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.staged = append(c.staged, staged{st.s.id, s.Nonce, s.Due, slices.Clone(in.IDs)})
+		return nil
+	}
 	c.mu.Lock()
 	leader, led := c.leads[in.Partition]
 	m, _ := c.tables.Get("t")

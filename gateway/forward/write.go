@@ -69,6 +69,15 @@ func (t *Table) write(ctx context.Context, g *generation, b, rows *point.Batch, 
 		ctx, stop = context.WithDeadline(ctx, w.request.Deadline())
 		defer stop()
 	}
+	if t.f.settings.Smear && t.f.deps.Staging != nil {
+		m, err := t.f.deps.Tables.Ensure(ctx, t.name)
+		if err != nil {
+			return late(asked, ctx, err)
+		}
+		if w.smear(ctx, m); w.rest != rows && w.rest.Rows()+len(w.rest.Exemplars) == 0 {
+			return nil
+		}
+	}
 	for {
 		changes := t.f.follow.Changes() // taken before looking
 		// One that was dropped may be made anew; one that is being dropped takes nothing.

@@ -121,6 +121,24 @@ func (rq *Request) atomic() (bool, error) {
 	return false, nil
 }
 
+// SmearHeader is the header, and SmearParam the parameter of the URL, by which the rows of a request do not wait on their way to narrow partitions: off (C41).
+const (
+	SmearHeader = "X-Spillway-Smear"
+	SmearParam  = "smear"
+)
+
+// smear is the sender's wish: off in either place wins. The error is Invalid.
+func (rq *Request) smear() (wish point.Smear, err error) {
+	for _, v := range []string{rq.Header(SmearHeader), rq.Query.Get(SmearParam)} {
+		w, err := point.ParseSmear(v)
+		if err != nil {
+			return 0, fault.Annotate(err, "%s", SmearHeader)
+		}
+		wish = wish.Over(w)
+	}
+	return wish, nil
+}
+
 // Response is an answer, for whichever server sends it.
 type Response struct {
 	Status int

@@ -125,6 +125,9 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	if err != nil {
 		return kept{}, err
 	}
+	if b.Smear, err = c.smear(); err != nil {
+		return kept{}, err
+	}
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
 	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})

@@ -74,6 +74,16 @@ func (v *View) Of(now time.Time, table string) []topology.ServerID {
 	return slices.Compact(all)
 }
 
+// Takers counts the servers that live and take rows.
+func (v *View) Takers() (n int) {
+	for _, s := range v.registry.All() {
+		if s.Drain == nil && v.may(s.ID) {
+			n++
+		}
+	}
+	return n
+}
+
 // Holders chooses n servers for a frame: in zones of their own, else on hosts of their own, among those that live and are not in avoid. nonce spreads
 // the frames. Errors are Unavailable: there are not so many.
 func (v *View) Holders(n int, nonce uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {

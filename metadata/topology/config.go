@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // Config holds the user's settings for a table. The cut of the ring into columns is set apart, by SetColumns, because it takes
@@ -18,6 +19,8 @@ type Config struct {
 	// Replicas is how many live placements a partition should have, 1 to ReplicasMax; 0 means 1. It is the floor that
 	// Remove and Unjoin keep (C34). Partitions may be made with fewer, when fewer servers are there.
 	Replicas int `json:"replicas,omitempty"`
+	// Smear says which rows wait on their way to narrow partitions (C36 to C44). The zero Rule: none. It is not part of version 1.
+	Smear smear.Rule `json:"-"`
 }
 
 // MinInSync is how many placements must keep a row that is acknowledged as kept by all: 1 of 1, 2 of 2 and of 3, more than half of
@@ -47,7 +50,7 @@ func (c Config) Validate() error {
 	if c.Replicas < 0 || c.Replicas > ReplicasMax {
 		return fault.Errorf(fault.Invalid, "%d replicas: choose 1 to %d", c.Replicas, ReplicasMax)
 	}
-	return nil
+	return c.Smear.Validate()
 }
 
 func (c Config) normal() Config {

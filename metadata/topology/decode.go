@@ -12,6 +12,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // serversMax bounds the servers that one map or transaction names.
@@ -354,11 +355,33 @@ func (d *decoder) config(b []byte) (c Config) {
 			c.PartitionWidth = time.Duration(f.u)
 		case varintKey(3):
 			c.Replicas = int(d.small(f))
+		case bytesKey(4):
+			c.Smear = d.smear(f.b)
 		default:
 			d.unknown(f)
 		}
 	})
 	return c
+}
+
+func (d *decoder) smear(b []byte) (r smear.Rule) {
+	d.each(b, func(f field) {
+		switch f.key {
+		case varintKey(1):
+			r.Mode = smear.Mode(min(f.u, math.MaxUint8)) // Check refuses what is unknown
+		case varintKey(2):
+			r.Threshold = int64(f.u)
+		case varintKey(3):
+			r.Window = int64(f.u)
+		case varintKey(4):
+			r.WindowMax = int64(f.u)
+		case varintKey(5):
+			r.Near = int64(f.u)
+		default:
+			d.unknown(f)
+		}
+	})
+	return r
 }
 
 func (d *decoder) layout(b []byte) (l Layout) {

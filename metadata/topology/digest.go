@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // Digest is a checksum of a map's content. Two maps with the same digest have the same bytes when they are encoded; a
@@ -15,7 +17,9 @@ import (
 func (m *Map) Digest() uint64 {
 	b := make([]byte, 0, 256)
 	b = digestString(b, m.Table)
-	b = digestNumbers(b, m.Seq, uint64(m.Config.Retention), uint64(m.Config.PartitionWidth), uint64(m.Config.Replicas), uint64(m.NextID))
+	b = digestNumbers(b, m.Seq, uint64(m.Config.Retention), uint64(m.Config.PartitionWidth))
+	b = digestReplicas(b, &m.Config)
+	b = digestNumbers(b, uint64(m.NextID))
 	b = digestNumbers(b, uint64(len(m.Layouts)))
 	for i := range m.Layouts {
 		l := &m.Layouts[i]
@@ -29,6 +33,17 @@ func (m *Map) Digest() uint64 {
 	}
 	b = digestNumbers(b, uint64(m.Len()), m.total.sum)
 	return max(xxhash.Sum64(b), 1)
+}
+
+// smears marks the number of replicas of a table with a rule for smearing, which follows.
+const smears = 1 << 32
+
+func digestReplicas(b []byte, c *Config) []byte {
+	r := &c.Smear
+	if *r == (smear.Rule{}) {
+		return digestNumbers(b, uint64(c.Replicas)) // as ever
+	}
+	return digestNumbers(b, uint64(c.Replicas)|smears, uint64(r.Mode), uint64(r.Threshold), uint64(r.Window), uint64(r.WindowMax), uint64(r.Near))
 }
 
 // EncodedSize estimates the length of Encode: it is not less than that, and at most some 16 MiB more. It costs nothing.

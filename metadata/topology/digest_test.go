@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // Servers of different builds compare digests: these numbers never change.
@@ -53,6 +54,16 @@ func TestDigestsStandForTheBytes(t *testing.T) {
 	other("it has another id", topology.Join{Partition: 3, Placement: topology.Placement{ID: 6, Server: "s8"}})
 	other("an aborted split", topology.SplitAbort{Partition: 6, Low: 16})
 	other("another retention", topology.SetConfig{Config: topology.Config{PartitionWidth: 3600e9, Retention: 99 * 3600e9, Replicas: 2}})
+	smears := func(r smear.Rule) topology.Op {
+		c := m.Config
+		c.Smear = r
+		return topology.SetConfig{Config: c}
+	}
+	other("smeared", smears(smear.Rule{Mode: smear.Auto}))
+	other("smeared for so long", smears(smear.Rule{Mode: smear.Fixed, Window: 30e9}))
+	other("smeared below", smears(smear.Rule{Mode: smear.Auto, Threshold: 30e9}))
+	other("smeared for at most so long", smears(smear.Rule{Mode: smear.Auto, WindowMax: 30e9}))
+	other("smeared near now", smears(smear.Rule{Mode: smear.Auto, Near: 30e9}))
 	other("the same seq, done and undone", topology.Join{Partition: 3, Placement: topology.Placement{ID: 5, Server: "s9"}}, topology.Unjoin{Partition: 3, Placement: 5})
 }
 

@@ -5,6 +5,8 @@ import (
 	"hash/crc32"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/spillwaydb/spillway/smear"
 )
 
 //go:generate protoc --go_out=testdata/topologypb --go_opt=paths=source_relative topology.proto
@@ -234,6 +236,17 @@ func (e *encoder) config(c Config) {
 	e.num(1, uint64(c.Retention))
 	e.num(2, uint64(c.PartitionWidth))
 	e.num(3, uint64(c.Replicas))
+	if c.Smear != (smear.Rule{}) {
+		e.msg(4, func() { e.smear(c.Smear) })
+	}
+}
+
+func (e *encoder) smear(r smear.Rule) {
+	e.num(1, uint64(r.Mode))
+	e.num(2, uint64(r.Threshold))
+	e.num(3, uint64(r.Window))
+	e.num(4, uint64(r.WindowMax))
+	e.num(5, uint64(r.Near))
 }
 
 func (e *encoder) layout(l *Layout) {

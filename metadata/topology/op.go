@@ -6,6 +6,7 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
 )
 
 // OpsMax bounds the ops of one transaction, PartitionsMax the partitions of a map, TablePartitionsMax those that rows may bring into
@@ -281,7 +282,11 @@ func (o SetConfig) apply(t *txn) error {
 // String describes the op for people.
 func (o SetConfig) String() string {
 	c := o.Config.normal()
-	return fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
+	s := fmt.Sprintf("set retention %v, partition width %v, %d replicas", c.Retention, c.PartitionWidth, c.Replicas)
+	if c.Smear != (smear.Rule{}) {
+		s += ", smear " + c.Smear.String()
+	}
+	return s
 }
 
 // SetColumns sets how the ring is cut by partitions from Layout.From on; layouts from then on are replaced. From lies

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // StagingDo is the part of staging that an insert is.
@@ -31,6 +32,8 @@ type Staging struct {
 	Nonce uint64 // with Insert.Stamp the frame's name, of Stage and Forget
 	// Holders are the servers that keep the frame, of Stage, in the order in which they forward it.
 	Holders []string
+	// Due is when the frame is forwarded, of Stage, of rows that are smeared; 0: as soon as they have a leader.
+	Due point.Nanos
 }
 
 // String describes it, for logs.
@@ -38,13 +41,20 @@ func (s *Staging) String() string {
 	if s == nil {
 		return "none"
 	}
-	return fmt.Sprintf("do %d frame %d holders %v", s.Do, s.Nonce, s.Holders)
+	text := fmt.Sprintf("do %d frame %d holders %v", s.Do, s.Nonce, s.Holders)
+	if s.Due != 0 {
+		text += fmt.Sprintf(" due %d", s.Due)
+	}
+	return text
 }
 
 // Validate checks the bounds. Errors are Invalid.
 func (s *Staging) Validate() error {
 	if s.Do < Stage || s.Do > Forget {
 		return fault.Errorf(fault.Invalid, "an insert of staging that does %d, known are 1 to 3", s.Do)
+	}
+	if s.Due < 0 || s.Due != 0 && s.Do != Stage {
+		return fault.Errorf(fault.Invalid, "an insert of staging that does %d at %d", s.Do, s.Due)
 	}
 	if len(s.Holders) > HoldersMax || (s.Do == Stage) != (len(s.Holders) > 0) {
 		return fault.Errorf(fault.Invalid, "an insert of staging with %d holders", len(s.Holders))

@@ -67,7 +67,9 @@ func (o *Options) Header(key string, value []byte) (err error) {
 			err = fault.Errorf(fault.Invalid, "header atomic %q is neither true nor false", cut(string(value)))
 		}
 	case "smear", "x-spillway-smear":
-		o.Smear, err = ParseSmear(string(value))
+		var wish Smear
+		wish, err = ParseSmear(string(value))
+		o.Smear = Smear(point.Smear(o.Smear).Over(point.Smear(wish)))
 	}
 	return err
 }
@@ -83,15 +85,8 @@ func (o *Options) table(name string) error {
 
 // ParseSmear reads on and off, or a boolean. The error is Invalid.
 func ParseSmear(s string) (Smear, error) {
-	switch strings.ToLower(s) {
-	case "":
-		return SmearByTable, nil
-	case "on", "true", "1":
-		return SmearOn, nil
-	case "off", "false", "0":
-		return SmearOff, nil
-	}
-	return 0, fault.Errorf(fault.Invalid, "smear %q is neither on nor off", cut(s))
+	wish, err := point.ParseSmear(s)
+	return Smear(wish), err
 }
 
 // UnmarshalText reads a wish in settings.

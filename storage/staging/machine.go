@@ -2,6 +2,7 @@ package staging
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 	"time"
 
@@ -31,6 +32,15 @@ type Frame struct {
 	Lo, Hi  point.Nanos         // times of its rows, both included
 	Holders []topology.ServerID // in the order in which they forward
 	Since   time.Time           // when this server took it
+	Due     time.Time           // when it is forwarded, of a smeared frame; zero: once there is a leader
+}
+
+// from is when the frame may be forwarded.
+func (f *Frame) from() time.Time {
+	if f.Due.After(f.Since) {
+		return f.Due
+	}
+	return f.Since
 }
 
 // Settings are numbers a user sets.
@@ -47,11 +57,14 @@ type Settings struct {
 	AwayAfter time.Duration
 }
 
+// smearedShare is the part of BytesMax, and of FramesMax, that smeared frames may fill: the rest is for leaders that are away.
+const smearedShare = 2
+
 // FramesMax bounds the frames that one server holds.
 const FramesMax = 1 << 17
 
 // forwardsMax bounds the frames of one table that are on their way to leaders: direct writes come first.
-const forwardsMax = 8
+const forwardsMax = 32
 
 // After frames of a table were postponed the next ones wait: twice as long each time.
 const (
@@ -78,6 +91,7 @@ type Machine struct {
 	frames   map[ID]*entry
 	tables   map[string]*table
 	bytes    int64
+	smeared  struct{ bytes, frames int64 }   // of them
 	away     map[topology.ServerID]time.Time // since when they do not answer
 }
 
@@ -86,15 +100,67 @@ type entry struct {
 	logged    bool
 	underWay  bool
 	restaging bool
+	gone      bool // while it is in table.later
 }
 
 // table is one table's frames.
 type table struct {
-	queue    []*entry // logged, by the time they came
+	queue    []*entry // logged and due, by the time they came or were due
+	later    laters   // logged, not due yet; some may be gone
+	frames   int      // in both that are not gone
 	underWay int
 	bytes    int64
 	pause    time.Duration
 	until    time.Time // paused
+}
+
+// laters is a heap of frames by the time at which they are due.
+type laters []*entry
+
+// Len implements heap.Interface, as do the others.
+func (l laters) Len() int { return len(l) }
+
+// Less orders frames.
+func (l laters) Less(i, j int) bool {
+	return cmp.Or(l[i].Due.Compare(l[j].Due), l[i].ID.Compare(l[j].ID)) < 0
+}
+
+// Swap swaps two.
+func (l laters) Swap(i, j int) { l[i], l[j] = l[j], l[i] }
+
+// Push appends one.
+func (l *laters) Push(x any) { *l = append(*l, x.(*entry)) }
+
+// Pop removes the last one.
+func (l *laters) Pop() any {
+	last := len(*l) - 1
+	e := (*l)[last]
+	(*l)[last] = nil
+	*l = (*l)[:last]
+	return e
+}
+
+// all calls f with the frames held, those that are due first.
+func (t *table) all(f func(*entry) (more bool)) {
+	for _, e := range t.queue {
+		if !f(e) {
+			return
+		}
+	}
+	for _, e := range t.later {
+		if !e.gone && !f(e) {
+			return
+		}
+	}
+}
+
+// ripen queues the frames that are due.
+func (t *table) ripen(now time.Time) {
+	for len(t.later) > 0 && (t.later[0].gone || !now.Before(t.later[0].Due)) {
+		if e := heap.Pop(&t.later).(*entry); !e.gone {
+			t.queue = append(t.queue, e)
+		}
+	}
 }
 
 // New makes a machine.
@@ -118,16 +184,31 @@ func (m *Machine) Admit(f Frame) (hold bool, err error) {
 	if m.bytes+f.Bytes > m.settings.BytesMax {
 		return false, fault.Errorf(fault.Unavailable, "staged frames take %d bytes of %d on server %s (storage.staging_bytes_max); they wait for the leaders of their partitions", m.bytes, m.settings.BytesMax, m.settings.Server)
 	}
-	m.frames[f.ID] = &entry{Frame: f}
-	m.bytes += f.Bytes
+	if s := &m.smeared; !f.Due.IsZero() && (s.frames >= FramesMax/smearedShare || s.bytes+f.Bytes > m.settings.BytesMax/smearedShare) {
+		return false, fault.Errorf(fault.Unavailable, "smeared rows take %d bytes on server %s, and may take 1/%d of %d (storage.staging_bytes_max)", s.bytes, m.settings.Server, smearedShare, m.settings.BytesMax)
+	}
+	m.add(&entry{Frame: f}, 1)
 	return true, nil
+}
+
+// add takes a frame in, or out again with sign -1.
+func (m *Machine) add(e *entry, sign int64) {
+	if sign > 0 {
+		m.frames[e.ID] = e
+	} else {
+		delete(m.frames, e.ID)
+	}
+	m.bytes += sign * e.Bytes
+	if !e.Due.IsZero() {
+		m.smeared.bytes += sign * e.Bytes
+		m.smeared.frames += sign
+	}
 }
 
 // Abandon takes that an admitted frame could not be logged.
 func (m *Machine) Abandon(id ID) {
 	if e, ok := m.frames[id]; ok && !e.logged {
-		delete(m.frames, id)
-		m.bytes -= e.Bytes
+		m.add(e, -1)
 	}
 }
 
@@ -143,7 +224,12 @@ func (m *Machine) Logged(id ID) {
 		t = &table{}
 		m.tables[e.Table] = t
 	}
-	t.queue = append(t.queue, e)
+	if e.Due.IsZero() {
+		t.queue = append(t.queue, e)
+	} else {
+		heap.Push(&t.later, e)
+	}
+	t.frames++
 	t.bytes += e.Bytes
 }
 
@@ -152,8 +238,7 @@ func (m *Machine) Restore(f Frame) {
 	if _, ok := m.frames[f.ID]; ok {
 		return
 	}
-	m.frames[f.ID] = &entry{Frame: f}
-	m.bytes += f.Bytes
+	m.add(&entry{Frame: f}, 1)
 	m.Logged(f.ID)
 }
 
@@ -188,6 +273,7 @@ func (m *Machine) mine(now time.Time, e *entry) bool {
 func (m *Machine) Due(now time.Time) (due []Frame) {
 	for _, name := range m.names() {
 		t := m.tables[name]
+		t.ripen(now)
 		if now.Before(t.until) {
 			continue
 		}
@@ -195,7 +281,7 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 			if t.underWay >= forwardsMax {
 				break
 			}
-			if e.underWay || !m.mine(now, e) && now.Sub(e.Since) < m.settings.TurnDelay {
+			if e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay {
 				continue
 			}
 			e.underWay = true
@@ -245,8 +331,7 @@ func (m *Machine) Forget(id ID) bool {
 }
 
 func (m *Machine) drop(e *entry) {
-	delete(m.frames, e.ID)
-	m.bytes -= e.Bytes
+	m.add(e, -1)
 	t := m.tables[e.Table]
 	if t == nil || !e.logged {
 		return
@@ -255,10 +340,13 @@ func (m *Machine) drop(e *entry) {
 		t.underWay--
 	}
 	t.bytes -= e.Bytes
+	t.frames--
 	if i := slices.Index(t.queue, e); i >= 0 {
 		t.queue = slices.Delete(t.queue, i, i+1)
+	} else {
+		e.gone = true
 	}
-	if len(t.queue) == 0 {
+	if t.frames == 0 {
 		delete(m.tables, e.Table)
 	}
 }
@@ -277,17 +365,18 @@ const restagesMax = 64
 // its place. They are under way until Restaged.
 func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Restage) {
 	for _, name := range m.names() {
-		for _, e := range m.tables[name].queue {
-			if len(all) == restagesMax {
-				return all
-			}
+		m.tables[name].all(func(e *entry) bool {
 			if e.restaging || e.underWay || !m.mine(now, e) {
-				continue
+				return true
 			}
 			if r, ok := m.replace(now, e, servers); ok {
 				e.restaging = true
 				all = append(all, r)
 			}
+			return len(all) < restagesMax
+		})
+		if len(all) == restagesMax {
+			break
 		}
 	}
 	return all
@@ -327,11 +416,12 @@ func (m *Machine) Restaged(r Restage, done bool) {
 func (m *Machine) Partners() []topology.ServerID {
 	seen := map[topology.ServerID]bool{}
 	for _, t := range m.tables {
-		for _, e := range t.queue {
+		t.all(func(e *entry) bool {
 			for _, h := range e.Holders {
 				seen[h] = h != m.settings.Server
 			}
-		}
+			return true
+		})
 	}
 	var all []topology.ServerID
 	for s, other := range seen {
@@ -362,6 +452,11 @@ type Load struct {
 	Rows   int
 	Bytes  int64
 	Oldest time.Time // when the oldest frame came
+	// Later are the rows of smeared frames that are not due yet, and LaterBytes their frames'. Overdue is since when the oldest frame could have been
+	// forwarded; zero: none is due.
+	Later      int
+	LaterBytes int64
+	Overdue    time.Time
 }
 
 // Loads returns what is held, by table.
@@ -369,13 +464,24 @@ func (m *Machine) Loads() []Load {
 	var all []Load
 	for _, name := range m.names() {
 		t := m.tables[name]
-		l := Load{Table: name, Frames: len(t.queue), Bytes: t.bytes, Oldest: t.queue[0].Since}
+		l := Load{Table: name, Frames: t.frames, Bytes: t.bytes}
 		for _, e := range t.queue {
-			l.Rows += e.Rows
-			if e.Since.Before(l.Oldest) {
-				l.Oldest = e.Since
+			if from := e.from(); l.Overdue.IsZero() || from.Before(l.Overdue) {
+				l.Overdue = from
 			}
 		}
+		for _, e := range t.later {
+			if !e.gone {
+				l.Later, l.LaterBytes = l.Later+e.Rows, l.LaterBytes+e.Bytes
+			}
+		}
+		t.all(func(e *entry) bool {
+			l.Rows += e.Rows
+			if l.Oldest.IsZero() || e.Since.Before(l.Oldest) {
+				l.Oldest = e.Since
+			}
+			return true
+		})
 		all = append(all, l)
 	}
 	return all

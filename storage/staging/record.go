@@ -26,6 +26,7 @@ const (
 
 	recordFrame  = 1
 	recordForget = 2
+	recordLater  = 3 // a frame with a due time
 
 	tableBytesMax = 1 << 10
 )
@@ -41,10 +42,17 @@ type Record struct {
 
 // AppendFrame appends the record of a frame. Its holders and table are within their bounds (Validate).
 func AppendFrame(dst []byte, f *Frame, body []byte) []byte {
-	dst, from := begin(dst, recordFrame)
+	kind := byte(recordFrame)
+	if !f.Due.IsZero() {
+		kind = recordLater
+	}
+	dst, from := begin(dst, kind)
 	dst = appendID(dst, f.ID)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Since.UnixNano()))
 	dst = binary.LittleEndian.AppendUint64(dst, f.MapSeq)
+	if kind == recordLater {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Due.UnixNano()))
+	}
 	dst = append(dst, byte(len(f.Holders)))
 	for _, h := range f.Holders {
 		dst = append(append(dst, byte(len(h))), h...)
@@ -95,8 +103,8 @@ func CutRecord(b []byte) (r Record, rest []byte, err error) {
 	}
 	payload := whole[recordLen:]
 	switch whole[8] {
-	case recordFrame:
-		r, err = cutFrame(payload)
+	case recordFrame, recordLater:
+		r, err = cutFrame(payload, whole[8] == recordLater)
 	case recordForget:
 		if len(payload) != 16 {
 			return r, nil, fault.Errorf(fault.Corrupt, "a record that forgets a frame, of %d bytes", len(payload))
@@ -112,16 +120,23 @@ func idAt(b []byte) ID {
 	return ID{point.Stamp(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[8:])}
 }
 
-func cutFrame(b []byte) (r Record, err error) {
+func cutFrame(b []byte, later bool) (r Record, err error) {
 	short := fault.Errorf(fault.Corrupt, "the record of a frame ends early")
-	if len(b) < frameLen+1 {
+	fixed := frameLen
+	if later {
+		fixed += 8
+	}
+	if len(b) < fixed+1 {
 		return r, short
 	}
 	f := &r.Frame
 	f.ID = idAt(b)
 	f.Since, f.MapSeq = time.Unix(0, int64(binary.LittleEndian.Uint64(b[16:]))), binary.LittleEndian.Uint64(b[24:])
-	n := int(b[frameLen])
-	b = b[frameLen+1:]
+	if later {
+		f.Due = time.Unix(0, int64(binary.LittleEndian.Uint64(b[frameLen:])))
+	}
+	n := int(b[fixed])
+	b = b[fixed+1:]
 	for ; n > 0; n-- {
 		if len(b) == 0 || len(b)-1 < int(b[0]) {
 			return r, short

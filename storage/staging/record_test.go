@@ -30,6 +30,8 @@ func exampleFrame() (Frame, []byte) {
 func TestTheLogIsTheDrawnOne(t *testing.T) {
 	f, body := exampleFrame()
 	b := AppendForget(AppendFrame([]byte(FileMagic), &f, body), f.ID)
+	f.Due = time.Unix(1700000030, 0)
+	b = AppendFrame(b, &f, body)
 	file := filepath.Join("testdata", "log.hex")
 	if *update {
 		if err := os.WriteFile(file, []byte(hex.Dump(b)), 0o600); err != nil {
@@ -52,6 +54,10 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	if err != nil || r.Forget || string(r.Body) != string(body) || !reflect.DeepEqual(r.Frame, f) {
 		t.Fatalf("%+v, %v", r, err)
 	}
+	f.Due = time.Unix(1700000030, 0)
+	if r, _, err := CutRecord(AppendFrame(nil, &f, body)); err != nil || !reflect.DeepEqual(r.Frame, f) {
+		t.Fatalf("%+v, %v", r, err)
+	}
 	r, rest, err = CutRecord(rest)
 	if err != nil || !r.Forget || r.Frame.ID != (ID{3, 4}) || len(rest) > 0 {
 		t.Fatalf("%+v, %v", r, err)
@@ -61,7 +67,9 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 // TestADamagedRecordIsFound cuts a record at every byte and flips every bit of it.
 func TestADamagedRecordIsFound(t *testing.T) {
 	f, body := exampleFrame()
-	for _, whole := range [][]byte{AppendFrame(nil, &f, body), AppendForget(nil, f.ID)} {
+	later := f
+	later.Due = time.Unix(1700000030, 0)
+	for _, whole := range [][]byte{AppendFrame(nil, &f, body), AppendFrame(nil, &later, body), AppendForget(nil, f.ID)} {
 		for n := range whole {
 			if r, _, err := CutRecord(whole[:n]); !fault.Is(err, fault.Corrupt) || !EndsEarly(whole[:n]) {
 				t.Fatalf("cut at %d: %+v, %v", n, r, err)
@@ -82,6 +90,8 @@ func FuzzCutRecord(f *testing.F) {
 	x, body := exampleFrame()
 	f.Add(AppendFrame(nil, &x, body))
 	f.Add(AppendForget(nil, x.ID))
+	x.Due = time.Unix(1700000030, 0)
+	f.Add(AppendFrame(nil, &x, body))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, rest, err := CutRecord(b)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 //
 //	server [bytes=100]          a new machine
 //	stage 1 A,B [bytes=10]      a gateway stages frame 1 at holders A and B; it is logged at once
+//	stage 1 A,B after=30s       the same, of a smeared frame that is due in 30 s
 //	restore 1 A,B               frame 1 is found on the disk
 //	run 500ms                   time goes by
 //	away B | back B             B does not answer, or does
@@ -40,7 +41,7 @@ type script struct {
 
 func (s *script) play(t *testing.T, d *datadriven.TestData) string {
 	var args []string
-	bytes := int64(10)
+	bytes, after := int64(10), time.Duration(0)
 	for _, a := range d.CmdArgs {
 		if a.Key == "bytes" {
 			n, err := strconv.Atoi(a.Vals[0])
@@ -50,16 +51,23 @@ func (s *script) play(t *testing.T, d *datadriven.TestData) string {
 			bytes = int64(n)
 			continue
 		}
+		if a.Key == "after" {
+			var err error
+			if after, err = time.ParseDuration(a.Vals[0]); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
 		args = append(args, a.Key)
 		if len(a.Vals) > 0 {
 			t.Fatalf("%s", a)
 		}
 	}
-	out := s.do(t, d.Cmd, args, bytes)
+	out := s.do(t, d.Cmd, args, bytes, after)
 	return out + s.draw()
 }
 
-func (s *script) do(t *testing.T, cmd string, args []string, bytes int64) string {
+func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after time.Duration) string {
 	id := func() ID {
 		n, err := strconv.Atoi(args[0])
 		if err != nil {
@@ -74,7 +82,11 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64) string
 		return all
 	}
 	frame := func() Frame {
-		return Frame{ID: id(), Table: "t", Bytes: bytes, Rows: 1, Holders: servers(strings.Split(args[1], "+")), Since: s.now}
+		f := Frame{ID: id(), Table: "t", Bytes: bytes, Rows: 1, Holders: servers(strings.Split(args[1], "+")), Since: s.now}
+		if after > 0 {
+			f.Due = s.now.Add(after)
+		}
+		return f
 	}
 	switch cmd {
 	case "server":
@@ -132,8 +144,11 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64) string
 func (s *script) draw() string {
 	var b strings.Builder
 	for _, name := range s.m.names() {
-		for _, e := range s.m.tables[name].queue {
+		s.m.tables[name].all(func(e *entry) bool {
 			fmt.Fprintf(&b, "%d held by %v", e.ID.Stamp, e.Holders)
+			if wait := e.Due.Sub(s.now); wait > 0 {
+				fmt.Fprintf(&b, ", due in %v", wait)
+			}
 			if e.underWay {
 				b.WriteString(", under way")
 			}
@@ -141,7 +156,8 @@ func (s *script) draw() string {
 				b.WriteString(", being staged again")
 			}
 			b.WriteByte('\n')
-		}
+			return true
+		})
 	}
 	fmt.Fprintf(&b, "%d bytes\n", s.m.Bytes())
 	return b.String()

@@ -72,7 +72,7 @@ func TestTheWishNotToBeSmearedReachesTheTable(t *testing.T) {
 	f(record.SmearByTable, map[float64]point.Smear{1: point.SmearByTable}, plain(0, "m v=1 1"))
 	f(record.SmearOn, map[float64]point.Smear{1: point.SmearOn}, plain(0, "m v=1 1"))
 	f(record.SmearOff, map[float64]point.Smear{1: point.SmearOff}, plain(0, "m v=1 1"))
-	f(record.SmearOff, map[float64]point.Smear{1: point.SmearOn}, wish(0, "on", "m v=1 1"))
+	f(record.SmearOff, map[float64]point.Smear{1: point.SmearOff}, wish(0, "on", "m v=1 1"))
 	f(record.SmearOn, map[float64]point.Smear{1: point.SmearOff}, wish(0, "off", "m v=1 1"))
 	// Written together, the strictest wish holds for all, whichever came first.
 	f(record.SmearOn, map[float64]point.Smear{1: point.SmearOff, 2: point.SmearOff}, plain(0, "m v=1 1"), wish(1, "off", "m v=2 2"))

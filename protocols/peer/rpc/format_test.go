@@ -98,7 +98,7 @@ func stagedExample() []byte {
 
 // TestInsertsOfStagingAreReadAsTheyWereWritten, and damaged ones are refused.
 func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
-	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}} {
+	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}} {
 		b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &s})
 		if err != nil {
 			t.Fatal(err)
@@ -112,16 +112,25 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	for _, s := range []peer.Staging{{Do: 9}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
+	for _, s := range []peer.Staging{{Do: 9}, {Do: peer.Forward, Due: 1}, {Do: peer.Stage, Holders: []string{"a"}, Due: -1}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
 		if _, err := new(insertEncoder).encode(&peer.Insert{Staging: &s}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	whole := stagedExample()[recordLen:]
-	for n := range whole {
-		if got, err := new(insertDecoder).decode(whole[:n]); !fault.Is(err, fault.Corrupt) {
-			t.Errorf("cut at %d: %+v, %v", n, got, err)
+	later, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &peer.Staging{Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, whole := range [][]byte{stagedExample()[recordLen:], later[recordLen:]} {
+		for n := range whole {
+			if got, err := new(insertDecoder).decode(whole[:n]); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("cut at %d: %+v, %v", n, got, err)
+			}
 		}
+	}
+	later[recordLen+atStagingDue] = 2
+	if got, err := new(insertDecoder).decode(later[recordLen:]); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a flag to come: %+v, %v", got, err)
 	}
 }
 
@@ -456,11 +465,11 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 4)
+	f(0, 9, 5)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 4)
-	f(5, 9, 0)
+	f(2, 9, 5)
+	f(6, 9, 0)
 	f(0, 0, 0)
 }
 

@@ -13,14 +13,16 @@ import (
 // A message of an insert stream is a sequence of records. FORMAT.md draws them.
 
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
-// name the newest map, since the fourth an insert may be one of staging.
+// name the newest map, since the fourth an insert may be one of staging, and since
+// the fifth such an insert may say when it is due.
 const (
 	streamOldest  = 1
-	streamVersion = 4
+	streamVersion = 5
 
 	streamAhead   = 2
 	streamMaps    = 3
 	streamStaging = 4
+	streamDue     = 5
 )
 
 // recordType is the type of a record.
@@ -210,6 +212,7 @@ type insertDecoder struct {
 // Places in an insert's payload of what belongs to staging.
 const (
 	atStagingDo    = 17
+	atStagingDue   = 18 // 1: a due time follows the holders
 	atStagingNonce = 24
 )
 
@@ -223,6 +226,10 @@ func appendStaging(b []byte, from int, s *peer.Staging) []byte {
 	b = append(b, byte(len(s.Holders)))
 	for _, h := range s.Holders {
 		b = append(append(b, byte(len(h))), h...)
+	}
+	if s.Due != 0 {
+		b[from+atStagingDue] = 1
+		b = binary.LittleEndian.AppendUint64(b, uint64(s.Due))
 	}
 	return b
 }
@@ -249,6 +256,19 @@ func (d *insertDecoder) cutStaging(b []byte) (rest []byte, err error) {
 			end := 1 + int(rest[0])
 			s.Holders, rest = append(s.Holders, string(rest[1:end])), rest[end:]
 		}
+	}
+	switch b[atStagingDue] {
+	case 0:
+	case 1:
+		if len(rest) < 8 {
+			return nil, fault.Errorf(fault.Corrupt, "the due time of a staged insert ends early")
+		}
+		if s.Due = point.Nanos(binary.LittleEndian.Uint64(rest)); s.Due == 0 {
+			return nil, fault.Errorf(fault.Corrupt, "a staged insert with a due time of 0")
+		}
+		rest = rest[8:]
+	default:
+		return nil, fault.Errorf(fault.Corrupt, "a staged insert with flag %d", b[atStagingDue])
 	}
 	d.in.Staging = s
 	return rest, fault.Wrap(s.Validate(), fault.Corrupt, "an insert")

@@ -289,6 +289,13 @@ func (s *Store) restage(ctx context.Context, r staging.Restage) {
 	s.metrics.restaged.Inc()
 }
 
+func dueOf(f *staging.Frame) point.Nanos {
+	if f.Due.IsZero() {
+		return 0
+	}
+	return f.Due.UnixNano()
+}
+
 func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error {
 	to, ok := s.deps.Ways.Server(r.To)
 	if !ok {
@@ -299,7 +306,7 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error
 	if err := d.Decode(h.body, &g); err != nil {
 		return err
 	}
-	in := peer.Insert{MapSeq: h.MapSeq, Stamp: g.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Stage, Nonce: r.ID.Nonce}, Times: g.Times, Values: g.Values}
+	in := peer.Insert{MapSeq: h.MapSeq, Stamp: g.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Stage, Nonce: r.ID.Nonce, Due: dueOf(&h.Frame)}, Times: g.Times, Values: g.Values}
 	for _, id := range r.Holders {
 		in.Staging.Holders = append(in.Staging.Holders, string(id))
 	}

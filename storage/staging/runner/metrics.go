@@ -18,7 +18,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "spillway_staging_" + name, Help: help})
 	}
 	m := &metrics{
-		staged:    counter("rows_total", "Rows that were staged here because the leader of their partition was away."),
+		staged:    counter("rows_total", "Rows that were staged here: the leader of their partition was away, or they are smeared."),
 		refused:   counter("refused_total", "Frames that were not staged here because there was no room."),
 		forwarded: counter("forwarded_rows_total", "Rows staged here that their leader took from this server."),
 		restaged:  counter("restaged_total", "Frames that were staged on another server because a holder was away."),
@@ -43,6 +43,16 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		gauge("bytes", "Encoded bytes of the frames staged here.", func() float64 { return float64(s.Bytes()) }),
 		gauge("frames", "Frames staged here.", sum(func(l staging.Load) float64 { return float64(l.Frames) })),
 		gauge("rows", "Rows staged here.", sum(func(l staging.Load) float64 { return float64(l.Rows) })),
+		gauge("later_rows", "Rows staged here that are smeared, and not due yet.", sum(func(l staging.Load) float64 { return float64(l.Later) })),
+		gauge("later_bytes", "Encoded bytes of the frames of those rows.", sum(func(l staging.Load) float64 { return float64(l.LaterBytes) })),
+		gauge("overdue_seconds", "How long the frame that could have been forwarded first waits for its leader; 0: there is none.", func() (longest float64) {
+			for _, l := range s.Loads() {
+				if !l.Overdue.IsZero() {
+					longest = max(longest, time.Since(l.Overdue).Seconds())
+				}
+			}
+			return longest
+		}),
 		gauge("oldest_seconds", "Age of the oldest frame staged here; 0: there is none.", func() (oldest float64) {
 			for _, l := range s.Loads() {
 				oldest = max(oldest, time.Since(l.Oldest).Seconds())

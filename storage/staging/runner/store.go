@@ -119,6 +119,9 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 // coordination store failed) and Invalid.
 func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, g *frame.Frame) error {
 	f := staging.Frame{ID: staging.ID{Stamp: g.Stamp, Nonce: of.Nonce}, Table: table, MapSeq: mapSeq, Since: time.Now()}
+	if of.Due != 0 {
+		f.Due = time.Unix(0, of.Due)
+	}
 	for _, h := range of.Holders {
 		f.Holders = append(f.Holders, topology.ServerID(strings.Clone(h)))
 	}

@@ -174,6 +174,7 @@ type Config struct {
 	RetentionNanos      int64                  `protobuf:"varint,1,opt,name=retention_nanos,json=retentionNanos,proto3" json:"retention_nanos,omitempty"`
 	PartitionWidthNanos int64                  `protobuf:"varint,2,opt,name=partition_width_nanos,json=partitionWidthNanos,proto3" json:"partition_width_nanos,omitempty"`
 	Replicas            uint32                 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Smear               *Smear                 `protobuf:"bytes,4,opt,name=smear,proto3" json:"smear,omitempty"` // absent: rows do not wait
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -229,6 +230,89 @@ func (x *Config) GetReplicas() uint32 {
 	return 0
 }
 
+func (x *Config) GetSmear() *Smear {
+	if x != nil {
+		return x.Smear
+	}
+	return nil
+}
+
+type Smear struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Mode           uint32                 `protobuf:"varint,1,opt,name=mode,proto3" json:"mode,omitempty"` // 0: off, 1: auto, 2: as long as window
+	ThresholdNanos int64                  `protobuf:"varint,2,opt,name=threshold_nanos,json=thresholdNanos,proto3" json:"threshold_nanos,omitempty"`
+	WindowNanos    int64                  `protobuf:"varint,3,opt,name=window_nanos,json=windowNanos,proto3" json:"window_nanos,omitempty"`
+	WindowMaxNanos int64                  `protobuf:"varint,4,opt,name=window_max_nanos,json=windowMaxNanos,proto3" json:"window_max_nanos,omitempty"`
+	NearNanos      int64                  `protobuf:"varint,5,opt,name=near_nanos,json=nearNanos,proto3" json:"near_nanos,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Smear) Reset() {
+	*x = Smear{}
+	mi := &file_topology_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Smear) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Smear) ProtoMessage() {}
+
+func (x *Smear) ProtoReflect() protoreflect.Message {
+	mi := &file_topology_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Smear.ProtoReflect.Descriptor instead.
+func (*Smear) Descriptor() ([]byte, []int) {
+	return file_topology_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Smear) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Smear) GetThresholdNanos() int64 {
+	if x != nil {
+		return x.ThresholdNanos
+	}
+	return 0
+}
+
+func (x *Smear) GetWindowNanos() int64 {
+	if x != nil {
+		return x.WindowNanos
+	}
+	return 0
+}
+
+func (x *Smear) GetWindowMaxNanos() int64 {
+	if x != nil {
+		return x.WindowMaxNanos
+	}
+	return 0
+}
+
+func (x *Smear) GetNearNanos() int64 {
+	if x != nil {
+		return x.NearNanos
+	}
+	return 0
+}
+
 type Layout struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          int64                  `protobuf:"fixed64,1,opt,name=from,proto3" json:"from,omitempty"` // nanoseconds since 1970, as all times
@@ -240,7 +324,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_topology_proto_msgTypes[2]
+	mi := &file_topology_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +336,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[2]
+	mi := &file_topology_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +349,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{2}
+	return file_topology_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Layout) GetFrom() int64 {
@@ -299,7 +383,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_topology_proto_msgTypes[3]
+	mi := &file_topology_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +395,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[3]
+	mi := &file_topology_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +408,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{3}
+	return file_topology_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Range) GetLo() uint64 {
@@ -360,7 +444,7 @@ type Partition struct {
 
 func (x *Partition) Reset() {
 	*x = Partition{}
-	mi := &file_topology_proto_msgTypes[4]
+	mi := &file_topology_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +456,7 @@ func (x *Partition) String() string {
 func (*Partition) ProtoMessage() {}
 
 func (x *Partition) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[4]
+	mi := &file_topology_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +469,7 @@ func (x *Partition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Partition.ProtoReflect.Descriptor instead.
 func (*Partition) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{4}
+	return file_topology_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Partition) GetId() uint64 {
@@ -475,7 +559,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_topology_proto_msgTypes[5]
+	mi := &file_topology_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +571,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[5]
+	mi := &file_topology_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +584,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{5}
+	return file_topology_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Placement) GetId() uint64 {
@@ -528,7 +612,7 @@ type Split struct {
 
 func (x *Split) Reset() {
 	*x = Split{}
-	mi := &file_topology_proto_msgTypes[6]
+	mi := &file_topology_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +624,7 @@ func (x *Split) String() string {
 func (*Split) ProtoMessage() {}
 
 func (x *Split) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[6]
+	mi := &file_topology_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +637,7 @@ func (x *Split) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Split.ProtoReflect.Descriptor instead.
 func (*Split) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{6}
+	return file_topology_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Split) GetAt() *Cut {
@@ -588,7 +672,7 @@ type Cut struct {
 
 func (x *Cut) Reset() {
 	*x = Cut{}
-	mi := &file_topology_proto_msgTypes[7]
+	mi := &file_topology_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +684,7 @@ func (x *Cut) String() string {
 func (*Cut) ProtoMessage() {}
 
 func (x *Cut) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[7]
+	mi := &file_topology_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +697,7 @@ func (x *Cut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cut.ProtoReflect.Descriptor instead.
 func (*Cut) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{7}
+	return file_topology_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Cut) GetByTime() bool {
@@ -647,7 +731,7 @@ type Child struct {
 
 func (x *Child) Reset() {
 	*x = Child{}
-	mi := &file_topology_proto_msgTypes[8]
+	mi := &file_topology_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +743,7 @@ func (x *Child) String() string {
 func (*Child) ProtoMessage() {}
 
 func (x *Child) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[8]
+	mi := &file_topology_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +756,7 @@ func (x *Child) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Child.ProtoReflect.Descriptor instead.
 func (*Child) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{8}
+	return file_topology_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Child) GetId() uint64 {
@@ -700,7 +784,7 @@ type Ops struct {
 
 func (x *Ops) Reset() {
 	*x = Ops{}
-	mi := &file_topology_proto_msgTypes[9]
+	mi := &file_topology_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +796,7 @@ func (x *Ops) String() string {
 func (*Ops) ProtoMessage() {}
 
 func (x *Ops) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[9]
+	mi := &file_topology_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +809,7 @@ func (x *Ops) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ops.ProtoReflect.Descriptor instead.
 func (*Ops) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{9}
+	return file_topology_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Ops) GetServers() []string {
@@ -769,7 +853,7 @@ type Op struct {
 
 func (x *Op) Reset() {
 	*x = Op{}
-	mi := &file_topology_proto_msgTypes[10]
+	mi := &file_topology_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +865,7 @@ func (x *Op) String() string {
 func (*Op) ProtoMessage() {}
 
 func (x *Op) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[10]
+	mi := &file_topology_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +878,7 @@ func (x *Op) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Op.ProtoReflect.Descriptor instead.
 func (*Op) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{10}
+	return file_topology_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Op) GetOp() isOp_Op {
@@ -1057,7 +1141,7 @@ type Create struct {
 
 func (x *Create) Reset() {
 	*x = Create{}
-	mi := &file_topology_proto_msgTypes[11]
+	mi := &file_topology_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1153,7 @@ func (x *Create) String() string {
 func (*Create) ProtoMessage() {}
 
 func (x *Create) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[11]
+	mi := &file_topology_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1166,7 @@ func (x *Create) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Create.ProtoReflect.Descriptor instead.
 func (*Create) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{11}
+	return file_topology_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Create) GetPartitions() []*Partition {
@@ -1103,7 +1187,7 @@ type Presplit struct {
 
 func (x *Presplit) Reset() {
 	*x = Presplit{}
-	mi := &file_topology_proto_msgTypes[12]
+	mi := &file_topology_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1199,7 @@ func (x *Presplit) String() string {
 func (*Presplit) ProtoMessage() {}
 
 func (x *Presplit) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[12]
+	mi := &file_topology_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1212,7 @@ func (x *Presplit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Presplit.ProtoReflect.Descriptor instead.
 func (*Presplit) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{12}
+	return file_topology_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Presplit) GetNow() int64 {
@@ -1162,7 +1246,7 @@ type SplitBegin struct {
 
 func (x *SplitBegin) Reset() {
 	*x = SplitBegin{}
-	mi := &file_topology_proto_msgTypes[13]
+	mi := &file_topology_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1258,7 @@ func (x *SplitBegin) String() string {
 func (*SplitBegin) ProtoMessage() {}
 
 func (x *SplitBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[13]
+	mi := &file_topology_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1271,7 @@ func (x *SplitBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitBegin.ProtoReflect.Descriptor instead.
 func (*SplitBegin) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{13}
+	return file_topology_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SplitBegin) GetPartition() uint64 {
@@ -1214,7 +1298,7 @@ type SplitEnd struct {
 
 func (x *SplitEnd) Reset() {
 	*x = SplitEnd{}
-	mi := &file_topology_proto_msgTypes[14]
+	mi := &file_topology_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1310,7 @@ func (x *SplitEnd) String() string {
 func (*SplitEnd) ProtoMessage() {}
 
 func (x *SplitEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[14]
+	mi := &file_topology_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1323,7 @@ func (x *SplitEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitEnd.ProtoReflect.Descriptor instead.
 func (*SplitEnd) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{14}
+	return file_topology_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SplitEnd) GetPartition() uint64 {
@@ -1266,7 +1350,7 @@ type Join struct {
 
 func (x *Join) Reset() {
 	*x = Join{}
-	mi := &file_topology_proto_msgTypes[15]
+	mi := &file_topology_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1362,7 @@ func (x *Join) String() string {
 func (*Join) ProtoMessage() {}
 
 func (x *Join) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[15]
+	mi := &file_topology_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1375,7 @@ func (x *Join) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Join.ProtoReflect.Descriptor instead.
 func (*Join) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{15}
+	return file_topology_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Join) GetPartition() uint64 {
@@ -1318,7 +1402,7 @@ type OnPlacement struct {
 
 func (x *OnPlacement) Reset() {
 	*x = OnPlacement{}
-	mi := &file_topology_proto_msgTypes[16]
+	mi := &file_topology_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1414,7 @@ func (x *OnPlacement) String() string {
 func (*OnPlacement) ProtoMessage() {}
 
 func (x *OnPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[16]
+	mi := &file_topology_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1427,7 @@ func (x *OnPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OnPlacement.ProtoReflect.Descriptor instead.
 func (*OnPlacement) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{16}
+	return file_topology_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *OnPlacement) GetPartition() uint64 {
@@ -1371,7 +1455,7 @@ type Unjoin struct {
 
 func (x *Unjoin) Reset() {
 	*x = Unjoin{}
-	mi := &file_topology_proto_msgTypes[17]
+	mi := &file_topology_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1467,7 @@ func (x *Unjoin) String() string {
 func (*Unjoin) ProtoMessage() {}
 
 func (x *Unjoin) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[17]
+	mi := &file_topology_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1480,7 @@ func (x *Unjoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unjoin.ProtoReflect.Descriptor instead.
 func (*Unjoin) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{17}
+	return file_topology_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Unjoin) GetPartition() uint64 {
@@ -1429,7 +1513,7 @@ type Drop struct {
 
 func (x *Drop) Reset() {
 	*x = Drop{}
-	mi := &file_topology_proto_msgTypes[18]
+	mi := &file_topology_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1525,7 @@ func (x *Drop) String() string {
 func (*Drop) ProtoMessage() {}
 
 func (x *Drop) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[18]
+	mi := &file_topology_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1538,7 @@ func (x *Drop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drop.ProtoReflect.Descriptor instead.
 func (*Drop) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{18}
+	return file_topology_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Drop) GetIds() []uint64 {
@@ -1473,7 +1557,7 @@ type UnloadFinal struct {
 
 func (x *UnloadFinal) Reset() {
 	*x = UnloadFinal{}
-	mi := &file_topology_proto_msgTypes[19]
+	mi := &file_topology_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1569,7 @@ func (x *UnloadFinal) String() string {
 func (*UnloadFinal) ProtoMessage() {}
 
 func (x *UnloadFinal) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[19]
+	mi := &file_topology_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1582,7 @@ func (x *UnloadFinal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadFinal.ProtoReflect.Descriptor instead.
 func (*UnloadFinal) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{19}
+	return file_topology_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UnloadFinal) GetPartition() uint64 {
@@ -1519,7 +1603,7 @@ type Merge struct {
 
 func (x *Merge) Reset() {
 	*x = Merge{}
-	mi := &file_topology_proto_msgTypes[20]
+	mi := &file_topology_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1615,7 @@ func (x *Merge) String() string {
 func (*Merge) ProtoMessage() {}
 
 func (x *Merge) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[20]
+	mi := &file_topology_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1628,7 @@ func (x *Merge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Merge.ProtoReflect.Descriptor instead.
 func (*Merge) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{20}
+	return file_topology_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Merge) GetPartitions() []uint64 {
@@ -1577,7 +1661,7 @@ type SetConfig struct {
 
 func (x *SetConfig) Reset() {
 	*x = SetConfig{}
-	mi := &file_topology_proto_msgTypes[21]
+	mi := &file_topology_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1673,7 @@ func (x *SetConfig) String() string {
 func (*SetConfig) ProtoMessage() {}
 
 func (x *SetConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[21]
+	mi := &file_topology_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1686,7 @@ func (x *SetConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetConfig.ProtoReflect.Descriptor instead.
 func (*SetConfig) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{21}
+	return file_topology_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetConfig) GetConfig() *Config {
@@ -1622,7 +1706,7 @@ type SetColumns struct {
 
 func (x *SetColumns) Reset() {
 	*x = SetColumns{}
-	mi := &file_topology_proto_msgTypes[22]
+	mi := &file_topology_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1718,7 @@ func (x *SetColumns) String() string {
 func (*SetColumns) ProtoMessage() {}
 
 func (x *SetColumns) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[22]
+	mi := &file_topology_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1731,7 @@ func (x *SetColumns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetColumns.ProtoReflect.Descriptor instead.
 func (*SetColumns) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{22}
+	return file_topology_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetColumns) GetNow() int64 {
@@ -1673,7 +1757,7 @@ type Expire struct {
 
 func (x *Expire) Reset() {
 	*x = Expire{}
-	mi := &file_topology_proto_msgTypes[23]
+	mi := &file_topology_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1769,7 @@ func (x *Expire) String() string {
 func (*Expire) ProtoMessage() {}
 
 func (x *Expire) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[23]
+	mi := &file_topology_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1782,7 @@ func (x *Expire) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expire.ProtoReflect.Descriptor instead.
 func (*Expire) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{23}
+	return file_topology_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Expire) GetNow() int64 {
@@ -1720,7 +1804,7 @@ type ForceJoin struct {
 
 func (x *ForceJoin) Reset() {
 	*x = ForceJoin{}
-	mi := &file_topology_proto_msgTypes[24]
+	mi := &file_topology_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1816,7 @@ func (x *ForceJoin) String() string {
 func (*ForceJoin) ProtoMessage() {}
 
 func (x *ForceJoin) ProtoReflect() protoreflect.Message {
-	mi := &file_topology_proto_msgTypes[24]
+	mi := &file_topology_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1829,7 @@ func (x *ForceJoin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceJoin.ProtoReflect.Descriptor instead.
 func (*ForceJoin) Descriptor() ([]byte, []int) {
-	return file_topology_proto_rawDescGZIP(), []int{24}
+	return file_topology_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ForceJoin) GetPartition() uint64 {
@@ -1790,11 +1874,19 @@ const file_topology_proto_rawDesc = "" +
 	"\aservers\x18\x06 \x03(\tR\aservers\x12?\n" +
 	"\n" +
 	"partitions\x18\a \x03(\v2\x1f.spillway.topology.v2.PartitionR\n" +
-	"partitions\"\x81\x01\n" +
+	"partitions\"\xb4\x01\n" +
 	"\x06Config\x12'\n" +
 	"\x0fretention_nanos\x18\x01 \x01(\x03R\x0eretentionNanos\x122\n" +
 	"\x15partition_width_nanos\x18\x02 \x01(\x03R\x13partitionWidthNanos\x12\x1a\n" +
-	"\breplicas\x18\x03 \x01(\rR\breplicas\"k\n" +
+	"\breplicas\x18\x03 \x01(\rR\breplicas\x121\n" +
+	"\x05smear\x18\x04 \x01(\v2\x1b.spillway.topology.v2.SmearR\x05smear\"\xb0\x01\n" +
+	"\x05Smear\x12\x12\n" +
+	"\x04mode\x18\x01 \x01(\rR\x04mode\x12'\n" +
+	"\x0fthreshold_nanos\x18\x02 \x01(\x03R\x0ethresholdNanos\x12!\n" +
+	"\fwindow_nanos\x18\x03 \x01(\x03R\vwindowNanos\x12(\n" +
+	"\x10window_max_nanos\x18\x04 \x01(\x03R\x0ewindowMaxNanos\x12\x1d\n" +
+	"\n" +
+	"near_nanos\x18\x05 \x01(\x03R\tnearNanos\"k\n" +
 	"\x06Layout\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x10R\x04from\x12\x18\n" +
 	"\aweights\x18\x02 \x03(\rR\aweights\x123\n" +
@@ -1931,78 +2023,80 @@ func file_topology_proto_rawDescGZIP() []byte {
 }
 
 var file_topology_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_topology_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_topology_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_topology_proto_goTypes = []any{
 	(State)(0),          // 0: spillway.topology.v2.State
 	(*Map)(nil),         // 1: spillway.topology.v2.Map
 	(*Config)(nil),      // 2: spillway.topology.v2.Config
-	(*Layout)(nil),      // 3: spillway.topology.v2.Layout
-	(*Range)(nil),       // 4: spillway.topology.v2.Range
-	(*Partition)(nil),   // 5: spillway.topology.v2.Partition
-	(*Placement)(nil),   // 6: spillway.topology.v2.Placement
-	(*Split)(nil),       // 7: spillway.topology.v2.Split
-	(*Cut)(nil),         // 8: spillway.topology.v2.Cut
-	(*Child)(nil),       // 9: spillway.topology.v2.Child
-	(*Ops)(nil),         // 10: spillway.topology.v2.Ops
-	(*Op)(nil),          // 11: spillway.topology.v2.Op
-	(*Create)(nil),      // 12: spillway.topology.v2.Create
-	(*Presplit)(nil),    // 13: spillway.topology.v2.Presplit
-	(*SplitBegin)(nil),  // 14: spillway.topology.v2.SplitBegin
-	(*SplitEnd)(nil),    // 15: spillway.topology.v2.SplitEnd
-	(*Join)(nil),        // 16: spillway.topology.v2.Join
-	(*OnPlacement)(nil), // 17: spillway.topology.v2.OnPlacement
-	(*Unjoin)(nil),      // 18: spillway.topology.v2.Unjoin
-	(*Drop)(nil),        // 19: spillway.topology.v2.Drop
-	(*UnloadFinal)(nil), // 20: spillway.topology.v2.UnloadFinal
-	(*Merge)(nil),       // 21: spillway.topology.v2.Merge
-	(*SetConfig)(nil),   // 22: spillway.topology.v2.SetConfig
-	(*SetColumns)(nil),  // 23: spillway.topology.v2.SetColumns
-	(*Expire)(nil),      // 24: spillway.topology.v2.Expire
-	(*ForceJoin)(nil),   // 25: spillway.topology.v2.ForceJoin
+	(*Smear)(nil),       // 3: spillway.topology.v2.Smear
+	(*Layout)(nil),      // 4: spillway.topology.v2.Layout
+	(*Range)(nil),       // 5: spillway.topology.v2.Range
+	(*Partition)(nil),   // 6: spillway.topology.v2.Partition
+	(*Placement)(nil),   // 7: spillway.topology.v2.Placement
+	(*Split)(nil),       // 8: spillway.topology.v2.Split
+	(*Cut)(nil),         // 9: spillway.topology.v2.Cut
+	(*Child)(nil),       // 10: spillway.topology.v2.Child
+	(*Ops)(nil),         // 11: spillway.topology.v2.Ops
+	(*Op)(nil),          // 12: spillway.topology.v2.Op
+	(*Create)(nil),      // 13: spillway.topology.v2.Create
+	(*Presplit)(nil),    // 14: spillway.topology.v2.Presplit
+	(*SplitBegin)(nil),  // 15: spillway.topology.v2.SplitBegin
+	(*SplitEnd)(nil),    // 16: spillway.topology.v2.SplitEnd
+	(*Join)(nil),        // 17: spillway.topology.v2.Join
+	(*OnPlacement)(nil), // 18: spillway.topology.v2.OnPlacement
+	(*Unjoin)(nil),      // 19: spillway.topology.v2.Unjoin
+	(*Drop)(nil),        // 20: spillway.topology.v2.Drop
+	(*UnloadFinal)(nil), // 21: spillway.topology.v2.UnloadFinal
+	(*Merge)(nil),       // 22: spillway.topology.v2.Merge
+	(*SetConfig)(nil),   // 23: spillway.topology.v2.SetConfig
+	(*SetColumns)(nil),  // 24: spillway.topology.v2.SetColumns
+	(*Expire)(nil),      // 25: spillway.topology.v2.Expire
+	(*ForceJoin)(nil),   // 26: spillway.topology.v2.ForceJoin
 }
 var file_topology_proto_depIdxs = []int32{
 	2,  // 0: spillway.topology.v2.Map.config:type_name -> spillway.topology.v2.Config
-	3,  // 1: spillway.topology.v2.Map.layouts:type_name -> spillway.topology.v2.Layout
-	5,  // 2: spillway.topology.v2.Map.partitions:type_name -> spillway.topology.v2.Partition
-	4,  // 3: spillway.topology.v2.Layout.ranges:type_name -> spillway.topology.v2.Range
-	6,  // 4: spillway.topology.v2.Partition.placements:type_name -> spillway.topology.v2.Placement
-	6,  // 5: spillway.topology.v2.Partition.joining:type_name -> spillway.topology.v2.Placement
-	0,  // 6: spillway.topology.v2.Partition.state:type_name -> spillway.topology.v2.State
-	7,  // 7: spillway.topology.v2.Partition.split:type_name -> spillway.topology.v2.Split
-	8,  // 8: spillway.topology.v2.Split.at:type_name -> spillway.topology.v2.Cut
-	9,  // 9: spillway.topology.v2.Split.low:type_name -> spillway.topology.v2.Child
-	9,  // 10: spillway.topology.v2.Split.high:type_name -> spillway.topology.v2.Child
-	6,  // 11: spillway.topology.v2.Child.placements:type_name -> spillway.topology.v2.Placement
-	11, // 12: spillway.topology.v2.Ops.ops:type_name -> spillway.topology.v2.Op
-	12, // 13: spillway.topology.v2.Op.create:type_name -> spillway.topology.v2.Create
-	13, // 14: spillway.topology.v2.Op.presplit:type_name -> spillway.topology.v2.Presplit
-	14, // 15: spillway.topology.v2.Op.split_begin:type_name -> spillway.topology.v2.SplitBegin
-	15, // 16: spillway.topology.v2.Op.split_finalize:type_name -> spillway.topology.v2.SplitEnd
-	15, // 17: spillway.topology.v2.Op.split_abort:type_name -> spillway.topology.v2.SplitEnd
-	16, // 18: spillway.topology.v2.Op.join:type_name -> spillway.topology.v2.Join
-	17, // 19: spillway.topology.v2.Op.join_finalize:type_name -> spillway.topology.v2.OnPlacement
-	18, // 20: spillway.topology.v2.Op.unjoin:type_name -> spillway.topology.v2.Unjoin
-	17, // 21: spillway.topology.v2.Op.remove:type_name -> spillway.topology.v2.OnPlacement
-	19, // 22: spillway.topology.v2.Op.drop:type_name -> spillway.topology.v2.Drop
-	20, // 23: spillway.topology.v2.Op.unload_final:type_name -> spillway.topology.v2.UnloadFinal
-	21, // 24: spillway.topology.v2.Op.merge:type_name -> spillway.topology.v2.Merge
-	22, // 25: spillway.topology.v2.Op.set_config:type_name -> spillway.topology.v2.SetConfig
-	23, // 26: spillway.topology.v2.Op.set_columns:type_name -> spillway.topology.v2.SetColumns
-	24, // 27: spillway.topology.v2.Op.expire:type_name -> spillway.topology.v2.Expire
-	25, // 28: spillway.topology.v2.Op.force_join:type_name -> spillway.topology.v2.ForceJoin
-	5,  // 29: spillway.topology.v2.Create.partitions:type_name -> spillway.topology.v2.Partition
-	5,  // 30: spillway.topology.v2.Presplit.partitions:type_name -> spillway.topology.v2.Partition
-	7,  // 31: spillway.topology.v2.SplitBegin.split:type_name -> spillway.topology.v2.Split
-	6,  // 32: spillway.topology.v2.Join.placement:type_name -> spillway.topology.v2.Placement
-	9,  // 33: spillway.topology.v2.Merge.into:type_name -> spillway.topology.v2.Child
-	2,  // 34: spillway.topology.v2.SetConfig.config:type_name -> spillway.topology.v2.Config
-	3,  // 35: spillway.topology.v2.SetColumns.layout:type_name -> spillway.topology.v2.Layout
-	6,  // 36: spillway.topology.v2.ForceJoin.placement:type_name -> spillway.topology.v2.Placement
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	4,  // 1: spillway.topology.v2.Map.layouts:type_name -> spillway.topology.v2.Layout
+	6,  // 2: spillway.topology.v2.Map.partitions:type_name -> spillway.topology.v2.Partition
+	3,  // 3: spillway.topology.v2.Config.smear:type_name -> spillway.topology.v2.Smear
+	5,  // 4: spillway.topology.v2.Layout.ranges:type_name -> spillway.topology.v2.Range
+	7,  // 5: spillway.topology.v2.Partition.placements:type_name -> spillway.topology.v2.Placement
+	7,  // 6: spillway.topology.v2.Partition.joining:type_name -> spillway.topology.v2.Placement
+	0,  // 7: spillway.topology.v2.Partition.state:type_name -> spillway.topology.v2.State
+	8,  // 8: spillway.topology.v2.Partition.split:type_name -> spillway.topology.v2.Split
+	9,  // 9: spillway.topology.v2.Split.at:type_name -> spillway.topology.v2.Cut
+	10, // 10: spillway.topology.v2.Split.low:type_name -> spillway.topology.v2.Child
+	10, // 11: spillway.topology.v2.Split.high:type_name -> spillway.topology.v2.Child
+	7,  // 12: spillway.topology.v2.Child.placements:type_name -> spillway.topology.v2.Placement
+	12, // 13: spillway.topology.v2.Ops.ops:type_name -> spillway.topology.v2.Op
+	13, // 14: spillway.topology.v2.Op.create:type_name -> spillway.topology.v2.Create
+	14, // 15: spillway.topology.v2.Op.presplit:type_name -> spillway.topology.v2.Presplit
+	15, // 16: spillway.topology.v2.Op.split_begin:type_name -> spillway.topology.v2.SplitBegin
+	16, // 17: spillway.topology.v2.Op.split_finalize:type_name -> spillway.topology.v2.SplitEnd
+	16, // 18: spillway.topology.v2.Op.split_abort:type_name -> spillway.topology.v2.SplitEnd
+	17, // 19: spillway.topology.v2.Op.join:type_name -> spillway.topology.v2.Join
+	18, // 20: spillway.topology.v2.Op.join_finalize:type_name -> spillway.topology.v2.OnPlacement
+	19, // 21: spillway.topology.v2.Op.unjoin:type_name -> spillway.topology.v2.Unjoin
+	18, // 22: spillway.topology.v2.Op.remove:type_name -> spillway.topology.v2.OnPlacement
+	20, // 23: spillway.topology.v2.Op.drop:type_name -> spillway.topology.v2.Drop
+	21, // 24: spillway.topology.v2.Op.unload_final:type_name -> spillway.topology.v2.UnloadFinal
+	22, // 25: spillway.topology.v2.Op.merge:type_name -> spillway.topology.v2.Merge
+	23, // 26: spillway.topology.v2.Op.set_config:type_name -> spillway.topology.v2.SetConfig
+	24, // 27: spillway.topology.v2.Op.set_columns:type_name -> spillway.topology.v2.SetColumns
+	25, // 28: spillway.topology.v2.Op.expire:type_name -> spillway.topology.v2.Expire
+	26, // 29: spillway.topology.v2.Op.force_join:type_name -> spillway.topology.v2.ForceJoin
+	6,  // 30: spillway.topology.v2.Create.partitions:type_name -> spillway.topology.v2.Partition
+	6,  // 31: spillway.topology.v2.Presplit.partitions:type_name -> spillway.topology.v2.Partition
+	8,  // 32: spillway.topology.v2.SplitBegin.split:type_name -> spillway.topology.v2.Split
+	7,  // 33: spillway.topology.v2.Join.placement:type_name -> spillway.topology.v2.Placement
+	10, // 34: spillway.topology.v2.Merge.into:type_name -> spillway.topology.v2.Child
+	2,  // 35: spillway.topology.v2.SetConfig.config:type_name -> spillway.topology.v2.Config
+	4,  // 36: spillway.topology.v2.SetColumns.layout:type_name -> spillway.topology.v2.Layout
+	7,  // 37: spillway.topology.v2.ForceJoin.placement:type_name -> spillway.topology.v2.Placement
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_topology_proto_init() }
@@ -2010,7 +2104,7 @@ func file_topology_proto_init() {
 	if File_topology_proto != nil {
 		return
 	}
-	file_topology_proto_msgTypes[10].OneofWrappers = []any{
+	file_topology_proto_msgTypes[11].OneofWrappers = []any{
 		(*Op_Create)(nil),
 		(*Op_Presplit)(nil),
 		(*Op_SplitBegin)(nil),
@@ -2034,7 +2128,7 @@ func file_topology_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_topology_proto_rawDesc), len(file_topology_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

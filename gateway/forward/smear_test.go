@@ -1,0 +1,155 @@
+package forward_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/query/querytest"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
+)
+
+// holders chooses the first servers, or none.
+type holders struct {
+	all  []topology.ServerID
+	full bool
+}
+
+// Holders implements forward.Staging, as do the others.
+func (h *holders) Holders(n int, _ uint64, avoid []topology.ServerID) ([]topology.ServerID, error) {
+	free := slices.DeleteFunc(slices.Clone(h.all), func(s topology.ServerID) bool { return slices.Contains(avoid, s) })
+	if h.full || len(free) < n {
+		return nil, fault.Errorf(fault.Unavailable, "no room")
+	}
+	return free[:n], nil
+}
+
+// Takers counts the servers.
+func (h *holders) Takers() int { return len(h.all) }
+
+// Note takes nothing.
+func (h *holders) Note(time.Time, string, []topology.ServerID) {}
+
+const smearSeries = 200
+
+// smeared is a cluster with a table of partitions of ten seconds and three replicas, so that two servers hold a staged frame.
+func smeared(t *testing.T, rule smear.Rule, h *holders) *cluster {
+	t.Helper()
+	h.all = []topology.ServerID{"n1", "n2", "n3"}
+	c := newClusterWith(t, func(d *forward.Deps) { d.Staging = h }, forward.Settings{Smear: true}, h.all...)
+	if _, err := c.forward.Table(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.tables.SetConfig(t.Context(), "t", topology.Config{PartitionWidth: 10 * time.Second, Replicas: 3, Smear: rule}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// put writes a row of each series at a time. It returns the numbers of the series that went to leaders at once.
+func (c *cluster) put(at time.Time, change func(*point.Batch)) (direct int, ids []point.SeriesID, err error) {
+	c.t.Helper()
+	table, err := c.forward.Table(c.t.Context(), "t")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b := point.GetBatch(table.Dict())
+	for i := range smearSeries {
+		b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", fmt.Sprint(i))), at.UnixNano(), float64(i))
+	}
+	ids = slices.Clone(b.IDs)
+	change(b)
+	c.mu.Lock()
+	clear(c.inserts)
+	c.staged = nil
+	c.mu.Unlock()
+	err = table.Write(c.t.Context(), b, point.All)
+	b.Put()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.inserts {
+		direct += n
+	}
+	return direct, ids, err
+}
+
+// TestRowsWaitByTheirSeries writes rows of now: those of each delay are staged together, on as many servers as an ack of all needs, and those without a delay
+// go to their leader. The same series waits as long the next time.
+func TestRowsWaitByTheirSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 160 * time.Second
+		c := smeared(t, smear.Rule{Mode: smear.Fixed, Window: point.Nanos(window)}, &holders{})
+		delays := map[point.SeriesID]point.Nanos{}
+		for range 2 {
+			now := time.Now()
+			direct, ids, err := c.put(now, func(*point.Batch) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			frames, seen := map[uint64]int{}, map[point.SeriesID]bool{}
+			for _, s := range c.staged {
+				if frames[s.nonce]++; frames[s.nonce] > 1 {
+					continue // at its other holder
+				}
+				for _, id := range s.ids {
+					if seen[id] {
+						t.Errorf("series %d is staged twice", id)
+					}
+					seen[id] = true
+					delay := s.due - now.UnixNano()
+					if was, ok := delays[id]; ok && was != delay {
+						t.Errorf("series %d waits %v, and waited %v", id, time.Duration(delay), time.Duration(was))
+					}
+					if delays[id] = delay; delay <= 0 || delay >= point.Nanos(window) {
+						t.Errorf("series %d waits %v", id, time.Duration(delay))
+					}
+				}
+			}
+			for nonce, n := range frames {
+				if n != 2 {
+					t.Errorf("frame %d is staged on %d servers", nonce, n)
+				}
+			}
+			if len(frames) != smear.Lanes-1 || direct+len(seen) != len(ids) || direct == 0 {
+				t.Errorf("%d frames, %d rows staged and %d not, of %d", len(frames), len(seen), direct, len(ids))
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if got := c.counted("spillway_forward_smeared_rows_total", ""); int(got) != 2*len(delays) {
+			t.Errorf("%v rows are counted, want %d", got, 2*len(delays))
+		}
+	})
+}
+
+// TestRowsThatDoNotWait: opting out always wins, opting in never overrules, and backfill, wide partitions, atomic writes and full servers are no reason to lose a row.
+func TestRowsThatDoNotWait(t *testing.T) {
+	auto := smear.Rule{Mode: smear.Auto}
+	f := func(name string, rule smear.Rule, h holders, ago time.Duration, reason string, change func(*point.Batch)) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := smeared(t, rule, &h)
+				direct, _, err := c.put(time.Now().Add(-ago), change)
+				if err != nil || direct != smearSeries || len(c.staged) > 0 {
+					t.Errorf("%d rows at once, %d frames staged, %v", direct, len(c.staged), err)
+				}
+				if got := c.counted("spillway_forward_smear_direct_rows_total", reason); reason != "" && got == 0 {
+					t.Errorf("none is counted as %s", reason)
+				}
+			})
+		})
+	}
+	nothing := func(*point.Batch) {}
+	f("the table is off, and the insert opts in", smear.Rule{}, holders{}, 0, "", func(b *point.Batch) { b.Smear = point.SmearOn })
+	f("the insert opts out", auto, holders{}, 0, "opted_out", func(b *point.Batch) { b.Smear = point.SmearOff })
+	f("backfill", auto, holders{}, time.Hour, "far", nothing)
+	f("partitions are wide", smear.Rule{Mode: smear.Auto, Threshold: 10e9}, holders{}, 0, "", nothing)
+	f("no server has room", auto, holders{full: true}, 0, "full", nothing)
+	f("the write is atomic", auto, holders{}, 0, "", func(b *point.Batch) { b.Atomic = true })
+}
