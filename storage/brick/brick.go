@@ -64,6 +64,13 @@ type Brick struct {
 		found LostFound
 	}
 
+	// Segment directories whose names are known to be durable, since this process has fsynced them, by PlacementID.
+	durable     sync.Map
+	segmentsDir struct {
+		sync.Mutex
+		durable bool
+	}
+
 	runner runner
 }
 

@@ -22,7 +22,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/spillwaydb/spillway/protocols/database.halt")) // opens that failed within Pebble
+}
 
 type kept struct {
 	p   point.PlacementID

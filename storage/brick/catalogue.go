@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/database"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -35,20 +36,14 @@ func catalogueOptions(fs vfs.FS, memBytes int64, log pebble.Logger) *pebble.Opti
 	}
 }
 
-// openPebble opens a pebble database. A panic of pebble over its files becomes an error: one bad byte must not end the process,
-// and with it all other partitions.
-func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
+// openPebble opens a pebble database, with caches of its own.
+func openPebble(dir string, o *pebble.Options) (*pebble.DB, error) {
 	cache := pebble.NewCache(4 << 20)
 	defer cache.Unref()
 	files := pebble.NewFileCache(1, catalogueFilesMax)
 	defer files.Unref()
 	o.Cache, o.FileCache = cache, files
-	defer func() {
-		if p := recover(); p != nil {
-			db, err = nil, fault.Errorf(fault.Corrupt, "pebble: %v", p)
-		}
-	}()
-	return pebble.Open(dir, o)
+	return database.Open(dir, o)
 }
 
 // openCatalogue checks the pebble database below dir against the mirror, the witness and the log directory, without changing a

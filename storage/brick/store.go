@@ -3,8 +3,10 @@ package brick
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -170,20 +172,29 @@ func SyncDir(fs vfs.FS, dir string) error {
 	return fault.Wrap(err, fault.Unavailable, "sync directory %s", dir)
 }
 
-// makeDir makes a directory and those above it durable: every parent that may be new is synced.
+// makeDir makes a directory and what is missing above it, so that it is there after a power cut. A directory that is there already may be
+// one whose name was never fsynced, because the fsync failed or the process ended before it, so its name is fsynced all the same.
 func makeDir(fs vfs.FS, dir string) error {
-	var missing []string
-	for d := dir; ; d = fs.PathDir(d) {
-		if _, err := fs.Stat(d); err == nil || fs.PathDir(d) == d {
+	names := []string{dir} // to be made durable
+	for d := fs.PathDir(dir); fs.PathDir(d) != d; d = fs.PathDir(d) {
+		if _, err := fs.Stat(d); err == nil {
 			break
 		}
-		missing = append(missing, d)
+		names = append(names, d)
 	}
+	_, missing := fs.Stat(dir)
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return fault.Wrap(err, fault.Unavailable, "make directory %s", dir)
 	}
-	for _, d := range missing {
-		if err := SyncDir(fs, fs.PathDir(d)); err != nil {
+	for _, d := range names {
+		if fs.PathDir(d) == d {
+			continue
+		}
+		err := SyncDir(fs, fs.PathDir(d))
+		if missing == nil && errors.Is(err, os.ErrPermission) {
+			continue // the parent is of another user, and so are its fsyncs
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -207,7 +218,27 @@ func (b *Brick) SegmentPath(p point.PlacementID, id point.SegmentID) string {
 }
 
 // MakeSegmentDir makes p's segment directory; it will be there after a crash. Doing it again is fine and cheap.
-func (b *Brick) MakeSegmentDir(p point.PlacementID) error { return makeDir(b.fs, b.SegmentDir(p)) }
+func (b *Brick) MakeSegmentDir(p point.PlacementID) error {
+	dir := b.SegmentDir(p)
+	if _, is := b.durable.Load(p); is {
+		if _, err := b.fs.Stat(dir); err == nil {
+			return nil
+		}
+	}
+	b.segmentsDir.Lock()
+	defer b.segmentsDir.Unlock()
+	if !b.segmentsDir.durable {
+		if err := makeDir(b.fs, b.fs.PathDir(dir)); err != nil {
+			return err
+		}
+		b.segmentsDir.durable = true
+	}
+	if err := makeDir(b.fs, dir); err != nil {
+		return err
+	}
+	b.durable.Store(p, true)
+	return nil
+}
 
 // SyncSegmentDir makes the names in p's segment directory durable: the step between the fsync of a segment's bytes and
 // its catalogue entry (I7).
@@ -215,6 +246,7 @@ func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return SyncDir(b.fs,
 
 // RemoveSegmentDir deletes p's segments. The catalogue entries that name them must be gone durably before.
 func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
+	b.durable.Delete(p)
 	err := b.fs.RemoveAll(b.SegmentDir(p))
 	if err != nil && !oserror.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "remove %s", b.SegmentDir(p))

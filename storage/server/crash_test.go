@@ -37,7 +37,7 @@ func TestPowerCutsLoseNothingAcked(t *testing.T) {
 	for round := uint64(0); images > 0 && !t.Failed(); round++ {
 		n := min(images, 100) // then a new store: an image should not hold more than it takes to show something
 		images -= n
-		w := newWorkload(t, seed+round<<32)
+		w := newWorkload(t, seed+round<<32, func(fs vfs.FS) vfs.FS { return fs })
 		w.run(n)
 		total.add(&w.load)
 	}
@@ -85,6 +85,8 @@ type workload struct {
 	process
 	load load
 
+	refusals bool // operations may fail, because the disk does
+
 	clock atomic.Int64 // counts beginnings and ends; stamps them
 	stamp atomic.Uint64
 	turn  sync.RWMutex // stops the users while an image is checked
@@ -127,7 +129,8 @@ type user struct {
 
 const mapPartitions = 64
 
-func newWorkload(t *testing.T, seed uint64) *workload {
+// newWorkload opens a server on wrap of a file system in memory.
+func newWorkload(t *testing.T, seed uint64, wrap func(vfs.FS) vfs.FS) *workload {
 	m, err := topology.New("t", topology.Config{PartitionWidth: 100 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +142,7 @@ func newWorkload(t *testing.T, seed uint64) *workload {
 	w := &workload{t: t, fs: vfs.NewCrashableMem(), seed: seed, maps: oneMap{m.Cover(times, func(p point.PartitionID) []topology.Placement {
 		return []topology.Placement{{ID: point.PlacementID(100 + p), Server: "s1"}}
 	})}}
-	w.process, err = open(w.fs, w.maps, 1)
+	w.process, err = open(wrap(w.fs), w.maps, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,8 +167,8 @@ func open(fs vfs.FS, maps server.Maps, epoch point.Epoch) (process, error) {
 	return process{b, s}, nil
 }
 
-// run takes and checks n images, and more on a machine so slow that by then not everything was done once.
-func (w *workload) run(n int) {
+// start starts the users; the result ends them.
+func (w *workload) start() (end func()) {
 	quit := make(chan struct{})
 	var wg sync.WaitGroup
 	loop := func(step func()) {
@@ -193,12 +196,23 @@ func (w *workload) run(n int) {
 	loop(func() {
 		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond)
 		compact := rng.IntN(3) == 0
-		w.must(w.server.FlushAll(context.Background(), compact))
+		if !w.done(w.server.FlushAll(context.Background(), compact)) {
+			return
+		}
 		w.load.flushes.Add(1)
 		if compact {
 			w.load.compactions.Add(1)
 		}
 	})
+	return func() {
+		close(quit)
+		wg.Wait()
+	}
+}
+
+// run takes and checks n images, and more on a machine so slow that by then not everything was done once.
+func (w *workload) run(n int) {
+	end := w.start()
 	moments := rand.New(rand.NewPCG(w.seed, 101))
 	for i := 0; (i < n || !w.load.heavy() && i < n+1000) && !w.t.Failed(); i++ {
 		time.Sleep(time.Duration(moments.IntN(4000)) * time.Microsecond)
@@ -211,8 +225,7 @@ func (w *workload) run(n int) {
 		}
 		w.turn.Unlock()
 	}
-	close(quit)
-	wg.Wait()
+	end()
 	w.stop(w.t)
 }
 
@@ -222,11 +235,37 @@ func (w *workload) underTurn(step func()) {
 	step()
 }
 
-func (w *workload) must(err error) {
-	if err != nil {
+// done reports whether an operation went well.
+func (w *workload) done(err error) bool {
+	if err != nil && !w.refusals {
 		w.t.Error(err)
 	}
+	return err == nil
 }
+
+// inserted reports whether rows were acked.
+func (u *user) inserted(rows []row) (ok bool) {
+	if !u.w.refusals {
+		u.to.insert(u.w.t, u.w.next(), rows, model{})
+		return true
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			if _, of := r.(insertRefused); !of {
+				panic(r)
+			}
+			ok = false
+		}
+	}()
+	u.to.insert(insertRefused{}, u.w.next(), rows, model{})
+	return true
+}
+
+// insertRefused ends an insert that fails.
+type insertRefused struct{}
+
+// Fatal implements fataler.
+func (r insertRefused) Fatal(...any) { panic(r) }
 
 // begin stamps the beginning of an operation; ack its end.
 func (w *workload) begin() *span      { return &span{began: w.clock.Add(1)} }
@@ -251,7 +290,9 @@ func (u *user) insert() {
 		k := key{rows[i].series, rows[i].at}
 		u.rows[k] = append(u.rows[k], version{span: s, value: u.written})
 	}
-	u.to.insert(u.w.t, u.w.next(), rows, model{})
+	if !u.inserted(rows) {
+		return
+	}
 	u.w.ack(s)
 	u.w.load.inserts.Add(1)
 }
@@ -265,7 +306,9 @@ func (u *user) delete() {
 			u.rows[k] = append(u.rows[k], version{span: s, gone: true})
 		}
 	}
-	u.w.must(u.w.server.DeleteSeries(context.Background(), &peer.Select{Table: "t", Lo: lo, Hi: hi, Matchers: []peer.Matcher{{Name: "i", Value: fmt.Sprint(series)}}}))
+	if !u.w.done(u.w.server.DeleteSeries(context.Background(), &peer.Select{Table: "t", Lo: lo, Hi: hi, Matchers: []peer.Matcher{{Name: "i", Value: fmt.Sprint(series)}}})) {
+		return
+	}
 	u.w.ack(s)
 	u.w.load.deletions.Add(1)
 }
@@ -308,7 +351,9 @@ func (d *dropper) step() {
 			d.rows[k] = append(vs, version{span: s, gone: true})
 		}
 	}
-	d.w.must(d.w.server.DropPartition("t", d.partition))
+	if !d.w.done(d.w.server.DropPartition("t", d.partition)) {
+		return
+	}
 	d.w.ack(s)
 	d.w.load.drops.Add(1)
 	d.forward()
@@ -321,8 +366,9 @@ func (w *workload) describe() {
 	s, n := w.begin(), len(w.families.puts)
 	w.families.puts = append(w.families.puts, s)
 	w.families.mu.Unlock()
-	w.must(w.server.PutMetadata(context.Background(), "t", []point.MetadataRow{{Metric: fmt.Sprint("metric_", n), Type: "gauge"}}))
-	w.ack(s)
+	if w.done(w.server.PutMetadata(context.Background(), "t", []point.MetadataRow{{Metric: fmt.Sprint("metric_", n), Type: "gauge"}})) {
+		w.ack(s)
+	}
 }
 
 // check opens an image that was taken between two readings of the clock and compares it with the operations. on: the
@@ -352,6 +398,11 @@ func (w *workload) holds(s *server.Server, before, after int64, extra int) error
 	if err != nil {
 		return err
 	}
+	return errors.Join(w.right(got, before, after, extra), w.described(s, before))
+}
+
+// right compares rows with all operations.
+func (w *workload) right(got map[key]float64, before, after int64, extra int) error {
 	var errs []error
 	known := 0
 	for _, u := range w.users {
@@ -368,7 +419,7 @@ func (w *workload) holds(s *server.Server, before, after int64, extra int) error
 	if len(got) != known+extra {
 		errs = append(errs, fmt.Errorf("%d rows, of which %d were never written", len(got), len(got)-known-extra))
 	}
-	return errors.Join(append(errs[:min(len(errs), 5)], w.described(s, before))...)
+	return errors.Join(errs[:min(len(errs), 5)]...)
 }
 
 // allowed reports whether a row may have this value: that of the last operation acked before the image, or of one that

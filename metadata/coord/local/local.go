@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/spillwaydb/spillway/metadata/coord"
+	"github.com/spillwaydb/spillway/protocols/database"
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
@@ -131,15 +132,10 @@ func (s *Store) fault(err error, verb string) error {
 }
 
 // open opens the database. Whatever pebble does about unreadable files, this returns.
-func (s *Store) open(readOnly bool) (db *pebble.DB, err error) {
+func (s *Store) open(readOnly bool) (*pebble.DB, error) {
 	files := pebble.NewFileCache(1, filesMax)
 	defer files.Unref()
-	defer func() {
-		if p := recover(); p != nil {
-			err = asError(p)
-		}
-	}()
-	return pebble.Open(s.dir, &pebble.Options{
+	return database.Open(s.dir, &pebble.Options{
 		FS:                 s.fs,
 		Lock:               s.lock,
 		ReadOnly:           readOnly,

@@ -1,0 +1,189 @@
+// Package database opens Pebble databases, and returns an error where the disk fails meanwhile.
+//
+// Pebble calls Logger.Fatalf and expects that the process ends, and flushes that fail are tried again at once and for ever, so that a
+// disk which fails while a database is opened for writing makes pebble.Open spin and never return. Open returns then.
+package database
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Open opens the database in dir as pebble.Open does. A panic over its files becomes an error. While it is opened for writing, the
+// first error that pebble calls fatal, or of a flush or compaction, is returned; what Pebble has begun is left alone for good then: two
+// goroutines and a few MiB until the process ends, and the directory's lock is free, unless it is o.Lock. Later such errors go to o's own Logger and EventListener,
+// and so does a failed fsync of a directory, at which Pebble panics.
+func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
+	if o.ReadOnly {
+		return open(dir, o)
+	}
+	a := &attempt{over: make(chan error, 1), logger: o.Logger}
+	own := *o
+	if o.EventListener != nil {
+		listener := *o.EventListener
+		own.EventListener = &listener
+		a.background = o.EventListener.BackgroundError
+	} else {
+		own.EventListener = &pebble.EventListener{}
+	}
+	own.EventListener.BackgroundError = a.failed
+	own.Logger = a
+	own.FS = &files{o.FS, a}
+	own.DisableTableStats = true // the goroutine that collects them uses caches which an Open that fails has closed
+	type result struct {
+		db  *pebble.DB
+		err error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		db, err := open(dir, &own)
+		opened <- result{db, err}
+	}()
+	select {
+	case r := <-opened:
+		a.end()
+		return r.db, r.err
+	case err := <-a.over:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.lock != nil {
+			_ = a.lock.Close()
+		}
+		return nil, err
+	}
+}
+
+func open(dir string, o *pebble.Options) (db *pebble.DB, err error) {
+	defer func() {
+		p := recover()
+		if cause, ok := p.(error); ok {
+			db, err = nil, fmt.Errorf("pebble: %w", cause)
+		} else if p != nil {
+			db, err = nil, fmt.Errorf("pebble: %v", p)
+		}
+	}()
+	return pebble.Open(dir, o)
+}
+
+// attempt stands between Pebble and the caller's logger and listener until the database is open.
+type attempt struct {
+	over       chan error
+	logger     pebble.Logger
+	background func(error)
+
+	mu     sync.Mutex
+	opened bool
+	lock   io.Closer // of the directory; nil where the caller has it
+}
+
+// end lets later errors pass to the caller.
+func (a *attempt) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.opened = true
+}
+
+// halts reports an error and never returns, unless the database is open.
+func (a *attempt) halts(err error) {
+	a.mu.Lock()
+	opened := a.opened
+	a.mu.Unlock()
+	if opened {
+		return
+	}
+	select {
+	case a.over <- err:
+	default:
+	}
+	halt()
+}
+
+// halt has a name of its own, so that tests that look for goroutines know it.
+func halt() { select {} }
+
+func (a *attempt) failed(err error) {
+	a.halts(err)
+	if a.background != nil {
+		a.background(err)
+	}
+}
+
+// Infof implements pebble.Logger.
+func (a *attempt) Infof(format string, args ...any) { a.logger.Infof(format, args...) }
+
+// Errorf implements pebble.Logger.
+func (a *attempt) Errorf(format string, args ...any) { a.logger.Errorf(format, args...) }
+
+// Fatalf implements pebble.Logger. The Kind and the cause of an error among args are kept.
+func (a *attempt) Fatalf(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	for _, x := range args {
+		if cause, ok := x.(error); ok {
+			err = &fatal{err.Error(), cause}
+		}
+	}
+	a.halts(err)
+	a.logger.Fatalf(format, args...)
+}
+
+// fatal is a message of Pebble's with the error in it.
+type fatal struct {
+	text  string
+	cause error
+}
+
+func (f *fatal) Error() string { return f.text }
+
+func (f *fatal) Unwrap() error { return f.cause }
+
+// files is a file system that reports failed fsyncs of directories, and calls them done.
+type files struct {
+	vfs.FS
+	a *attempt
+}
+
+// Create implements vfs.FS. Pebble panics when it cannot make its next log, in a way that ends the process: the reason is reported before.
+func (f *files) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, c)
+	if err != nil && strings.HasSuffix(name, ".log") {
+		f.a.failed(fmt.Errorf("the next log: %w", err))
+	}
+	return file, err
+}
+
+// OpenDir implements vfs.FS.
+func (f *files) OpenDir(name string) (vfs.File, error) {
+	d, err := f.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return &dir{d, name, f.a}, nil
+}
+
+// Lock implements vfs.FS.
+func (f *files) Lock(name string) (io.Closer, error) {
+	f.a.mu.Lock()
+	defer f.a.mu.Unlock()
+	var err error
+	f.a.lock, err = f.FS.Lock(name)
+	return f.a.lock, err
+}
+
+type dir struct {
+	vfs.File
+	name string
+	a    *attempt
+}
+
+// Sync implements vfs.File.
+func (d *dir) Sync() error {
+	if err := d.File.Sync(); err != nil {
+		d.a.failed(fmt.Errorf("fsync of directory %s: %w", d.name, err))
+	}
+	return nil
+}
