@@ -79,6 +79,26 @@ func TestWhichRowsWait(t *testing.T) {
 	f("the group without a delay", rule, with(func(r *Row) { r.Ring = 0 }), false)
 }
 
+func TestAWindowIsReadAsItIsWritten(t *testing.T) {
+	f := func(text string, want Rule, wrong bool) {
+		t.Helper()
+		mode, window, err := ParseWindow(text)
+		if got := (Rule{Mode: mode, Window: window}); got != want || (err != nil) != wrong || err == nil && got.String() != text {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	f("off", Rule{}, false)
+	f("auto", Rule{Mode: Auto}, false)
+	f("30s", Rule{Mode: Fixed, Window: 30 * second}, false)
+	f("0s", Rule{}, true)
+	f("-1s", Rule{}, true)
+	f("", Rule{}, true)
+	f("soon", Rule{}, true)
+	if got := (Rule{Mode: Auto, Threshold: 30 * second}).String(); got != "auto, below 30s" {
+		t.Errorf("%s", got)
+	}
+}
+
 func TestMistakesInARule(t *testing.T) {
 	f := func(r Rule, want string) {
 		t.Helper()

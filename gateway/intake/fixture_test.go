@@ -53,6 +53,7 @@ type memoryTable struct {
 	exempl   int
 	metadata []point.MetadataRow
 	levels   []point.Level
+	smears   []point.Smear // the wishes that came with the writes
 	keep     time.Duration
 	err      error         // the answer of Write
 	stall    chan struct{} // Write waits for it
@@ -153,6 +154,7 @@ func (t *memoryTable) Write(ctx context.Context, b *point.Batch, level point.Lev
 	t.hists += len(b.Hists)
 	t.exempl += len(b.Exemplars)
 	t.metadata = append(t.metadata, b.Metadata...)
+	t.smears = append(t.smears, b.Smear)
 	t.levels = append(t.levels, level)
 	return nil
 }

@@ -153,6 +153,31 @@ func TestInflux1(t *testing.T) {
 	f.do(t, "POST /write?db=empty", nil).want(t, 204)
 }
 
+// TestTheWishNotToWaitReachesTheTable: off, in the header or the parameter, wins over on.
+func TestTheWishNotToWaitReachesTheTable(t *testing.T) {
+	f := start(t)
+	ask := func(what string, want point.Smear, header ...string) {
+		t.Helper()
+		f.do(t, what, []byte("m v=1"), header...).want(t, 204)
+		all := f.memory.table("x").smears
+		if got := all[len(all)-1]; got != want {
+			t.Errorf("%s %v: the wish is %v, want %v", what, header, got, want)
+		}
+	}
+	ask("POST /write?db=x", point.SmearByTable)
+	ask("POST /write?db=x&smear=off", point.SmearOff)
+	ask("POST /write?db=x&smear=false", point.SmearOff)
+	ask("POST /write?db=x", point.SmearOff, intake.SmearHeader, "off")
+	ask("POST /write?db=x&smear=on", point.SmearOff, intake.SmearHeader, "off")
+	ask("POST /write?db=x&smear=off", point.SmearOff, intake.SmearHeader, "on")
+	ask("POST /api/v2/write?bucket=x&smear=on", point.SmearOn)
+	f.do(t, "POST /api/v1/write", rw1(t, series("m", now, 1)), append(rw1Header, "X-Spillway-Table", "x", intake.SmearHeader, "off")...).want(t, 204)
+	if all := f.memory.table("x").smears; all[len(all)-1] != point.SmearOff {
+		t.Errorf("remote write: the wish is %v", all[len(all)-1])
+	}
+	f.do(t, "POST /write?db=x", []byte("m v=1"), intake.SmearHeader, "maybe").want(t, 400, "neither on nor off")
+}
+
 func TestAckLevels(t *testing.T) {
 	f := start(t)
 	ask := func(what string, want point.Level, header ...string) {
