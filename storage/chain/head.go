@@ -321,7 +321,7 @@ func (m *Machine) tendChain() {
 			if p := m.peer(x); p.version != m.version || m.now-p.heard >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
 				m.invite(x)
 			}
-			m.send(x, Ping{Epoch: m.epoch, Version: m.version, Sent: m.now, Own: m.own, End: m.end})
+			m.send(x, m.ask(m.version))
 		}
 		for _, x := range m.candidates() {
 			if m.feedOf(x) == nil {

@@ -42,6 +42,8 @@ type Machine struct {
 	echo    Time // Sent of the head's newest ping in the epoch
 	left    bool // the head answered in the epoch
 
+	asked []Time // Sent of the newest pings, oldest first; at most askedMax
+
 	head head
 
 	// As of this Step.
@@ -150,7 +152,7 @@ func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 // rest ends this placement's part in an epoch. The promise stays.
 func (m *Machine) rest() {
 	m.endOrder()
-	m.role, m.version, m.order, m.base, m.feeds, m.sure = idle, 0, nil, nil, nil, m.now
+	m.role, m.version, m.order, m.base, m.feeds, m.sure, m.asked = idle, 0, nil, nil, nil, m.now, nil
 	m.echo, m.left = 0, false
 	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
 }
@@ -235,7 +237,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 
 func (m *Machine) pong(from Member, msg Pong) {
 	switch {
-	case msg.Epoch != m.epoch:
+	case msg.Epoch != m.epoch || !slices.Contains(m.asked, msg.Sent): // no ping of this process and role: perhaps of one before a reboot, by another clock
 	case m.role == leading:
 		if p := m.known(from); p != nil {
 			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
@@ -244,6 +246,20 @@ func (m *Machine) pong(from Member, msg Pong) {
 		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))
 		m.once = true
 	}
+}
+
+// askedMax is how many pings may be answered late: those of a second, and some sent between at a change of order.
+const askedMax = 16
+
+// ask returns a ping, and notes when it was sent.
+func (m *Machine) ask(version uint64) Ping {
+	if n := len(m.asked); n == 0 || m.asked[n-1] != m.now {
+		if n == askedMax {
+			m.asked = m.asked[:copy(m.asked, m.asked[1:])]
+		}
+		m.asked = append(m.asked, m.now)
+	}
+	return Ping{Epoch: m.epoch, Version: version, Sent: m.now, Own: m.own, End: m.end}
 }
 
 func (m *Machine) refused(from Member, msg Refuse) {

@@ -120,15 +120,15 @@ func (m *Machine) tendMember() {
 		return
 	}
 	m.pinged = m.now
-	ping := Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end}
+	version := uint64(0)
 	if m.joined() {
-		ping.Version = m.version
+		version = m.version
 		m.report()
 	}
 	if m.leaving {
 		m.leave()
 	} else {
-		m.send(m.order[0], ping)
+		m.send(m.order[0], m.ask(version))
 	}
 	for _, f := range m.feeds {
 		m.pump(f)

@@ -47,7 +47,7 @@ type Ping struct {
 	Own, End point.Serial
 }
 
-// Pong answers a Ping. For is how long, from Sent on, the asker may call its answers sure; a member's Pong to its head leaves it 0.
+// Pong answers a Ping with its Sent; one with a Sent that the receiver did not send in its role is ignored. For is how long, from Sent on, the asker may call its answers sure; a member's Pong to its head leaves it 0.
 type Pong struct {
 	Epoch point.Epoch
 	Sent  Time
