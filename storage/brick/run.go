@@ -3,6 +3,7 @@ package brick
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/errors/oserror"
@@ -18,7 +19,8 @@ type runner struct {
 	once sync.Once
 	done sync.WaitGroup
 
-	synced chan struct{} // of one: the fsynced part of the log grew
+	synced  chan struct{}          // of one: the fsynced part of the log grew
+	watcher atomic.Pointer[func()] // nil: none
 
 	failed bool     // owned by the runner: files could not be tended since the last tick
 	marked position // owned by the runner: the end covered by the last mark
@@ -44,13 +46,20 @@ func (r *runner) noteSynced() {
 	}
 }
 
-// testify keeps the witness close behind the fsyncs of the log, without their waiting for it.
+// Watch has f called soon after each fsync that made records safe, by one goroutine: with it, one look finds all records whose Wait is done. It may
+// be called once. f must not wait. Its calls end with Close.
+func (b *Brick) Watch(f func()) { b.runner.watcher.Store(&f) }
+
+// testify calls the watcher, and keeps the witness close behind the fsyncs of the log, without their waiting for either.
 func (b *Brick) testify() {
 	for {
 		select {
 		case <-b.runner.quit:
 			return
 		case <-b.runner.synced:
+			if f := b.runner.watcher.Load(); f != nil {
+				(*f)()
+			}
 			b.witness.note(b.testimony())
 		}
 	}

@@ -76,6 +76,8 @@ func (m *Machine) passed(in Passed) {
 		f.behind = true
 		m.do(Behind{f.to, f.end})
 		return
+	case in.Upto == in.After: // no link: the next ping's time tries again
+		return
 	case f.sent.Less(in.Upto):
 		f.sent = in.Upto
 		f.chunks = append(f.chunks, chunk{in.Upto, in.Bytes})

@@ -73,14 +73,17 @@ func (p *Partition) Append(r *Rows) error {
 	serial, chain := a.serial, a.chain
 	a.chain = nil
 	p.frames.Put(a)
+	if err == nil && chain != nil {
+		chain.HandOn()
+	}
 	if err != nil || r.Level == point.Received {
 		return err
 	}
 	waits()
-	if err := wait.Wait(); err != nil || chain == nil || r.Level != point.All {
-		return err
+	if chain != nil && r.Level == point.All {
+		return chain.Await(context.Background(), serial) // its own fsync is one of those waited for
 	}
-	return chain.Await(context.Background(), serial)
+	return wait.Wait()
 }
 
 // errCold says that the partition cooled between the check and the lock.

@@ -29,16 +29,19 @@ import (
 // byHand is a chain: the test itself carries its frames over.
 type byHand struct {
 	passed [][]byte
-	await  func(point.Serial) error // nil: all placements have all frames
+	own    brick.Wait               // of the newest frame
+	await  func(point.Serial) error // nil: all other placements have all frames
 }
 
-func (c *byHand) Pass(_, _ point.Serial, rec []byte, _ brick.Wait) {
-	c.passed = append(c.passed, bytes.Clone(rec))
+func (c *byHand) Pass(_, _ point.Serial, rec []byte, own brick.Wait) {
+	c.passed, c.own = append(c.passed, bytes.Clone(rec)), own
 }
+
+func (c *byHand) HandOn() {}
 
 func (c *byHand) Await(_ context.Context, s point.Serial) error {
 	if c.await == nil {
-		return nil
+		return c.own.Wait()
 	}
 	return c.await(s)
 }
@@ -753,6 +756,8 @@ type live struct {
 }
 
 func (c *live) Pass(_, _ point.Serial, rec []byte, _ brick.Wait) { c.frames <- bytes.Clone(rec) }
+
+func (c *live) HandOn() {}
 
 func (c *live) Await(ctx context.Context, s point.Serial) error {
 	for {

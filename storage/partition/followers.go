@@ -14,7 +14,9 @@ type Followers interface {
 	// leader's own log and applied; own is the promise of its fsync there. It copies any part of rec that it keeps, does not
 	// block, and does not call the partition.
 	Pass(s, prev point.Serial, rec []byte, own brick.Wait)
-	// Await returns nil when every listed placement has fsynced and applied all frames up to s, and an error when this can no
+	// HandOn sends the frames that were passed. It is called soon after Pass, without a lock of the partition, and does not wait.
+	HandOn()
+	// Await does what HandOn does, and returns nil when every listed placement has fsynced and applied all frames up to s, and an error when this can no
 	// longer happen, at the end of the leader's epoch at the latest.
 	Await(ctx context.Context, s point.Serial) error
 }

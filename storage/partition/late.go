@@ -138,6 +138,9 @@ func (p *Partition) followLate(sender point.Epoch, h *frame.Head, rec []byte) (b
 	return wait, nil
 }
 
+// LogsOnly reports whether Follow would only log a frame, and waits for no disk and no other work.
+func (p *Partition) LogsOnly(h *frame.Head) bool { return p.appliesLate(h) }
+
 // appliesLate reports whether a frame may be applied late: one that changes no segment, while not too many are late.
 func (p *Partition) appliesLate(h *frame.Head) bool {
 	p.mu.Lock()

@@ -54,7 +54,9 @@ type Leases interface {
 type Wire interface {
 	// Send does not wait.
 	Send(p lease.Partition, from, to lease.Member, m chain.Message)
-	// Frame sends a log record once there is room for it; rec must not change afterwards.
+	// TryFrame sends a log record if there is a link and room on it, else returns false; rec must never change.
+	TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool
+	// Frame sends a log record once there is room for it.
 	Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error
 }
 
@@ -66,6 +68,7 @@ type Deps struct {
 	Wire   Wire
 	Clock  func() chain.Time                   // never goes back and counts suspends
 	Epoch  func(point.PlacementID) point.Epoch // the brick's highest
+	Watch  func(synced func())                 // has synced called after each fsync of the log
 	Log    *slog.Logger
 }
 
@@ -86,6 +89,10 @@ type Chains struct {
 		leaving bool
 		over    bool
 	}
+	unsynced struct {
+		sync.Mutex              // taken under a placement's lock: nothing else is locked while it is held
+		list       []*placement // with frames in the log that are not known to be fsynced
+	}
 }
 
 // New makes a server's chains; Run runs them.
@@ -93,7 +100,33 @@ func New(d Deps, s chain.Settings) *Chains {
 	c := &Chains{deps: d, settings: s}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.copies, c.mu.opening = map[lease.Partition]*placement{}, map[lease.Partition]bool{}
+	d.Watch(c.synced)
 	return c
+}
+
+// enlist has a placement looked at after the next fsync.
+func (c *Chains) enlist(x *placement) {
+	c.unsynced.Lock()
+	defer c.unsynced.Unlock()
+	c.unsynced.list = append(c.unsynced.list, x)
+}
+
+// synced reports to the machines which frames an fsync has made safe: all partitions' reports are made after one fsync and travel together.
+func (c *Chains) synced() {
+	c.unsynced.Lock()
+	list := c.unsynced.list
+	c.unsynced.list = nil
+	c.unsynced.Unlock()
+	for _, x := range list {
+		x.mu.Lock()
+		if x.mu.enlisted = x.noteSynced(); x.mu.enlisted {
+			c.enlist(x)
+		}
+		x.mu.Unlock()
+	}
+	for _, x := range list {
+		x.drain()
+	}
 }
 
 // Serve sets the placements. Messages that arrive before it are lost.

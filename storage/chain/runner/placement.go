@@ -18,7 +18,12 @@ import (
 	"github.com/spillwaydb/spillway/storage/partition"
 )
 
-// placement is a chain's part at one placement: the machine, its goroutine, and the work beside it.
+// placement is a chain's part at one placement: the machine, and the work beside it.
+//
+//	link, writer, fsync, tick ──post──▶ events ──▶ drain: one goroutine at a time, that of the first that posted
+//	                                                 └─ a slow event: in a goroutine of its own, and all behind it
+//
+// An event seldom costs more than a goroutine's wake-up, so the goroutine that brings it handles it, unless another is at work.
 type placement struct {
 	// Constant.
 	c      *Chains
@@ -27,22 +32,24 @@ type placement struct {
 	p      *partition.Partition
 	ctx    context.Context
 	cancel context.CancelFunc
-	wake   chan struct{} // 1 when there are events
-	fsync  chan struct{} // 1 when latest is new
+	idle   *sync.Cond // of mu: no goroutine drains
 
 	mu struct {
 		sync.Mutex // taken under the partition's lock by Pass: nothing else is locked while it is held
 		machine    *chain.Machine
 		events     []event
+		draining   bool // a goroutine handles events
+		ended      bool // no event is handled any more
 		recent     recent
-		latest     appended
+		unsynced   []appended  // frames in the log that are not known to be fsynced
+		enlisted   bool        // in Chains.unsynced
 		epoch      point.Epoch // epoch led here; 0: none
 		acked      point.Serial
 		waiting    []waiting
 		others     []lease.Member // live placements of a partition that is led here
 	}
 
-	// Owned by the loop.
+	// Owned by the goroutine that drains.
 	current  event // while its effects are performed
 	cutting  bool
 	adopting bool
@@ -52,7 +59,7 @@ type placement struct {
 
 var _ partition.Followers = (*placement)(nil)
 
-// event is an input, a request to lead or to adopt a segment, or the end of an adoption.
+// event is an input, a request to lead or to adopt a segment, the end of an adoption, or that time went by.
 type event struct {
 	in      chain.Input
 	rec     []byte // of a Pass
@@ -61,9 +68,10 @@ type event struct {
 	done    chan error
 	adopt   *adoption
 	adopted bool
+	tick    bool
 }
 
-// appended is the newest frame in the log and the promise of its fsync.
+// appended is a frame in the log and the promise of its fsync.
 type appended struct {
 	serial point.Serial
 	wait   brick.Wait
@@ -81,30 +89,76 @@ func comparePartitions(a, b lease.Partition) int {
 
 func newPlacement(c *Chains, key lease.Partition, p *partition.Partition) *placement {
 	id := p.Identity().Placement
-	x := &placement{c: c, key: key, p: p, wake: make(chan struct{}, 1), fsync: make(chan struct{}, 1),
+	x := &placement{c: c, key: key, p: p,
 		self: lease.Member{Placement: id, Server: topology.ServerID(c.deps.Server), Store: c.deps.Store}}
+	x.idle = sync.NewCond(&x.mu.Mutex)
 	x.ctx, x.cancel = context.WithCancel(c.ctx)
 	x.mu.machine = chain.New(c.deps.Clock(), x.self, c.deps.Epoch(id), p.Ends(), c.settings)
 	c.work.Go(x.loop)
-	c.work.Go(x.fsyncs)
 	return x
 }
 
+// post has an event handled, by this goroutine unless another is at work. It does not wait; slow events get a goroutine of their own.
 func (x *placement) post(e event) {
 	x.mu.Lock()
+	if x.mu.ended {
+		x.mu.Unlock()
+		x.refuse(e)
+		return
+	}
 	x.mu.events = append(x.mu.events, e)
 	x.mu.Unlock()
-	poke(x.wake)
+	x.drain()
 }
 
-func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+// drain handles the events that wait, unless another goroutine does.
+func (x *placement) drain() {
+	x.mu.Lock()
+	if x.mu.draining || x.mu.ended || len(x.mu.events) == 0 {
+		x.mu.Unlock()
+		return
+	}
+	x.mu.draining = true
+	x.mu.Unlock()
+	x.handleAll(false)
+}
+
+// handleAll handles events until none is left. Unless this goroutine may be slow, a slow event ends that, and a goroutine of its own goes on.
+func (x *placement) handleAll(maySlow bool) {
+	for {
+		x.mu.Lock()
+		if len(x.mu.events) == 0 || x.mu.ended {
+			x.mu.draining = false
+			x.idle.Broadcast()
+			x.mu.Unlock()
+			return
+		}
+		e := x.mu.events[0]
+		if !maySlow && x.isSlow(&e) {
+			x.mu.Unlock()
+			x.c.work.Go(func() { x.handleAll(true) })
+			return
+		}
+		if x.mu.events[0] = (event{}); len(x.mu.events) == 1 {
+			x.mu.events = x.mu.events[:0]
+		} else {
+			x.mu.events = x.mu.events[1:]
+		}
+		x.mu.Unlock()
+		x.handle(e)
 	}
 }
 
-// loop is the placement's goroutine.
+// isSlow reports whether an event may wait for a disk or for other work.
+func (x *placement) isSlow(e *event) bool {
+	if e.rec != nil {
+		h, err := frame.Header(e.rec)
+		return err == nil && !x.p.LogsOnly(&h)
+	}
+	return e.lead != nil || e.adopted
+}
+
+// loop has the machine go on with time.
 func (x *placement) loop() {
 	defer x.end()
 	tick := time.NewTimer(0)
@@ -113,12 +167,8 @@ func (x *placement) loop() {
 		select {
 		case <-x.ctx.Done():
 			return
-		case <-x.wake:
-			for _, e := range x.take() {
-				x.handle(e)
-			}
 		case <-tick.C:
-			x.tick()
+			x.post(event{tick: true})
 			x.mu.Lock()
 			next := x.mu.machine.Wake() - x.c.deps.Clock()
 			x.mu.Unlock()
@@ -127,16 +177,10 @@ func (x *placement) loop() {
 	}
 }
 
-func (x *placement) take() []event {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	es := x.mu.events
-	x.mu.events = nil
-	return es
-}
-
 func (x *placement) handle(e event) {
 	switch {
+	case e.tick:
+		x.tick()
 	case e.lead != nil && (x.cutting || x.adopting):
 		x.leads = append(x.leads, e)
 	case e.lead != nil:
@@ -238,8 +282,7 @@ func (x *placement) perform(e chain.Effect) {
 	case chain.Send:
 		x.c.deps.Wire.Send(x.key, x.self, e.To, e.Message)
 	case chain.PassOn:
-		epoch, _ := x.leading()
-		x.c.work.Go(func() { x.passOn(e, epoch) })
+		x.passOn(e)
 	case chain.LogIt:
 		x.logIt(e)
 	case chain.Raise:
@@ -337,50 +380,70 @@ func (x *placement) logIt(e chain.LogIt) {
 	x.mu.Lock()
 	x.logged(e.Serial, prev, rec, wait)
 	x.mu.Unlock()
-	poke(x.fsync)
 }
 
 // logged records a frame that is in the log; the lock is held.
 func (x *placement) logged(s, prev point.Serial, rec []byte, wait brick.Wait) {
 	x.mu.recent.add(s, prev, rec)
-	x.mu.latest = appended{s, wait}
+	x.mu.unsynced = append(x.mu.unsynced, appended{s, wait})
+	if !x.mu.enlisted {
+		x.mu.enlisted = true
+		x.c.enlist(x)
+		x.noteSynced() // or it was fsynced before it was enlisted
+	}
+}
+
+// noteSynced makes the fsyncs of frames inputs; the lock is held. It reports whether there are frames without.
+func (x *placement) noteSynced() (more bool) {
+	n := 0
+	for n < len(x.mu.unsynced) && x.mu.unsynced[n].wait.Done() {
+		n++
+	}
+	if n > 0 {
+		x.mu.events = append(x.mu.events, event{in: chain.Synced{Upto: x.mu.unsynced[n-1].serial}})
+		left := copy(x.mu.unsynced, x.mu.unsynced[n:])
+		clear(x.mu.unsynced[left:])
+		x.mu.unsynced = x.mu.unsynced[:left]
+	}
+	return len(x.mu.unsynced) > 0
 }
 
 // Pass implements partition.Followers.
 func (x *placement) Pass(s, prev point.Serial, rec []byte, own brick.Wait) {
 	x.mu.Lock()
-	x.logged(s, prev, rec, own)
+	defer x.mu.Unlock()
 	x.mu.events = append(x.mu.events, event{in: chain.Appended{Serial: s, Prev: prev, Bytes: len(rec)}})
+	x.logged(s, prev, rec, own)
+}
+
+// HandOn implements partition.Followers.
+func (x *placement) HandOn() { x.drain() }
+
+// passOn sends frames behind a serial: at once if they are in memory and the link has room, else beside the other work.
+func (x *placement) passOn(e chain.PassOn) {
+	x.mu.Lock()
+	epoch, _ := x.mu.machine.Epoch()
+	frames, found := x.mu.recent.after(e.After, e.BytesMax)
 	x.mu.Unlock()
-	poke(x.wake)
-	poke(x.fsync)
-}
-
-// fsyncs waits for the newest frame's fsync, again and again: all before it are then safe too.
-func (x *placement) fsyncs() {
-	var done point.Serial
-	for {
-		select {
-		case <-x.ctx.Done():
-			return
-		case <-x.fsync:
+	upto, bytes := e.After, 0
+	for _, f := range frames {
+		if bytes > 0 && bytes+len(f.rec) > e.BytesMax {
+			break
 		}
-		x.mu.Lock()
-		a := x.mu.latest
-		x.mu.Unlock()
-		if a.serial == done {
-			continue
+		if !found || f.prev != upto || !x.c.deps.Wire.TryFrame(x.key, epoch, x.self, e.To, f.rec) {
+			break
 		}
-		if err := a.wait.Wait(); err != nil {
-			return // the store is fenced: the process ends
-		}
-		done = a.serial
-		x.post(event{in: chain.Synced{Upto: done}})
+		upto, bytes = f.serial, bytes+len(f.rec)
 	}
+	if bytes == 0 {
+		x.c.work.Go(func() { x.passOnLater(e, epoch) })
+		return
+	}
+	x.post(event{in: chain.Passed{To: e.To, After: e.After, Upto: upto, Bytes: bytes}})
 }
 
-// passOn sends frames of the log behind a serial: from memory, or else from the log.
-func (x *placement) passOn(e chain.PassOn, epoch point.Epoch) {
+// passOnLater sends frames of the log behind a serial, from memory or else from the log, and waits for room on the link.
+func (x *placement) passOnLater(e chain.PassOn, epoch point.Epoch) {
 	upto, bytes := e.After, 0
 	missing, err := false, error(nil)
 	send := func(s, prev point.Serial, rec []byte) error {
@@ -428,6 +491,7 @@ var errEnough = errors.New("enough")
 
 // Await implements partition.Followers.
 func (x *placement) Await(ctx context.Context, s point.Serial) error {
+	x.drain()
 	x.mu.Lock()
 	switch {
 	case x.mu.epoch == 0:
@@ -494,15 +558,28 @@ func (x *placement) settle(f func(waiting) (bool, error)) {
 // end releases and answers all events that wait.
 func (x *placement) end() {
 	x.cancel()
-	for _, e := range append(x.take(), x.leads...) {
-		if e.release != nil {
-			e.release()
-		}
-		if e.adopt != nil {
-			e.adopt.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
-		}
-		if e.done != nil {
-			e.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
-		}
+	x.mu.Lock()
+	x.mu.ended = true
+	for x.mu.draining {
+		x.idle.Wait()
+	}
+	left := x.mu.events
+	x.mu.events = nil
+	x.mu.Unlock()
+	for _, e := range left {
+		x.refuse(e)
+	}
+}
+
+// refuse answers an event that is not handled any more.
+func (x *placement) refuse(e event) {
+	if e.release != nil {
+		e.release()
+	}
+	if e.adopt != nil {
+		e.adopt.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
+	}
+	if e.done != nil {
+		e.done <- fault.Errorf(fault.Stale, "partition %v is no longer here", x.key)
 	}
 }

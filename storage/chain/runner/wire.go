@@ -58,6 +58,12 @@ func (w *LinkWire) Send(p lease.Partition, from, to lease.Member, m chain.Messag
 	}
 }
 
+// TryFrame implements Wire.
+func (w *LinkWire) TryFrame(p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) bool {
+	l, ok := w.to(to.Server)
+	return ok && StoreOf(l.Peer().Store) == to.Store && l.TryFrame(routeOf(p, epoch, from, to), rec, nil) == nil
+}
+
 // Frame implements Wire.
 func (w *LinkWire) Frame(ctx context.Context, p lease.Partition, epoch point.Epoch, from, to lease.Member, rec []byte) error {
 	l, ok := w.to(to.Server)

@@ -71,6 +71,8 @@ type alone struct{}
 
 func (alone) Pass(point.Serial, point.Serial, []byte, brick.Wait) {}
 
+func (alone) HandOn() {}
+
 func (alone) Await(context.Context, point.Serial) error { return nil }
 
 const epoch point.Epoch = 3
