@@ -503,7 +503,7 @@ func (m *Machine) memberLeaves(from Member, msg Leave) {
 	}
 	p.heard = m.now
 	if msg.Echo <= p.granted {
-		m.send(from, Ping{Epoch: m.epoch, Version: m.version, Sent: m.now, Own: m.own, End: m.end})
+		m.send(from, m.ask(m.version))
 		return
 	}
 	p.leaving = true
