@@ -1,0 +1,174 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/peer/rpc"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/chain"
+	"github.com/spillwaydb/spillway/storage/partition"
+	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+var theKey = lease.Partition{Table: "t", ID: 1}
+
+const theEpoch point.Epoch = 3
+
+// node is a server with one placement, on a disk in memory.
+type node struct {
+	*partition.Partition
+	t      *testing.T
+	self   lease.Member
+	index  *series.Index
+	brick  *brick.Brick
+	links  *rpc.Links
+	chains *Chains
+	leads  bool
+	list   []lease.Member
+}
+
+type noBytes struct{}
+
+func (noBytes) Add(int64) {}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Kept and the following methods are those of Leases: one server leads, and its lease goes on.
+func (n *node) Kept(string, point.PartitionID) bool { return true }
+
+func (n *node) Copied() []Led {
+	if !n.leads {
+		return nil
+	}
+	return []Led{{Partition: theKey, Epoch: theEpoch, List: n.list}}
+}
+
+func (n *node) Led(lease.Partition) (point.Epoch, bool) { return theEpoch, n.leads }
+
+func (n *node) Placed(lease.Partition) chain.Placements {
+	return chain.Placements{All: n.list, MinInSync: 2}
+}
+
+func (n *node) Relist(_ lease.Partition, epoch point.Epoch, members []lease.Member) {
+	n.chains.Listed(theKey, true, epoch, members)
+}
+
+func (n *node) GiveUp(_ lease.Partition, why string) { n.t.Error(why) }
+
+// Placement and the following methods are those of Partitions.
+func (n *node) Placement(p lease.Partition) (*partition.Partition, bool) {
+	return n.Partition, p == theKey
+}
+
+func (n *node) Copy(p lease.Partition, id point.PlacementID) (*partition.Partition, error) {
+	if p != theKey || id != n.self.Placement {
+		return nil, fault.Errorf(fault.Stale, "%v is not here", p)
+	}
+	return n.Partition, nil
+}
+
+func (n *node) LeadCopies(ctx context.Context, p lease.Partition, epoch point.Epoch) error {
+	return n.chains.Lead(ctx, p, n.Partition, epoch)
+}
+
+func openNode(t *testing.T, i int) *node {
+	n := &node{t: t, index: series.New()}
+	var err error
+	n.brick, err = brick.Open(brick.Deps{FS: vfs.NewMem()}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
+	n.must(err)
+	n.must(n.brick.Recover(func(point.PlacementID) point.Serial { return point.Serial{} }, func(point.PlacementID, point.Serial, []byte) error { return nil }))
+	log := slog.New(slog.DiscardHandler)
+	n.self = lease.Member{Placement: point.PlacementID(i), Server: topology.ServerID(fmt.Sprintf("s%d", i)), Store: StoreOf(n.brick.ID())}
+	n.Partition, err = partition.Create(partition.Deps{Brick: n.brick, Index: n.index, Cache: segment.NewCache(1 << 14), Log: log,
+		Metrics: partition.NewMetrics(prometheus.NewRegistry()), HeadBytes: noBytes{}, Compacting: new(budget.Held)},
+		partition.Settings{}, partition.Identity{Table: "t", Partition: 1, Placement: n.self.Placement, TimeHi: 1 << 60}, 0)
+	n.must(err)
+	wire := &LinkWire{}
+	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: string(n.self.Server), Boot: uint64(i), Store: n.brick.ID()}}, Handler{Wire: wire})
+	n.must(err)
+	began := time.Now()
+	n.chains = New(Deps{Server: string(n.self.Server), Store: n.self.Store, Leases: n, Wire: wire, Clock: func() chain.Time { return time.Since(began) },
+		Epoch: n.brick.HighestEpoch, Watch: n.brick.Watch, Log: log}, chain.Settings{SilentAfter: time.Minute, SlowAfter: time.Minute})
+	n.chains.Serve(n)
+	wire.Join(n.chains, n.links.Link)
+	return n
+}
+
+// Writers append at once on a leader with two followers, and its head is frozen meanwhile: every row that was acked is in all three logs, in one order.
+func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
+	nodes := []*node{openNode(t, 1), openNode(t, 2), openNode(t, 3)}
+	var list []lease.Member
+	for _, n := range nodes {
+		list = append(list, n.self)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for i, n := range nodes {
+		n.list, n.leads = list, i == 0
+		for _, m := range nodes[:i] {
+			rpc.JoinLinks(m.links, n.links)
+		}
+	}
+	for _, n := range nodes {
+		running.Go(func() { _ = n.chains.Run(ctx) })
+	}
+	head := nodes[0]
+	for !head.Leads(theEpoch) {
+		time.Sleep(time.Millisecond)
+	}
+	var writers sync.WaitGroup
+	for w := range 8 {
+		ref := head.index.Intern(point.MakeLabels(point.MetricName, fmt.Sprint("m", w)))
+		writers.Go(func() {
+			for i := range 50 {
+				level := point.All
+				if i%7 == 3 && i < 49 {
+					level = point.One
+				}
+				err := head.Append(&partition.Rows{Stamp: point.Stamp(i*8+w+1) << 20, Level: level, Refs: []series.Ref{ref}, Times: []point.Nanos{int64(i + 1)}, Values: []float64{1}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i == 25 && w == 0 {
+					if err := head.Flush(ctx, partition.ByAge); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	writers.Wait() // the last row of each writer is acked by all, and no row is newer than these
+	for _, n := range nodes[1:] {
+		if n.Last() != head.Last() {
+			t.Errorf("%s ends with %v, the leader with %v", n.self.Server, n.Last(), head.Last())
+		}
+	}
+	cancel()
+	running.Wait()
+	for _, n := range nodes {
+		n.links.Close()
+		n.Close()
+		n.must(n.brick.Close())
+	}
+}
