@@ -5,8 +5,8 @@
 //	partition ──Pass, Await─────▶ │ Chains │ ──Relist──▶ Leases: the lease row
 //	          ◀──Follow, Cut───── └────────┘ ◀── Led, Listed
 //
-// A partition's machine has a goroutine of its own here: it takes inputs in order, steps, and performs the effects. Waits for a disk or
-// for room on a link run beside it, and their results come back as inputs.
+// One goroutine at a time gives a partition's machine its inputs, in order, and performs the effects: the one that brings the first input. Waits for a
+// disk or for room on a link run beside it, and their results come back as inputs.
 //
 // Invariants kept here: I1 (Await returns nil only for frames that all have, by the machine), I5 (frames in memory are bounded by
 // cacheBytesMax a partition; incoming data is bounded by the links' windows).
