@@ -114,5 +114,5 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 
 // errStaged refuses a deletion: rows that wait for their leader would come back.
 func errStaged(table string) error {
-	return fault.Errorf(fault.Unavailable, "rows of table %q wait for the leaders of their partitions (staging): a deletion would miss them; do it again in some seconds", table)
+	return fault.Errorf(fault.Unavailable, "rows of table %q wait for the leaders of their partitions (staging): a deletion would miss them; do it again in some seconds, of a smeared table (spillway table show) after `spillway table set --smear=off` and its window", table)
 }
