@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -66,11 +67,36 @@ func (p *storage) announceStaging(ctx context.Context, tables []string) error {
 	return registry.Change(ctx, p.view.coord, p.id, func(s *registry.Server) { s.Staging = registry.StagingOf(tables) })
 }
 
+// unstageTimeout bounds how long a stopping server gives the rows that are staged on it to leaders or other servers; what is left stays on its disk.
+const unstageTimeout = 3 * time.Second
+
+// unstaging is an actor that only empties the staging at the end, once the leases are released.
+func (p *storage) unstaging() (func() error, func(error)) {
+	done := make(chan struct{})
+	return func() error { <-done; return nil }, func(error) {
+		defer close(done)
+		if p.staging == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), p.patience(unstageTimeout))
+		defer cancel()
+		if err := p.staging.Leave(ctx); err != nil {
+			p.log.Warn("rows that are staged here wait on the disk until the server starts again", "error", err)
+		}
+	}
+}
+
 // stagingWays are the ways of staged frames to leaders and other holders.
 type stagingWays struct{ p *storage }
 
 // Map implements stagings.Ways.
-func (w stagingWays) Map(table string) (*topology.Map, bool) { return w.p.view.tables.Get(table) }
+func (w stagingWays) Map(table string) (*topology.Map, uint64) { return w.p.view.tables.Life(table) }
+
+// Leaving implements stagings.Ways.
+func (w stagingWays) Leaving() bool {
+	row, ok := w.p.view.registry.Get(w.p.id)
+	return ok && row.Drain != nil
+}
 
 // Cover implements stagings.Ways.
 func (w stagingWays) Cover(ctx context.Context, table string, times []point.Nanos) error {

@@ -279,6 +279,7 @@ func (p *storage) run(ctx context.Context) error {
 	var g run.Group
 	// Actors are stopped in this order: leases are released first, while everything needed for that still runs.
 	g.Add(p.leaving(ctx))
+	g.Add(p.unstaging())
 	g.Add(run.SignalHandler(ctx, os.Interrupt, syscall.SIGTERM))
 	if p.master != nil {
 		g.Add(actor(ctx, p.master.Run))
@@ -298,8 +299,8 @@ func (p *storage) run(ctx context.Context) error {
 	g.Add(actor(ctx, p.server.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
 		return follow(ctx, ahead(p.accounts.heads, 1, p.server.HeadBytes, p.server.OnHeadGrowth), ahead(p.accounts.compactions, 1, p.server.CompactingBytes, p.server.OnCompactingGrowth),
-			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}),
-			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {})) // segments in transit: booked every followPeriod
+			ahead(p.accounts.compactions, 1, p.copies.heldBytes, func(func(int64)) {}), // segments in transit: booked every followPeriod
+			ahead(p.accounts.heads, 1, p.stagedBytes, func(func(int64)) {}))
 	}))
 	if p.admin != nil {
 		srv := adminServer(p.pages())

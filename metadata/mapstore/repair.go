@@ -260,7 +260,7 @@ func (x *survey) read(n Newest) (Newest, error) {
 // Row is the table's row that names the file, the successor of old. Proposals made in old's round are ruled out.
 func (n Newest) Row(old Row) Row {
 	holders := n.Holders[:min(len(n.Holders), ServersMax)]
-	return Row{Txn: n.File.Txn, Seq: n.File.Seq, Servers: holders, Round: old.Round + 1}
+	return Row{Txn: n.File.Txn, Seq: n.File.Seq, Servers: holders, Round: old.Round + 1, Begun: min(old.Begun, n.File.Seq)}
 }
 
 // Follows reports whether the newest file follows from a transaction; known is false where the chain is not kept as far back.

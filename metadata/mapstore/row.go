@@ -40,6 +40,9 @@ type Row struct {
 	// Round is of the proposals that may be committed: a new one rules out every change that was proposed before it and is
 	// not committed yet, whichever coordinator has it and whenever it goes on (NewRuleOut). It only rises.
 	Round uint64
+	// Begun is the sequence number of the table's first map: lower ones are of tables of this name that were dropped. 0: a build made the
+	// table that did not keep it.
+	Begun uint64
 }
 
 // afterUnknown is the first id of a table made anew where no record is left of the ids that its predecessor gave out: rows of builds that did not
@@ -64,11 +67,12 @@ type storedRow struct {
 	Dropping bool                `json:"dropping,omitempty"`
 	Round    uint64              `json:"round,omitempty"`
 	NextID   point.PartitionID   `json:"next_id,omitempty"`
+	Begun     uint64              `json:"begun,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
 func (r Row) Encode() []byte {
-	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round, r.NextID})
+	b, err := json.Marshal(storedRow{rowVersion, hex.EncodeToString(r.Txn[:]), r.Seq, r.Servers, r.Dropped, r.Dropping, r.Round, r.NextID, r.Begun})
 	if err != nil {
 		fault.Bug("a table's row does not encode: %v", err)
 	}
@@ -100,10 +104,12 @@ func DecodeRow(row coord.Row) (Row, error) {
 		return bad("metadata servers %q are not in order, double or without a name", s.Servers)
 	case s.Dropped && s.Dropping:
 		return bad("the table is dropped and about to be")
+	case s.Begun > s.Seq:
+		return bad("the table's first map has sequence number %d, and the newest %d", s.Begun, s.Seq)
 	case s.NextID != 0 && !s.Dropped:
 		return bad("the next partition id %d of a table that is not dropped", s.NextID)
 	}
-	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round, NextID: s.NextID}
+	r := Row{Seq: s.Seq, Servers: s.Servers, Dropped: s.Dropped, Dropping: s.Dropping, Round: s.Round, NextID: s.NextID, Begun: s.Begun}
 	if b, err := hex.DecodeString(s.Txn); err != nil || len(b) != len(r.Txn) {
 		return bad("transaction id %q", s.Txn)
 	} else {

@@ -391,7 +391,10 @@ func (t *Txn) store(m *topology.Map, from Row, ops []byte) {
 	}
 	t.m, t.content = m, m
 	t.file = &peer.File{Table: t.table, Txn: t.id, Seq: m.Seq, Digest: m.Digest(), Base: t.row.Txn, Ops: ops}
-	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping, Round: t.row.Round}
+	t.next = Row{Txn: t.id, Seq: m.Seq, Servers: from.Servers, Dropping: from.Dropping, Round: t.row.Round, Begun: from.Begun}
+	if t.goal == create {
+		t.next.Begun = m.Seq
+	}
 	t.ask(t.next.Servers, majority(len(t.next.Servers)))
 }
 

@@ -227,6 +227,9 @@ func (t *Machine) publish(m *topology.Map, row mapstore.Row, rev coord.Revision,
 			row.Servers = t.want.Servers
 		}
 	}
+	if row.Begun == 0 && t.m != nil {
+		row.Begun = t.row.Begun // a table that was dropped meanwhile has its row from the store
+	}
 	t.m, t.row, t.rev = m, row, max(rev, t.rev)
 	if rev > t.at {
 		t.want, t.at = row, rev

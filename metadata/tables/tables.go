@@ -146,6 +146,23 @@ func (t *Tables) Dropped(name string) (seq uint64, ok bool) {
 	return 0, false
 }
 
+// Life returns the newest map of a table that is here, nil if there is none, and the sequence number below which maps are of tables of that
+// name that were dropped; 0: unknown.
+func (t *Tables) Life(name string) (m *topology.Map, begun uint64) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	v := t.mu.tables[name]
+	if v == nil {
+		return nil, 0
+	}
+	m, _ = v.At()
+	row := v.Row()
+	if row.Dropped {
+		return m, row.Seq + 1
+	}
+	return m, row.Begun
+}
+
 // Dropping reports whether a table is being dropped: nothing is written to it until that has ended.
 func (t *Tables) Dropping(name string) bool {
 	t.mu.RLock()

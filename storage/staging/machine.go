@@ -93,6 +93,7 @@ type Machine struct {
 	bytes    int64
 	smeared  struct{ bytes, frames int64 }   // of them
 	away     map[topology.ServerID]time.Time // since when they do not answer
+	leaving  bool                            // this server is drained or stops
 }
 
 type entry struct {
@@ -101,6 +102,7 @@ type entry struct {
 	underWay  bool
 	restaging bool
 	gone      bool // while it is in table.later
+	tried     bool // to forward it, since this server leaves
 }
 
 // table is one table's frames.
@@ -154,9 +156,9 @@ func (t *table) all(f func(*entry) (more bool)) {
 	}
 }
 
-// ripen queues the frames that are due.
-func (t *table) ripen(now time.Time) {
-	for len(t.later) > 0 && (t.later[0].gone || !now.Before(t.later[0].Due)) {
+// ripen queues the frames that are due, or all.
+func (t *table) ripen(now time.Time, all bool) {
+	for len(t.later) > 0 && (all || t.later[0].gone || !now.Before(t.later[0].Due)) {
 		if e := heap.Pop(&t.later).(*entry); !e.gone {
 			t.queue = append(t.queue, e)
 		}
@@ -256,8 +258,26 @@ func (m *Machine) isAway(now time.Time, s topology.ServerID) bool {
 	return ok && now.Sub(since) >= m.settings.AwayAfter
 }
 
-// mine reports whether it is this server's turn to act for a frame: no holder before it is there.
+// Leave takes whether this server is drained or stops. One that leaves does not wait for its turn, nor until frames are due: it forwards all, and
+// stages those elsewhere that their leader did not take.
+func (m *Machine) Leave(on bool) {
+	if m.leaving == on {
+		return
+	}
+	m.leaving = on
+	for _, t := range m.tables {
+		t.pause, t.until = 0, time.Time{}
+		for _, e := range t.queue {
+			e.tried = false
+		}
+	}
+}
+
+// mine reports whether it is this server's turn to act for a frame: no holder before it is there, or it leaves.
 func (m *Machine) mine(now time.Time, e *entry) bool {
+	if m.leaving {
+		return true
+	}
 	for _, h := range e.Holders {
 		if h == m.settings.Server {
 			return true
@@ -273,7 +293,7 @@ func (m *Machine) mine(now time.Time, e *entry) bool {
 func (m *Machine) Due(now time.Time) (due []Frame) {
 	for _, name := range m.names() {
 		t := m.tables[name]
-		t.ripen(now)
+		t.ripen(now, m.leaving)
 		if now.Before(t.until) {
 			continue
 		}
@@ -299,7 +319,7 @@ func (m *Machine) Postponed(now time.Time, id ID) {
 		return
 	}
 	t := m.tables[e.Table]
-	e.underWay = false
+	e.underWay, e.tried = false, m.leaving
 	t.underWay--
 	if !now.Before(t.until) { // of several that fail together one counts
 		t.pause = min(max(2*t.pause, pauseMin), pauseMax)
@@ -330,6 +350,27 @@ func (m *Machine) Forget(id ID) bool {
 	return true
 }
 
+// End ends the frames of a table that was dropped: those that were written by maps below a sequence number, that of the first map of the table
+// which has the name now, if any. It returns them; those that are being logged are ended by a later call.
+func (m *Machine) End(table string, below uint64) (ended []Frame) {
+	t := m.tables[table]
+	if t == nil {
+		return nil
+	}
+	var old []*entry
+	t.all(func(e *entry) bool {
+		if e.MapSeq < below {
+			old = append(old, e)
+		}
+		return true
+	})
+	for _, e := range old {
+		ended = append(ended, e.Frame)
+		m.drop(e)
+	}
+	return ended
+}
+
 func (m *Machine) drop(e *entry) {
 	m.add(e, -1)
 	t := m.tables[e.Table]
@@ -351,7 +392,7 @@ func (m *Machine) drop(e *entry) {
 	}
 }
 
-// Restage is a frame to be staged on another server because a holder is away.
+// Restage is a frame to be staged on another server because a holder is away, or this one leaves.
 type Restage struct {
 	ID      ID
 	To      topology.ServerID
@@ -382,9 +423,14 @@ func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Re
 	return all
 }
 
-// replace puts another server in the place of the first holder that is away.
+// replace puts another server in the place of this one, if it leaves, else of the first holder that is away.
 func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) (Restage, bool) {
-	i := slices.IndexFunc(e.Holders, func(s topology.ServerID) bool { return s != m.settings.Server && m.isAway(now, s) })
+	i := slices.IndexFunc(e.Holders, func(s topology.ServerID) bool {
+		if m.leaving {
+			return s == m.settings.Server && e.tried
+		}
+		return s != m.settings.Server && m.isAway(now, s)
+	})
 	if i < 0 {
 		return Restage{}, false
 	}
@@ -402,15 +448,26 @@ func (m *Machine) replace(now time.Time, e *entry, servers []topology.ServerID) 
 	return Restage{e.ID, to, append(holders, to)}, true
 }
 
-// Restaged takes the outcome of a Restage.
-func (m *Machine) Restaged(r Restage, done bool) {
-	if e, ok := m.frames[r.ID]; ok {
-		e.restaging = false
-		if done {
-			e.Holders = r.Holders
-		}
+// Restaged takes the outcome of a Restage. It reports whether this server need not hold the frame any more.
+func (m *Machine) Restaged(r Restage, done bool) (gone bool) {
+	e, ok := m.frames[r.ID]
+	if !ok {
+		return false
 	}
+	e.restaging = false
+	switch {
+	case !done:
+	case slices.Contains(r.Holders, m.settings.Server):
+		e.Holders = r.Holders
+	case !e.underWay:
+		m.drop(e)
+		return true
+	}
+	return false
 }
+
+// Len is the number of frames, those being logged included.
+func (m *Machine) Len() int { return len(m.frames) }
 
 // Partners returns the other holders of all frames.
 func (m *Machine) Partners() []topology.ServerID {

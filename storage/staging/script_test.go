@@ -26,6 +26,8 @@ import (
 //	forget 1                    another holder forwarded it
 //	restages B C                what to stage again; B and C are the servers there are
 //	restaged 1 | failed 1       the outcome
+//	leave | stay                A is drained or stops, or is not any more
+//	end 5                       the table was dropped: maps below number 5 are of it; frame n was written by map n
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := &script{}
@@ -82,7 +84,7 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		return all
 	}
 	frame := func() Frame {
-		f := Frame{ID: id(), Table: "t", Bytes: bytes, Rows: 1, Holders: servers(strings.Split(args[1], "+")), Since: s.now}
+		f := Frame{ID: id(), Table: "t", Bytes: bytes, Rows: 1, MapSeq: uint64(id().Stamp), Holders: servers(strings.Split(args[1], "+")), Since: s.now}
 		if after > 0 {
 			f.Due = s.now.Add(after)
 		}
@@ -134,7 +136,17 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 		}
 		return b.String()
 	case "restaged", "failed":
-		s.m.Restaged(s.restages[args[0]], cmd == "restaged")
+		if s.m.Restaged(s.restages[args[0]], cmd == "restaged") {
+			return "not held here any more\n"
+		}
+	case "leave", "stay":
+		s.m.Leave(cmd == "leave")
+	case "end":
+		var all []string
+		for _, f := range s.m.End("t", uint64(id().Stamp)) {
+			all = append(all, strconv.Itoa(int(f.ID.Stamp)))
+		}
+		return fmt.Sprintf("ended %v\n", all)
 	default:
 		t.Fatalf("no command %s", cmd)
 	}

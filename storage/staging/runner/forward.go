@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,7 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-beat.C:
 			s.beat(ctx, &running)
 		}
+		s.endDropped()
 		s.mu.Lock()
 		due := s.mu.machine.Due(time.Now())
 		waiting := len(s.mu.held) > 0
@@ -55,13 +57,40 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
+// endDropped ends the frames of tables that were dropped.
+func (s *Store) endDropped() {
+	s.mu.Lock()
+	tables := s.mu.machine.Tables()
+	s.mu.Unlock()
+	for _, table := range tables {
+		_, begun := s.deps.Ways.Map(table)
+		s.mu.Lock()
+		ended := s.mu.machine.End(table, begun)
+		s.mu.Unlock()
+		rows := 0
+		for i := range ended {
+			rows += ended[i].Rows
+			s.note(ended[i].ID)
+		}
+		if rows > 0 {
+			s.metrics.dropped.Add(float64(rows))
+			s.deps.Log.Info("staged rows of a dropped table are gone with it", "table", table, "rows", rows)
+		}
+	}
+}
+
 // beat looks at the other holders, stages again what they held, and keeps the announcement.
 func (s *Store) beat(ctx context.Context, running *sync.WaitGroup) {
 	now := time.Now()
 	s.mu.Lock()
 	partners := s.mu.machine.Partners()
 	s.mu.Unlock()
-	if len(partners) > 0 {
+	leaving := s.deps.Ways.Leaving()
+	s.mu.Lock()
+	s.mu.machine.Leave(leaving || s.mu.closed)
+	held := len(s.mu.held)
+	s.mu.Unlock()
+	if held > 0 {
 		others := s.deps.Ways.Others()
 		s.mu.Lock()
 		for _, p := range partners {
@@ -117,11 +146,16 @@ func (s *Store) forward(ctx context.Context, f *staging.Frame) {
 		return
 	}
 	s.metrics.forwarded.Add(float64(f.Rows))
-	if err := s.forgotten(f.ID); err != nil {
-		s.deps.Log.Warn("a forwarded frame could not be noted as such: it is forwarded again after a start", "error", err)
-	}
+	s.note(f.ID)
 	s.tell(ctx, f, others)
 	s.rouse()
+}
+
+// note logs that a frame is not held any more.
+func (s *Store) note(id staging.ID) {
+	if err := s.forgotten(id); err != nil {
+		s.deps.Log.Warn("a staged frame that is gone could not be noted as such: it is forwarded again after a start", "error", err)
+	}
 }
 
 func (s *Store) postpone(id staging.ID) {
@@ -159,9 +193,9 @@ func (s *Store) deliver(ctx context.Context, h *held) error {
 	if err := d.Decode(h.body, &g); err != nil {
 		return err
 	}
-	m, ok := s.deps.Ways.Map(h.Table)
-	if !ok {
-		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here", h.Table)
+	m, begun := s.deps.Ways.Map(h.Table)
+	if m == nil || h.MapSeq < begun {
+		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
 	}
 	parts, uncovered, expired := divide(m, &g, time.Now().UnixNano())
 	if len(uncovered) > 0 {
@@ -267,7 +301,7 @@ func divide(m *topology.Map, g *frame.Frame, now point.Nanos) (parts []*part, un
 	return parts, uncovered, expired
 }
 
-// restage stages a frame on another server because a holder is away, and keeps the new list of holders.
+// restage stages a frame on another server because a holder is away, or this one leaves. It keeps the new list of holders.
 func (s *Store) restage(ctx context.Context, r staging.Restage) {
 	ctx, stop := context.WithTimeout(ctx, forwardTimeout)
 	defer stop()
@@ -276,14 +310,17 @@ func (s *Store) restage(ctx context.Context, r staging.Restage) {
 		return
 	}
 	err := s.restageAt(ctx, &h, r)
-	if err == nil {
+	if err == nil && slices.Contains(r.Holders, s.settings.Server) {
 		err = s.rename(r)
 	}
 	s.mu.Lock()
-	s.mu.machine.Restaged(r, err == nil)
+	gone := s.mu.machine.Restaged(r, err == nil)
 	s.mu.Unlock()
+	if gone {
+		s.note(r.ID)
+	}
 	if err != nil {
-		s.deps.Log.Warn("a staged frame of which a holder is away could not be staged again; it is tried again", "to", r.To, "error", err)
+		s.deps.Log.Warn("a staged frame of which a holder is away, or is to be stopped, could not be staged again; it is tried again", "to", r.To, "error", err)
 		return
 	}
 	s.metrics.restaged.Inc()

@@ -321,6 +321,31 @@ func (s *Store) rouse() {
 	}
 }
 
+// Leave takes no more frames, and returns when none is held: their leaders took them, or other servers. Run has to run. Errors are those of
+// ctx; what is held then stays on the disk.
+func (s *Store) Leave(ctx context.Context) error {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.machine.Leave(true)
+	s.mu.Unlock()
+	s.rouse()
+	look := time.NewTicker(lookPeriod)
+	defer look.Stop()
+	for {
+		s.mu.Lock()
+		n := s.mu.machine.Len()
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fault.Wrap(ctx.Err(), fault.Unavailable, "%d staged frames", n)
+		case <-look.C:
+		}
+	}
+}
+
 // Close ends the log. Frames that are held stay on the disk.
 func (s *Store) Close() error {
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -286,14 +287,26 @@ func TestAnOverwriteThatIsStagedWins(t *testing.T) {
 
 // leaderless are ways in a cluster in which the leader takes rows or not.
 type leaderless struct {
-	mu    sync.Mutex
-	m     *topology.Map
-	err   error
-	taken []float64
-	ranks []point.Stamp
+	mu     sync.Mutex
+	m      *topology.Map
+	begun  uint64
+	leaves bool
+	held   []uint64 // nonces of frames that another server staged
+	err    error
+	taken  []float64
+	ranks  []point.Stamp
 }
 
-func (l *leaderless) Map(string) (*topology.Map, bool)                              { return l.m, true }
+func (l *leaderless) Map(string) (*topology.Map, uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.m, l.begun
+}
+func (l *leaderless) Leaving() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leaves
+}
 func (l *leaderless) Cover(context.Context, string, []point.Nanos) error            { return nil }
 func (l *leaderless) Leader(string, *topology.Partition) (topology.ServerID, error) { return "b", nil }
 func (l *leaderless) Live(topology.ServerID) bool                                   { return true }
@@ -321,6 +334,9 @@ func (s *leaderStream) Insert(_ context.Context, in *peer.Insert) error {
 		return errors.New("rows that were staged come as if they were not")
 	case in.Staging.Do == peer.Forget:
 		return nil
+	case in.Staging.Do == peer.Stage:
+		s.l.held = append(s.l.held, in.Staging.Nonce)
+		return nil
 	case s.l.err == nil:
 		s.l.taken, s.l.ranks = append(s.l.taken, in.Values...), append(s.l.ranks, in.Stamp)
 	}
@@ -333,32 +349,44 @@ func (l *leaderless) set(err error) {
 	l.err = err
 }
 
+// serve runs a store among servers of which the leader takes rows or not.
+func (h *house) serve() (s *Store, l *leaderless, stop func()) {
+	h.t.Helper()
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	h.must(err)
+	l = &leaderless{err: fault.Errorf(fault.Unavailable, "away"), m: m.Cover([]point.Nanos{1}, func(point.PartitionID) []topology.Placement {
+		return []topology.Placement{{ID: 1, Server: "b"}}
+	})}
+	s = h.open(staging.Settings{})
+	s.deps.Ways = l
+	ctx, cancel := context.WithCancel(h.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	return s, l, func() {
+		cancel()
+		h.must(<-ended)
+		h.must(s.Close())
+	}
+}
+
+func (h *house) await(what string, ok func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Fatal("never: ", what)
+		}
+	}
+}
+
 // TestStagedRowsReachTheirLeader when it is there again, with their rank, and are staged until then. A frame that it refuses for good is kept in a file.
 func TestStagedRowsReachTheirLeader(t *testing.T) {
 	h := newHouse(t)
-	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
-	h.must(err)
-	l := &leaderless{err: fault.Errorf(fault.Unavailable, "away"), m: m.Cover([]point.Nanos{1}, func(point.PartitionID) []topology.Placement {
-		return []topology.Placement{{ID: 1, Server: "b"}}
-	})}
-	s := h.open(staging.Settings{})
-	s.deps.Ways = l
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
+	s, l, stop := h.serve()
 	h.must(h.stage(s, "t", 1))
 	h.must(h.stage(s, "t", 2))
 	h.want(s, "t", 1, 2)
 	l.set(nil)
-	await := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("never: ", what)
-			}
-		}
-	}
-	await("both are forwarded", func() bool { return len(h.values(s, "t")) == 0 })
+	h.await("both are forwarded", func() bool { return len(h.values(s, "t")) == 0 })
 	l.mu.Lock()
 	slices.Sort(l.taken)
 	slices.Sort(l.ranks)
@@ -368,13 +396,70 @@ func TestStagedRowsReachTheirLeader(t *testing.T) {
 	l.mu.Unlock()
 	l.set(fault.Errorf(fault.Invalid, "never"))
 	h.must(h.stage(s, "t", 3))
-	await("the third is set aside", func() bool { return len(h.values(s, "t")) == 0 })
+	h.await("the third is set aside", func() bool { return len(h.values(s, "t")) == 0 })
 	stop()
-	h.must(<-ended)
-	h.must(s.Close())
 	b, err := readAll(h.fs, h.fs.PathJoin("staging", fmt.Sprintf("%016x-%016x.aside", 3<<10, 3)))
 	h.must(err)
 	if r, _, err := staging.CutRecord(b[len(staging.FileMagic):]); err != nil || r.Frame.ID != idOf(3) {
 		t.Errorf("set aside is %+v, %v", r, err)
+	}
+}
+
+// TestADroppedTableStaysEmpty: rows that were staged for it are gone with it, and are not forwarded to a table that has its name later, by a server that comes back
+// after that either.
+func TestADroppedTableStaysEmpty(t *testing.T) {
+	h := newHouse(t)
+	s, l, stop := h.serve()
+	h.must(h.stage(s, "t", 1)) // by map 1
+	h.want(s, "t", 1)
+	before := h.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+	l.mu.Lock()
+	l.begun, l.err = 2, nil // dropped, and made again: the leader takes rows
+	l.mu.Unlock()
+	h.await("the row is gone", func() bool { return len(h.values(s, "t")) == 0 })
+	stop()
+	h.fs = before
+	again, l2, stop := h.serve()
+	h.want(again, "t", 1)
+	l2.mu.Lock()
+	l2.begun, l2.err = 2, nil
+	l2.mu.Unlock()
+	h.await("the row is gone at the server that was away", func() bool { return len(h.values(again, "t")) == 0 })
+	stop()
+	for _, l := range []*leaderless{l, l2} {
+		if len(l.taken) > 0 {
+			t.Errorf("the table that was made later has %v", l.taken)
+		}
+	}
+}
+
+// TestAServerThatLeavesHoldsNothing: it stages its rows elsewhere if their leader is away, and takes no more when it stops.
+func TestAServerThatLeavesHoldsNothing(t *testing.T) {
+	h := newHouse(t)
+	s, l, stop := h.serve()
+	defer stop()
+	alone := func(n int) {
+		table, of, f := row("t", n)
+		of.Holders = []string{"a"}
+		h.must(s.Stage(t.Context(), table, 1, of, f))
+	}
+	alone(1)
+	l.mu.Lock()
+	l.leaves = true // it is drained
+	l.mu.Unlock()
+	h.await("the row is staged elsewhere", func() bool { return len(h.values(s, "t")) == 0 })
+	alone(2)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	h.must(s.Leave(ctx))
+	h.want(s, "t")
+	l.mu.Lock()
+	slices.Sort(l.held)
+	if held := slices.Compact(l.held); !slices.Equal(held, []uint64{1, 2}) || len(l.taken) > 0 {
+		t.Errorf("another server holds frames %v, the leader has %v", held, l.taken)
+	}
+	l.mu.Unlock()
+	if err := h.stage(s, "t", 3); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a server that stops stages a row: %v", err)
 	}
 }

@@ -13,8 +13,9 @@ import (
 
 // Ways are what forwarding needs to know of the cluster.
 type Ways interface {
-	// Map returns the newest map of a table at hand.
-	Map(table string) (*topology.Map, bool)
+	// Map returns the newest map of a table at hand, nil if there is none, and the sequence number below which maps are of tables of that
+	// name that were dropped; 0: unknown.
+	Map(table string) (m *topology.Map, begun uint64)
 	// Cover makes partitions for times that have none.
 	Cover(ctx context.Context, table string, times []point.Nanos) error
 	// Leader returns the leader of a partition. Errors are Unavailable.
@@ -23,6 +24,8 @@ type Ways interface {
 	Server(id topology.ServerID) (peer.Storage, bool)
 	// Live reports whether a server's heartbeat was seen lately.
 	Live(id topology.ServerID) bool
+	// Leaving reports whether this server is drained.
+	Leaving() bool
 	// Others lists the other servers of the cluster that may take staged frames.
 	Others() []topology.ServerID
 }
