@@ -2,11 +2,14 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
 // stages are the settings of a cluster that stages rows.
@@ -49,6 +52,93 @@ func TestClusterWritesDoNotWaitForALeader(t *testing.T) {
 		c.within(patience, "all three are in sync again", func() bool { return len(c.inSync(p)) == 3 })
 		w.check()
 	}
+}
+
+// TestClusterStagedRowsLeaveWithTheirServerAndTable: the only copy of a table is away, so that its rows stay staged on one server each. A server that is drained, and one that is
+// stopped, stage theirs elsewhere, and all are there when the leader is back. Those that are staged when the table is dropped are gone with it, and are not in the
+// table that has its name then.
+func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: stages})
+	c.table("copied", 24*time.Hour, 1)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(1)
+	only, _ := c.leader(c.partitions("copied")[0])
+	c.server(only).Kill()
+	w.atOnce(30)
+	holders := c.stagedOn()
+	t.Logf("30 rows of which %s has the only partition are staged: %v", only, holders)
+	if sumOfRows(holders) != 30 || len(holders) < 2 {
+		t.Fatalf("30 rows are staged on two servers or more: %v", holders)
+	}
+	names := slices.Sorted(maps.Keys(holders))
+	drained, stopped := names[0], names[1]
+	c.must(c.ran("server", "drain", drained, "--reason=test"))
+	c.within(patience, "the drained server has no staged rows", func() bool { return c.stagedOn()[drained] == 0 })
+	if now := c.stagedOn(); sumOfRows(now) != 30 {
+		t.Errorf("after %s was drained: %v", drained, now)
+	}
+	began := time.Now()
+	c.must(c.server(topology.ServerID(stopped)).Terminate())
+	<-c.server(topology.ServerID(stopped)).Done()
+	now := c.stagedOn()
+	t.Logf("%s was drained, %s stopped within %v, and staged are %v", drained, stopped, time.Since(began).Round(time.Millisecond), now)
+	if sumOfRows(now) != 30 {
+		t.Errorf("after %s was stopped: %v", stopped, now)
+	}
+	c.start(c.server(topology.ServerID(stopped)), c.server(only))
+	c.within(patience, "nothing is staged", func() bool { return sumOfRows(c.stagedOn()) == 0 })
+	w.check()
+
+	c.must(c.ran("server", "undrain", drained))
+	c.server(only).Kill()
+	w.atOnce(10)
+	if now := c.stagedOn(); sumOfRows(now) != 10 {
+		t.Fatalf("10 rows are staged: %v", now)
+	}
+	t.Log(c.command("table", "drop", "copied", "--confirm=copied", "--reason=test", "--timeout=50s"))
+	w = &copiesWriter{c: c, from: w.from, acked: 1000} // of the table that has the name then
+	w.write(5)
+	c.within(patience, "nothing is staged", func() bool { return sumOfRows(c.stagedOn()) == 0 })
+	c.start(c.server(only))
+	c.within(patience, "the server is back", func() bool { return c.view.leaders.Live(only) })
+	for _, d := range c.doors {
+		rows := d.rowsOf("copied", "kept_v", "2d", time.Now().Add(time.Hour))
+		if len(rows) != 1 || len(rows["kept_v/"]) != 5 {
+			t.Errorf("the table was dropped and made again with 5 rows: %v", rows)
+		}
+	}
+}
+
+// ran runs a command for people that has to succeed.
+func (c *crowd) ran(args ...string) error {
+	if out, code := c.cli(args...); code != 0 {
+		return fmt.Errorf("%v ended with %d: %s", args, code, out)
+	}
+	return nil
+}
+
+// stagedOn counts the staged rows by server, of those that run and have some.
+func (c *crowd) stagedOn() map[string]int {
+	all := map[string]int{}
+	for i, p := range c.Storage {
+		select {
+		case <-p.Done():
+			continue
+		default:
+		}
+		if n := metric(c.t, c.Admin[i], "spillway_staging_rows"); n > 0 {
+			all[p.Name] = int(n)
+		}
+	}
+	return all
+}
+
+func sumOfRows(of map[string]int) (n int) {
+	for _, rows := range of {
+		n += rows
+	}
+	return n
 }
 
 // atOnce writes rows, each once: a refusal is counted and the row is sent again.
