@@ -110,6 +110,56 @@ func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 	}
 }
 
+// TestClusterStagedRowsOutliveTheirHolders: of a table with two replicas, both of which are in sync, one is away, so that rows stay staged. They are read while they wait,
+// after a holder of them is killed, and after all servers are; and are there once when the replica is back.
+func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: stages})
+	c.table("copied", 24*time.Hour, 2)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(20)
+	p := c.partitions("copied")[0]
+	c.within(patience, "both are in sync", func() bool { return len(c.inSync(p)) == 2 })
+	was, _ := c.leader(p)
+	other := slices.DeleteFunc(c.inSync(p), func(s topology.ServerID) bool { return s == was })[0]
+	c.server(was).Kill()
+	if refused, slowest := w.atOnce(100); refused > 0 {
+		t.Errorf("%d writes were refused, the slowest took %v", refused, slowest)
+	}
+	waits := func() map[string]int {
+		t.Helper()
+		w.check()
+		now := c.stagedOn()
+		if sumOfRows(now) < 100 {
+			t.Fatalf("100 rows wait: %v", now)
+		}
+		return now
+	}
+	now := waits()
+	t.Logf("100 rows are staged on two servers each, and read: %v", now)
+	for _, victim := range c.Storage {
+		if now[victim.Name] > 0 && victim.Name != string(other) {
+			victim.Kill()
+			break
+		}
+	}
+	waits()
+	c.within(patience, "each is staged on two servers again", func() bool { return sumOfRows(c.stagedOn()) >= 200 })
+	t.Logf("a holder was killed, and staged are %v", waits())
+	for _, s := range c.Storage {
+		s.Kill()
+	}
+	for _, s := range c.Storage {
+		if s != c.server(was) {
+			c.start(s)
+		}
+	}
+	t.Logf("all were killed, and staged are %v", waits())
+	c.start(c.server(was))
+	c.within(patience, "nothing is staged", func() bool { return sumOfRows(c.stagedOn()) == 0 })
+	w.check()
+}
+
 // ran runs a command for people that has to succeed.
 func (c *crowd) ran(args ...string) error {
 	if out, code := c.cli(args...); code != 0 {
