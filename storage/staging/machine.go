@@ -43,6 +43,9 @@ func (f *Frame) from() time.Time {
 	return f.Since
 }
 
+// Before reports whether the frame was written by a map below a sequence number.
+func (f *Frame) Before(seq uint64) bool { return f.MapSeq > 0 && f.MapSeq < seq }
+
 // Settings are numbers a user sets.
 type Settings struct {
 	// Server is this server's name.
@@ -359,7 +362,7 @@ func (m *Machine) End(table string, below uint64) (ended []Frame) {
 	}
 	var old []*entry
 	t.all(func(e *entry) bool {
-		if e.MapSeq < below {
+		if e.Before(below) {
 			old = append(old, e)
 		}
 		return true

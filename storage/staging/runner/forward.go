@@ -194,7 +194,7 @@ func (s *Store) deliver(ctx context.Context, h *held) error {
 		return err
 	}
 	m, begun := s.deps.Ways.Map(h.Table)
-	if m == nil || h.MapSeq < begun {
+	if m == nil || h.Before(begun) {
 		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
 	}
 	parts, uncovered, expired := divide(m, &g, time.Now().UnixNano())

@@ -128,6 +128,9 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 	if err := errors.Join(f.Validate(), f.Measure(g)); err != nil {
 		return err
 	}
+	if _, begun := s.deps.Ways.Map(table); f.Before(begun) { // it would end at once, as frames that were acked before the table was dropped
+		return fault.Errorf(fault.Unavailable, "table %q was dropped since its map %d", table, mapSeq)
+	}
 	if err := g.Check(); err != nil {
 		return err
 	}
