@@ -67,7 +67,7 @@ type storedRow struct {
 	Dropping bool                `json:"dropping,omitempty"`
 	Round    uint64              `json:"round,omitempty"`
 	NextID   point.PartitionID   `json:"next_id,omitempty"`
-	Begun     uint64              `json:"begun,omitempty"`
+	Begun    uint64              `json:"begun,omitempty"`
 }
 
 // Encode gives the row's stored form: JSON with a version.
