@@ -401,11 +401,7 @@ func (x *link) began(l rules.Chain) {
 	x.takes, x.busy = l.Epoch, true
 	x.placed = x.s.clock()
 	x.take(chainInput{in: x.placements()})
-	dropped := l.Dropped
-	if x.s.w.opt.broken == droppedForgotten {
-		dropped = nil
-	}
-	x.take(chainInput{in: chain.Lead{Epoch: l.Epoch, List: l.List, Dropped: dropped}})
+	x.take(chainInput{in: chain.Lead{Epoch: l.Epoch, List: l.List, Dropped: l.Dropped}})
 	x.busy = false
 	if epoch, leads := x.m.Epoch(); leads && epoch == l.Epoch {
 		x.s.w.mark(chainLed)

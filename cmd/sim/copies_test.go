@@ -21,7 +21,6 @@ var brokenChains = []struct {
 	{surplusStays, allFaults, 3, "I6", 100, 1},
 	{gapsTaken, allFaults, 3, "I6", 50, 1},
 	{listUnanswered, allFaults, 3, "I1|not whole", 100, 1},
-	{droppedForgotten, allFaults, 3, "I1", 300, 140},
 	{shrinksToOne, allFaults, 3, "I1", 50, 1},
 	{sameDirectory, lost | crash, 3, "I", 100, 1},
 	{flushesUnacked, allFaults, 3, "I6", 50, 1},

@@ -124,7 +124,6 @@ const (
 	surplusStays     rule = "surplus frames stay in the log"
 	gapsTaken        rule = "a member takes a frame that does not follow its last one"
 	listUnanswered   rule = "a head takes a list for changed that it asked for"
-	droppedForgotten rule = "a taker does not wait for the holder that it dropped"
 	shrinksToOne     rule = "a list shrinks below the minimum in sync"
 	sameDirectory    rule = "an emptied directory keeps its name"
 	flushesUnacked   rule = "a leader flushes frames that not all have"
