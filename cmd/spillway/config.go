@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/admit"
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/ha"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/limits"
@@ -52,6 +53,7 @@ type config struct {
 
 	Limits  limits.Settings  `yaml:"limits" reload:"yes"`
 	Relabel relabel.Settings `yaml:"relabel" for:"standalone gateway" reload:"yes"`
+	HA      ha.Settings      `yaml:"ha" for:"standalone gateway" reload:"yes"`
 	Kafka   []kafka.Cluster  `yaml:"kafka,omitempty" for:"standalone gateway" help:"Kafka clusters whose topics are read, a block each: README, Kafka."`
 
 	Query query.Settings `yaml:"query" for:"standalone gateway"`
@@ -215,7 +217,7 @@ var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPI
 // validate reports every mistake at once, except those that a part reports itself.
 func (c *config) validate() error {
 	var errs []error
-	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(),
+	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
 	if c.Intake.Smear && !c.Intake.Staging {
 		errs = append(errs, fault.Errorf(fault.Invalid, "intake.smear needs intake.staging: smeared rows wait there"))

@@ -76,6 +76,7 @@ const referenceIntro = "# Settings\n\n" +
 
 var referenceChapters = map[string]string{
 	"relabel": "Series rewritten or dropped as they come, by every protocol.",
+	"ha":      "HA pairs: of several senders of the same series the rows of one are kept. [limits.md](limits.md#ha-pairs) says how.",
 	"limits":  "Limits of each table; 0 is none. [limits.md](limits.md) says what is answered beyond them.",
 	"kafka":   "A list of clusters, each read by one consumer group.",
 	"storage": "The store. Bounds that are not set follow from `storage.memory_bytes`.",

@@ -22,6 +22,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/api"
 	"github.com/spillwaydb/spillway/gateway/follow/runner"
 	"github.com/spillwaydb/spillway/gateway/forward"
+	"github.com/spillwaydb/spillway/gateway/ha/tracker"
 	"github.com/spillwaydb/spillway/gateway/intake"
 	"github.com/spillwaydb/spillway/gateway/intake/kafka"
 	"github.com/spillwaydb/spillway/gateway/limits"
@@ -29,6 +30,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/recent"
 	"github.com/spillwaydb/spillway/gateway/relabel"
 	"github.com/spillwaydb/spillway/gateway/ui"
+	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/tables"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -50,6 +52,7 @@ type door struct {
 	behind   gatewayDeps
 	limits   *limits.Registry
 	relabel  *relabel.Registry
+	replicas *tracker.Tracker
 	queries  *recent.Queries
 	refusals *recent.Refusals
 	forward  *forward.Forwarder
@@ -64,6 +67,7 @@ type door struct {
 // gatewayDeps are the parts behind a door.
 type gatewayDeps struct {
 	tables  *tables.Tables
+	coord   coord.Store // where gateways agree about HA pairs; nil: this process is alone
 	servers forward.Servers
 	leaders runner.Leaders  // nil: this process alone
 	staging forward.Staging // nil: rows wait for their leader
@@ -120,7 +124,7 @@ func buildInfo() prometheus.Collector {
 }
 
 // open assembles the parts of a gateway.
-func (d *door) open(behind gatewayDeps) error {
+func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	d.behind = behind
 	var err error
 	if d.accounts, err = openAccounts(int64(d.cfg.Storage.MemoryBytes), d.registry); err != nil {
@@ -132,8 +136,11 @@ func (d *door) open(behind gatewayDeps) error {
 	if d.relabel, err = relabel.New(d.cfg.Relabel); err != nil {
 		return err
 	}
+	if d.replicas, err = tracker.Open(ctx, tracker.Deps{Store: behind.coord, Log: d.log, Registerer: d.registry, Rand: newRand()}, d.cfg.HA); err != nil {
+		return err
+	}
 	seriesLimits := func(table string) forward.Limits { return d.limits.Table(table) }
-	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Staging: behind.staging, Ping: behind.ping,
+	d.forward = forward.New(forward.Deps{Limits: seriesLimits, Relabel: d.relabel.Of, Replicas: d.replicas.Labels, Tables: behind.tables, Servers: behind.servers, Leaders: behind.leaders, Staging: behind.staging, Ping: behind.ping,
 		Clock: forward.NewClock(newRand().Uint64()), Log: d.log, Registerer: d.registry}, d.cfg.forward())
 	d.queries, d.refusals = recent.NewQueries(), recent.NewRefusals()
 	reader, err := query.New(query.Deps{Source: query.Guarded(behind.source), Recent: d.queries, Log: d.log, Registerer: d.registry, Memory: d.accounts.queries, Processors: d.cfg.processors,
@@ -145,17 +152,18 @@ func (d *door) open(behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
+	d.front, err = intake.New(intake.Deps{Writer: writer{d}, Replicas: d.replicas, Drop: behind.drop, Limits: d.limits, Fallback: d.pages(promAPI), Access: d.guard, Recent: d.refusals, Processors: d.cfg.processors, Log: d.log, Registerer: d.registry}, d.cfg.intake())
 	if err != nil || len(d.cfg.Kafka) == 0 {
 		return err
 	}
-	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
+	d.kafka, err = kafka.New(kafka.Deps{Writer: writer{d}, Limits: d.limits, Replicas: d.replicas, Log: d.log, Registerer: d.registry}, d.cfg.kafka())
 	return err
 }
 
 // actors adds the actors that a door needs while its process runs.
 func (d *door) actors(ctx context.Context, g *run.Group) {
 	g.Add(actor(ctx, d.limits.Run))
+	g.Add(actor(ctx, d.replicas.Run))
 	g.Add(actor(ctx, func(ctx context.Context) error {
 		return follow(ctx, ahead(d.accounts.series, seriesBytes, d.forward.Series, d.forward.OnSeriesGrowth), ahead(d.accounts.bodies, 1, d.front.InFlightBytes, d.front.OnInFlightGrowth))
 	}))

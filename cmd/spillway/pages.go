@@ -33,6 +33,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"/federate", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
+		{"GET " + replicasPath, access.NeedReadAll, http.HandlerFunc(d.replicasPage)},
 		{"GET " + tableUsePath, access.NeedIdentity, http.HandlerFunc(d.tableUse)},
 		{"GET " + queriesPath, access.NeedIdentity, http.HandlerFunc(d.shownQueries)},
 		{"GET " + refusalsPath, access.NeedIdentity, http.HandlerFunc(d.shownRefusals)},

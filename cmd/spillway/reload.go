@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -15,7 +16,8 @@ func (d *door) reload() error {
 	}
 	if err == nil && d.cfg.file != "" {
 		if err = d.limits.Reload(c.Limits); err == nil {
-			err = d.relabel.Reload(c.Relabel) // which were checked with the rest of the file
+			// These were checked with the rest of the file.
+			err = errors.Join(d.relabel.Reload(c.Relabel), d.replicas.Reload(c.HA))
 		}
 	}
 	if err != nil {
@@ -61,7 +63,7 @@ func changedForRestart(old, now *config) (keys []string) {
 // settings is the configuration in force, as YAML.
 func (d *door) settings() string {
 	c := *d.cfg
-	c.Limits, c.Relabel = d.limits.Settings(), d.relabel.Settings()
+	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	return c.String()
 }
 

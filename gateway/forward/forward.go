@@ -55,6 +55,8 @@ type Deps struct {
 	Limits  func(table string) Limits // nil: Settings.Labels bound labels, and nothing else bounds series
 	// Relabel returns the rules by which series of a table are rewritten, the same value as long as they do not change. Nil: none are.
 	Relabel func(table string) point.Relabeller
+	// Replicas returns the labels by which senders of the same series of a table differ. Nil, and the zero value: none.
+	Replicas func(table string) point.ReplicaLabels
 
 	// Staging chooses the servers that keep rows while their leader is away. Nil: writes wait for the leader. Ping asks a server for a sign of life.
 	Staging Staging
@@ -244,7 +246,7 @@ func (t *Table) Dict() *point.Dict {
 			t.f.metrics.dropped.Add(float64(n - was))
 		}
 	}
-	if t.turnDue(g, time.Since(g.born)) || g.relabel != t.relabel() {
+	if t.turnDue(g, time.Since(g.born)) || g.relabel != t.relabel() || g.replicas != t.replicas() {
 		t.renew(g)
 		g = t.current.Load()
 	} else if (g.book.hasRefused() || g.dict.Weight() >= t.f.settings.GenerationSeriesMax) && !g.full.Swap(true) {
@@ -264,6 +266,14 @@ func (t *Table) relabel() point.Relabeller {
 		return nil
 	}
 	return t.f.deps.Relabel(t.name)
+}
+
+// replicas returns the labels by which senders to the table differ; the zero value: none.
+func (t *Table) replicas() point.ReplicaLabels {
+	if t.f.deps.Replicas == nil {
+		return point.ReplicaLabels{}
+	}
+	return t.f.deps.Replicas(t.name)
 }
 
 // limit gives a dictionary the limits that are in force now, and counts its refusals by them.

@@ -26,6 +26,7 @@ type generation struct {
 	labelsLimited atomic.Uint64 // series beyond limits of labels that were counted
 	droppedRows   atomic.Uint64 // rows of dropped series that were counted
 	relabel       point.Relabeller
+	replicas      point.ReplicaLabels
 
 	links links
 }
@@ -40,6 +41,8 @@ func (t *Table) newGeneration(book *seriesBook) *generation {
 	if g.relabel = t.relabel(); g.relabel != nil {
 		g.dict.Relabel(g.relabel)
 	}
+	g.replicas = t.replicas()
+	g.dict.Replicas(g.replicas)
 	g.dict.Guard(func(known int, again bool) error { return t.newSeries(g, known, again) })
 	g.users.Store(1)
 	return g

@@ -32,10 +32,12 @@ type call struct {
 	words    lineproto.Flavour // as its door's
 	who      *access.Identity
 	ticket   limits.Ticket
-	heldBy   *brake      // counts it; nil: none
-	taken    bool        // the store took its rows
-	turn     atomic.Bool // takes a processor
-	partly   string      // why rows were refused by an answer of success; "": none were
+	heldBy   *brake // counts it; nil: none
+	taken    bool   // the store took its rows
+	// duplicate: none of its rows is stored, since another replica of their pair is elected.
+	duplicate bool
+	turn      atomic.Bool // takes a processor
+	partly    string      // why rows were refused by an answer of success; "": none were
 }
 
 var (

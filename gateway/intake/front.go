@@ -36,6 +36,7 @@ type Deps struct {
 	Log        *slog.Logger          // nil: silence
 	Registerer prometheus.Registerer // nil: no metrics are registered
 	Drop       Drop                  // drops tables; nil: this process cannot
+	Replicas   Replicas              // removes the rows of replicas that are not elected; nil: there are none
 	Processors int                   // there are; 0: as many as Go's scheduler uses
 }
 
@@ -48,6 +49,7 @@ type Front struct {
 	settings Settings
 	writer   Writer
 	drop     Drop
+	replicas Replicas // nil: none
 	limits   *limits.Registry
 	fallback http.Handler
 	access   *access.Guard
@@ -92,7 +94,7 @@ func New(d Deps, s Settings) (*Front, error) {
 		return nil, fault.Wrap(err, fault.Invalid, "intake settings")
 	}
 	s.setDefaults()
-	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
+	f := &Front{settings: s, writer: d.Writer, drop: d.Drop, replicas: d.Replicas, limits: d.Limits, fallback: d.Fallback, access: d.Access, everyone: access.Everyone(), recent: d.Recent, log: d.Log, started: time.Now()}
 	if f.fallback == nil {
 		f.fallback = http.NotFoundHandler()
 	}

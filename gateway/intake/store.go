@@ -118,6 +118,12 @@ const rowBytes = 20
 // anything was refused. The error is for the whole batch; single refusals are in b.
 func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now point.Nanos, level point.Level, partial bool) (kept, error) {
 	c.charge.note(int64(rowBytes * b.Rows()))
+	received := b.Rows()
+	var twice point.Dropped
+	if f.replicas != nil {
+		twice = f.replicas.Resolve(c.Table, b)
+	}
+	c.duplicate = received > 0 && twice.Floats+twice.Hists == received
 	f.refusedSince(c, b, 0, 0)
 	f.metrics.per[c.protocol].strings.Add(float64(b.StringFields))
 	lo, hi := t.Bounds(now)
@@ -130,6 +136,7 @@ func (f *Front) store(ctx context.Context, c *call, t Table, b *point.Batch, now
 	}
 	c.ticket.Samples(b.Rows())
 	dropped := b.RemoveDropped()
+	dropped.Floats, dropped.Hists, dropped.Exemplars = dropped.Floats+twice.Floats, dropped.Hists+twice.Hists, dropped.Exemplars+twice.Exemplars
 	n, err := c.ticket.Table().Admit(f.settings.Admit, b, now, admit.Bounds{Lo: lo, Hi: hi})
 	if err != nil {
 		return kept{}, err
@@ -311,7 +318,7 @@ func (f *Front) writeRemote(ctx context.Context, c *call, v remotewrite.Version,
 			}
 		}
 	}
-	o.Err = err
+	o.Err, o.Duplicate = err, c.duplicate
 	o.Refused, o.RefusedRows = append([]point.Refusal(nil), b.Refused...), b.RefusedRows // b is given back before the answer is written
 	return o
 }

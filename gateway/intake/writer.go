@@ -52,3 +52,9 @@ type Deleter interface {
 
 // Drop drops a table with all its rows; by is the sender's name, for the audit. NotFound: there is no such table.
 type Drop func(ctx context.Context, table, by string) error
+
+// Replicas removes rows that another sender of the same series sends too. Safe for concurrent use.
+type Replicas interface {
+	// Resolve comes first of all that follows decoding. Rows of a sender too many are refused in b; the returned ones count as taken.
+	Resolve(table string, b *point.Batch) point.Dropped
+}

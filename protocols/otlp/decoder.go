@@ -543,7 +543,7 @@ func (d *Decoder) number(m []byte) (reason, err error) {
 func (d *Decoder) addRow(id point.SeriesID, v float64) error {
 	t := point.Nanos(d.p.time)
 	if d.metric.delta() && d.t.settings.Delta == DeltaConvert && !d.p.noRecordedValue() {
-		sum, err := d.Deltas.add(deltaSeries{d.Table, d.b.Dict.Labels(id)}, t, v)
+		sum, err := d.Deltas.add(deltaSeries{d.Table, d.b.Dict.Replica(id), d.b.Dict.Labels(id)}, t, v)
 		if err != nil {
 			return err
 		}

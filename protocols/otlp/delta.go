@@ -28,8 +28,9 @@ type Deltas struct {
 
 // deltaSeries names a series by its labels, because its number ends with its Dict.
 type deltaSeries struct {
-	table  string
-	labels point.Labels
+	table   string
+	replica string // of an HA pair: each sender's deltas have a sum of their own
+	labels  point.Labels
 }
 
 type deltaState struct {

@@ -37,6 +37,8 @@ type Dict struct {
 	dropped     atomic.Uint64 // the number of droppedLabels plus 1; 0: no series was dropped
 	droppedRows atomic.Uint64
 
+	twins *twins // nil: no ReplicaLabels; set before the Dict is used
+
 	series   pages[Labels]
 	hashes   firstHashes // under which series were first seen, for LookupAfter
 	lineKeys pages[atomic.Pointer[LineKey]]
@@ -88,7 +90,12 @@ const labelsReckoned = 400
 func weightOf(labels []byte) int64 { return 1 + int64(len(labels)/labelsReckoned) }
 
 // Labels gives the labels of a series that this Dict numbered.
-func (d *Dict) Labels(id SeriesID) Labels { return *d.series.at(uint32(id)) }
+func (d *Dict) Labels(id SeriesID) Labels {
+	if id >= twinFirst {
+		id = d.twins.at(id).series
+	}
+	return *d.series.at(uint32(id))
+}
 
 // Lookup finds the series by the hash of its raw bytes.
 func (d *Dict) Lookup(h Hash) (SeriesID, bool) {
@@ -101,6 +108,11 @@ func (d *Dict) Lookup(h Hash) (SeriesID, bool) {
 func (d *Dict) LookupAfter(prev SeriesID, h Hash) (SeriesID, bool) {
 	if next := uint32(prev) + 1; d.hashes.is(next, h) {
 		return SeriesID(next), true
+	}
+	if d.twins != nil {
+		if next, ok := d.twins.lookupAfter(prev, h); ok {
+			return next, true
+		}
 	}
 	return d.Lookup(h)
 }
@@ -146,9 +158,18 @@ func (d *Dict) InternLabelsBytes(labels []byte, first Hash) (SeriesID, error) {
 	return d.number(labels, "", first, true)
 }
 
-// number gives labels their number. owned is the same labels in memory that the Dict may keep, or "". With limited,
-// those that have none yet are checked against the limits, after the Relabeller rewrote them.
+// number gives labels their number, that of a twin where the Dict has ReplicaLabels and the labels have them. owned is the same labels in memory
+// that the Dict may keep, or "". limited is true for labels from outside.
 func (d *Dict) number(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {
+	if limited && d.twins != nil {
+		return d.numberTwin(labels, owned, first)
+	}
+	return d.numberSeries(labels, owned, first, limited)
+}
+
+// numberSeries is number for a series. With limited, labels that have no number yet are checked against the limits, after the Relabeller
+// rewrote them.
+func (d *Dict) numberSeries(labels []byte, owned Labels, first Hash, limited bool) (SeriesID, error) {
 	if limited && d.relabeller != nil {
 		out, err := d.relabel(labels)
 		if err != nil {

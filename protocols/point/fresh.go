@@ -53,7 +53,7 @@ func (f *Fresh) labels(i int) []byte { return f.Text[f.end(i-1):f.ends[i]] }
 // NoSeries, and the error is the Invalid of the first, unless there is no room. Nothing of f is kept.
 func (d *Dict) InternAll(f *Fresh) error {
 	f.sums, f.IDs, f.Known = f.sums[:0], f.IDs[:0], f.Known[:0]
-	if d.relabeller != nil {
+	if d.relabeller != nil || d.twins != nil {
 		return d.internRelabelled(f)
 	}
 	for i := range f.ends {

@@ -31,7 +31,7 @@ func (d *Dict) relabel(labels []byte) (Labels, error) {
 	return out, nil
 }
 
-// internRelabelled is InternAll for a Dict with a Relabeller. Known stays empty: several sets may well become one.
+// internRelabelled is InternAll for a Dict with a Relabeller or ReplicaLabels. Known stays empty: several sets may well become one.
 func (d *Dict) internRelabelled(f *Fresh) error {
 	var refused error
 	for i := range f.ends {
@@ -64,12 +64,24 @@ func (b *Batch) RemoveDropped() (n Dropped) {
 		return n
 	}
 	id := SeriesID(b.Dict.dropped.Load() - 1)
+	n.Floats = b.keepRows(func(_ int, of *SeriesID) bool { return *of != id })
+	n.Hists, n.Exemplars = len(b.Hists), len(b.Exemplars)
+	b.Hists = slices.DeleteFunc(b.Hists, func(h HistRow) bool { return h.ID == id })
+	b.Exemplars = slices.DeleteFunc(b.Exemplars, func(e ExemplarRow) bool { return e.ID == id })
+	n.Hists, n.Exemplars = n.Hists-len(b.Hists), n.Exemplars-len(b.Exemplars)
+	b.Dict.droppedRows.Add(uint64(n.Floats + n.Hists))
+	return n
+}
+
+// keepRows removes the float rows for which keep is false, and returns their number. It is given the number of the row's item, as b.Item
+// returns it, and the series, which it may change. The others keep their order, and b.Item keeps finding their item.
+func (b *Batch) keepRows(keep func(item int, id *SeriesID) bool) (removed int) {
 	kept, item := 0, 0
 	for i := range b.IDs {
 		for ; item < len(b.ItemRows) && b.ItemRows[item] == uint32(i); item++ {
 			b.ItemRows[item] = uint32(kept)
 		}
-		if b.IDs[i] == id {
+		if !keep(item, &b.IDs[i]) {
 			continue
 		}
 		b.IDs[kept], b.Times[kept], b.Values[kept] = b.IDs[i], b.Times[i], b.Values[i]
@@ -78,12 +90,7 @@ func (b *Batch) RemoveDropped() (n Dropped) {
 	for ; item < len(b.ItemRows); item++ {
 		b.ItemRows[item] = uint32(kept)
 	}
-	n.Floats = len(b.IDs) - kept
+	removed = len(b.IDs) - kept
 	b.Truncate(kept)
-	n.Hists, n.Exemplars = len(b.Hists), len(b.Exemplars)
-	b.Hists = slices.DeleteFunc(b.Hists, func(h HistRow) bool { return h.ID == id })
-	b.Exemplars = slices.DeleteFunc(b.Exemplars, func(e ExemplarRow) bool { return e.ID == id })
-	n.Hists, n.Exemplars = n.Hists-len(b.Hists), n.Exemplars-len(b.Exemplars)
-	b.Dict.droppedRows.Add(uint64(n.Floats + n.Hists))
-	return n
+	return removed
 }

@@ -24,6 +24,9 @@ type Outcome struct {
 	// TooMany answers Throttled with 429 instead of 503. Default false: Prometheus drops the data at 429 unless
 	// configured otherwise (retry_on_http_429), and keeps it at 503.
 	TooMany bool
+
+	// Duplicate: all rows are those of a replica that is not elected, so that none is stored. The answer is 202, as Mimir's.
+	Duplicate bool
 }
 
 // RetryAfterDefault is the time after which a sender retries if the error gives none.
@@ -73,7 +76,7 @@ func statusOf(k fault.Kind) int {
 // Sources: remote write 1.0 and 2.0, "Required status codes", "Partial write", "Retries & backoff".
 func (o *Outcome) Answer(v Version) Answer {
 	a := Answer{Status: o.status(), Header: o.written(v)}
-	if a.Status == http.StatusNoContent {
+	if a.Status == http.StatusNoContent || a.Status == http.StatusAccepted {
 		return a
 	}
 	a.Body = o.text()
@@ -92,6 +95,9 @@ func Refused(v Version, status int, text string) Answer {
 
 func (o *Outcome) status() int {
 	status := http.StatusNoContent
+	if o.Duplicate {
+		status = http.StatusAccepted
+	}
 	if o.Err != nil {
 		status = o.statusOf(fault.KindOf(o.Err))
 		if errors.Is(o.Err, ErrUnsupported) {

@@ -21,6 +21,7 @@ import (
 type Deps struct {
 	Writer     intake.Writer
 	Limits     *limits.Registry      // default: tables have none
+	Replicas   intake.Replicas       // default: all rows are kept
 	Log        *slog.Logger          // default: none
 	Registerer prometheus.Registerer // default: none
 	// Dial opens connections to brokers, where it is not the usual way.

@@ -263,6 +263,9 @@ func (w *worker) decode(r *kgo.Record, o *record.Options, t *tableWrite) (err er
 		return err
 	}
 	t.ticket.More(len(r.Key) + len(r.Value))
+	if w.c.deps.Replicas != nil {
+		w.c.deps.Replicas.Resolve(o.Table, s) // the rows count as taken
+	}
 	t.ticket.Samples(s.Rows())
 	now := time.Now().UnixNano()
 	lo, hi := t.table.Bounds(now)

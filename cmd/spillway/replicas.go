@@ -1,0 +1,14 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/spillwaydb/spillway/gateway/ui"
+)
+
+// replicasPath shows the HA pairs, and the replica of each whose rows are kept.
+const replicasPath = "/api/v1/status/ha"
+
+func (d *door) replicasPage(w http.ResponseWriter, r *http.Request) {
+	ui.Answer(w, r, d.replicas.Status())
+}
