@@ -63,7 +63,7 @@ func TestClusterGatewaysAgreeAboutAPair(t *testing.T) {
 	send(1, "b")
 	send(0, "a")
 	c.within(patience, "its rows are kept", func() bool { return kept(2) })
-	if n := metric(t, c.doors[0].addr, "spillway_ha_duplicate_samples_total"); n < 1 {
+	if n := metric(t, c.doors[0].addr, "spillway_tracker_duplicate_samples_total"); n < 1 {
 		t.Errorf("the first gateway counts %v duplicates", n)
 	}
 }

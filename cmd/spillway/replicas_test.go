@@ -146,7 +146,7 @@ func TestOneReplicaOfAPairIsKept(t *testing.T) {
 		case "otlp":
 			taken, nothing = 200, 200
 		}
-		before := l.metric("spillway_ha_duplicate_samples_total")
+		before := l.metric("spillway_tracker_duplicate_samples_total")
 		f := func(status int, rows ...pairRow) http.Header {
 			t.Helper()
 			got, header := write(l, name, rows...)
@@ -166,7 +166,7 @@ func TestOneReplicaOfAPairIsKept(t *testing.T) {
 		if got, want := l.values(name), `[cluster:x i:0] 1 3; [cluster:x i:1] 2 4`; got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
-		if n := l.metric("spillway_ha_duplicate_samples_total") - before; n != 6 {
+		if n := l.metric("spillway_tracker_duplicate_samples_total") - before; n != 6 {
 			t.Errorf("%s: %v duplicates are counted", name, n)
 		}
 		f(taken, pairRow{"y", "b", "0", 5, now})
@@ -177,7 +177,7 @@ func TestOneReplicaOfAPairIsKept(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	if got := l.metric("spillway_ha_refused_samples_total"); got != float64(len(pairWriters)) {
+	if got := l.metric("spillway_tracker_refused_samples_total"); got != float64(len(pairWriters)) {
 		t.Errorf("%v samples are refused", got)
 	}
 	pairWriters["rw1"](l, "all", row("a", "0", 1, 0))
@@ -220,7 +220,7 @@ func TestTheOtherReplicaTakesOver(t *testing.T) {
 	if last < 2 {
 		t.Errorf("the other replica took over at its row %d", last)
 	}
-	if n := l.metric("spillway_ha_elections_total"); n != 2 {
+	if n := l.metric("spillway_tracker_elections_total"); n != 2 {
 		t.Errorf("%v elections", n)
 	}
 	if status, _ := pairWriters["rw1"](l, "default", pairRow{"x", "a", "0", -1, now}); status != 202 {

@@ -2,7 +2,6 @@ package ha
 
 import (
 	"encoding/json"
-	"net/url"
 	"strings"
 
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -22,19 +21,14 @@ type Row struct {
 	SilentMS int64 `json:"silent_ms,omitempty"`
 }
 
-func key(p Pair) string { return Prefix + url.PathEscape(p.Table) + "/" + url.PathEscape(p.Cluster) }
+// key is that of a pair's row. Names of tables have no slash; that of a cluster is the rest, whatever it is.
+func key(p Pair) string { return Prefix + p.Table + "/" + p.Cluster }
 
 // parseKey returns the pair of a row's key.
 func parseKey(k string) (p Pair, ok bool) {
 	path, ok := strings.CutPrefix(k, Prefix)
-	table, cluster, more := strings.Cut(path, "/")
-	if !ok || !more {
-		return Pair{}, false
-	}
-	var errs [2]error
-	p.Table, errs[0] = url.PathUnescape(table)
-	p.Cluster, errs[1] = url.PathUnescape(cluster)
-	return p, errs == [2]error{} && p.Table != "" && p.Cluster != ""
+	p.Table, p.Cluster, _ = strings.Cut(path, "/")
+	return p, ok && p.Table != "" && p.Cluster != ""
 }
 
 func (r Row) encode() []byte {
