@@ -138,6 +138,9 @@ func (l *flow) request(i int) {
 // ask compares what a gateway finds with what was acked before, and sent after it was asked.
 func (l *flow) ask(i int) {
 	least := l.acked.Load()
+	if least == 0 {
+		return // a gateway need not know the table yet
+	}
 	got, text := l.count(i)
 	if most := l.sent.Load(); got < 0 || got < least || got > most {
 		l.mu.Lock()
