@@ -46,7 +46,9 @@ func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	}()
 	select {
 	case r := <-opened:
-		a.end()
+		if r.err == nil {
+			a.end()
+		} // else compactions that Pebble has begun would be tried again for ever
 		return r.db, r.err
 	case err := <-a.over:
 		a.mu.Lock()

@@ -164,12 +164,16 @@ type nthFails struct {
 	err      error
 	what     string
 	mu       sync.Mutex
+	gone     atomic.Bool // the store that used it has ended: what Pebble still tries, at once and for ever, stops at its next operation
 }
 
 // MaybeError implements errorfs.Injector.
 func (f *nthFails) MaybeError(op errorfs.Op) error {
 	if diskErrorKinds[op.Kind] == "" {
 		return nil
+	}
+	if f.gone.Load() {
+		select {}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -219,6 +223,7 @@ func TestAStartOnAFailingDiskLosesNothing(t *testing.T) {
 			} else {
 				refusals++
 			}
+			f.gone.Store(true)
 			starts++
 			if err := w.check(disk, now, now, false); err != nil {
 				t.Errorf("after %v of operation %d, %s (all from then on: %t; the start's error: %v): %v", f.err, n, f.what, forever, failed, err)
