@@ -135,7 +135,7 @@ func (l *flow) request(i int) {
 	}
 }
 
-// ask compares what a gateway finds with what was acked before, and sent after it was asked.
+// ask compares the rows that a gateway finds with those acked before the query began and those sent until it ended.
 func (l *flow) ask(i int) {
 	least := l.acked.Load()
 	if least == 0 {

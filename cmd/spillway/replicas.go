@@ -6,7 +6,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
 
-// replicasPath shows the HA pairs, and the replica of each whose rows are kept.
+// replicasPath shows the HA pairs with the elected replica of each.
 const replicasPath = "/api/v1/status/ha"
 
 func (d *door) replicasPage(w http.ResponseWriter, r *http.Request) {

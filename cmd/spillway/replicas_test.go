@@ -131,7 +131,7 @@ ha: {enabled: true, replica_label: replica, update_interval: 1s, failover_timeou
 `
 
 // TestOneReplicaOfAPairIsKept writes what an HA pair sends, by each protocol, to a real process: the first replica is kept, the other one is
-// acked and counted, rows of both in one request are told apart, a third pair is refused, and a table may be left out.
+// acked and counted, rows of both in one request are judged one by one, a third pair is refused, and a table may be left out.
 func TestOneReplicaOfAPairIsKept(t *testing.T) {
 	l := startLimited(t, program(t), fmt.Sprintf(pairYAML, "1h"))
 	now := time.Now().Truncate(time.Second).Add(-time.Minute)

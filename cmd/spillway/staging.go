@@ -67,7 +67,7 @@ func (p *storage) announceStaging(ctx context.Context, tables []string) error {
 	return registry.Change(ctx, p.view.coord, p.id, func(s *registry.Server) { s.Staging = registry.StagingOf(tables) })
 }
 
-// unstageTimeout bounds how long a stopping server gives the rows that are staged on it to leaders or other servers; what is left stays on its disk.
+// unstageTimeout bounds how long a stopping server sends its staged rows to leaders or other servers. Rows that are left then stay on its disk.
 const unstageTimeout = 3 * time.Second
 
 // unstaging is an actor that only empties the staging at the end, once the leases are released.

@@ -211,7 +211,7 @@ func (s tableSettings) body() (*tableBody, error) {
 	return &tableBody{PartitionWidth: s.PartitionWidth, Retention: s.Retention, Weights: s.Weights}, nil
 }
 
-// over sets what was set. Errors are Invalid.
+// over writes the settings that the command line names into c. Errors are Invalid.
 func (s tableSettings) over(c *topology.Config) error {
 	if s.PartitionWidth != nil {
 		c.PartitionWidth = time.Duration(*s.PartitionWidth)

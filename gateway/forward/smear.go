@@ -104,8 +104,8 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	}
 }
 
-// lanes divides the rows into those that wait, by their delay, and the rest. far counts rows of narrow partitions whose time is not near now. The batches
-// are the caller's; w.rest stays as it is.
+// lanes sorts the rows: a lane for each delay, and rest for rows that do not wait. far counts those of rest that do not because their time is not near now, although
+// their partition is narrow. The caller puts all batches back. w.rest is not changed.
 func (w *attempt) lanes(m *topology.Map, rule smear.Rule, window, now point.Nanos) (lanes []waiting, rest *point.Batch, far int) {
 	d, b := w.g.dict, w.rest
 	rest = point.GetBatch(d)

@@ -1,4 +1,4 @@
-// Package ha elects one replica of each HA pair whose rows are kept, as Mimir's HA tracker does.
+// Package ha elects one replica of each HA pair, and keeps its rows alone, as Mimir's HA tracker does.
 //
 // Two Prometheus servers that scrape the same targets send each sample twice, with the same label "cluster" and different labels
 // "__replica__". The rows of the elected replica are stored without that label. The rows of the others count as taken and are removed, until the

@@ -87,7 +87,7 @@ type Machine struct {
 // entry is one pair.
 type entry struct {
 	pair  Pair
-	acts  string // the replica whose rows are kept here
+	acts  string // this gateway keeps the rows of this replica
 	seen  Time   // when it last sent rows here; 0: it has not since it was elected
 	rival string // that sent last of all others
 	heard Time   // when
@@ -115,7 +115,7 @@ func New(s Settings, alone bool, nonce uint64) *Machine {
 	return &Machine{settings: s, alone: alone, nonce: nonce, tables: map[string]map[string]*entry{}, open: map[uint64][]sent{}}
 }
 
-// Decide judges a sender whose rows came now.
+// Decide says whether the rows that a sender sent now are kept.
 func (m *Machine) Decide(now Time, p Pair, replica string, out []Effect) (Verdict, []Effect) {
 	e := m.tables[p.Table][p.Cluster]
 	if e == nil {

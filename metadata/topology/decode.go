@@ -368,7 +368,7 @@ func (d *decoder) smear(b []byte) (r smear.Rule) {
 	d.each(b, func(f field) {
 		switch f.key {
 		case varintKey(1):
-			r.Mode = smear.Mode(min(f.u, math.MaxUint8)) // Check refuses what is unknown
+			r.Mode = smear.Mode(min(f.u, math.MaxUint8)) // Check refuses an unknown mode
 		case varintKey(2):
 			r.Threshold = int64(f.u)
 		case varintKey(3):

@@ -21,7 +21,7 @@ func (*quiet) Errorf(string, ...any) {}
 func (q *quiet) Fatalf(string, ...any) { q.fatal.Add(1) }
 
 // TestOpenReturnsWhateverTheDiskRefuses: each operation of an Open fails, alone and with all that follow. Open returns, and the next one with
-// a healthy disk finds what was committed; a flush that fails would be tried again for ever.
+// a healthy disk finds the committed row. Without this package a flush that fails would be tried again for ever.
 func TestOpenReturnsWhateverTheDiskRefuses(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	db, err := database.Open("db", &pebble.Options{FS: mem, Logger: &quiet{}})

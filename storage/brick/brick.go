@@ -64,12 +64,7 @@ type Brick struct {
 		found LostFound
 	}
 
-	// Segment directories whose names are known to be durable, since this process has fsynced them, by PlacementID.
-	durable     sync.Map
-	segmentsDir struct {
-		sync.Mutex
-		durable bool
-	}
+	durable sync.Map // the paths of directories of segments that this process has made, or fsynced the names of
 
 	runner runner
 }

@@ -220,23 +220,17 @@ func (b *Brick) SegmentPath(p point.PlacementID, id point.SegmentID) string {
 // MakeSegmentDir makes p's segment directory; it will be there after a crash. Doing it again is fine and cheap.
 func (b *Brick) MakeSegmentDir(p point.PlacementID) error {
 	dir := b.SegmentDir(p)
-	if _, is := b.durable.Load(p); is {
-		if _, err := b.fs.Stat(dir); err == nil {
-			return nil
+	for _, d := range []string{b.fs.PathDir(dir), dir} {
+		if _, durable := b.durable.Load(d); durable {
+			if _, err := b.fs.Stat(d); err == nil {
+				continue
+			}
 		}
-	}
-	b.segmentsDir.Lock()
-	defer b.segmentsDir.Unlock()
-	if !b.segmentsDir.durable {
-		if err := makeDir(b.fs, b.fs.PathDir(dir)); err != nil {
+		if err := makeDir(b.fs, d); err != nil {
 			return err
 		}
-		b.segmentsDir.durable = true
+		b.durable.Store(d, true)
 	}
-	if err := makeDir(b.fs, dir); err != nil {
-		return err
-	}
-	b.durable.Store(p, true)
 	return nil
 }
 
@@ -246,7 +240,7 @@ func (b *Brick) SyncSegmentDir(p point.PlacementID) error { return SyncDir(b.fs,
 
 // RemoveSegmentDir deletes p's segments. The catalogue entries that name them must be gone durably before.
 func (b *Brick) RemoveSegmentDir(p point.PlacementID) error {
-	b.durable.Delete(p)
+	b.durable.Delete(b.SegmentDir(p))
 	err := b.fs.RemoveAll(b.SegmentDir(p))
 	if err != nil && !oserror.IsNotExist(err) {
 		return fault.Wrap(err, fault.Unavailable, "remove %s", b.SegmentDir(p))

@@ -105,7 +105,7 @@ func failingDisk(t *testing.T, seed uint64, f, starting *diskErrors) {
 	on.on.Store(true)
 	time.Sleep(60 * time.Millisecond)
 	before := w.clock.Load()
-	image := w.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 2 * 100), RNG: rand.New(rand.NewPCG(seed, 102))})
+	image := w.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed >> 32 % 2 * 100), RNG: rand.New(rand.NewPCG(seed, 102))})
 	after := w.clock.Load()
 	end()
 	stop()
@@ -141,7 +141,7 @@ func failingDisk(t *testing.T, seed uint64, f, starting *diskErrors) {
 	}
 }
 
-// switched switches disk switched on.
+// switched is an injector that does nothing until it is switched on.
 type switched struct {
 	on atomic.Bool
 	f  *diskErrors

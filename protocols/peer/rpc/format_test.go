@@ -134,7 +134,7 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// TestInsertsBelongToTheirRole: a storage server inserts only what was staged; a gateway does not forward it.
+// TestInsertsBelongToTheirRole: a storage server inserts staged rows alone, and a gateway may not send inserts that forward staged rows.
 func TestInsertsBelongToTheirRole(t *testing.T) {
 	f := func(role Role, in peer.Insert, allowed bool) {
 		t.Helper()
