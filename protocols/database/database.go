@@ -16,8 +16,8 @@ import (
 
 // Open opens the database in dir as pebble.Open does. A panic over its files becomes an error. While it is opened for writing, the
 // first error that pebble calls fatal, or of a flush or compaction, is returned; what Pebble has begun is left alone for good then: two
-// goroutines and a few MiB until the process ends, and the directory's lock is free, unless it is o.Lock. Later such errors go to o's own Logger and EventListener,
-// and so does a failed fsync of a directory, at which Pebble panics.
+// goroutines and a few MiB until the process ends, and the directory's lock is free, unless it is o.Lock. Later such errors go to o's
+// own Logger and EventListener, and so does a failed fsync of a directory, at which Pebble panics.
 func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	if o.ReadOnly {
 		return open(dir, o)
@@ -171,10 +171,19 @@ func (f *files) OpenDir(name string) (vfs.File, error) {
 func (f *files) Lock(name string) (io.Closer, error) {
 	f.a.mu.Lock()
 	defer f.a.mu.Unlock()
-	var err error
-	f.a.lock, err = f.FS.Lock(name)
-	return f.a.lock, err
+	lock, err := f.FS.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	f.a.lock = &onceCloser{close: sync.OnceValue(lock.Close)}
+	return f.a.lock, nil
 }
+
+// onceCloser closes the lock of a directory once: an Open that is abandoned may fail by itself at the same time, and then Pebble closes it too.
+type onceCloser struct{ close func() error }
+
+// Close implements io.Closer.
+func (c *onceCloser) Close() error { return c.close() }
 
 type dir struct {
 	vfs.File
