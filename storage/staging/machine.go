@@ -104,13 +104,15 @@ type entry struct {
 	logged    bool
 	underWay  bool
 	restaging bool
-	gone      bool // while it is in table.later
+	queued    bool // in table.queue, else in table.later
+	gone      bool // while it is still in one of them
 	tried     bool // to forward it, since this server leaves
 }
 
 // table is one table's frames.
 type table struct {
-	queue    []*entry // logged and due, by the time they came or were due
+	queue    []*entry // logged and due, by the time they came or were due; some may be gone, half of them at most
+	gone     int      // of queue
 	later    laters   // logged, not due yet; some may be gone
 	frames   int      // in both that are not gone
 	underWay int
@@ -148,7 +150,7 @@ func (l *laters) Pop() any {
 // all calls f with the frames held, those that are due first.
 func (t *table) all(f func(*entry) (more bool)) {
 	for _, e := range t.queue {
-		if !f(e) {
+		if !e.gone && !f(e) {
 			return
 		}
 	}
@@ -163,8 +165,26 @@ func (t *table) all(f func(*entry) (more bool)) {
 func (t *table) ripen(now time.Time, all bool) {
 	for len(t.later) > 0 && (all || t.later[0].gone || !now.Before(t.later[0].Due)) {
 		if e := heap.Pop(&t.later).(*entry); !e.gone {
-			t.queue = append(t.queue, e)
+			t.enqueue(e)
 		}
+	}
+}
+
+func (t *table) enqueue(e *entry) {
+	e.queued = true
+	t.queue = append(t.queue, e)
+}
+
+// remove takes a frame out. Its place stays until half of the queue is gone, or until it would be due: so a removal takes constant time on average.
+func (t *table) remove(e *entry) {
+	e.gone = true
+	t.frames--
+	if !e.queued {
+		return
+	}
+	if t.gone++; 2*t.gone > len(t.queue) {
+		t.queue = slices.DeleteFunc(t.queue, func(e *entry) bool { return e.gone })
+		t.gone = 0
 	}
 }
 
@@ -230,7 +250,7 @@ func (m *Machine) Logged(id ID) {
 		m.tables[e.Table] = t
 	}
 	if e.Due.IsZero() {
-		t.queue = append(t.queue, e)
+		t.enqueue(e)
 	} else {
 		heap.Push(&t.later, e)
 	}
@@ -304,7 +324,7 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 			if t.underWay >= forwardsMax {
 				break
 			}
-			if e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay {
+			if e.gone || e.underWay || !m.mine(now, e) && now.Sub(e.from()) < m.settings.TurnDelay {
 				continue
 			}
 			e.underWay = true
@@ -384,12 +404,7 @@ func (m *Machine) drop(e *entry) {
 		t.underWay--
 	}
 	t.bytes -= e.Bytes
-	t.frames--
-	if i := slices.Index(t.queue, e); i >= 0 {
-		t.queue = slices.Delete(t.queue, i, i+1)
-	} else {
-		e.gone = true
-	}
+	t.remove(e)
 	if t.frames == 0 {
 		delete(m.tables, e.Table)
 	}
@@ -526,7 +541,7 @@ func (m *Machine) Loads() []Load {
 		t := m.tables[name]
 		l := Load{Table: name, Frames: t.frames, Bytes: t.bytes}
 		for _, e := range t.queue {
-			if from := e.from(); l.Overdue.IsZero() || from.Before(l.Overdue) {
+			if from := e.from(); !e.gone && (l.Overdue.IsZero() || from.Before(l.Overdue)) {
 				l.Overdue = from
 			}
 		}
