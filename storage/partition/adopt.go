@@ -131,9 +131,7 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 			return nil, st, fault.Errorf(fault.Stale, "segment %v holds frames up to %v, the log here has surplus up to %v: it must be cut first", info.ID, info.Ends, e)
 		}
 	}
-	for i := range info.Deletions { // they hide rows of the segments below
-		_, _ = hide(next.Segments, tombstoneOf(&info.Deletions[i], point.Serial{}), math.MaxInt) // without a bound it cannot fail
-	}
+	next.bring(&info, next.Segments)
 	next.Segments = append(next.Segments, st)
 	for _, d := range p.deletionsLocked() { // of frames behind it
 		if next.Flushed.Less(d.at) {

@@ -43,6 +43,7 @@ type Rows struct {
 type appender struct {
 	serial point.Serial // of the frame
 	chain  Followers    // that the frame was passed to; nil: none
+	newest point.Stamp  // of the deletions that foreign rows were compared with
 
 	enc   frame.Encoder
 	frame frame.Frame
@@ -55,6 +56,14 @@ type appender struct {
 // many series, log full), TooLarge (more than a frame holds: send it in pieces) or Invalid (columns of unequal length). After an
 // error no row of it is acked.
 func (p *Partition) Append(r *Rows) error {
+	if r.Foreign {
+		return p.appendForeign(r)
+	}
+	return p.append(r, 0)
+}
+
+// append is Append without a look at deletions. newest is the highest rank of those that foreign rows were compared with: errDeleted says that there is a newer one.
+func (p *Partition) append(r *Rows, newest point.Stamp) error {
 	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
 		return nil // an empty frame would be worth an fsync and a place in the log
 	}
@@ -63,6 +72,7 @@ func (p *Partition) Append(r *Rows) error {
 		waits = func() {}
 	}
 	a := p.frames.Get().(*appender)
+	a.newest = newest
 	wait, err := brick.Wait{}, errCold
 	for err == errCold {
 		if err = p.ready(waits); err == nil {
@@ -85,6 +95,9 @@ func (p *Partition) Append(r *Rows) error {
 	}
 	return wait.Wait()
 }
+
+// errDeleted says that a deletion came after foreign rows were compared with those before.
+var errDeleted = errors.New("a deletion came meanwhile")
 
 // errCold says that the partition cooled between the check and the lock.
 var errCold = errors.New("the partition went cold")
@@ -116,6 +129,9 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	}
 	if p.mu.epoch == 0 || r.Epoch != 0 && r.Epoch != p.mu.epoch {
 		return brick.Wait{}, p.notLed(r.Epoch, p.mu.epoch)
+	}
+	if f.Foreign && p.newestDeletionLocked() != a.newest {
+		return brick.Wait{}, errDeleted
 	}
 	if !known {
 		if err := p.defineLocked(x, a, r); err != nil {

@@ -231,7 +231,7 @@ func (p *Partition) majorMeta(from []SegmentState) segment.Meta {
 	m := segment.Meta{
 		Table: p.ident.Table, Partition: p.ident.Partition,
 		ID: p.takeSegmentID(), Base: from[len(from)-1].ID, Major: true,
-		Range: p.ident.segmentRange(),
+		Range: p.ident.segmentRange(), Remembered: p.remembered(),
 	}
 	for _, g := range from {
 		m.Ends = raise(m.Ends, g.Ends...)

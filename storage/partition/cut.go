@@ -85,9 +85,11 @@ func (p *Partition) undelete(after point.Serial) error {
 		changed = changed || len(kept) < len(g.Tombstones)
 		g.Tombstones = kept
 	}
-	if !changed {
+	deleted := slices.DeleteFunc(slices.Clone(next.Deleted), func(d Deleted) bool { return after.Less(d.At) })
+	if !changed && len(deleted) == len(next.Deleted) {
 		return nil
 	}
+	next.Deleted = deleted
 	if err := p.commit(&next); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/segment"
 )
 
 // Delete hides the rows in [lo, hi] of matching series for every later read, durably; the next compaction leaves them out. Rows
@@ -20,6 +21,16 @@ import (
 // in which the partition is led. Errors are Invalid (matchers), Throttled (too many deletions already wait for a compaction),
 // Stale (dropped), or those of a flush.
 func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Matcher, lo, hi point.Nanos) error {
+	return p.delete(ctx, epoch, ms, lo, hi, false)
+}
+
+// DeleteLate is Delete where rows may still come that were received before, from servers which stage them: the deletion is kept even if no row
+// here matches.
+func (p *Partition) DeleteLate(ctx context.Context, epoch point.Epoch, ms []peer.Matcher, lo, hi point.Nanos) error {
+	return p.delete(ctx, epoch, ms, lo, hi, true)
+}
+
+func (p *Partition) delete(ctx context.Context, epoch point.Epoch, ms []peer.Matcher, lo, hi point.Nanos, late bool) error {
 	compiled, err := CompileMatchers(ms)
 	if err != nil {
 		return err
@@ -40,12 +51,12 @@ func (p *Partition) Delete(ctx context.Context, epoch point.Epoch, ms []peer.Mat
 	if err := p.flushForDelete(ctx); err != nil {
 		return err
 	}
-	return fault.Annotate(p.deleteOrdered(epoch, compiled, t), "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
+	return fault.Annotate(p.deleteOrdered(epoch, compiled, t, late), "delete from partition %s/%d", p.ident.Table, p.ident.Partition)
 }
 
 // deleteOrdered deletes from the present segments; the flush lock is held. The deletion goes to the log first, so that it survives
-// a rebuild of the catalogue; then to the catalogue; then to readers.
-func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher, t Tombstone) error {
+// a rebuild of the catalogue; then to the catalogue; then to readers. One that hides nothing is only made for rows that come late.
+func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher, t Tombstone, late bool) error {
 	p.mu.Lock()
 	segments, dropped := p.mu.segments, p.mu.dropped
 	p.mu.Unlock()
@@ -53,18 +64,20 @@ func (p *Partition) deleteOrdered(epoch point.Epoch, compiled []*labels.Matcher,
 		return p.gone() // writing the catalogue entry would bring the partition back
 	}
 	known, err := defineAny(segments, compiled)
-	if err != nil || !known {
+	if err != nil || !known && !late {
 		return err
 	}
 	next, hit, err := p.hidden(t, deletionsMax)
-	if err != nil || !hit {
+	if err != nil || !hit && !late {
 		return err
 	}
-	at, err := p.logDeletion(epoch, t)
+	at, rank, err := p.logDeletion(epoch, t)
 	if err != nil {
 		return err
 	}
 	next.noteSerial(t, at)
+	t.At = at
+	next.remember(t, rank)
 	if err := p.commit(next); err != nil {
 		return err
 	}
@@ -111,7 +124,7 @@ const headDeletionsMax = 8
 
 // logDeletion makes a deletion a frame of the log and waits until it is durable at every listed placement: no compaction may
 // remove the hidden rows before that. Its serial is above that of every row in the segments.
-func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (point.Serial, error) {
+func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (at point.Serial, rank point.Stamp, err error) {
 	p.mu.Lock()
 	if epoch == 0 {
 		epoch = p.mu.epoch
@@ -119,19 +132,19 @@ func (p *Partition) logDeletion(epoch point.Epoch, t Tombstone) (point.Serial, e
 	chain := p.mu.chain
 	p.mu.Unlock()
 	if err := p.Lead(epoch); err != nil {
-		return point.Serial{}, err
+		return at, 0, err
 	}
-	at, wait, err := p.enqueueDeletion(t)
+	at, rank, wait, err := p.enqueueDeletion(t)
 	if err != nil {
-		return at, err
+		return at, rank, err
 	}
 	if err := wait.Wait(); err != nil || chain == nil {
-		return at, err
+		return at, rank, err
 	}
-	return at, chain.Await(context.Background(), at)
+	return at, rank, chain.Await(context.Background(), at)
 }
 
-func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, brick.Wait, error) {
+func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, point.Stamp, brick.Wait, error) {
 	var enc frame.Encoder
 	f := frame.Frame{Kind: frame.Delete, Deletion: t.deletion()}
 	buf := enc.Append(nil, &f)
@@ -139,18 +152,18 @@ func (p *Partition) enqueueDeletion(t Tombstone) (point.Serial, brick.Wait, erro
 	defer p.mu.Unlock()
 	switch {
 	case p.mu.dropped:
-		return point.Serial{}, brick.Wait{}, p.gone()
+		return point.Serial{}, 0, brick.Wait{}, p.gone()
 	case p.mu.epoch == 0:
-		return point.Serial{}, brick.Wait{}, p.notLed(0, p.mu.epoch)
+		return point.Serial{}, 0, brick.Wait{}, p.notLed(0, p.mu.epoch)
 	}
 	f.Stamp = p.mu.ranks.Next(0)
 	wait, err := p.logLocked(&f, buf)
 	if err != nil {
-		return f.Serial, wait, err
+		return f.Serial, f.Stamp, wait, err
 	}
 	p.takeLocked(&f, wait, time.Now())
 	p.passLocked(&f, buf, wait)
-	return f.Serial, wait, nil
+	return f.Serial, f.Stamp, wait, nil
 }
 
 // deleteLocked takes the frame of a deletion into the head: the next segment's header lists it.
@@ -159,7 +172,7 @@ func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 		p.mu.born = now
 	}
 	p.mu.frames++
-	p.mu.deletions = append(p.mu.deletions, deletion{f.Deletion, f.Serial})
+	p.mu.deletions = append(p.mu.deletions, deletion{f.Deletion, f.Serial, f.Stamp})
 	t := tombstoneOf(&f.Deletion, f.Serial)
 	for _, fr := range p.mu.frozen { // a leader has none: it flushed before it deleted
 		fr.head.hide(t)
@@ -171,13 +184,13 @@ func (p *Partition) deleteLocked(f *frame.Frame, now time.Time) {
 // deletion is one that a frame of a head brought.
 type deletion struct {
 	frame.Deletion
-	at point.Serial
+	at   point.Serial
+	rank point.Stamp
 }
 
-func deletionsOf(ds []deletion) []frame.Deletion {
-	var out []frame.Deletion
+func deletionsOf(ds []deletion) (out []segment.Deletion) {
 	for _, d := range ds {
-		out = append(out, d.Deletion)
+		out = append(out, segment.Deletion{Deletion: d.Deletion, Rank: d.rank})
 	}
 	return out
 }
@@ -219,7 +232,9 @@ func (p *Partition) deleted(ds []deletion) (*State, error) {
 // redeleteOrdered carries out those that are not in the catalogue; the flush lock is held.
 func (p *Partition) redeleteOrdered(again []deletion) error {
 	for i := range again {
-		next, hit, err := p.hidden(tombstoneOf(&again[i].Deletion, again[i].at), math.MaxInt)
+		t := tombstoneOf(&again[i].Deletion, again[i].at)
+		next, hit, err := p.hidden(t, math.MaxInt)
+		hit = err == nil && next.remember(t, again[i].rank) || hit
 		if err == nil && hit && p.isDropped() {
 			return p.gone() // an entry would bring the partition back
 		}

@@ -197,6 +197,8 @@ func (p *Partition) writeMinor(ctx context.Context, fr *frozen) (segment.Info, e
 	}
 	if n := len(st.Segments); n > 0 {
 		m.Base = st.Segments[n-1].ID
+	} else {
+		m.Remembered = p.remembered()
 	}
 	w, err := p.createSegment(m)
 	if err != nil {

@@ -276,8 +276,9 @@ func (p *Partition) payDeletions(now time.Time) error {
 }
 
 func (p *Partition) carryOutOrdered(f *frame.Frame) error {
-	next, hit, err := p.hidden(tombstoneOf(&f.Deletion, f.Serial), math.MaxInt)
-	if err != nil || !hit {
+	t := tombstoneOf(&f.Deletion, f.Serial)
+	next, hit, err := p.hidden(t, math.MaxInt)
+	if err != nil || !next.remember(t, f.Stamp) && !hit {
 		return err
 	}
 	if p.isDropped() {

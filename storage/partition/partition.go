@@ -125,6 +125,9 @@ func Open(d Deps, s Settings, st *State, epoch point.Epoch) (*Partition, error) 
 		p.mu.held = max(p.mu.held, g.ID.Epoch)
 		p.mu.ranks.Observe(g.StampHi)
 	}
+	for _, d := range st.Deleted {
+		p.mu.ranks.Observe(d.Rank)
+	}
 	p.mu.nextSeg = max(st.NextSegment, 1)
 	p.mu.last, p.mu.applied = st.Flushed, st.Flushed
 	p.mu.active = p.newHeadRef()

@@ -2,7 +2,6 @@ package partition
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 
@@ -49,7 +48,7 @@ func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bo
 		return out
 	}
 	// Also if the log holds all frames of newer segments: deletions in the log are of rows in segments, and replayed rows are in none.
-	st.Segments, st.Ends, st.NextSegment = withDeletions(chain, known), endsOf(chain), 1
+	st.Segments, st.Ends, st.NextSegment = withDeletions(st, chain, known), endsOf(chain), 1
 	if n := len(st.Ends); n > 0 {
 		st.Flushed = point.Serial(st.Ends[n-1])
 	}
@@ -70,7 +69,7 @@ func Rebuild(fs vfs.FS, dir string, id point.PlacementID, known *State, exact bo
 func describe(id point.PlacementID, known *State, found []segment.Info) (*State, error) {
 	switch {
 	case known != nil:
-		return &State{Identity: known.Identity}, nil
+		return &State{Identity: known.Identity, Deleted: known.Deleted}, nil
 	case len(found) == 0:
 		return nil, fault.Errorf(fault.Corrupt, "no segment tells what partition it is of")
 	case !found[0].Described():
@@ -169,8 +168,9 @@ func covers(a, b []point.EpochEnd) bool {
 	})
 }
 
-// withDeletions gives each segment of a chain its previously listed deletions, and those that later segments brought.
-func withDeletions(chain []segment.Info, known *State) []SegmentState {
+// withDeletions gives each segment of a chain its previously listed deletions, and those that later segments brought, which st
+// remembers too.
+func withDeletions(st *State, chain []segment.Info, known *State) []SegmentState {
 	out := make([]SegmentState, len(chain))
 	for i, info := range chain {
 		out[i].Info = info
@@ -181,9 +181,7 @@ func withDeletions(chain []segment.Info, known *State) []SegmentState {
 				}
 			}
 		}
-		for _, d := range info.Deletions {
-			_, _ = hide(out[:i], tombstoneOf(&d, point.Serial{}), math.MaxInt) // without a bound it cannot fail
-		}
+		st.bring(&info, out[:i])
 	}
 	return out
 }

@@ -47,6 +47,8 @@ type State struct {
 	Ends []point.EpochEnd `json:"ends,omitempty"`
 	// Segments, oldest first: at most one major, and that first.
 	Segments []SegmentState `json:"segments,omitempty"`
+	// Deleted are the newest deletions, in the order of their ranks.
+	Deleted []Deleted `json:"deleted,omitempty"`
 	// NextSegment is the seq of the next segment id.
 	NextSegment uint64 `json:"next_segment"`
 	// Adopting is the id of a segment that is being adopted from the leader; nil: none is. A file under it that Segments does not list was not adopted.

@@ -35,6 +35,7 @@ func aState() *State {
 			{Info: first, Tombstones: []Tombstone{{Matchers: []peer.Matcher{{Type: peer.MatchRegexp, Name: "a", Value: "b|\x00\"é"}}, Lo: -1 << 63, Hi: 1<<63 - 1}}},
 			{Info: second, Tombstones: []Tombstone{{Matchers: []peer.Matcher{{Name: "a", Value: "c"}}, Lo: 1, Hi: 2, At: point.Serial{Epoch: 2, Seq: 102}}}},
 		},
+		Deleted:     []Deleted{{Tombstone{Matchers: []peer.Matcher{{Name: "a", Value: "c"}}, Lo: 1, Hi: 2, At: point.Serial{Epoch: 2, Seq: 102}}, 1<<64 - 1}},
 		NextSegment: 3,
 		Adopting:    &point.SegmentID{Epoch: 3, Seq: 3},
 	}

@@ -120,7 +120,9 @@ func FuzzRecords(f *testing.F) {
 		return nil
 	}, pk))
 	f.Add(uint8(6), packExemplars(s.exemplars[12], pk))
-	f.Add(uint8(7), appendHeader(nil, &Info{Meta: s.meta, FormatVersion: FormatVersion}))
+	f.Add(uint8(7), appendHeader(nil, &Info{Meta: s.meta, FormatVersion: s.meta.formatVersion()}))
+	deleted := described().meta
+	f.Add(uint8(7), appendHeader(nil, &Info{Meta: deleted, FormatVersion: deleted.formatVersion()}))
 	d := newDecoder()
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		switch kind % 8 {

@@ -3,9 +3,9 @@ package segment
 import (
 	"bytes"
 	"flag"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
@@ -28,25 +28,28 @@ func goldens() map[string]*source {
 	return map[string]*source{"empty": empty, "one": one, "small": small(), "devops": devops(3, 40, 15)}
 }
 
-// described are goldens of the fields added in version 2: the range of the partition, and deletions.
-func described() map[string]*source {
+// described is a golden of the fields added in versions 2 and 3: the range of the partition, and deletions with their ranks.
+func described() *source {
+	matching := frame.Deletion{Lo: -9, Hi: 1 << 60, Matchers: []frame.Matcher{{Name: "__name__", Value: "up"}, {Type: 2, Name: "job", Value: "a|\xff"}}}
 	s := &source{meta: Meta{Table: "described", Partition: 9, ID: point.SegmentID{Epoch: 3, Seq: 4}, Base: point.SegmentID{Epoch: 2, Seq: 3},
-		Ends:  []point.EpochEnd{{Epoch: 3, Seq: 77}},
-		Range: &Range{TimeLo: -5, TimeHi: 1e18, PointLo: 1 << 62, PointHi: 1 << 63},
-		Deletions: []frame.Deletion{{Lo: 1, Hi: 2}, {Lo: -9, Hi: 1 << 60, Matchers: []frame.Matcher{
-			{Name: "__name__", Value: "up"}, {Type: 2, Name: "job", Value: "a|\xff"}}}}}}
+		Ends:       []point.EpochEnd{{Epoch: 3, Seq: 77}},
+		Range:      &Range{TimeLo: -5, TimeHi: 1e18, PointLo: 1 << 62, PointHi: 1 << 63},
+		Deletions:  []Deletion{{frame.Deletion{Lo: 1, Hi: 2}, 0}, {matching, 1 << 63}},
+		Remembered: []Deletion{{matching, 7}}}}
 	s.add(4, rows.Run{Times: []point.Nanos{5}, Values: []float64{0.5}, StampLo: 7, StampHi: 7})
-	return map[string]*source{"described": s}
+	return s
 }
 
 func TestGoldenBytes(t *testing.T) {
-	all := goldens()
-	maps.Copy(all, described())
+	all := map[string]*source{"described.v3": described()}
+	for name, s := range goldens() {
+		all[name+".v2"] = s
+	}
 	for name, s := range all {
 		fs := vfs.NewMem()
 		info := s.write(t, fs, "seg")
 		got := readFile(t, fs, "seg")
-		path := filepath.Join("testdata", "golden", name+".v2.seg")
+		path := filepath.Join("testdata", "golden", name+".seg")
 		if *rewrite {
 			check(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			check(t, os.WriteFile(path, got, 0o644))
@@ -60,6 +63,25 @@ func TestGoldenBytes(t *testing.T) {
 		if d := cmp.Diff(s.meta, r.Info().Meta); d != "" {
 			t.Errorf("%s tells of itself (-want +got)\n%s", name, d)
 		}
+	}
+}
+
+// TestDeletionsWithoutRanksStayReadable: stores in use have segments of version 2 that list deletions.
+func TestDeletionsWithoutRanksStayReadable(t *testing.T) {
+	fs := vfs.NewMem()
+	s := described()
+	info := s.write(t, fs, "seg")
+	b, err := os.ReadFile(filepath.Join("testdata", "golden", "described.v2.seg"))
+	check(t, err)
+	info.FormatVersion, info.Size, info.Checksum = 2, int64(len(b)), xxhash.Sum64(b)
+	want := s.meta
+	want.Remembered = nil
+	want.Deletions = slices.Clone(want.Deletions)
+	for i := range want.Deletions {
+		want.Deletions[i].Rank = 0
+	}
+	if d := cmp.Diff(want, readGolden(t, fs, b, info, s).Info().Meta); d != "" {
+		t.Errorf("-want +got\n%s", d)
 	}
 }
 

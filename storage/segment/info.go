@@ -8,10 +8,11 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// FormatVersion is the version that this package writes. It also reads version 1, which has neither range nor deletions.
+// The versions of the header. A segment is written in the lowest that holds what it lists, so that programs from before read it.
 const (
-	FormatVersion    = 2
-	formatVersionOne = 1
+	formatPlain     = 1 // neither range nor deletions; only read
+	formatDescribed = 2 // deletions have no ranks; written where there are none
+	formatRanks     = 3
 )
 
 // Range is the rectangle of its table's keyspace that a partition covers.
@@ -35,7 +36,22 @@ type Meta struct {
 	Range *Range `json:"range,omitempty"`
 	// Deletions are those among the frames contained: they hide rows of the segments that this one is based on, and not
 	// its own. Only the segment itself keeps them: the catalogue has them at the segments that they hide rows of.
-	Deletions []frame.Deletion `json:"-"`
+	Deletions []Deletion `json:"-"`
+	// Remembered, of a major: deletions that it carried out, or that one below it did. Rows that come later with a lower rank stay hidden.
+	Remembered []Deletion `json:"-"`
+}
+
+// Deletion is one with its rank: above that of all rows it hides; 0 where it is not known.
+type Deletion struct {
+	frame.Deletion
+	Rank point.Stamp
+}
+
+func (m *Meta) formatVersion() int {
+	if len(m.Deletions)+len(m.Remembered) > 0 {
+		return formatRanks
+	}
+	return formatDescribed
 }
 
 // Info describes a finished segment. The catalogue keeps it and an offer carries it; it marshals to JSON.
@@ -81,7 +97,7 @@ func appendHeader(dst []byte, i *Info) []byte {
 		dst = binary.AppendUvarint(dst, uint64(e.Epoch))
 		dst = binary.AppendUvarint(dst, e.Seq)
 	}
-	if i.FormatVersion == formatVersionOne {
+	if i.FormatVersion == formatPlain {
 		return dst
 	}
 	dst = append(dst, b2u(i.Range != nil))
@@ -89,11 +105,22 @@ func appendHeader(dst []byte, i *Info) []byte {
 		dst = binary.AppendVarint(binary.AppendVarint(dst, r.TimeLo), r.TimeHi)
 		dst = binary.AppendUvarint(binary.AppendUvarint(dst, r.PointLo), r.PointHi)
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(i.Deletions)))
-	var d []byte
-	for n := range i.Deletions {
-		d = frame.AppendDeletion(d[:0], &i.Deletions[n])
-		dst = append(binary.AppendUvarint(dst, uint64(len(d))), d...)
+	dst = i.appendDeletions(dst, i.Deletions)
+	if i.FormatVersion >= formatRanks {
+		dst = i.appendDeletions(dst, i.Remembered)
+	}
+	return dst
+}
+
+func (i *Info) appendDeletions(dst []byte, ds []Deletion) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(ds)))
+	var b []byte
+	for n := range ds {
+		b = frame.AppendDeletion(b[:0], &ds[n].Deletion)
+		dst = append(binary.AppendUvarint(dst, uint64(len(b))), b...)
+		if i.FormatVersion >= formatRanks {
+			dst = binary.AppendUvarint(dst, uint64(ds[n].Rank))
+		}
 	}
 	return dst
 }
@@ -106,8 +133,8 @@ func b2u(b bool) byte {
 }
 
 func parseHeader(b []byte) (Info, error) {
-	if len(b) > 0 && b[0] != FormatVersion && b[0] != formatVersionOne {
-		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads up to %d", b[0], FormatVersion)
+	if len(b) > 0 && (b[0] < formatPlain || b[0] > formatRanks) {
+		return Info{}, fault.Errorf(fault.Invalid, "format version %d, this program reads up to %d", b[0], formatRanks)
 	}
 	c := cursor{b: b}
 	i := Info{FormatVersion: int(c.byte())}
@@ -125,7 +152,7 @@ func parseHeader(b []byte) (Info, error) {
 			break
 		}
 	}
-	if i.FormatVersion != formatVersionOne {
+	if i.FormatVersion != formatPlain {
 		if err := i.parseRest(&c); err != nil {
 			return Info{}, err
 		}
@@ -136,19 +163,30 @@ func parseHeader(b []byte) (Info, error) {
 	return i, nil
 }
 
-// parseRest reads the fields added in version 2.
+// parseRest reads the fields added in versions 2 and 3.
 func (i *Info) parseRest(c *cursor) error {
 	if c.byte() == 1 {
 		i.Range = &Range{TimeLo: c.varint(), TimeHi: c.varint(), PointLo: c.uvarint(), PointHi: c.uvarint()}
 	}
-	for range c.count(len(c.b)) {
-		d, err := frame.ParseDeletion(c.bytes(c.count(len(c.b))))
-		if c.bad || err != nil {
-			return errForm("header: deletion")
-		}
-		i.Deletions = append(i.Deletions, d)
+	var err error
+	if i.Deletions, err = i.parseDeletions(c); err == nil && i.FormatVersion >= formatRanks {
+		i.Remembered, err = i.parseDeletions(c)
 	}
-	return nil
+	return err
+}
+
+func (i *Info) parseDeletions(c *cursor) (ds []Deletion, err error) {
+	for range c.count(len(c.b)) {
+		var d Deletion
+		if d.Deletion, err = frame.ParseDeletion(c.bytes(c.count(len(c.b)))); c.bad || err != nil {
+			return nil, errForm("header: deletion")
+		}
+		if i.FormatVersion >= formatRanks {
+			d.Rank = point.Stamp(c.uvarint())
+		}
+		ds = append(ds, d)
+	}
+	return ds, nil
 }
 
 // Described reports whether the segment names its partition: table, number and range.
@@ -158,6 +196,6 @@ func (i Info) Described() bool { return i.Range != nil }
 func (i *Info) same(o *Info) bool {
 	a, b := *i, *o
 	a.Size, a.Checksum, b.Size, b.Checksum = 0, 0, 0, 0
-	a.Deletions, b.Deletions = nil, nil
+	a.Deletions, b.Deletions, a.Remembered, b.Remembered = nil, nil, nil, nil
 	return string(appendHeader(nil, &a)) == string(appendHeader(nil, &b))
 }

@@ -109,7 +109,7 @@ func Create(fs vfs.FS, path string, m Meta, s Settings) (*Writer, error) {
 	m.Ends = slices.Clone(m.Ends)
 	return &Writer{
 		fs: fs, path: path, file: file,
-		info:    Info{Meta: m, FormatVersion: FormatVersion},
+		info:    Info{Meta: m, FormatVersion: m.formatVersion()},
 		pack:    packers.Get().(*packer),
 		lastDef: -1, postings: postings{names: map[string]map[string]*runs{}},
 		columns: newColumnIndex(), series: roaring.New(),

@@ -159,7 +159,11 @@ func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partitio
 	if !ok {
 		return s.notLed(t.name, id)
 	}
-	err := p.Delete(ctx, epoch, q.Matchers, q.Lo, q.Hi)
+	del := p.Delete
+	if s.deps.Staging != nil {
+		del = p.DeleteLate
+	}
+	err := del(ctx, epoch, q.Matchers, q.Lo, q.Hi)
 	if _, here := t.get(id); fault.Is(err, fault.Stale) && (!here || t.isDropped(id)) {
 		return nil // dropped meanwhile: its rows are gone altogether
 	}

@@ -1,0 +1,226 @@
+package partition
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/segment"
+	"github.com/spillwaydb/spillway/storage/series"
+)
+
+// A deletion hides what the partition took before it. Rows that another server ordered (Rows.Foreign) come later, with the rank of when they were received: one that
+// is below a deletion's was received before it, and stays hidden.
+//
+//	x staged, rank 5 ──▶ forwarded ──▶ here      deletion, rank 7      x forwarded again, rank 5: left out
+//
+// So a placement remembers the newest of its deletions with their ranks, also those that a compaction has carried out.
+
+// Deleted is a deletion with its rank.
+type Deleted struct {
+	Tombstone
+	// Rank is above that of all rows that the partition took before. Of one that came in a segment of format version 2 it is the highest
+	// of the rows below, which is lower.
+	Rank point.Stamp `json:"rank"`
+}
+
+// The newest deletions are remembered: so many, and with so many bytes of matchers.
+const (
+	deletedMax      = 64
+	deletedBytesMax = 128 << 10
+)
+
+// remember adds a deletion, and reports whether that changed the state. Frames of before deletions had ranks have rank 0.
+func (s *State) remember(t Tombstone, rank point.Stamp) bool {
+	known := func(d Deleted) bool { return d.equal(t) && d.Rank >= rank }
+	if rank == 0 || slices.ContainsFunc(s.Deleted, known) {
+		return false
+	}
+	all := append(slices.Clone(s.Deleted), Deleted{t, rank})
+	slices.SortStableFunc(all, func(a, b Deleted) int { return cmp.Compare(a.Rank, b.Rank) })
+	size := 0
+	for i := len(all) - 1; i >= 0; i-- {
+		for _, m := range all[i].Matchers {
+			size += len(m.Name) + len(m.Value)
+		}
+		if len(all)-i > deletedMax || size > deletedBytesMax {
+			all = all[i+1:]
+			break
+		}
+	}
+	s.Deleted = all
+	return true
+}
+
+// bring carries out the deletions that a segment lists, in the segments below it, and remembers them.
+func (s *State) bring(info *segment.Info, below []SegmentState) {
+	var highest point.Stamp
+	for i := range below {
+		highest = max(highest, below[i].StampHi)
+	}
+	for i := range info.Deletions {
+		d := &info.Deletions[i]
+		t := tombstoneOf(&d.Deletion, point.Serial{})
+		_, _ = hide(below, t, math.MaxInt) // without a bound it cannot fail
+		s.remember(t, cmp.Or(d.Rank, highest))
+	}
+	for i := range info.Remembered {
+		s.remember(tombstoneOf(&info.Remembered[i].Deletion, point.Serial{}), info.Remembered[i].Rank)
+	}
+}
+
+// remembered lists the deletions for the header of a major.
+func (p *Partition) remembered() (out []segment.Deletion) {
+	p.mu.Lock()
+	st := p.mu.state
+	p.mu.Unlock()
+	for i := range st.Deleted {
+		out = append(out, segment.Deletion{Deletion: st.Deleted[i].deletion(), Rank: st.Deleted[i].Rank})
+	}
+	return out
+}
+
+// deletedAbove returns the deletions above a rank.
+func (s *State) deletedAbove(rank point.Stamp) []Deleted {
+	i, _ := slices.BinarySearchFunc(s.Deleted, rank, func(d Deleted, r point.Stamp) int {
+		if d.Rank > r {
+			return 1
+		}
+		return -1
+	})
+	return s.Deleted[i:]
+}
+
+// settledDeletions returns the deletions above a rank once none is under way. newest is the highest rank of a deletion, remembered or in a head.
+func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest point.Stamp) {
+	p.mu.Lock()
+	newest = p.newestDeletionLocked()
+	p.mu.Unlock()
+	if newest <= rank {
+		return nil, newest
+	}
+	p.flushMu.Lock() // a deletion holds it until it is durable and remembered
+	defer p.flushMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	above = slices.Clone(p.mu.state.deletedAbove(rank))
+	for _, d := range p.deletionsLocked() { // not remembered: its placements did not answer in time
+		t := tombstoneOf(&d.Deletion, d.at)
+		if d.rank > rank && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
+			above = append(above, Deleted{t, d.rank})
+		}
+	}
+	return above, p.newestDeletionLocked()
+}
+
+func (p *Partition) newestDeletionLocked() (newest point.Stamp) {
+	if n := len(p.mu.state.Deleted); n > 0 {
+		newest = p.mu.state.Deleted[n-1].Rank
+	}
+	for _, d := range p.deletionsLocked() {
+		newest = max(newest, d.rank)
+	}
+	return newest
+}
+
+// undeleted are foreign rows without those that deletions of a higher rank hide.
+type undeleted struct {
+	rows   *Rows
+	newest point.Stamp // of the deletions that were looked at
+	upTo   point.Serial
+	hidden int
+}
+
+// withoutDeleted leaves out the foreign rows that deletions hide. Exemplars stay, as they do at a deletion. The result shares columns with r, which is unchanged.
+func (p *Partition) withoutDeleted(r *Rows) (undeleted, error) {
+	above, newest := p.settledDeletions(r.Stamp)
+	u := undeleted{rows: r, newest: newest}
+	if len(above) == 0 {
+		return u, nil
+	}
+	ts := make([]Tombstone, len(above))
+	for i, d := range above {
+		ts[i] = d.Tombstone
+	}
+	cs, err := compileTombstones(ts)
+	if err != nil {
+		return u, err
+	}
+	matching := map[series.Ref][]bool{} // by deletion
+	hides := func(ref series.Ref, at point.Nanos) bool {
+		ms, ok := matching[ref]
+		if !ok {
+			l := p.deps.Index.Labels(ref)
+			for i := range cs {
+				ms = append(ms, matches(cs[i].matchers, l))
+			}
+			matching[ref] = ms
+		}
+		hidden := false
+		for i, m := range ms {
+			if m && at >= cs[i].lo && at <= cs[i].hi {
+				hidden = true
+				if u.upTo.Less(above[i].At) {
+					u.upTo = above[i].At
+				}
+			}
+		}
+		return hidden
+	}
+	kept := *r
+	kept.Refs, kept.Times, kept.Values, kept.HistRefs, kept.Hists = nil, nil, nil, nil, nil
+	for i, ref := range r.Refs {
+		if hides(ref, r.Times[i]) {
+			u.hidden++
+			continue
+		}
+		kept.Refs, kept.Times, kept.Values = append(kept.Refs, ref), append(kept.Times, r.Times[i]), append(kept.Values, r.Values[i])
+	}
+	for i, ref := range r.HistRefs {
+		if hides(ref, r.Hists[i].Time) {
+			u.hidden++
+			continue
+		}
+		kept.HistRefs, kept.Hists = append(kept.HistRefs, ref), append(kept.Hists, r.Hists[i])
+	}
+	if u.hidden > 0 {
+		u.rows = &kept
+	}
+	return u, nil
+}
+
+// appendForeign is Append of rows that another server ordered. Rows that a deletion hides are acked when all placements have the deletion: else another
+// leader might lack both.
+func (p *Partition) appendForeign(r *Rows) error {
+	for {
+		u, err := p.withoutDeleted(r)
+		if err != nil {
+			return err
+		}
+		if u.hidden > 0 {
+			p.log.Info("late rows that a deletion hides were left out", "rows", u.hidden)
+			if err := p.awaitDeletion(r, u.upTo); err != nil {
+				return err
+			}
+		}
+		if err := p.append(u.rows, u.newest); err != errDeleted {
+			return err
+		}
+	}
+}
+
+// awaitDeletion returns when all placements have the deletion in a frame.
+func (p *Partition) awaitDeletion(r *Rows, at point.Serial) error {
+	p.mu.Lock()
+	chain, epoch := p.mu.chain, p.mu.epoch
+	p.mu.Unlock()
+	if epoch == 0 || r.Epoch != 0 && r.Epoch != epoch {
+		return p.notLed(r.Epoch, epoch)
+	}
+	if chain == nil || at == (point.Serial{}) {
+		return nil
+	}
+	return chain.Await(context.Background(), at)
+}
