@@ -15,6 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/gateway/peers"
 	"github.com/spillwaydb/spillway/gateway/query/fanout"
 	"github.com/spillwaydb/spillway/gateway/staged"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -78,8 +79,11 @@ func openGateway(ctx context.Context, cfg *config, log *slog.Logger, registerer 
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
-	waiting := staged.New(p.view.registry, p.view.takesRows)
+	waiting := staged.New(p.view.registry, p.view.takesRows, cfg.Intake.Staging)
 	source := fanout.New(fanout.Deps{Staged: func(table string) []topology.ServerID { return waiting.Of(time.Now(), table) },
+		Stagers: func(ctx context.Context, table string) ([]topology.ServerID, error) {
+			return waiting.Stagers(ctx, time.Now(), table, func(ctx context.Context) ([]registry.Server, error) { return registry.List(ctx, p.view.coord) })
+		},
 		Tables: p.view.tables, Leaders: p.view.leaders, Servers: p.view.peers, Age: p.view.age, NeverLed: p.view.leaders.NeverLed,
 		CaughtUp: p.view.leaders.CaughtUp, Copies: p.view.leaders.InSync, Log: log, Registerer: registerer},
 		fanout.Settings{RefusePartial: cfg.Query.RefusePartial, LeaderOnly: cfg.Query.Consistency == "leader", HedgeAfter: time.Duration(cfg.Query.HedgeAfter)})

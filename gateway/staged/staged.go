@@ -6,6 +6,7 @@ package staged
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type View struct {
 	// Constant after New.
 	registry Registry
 	may      func(topology.ServerID) bool
+	stages   bool
 
 	mu struct {
 		sync.Mutex
@@ -41,9 +43,12 @@ type note struct {
 // notedFor is how long a gateway remembers where it staged rows.
 const notedFor = 10 * time.Second
 
-// New makes a View. may reports whether a server lives and takes rows.
-func New(r Registry, may func(topology.ServerID) bool) *View {
-	v := &View{registry: r, may: may}
+// freshTimeout bounds the reading of the registry before a deletion.
+const freshTimeout = 5 * time.Second
+
+// New makes a View. may reports whether a server lives and takes rows; stages whether this gateway stages rows.
+func New(r Registry, may func(topology.ServerID) bool, stages bool) *View {
+	v := &View{registry: r, may: may, stages: stages}
 	v.mu.noted = map[note]time.Time{}
 	return v
 }
@@ -72,6 +77,36 @@ func (v *View) Of(now time.Time, table string) []topology.ServerID {
 	v.mu.Unlock()
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// Stagers lists the servers that delete in their staged rows before a deletion in partitions, sorted: those on which rows of the table may be staged, by the rows of
+// the registry that fresh reads, and, if there is one, all that may take some. Without fresh rows it goes by those at hand where nothing was ever staged; else
+// errors are those of fresh: an announcement could have been missed.
+func (v *View) Stagers(ctx context.Context, now time.Time, table string, fresh func(context.Context) ([]registry.Server, error)) ([]topology.ServerID, error) {
+	within, stop := context.WithTimeout(ctx, freshTimeout)
+	defer stop()
+	rows, err := fresh(within)
+	if err != nil {
+		if rows = v.registry.All(); v.stages || slices.ContainsFunc(rows, func(s registry.Server) bool { return s.Staging != "" }) {
+			return nil, err
+		}
+	}
+	all := v.Of(now, table)
+	for i := range rows {
+		if rows[i].Stages(table) {
+			all = append(all, rows[i].ID)
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	for i := range rows {
+		if v.may(rows[i].ID) {
+			all = append(all, rows[i].ID)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // Takers counts the servers that live and take rows.

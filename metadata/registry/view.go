@@ -132,6 +132,23 @@ func (v *View) announceLocked() {
 	v.mu.changed = make(chan struct{})
 }
 
+// List reads the rows of all servers from the store: none that was written before the call is missed. Errors are the store's.
+func List(ctx context.Context, store coord.Store) ([]Server, error) {
+	rows, _, err := store.List(ctx, Prefix)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Server, 0, len(rows))
+	for _, row := range rows {
+		s, err := Decode(row)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
 // Register writes a server's row, keeping the fields that people set (Drain) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not take turns. Errors are Invalid (that), or the store's.

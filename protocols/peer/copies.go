@@ -15,8 +15,11 @@ const (
 	UnsureCopies
 )
 
-// Valid reports whether it is a known one.
+// Valid reports whether it is a known one of reads.
 func (c Copies) Valid() bool { return c <= StagedRows }
+
+// Deletes reports whether it is a known one of deletions.
+func (c Copies) Deletes() bool { return c.Valid() && c != StagedRows || c == StagedDeletes }
 
 // unsureError is the error of a placement that could answer, but may lack rows.
 type unsureError struct{ error }

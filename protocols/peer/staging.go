@@ -70,3 +70,7 @@ func (s *Staging) Validate() error {
 // StagedRows asks a server for the rows staged there, of any partition, instead of those of partitions. Servers of older versions refuse it.
 // Exemplars are not returned until they are forwarded.
 const StagedRows Copies = 3
+
+// StagedDeletes asks for a deletion in the rows staged at a server, of any partition, instead of those of partitions. Servers of older versions refuse it
+// as Invalid.
+const StagedDeletes Copies = 4

@@ -115,6 +115,9 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if len(q.Matchers) == 0 {
 		return fault.Errorf(fault.Invalid, "a deletion needs a matcher")
 	}
+	if q.Copies == peer.StagedDeletes {
+		return s.deleteStaged(ctx, q)
+	}
 	if err := s.answers(q); err != nil {
 		return err
 	}

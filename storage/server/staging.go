@@ -22,6 +22,8 @@ type Staging interface {
 	Stage(ctx context.Context, table string, mapSeq uint64, of *peer.Staging, f *frame.Frame) error
 	Forget(id staging.ID) error
 	Read(q *runner.Query) ([]peer.Series, error)
+	// Delete takes rows out of the frames held, durably; Take and LabelsOnly are not used.
+	Delete(ctx context.Context, q *runner.Query) error
 	Loads() []staging.Load
 }
 
@@ -82,17 +84,9 @@ func (s *Server) staged(ctx context.Context, q *peer.Select, labelsOnly bool) ([
 	if s.deps.Staging == nil {
 		return nil, errNoStaging
 	}
-	ms, err := partition.CompileMatchers(q.Matchers)
+	match, err := matching(q.Matchers)
 	if err != nil {
 		return nil, err
-	}
-	match := func(l point.Labels) bool {
-		for _, m := range ms {
-			if !m.Matches(l.Get(m.Name)) {
-				return false
-			}
-		}
-		return true
 	}
 	all, err := s.deps.Staging.Read(&runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match, LabelsOnly: labelsOnly, Take: budget.LoanOf(ctx).Take})
 	if err != nil {
@@ -109,6 +103,31 @@ func (s *Server) staged(ctx context.Context, q *peer.Select, labelsOnly bool) ([
 		return nil, fault.Errorf(fault.TooLarge, "the query reads more than %d samples; make it narrower or raise the limit on samples of a query", q.SamplesMax)
 	}
 	return all, nil
+}
+
+// matching compiles matchers, all of which must hold.
+func matching(of []peer.Matcher) (func(point.Labels) bool, error) {
+	ms, err := partition.CompileMatchers(of)
+	return func(l point.Labels) bool {
+		for _, m := range ms {
+			if !m.Matches(l.Get(m.Name)) {
+				return false
+			}
+		}
+		return true
+	}, err
+}
+
+// deleteStaged deletes in the rows that are staged here. A server that stages none has none.
+func (s *Server) deleteStaged(ctx context.Context, q *peer.Select) error {
+	if s.deps.Staging == nil {
+		return nil
+	}
+	match, err := matching(q.Matchers)
+	if err != nil {
+		return err
+	}
+	return s.deps.Staging.Delete(ctx, &runner.Query{Table: q.Table, Lo: q.Lo, Hi: q.Hi, Match: match})
 }
 
 // stagedNames returns the label names of staged series; stagedValues the values of one label.

@@ -97,6 +97,7 @@ type Machine struct {
 	smeared  struct{ bytes, frames int64 }   // of them
 	away     map[topology.ServerID]time.Time // since when they do not answer
 	leaving  bool                            // this server is drained or stops
+	deleting map[string]int                  // deletions of rows of a table that are under way
 }
 
 type entry struct {
@@ -191,7 +192,7 @@ func (t *table) remove(e *entry) {
 // New makes a machine.
 func New(s Settings) *Machine {
 	s.SetDefaults()
-	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}}
+	return &Machine{settings: s, frames: map[ID]*entry{}, tables: map[string]*table{}, away: map[topology.ServerID]time.Time{}, deleting: map[string]int{}}
 }
 
 // Admit decides on a frame that a gateway, or another holder, stages here. hold asks to log it and to call Logged or Abandon; else it
@@ -317,7 +318,7 @@ func (m *Machine) Due(now time.Time) (due []Frame) {
 	for _, name := range m.names() {
 		t := m.tables[name]
 		t.ripen(now, m.leaving)
-		if now.Before(t.until) {
+		if now.Before(t.until) || m.deleting[name] > 0 {
 			continue
 		}
 		for _, e := range t.queue {
@@ -424,6 +425,9 @@ const restagesMax = 64
 // its place. They are under way until Restaged.
 func (m *Machine) Restages(now time.Time, servers []topology.ServerID) (all []Restage) {
 	for _, name := range m.names() {
+		if m.deleting[name] > 0 {
+			continue
+		}
 		m.tables[name].all(func(e *entry) bool {
 			if e.restaging || e.underWay || !m.mine(now, e) {
 				return true

@@ -2,6 +2,8 @@ package staging
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,6 +29,10 @@ import (
 //	restages B C                what to stage again; B and C are the servers there are
 //	restaged 1 | failed 1       the outcome
 //	leave | stay                A is drained or stops, or is not any more
+//	admit 1 A,B | logged 1      as stage, in two steps: before its record is durable, and after
+//	delete | deleted            a deletion in all rows begins, and ends; it waits for the frames that are on their way
+//	reduced 1 bytes=5           it left fewer rows in frame 1
+//	way 1                       whether frame 1 is on its way
 //	end 5                       the table was dropped: maps below number 5 are of it; frame n was written by map n
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
@@ -105,6 +111,28 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 			return "logged, acked\n"
 		}
 		return "acked, it was held\n"
+	case "admit":
+		if _, err := s.m.Admit(frame()); err != nil {
+			return err.Error() + "\n"
+		}
+	case "logged":
+		s.m.Logged(id())
+	case "delete":
+		ids := s.m.BeginDelete("t", math.MinInt64, math.MaxInt64)
+		slices.SortFunc(ids, ID.Compare)
+		var all []string
+		for _, id := range ids {
+			all = append(all, strconv.Itoa(int(id.Stamp)))
+		}
+		return fmt.Sprintf("on their way %v\n", all)
+	case "deleted":
+		s.m.EndDelete("t")
+	case "reduced":
+		f := s.m.frames[id()].Frame
+		f.Bytes = bytes
+		s.m.Reduced(f)
+	case "way":
+		return fmt.Sprintf("on its way %t\n", s.m.OnWay(id()))
 	case "restore":
 		s.m.Restore(frame())
 	case "run":

@@ -93,8 +93,8 @@ func (s *Source) Exemplars(ctx context.Context, q *peer.Select, sets [][]peer.Ma
 // DeleteSeries implements query.Source. It deletes everywhere or returns an error: after an error some rows may be deleted, and
 // doing it again is right.
 func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
-	if len(s.stagedAt(q.Table)) > 0 {
-		return errStaged(q.Table)
+	if err := s.deleteStaged(ctx, q); err != nil {
+		return err
 	}
 	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
 		return struct{}{}, st.DeleteSeries(ctx, q)

@@ -52,6 +52,9 @@ type Deps struct {
 	Copies func(p lease.Partition) []topology.ServerID
 	// Staged returns the servers on which rows of a table may be staged. Nil: none are.
 	Staged func(table string) []topology.ServerID
+	// Stagers returns the servers that delete in their staged rows before partitions do: if any has rows of the table, these and all that may take some.
+	// Nil: none are. Errors are Unavailable.
+	Stagers func(ctx context.Context, table string) ([]topology.ServerID, error)
 	// CaughtUp returns when NeverLed has all that was known to the coordination store when it was called. Nil: NeverLed is the newest.
 	CaughtUp   func(context.Context) error
 	Log        *slog.Logger

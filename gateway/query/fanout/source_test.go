@@ -44,6 +44,21 @@ type storage struct {
 	breaks error // it sends one series and then this
 	asked  int
 	staged *querytest.Store // the rows that wait there
+	cuts   int              // deletions in them
+	away   error            // what it answers to them
+}
+
+func (s *storage) DeleteSeries(ctx context.Context, q *peer.Select) error {
+	if q.Copies != peer.StagedDeletes {
+		return s.Store.DeleteSeries(ctx, q)
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.cuts++
+	if s.away != nil || s.staged == nil {
+		return s.away
+	}
+	return s.staged.DeleteSeries(ctx, q)
 }
 
 func newWorld(t *testing.T) *world {

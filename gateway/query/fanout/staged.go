@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -112,7 +113,55 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	})
 }
 
-// errStaged refuses a deletion: rows that wait for their leader would come back.
-func errStaged(table string) error {
-	return fault.Errorf(fault.Unavailable, "rows of table %q wait for the leaders of their partitions (staging): a deletion would miss them; do it again in some seconds, of a smeared table (spillway table show) after `spillway table set --smear=off` and its window", table)
+// Deletions go to the servers with staged rows first, and to partitions when all of those deleted: what is forwarded later has no row that matches, and what was
+// forwarded before is in the partitions. A row that moves from one server with staged rows to another meanwhile is met in the next round, which ends when
+// no server is new in it. A server that is away refuses the deletion: it has rows on its disk.
+
+const (
+	// stagedDeleteTimeout is how long a server may take to delete in its staged rows: longer than one of them may be on its way to a leader.
+	stagedDeleteTimeout = 15 * time.Second
+	stagedRoundsMax     = 5
+)
+
+// deleteStaged deletes in the staged rows of all servers. Errors are Unavailable: nothing is deleted in partitions then.
+func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
+	if s.deps.Stagers == nil {
+		return nil
+	}
+	mine := *q
+	mine.Partitions, mine.MapSeq, mine.MapNext, mine.Copies = nil, 0, 0, peer.StagedDeletes
+	var asked []topology.ServerID
+	for range stagedRoundsMax {
+		at, err := s.deps.Stagers(ctx, q.Table)
+		if err != nil {
+			return fault.Wrap(err, fault.Unavailable, "find the servers with staged rows of table %q, in which the deletion begins", q.Table)
+		}
+		var g errgroup.Group
+		g.SetLimit(s.settings.ParallelMax)
+		for _, id := range at {
+			g.Go(func() error { return s.deleteStagedAt(ctx, id, &mine) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		if len(at) == 0 || !slices.ContainsFunc(at, func(id topology.ServerID) bool { return !slices.Contains(asked, id) }) {
+			return nil
+		}
+		asked = at
+	}
+	return fault.Errorf(fault.Unavailable, "rows of table %q that wait for the leaders of their partitions keep moving from server to server: nothing was deleted, do it again", q.Table)
+}
+
+func (s *Source) deleteStagedAt(ctx context.Context, id topology.ServerID, q *peer.Select) error {
+	within, stop := context.WithTimeout(ctx, stagedDeleteTimeout)
+	defer stop()
+	_, err := one(within, s, id, func(ctx context.Context, st peer.Storage) (struct{}, error) { return struct{}{}, st.DeleteSeries(ctx, q) })
+	s.metrics.request(err)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case fault.Is(err, fault.Invalid): // the matchers are compiled here too: it does not know this kind of deletion
+		return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q and is too old to delete in them: upgrade it; nothing was deleted in partitions", id, q.Table)
+	}
+	return fault.Wrap(err, fault.Unavailable, "server %s may have staged rows of table %q, and did not delete in them: nothing was deleted in partitions; do it again when the server answers", id, q.Table)
 }

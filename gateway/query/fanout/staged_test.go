@@ -1,25 +1,84 @@
 package fanout
 
 import (
+	"context"
+	"strings"
 	"testing"
 
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
+
+// stage stages a row at 7 s of a series of its own on a server.
+func (w *world) stage(at topology.ServerID) {
+	w.t.Helper()
+	s := w.servers[at]
+	s.staged = querytest.NewStore()
+	b := point.GetBatch(point.NewDict(0))
+	b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "waits")), 7e9, 1)
+	if err := querytest.Inserter(s.staged, "t", 1)(w.t.Context(), b); err != nil {
+		w.t.Fatal(err)
+	}
+}
 
 // TestAckedRowsAreReadWhileTheyWait: a row is staged on n2, and no partition has it. It is in the answer.
 func TestAckedRowsAreReadWhileTheyWait(t *testing.T) {
 	inWorld(t, func(w *world) {
-		n2 := w.servers["n2"]
-		n2.staged = querytest.NewStore()
-		b := point.GetBatch(point.NewDict(0))
-		b.Append(querytest.Intern(b.Dict, point.MakeLabels(point.MetricName, "m", "i", "waits")), 7e9, 1)
-		if err := querytest.Inserter(n2.staged, "t", 1)(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		w.stage("n2")
 		w.reads(whole)
 		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n2"} }
 		w.reads(whole + ", waits: 7")
 	})
+}
+
+// TestADeletionReachesRowsThatWait before those of partitions, or nothing is deleted in partitions.
+func TestADeletionReachesRowsThatWait(t *testing.T) {
+	unavailable := fault.Errorf(fault.Unavailable, "away")
+	for _, c := range []struct {
+		name  string
+		n3    error                 // the answer of n3, which has no staged rows
+		at    [][]topology.ServerID // the servers with staged rows, by round
+		fails error                 // to find them
+		want  string
+		cuts  [3]int
+		err   string
+	}{
+		{name: "a staged row", at: [][]topology.ServerID{{"n2", "n3"}}, cuts: [3]int{0, 2, 2}},
+		{name: "none is staged", at: [][]topology.ServerID{{}}, want: "waits: 7"},
+		{name: "the row moves to n2 meanwhile", at: [][]topology.ServerID{{"n1"}, {"n1", "n2"}}, cuts: [3]int{3, 2, 0}},
+		{name: "the rows are gone after a round", at: [][]topology.ServerID{{"n2"}, {}}, cuts: [3]int{0, 1, 0}},
+		{name: "one is away", n3: unavailable, at: [][]topology.ServerID{{"n2", "n3"}}, want: whole, cuts: [3]int{0, 1, 1}, err: "server n3 may have staged rows"},
+		{name: "one is older", n3: fault.Errorf(fault.Invalid, "copies of kind 4"), at: [][]topology.ServerID{{"n2", "n3"}}, want: whole, cuts: [3]int{0, 1, 1}, err: "upgrade it"},
+		{name: "the registry is away", fails: unavailable, want: whole + ", waits: 7", err: "find the servers"},
+		{name: "servers take turns", at: [][]topology.ServerID{{"n1"}, {"n2"}, {"n1"}, {"n2"}, {"n1"}}, want: whole, cuts: [3]int{3, 2, 0}, err: "keep moving"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.stage("n2")
+				w.servers["n3"].away = c.n3
+				w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n2"} }
+				round := 0
+				w.source.deps.Stagers = func(context.Context, string) ([]topology.ServerID, error) {
+					if c.fails != nil {
+						return nil, c.fails
+					}
+					round++
+					return c.at[min(round, len(c.at))-1], nil
+				}
+				err := w.source.DeleteSeries(w.t.Context(), &peer.Select{Table: "t", Hi: 1e18, Matchers: []peer.Matcher{{Name: point.MetricName, Value: "m"}}})
+				if c.err == "" && err != nil || c.err != "" && (!fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), c.err)) {
+					t.Fatal(err)
+				}
+				w.reads(c.want)
+				for i, id := range w.All() {
+					if got := w.servers[id].cuts; got != c.cuts[i] {
+						t.Errorf("%s deleted %d times in its staged rows, should have %d", id, got, c.cuts[i])
+					}
+				}
+			})
+		})
+	}
 }

@@ -62,10 +62,24 @@ func toSelect(q *peer.Select) *peerpb.Select {
 }
 
 func ofSelect(p *peerpb.Select) (*peer.Select, error) {
-	matchers, err := ofMatchers(p.GetMatchers())
+	q, err := ofAnySelect(p)
 	if err == nil {
 		err = checkCopies(p.GetCopies())
 	}
+	return q, err
+}
+
+// ofDeletion is as ofSelect, for a deletion.
+func ofDeletion(p *peerpb.Select) (*peer.Select, error) {
+	q, err := ofAnySelect(p)
+	if c := p.GetCopies(); err == nil && (c > math.MaxUint8 || !peer.Copies(c).Deletes()) {
+		err = fault.Errorf(fault.Invalid, "a deletion in copies of kind %d is asked for", c)
+	}
+	return q, err
+}
+
+func ofAnySelect(p *peerpb.Select) (*peer.Select, error) {
+	matchers, err := ofMatchers(p.GetMatchers())
 	return &peer.Select{
 		Table: p.GetTable(), Partitions: ofPartitions(p.GetAllPartitions(), p.GetPartitions()), Lo: p.GetLo(), Hi: p.GetHi(),
 		Matchers: matchers, LabelsOnly: p.GetLabelsOnly(), MapSeq: p.GetMapSeq(), MapNext: point.PartitionID(p.GetMapNext()),

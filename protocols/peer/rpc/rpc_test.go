@@ -293,6 +293,9 @@ func TestEveryFieldTravels(t *testing.T) {
 	_, err := readAll(p.Select(t.Context(), &q))
 	must(err)
 	same("select", m.last, &q)
+	staged := peer.Select{Table: "t", Copies: peer.StagedDeletes}
+	must(p.DeleteSeries(t.Context(), &staged))
+	same("a deletion in staged rows", m.last, &staged)
 	must(p.DeleteSeries(t.Context(), &peer.Select{}))
 	same("a select of all partitions", m.last, &peer.Select{})
 	must(p.DeleteSeries(t.Context(), &peer.Select{Partitions: []point.PartitionID{}}))

@@ -282,7 +282,7 @@ func (s *Server) getMetadata(ctx context.Context, p *peerpb.MetadataQuery) (*pee
 }
 
 func (s *Server) deleteSeries(ctx context.Context, p *peerpb.Select) (*peerpb.Nothing, error) {
-	q, err := ofSelect(p)
+	q, err := ofDeletion(p)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,7 @@ type journal struct {
 
 	syncing sync.Mutex // held for an fsync, and to end a file; taken before mu
 	synced  uint64     // records; guarded by syncing
+	removed bool       // files, since the directory was synced last; guarded by syncing
 
 	mu struct {
 		sync.Mutex
@@ -215,6 +216,31 @@ func (j *journal) sync(seq uint64) error {
 	return j.endFull()
 }
 
+// settle makes all records durable, and that files are gone: no frame that was forgotten comes back after a crash.
+func (j *journal) settle() error {
+	j.mu.Lock()
+	seq, err := j.mu.written, j.mu.failed
+	j.mu.Unlock()
+	if err == nil {
+		err = j.sync(seq)
+	}
+	if err != nil {
+		return err
+	}
+	j.syncing.Lock()
+	defer j.syncing.Unlock()
+	if !j.removed {
+		return nil
+	}
+	if err := brick.SyncDir(j.fs, j.dir); err != nil {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.failLocked(err)
+	}
+	j.removed = false
+	return nil
+}
+
 // endFull ends the current file if it is full; syncing is held.
 func (j *journal) endFull() error {
 	j.mu.Lock()
@@ -263,6 +289,7 @@ func (j *journal) tidy(idle bool) error {
 		if err := j.fs.Remove(j.path(j.mu.files[0].number, fileSuffix)); err != nil && !oserror.IsNotExist(err) {
 			return fault.Wrap(err, fault.Unavailable, "remove a log of staged frames")
 		}
+		j.removed = true
 		j.mu.files = j.mu.files[1:]
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 
 // metrics of staging. None has a label.
 type metrics struct {
-	staged, refused, forwarded, restaged, expired, dropped, aside prometheus.Counter
+	staged, refused, forwarded, restaged, expired, dropped, deleted, aside prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer, s *Store) *metrics {
@@ -24,6 +24,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		restaged:  counter("restaged_total", "Frames that were staged on another server because a holder was away, or this one was drained or stopped."),
 		expired:   counter("expired_rows_total", "Staged rows that were older than the retention of their table when they were forwarded."),
 		dropped:   counter("dropped_rows_total", "Staged rows that are gone with their table, which was dropped."),
+		deleted:   counter("deleted_rows_total", "Staged rows that deletions took out of their frames on this server."),
 		aside:     counter("set_aside_total", "Staged frames that a leader refused as invalid, and that were written into a file beside the log."),
 	}
 	if r == nil {
@@ -40,7 +41,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "spillway_staging_" + name, Help: help}, f)
 	}
-	r.MustRegister(m.staged, m.refused, m.forwarded, m.restaged, m.expired, m.dropped, m.aside,
+	r.MustRegister(m.staged, m.refused, m.forwarded, m.restaged, m.expired, m.dropped, m.deleted, m.aside,
 		gauge("bytes", "Encoded bytes of the frames staged here.", func() float64 { return float64(s.Bytes()) }),
 		gauge("frames", "Frames staged here.", sum(func(l staging.Load) float64 { return float64(l.Frames) })),
 		gauge("rows", "Rows staged here.", sum(func(l staging.Load) float64 { return float64(l.Rows) })),

@@ -44,7 +44,9 @@ type Store struct {
 	wake     chan struct{} // 1 when there may be frames to forward
 	ways     *ways
 
-	announcing sync.Mutex // held while Announce runs
+	announcing sync.Mutex   // held while Announce runs
+	deleting   sync.Mutex   // held while a deletion takes rows out of frames
+	forgetting sync.RWMutex // held for reading while a frame is in held no more, and its record not yet in the journal
 
 	mu struct {
 		sync.Mutex
@@ -84,12 +86,10 @@ func Open(d Deps, s staging.Settings) (*Store, error) {
 		if err := r.Frame.Measure(&g); err != nil {
 			return err
 		}
-		if old, ok := st.mu.held[r.Frame.ID]; ok { // staged again with other holders
+		if old, ok := st.mu.held[r.Frame.ID]; ok { // staged again with other holders, or without rows that were deleted
 			old.in.live--
-			old.Holders, old.in = r.Frame.Holders, in
-		} else {
-			st.mu.held[r.Frame.ID] = &held{r.Frame, slices.Clone(r.Body), in}
 		}
+		st.mu.held[r.Frame.ID] = &held{r.Frame, slices.Clone(r.Body), in}
 		in.live++
 		return nil
 	}, func(id staging.ID) {
@@ -180,6 +180,9 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	}
 	s.mu.machine.Logged(f.ID)
 	s.mu.held[f.ID] = &held{f, body, in}
+	if _, ok := s.mu.announced[f.Table]; ok {
+		s.mu.announced[f.Table] = time.Now()
+	}
 	s.metrics.staged.Add(float64(f.Rows))
 	s.rouse()
 	return nil
@@ -237,6 +240,8 @@ func (s *Store) announcedLocked() []string {
 }
 
 // retract takes back the tables that have had no frames for a while, and announces those that have. It is called once in a second.
+//
+// A table that is not announced has no frame here, after a crash either: deletions in it do not ask this server.
 func (s *Store) retract(ctx context.Context, now time.Time) error {
 	s.announcing.Lock()
 	defer s.announcing.Unlock()
@@ -253,8 +258,14 @@ func (s *Store) retract(ctx context.Context, now time.Time) error {
 			s.mu.announced[t] = now
 		}
 	}
-	for t, last := range s.mu.announced {
-		if now.Sub(last) >= announcedFor {
+	idle := s.idleLocked(now)
+	s.mu.Unlock()
+	if len(idle) > 0 && s.settle() != nil { // the log failed, which it logged
+		idle = nil
+	}
+	s.mu.Lock()
+	for _, t := range idle {
+		if now.Sub(s.mu.announced[t]) >= announcedFor {
 			delete(s.mu.announced, t) // a frame that comes now announces it again, after this
 			changed = true
 		}
@@ -273,6 +284,16 @@ func (s *Store) retract(ctx context.Context, now time.Time) error {
 	return err
 }
 
+// idleLocked lists the tables that were announced, and have had no frames for a while.
+func (s *Store) idleLocked(now time.Time) (idle []string) {
+	for t, last := range s.mu.announced {
+		if now.Sub(last) >= announcedFor {
+			idle = append(idle, t)
+		}
+	}
+	return idle
+}
+
 // Forget ends the staging of a frame that a leader keeps.
 func (s *Store) Forget(id staging.ID) error {
 	s.mu.Lock()
@@ -287,14 +308,17 @@ func (s *Store) Forget(id staging.ID) error {
 // forgotten logs that a frame is not held any more. It is not made durable at once: a frame that comes back after a crash is forwarded again, which
 // changes nothing.
 func (s *Store) forgotten(id staging.ID) error {
+	s.forgetting.RLock()
 	s.mu.Lock()
 	h := s.mu.held[id]
 	delete(s.mu.held, id)
 	s.mu.Unlock()
-	if h == nil {
-		return nil
+	var err error
+	if h != nil {
+		_, _, err = s.journal.append(staging.AppendForget(nil, id), 0)
 	}
-	if _, _, err := s.journal.append(staging.AppendForget(nil, id), 0); err != nil {
+	s.forgetting.RUnlock()
+	if h == nil || err != nil {
 		return err
 	}
 	if !s.journal.release(h.in) {

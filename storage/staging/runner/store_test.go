@@ -293,6 +293,8 @@ type leaderless struct {
 	leaves bool
 	held   []uint64 // nonces of frames that another server staged
 	err    error
+	gate   chan struct{} // frames wait at the leader until it is closed; nil: they do not
+	waits  int           // so many do
 	taken  []float64
 	ranks  []point.Stamp
 }
@@ -328,6 +330,12 @@ func (s *leaderStream) Define(context.Context, []peer.Def) error { return nil }
 func (s *leaderStream) Close() error                             { return nil }
 func (s *leaderStream) Insert(_ context.Context, in *peer.Insert) error {
 	s.l.mu.Lock()
+	if gate := s.l.gate; gate != nil && in.Staging.Do != peer.Forget {
+		s.l.waits++
+		s.l.mu.Unlock()
+		<-gate
+		s.l.mu.Lock()
+	}
 	defer s.l.mu.Unlock()
 	switch {
 	case in.Staging == nil:

@@ -1,0 +1,170 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
+)
+
+// deletePeriod is the time between looks at frames that are on their way when a deletion begins. Nearly always there are none, or they arrive in milliseconds.
+const deletePeriod = 5 * time.Millisecond
+
+// Delete takes the matching rows out of the frames held here, durably. When it returns no frame here has one that was acked before the call, and none comes back
+// after a crash. Exemplars stay, as in partitions. Errors are Unavailable and those of ctx; some rows may be deleted then, and calling it again is right.
+func (s *Store) Delete(ctx context.Context, q *Query) error {
+	s.mu.Lock()
+	onWay := s.mu.machine.BeginDelete(q.Table, q.Lo, q.Hi)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.mu.machine.EndDelete(q.Table)
+		s.mu.Unlock()
+		s.rouse()
+	}()
+	if err := s.arrived(ctx, onWay); err != nil {
+		return err
+	}
+	s.deleting.Lock()
+	defer s.deleting.Unlock()
+	rows := 0
+	for _, h := range s.overlapping(q.Table, q.Lo, q.Hi) {
+		n, err := s.deleteFrom(h.ID, q)
+		if err != nil {
+			return err
+		}
+		rows += n
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	s.metrics.deleted.Add(float64(rows))
+	return nil
+}
+
+// settle makes durable which frames are held, also of records that are being appended now: a partition does not hide a row that arrives after a deletion.
+func (s *Store) settle() error {
+	s.forgetting.Lock()
+	defer s.forgetting.Unlock()
+	return s.journal.settle()
+}
+
+// arrived waits until frames are on their way no more.
+func (s *Store) arrived(ctx context.Context, ids []staging.ID) error {
+	look := time.NewTicker(deletePeriod)
+	defer look.Stop()
+	for len(ids) > 0 {
+		s.mu.Lock()
+		on := s.mu.machine.OnWay(ids[0])
+		s.mu.Unlock()
+		if !on {
+			ids = ids[1:]
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fault.Wrap(ctx.Err(), fault.Unavailable, "staged rows are on their way from server %s to a server that does not answer", s.settings.Server)
+		case <-look.C:
+		}
+	}
+	return nil
+}
+
+// deleteFrom takes the matching rows out of a frame. It returns how many.
+func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
+	h, ok := s.get(id)
+	if !ok {
+		return 0, nil
+	}
+	var d frame.Decoder
+	var g frame.Frame
+	if err := d.Decode(h.body, &g); err != nil {
+		return 0, err
+	}
+	left, rows := without(&g, q)
+	if rows == 0 {
+		return 0, nil
+	}
+	if left.Samples()+len(left.Exemplars) == 0 {
+		s.mu.Lock()
+		s.mu.machine.Forget(id)
+		s.mu.Unlock()
+		return rows, s.forgotten(id) // also if it was forwarded, and only its record is to come
+	}
+	e := encoders.Get().(*frame.Encoder)
+	h.body = e.Append(nil, left)
+	encoders.Put(e)
+	h.Bytes = int64(len(h.body))
+	if err := h.Measure(left); err != nil {
+		return 0, err
+	}
+	return rows, s.replace(&h)
+}
+
+// replace logs a held frame anew, with fewer rows. It is durable once the journal is settled.
+func (s *Store) replace(h *held) error {
+	in, _, err := s.journal.append(staging.AppendFrame(nil, &h.Frame, h.body), 1)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	at, ok := s.mu.held[h.ID]
+	old := in
+	if ok {
+		old = at.in
+		s.mu.held[h.ID] = &held{h.Frame, h.body, in} // readers may have the old one
+		s.mu.machine.Reduced(h.Frame)
+	}
+	s.mu.Unlock()
+	if !ok { // forgotten meanwhile, before this record: it must not come back
+		if _, _, err := s.journal.append(staging.AppendForget(nil, h.ID), 0); err != nil {
+			return err
+		}
+	}
+	if s.journal.release(old) {
+		return s.journal.tidy(false)
+	}
+	return nil
+}
+
+// without returns the frame without the rows that match, and how many these are. Series without rows go too.
+func without(g *frame.Frame, q *Query) (left *frame.Frame, rows int) {
+	left = &frame.Frame{Kind: g.Kind, Foreign: g.Foreign, Stamp: g.Stamp}
+	matches := make([]bool, len(g.Defs))
+	numbers := make([]int, len(g.Defs)) // of series that stay, plus 1
+	for i, l := range g.Defs {
+		matches[i] = q.Match(l)
+	}
+	gone := func(id point.DenseID, t point.Nanos) bool {
+		if matches[id] && q.Lo <= t && t <= q.Hi {
+			rows++
+			return true
+		}
+		return false
+	}
+	number := func(id point.DenseID) point.DenseID {
+		if numbers[id] == 0 {
+			left.Defs = append(left.Defs, g.Defs[id])
+			numbers[id] = len(left.Defs)
+		}
+		return point.DenseID(numbers[id] - 1)
+	}
+	for i, id := range g.IDs {
+		if t := g.Times[i]; !gone(id, t) {
+			left.IDs, left.Times, left.Values = append(left.IDs, number(id)), append(left.Times, t), append(left.Values, g.Values[i])
+		}
+	}
+	for _, h := range g.Hists {
+		if !gone(h.ID, h.Time) {
+			left.Hists = append(left.Hists, frame.HistRow{ID: number(h.ID), Time: h.Time, H: h.H})
+		}
+	}
+	for _, x := range g.Exemplars {
+		x.ID = number(x.ID)
+		left.Exemplars = append(left.Exemplars, x)
+	}
+	return left, rows
+}
