@@ -155,7 +155,9 @@ func (s *Source) deleteStaged(ctx context.Context, q *peer.Select) error {
 func (s *Source) deleteStagedAt(ctx context.Context, id topology.ServerID, q *peer.Select) error {
 	within, stop := context.WithTimeout(ctx, stagedDeleteTimeout)
 	defer stop()
-	_, err := one(within, s, id, func(ctx context.Context, st peer.Storage) (struct{}, error) { return struct{}{}, st.DeleteSeries(ctx, q) })
+	_, err := one(within, s, id, func(ctx context.Context, st peer.Storage) (struct{}, error) {
+		return struct{}{}, st.DeleteSeries(ctx, q)
+	})
 	s.metrics.request(err)
 	switch {
 	case err == nil || ctx.Err() != nil:

@@ -95,7 +95,11 @@ func TestADeletionWaitsForRowsOnTheirWay(t *testing.T) {
 		cancel()
 		ended := make(chan error, 1)
 		go func() { ended <- s.Delete(t.Context(), these(1)) }()
-		h.await("the deletion has begun", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.mu.machine.Tables()) == 0 || s.mu.machine.Deleting("t") })
+		h.await("the deletion has begun", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.mu.machine.Tables()) == 0 || s.mu.machine.Deleting("t")
+		})
 		l.mu.Lock()
 		l.gate = nil
 		l.mu.Unlock()
