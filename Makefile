@@ -33,14 +33,17 @@ RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*|
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
+.PHONY: size etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 build: ## bin/spillway, static
-	CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/spillway ./cmd/spillway
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/spillway ./cmd/spillway
+
+size: ## the stripped program stays small: at most 48 MB, and nothing in it calls methods by name
+	PROGRAM_SIZE=1 go test -count=1 -v -run TheProgramIsSmall ./cmd/archtest
 
 run: build ## build and start one process with everything inside; ARGS="--data-dir=…"
 	bin/spillway standalone $(ARGS)

@@ -4,6 +4,7 @@
 //	imports_test.go   which package may import which, and why
 //	uses_test.go      which functions are called where, and why
 //	state_test.go     no init, no variable of a package that changes
+//	program_test.go   what the product is built without, and how large it may be
 //	form_test.go      promises of packages, length of files, names at the top, formats, metrics
 //
 // Each law is a list one can read, and each line of it gives its reason. A law that gets in the way is changed

@@ -52,13 +52,22 @@ func newCLI() (c cli) {
 
 func main() {
 	c := newCLI()
-	ctx := kong.Parse(&c,
+	k, err := kong.New(&c,
 		kong.Name("spillway"),
 		kong.Description("A time-series store that takes Prometheus remote-write and Influx line protocol, keeps every acked sample, and answers PromQL."),
-		kong.ShortUsageOnError(),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
-	if err := ctx.Run(); err != nil {
+	if err != nil {
+		panic(err) // the struct above is wrong
+	}
+	help := kong.HelpOptions{Compact: true}
+	ctx, err := parse(k, help, os.Args[1:])
+	switch {
+	case err != nil:
+		os.Exit(failUsage(k, help, ctx, err))
+	case ctx == nil:
+		return // help
+	}
+	if err := runSelected(ctx); err != nil {
 		os.Exit(fail(err))
 	}
 }

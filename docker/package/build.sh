@@ -10,7 +10,7 @@ mkdir -p bin/packages bin/tools
 for arch in "$@"; do
 	STAGE=bin/stage/$arch
 	mkdir -p "$STAGE"
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -ldflags "-s -w -X main.version=$version" -o "$STAGE/spillway" ./cmd/spillway
+	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$version" -o "$STAGE/spillway" ./cmd/spillway
 	for shell in bash zsh fish; do
 		go run ./cmd/spillway completion $shell >"$STAGE/completion.$shell"
 	done

@@ -525,7 +525,7 @@ func TestBadWebFilesRefuseTheStart(t *testing.T) {
 	f("tls_server_config: {cert_file: s.crt}", "key_file")
 	f("tls_server_config: {cert_file: s.crt, key_file: s.crt}", "X509KeyPair")
 	f("tls_server_config: {cert_file: s.crt, key_file: s.key, client_ca_file: s.key, client_auth_type: RequireAndVerifyClientCert}", "client_ca")
-	f("tls_server_config: {cert_file: s.crt, key_file: s.key, client_ca_file: s.crt}", "Client Auth")
+	f("tls_server_config: {cert_file: s.crt, key_file: s.key, client_ca_file: s.crt}", "client_auth_type")
 	f("tls_server_config: {cert_file: s.crt, key_file: s.key, client_auth_type: Maybe}", "Maybe")
 	f("tls_server_config: {cert_file: s.crt, key_file: s.key, min_version: TLS14}", "TLS14")
 	f("basic_auth_users: {ops: plain}", "bcrypt")

@@ -23,7 +23,7 @@ type Deps struct {
 
 // Settings name the files. Without any, every request may do everything.
 type Settings struct {
-	WebFile    string // exporter-toolkit's web-config: TLS, users, headers; "": none
+	WebFile    string // web-config of Prometheus: TLS, users, headers; "": none
 	TokensFile string // "": none
 }
 

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/time/rate"
@@ -61,28 +60,25 @@ func loadWeb(name string) (w webState, err error) {
 	if err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file")
 	}
-	c := web.Config{
-		TLSConfig:  web.TLSConfig{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS13},
-		HTTPConfig: web.HTTPConfig{HTTP2: true},
-	}
+	c := newWebFile()
 	if err := strictly(text, &c); err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
-	c.TLSConfig.SetDirectory(filepath.Dir(name))
-	if err := w.take(name, &c); err != nil {
+	c.TLS.within(filepath.Dir(name))
+	if err := w.take(&c); err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
-	if w.digest, err = digestOf(name, &c.TLSConfig); err != nil {
+	if w.digest, err = digestOf(name, &c.TLS); err != nil {
 		return w, fault.Wrap(err, fault.Invalid, "web.config.file %s", name)
 	}
 	return w, nil
 }
 
-func (w *webState) take(name string, c *web.Config) error {
-	if err := web.Validate(name); err != nil { // headers, and whatever the toolkit will check one day
+func (w *webState) take(c *webFile) error {
+	if err := c.HTTP.validate(); err != nil {
 		return err
 	}
-	if c.TLSConfig.IsEnabled() {
+	if c.TLS.enabled() {
 		if err := w.takeTLS(c); err != nil {
 			return err
 		}
@@ -101,16 +97,16 @@ func (w *webState) take(name string, c *web.Config) error {
 			return fmt.Errorf("basic_auth_users: the bcrypt cost of %q is %d, at most %d is taken", name, cost, costMax)
 		}
 		if cost > highest {
-			highest, w.decoy = cost, string(hash)
+			highest, w.decoy = cost, hash
 		}
-		w.users[name] = user{string(hash), full(name)}
+		w.users[name] = user{hash, full(name)}
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.HTTPConfig.Header)) {
-		if v := c.HTTPConfig.Header[name]; v != "" {
+	for _, name := range slices.Sorted(maps.Keys(c.HTTP.Headers)) {
+		if v := c.HTTP.Headers[name]; v != "" {
 			w.headers = append(w.headers, Header{name, v})
 		}
 	}
-	w.limit = limit{c.RateLimiterConfig.Interval, c.RateLimiterConfig.Burst}
+	w.limit = limit{c.Limit.Interval, c.Limit.Burst}
 	if w.limit.interval < 0 || w.limit.interval > 0 && w.limit.burst < 1 {
 		return errors.New("rate_limit: interval must not be negative, and burst at least 1")
 	}
@@ -122,38 +118,22 @@ func (w *webState) take(name string, c *web.Config) error {
 
 // takeTLS makes the configuration of handshakes. The certificate is read once here, not at every handshake, so that a
 // file that is just being replaced fails a reload and no handshake.
-func (w *webState) takeTLS(c *web.Config) error {
-	t, err := web.ConfigToTLSConfig(&c.TLSConfig)
+func (w *webState) takeTLS(c *webFile) error {
+	t, err := c.TLS.config()
 	if err != nil {
 		return err
 	}
-	cert, err := t.GetCertificate(nil)
-	if err != nil {
-		return err
-	}
-	t.Certificates, t.GetCertificate = []tls.Certificate{*cert}, nil
-	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	leaf, err := x509.ParseCertificate(t.Certificates[0].Certificate[0])
 	if err != nil {
 		return err
 	}
 	w.expiry = leaf.NotAfter
-	if t.ClientCAs != nil && t.ClientCAs.Equal(x509.NewCertPool()) {
-		return errors.New("client_ca holds no certificate in PEM form")
-	}
 	if t.ClientAuth != tls.NoClientCert {
 		// A resumed session would not be held against new authorities and names.
 		t.SessionTicketsDisabled = true
 	}
-	if allowed := t.VerifyPeerCertificate; allowed != nil {
-		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
-			if len(raw) == 0 {
-				return errors.New("no certificate, though client_allowed_sans names some")
-			}
-			return allowed(raw, chains)
-		}
-	}
 	t.NextProtos = []string{"http/1.1"}
-	if c.HTTPConfig.HTTP2 {
+	if c.HTTP.HTTP2 {
 		t.NextProtos = []string{"h2", "http/1.1"}
 	}
 	w.tls = t
@@ -161,9 +141,9 @@ func (w *webState) takeTLS(c *web.Config) error {
 }
 
 // digestOf changes when the file does, or one that it names.
-func digestOf(name string, t *web.TLSConfig) (digest, error) {
+func digestOf(name string, t *webTLS) (digest, error) {
 	h := sha256.New()
-	for _, f := range [...]string{name, t.TLSCertPath, t.TLSKeyPath, t.ClientCAs} {
+	for _, f := range [...]string{name, t.CertFile, t.KeyFile, t.ClientCAFile} {
 		if f == "" {
 			continue
 		}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// Command lines mean what kong's own Parse makes of them: parse is its steps without the hooks, which no command has.
+func TestCommandLinesAreReadAsKongReadsThem(t *testing.T) {
+	noSettings(t)
+	type result struct {
+		out, command, err string
+		code              int
+		exited            bool
+	}
+	read := func(line string, by func(*kong.Kong, []string) (*kong.Context, error)) (r result, c cli) {
+		c = newCLI()
+		var out strings.Builder
+		help := kong.ConfigureHelp(kong.HelpOptions{Compact: true})
+		type exit struct{}
+		k, err := kong.New(&c, kong.Name("spillway"), kong.Writers(&out, &out), help, kong.Exit(func(int) { panic(exit{}) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			r.out = out.String()
+			if v := recover(); v != nil {
+				if v != any(exit{}) {
+					panic(v)
+				}
+				r.exited = true
+			}
+		}()
+		ctx, err := by(k, strings.Fields(line))
+		var coder interface{ ExitCode() int }
+		switch {
+		case errors.As(err, &coder):
+			r.err, r.code = err.Error(), coder.ExitCode()
+		case err != nil:
+			r.err, r.code = err.Error(), 1
+		case ctx == nil:
+			r.exited = true // help
+		default:
+			r.command = ctx.Command()
+		}
+		return r, c
+	}
+	for _, line := range []string{
+		"", "--help", "-h", "version", "version --help", "versoin", "table", "table --help", "table list -o json", "table list -o xml",
+		"standalone", "standalone --help", "standalone --no-create-on-write --storage.minors-max=5", "standalone --retention", "standalone --bad",
+		"gateway --coord=etcd://a:1", "storage --id s1", "query", "query up --table a", "query up extra", "import", "import --format=jsonl x", "import --format=nix x",
+		"table set a --retention=1d", "table drop a --confirm a", "partition split t p1 --help", "completion bash", "completion tcsh", "export --from=yesterday",
+	} {
+		want, wantCLI := read(line, func(k *kong.Kong, args []string) (*kong.Context, error) { return k.Parse(args) })
+		got, gotCLI := read(line, func(k *kong.Kong, args []string) (*kong.Context, error) {
+			return parse(k, kong.HelpOptions{Compact: true}, args)
+		})
+		if got != want {
+			t.Errorf("%q:\n%+v, and kong says\n%+v", line, got, want)
+		}
+		if got.err == "" && !got.exited && fmt.Sprintf("%+v", stripPointers(gotCLI)) != fmt.Sprintf("%+v", stripPointers(wantCLI)) {
+			t.Errorf("%q sets other fields than kong does", line)
+		}
+	}
+}
+
+// stripPointers leaves the commands that hold no pointers, which print as addresses.
+func stripPointers(c cli) any {
+	c.Standalone, c.Gateway, c.Storage = standaloneCmd{}, gatewayCmd{}, storageCmd{}
+	return c
+}
+
+// Every command can be run: a struct without a Run method would be found only by the user who asks for it.
+func TestEveryCommandCanBeRun(t *testing.T) {
+	c := newCLI()
+	k, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaves := 0
+	for _, n := range k.Model.Leaves(false) {
+		leaves++
+		switch n.Target.Addr().Interface().(type) {
+		case interface{ Run() error }, interface{ Run(*kong.Context) error }:
+		default:
+			t.Errorf("%s is a %s, which has no Run", n.FullPath(), reflect.TypeOf(n.Target.Interface()))
+		}
+	}
+	if leaves < 40 {
+		t.Errorf("only %d commands were found", leaves)
+	}
+}
