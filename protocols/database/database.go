@@ -7,6 +7,7 @@ package database
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 
@@ -15,9 +16,10 @@ import (
 )
 
 // Open opens the database in dir as pebble.Open does. A panic over its files becomes an error. While it is opened for writing, the
-// first error that pebble calls fatal, or of a flush or compaction, is returned; what Pebble has begun is left alone for good then: two
-// goroutines and a few MiB until the process ends, and the directory's lock is free, unless it is o.Lock. Later such errors go to o's
-// own Logger and EventListener, and so does a failed fsync of a directory, at which Pebble panics.
+// first error that pebble calls fatal, or of a flush, is returned; Pebble's goroutines are then left halted for good: two of them and a few
+// MiB until the process ends. They change no file of the directory any more, and its lock is free, unless it is o.Lock. Later such errors go
+// to o's own Logger and EventListener, and so does a failed fsync of a directory, at which Pebble panics. No compaction begins before the
+// database is open.
 func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	if o.ReadOnly {
 		return open(dir, o)
@@ -35,6 +37,8 @@ func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	own.Logger = a
 	own.FS = &files{o.FS, a}
 	own.DisableTableStats = true // the goroutine that collects them uses caches which an Open that fails has closed
+	compactions := newScheduler(a)
+	own.Experimental.CompactionScheduler = compactions
 	type result struct {
 		db  *pebble.DB
 		err error
@@ -46,17 +50,17 @@ func Open(dir string, o *pebble.Options) (*pebble.DB, error) {
 	}()
 	select {
 	case r := <-opened:
-		if r.err == nil {
-			a.end()
-		} // else compactions that Pebble has begun would be tried again for ever
-		return r.db, r.err
-	case err := <-a.over:
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.lock != nil {
-			_ = a.lock.Close()
+		if r.err != nil {
+			a.end(abandoned)
+			return nil, r.err
 		}
-		return nil, err
+		if a.end(inUse) {
+			compactions.begin()
+			return r.db, nil
+		} // else a flush failed as the database was open: the goroutine that failed has halted with Pebble's lock
+		return nil, a.free(<-a.over)
+	case err := <-a.over:
+		return nil, a.free(err)
 	}
 }
 
@@ -78,31 +82,75 @@ type attempt struct {
 	logger     pebble.Logger
 	background func(error)
 
-	mu     sync.Mutex
-	opened bool
-	lock   io.Closer // of the directory; nil where the caller has it
+	mu    sync.Mutex
+	state state
+	lock  io.Closer // of the directory; nil where the caller has it
+
+	changes sync.RWMutex // held for reading by each operation that changes the directory
 }
 
-// end lets later errors pass to the caller.
-func (a *attempt) end() {
+// state is that of an attempt. The first change is the last one: a database that a failure has halted is never handed out.
+type state int
+
+const (
+	opening   state = iota
+	inUse           // errors pass to the caller
+	abandoned       // goroutines halt at an error, and before they change the directory
+)
+
+// end ends the opening, and reports whether a failure has not done so before.
+func (a *attempt) end(s state) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.opened = true
+	if a.state != opening {
+		return false
+	}
+	a.state = s
+	return true
+}
+
+// inUse reports whether the database is open.
+func (a *attempt) inUse() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.state == inUse
+}
+
+// change begins an operation that changes the directory, and returns its end. An attempt that is abandoned has none any more: the next
+// Open of the directory may be at work, and would find files gone that it has listed.
+func (a *attempt) change() (done func()) {
+	a.changes.RLock()
+	a.mu.Lock()
+	gone := a.state == abandoned
+	a.mu.Unlock()
+	if gone {
+		a.changes.RUnlock()
+		halt()
+	}
+	return a.changes.RUnlock
+}
+
+// free waits for the changes of the directory that have begun, and frees its lock.
+func (a *attempt) free(err error) error {
+	a.changes.Lock()
+	defer a.changes.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lock != nil {
+		_ = a.lock.Close()
+	}
+	return err
 }
 
 // halts reports an error and never returns, unless the database is open.
 func (a *attempt) halts(err error) {
-	a.mu.Lock()
-	opened := a.opened
-	a.mu.Unlock()
-	if opened {
-		return
+	if a.end(abandoned) {
+		a.over <- err
+		halt()
 	}
-	select {
-	case a.over <- err:
-	default:
+	if !a.inUse() {
+		halt()
 	}
-	halt()
 }
 
 // halt has a name of its own, so that tests that look for goroutines know it.
@@ -143,7 +191,8 @@ func (f *fatal) Error() string { return f.text }
 
 func (f *fatal) Unwrap() error { return f.cause }
 
-// files is a file system that reports failed fsyncs of directories, and calls them done.
+// files is a file system that reports failed fsyncs of directories, and calls them done. It changes nothing any more once the attempt is
+// abandoned.
 type files struct {
 	vfs.FS
 	a *attempt
@@ -151,11 +200,55 @@ type files struct {
 
 // Create implements vfs.FS. Pebble panics when it cannot make its next log, in a way that ends the process: the reason is reported before.
 func (f *files) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	done := f.a.change()
 	file, err := f.FS.Create(name, c)
+	done()
 	if err != nil && strings.HasSuffix(name, ".log") {
 		f.a.failed(fmt.Errorf("the next log: %w", err))
 	}
 	return file, err
+}
+
+// Link implements vfs.FS.
+func (f *files) Link(from, to string) error {
+	defer f.a.change()()
+	return f.FS.Link(from, to)
+}
+
+// MkdirAll implements vfs.FS.
+func (f *files) MkdirAll(dir string, perm os.FileMode) error {
+	defer f.a.change()()
+	return f.FS.MkdirAll(dir, perm)
+}
+
+// OpenReadWrite implements vfs.FS.
+func (f *files) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	defer f.a.change()()
+	return f.FS.OpenReadWrite(name, c, o...)
+}
+
+// Remove implements vfs.FS.
+func (f *files) Remove(name string) error {
+	defer f.a.change()()
+	return f.FS.Remove(name)
+}
+
+// RemoveAll implements vfs.FS.
+func (f *files) RemoveAll(name string) error {
+	defer f.a.change()()
+	return f.FS.RemoveAll(name)
+}
+
+// Rename implements vfs.FS.
+func (f *files) Rename(from, to string) error {
+	defer f.a.change()()
+	return f.FS.Rename(from, to)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (f *files) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	defer f.a.change()()
+	return f.FS.ReuseForWrite(from, to, c)
 }
 
 // OpenDir implements vfs.FS.

@@ -1,0 +1,33 @@
+package database
+
+import "github.com/cockroachdb/pebble/v2"
+
+// scheduler lets compactions begin once the database is open. One that began earlier would go on beside an Open that fails, with the
+// caches that this Open closes, in a directory that the next Open already uses. Without it, Pebble's own scheduler would also ask a
+// database whose Open has failed for compactions, ten times a second until the process ends.
+//
+// Compactions that were due meanwhile are granted by begin. Nothing asks for them periodically: that would matter only where the number of
+// concurrent compactions varies, and it is one.
+type scheduler struct {
+	*pebble.ConcurrencyLimitScheduler
+	a *attempt
+}
+
+func newScheduler(a *attempt) *scheduler {
+	return &scheduler{pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest(), a}
+}
+
+// TrySchedule implements pebble.CompactionScheduler. Pebble remembers a compaction that it refuses.
+func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
+	if !s.a.inUse() {
+		return false, nil
+	}
+	return s.ConcurrencyLimitScheduler.TrySchedule()
+}
+
+// begin grants a compaction that was refused: the end of one compaction grants the next.
+func (s *scheduler) begin() {
+	if granted, none := s.ConcurrencyLimitScheduler.TrySchedule(); granted {
+		none.Done()
+	}
+}
