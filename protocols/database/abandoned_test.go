@@ -53,9 +53,10 @@ func TestCompactionsThatAreDueAtAStartAreMade(t *testing.T) {
 	}
 }
 
-// TestACompactionWaitsForTheDatabaseToBeOpen: none is granted while an Open may still fail, nor after it has failed.
+// TestACompactionWaitsForTheDatabaseToBeOpen: none is granted while an Open may still fail, nor after it has failed, nor
+// after a fatal error.
 func TestACompactionWaitsForTheDatabaseToBeOpen(t *testing.T) {
-	for state, want := range map[state]bool{opening: false, inUse: true, abandoned: false} {
+	for state, want := range map[state]bool{opening: false, inUse: true, abandoned: false, ended: false} {
 		a := &attempt{state: state}
 		s := newScheduler(a)
 		s.Register(1, oneCompaction{})

@@ -1,18 +1,13 @@
-// Package database opens Pebble databases, and returns an error where the disk fails meanwhile.
-//
-// Pebble calls Logger.Fatalf and expects that the process ends, and flushes that fail are tried again at once and for ever, so that a
-// disk which fails while a database is opened for writing makes pebble.Open spin and never return. Open returns then.
 package database
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Open opens the database in dir as pebble.Open does. A panic over its files becomes an error. While it is opened for writing, the
@@ -89,13 +84,14 @@ type attempt struct {
 	changes sync.RWMutex // held for reading by each operation that changes the directory
 }
 
-// state is that of an attempt. The first change is the last one: a database that a failure has halted is never handed out.
+// state is that of an attempt. Of inUse and abandoned the first is the last: a database that a failure has halted is never handed out.
 type state int
 
 const (
 	opening   state = iota
 	inUse           // errors pass to the caller
 	abandoned       // goroutines halt at an error, and before they change the directory
+	ended           // in use until a fatal error: changes of the directory are refused
 )
 
 // end ends the opening, and reports whether a failure has not done so before.
@@ -109,25 +105,40 @@ func (a *attempt) end(s state) bool {
 	return true
 }
 
-// inUse reports whether the database is open.
-func (a *attempt) inUse() bool {
+func (a *attempt) now() state {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.state == inUse
+	return a.state
 }
 
-// change begins an operation that changes the directory, and returns its end. An attempt that is abandoned has none any more: the next
-// Open of the directory may be at work, and would find files gone that it has listed.
-func (a *attempt) change() (done func()) {
+// errEnded is returned for changes of a directory after a fatal error.
+var errEnded = errors.New("the database has ended by a fatal error")
+
+// Pebble tries again at once and for ever: a pause after each refusal leaves the processor to others.
+const endedPause = 10 * time.Millisecond
+
+// change makes a change of the directory, unless the attempt is abandoned: the next Open may be at work, and would find files gone that it
+// has listed. Nor after a fatal error: it leaves open whether the last edit of the MANIFEST is durable, so that neither the tables that
+// it adds nor those that it removes may be deleted, nor may another edit follow.
+func (a *attempt) change(do func() error) error {
 	a.changes.RLock()
-	a.mu.Lock()
-	gone := a.state == abandoned
-	a.mu.Unlock()
-	if gone {
+	defer a.changes.RUnlock()
+	switch a.now() {
+	case abandoned:
 		a.changes.RUnlock()
 		halt()
+	case ended:
+		<-time.After(endedPause)
+		return errEnded
 	}
-	return a.changes.RUnlock
+	return do()
+}
+
+// fatal ends the changes of the directory of a database that is in use.
+func (a *attempt) fatal() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.state = ended
 }
 
 // free waits for the changes of the directory that have begun, and frees its lock.
@@ -148,7 +159,7 @@ func (a *attempt) halts(err error) {
 		a.over <- err
 		halt()
 	}
-	if !a.inUse() {
+	if a.now() == abandoned {
 		halt()
 	}
 }
@@ -169,7 +180,8 @@ func (a *attempt) Infof(format string, args ...any) { a.logger.Infof(format, arg
 // Errorf implements pebble.Logger.
 func (a *attempt) Errorf(format string, args ...any) { a.logger.Errorf(format, args...) }
 
-// Fatalf implements pebble.Logger. The Kind and the cause of an error among args are kept.
+// Fatalf implements pebble.Logger. The Kind and the cause of an error among args are kept. Pebble expects that the process ends, and goes on
+// when it returns, as if what failed had not been begun.
 func (a *attempt) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	for _, x := range args {
@@ -178,6 +190,7 @@ func (a *attempt) Fatalf(format string, args ...any) {
 		}
 	}
 	a.halts(err)
+	a.fatal()
 	a.logger.Fatalf(format, args...)
 }
 
@@ -190,104 +203,3 @@ type fatal struct {
 func (f *fatal) Error() string { return f.text }
 
 func (f *fatal) Unwrap() error { return f.cause }
-
-// files is a file system that reports failed fsyncs of directories, and calls them done. It changes nothing any more once the attempt is
-// abandoned.
-type files struct {
-	vfs.FS
-	a *attempt
-}
-
-// Create implements vfs.FS. Pebble panics when it cannot make its next log, in a way that ends the process: the reason is reported before.
-func (f *files) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	done := f.a.change()
-	file, err := f.FS.Create(name, c)
-	done()
-	if err != nil && strings.HasSuffix(name, ".log") {
-		f.a.failed(fmt.Errorf("the next log: %w", err))
-	}
-	return file, err
-}
-
-// Link implements vfs.FS.
-func (f *files) Link(from, to string) error {
-	defer f.a.change()()
-	return f.FS.Link(from, to)
-}
-
-// MkdirAll implements vfs.FS.
-func (f *files) MkdirAll(dir string, perm os.FileMode) error {
-	defer f.a.change()()
-	return f.FS.MkdirAll(dir, perm)
-}
-
-// OpenReadWrite implements vfs.FS.
-func (f *files) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
-	defer f.a.change()()
-	return f.FS.OpenReadWrite(name, c, o...)
-}
-
-// Remove implements vfs.FS.
-func (f *files) Remove(name string) error {
-	defer f.a.change()()
-	return f.FS.Remove(name)
-}
-
-// RemoveAll implements vfs.FS.
-func (f *files) RemoveAll(name string) error {
-	defer f.a.change()()
-	return f.FS.RemoveAll(name)
-}
-
-// Rename implements vfs.FS.
-func (f *files) Rename(from, to string) error {
-	defer f.a.change()()
-	return f.FS.Rename(from, to)
-}
-
-// ReuseForWrite implements vfs.FS.
-func (f *files) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	defer f.a.change()()
-	return f.FS.ReuseForWrite(from, to, c)
-}
-
-// OpenDir implements vfs.FS.
-func (f *files) OpenDir(name string) (vfs.File, error) {
-	d, err := f.FS.OpenDir(name)
-	if err != nil {
-		return nil, err
-	}
-	return &dir{d, name, f.a}, nil
-}
-
-// Lock implements vfs.FS.
-func (f *files) Lock(name string) (io.Closer, error) {
-	f.a.mu.Lock()
-	defer f.a.mu.Unlock()
-	lock, err := f.FS.Lock(name)
-	if err != nil {
-		return nil, err
-	}
-	f.a.lock = &onceCloser{close: sync.OnceValue(lock.Close)}
-	return f.a.lock, nil
-}
-
-// onceCloser closes the lock of a directory once: an Open that is abandoned may fail by itself at the same time, and then Pebble closes it too.
-type onceCloser struct{ close func() error }
-
-// Close implements io.Closer.
-func (c *onceCloser) Close() error { return c.close() }
-
-type dir struct {
-	vfs.File
-	name string
-	a    *attempt
-}
-
-// Sync implements vfs.File.
-func (d *dir) Sync() error {
-	if err := d.File.Sync(); err != nil {
-		d.a.failed(fmt.Errorf("fsync of directory %s: %w", d.name, err))
-	}
-	return nil
-}

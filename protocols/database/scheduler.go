@@ -19,7 +19,7 @@ func newScheduler(a *attempt) *scheduler {
 
 // TrySchedule implements pebble.CompactionScheduler. Pebble remembers a compaction that it refuses.
 func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
-	if !s.a.inUse() {
+	if s.a.now() != inUse {
 		return false, nil
 	}
 	return s.ConcurrencyLimitScheduler.TrySchedule()

@@ -1,0 +1,73 @@
+package database_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/spillwaydb/spillway/protocols/database"
+)
+
+// TestRowsSurviveOneFailedFsyncOfTheManifest: a flush whose edit of the MANIFEST could not be fsynced is tried again. The edit may be on
+// the disk all the same: the table that it adds must not be deleted, or the database is damaged for good.
+func TestRowsSurviveOneFailedFsyncOfTheManifest(t *testing.T) {
+	for name, path := range map[string]string{"fsync of the MANIFEST": "MANIFEST", "fsync of the directory": "db"} {
+		t.Run(name, func(t *testing.T) {
+			disk := vfs.NewCrashableMem()
+			var on, failed atomic.Bool
+			failing := errorfs.InjectorFunc(func(op errorfs.Op) error {
+				sync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData
+				if base := op.Path[strings.LastIndex(op.Path, "/")+1:]; on.Load() && sync && strings.HasPrefix(base, path) && failed.CompareAndSwap(false, true) {
+					return syscall.EIO
+				}
+				return nil
+			})
+			var errs atomic.Int32
+			db, err := database.Open("db", &pebble.Options{FS: errorfs.Wrap(disk, failing), Logger: &quiet{}, L0CompactionThreshold: 2,
+				EventListener: &pebble.EventListener{BackgroundError: func(error) { errs.Add(1) }}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				on.Store(i == 2)
+				if err := db.Set(fmt.Append(nil, i), []byte("row"), pebble.Sync); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := db.AsyncFlush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for deadline := time.Now().Add(time.Minute); errs.Load() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("no flush has failed (the fsync: %t)", failed.Load())
+				}
+			}
+			_ = db.Close() // waits for the flush that Pebble has begun again
+			for _, kept := range []int{0, 100} {
+				image := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(1, 1))})
+				db, err := database.Open("db", &pebble.Options{FS: image, Logger: &quiet{}})
+				if err != nil {
+					t.Fatalf("with %d %% of unsynced data: %v", kept, err)
+				}
+				for i := range 3 {
+					_, c, err := db.Get(fmt.Append(nil, i))
+					if err != nil {
+						t.Fatalf("with %d %% of unsynced data, row %d: %v", kept, i, err)
+					}
+					_ = c.Close()
+				}
+				if err := db.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
