@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,6 +158,53 @@ func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 	}
 	t.Logf("all were killed, and staged are %v", waits())
 	c.start(c.server(was))
+	c.within(patience, "nothing is staged", func() bool { return sumOfRows(c.stagedOn()) == 0 })
+	w.check()
+}
+
+// TestClusterRowsOfADeadHolderAreNotMissedInSilence: rows of a table with one replica are staged on one server each, and one of these is dead when their leader is back. Every answer
+// without its rows is an error, or has a warning where the request allows it, also long after the gateway staged them. When the server is back, all rows are there.
+func TestClusterRowsOfADeadHolderAreNotMissedInSilence(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: stages})
+	c.table("copied", 24*time.Hour, 1)
+	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(1)
+	only, _ := c.leader(c.partitions("copied")[0])
+	c.server(only).Kill()
+	w.atOnce(20)
+	now := c.stagedOn()
+	if len(now) != 2 {
+		t.Fatalf("20 rows are staged on two servers: %v", now)
+	}
+	dead := slices.Sorted(maps.Keys(now))[0]
+	c.server(topology.ServerID(dead)).Kill()
+	c.start(c.server(only))
+	c.within(patience, "the rows of the other holder are with their leader", func() bool { return sumOfRows(c.stagedOn()) == 0 })
+	q := url.Values{"query": {fmt.Sprintf("count_over_time(kept_v[%ds])", w.acked+10)}, "time": {fmt.Sprint(w.from.Unix() + int64(w.acked))}}
+	refused, warned := 0, 0
+	for began := time.Now(); time.Since(began) < 15*time.Second; time.Sleep(200 * time.Millisecond) { // gateways remember for 10 s where they staged rows
+		for _, d := range c.doors {
+			status, body, err := d.get("/t/copied/api/v1/query?" + q.Encode())
+			c.must(err)
+			if status == http.StatusOK {
+				t.Fatalf("%d of %d rows are on a dead server, and a query is answered %d %s", now[dead], w.acked, status, body)
+			}
+			refused++
+			status, body, err = d.get("/t/copied/api/v1/query?partial_response=true&" + q.Encode())
+			c.must(err)
+			if status != http.StatusOK || !strings.Contains(string(body), "rows of table") || !strings.Contains(string(body), dead) {
+				t.Fatalf("a query that takes partial answers: %d %s", status, body)
+			}
+			warned++
+		}
+	}
+	out, code := c.cli("doctor")
+	if code != int(exitDegraded) && code != int(exitBroken) || !strings.Contains(out, "rows may be staged on it") {
+		t.Errorf("the doctor ends with %d and says: %s", code, out)
+	}
+	t.Logf("%d rows are on %s, which is dead: %d queries were refused, %d warned", now[dead], dead, refused, warned)
+	c.start(c.server(topology.ServerID(dead)))
 	c.within(patience, "nothing is staged", func() bool { return sumOfRows(c.stagedOn()) == 0 })
 	w.check()
 }

@@ -88,6 +88,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	}
 	e.unreadable()
 	e.dead()
+	e.deadHolders()
 	e.mixedCopies()
 	if err := e.metadata(ctx); err != nil {
 		return err
@@ -212,6 +213,9 @@ func (e *examination) damaged(ctx context.Context) {
 			if held.LostFound != "" && !told {
 				told = true
 				e.degraded("lost and found", string(srv.ID), held.LostFound+": files that no catalogue entry names were put aside", "look at them; `spillway repair --dry-run` on the stopped server says whether rows are missing; remove them when nobody needs them")
+			}
+			for i := range held.Staged {
+				e.staged(m, srv.ID, &held.Staged[i])
 			}
 			for _, p := range held.ByPartition {
 				switch at, ok := m.ByID(p.ID); {

@@ -46,6 +46,11 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 				causes.add("The rows of partition %s cannot be written into a segment: "+p.Unflushed+".", fmt.Sprint(t.Name, "/", p.ID))
 			}
 		}
+		if f.stats != nil {
+			if text := stagedProblem(f.stats.Staged, s.Now); text != "" {
+				causes.add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
+			}
+		}
 		s.Tables = append(s.Tables, t)
 	}
 	s.Problems = causes.texts()
@@ -150,6 +155,11 @@ func tableStatus(f found) ui.Table {
 	}
 	m := f.of
 	t := ui.Table{Name: m.Table, Seq: m.Seq, Retention: m.Config.Retention, Width: m.Config.PartitionWidth, Partitions: []ui.Partition{}}
+	if f.stats != nil {
+		for _, x := range f.stats.Staged {
+			t.Staged = append(t.Staged, ui.Staged{Server: x.Server, Rows: x.Rows, Bytes: x.Bytes, Later: x.Later, Sole: x.Sole, Oldest: at(x.Oldest), Overdue: at(x.Overdue)})
+		}
+	}
 	var sum sizeSum
 	for _, p := range m.Overlapping(math.MinInt64, math.MaxInt64) {
 		one := ui.Partition{

@@ -113,6 +113,20 @@ type Table struct {
 	Bytes   *uint64    `json:"bytes"`
 	Oldest  *time.Time `json:"oldest"` // nil with rows 0: there is none
 	Newest  *time.Time `json:"newest"`
+
+	// Staged are the rows that wait for their leader or their time, by server; servers without any are left out.
+	Staged []Staged `json:"staged,omitempty"`
+}
+
+// Staged are rows of a table that are staged on a server: an acked row lies on as many servers as an ack needs.
+type Staged struct {
+	Server  string     `json:"server"`
+	Rows    int        `json:"rows"`
+	Bytes   int64      `json:"bytes"`             // encoded
+	Later   int        `json:"later_rows"`        // smeared, and not due yet
+	Sole    int        `json:"sole_rows"`         // rows that no other server that answers holds
+	Oldest  *time.Time `json:"oldest"`            // when the oldest came
+	Overdue *time.Time `json:"overdue,omitempty"` // since when the oldest waits for its leader; nil: none does
 }
 
 // Partition is a rectangle of the keyspace. Ring bounds are shares of the ring, 0 to 1.

@@ -183,6 +183,20 @@ type Stats struct {
 	ByPartition []PartitionStats
 	// LostFound describes the server's lost+found, for all tables: files that nothing refers to; "": it is empty.
 	LostFound string
+	// Staged are the rows of the table that are staged, by server; those without any are left out.
+	Staged []StagedStats
+}
+
+// StagedStats are the rows of a table that are staged on a server (Staging). Times are unix nanoseconds.
+type StagedStats struct {
+	Server  string
+	Frames  int
+	Rows    int
+	Bytes   int64       // encoded
+	Later   int         // rows that are smeared, and not due yet
+	Sole    int         // rows that this server alone holds now: it is the only holder, or no other one answers
+	Oldest  point.Nanos // when the oldest frame came
+	Overdue point.Nanos // when the oldest of those that wait for their leader could have been forwarded; 0: there is none
 }
 
 // PartitionStats is a server's share of one partition. MinTime and MaxTime mean nothing where Rows is 0.

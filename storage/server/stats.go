@@ -5,8 +5,10 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
 )
 
 // Stats implements peer.Storage.
@@ -17,10 +19,10 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 	}
 	t, ok := s.table(name)
 	if !ok {
-		return &peer.Stats{LostFound: lost}, nil
+		return &peer.Stats{LostFound: lost, Staged: s.stagedStats(name)}, nil
 	}
 	st := t.index.Stats(topN)
-	st.LostFound = lost
+	st.LostFound, st.Staged = lost, s.stagedStats(name)
 	st.MinTime, st.MaxTime = math.MaxInt64, math.MinInt64
 	for _, p := range t.all() {
 		st.Partitions++
@@ -51,6 +53,25 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 		st.MinTime, st.MaxTime = 0, 0
 	}
 	return &st, nil
+}
+
+// stagedStats returns what is staged here of a table: one entry, or none.
+func (s *Server) stagedStats(table string) []peer.StagedStats {
+	if s.deps.Staging == nil {
+		return nil
+	}
+	nanos := func(t time.Time) point.Nanos {
+		if t.IsZero() {
+			return 0
+		}
+		return t.UnixNano()
+	}
+	for _, l := range s.deps.Staging.Loads() {
+		if l.Table == table {
+			return []peer.StagedStats{{Server: string(s.settings.Server), Frames: l.Frames, Rows: l.Rows, Bytes: l.Bytes, Later: l.Later, Sole: l.Sole, Oldest: nanos(l.Oldest), Overdue: nanos(l.Overdue)}}
+		}
+	}
+	return nil
 }
 
 // HeadLoad is the share of HeadBytesMax that head rows take, 0 to a little over 1.

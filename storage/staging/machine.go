@@ -536,6 +536,8 @@ type Load struct {
 	Later      int
 	LaterBytes int64
 	Overdue    time.Time
+	// Sole are the rows of frames that no other server holds that answers.
+	Sole int
 }
 
 // Loads returns what is held, by table.
@@ -556,6 +558,9 @@ func (m *Machine) Loads() []Load {
 		}
 		t.all(func(e *entry) bool {
 			l.Rows += e.Rows
+			if m.sole(e) {
+				l.Sole += e.Rows
+			}
 			if l.Oldest.IsZero() || e.Since.Before(l.Oldest) {
 				l.Oldest = e.Since
 			}
@@ -564,6 +569,14 @@ func (m *Machine) Loads() []Load {
 		all = append(all, l)
 	}
 	return all
+}
+
+// sole reports whether every other holder of a frame is silent.
+func (m *Machine) sole(e *entry) bool {
+	return !slices.ContainsFunc(e.Holders, func(s topology.ServerID) bool {
+		_, silent := m.away[s]
+		return s != m.settings.Server && !silent
+	})
 }
 
 // Bytes is the size of all frames, those being logged included.

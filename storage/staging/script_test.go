@@ -32,6 +32,7 @@ import (
 //	admit 1 A,B | logged 1      as stage, in two steps: before its record is durable, and after
 //	delete | deleted            a deletion in all rows begins, and ends; it waits for the frames that are on their way
 //	reduced 1 bytes=5           it left fewer rows in frame 1
+//	load                        what servers report
 //	way 1                       whether frame 1 is on its way
 //	end 5                       the table was dropped: maps below number 5 are of it; frame n was written by map n
 func TestScripts(t *testing.T) {
@@ -125,6 +126,16 @@ func (s *script) do(t *testing.T, cmd string, args []string, bytes int64, after 
 			all = append(all, strconv.Itoa(int(id.Stamp)))
 		}
 		return fmt.Sprintf("on their way %v\n", all)
+	case "load":
+		var b strings.Builder
+		for _, l := range s.m.Loads() {
+			fmt.Fprintf(&b, "table %s: %d frames, %d rows, %d bytes, %d rows not due, %d held here alone", l.Table, l.Frames, l.Rows, l.Bytes, l.Later, l.Sole)
+			if !l.Overdue.IsZero() {
+				fmt.Fprintf(&b, ", overdue for %v", s.now.Sub(l.Overdue))
+			}
+			b.WriteByte('\n')
+		}
+		return b.String()
 	case "deleted":
 		s.m.EndDelete("t")
 	case "reduced":

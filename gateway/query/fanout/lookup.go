@@ -218,12 +218,14 @@ func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats
 		fold(bytes, st.BytesByLabel, larger)
 		fold(pairs, st.SeriesByPair, add)
 		sum.ByPartition = append(sum.ByPartition, st.ByPartition...)
+		sum.Staged = append(sum.Staged, st.Staged...)
 	}
 	if topN > 0 && knowing > 1 {
 		query.Warn(ctx, fmt.Sprintf("the counts of series are sums of %d storage servers, and a series that lies on several counts on each; of label values it is the most that one server has", knowing))
 	}
 	sum.SeriesByName, sum.ValuesByLabel = top(names, topN), top(values, topN)
 	sum.BytesByLabel, sum.SeriesByPair = top(bytes, topN), top(pairs, topN)
+	slices.SortFunc(sum.Staged, func(a, b peer.StagedStats) int { return strings.Compare(a.Server, b.Server) })
 	slices.SortFunc(sum.ByPartition, func(a, b peer.PartitionStats) int { return cmp.Compare(a.ID, b.ID) })
 	return sum, nil
 }

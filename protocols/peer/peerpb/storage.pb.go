@@ -1015,6 +1015,7 @@ type Stats struct {
 	SeriesByPair  []*NameCount           `protobuf:"bytes,13,rep,name=series_by_pair,json=seriesByPair,proto3" json:"series_by_pair,omitempty"`
 	ByPartition   []*PartitionStats      `protobuf:"bytes,14,rep,name=by_partition,json=byPartition,proto3" json:"by_partition,omitempty"`
 	LostFound     string                 `protobuf:"bytes,15,opt,name=lost_found,json=lostFound,proto3" json:"lost_found,omitempty"` // of the server, whatever the table
+	Staged        []*StagedStats         `protobuf:"bytes,16,rep,name=staged,proto3" json:"staged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1154,6 +1155,113 @@ func (x *Stats) GetLostFound() string {
 	return ""
 }
 
+func (x *Stats) GetStaged() []*StagedStats {
+	if x != nil {
+		return x.Staged
+	}
+	return nil
+}
+
+type StagedStats struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        string                 `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Frames        int64                  `protobuf:"varint,2,opt,name=frames,proto3" json:"frames,omitempty"`
+	Rows          int64                  `protobuf:"varint,3,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes         int64                  `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	LaterRows     int64                  `protobuf:"varint,5,opt,name=later_rows,json=laterRows,proto3" json:"later_rows,omitempty"`
+	SoleRows      int64                  `protobuf:"varint,6,opt,name=sole_rows,json=soleRows,proto3" json:"sole_rows,omitempty"`
+	Oldest        int64                  `protobuf:"zigzag64,7,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	Overdue       int64                  `protobuf:"zigzag64,8,opt,name=overdue,proto3" json:"overdue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedStats) Reset() {
+	*x = StagedStats{}
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedStats) ProtoMessage() {}
+
+func (x *StagedStats) ProtoReflect() protoreflect.Message {
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedStats.ProtoReflect.Descriptor instead.
+func (*StagedStats) Descriptor() ([]byte, []int) {
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StagedStats) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *StagedStats) GetFrames() int64 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
+func (x *StagedStats) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *StagedStats) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StagedStats) GetLaterRows() int64 {
+	if x != nil {
+		return x.LaterRows
+	}
+	return 0
+}
+
+func (x *StagedStats) GetSoleRows() int64 {
+	if x != nil {
+		return x.SoleRows
+	}
+	return 0
+}
+
+func (x *StagedStats) GetOldest() int64 {
+	if x != nil {
+		return x.Oldest
+	}
+	return 0
+}
+
+func (x *StagedStats) GetOverdue() int64 {
+	if x != nil {
+		return x.Overdue
+	}
+	return 0
+}
+
 type PartitionStats struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1169,7 +1277,7 @@ type PartitionStats struct {
 
 func (x *PartitionStats) Reset() {
 	*x = PartitionStats{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1289,7 @@ func (x *PartitionStats) String() string {
 func (*PartitionStats) ProtoMessage() {}
 
 func (x *PartitionStats) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[16]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1302,7 @@ func (x *PartitionStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStats.ProtoReflect.Descriptor instead.
 func (*PartitionStats) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{16}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PartitionStats) GetId() uint64 {
@@ -1254,7 +1362,7 @@ type Nothing struct {
 
 func (x *Nothing) Reset() {
 	*x = Nothing{}
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1374,7 @@ func (x *Nothing) String() string {
 func (*Nothing) ProtoMessage() {}
 
 func (x *Nothing) ProtoReflect() protoreflect.Message {
-	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[17]
+	mi := &file_protocols_peer_peerpb_storage_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1387,7 @@ func (x *Nothing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nothing.ProtoReflect.Descriptor instead.
 func (*Nothing) Descriptor() ([]byte, []int) {
-	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{17}
+	return file_protocols_peer_peerpb_storage_proto_rawDescGZIP(), []int{18}
 }
 
 var File_protocols_peer_peerpb_storage_proto protoreflect.FileDescriptor
@@ -1365,7 +1473,7 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x03top\x18\x02 \x01(\x03R\x03top\"5\n" +
 	"\tNameCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x89\x05\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xc0\x05\n" +
 	"\x05Stats\x12\x16\n" +
 	"\x06series\x18\x01 \x01(\x04R\x06series\x12\x1b\n" +
 	"\thead_rows\x18\x02 \x01(\x04R\bheadRows\x12!\n" +
@@ -1386,7 +1494,18 @@ const file_protocols_peer_peerpb_storage_proto_rawDesc = "" +
 	"\x0eseries_by_pair\x18\r \x03(\v2\x1b.spillway.peer.v1.NameCountR\fseriesByPair\x12C\n" +
 	"\fby_partition\x18\x0e \x03(\v2 .spillway.peer.v1.PartitionStatsR\vbyPartition\x12\x1d\n" +
 	"\n" +
-	"lost_found\x18\x0f \x01(\tR\tlostFound\"\xb8\x01\n" +
+	"lost_found\x18\x0f \x01(\tR\tlostFound\x125\n" +
+	"\x06staged\x18\x10 \x03(\v2\x1d.spillway.peer.v1.StagedStatsR\x06staged\"\xd5\x01\n" +
+	"\vStagedStats\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12\x16\n" +
+	"\x06frames\x18\x02 \x01(\x03R\x06frames\x12\x12\n" +
+	"\x04rows\x18\x03 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x03R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"later_rows\x18\x05 \x01(\x03R\tlaterRows\x12\x1b\n" +
+	"\tsole_rows\x18\x06 \x01(\x03R\bsoleRows\x12\x16\n" +
+	"\x06oldest\x18\a \x01(\x12R\x06oldest\x12\x18\n" +
+	"\aoverdue\x18\b \x01(\x12R\aoverdue\"\xb8\x01\n" +
 	"\x0ePartitionStats\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\x04R\x04rows\x12\x14\n" +
@@ -1409,7 +1528,7 @@ func file_protocols_peer_peerpb_storage_proto_rawDescGZIP() []byte {
 	return file_protocols_peer_peerpb_storage_proto_rawDescData
 }
 
-var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_protocols_peer_peerpb_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*Fault)(nil),           // 0: spillway.peer.v1.Fault
 	(*MapAt)(nil),           // 1: spillway.peer.v1.MapAt
@@ -1427,8 +1546,9 @@ var file_protocols_peer_peerpb_storage_proto_goTypes = []any{
 	(*StatsQuery)(nil),      // 13: spillway.peer.v1.StatsQuery
 	(*NameCount)(nil),       // 14: spillway.peer.v1.NameCount
 	(*Stats)(nil),           // 15: spillway.peer.v1.Stats
-	(*PartitionStats)(nil),  // 16: spillway.peer.v1.PartitionStats
-	(*Nothing)(nil),         // 17: spillway.peer.v1.Nothing
+	(*StagedStats)(nil),     // 16: spillway.peer.v1.StagedStats
+	(*PartitionStats)(nil),  // 17: spillway.peer.v1.PartitionStats
+	(*Nothing)(nil),         // 18: spillway.peer.v1.Nothing
 }
 var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	1,  // 0: spillway.peer.v1.Fault.newest:type_name -> spillway.peer.v1.MapAt
@@ -1442,12 +1562,13 @@ var file_protocols_peer_peerpb_storage_proto_depIdxs = []int32{
 	14, // 8: spillway.peer.v1.Stats.values_by_label:type_name -> spillway.peer.v1.NameCount
 	14, // 9: spillway.peer.v1.Stats.bytes_by_label:type_name -> spillway.peer.v1.NameCount
 	14, // 10: spillway.peer.v1.Stats.series_by_pair:type_name -> spillway.peer.v1.NameCount
-	16, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	17, // 11: spillway.peer.v1.Stats.by_partition:type_name -> spillway.peer.v1.PartitionStats
+	16, // 12: spillway.peer.v1.Stats.staged:type_name -> spillway.peer.v1.StagedStats
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_protocols_peer_peerpb_storage_proto_init() }
@@ -1461,7 +1582,7 @@ func file_protocols_peer_peerpb_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_protocols_peer_peerpb_storage_proto_rawDesc), len(file_protocols_peer_peerpb_storage_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

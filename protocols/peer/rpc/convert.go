@@ -150,6 +150,9 @@ func toStats(s *peer.Stats) *peerpb.Stats {
 		SeriesByName: toNameCounts(s.SeriesByName), ValuesByLabel: toNameCounts(s.ValuesByLabel),
 		BytesByLabel: toNameCounts(s.BytesByLabel), SeriesByPair: toNameCounts(s.SeriesByPair),
 		LostFound: s.LostFound,
+		Staged: mapped(s.Staged, func(x peer.StagedStats) *peerpb.StagedStats {
+			return &peerpb.StagedStats{Server: strings.ToValidUTF8(x.Server, "?"), Frames: int64(x.Frames), Rows: int64(x.Rows), Bytes: x.Bytes, LaterRows: int64(x.Later), SoleRows: int64(x.Sole), Oldest: x.Oldest, Overdue: x.Overdue}
+		}),
 		ByPartition: mapped(s.ByPartition, func(p peer.PartitionStats) *peerpb.PartitionStats {
 			return &peerpb.PartitionStats{Id: uint64(p.ID), Rows: p.Rows, Bytes: p.Bytes, MinTime: p.MinTime, MaxTime: p.MaxTime,
 				Damaged: strings.ToValidUTF8(p.Damaged, "?"), Unflushed: strings.ToValidUTF8(p.Unflushed, "?")}
@@ -164,6 +167,9 @@ func ofStats(p *peerpb.Stats) *peer.Stats {
 		SeriesByName: ofNameCounts(p.GetSeriesByName()), ValuesByLabel: ofNameCounts(p.GetValuesByLabel()),
 		BytesByLabel: ofNameCounts(p.GetBytesByLabel()), SeriesByPair: ofNameCounts(p.GetSeriesByPair()),
 		LostFound: p.GetLostFound(),
+		Staged: mapped(p.GetStaged(), func(x *peerpb.StagedStats) peer.StagedStats {
+			return peer.StagedStats{Server: x.GetServer(), Frames: int(x.GetFrames()), Rows: int(x.GetRows()), Bytes: x.GetBytes(), Later: int(x.GetLaterRows()), Sole: int(x.GetSoleRows()), Oldest: x.GetOldest(), Overdue: x.GetOverdue()}
+		}),
 		ByPartition: mapped(p.GetByPartition(), func(p *peerpb.PartitionStats) peer.PartitionStats {
 			return peer.PartitionStats{ID: point.PartitionID(p.GetId()), Rows: p.GetRows(), Bytes: p.GetBytes(), MinTime: p.GetMinTime(), MaxTime: p.GetMaxTime(),
 				Damaged: p.GetDamaged(), Unflushed: p.GetUnflushed()}

@@ -47,6 +47,7 @@ func newMetrics(r prometheus.Registerer, s *Store) *metrics {
 		gauge("rows", "Rows staged here.", sum(func(l staging.Load) float64 { return float64(l.Rows) })),
 		gauge("later_rows", "Rows staged here that are smeared, and not due yet.", sum(func(l staging.Load) float64 { return float64(l.Later) })),
 		gauge("later_bytes", "Encoded bytes of the frames of those rows.", sum(func(l staging.Load) float64 { return float64(l.LaterBytes) })),
+		gauge("sole_rows", "Rows staged here that no other server that answers holds. All, where an ack needs one server.", sum(func(l staging.Load) float64 { return float64(l.Sole) })),
 		gauge("overdue_seconds", "How long the frame that could have been forwarded first waits for its leader; 0: there is none.", func() (longest float64) {
 			for _, l := range s.Loads() {
 				if !l.Overdue.IsZero() {

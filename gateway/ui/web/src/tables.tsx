@@ -4,7 +4,7 @@ import { about, bytes, count, duration, perSecond, short, time } from './format'
 import { ago } from './main';
 import { Bar, Empty, Figure, Known } from './parts';
 import { href, usePoll, useUTC } from './store';
-import type { Status, Table, TableUse } from './types';
+import type { Staged, Status, Table, TableUse } from './types';
 
 export function useTableUse(period = 5) {
   return usePoll<Answer<TableUse[]>>('tables', period, (signal) => get<TableUse[]>('api/v1/status/tables', {}, signal));
@@ -99,7 +99,32 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
             : uses.map((x) => <><dt>{x.limit}</dt><dd><Bar share={x.used} kind={x.used >= 0.95 ? 'bad' : x.used >= 0.8 ? 'warn' : undefined} />{short(x.value)} of {short(x.max)}</dd></>)}
         </dl>
       </div>
+      {t.staged && t.staged.length > 0 && <Waiting all={t.staged} now={status.now} />}
       <p class="links"><a href={href('explore', { table: t.name })}>explore</a><a href={href('cardinality', { table: t.name })}>cardinality</a><a href={href('partitions', { table: t.name })}>partitions</a></p>
     </section>
+  );
+}
+
+// Waiting shows the rows that wait for their leader or their time, by server.
+function Waiting({ all, now }: { all: Staged[]; now: string }) {
+  return (
+    <div class="scroll">
+      <table id="staged">
+        <thead><tr><th>rows that wait on</th><th class="n">rows</th><th class="n">size</th><th class="n">not due yet</th><th class="n">only there</th><th class="n">oldest</th><th class="n">waits for its leader since</th></tr></thead>
+        <tbody>
+          {all.map((x) => (
+            <tr key={x.server} data-server={x.server}>
+              <td>{x.server}</td>
+              <td class="n">{count(x.rows)}</td>
+              <td class="n">{bytes(x.bytes)}</td>
+              <td class="n">{count(x.later_rows)}</td>
+              <td class="n">{count(x.sole_rows)}</td>
+              <td class="n">{ago(x.oldest, now)}</td>
+              <td class="n">{x.overdue ? ago(x.overdue, now) : '–'}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }

@@ -27,6 +27,16 @@ export interface Server {
   scrub?: { pass_began: string; pass_ended: string; segments: number; checked: number; bytes_per_second: number; damaged: number };
 }
 
+export interface Staged {
+  server: string;
+  rows: number;
+  bytes: number;
+  later_rows: number;
+  sole_rows: number;
+  oldest: string | null;
+  overdue?: string | null;
+}
+
 export interface Table {
   name: string;
   seq: number;
@@ -38,6 +48,7 @@ export interface Table {
   bytes: number | null;
   oldest: string | null;
   newest: string | null;
+  staged?: Staged[];
   unknown_partitions: number;
   partitions?: Partition[] | null;
 }
