@@ -178,6 +178,10 @@ func TestClusterRowsOfADeadHolderAreNotMissedInSilence(t *testing.T) {
 		t.Fatalf("20 rows are staged on two servers: %v", now)
 	}
 	dead := slices.Sorted(maps.Keys(now))[0]
+	status, page, err := c.doors[0].get("/api/v1/status/cluster")
+	if want := fmt.Sprintf(`"staged":[{"server":%q,"rows":%d,`, dead, now[dead]); err != nil || status != http.StatusOK || !strings.Contains(string(page), want) {
+		t.Errorf("the page does not show that %d rows wait on %s: %d %s %v", now[dead], dead, status, page, err)
+	}
 	c.server(topology.ServerID(dead)).Kill()
 	c.start(c.server(only))
 	c.within(patience, "the rows of the other holder are with their leader", func() bool { return sumOfRows(c.stagedOn()) == 0 })
