@@ -14,9 +14,9 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// importCmd writes rows of a file, of blocks, or of another server to a server.
+// importCmd writes rows of a file, of a directory of Prometheus, or of another server to a server.
 type importCmd struct {
-	Source string `arg:"" optional:"" help:"File, compressed by gzip or zstd or not; - for standard input; or a directory with blocks of Prometheus' TSDB, its own or a snapshot."`
+	Source string `arg:"" optional:"" help:"File, compressed by gzip or zstd or not; - for standard input; or a directory of Prometheus, stopped, with its blocks and its write-ahead log; or a snapshot of one, or a single block."`
 	From   string `name:"from" help:"Instead: URL of another server to read from, a Spillway or any with Prometheus' remote read."`
 
 	FromTable     string `name:"from-table" help:"Table to read there, if it is a Spillway."`
@@ -62,9 +62,6 @@ func (c *importCmd) Run() error {
 		what = "lines"
 	}
 	fmt.Fprintf(os.Stderr, "%d %s were imported to %s, table %s\n", rows, what, c.URL, or(c.Table, "default"))
-	if m.Format == transfer.FormatBlocks && transfer.HasHead(c.Source) {
-		fmt.Fprintf(os.Stderr, "%s is the directory of a Prometheus: its newest rows, some hours, are in no block yet. Import them with --from <its URL> --start 6h, or import a snapshot\n", c.Source)
-	}
 	return tellLosses(m.Losses)
 }
 

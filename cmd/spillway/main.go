@@ -33,7 +33,7 @@ type cli struct {
 	Backup     backupCmd     `cmd:"" help:"Have a running process write a backup into a directory or a bucket; exit code 1: something is missing in it."`
 	Restore    restoreCmd    `cmd:"" help:"Make a data directory of a backup; or list and check backups; exit code 1: something is missing."`
 	Export     exportCmd     `cmd:"" help:"Write the rows of a server into a file or into blocks of Prometheus; exit code 1: the format could not hold some."`
-	Import     importCmd     `cmd:"" help:"Write rows of a file, of blocks of Prometheus, or of another server to a server; exit code 1: some were refused."`
+	Import     importCmd     `cmd:"" help:"Write rows of a file, of a directory of Prometheus, or of another server to a server; exit code 1: some were refused."`
 	Config     configCmd     `cmd:"" help:"Check settings, show them, and list all there are."`
 	Audit      auditCmd      `cmd:"" help:"List what people did."`
 	Kafka      kafkaCmd      `cmd:"" help:"Look at the topics that a running process reads."`

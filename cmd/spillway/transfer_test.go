@@ -260,7 +260,6 @@ func movingPrometheus(t *testing.T, p *process) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
 	ctx := context.Background()
 	for hour := range int64(6) {
 		app := db.Appender(ctx)
@@ -302,6 +301,19 @@ func movingPrometheus(t *testing.T, p *process) {
 	p.must(0, "export", "--to=out", "--format=blocks", url, "--table=moved")
 	if got := readBlocks(t, filepath.Join(p.dir, "out")); got != want {
 		t.Errorf("%d bytes came back, want %d\n%.2000s", len(got), len(want), got)
+	}
+	// Its own directory: all is in the head yet, and moves once it is stopped.
+	if _, said := p.must(1, "import", dir, url, "--table=head"); !strings.Contains(said, "is using its directory") {
+		t.Error(said)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want = readBlocks(t, dir)
+	p.must(0, "import", dir, url, "--table=head")
+	p.must(0, "export", "--to=head", "--format=blocks", url, "--table=head")
+	if got := readBlocks(t, filepath.Join(p.dir, "head")); got != want {
+		t.Errorf("of the head %d bytes came back, want %d\n%.2000s", len(got), len(want), got)
 	}
 	if _, said := p.must(1, "import", t.TempDir(), url); !strings.Contains(said, "neither a block of Prometheus nor a directory with blocks") {
 		t.Error(said)

@@ -160,6 +160,7 @@ type blockMeta struct {
 	Compaction struct {
 		Level   int         `json:"level"`
 		Sources []ulid.ULID `json:"sources"`
+		Hints   []string    `json:"hints,omitempty"`
 	} `json:"compaction"`
 	Version int `json:"version"`
 }

@@ -73,7 +73,7 @@ func findBlocks(dir string) ([]block, error) {
 		all = append(all, b)
 	}
 	if len(all) == 0 {
-		return nil, fault.Errorf(fault.Invalid, "%s is neither a block of Prometheus nor a directory with blocks", dir)
+		return nil, fault.Errorf(fault.Invalid, "%s is neither a block of Prometheus nor a directory with blocks or a write-ahead log", dir)
 	}
 	slices.SortFunc(all, func(a, b block) int {
 		return cmp.Or(cmp.Compare(a.meta.MinTime, b.meta.MinTime), a.meta.ULID.Compare(b.meta.ULID))
@@ -93,10 +93,14 @@ func readBlock(dir string) (block, error) {
 	return block{dir, m}, nil
 }
 
-// HasHead reports whether a directory is Prometheus' own, with rows that are in no block yet.
+// HasHead reports whether a directory has a write-ahead log: it is the own one of a Prometheus or its agent, or a copy.
 func HasHead(dir string) bool {
-	segments, err := filepath.Glob(filepath.Join(dir, "wal", "0*"))
-	return err == nil && len(segments) > 0
+	for _, log := range []string{"wal", "wbl"} {
+		if segments, err := segmentsIn(filepath.Join(dir, log), -1); err == nil && len(segments) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // newBlockSource begins at the series with an ordinal of a block, by its ULID.

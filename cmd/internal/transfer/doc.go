@@ -3,6 +3,8 @@
 //	server ──/api/v1/export or remote read──▶ Line ──▶ OpenMetrics · text · line protocol · JSON lines · TSDB blocks
 //	files ──────────────────────────────────▶ Line ──▶ remote write, 1.0 (rows between milliseconds: line protocol)
 //
+// A directory of Prometheus is read block by block (blocksource.go), then its write-ahead logs (headsource.go, segmentlog.go).
+//
 // A Line (package jsonrows) is some rows of one series. Memory is bounded: by a batch for each sender, by a line for each
 // format, and for TSDB blocks by the series and chunks of one block.
 //

@@ -19,11 +19,11 @@ import (
 // Import is one run from a file, a directory of blocks, or another server, to a server.
 type Import struct {
 	Server    *Server
-	From      string  // file ("-": standard input) or directory; "" with Source
+	From      string  // file ("-": standard input), or directory of Prometheus; "" with Source
 	Source    *Export // another server: its Reader, Lo, Hi and Window count
 	Format    string
 	Precision string // of times in line protocol: ns, us, ms, s
-	Lo, Hi    int64  // milliseconds, of blocks; both included
+	Lo, Hi    int64  // milliseconds, of a directory of Prometheus; both included
 	Senders   int
 	Note      string // the file that notes how far the run came; "": none
 	What      string // the run's parameters, for resuming
@@ -84,7 +84,7 @@ func (m *Import) open(ctx context.Context, note *resume) (source, error) {
 		return newServerSource(ctx, &e), nil
 	}
 	if m.Format == FormatBlocks {
-		return newBlockSource(m.From, note.Within, note.Next, m.Lo, m.Hi, m.Losses)
+		return newPrometheusSource(m.From, note.Within, note.Next, m.Lo, m.Hi, m.Losses, m.Say)
 	}
 	lineMax := textLineMax
 	if m.Format == FormatJSON {
