@@ -33,7 +33,7 @@ RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*|
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: size etcd package test-package release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
+.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -140,6 +140,11 @@ package: ## deb and rpm in bin/packages; ARCHES="amd64 arm64". nfpm comes from t
 
 test-package: package ## install the deb, run its service, upgrade and remove it; skipped without dpkg or root
 	docker/package/test.sh
+
+# Skipped where the modules of Helm and Kubernetes cannot be had: they are no part of the product.
+test-helm: ## the Helm chart: it lints, what it renders is what Kubernetes takes, and the program takes its settings; skipped without the modules
+	@why=$$(cd docker/check && go mod download 2>&1) || { echo "$$why"; echo "make test-helm: SKIPPED: the modules of docker/check cannot be had, the reason stands above"; exit 0; }; \
+	set -ex; cd docker/check; test -z "$$(gofmt -l .)"; go mod tidy -diff; go vet ./...; go test -count=1 -timeout=$(LIMIT) ./...
 
 release: ## packages and programs for amd64 and arm64, with checksums and a bill of materials (the modules within, with their checksums), in bin/packages
 	rm -rf bin/packages
