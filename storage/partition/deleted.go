@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/segment"
@@ -31,6 +32,11 @@ const (
 	deletedMax      = 64
 	deletedBytesMax = 128 << 10
 )
+
+// deletedMargin is how far below a deletion's rank a foreign row's must be for the deletion to hide it: twice what the clocks of two gateways may differ. Ranks are their clocks'
+// times, so a row that was acked just after the deletion may have a lower one, and must not be lost. Rows received that shortly before the deletion are
+// taken out of the frames of the servers that stage them, as all are, before partitions delete; only one of a server that was away and unregistered then comes back.
+const deletedMargin = point.Stamp(10 * time.Second)
 
 // remember adds a deletion, and reports whether that changed the state. Frames of before deletions had ranks have rank 0.
 func (s *State) remember(t Tombstone, rank point.Stamp) bool {
@@ -82,8 +88,9 @@ func (p *Partition) remembered() (out []segment.Deletion) {
 	return out
 }
 
-// deletedAbove returns the deletions above a rank.
+// deletedAbove returns the deletions that are far enough above a rank.
 func (s *State) deletedAbove(rank point.Stamp) []Deleted {
+	rank += min(deletedMargin, math.MaxUint64-rank)
 	i, _ := slices.BinarySearchFunc(s.Deleted, rank, func(d Deleted, r point.Stamp) int {
 		if d.Rank > r {
 			return 1
@@ -93,12 +100,12 @@ func (s *State) deletedAbove(rank point.Stamp) []Deleted {
 	return s.Deleted[i:]
 }
 
-// settledDeletions returns the deletions above a rank once none is under way. newest is the highest rank of a deletion, remembered or in a head.
+// settledDeletions returns the deletions that are far enough above a rank once none is under way. newest is the highest rank of a deletion, remembered or in a head.
 func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest point.Stamp) {
 	p.mu.Lock()
 	newest = p.newestDeletionLocked()
 	p.mu.Unlock()
-	if newest <= rank {
+	if newest <= rank || newest-rank <= deletedMargin {
 		return nil, newest
 	}
 	p.flushMu.Lock() // a deletion holds it until it is durable and remembered
@@ -108,7 +115,7 @@ func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest 
 	above = slices.Clone(p.mu.state.deletedAbove(rank))
 	for _, d := range p.deletionsLocked() { // not remembered: its placements did not answer in time
 		t := tombstoneOf(&d.Deletion, d.at)
-		if d.rank > rank && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
+		if d.rank > rank && d.rank-rank > deletedMargin && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
 			above = append(above, Deleted{t, d.rank})
 		}
 	}

@@ -3,6 +3,7 @@ package partition
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -33,6 +34,7 @@ func TestDeletedRowsDoNotComeBackByALateForward(t *testing.T) {
 	b := openBench(t, fs, 1)
 	b.must(b.put("c", 1, 1))
 	low := b.highest()
+	b.RankAbove(low + deletedMargin)
 	b.must(b.forward(low, "a", 1, 10))
 	b.must(b.forward(low, "a", 200, 20))
 	b.must(b.forward(low, "b", 1, 30))
@@ -60,6 +62,21 @@ func TestDeletedRowsDoNotComeBackByALateForward(t *testing.T) {
 	b.close()
 }
 
+// TestARowThatIsAckedAfterADeletionIsKept: the gateway that staged it has a clock that is behind that of the gateway of the rows before.
+func TestARowThatIsAckedAfterADeletionIsKept(t *testing.T) {
+	b := openBench(t, vfs.NewMem(), 1)
+	b.must(b.put("a", 1, 1))
+	now := point.Stamp(1 << 60)
+	b.RankAbove(now)
+	b.must(b.put("b", 1, 1))
+	b.must(b.DeleteLate(t.Context(), 0, only("a"), 0, 100))
+	b.must(b.forward(now-point.Stamp(3*time.Second), "a", 2, 20))
+	b.want("a 2:20; b 1:1")
+	b.must(b.forward(now-point.Stamp(30*time.Second), "a", 3, 30))
+	b.want("a 2:20; b 1:1")
+	b.close()
+}
+
 // TestDeletedRowsDoNotComeBackAtTheNextLeader: one that followed has the deletion from the log, or from a segment alone; and not from a frame that was cut off.
 func TestDeletedRowsDoNotComeBackAtTheNextLeader(t *testing.T) {
 	for _, how := range []string{"log", "segment", "cut"} {
@@ -67,6 +84,7 @@ func TestDeletedRowsDoNotComeBackAtTheNextLeader(t *testing.T) {
 		f := following(t, vfs.NewMem(), 1)
 		l.must(l.put("a", 1, 10))
 		low := l.highest()
+		l.RankAbove(low + deletedMargin)
 		l.must(l.put("b", 1, 10))
 		l.must(l.Flush(t.Context(), ByAge))
 		f.must(f.fetch(l, 1))
@@ -109,6 +127,7 @@ func TestALateRowIsHiddenOnlyByADeletionThatAllHave(t *testing.T) {
 	defer l.close()
 	l.must(l.put("a", 1, 10))
 	low := l.highest()
+	l.RankAbove(low + deletedMargin)
 	l.must(l.Flush(t.Context(), ByAge))
 	away := fault.Errorf(fault.Unavailable, "a placement is away")
 	c.await = func(point.Serial) error { return away }
@@ -128,6 +147,7 @@ func TestARowThatComesAfterItsDeletionIsHidden(t *testing.T) {
 	b := openBench(t, fs, 1)
 	b.must(b.put("c", 1, 1))
 	low := b.highest()
+	b.RankAbove(low + deletedMargin)
 	b.must(b.DeleteLate(t.Context(), 0, only("a"), 0, 100))
 	b.must(b.forward(low, "a", 1, 10))
 	b.want("c 1:1")
@@ -148,6 +168,7 @@ func TestAMajorBringsTheDeletionsOfBefore(t *testing.T) {
 	l, _ := leading(t, vfs.NewMem(), 1)
 	l.must(l.put("a", 1, 10))
 	low := l.highest()
+	l.RankAbove(low + deletedMargin)
 	l.must(l.put("b", 1, 10))
 	l.must(l.Flush(t.Context(), ByAge))
 	l.must(l.Delete(t.Context(), 1, only("a"), 0, 100))
@@ -174,14 +195,18 @@ func TestTheNewestDeletionsAreRemembered(t *testing.T) {
 	if n := len(s.Deleted); n != deletedMax || s.Deleted[n-1].Rank != 3*deletedMax || s.Deleted[0].Rank != 2*deletedMax+1 {
 		t.Errorf("%d are remembered", n)
 	}
-	if n := len(s.deletedAbove(3*deletedMax - 1)); n != 1 {
-		t.Errorf("%d are above the rank of the last but one", n)
+	if n := len(s.deletedAbove(0)); n != 0 {
+		t.Errorf("%d are far above a rank of the same second", n)
+	}
+	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: "x"}}, Hi: 2}, 3*deletedMax+deletedMargin)
+	if n := len(s.deletedAbove(3*deletedMax - 1)); n != 1 || len(s.deletedAbove(3*deletedMax)) != 0 {
+		t.Errorf("%d are far above the rank of the last but one", n)
 	}
 	if s.remember(Tombstone{}, 0) {
 		t.Error("a deletion without a rank is remembered")
 	}
 	long := make([]byte, deletedBytesMax-1)
-	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: string(long)}}}, 1<<20)
+	s.remember(Tombstone{Matchers: []peer.Matcher{{Name: "i", Value: string(long)}}}, 3*deletedMax+deletedMargin+1)
 	if len(s.Deleted) != 1 {
 		t.Errorf("%d are remembered with a long one", len(s.Deleted))
 	}
