@@ -259,14 +259,14 @@ func TestSlowPeerIsNotFrozen(t *testing.T) {
 	m := newMemory()
 	m.gate = make(chan struct{})
 	addr, _ := serve(t, m, Settings{})
-	p := dial(t, addr, DialSettings{SilenceMax: 3 * time.Second}) // a busy machine answers a ping within that
+	p := dial(t, addr, DialSettings{SilenceMax: 6 * time.Second}) // a busy machine answers a ping within that
 	st := openStream(t, p)
 	done := make(chan error, 1)
 	go func() { done <- st.Insert(context.Background(), &peer.Insert{}) }()
 	select {
 	case err := <-done:
 		t.Errorf("an insert that takes long: %v", err)
-	case <-time.After(7 * time.Second):
+	case <-time.After(13 * time.Second):
 		close(m.gate)
 		if err := <-done; err != nil {
 			t.Errorf("an insert that took long: %v", err)
