@@ -6,18 +6,20 @@ import { colour, Plot, type PlotLine } from './plot';
 import { Choice, Figure, Loading, Problem } from './parts';
 import { alter, href, usePoll, useUTC } from './store';
 import { useTableUse } from './tables';
+import type { Status } from './types';
 
 interface Rates { table: string; samplesPerSecond: number[]; queriesPerSecond: number[]; refusedPerSecond: number[]; newSeriesPerSecond: number[] }
 interface History { times: number[]; tables: Rates[] }
 interface Query { table: string; query: string; kind: string; began: string; seconds: number; waits?: boolean; bytes: number; error?: string }
 interface Queries { running: Query[]; ended: Query[] }
+interface Pair { table: string; cluster: string; elected: string; silent_seconds: number; other?: string; other_silent_seconds?: number; agreed: boolean }
 interface Refusal { table: string; protocol: string; status: number; reason: string; requests: number; first: string; last: string }
 
 const PLOTTED = 12; // tables of their own line; the others are one
 
 type Key = 'samplesPerSecond' | 'queriesPerSecond' | 'refusedPerSecond' | 'newSeriesPerSecond';
 
-export function Activity({ table, params }: { table: string; params: URLSearchParams }) {
+export function Activity({ table, status, params }: { table: string; status: Status; params: URLSearchParams }) {
   const of = params.get('of') === 'table' ? table : '';
   const only: Record<string, string> = of ? { table: of } : {};
   const rates = usePoll<Answer<History>>('rates ' + of, 10, (s) => get<History>('api/v1/status/rates', only, s));
@@ -58,6 +60,7 @@ export function Activity({ table, params }: { table: string; params: URLSearchPa
         <h2>Refused writes</h2>
         {refusals.error && !refusals.data ? <Problem error={refusals.error} /> : !refusals.data ? <Loading what="Asking" /> : refusals.data.data.length === 0 ? <p class="dim">None since the start.</p> : <RefusalTable rows={refusals.data.data} />}
       </section>
+      {status.whole && <Pairs of={of} />}
     </main>
   );
 }
@@ -120,3 +123,27 @@ function RefusalTable({ rows }: { rows: Refusal[] }) {
   );
 }
 
+/** Pairs shows which replica of each HA pair is elected; nothing where there are no pairs. */
+function Pairs({ of }: { of: string }) {
+  const pairs = usePoll<Answer<Pair[]>>('pairs', 5, (s) => get<Pair[]>('api/v1/status/ha', {}, s));
+  const rows = (pairs.data?.data ?? []).filter((p) => !of || p.table === of);
+  if (pairs.error && !pairs.data) return <section class="card" id="pairs"><h2>HA pairs</h2><Problem error={pairs.error} /></section>;
+  if (rows.length === 0) return null;
+  const since = (s: number | undefined) => (s === undefined ? UNKNOWN : s < 1 ? 'now' : `${about(s)} ago`);
+  return (
+    <section class="card" id="pairs">
+      <h2>HA pairs</h2>
+      <div class="scroll"><table>
+        <thead><tr><th>table</th><th>cluster</th><th>elected replica</th><th class="n">its last row</th><th>other replica</th><th class="n">its last row</th><th>in the coordination store</th></tr></thead>
+        <tbody>{rows.slice(0, SHOWN).map((p) => (
+          <tr key={p.table + '/' + p.cluster} data-pair={p.cluster}>
+            <td>{p.table}</td><td>{p.cluster}</td><td><b>{p.elected}</b></td><td class="n">{since(p.silent_seconds)}</td>
+            <td>{p.other ?? <span class="dim">none has sent</span>}</td><td class="n">{p.other ? since(p.other_silent_seconds ?? 0) : ''}</td>
+            <td>{p.agreed ? 'the same' : <b class="bad-text">not agreed yet</b>}</td>
+          </tr>
+        ))}</tbody>
+      </table></div>
+      {rows.length > SHOWN && <p class="dim">{count(rows.length - SHOWN)} more pairs.</p>}
+    </section>
+  );
+}

@@ -285,6 +285,26 @@ describe('the other views', () => {
     await shot(p, 'activity', { fullPage: true });
   });
 
+  check('activity: of an HA pair the elected replica and the other one', async () => {
+    const { page: p, open } = await page();
+    await open(hash('activity'));
+    await shown(p, '#refusals', /Refused writes/);
+    assert.equal(await p.locator('#pairs').count(), 0, 'no pair, no table of pairs');
+    const ha = await standalone(['--config.file', '{dir}/spillway.yaml'], { 'spillway.yaml': 'ha: {enabled: true}\n' });
+    try {
+      for (const replica of ['prometheus-0', 'prometheus-1']) {
+        const res = await write(ha.base, 'default', [`up,cluster=prod,__replica__=${replica} value=1 ${now}`]);
+        assert.equal(res.status, 204, res.text);
+      }
+      const { page: p, open } = await page({}, ha.base);
+      await open(hash('activity'));
+      await shown(p, '#pairs [data-pair="prod"]', /default\s+prod\s+prometheus-0[\s\S]*prometheus-1[\s\S]*the same/);
+      await shot(p, 'pairs', { fullPage: true });
+    } finally {
+      await ha.stop();
+    }
+  });
+
   check('servers: the one there is lives, with its disk', async () => {
     const { page: p, open } = await page();
     await open(hash('servers'));
