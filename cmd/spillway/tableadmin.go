@@ -53,10 +53,11 @@ func (p *standalone) tablePages() map[string]http.HandlerFunc {
 			return (&tableCreateCmd{Table: table, tableSettings: b.settings()}).run(r.Context(), a)
 		}),
 		"PATCH " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, b *tableBody) error {
-			return (&tableSetCmd{Table: table, tableSettings: b.settings(), Reason: r.FormValue("reason"), DryRun: r.FormValue("dry_run") == "true"}).run(r.Context(), a)
+			return (&tableSetCmd{Table: table, tableSettings: b.settings(), Reason: r.URL.Query().Get("reason"), DryRun: r.URL.Query().Get("dry_run") == "true"}).run(r.Context(), a)
 		}),
 		"DELETE " + tablesPath + "/{table}": p.tablePage(func(r *http.Request, a *admin, table string, _ *tableBody) error {
-			c := &tableDropCmd{Table: table, Confirm: r.FormValue("confirm"), Reason: r.FormValue("reason"), DryRun: r.FormValue("dry_run") == "true"}
+			q := r.URL.Query()
+			c := &tableDropCmd{Table: table, Confirm: q.Get("confirm"), Reason: q.Get("reason"), DryRun: q.Get("dry_run") == "true"}
 			return c.drop(r.Context(), a, func() error { return p.dropTable(r.Context(), table) })
 		}),
 	}
@@ -66,7 +67,12 @@ func (p *standalone) tablePages() map[string]http.HandlerFunc {
 func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string, b *tableBody) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var b tableBody
-		err := r.ParseForm()
+		// Parameters are those of the URL: r.FormValue would read a body that a sender calls a form, as curl -d does, and the
+		// settings in it would be gone.
+		q, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			err = fault.Wrap(err, fault.Invalid, "the parameters of the URL")
+		}
 		if r.Method == http.MethodPut || r.Method == http.MethodPatch {
 			d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 			d.DisallowUnknownFields()
@@ -75,7 +81,7 @@ func (p *standalone) tablePage(run func(r *http.Request, a *admin, table string,
 			}
 		}
 		var out bytes.Buffer
-		a := &admin{store: p.coord, tables: p.tables, log: p.log, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), out: &out, json: true, by: or(r.FormValue("by"), "http")}
+		a := &admin{store: p.coord, tables: p.tables, log: p.log, rng: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), out: &out, json: true, by: or(q.Get("by"), "http")}
 		if err == nil {
 			err = run(r, a, r.PathValue("table"), &b)
 		}

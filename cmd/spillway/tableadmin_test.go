@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -90,4 +91,46 @@ func TestADropThatWasInterruptedIsFinished(t *testing.T) {
 	if err := (&tableListCmd{tableFlags: tableFlags{URL: "http://127.0.0.1:1", adminFlags: adminFlags{Timeout: time.Second}}}).Run(); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a process that does not run: %v", err)
 	}
+}
+
+// TestATableMadeByCurlKeepsItsRetention: curl -d calls every body a form. The settings in one were ignored, so that the
+// table kept its rows for ever, and a mistake in them got no answer.
+func TestATableMadeByCurlKeepsItsRetention(t *testing.T) {
+	p := open(t)
+	f := tableServer(t, p)
+	send := func(want int, method, path, body string) string {
+		t.Helper()
+		rq, err := http.NewRequestWithContext(t.Context(), method, f.URL+tablesPath+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rq.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		resp, err := http.DefaultClient.Do(rq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Fatalf("%s %s %s: %s %s %v", method, path, body, resp.Status, text, err)
+		}
+		return string(text)
+	}
+	keeps := func(want time.Duration) {
+		t.Helper()
+		if m, ok := p.tables.Get("team-a"); !ok || m.Config.Retention != want {
+			t.Fatalf("the table keeps its rows for %v, want %v", m.Config.Retention, want)
+		}
+	}
+	const day = 24 * time.Hour
+	send(http.StatusOK, http.MethodPut, "/team-a", `{"retention":"30d"}`)
+	keeps(30 * day)
+	send(http.StatusOK, http.MethodPatch, "/team-a?dry_run=true", `{"retention":"60d"}`)
+	keeps(30 * day)
+	send(http.StatusOK, http.MethodPatch, "/team-a?reason=x", `{"retention":"60d"}`)
+	keeps(60 * day)
+	send(http.StatusBadRequest, http.MethodPatch, "/team-a", `{"retention":"3q"}`)
+	send(http.StatusBadRequest, http.MethodPatch, "/team-a", `retention=90d`)
+	send(http.StatusBadRequest, http.MethodPatch, "/team-a?dry_run=%zz", `{"retention":"90d"}`)
+	keeps(60 * day)
 }
