@@ -30,6 +30,13 @@ type head struct {
 	acked    point.Serial
 	progress Time // when acked rose last, or nothing was unacked
 	pinged   Time
+	stirred  Time // when something last kept the chain from being quiet
+	woke     Time // when it was quiet last: silence counts from then
+
+	// While it is quiet.
+	quiet     bool // the members were asked to be quiet; no ping is sent until the next time
+	quietFrom Time // when they were asked first, of this rest or the last
+	quietSent Time // when they were asked last
 
 	// The log's end one to two joinLags ago: a placement must have that to be taken in.
 	before, lately point.Serial
@@ -51,6 +58,9 @@ type peer struct {
 	settled  bool // it has everything that was acknowledged, and counts for later frames
 	granted  Time // when it was last told how long it may be sure
 	leaving  bool // its process ends, and is not sure any more
+	rests    Time // Sent of the newest ping that it agreed to be quiet at; 0: none
+	late     bool // its ping of lateSent was answered while this head was not sure
+	lateSent Time
 
 	// Of a placement that was slow.
 	near  Time // since when it keeps up; 0: it does not
@@ -78,7 +88,7 @@ func (m *Machine) takeLead(in Lead) {
 	m.role, m.epoch, m.raised, m.once = leading, in.Epoch, in.Epoch, true
 	m.base = slices.Clone(m.ends)
 	m.head.list = slices.Clone(in.List)
-	m.head.progress, m.head.pinged = m.now, m.now-m.set.PingEvery
+	m.head.progress, m.head.pinged, m.head.stirred = m.now, m.now-m.set.PingEvery, m.now
 	m.head.before, m.head.lately, m.head.latelyAt, m.head.since = m.end, m.end, m.now, m.now
 	for _, x := range in.Dropped { // the old head called itself sure for as long as this placement answered it
 		m.head.owed = append(m.head.owed, owed{x, max(m.ponged+unsureAfter, 1)})
@@ -115,7 +125,7 @@ func (m *Machine) reorder(order []Member) {
 		}
 	}
 	m.refeed()
-	h.progress = m.now
+	h.progress, h.stirred = m.now, m.now
 	for _, x := range m.others() {
 		m.invite(x)
 	}
@@ -199,6 +209,8 @@ func (m *Machine) appended(in Appended) {
 	}
 	h.unacked = append(h.unacked, chunk{in.Serial, in.Bytes})
 	h.bytes += in.Bytes
+	h.stirred = m.now
+	m.wake()
 	for _, f := range m.feeds {
 		m.pump(f)
 	}
@@ -263,15 +275,39 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	}
 	p := m.peer(from)
 	p.heard, p.version, p.own, p.end, p.leaving = m.now, msg.Version, msg.Own, msg.End, false
+	if p.rests > 0 || msg.Version == 0 { // it was quiet, and is not: a read needs it to be sure, or its process is a new one
+		m.wake()
+	}
 	if msg.Version != m.version && m.now-p.invited >= m.set.PingEvery {
 		m.invite(from)
 	}
 	if f := m.feedOf(from); f != nil && msg.Version != 0 {
 		m.heardEnd(f, msg.End)
 	}
-	if msg.Version != 0 && p.settled && m.counted(from) {
-		p.granted = m.now
-		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, For: max(0, m.surelyLeads(m.now))})
+	m.grant(p, msg.Sent)
+}
+
+// grant answers a member's ping with the time for which it may be sure.
+func (m *Machine) grant(p *peer, sent Time) {
+	p.late = false
+	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) {
+		return
+	}
+	left := max(0, m.surelyLeads(m.now))
+	p.late, p.lateSent = left == 0 && m.head.woke > 0 && m.now-m.head.woke < sureFor, sent
+	p.granted = m.now
+	m.send(p.member, Pong{Epoch: m.epoch, Sent: sent, For: left})
+}
+
+// grantLate answers, once this head is sure, the pings that it answered while it was not since its rest ended: a read need not wait for the next ping.
+func (m *Machine) grantLate() {
+	if m.surelyLeads(m.now) <= 0 {
+		return
+	}
+	for _, p := range m.head.peers {
+		if p.late && m.now-p.heard < sureFor {
+			m.grant(p, p.lateSent)
+		}
 	}
 }
 
@@ -299,7 +335,7 @@ func (m *Machine) surelyLeads(now Time) Time {
 }
 
 func (m *Machine) silent(p *peer) bool {
-	return m.now-max(p.heard, p.since) >= m.set.SilentAfter
+	return !m.head.quiet && m.now-max(p.heard, p.since, m.head.woke) >= m.set.SilentAfter
 }
 
 // tendChain maintains the chain as time goes on.
@@ -315,8 +351,14 @@ func (m *Machine) tendChain() {
 		}
 	}
 	m.acknowledge()
+	if h.quiet && m.rests() {
+		return
+	}
 	if m.now-h.pinged >= m.set.PingEvery {
 		h.pinged = m.now
+		if m.falls() {
+			return
+		}
 		for _, x := range m.others() {
 			if p := m.peer(x); p.version != m.version || m.now-p.heard >= 2*m.set.PingEvery { // its process may be a new one, which knows of no chain
 				m.invite(x)
@@ -501,7 +543,8 @@ func (m *Machine) memberLeaves(from Member, msg Leave) {
 		m.send(from, Left{m.epoch})
 		return
 	}
-	p.heard = m.now
+	p.heard, p.late = m.now, false
+	m.wake()
 	if msg.Echo <= p.granted {
 		m.send(from, m.ask(m.version))
 		return

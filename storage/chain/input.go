@@ -3,6 +3,7 @@ package chain
 import (
 	"time"
 
+	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -71,6 +72,10 @@ type (
 	}
 	// Leaving says that this process is about to end: the placement asks its head to take it out of the chain. It holds until the process ends.
 	Leaving struct{}
+	// Wanted says that a read needs this placement to be sure: a quiet chain wakes.
+	Wanted struct{}
+	// Linked says that a link to a server is new: its process may be, too.
+	Linked struct{ Server topology.ServerID }
 	// Raised answers Raise: it is durable.
 	Raised struct{ Epoch point.Epoch }
 	// WasCut answers Cut: the surplus is set aside and the log ends there, durably.
@@ -89,6 +94,8 @@ func (Adopted) input()    {}
 func (Passed) input()     {}
 func (Received) input()   {}
 func (Leaving) input()    {}
+func (Wanted) input()     {}
+func (Linked) input()     {}
 func (Raised) input()     {}
 func (WasCut) input()     {}
 

@@ -35,6 +35,10 @@ type Machine struct {
 	sure   Time // until when this placement's answers are sure
 	once   bool // it led, or was listed, at some time
 	pinged Time
+	quiet  bool // it agreed that the chain is at rest, and does not ping
+	rested Time // when it agreed last
+	wanted Time // when a read last needed it to be sure; only if wants
+	wants  bool
 	former []owed // members of orders that are over, with the time until which a head that named them may have made them sure
 
 	// While the process ends.
@@ -98,6 +102,14 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.receive(in.From, in.Message)
 	case Leaving:
 		m.leaving, m.pinged = true, m.now-m.set.PingEvery
+		m.wake()
+	case Wanted:
+		m.wants, m.wanted = true, m.now
+		m.wake()
+	case Linked:
+		if slices.ContainsFunc(m.order, func(x Member) bool { return x.Server == in.Server }) {
+			m.wake()
+		}
 	case Raised:
 		m.raised = max(m.raised, in.Epoch)
 		m.compare()
@@ -113,9 +125,6 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	out, m.out = m.out, nil
 	return out
 }
-
-// Wake returns the latest time for the next Tick.
-func (m *Machine) Wake() Time { return m.now + m.set.PingEvery/2 }
 
 // Sure reports whether this placement surely has every row that was acknowledged to writers, as far as the chain can prove. A valid
 // lease is as good.
@@ -153,7 +162,7 @@ func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 func (m *Machine) rest() {
 	m.endOrder()
 	m.role, m.version, m.order, m.base, m.feeds, m.sure, m.asked = idle, 0, nil, nil, nil, m.now, nil
-	m.echo, m.left = 0, false
+	m.echo, m.left, m.quiet = 0, false, false
 	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
 }
 
@@ -231,7 +240,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 		m.send(from, Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end})
 	case msg.Epoch == m.epoch && m.joined() && len(m.order) > 0 && from == m.order[0]:
 		m.ponged = m.now
-		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent})
+		m.send(from, Pong{Epoch: m.epoch, Sent: msg.Sent, Quiet: m.agrees(msg)})
 	}
 }
 
@@ -241,6 +250,10 @@ func (m *Machine) pong(from Member, msg Pong) {
 	case m.role == leading:
 		if p := m.known(from); p != nil {
 			p.heard, p.answered = m.now, max(p.answered, msg.Sent)
+			if msg.Quiet && msg.Sent >= m.head.quietFrom {
+				p.rests = max(p.rests, msg.Sent)
+			}
+			m.grantLate()
 		}
 	case m.role == following && m.joined() && !m.leaving:
 		m.sure = max(m.sure, msg.Sent+min(msg.For, sureFor))

@@ -31,7 +31,7 @@ func (m *Machine) begin(from Member, msg Begin) {
 		m.feedOnly(m.successors()...)
 	}
 	m.compare()
-	m.pinged = m.now - m.set.PingEvery // tendMember answers at once
+	m.quiet, m.pinged = false, m.now-m.set.PingEvery // tendMember answers at once
 }
 
 func (m *Machine) successors() []Member {
@@ -83,6 +83,7 @@ func (m *Machine) accept(from Member, f Pass) {
 	case f.Prev != m.end:
 		m.refuse(from)
 	default:
+		m.wake()
 		m.ends, m.end = grown(m.ends, f.Serial), f.Serial
 		m.do(LogIt{f.Epoch, f.Serial})
 		for _, s := range m.feeds {
@@ -116,7 +117,10 @@ func (m *Machine) least() (upto point.Serial, all bool) {
 
 // tendMember pings the head and repeats the report, in case that one was lost.
 func (m *Machine) tendMember() {
-	if m.now-m.pinged < m.set.PingEvery {
+	if m.quiet && (m.own != m.end || m.now-m.rested >= quietLost*m.set.QuietPingEvery) {
+		m.wake()
+	}
+	if m.quiet || m.now-m.pinged < m.set.PingEvery {
 		return
 	}
 	m.pinged = m.now

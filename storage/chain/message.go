@@ -45,6 +45,8 @@ type Ping struct {
 	Sent    Time
 	// Own is the end that the sender itself has fsynced and applied, End where its log ends.
 	Own, End point.Serial
+	// Quiet is the head's: the chain is at rest, and the member that agrees stops pinging.
+	Quiet bool
 }
 
 // Pong answers a Ping with its Sent; one with a Sent that the receiver did not send in its role is ignored. For is how long, from Sent on, the asker may call its answers sure; a member's Pong to its head leaves it 0.
@@ -52,6 +54,7 @@ type Pong struct {
 	Epoch point.Epoch
 	Sent  Time
 	For   Time
+	Quiet bool // the member agrees to be quiet
 }
 
 // Refuse answers a message that was not accepted: Epoch is the one that the sender of this follows or leads, End where its log ends.

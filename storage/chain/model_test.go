@@ -51,7 +51,7 @@ var bit = rapid.Bool()
 func randomWorld(t *rapid.T) *world {
 	all := []string{"H", "M", "T", "X"}[:2+pick(t, 3)]
 	w := newWorld(1+pick(t, len(all)), all...)
-	w.set = Settings{RelistAfter: time.Second, WindowBytes: 300, JoinLagBytes: 200}
+	w.set = Settings{RelistAfter: time.Second, WindowBytes: 300, JoinLagBytes: 200, QuietAfter: Time(1+pick(t, 3)) * 500 * time.Millisecond, QuietPingEvery: 2 * time.Second}
 	for _, n := range w.nodes {
 		n.rate = 0.9 + 0.1*float64(pick(t, 3))
 		n.lazy = true
@@ -127,7 +127,7 @@ func (w *world) event(t *rapid.T) {
 	case x < 117:
 		n.step(Lease{})
 	case x < 118:
-		n.step(Leaving{})
+		n.step([]Input{Leaving{}, Wanted{}, Linked{w.nodes[pick(t, len(w.nodes))].member.Server}}[pick(t, 3)])
 	default:
 		for range 30 { // so that chains form
 			if len(w.links) > 0 {
@@ -179,6 +179,10 @@ func (w *world) recovers() string {
 	if last := h.log[len(h.log)-1].serial; !slices.Contains(w.acked, last) {
 		return "nothing is acknowledged after the faults;"
 	}
+	for _, n := range w.nodes { // a chain that is quiet by now wakes for a read
+		n.step(Wanted{})
+	}
+	w.run(600 * time.Millisecond)
 	for _, n := range w.nodes {
 		if !slices.Equal(n.log, h.log) {
 			return n.name + " has another log than " + h.name + ";"

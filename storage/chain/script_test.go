@@ -17,6 +17,9 @@ import (
 //	take M [drop]                    M takes the lease row if it is listed; drop: without the silent holder
 //	write H a b …                    the head takes frames
 //	run 500ms                        time goes by, everything is delivered
+//	messages                         how many messages were sent since the last time
+//	want M                           a read needs M to be sure
+//	link M H                         M sees that its link to H is new
 //	leave T                          T's process is about to end
 //	unmap T                          the map has T no more
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not
@@ -78,6 +81,15 @@ func (w *world) command(t *testing.T, d *datadriven.TestData, args []string, val
 			d.Fatalf(t, "%v", err)
 		}
 		w.run(x)
+	case "messages":
+		w.say("%d messages", w.sent)
+		w.sent = 0
+	case "want":
+		w.node(args[0]).step(Wanted{})
+		w.quiet()
+	case "link":
+		w.node(args[0]).step(Linked{w.node(args[1]).member.Server})
+		w.quiet()
 	case "leave":
 		w.node(args[0]).step(Leaving{})
 		w.quiet()

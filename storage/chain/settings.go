@@ -14,6 +14,11 @@ type Settings struct {
 	// RelistAfter is how long a member that was slow must keep up before it is taken in again; doubled each time up to RelistMax.
 	// Default 30 s and 10 min.
 	RelistAfter, RelistMax time.Duration
+	// QuietAfter is how long nothing may have come, and no read may have asked a member, before a chain with all rows acknowledged becomes quiet: its placements
+	// stop pinging. Default 1 min. Smaller: fewer messages at rest, and more reads that must wake the chain.
+	QuietAfter time.Duration
+	// QuietPingEvery is how often the head of a quiet chain asks whether its members are there. Default 20 s.
+	QuietPingEvery time.Duration
 	// WindowBytes bounds the bytes on their way to one placement. Default 4 MiB.
 	WindowBytes int
 	// BacklogBytesMax bounds the bytes that the head has taken and not all have reported; beyond it frames are refused (Throttled). Default 64 MiB.
@@ -36,6 +41,8 @@ func (s *Settings) setDefaults() {
 	def(&s.SlowAfter, 4*time.Second)
 	def(&s.RelistAfter, 30*time.Second)
 	def(&s.RelistMax, 10*time.Minute)
+	def(&s.QuietAfter, time.Minute)
+	def(&s.QuietPingEvery, 20*time.Second)
 	def(&s.WindowBytes, 4<<20)
 	def(&s.BacklogBytesMax, 64<<20)
 	def(&s.JoinLagBytes, 1<<20)

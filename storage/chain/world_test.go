@@ -29,6 +29,7 @@ type world struct {
 	told     []listAnswer
 
 	links []flight
+	sent  int // messages, ever
 	cut   map[[2]string]bool // one way
 	held  map[[2]string]bool // delayed
 
@@ -188,6 +189,7 @@ func (n *node) perform(in Input, e Effect) {
 	w := n.w
 	switch e := e.(type) {
 	case Send:
+		w.sent++
 		w.links = append(w.links, flight{n.member, e.To, e.Message})
 	case PassOn:
 		n.passOn(e)
@@ -506,6 +508,8 @@ func (w *world) draw() string {
 		sure := "unsure"
 		if n.m.Sure(n.clock()) {
 			sure = "sure"
+		} else if n.m.Quiet() {
+			sure = "quiet"
 		}
 		fmt.Fprintf(&b, "  %s  %-12s %d, %-6s  %s", n.name, is, n.m.epoch, sure, draw(n.log[:n.synced]))
 		if n.synced < len(n.log) {
