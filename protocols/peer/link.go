@@ -32,6 +32,8 @@ const (
 	CanFreeze Capabilities = 1 << 0
 	// CanLeave: knows the messages ChainLeave and ChainLeft.
 	CanLeave Capabilities = 1 << 1
+	// CanRest: knows the messages ChainRest and ChainRests.
+	CanRest Capabilities = 1 << 2
 )
 
 // Has reports whether all of c2 are in c.
@@ -82,6 +84,13 @@ type (
 		Echo time.Duration
 	}
 	ChainLeft struct{}
+	// ChainRest and ChainRests are a ping that asks for quiet and the answer that agrees; they are only for servers that can rest.
+	ChainRest struct {
+		Version  uint64
+		Sent     time.Duration
+		Own, End point.Serial
+	}
+	ChainRests struct{ Sent time.Duration }
 )
 
 // Messages about segments (C45–C73). A slot is the offerer's number for one offer under way on the link.
@@ -134,6 +143,8 @@ func (*ChainPong) linkMessage()      {}
 func (*ChainRefuse) linkMessage()    {}
 func (*ChainLeave) linkMessage()     {}
 func (*ChainLeft) linkMessage()      {}
+func (*ChainRest) linkMessage()      {}
+func (*ChainRests) linkMessage()     {}
 func (*SegmentOffer) linkMessage()   {}
 func (*SegmentAccept) linkMessage()  {}
 func (*SegmentDecline) linkMessage() {}

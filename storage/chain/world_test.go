@@ -29,7 +29,7 @@ type world struct {
 	told     []listAnswer
 
 	links []flight
-	sent  int // messages, ever
+	sent  int                // messages, ever
 	cut   map[[2]string]bool // one way
 	held  map[[2]string]bool // delayed
 

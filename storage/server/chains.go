@@ -19,6 +19,8 @@ type Chains interface {
 	Lead(ctx context.Context, p lease.Partition, at *partition.Partition, epoch point.Epoch) error
 	// Takes returns the reason why a partition that is led here refuses rows now. Errors are Unavailable, Throttled and Stale.
 	Takes(p lease.Partition) error
+	// Wake has placements that are quiet, and not sure for that alone, become sure. It waits a moment for that at most.
+	Wake(ctx context.Context, ps []lease.Partition)
 	// Sure reports whether the placement here surely has every acknowledged row.
 	Sure(p lease.Partition) bool
 	// Once reports whether the placement here was listed in sync at some time since this process started: its store has lost no row since.

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -19,6 +21,25 @@ func newCopyMetrics() (m copyMetrics, all prometheus.Collector) {
 		Name: "spillway_server_copy_reads_total", Help: "Partitions that reads named and that are copies here, led elsewhere: answered as sure, answered although rows may be missing (unsure), or refused for that.",
 	}, []string{"answer"})
 	return copyMetrics{v.WithLabelValues("sure"), v.WithLabelValues("unsure"), v.WithLabelValues("refused")}, v
+}
+
+// wake has the quiet copies that a read needs to be sure become so, all at once.
+func (s *Server) wake(ctx context.Context, q *peer.Select) {
+	if s.deps.Chains == nil || q.Copies == peer.UnsureCopies {
+		return
+	}
+	var quiet []lease.Partition
+	for _, id := range q.Partitions {
+		if _, leads := s.leases.MayAct(q.Table, id); leads {
+			continue
+		}
+		if _, alone := s.leases.Alone(q.Table, id); alone || q.Copies == peer.SureCopies {
+			quiet = append(quiet, lease.Partition{Table: q.Table, ID: id})
+		}
+	}
+	if len(quiet) > 0 {
+		s.deps.Chains.Wake(ctx, quiet)
+	}
 }
 
 // answersAsCopy decides whether a placement that does not lead answers a read. It answers if it surely has every acknowledged row at this

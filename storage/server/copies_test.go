@@ -18,19 +18,20 @@ import (
 )
 
 // copied is the state of a server's leases and chains, as a test sets it.
-type copied struct{ leads, kept, sure, once bool }
+type copied struct{ leads, kept, sure, once, quiet bool }
 
 func (c *copied) MayAct(string, point.PartitionID) (point.Epoch, bool) { return 1, c.leads }
 func (c *copied) Alone(string, point.PartitionID) (point.Epoch, bool)  { return 1, false }
 func (c *copied) Hold(context.Context, string, point.PartitionID, point.Epoch) error {
 	return nil
 }
-func (c *copied) Wanted(string, point.PartitionID)     {}
-func (c *copied) Why(string, point.PartitionID) string { return "n2 leads it" }
-func (c *copied) Kept(string, point.PartitionID) bool  { return c.kept }
-func (c *copied) Takes(lease.Partition) error          { return nil }
-func (c *copied) Sure(lease.Partition) bool            { return c.sure }
-func (c *copied) Once(lease.Partition) bool            { return c.once }
+func (c *copied) Wanted(string, point.PartitionID)        {}
+func (c *copied) Why(string, point.PartitionID) string    { return "n2 leads it" }
+func (c *copied) Kept(string, point.PartitionID) bool     { return c.kept }
+func (c *copied) Takes(lease.Partition) error             { return nil }
+func (c *copied) Sure(lease.Partition) bool               { return c.sure }
+func (c *copied) Wake(context.Context, []lease.Partition) { c.sure = c.sure || c.quiet }
+func (c *copied) Once(lease.Partition) bool               { return c.once }
 func (c *copied) Lead(context.Context, lease.Partition, *partition.Partition, point.Epoch) error {
 	return nil
 }
@@ -83,6 +84,7 @@ func TestACopyAnswersWhatItSurelyHas(t *testing.T) {
 	f("a sure copy, and the leader is asked for", copied{kept: true, sure: true}, 1, peer.LeaderOnly, false, false)
 	f("a sure copy", copied{kept: true, sure: true}, 1, peer.SureCopies, true, false)
 	f("a sure copy, and any is asked for", copied{kept: true, sure: true}, 1, peer.UnsureCopies, true, false)
+	f("a copy of a quiet chain", copied{kept: true, once: true, quiet: true}, 1, peer.SureCopies, true, false)
 	f("a copy that was cut off", copied{kept: true, once: true}, 1, peer.SureCopies, false, true)
 	f("a copy that was cut off, and any is asked for", copied{kept: true, once: true}, 1, peer.UnsureCopies, true, false)
 	f("a copy that never was whole", follows, 1, peer.UnsureCopies, false, true)

@@ -96,8 +96,8 @@ func (s *Server) exemplarsOf(ctx context.Context, q *peer.Select, into map[point
 }
 
 // CleanTombstones implements peer.Storage.
-func (s *Server) CleanTombstones(_ context.Context, q *peer.Select) error {
-	if err := s.answers(q); err != nil {
+func (s *Server) CleanTombstones(ctx context.Context, q *peer.Select) error {
+	if err := s.answers(ctx, q); err != nil {
 		return err
 	}
 	t, ok := s.table(q.Table)
@@ -118,7 +118,7 @@ func (s *Server) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if q.Copies == peer.StagedDeletes {
 		return s.deleteStaged(ctx, q)
 	}
-	if err := s.answers(q); err != nil {
+	if err := s.answers(ctx, q); err != nil {
 		return err
 	}
 	t, ok := s.table(q.Table)

@@ -36,7 +36,7 @@ type snapshot struct {
 }
 
 func (s *Server) snapshot(ctx context.Context, q *peer.Select) (*table, *snapshot, error) {
-	if err := s.answers(q); err != nil {
+	if err := s.answers(ctx, q); err != nil {
 		return nil, nil, err
 	}
 	t, ok := s.table(q.Table)
@@ -84,7 +84,10 @@ func checkOf(ctx context.Context) series.Check {
 // answers reports whether this server leads all partitions that a query names, or may answer as a copy: only then it has all their rows. If
 // other partitions took over since the map by which the query names them, or may have, the caller would miss the rows
 // that they took. Errors are Stale.
-func (s *Server) answers(q *peer.Select) error { return s.named(q.Table, s.leadsAll(q)) }
+func (s *Server) answers(ctx context.Context, q *peer.Select) error {
+	s.wake(ctx, q)
+	return s.named(q.Table, s.leadsAll(q))
+}
 
 // named puts the newest map of this server on a Stale answer, so that a reader with an older one finds it without the coordination store.
 func (s *Server) named(table string, err error) error {

@@ -127,6 +127,8 @@ func someMessages() []peer.LinkMessage {
 		&peer.SegmentAck{Slot: 300, ID: point.SegmentID{Epoch: 2, Seq: 5}},
 		&peer.ChainLeave{Echo: 1 << 50},
 		&peer.ChainLeft{},
+		&peer.ChainRest{Version: 2, Sent: 1 << 51, Own: s(1, 3), End: s(1, 3)},
+		&peer.ChainRests{Sent: 1 << 51},
 	}
 }
 

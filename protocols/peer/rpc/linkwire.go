@@ -34,6 +34,8 @@ const (
 	linkRefuse linkType = 20
 	linkLeave  linkType = 21
 	linkLeft   linkType = 22
+	linkRest   linkType = 23
+	linkRests  linkType = 24
 
 	linkOffer   linkType = 32
 	linkAccept  linkType = 33
@@ -215,6 +217,12 @@ func appendLinkHead(dst []byte, m peer.LinkMessage) (linkType, []byte, error) {
 		return linkLeave, binary.AppendVarint(dst, int64(m.Echo)), nil
 	case *peer.ChainLeft:
 		return linkLeft, dst, nil
+	case *peer.ChainRest:
+		dst = binary.AppendUvarint(dst, m.Version)
+		dst = binary.AppendVarint(dst, int64(m.Sent))
+		return linkRest, appendSerial(appendSerial(dst, m.Own), m.End), nil
+	case *peer.ChainRests:
+		return linkRests, binary.AppendVarint(dst, int64(m.Sent)), nil
 	}
 	return appendSegmentHead(dst, m)
 }
@@ -277,6 +285,10 @@ func decodeLinkMessage(kind linkType, head []byte, route *peer.Route, tables *ta
 		m = &peer.ChainLeave{Echo: time.Duration(r.varint())}
 	case linkLeft:
 		m = &peer.ChainLeft{}
+	case linkRest:
+		m = &peer.ChainRest{Version: r.uvarint(), Sent: time.Duration(r.varint()), Own: r.serial(), End: r.serial()}
+	case linkRests:
+		m = &peer.ChainRests{Sent: time.Duration(r.varint())}
 	case linkOffer:
 		m = r.offer()
 	case linkAccept:

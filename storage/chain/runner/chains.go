@@ -82,6 +82,8 @@ type Chains struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	quietLooked time.Time // Run's alone
+
 	mu struct {
 		sync.Mutex
 		copies  map[lease.Partition]*placement
@@ -154,6 +156,7 @@ func (c *Chains) Run(ctx context.Context) error {
 
 // look begins the epochs of partitions with rows: their copies go on whether clients write or not.
 func (c *Chains) look(ctx context.Context, here Partitions) {
+	c.tendQuiet()
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, l := range c.deps.Leases.Copied() {
@@ -272,17 +275,6 @@ func (c *Chains) Takes(key lease.Partition) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return fault.Annotate(x.mu.machine.Takes(), "partition %v", key)
-}
-
-// Sure reports whether a placement surely has all rows that were acknowledged.
-func (c *Chains) Sure(key lease.Partition) bool {
-	x := c.find(key)
-	if x == nil {
-		return false
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.mu.machine.Sure(c.deps.Clock())
 }
 
 // Once reports whether a placement led, or its head answered it as a listed one, since this process started.

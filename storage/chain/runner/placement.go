@@ -32,7 +32,8 @@ type placement struct {
 	p      *partition.Partition
 	ctx    context.Context
 	cancel context.CancelFunc
-	idle   *sync.Cond // of mu: no goroutine drains
+	idle   *sync.Cond    // of mu: no goroutine drains
+	sooner chan struct{} // a tick is due earlier than it was: the chain woke
 
 	mu struct {
 		sync.Mutex // taken under the partition's lock by Pass: nothing else is locked while it is held
@@ -46,7 +47,9 @@ type placement struct {
 		epoch      point.Epoch // epoch led here; 0: none
 		acked      point.Serial
 		waiting    []waiting
-		others     []lease.Member // live placements of a partition that is led here
+		others     []lease.Member  // live placements of a partition that is led here
+		armed      chain.Time      // when the next tick is due
+		sure       []chan struct{} // closed once the machine is sure
 	}
 
 	// Owned by the goroutine that drains.
@@ -91,7 +94,7 @@ func newPlacement(c *Chains, key lease.Partition, p *partition.Partition) *place
 	id := p.Identity().Placement
 	x := &placement{c: c, key: key, p: p,
 		self: lease.Member{Placement: id, Server: topology.ServerID(c.deps.Server), Store: c.deps.Store}}
-	x.idle = sync.NewCond(&x.mu.Mutex)
+	x.idle, x.sooner = sync.NewCond(&x.mu.Mutex), make(chan struct{}, 1)
 	x.ctx, x.cancel = context.WithCancel(c.ctx)
 	x.mu.machine = chain.New(c.deps.Clock(), x.self, c.deps.Epoch(id), p.Ends(), c.settings)
 	c.work.Go(x.loop)
@@ -169,11 +172,13 @@ func (x *placement) loop() {
 			return
 		case <-tick.C:
 			x.post(event{tick: true})
-			x.mu.Lock()
-			next := x.mu.machine.Wake() - x.c.deps.Clock()
-			x.mu.Unlock()
-			tick.Reset(max(next, time.Millisecond))
+		case <-x.sooner:
 		}
+		x.mu.Lock()
+		x.mu.armed = x.mu.machine.Wake()
+		next := x.mu.armed - x.c.deps.Clock()
+		x.mu.Unlock()
+		tick.Reset(max(next, time.Millisecond))
 	}
 }
 
@@ -271,6 +276,7 @@ func (x *placement) lead(l *Led) error {
 func (x *placement) step(in chain.Input) {
 	x.mu.Lock()
 	effects := x.mu.machine.Step(x.c.deps.Clock(), in, nil)
+	x.woke()
 	x.mu.Unlock()
 	for _, e := range effects {
 		x.perform(e)

@@ -105,8 +105,14 @@ func (h Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
 	}
 }
 
-// Linked, Piece, Silent and Unlinked implement peer.LinkHandler: the machines find out by their own pings.
-func (h Handler) Linked(peer.Link) {}
+// Linked implements peer.LinkHandler.
+func (h Handler) Linked(l peer.Link) {
+	if c := h.Wire.chains.Load(); c != nil {
+		c.linked(topology.ServerID(l.Peer().Server))
+	}
+}
+
+// Piece, Silent and Unlinked implement peer.LinkHandler: the machines find out by their own pings.
 
 // Piece implements peer.LinkHandler.
 func (h Handler) Piece(_ peer.Link, _ *peer.Route, _ peer.SegmentPiece, data peer.Body) { data.Done() }
@@ -154,8 +160,14 @@ func outward(m chain.Message, can peer.Capabilities) peer.LinkMessage {
 	case chain.Report:
 		return &peer.ChainReport{Version: m.Version, Upto: m.Upto, End: m.End}
 	case chain.Ping:
+		if m.Quiet && can.Has(peer.CanRest) {
+			return &peer.ChainRest{Version: m.Version, Sent: m.Sent, Own: m.Own, End: m.End}
+		}
 		return &peer.ChainPing{Version: m.Version, Sent: m.Sent, Own: m.Own, End: m.End}
 	case chain.Pong:
+		if m.Quiet && can.Has(peer.CanRest) {
+			return &peer.ChainRests{Sent: m.Sent}
+		}
 		return &peer.ChainPong{Sent: m.Sent, For: m.For}
 	case chain.Refuse:
 		return &peer.ChainRefuse{End: m.End}
@@ -190,6 +202,10 @@ func inward(epoch point.Epoch, m peer.LinkMessage) chain.Message {
 		return chain.Refuse{Epoch: epoch, End: m.End}
 	case *peer.ChainLeave:
 		return chain.Leave{Epoch: epoch, Echo: m.Echo}
+	case *peer.ChainRest:
+		return chain.Ping{Epoch: epoch, Version: m.Version, Sent: m.Sent, Own: m.Own, End: m.End, Quiet: true}
+	case *peer.ChainRests:
+		return chain.Pong{Epoch: epoch, Sent: m.Sent, Quiet: true}
 	case *peer.ChainLeft:
 		return chain.Left{Epoch: epoch}
 	}
