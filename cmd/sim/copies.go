@@ -300,6 +300,7 @@ func (w *world) needsDead(t *truth, p *topology.Partition) bool {
 
 // copiesNotWhole reports a partition with rows that is not in sync on all of its placements; "" if there is none.
 func (w *world) copiesNotWhole() string {
+	w.wakeChains()
 	for _, table := range w.tables {
 		t := w.check.at(table)
 		if w.copied[table] == 0 || t.m == nil || w.without != "" {
@@ -318,6 +319,17 @@ func (w *world) copiesNotWhole() string {
 		}
 	}
 	return ""
+}
+
+// wakeChains has quiet placements become sure, as reads do.
+func (w *world) wakeChains() {
+	for _, s := range w.servers {
+		for _, id := range slices.Clone(s.linked) {
+			if x := s.links[id]; x != nil && x.alive() && x.m.Quiet() {
+				x.step(chain.Wanted{})
+			}
+		}
+	}
 }
 
 func (w *world) copyNotWhole(t *truth, p *topology.Partition, leader *server) string {
@@ -341,9 +353,6 @@ func (w *world) copyNotWhole(t *truth, p *topology.Partition, leader *server) st
 			return fmt.Sprintf("%s has other segments of %s than its head %s: %v, %v", m.Server, id, leader.id, idsOf(r.log.segments), idsOf(head.log.segments))
 		}
 		if x := s.links[id]; head.log != nil && (x == nil || !x.m.Sure(s.uptime())) {
-			if x != nil {
-				x.step(chain.Wanted{}) // as a read does, if its chain is quiet
-			}
 			return fmt.Sprintf("%s on %s is not sure", id, m.Server)
 		}
 	}
