@@ -91,7 +91,7 @@ func (n *node) LeadCopies(ctx context.Context, p lease.Partition, epoch point.Ep
 	return n.chains.Lead(ctx, p, n.Partition, epoch)
 }
 
-func openNode(t *testing.T, i int) *node {
+func openNode(t *testing.T, i int, set chain.Settings) *node {
 	n := &node{t: t, index: series.New()}
 	var err error
 	n.brick, err = brick.Open(brick.Deps{FS: vfs.NewMem()}, brick.Settings{DataDir: "data", FreeBytesMin: 1})
@@ -104,22 +104,22 @@ func openNode(t *testing.T, i int) *node {
 		partition.Settings{}, partition.Identity{Table: "t", Partition: 1, Placement: n.self.Placement, TimeHi: 1 << 60}, 0)
 	n.must(err)
 	wire := &LinkWire{}
-	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: string(n.self.Server), Boot: uint64(i), Store: n.brick.ID()}}, Handler{Wire: wire})
+	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: string(n.self.Server), Boot: uint64(i), Store: n.brick.ID(), Capabilities: peer.CanRest}}, Handler{Wire: wire})
 	n.must(err)
 	began := time.Now()
 	n.chains = New(Deps{Server: string(n.self.Server), Store: n.self.Store, Leases: n, Wire: wire, Clock: func() chain.Time { return time.Since(began) },
-		Epoch: n.brick.HighestEpoch, Watch: n.brick.Watch, Log: log}, chain.Settings{SilentAfter: time.Minute, SlowAfter: time.Minute})
+		Epoch: n.brick.HighestEpoch, Watch: n.brick.Watch, Log: log}, set)
 	n.chains.Serve(n)
 	wire.Join(n.chains, n.links.Link)
 	return n
 }
 
-// Writers append at once on a leader with two followers, and its head is frozen meanwhile: every row that was acked is in all three logs, in one order.
-func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
-	nodes := []*node{openNode(t, 1), openNode(t, 2), openNode(t, 3)}
+// runNodes runs three servers; the first leads.
+func runNodes(t *testing.T, set chain.Settings) (ctx context.Context, nodes []*node, end func()) {
 	var list []lease.Member
-	for _, n := range nodes {
-		list = append(list, n.self)
+	for i := range 3 {
+		n := openNode(t, i+1, set)
+		nodes, list = append(nodes, n), append(list, n.self)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -132,10 +132,24 @@ func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
 	for _, n := range nodes {
 		running.Go(func() { _ = n.chains.Run(ctx) })
 	}
-	head := nodes[0]
-	for !head.Leads(theEpoch) {
+	for !nodes[0].Leads(theEpoch) {
 		time.Sleep(time.Millisecond)
 	}
+	return ctx, nodes, func() {
+		cancel()
+		running.Wait()
+		for _, n := range nodes {
+			n.links.Close()
+			n.Close()
+			n.must(n.brick.Close())
+		}
+	}
+}
+
+// Writers append at once on a leader with two followers, and its head is frozen meanwhile: every row that was acked is in all three logs, in one order.
+func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
+	ctx, nodes, end := runNodes(t, chain.Settings{SilentAfter: time.Minute, SlowAfter: time.Minute})
+	head := nodes[0]
 	var writers sync.WaitGroup
 	for w := range 8 {
 		ref := head.index.Intern(point.MakeLabels(point.MetricName, fmt.Sprint("m", w)))
@@ -164,11 +178,5 @@ func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
 			t.Errorf("%s ends with %v, the leader with %v", n.self.Server, n.Last(), head.Last())
 		}
 	}
-	cancel()
-	running.Wait()
-	for _, n := range nodes {
-		n.links.Close()
-		n.Close()
-		n.must(n.brick.Close())
-	}
+	end()
 }
