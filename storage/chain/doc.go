@@ -24,6 +24,7 @@
 //   - A placement is added to the chain, and counts, before the head asks to list it; it is taken out of the list before it stops counting.
 //   - A member is *sure* that it has every acknowledged row for 1 s from when it sent a ping that the head answered. The head does not answer
 //     members that it is about to remove, and is itself sure only while every listed member answers it under its epoch.
+//   - A chain at rest is quiet: its placements do not ping and are not sure, and a frame or a read wakes them (quiet.go).
 //   - A member whose process is about to end says so (Leave), is not sure from then on, and is taken out without the wait of 1.3 s.
 //
 // Invariants kept here: I1 (`all` means: fsynced and applied by the whole list, at least min_in_sync), I3 (a sender's epoch that was
