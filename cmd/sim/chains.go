@@ -159,8 +159,14 @@ func (x *link) take(in chainInput) {
 	if _, ok := in.in.(chain.WasCut); ok {
 		x.cutting = false
 	}
+	was := x.m.Quiet()
 	for _, e := range x.m.Step(x.s.uptime(), in.in, nil) {
 		x.perform(in, e)
+	}
+	if is := x.m.Quiet(); is && !was {
+		x.s.w.mark(chainRests)
+	} else if was && !is {
+		x.s.w.mark(chainWakes)
 	}
 	if leads := x.leads; !x.cutting && len(leads) > 0 {
 		x.leads = nil

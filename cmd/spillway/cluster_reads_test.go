@@ -253,3 +253,43 @@ func unlisted(c *crowd, ps []lease.Partition, s *processes.Process) bool {
 	}
 	return true
 }
+
+// TestClusterCopiesOfQuietChainsAreWhole lets the chains become quiet, then freezes the server that leads most: the first queries have every row, although no copy is
+// sure and no head answers. Once it is back rows are acked at once, and once more after another rest in which a follower was killed.
+func TestClusterCopiesOfQuietChainsAreWhole(t *testing.T) {
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	r := newReads(c)
+	r.fill(200)
+	r.allInSync()
+	time.Sleep(75 * time.Second) // nothing comes for a minute
+	ask := func(what string) {
+		t.Helper()
+		for i, d := range c.doors {
+			status, rows, warnings, took, text := r.count(d, "")
+			t.Logf("%s, gateway %d: %d rows after %v; %v hedges, %v merged answers", what, i, rows, took.Round(time.Millisecond),
+				metric(t, d.addr, "spillway_fanout_hedges_total"), metric(t, d.addr, "spillway_fanout_merged_answers_total"))
+			if status != http.StatusOK || int64(rows) != r.acked.Load() || len(warnings) > 0 {
+				t.Errorf("%s, gateway %d: %d with %d rows, want %d: %s", what, i, status, rows, r.acked.Load(), text)
+			}
+		}
+	}
+	ask("at rest")
+	victim := c.server(c.leadsMost(c.partitions("copied")))
+	c.must(victim.Pause())
+	ask("the leader is frozen")
+	time.Sleep(6 * time.Second)
+	ask("another leads")
+	c.must(victim.Resume())
+	began := time.Now()
+	r.fill(8)
+	t.Logf("8 rows are acked after %v", time.Since(began).Round(time.Millisecond))
+	ask("rows came")
+	r.allInSync()
+	time.Sleep(75 * time.Second)
+	victim.Kill()
+	began = time.Now()
+	r.fill(8)
+	t.Logf("a server is killed at rest: 8 rows are acked after %v", time.Since(began).Round(time.Millisecond))
+	ask("a server is dead")
+}
