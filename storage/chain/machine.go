@@ -236,6 +236,7 @@ func (m *Machine) ping(from Member, msg Ping) {
 			return
 		}
 		m.pingOfMember(from, msg)
+	case msg.Epoch == m.epoch && m.role == idle && msg.Version == 0: // neither leads: they would answer each other for ever
 	case msg.Epoch == m.epoch && m.role == idle: // restarted: the head has not seen that
 		m.send(from, Ping{Epoch: m.epoch, Sent: m.now, Own: m.own, End: m.end})
 	case msg.Epoch == m.epoch && m.joined() && len(m.order) > 0 && from == m.order[0]:

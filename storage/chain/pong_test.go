@@ -53,3 +53,23 @@ func TestLateAnswersCount(t *testing.T) {
 		t.Errorf("%d pings are kept, %v", len(m.asked), m.asked)
 	}
 }
+
+// TestPlacementsThatDoNotLeadDoNotPingForEver: a head lost its lease while the answer of a member that had restarted was on its way. Each answered the other's
+// ping with one of its own, as fast as the network carried them, until the next epoch began.
+func TestPlacementsThatDoNotLeadDoNotPingForEver(t *testing.T) {
+	a, b := Member{Placement: 1, Server: "a"}, Member{Placement: 2, Server: "b"}
+	restarted, former := New(0, a, 6, nil, Settings{}), New(0, b, 6, nil, Settings{})
+	out := restarted.Step(0, Received{From: b, Message: Ping{Epoch: 6, Version: 1}}, nil)
+	var answer Message
+	for _, e := range out {
+		if s, ok := e.(Send); ok && s.To == b {
+			answer = s.Message
+		}
+	}
+	if _, ok := answer.(Ping); !ok {
+		t.Fatalf("a head's ping was answered with %T", answer)
+	}
+	if out := former.Step(1, Received{From: a, Message: answer}, nil); len(out) > 0 {
+		t.Errorf("and the answer with %+v", out)
+	}
+}
