@@ -130,7 +130,7 @@ func (c *checker) tableWritten(t *truth, wr coord.Write, rev coord.Revision) {
 func (c *checker) commits(t *truth, was mapstore.Row) {
 	w, row := c.w, t.row
 	w.n.txns++
-	w.say("METADATA transaction %d of %s is committed, servers %v", row.Seq, t.name, row.Servers)
+	w.say("METADATA transaction %d of %s is committed, servers %v: %v", row.Seq, t.name, row.Servers, c.proposed[row.Txn])
 	if row.Seq != was.Seq+1 {
 		w.fail("I2: transaction %d of %s follows %d", row.Seq, t.name, was.Seq)
 	}

@@ -291,7 +291,7 @@ func (w *world) needsDead(t *truth, p *topology.Partition) bool {
 		return false
 	}
 	l, least := w.check.listed[id], t.m.Config.MinInSync()
-	live := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return m.Server == w.without })
+	live := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return m.Server == w.without || w.check.dead[m.Store] })
 	if l.Empty || len(l.InSync) == 0 {
 		return len(slices.DeleteFunc(placements(p), func(s topology.ServerID) bool { return s == w.without })) < least
 	}

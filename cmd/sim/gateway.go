@@ -339,11 +339,11 @@ func family(m *topology.Map, id point.PartitionID) []point.PartitionID {
 }
 
 // takeBack gives a partition back to a server that is in sync, where the map has only others, or those with lost disks:
-// they cannot lead it.
+// they cannot lead it. One that stays dead could not either, and the master would take it out again.
 func (g *gateway) takeBack(v *view) []topology.Op {
 	for p := range v.m.All() {
 		l, ok := g.rows[v.part(p.ID)]
-		there := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return g.store[m.Server] != m.Store })
+		there := slices.DeleteFunc(slices.Clone(l.InSync), func(m lease.Member) bool { return g.store[m.Server] != m.Store || m.Server == g.w.without })
 		if !ok || len(there) == 0 || p.State == topology.Unload ||
 			slices.ContainsFunc(there, func(m lease.Member) bool {
 				return slices.Contains(p.Placements, topology.Placement{ID: m.Placement, Server: m.Server})
