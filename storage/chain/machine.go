@@ -39,7 +39,7 @@ type Machine struct {
 	rested Time // when it agreed last
 	wanted Time // when a read last needed it to be sure; only if wants
 	wants  bool
-	former []owed // members of orders that are over, with the time until which a head that named them may have made them sure
+	former []owed // members of orders that are over, with the time until which a head that named them may have made them sure; the zero Member: some of an order before the restart
 
 	// While the process ends.
 	leaving bool
@@ -66,8 +66,12 @@ const (
 // New makes the machine of a placement with the epoch that its brick promised and the ends of its log, all of it fsynced and applied.
 func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
 	s.setDefaults()
-	return &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
+	m := &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
 		ponged: now, sure: now, pinged: now - s.PingEvery, now: now}
+	if epoch > 0 || len(ends) > 0 { // the process before may have made a placement sure that neither list nor map has any more
+		m.former = []owed{{until: max(now+unsureAfter, 1)}}
+	}
+	return m
 }
 
 // Step takes one input at a time of the server's own clock, which never goes back, and appends the effects.

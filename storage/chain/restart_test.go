@@ -1,0 +1,45 @@
+package chain
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// TestARestartedHeadWaitsForWhatItsFormerProcessMadeSure: the head took a placement, which the map had no more, out of the chain, its process ended at once, and
+// the next one took the lease again. It knew nothing of that placement, and acknowledged a row which a read there, still sure, did not have. A placement that is new waits for
+// nothing: no process before it made any other sure.
+func TestARestartedHeadWaitsForWhatItsFormerProcessMadeSure(t *testing.T) {
+	self := Member{Placement: 1, Server: "a", Store: "d"}
+	for _, c := range []struct {
+		name  string
+		epoch point.Epoch
+		ends  []point.EpochEnd
+		waits bool
+	}{
+		{"new", 0, nil, false},
+		{"with a log", 6, []point.EpochEnd{{Epoch: 6, Seq: 9}}, true},
+		{"that led without a row", 6, nil, true},
+	} {
+		now := 10 * time.Second
+		m := New(now, self, c.epoch, c.ends, Settings{})
+		acked := func(in Input) bool {
+			return slices.ContainsFunc(m.Step(now, in, nil), func(e Effect) bool { _, ok := e.(Acked); return ok })
+		}
+		now += 100 * time.Millisecond
+		acked(Lead{Epoch: 7, List: []Member{self}})
+		f := point.Serial{Epoch: 7, Seq: m.end.Seq + 1}
+		acked(Appended{Serial: f, Prev: m.end, Bytes: 1})
+		if got := acked(Synced{f}); got == c.waits {
+			t.Errorf("%s: acknowledged at once: %v", c.name, got)
+		}
+		if now = 10*time.Second + unsureAfter - 1; acked(Tick{}) {
+			t.Errorf("%s: acknowledged before the other's time was over", c.name)
+		}
+		if now += 1; acked(Tick{}) != c.waits {
+			t.Errorf("%s: never acknowledged", c.name)
+		}
+	}
+}
