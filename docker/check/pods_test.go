@@ -235,3 +235,18 @@ func TestSelectorsFindTheirPodsAndNoOthers(t *testing.T) {
 		}
 	})
 }
+
+// TestProbesGetThroughWhereClientsNeedCertificates: the kubelet has none, and pods would be killed again and again.
+func TestProbesGetThroughWhereClientsNeedCertificates(t *testing.T) {
+	const access = "access: {secret: s, webConfig: web.yml, tls: true, clientCertificates: %t}\n"
+	for needed, scheme := range map[bool]corev1.URIScheme{false: corev1.URISchemeHTTPS, true: ""} {
+		c := get[*appsv1.Deployment](t, mustRender(t, minimal+fmt.Sprintf(access, needed)), "Deployment m-spillway-gateway").Spec.Template.Spec.Containers[0]
+		for _, p := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+			if (p.TCPSocket != nil) != needed || (p.HTTPGet == nil) != needed {
+				t.Errorf("client certificates needed: %t: %+v", needed, p)
+			} else if p.HTTPGet != nil && p.HTTPGet.Scheme != scheme {
+				t.Errorf("a probe by %s", p.HTTPGet.Scheme)
+			}
+		}
+	}
+}
