@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/alecthomas/kong"
 
@@ -60,7 +61,7 @@ func main() {
 		panic(err) // the struct above is wrong
 	}
 	help := kong.HelpOptions{Compact: true}
-	ctx, err := parse(k, help, os.Args[1:])
+	ctx, err := parse(k, help, withVersion(os.Args[1:]))
 	switch {
 	case err != nil:
 		os.Exit(failUsage(k, help, ctx, err))
@@ -70,6 +71,14 @@ func main() {
 	if err := runSelected(ctx); err != nil {
 		os.Exit(fail(err))
 	}
+}
+
+// withVersion makes the command of the flag that people try first. As a flag of kong's it would stand in the help of every command.
+func withVersion(args []string) []string {
+	if slices.Equal(args, []string{"--version"}) {
+		return []string{"version"}
+	}
+	return args
 }
 
 // fail prints an error, and returns the exit code of the process.

@@ -69,6 +69,14 @@ func TestCommandLinesAreReadAsKongReadsThem(t *testing.T) {
 	}
 }
 
+func TestVersionIsAFlagToo(t *testing.T) {
+	for line, want := range map[string]string{"--version": "version", "version": "version", "query --version": "query --version"} {
+		if got := strings.Join(withVersion(strings.Fields(line)), " "); got != want {
+			t.Errorf("%q is taken for %q", line, got)
+		}
+	}
+}
+
 // stripPointers leaves the commands that hold no pointers, which print as addresses.
 func stripPointers(c cli) any {
 	c.Standalone, c.Gateway, c.Storage = standaloneCmd{}, gatewayCmd{}, storageCmd{}
