@@ -198,13 +198,14 @@ func (w *world) leaveDead() {
 
 // untilWhole waits until the cluster is whole, and returns the time that it took since began.
 func (w *world) untilWhole(began time.Duration) time.Duration {
-	why, until, steps := "not looked yet", began+healMax, w.n.steps
+	progress := func() int { return w.n.steps + w.marks[segmentAdopted] }
+	why, until, steps := "not looked yet", began+healMax, progress()
 	for next := w.now; w.broken == ""; {
 		if !w.step(until) {
 			break
 		}
-		if w.n.steps > steps {
-			steps, until = w.n.steps, min(max(until, w.now+stepMax), began+10*healMax)
+		if now := progress(); now > steps {
+			steps, until = now, min(max(until, w.now+stepMax), began+10*healMax)
 		}
 		if w.now < next {
 			continue

@@ -138,6 +138,8 @@ func (w *world) line(t *testing.T, line string) {
 				s.For = span(v)
 			case "boot":
 				s.Beat.Boot = lease.Boot(v)
+			case "store": // its directory; "d" is that of lease rows
+				s.Store = lease.StoreID(v)
 			case "drained":
 				s.Drain = &lease.Note{Who: v, Reason: "old disk"}
 			default:

@@ -192,7 +192,7 @@ func (v *view) led(p lease.Partition) bool {
 // empty reports whether the partition may be changed as one that has no rows. A partition that a person took offline stays as it is.
 func (v *view) empty(p lease.Partition) bool { return v.Empty(p) && v.Leases[p].Offline == nil }
 
-// holders are the servers that hold every acked row. An empty partition has none; known is false where a row
+// holders are the servers that hold every acked row; if the directories of all of them were replaced, the servers of the list. An empty partition has none; known is false where a row
 // was lost or cannot be read, and any server may be a holder.
 func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool) {
 	if v.Empty(p) {
@@ -203,9 +203,23 @@ func (v *view) holders(p lease.Partition) (hold []topology.ServerID, known bool)
 		return nil, false
 	}
 	for _, m := range row.InSync {
+		if !v.replaced(m) {
+			hold = append(hold, m.Server)
+		}
+	}
+	if len(hold) > 0 {
+		return hold, true
+	}
+	for _, m := range row.InSync {
 		hold = append(hold, m.Server)
 	}
 	return hold, len(hold) > 0
+}
+
+// replaced reports whether the store directory of a listed placement is gone: its server has another one, and must get every row again.
+func (v *view) replaced(m lease.Member) bool {
+	st := v.servers[m.Server]
+	return st != nil && st.Store != "" && m.Store != "" && st.Store != m.Store
 }
 
 // silent reports whether a server is silent for at least d; an unregistered one is silent for ever.
