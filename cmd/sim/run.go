@@ -132,8 +132,9 @@ func (w *world) checkAll() {
 	}
 }
 
-// healMax bounds the time of a cluster without faults to converge, and stepMax the time between two steps of its master: it takes two partitions at
-// a time, each in three steps, so that many of them need longer than healMax.
+// healMax bounds the time of a cluster without faults to converge, and stepMax the time between two steps of its master, or two segments that followers
+// adopt. The master takes two partitions at a time, each in three steps, and a server with one slot takes one segment of each leader a retry, 5 s, where
+// hundreds of chains flush at once: many of them need longer than healMax.
 const (
 	healMax = 3 * time.Minute
 	stepMax = 30 * time.Second
