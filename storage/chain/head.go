@@ -398,6 +398,10 @@ func (m *Machine) takeOut() {
 		}
 	}
 	for _, x := range m.order[1:] {
+		if m.unmapped(x) && !slices.Contains(m.mayBeListed(), x) { // the store refuses to list it, and the list would never agree
+			m.drop(x, Unmapped)
+			return
+		}
 		if m.unmapped(x) && m.agreed() { // one row at a time: while the store does not answer, all that may be listed must acknowledge
 			m.drop(x, Unmapped)
 			return
@@ -477,7 +481,7 @@ func (m *Machine) keepList() {
 	}
 	want := []Member{m.self}
 	for _, x := range m.order[1:] {
-		if slices.Contains(h.list, x) || m.peer(x).settled {
+		if slices.Contains(h.list, x) || m.peer(x).settled && !m.unmapped(x) {
 			want = append(want, x)
 		}
 	}

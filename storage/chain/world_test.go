@@ -398,7 +398,9 @@ func (w *world) listStep() {
 		return
 	}
 	for _, a := range w.asks {
-		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name
+		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name && !slices.ContainsFunc(a.list, func(x Member) bool { // metadata/lease
+			return w.unmapped != "" && x.Placement == w.node(w.unmapped).member.Placement && !slices.Contains(w.row.list, x)
+		})
 		if ok {
 			w.row.list = a.list
 		}
