@@ -11,7 +11,7 @@ import (
 )
 
 // programBytesMax bounds the stripped static program on linux/amd64: 44.0 MB on 2026-11-22, and room for a library or two.
-// The goal is 30 MB; docs/proofs/speed.md says what is in it and what stands between.
+// The goal is 30 MB; docs/proofs/speed.md lists the parts of the program and the reasons why it is larger.
 const programBytesMax = 48_000_000
 
 // programTags are the build tags of the product, in every recipe.

@@ -56,18 +56,24 @@ func TestClusterWritesDoNotWaitForALeader(t *testing.T) {
 	}
 }
 
+// stagesAlone begins a cluster in which the only server with a table's copy was killed, and rows were written since.
+func stagesAlone(t *testing.T, servers, rows int) (c *crowd, w *copiesWriter, only topology.ServerID) {
+	c = newCrowd(t, processes.Plan{Etcd: 1, Storage: servers, Gateways: 2, Env: stages})
+	c.table("copied", 24*time.Hour, 1)
+	w = &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
+	w.write(1)
+	only, _ = c.leader(c.partitions("copied")[0])
+	c.server(only).Kill()
+	w.atOnce(rows)
+	return c, w, only
+}
+
 // TestClusterStagedRowsLeaveWithTheirServerAndTable: the only copy of a table is away, so that its rows stay staged on one server each. A server that is drained, and one that is
 // stopped, stage theirs elsewhere, and all are there when the leader is back. Those that are staged when the table is dropped are gone with it, and are not in the
 // table that has its name then.
 func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: stages})
-	c.table("copied", 24*time.Hour, 1)
-	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
-	w.write(1)
-	only, _ := c.leader(c.partitions("copied")[0])
-	c.server(only).Kill()
-	w.atOnce(30)
+	c, w, only := stagesAlone(t, 4, 30)
 	holders := c.stagedOn()
 	t.Logf("30 rows of which %s has the only partition are staged: %v", only, holders)
 	if sumOfRows(holders) != 30 || len(holders) < 2 {
@@ -166,13 +172,7 @@ func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 // without its rows is an error, or has a warning where the request allows it, also long after the gateway staged them. When the server is back, all rows are there.
 func TestClusterRowsOfADeadHolderAreNotMissedInSilence(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: stages})
-	c.table("copied", 24*time.Hour, 1)
-	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
-	w.write(1)
-	only, _ := c.leader(c.partitions("copied")[0])
-	c.server(only).Kill()
-	w.atOnce(20)
+	c, w, only := stagesAlone(t, 3, 20)
 	now := c.stagedOn()
 	if len(now) != 2 {
 		t.Fatalf("20 rows are staged on two servers: %v", now)

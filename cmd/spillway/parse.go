@@ -50,7 +50,7 @@ type usageError struct{ error }
 func (e usageError) Unwrap() error { return e.error }
 func (usageError) ExitCode() int   { return exitUsage }
 
-// failUsage prints how the command is used and what is wrong, and returns the exit code of the process.
+// failUsage prints the usage of the command and the error, and returns the exit code of the process.
 func failUsage(k *kong.Kong, help kong.HelpOptions, ctx *kong.Context, err error) int {
 	if ctx != nil {
 		_ = kong.DefaultShortHelpPrinter(help, ctx) // standard output is away: the error follows on the other

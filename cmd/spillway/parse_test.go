@@ -83,7 +83,7 @@ func stripPointers(c cli) any {
 	return c
 }
 
-// Every command can be run: a struct without a Run method would be found only by the user who asks for it.
+// TestEveryCommandCanBeRun finds commands without a Run method: a command line that selects one would fail at run time.
 func TestEveryCommandCanBeRun(t *testing.T) {
 	c := newCLI()
 	k, err := kong.New(&c)

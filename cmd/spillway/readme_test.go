@@ -75,7 +75,7 @@ var notRun = map[string]string{
 	`spillway table repair metrics --reason "restored"`: "the same",
 }
 
-// What is set for the shell that runs the rest is not run either.
+// Lines that only set a variable of the shell are not run either.
 var setsOnly = regexp.MustCompile(`^export SPILLWAY_\w+=`)
 
 // TestEveryLineOfTheREADMERuns runs the lines of the README's blocks of commands, but for those of notRun. A new line is run

@@ -1,3 +1,3 @@
-// Package check holds the tests of what is not Go: the Helm chart in docker/helm. They need Helm and the types of Kubernetes, which the
+// Package check tests the Helm chart in docker/helm. They need Helm and the types of Kubernetes, which the
 // product does not, so they are a module of their own, which `make test-helm` runs.
 package check

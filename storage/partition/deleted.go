@@ -13,9 +13,9 @@ import (
 )
 
 // A deletion hides what the partition took before it. Rows that another server ordered (Rows.Foreign) come later, with the rank of when they were received: one that
-// is below a deletion's was received before it, and stays hidden.
+// is far below a deletion's (deletedMargin) was received before it, and stays hidden.
 //
-//	x staged, rank 5 ──▶ forwarded ──▶ here      deletion, rank 7      x forwarded again, rank 5: left out
+//	x staged, rank 5 ──▶ forwarded ──▶ here      deletion, rank 70     x forwarded again, rank 5: left out
 //
 // So a placement remembers the newest of its deletions with their ranks, also those that a compaction has carried out.
 
@@ -88,24 +88,26 @@ func (p *Partition) remembered() (out []segment.Deletion) {
 	return out
 }
 
-// deletedAbove returns the deletions that are far enough above a rank.
+// hidesRank reports whether a deletion of one rank hides foreign rows of another.
+func hidesRank(deletion, row point.Stamp) bool {
+	return deletion > row && deletion-row > deletedMargin
+}
+
+// deletedAbove returns the deletions that hide rows of a rank.
 func (s *State) deletedAbove(rank point.Stamp) []Deleted {
-	rank += min(deletedMargin, math.MaxUint64-rank)
-	i, _ := slices.BinarySearchFunc(s.Deleted, rank, func(d Deleted, r point.Stamp) int {
-		if d.Rank > r {
-			return 1
-		}
-		return -1
-	})
+	i := slices.IndexFunc(s.Deleted, func(d Deleted) bool { return hidesRank(d.Rank, rank) })
+	if i < 0 {
+		return nil
+	}
 	return s.Deleted[i:]
 }
 
-// settledDeletions returns the deletions that are far enough above a rank once none is under way. newest is the highest rank of a deletion, remembered or in a head.
+// settledDeletions returns the deletions that hide rows of a rank, once none is under way. newest is the highest rank of a deletion, remembered or in a head.
 func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest point.Stamp) {
 	p.mu.Lock()
 	newest = p.newestDeletionLocked()
 	p.mu.Unlock()
-	if newest <= rank || newest-rank <= deletedMargin {
+	if !hidesRank(newest, rank) {
 		return nil, newest
 	}
 	p.flushMu.Lock() // a deletion holds it until it is durable and remembered
@@ -115,7 +117,7 @@ func (p *Partition) settledDeletions(rank point.Stamp) (above []Deleted, newest 
 	above = slices.Clone(p.mu.state.deletedAbove(rank))
 	for _, d := range p.deletionsLocked() { // not remembered: its placements did not answer in time
 		t := tombstoneOf(&d.Deletion, d.at)
-		if d.rank > rank && d.rank-rank > deletedMargin && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
+		if hidesRank(d.rank, rank) && !slices.ContainsFunc(above, func(o Deleted) bool { return o.equal(t) }) {
 			above = append(above, Deleted{t, d.rank})
 		}
 	}

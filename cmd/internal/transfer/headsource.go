@@ -131,7 +131,7 @@ func lockHead(dir string) (release func(), inUse bool) {
 	return func() { _ = lock.Release() }, false
 }
 
-// open reads the logs for the first time: tombstones, and what is not imported.
+// open reads the logs for the first time: it collects the tombstones, and counts the records that are not imported.
 func (s *headSource) open(ctx context.Context) error {
 	s.opened = true
 	s.decoder = record.NewDecoder(nil, slog.New(slog.DiscardHandler))

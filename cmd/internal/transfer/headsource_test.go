@@ -238,7 +238,7 @@ func copyDir(t *testing.T, from string) string {
 	return to
 }
 
-// Everything that a Prometheus has moves, with what is in no block yet: in order and out of order, floats and histograms.
+// An import moves all rows of a Prometheus, also those in no block yet: in order and out of order, floats and histograms.
 func TestTheNewestRowsOfAPrometheusMoveToo(t *testing.T) {
 	dir := t.TempDir()
 	writeProm(t, dir)
@@ -342,7 +342,7 @@ func TestATornLogOfPrometheusGivesWhatItHas(t *testing.T) {
 	}
 }
 
-// Damage in the middle is named, and what is whole in other segments is imported: Prometheus would drop it.
+// The import names damage in the middle of the log, and takes the whole records of the other segments, which Prometheus would drop.
 func TestDamageInALogOfPrometheusIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	writeProm(t, dir)

@@ -58,7 +58,7 @@ type segment struct {
 	last bool // of its log: a crash may have torn its end
 }
 
-// segmentsIn lists the segments of a directory whose numbers are above one; none if there is no such directory.
+// segmentsIn lists the segments in a directory with numbers higher than the given one; none if the directory does not exist.
 func segmentsIn(dir string, above int) (all []segment, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -112,8 +112,8 @@ type segmentReader struct {
 	of     segment
 	f      *os.File
 	buf    [segmentPageBytes]byte
-	page   []byte // what is left of buf
-	end    int64  // of what was read into buf, in the file
+	page   []byte // the part of buf that was not read yet
+	end    int64  // offset in the file behind the bytes in buf
 	short  bool   // the file ends with buf
 	record []byte
 	plain  []byte
