@@ -64,9 +64,15 @@ func (p *Partition) adopt(sender point.Epoch, info segment.Info, path string) er
 	if err := p.place(info, path); err != nil {
 		return err
 	}
+	unopened := p.unopened()
 	g, err := p.commitSegment(next, st)
 	if err != nil {
 		return err
+	}
+	for _, id := range unopened {
+		if baseOf(next.Segments, id) < 0 {
+			_ = p.removeSegmentFile(id) // a file that stays is removed at the next start
+		}
 	}
 	if err := p.adopted(g, next, x, fresh); err != nil {
 		return err
@@ -140,6 +146,19 @@ func (p *Partition) adopting(sender point.Epoch, info segment.Info) (*State, Seg
 	}
 	p.mu.nextSeg = max(p.mu.nextSeg, info.ID.Seq+1)
 	return &next, next.Segments[len(next.Segments)-1], next.check()
+}
+
+// unopened lists the segments of the catalogue that readers do not have, because their files are damaged.
+func (p *Partition) unopened() (ids []point.SegmentID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.mu.state.Segments {
+		id := p.mu.state.Segments[i].ID
+		if !slices.ContainsFunc(p.mu.segments, func(g *segmentRef) bool { return g.info.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // baseOf returns the index of a segment in the chain; -1: it is not there.

@@ -85,15 +85,19 @@ func TestAFlippedBitAtAFollowerIsMendedByItsLeadersSegment(t *testing.T) {
 
 // TestASegmentThatCannotBeOpenedAtAFollowerIsMended: found at the start, so that the log was not replayed; the heads are rebuilt from it.
 func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
-	for _, by := range []string{"segment", "major"} {
-		t.Run(by, func(t *testing.T) {
+	for _, c := range []struct {
+		by   string
+		lost bool // the file is missing, not damaged
+	}{{"segment", true}, {"segment", false}, {"major", true}, {"major", false}} {
+		t.Run(fmt.Sprintf("by=%s,lost=%t", c.by, c.lost), func(t *testing.T) {
 			fs := vfs.NewMem()
 			l, f := copied(t, fs)
 			defer l.close()
 			path := f.brick.SegmentPath(ident.Placement, f.Segments()[1].ID)
+			f.breakSegment(1)
 			f.close()
-			if err := fs.Remove(path); err != nil {
-				t.Fatal(err)
+			if c.lost {
+				l.must(fs.Remove(path))
 			}
 			f = following(t, fs, 1)
 			defer f.close()
@@ -104,7 +108,7 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 			if err := f.catchUp(l, 1); !fault.Is(err, fault.Unavailable) {
 				t.Fatalf("a frame for a follower without heads: %v, want unavailable", err)
 			}
-			if by == "major" {
+			if c.by == "major" {
 				l.must(l.Compact(t.Context(), ByRequest))
 				f.must(f.fetch(l, 1))
 			} else {
@@ -115,6 +119,9 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 			}
 			f.must(f.catchUp(l, 1))
 			same(t, l, f)
+			if files, err := fs.List(f.brick.SegmentDir(ident.Placement)); err != nil || len(files) != len(f.Segments()) {
+				t.Errorf("%d segments, files %v, %v", len(f.Segments()), files, err)
+			}
 		})
 	}
 }
