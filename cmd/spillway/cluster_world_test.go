@@ -37,6 +37,8 @@ type crowd struct {
 	coord coordConfig // how they reach etcd
 	view  clusterView
 	dir   string // of all processes
+
+	failure string // why the test ended
 }
 
 // needsCluster leaves long tests to `make test-cluster`.
@@ -113,6 +115,16 @@ func (c *crowd) show() {
 		lines := strings.Split(strings.TrimSpace(p.Said()), "\n")
 		c.t.Logf("%s said last:\n%s", p.Name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
 	}
+	if c.failure != "" {
+		c.t.Log("the test ended because:", c.failure)
+	}
+}
+
+// fatal ends the test. The reason stands last in its output, too.
+func (c *crowd) fatal(reason string) {
+	c.t.Helper()
+	c.failure = reason
+	c.t.Fatal(reason)
 }
 
 // look begins to follow leases and maps.
@@ -142,7 +154,7 @@ func (c *crowd) look() {
 func (c *crowd) must(err error) {
 	c.t.Helper()
 	if err != nil {
-		c.t.Fatal(err)
+		c.fatal(err.Error())
 	}
 }
 
@@ -151,7 +163,7 @@ func (c *crowd) within(d time.Duration, what string, ok func() bool) {
 	c.t.Helper()
 	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.t.Fatalf("after %v not yet: %s", d, what)
+			c.fatal(fmt.Sprintf("after %v not yet: %s", d, what))
 		}
 	}
 }

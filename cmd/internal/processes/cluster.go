@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -160,22 +159,6 @@ func (p Plan) ports(n int) (out []string, err error) {
 		out = append(out, port)
 	}
 	return out, nil
-}
-
-// Ports that are chosen now and bound later by another process lie below those that Linux gives to outgoing connections
-// (ip_local_port_range begins at 32768): a connection that is made in between cannot take one.
-const (
-	portMin   = 16000
-	portCount = 16000
-)
-
-func listenAnywhere() (l net.Listener, err error) {
-	for range 100 {
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(portMin+rand.IntN(portCount)))); err == nil {
-			return l, nil
-		}
-	}
-	return nil, err
 }
 
 // FreeAddr returns an address on this machine that is free, for a process that is started later.
