@@ -75,3 +75,43 @@ func TestARequestChoosesWhichCopiesAreRead(t *testing.T) {
 	f("?consistency=any", 200, "false true")
 	f("?consistency=tail", 400, "")
 }
+
+// TestARequestMaySkipStagedRows where its answer has warnings, in which the watermark travels.
+func TestARequestMaySkipStagedRows(t *testing.T) {
+	skips := 0
+	source := broken{querytest.NewStore(), func(ctx context.Context) error {
+		if query.SkipStaged(ctx) != nil {
+			skips++
+		}
+		return nil
+	}}
+	reader, err := query.New(query.Deps{Source: source}, query.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := api.New(api.Deps{Query: reader}, api.Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(method, path, body string, status, want int) {
+		t.Helper()
+		skips = 0
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		h.ServeHTTP(w, r)
+		if w.Code != status || skips != want {
+			t.Errorf("%s %s: %d %s, skipped %d times, want %d and %d", path, body, w.Code, w.Body, skips, status, want)
+		}
+	}
+	f("GET", "/api/v1/query?query=m&staged=skip", "", 200, 1)
+	f("POST", "/api/v1/query", "query=m&staged=skip", 200, 1)
+	f("GET", "/api/v1/query_range?query=m&start=0&end=60&step=15&staged=skip", "", 200, 1)
+	f("GET", "/api/v1/labels?staged=skip", "", 200, 1)
+	f("GET", "/api/v1/labels?staged=read", "", 200, 0)
+	f("GET", "/api/v1/labels?staged=perhaps", "", 400, 0)
+	f("GET", "/federate?match[]=m&staged=skip", "", 400, 0)
+	f("GET", "/api/v1/export?match[]=m&staged=skip", "", 400, 0)
+	f("POST", "/api/v1/export", "match[]=m&staged=skip", 400, 0)
+	f("POST", "/api/v1/read?staged=skip", "", 400, 0)
+}

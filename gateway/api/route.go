@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,6 +22,8 @@ type call struct {
 	warnings *query.Warnings
 	table    *query.Table
 	param    string // the part of the path that varies
+	// enveloped: the answer has warnings.
+	enveloped bool
 }
 
 // route lists the methods of a path with their handlers.
@@ -177,12 +180,16 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	c := &call{Request: r, table: a.query.Table(table.Table), param: param}
+	c := &call{Request: r, table: a.query.Table(table.Table), param: param, enveloped: rt.raw == nil}
 	c.ctx, c.warnings = query.WithWarnings(r.Context())
 	seen := &seenWriter{ResponseWriter: w, status: http.StatusOK}
 	start := time.Now()
 	defer func() { a.metrics.observe(rt.name, seen, time.Since(start)) }()
 	if rt.raw != nil {
+		if err := c.staged(urlParam(r.URL)("staged")); err != nil {
+			failPlain(seen, err)
+			return
+		}
 		rt.raw(seen, c)
 		return
 	}
@@ -260,6 +267,9 @@ func (a *API) parse(w http.ResponseWriter, c *call) (release func(), err error) 
 		if err = c.mayBePartial(); err == nil {
 			err = c.consistency()
 		}
+		if err == nil {
+			err = c.staged(c.Form["staged"])
+		}
 	}
 	if err != nil {
 		release()
@@ -318,6 +328,27 @@ func (c *call) consistency() error {
 		c.ctx = query.WithLeaderOnly(c.ctx, text == "leader")
 	default:
 		return invalidParam("consistency", fmt.Errorf("%.40q is none of any, leader", text))
+	}
+	return nil
+}
+
+// stagedNeedsPlace refuses to skip staged rows where an answer cannot have the watermark.
+var stagedNeedsPlace = errors.New("skip: this kind of answer has no place for the watermark; leave the parameter out")
+
+// staged leaves staged rows out of the answer, with a warning, if the request wants it.
+func (c *call) staged(values []string) error {
+	if len(values) == 0 {
+		return nil
+	}
+	switch text := values[0]; text {
+	case "", "read":
+	case "skip":
+		if !c.enveloped {
+			return invalidParam("staged", stagedNeedsPlace)
+		}
+		c.ctx = query.WithoutStaged(c.ctx)
+	default:
+		return invalidParam("staged", fmt.Errorf("%.40q is none of read, skip", text))
 	}
 	return nil
 }

@@ -135,6 +135,16 @@ func (c *conn) Stats(ctx context.Context, table string, topN int) (st *peer.Stat
 	return st, err
 }
 
+// StagedStats implements peer.StagedCounter.
+func (c *conn) StagedStats(ctx context.Context, table string) (st *peer.Stats, err error) {
+	at, ok := c.peer.(peer.StagedCounter)
+	if !ok {
+		return nil, fault.Errorf(fault.Unavailable, "the server does not count staged rows")
+	}
+	err = c.call(func() error { st, err = at.StagedStats(ctx, table); return err })
+	return st, err
+}
+
 // Change implements peer.Metadata.
 func (c *conn) Change(ctx context.Context, ch *peer.Change) (done *peer.Changed, err error) {
 	err = c.call(func() (err error) { done, err = c.peer.Change(ctx, ch); return err })

@@ -65,6 +65,45 @@ func LeaderOnly(ctx context.Context) (leaders, said bool) {
 	return leaders, said
 }
 
+type skipStagedKey struct{}
+
+// SkipsStaged is the wish of a request for answers without staged rows, and what the source found out about them for it: once for each table, before
+// it read from any partition.
+type SkipsStaged struct {
+	mu     sync.Mutex
+	tables map[string]StagedMark
+}
+
+// StagedMark describes the rows of a table that an answer leaves out.
+type StagedMark struct {
+	// Text is the warning for answers about times from Lo to Hi; empty: nothing is left out.
+	Text   string
+	Lo, Hi point.Nanos
+}
+
+// WithoutStaged returns a context under which staged rows are left out of answers, with a Warn that has the watermark.
+func WithoutStaged(ctx context.Context) context.Context {
+	return context.WithValue(ctx, skipStagedKey{}, &SkipsStaged{tables: map[string]StagedMark{}})
+}
+
+// SkipStaged reports whether a request leaves staged rows out; nil: it reads them.
+func SkipStaged(ctx context.Context) *SkipsStaged {
+	s, _ := ctx.Value(skipStagedKey{}).(*SkipsStaged)
+	return s
+}
+
+// Mark returns the mark of a table, which the first caller looks for; the others wait for it.
+func (s *SkipsStaged) Mark(table string, look func() StagedMark) StagedMark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.tables[table]
+	if !ok {
+		m = look()
+		s.tables[table] = m
+	}
+	return m
+}
+
 // Warnings collects the warnings that a request's answer may lack rows. Safe for concurrent use: a fan-out warns from many goroutines.
 type Warnings struct {
 	mu struct {

@@ -187,6 +187,12 @@ type Stats struct {
 	Staged []StagedStats
 }
 
+// StagedCounter is a Storage that describes the rows staged on it without reading them, or its partitions.
+type StagedCounter interface {
+	// StagedStats returns Staged, and the times of the rows staged as MinTime and MaxTime; all else is zero.
+	StagedStats(ctx context.Context, table string) (*Stats, error)
+}
+
 // StagedStats are the rows of a table that are staged on a server (Staging). Times are unix nanoseconds.
 type StagedStats struct {
 	Server  string

@@ -24,7 +24,8 @@ type Staging interface {
 	Read(q *runner.Query) ([]peer.Series, error)
 	// Delete takes rows out of the frames held, durably; Take and LabelsOnly are not used.
 	Delete(ctx context.Context, q *runner.Query) error
-	Loads() []staging.Load
+	// Load returns what is staged of a table; false: nothing.
+	Load(table string) (staging.Load, bool)
 }
 
 var errNoStaging = fault.Errorf(fault.Unavailable, "this server stages no rows (storage.staging is off)")

@@ -9,7 +9,10 @@ import (
 
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/staging"
 )
+
+var _ peer.StagedCounter = (*Server)(nil)
 
 // Stats implements peer.Storage.
 func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, error) {
@@ -60,18 +63,33 @@ func (s *Server) stagedStats(table string) []peer.StagedStats {
 	if s.deps.Staging == nil {
 		return nil
 	}
+	l, ok := s.deps.Staging.Load(table)
+	if !ok {
+		return nil
+	}
+	return s.stagedOf(&l)
+}
+
+func (s *Server) stagedOf(l *staging.Load) []peer.StagedStats {
 	nanos := func(t time.Time) point.Nanos {
 		if t.IsZero() {
 			return 0
 		}
 		return t.UnixNano()
 	}
-	for _, l := range s.deps.Staging.Loads() {
-		if l.Table == table {
-			return []peer.StagedStats{{Server: string(s.settings.Server), Frames: l.Frames, Rows: l.Rows, Bytes: l.Bytes, Later: l.Later, Sole: l.Sole, Oldest: nanos(l.Oldest), Overdue: nanos(l.Overdue)}}
-		}
+	return []peer.StagedStats{{Server: string(s.settings.Server), Frames: l.Frames, Rows: l.Rows, Bytes: l.Bytes, Later: l.Later, Sole: l.Sole, Oldest: nanos(l.Oldest), Overdue: nanos(l.Overdue)}}
+}
+
+// StagedStats implements peer.StagedCounter.
+func (s *Server) StagedStats(_ context.Context, table string) (*peer.Stats, error) {
+	st := &peer.Stats{}
+	if s.deps.Staging == nil {
+		return st, nil
 	}
-	return nil
+	if l, ok := s.deps.Staging.Load(table); ok {
+		st.MinTime, st.MaxTime, st.Staged = l.Lo, l.Hi, s.stagedOf(&l)
+	}
+	return st, nil
 }
 
 // HeadLoad is the share of HeadBytesMax that head rows take, 0 to a little over 1.

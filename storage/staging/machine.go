@@ -3,6 +3,7 @@ package staging
 import (
 	"cmp"
 	"container/heap"
+	"math"
 	"slices"
 	"time"
 
@@ -531,6 +532,8 @@ type Load struct {
 	Rows   int
 	Bytes  int64
 	Oldest time.Time // when the oldest frame came
+	// Lo and Hi are the earliest and the latest time of a row.
+	Lo, Hi point.Nanos
 	// Later are the rows of smeared frames that are not due yet, and LaterBytes their frames'. Overdue is since when the oldest frame could have been
 	// forwarded; zero: none is due.
 	Later      int
@@ -544,31 +547,44 @@ type Load struct {
 func (m *Machine) Loads() []Load {
 	var all []Load
 	for _, name := range m.names() {
-		t := m.tables[name]
-		l := Load{Table: name, Frames: t.frames, Bytes: t.bytes}
-		for _, e := range t.queue {
-			if from := e.from(); !e.gone && (l.Overdue.IsZero() || from.Before(l.Overdue)) {
-				l.Overdue = from
-			}
-		}
-		for _, e := range t.later {
-			if !e.gone {
-				l.Later, l.LaterBytes = l.Later+e.Rows, l.LaterBytes+e.Bytes
-			}
-		}
-		t.all(func(e *entry) bool {
-			l.Rows += e.Rows
-			if m.sole(e) {
-				l.Sole += e.Rows
-			}
-			if l.Oldest.IsZero() || e.Since.Before(l.Oldest) {
-				l.Oldest = e.Since
-			}
-			return true
-		})
-		all = append(all, l)
+		all = append(all, m.load(name, m.tables[name]))
 	}
 	return all
+}
+
+// Load returns what is held of one table; false: nothing.
+func (m *Machine) Load(name string) (Load, bool) {
+	t, ok := m.tables[name]
+	if !ok || t.frames == 0 {
+		return Load{}, false
+	}
+	return m.load(name, t), true
+}
+
+func (m *Machine) load(name string, t *table) Load {
+	l := Load{Table: name, Frames: t.frames, Bytes: t.bytes, Lo: math.MaxInt64, Hi: math.MinInt64}
+	for _, e := range t.queue {
+		if from := e.from(); !e.gone && (l.Overdue.IsZero() || from.Before(l.Overdue)) {
+			l.Overdue = from
+		}
+	}
+	for _, e := range t.later {
+		if !e.gone {
+			l.Later, l.LaterBytes = l.Later+e.Rows, l.LaterBytes+e.Bytes
+		}
+	}
+	t.all(func(e *entry) bool {
+		l.Rows += e.Rows
+		if m.sole(e) {
+			l.Sole += e.Rows
+		}
+		if l.Oldest.IsZero() || e.Since.Before(l.Oldest) {
+			l.Oldest = e.Since
+		}
+		l.Lo, l.Hi = min(l.Lo, e.Lo), max(l.Hi, e.Hi)
+		return true
+	})
+	return l
 }
 
 // sole reports whether every other holder of a frame is silent.

@@ -20,7 +20,7 @@ var _ query.Divider = (*Source)(nil)
 // of a stretch's partitions, any that surely has every row evaluates it, and the next is asked after an error or beside a late one. A stretch that no
 // server surely has, or with a server that does not know the plan, is read as rows.
 func (s *Source) Divide(ctx context.Context, q *peer.Select, of *columns.Request) (*query.Divided, error) {
-	if !of.Plan.Requestable() || len(s.stagedAt(q.Table)) > 0 { // staged rows are merged with those of partitions, row by row
+	if !of.Plan.Requestable() || len(s.stagedFor(ctx, q)) > 0 { // staged rows are merged with those of partitions, row by row
 		return nil, nil
 	}
 	d := &division{q: q, of: of}

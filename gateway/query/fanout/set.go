@@ -32,7 +32,7 @@ func (s *Source) Select(ctx context.Context, q *peer.Select) (peer.SeriesSet, er
 	}
 	var staged []*reader
 	var err error
-	if at := s.stagedAt(q.Table); len(at) > 0 {
+	if at := s.stagedFor(ctx, q); len(at) > 0 {
 		staged, err = s.openStaged(whole, at, q)
 		r.ranked = len(staged) > 0
 	}

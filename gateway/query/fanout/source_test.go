@@ -45,7 +45,19 @@ type storage struct {
 	asked  int
 	staged *querytest.Store // the rows that wait there
 	cuts   int              // deletions in them
+	marked int              // questions for their watermark
 	away   error            // what it answers to them
+}
+
+// StagedStats implements peer.StagedCounter: rows at 7 s that came at 1,000 s.
+func (s *storage) StagedStats(context.Context, string) (*peer.Stats, error) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.away != nil || s.staged == nil {
+		return &peer.Stats{}, s.away
+	}
+	s.marked++
+	return &peer.Stats{MinTime: 7e9, MaxTime: 7e9, Staged: []peer.StagedStats{{Server: string(s.id), Rows: 1, Oldest: 1000e9}}}, nil
 }
 
 func (s *storage) DeleteSeries(ctx context.Context, q *peer.Select) error {

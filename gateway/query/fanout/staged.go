@@ -100,7 +100,7 @@ func (s *Source) openStaged(ctx context.Context, at []topology.ServerID, q *peer
 
 // stagedLists asks for labels of staged series.
 func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx context.Context, q *peer.Select, st peer.Storage) (list, error)) ([]list, error) {
-	at := s.stagedAt(q.Table)
+	at := s.stagedFor(ctx, q)
 	if len(at) == 0 {
 		return nil, nil
 	}

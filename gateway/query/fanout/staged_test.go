@@ -2,9 +2,11 @@ package fanout
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spillwaydb/spillway/gateway/query"
 	"github.com/spillwaydb/spillway/gateway/query/querytest"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -32,6 +34,59 @@ func TestAckedRowsAreReadWhileTheyWait(t *testing.T) {
 		w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n2"} }
 		w.reads(whole + ", waits: 7")
 	})
+}
+
+// TestAReaderThatSkipsStagedRowsKnowsWhatItMisses: it has the watermark as a warning if its times may be among those of staged rows, asked for once in a request.
+func TestAReaderThatSkipsStagedRowsKnowsWhatItMisses(t *testing.T) {
+	const mark = `staged rows of table "t" are left out: 1 on 1 servers, copies counted; rows that came before 1970-01-01T00:16:40.000Z, and those of times before 1970-01-01T00:00:07.000Z, are in the answer`
+	for _, c := range []struct {
+		name   string
+		hi     point.Nanos
+		away   error
+		staged bool
+		warns  []string
+		marked int
+	}{
+		{name: "a staged row in the range", hi: 1e18, staged: true, warns: []string{mark}, marked: 1},
+		{name: "a staged row later than the range", hi: 6e9, staged: true, marked: 1},
+		{name: "none is staged", hi: 1e18},
+		{name: "the holder is away", hi: 6e9, staged: true, away: fault.Errorf(fault.Unavailable, "away"), warns: []string{`staged rows of table "t" are left out, and since when is unknown: no answer of n2`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				if c.staged {
+					w.stage("n2")
+				}
+				w.servers["n2"].away = c.away
+				w.source.deps.Staged = func(string) []topology.ServerID { return []topology.ServerID{"n1", "n2"} }
+				ctx, warnings := query.WithWarnings(query.WithoutStaged(w.t.Context()))
+				q := &peer.Select{Table: "t", Hi: c.hi}
+				for range 2 {
+					set, err := w.source.Select(ctx, q)
+					if err != nil {
+						t.Fatal(err)
+					}
+					series := 0
+					for set.Next() {
+						series++
+					}
+					if err := set.Err(); err != nil || series != 3 {
+						t.Errorf("%d series, %v", series, err)
+					}
+					_ = set.Close()
+				}
+				if values, _, err := w.source.LabelValues(ctx, q, "i", 0); err != nil || strings.Join(values, " ") != "0 1 2" {
+					t.Errorf("%v %v", values, err)
+				}
+				if got := warnings.Texts(); !slices.Equal(got, c.warns) {
+					t.Errorf("warnings %q, want %q", got, c.warns)
+				}
+				if got := w.servers["n2"].marked; got != c.marked {
+					t.Errorf("asked %d times for the watermark, should be %d", got, c.marked)
+				}
+			})
+		})
+	}
 }
 
 // TestADeletionReachesRowsThatWait before those of partitions, or nothing is deleted in partitions.

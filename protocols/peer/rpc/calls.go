@@ -79,6 +79,17 @@ func (p *Peer) Stats(ctx context.Context, table string, topN int) (*peer.Stats, 
 	return ofStats(&a), nil
 }
 
+var _ peer.StagedCounter = (*Peer)(nil)
+
+// StagedStats implements peer.StagedCounter. A server of an older build is Unavailable.
+func (p *Peer) StagedStats(ctx context.Context, table string) (*peer.Stats, error) {
+	var a peerpb.Stats
+	if err := p.call(ctx, methodStagedStats, &peerpb.StatsQuery{Table: table}, &a); err != nil {
+		return nil, err
+	}
+	return ofStats(&a), nil
+}
+
 func checkMap(what string, n int) error {
 	if n > peer.MapBytesMax {
 		return fault.Errorf(fault.TooLarge, "%s of %d bytes, at most %d travel", what, n, peer.MapBytesMax)

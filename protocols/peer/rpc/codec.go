@@ -142,6 +142,7 @@ const (
 	methodDeleteSeries    = "DeleteSeries"
 	methodCleanTombstones = "CleanTombstones"
 	methodStats           = "Stats"
+	methodStagedStats     = "StagedStats"
 	methodChange          = "Change"
 	methodStore           = "Store"
 	methodStoreOps        = "StoreOps" // Store of a file that is not whole and has a digest

@@ -108,6 +108,7 @@ var rights = map[string][]Role{
 	methodDeleteSeries:    {RoleGateway},
 	methodCleanTombstones: {RoleGateway},
 	methodStats:           {RoleGateway, RoleStorage, RoleAdmin},
+	methodStagedStats:     {RoleGateway},
 	methodChange:          {RoleGateway, RoleStorage, RoleAdmin},
 	methodStore:           {RoleGateway, RoleStorage, RoleAdmin}, // the creator of a table sends its first file
 	methodStoreOps:        {RoleGateway, RoleStorage, RoleAdmin},

@@ -171,6 +171,7 @@ func (s *Server) service() *grpc.ServiceDesc {
 	add(methodDeleteSeries, answer(s, smallMax, s.deleteSeries))
 	add(methodCleanTombstones, answer(s, smallMax, s.cleanTombstones))
 	add(methodStats, answer(s, smallMax, s.stats))
+	add(methodStagedStats, answer(s, smallMax, s.stagedStats))
 	add(methodChange, answer(s, requestBytesMax, s.change))
 	add(methodStore, answer(s, requestBytesMax, s.store))
 	add(methodStoreOps, answer(s, requestBytesMax, s.store))
@@ -299,6 +300,18 @@ func (s *Server) cleanTombstones(ctx context.Context, p *peerpb.Select) (*peerpb
 
 func (s *Server) stats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {
 	st, err := s.deps.Storage.Stats(ctx, p.GetTable(), int(p.GetTop()))
+	if err != nil {
+		return nil, err
+	}
+	return toStats(st), nil
+}
+
+func (s *Server) stagedStats(ctx context.Context, p *peerpb.StatsQuery) (*peerpb.Stats, error) {
+	storage, ok := s.deps.Storage.(peer.StagedCounter)
+	if !ok {
+		return nil, fault.Errorf(fault.Unavailable, "this server does not count staged rows")
+	}
+	st, err := storage.StagedStats(ctx, p.GetTable())
 	if err != nil {
 		return nil, err
 	}

@@ -334,6 +334,13 @@ func (s *Store) Loads() []staging.Load {
 	return s.mu.machine.Loads()
 }
 
+// Load returns what is staged here of one table; false: nothing.
+func (s *Store) Load(table string) (staging.Load, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.machine.Load(table)
+}
+
 // Bytes is about the memory of the staged frames.
 func (s *Store) Bytes() int64 {
 	s.mu.Lock()

@@ -1,0 +1,96 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// An answer without staged rows has a watermark: the rows that came before the oldest staged one are in partitions, for every one of them that was staged has
+// left. Servers are asked for it before any partition is read, so that what leaves meanwhile is in the answer and makes the watermark only earlier than it has to be.
+
+// stagedFor lists the servers that are asked for staged rows of a table for an answer about q: none, with a warning, if the request skips them.
+func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.ServerID {
+	at := s.stagedAt(q.Table)
+	skips := query.SkipStaged(ctx)
+	if skips == nil {
+		return at
+	}
+	m := skips.Mark(q.Table, func() query.StagedMark { return s.mark(ctx, q.Table, at) })
+	if m.Text != "" && m.Lo <= q.Hi && m.Hi >= q.Lo {
+		query.Warn(ctx, m.Text)
+	}
+	return nil
+}
+
+// mark asks the servers on which rows of a table may be staged what they have. What a server that does not answer has is unknown.
+func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID) query.StagedMark {
+	if len(at) == 0 {
+		return query.StagedMark{}
+	}
+	ctx, stop := context.WithTimeout(ctx, stagedTimeout)
+	defer stop()
+	all, errs := make([]*peer.Stats, len(at)), make([]error, len(at))
+	var asked sync.WaitGroup
+	for i, id := range at {
+		asked.Go(func() {
+			all[i], errs[i] = one(ctx, s, id, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
+				counter, ok := st.(peer.StagedCounter)
+				if !ok {
+					return nil, fault.Errorf(fault.Unavailable, "it does not count staged rows")
+				}
+				return counter.StagedStats(ctx, table)
+			})
+			s.metrics.request(errs[i])
+		})
+	}
+	asked.Wait()
+	var silent []topology.ServerID
+	for i, err := range errs {
+		if err != nil {
+			silent = append(silent, at[i])
+		}
+	}
+	return markOf(table, slices.DeleteFunc(all, func(st *peer.Stats) bool { return st == nil || len(st.Staged) == 0 }), silent)
+}
+
+// markOf describes what servers have staged of a table, where some did not answer.
+func markOf(table string, all []*peer.Stats, silent []topology.ServerID) query.StagedMark {
+	m := query.StagedMark{Lo: math.MaxInt64, Hi: math.MinInt64}
+	rows, oldest := 0, point.Nanos(math.MaxInt64)
+	for _, st := range all {
+		m.Lo, m.Hi = min(m.Lo, st.MinTime), max(m.Hi, st.MaxTime)
+		for _, x := range st.Staged {
+			rows, oldest = rows+x.Rows, min(oldest, x.Oldest)
+		}
+	}
+	if len(silent) > 0 {
+		m.Lo, m.Hi = math.MinInt64, math.MaxInt64
+		names := make([]string, len(silent))
+		for i, id := range silent {
+			names[i] = string(id)
+		}
+		m.Text = fmt.Sprintf("staged rows of table %q are left out, and since when is unknown: no answer of %s", table, strings.Join(names, ", "))
+		return m
+	}
+	if rows == 0 {
+		return query.StagedMark{}
+	}
+	m.Text = fmt.Sprintf("staged rows of table %q are left out: %d on %d servers, copies counted; rows that came before %s, and those of times before %s, are in the answer",
+		table, rows, len(all), instant(oldest), instant(m.Lo))
+	return m
+}
+
+func instant(t point.Nanos) string {
+	return time.Unix(0, t).UTC().Format("2006-01-02T15:04:05.000Z")
+}
