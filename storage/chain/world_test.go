@@ -89,7 +89,7 @@ type node struct {
 	raise  point.Epoch
 	cutTo  *Cut
 	taken  *Lead
-	led    point.Epoch // highest that it led in this life
+	led    point.Epoch // highest that it led with this directory
 	failed bool
 	// A process that was started has no part in the chain until a head invites it, or it leads.
 	uninvited bool
@@ -163,7 +163,7 @@ func (n *node) kill(survive int) {
 
 // empty gives it another directory.
 func (n *node) empty() {
-	n.log, n.synced, n.raised, n.aside = nil, 0, 0, nil
+	n.log, n.synced, n.raised, n.aside, n.led = nil, 0, 0, nil, 0
 	n.member.Store += "'"
 	for _, o := range n.w.nodes {
 		if o.m != nil && o != n {
