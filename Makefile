@@ -29,6 +29,9 @@ RACED := ./storage/... ./gateway/... ./metadata/... ./protocols/point ./protocol
 # time for nothing. They run without it.
 RACED_NOT := ^(TestBodiesOfEverySizeArriveWhole|TestBombsStaySmall|TestPromQL.*|TestMemoryOfOthersSurvives(AQueryThatWantsTooMuch|ShortSeriesOverManySteps))$$
 
+# With TEST_SEED random tests draw the same in every run; without, each run draws anew.
+SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
+
 # A test that hangs is ended after that, package by package. On two cores cmd/spillway alone takes a third of it.
 LIMIT ?= 25m
 
@@ -50,9 +53,9 @@ run: build ## build and start one process with everything inside; ARGS="--data-d
 
 # What is quick and fails often goes first.
 test: check ## what CI runs: gofmt, vet, staticcheck, the laws, all tests, the concurrent ones under the race detector
-	go test -timeout=$(LIMIT) ./...
+	go test $(SEEDED) -timeout=$(LIMIT) ./...
 	@gcc=$$(go env CC); command -v $${gcc%% *} >/dev/null || { echo "the race detector needs a C compiler, and there is no $$gcc: all passed but that"; exit 0; }; \
-	set -x; CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 go test -race -short -timeout=$(LIMIT) -skip '$(RACED_NOT)' $(RACED)
+	set -x; CRASH_IMAGES=20 KILL_COUNT=1 CGO_ENABLED=1 go test $(SEEDED) -race -short -timeout=$(LIMIT) -skip '$(RACED_NOT)' $(RACED)
 
 check: ## gofmt, vet, staticcheck and the laws of cmd/archtest
 	@unformatted=$$(gofmt -l $(CODE)); [ -z "$$unformatted" ] || { echo "not as gofmt would have it:"; echo "$$unformatted"; exit 1; }
