@@ -193,9 +193,9 @@ func (x *link) perform(in chainInput, e chain.Effect) {
 	case chain.SetList:
 		epoch, _ := x.m.Epoch()
 		if w.opt.broken == listUnanswered {
-			x.step(chain.ListSet{OK: true, Epoch: epoch, List: e.Members})
+			x.step(chain.ListSet{Ask: e.Ask, OK: true, Epoch: epoch, List: e.Members})
 		}
-		s.decide(rules.Relist{Partition: x.id, Epoch: epoch, Members: e.Members})
+		s.decide(rules.Relist{Partition: x.id, Epoch: epoch, Ask: e.Ask, Members: e.Members})
 	case chain.Acked:
 		if x.epoch == e.Epoch {
 			x.acknowledge(e.Upto)

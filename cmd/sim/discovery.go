@@ -102,7 +102,7 @@ func (s *server) do(e rules.Effect) {
 		delete(s.acts, e.Partition)
 	case rules.Listed:
 		if x := s.links[e.Partition]; x != nil {
-			x.step(chain.ListSet{OK: e.OK, Epoch: e.Epoch, List: e.List})
+			x.step(chain.ListSet{Ask: e.Ask, OK: e.OK, Epoch: e.Epoch, List: e.List})
 		}
 	case rules.Changed:
 		if s.kept(e.Partition) {

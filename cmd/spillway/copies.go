@@ -88,9 +88,9 @@ func (c *copies) serve(p *storage) {
 	}
 }
 
-func (c *copies) listed(p lease.Partition, ok bool, epoch point.Epoch, list []lease.Member) {
+func (c *copies) listed(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member) {
 	if c.chains != nil {
-		c.chains.Listed(p, ok, epoch, list)
+		c.chains.Listed(p, ask, ok, epoch, list)
 	}
 }
 

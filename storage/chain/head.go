@@ -492,8 +492,9 @@ func (m *Machine) keepList() {
 	case h.asked != nil || m.now < h.retry || len(want) < m.fewest():
 		return
 	}
+	m.asks++
 	h.asked = want
-	m.do(SetList{slices.Clone(want)})
+	m.do(SetList{m.asks, slices.Clone(want)})
 }
 
 func same(a, b []Member) bool {
@@ -502,7 +503,7 @@ func same(a, b []Member) bool {
 
 func (m *Machine) listSet(in ListSet) {
 	h := &m.head
-	if m.role != leading || h.asked == nil {
+	if m.role != leading || h.asked == nil || in.Ask != m.asks { // else of an earlier epoch: the row may have the list that was requested since
 		return
 	}
 	if in.Epoch != m.epoch {

@@ -37,9 +37,10 @@ type (
 		MinInSync int
 		Mapped    []point.PlacementID
 	}
-	// ListSet answers SetList: the row's epoch and in-sync list now, whether the list was changed or not. The row of another epoch says nothing
-	// about this one, except that it is over.
+	// ListSet answers the SetList with the same Ask: the row's epoch and in-sync list now, whether the list was changed or not. The row of
+	// another epoch says nothing about this one, except that it is over.
 	ListSet struct {
+		Ask   uint64
 		OK    bool
 		Epoch point.Epoch
 		List  []Member
@@ -128,8 +129,11 @@ type (
 		Epoch point.Epoch
 		After point.Serial
 	}
-	// SetList asks for the in-sync list to become this. Answered by ListSet.
-	SetList struct{ Members []Member }
+	// SetList asks for the in-sync list to become this. Answered by ListSet. Ask is another one each time, also after a restart of the machine.
+	SetList struct {
+		Ask     uint64
+		Members []Member
+	}
 	// Acked: everything up to Upto is kept by all. It rises within an epoch.
 	Acked struct {
 		Epoch point.Epoch

@@ -49,6 +49,7 @@ type Machine struct {
 	asked []Time // Sent of the newest pings, oldest first; at most askedMax
 
 	head head
+	asks uint64 // the newest SetList's
 
 	// As of this Step.
 	now Time
@@ -67,7 +68,7 @@ const (
 func New(now Time, self Member, epoch point.Epoch, ends []point.EpochEnd, s Settings) *Machine {
 	s.setDefaults()
 	m := &Machine{self: self, set: s, ends: slices.Clone(ends), end: last(ends), own: last(ends), epoch: epoch,
-		ponged: now, sure: now, pinged: now - s.PingEvery, now: now}
+		ponged: now, sure: now, pinged: now - s.PingEvery, now: now, asks: uint64(now)}
 	if epoch > 0 || len(ends) > 0 { // the process before may have made a placement sure that neither list nor map has any more
 		m.former = []owed{{until: max(now+unsureAfter, 1)}}
 	}

@@ -51,7 +51,7 @@ type listAsk struct {
 	by    *node
 	boot  int
 	epoch point.Epoch
-	list  []Member
+	SetList
 }
 
 type listAnswer struct {
@@ -211,7 +211,7 @@ func (n *node) perform(in Input, e Effect) {
 		}
 	case SetList:
 		w.say("%s asks for the list %s", n.name, names(e.Members))
-		w.asks = append(w.asks, listAsk{n, n.boot, n.m.epoch, e.Members})
+		w.asks = append(w.asks, listAsk{n, n.boot, n.m.epoch, e})
 	case Acked:
 		n.acked(e)
 	case Over:
@@ -398,13 +398,13 @@ func (w *world) listStep() {
 		return
 	}
 	for _, a := range w.asks {
-		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name && !slices.ContainsFunc(a.list, func(x Member) bool { // metadata/lease
+		ok := w.row.epoch == a.epoch && w.row.holder == a.by.name && !slices.ContainsFunc(a.Members, func(x Member) bool { // metadata/lease
 			return w.unmapped != "" && x.Placement == w.node(w.unmapped).member.Placement && !slices.Contains(w.row.list, x)
 		})
 		if ok {
-			w.row.list = a.list
+			w.row.list = a.Members
 		}
-		w.told = append(w.told, listAnswer{a.by, a.boot, ListSet{ok, w.row.epoch, w.row.list}})
+		w.told = append(w.told, listAnswer{a.by, a.boot, ListSet{a.Ask, ok, w.row.epoch, w.row.list}})
 	}
 	w.asks = nil
 }

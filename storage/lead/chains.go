@@ -38,8 +38,8 @@ func (l *Lead) Placed(p lease.Partition) chain.Placements {
 }
 
 // Relist implements Leases of the chains' runner.
-func (l *Lead) Relist(p lease.Partition, epoch point.Epoch, members []lease.Member) {
-	l.step(rules.Relist{Partition: p, Epoch: epoch, Members: members})
+func (l *Lead) Relist(p lease.Partition, epoch point.Epoch, ask uint64, members []lease.Member) {
+	l.step(rules.Relist{Partition: p, Epoch: epoch, Ask: ask, Members: members})
 }
 
 // GiveUp implements Leases of the chains' runner.

@@ -51,7 +51,7 @@ type Deps struct {
 	// Rand makes nonces and the name of this boot. The keeper owns it.
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
-	Listed func(p lease.Partition, ok bool, epoch point.Epoch, list []lease.Member)
+	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
 	// Clock never goes back and counts suspends. Default keeper.Boottime.
 	Clock func() lease.Time
 }

@@ -139,7 +139,7 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		r.note(e)
 	case rules.Listed:
 		if r.deps.Listed != nil {
-			r.deps.Listed(e.Partition, e.OK, e.Epoch, e.List)
+			r.deps.Listed(e.Partition, e.Ask, e.OK, e.Epoch, e.List)
 		}
 	case rules.Changed:
 	default:

@@ -45,7 +45,7 @@ type Leases interface {
 	// Placed returns the placements of a partition, those on live servers with this server's first, and the minimum number that must keep a row.
 	Placed(p lease.Partition) chain.Placements
 	// Relist asks for an in-sync list; Chains.Listed answers.
-	Relist(p lease.Partition, epoch point.Epoch, members []lease.Member)
+	Relist(p lease.Partition, epoch point.Epoch, ask uint64, members []lease.Member)
 	// GiveUp releases the lease of an epoch that cannot be led.
 	GiveUp(p lease.Partition, why string)
 }
@@ -288,10 +288,10 @@ func (c *Chains) Once(key lease.Partition) bool {
 	return x.mu.machine.Once()
 }
 
-// Listed answers Leases.Relist.
-func (c *Chains) Listed(key lease.Partition, ok bool, epoch point.Epoch, list []lease.Member) {
+// Listed answers the Leases.Relist with the same ask.
+func (c *Chains) Listed(key lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member) {
 	if x := c.find(key); x != nil {
-		x.post(event{in: chain.ListSet{OK: ok, Epoch: epoch, List: list}})
+		x.post(event{in: chain.ListSet{Ask: ask, OK: ok, Epoch: epoch, List: list}})
 	}
 }
 

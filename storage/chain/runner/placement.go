@@ -298,7 +298,7 @@ func (x *placement) perform(e chain.Effect) {
 		x.c.work.Go(func() { x.cut(e) })
 	case chain.SetList:
 		epoch, _ := x.leading()
-		x.c.deps.Leases.Relist(x.key, epoch, e.Members)
+		x.c.deps.Leases.Relist(x.key, epoch, e.Ask, e.Members)
 	case chain.Acked:
 		x.acked(e)
 	case chain.Over:

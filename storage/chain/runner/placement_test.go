@@ -69,8 +69,8 @@ func (n *node) Placed(lease.Partition) chain.Placements {
 	return chain.Placements{All: n.list, MinInSync: 2}
 }
 
-func (n *node) Relist(_ lease.Partition, epoch point.Epoch, members []lease.Member) {
-	n.chains.Listed(theKey, true, epoch, members)
+func (n *node) Relist(_ lease.Partition, epoch point.Epoch, ask uint64, members []lease.Member) {
+	n.chains.Listed(theKey, ask, true, epoch, members)
 }
 
 func (n *node) GiveUp(_ lease.Partition, why string) { n.t.Error(why) }

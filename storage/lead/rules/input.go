@@ -49,10 +49,11 @@ type Want struct {
 	Placed []lease.Member
 }
 
-// Relist asks for an in-sync list on behalf of the chain of an epoch (storage/chain). Answered by Listed.
+// Relist asks for an in-sync list on behalf of the chain of an epoch (storage/chain). Answered by Listed with the same Ask, which is not 0.
 type Relist struct {
 	Partition lease.Partition
 	Epoch     point.Epoch
+	Ask       uint64
 	Members   []lease.Member
 }
 
@@ -243,6 +244,7 @@ type Forget struct{ Partition lease.Partition }
 // Listed answers Relist, with the epoch and the list of the row as last seen.
 type Listed struct {
 	Partition lease.Partition
+	Ask       uint64
 	OK        bool
 	Epoch     point.Epoch
 	List      []lease.Member

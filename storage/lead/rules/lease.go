@@ -28,7 +28,7 @@ type part struct {
 	members int         // in sync, by that row
 	seq     uint64      // of the map that changed the partition last, by that row
 	holding bool        // a SetInSync is under way
-	relist  bool        // of a Relist
+	relist  uint64      // Ask of the Relist that it is for; 0: none
 	list    []lease.Member
 	dropped []lease.Member // by the take that began the epoch
 	listed  bool           // by that row this placement is in sync, and the partition may have rows
@@ -105,9 +105,9 @@ func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
 	if e.Lease.Epoch == p.epoch && (e.OK || p.least > 0) {
 		p.see(m.table(p.id.Table), &e.Lease, m.self(p))
 	}
-	if p.relist {
-		p.relist = false
-		m.do(Listed{Partition: p.id, OK: e.OK, Epoch: e.Lease.Epoch, List: e.Lease.InSync})
+	if p.relist != 0 {
+		m.do(Listed{Partition: p.id, Ask: p.relist, OK: e.OK, Epoch: e.Lease.Epoch, List: e.Lease.InSync})
+		p.relist = 0
 	}
 	m.do(Changed{p.id})
 }
@@ -116,10 +116,10 @@ func (m *Machine) inSyncAnswered(e lease.InSyncSet) {
 func (m *Machine) setList(in Relist) {
 	p := m.part(in.Partition)
 	if p.least == 0 || !p.leading || p.epoch != in.Epoch || p.holding || p.placement == 0 || !m.current(p) {
-		m.do(Listed{Partition: p.id, Epoch: p.epoch, List: p.list})
+		m.do(Listed{Partition: p.id, Ask: in.Ask, Epoch: p.epoch, List: p.list})
 		return
 	}
-	p.holding, p.relist = true, true
+	p.holding, p.relist = true, in.Ask
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: in.Members}})
 }
 

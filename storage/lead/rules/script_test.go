@@ -171,7 +171,7 @@ func (w *world) command(d *datadriven.TestData) error {
 		held, over := w.Holding(p, row.Epoch)
 		w.say("held %t, over %t", held, over)
 	case "relist":
-		w.step(Relist{p, row.Epoch, members[:number["size"]]})
+		w.step(Relist{p, row.Epoch, 1, members[:number["size"]]})
 	case "good":
 		w.step(Published{Good: true})
 	case "busy":
