@@ -220,6 +220,7 @@ func steady(s string) string {
 //	write     a row, with the text as its value
 func TestAdmin(t *testing.T) {
 	datadriven.Walk(t, filepath.Join("testdata", "admin"), func(t *testing.T, path string) {
+		t.Parallel() // the doctor listens to heartbeats for a second each time
 		tw := newTown(t)
 		token := ""
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -14,6 +14,7 @@ import (
 // its own users only, and a revoked certificate opens nothing, while everything else goes on.
 func TestClusterObeysAdministratorsAlone(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 2, Certs: true})
 	dir := filepath.Dir(c.peer.CA)
 	run := func(cert string, args ...string) (string, error) {

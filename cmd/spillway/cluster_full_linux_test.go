@@ -40,6 +40,7 @@ func (c *crowd) ontoSmallDisk(p *processes.Process, bytes int) *smallDisk {
 // that accepts writes, and all is normal again when there is room.
 func TestClusterServerWithAFullDiskIsRead(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	all, rows, written := c.single(60)
 	mine, empty := rows["s1"], without(c.led(all, "s1"), rows["s1"])

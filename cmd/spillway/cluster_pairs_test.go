@@ -14,6 +14,7 @@ import (
 // killed and started; when its rows stop, the other one takes over, also at the gateway that never received the first.
 func TestClusterGatewaysAgreeAboutAPair(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 1, Gateways: 2, Env: []string{"SPILLWAY_HA_ENABLED=true", "SPILLWAY_HA_UPDATE_INTERVAL=1s", "SPILLWAY_HA_FAILOVER_TIMEOUT=15s"}})
 	c.acks("default", fmt.Sprintf("warm,i=0 v=1 %d", time.Now().UnixMilli()))
 	base, sent := time.Now().Add(-time.Minute).UnixMilli(), int64(0)

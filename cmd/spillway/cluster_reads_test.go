@@ -258,6 +258,7 @@ func unlisted(c *crowd, ps []lease.Partition, s *processes.Process) bool {
 // sure and no head answers. Once it is back rows are acked at once, and once more after another rest in which a follower was killed.
 func TestClusterCopiesOfQuietChainsAreWhole(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
 	r := newReads(c)
 	r.fill(200)

@@ -24,6 +24,7 @@ var smears = append(slices.Clone(stages), "SPILLWAY_INTAKE_SMEAR=true")
 // is smeared: in any ten seconds the busiest server takes little more than the mean. All the while both gateways are asked for all rows, and find each once.
 func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
 	c.table("narrow", 10*time.Second, 1)
 	l := c.flow("narrow", 160)
@@ -52,6 +53,7 @@ func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 // TestClusterSmearLosesNothing kills one server after another while they are full of smeared rows: every acked row is there once, while rows wait and after they left.
 func TestClusterSmearLosesNothing(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
 	c.table("narrow", 10*time.Second, 3)
 	c.command("table", "set", "narrow", "--smear=auto")

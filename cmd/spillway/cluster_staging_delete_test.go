@@ -19,6 +19,7 @@ import (
 // partitions. Rows written later are found.
 func TestClusterDeletedRowsStayHiddenThoughTheyWait(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: append(slices.Clone(smears), "SPILLWAY_API_ADMIN=true")})
 	c.table("narrow", 10*time.Second, 3)
 	c.command("table", "set", "narrow", "--smear=60s")

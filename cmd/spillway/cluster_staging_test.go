@@ -73,6 +73,7 @@ func stagesAlone(t *testing.T, servers, rows int) (c *crowd, w *copiesWriter, on
 // table that has its name then.
 func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c, w, only := stagesAlone(t, 4, 30)
 	holders := c.stagedOn()
 	t.Logf("30 rows of which %s has the only partition are staged: %v", only, holders)
@@ -122,6 +123,7 @@ func TestClusterStagedRowsLeaveWithTheirServerAndTable(t *testing.T) {
 // after a holder of them is killed, and after all servers are; and are there once when the replica is back.
 func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: stages})
 	c.table("copied", 24*time.Hour, 2)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
@@ -172,6 +174,7 @@ func TestClusterStagedRowsOutliveTheirHolders(t *testing.T) {
 // without its rows is an error, or has a warning where the request allows it, also long after the gateway staged them. When the server is back, all rows are there.
 func TestClusterRowsOfADeadHolderAreNotMissedInSilence(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c, w, only := stagesAlone(t, 3, 20)
 	now := c.stagedOn()
 	if len(now) != 2 {

@@ -129,6 +129,7 @@ func (c *crowd) over(door *process, from, to time.Time, params string) (int, str
 // complete, by maps that it fetches from storage; when it cannot be sure, it warns, or refuses.
 func TestClusterGatewayThatIsCutOffSaysSo(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	wire := newCable(t, c.EtcdClients[0])
 	cut := c.behind(wire)

@@ -22,6 +22,7 @@ import (
 // when the server comes back with an empty disk.
 func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
 	c.table("burnt", 24*time.Hour, 1)
 	c.acks("burnt", "m v=1")
@@ -71,6 +72,7 @@ func TestClusterGoesOnWithoutALostDisk(t *testing.T) {
 // the drop, and the name is used again.
 func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	c.table("doomed", time.Hour, 2)
 	c.acks("doomed", "m v=1")
@@ -103,6 +105,7 @@ func TestClusterEndsADropWhoseCommandDied(t *testing.T) {
 // is read and rows are acked.
 func TestClusterGoesByTheNewestMapAgain(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Certs: true})
 	c.table("old", time.Hour, 1)
 	at := func(hour int) string {

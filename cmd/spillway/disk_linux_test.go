@@ -219,6 +219,7 @@ func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
+	t.Parallel() // two changes of METADATA wait for room for twenty seconds each
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s")
 	disk := newSmallDisk(t, p.dir, 64<<20)
 	p.in = disk.in

@@ -37,11 +37,11 @@ func TestAProcessEndsAfterSIGTERMThoughItsDiskDoesNotAnswer(t *testing.T) {
 		}
 	}
 	write(day + 10)
-	var files []string
-	soon("a flush", func() bool {
-		files, _ = filepath.Glob(filepath.Join(p.dir, "data", "segments", "*", "*.seg"))
-		return len(files) == 1
-	})
+	soon("a flush", func() bool { return strings.Contains(p.log.String(), "head flushed") }) // before it is over the file is not whole
+	files, err := filepath.Glob(filepath.Join(p.dir, "data", "segments", "*", "*.seg"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("segment files %q, %v", files, err)
+	}
 	aside, fifo := filepath.Join(p.dir, "aside"), filepath.Join(p.dir, "fifo")
 	for _, err := range []error{os.Link(files[0], aside), syscall.Mkfifo(fifo, 0o600), os.Rename(fifo, files[0])} { // no moment without a file
 		if err != nil {

@@ -22,6 +22,7 @@ func TestAClockThatJumpsDropsNothing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
+	t.Parallel() // it waits until rows are older than the retention
 	p := newProcess(t, "SPILLWAY_TABLES_RETENTION=20s", "SPILLWAY_TABLES_PARTITION_WIDTH=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.start()
 	now := time.Now()
