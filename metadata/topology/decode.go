@@ -433,101 +433,132 @@ func (d *decoder) op(b []byte) (op Op) {
 	return op
 }
 
-// args are the fields that most ops have.
+// args are the fields that ops have.
 type args struct {
-	now         point.Nanos // fixed 1
-	partition   point.PartitionID
-	low         point.PartitionID
-	at          point.PlacementID
+	now, closed point.Nanos
+	at, low     point.PartitionID
+	id          point.PlacementID
 	placement   Placement
 	child       Child
 	ids         []point.PartitionID
 	partitions  []Partition
 	split       Split
 	flag        bool
-	text, text2 string
+	by, reason  string
 	config      Config
 	layout      Layout
-	closed      point.Nanos
 }
 
-// opOf reads an op by the fields of its kind. The table below lists them, as topology.proto does.
+// opOf reads an op by the fields of its kind. The two tables list them, as topology.proto does.
 func (d *decoder) opOf(k opKind, whole field) Op {
-	var a args
-	number := func(to *point.PartitionID) func(field) { return func(f field) { *to = point.PartitionID(f.u) } }
-	nanos := func(to *point.Nanos) func(field) { return func(f field) { *to = int64(f.u) } }
-	list := func(to *[]point.PartitionID, most int) func(field) {
-		return func(f field) { *to = decodePacked[point.PartitionID](d, f, most) }
+	r := opReader{decoder: d, whole: whole}
+	if op := r.ofPartitions(k); op != nil {
+		return op
 	}
-	partition := func(f field) {
-		if d.room(len(a.partitions), PartitionsMax, "partitions") {
-			a.partitions = append(a.partitions, *d.partition(f.b))
-		}
-	}
-	placement := func(f field) { a.placement = d.placement(f.b) }
-	at := func(f field) { a.at = point.PlacementID(f.u) }
-	read := func(fields map[uint64]func(field)) {
-		d.each(whole.b, func(f field) {
-			if g := fields[f.key]; g != nil {
-				g(f)
-			} else {
-				d.unknown(f)
-			}
-		})
-	}
-	type fields = map[uint64]func(field)
-	switch k {
-	case kindCreate:
-		read(fields{bytesKey(1): partition})
-		return Create{a.partitions}
-	case kindPresplit:
-		read(fields{fixedKey(1): nanos(&a.now), bytesKey(2): list(&a.ids, PartitionsMax), bytesKey(3): partition})
-		return Presplit{a.now, a.ids, a.partitions}
-	case kindSplitBegin:
-		read(fields{varintKey(1): number(&a.partition), bytesKey(2): func(f field) { a.split = d.split(f.b) }})
-		return SplitBegin{a.partition, a.split}
-	case kindSplitFinalize, kindSplitAbort:
-		read(fields{varintKey(1): number(&a.partition), varintKey(2): number(&a.low)})
-		if k == kindSplitAbort {
-			return SplitAbort{a.partition, a.low}
-		}
-		return SplitFinalize{a.partition, a.low}
-	case kindJoin:
-		read(fields{varintKey(1): number(&a.partition), bytesKey(2): placement})
-		return Join{a.partition, a.placement}
-	case kindJoinFinalize, kindRemove:
-		read(fields{varintKey(1): number(&a.partition), fixedKey(2): at})
-		if k == kindRemove {
-			return Remove{a.partition, a.at}
-		}
-		return JoinFinalize{a.partition, a.at}
-	case kindUnjoin:
-		read(fields{varintKey(1): number(&a.partition), fixedKey(2): at, varintKey(3): func(f field) { a.flag = d.flag(f) }})
-		return Unjoin{a.partition, a.at, a.flag}
-	case kindDrop:
-		read(fields{bytesKey(1): list(&a.ids, PartitionsMax)})
-		return Drop{a.ids}
-	case kindUnloadFinal:
-		read(fields{varintKey(1): number(&a.partition)})
-		return UnloadFinal{a.partition}
-	case kindMerge:
-		read(fields{bytesKey(1): list(&a.ids, MergeMax), bytesKey(2): func(f field) { a.child = d.child(f.b) }, fixedKey(3): nanos(&a.closed)})
-		return Merge{a.ids, a.child, a.closed}
-	case kindSetConfig:
-		read(fields{bytesKey(1): func(f field) { a.config = d.config(f.b) }})
-		return SetConfig{a.config}
-	case kindSetColumns:
-		read(fields{fixedKey(1): nanos(&a.now), bytesKey(2): func(f field) { a.layout = d.layout(f.b) }})
-		return SetColumns{a.now, a.layout}
-	case kindExpire:
-		read(fields{fixedKey(1): nanos(&a.now)})
-		return Expire{a.now}
-	case kindForceJoin:
-		read(fields{varintKey(1): number(&a.partition), bytesKey(2): placement,
-			bytesKey(3): func(f field) { a.text = d.str(f, NameMax) }, bytesKey(4): func(f field) { a.text2 = d.str(f, NameMax) }})
-		return ForceJoin{a.partition, a.placement, a.text, a.text2}
+	if op := r.ofPlacements(k); op != nil {
+		return op
 	}
 	d.unknown(whole)
+	return nil
+}
+
+// opReader reads the fields of one op.
+type opReader struct {
+	*decoder
+	a     args
+	whole field
+}
+
+type fields = map[uint64]func(field)
+
+func (r *opReader) read(of fields) {
+	r.each(r.whole.b, func(f field) {
+		if g := of[f.key]; g != nil {
+			g(f)
+		} else {
+			r.unknown(f)
+		}
+	})
+}
+
+func partitionID(to *point.PartitionID) func(field) {
+	return func(f field) { *to = point.PartitionID(f.u) }
+}
+
+func nanos(to *point.Nanos) func(field) { return func(f field) { *to = int64(f.u) } }
+
+func (r *opReader) list(most int) func(field) {
+	return func(f field) { r.a.ids = decodePacked[point.PartitionID](r.decoder, f, most) }
+}
+
+func (r *opReader) one(f field) {
+	if r.room(len(r.a.partitions), PartitionsMax, "partitions") {
+		r.a.partitions = append(r.a.partitions, *r.partition(f.b))
+	}
+}
+
+// ofPartitions reads an op that makes, splits, merges or drops partitions, or configures the table; nil: it is of another kind.
+func (r *opReader) ofPartitions(k opKind) Op {
+	switch k {
+	case kindCreate:
+		r.read(fields{bytesKey(1): r.one})
+		return Create{r.a.partitions}
+	case kindPresplit:
+		r.read(fields{fixedKey(1): nanos(&r.a.now), bytesKey(2): r.list(PartitionsMax), bytesKey(3): r.one})
+		return Presplit{r.a.now, r.a.ids, r.a.partitions}
+	case kindSplitBegin:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), bytesKey(2): func(f field) { r.a.split = r.split(f.b) }})
+		return SplitBegin{r.a.at, r.a.split}
+	case kindSplitFinalize:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), varintKey(2): partitionID(&r.a.low)})
+		return SplitFinalize{r.a.at, r.a.low}
+	case kindSplitAbort:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), varintKey(2): partitionID(&r.a.low)})
+		return SplitAbort{r.a.at, r.a.low}
+	case kindDrop:
+		r.read(fields{bytesKey(1): r.list(PartitionsMax)})
+		return Drop{r.a.ids}
+	case kindUnloadFinal:
+		r.read(fields{varintKey(1): partitionID(&r.a.at)})
+		return UnloadFinal{r.a.at}
+	case kindMerge:
+		r.read(fields{bytesKey(1): r.list(MergeMax), bytesKey(2): func(f field) { r.a.child = r.child(f.b) }, fixedKey(3): nanos(&r.a.closed)})
+		return Merge{r.a.ids, r.a.child, r.a.closed}
+	case kindSetConfig:
+		r.read(fields{bytesKey(1): func(f field) { r.a.config = r.config(f.b) }})
+		return SetConfig{r.a.config}
+	case kindSetColumns:
+		r.read(fields{fixedKey(1): nanos(&r.a.now), bytesKey(2): func(f field) { r.a.layout = r.layout(f.b) }})
+		return SetColumns{r.a.now, r.a.layout}
+	case kindExpire:
+		r.read(fields{fixedKey(1): nanos(&r.a.now)})
+		return Expire{r.a.now}
+	}
+	return nil
+}
+
+// ofPlacements reads an op that changes the placements of a partition; nil: it is of another kind.
+func (r *opReader) ofPlacements(k opKind) Op {
+	id := func(f field) { r.a.id = point.PlacementID(f.u) }
+	placement := func(f field) { r.a.placement = r.placement(f.b) }
+	switch k {
+	case kindJoin:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), bytesKey(2): placement})
+		return Join{r.a.at, r.a.placement}
+	case kindJoinFinalize:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), fixedKey(2): id})
+		return JoinFinalize{r.a.at, r.a.id}
+	case kindRemove:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), fixedKey(2): id})
+		return Remove{r.a.at, r.a.id}
+	case kindUnjoin:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), fixedKey(2): id, varintKey(3): func(f field) { r.a.flag = r.flag(f) }})
+		return Unjoin{r.a.at, r.a.id, r.a.flag}
+	case kindForceJoin:
+		r.read(fields{varintKey(1): partitionID(&r.a.at), bytesKey(2): placement,
+			bytesKey(3): func(f field) { r.a.by = r.str(f, NameMax) }, bytesKey(4): func(f field) { r.a.reason = r.str(f, NameMax) }})
+		return ForceJoin{r.a.at, r.a.placement, r.a.by, r.a.reason}
+	}
 	return nil
 }
 
