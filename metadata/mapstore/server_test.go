@@ -479,7 +479,9 @@ func TestADroppedTablesNameCanBeUsedAgain(t *testing.T) {
 // TestTheNewestMapIsFoundAfterAnOlderBackup: the coordination store goes back by three transactions. No transaction builds on its rows,
 // and the newest file of a majority is found, not one that a single server has, also while a server is away.
 func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
-	c := newCluster(t, coordmem.New(), 3, quick())
+	set := quick()
+	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test takes
+	c := newCluster(t, coordmem.New(), 3, set)
 	c.create("cpu", "s1", "s2", "s3")
 	for hour := range 3 {
 		if err := c.cover(c.nodes[hour], "cpu", hour); err != nil {
@@ -537,7 +539,9 @@ func TestTheNewestMapIsFoundAfterAnOlderBackup(t *testing.T) {
 // TestRepairGoesByTheMapThatServersActedBy: two proposers raced for a number, the file of the loser is on two of three servers, and of the winner's two
 // one is gone. The loser's change was refused for good; the partitions that the winner made may have rows.
 func TestRepairGoesByTheMapThatServersActedBy(t *testing.T) {
-	c := newCluster(t, coordmem.New(), 4, quick())
+	set := quick()
+	set.KeepFiles, set.SweepEvery = 16, time.Hour // the files of the backup and of the race stay, however long the test takes
+	c := newCluster(t, coordmem.New(), 4, set)
 	c.create("cpu", "s1", "s2", "s3")
 	if err := c.cover(c.nodes[0], "cpu", 0); err != nil {
 		t.Fatal(err)
