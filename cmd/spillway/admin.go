@@ -205,7 +205,7 @@ func (a *admin) close() error {
 	return errors.Join(a.peers.Close(), a.store.Close())
 }
 
-// serverIDs are the servers that are not drained.
+// serverIDs are the servers that are not drained, also those that do not live: a command has no heartbeats.
 func (a *admin) serverIDs() []topology.ServerID {
 	var out []topology.ServerID
 	for _, s := range a.servers.All() {
@@ -217,16 +217,11 @@ func (a *admin) serverIDs() []topology.ServerID {
 }
 
 // takers counts the servers that take placements.
-func (a *admin) takers() (n int) {
+func (a *admin) takers() int {
 	if a.servers == nil {
 		return 1 // a process that is alone
 	}
-	for _, s := range a.servers.All() {
-		if s.Drain == nil {
-			n++
-		}
-	}
-	return n
+	return len(a.serverIDs())
 }
 
 // paper is the state without heartbeats: every registered server counts as alive. Used to place partitions that the CLI
