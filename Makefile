@@ -36,7 +36,7 @@ SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
-.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
+.PHONY: size etcd package test-package test-helm release help build run test check corrupt sim test-clients kill crash golden fuzz bench bench-narrow bench-smear plot-smear compare generate cover load bench-query rivals clean test-kafka cluster test-cluster chaos attack overload page page-check test-browser
 
 help:
 	@echo "Spillway. Targets:"
@@ -101,6 +101,14 @@ fuzz: ## every fuzz target for a while; T=10s
 
 bench: ## benchmarks; NAME=Merge COUNT=6 PKG=./storage/rows
 	go test -run '^$$' -bench '$(NAME)' -count $(COUNT) $(PKG)
+
+bench-smear: build etcd ## CPU of rows that wait against rows that do not, in turns in one cluster of three servers; 8 min; SMEAR_WINDOW=20s (a third table with this window)
+	@$(call has,./cmd/spillway,TestClusterSmearCost$$)
+	SMEAR_COST=1 CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=30m -run 'TestClusterSmearCost$$' ./cmd/spillway
+
+plot-smear: build etcd ## the load of three servers over time, without smearing and with it, drawn into docs/proofs/smear.svg
+	@$(call has,./cmd/spillway,TestClusterSmearSpreadsTheLoad$$)
+	SMEAR_SVG=$(CURDIR)/docs/proofs/smear.svg CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=10m -run 'TestClusterSmearSpreadsTheLoad$$' ./cmd/spillway
 
 bench-narrow: ## a million series in partitions 10 s wide, a row of each, against one partition with the same rows; SERIES=1000000 SCRAPES=12 PERIOD=1s
 	@for width in 24h 10s; do \

@@ -11,20 +11,48 @@ const (
 	// Groups are the parts of the ring whose series have the same delay: the first 12 bits of a series' ring point choose one.
 	Groups    = 1 << groupBits
 	groupBits = 12
-	// Lanes is how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has a rank of
-	// its own. With 16 the partitions that take rows at a moment differ by one sixteenth of the load, and lanes leave at most 7.5 s apart in the longest
-	// window that is chosen.
-	Lanes    = 1 << laneBits
-	laneBits = 4
+	// LanesMax bounds how many delays there are: the rows of a request leave in as many frames at most. Frames of several requests never join, for each has a rank
+	// of its own.
+	LanesMax = 16
 	// Tick is the unit of the times at which rows leave.
 	Tick = point.Nanos(250 * time.Millisecond)
 )
 
-// Delay is how long the rows of a series wait, in [0, window). Its lane are the first bits of its ring point in reverse order, so that the series of any
-// range of the ring have delays all over the window (van der Corput's sequence).
-func Delay(ring uint64, window point.Nanos) point.Nanos {
-	lane := bits.Reverse64(ring) & (Groups - 1) >> (groupBits - laneBits)
-	return point.Nanos(lane) * window / Lanes
+// Delays are how long rows wait: in [0, Window), as many different times as there are Lanes. The zero Delays delay nothing.
+type Delays struct {
+	Window point.Nanos
+	Lanes  int
+}
+
+// DelaysOf returns the delays for a window over partitions of a width: where the window is a whole number of partitions, one for each of them. Then every partition
+// that is filled at a moment gets the rows of one lane, and more lanes would change nothing. In other windows the most lanes spread the rows best.
+func DelaysOf(window, width point.Nanos) Delays {
+	if window <= 0 {
+		return Delays{}
+	}
+	if n := window / max(width, 1); n*width == window && n <= LanesMax {
+		return Delays{window, int(n)}
+	}
+	return Delays{window, LanesMax}
+}
+
+// Of is how long the rows of a series wait. Its lane are the first bits of its ring point in reverse order, so that the series of any range of the ring have
+// delays all over the window (van der Corput's sequence).
+func (d Delays) Of(ring uint64) point.Nanos {
+	if d.Lanes == 0 {
+		return 0
+	}
+	lane := bits.Reverse64(ring) & (Groups - 1) * uint64(d.Lanes) >> groupBits
+	return point.Nanos(lane) * d.Window / point.Nanos(d.Lanes)
+}
+
+// longer is by how much the delay of any series is longer than in other delays; 0 if none is.
+func (d Delays) longer(than Delays) (most point.Nanos) {
+	for group := range uint64(Groups) {
+		ring := group << (64 - groupBits)
+		most = max(most, d.Of(ring)-than.Of(ring))
+	}
+	return most
 }
 
 // Row is what the delay of a row depends on.
@@ -37,34 +65,62 @@ type Row struct {
 
 // Due returns when a row that was received now is forwarded, a multiple of Tick. wait is false for rows that are forwarded at once. Opting out always wins; opting
 // in never overrules the table (C41).
-func (r Rule) Due(row Row, window, now point.Nanos) (due point.Nanos, wait bool) {
+func (r Rule) Due(row Row, in InForce, now point.Nanos) (due point.Nanos, wait bool) {
 	switch {
 	case r.Mode == Off, row.Wish == point.SmearOff, row.Width >= r.Threshold:
 		return now, false
 	case row.Time < now-r.Near, row.Time > now+r.Near: // C42
 		return now, false
 	}
-	due = (now + Delay(row.Ring, window)) / Tick * Tick
+	due = (now + in.Of(row.Ring)) / Tick * Tick
 	if due <= now {
 		return now, false
 	}
 	return due, true
 }
 
-// Window is the window in force. It grows at once, and shrinks by half a second in a second: a row never leaves before an earlier row of its series, and at most
-// twice as many rows leave in a second as came. The zero Window is 0 long.
-type Window struct {
-	at, length point.Nanos
+// InForce are the delays of a moment: the present ones, or, where they are longer, the ones before, less half of the time since.
+type InForce struct {
+	delays, before Delays
+	faded          point.Nanos
 }
 
-// Step moves the window toward the wanted one and returns it. A clock that goes back changes nothing.
-func (w *Window) Step(now, wanted point.Nanos) point.Nanos {
-	passed := max(now-w.at, 0)
-	w.at = max(now, w.at)
-	if wanted >= w.length {
-		w.length = wanted
-	} else {
-		w.length = max(wanted, w.length-passed/2)
+// Zero reports whether nothing waits.
+func (f InForce) Zero() bool { return f.delays.Window == 0 && f.before.Window == 0 }
+
+// Of is how long the rows of a series wait.
+func (f InForce) Of(ring uint64) point.Nanos {
+	d := f.delays.Of(ring)
+	if f.before.Lanes == 0 {
+		return d
 	}
-	return w.length
+	return max(d, f.before.Of(ring)-f.faded)
+}
+
+// Change moves from delays to others so that no series' delay falls by more than half a second in a second: a row never leaves before an earlier row of its series, and
+// at most twice as many rows leave in a second as came. Delays that grow are in force at once. What is wanted while others fade waits until they have. The zero Change has none.
+type Change struct {
+	is   InForce
+	from point.Nanos // when before began to fade
+	fade point.Nanos // by how much its delays are longer
+	at   point.Nanos
+}
+
+// Step returns the delays in force. A clock that goes back changes nothing.
+func (c *Change) Step(now point.Nanos, wanted Delays) InForce {
+	c.at = max(c.at, now)
+	if c.is.before.Lanes > 0 {
+		if c.is.faded = (c.at - c.from) / 2; c.is.faded < c.fade {
+			return c.is
+		}
+		c.is = InForce{delays: c.is.delays}
+	}
+	if wanted != c.is.delays {
+		before := c.is.delays
+		c.is.delays = wanted
+		if c.fade = before.longer(wanted); c.fade > 0 {
+			c.is.before, c.is.faded, c.from = before, 0, c.at
+		}
+	}
+	return c.is
 }

@@ -126,6 +126,12 @@ const (
 	TooShort  Reason = "the window is not longer than a partition: it would change nothing" // C37: peak inflow is bytes ÷ max(width, window)
 )
 
+// Delays returns the delays that suit a load, and why.
+func (r Rule) Delays(l Load) (Delays, Reason) {
+	window, why := r.Wanted(l)
+	return DelaysOf(window, l.Width), why
+}
+
 // Wanted returns the window that suits a load, and why. 0: rows are forwarded at once.
 //
 // The peak inflow of a partition is Bytes ÷ max(Width, window) (C37). Partitions behind one another lie on the servers in turn, and the columns of a moment on servers

@@ -29,6 +29,7 @@ func Simulate(s Scenario) Loads {
 	for i := range out.Servers {
 		out.Servers[i] = make([]float64, int((s.Duration+second-1)/second))
 	}
+	in := InForce{delays: DelaysOf(s.Window, s.Width)}
 	rule := Rule{Mode: Fixed, Threshold: s.Width + 1, Near: s.Duration}
 	columns := max(s.Columns, 1)
 	slot, placed := -1, make([][]int, columns)
@@ -45,7 +46,7 @@ func Simulate(s Scenario) Loads {
 		}
 		for group := range uint64(Groups) {
 			part := rate * float64(Tick) / float64(second) / Groups
-			due, _ := rule.Due(Row{Ring: group << (64 - groupBits), Time: now, Width: s.Width}, s.Window, now)
+			due, _ := rule.Due(Row{Ring: group << (64 - groupBits), Time: now, Width: s.Width}, in, now)
 			if due >= s.Duration {
 				continue
 			}

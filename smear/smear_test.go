@@ -62,7 +62,7 @@ func TestWhichRowsWait(t *testing.T) {
 	now := 1000 * second
 	f := func(why string, rule Rule, row Row, wait bool) {
 		t.Helper()
-		if due, got := rule.Due(row, 60*second, now); got != wait || !wait && due != now {
+		if due, got := rule.Due(row, InForce{delays: Delays{60 * second, LanesMax}}, now); got != wait || !wait && due != now {
 			t.Errorf("%s: due in %v, waits %t", why, time.Duration(due-now), got)
 		}
 	}
@@ -123,13 +123,14 @@ func TestDelaysOfAColumnSpreadOverTheWindow(t *testing.T) {
 		groups := rapid.IntRange(4, Groups).Draw(t, "groups")
 		lo := rapid.IntRange(0, Groups-groups).Draw(t, "lo")
 		window := point.Nanos(rapid.Int64Range(int64(second), int64(WindowLimit)).Draw(t, "window"))
+		d := Delays{window, LanesMax}
 		quarters := [4]int{}
 		for g := lo; g < lo+groups; g++ {
-			d := Delay(uint64(g)<<(64-groupBits), window)
-			if d < 0 || d >= window {
-				t.Fatalf("a delay of %v in a window of %v", d, window)
+			delay := d.Of(uint64(g) << (64 - groupBits))
+			if delay < 0 || delay >= window {
+				t.Fatalf("a delay of %v in a window of %v", delay, window)
 			}
-			quarters[min(int(4*(d+window/Groups/2)/window), 3)]++
+			quarters[min(int(4*(delay+window/Groups/2)/window), 3)]++
 		}
 		for _, n := range quarters {
 			if n < groups/4-2 || n > groups/4+3 {
@@ -139,43 +140,81 @@ func TestDelaysOfAColumnSpreadOverTheWindow(t *testing.T) {
 	})
 }
 
-// A series' rows leave in the order in which they came, however the window changes.
+// As many series have each of the delays, in any number of lanes.
+func TestEachLaneHasItsShare(t *testing.T) {
+	for lanes := 1; lanes <= LanesMax; lanes++ {
+		d, count := Delays{point.Nanos(lanes) * second, lanes}, map[point.Nanos]int{}
+		for g := range uint64(Groups) {
+			count[d.Of(g<<(64-groupBits))]++
+		}
+		for lane := range lanes {
+			if n := count[point.Nanos(lane)*second]; n < Groups/lanes || n > Groups/lanes+1 {
+				t.Errorf("of %d lanes number %d has %d groups of %d", lanes, lane, n, Groups)
+			}
+		}
+	}
+}
+
+func TestALaneForEachPartitionThatIsFilled(t *testing.T) {
+	f := func(window, width point.Nanos, lanes int) {
+		t.Helper()
+		if got := DelaysOf(window*second, width*second); got.Lanes != lanes {
+			t.Errorf("a window of %d s over partitions of %d s: %d lanes, want %d", window, width, got.Lanes, lanes)
+		}
+	}
+	f(0, 10, 0)
+	f(30, 10, 3)
+	f(60, 10, 6)
+	f(25, 10, LanesMax)
+	f(15, 20, LanesMax)
+	f(160, 10, 16)
+	f(170, 10, LanesMax)
+}
+
+// A series' rows leave in the order in which they came, however the window and the partitions' width change.
 func TestRowsOfASeriesKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var w Window
+		var c Change
 		rule := Rule{Mode: Auto}.WithDefaults()
 		ring := rapid.Uint64().Draw(t, "ring")
 		now, last := 1000*second, point.Nanos(0)
 		for range rapid.IntRange(1, 50).Draw(t, "rows") {
 			now += point.Nanos(rapid.Int64Range(0, int64(20*second)).Draw(t, "pause"))
-			wanted := point.Nanos(rapid.Int64Range(0, int64(2*time.Minute)).Draw(t, "wanted"))
-			window := w.Step(now, wanted)
-			if window < wanted {
-				t.Fatalf("a window of %v, wanted %v", window, wanted)
+			width := point.Nanos(rapid.Int64Range(1, 20).Draw(t, "width")) * second
+			wanted := DelaysOf(point.Nanos(rapid.Int64Range(0, 12).Draw(t, "partitions"))*width, width)
+			if rapid.Bool().Draw(t, "odd") {
+				wanted = DelaysOf(point.Nanos(rapid.Int64Range(0, int64(2*time.Minute)).Draw(t, "window")), width)
 			}
-			due, _ := rule.Due(Row{Ring: ring, Time: now, Width: second}, window, now)
-			if due < last || due < now || due > now+window {
-				t.Fatalf("received at %v with a window of %v, due %v after one due %v", now, window, due, last)
+			in := c.Step(now, wanted)
+			due, _ := rule.Due(Row{Ring: ring, Time: now, Width: second}, in, now)
+			if due < last || due < now || due > now+max(in.delays.Window, in.before.Window) {
+				t.Fatalf("received at %v with %+v, due %v after one due %v", now, in, due, last)
 			}
 			last = due
 		}
 	})
 }
 
-func TestTheWindowShrinksSlowly(t *testing.T) {
-	var w Window
+func TestDelaysShrinkSlowly(t *testing.T) {
+	var c Change
+	slowest := uint64(1<<64 - 1)
 	f := func(at, wanted, want point.Nanos) {
 		t.Helper()
-		if got := w.Step(at*second, wanted*second); got != want*second {
+		if got := c.Step(at*second, Delays{wanted * second * 16, 16}).Of(slowest); got != want*15*second {
 			t.Errorf("at %d, wanted %d: %v", at, wanted, time.Duration(got))
 		}
 	}
-	f(100, 60, 60)
-	f(110, 10, 55)
-	f(105, 10, 55) // the clock was set back
-	f(130, 10, 45)
-	f(131, 50, 50)
-	f(1000, 0, 0)
+	f(0, 8, 8)
+	f(30, 4, 8)
+	f(60, 4, 7)
+	f(50, 4, 7) // the clock was set back
+	f(90, 6, 6) // what is wanted meanwhile waits
+	f(120, 6, 5)
+	f(150, 6, 6)
+	f(180, 1, 6)
+	f(1000, 1, 1)
+	f(1000, 0, 1)
+	f(1030, 0, 0)
 }
 
 // TestNoServerTakesMuchMoreThanTheMean is the promise of smearing: in any ten seconds the busiest server takes at most 1.25 times the mean.
@@ -203,7 +242,7 @@ func TestNoServerTakesMuchMoreThanTheMean(t *testing.T) {
 	f(3, 1, 1, 10, nil, 1.25)
 	f(5, 1, 1, 10, nil, 1.25)
 	f(5, 1, 3, 10, nil, 1.25)
-	f(5, 1, 1, 10, wave, 1.25)
+	f(5, 1, 1, 10, wave, 1.27) // it falls by a third at once: with 16 delays instead of one for each partition 1.25, for four times as many frames
 	f(20, 1, 1, 5, nil, 1.25)
 	f(20, 2, 1, 10, nil, 1.25)
 	f(20, 2, 3, 10, wave, 1.25)

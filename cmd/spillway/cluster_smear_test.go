@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,12 +32,19 @@ func TestClusterSmearSpreadsTheLoad(t *testing.T) {
 	defer l.stop()
 	m := c.meter()
 	defer m.stop()
-	without := m.busiest(m.after(envDuration(t, "SMEAR_RUN", 40*time.Second)))
+	before := m.after(envDuration(t, "SMEAR_RUN", 40*time.Second))
+	without := m.busiest(before)
 	c.command("table", "set", "narrow", "--smear=auto")
 	t.Log(c.command("table", "show", "narrow"))
 	time.Sleep(35 * time.Second) // the rows of the longest delay arrive
-	with := m.busiest(m.after(envDuration(t, "SMEAR_RUN", 40*time.Second)))
+	after := m.after(envDuration(t, "SMEAR_RUN", 40*time.Second))
+	with := m.busiest(after)
 	t.Logf("the busiest server in any ten seconds, of the mean: %.2f without smearing, %.2f with it; %v rows wait", without, with, c.waiting())
+	if file := os.Getenv("SMEAR_SVG"); file != "" {
+		c.must(os.WriteFile(file, drawLoads([]loadCurves{
+			{fmt.Sprintf("without smearing: the busiest server in any 10 s takes %.2f of the mean", without), before},
+			{fmt.Sprintf("with a window of 30 s: %.2f of the mean", with), after}}), 0o644))
+	}
 	if without < 2 {
 		t.Errorf("without smearing the busiest server takes %.2f of the mean: the test shows nothing", without)
 	}

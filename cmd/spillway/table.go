@@ -25,6 +25,7 @@ type tableCmd struct {
 	List   tableListCmd   `cmd:"" help:"List the tables."`
 	Show   tableShowCmd   `cmd:"" help:"Show a table's settings and columns."`
 	Set    tableSetCmd    `cmd:"" help:"Change a table's settings."`
+	Advise tableAdviseCmd `cmd:"" help:"Compute partition width, columns and smearing from a table's load, and say why."`
 	Drop   tableDropCmd   `cmd:"" help:"Delete a table with all its rows."`
 	Repair tableRepairCmd `cmd:"" help:"Go by the newest map that a majority of its servers hold: the coordination store was restored from an older backup."`
 	Top    tableTopCmd    `cmd:"" help:"Show which tables take most of a running process, and what their limits refuse."`
@@ -341,7 +342,11 @@ func (c *tableSetCmd) run(ctx context.Context, a *admin) error {
 		}
 		ops := []topology.Op{topology.SetConfig{Config: cfg}}
 		if len(c.Weights) > 0 {
-			op, err := columns(m, c.Weights, c.From)
+			set, err := m.Apply(ops...) // columns begin at a multiple of the new width
+			if err != nil {
+				return nil, err
+			}
+			op, err := columns(set, c.Weights, c.From)
 			if err != nil {
 				return nil, err
 			}

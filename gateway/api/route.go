@@ -332,8 +332,8 @@ func (c *call) consistency() error {
 	return nil
 }
 
-// stagedNeedsPlace refuses to skip staged rows where an answer cannot have the watermark.
-var stagedNeedsPlace = errors.New("skip: this kind of answer has no place for the watermark; leave the parameter out")
+// errStagedPlace refuses to skip staged rows where an answer cannot have the watermark.
+var errStagedPlace = errors.New("skip: this kind of answer has no place for the watermark; leave the parameter out")
 
 // staged leaves staged rows out of the answer, with a warning, if the request wants it.
 func (c *call) staged(values []string) error {
@@ -344,7 +344,7 @@ func (c *call) staged(values []string) error {
 	case "", "read":
 	case "skip":
 		if !c.enveloped {
-			return invalidParam("staged", stagedNeedsPlace)
+			return invalidParam("staged", errStagedPlace)
 		}
 		c.ctx = query.WithoutStaged(c.ctx)
 	default:

@@ -23,29 +23,33 @@ import (
 
 // smearing is what a table's writes share. Times are unix nanoseconds.
 type smearing struct {
-	window atomic.Int64 // in force
-	next   atomic.Int64 // when it is computed again
+	delays atomic.Pointer[smear.InForce]
+	next   atomic.Int64 // when they are computed again
 	full   atomic.Int64 // until then nothing is staged: there was no room
 
-	mu      sync.Mutex
-	inForce smear.Window // guarded by mu
+	mu     sync.Mutex
+	change smear.Change // guarded by mu
 }
 
 const (
-	windowPeriod = point.Nanos(250 * time.Millisecond)
+	delaysPeriod = point.Nanos(250 * time.Millisecond)
 	// fullFor is how long rows go to their leaders after some could not be staged.
 	fullFor = point.Nanos(500 * time.Millisecond)
 )
 
-// of returns the window in force.
-func (s *smearing) of(now point.Nanos, rule smear.Rule, m *topology.Map, servers func() int) point.Nanos {
+// of returns the delays in force.
+func (s *smearing) of(now point.Nanos, rule smear.Rule, m *topology.Map, servers func() int) smear.InForce {
 	if now >= s.next.Load() && s.mu.TryLock() {
 		defer s.mu.Unlock()
-		wanted, _ := rule.Wanted(m.LoadAt(now, servers()))
-		s.window.Store(s.inForce.Step(now, wanted))
-		s.next.Store(now + windowPeriod)
+		wanted, _ := rule.Delays(m.LoadAt(now, servers()))
+		in := s.change.Step(now, wanted)
+		s.delays.Store(&in)
+		s.next.Store(now + delaysPeriod)
 	}
-	return s.window.Load()
+	if in := s.delays.Load(); in != nil {
+		return *in
+	}
+	return smear.InForce{} // another write computes the first ones
 }
 
 // waiting are the rows of one delay.
@@ -61,10 +65,10 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		return
 	}
 	rule, now := set.WithDefaults(), point.Nanos(time.Now().UnixNano())
-	window := w.t.smearing.of(now, rule, m, w.t.f.deps.Staging.Takers)
+	in := w.t.smearing.of(now, rule, m, w.t.f.deps.Staging.Takers)
 	rows := len(w.rest.IDs) + len(w.rest.Hists)
 	switch {
-	case window == 0 || rows == 0:
+	case in.Zero() || rows == 0:
 		return
 	case w.rest.Smear == point.SmearOff:
 		met.direct.WithLabelValues(directOptedOut).Add(float64(rows))
@@ -73,7 +77,7 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 		met.direct.WithLabelValues(directFull).Add(float64(rows))
 		return
 	}
-	lanes, rest, far := w.lanes(m, rule, window, now)
+	lanes, rest, far := w.lanes(m, rule, in, now)
 	met.direct.WithLabelValues(directFar).Add(float64(far))
 	if len(lanes) == 0 {
 		rest.Put()
@@ -106,7 +110,7 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 
 // lanes sorts the rows: a lane for each delay, and rest for rows that do not wait. far counts those of rest that do not because their time is not near now, although
 // their partition is narrow. The caller puts all batches back. w.rest is not changed.
-func (w *attempt) lanes(m *topology.Map, rule smear.Rule, window, now point.Nanos) (lanes []waiting, rest *point.Batch, far int) {
+func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now point.Nanos) (lanes []waiting, rest *point.Batch, far int) {
 	d, b := w.g.dict, w.rest
 	rest = point.GetBatch(d)
 	var last *topology.Partition
@@ -118,7 +122,7 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, window, now point.Nano
 		if last != nil {
 			row.Width = topology.Width(last)
 		}
-		due, waits := rule.Due(row, window, now)
+		due, waits := rule.Due(row, in, now)
 		if !waits {
 			if row.Width < rule.Threshold && (t < now-rule.Near || t > now+rule.Near) {
 				far++

@@ -116,7 +116,7 @@ func TestRowsWaitByTheirSeries(t *testing.T) {
 					t.Errorf("frame %d is staged on %d servers", nonce, n)
 				}
 			}
-			if len(frames) != smear.Lanes-1 || direct+len(seen) != len(ids) || direct == 0 {
+			if len(frames) != smear.LanesMax-1 || direct+len(seen) != len(ids) || direct == 0 {
 				t.Errorf("%d frames, %d rows staged and %d not, of %d", len(frames), len(seen), direct, len(ids))
 			}
 			time.Sleep(10 * time.Second)

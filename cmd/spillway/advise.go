@@ -1,0 +1,232 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
+)
+
+// tableAdviseCmd computes settings from a table's recorded load.
+type tableAdviseCmd struct {
+	adminFlags `embed:""`
+	Table      string  `arg:"" help:"Name."`
+	Rows       float64 `name:"rows-per-second" help:"The load to go by, for a table that has none yet. Default: the most that is forecast for the next day." placeholder:"N"`
+	RowBytes   float64 `name:"row-bytes" help:"Bytes of a row at rest. Default: as measured, else 2." placeholder:"N"`
+	ServerRows float64 `name:"server-rows" help:"Rows a second that one storage server should take for this table." default:"200000"`
+	SplitBytes size    `name:"split-bytes" help:"tables.split_bytes of the storage servers." default:"1GiB"`
+	Whole      bool    `name:"whole-ranges" help:"Keep each range of time on one server: narrow partitions and smearing instead of columns of the ring."`
+	Apply      bool    `name:"apply" help:"Change the table so."`
+	DryRun     bool    `name:"dry-run" help:"With --apply: show what would be changed."`
+	Reason     string  `name:"reason" help:"With --apply: why, for the audit."`
+}
+
+// Run reads the load and prints the advice.
+func (c *tableAdviseCmd) Run() error { return c.with(c.run) }
+
+func (c *tableAdviseCmd) run(ctx context.Context, a *admin) error {
+	m, err := a.table(c.Table)
+	if err != nil {
+		return err
+	}
+	in := loadOf{Rows: c.Rows, RowBytes: c.RowBytes, ServerRows: c.ServerRows, SplitBytes: float64(c.SplitBytes), Whole: c.Whole,
+		Servers: a.takers(), Replicas: max(m.Config.Replicas, 1), Retention: m.Config.Retention, Width: m.Config.PartitionWidth,
+		Columns: max(len(m.RangesAt(time.Now().UnixNano())), 1), Smear: m.Config.Smear}
+	if err := c.measure(ctx, a, &in); err != nil {
+		return err
+	}
+	if !(in.ServerRows > 0) || !(in.SplitBytes > 0) || !(in.Rows >= 0) || math.IsInf(in.Rows, 0) {
+		return fault.Errorf(fault.Invalid, "--rows-per-second, --server-rows and --split-bytes have to be positive")
+	}
+	out := in.advise()
+	if err := a.print(out, func(w io.Writer) { out.draw(w, c.Table) }); err != nil || !c.Apply {
+		return err
+	}
+	if !out.changes(&in) {
+		return a.done("table %s is as advised", c.Table)
+	}
+	set := tableSetCmd{Table: c.Table, tableSettings: tableSettings{PartitionWidth: &out.Width, Smear: &out.Smear}, Reason: c.Reason, DryRun: c.DryRun}
+	if out.Columns != in.Columns {
+		for range out.Columns {
+			set.Weights = append(set.Weights, 1)
+		}
+	}
+	return set.run(ctx, a)
+}
+
+// measure fills what the command line leaves out from the recorded growth.
+func (c *tableAdviseCmd) measure(ctx context.Context, a *admin, in *loadOf) error {
+	all, err := a.growth(ctx)
+	if err != nil {
+		return err
+	}
+	var bytes, rows float64
+	known := false
+	now := time.Now().UnixNano()
+	if g := all[c.Table]; g != nil {
+		for _, col := range g.Columns() {
+			f, ok := col.Rows.Forecast(min(now, col.Rows.Until()), now+int64(24*time.Hour))
+			if !ok {
+				continue
+			}
+			most := 0.0
+			for at := now; at < now+int64(24*time.Hour); at += int64(10 * time.Minute) {
+				most = max(most, f.Rate(at))
+			}
+			known, rows, bytes = true, rows+most, bytes+most*col.BytesPerRow
+		}
+	}
+	if in.RowBytes == 0 && rows > 0 {
+		in.RowBytes = bytes / rows
+	}
+	in.RowBytes = cmp.Or(in.RowBytes, adviseRowBytes)
+	if in.Rows == 0 {
+		if !known {
+			return fault.Errorf(fault.Unavailable, "too little of the load of table %q is recorded: the master writes it every ten minutes; or give --rows-per-second", c.Table)
+		}
+		in.Rows = rows
+	}
+	return nil
+}
+
+const (
+	adviseRowBytes = 2.0
+	// adviseStagedBytes is about what a row takes while it waits: its series is defined in each frame.
+	adviseStagedBytes = 60.0
+	// adviseFollower is what a follower spends on a row, of what the leader does.
+	adviseFollower = 0.5
+	// adviseRoom is the share of the partitions that a table may have which narrow ones may fill until retention drops them.
+	adviseRoom = 0.8
+)
+
+// narrowWidths are the widths of partitions that are advised for smearing.
+var narrowWidths = [...]time.Duration{10 * time.Second, 15 * time.Second, 20 * time.Second, 30 * time.Second}
+
+// loadOf is what advice follows from.
+type loadOf struct {
+	Rows, RowBytes    float64 // a second at the busiest time to come; of one at rest
+	ServerRows        float64 // what one server should take a second
+	SplitBytes        float64
+	Whole             bool
+	Servers, Replicas int
+
+	// As the table is.
+	Retention, Width time.Duration
+	Columns          int
+	Smear            smear.Rule
+}
+
+// tableAdvice is how a table should be set, and why.
+type tableAdvice struct {
+	Rows          float64  `json:"rows_per_second"`
+	RowBytes      float64  `json:"bytes_per_row"`
+	ServersNeeded int      `json:"servers_needed"`
+	Width         duration `json:"partition_width"`
+	Columns       int      `json:"columns"`
+	Smear         string   `json:"smear"`
+	Window        duration `json:"window"`
+	Why           []string `json:"why"`
+}
+
+func (a *tableAdvice) because(format string, args ...any) {
+	a.Why = append(a.Why, fmt.Sprintf(format, args...))
+}
+
+// changes reports whether the table is set otherwise.
+func (a *tableAdvice) changes(l *loadOf) bool {
+	mode, _, _ := smear.ParseWindow(a.Smear)
+	return time.Duration(a.Width) != l.Width || a.Columns != l.Columns || mode != l.Smear.Mode
+}
+
+// advise is pure.
+func (l loadOf) advise() tableAdvice {
+	a := tableAdvice{Rows: l.Rows, RowBytes: l.RowBytes, Width: duration(l.Width), Columns: 1, Smear: "off"}
+	if l.Width < time.Hour { // it was for smearing; wide ones are cut by size
+		a.Width = duration(24 * time.Hour)
+	}
+	if l.Retention > 0 {
+		a.Width = duration(max(min(time.Duration(a.Width), l.Retention), time.Duration(presplit.WidthMin)))
+	}
+	work := l.Rows * (1 + adviseFollower*float64(l.Replicas-1)) / l.ServerRows
+	a.ServersNeeded = max(int(math.Ceil(work)), 1)
+	a.because("%.0f rows/s with %d replicas are the work of %d servers at %.0f rows/s each (a follower spends half of what a leader does)", l.Rows, l.Replicas, a.ServersNeeded, l.ServerRows)
+	if a.ServersNeeded > l.Servers {
+		a.because("there are only %d servers that take partitions: add servers, or rows will wait and be refused", l.Servers)
+	}
+	fill := time.Duration(min(l.SplitBytes/max(l.Rows*l.RowBytes, 1), 1e9)) * time.Second
+	switch {
+	case l.Rows <= l.ServerRows || l.Servers <= 1:
+		a.because("one server at a time can lead the whole table: neither columns nor smearing are needed")
+	case l.Whole && a.narrow(&l):
+		return a
+	default:
+		a.columns(&l)
+	}
+	if fill < time.Duration(a.Width) {
+		a.because("partitions are cut ahead of their time: each of %s takes about %s to fill", master.Bytes(int64(l.SplitBytes)), (fill * time.Duration(a.Columns)).Round(time.Second))
+	} else {
+		a.because("a partition of %s stays below %s: it is not cut", span(a.Width), master.Bytes(int64(l.SplitBytes)))
+	}
+	return a
+}
+
+// columns spreads a moment over as many servers as needed; a divisor of all where there is one.
+func (a *tableAdvice) columns(l *loadOf) {
+	need := min(a.ServersNeeded, l.Servers)
+	a.Columns = need
+	for n := need; n <= l.Servers; n++ {
+		if l.Servers%n == 0 {
+			a.Columns = n
+			break
+		}
+	}
+	a.because("%d columns of the ring are led by %d servers at a moment; that costs nothing a row", a.Columns, a.Columns)
+}
+
+// narrow advises partitions of seconds and smearing; false: they do not fit.
+func (a *tableAdvice) narrow(l *loadOf) bool {
+	rule := smear.Rule{Mode: smear.Auto, Threshold: l.Smear.Threshold, WindowMax: l.Smear.WindowMax}.WithDefaults()
+	room := float64(topology.TablePartitionsMax) * adviseRoom
+	if l.Retention == 0 {
+		a.because("--whole-ranges: a table that keeps its rows for ever would have more than %d partitions of seconds: set a retention, or use columns", topology.TablePartitionsMax)
+		return false
+	}
+	for _, w := range narrowWidths {
+		load := smear.Load{Width: point.Nanos(w), Columns: 1, Servers: l.Servers}
+		load.Columns = rule.ColumnsFor(load)
+		window, why := rule.Wanted(load)
+		if float64(l.Retention/w)*float64(load.Columns) > room || window == 0 {
+			continue
+		}
+		a.Width, a.Columns, a.Smear, a.Window = duration(w), load.Columns, "auto", duration(window)
+		a.because("partitions of %s lie on the servers in turn; a window of %s (%s) fills those of %d servers at once", span(a.Width), span(a.Window), why, min(l.Servers, int(window/load.Width)*load.Columns))
+		waiting := l.Rows * time.Duration(window).Seconds() / 2
+		holders := float64((topology.Config{Replicas: l.Replicas}).MinInSync())
+		each := waiting * holders / float64(l.Servers) * adviseStagedBytes
+		a.because("%.0f rows wait at a moment, about %s on each server: storage.staging_bytes_max should be %s or more, since smeared rows may take half of it", waiting, master.Bytes(int64(each)), master.Bytes(int64(2*each)))
+		a.because("until retention drops them there are %d partitions of the %d that a table may have; rows that wait cost more CPU: see docs/smear.md", int(l.Retention/w)*load.Columns, topology.TablePartitionsMax)
+		return true
+	}
+	a.because("--whole-ranges: partitions of at most %v would be too many within the retention of %s, or no window fits: columns instead", narrowWidths[len(narrowWidths)-1], span(duration(l.Retention)))
+	return false
+}
+
+func (a *tableAdvice) draw(w io.Writer, table string) {
+	fmt.Fprintf(w, "table\t%s\nload\t%.0f rows/s of %.2f B\npartition width\t%s\ncolumns\t%d\nsmear\t%s\n", table, a.Rows, a.RowBytes, span(a.Width), a.Columns, a.Smear)
+	for i, why := range a.Why {
+		label := ""
+		if i == 0 {
+			label = "because"
+		}
+		fmt.Fprintf(w, "%s\t%s\n", label, why)
+	}
+}

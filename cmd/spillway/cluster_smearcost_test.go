@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+)
+
+// TestClusterSmearCost measures the CPU of storage servers and gateways for rows that wait and for rows that do not, in turns, in one cluster: `make bench-smear`. The sizes of requests are
+// those of a busy sender; what the processes take without any rows is subtracted.
+func TestClusterSmearCost(t *testing.T) {
+	if os.Getenv("SMEAR_COST") == "" {
+		t.Skip("the cost of smeared rows is measured by `make bench-smear`")
+	}
+	needsCluster(t)
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: smears})
+	windows := []string{"off", "auto"}
+	if w := os.Getenv("SMEAR_WINDOW"); w != "" {
+		windows = append(windows, w)
+	}
+	for i, window := range windows {
+		c.table(costTable(i), 10*time.Second, 1)
+		c.command("table", "set", costTable(i), "--smear="+window)
+	}
+	const run, rest = 10 * time.Second, 36 * time.Second // rest: the rows of the longest delay leave
+	var idle consumed
+	spent := make([]consumed, len(windows))
+	for round := range envInt(t, "SMEAR_ROUNDS", 3) {
+		before := c.consumed()
+		time.Sleep(run)
+		idle = idle.plus(c.consumed().minus(before))
+		for i := range windows {
+			i = (i + round) % len(windows)
+			before := c.consumed()
+			if dir := os.Getenv("SMEAR_PROFILE"); dir != "" && round == 0 {
+				c.profile(filepath.Join(dir, costTable(i)+".pprof"), run+rest)
+			}
+			rows := c.pour(costTable(i), run)
+			time.Sleep(rest)
+			used := c.consumed().minus(before)
+			used.rows = float64(rows)
+			spent[i] = spent[i].plus(used)
+		}
+	}
+	quiet := func(v, of float64) float64 { return v - of/idle.seconds }
+	direct := quiet(spent[0].storage, idle.storage*spent[0].seconds) / spent[0].rows
+	for i, w := range windows {
+		s, g := quiet(spent[i].storage, idle.storage*spent[i].seconds)/spent[i].rows, quiet(spent[i].gateway, idle.gateway*spent[i].seconds)/spent[i].rows
+		t.Logf("smear %-8s %9.0f rows, CPU a row: %5.2f µs of storage servers (%.2f of direct), %5.2f µs of the gateway; %.0f rows staged", w, spent[i].rows, s*1e6, s/direct, g*1e6, spent[i].staged)
+	}
+}
+
+// profile records where the first storage server spends CPU in a time, into a file.
+func (c *crowd) profile(file string, d time.Duration) {
+	go func() {
+		answer, err := http.Get(fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", c.Admin[0], int(d.Seconds())))
+		if err != nil {
+			return
+		}
+		defer answer.Body.Close()
+		if f, err := os.Create(file); err == nil {
+			_, _ = io.Copy(f, answer.Body)
+			_ = f.Close()
+		}
+	}()
+}
+
+func costTable(i int) string { return fmt.Sprintf("cost%d", i) }
+
+// consumed is what processes have used: CPU seconds.
+type consumed struct{ seconds, storage, gateway, staged, rows float64 }
+
+func (c *crowd) consumed() (k consumed) {
+	for _, addr := range c.Admin {
+		k.storage += metric(c.t, addr, "process_cpu_seconds_total")
+		k.staged += metric(c.t, addr, "spillway_staging_rows_total")
+	}
+	for _, d := range c.doors {
+		k.gateway += metric(c.t, d.addr, "process_cpu_seconds_total")
+	}
+	k.seconds = float64(time.Now().UnixNano()) / 1e9
+	return k
+}
+
+func (k consumed) minus(o consumed) consumed {
+	return consumed{k.seconds - o.seconds, k.storage - o.storage, k.gateway - o.gateway, k.staged - o.staged, k.rows - o.rows}
+}
+
+func (k consumed) plus(o consumed) consumed {
+	return consumed{k.seconds + o.seconds, k.storage + o.storage, k.gateway + o.gateway, k.staged + o.staged, k.rows + o.rows}
+}
+
+// Requests of pour: so many series in so many requests of equal size, over and over, on a few connections.
+const (
+	costSeries, costRequest = 10_000, 2_000
+	costPace                = 25 * time.Millisecond
+)
+
+// pour writes rows of now for a time, and returns how many were acked.
+func (c *crowd) pour(table string, d time.Duration) (rows int) {
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	began := time.Now()
+	for worker := range 4 {
+		wait.Go(func() {
+			var b bytes.Buffer
+			for i := worker; ; i += 4 {
+				due := began.Add(time.Duration(i) * costPace)
+				if due.Sub(began) >= d {
+					return
+				}
+				time.Sleep(time.Until(due))
+				b.Reset()
+				at := time.Now().UnixMilli()
+				for s := range costRequest {
+					fmt.Fprintf(&b, "load,host=h%d v=%d %d\n", i*costRequest%costSeries+s, i, at)
+				}
+				if status, _, err := putLine(c.doors[0], table, b.String()); err == nil && status == http.StatusNoContent {
+					mu.Lock()
+					rows += costRequest
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return rows
+}
