@@ -136,11 +136,11 @@ var broken = []struct {
 	{repairFromOne, allFaults | restore, "I", 200},
 	{actedIgnored, allFaults | restore, "", 400}, // I2, or I1
 	{leasesLost, allFaults | restore, "I", 200},
-	{rankNotGiven, allFaults, "H", 200},
+	{rankNotGiven, versions, "H", 400},
 	{fsyncIgnored, fsync | crash, "I", 100},
 	{lateTryLogged, allFaults, "H", 200},
 	{ranksNotRaised, allFaults, "I1", 100},
-	{oldMapsAnswered, allFaults, "H", 1500},
+	{oldMapsAnswered, partition, "H", 1500},
 	{oneOfTwoLayers, allFaults, "H", 100},
 	{ageNotSaid, allFaults, "H", 100},
 	{dropUnemptied, drops | crash, "I1", 100},
