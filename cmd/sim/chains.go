@@ -406,6 +406,9 @@ func (s *server) leadChain(id lease.Partition, r *replica, epoch point.Epoch, do
 func (x *link) began(l rules.Chain) {
 	x.takes, x.busy = l.Epoch, true
 	x.placed = x.s.clock()
+	if end, _ := x.m.End(); end.Less(x.r.log.end()) { // frames of an epoch that was led without a chain
+		x.take(chainInput{in: chain.Adopted{Ends: x.r.log.ends()}})
+	}
 	x.take(chainInput{in: x.placements()})
 	x.take(chainInput{in: chain.Lead{Epoch: l.Epoch, List: l.List, Dropped: l.Dropped}})
 	x.busy = false
@@ -447,6 +450,20 @@ func (s *server) takingCopied(id lease.Partition, epoch point.Epoch, done func(*
 			}
 		})
 	})
+}
+
+// appendAlone logs a row of a partition that has no chain: a table of one replica has none but while a partition is moved. done is called when the frame is
+// fsynced.
+func (s *server) appendAlone(id lease.Partition, r *replica, in insertion, epoch point.Epoch) (rank point.Stamp, done func()) {
+	x := &link{s: s, id: id, r: r, epoch: epoch, self: lease.Member{Placement: r.placement, Server: s.id, Store: s.disk.id}}
+	if old, had := r.rows[in.key]; had && old.value == in.value {
+		return old.rank, func() { s.w.check.keptAlone(x, old.serial) }
+	}
+	last := r.log.end()
+	f := &frame{serial: point.Serial{Epoch: epoch, Seq: last.Seq + 1}, prev: last, row: s.raiseRank(r, s.stampOf(in.row))}
+	s.w.check.makes(x, f)
+	s.disk.appendFrame(r, f)
+	return f.row.rank, func() { s.w.check.keptAlone(x, f.serial) }
 }
 
 // appendCopied logs a row that came to the head of a chain, and acks it once all of the list have it.

@@ -34,6 +34,11 @@ func (w *world) drawCopies() {
 			w.copied[table] = min(replicas, w.opt.Servers)
 		}
 	}
+	if w.copies() { // the others have one replica, and a chain while a partition is moved
+		for _, table := range w.tables {
+			w.copied[table] = max(1, w.copied[table])
+		}
+	}
 	w.flushFrom, w.segmentsMax = []int{0, 1, 3, 1 << 30}[rng.IntN(4)], 1+rng.IntN(4)
 	w.segments = replicas.Settings{AnswerIn: 3 * time.Second, SlotIdle: 5 * time.Second, RetryMax: 5 * time.Second, SlotsMax: 1 + 3*rng.IntN(2)}
 	tiny := rng.IntN(3) == 0
@@ -205,6 +210,13 @@ func (c *checker) kept(x *link, was, upto point.Serial) {
 	c.sureHas(id)
 }
 
+// keptAlone is kept, of a partition without a chain.
+func (c *checker) keptAlone(x *link, upto point.Serial) {
+	if n := uint64(len(c.copies.acked[x.id])); n < upto.Seq && x.r.log.find(upto) != nil {
+		c.kept(x, point.Serial{Seq: n}, upto)
+	}
+}
+
 // onAll checks that every listed member has an acknowledged frame durably.
 func (c *checker) onAll(x *link, upto point.Serial) {
 	id, f := x.id, x.r.log.find(upto)
@@ -352,7 +364,7 @@ func (w *world) copyNotWhole(t *truth, p *topology.Partition, leader *server) st
 		case head.log != nil && !slices.Equal(r.log.segments, head.log.segments):
 			return fmt.Sprintf("%s has other segments of %s than its head %s: %v, %v", m.Server, id, leader.id, idsOf(r.log.segments), idsOf(head.log.segments))
 		}
-		if x := s.links[id]; head.log != nil && (x == nil || !x.m.Sure(s.uptime())) {
+		if x := s.links[id]; head.log != nil && leader.kept(id) && (x == nil || !x.m.Sure(s.uptime())) {
 			return fmt.Sprintf("%s on %s is not sure", id, m.Server)
 		}
 	}

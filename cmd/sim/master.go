@@ -516,7 +516,7 @@ func (s *server) register() {
 			again()
 			return
 		}
-		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id}
+		row := registry.Server{ID: s.id, Addr: string(s.id) + ":1", Host: string(s.id), Zone: s.w.zone(s.id), Store: s.disk.id, Copies: copiesOf[s.w.copies()]}
 		if old, err := registry.Decode(g.row); g.ok && err == nil {
 			row.Drain = old.Drain
 		}
@@ -527,6 +527,8 @@ func (s *server) register() {
 		})
 	})
 }
+
+var copiesOf = map[bool]string{true: registry.CopiesOn, false: registry.CopiesOff}
 
 // zone is the zone of a server: in half of the lives there are two zones.
 func (w *world) zone(id topology.ServerID) string {

@@ -74,13 +74,14 @@ func (s *server) insert(id lease.Partition, in insertion, say func(answer)) {
 		say(a)
 		g.leave()
 	}
+	copied := s.kept(id)
 	s.taking(id, epoch, func(r *replica) {
 		if r == nil {
 			s.w.n.refused++
 			end(answer{})
 			return
 		}
-		s.after(s.think(), "append", func() { s.append(id, r, in, epoch, end) })
+		s.after(s.think(), "append", func() { s.append(id, r, in, epoch, copied, end) })
 	})
 }
 
@@ -118,6 +119,9 @@ func (s *server) taking(id lease.Partition, epoch point.Epoch, done func(*replic
 			pl = r.placement
 		}
 		r = s.disk.raise(id, pl, epoch)
+		if s.w.isCopied(id) {
+			s.disk.follow(r, epoch)
+		}
 		store := s.disk.id
 		s.disk.sync(s.proc, func() { s.w.check.raised(store, pl, epoch) }, func() {
 			s.acts[id] = max(s.acts[id], epoch)
@@ -140,8 +144,8 @@ func (s *server) placed(id lease.Partition) (point.PlacementID, bool) {
 	return pl.ID, ok
 }
 
-func (s *server) append(id lease.Partition, r *replica, in insertion, epoch point.Epoch, end func(answer)) {
-	if r.log != nil {
+func (s *server) append(id lease.Partition, r *replica, in insertion, epoch point.Epoch, copied bool, end func(answer)) {
+	if copied {
 		s.appendCopied(id, r, in, epoch, end)
 		return
 	}
@@ -158,8 +162,14 @@ func (s *server) append(id lease.Partition, r *replica, in insertion, epoch poin
 		return
 	}
 	s.w.check.accepts(s, id, r, epoch)
-	rank := s.disk.append(r, s.raiseRank(r, s.stampOf(in.row)), epoch)
+	rank, done := point.Stamp(0), func() {}
+	if r.log != nil {
+		rank, done = s.appendAlone(id, r, in, epoch)
+	} else {
+		rank = s.disk.append(r, s.raiseRank(r, s.stampOf(in.row)), epoch)
+	}
 	confirm := func() {
+		done()
 		if now, ok := s.mayWrite(id); !ok || now != epoch {
 			s.w.n.unconfirmed++
 			s.w.mark(unconfirmedRow)

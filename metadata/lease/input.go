@@ -98,6 +98,8 @@ type Loaded struct {
 type GiveUp struct {
 	Partition Partition
 	Why       string
+	// Again: this server takes it again at once, in a new epoch, unless another is faster.
+	Again bool
 }
 
 // Offer is GiveUp if another in-sync placement could take the partition now; else it does nothing.

@@ -180,7 +180,7 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.load, m.readOnly = in.Load, in.ReadOnly
 	case GiveUp:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) {
-			m.letGo(e, in.Why, true)
+			m.letGo(e, in.Why, !in.Again)
 			m.touch(e)
 		}
 	case Offer:

@@ -92,7 +92,7 @@ func storm(w *world, until time.Duration) {
 			w.resync(i, part)
 		case 10:
 			p := w.procs[i]
-			p.do(func() { p.step(GiveUp{part, "too much to do"}) })
+			p.do(func() { p.step(GiveUp{Partition: part, Why: "too much to do"}) })
 		case 11:
 			w.people(part)
 		case 13, 14:

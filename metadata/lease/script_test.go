@@ -128,7 +128,7 @@ func (w *world) command(cmd string, args []string) error {
 		w.delete(BeatKey(topology.ServerID(args[0])))
 	case "give-up":
 		p := w.part(args[0])
-		w.procs[w.leaders()[p]].step(GiveUp{p, "too much to do"})
+		w.procs[w.leaders()[p]].step(GiveUp{Partition: p, Why: "too much to do"})
 	case "drop":
 		w.unassign(w.part(args[0]))
 	case "forget":

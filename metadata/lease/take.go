@@ -70,7 +70,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 
 // planTake takes a partition if it may be taken and it is our turn.
 func (m *Machine) planTake(e *entry) {
-	if e.assigned == nil || e.running || !m.good(m.now) || m.draining || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
+	if e.assigned == nil || e.running || !m.good(m.now) || m.draining && !m.onlyHere(e) || m.leave || m.floor == 0 || m.prohibited(e, m.self.Server) || m.offline(e) {
 		return
 	}
 	members := m.members(e)
@@ -94,6 +94,11 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	m.take(e, c, members)
+}
+
+// onlyHere reports whether this server alone has every row of a partition: it goes on to lead it although it drains, until another has them.
+func (m *Machine) onlyHere(e *entry) bool {
+	return e.present() && !e.row.Empty && len(e.row.InSync) == 1 && e.row.InSync[0] == Member{e.assigned.Placement, m.self.Server, m.self.Store}
 }
 
 func (m *Machine) offline(e *entry) bool {

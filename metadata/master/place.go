@@ -24,8 +24,8 @@ type where struct {
 	// only. 0: any point.
 	turn   uint64
 	narrow bool
-	// settled demands servers that have lived for a while.
-	settled bool
+	// settled demands servers that have lived for a while, copies those that keep copies and are being filled with few.
+	settled, copies bool
 }
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
@@ -55,6 +55,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		case !st.usable(), slices.Contains(w.has, st.ID), slices.Contains(w.not, st.ID), slices.Contains(v.No[w.part], st.ID):
 		case hosts[st.Host] > 0 && !v.set.ShareHosts:
 		case w.settled && st.For < v.set.SettleAfter:
+		case w.copies && (!st.copies() || st.filling >= v.set.FillsMax):
 		case best == nil || better(st, best) < 0:
 			best = st
 		}

@@ -48,9 +48,11 @@ type planner struct {
 	heirs   map[point.PartitionID]bool // of the table that is being laid out
 	laid    map[string]bool            // tables of which the partitions to come are laid out in this plan
 	moves   int
-	keeping int                          // changes of metadata servers
-	kept    map[topology.ServerID]int    // tables by server that keeps their METADATA files
-	next    map[string]point.PartitionID // ids given out in this plan, by table
+	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
+	uncopied map[topology.ServerID][]lease.Partition
+	keeping  int                          // changes of metadata servers
+	kept     map[topology.ServerID]int    // tables by server that keeps their METADATA files
+	next     map[string]point.PartitionID // ids given out in this plan, by table
 }
 
 func (p *planner) add(s Step) { p.steps = append(p.steps, s) }

@@ -26,7 +26,7 @@ func drawWorld(t *rapid.T) *world {
 	n := rapid.IntRange(1, 7).Draw(t, "servers")
 	for i := range n {
 		id := topology.ServerID(fmt.Sprintf("s%d", i))
-		s := Server{Server: registry.Server{ID: id, Host: fmt.Sprintf("h%d", rapid.IntRange(0, n).Draw(t, "host")), Zone: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone")}, Live: true, For: time.Hour}
+		s := Server{Server: registry.Server{ID: id, Host: fmt.Sprintf("h%d", rapid.IntRange(0, n).Draw(t, "host")), Zone: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "zone"), Copies: rapid.SampledFrom([]string{registry.CopiesOn, registry.CopiesOn, registry.CopiesOff, ""}).Draw(t, "copies")}, Live: true, For: time.Hour}
 		switch rapid.IntRange(0, 6).Draw(t, "state") {
 		case 0:
 			s.Live, s.For = false, rapid.SampledFrom([]time.Duration{10 * time.Second, time.Minute, time.Hour}).Draw(t, "silent")

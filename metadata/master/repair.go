@@ -55,6 +55,7 @@ func (p *planner) repair() {
 			}
 		}
 	}
+	p.uncopiedAlarms()
 	for _, s := range sortedServers(only) {
 		for _, table := range sortedKeys(only[s]) {
 			ids := only[s][table]
@@ -210,77 +211,6 @@ func (p *planner) surplus(good []topology.Placement, replicas int) []topology.Pl
 	return rest[:len(good)-replicas]
 }
 
-// repairHeld takes the next step for a partition that holds rows on at least one live server. A joining placement that it takes out of the map may be
-// listed still: its leader takes out of the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
-// so that nothing is lost if the others are lost first (DESIGN.md, A listed copy leaves the map first).
-func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
-	if p.moves >= p.set.MovesMax {
-		return
-	}
-	var ops []topology.Op
-	var came, went []topology.ServerID
-	why := ""
-	good := 0
-	for _, pl := range part.Placements {
-		if !p.bad(pl.Server, p.set.DeadAfter) {
-			good++
-		} else if why == "" {
-			why = p.state(pl.Server)
-		}
-	}
-	joining := 0
-	var ready []topology.ServerID
-	for _, pl := range part.Joining {
-		switch bad := p.bad(pl.Server, p.set.DeadAfter); {
-		case bad && (!slices.Contains(hold, pl.Server) || p.heldByOthers(part, pl.Server, hold) >= m.Config.Replicas):
-			ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
-			why = cmp.Or(why, p.state(pl.Server))
-		case bad:
-		case p.lists(key, pl): // it has every row: without this it may not lead, although others may be lost
-			ops, ready = append(ops, topology.JoinFinalize{Partition: part.ID, Placement: pl.ID}), append(ready, pl.Server)
-			good++
-		default:
-			joining++
-		}
-	}
-	// 1. Others join, until there will be enough.
-	w := where{part: key, not: append(on(part.Placements), on(part.Joining)...)}
-	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return p.bad(s, p.set.DeadAfter) })
-	for missing := m.Config.Replicas - good - joining; missing > 0; missing-- {
-		st, ok := p.choose(w)
-		if !ok {
-			break
-		}
-		ops = append(ops, topology.Join{Partition: part.ID, Placement: p.placement(st.ID)})
-		came = append(came, st.ID)
-		w.has = append(w.has, st.ID)
-		p.count(key.Table, part, st.ID, 1)
-	}
-	// 2. One that is bad goes, where enough stay live.
-	if op, server := p.nextToGo(m, part, key, hold); op != nil {
-		ops, went = append(ops, op), append(went, server)
-	}
-	if len(ops) == 0 {
-		return
-	}
-	for _, s := range went {
-		p.count(key.Table, part, s, -1)
-	}
-	if why == "" {
-		why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
-	}
-	kind := Repair
-	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
-		if p.bad(pl.Server, p.set.DeadAfter) {
-			kind = p.kindFor(pl.Server)
-		}
-	}
-	p.moves++
-	p.touched[key] = true
-	p.add(Step{Kind: kind, Table: key.Table, Partition: part.ID, Ops: ops, What: describeHeld(part.ID, came, went, ready),
-		Why: why + "; its rows are on " + list(hold)})
-}
-
 // describeHeld is describe, with the servers whose placements become live.
 func describeHeld(id point.PartitionID, came, went, ready []topology.ServerID) string {
 	switch {
@@ -293,50 +223,14 @@ func describeHeld(id point.PartitionID, came, went, ready []topology.ServerID) s
 }
 
 // lists reports whether the lease row names a placement as in sync.
-func (p *planner) lists(key lease.Partition, pl topology.Placement) bool {
-	return slices.ContainsFunc(p.Leases[key].InSync, func(m lease.Member) bool { return m.Placement == pl.ID && m.Server == pl.Server })
-}
-
-// heldByOthers counts the live placements on other servers that are good and hold every row.
-func (p *planner) heldByOthers(part *topology.Partition, s topology.ServerID, hold []topology.ServerID) (n int) {
-	for _, pl := range part.Placements {
-		if pl.Server != s && slices.Contains(hold, pl.Server) && !p.bad(pl.Server, p.set.DeadAfter) && !p.silent(pl.Server, p.set.EmptyAfter) {
-			n++
-		}
-	}
-	return n
-}
-
-// nextToGo returns how one placement of a bad server goes, where enough stay live: one that is listed joins again first, and leaves the map in a later
-// round; one that is not listed leaves it at once. Nil: none may go now.
-func (p *planner) nextToGo(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) (topology.Op, topology.ServerID) {
-	if len(part.Placements) <= m.Config.Replicas {
-		return nil, ""
-	}
-	for _, pl := range part.Placements {
-		switch {
-		case !p.bad(pl.Server, p.set.DeadAfter):
-		case !slices.Contains(hold, pl.Server):
-			return topology.Remove{Partition: part.ID, Placement: pl.ID}, pl.Server
-		case p.leads(key, pl.Server): // it transfers the lease, or others take it when it is silent: then the placement may go
-		case p.heldElsewhere(part, pl.Server, hold):
-			return topology.Unjoin{Partition: part.ID, Placement: pl.ID}, pl.Server
-		}
-	}
-	return nil, ""
+func (v *view) lists(key lease.Partition, pl topology.Placement) bool {
+	return slices.ContainsFunc(v.Leases[key].InSync, func(m lease.Member) bool { return m.Placement == pl.ID && m.Server == pl.Server && !v.replaced(m) })
 }
 
 // leads reports whether the lease row names the server as its holder.
 func (p *planner) leads(key lease.Partition, s topology.ServerID) bool {
 	row := p.Leases[key]
 	return row.State == lease.Held && row.Holder == s
-}
-
-// heldElsewhere reports whether another live placement, on a good server, holds every row.
-func (p *planner) heldElsewhere(part *topology.Partition, s topology.ServerID, hold []topology.ServerID) bool {
-	return slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool {
-		return pl.Server != s && slices.Contains(hold, pl.Server) && !p.bad(pl.Server, p.set.DeadAfter) && !p.silent(pl.Server, p.set.EmptyAfter)
-	})
 }
 
 func describe(id point.PartitionID, came, went []topology.ServerID) string {

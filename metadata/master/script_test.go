@@ -39,7 +39,7 @@ func newWorld() *world {
 //	cluster   servers, tables and partitions, as `draw` prints them
 //	plan      prints the steps of Plan; arguments change settings (moves=4, create=2, share-hosts)
 //	apply     carries the last plan out and plans again, until there is nothing to do: prints each round
-//	lead      s1 leads cpu/1: the content of its lease row from now on
+//	change    lines of a cluster: they replace what is there; p1 | led by s2, in sync s1 s2: the lease row of a partition; replicas 2: of the last table
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/plan", func(t *testing.T, path string) {
 		w := newWorld()
@@ -124,7 +124,7 @@ func (w *world) line(t *testing.T, line string) {
 	case f[0] == "now":
 		w.Now = when(t, f[1])
 	case f[0] == "server":
-		s := Server{Server: registry.Server{ID: topology.ServerID(f[1]), Host: "h" + f[1], Addr: f[1] + ":1"}, Live: true, For: time.Hour}
+		s := Server{Server: registry.Server{ID: topology.ServerID(f[1]), Host: "h" + f[1], Addr: f[1] + ":1", Copies: registry.CopiesOn}, Live: true, For: time.Hour}
 		for _, kv := range f[2:] {
 			k, v, _ := strings.Cut(kv, "=")
 			switch k {
@@ -136,6 +136,8 @@ func (w *world) line(t *testing.T, line string) {
 				s.Live, s.For = false, span(v)
 			case "live":
 				s.For = span(v)
+			case "copies":
+				s.Copies = v
 			case "boot":
 				s.Beat.Boot = lease.Boot(v)
 			case "store": // its directory; "d" is that of lease rows
@@ -167,6 +169,15 @@ func (w *world) line(t *testing.T, line string) {
 		m, err := topology.New(f[1], c)
 		must(err)
 		w.Tables = append(w.Tables, m)
+	case f[0] == "replicas": // of the last table, from now on
+		n, err := strconv.Atoi(f[1])
+		must(err)
+		m := w.Tables[len(w.Tables)-1]
+		c := m.Config
+		c.Replicas = n
+		next, err := m.Apply(topology.SetConfig{Config: c})
+		must(err)
+		w.Tables[len(w.Tables)-1] = next
 	case f[0] == "lease": // of a partition that is no more: lease cpu/7 free
 		table, id, _ := strings.Cut(f[1], "/")
 		n, err := strconv.ParseUint(id, 10, 64)
@@ -227,6 +238,14 @@ func (w *world) partition(t *testing.T, f []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if f[1] == "|" { // another lease row of a partition that is there: p1 | led by s2, in sync s1 s2
+		p, ok := m.ByID(point.PartitionID(id))
+		if !ok {
+			t.Fatalf("there is no p%d", id)
+		}
+		w.led(t, p, f[1:])
+		return
+	}
 	p := topology.Partition{ID: point.PartitionID(id), TimeLo: when(t, strings.Trim(f[1], "[,")), TimeHi: when(t, strings.TrimSuffix(f[2], ")"))}
 	rest := f[3:]
 	for len(rest) > 0 && rest[0] != "|" {
@@ -244,9 +263,15 @@ func (w *world) partition(t *testing.T, f []string) {
 		t.Fatal(err)
 	}
 	w.Tables[len(w.Tables)-1] = next
-	if len(rest) == 0 {
-		return
+	if len(rest) > 0 {
+		w.led(t, &p, rest)
 	}
+}
+
+// led reads the lease row of a partition of the last table.
+func (w *world) led(t *testing.T, p *topology.Partition, rest []string) {
+	t.Helper()
+	m := w.Tables[len(w.Tables)-1]
 	key := lease.Partition{Table: m.Table, ID: p.ID}
 	row := lease.Lease{State: lease.Free, Epoch: 7}
 	w.Born[key] = true

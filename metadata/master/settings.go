@@ -32,6 +32,9 @@ type Settings struct {
 	ClosedAfter time.Duration
 	// MovesMax bounds how many partitions one round moves. Default 64. Larger: balance comes sooner, with more at a time.
 	MovesMax int
+	// FillsMax bounds how many partitions with rows are copied to a server at a time. Default 16. Larger: more small ones a round, and more that are half copied if
+	// it dies.
+	FillsMax int
 	// CreateMax bounds how many partitions one round makes. Default 256.
 	CreateMax int
 	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
@@ -63,6 +66,7 @@ func (s *Settings) SetDefaults() {
 	def(&s.PresplitAhead, 2*time.Hour)
 	def(&s.ClosedAfter, time.Hour)
 	def(&s.MovesMax, 64)
+	def(&s.FillsMax, 16)
 	def(&s.CreateMax, 256)
 	def(&s.DropMax, 16_384)
 	def(&s.RoomFrom, topology.TablePartitionsMax/5*4)
@@ -99,8 +103,8 @@ func (s Settings) Validate() error {
 	if s.TakeAfter*9 <= s.ActFor*11 {
 		bad("take after %v is too soon after act for %v: clocks that differ by a tenth would let two plan", s.TakeAfter, s.ActFor)
 	}
-	if s.MovesMax < 1 || s.CreateMax < 1 || s.DropMax < 1 {
-		bad("moves, creates and drops of a round must be at least one each, are %d, %d and %d", s.MovesMax, s.CreateMax, s.DropMax)
+	if s.MovesMax < 1 || s.FillsMax < 1 || s.CreateMax < 1 || s.DropMax < 1 {
+		bad("moves, fills, creates and drops of a round must be at least one each, are %d, %d, %d and %d", s.MovesMax, s.FillsMax, s.CreateMax, s.DropMax)
 	}
 	return errors.Join(errs...)
 }

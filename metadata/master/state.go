@@ -129,6 +129,8 @@ type standing struct {
 	active int // placements of partitions that are not past: they take writes now or soon
 	all    int
 	bytes  int64
+	// filling are the placements on it that join, and do not have every row yet.
+	filling int
 }
 
 func newView(s State, set Settings) *view {
@@ -147,6 +149,9 @@ func newView(s State, set Settings) *view {
 			}
 			for _, pl := range p.Joining {
 				v.count(m.Table, p, pl.Server, 1)
+				if st := v.servers[pl.Server]; st != nil && !v.lists(lease.Partition{Table: m.Table, ID: p.ID}, pl) {
+					st.filling++
+				}
 			}
 			for _, c := range p.Children() {
 				for _, pl := range c.Placements {
@@ -235,6 +240,9 @@ func (v *view) held(l lease.Lease, d time.Duration) bool {
 	again := st != nil && st.Live && st.Beat.Boot != "" && st.Beat.Boot != l.Boot
 	return l.State == lease.Held && !v.silent(l.Holder, d) && !again
 }
+
+// copies reports whether a server keeps copies of partitions that others lead: only such servers fill others, and are filled.
+func (st *standing) copies() bool { return st.Copies == registry.CopiesOn }
 
 // usable servers may get placements.
 func (st *standing) usable() bool { return st.Live && st.Drain == nil && st.Beat.ReadOnly == "" }

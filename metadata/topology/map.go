@@ -41,6 +41,12 @@ func New(table string, c Config) (*Map, error) {
 	return &Map{Table: table, Seq: 1, Config: c.normal(), NextID: 1}, nil
 }
 
+// Chained reports whether a chain keeps the rows of a partition on several placements, where servers keep copies at all: its table has several replicas, or it is
+// being copied to another server.
+func (m *Map) Chained(p *Partition) bool {
+	return m.Config.Replicas > 1 || len(p.Placements)+len(p.Joining) > 1
+}
+
 // Find gives the one partition that accepts writes of a key. The result is part of the map: do not change it.
 func (m *Map) Find(ring uint64, t point.Nanos) (*Partition, bool) {
 	i := sort.Search(len(m.stops), func(i int) bool { return m.stops[i].begin > t })

@@ -45,7 +45,7 @@ func (l *Lead) Relist(p lease.Partition, epoch point.Epoch, ask uint64, members 
 // GiveUp implements Leases of the chains' runner.
 func (l *Lead) GiveUp(p lease.Partition, why string) {
 	l.mu.Lock()
-	l.mu.effects = append(l.mu.effects, rules.Tell{Input: lease.GiveUp{Partition: p, Why: why}})
+	l.mu.effects = append(l.mu.effects, rules.Tell{Input: lease.GiveUp{Partition: p, Why: why, Again: true}})
 	l.mu.Unlock()
 	l.wake()
 }

@@ -43,16 +43,23 @@ func (s *Server) followNobody() error {
 		return nil
 	}
 	for _, t := range s.tables() {
-		if m, ok := s.deps.Maps.Get(t.name); ok && m.Config.Replicas <= 1 {
-			continue
-		}
+		m, ok := s.deps.Maps.Get(t.name)
 		for _, p := range t.all() {
+			if ok && !chained(m, p.Identity().Partition) {
+				continue
+			}
 			if err := p.FollowLeader(0); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// chained reports whether, by a map, a partition may have copies elsewhere.
+func chained(m *topology.Map, id point.PartitionID) bool {
+	at, ok := m.ByID(id)
+	return m.Config.Replicas > 1 || ok && m.Chained(at)
 }
 
 // Placement implements runner.Partitions.

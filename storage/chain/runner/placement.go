@@ -266,10 +266,22 @@ func (x *placement) lead(l *Led) error {
 		x.over(l.Epoch, err)
 		return err
 	}
+	x.catchUp(l.Epoch)
 	x.place()
 	x.step(chain.Lead{Epoch: l.Epoch, List: l.List, Dropped: l.Dropped})
 	x.c.deps.Log.Info("copies are led", "partition", x.key.String(), "epoch", l.Epoch, "in_sync", len(l.List), "dropped", len(l.Dropped))
 	return nil
+}
+
+// catchUp reports frames to the machine that the partition took in an earlier epoch that was led here without a chain.
+func (x *placement) catchUp(epoch point.Epoch) {
+	ends := slices.DeleteFunc(slices.Clone(x.p.Ends()), func(e point.EpochEnd) bool { return e.Epoch >= epoch })
+	x.mu.Lock()
+	end, _ := x.mu.machine.End()
+	x.mu.Unlock()
+	if n := len(ends); n > 0 && end.Less(point.Serial(ends[n-1])) {
+		x.step(chain.Adopted{Ends: ends})
+	}
 }
 
 // step gives the machine an input, and performs its effects.

@@ -371,9 +371,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 		if p.placement != a.Placement {
 			p.placement, p.alone, p.listed = a.Placement, false, false
 		}
-		if p.least = 0; m.set.Copies && tm.Config.Replicas > 1 {
-			p.least = tm.Config.MinInSync()
-		}
+		m.setLeast(p, tm.Config.MinInSync(), tm.Chained(at))
 		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.told, &x) {
 			all = append(all, x)

@@ -30,10 +30,11 @@ type part struct {
 	holding bool        // a SetInSync is under way
 	relist  uint64      // Ask of the Relist that it is for; 0: none
 	list    []lease.Member
-	dropped []lease.Member // by the take that began the epoch
-	listed  bool           // by that row this placement is in sync, and the partition may have rows
-	least   int            // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
-	why     string         // of the last Stops
+	dropped []lease.Member    // by the take that began the epoch
+	listed  bool              // by that row this placement is in sync, and the partition may have rows
+	chained point.PlacementID // that had a chain since the process started
+	least   int               // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
+	why     string            // of the last Stops
 
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
@@ -52,6 +53,17 @@ func (p *part) see(t *table, l *lease.Lease, self lease.Member) {
 // kept reports whether rows acknowledged as kept by all are kept by the whole list, through a chain (storage/chain), or else by this placement alone.
 func (p *part) kept() bool { return p.least > 0 && p.listed || p.least == 0 && p.alone }
 
+// setLeast sets the minimum size of the list, which a chain keeps if the map says so. A placement that had a chain has one for as long as the process lives: of a table of one replica
+// a partition has one while it is copied to another server, and rows may be under way in it when the copying ends.
+func (m *Machine) setLeast(p *part, least int, chained bool) {
+	if m.set.Copies && chained {
+		p.chained = p.placement
+	}
+	if p.least = 0; p.placement != 0 && p.chained == p.placement {
+		p.least = least
+	}
+}
+
 func (m *Machine) self(p *part) lease.Member {
 	return lease.Member{Placement: p.placement, Server: m.server, Store: m.store}
 }
@@ -62,6 +74,9 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 	m.setLapsed(p, false)
 	p.epoch, p.why, p.dropped = e.Epoch, "", e.Dropped
 	p.see(m.table(p.id.Table), &e.Lease, m.self(p))
+	if p.least == 0 && len(p.list) > 1 { // others have its rows, though the map has none of them any more
+		m.setLeast(p, 1, true)
+	}
 	m.do(Changed{p.id})
 	m.begin(p)
 	m.offerUnplaced(p)

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/cmd/internal/processes"
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// movesPlan is a cluster of four servers that keep copies, whose leaders flush within seconds.
+func movesPlan(env ...string) processes.Plan {
+	return processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: append([]string{
+		"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}, env...)}
+}
+
+// filled makes a table with n partitions of the last hours, each with rows.
+func (c *crowd) filled(table string, replicas, n int) (ps []lease.Partition, written map[string]int64) {
+	c.t.Helper()
+	c.table(table, time.Minute, replicas)
+	ps = c.cover(table, time.Now().Truncate(time.Hour).Add(-3*time.Hour), time.Minute, n)
+	written = map[string]int64{}
+	for round := range 3 {
+		for series, ms := range c.putInto(table, ps, round) {
+			written[series] = ms
+		}
+	}
+	return ps, written
+}
+
+// isOn reports whether a server has anything of a partition: in the map, or in the lease row.
+func (c *crowd) isOn(p lease.Partition, s topology.ServerID) bool {
+	m, _ := c.view.tables.Get(p.Table)
+	at, ok := m.ByID(p.ID)
+	if !ok {
+		return false
+	}
+	_, on := at.On(s)
+	_, joins := at.JoiningOn(s)
+	return on || joins || slices.Contains(c.inSync(p), s)
+}
+
+// moved reports whether partitions have as many live placements as they should, all in sync, and none on the servers named.
+func (c *crowd) moved(ps []lease.Partition, replicas int, not ...topology.ServerID) func() bool {
+	return func() bool {
+		for _, p := range ps {
+			m, _ := c.view.tables.Get(p.Table)
+			at, ok := m.ByID(p.ID)
+			list := c.inSync(p)
+			if !ok || len(at.Placements) != replicas || len(at.Joining) > 0 || len(list) != replicas {
+				return false
+			}
+			for _, s := range not {
+				if c.isOn(p, s) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+}
+
+// TestClusterDrainEmptiesAServerOfItsRows drains one of four servers while rows are written to tables of one, two and three replicas, and kills it when
+// nothing is left on it: every acked row is there.
+func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
+	needsCluster(t)
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, movesPlan())
+	c.table("default", time.Hour, 2)
+	var ps []lease.Partition
+	wrote := map[string]map[string]int64{}
+	for replicas := 1; replicas <= 3; replicas++ {
+		table := fmt.Sprintf("of%d", replicas)
+		made, written := c.filled(table, replicas, 8)
+		ps, wrote[table] = append(ps, made...), written
+	}
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
+	stop := c.load(senders)
+	time.Sleep(time.Second)
+	began := time.Now()
+	if out, code := c.cli("server", "drain", "s1", "--reason=old disk"); code != 0 {
+		t.Fatalf("drain ended with %d: %s", code, out)
+	}
+	for replicas := 1; replicas <= 3; replicas++ {
+		mine := slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return p.Table != fmt.Sprintf("of%d", replicas) })
+		c.within(3*patience, fmt.Sprintf("nothing of a table of %d replicas is on s1", replicas), c.moved(mine, replicas, "s1"))
+		t.Logf("tables of %d replicas have left s1 after %v", replicas, time.Since(began).Round(time.Millisecond))
+	}
+	c.within(patience, "s1 has nothing", func() bool { r := c.shown("s1"); return r.Placements == 0 && r.Leads == 0 && r.OnlyCopy == 0 })
+	c.within(patience, "s1 has deleted its copies", func() bool { sums, _ := c.segmentsOn(c.server("s1")); return len(sums) == 0 })
+	t.Logf("s1 is empty after %v", time.Since(began).Round(time.Millisecond))
+	time.Sleep(time.Second)
+	stop()
+	c.server("s1").Kill()
+	c.must(os.RemoveAll(c.dirOf(c.server("s1"))))
+	for table, written := range wrote {
+		for series, ms := range c.putInto(table, slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return p.Table != table }), 10) {
+			written[series] = ms
+		}
+		c.holdsOnce(table, written)
+	}
+	for _, s := range senders {
+		c.answers("default", s.metric)
+		s.check()
+	}
+	c.report(senders)
+}

@@ -1,0 +1,217 @@
+package master
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/topology"
+)
+
+// held is a partition with rows whose placements are changed: because servers die or are drained, or because its table has another number of replicas now.
+// All of it follows from the map, the lease row and the servers, so that any master goes on where another stopped, and a target that dies is replaced:
+//
+//	a placement is wanted elsewhere   it joins: its server follows the leader and fetches the segments
+//	a joining one is listed           it has every row: it is made live
+//	more are live than wanted         one joins anew, so that it may not lead: one that must leave first; never the leader (its server hands the lease over, or is dead)
+//	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live; its leader then takes it out of the
+//	                                  list, and only after that its server deletes the copy
+type held struct {
+	*planner
+	m    *topology.Map
+	part *topology.Partition
+	key  lease.Partition
+	hold []topology.ServerID
+
+	live []topology.Placement // as of the ops so far
+	ops  []topology.Op
+
+	came, went, ready []topology.ServerID
+	why               string
+	kind              Kind
+}
+
+// repairHeld takes the next step for a partition that holds rows on at least one live server. A joining placement that it takes out of the map may be
+// listed still: its leader takes out of the list what the map has no more (chain.Unmapped), and never before. Until then the copy stays (lease.MayDelete),
+// so that nothing is lost if the others are lost first (DESIGN.md, A listed copy leaves the map first).
+func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key lease.Partition, hold []topology.ServerID) {
+	if p.moves >= p.set.MovesMax {
+		return
+	}
+	h := held{planner: p, m: m, part: part, key: key, hold: hold, live: slices.Clone(part.Placements), kind: Repair}
+	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
+		if h.leaves(pl) {
+			h.why, h.kind = cmp.Or(h.why, p.state(pl.Server)), p.kindFor(pl.Server)
+		}
+	}
+	if h.why == "" {
+		h.why = fmt.Sprintf("%d of %d placements", len(part.Placements), m.Config.Replicas)
+	}
+	h.join(h.ripen())
+	h.leave()
+	if len(h.ops) == 0 {
+		return
+	}
+	for _, s := range h.went {
+		p.count(key.Table, part, s, -1)
+	}
+	p.moves++
+	p.touched[key] = true
+	p.add(Step{Kind: h.kind, Table: key.Table, Partition: part.ID, Ops: h.ops, What: describeHeld(part.ID, h.came, h.went, h.ready),
+		Why: h.why + "; its rows are on " + list(hold)})
+}
+
+// leaves reports whether a placement must leave its server.
+func (h *held) leaves(pl topology.Placement) bool { return h.bad(pl.Server, h.set.DeadAfter) }
+
+// good counts the live placements that stay.
+func (h *held) good() (n int) {
+	for _, pl := range h.live {
+		if !h.leaves(pl) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *held) remove(pl topology.Placement) {
+	h.ops, h.went = append(h.ops, topology.Remove{Partition: h.part.ID, Placement: pl.ID}), append(h.went, pl.Server)
+}
+
+// ripen makes joining placements live that have every row, and takes out those that are not wanted. It returns how many others are being filled.
+func (h *held) ripen() (filling int) {
+	want := h.m.Config.Replicas
+	for _, pl := range h.part.Joining {
+		listed := h.lists(h.key, pl)
+		switch {
+		case listed && (!h.leaves(pl) && h.good() < want || h.heldByOthers(pl.Server) == 0 && !h.silent(pl.Server, h.set.EmptyAfter)): // without this it may not lead, although others may be lost
+			h.ops, h.ready = append(h.ops, topology.JoinFinalize{Partition: h.part.ID, Placement: pl.ID}), append(h.ready, pl.Server)
+			h.live = append(h.live, pl)
+		case listed:
+			if h.heldByOthers(pl.Server) >= want {
+				h.remove(pl)
+			}
+		case h.leaves(pl) || h.good() >= want:
+			h.remove(pl)
+		default:
+			filling++
+		}
+	}
+	return filling
+}
+
+// join lets others join, until there will be enough.
+func (h *held) join(filling int) {
+	missing := h.m.Config.Replicas - h.good() - filling
+	if missing <= 0 {
+		return
+	}
+	if s, off := h.keepsNoCopies(); off {
+		h.cannotCopy(s, h.key)
+		return
+	}
+	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true}
+	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return h.bad(s, h.set.DeadAfter) })
+	for ; missing > 0; missing-- {
+		st, ok := h.choose(w)
+		if !ok {
+			return
+		}
+		h.ops = append(h.ops, topology.Join{Partition: h.part.ID, Placement: h.placement(st.ID)})
+		h.came = append(h.came, st.ID)
+		w.has = append(w.has, st.ID)
+		st.filling++
+		h.count(h.key.Table, h.part, st.ID, 1)
+	}
+}
+
+// keepsNoCopies returns a live server that has every row and keeps no copies, so that it cannot fill another.
+func (h *held) keepsNoCopies() (topology.ServerID, bool) {
+	for _, s := range h.hold {
+		if st := h.servers[s]; st != nil && st.Live && !st.copies() {
+			return s, true
+		}
+	}
+	return "", false
+}
+
+// leave has one placement more than wanted join anew: the map must not name it as live when its server removes it. One that is not listed leaves at once.
+func (h *held) leave() {
+	if len(h.live) <= h.m.Config.Replicas {
+		return
+	}
+	pl, ok := h.nextToGo()
+	switch {
+	case !ok:
+	case !slices.Contains(h.hold, pl.Server):
+		h.remove(pl)
+	default:
+		h.ops, h.went = append(h.ops, topology.Unjoin{Partition: h.part.ID, Placement: pl.ID}), append(h.went, pl.Server)
+	}
+}
+
+// nextToGo chooses it: one that must leave, else, of those that may, one that has not every row, one that is not alone in its zone, one on the fullest server.
+func (h *held) nextToGo() (topology.Placement, bool) {
+	may := slices.DeleteFunc(slices.Clone(h.part.Placements), func(pl topology.Placement) bool {
+		switch others := h.heldByOthers(pl.Server); {
+		case !slices.Contains(h.hold, pl.Server):
+			return false
+		case h.planner.leads(h.key, pl.Server): // it hands the lease over, or others take it when it is silent: then the placement may go
+			return true
+		case h.leaves(pl):
+			return others == 0
+		default:
+			return others < h.m.Config.Replicas
+		}
+	})
+	if len(may) == 0 {
+		return topology.Placement{}, false
+	}
+	servers := on(h.live)
+	rank := func(pl topology.Placement) (leaves, unlisted, apart int, bytes int64) {
+		st := h.servers[pl.Server]
+		if st == nil {
+			return 1, 1, 0, 0
+		}
+		return number(h.leaves(pl)), number(!slices.Contains(h.hold, pl.Server)), h.zoneUse(servers, st.Zone), st.bytes
+	}
+	return slices.MaxFunc(may, func(a, b topology.Placement) int {
+		al, au, az, ab := rank(a)
+		bl, bu, bz, bb := rank(b)
+		return cmp.Or(cmp.Compare(al, bl), cmp.Compare(au, bu), cmp.Compare(az, bz), cmp.Compare(ab, bb), cmp.Compare(b.Server, a.Server))
+	}), true
+}
+
+func number(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// heldByOthers counts the live placements on other servers that stay and have every row.
+func (h *held) heldByOthers(s topology.ServerID) (n int) {
+	for _, pl := range h.live {
+		if pl.Server != s && slices.Contains(h.hold, pl.Server) && !h.leaves(pl) && !h.silent(pl.Server, h.set.EmptyAfter) {
+			n++
+		}
+	}
+	return n
+}
+
+// cannotCopy notes a partition that should be copied and whose rows lie on a server that keeps no copies.
+func (p *planner) cannotCopy(s topology.ServerID, key lease.Partition) {
+	if p.uncopied == nil {
+		p.uncopied = map[topology.ServerID][]lease.Partition{}
+	}
+	p.uncopied[s] = append(p.uncopied[s], key)
+}
+
+// uncopiedAlarms says which partitions with rows cannot be moved.
+func (p *planner) uncopiedAlarms() {
+	for _, s := range sortedServers(p.uncopied) {
+		keys := p.uncopied[s]
+		p.alarm(keys[0].Table, keys[0].ID, fmt.Sprintf("%d partitions with rows cannot be copied from %s", len(keys), s), "storage.copies is off there: turn it on at all storage servers and restart them one by one; the first is %s", keys[0])
+	}
+}
