@@ -357,7 +357,7 @@ func (s *server) lookAtChains() {
 		x := s.link(l.Partition, r)
 		switch {
 		case x.epoch == l.Epoch:
-		case x.takes == l.Epoch: // its epoch is over for the chain
+		case x.takes == l.Epoch || s.acts[l.Partition] == l.Epoch: // its epoch is over for the chain
 			s.w.mark(chainGivesUp)
 			s.step(lease.GiveUp{Partition: l.Partition, Why: "its copies need a new epoch"})
 		default:
@@ -383,7 +383,7 @@ func (s *server) leadChain(id lease.Partition, r *replica, epoch point.Epoch, do
 		case leads && at == epoch && x.epoch == epoch:
 			done(true)
 			return
-		case r.epoch > epoch || i < 0 || s.disk.isFull(s.w) || s.disk.fenced:
+		case r.epoch > epoch || s.acts[id] == epoch || i < 0 || s.disk.isFull(s.w) || s.disk.fenced:
 			done(false)
 			return
 		}

@@ -80,11 +80,12 @@ func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID
 	return all, rows, written
 }
 
-// TestClusterDrainMovesWhatHasNoRows drains a server, of a table with one replica: its partitions without rows are soon
+// TestClusterDrainMovesWhatHasNoRows drains a server that keeps no copies, of a table with one replica: its partitions without rows are soon
 // led by others, and take rows there; its partitions with rows stay, and are served.
 func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
+	t.Setenv("CLUSTER_COPIES", "") // with copies its rows leave, too: cluster_moves_test.go
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=false"}})
 	all, rows, written := c.single(90)
 	empty := without(c.led(all, "s1"), rows["s1"])
 	began := time.Now()

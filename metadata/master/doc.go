@@ -22,5 +22,5 @@
 // are swept).
 //
 // Outside its scope: it moves no leases; servers balance leases among themselves (C108, package lease). It
-// copies no rows; the partition's leader fills a placement that joins.
+// copies no rows; the partition's leader fills a placement that joins, where servers keep copies (copy.go).
 package master

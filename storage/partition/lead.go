@@ -52,6 +52,8 @@ func (p *Partition) leadNow(epoch point.Epoch, c Followers) (late bool, err erro
 		return false, p.notLed(epoch, max(p.mu.epoch, p.mu.leader))
 	case c == nil && p.mu.chain != nil && epoch != p.mu.epoch: // its followers would miss frames
 		return false, p.notLed(epoch, p.mu.epoch)
+	case c != nil && p.mu.chain == nil && p.mu.epoch == epoch && p.mu.raised: // they miss frames that were taken under it
+		return false, p.notLed(epoch, epoch)
 	}
 	if c != nil {
 		p.mu.chain = c
