@@ -346,12 +346,12 @@ func (x *link) cut(e chain.Cut) {
 	s.disk.sync(s.proc, nil, func() { x.step(chain.WasCut{After: e.After}) })
 }
 
-// lookAtChains begins the epochs of partitions with rows, whether clients write or not.
+// lookAtChains begins the epochs of partitions with rows, whether clients write or not, and whether the map still has the placement or not: if the other
+// placements in sync are lost, it must fill those that the map has.
 func (s *server) lookAtChains() {
 	for _, l := range s.lead.Chains() {
 		r := s.disk.copies[l.Partition]
-		pl, ok := s.placed(l.Partition)
-		if r == nil || !ok || pl != r.placement {
+		if r == nil || !slices.Contains(l.List, lease.Member{Placement: r.placement, Server: s.id, Store: s.disk.id}) {
 			continue
 		}
 		x := s.link(l.Partition, r)
@@ -361,6 +361,9 @@ func (s *server) lookAtChains() {
 			s.w.mark(chainGivesUp)
 			s.step(lease.GiveUp{Partition: l.Partition, Why: "its copies need a new epoch"})
 		default:
+			if _, mapped := s.placed(l.Partition); !mapped {
+				s.w.mark(chainUnmapped)
+			}
 			s.leadChain(l.Partition, r, l.Epoch, func(bool) {})
 		}
 	}

@@ -156,8 +156,8 @@ func (h *history) excused(r *read, past []*written, p, got *written) bool {
 	switch {
 	case c.isLost(p.in, p.store):
 		return true
-	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or one that lay over it
-		return c.damaged[q.value] && (q.acked == 0 || q.acked >= p.began)
+	case r.warned && slices.ContainsFunc(past, func(q *written) bool { // it, or one that lay over it: of an older gateway, perhaps by a late second try
+		return c.damaged[q.value] && (q.acked == 0 || q.acked >= p.began || q.older)
 	}):
 		h.w.n.warned++
 		return true

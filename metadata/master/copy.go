@@ -15,8 +15,8 @@ import (
 //	a placement is wanted elsewhere   it joins: its server follows the leader and fetches the segments
 //	a joining one is listed           it has every row: it is made live
 //	more are live than wanted         one joins anew, so that it may not lead: one that must leave first; never the leader (its server hands the lease over, or is dead)
-//	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live; its leader then takes it out of the
-//	                                  list, and only after that its server deletes the copy
+//	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live, and one of them leads; the leader
+//	                                  then takes it out of the list, and only after that its server deletes the copy
 type held struct {
 	*planner
 	m    *topology.Map
@@ -89,7 +89,7 @@ func (h *held) ripen() (filling int) {
 			h.ops, h.ready = append(h.ops, topology.JoinFinalize{Partition: h.part.ID, Placement: pl.ID}), append(h.ready, pl.Server)
 			h.live = append(h.live, pl)
 		case listed:
-			if h.heldByOthers(pl.Server) >= want {
+			if h.heldByOthers(pl.Server) >= want && h.ledByOthers(pl.Server) {
 				h.remove(pl)
 			}
 		case h.leaves(pl) || h.good() >= want:
@@ -198,6 +198,15 @@ func (h *held) heldByOthers(s topology.ServerID) (n int) {
 		}
 	}
 	return n
+}
+
+// ledByOthers reports whether one of them leads: only a leader takes a placement out of the list, and a server that is to lead may have died a moment ago.
+func (h *held) ledByOthers(s topology.ServerID) bool {
+	row := h.Leases[h.key]
+	return row.State == lease.Held && row.Holder != s && slices.ContainsFunc(h.live, func(pl topology.Placement) bool {
+		st := h.servers[pl.Server]
+		return pl.Server == row.Holder && h.lists(h.key, pl) && !h.leaves(pl) && st != nil && st.Live
+	})
 }
 
 // cannotCopy notes a partition that should be copied and whose rows lie on a server that keeps no copies.

@@ -109,16 +109,21 @@ func (s *Server) placedOrJoining(t *table, id point.PartitionID) (*topology.Part
 	return at, pl, err
 }
 
-// LeadCopies implements runner.Partitions.
+// LeadCopies implements runner.Partitions. The map may have the placement no more: it takes no direct rows then, but if the other placements in sync are
+// lost it must fill those that the map has.
 func (s *Server) LeadCopies(ctx context.Context, key lease.Partition, epoch point.Epoch) error {
 	t := s.tableOrNew(key.Table)
-	at, pl, err := s.placed(t, key.ID)
-	if err != nil {
-		return err
-	}
 	p, ok := t.get(key.ID)
-	if !ok || p.Identity().Placement != pl.ID {
+	if !ok {
 		return fault.Errorf(fault.Stale, "partition %v is not here", key)
+	}
+	m, ok := s.deps.Maps.Get(t.name)
+	if !ok {
+		return fault.Errorf(fault.Stale, "table %q is not known here", t.name)
+	}
+	at, ok := m.ByID(key.ID)
+	if !ok {
+		return fault.Errorf(fault.Stale, "partition %v does not exist by map %d", key, m.Seq)
 	}
 	s.rankAbove(t, p, at)
 	return s.deps.Chains.Lead(ctx, key, p, epoch)

@@ -251,6 +251,9 @@ func (c *Chains) Lead(ctx context.Context, key lease.Partition, p *partition.Par
 	if x == nil {
 		return fault.Errorf(fault.Unavailable, "the server stops")
 	}
+	if !slices.Contains(led.List, x.self) {
+		return fault.Errorf(fault.Stale, "placement %s of partition %v is not in sync", x.self.Placement, key)
+	}
 	done := make(chan error, 1)
 	x.post(event{lead: &led, done: done})
 	select {
