@@ -21,6 +21,7 @@ type head struct {
 	peers []*peer  // a few
 	list  []Member // of the lease row, as last seen
 	asked []Member // the list that was requested and not answered; nil: none
+	began Time     // when this placement began to lead in this epoch
 	since Time     // when the list was last as it should be
 	retry Time     // when to request again after it was not changed
 	owed  []owed
@@ -88,7 +89,7 @@ func (m *Machine) takeLead(in Lead) {
 	m.role, m.epoch, m.raised, m.once = leading, in.Epoch, in.Epoch, true
 	m.base = slices.Clone(m.ends)
 	m.head.list = slices.Clone(in.List)
-	m.head.progress, m.head.pinged, m.head.stirred = m.now, m.now-m.set.PingEvery, m.now
+	m.head.began, m.head.progress, m.head.pinged, m.head.stirred = m.now, m.now, m.now-m.set.PingEvery, m.now
 	m.head.before, m.head.lately, m.head.latelyAt, m.head.since = m.end, m.end, m.now, m.now
 	for _, x := range in.Dropped { // the old head called itself sure for as long as this placement answered it
 		m.head.owed = append(m.head.owed, owed{x, max(m.ponged+unsureAfter, 1)})
@@ -290,7 +291,7 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 // grant answers a member's ping with the time for which it may be sure.
 func (m *Machine) grant(p *peer, sent Time) {
 	p.late = false
-	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) {
+	if p.version == 0 || p.leaving || !p.settled || !m.counted(p.member) || m.unmapped(p.member) {
 		return
 	}
 	left := max(0, m.surelyLeads(m.now))
@@ -402,7 +403,7 @@ func (m *Machine) takeOut() {
 			m.drop(x, Unmapped)
 			return
 		}
-		if m.unmapped(x) && m.agreed() { // one row at a time: while the store does not answer, all that may be listed must acknowledge
+		if m.unmapped(x) && m.agreed() && m.unsure(x) { // one row at a time: while the store does not answer, all that may be listed must acknowledge
 			m.drop(x, Unmapped)
 			return
 		}
@@ -429,6 +430,12 @@ func (m *Machine) takeOut() {
 // may remove it.
 func (m *Machine) unmapped(x Member) bool {
 	return m.head.mapped != nil && !slices.Contains(m.head.mapped, x.Placement)
+}
+
+// unsure reports whether a member that is made sure no more is surely not sure any longer, by this head or by one before it. The next head does not know of a
+// member that neither the row nor the map has, and waits for none: so it is unsure before it leaves the row.
+func (m *Machine) unsure(x Member) bool {
+	return m.now-max(m.peer(x).granted, m.head.began) >= unsureAfter
 }
 
 // agreed reports whether the row's list is that of the chain, as last seen.
