@@ -129,6 +129,9 @@ func (w *world) command(cmd string, args []string) error {
 	case "give-up":
 		p := w.part(args[0])
 		w.procs[w.leaders()[p]].step(GiveUp{Partition: p, Why: "too much to do"})
+	case "offer": // by a leader that the map does not list
+		p := w.part(args[0])
+		w.procs[w.leaders()[p]].step(Offer{Partition: p, Why: "misplaced", Misplaced: true})
 	case "drop":
 		w.unassign(w.part(args[0]))
 	case "forget":
@@ -171,6 +174,17 @@ func (w *world) metadata(cmd string, args []string) error {
 		w.placed[p] = left
 		w.change(Guard{Partition: p, Placements: left})
 		told()
+	case "strand": // as remove, and the server goes on with its placement, because it may alone have the rows (storage/lead/rules)
+		w.lag[topology.ServerID(args[1])] = true
+		if err := w.metadata("remove", args); err != nil {
+			return err
+		}
+		p, i := w.part(args[0]), w.index(args[1])
+		row, _, err := w.store.Get(context.Background(), tableKey("cpu"))
+		if err != nil {
+			return err
+		}
+		w.procs[i].step(Assigned{Partition: p, Placement: at(args[1:])[0].ID, Placements: w.placed[p], TableRow: row.Revision, Seq: w.txn})
 	case "retire":
 		p := w.part(args[0])
 		w.placed[p] = nil

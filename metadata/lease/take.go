@@ -96,9 +96,16 @@ func (m *Machine) planTake(e *entry) {
 	m.take(e, c, members)
 }
 
-// onlyHere reports whether this server alone has every row of a partition: it goes on to lead it although it drains, until another has them.
+// onlyHere reports whether no other server could lead a partition with rows and take rows for it: this server goes on to lead it although it drains, until
+// another can. A member that the map does not list takes no rows.
 func (m *Machine) onlyHere(e *entry) bool {
-	return e.present() && !e.row.Empty && len(e.row.InSync) == 1 && e.row.InSync[0] == Member{e.assigned.Placement, m.self.Server, m.self.Store}
+	return e.present() && !e.row.Empty && e.assigned.places(m.selfAt(e)) && slices.Contains(e.row.InSync, m.selfAt(e)) &&
+		!slices.ContainsFunc(e.row.InSync, func(c Member) bool { return m.candidate(e, c) && e.assigned.places(c) })
+}
+
+// selfAt is this server's placement of an assigned partition.
+func (m *Machine) selfAt(e *entry) Member {
+	return Member{e.assigned.Placement, m.self.Server, m.self.Store}
 }
 
 func (m *Machine) offline(e *entry) bool {
@@ -202,13 +209,13 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 			seen = true
 			continue
 		}
+		placed = placed || m.able(e, c) && e.assigned.places(c)
 		if !m.candidate(e, c) {
 			continue
 		}
 		b := m.beats[c.Server].beat
 		over := m.isOver(b.Held, b.Load)
 		better = better || !over
-		placed = placed || e.assigned.places(c)
 		if over == mine && !seen || !over && mine {
 			before++
 		}
@@ -233,10 +240,15 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 // any reason. It would lead without taking rows, and let go again.
 const misplacedWait = aboveMax + 4
 
-// candidate reports whether another member could take the partition now.
+// candidate reports whether another member could take the partition now, and is on a server that does not drain.
 func (m *Machine) candidate(e *entry, c Member) bool {
+	return m.able(e, c) && !m.beats[c.Server].beat.Draining
+}
+
+// able reports whether another member is alive and may take the partition. One on a server that drains does so if there is no candidate.
+func (m *Machine) able(e *entry, c Member) bool {
 	b := m.beats[c.Server]
-	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !b.beat.Draining && !m.prohibited(e, c.Server)
+	return c.Server != m.self.Server && b != nil && m.alive(c.Server) && b.beat.Store == c.Store && !m.prohibited(e, c.Server)
 }
 
 // aboveMax bounds above, in OverWaits: a live server with room may still be stuck.
@@ -381,10 +393,13 @@ func (m *Machine) planMoves() {
 	}
 }
 
-// someoneFor reports whether another in-sync member could take a partition of ours; if we do not drain and it is not misplaced here, one below its share.
+// someoneFor reports whether another in-sync member that the map lists could take a partition of ours; if we do not drain and it is not misplaced here,
+// one below its share. A misplaced one is given to a server that drains too: it takes no rows here.
 func (m *Machine) someoneFor(e *entry, misplaced bool) bool {
 	for _, c := range e.row.InSync {
-		if m.candidate(e, c) {
+		switch {
+		case e.assigned != nil && !e.assigned.places(c):
+		case m.candidate(e, c) || misplaced && m.able(e, c):
 			b := m.beats[c.Server].beat
 			if misplaced || m.giving() || !m.isOver(b.Held, b.Load) {
 				return true
