@@ -25,7 +25,8 @@ var brokenChains = []struct {
 	{sameDirectory, lost | crash, 3, "I", 100, 1},
 	{flushesUnacked, allFaults, 3, "I6", 50, 1},
 	{damageAdopted, allFaults, 3, "I4", 50, 1},
-	{tornTaken, torn | crash, 3, "I|not whole", 100, 1}, // not whole where the torn frame is the last, which all others have whole
+	// Not whole where the torn frame is the last, which all others have whole; H where a read meets the lack of its rows first.
+	{tornTaken, torn | crash, 3, "I|H|not whole", 100, 1},
 }
 
 // TestBrokenRulesOfChainsAreSeen is TestBrokenRulesAreSeen for the rules of copies.
