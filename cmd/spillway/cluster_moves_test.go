@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,13 +85,22 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	stop := c.load(senders)
 	time.Sleep(time.Second)
 	began := time.Now()
-	if out, code := c.cli("server", "drain", "s1", "--reason=old disk"); code != 0 {
-		t.Fatalf("drain ended with %d: %s", code, out)
+	if out, code := c.cli("server", "drain", "s1", "--reason=old disk", "--wait=1s"); code == 0 {
+		t.Fatalf("a drain of a server with rows ended within a second: %s", out)
 	}
+	waited := make(chan string, 1)
+	go func() {
+		out, code := c.cli("server", "drain", "s1", "--reason=old disk", fmt.Sprint("--wait=", 5*patience))
+		waited <- fmt.Sprintf("%d: %s", code, out)
+	}()
 	for replicas := 1; replicas <= 3; replicas++ {
 		mine := slices.DeleteFunc(slices.Clone(ps), func(p lease.Partition) bool { return p.Table != fmt.Sprintf("of%d", replicas) })
 		c.within(3*patience, fmt.Sprintf("nothing of a table of %d replicas is on s1", replicas), c.moved(mine, replicas, "s1"))
 		t.Logf("tables of %d replicas have left s1 after %v", replicas, time.Since(began).Round(time.Millisecond))
+	}
+	c.within(patience, "the drain has ended", func() bool { return len(waited) > 0 })
+	if out := <-waited; !strings.HasPrefix(out, "0: ") || !strings.Contains(out, "has nothing left") {
+		t.Fatalf("drain --wait ended with %s", out)
 	}
 	c.within(patience, "s1 has nothing", func() bool { r := c.shown("s1"); return r.Placements == 0 && r.Leads == 0 && r.OnlyCopy == 0 })
 	c.within(patience, "s1 has deleted its copies", func() bool { sums, _ := c.segmentsOn(c.server("s1")); return len(sums) == 0 })

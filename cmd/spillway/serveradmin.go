@@ -145,24 +145,39 @@ type serverDrainCmd struct {
 	adminFlags `embed:""`
 	Server     topology.ServerID `arg:"" help:"Server."`
 	Reason     string            `name:"reason" required:"" help:"Why."`
+	Wait       time.Duration     `name:"wait" help:"Wait, at most this long, until the server holds nothing, and show how far it is."`
 }
 
 // Run marks a server as drained (C124): it transfers its leases, and the master moves its placements.
-func (c *serverDrainCmd) Run() error { return c.with(c.run) }
+func (c *serverDrainCmd) Run() error {
+	c.Timeout += c.Wait
+	return c.with(c.run)
+}
 
 func (c *serverDrainCmd) run(ctx context.Context, a *admin) error {
-	return a.act(ctx, c.Reason, "drain server "+string(c.Server), func() error {
-		err := registry.Change(ctx, a.store, c.Server, func(s *registry.Server) {
+	err := a.act(ctx, c.Reason, "drain server "+string(c.Server), func() error {
+		return registry.Change(ctx, a.store, c.Server, func(s *registry.Server) {
 			if s.Drain == nil {
 				n := a.note(c.Reason)
 				s.Drain = &n
 			}
 		})
-		if err != nil {
-			return err
-		}
-		return a.done("server %s is drained; `spillway server list` shows what is still on it", c.Server)
 	})
+	switch {
+	case err != nil:
+		return err
+	case c.Wait == 0:
+		return a.done("server %s is drained; `spillway server list` shows what is still on it, and --wait=1h waits until that is nothing", c.Server)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Wait)
+	defer cancel()
+	if err := a.incomplete(); err != nil {
+		return err // it may hold partitions of the missing maps
+	}
+	if err := a.awaitDrained(ctx, c.Server); err != nil {
+		return err
+	}
+	return a.done("server %s has nothing left: it may be stopped and removed", c.Server)
 }
 
 type serverUndrainCmd struct {

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/registry"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+)
+
+// A server is drained in steps of the master and of the other servers (metadata/master, Partitions with rows); the command only shows what is left.
+
+// drainLookEvery is the pause between two looks at what is left.
+const drainLookEvery = time.Second
+
+// onServer is what a server still has.
+type onServer struct {
+	serverRow
+	bytes int64 // of its partitions, as it says; 0 if it does not answer
+}
+
+func (o onServer) empty() bool { return o.Placements+o.Leads+o.OnlyCopy+o.Metadata == 0 }
+
+// String has the parts that are not zero.
+func (o onServer) String() string {
+	if o.Server == "" {
+		return "something that could not be counted in time"
+	}
+	text := fmt.Sprintf("%d placements", o.Placements)
+	if o.bytes > 0 {
+		text += " with " + sizeText(o.bytes)
+	}
+	if o.Leads > 0 {
+		text += fmt.Sprintf(", leads %d partitions", o.Leads)
+	}
+	if o.Metadata > 0 {
+		text += fmt.Sprintf(", keeps the METADATA files of %d tables", o.Metadata)
+	}
+	return text
+}
+
+// onServer looks at what a server has. Errors are NotFound, and the store's.
+func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer, err error) {
+	s, _, err := a.look(ctx)
+	if err != nil {
+		return o, err
+	}
+	i := slices.IndexFunc(s.Servers, func(srv master.Server) bool { return srv.ID == id })
+	if i < 0 {
+		return o, fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", id)
+	}
+	o.serverRow = showServer(&s, s.Servers[i])
+	for _, size := range master.Sizes(ctx, a.tables.Names(), []registry.Server{s.Servers[i].Server}, a.peers.Server, a.log) {
+		o.bytes += size.Bytes
+	}
+	return o, nil
+}
+
+// awaitDrained shows how far a drained server is, until it has nothing. Errors are Unavailable (it still had something when the time was over) and those of onServer.
+func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
+	following, stop := context.WithCancel(ctx)
+	var g errgroup.Group
+	g.Go(func() error { return a.tables.Run(following) })
+	g.Go(func() error { return a.servers.Run(following) })
+	defer func() {
+		stop()
+		_ = g.Wait() // without the newest maps the wait ends by its time
+	}()
+	b := newBar(os.Stderr, "drain of "+string(id))
+	defer b.end()
+	var first, last onServer
+	for {
+		left, err := a.onServer(ctx, id)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || fault.Is(err, fault.Unavailable) && pause(ctx, drainLookEvery) != nil:
+			return fault.Errorf(fault.Unavailable, "server %s has %v; the drain goes on: `spillway master plan` says what comes next, and `spillway server show %s` what is left", id, last, id)
+		case fault.Is(err, fault.Unavailable):
+			continue
+		default:
+			return err
+		}
+		last = left
+		first.bytes, first.Placements = max(first.bytes, left.bytes), max(first.Placements, left.Placements)
+		if left.empty() {
+			return nil
+		}
+		b.draw(drained(first, left), false, func(seconds float64) string {
+			return fmt.Sprintf("%v left  %s/s", left, sizeText(int64(float64(first.bytes-left.bytes)/seconds)))
+		})
+		_ = pause(ctx, drainLookEvery) // the next look returns the error
+	}
+}
+
+// drained is which part of what a server had at first is gone, by bytes if they are known.
+func drained(first, left onServer) float64 {
+	switch {
+	case first.bytes > 0:
+		return 1 - float64(left.bytes)/float64(first.bytes)
+	case first.Placements > 0:
+		return 1 - float64(left.Placements)/float64(first.Placements)
+	}
+	return 0
+}
