@@ -215,9 +215,18 @@ func odd(b *buckets, n int64) bool {
 // ratioMax bounds how far the season may change the rate.
 const ratioMax = 50
 
+// vote is what a past day tells of a time to come.
+type vote struct{ log, weight float64 }
+
+// Votes that lie within agree of one another agree: a factor of two. One alone is not believed beyond boldest, a factor of three, if other days tell something else: the day
+// after a load has leapt for good, the leap of yesterday is no season.
+const (
+	agree   = 0.7
+	boldest = 1.1
+)
+
 // ratio is how the rate at a time compares with the rate now, by the past days; 1 where no day tells.
 func ratio(past []pastDay, now, at point.Nanos) float64 {
-	type vote struct{ log, weight float64 }
 	var votes []vote
 	for i := range past {
 		if rate, ok := past[i].rate(at); ok {
@@ -227,24 +236,34 @@ func ratio(past []pastDay, now, at point.Nanos) float64 {
 	if len(votes) == 0 {
 		return 1
 	}
-	// The mean of the votes near the weighted median: one day's outage or feast has no part in it.
 	slices.SortFunc(votes, func(a, b vote) int { return cmp.Compare(a.log, b.log) })
-	total := 0.0
-	for _, v := range votes {
-		total += v.weight
+	median := medianOf(votes)
+	near := func(v vote) bool { return math.Abs(v.log-median) <= agree }
+	if at := slices.IndexFunc(votes, near); math.Abs(median) > boldest && len(votes) > 1 && (at+1 == len(votes) || !near(votes[at+1])) {
+		votes = slices.Delete(votes, at, at+1)
+		median = medianOf(votes)
 	}
-	median, upTo := votes[0].log, 0.0
-	for _, v := range votes {
-		if upTo += v.weight; upTo*2 >= total {
-			median = v.log
-			break
-		}
-	}
+	// The mean of the votes near the weighted median: one day's outage or feast has no part in it.
 	sum, weights := 0.0, 0.0
 	for _, v := range votes {
-		if math.Abs(v.log-median) <= 0.7 {
+		if near(v) {
 			sum, weights = sum+v.log*v.weight, weights+v.weight
 		}
 	}
 	return math.Exp(sum / weights)
+}
+
+// medianOf is the weighted median of votes in order.
+func medianOf(votes []vote) float64 {
+	total := 0.0
+	for _, v := range votes {
+		total += v.weight
+	}
+	upTo := 0.0
+	for _, v := range votes {
+		if upTo += v.weight; upTo*2 >= total {
+			return v.log
+		}
+	}
+	return votes[0].log
 }

@@ -21,7 +21,15 @@ const (
 // History is empty. It takes some 5 KB.
 type History struct {
 	fine, coarse buckets
+	behind       point.Nanos // how much was observed, without a pause, of times long before the newest
 }
+
+const (
+	// behindFrom is how far an observation lies before the newest if one of the two clocks is wrong.
+	behindFrom = 15 * minute
+	// behindMax is how long the clock that is behind is taken for the wrong one: after that, what was observed ahead of it is forgotten.
+	behindMax = 15 * minute
+)
 
 // buckets are the mean rates of successive intervals.
 type buckets struct {
@@ -38,6 +46,14 @@ func (h *History) Observe(from, to point.Nanos, bytes float64) {
 	if from >= to || to-from > coarseMax*coarseWidth || !(bytes >= 0) || math.IsInf(bytes, 1) {
 		return
 	}
+	if h.Until()-from > behindFrom && h.anything() {
+		if h.behind += to - from; h.behind <= behindMax {
+			return
+		}
+		h.fine.forget(from, fineWidth)
+		h.coarse.forget(from, coarseWidth)
+	}
+	h.behind = 0
 	rate := bytes / float64(to-from)
 	h.fine.observe(from, to, rate, fineWidth, fineMax)
 	h.coarse.observe(from, to, rate, coarseWidth, coarseMax)
@@ -80,6 +96,21 @@ func (b *buckets) advance(n int64, width point.Nanos, most int) bool {
 	return true
 }
 
+// forget drops what was observed from a time on; the bucket that it lies in is unknown.
+func (b *buckets) forget(from, width point.Nanos) {
+	n := floorDiv(from, width)
+	b.bytes, b.covered = 0, 0
+	switch {
+	case n <= b.first:
+		*b = buckets{}
+	case n < b.open():
+		b.codes = b.codes[:n-b.first]
+	}
+}
+
+// anything reports whether something was observed.
+func (h *History) anything() bool { return len(h.coarse.codes) > 0 || h.coarse.covered > 0 }
+
 func (b *buckets) open() int64 { return b.first + int64(len(b.codes)) }
 
 // at returns the rate of bucket n; false: it is unknown.
@@ -92,7 +123,7 @@ func (b *buckets) at(n int64) (float64, bool) {
 
 // Since returns when the history begins, and whether it has begun.
 func (h *History) Since() (point.Nanos, bool) {
-	if len(h.coarse.codes) == 0 && h.coarse.covered == 0 {
+	if !h.anything() {
 		return 0, false
 	}
 	return h.coarse.first * coarseWidth, true

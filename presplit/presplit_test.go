@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -292,4 +293,50 @@ func BenchmarkForecast(b *testing.B) {
 	for b.Loop() {
 		h.Forecast(now, now+day)
 	}
+}
+
+// TestTheForecastComesBackWithTheClock: a master whose clock was wrong for ten minutes recorded growth there. When the clock is right again, the growth is forecast within 25 minutes, by
+// the past days that the jump did not push out.
+func TestTheForecastComesBackWithTheClock(t *testing.T) {
+	f := func(name string, jump time.Duration, days int) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			var h History
+			begin := point.Nanos(time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC).UnixNano())
+			rate := func(at point.Nanos) float64 { // bytes a minute: twice as much in the second half of a day
+				if at%day >= day/2 {
+					return 2e6
+				}
+				return 1e6
+			}
+			now := begin
+			run := func(d, off point.Nanos) {
+				for end := now + d; now < end; now += minute {
+					h.Observe(now+off, now+off+minute, rate(now))
+				}
+			}
+			run(6*day+11*60*minute, 0)
+			run(10*minute, point.Nanos(jump))
+			run(25*minute, 0)
+			got, ok := h.Forecast(now, now+2*60*minute)
+			if !ok || got.Days < days {
+				t.Fatalf("known %t, from %d days, want %d", ok, got.Days, days)
+			}
+			if r := got.Rate(now) * 60; r < 0.9e6 || r > 1.1e6 {
+				t.Errorf("the rate is %.0f a minute, want 1e6", r)
+			}
+			if r := got.Rate(now+90*minute) * 60; days > 0 && (r < 1.8e6 || r > 2.2e6) {
+				t.Errorf("in 90 min it is %.0f a minute, want 2e6", r)
+			}
+		})
+	}
+	f("right all the time", 0, 6)
+	f("a few seconds ahead", 5*time.Second, 6)
+	f("an hour ahead", time.Hour, 6)
+	f("two days ahead", 48*time.Hour, 6)
+	f("twelve days ahead", 12*24*time.Hour, 2)
+	f("a year ahead", 365*24*time.Hour, 0)
+	f("a minute behind", -time.Minute, 6)
+	f("an hour behind", -time.Hour, 6)
+	f("a year behind", -365*24*time.Hour, 6)
 }
