@@ -33,6 +33,7 @@ func run(t *testing.T, name, binary string, args ...string) *process {
 	p := &process{t: t, name: name, cmd: exec.Command(binary, args...), done: make(chan error, 1)}
 	// Variables of ours are settings to a spillway; those that are here are sizes of tests.
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "SPILLWAY_") })
+	p.cmd.Env = append(p.cmd.Env, "SPILLWAY_SELF_SCRAPE_INTERVAL=0") // tests list the tables that clients made
 	out, err := os.CreateTemp(t.TempDir(), name+"-*.log")
 	if err != nil {
 		t.Fatal(err)

@@ -18,12 +18,13 @@ import (
 //	                      ├─ 1/32  bodies       requests under way
 //	                      ├─ 4/32  queries      at most 12/32
 //	                      ├─ 1/32  compactions  and flushes
+//	                      ├─ 0     scrape       of the process by itself
 //	                      └─ 8/32  for the first that asks
 //
 // The figures are floors: an account may hold that much whatever the others do. Heads, series, bodies and compactions have bounds of their own, which
 // refuse (docs/limits.md), and are booked before they grow; queries and look-ups draw on the rest and are refused when there is none.
 type accounts struct {
-	process, heads, series, caches, bodies, queries, compactions *budget.Account
+	process, heads, series, caches, bodies, queries, compactions, scrape *budget.Account
 }
 
 const (
@@ -52,6 +53,7 @@ func openAccounts(bytes int64, registry prometheus.Registerer) (*accounts, error
 		{"bodies", 1, 0, &a.bodies},
 		{"queries", 4, queryPartsMost, &a.queries},
 		{"compactions", 1, 0, &a.compactions},
+		{"scrape", 0, 0, &a.scrape},
 	} {
 		if *child.to, err = a.process.Child(child.name, budget.Share{Floor: child.floor * part, Max: child.most * part}); err != nil {
 			return nil, err

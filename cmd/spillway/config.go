@@ -49,6 +49,7 @@ type config struct {
 	Intake  intakeConfig  `yaml:"intake"`
 	Influx  influxConfig  `yaml:"influx" for:"standalone gateway"`
 	OTLP    otlpConfig    `yaml:"otlp" for:"standalone gateway"`
+	Self    selfConfig    `yaml:"self" for:"standalone"`
 	Storage storageConfig `yaml:"storage" for:"standalone storage"`
 
 	Limits  limits.Settings  `yaml:"limits" reload:"yes"`
@@ -127,6 +128,12 @@ type otlpConfig struct {
 	ConvertHistogramsToNHCB           bool     `yaml:"convert_histograms_to_nhcb" help:"Store explicit histograms as native histograms with custom buckets."`
 	TargetInfo                        bool     `yaml:"target_info" default:"true" help:"Make the series target_info."`
 	Delta                             string   `yaml:"delta" default:"refuse" one_of:"refuse convert keep" help:"Delta temporality: refuse it, convert it to cumulative (summed in this process), or keep it as it is."`
+}
+
+// selfConfig is about the process's own metrics in table scrape.Table.
+type selfConfig struct {
+	ScrapeInterval duration `yaml:"scrape_interval" default:"15s" help:"How often the process writes its own metrics into table _spillway, for the page and Grafana. 0: never; otherwise 1s at least." price:"Shorter: more rows, some 500 at a time."`
+	Retention      duration `yaml:"retention" default:"7d" help:"How long that table keeps rows, set when it is made; 0 for ever. Later: spillway table set _spillway."`
 }
 
 type storageConfig struct {
@@ -217,10 +224,13 @@ var commandVariables = []string{"SPILLWAY_SERVERS", "SPILLWAY_CONFIG_FILE", "SPI
 // validate reports every mistake at once, except those that a part reports itself.
 func (c *config) validate() error {
 	var errs []error
-	errs = append(errs, c.table().Validate(), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
+	errs = append(errs, c.table().Validate(), fault.Annotate(c.self().Validate(), "self"), c.Query.Validate(), c.API.Validate(), c.Limits.Validate(), c.Relabel.Validate(), c.HA.Validate(),
 		fault.Annotate(c.otlp().Validate(), "otlp"))
 	if c.Intake.Smear && !c.Intake.Staging {
 		errs = append(errs, fault.Errorf(fault.Invalid, "intake.smear needs intake.staging: smeared rows wait there"))
+	}
+	if every := time.Duration(c.Self.ScrapeInterval); every != 0 && every < selfIntervalMin {
+		errs = append(errs, fault.Errorf(fault.Invalid, "self.scrape_interval is %s: choose 0, for never, or %s at least", every, selfIntervalMin))
 	}
 	if len(c.Kafka) > 0 {
 		errs = append(errs, c.kafka().Validate())

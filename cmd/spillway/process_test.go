@@ -52,9 +52,11 @@ func newProcessOf(t *testing.T, bin string, env ...string) *process {
 	return &process{t: t, bin: bin, dir: t.TempDir(), addr: addr, env: append(foreignEnviron(), env...)}
 }
 
-// foreignEnviron is the environment without variables for the product or its tests.
+// foreignEnviron is the environment without variables for the product or its tests. Processes do not write their own metrics unless a
+// test says so: most count the tables and rows they wrote.
 func foreignEnviron() []string {
-	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, setting.EnvironPrefix) })
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, setting.EnvironPrefix) })
+	return append(env, "SPILLWAY_SELF_SCRAPE_INTERVAL=0")
 }
 
 // start starts it and returns when it is ready.

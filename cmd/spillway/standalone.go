@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/spillwaydb/spillway/gateway/query"
+	"github.com/spillwaydb/spillway/gateway/scrape"
 	"github.com/spillwaydb/spillway/gateway/tablename"
 	"github.com/spillwaydb/spillway/gateway/ui"
 	"github.com/spillwaydb/spillway/metadata/coord"
@@ -106,7 +107,8 @@ type standalone struct {
 
 	frozen    string // why the store is on an overlay and takes no writes; "": it is not
 	retention retain
-	unmapped  string // findings of openStorage about lost maps; "": none
+	scraper   *scrape.Scraper // nil: the process does not write its own metrics
+	unmapped  string          // findings of openStorage about lost maps; "": none
 }
 
 func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry *prometheus.Registry) (_ *standalone, err error) {
@@ -133,6 +135,7 @@ func openStandalone(ctx context.Context, cfg *config, log *slog.Logger, registry
 	if err := p.open(ctx, gatewayDeps{tables: p.tables, servers: p, source: source, health: p.health, stalled: func() error { return stalled(p.brick) }, describe: p.describe, snapshot: p.server.Snapshot, drop: p.dropByInflux, tablePages: p.tablePages()}); err != nil {
 		return nil, err
 	}
+	p.scraper = p.scrapesItself()
 	if p.frozen != "" {
 		log.Error("the disk is full: the store is opened for reading only", "reason", p.frozen)
 		p.brick.Freeze(p.frozen)
@@ -327,6 +330,9 @@ func (p *standalone) run(ctx context.Context) error {
 		g.Add(actor(ctx, p.cfg.untilRoom))
 	} else {
 		g.Add(actor(ctx, p.keepRetention))
+		if p.scraper != nil {
+			g.Add(actor(ctx, p.scraper.Run))
+		}
 	}
 	g.Add(actor(ctx, untilFenced(fence{p.coord.Failed(), p.coord.Err})))
 	g.Add(actor(ctx, func(ctx context.Context) error {

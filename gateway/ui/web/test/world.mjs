@@ -50,7 +50,7 @@ function stop(child) {
 export async function standalone(args = [], files = {}) {
   const dir = mkdtempSync(join(tmpdir(), 'spillway-page-'));
   for (const [name, text] of Object.entries(files)) writeFileSync(join(dir, name), text);
-  const p = await begin(bin, ['standalone', '--data-dir', join(dir, 'data'), '--http.listen', '127.0.0.1:0', '--admin.listen', '', ...args.map((a) => a.replace('{dir}', dir))], /metrics +(http:\/\/127\.0\.0\.1:\d+)\/metrics\s/);
+  const p = await begin(bin, ['standalone', '--data-dir', join(dir, 'data'), '--http.listen', '127.0.0.1:0', '--admin.listen', '', '--self.scrape-interval', '0', ...args.map((a) => a.replace('{dir}', dir))], /metrics +(http:\/\/127\.0\.0\.1:\d+)\/metrics\s/);
   return { base: p.found[1], stop: async () => { await p.stop(); rmSync(dir, { recursive: true, force: true }); } };
 }
 
