@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,14 +21,14 @@ var fromLibraries = regexp.MustCompile(`^(go|process)_`)
 
 var metricName = regexp.MustCompile(`\b(spillway|go|process)_[a-z0-9_]+`)
 
-// knownMetrics are all that processes export, parts of histograms among them.
-func knownMetrics(t *testing.T) map[string]bool {
+// knownMetrics are all that processes export, parts of histograms among them, with their labels.
+func knownMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	lists, err := filepath.Glob(metricsLists)
 	if err != nil || len(lists) != 3 {
 		t.Fatalf("lists of metrics: %v %v", lists, err)
 	}
-	known := map[string]bool{}
+	known := map[string][]string{}
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil {
@@ -35,10 +36,12 @@ func knownMetrics(t *testing.T) map[string]bool {
 		}
 		for line := range strings.Lines(string(text)) {
 			f := strings.Split(line, "\t") // name, type, labels, help
-			name := f[0]
-			known[name] = true
-			if f[1] == "histogram" {
-				known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = true, true, true
+			name, labels := f[0], []string{"instance", "job"}
+			if f[2] != "" {
+				labels = append(labels, strings.Split(f[2], ",")...)
+			}
+			if known[name] = labels; f[1] == "histogram" {
+				known[name+"_bucket"], known[name+"_sum"], known[name+"_count"] = append(slices.Clone(labels), "le"), labels, labels
 			}
 		}
 	}
@@ -63,7 +66,7 @@ func TestDashboardsAskForMetricsThatExist(t *testing.T) {
 		asked := 0
 		for _, name := range metricName.FindAllString(string(text), -1) {
 			asked++
-			if !known[name] && !fromLibraries.MatchString(name) {
+			if known[name] == nil && !fromLibraries.MatchString(name) {
 				t.Errorf("%s asks for %s, which nothing exports", file, name)
 			}
 		}

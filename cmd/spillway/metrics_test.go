@@ -18,6 +18,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/spillwaydb/spillway/gateway/intake/kafka"
+	"github.com/spillwaydb/spillway/protocols/record"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -31,7 +34,12 @@ func open(t *testing.T) *standalone {
 // openIn is open in a directory that may hold a store.
 func openIn(t *testing.T, dir string) *standalone {
 	t.Helper()
-	cfg := defaultConfig()
+	return openWith(t, dir, defaultConfig())
+}
+
+// openWith is openIn with settings.
+func openWith(t *testing.T, dir string, cfg config) *standalone {
+	t.Helper()
 	cfg.DataDir = dir
 	cfg.HTTP.Listen, cfg.Admin.Listen = "127.0.0.1:0", ""
 	if err := cfg.complete(); err != nil {
@@ -65,9 +73,25 @@ func (p *standalone) do(t *testing.T, method, target, body string) (int, string)
 
 var describes = regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)",(?: unit: "[^"]*",)? constLabels: \{[^}]*\}, variableLabels: \{([^}]*)\}`)
 
+// unreadTopics gives a process the metrics of Kafka: without Run it connects to no broker.
+var unreadTopics = []kafka.Cluster{{Brokers: []string{"127.0.0.1:1"}, Topics: []kafka.Topic{{Name: "telegraf", Format: record.Line}}}}
+
+// unseenKind is the kind of a metric by its name, where nothing has had its labels yet.
+func unseenKind(name string) string {
+	switch {
+	case strings.HasSuffix(name, "_total"):
+		return "counter"
+	case strings.HasSuffix(name, "_duration_seconds"):
+		return "histogram"
+	}
+	return "gauge"
+}
+
 // Metrics are an interface: dashboards and alerts of users name them. Their list changes on purpose or not at all.
 func TestMetricsAreTheListedOnes(t *testing.T) {
-	p := open(t)
+	cfg := defaultConfig()
+	cfg.Kafka = unreadTopics
+	p := openWith(t, t.TempDir(), cfg)
 	if code, text := p.do(t, http.MethodPost, "/write?db=default", "cpu,host=a usage=1\nbad line"); code != http.StatusBadRequest {
 		t.Fatalf("a half good body: %d %s", code, text)
 	}
@@ -106,7 +130,7 @@ func holdMetricsOfCluster(c *crowd) {
 	}
 	c.must(s.close())
 
-	registry, cfg.DataDir, cfg.Peer = prometheus.NewRegistry(), c.t.TempDir(), c.peer
+	registry, cfg.DataDir, cfg.Peer, cfg.Kafka = prometheus.NewRegistry(), c.t.TempDir(), c.peer, unreadTopics
 	g, err := openGateway(ctx, &cfg, newLog(io.Discard, "", slog.LevelInfo, registry), registry)
 	c.must(err)
 	holdMetrics(c.t, registry, "testdata/metrics_gateway.txt")
@@ -146,8 +170,10 @@ func holdMetrics(t *testing.T, registry *prometheus.Registry, golden string) {
 		if !strings.HasPrefix(name, "spillway_") {
 			continue
 		}
-		if kind == "" && strings.HasSuffix(name, "_total") {
-			kind = "counter" // by a label nothing has had yet
+		if kind == "" {
+			kind = unseenKind(name)
+		} else if unseenKind(name) == "histogram" && kind != "histogram" {
+			t.Errorf("%s is a %s: its name says that it is a histogram", name, kind)
 		}
 		help, err := strconv.Unquote(`"` + m[2] + `"`)
 		if err != nil || help == "" {
