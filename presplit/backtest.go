@@ -43,7 +43,7 @@ func Backtest(trace Trace, t Test) Report {
 	var r Report
 	lo := trace.Start // of the partition that holds now
 	var ends []point.Nanos
-	filled, size := 0.0, 0.0 // of that partition: what the history knows, and what it really holds
+	filled, size := 0.0, 0.0 // of that partition: its recorded size, and its real one
 	for i, bytes := range trace.Bytes {
 		now := trace.Start + point.Nanos(i)*minute
 		if f, ok := h.Forecast(now, now+t.Horizon); ok || len(ends) == 0 {

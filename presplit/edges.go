@@ -9,7 +9,7 @@ import (
 const (
 	// Fixed is how long before its time a partition is no longer cut anew: servers begin to lead it a minute before, and a plan takes a while.
 	Fixed = 2 * minute
-	// Lead is how far ahead a partition that takes rows is split: what comes behind it can then still be cut.
+	// Lead is how far ahead a partition that takes rows is split: the times behind it can then still be cut.
 	Lead = 2 * Fixed
 	// WidthMin bounds how narrow partitions are made.
 	WidthMin = point.Nanos(10e9)

@@ -100,7 +100,7 @@ func (h *History) level(f *Forecast) (float64, bool) {
 		}
 		level = m
 	}
-	// What the rate was before a fall that is not older than fallWindow.
+	// The rate before a fall that is not older than fallWindow.
 	if len(rates) > fallWindow {
 		before := rates[fallWindow:min(len(rates), 2*fallWindow)]
 		if m := mean(before); newest < fallBelow*m {
@@ -139,7 +139,7 @@ type pastDay struct {
 	weight float64
 	base   float64 // its rate at this time of day
 	rates  *buckets
-	lone   bool // fewer than three days are known: a day's outages cannot be told by the other days
+	lone   bool // fewer than three days are known: a day's outages do not show by comparison with other days
 }
 
 // seasonDays is how many past days the season is read from.
@@ -215,7 +215,7 @@ func odd(b *buckets, n int64) bool {
 // ratioMax bounds how far the season may change the rate.
 const ratioMax = 50
 
-// vote is what a past day tells of a time to come.
+// vote is the ratio that a past day shows for a time to come, and its weight.
 type vote struct{ log, weight float64 }
 
 // Votes that lie within agree of one another agree: a factor of two. One alone is not believed beyond boldest, a factor of three, if other days tell something else: the day
@@ -225,7 +225,7 @@ const (
 	boldest = 1.1
 )
 
-// ratio is how the rate at a time compares with the rate now, by the past days; 1 where no day tells.
+// ratio is how the rate at a time compares with the rate now, by the past days; 1 where no day shows it.
 func ratio(past []pastDay, now, at point.Nanos) float64 {
 	var votes []vote
 	for i := range past {

@@ -17,7 +17,7 @@ const (
 )
 
 // History is the growth of a table, or of one column of it, per second, in bytes or what else its caller counts: the last 3 hours by minutes, the last 15 days by 10 minutes. A bucket
-// that was observed for less than half of its width is unknown, which is not the same as zero: the table may have grown while nobody looked. The zero
+// that was observed for less than half of its width is unknown, which is not the same as zero: the table may have grown while no process looked. The zero
 // History is empty. It takes some 5 KB.
 type History struct {
 	fine, coarse buckets

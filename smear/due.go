@@ -55,7 +55,7 @@ func (d Delays) longer(than Delays) (most point.Nanos) {
 	return most
 }
 
-// Row is what the delay of a row depends on.
+// Row are the properties of a row that decide its delay.
 type Row struct {
 	Ring  uint64      // its series' point
 	Time  point.Nanos // its own time

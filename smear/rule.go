@@ -7,7 +7,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// ParseWindow reads off, auto, or a duration: what a window may be set to. Errors are Invalid.
+// ParseWindow reads off, auto, or a duration: the values of a window. Errors are Invalid.
 func ParseWindow(text string) (Mode, point.Nanos, error) {
 	switch text {
 	case "off":

@@ -63,7 +63,7 @@ func (c *tableAdviseCmd) run(ctx context.Context, a *admin) error {
 	return set.run(ctx, a)
 }
 
-// measure fills what the command line leaves out from the recorded growth.
+// measure fills the numbers that the command line leaves out from the recorded growth.
 func (c *tableAdviseCmd) measure(ctx context.Context, a *admin, in *loadOf) error {
 	all, err := a.growth(ctx)
 	if err != nil {
@@ -100,9 +100,9 @@ func (c *tableAdviseCmd) measure(ctx context.Context, a *admin, in *loadOf) erro
 
 const (
 	adviseRowBytes = 2.0
-	// adviseStagedBytes is about what a row takes while it waits: its series is defined in each frame.
+	// adviseStagedBytes is about the size of a row while it waits: its series is defined in each frame.
 	adviseStagedBytes = 60.0
-	// adviseFollower is what a follower spends on a row, of what the leader does.
+	// adviseFollower is the CPU time of a follower for a row, as a part of the leader's.
 	adviseFollower = 0.5
 	// adviseRoom is the share of the partitions that a table may have which narrow ones may fill until retention drops them.
 	adviseRoom = 0.8

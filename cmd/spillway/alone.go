@@ -18,7 +18,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// statusFlags are the flags of commands that look at a cluster, or, where none is named, at what a process shows of itself:
+// statusFlags are the flags of commands that look at a cluster, or, where none is named, at the status page of one process:
 // a standalone, or a gateway.
 type statusFlags struct {
 	adminFlags `embed:""`
@@ -91,7 +91,7 @@ func examineAlone(s *ui.Status) (report []finding) {
 	return report
 }
 
-// runAlone examines what a process shows of itself.
+// runAlone examines the status page of one process.
 func (c *doctorCmd) runAlone() error {
 	s, err := c.status("")
 	if err != nil {

@@ -34,7 +34,7 @@ const backupPath = "/api/v1/admin/backup"
 // backupOrder is the body of such a request, in JSON.
 type backupOrder struct {
 	To             string       `json:"to"`           // a directory of the process' host, or s3://bucket/prefix
-	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; what is left out comes from the environment of the process
+	S3             *s3.Settings `json:"s3,omitempty"` // how the bucket is reached; missing values come from the environment of the process
 	Link           bool         `json:"link,omitempty"`
 	BytesPerSecond int          `json:"bytes_per_second,omitempty"`
 	Keep           int          `json:"keep,omitempty"` // how many backups stay in it; 0: all

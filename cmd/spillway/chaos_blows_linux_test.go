@@ -31,7 +31,7 @@ type storm struct {
 	disk  string // of the last storage server: a small one, or ""
 }
 
-// chaosBlows are the blows with their weights. Most are kills, which are what the record counts.
+// chaosBlows are the blows with their weights. Most are kills, which the record counts.
 var chaosBlows = []struct {
 	name   string
 	weight int

@@ -204,7 +204,7 @@ func (r *records) produce(metric string, quit <-chan struct{}) {
 	}
 }
 
-// compare returns what is wrong with the rows read, once all records are committed.
+// compare returns the mistakes in the rows read, once all records are committed.
 func (r *records) compare(metric string, got map[string][]sampleAt) (wrong []string) {
 	for key, want := range r.sent {
 		if !strings.HasPrefix(key, metric+"_v/") {

@@ -237,7 +237,7 @@ func (x *chaos) healed() {
 	})
 }
 
-// figures keeps what the blow cost.
+// figures keeps the costs of the blow.
 func (x *chaos) figures(b blow, relisted time.Duration, i int) {
 	w := x.worst[b.kind]
 	if w == nil {
@@ -259,7 +259,7 @@ func (x *chaos) figures(b blow, relisted time.Duration, i int) {
 	v.answers, v.refused, v.warned, v.slowest, v.wrong = 0, 0, 0, 0, nil
 }
 
-// check compares what was acked with what is read through each gateway, and with what each copy has; then the copies' segments.
+// check compares the acked rows with those read through each gateway, and with those of each copy; then the copies' segments.
 func (x *chaos) check() {
 	x.t.Helper()
 	x.within(2*patience, "all records of Kafka are committed", func() bool {
@@ -298,7 +298,7 @@ func (x *chaos) check() {
 	})
 }
 
-// compare reports what is wrong with the rows of all writers, read somewhere.
+// compare reports the mistakes in the rows of all writers, read somewhere.
 func (x *chaos) compare(where string, rows func(metric string) map[string][]sampleAt) {
 	x.t.Helper()
 	var wrong []string

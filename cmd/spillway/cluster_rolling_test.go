@@ -74,7 +74,7 @@ func TestClusterCopiesRollingRestart(t *testing.T) {
 // rollingMax is how long a writer may wait while a server stops: less than until a dead server's lease may be taken, which is 4 s.
 const rollingMax = 4 * time.Second
 
-// farewell is what a server said of its copies when it stopped.
+// farewell is a server's report of its copies when it stopped.
 func farewell(p *processes.Process) (last string) {
 	for line := range strings.Lines(p.Said()) {
 		if strings.Contains(line, "copies left their chains") || strings.Contains(line, "lease was let go") {

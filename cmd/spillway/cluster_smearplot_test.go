@@ -19,7 +19,7 @@ type loadCurves struct {
 // curveColors are those of the servers, which differ in brightness too.
 var curveColors = [...]string{"#1f4e8c", "#d97706", "#5aa469", "#8b5cf6", "#111111"}
 
-// perSecond is what a server took in a second, as the mean of the two seconds around it.
+// perSecond are the rows that a server took in a second, as the mean of the two seconds around it.
 func (l *loadCurves) perSecond(server, i int) float64 {
 	from, to := l.readings[max(i-1, 0)], l.readings[min(i+1, len(l.readings)-1)]
 	return (to.rows[server] - from.rows[server]) / max(to.at.Sub(from.at).Seconds(), 0.001)

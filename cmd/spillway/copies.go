@@ -56,7 +56,7 @@ func (c *copies) open(p *storage) (err error) {
 	return nil
 }
 
-// registered is what the server's row says of its copies.
+// registered is the report of its copies in the server's row.
 func (c *copies) registered() string {
 	if c.chains == nil {
 		return registry.CopiesOff

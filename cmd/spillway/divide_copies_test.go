@@ -87,7 +87,7 @@ func (s *spread) copyRows() {
 	}
 }
 
-// failure is what a server does with a question.
+// failure is a server's answer to a question.
 type failure string
 
 const (

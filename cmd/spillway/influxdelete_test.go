@@ -11,7 +11,7 @@ import (
 )
 
 // TestInfluxClientsDelete rows by predicates and statements, and a database, of a real process, and only with the right admin.
-// What was deleted stays deleted after a kill.
+// Deleted rows stay deleted after a kill.
 func TestInfluxClientsDelete(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	tokens, text := map[string]string{}, "tokens:\n"

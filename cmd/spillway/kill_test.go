@@ -280,7 +280,7 @@ func (s *sender) check() {
 	}
 }
 
-// compare returns what is wrong with the rows read.
+// compare returns the mistakes in the rows read.
 func (s *sender) compare(got map[string][]sampleAt) (wrong []string) {
 	report := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	for series, samples := range got {

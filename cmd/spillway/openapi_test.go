@@ -49,7 +49,7 @@ func operations(doc *openapi3.T, f func(method, path string, item *openapi3.Path
 	}
 }
 
-// listed returns the lines of the list of routes for what the document says about one.
+// listed returns the lines of the list of routes for one route of the document.
 func listed(t *testing.T, extensions map[string]any, route string) []string {
 	t.Helper()
 	if r, ok := extensions[routeKey].(string); ok {

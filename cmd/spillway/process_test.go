@@ -121,7 +121,7 @@ func (p *process) exit() int {
 	return 0
 }
 
-// processLog is what a process has written so far. It may be read while the process runs.
+// processLog is the output of a process so far. It may be read while the process runs.
 type processLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -13,7 +13,7 @@ import (
 	"github.com/spillwaydb/spillway/cmd/internal/processes"
 )
 
-// shown is a command of a page, with what the page says that it prints.
+// shown is a command of a page, with its output on the page.
 type shown struct{ command, prints string }
 
 // consoles finds the commands in a page's blocks of the language console: lines that begin with "$ ". What stands below is

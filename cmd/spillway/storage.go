@@ -157,7 +157,7 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 	return err
 }
 
-// master is what the settings mean to a master, in which 0 stands for a default.
+// master returns the settings of a master, in which 0 stands for a default.
 func (t tablesConfig) master() master.Settings {
 	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), PresplitAhead: time.Duration(t.PresplitAhead)}
 	if s.SplitBytes == 0 {

@@ -101,7 +101,7 @@ func (p *process) exported(table string) string {
 	return out
 }
 
-// withoutHints are exported rows without what a histogram says about a reset of its counters: blocks keep that by chunks.
+// withoutHints are exported rows without the histograms' hints about resets of their counters: blocks keep these by chunks.
 func withoutHints(t *testing.T, text string) string {
 	t.Helper()
 	var p jsonrows.Parser

@@ -23,7 +23,7 @@ func (m manifests) statefulSets() (out []*appsv1.StatefulSet) {
 	return out
 }
 
-// workload is what a Deployment and a StatefulSet have in common.
+// workload are the fields that a Deployment and a StatefulSet share.
 type workload struct {
 	name      string
 	component string

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// A file of Prometheus is a file of ours: what its toolkit takes is taken, what it refuses is refused.
+// A file of Prometheus is a file of ours: the same files are taken and refused as by its toolkit.
 func TestFilesMeanWhatTheyMeanToPrometheus(t *testing.T) {
 	for _, text := range []string{
 		"",

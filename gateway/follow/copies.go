@@ -86,7 +86,7 @@ func (c *Copies) Late() []CopyAsk {
 }
 
 // Look takes the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has
-// every row. Then what is silent is left for another try.
+// every row. Then the silent ones are left for another try.
 func (c *Copies) Look(l Lead) {
 	if c.outcome != Open || !c.spare || c.waits(peer.UnsureCopies) || l.Server == "" || l.Guess {
 		return
@@ -197,7 +197,7 @@ func (c *Copies) another() []CopyAsk {
 	return []CopyAsk{{i, peer.SureCopies}}
 }
 
-// fallBack asks the copies that may lack rows for what they have, if enough may answer.
+// fallBack asks the copies that may lack rows for those they have, if enough may answer.
 func (c *Copies) fallBack() (asks []CopyAsk) {
 	c.spare = true
 	may := 0

@@ -21,7 +21,7 @@ import (
 //
 // An atomic write is never smeared: it is one frame. Exemplars are not: readers do not find them in staging.
 
-// smearing is what a table's writes share. Times are unix nanoseconds.
+// smearing is the state that a table's writes share. Times are unix nanoseconds.
 type smearing struct {
 	delays atomic.Pointer[smear.InForce]
 	next   atomic.Int64 // when they are computed again

@@ -102,7 +102,7 @@ type entry struct {
 	retry Time // not before
 }
 
-// sent is what a Commit does to one entry.
+// sent is the change of one entry by a Commit.
 type sent struct {
 	e    *entry
 	row  Row

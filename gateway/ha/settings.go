@@ -44,7 +44,7 @@ const (
 	forgetAfter = 30 * time.Minute
 )
 
-// SetDefaults fills in what a test leaves out.
+// SetDefaults fills in the values that a test leaves out.
 func (s *Settings) SetDefaults() {
 	if s.ClusterLabel == "" {
 		s.ClusterLabel = "cluster"

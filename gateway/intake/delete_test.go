@@ -63,7 +63,7 @@ func TestADeletionOfInfluxV2RemovesWhatItsPredicateNames(t *testing.T) {
 	}
 }
 
-// TestADeletionThatIsNotUnderstoodRemovesNothing: what is ambiguous or unknown is refused with the reason.
+// TestADeletionThatIsNotUnderstoodRemovesNothing: an ambiguous or unknown predicate is refused with the reason.
 func TestADeletionThatIsNotUnderstoodRemovesNothing(t *testing.T) {
 	f := start(t, deletes)
 	const all = "1 2 3 4 5 6 7 8"

@@ -46,7 +46,7 @@ func TestWhatIsNotHTTPIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// TestChunksCannotBeAllExtensions: what a body in chunks carries beside its content was neither counted nor bounded.
+// TestChunksCannotBeAllExtensions: the bytes that a body in chunks carries beside its content were neither counted nor bounded.
 func TestChunksCannotBeAllExtensions(t *testing.T) {
 	f := start(t)
 	const head = "POST /write?db=d HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -166,7 +166,7 @@ func called(e *parser.Call, steps int64, above room, depth int) (room, int) {
 		return room{}, 0
 	}
 	for _, arg := range e.Args {
-		if arg.Type() == parser.ValueTypeMatrix { // one series after the other, each in what the one before left
+		if arg.Type() == parser.ValueTypeMatrix { // one series after the other, each in the room that the one before left
 			return above.ofSeries(), depth
 		}
 	}

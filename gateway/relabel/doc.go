@@ -7,5 +7,5 @@
 // also to what Kafka brings. Rows of a dropped series count as taken: their sender has nothing to mend.
 //
 // Rules that change begin a new dictionary for each table, so that known series are rewritten by the new ones.
-// Not here: relabelling of what was stored before, and of queries.
+// Not here: relabelling of stored rows, and of queries.
 package relabel

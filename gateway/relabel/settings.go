@@ -25,7 +25,7 @@ type Table struct {
 // RulesMax bounds a list of rules: each new series passes all of them.
 const RulesMax = 1000
 
-// Validate reports every mistake at once, and fills in what the rules leave out. Errors: Invalid.
+// Validate reports every mistake at once, and fills in the defaults of the rules. Errors: Invalid.
 func (s *Settings) Validate() error {
 	errs := []error{check("relabel", s.Write)}
 	for _, name := range slices.Sorted(maps.Keys(s.Tables)) {

@@ -24,7 +24,7 @@ func (s servers) Staging(table string) (all []topology.ServerID) {
 	return all
 }
 
-// TestADeletionFindsAllServersWithStagedRows: a is dead, b, c and d live. What a gateway has cached may be older than an announcement.
+// TestADeletionFindsAllServersWithStagedRows: a is dead, b, c and d live. A gateway's cache may be older than an announcement.
 func TestADeletionFindsAllServersWithStagedRows(t *testing.T) {
 	now := time.Unix(1700000000, 0)
 	rows := func(of string) servers { // "t" at a server: it announces table t

@@ -154,7 +154,7 @@ const growthVersion = 1
 // ColumnGrowth is the growth of one column of a table: of the ring range [Lo, Hi), Hi 0 is 2^64.
 type ColumnGrowth struct {
 	Lo, Hi uint64
-	// BytesPerRow is what a row takes at rest; 0: not known yet.
+	// BytesPerRow is the size of a row at rest; 0: not known yet.
 	BytesPerRow float64
 	// Rows is the history of the column, in rows per second. It belongs to the growth.
 	Rows *presplit.History
@@ -184,7 +184,7 @@ func (g *Growth) Encode() []byte {
 	return b
 }
 
-// DecodeGrowth reads a row. The first look after it counts as the first one: what came meanwhile is not known. Errors are Corrupt.
+// DecodeGrowth reads a row. The first look after it counts as the first one: the growth meanwhile is not known. Errors are Corrupt.
 func DecodeGrowth(b []byte) (*Growth, error) {
 	corrupt := func(what string) (*Growth, error) {
 		return nil, fault.Errorf(fault.Corrupt, "a record of a table's growth, of %d bytes, %s", len(b), what)

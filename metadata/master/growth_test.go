@@ -57,7 +57,7 @@ func TestGrowthIsSeenInSizes(t *testing.T) {
 	if g.perRow[column{}] != 3 {
 		t.Errorf("a row takes %v bytes", g.perRow[column{}])
 	}
-	// What came while the server was away is unknown, not zero, and not a spike afterwards.
+	// The growth while the server was away is unknown, not zero, and not a spike afterwards.
 	if f, ok := h.Forecast(begin+38*min, begin+60*min); !ok || math.Abs(f.Level-100) > 1 {
 		t.Errorf("after the server was away: %v rows/s (%t)", f.Level, ok)
 	}

@@ -27,7 +27,7 @@ func (p *planner) presplits() {
 		p.heirs = heirs(m)
 		cols, far := columnsAt(m, p.Now), p.Now+int64(p.set.PresplitAhead)+int64(m.Config.PartitionWidth)
 		if far < p.Now || !slices.Equal(cols, columnsAt(m, far)) {
-			continue // the columns change soon: what lies beyond is cut by another layout
+			continue // the columns change soon: later times are cut by another layout
 		}
 		step := Step{Kind: Presplit, Table: m.Table}
 		op := topology.Presplit{Now: p.Now}
@@ -109,7 +109,7 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 			lay(hi)
 		}
 	}
-	for lo < s.end { // the rest of what was covered, at the table's width
+	for lo < s.end { // the rest of the covered time, at the table's width
 		_, hi := m.Config.Aligned(lo)
 		lay(min(hi, s.end))
 	}
@@ -120,7 +120,7 @@ func (p *planner) presplit(m *topology.Map, c column, g *Growth, op *topology.Pr
 type stretch struct {
 	open  *topology.Partition   // holds now and takes rows; nil: it is being changed
 	from  point.Nanos           // where it begins
-	old   []*topology.Partition // what lies there, without rows or gaps
+	old   []*topology.Partition // the partitions there, without rows or gaps
 	end   point.Nanos           // where those end
 	limit point.Nanos           // where the next partition that stays begins, or no limit
 }

@@ -76,7 +76,7 @@ type Step struct {
 	// MapServer is the change of the table's metadata servers; nil: none.
 	MapServer *MapServer
 	What      string // "move p7 from s1 to s2"
-	Why       string // "s1 is silent for 12m0s, and nobody wrote to p7 yet"
+	Why       string // "s1 is silent for 12m0s, and p7 has no rows"
 }
 
 // Fence says that a partition must be empty, and must not be taken on any of the servers.

@@ -22,7 +22,7 @@ import (
 // At gives is of a row that named the map, or older; at most two fetches are under way, two only where the newer row
 // names other servers.
 //
-// A row with a newer revision and the same sequence number replaces what is here (restored): the coordination store was restored from an
+// A row with a newer revision and the same sequence number replaces the one here (restored): the coordination store was restored from an
 // older backup, and the table repaired. So a process that runs on through a restore need not be restarted for its maps.
 type Machine struct {
 	m      *topology.Map  // nil: there is none, or the table was dropped
@@ -300,7 +300,7 @@ func (t *Machine) lacks() bool {
 	return t.at > 0 && !t.want.Dropped && (t.want.Seq > t.row.Seq || t.restored())
 }
 
-// restored reports whether the newest row takes back what is here: it has the table where it was dropped, or another transaction of the
+// restored reports whether the newest row takes back the map here: it has the table where it was dropped, or another transaction of the
 // same number. Only a coordination store that was restored from an older backup does so.
 func (t *Machine) restored() bool {
 	return t.at > t.rev && !t.want.Dropped && t.want.Seq == t.row.Seq && (t.row.Dropped || t.want.Txn != t.row.Txn)

@@ -130,7 +130,7 @@ func TestRequestsBeyondTheirBoundsAreRefused(t *testing.T) {
 	})
 }
 
-// TestRequestsCutOrChangedAnywhereAreRefusedOrWhole: no byte makes the decoder fail in another way, or read what it does not write.
+// TestRequestsCutOrChangedAnywhereAreRefusedOrWhole: no byte makes the decoder fail in another way, or read a request that it would not write.
 func TestRequestsCutOrChangedAnywhereAreRefusedOrWhole(t *testing.T) {
 	for name, q := range plans() {
 		b := q.Append(nil)

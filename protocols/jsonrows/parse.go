@@ -114,7 +114,7 @@ func (p *Parser) read(b []byte) error {
 	return nil
 }
 
-// rows makes the line of what was read.
+// rows makes the line of the fields that were read.
 func (p *Parser) rows() (*Line, error) {
 	l, w := &p.line, &p.wire
 	*l = Line{Labels: l.Labels[:0], Times: l.Times[:0], Values: l.Values[:0], Hists: l.Hists[:0]}

@@ -73,7 +73,7 @@ func openFile(fs vfs.FS, path string) (io.ReadCloser, int64, error) {
 	return diskReader{f, path}, st.Size(), nil
 }
 
-// diskReader reads a file of a disk: what a disk cannot read is lost.
+// diskReader reads a file of a disk: a part that the disk cannot read is lost.
 type diskReader struct {
 	io.ReadCloser
 	path string

@@ -172,7 +172,7 @@ func SyncDir(fs vfs.FS, dir string) error {
 	return fault.Wrap(err, fault.Unavailable, "sync directory %s", dir)
 }
 
-// makeDir makes a directory and what is missing above it, so that it is there after a power cut. A directory that is there already may be
+// makeDir makes a directory and the missing ones above it, so that it is there after a power cut. A directory that is there already may be
 // one whose name was never fsynced, because the fsync failed or the process ended before it, so its name is fsynced all the same.
 func makeDir(fs vfs.FS, dir string) error {
 	names := []string{dir} // to be made durable

@@ -166,7 +166,7 @@ func (p *Partition) followNow(sender point.Epoch, rec []byte) (brick.Wait, error
 	if err != nil && p.isDropped() {
 		return brick.Wait{}, err
 	}
-	return wait, nil // the frame is in the log: what could not be carried out is owed
+	return wait, nil // the frame is in the log: a deletion that failed is owed
 }
 
 // fits reports whether a frame may be the next one.
@@ -260,7 +260,7 @@ func (p *Partition) owe(err error) {
 	p.log.Error("a deletion could not be carried out: the copy is not read until it is", "error", err)
 }
 
-// payDeletions carries out what is owed, if it is time for another try.
+// payDeletions carries out the deletions owed, if it is time for another try.
 func (p *Partition) payDeletions(now time.Time) error {
 	p.mu.Lock()
 	due := p.mu.owed != nil && !p.mu.dropped && !now.Before(p.mu.flush.until)

@@ -86,7 +86,7 @@ func (l *late) applied(of sums) {
 	}
 }
 
-// without returns what is left when the oldest, up to a serial, are dropped. Without a FREEZE there, more are counted than are left.
+// without returns the rest when the oldest, up to a serial, are dropped. Without a FREEZE there, more are counted than are left.
 func (l late) without(upTo point.Serial) late {
 	n := 0
 	for n < len(l.marks) && !upTo.Less(l.marks[n].serial) {

@@ -24,7 +24,7 @@ type Staging interface {
 	Read(q *runner.Query) ([]peer.Series, error)
 	// Delete takes rows out of the frames held, durably; Take and LabelsOnly are not used.
 	Delete(ctx context.Context, q *runner.Query) error
-	// Load returns what is staged of a table; false: nothing.
+	// Load returns the staged rows of a table; false: there are none.
 	Load(table string) (staging.Load, bool)
 }
 

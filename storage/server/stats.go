@@ -58,7 +58,7 @@ func (s *Server) Stats(_ context.Context, name string, topN int) (*peer.Stats, e
 	return &st, nil
 }
 
-// stagedStats returns what is staged here of a table: one entry, or none.
+// stagedStats returns the numbers of a table's rows staged here: one entry, or none.
 func (s *Server) stagedStats(table string) []peer.StagedStats {
 	if s.deps.Staging == nil {
 		return nil

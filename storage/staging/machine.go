@@ -23,7 +23,7 @@ func (i ID) Compare(o ID) int {
 	return cmp.Or(cmp.Compare(i.Stamp, o.Stamp), cmp.Compare(i.Nonce, o.Nonce))
 }
 
-// Frame is what the machine knows of a staged frame.
+// Frame is the machine's record of a staged frame.
 type Frame struct {
 	ID      ID
 	Table   string
@@ -76,7 +76,7 @@ const (
 	pauseMax = time.Second
 )
 
-// SetDefaults fills what is not set.
+// SetDefaults fills the zero values.
 func (s *Settings) SetDefaults() {
 	if s.BytesMax == 0 {
 		s.BytesMax = 64 << 20
@@ -543,7 +543,7 @@ type Load struct {
 	Sole int
 }
 
-// Loads returns what is held, by table.
+// Loads returns the sizes of the held frames, by table.
 func (m *Machine) Loads() []Load {
 	var all []Load
 	for _, name := range m.names() {
@@ -552,7 +552,7 @@ func (m *Machine) Loads() []Load {
 	return all
 }
 
-// Load returns what is held of one table; false: nothing.
+// Load returns the size of one table's held frames; false: there are none.
 func (m *Machine) Load(name string) (Load, bool) {
 	t, ok := m.tables[name]
 	if !ok || t.frames == 0 {

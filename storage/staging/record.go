@@ -169,7 +169,7 @@ func (f *Frame) Validate() error {
 	return nil
 }
 
-// Measure fills what the machine needs to know of a frame's rows. Errors are Invalid: it has none, or is not self-contained.
+// Measure fills the fields that the machine needs of a frame's rows. Errors are Invalid: it has none, or is not self-contained.
 func (f *Frame) Measure(g *frame.Frame) error {
 	if g.Kind != frame.Rows || g.FirstDef != 0 || g.Samples()+len(g.Exemplars) == 0 {
 		return fault.Errorf(fault.Invalid, "a staged frame defines its series from %d on, and has %d rows", g.FirstDef, g.Samples())

@@ -85,7 +85,7 @@ func TestADamagedRecordIsFound(t *testing.T) {
 	}
 }
 
-// FuzzCutRecord: what is read is written as it was, and nothing panics.
+// FuzzCutRecord: a record that is read is written as it was, and nothing panics.
 func FuzzCutRecord(f *testing.F) {
 	x, body := exampleFrame()
 	f.Add(AppendFrame(nil, &x, body))

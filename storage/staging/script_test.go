@@ -15,7 +15,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestScripts plays histories of one server, A. Each command draws what A holds and what it asks for.
+// TestScripts plays histories of one server, A. Each command draws the frames of A and its requests.
 //
 //	server [bytes=100]          a new machine
 //	stage 1 A,B [bytes=10]      a gateway stages frame 1 at holders A and B; it is logged at once

@@ -148,7 +148,7 @@ func promRows(t *testing.T, dir string) map[string]bool {
 	return rows
 }
 
-// imported is what a source gives.
+// imported are the rows that a source gives.
 type imported struct {
 	rows    map[string]bool
 	batches []*batch

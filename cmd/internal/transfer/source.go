@@ -431,7 +431,7 @@ func (s *serverSource) close() {
 	}
 }
 
-// batchSink makes batches of what a server gives. Rows that come twice after a window was begun anew replace themselves.
+// batchSink makes batches of the rows that a server gives. Rows that come twice after a window was begun anew replace themselves.
 type batchSink struct {
 	ctx  context.Context
 	out  chan<- *batch

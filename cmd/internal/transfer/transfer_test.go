@@ -179,7 +179,7 @@ func TestExportGoesOn(t *testing.T) {
 		t.Fatal(rows, err)
 	}
 	if f, err := os.OpenFile(to, os.O_APPEND|os.O_WRONLY, 0); err == nil {
-		f.WriteString(`{"metric":{"__na`) // what a crash leaves
+		f.WriteString(`{"metric":{"__na`) // as after a crash
 		f.Close()
 	}
 	other := export(t, s, from, to)

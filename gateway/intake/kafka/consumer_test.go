@@ -377,6 +377,7 @@ func TestRecordsOfAPartitionAreWrittenInTheirOrder(t *testing.T) {
 func TestNothingIsLostWhenMembersComeAndGo(t *testing.T) {
 	for _, protocol := range []string{"classic", "consumer"} {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel() // members wait for each other
 			w, m := newWorld(t), newMemory()
 			var n atomic.Int64
 			m.table("default").fail = func(*point.Batch) error {

@@ -46,7 +46,7 @@ type storage struct {
 	staged *querytest.Store // the rows that wait there
 	cuts   int              // deletions in them
 	marked int              // questions for their watermark
-	away   error            // what it answers to them
+	away   error            // its answer to them
 }
 
 // StagedStats implements peer.StagedCounter: rows at 7 s that came at 1,000 s.

@@ -11,7 +11,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// TestStretches lists every case of what a step's window may touch. Partitions are written as id@server[from,to) in minutes, with /ring for half a
+// TestStretches lists every case of partitions that a step's window may touch. Partitions are written as id@server[from,to) in minutes, with /ring for half a
 // ring; stretches as first+steps and the partitions of each server, or rows.
 func TestStretches(t *testing.T) {
 	f := func(what string, window, offset time.Duration, steps int, partitions, want string) {

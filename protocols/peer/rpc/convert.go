@@ -87,7 +87,7 @@ func ofAnySelect(p *peerpb.Select) (*peer.Select, error) {
 	}, err
 }
 
-// checkCopies refuses what this build does not know: the answer would not be what the asker means.
+// checkCopies refuses values that this build does not know: the answer would be another one than the asker means.
 func checkCopies(c uint32) error {
 	if c > uint32(peer.StagedRows) {
 		return fault.Errorf(fault.Invalid, "copies of kind %d are asked for", c)

@@ -122,7 +122,7 @@ func (s *Server) begin() bool {
 	return true
 }
 
-// stop tells all goroutines to end; once.
+// stop asks all goroutines to end; once.
 func (s *Server) stop() {
 	s.starting.Lock()
 	defer s.starting.Unlock()

@@ -234,7 +234,7 @@ func TestPartsOfAKilledBackupAreRemoved(t *testing.T) {
 	}
 }
 
-// TestMistakesAreNamed: what a person gets wrong first.
+// TestMistakesAreNamed: the first mistakes of a person.
 func TestMistakesAreNamed(t *testing.T) {
 	for _, c := range []struct {
 		at   string

@@ -79,7 +79,7 @@ func (s *Store) endDropped() {
 	}
 }
 
-// beat looks at the other holders, stages again what they held, and keeps the announcement.
+// beat looks at the other holders, stages their frames again, and keeps the announcement.
 func (s *Store) beat(ctx context.Context, running *sync.WaitGroup) {
 	now := time.Now()
 	s.mu.Lock()

@@ -28,7 +28,7 @@ type Deps struct {
 	Room func(bytes int64) error
 	// Announce makes the tables known to gateways and other servers as those of which this server has staged rows, durably.
 	Announce func(ctx context.Context, tables []string) error
-	// Ways to other servers, and what is known of them. Only Run uses them.
+	// Ways to other servers, and their states. Only Run uses them.
 	Ways       Ways
 	Log        *slog.Logger
 	Registerer prometheus.Registerer // nil: none
@@ -54,7 +54,7 @@ type Store struct {
 		held      map[staging.ID]*held
 		pending   map[string]int       // frames being logged, by table
 		announced map[string]time.Time // tables, and when each was last known to have frames
-		known     bool                 // announced is what the registry has
+		known     bool                 // announced is as in the registry
 		closed    bool
 	}
 }
@@ -327,14 +327,14 @@ func (s *Store) forgotten(id staging.ID) error {
 	return s.journal.tidy(false)
 }
 
-// Loads returns what is staged here, by table.
+// Loads returns the sizes of the frames staged here, by table.
 func (s *Store) Loads() []staging.Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.machine.Loads()
 }
 
-// Load returns what is staged here of one table; false: nothing.
+// Load returns the size of one table's frames staged here; false: there are none.
 func (s *Store) Load(table string) (staging.Load, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

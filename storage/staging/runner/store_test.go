@@ -24,7 +24,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
-// house is one server with staged rows, and what is around it.
+// house is one server with staged rows, and its surroundings.
 type house struct {
 	t  *testing.T
 	fs *vfs.MemFS
@@ -100,7 +100,7 @@ func (h *house) want(s *Store, table string, want ...float64) {
 	}
 }
 
-// TestStagedRowsSurviveAPowerCut: what was acked is there after a crash that loses every byte that was not synced; what was forgotten may be.
+// TestStagedRowsSurviveAPowerCut: acked frames are there after a crash that loses every byte that was not synced; forgotten ones may be.
 func TestStagedRowsSurviveAPowerCut(t *testing.T) {
 	h := newHouse(t)
 	s := h.open(staging.Settings{})
