@@ -353,7 +353,7 @@ func (e *examination) lease(key lease.Partition, p *topology.Partition, l lease.
 		e.broken("stale lease", key.String(), fmt.Sprintf("held by %s, which is silent, and nobody took it", l.Holder), e.mayTake(p, l))
 	case l.State == lease.Free && l.Epoch == 0 && following.MayBeUnled(p, time.Now().UnixNano()): // it was moved before it was ever led
 	case l.State == lease.Free:
-		e.broken("unowned", key.String(), "nobody leads it", e.mayTake(p, l))
+		e.broken("unowned", key.String(), "no server leads it", e.mayTake(p, l))
 	case !slices.ContainsFunc(p.Placements, func(pl topology.Placement) bool { return pl.Server == l.Holder }):
 		e.degraded("stale lease", key.String(), fmt.Sprintf("led by %s, where it has no placement any more", l.Holder), "wait; it lets go when it sees the map")
 	}

@@ -109,7 +109,7 @@ func (c *partitionForceJoinCmd) force(ctx context.Context, a *admin, m *topology
 		err = fault.Errorf(fault.Stale, "a server that holds its rows is alive, or its lease row changed: look again")
 	}
 	if err != nil {
-		return fault.Annotate(err, "the map names %s, and nobody leads %s: run the command again", c.Server, c.key())
+		return fault.Annotate(err, "the map names %s, and no server leads %s: run the command again", c.Server, c.key())
 	}
 	return a.done("%s goes on with %s alone, and is marked as possibly incomplete", c.key(), c.Server)
 }

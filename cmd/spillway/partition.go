@@ -19,7 +19,7 @@ import (
 )
 
 type partitionCmd struct {
-	List      partitionListCmd      `cmd:"" help:"List a table's partitions, with who leads them."`
+	List      partitionListCmd      `cmd:"" help:"List a table's partitions, with their leaders."`
 	Show      partitionShowCmd      `cmd:"" help:"Show all that is known of a partition."`
 	Split     partitionSplitCmd     `cmd:"" help:"Cut a partition in two."`
 	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`

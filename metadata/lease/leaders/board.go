@@ -165,7 +165,7 @@ func (b *board) find(table string, p *topology.Partition, try int) (Lead, error)
 	case !ok || r.err == nil && r.lease.Epoch == 0 && r.lease.Offline == nil:
 		return b.guess(table, p, try)
 	case r.err != nil:
-		return Lead{}, fault.Wrap(r.err, fault.Unavailable, "who leads partition %s/%d cannot be read", table, p.ID)
+		return Lead{}, fault.Wrap(r.err, fault.Unavailable, "the leader of partition %s/%d cannot be read", table, p.ID)
 	case r.lease.Offline != nil:
 		n := r.lease.Offline
 		return Lead{}, fault.Errorf(fault.Unavailable, "partition %s/%d was taken offline by %s at %s: %s",
@@ -188,7 +188,7 @@ func (b *board) guess(table string, p *topology.Partition, try int) (Lead, error
 		}
 	}
 	if n == 0 {
-		return Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d, and of the servers it is placed on (%s) none shows a heartbeat",
+		return Lead{}, fault.Errorf(fault.Unavailable, "no server leads partition %s/%d, and of the servers it is placed on (%s) none shows a heartbeat",
 			table, p.ID, servers(p.Placements))
 	}
 	skip := try % n
@@ -201,7 +201,7 @@ func (b *board) guess(table string, p *topology.Partition, try int) (Lead, error
 		}
 		skip--
 	}
-	return Lead{}, fault.Errorf(fault.Unavailable, "nobody leads partition %s/%d", table, p.ID)
+	return Lead{}, fault.Errorf(fault.Unavailable, "no server leads partition %s/%d", table, p.ID)
 }
 
 func servers(ps []topology.Placement) string {

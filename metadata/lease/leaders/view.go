@@ -59,7 +59,7 @@ func Open(ctx context.Context, d Deps, s Settings) (*View, error) {
 	v.mu.board, v.mu.changed = newBoard(s.TakeAfter), make(chan struct{})
 	rows, rev, err := d.Store.List(ctx, lease.Prefix)
 	if err != nil {
-		return nil, fault.Annotate(err, "read who leads")
+		return nil, fault.Annotate(err, "read the leaders")
 	}
 	newMetrics(d.Registerer, v)
 	return v, follower{v}.Listed(rows, rev)
