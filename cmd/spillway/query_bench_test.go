@@ -47,12 +47,16 @@ func BenchmarkQuery(b *testing.B) {
 }
 
 func ask(b *testing.B, r *query.Reader, q fleet.Query, end time.Time) {
+	askTable(b, r, tablename.Default, q, end)
+}
+
+func askTable(b *testing.B, r *query.Reader, table string, q fleet.Query, end time.Time) {
 	var in promql.Query
 	var err error
 	if q.Span == 0 {
-		in, err = r.Engine().NewInstantQuery(b.Context(), r.Table(tablename.Default), nil, q.Expr, end)
+		in, err = r.Engine().NewInstantQuery(b.Context(), r.Table(table), nil, q.Expr, end)
 	} else {
-		in, err = r.Engine().NewRangeQuery(b.Context(), r.Table(tablename.Default), nil, q.Expr, end.Add(-q.Span), end, q.Step)
+		in, err = r.Engine().NewRangeQuery(b.Context(), r.Table(table), nil, q.Expr, end.Add(-q.Span), end, q.Step)
 	}
 	if err != nil {
 		b.Fatal(err)
