@@ -35,7 +35,7 @@ type options struct {
 func parse() (options, error) {
 	var o options
 	var servers string
-	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run, or name=url of one that runs and holds the rows")
+	flag.StringVar(&servers, "servers", "spillway,prometheus,victoriametrics", "which servers to run, or name=url of one that runs and holds the rows; name=url#pid+pid measures the CPU time of these processes")
 	flag.IntVar(&o.hosts, "hosts", 200, "hosts, of 101 series each")
 	flag.IntVar(&o.hours, "hours", 12, "hours of rows")
 	flag.DurationVar(&o.interval, "interval", 10*time.Second, "time between rows")
@@ -109,7 +109,7 @@ type column struct {
 // answer is the cost of one query.
 type answer struct {
 	p50    time.Duration
-	cpu    time.Duration // of the server, for each time the query was asked
+	cpu    time.Duration // of the server, the median
 	series int
 }
 
@@ -175,7 +175,7 @@ func queries(o options) []fleet.Query {
 // inTurns asks all servers a query once without measuring, then repeat times, one server after the other each time: a
 // disturbance of the machine affects them alike.
 func inTurns(columns []*column, q fleet.Query, repeat int, end time.Time) error {
-	took := make([][]time.Duration, len(columns))
+	took, cpus := make([][]time.Duration, len(columns)), make([][]time.Duration, len(columns))
 	answers := make([]answer, len(columns))
 	for round := range repeat + 1 {
 		for i, c := range columns {
@@ -189,29 +189,33 @@ func inTurns(columns []*column, q fleet.Query, repeat int, end time.Time) error 
 				continue
 			}
 			took[i] = append(took[i], time.Since(begin))
-			answers[i].cpu += (c.server.CPUTime() - cpu) / time.Duration(repeat)
+			cpus[i] = append(cpus[i], c.server.CPUTime()-cpu)
 		}
 	}
 	for i, c := range columns {
-		slices.Sort(took[i])
-		answers[i].p50 = took[i][len(took[i])/2]
+		answers[i].p50, answers[i].cpu = median(took[i]), median(cpus[i])
 		c.answers = append(c.answers, answers[i])
 	}
 	return nil
 }
 
-// show prints a line for each query: p50 and CPU time of each server, and the first server's p50 as a part of each other's.
+func median(of []time.Duration) time.Duration {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
+
+// show prints a line for each query: p50 and CPU time of each server, and the first server's p50 and CPU time as parts of each other's.
 func show(o options, columns []*column) {
 	if len(columns) == 0 {
 		return
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("\n%d series × %d h every %v, p50 of %d and CPU time, ms; load %s\n%-22s", o.hosts*101, o.hours, o.interval, o.repeat, load, "query")
+	fmt.Printf("\n%d series × %d h every %v, p50 and median CPU time of %d, ms; load %s\n%-22s", o.hosts*101, o.hours, o.interval, o.repeat, load, "query")
 	for _, c := range columns {
 		fmt.Printf("%15s%9s", c.server.Name, "CPU")
 	}
 	for _, c := range columns[1:] {
-		fmt.Printf("   / %-15s", c.server.Name)
+		fmt.Printf("   / %-15s%9s", c.server.Name, "CPU")
 	}
 	fmt.Println()
 	for i, q := range queries(o) {
@@ -225,7 +229,7 @@ func show(o options, columns []*column) {
 			}
 		}
 		for _, c := range columns[1:] {
-			fmt.Printf("   %-17.2f", ms(first.p50)/ms(c.answers[i].p50))
+			fmt.Printf("   %-17.2f%9.2f", ms(first.p50)/ms(c.answers[i].p50), ms(first.cpu)/ms(c.answers[i].cpu))
 		}
 		fmt.Println(mark)
 	}

@@ -3,6 +3,9 @@ package columns
 import (
 	"encoding/binary"
 	"math"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/klauspost/compress/s2"
 
@@ -47,38 +50,59 @@ func (part *Part) Send(give func([]byte) error) error {
 	if err := give(part.head()); err != nil {
 		return err
 	}
-	var body, packed []byte
-	flush := func() error {
-		if packed = append(packed[:0], bodyS2); len(body) > 0 {
-			packed = binary.AppendUvarint(packed, uint64(len(body)))
-			at := len(packed)
-			packed = append(packed, make([]byte, s2.MaxEncodedLen(len(body)))...)
-			packed = packed[:at+len(s2.Encode(packed[at:], body))]
-			if len(packed) > len(body)/8*7 {
-				packed = append(append(packed[:0], bodyPlain), body...)
-			}
-		}
-		body = body[:0]
-		return give(packed)
+	m, _ := sending.Get().(*sendBuffers)
+	if m == nil {
+		m = &sendBuffers{}
 	}
+	defer m.put()
 	for i := range part.Columns {
 		c := &part.Columns[i]
-		body = binary.AppendUvarint(body, uint64(len(c.Labels)))
-		body = append(body, c.Labels...)
-		body = append(body, bit(c.Dropped, columnDropped))
+		m.body = slices.Grow(m.body, len(c.Labels)+8*len(c.Values)+binary.MaxVarintLen64+1)
+		m.body = binary.AppendUvarint(m.body, uint64(len(c.Labels)))
+		m.body = append(m.body, c.Labels...)
+		m.body = append(m.body, bit(c.Dropped, columnDropped))
 		for _, v := range c.Values {
-			body = appendFloat(body, v)
+			m.body = appendFloat(m.body, v)
 		}
-		if len(body) >= messageBytes {
-			if err := flush(); err != nil {
+		if len(m.body) >= messageBytes {
+			if err := give(m.pack()); err != nil {
 				return err
 			}
 		}
 	}
-	if len(body) > 0 {
-		return flush()
+	if len(m.body) > 0 {
+		return give(m.pack())
 	}
 	return nil
+}
+
+// sendBuffers are a message of columns before and after its compression.
+type sendBuffers struct{ body, packed []byte }
+
+// sending keeps the buffers of answers that were sent.
+var sending sync.Pool
+
+// sendBuffersMax bounds the bytes of a buffer that is kept.
+const sendBuffersMax = 2 * messageBytes
+
+func (m *sendBuffers) put() {
+	if cap(m.body) <= sendBuffersMax && cap(m.packed) <= sendBuffersMax {
+		m.body = m.body[:0]
+		sending.Put(m)
+	}
+}
+
+// pack returns the message, and empties the body.
+func (m *sendBuffers) pack() []byte {
+	most := 1 + binary.MaxVarintLen64 + s2.MaxEncodedLen(len(m.body))
+	b := append(slices.Grow(m.packed[:0], most), bodyS2)
+	b = binary.AppendUvarint(b, uint64(len(m.body)))
+	b = b[:len(b)+len(s2.Encode(b[len(b):cap(b)], m.body))]
+	if len(b) > len(m.body)/8*7 {
+		b = append(append(b[:0], bodyPlain), m.body...)
+	}
+	m.packed, m.body = b, m.body[:0]
+	return b
 }
 
 func (part *Part) head() []byte {
@@ -129,16 +153,56 @@ func (r *Receiver) Add(b []byte) error {
 	if err != nil {
 		return err
 	}
-	d := decoder{b: body}
-	for len(d.b) > 0 && !d.bad {
-		if err := r.column(&d); err != nil {
-			return err
-		}
+	return r.add(body)
+}
+
+// add takes the columns of a message: first it counts them and their bytes, then it copies them into memory that they share.
+func (r *Receiver) add(body []byte) error {
+	columns, labels, err := r.count(body)
+	if err != nil {
+		return err
 	}
-	if d.bad {
-		return d.corrupt("a column")
+	values := r.width * r.part.Steps
+	if err := r.take(int64(columns)*(int64(8*values)+columnBytes) + int64(labels)); err != nil {
+		return err
+	}
+	floats := make([]float64, 0, columns*values)
+	var text strings.Builder
+	text.Grow(labels)
+	r.part.Columns = slices.Grow(r.part.Columns, columns)
+	for d := (decoder{b: body}); len(d.b) > 0; {
+		at := text.Len()
+		text.Write(d.cut(int(d.number(labelsMax))))
+		flags := d.byte()
+		raw, first := d.cut(8*values), len(floats)
+		for i := range values {
+			floats = append(floats, math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:])))
+		}
+		c := Column{Labels: point.Labels(text.String()[at:]), Dropped: flags&columnDropped != 0, Values: floats[first:len(floats):len(floats)]}
+		if !c.Labels.Valid() {
+			return d.corrupt("the labels of a column")
+		}
+		r.part.Columns = append(r.part.Columns, c)
 	}
 	return nil
+}
+
+// count returns how many columns a message has, which must be whole, and how many bytes their labels have.
+func (r *Receiver) count(body []byte) (columns, labels int, err error) {
+	for d := (decoder{b: body}); len(d.b) > 0; columns++ {
+		n := d.number(labelsMax)
+		if d.bad || n > int64(len(d.b)) || len(r.part.Columns)+columns == r.columns {
+			return 0, 0, d.corrupt("the labels of a column")
+		}
+		d.cut(int(n))
+		flags := d.byte()
+		d.cut(8 * r.width * r.part.Steps)
+		if d.bad || flags > columnDropped {
+			return 0, 0, d.corrupt("a column")
+		}
+		labels += int(n)
+	}
+	return columns, labels, nil
 }
 
 // Part is the answer's part, after its last message. Errors are Corrupt, ErrUnknown, ErrAbandoned and ErrTooManySamples.
@@ -241,27 +305,4 @@ func (r *Receiver) unpack(b []byte) ([]byte, error) {
 		return nil, fault.Wrap(err, fault.Corrupt, "columns of an evaluation")
 	}
 	return body, nil
-}
-
-func (r *Receiver) column(d *decoder) error {
-	n := d.number(labelsMax)
-	if d.bad || n > int64(len(d.b)) || len(r.part.Columns) == r.columns {
-		return d.corrupt("the labels of a column")
-	}
-	l := d.cut(int(n))
-	flags := d.byte()
-	values := r.width * r.part.Steps
-	raw := d.cut(8 * values)
-	if d.bad || flags > columnDropped || !point.Labels(l).Valid() {
-		return d.corrupt("a column")
-	}
-	if err := r.take(int64(8*values) + columnBytes + n); err != nil {
-		return err
-	}
-	c := Column{Labels: point.Labels(l), Dropped: flags&columnDropped != 0, Values: make([]float64, values)}
-	for i := range c.Values {
-		c.Values[i] = math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
-	}
-	r.part.Columns = append(r.part.Columns, c)
-	return nil
 }

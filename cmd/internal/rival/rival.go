@@ -29,6 +29,7 @@ type Server struct {
 	dir   string
 	keep  bool // leave dir behind
 	cmd   *exec.Cmd
+	pids  []int // processes whose CPU time counts
 }
 
 // freePorts asks the system for free ports: two measurements on one machine must not meet each other's server.
@@ -46,16 +47,36 @@ func freePorts() (port, adminPort string, err error) {
 }
 
 // Start starts a fresh server on an empty directory and waits until it answers. Names are spillway (spillway is the path
-// of its program), victoriametrics, prometheus, and name=url for a server that runs already.
+// of its program), victoriametrics, prometheus, and name=url for a server that runs already; name=url#pid+pid counts the CPU time of these processes.
 func Start(name, spillway string) (*Server, error) {
-	if at := strings.Index(name, "="); at > 0 {
-		return &Server{Name: name[:at], URL: name[at+1:]}, nil
+	if name, url, ok := strings.Cut(name, "="); ok {
+		return running(name, url)
 	}
 	dir, err := os.MkdirTemp("", "loadgen-"+name+"-")
 	if err != nil {
 		return nil, err
 	}
 	return start(name, spillway, dir, false)
+}
+
+// running is a server that runs already, of these processes: url#pid+pid.
+func running(name, url string) (*Server, error) {
+	url, list, ok := strings.Cut(url, "#")
+	t := &Server{Name: name, URL: url}
+	if !ok {
+		return t, nil
+	}
+	for text := range strings.SplitSeq(list, "+") {
+		pid, err := strconv.Atoi(text)
+		if err != nil || pid < 1 {
+			return nil, fmt.Errorf("%q is not the number of a process", text)
+		}
+		t.pids = append(t.pids, pid)
+	}
+	if _, err := t.cpuTime(); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // StartIn is Start on an existing directory, with the rows of an earlier run; Stop does not remove it.
@@ -97,6 +118,7 @@ func start(name, spillway, dir string, keep bool) (*Server, error) {
 	if err := t.cmd.Start(); err != nil {
 		return nil, err
 	}
+	t.pids = []int{t.cmd.Process.Pid}
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
 	tries := 300
@@ -170,22 +192,22 @@ func (t *Server) Usage() (Usage, error) {
 	return u, nil
 }
 
-// CPUTime is the CPU time of all threads of the process so far, to the nanosecond; 0 for a server that ran already.
+// CPUTime is the CPU time of all threads of the processes so far, to the nanosecond; 0 for a server that ran already without its processes' numbers.
 func (t *Server) CPUTime() time.Duration {
-	if t.cmd == nil {
-		return 0
-	}
 	d, _ := t.cpuTime() // zero for a process that is gone
 	return d
 }
 
-func (t *Server) cpuTime() (time.Duration, error) {
+func (t *Server) cpuTime() (all time.Duration, err error) {
 	const scheduled = 2 // of a process's three clocks the one that counts its threads' running time: clock_getcpuclockid(3)
-	var at unix.Timespec
-	if err := unix.ClockGettime(^int32(t.cmd.Process.Pid)<<3|scheduled, &at); err != nil {
-		return 0, fmt.Errorf("the CPU clock of %s: %w", t.Name, err)
+	for _, pid := range t.pids {
+		var at unix.Timespec
+		if err := unix.ClockGettime(^int32(pid)<<3|scheduled, &at); err != nil {
+			return 0, fmt.Errorf("the CPU clock of %s: %w", t.Name, err)
+		}
+		all += time.Duration(at.Nano())
 	}
-	return time.Duration(at.Nano()), nil
+	return all, nil
 }
 
 func procValue(file, key string) int64 {

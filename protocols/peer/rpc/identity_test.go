@@ -72,6 +72,11 @@ func TestEveryMethodHasRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if err := srv.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
 	for _, m := range srv.service().Streams {
 		if len(rights[m.StreamName]) == 0 {
 			t.Errorf("nobody may call %s", m.StreamName)
@@ -132,7 +137,10 @@ func TestServersAreWhoTheySayTheyAre(t *testing.T) {
 
 	for want, own := range map[string]Identity{"": {RoleStorage, ""}, "not for storage/s2": {RoleStorage, "s2"}, "not for a process of role": {RoleGateway, ""}} {
 		s1.Own = own
-		_, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: s1})
+		srv, err := NewServer(Deps{Storage: newMemory()}, Settings{TLS: s1})
+		if err == nil && srv.Shutdown(t.Context()) != nil {
+			t.Errorf("a server as %s does not end", own)
+		}
 		if want == "" && err != nil || want != "" && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("a start as %s: %v, want Invalid and %q", own, err, want)
 		}

@@ -63,7 +63,11 @@ const (
 	connectionWindow   = 16 << 20
 )
 
-// NewServer makes a server; it serves nothing yet. Errors are Invalid: settings, or certificates that cannot be read.
+// streamWorkers are goroutines that answer one request after the other, so that their stacks need not grow for each. While all are busy, each
+// other request has a goroutine of its own.
+const streamWorkers = 16
+
+// NewServer makes a server; it serves nothing yet, and must be shut down. Errors are Invalid: settings, or certificates that cannot be read.
 func NewServer(d Deps, s Settings) (*Server, error) {
 	s.setDefaults()
 	if err := s.Validate(); err != nil {
@@ -85,6 +89,7 @@ func NewServer(d Deps, s Settings) (*Server, error) {
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxConcurrentStreams(streamsMax),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxRecvMsgSize(messageBytesMax),
 		grpc.MaxSendMsgSize(messageBytesMax),
 		grpc.InitialWindowSize(serverStreamWindow),
