@@ -50,10 +50,7 @@ func (part *Part) Send(give func([]byte) error) error {
 	if err := give(part.head()); err != nil {
 		return err
 	}
-	m, _ := sending.Get().(*sendBuffers)
-	if m == nil {
-		m = &sendBuffers{}
-	}
+	m := sending.Get().(*sendBuffers)
 	defer m.put()
 	for i := range part.Columns {
 		c := &part.Columns[i]
@@ -80,7 +77,7 @@ func (part *Part) Send(give func([]byte) error) error {
 type sendBuffers struct{ body, packed []byte }
 
 // sending keeps the buffers of answers that were sent.
-var sending sync.Pool
+var sending = sync.Pool{New: func() any { return new(sendBuffers) }}
 
 // sendBuffersMax bounds the bytes of a buffer that is kept.
 const sendBuffersMax = 2 * messageBytes
