@@ -33,22 +33,12 @@ type planStep struct {
 }
 
 func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
-	if err := a.incomplete(); err != nil {
-		return err
-	}
-	s, _, err := a.look(ctx)
+	_, all, err := a.plan(ctx)
 	if err != nil {
 		return err
 	}
-	if err := s.FillDropped(ctx, a.store); err != nil {
-		return err
-	}
-	s.Sizes = master.Sizes(ctx, a.tables.Names(), a.servers.All(), a.peers.Server, a.log)
-	if s.Growth, err = a.growth(ctx); err != nil {
-		return err
-	}
 	var steps []master.Step
-	for _, step := range master.Plan(s, master.Settings{}, a.rng) {
+	for _, step := range all {
 		if !c.Alarms || step.Kind == master.Alarm {
 			steps = append(steps, step)
 		}
@@ -64,6 +54,24 @@ func (c *masterPlanCmd) run(ctx context.Context, a *admin) error {
 	return a.print(map[string]any{"master": holder, "steps": shown}, func(w io.Writer) {
 		fmt.Fprintf(w, "master: %s\n%s", or(string(holder), "none"), master.Format(steps))
 	})
+}
+
+// plan looks at the cluster and returns what its master would do next. Errors name the missing maps, or are the store's.
+func (a *admin) plan(ctx context.Context) (s master.State, steps []master.Step, err error) {
+	if err := a.incomplete(); err != nil {
+		return s, nil, err
+	}
+	if s, _, err = a.look(ctx); err != nil {
+		return s, nil, err
+	}
+	if err := s.FillDropped(ctx, a.store); err != nil {
+		return s, nil, err
+	}
+	s.Sizes = master.Sizes(ctx, a.tables.Names(), a.servers.All(), a.peers.Server, a.log)
+	if s.Growth, err = a.growth(ctx); err != nil {
+		return s, nil, err
+	}
+	return s, master.Plan(s, master.Settings{}, a.rng), nil
 }
 
 func opStrings(ops []topology.Op) []string {

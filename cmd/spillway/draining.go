@@ -46,21 +46,26 @@ func (o onServer) String() string {
 	return text
 }
 
-// onServer looks at what a server has. Errors are NotFound, and the store's.
-func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer, err error) {
-	s, _, err := a.look(ctx)
+// onServer looks at what a server has, and returns the master's alarms. Errors are NotFound, and those of plan.
+func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer, alarms []string, err error) {
+	s, steps, err := a.plan(ctx)
 	if err != nil {
-		return o, err
+		return o, nil, err
+	}
+	for _, step := range steps {
+		if step.Kind == master.Alarm {
+			alarms = append(alarms, fmt.Sprintf("table %s: %s: %s", step.Table, step.What, step.Why))
+		}
 	}
 	i := slices.IndexFunc(s.Servers, func(srv master.Server) bool { return srv.ID == id })
 	if i < 0 {
-		return o, fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", id)
+		return o, nil, fault.Errorf(fault.NotFound, "there is no server %q; `spillway server list` shows those there are", id)
 	}
 	o.serverRow = showServer(&s, s.Servers[i])
 	for _, size := range master.Sizes(ctx, a.tables.Names(), []registry.Server{s.Servers[i].Server}, a.peers.Server, a.log) {
 		o.bytes += size.Bytes
 	}
-	return o, nil
+	return o, alarms, nil
 }
 
 // awaitDrained shows how far a drained server is, until it has nothing. Errors are Unavailable (it still had something when the time was over) and those of onServer.
@@ -76,8 +81,9 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 	b := newBar(os.Stderr, "drain of "+string(id))
 	defer b.end()
 	var first, last onServer
+	said := map[string]bool{}
 	for {
-		left, err := a.onServer(ctx, id)
+		left, alarms, err := a.onServer(ctx, id)
 		switch {
 		case err == nil:
 		case ctx.Err() != nil || fault.Is(err, fault.Unavailable) && pause(ctx, drainLookEvery) != nil:
@@ -91,6 +97,12 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 		first.bytes, first.Placements = max(first.bytes, left.bytes), max(first.Placements, left.Placements)
 		if left.empty() {
 			return nil
+		}
+		for _, alarm := range alarms {
+			if !said[alarm] {
+				b.say(alarm)
+			}
+			said[alarm] = true
 		}
 		b.draw(drained(first, left), false, func(seconds float64) string {
 			return fmt.Sprintf("%v left  %s/s", left, sizeText(int64(float64(first.bytes-left.bytes)/seconds)))

@@ -171,9 +171,6 @@ func (c *serverDrainCmd) run(ctx context.Context, a *admin) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Wait)
 	defer cancel()
-	if err := a.incomplete(); err != nil {
-		return err // it may hold partitions of the missing maps
-	}
 	if err := a.awaitDrained(ctx, c.Server); err != nil {
 		return err
 	}
