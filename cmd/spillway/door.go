@@ -148,7 +148,7 @@ func (d *door) open(ctx context.Context, behind gatewayDeps) error {
 	if err != nil {
 		return err
 	}
-	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.settings}, d.cfg.API)
+	promAPI, err := api.New(api.Deps{Query: reader, Limits: d.limits, Log: d.log, Registerer: d.registry, Checked: true, Build: build(), Config: d.settings, Flags: d.flagValues}, d.cfg.API)
 	if err != nil {
 		return err
 	}

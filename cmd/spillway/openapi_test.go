@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"mime"
@@ -164,7 +165,7 @@ func apiAsks(backup string) []apiAsk {
 	get(200, "reader", "/api/v1/status/runtimeinfo", "/api/v1/status/flags", "/api/v1/status/ha", "/api/v1/status/kafka", "/api/v1/status/cluster", "/api/v1/status/cluster?partitions=none",
 		"/api/v1/status/tables", "/api/v1/status/queries", "/api/v1/status/rates", "/metrics", "/api/v2/buckets", "/api/v2/orgs", "/query?q=SHOW+DATABASES")
 	get(200, "admin", "/api/v1/status/config")
-	get(200, "", "/-/healthy", "/-/ready", "/", "/icon.svg", "/NOTICE.txt", "/ping?verbose=true", "/health", "/ready")
+	get(200, "", "/-/healthy", "/-/ready", "/", "/icon.svg", "/NOTICE.txt", "/api/v1/openapi.yaml", "/ping?verbose=true", "/health", "/ready")
 	get(404, "", "/assets/none.js")
 	get(204, "", "/ping", "/api/v2/ping")
 	for path, want := range map[string]int{"/ping": 204, "/api/v2/ping": 204, "/health": 200, "/ready": 200} {
@@ -214,7 +215,8 @@ func apiAsks(backup string) []apiAsk {
 	}
 	administer(404, "GET", "/api/v1/admin/tables/none", "", "")
 	administer(200, "PUT", "/api/v1/admin/tables/made", jsonType, `{"retention":"30d"}`)
-	administer(400, "PUT", "/api/v1/admin/tables/made", jsonType, `{"retention":"30d"}`)
+	administer(409, "PUT", "/api/v1/admin/tables/made", jsonType, `{"retention":"30d"}`)
+	administer(400, "PUT", "/api/v1/admin/tables/other", jsonType, `{"retention":"3q"}`)
 	administer(200, "PATCH", "/api/v1/admin/tables/made?dry_run=true", jsonType, `{"retention":"31d"}`)
 	administer(400, "PATCH", "/api/v1/admin/tables/made", jsonType, `{"retention":"3q"}`)
 	administer(400, "DELETE", "/api/v1/admin/tables/made", "", "")
@@ -367,5 +369,49 @@ func closeObjects(ref *openapi3.SchemaRef, seen map[*openapi3.Schema]bool) {
 	}
 	for _, p := range s.OneOf {
 		closeObjects(p, seen)
+	}
+}
+
+// TestAProcessServesTheDocumentOfItsAPI: byte for byte, also to a reader without credentials.
+func TestAProcessServesTheDocumentOfItsAPI(t *testing.T) {
+	p := open(t)
+	want, err := os.ReadFile(apiDocument)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := p.do(t, http.MethodGet, openAPIPath, ""); code != http.StatusOK || text != string(want) {
+		t.Errorf("%d, %d bytes of %d", code, len(text), len(want))
+	}
+}
+
+// TestTheFlagsOfAProcessAreItsSettings: /api/v1/status/flags was empty, so that programs for Prometheus showed none.
+func TestTheFlagsOfAProcessAreItsSettings(t *testing.T) {
+	cfg := defaultConfig()
+	cfg.Kafka = slices.Clone(unreadTopics)
+	cfg.Kafka[0].SASL.Password = "not-for-pages"
+	cfg.Coord.URL = "etcd://root:not-for-pages@host:2379"
+	p := openWith(t, t.TempDir(), cfg)
+	code, text := p.do(t, http.MethodGet, "/api/v1/status/flags", "")
+	var answer struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || code != http.StatusOK {
+		t.Fatalf("%d %s %v", code, text, err)
+	}
+	for flag, want := range map[string]string{"http.listen": "127.0.0.1:0", "retention": "0s", "create-on-write": "true", "storage.flush-age": "1h", "self.scrape-interval": "15s", "config.file": ""} {
+		if got, ok := answer.Data[flag]; !ok || got != want {
+			t.Errorf("%s is %q, want %q", flag, got, want)
+		}
+	}
+	for _, other := range []string{"coord", "id", "peer.listen"} {
+		if v, ok := answer.Data[other]; ok {
+			t.Errorf("%s of other processes is there: %q", other, v)
+		}
+	}
+	if strings.Contains(text, "not-for-pages") {
+		t.Errorf("a password is shown: %s", text)
+	}
+	p.cfg.Coord.URL = "etcd://root:not-for-pages@host:2379"
+	p.role = roleGateway // has the coordination store
+	if got := p.flagValues()["coord"]; got != "etcd://root:xxxxx@host:2379" {
+		t.Errorf("the coordination store's URL is %q", got)
 	}
 }

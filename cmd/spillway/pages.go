@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/spillwaydb/spillway/docs"
 	"github.com/spillwaydb/spillway/gateway/access"
 	"github.com/spillwaydb/spillway/gateway/ui"
 )
@@ -30,6 +31,7 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 	}
 	return append(files, []page{
 		{"/api/v1/", access.NeedIdentity, promAPI},
+		{"GET " + openAPIPath, access.NeedNothing, http.HandlerFunc(openAPI)}, // without data: it is part of the program
 		{"/federate", access.NeedIdentity, promAPI},
 		{"/t/", access.NeedIdentity, promAPI},
 		{"GET " + kafkaStatusPath, access.NeedReadAll, http.HandlerFunc(d.kafkaStatus)},
@@ -43,6 +45,14 @@ func (d *door) publicPages(promAPI http.Handler) []page {
 		{"GET /-/healthy", access.NeedNothing, http.HandlerFunc(healthy)},
 		{"GET /-/ready", access.NeedNothing, http.HandlerFunc(d.readiness)},
 	}...)
+}
+
+// openAPIPath is where a process serves the document of its HTTP API.
+const openAPIPath = "/api/v1/openapi.yaml"
+
+func openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(docs.OpenAPI())
 }
 
 // privatePages are the pages of admin.listen. On loopback any user of the host may use them.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net/url"
 	"slices"
 
 	"github.com/spillwaydb/spillway/protocols/setting"
@@ -65,6 +66,25 @@ func (d *door) settings() string {
 	c := *d.cfg
 	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
 	return c.String()
+}
+
+// flagValues are the settings in force that are single values, by flag: what Prometheus calls its flags. Their reader need not
+// administer the process, so that a password in the coordination store's URL is left out.
+func (d *door) flagValues() map[string]string {
+	c := *d.cfg
+	c.Limits, c.Relabel, c.HA = d.limits.Settings(), d.relabel.Settings(), d.replicas.Settings()
+	if u, err := url.Parse(c.Coord.URL); err == nil {
+		c.Coord.URL = u.Redacted()
+	} else {
+		c.Coord.URL = ""
+	}
+	out := map[string]string{"config.file": c.file}
+	for _, s := range setting.List(&c) {
+		if s.Scalar() && s.Is(d.role) {
+			out[s.Flag] = s.Text()
+		}
+	}
+	return out
 }
 
 // exists reports whether there is a table of that name.

@@ -267,7 +267,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 		if err != nil {
 			return err
 		}
-		return fault.Errorf(fault.Invalid, "table %q exists; `spillway table set` changes its settings", c.Table)
+		return fault.Errorf(fault.Stale, "table %q exists; `spillway table set` changes its settings", c.Table)
 	}
 	what := fmt.Sprintf("create table %s, width %s, retention %s, %d replicas", c.Table, span(duration(cfg.PartitionWidth)), span(duration(cfg.Retention)), max(cfg.Replicas, 1))
 	return a.act(ctx, "", what, func() error {
