@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
 
@@ -15,6 +16,7 @@ import (
 //	a placement is wanted elsewhere   it joins: its server follows the leader and fetches the segments
 //	a joining one is listed           it has every row: it is made live
 //	more are live than wanted         one joins anew, so that it may not lead: one that must leave first; never the leader (its server hands the lease over, or is dead)
+//	a person moves the leader away    it joins anew, too, while others can lead: its server releases the lease, and one of them takes it
 //	a joining one is not wanted       it leaves the map, if others as many as the table has replicas are listed and live, and one of them leads; the leader
 //	                                  then takes it out of the list, and only after that its server deletes the copy
 type held struct {
@@ -28,6 +30,7 @@ type held struct {
 	ops  []topology.Op
 
 	came, went, ready []topology.ServerID
+	to                []topology.ServerID // wanted by persons
 	why               string
 	kind              Kind
 }
@@ -42,7 +45,10 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 	h := held{planner: p, m: m, part: part, key: key, hold: hold, live: slices.Clone(part.Placements), kind: Repair}
 	for _, pl := range append(slices.Clone(part.Placements), part.Joining...) {
 		if h.leaves(pl) {
-			h.why, h.kind = cmp.Or(h.why, p.state(pl.Server)), p.kindFor(pl.Server)
+			h.why, h.kind = cmp.Or(h.why, p.whyLeaves(key.Table, pl)), p.kindFor(pl.Server)
+			if to, asked := p.moveOf(key.Table, pl); asked {
+				h.kind, h.to = Drain, append(h.to, to.To)
+			}
 		}
 	}
 	if h.why == "" {
@@ -63,7 +69,27 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 }
 
 // leaves reports whether a placement must leave its server.
-func (h *held) leaves(pl topology.Placement) bool { return h.bad(pl.Server, h.set.DeadAfter) }
+func (h *held) leaves(pl topology.Placement) bool {
+	_, asked := h.moveOf(h.key.Table, pl)
+	return asked || h.bad(pl.Server, h.set.DeadAfter)
+}
+
+// moveOf returns the move of a placement that a person asked for.
+func (v *view) moveOf(table string, pl topology.Placement) (registry.Move, bool) {
+	st := v.servers[pl.Server]
+	if st == nil {
+		return registry.Move{}, false
+	}
+	return st.MoveOf(table, pl.ID)
+}
+
+// whyLeaves describes why a placement leaves its server.
+func (p *planner) whyLeaves(table string, pl topology.Placement) string {
+	if move, asked := p.moveOf(table, pl); asked {
+		return fmt.Sprintf("%s moves it from %s to %s: %s", move.Note.Who, pl.Server, move.To, move.Note.Reason)
+	}
+	return p.state(pl.Server)
+}
 
 // good counts the live placements that stay.
 func (h *held) good() (n int) {
@@ -114,6 +140,7 @@ func (h *held) join(filling int) {
 	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true}
 	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return h.bad(s, h.set.DeadAfter) })
 	for ; missing > 0; missing-- {
+		w.takeNext(&h.to)
 		st, ok := h.choose(w)
 		if !ok {
 			return
@@ -157,6 +184,8 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 		switch others := h.heldByOthers(pl.Server); {
 		case !slices.Contains(h.hold, pl.Server):
 			return false
+		case h.planner.leads(h.key, pl.Server) && h.canRelease(pl):
+			return false
 		case h.planner.leads(h.key, pl.Server): // it hands the lease over, or others take it when it is silent: then the placement may go
 			return true
 		case h.leaves(pl):
@@ -181,6 +210,19 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 		bl, bu, bz, bb := rank(b)
 		return cmp.Or(cmp.Compare(al, bl), cmp.Compare(au, bu), cmp.Compare(az, bz), cmp.Compare(ab, bb), cmp.Compare(b.Server, a.Server))
 	}), true
+}
+
+// canRelease reports whether a leader may have its placement join anew, so that it releases the lease: a person moves it, its server lives and does not
+// drain, and others that live, as many as the table has replicas, have every row and may lead.
+func (h *held) canRelease(pl topology.Placement) bool {
+	_, asked := h.moveOf(h.key.Table, pl)
+	st, n := h.servers[pl.Server], 0
+	for _, other := range h.part.Placements {
+		if o := h.servers[other.Server]; other != pl && o != nil && o.Live && h.lists(h.key, other) && !h.leaves(other) && !slices.Contains(h.No[h.key], other.Server) {
+			n++
+		}
+	}
+	return asked && st.Live && st.Drain == nil && n >= h.m.Config.Replicas
 }
 
 func number(b bool) int {

@@ -26,6 +26,21 @@ type where struct {
 	narrow bool
 	// settled demands servers that have lived for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
+	// to is the server that a person wants: it is taken if it is suitable, on any host, and waited for while too much is copied to it.
+	to topology.ServerID
+}
+
+// takeNext makes the first of the servers that persons want the wanted one.
+func (w *where) takeNext(to *[]topology.ServerID) {
+	w.to = ""
+	if len(*to) > 0 {
+		w.to, *to = (*to)[0], (*to)[1:]
+	}
+}
+
+// unsuitable reports whether a server must not be chosen, whatever its host.
+func (v *view) unsuitable(w *where, st *standing) bool {
+	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && !st.copies()
 }
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
@@ -38,6 +53,9 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 			hosts[st.Host]++
 			zones[st.Zone]++
 		}
+	}
+	if st := v.servers[w.to]; st != nil && !v.unsuitable(&w, st) {
+		return st, !w.copies || st.filling < v.set.FillsMax
 	}
 	better := func(a, b *standing) int {
 		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
@@ -52,10 +70,10 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 	}
 	for _, st := range v.order {
 		switch {
-		case !st.usable(), slices.Contains(w.has, st.ID), slices.Contains(w.not, st.ID), slices.Contains(v.No[w.part], st.ID):
+		case v.unsuitable(&w, st):
 		case hosts[st.Host] > 0 && !v.set.ShareHosts:
 		case w.settled && st.For < v.set.SettleAfter:
-		case w.copies && (!st.copies() || st.filling >= v.set.FillsMax):
+		case w.copies && st.filling >= v.set.FillsMax:
 		case best == nil || better(st, best) < 0:
 			best = st
 		}

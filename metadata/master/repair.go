@@ -127,8 +127,11 @@ func (p *planner) kindFor(s topology.ServerID) Kind {
 // repairEmpty replaces placements of a partition without rows, in one transaction. Its leader releases it.
 func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lease.Partition) {
 	var good, gone []topology.Placement
+	var to []topology.ServerID
 	for _, pl := range part.Placements {
-		if p.unfit(pl.Server) {
+		if move, asked := p.moveOf(key.Table, pl); asked {
+			gone, to = append(gone, pl), append(to, move.To)
+		} else if p.unfit(pl.Server) {
 			gone = append(gone, pl)
 		} else {
 			good = append(good, pl)
@@ -153,6 +156,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	}
 	w.has = on(good) // hosts of leaving servers are free again, the servers are not
 	for ; missing > 0; missing-- {
+		w.takeNext(&to)
 		st, ok := p.choose(w)
 		if !ok {
 			break
@@ -166,8 +170,8 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	why := ""
 	for _, pl := range p.leaving(good, gone, m.Config.Replicas) {
 		ops, went = append(ops, topology.Remove{Partition: part.ID, Placement: pl.ID}), append(went, pl.Server)
-		if why == "" && p.unfit(pl.Server) {
-			why = p.state(pl.Server)
+		if why == "" && slices.Contains(gone, pl) {
+			why = p.whyLeaves(key.Table, pl)
 		}
 	}
 	for _, s := range went {
@@ -175,7 +179,7 @@ func (p *planner) repairEmpty(m *topology.Map, part *topology.Partition, key lea
 	}
 	if len(ops) == 0 {
 		if len(good) == 0 {
-			p.alarm(key.Table, part.ID, fmt.Sprintf("p%d can be led by nobody", part.ID), "%s, and no other server may take it", p.state(gone[0].Server))
+			p.alarm(key.Table, part.ID, fmt.Sprintf("p%d can be led by nobody", part.ID), "%s, and no other server may take it", p.whyLeaves(key.Table, gone[0]))
 		}
 		return
 	}

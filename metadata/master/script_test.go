@@ -149,6 +149,14 @@ func (w *world) line(t *testing.T, line string) {
 			}
 		}
 		w.Servers = append(slices.DeleteFunc(w.Servers, func(o Server) bool { return o.ID == s.ID }), s)
+	case f[0] == "move": // of a partition of the last table: move p1 from s1 to s2
+		m := w.Tables[len(w.Tables)-1]
+		id, err := strconv.ParseUint(f[1][1:], 10, 64)
+		must(err)
+		at, _ := m.ByID(point.PartitionID(id))
+		pl, _ := at.On(topology.ServerID(f[3]))
+		i := slices.IndexFunc(w.Servers, func(s Server) bool { return string(s.ID) == f[3] })
+		w.Servers[i].Moves = append(w.Servers[i].Moves, registry.Move{Table: m.Table, Partition: at.ID, Placement: pl.ID, To: topology.ServerID(f[5]), Note: lease.Note{Who: "ann", Reason: "hot"}})
 	case f[0] == "table":
 		c := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
 		for _, kv := range f[2:] {

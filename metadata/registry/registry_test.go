@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ var s1 = registry.Server{ID: "s1", Addr: "10.0.0.1:8430", Host: "h1", Zone: "a",
 
 func TestARowIsReadAsItWasWritten(t *testing.T) {
 	got, err := registry.Decode(coord.Row{Key: "servers/s1", Value: s1.Encode()})
-	if err != nil || got != s1 {
+	if err != nil || !reflect.DeepEqual(got, s1) {
 		t.Fatalf("got %+v %v", got, err)
 	}
 	const golden = `{"v":1,"id":"s1","addr":"10.0.0.1:8430","host":"h1","zone":"a","store":"d1","copies":"on","since":"2023-11-14T22:13:20Z"}`

@@ -37,6 +37,8 @@ type Server struct {
 	Since time.Time `json:"since"`
 	// Drain, while set, makes the master move every placement away from it (C124).
 	Drain *lease.Note `json:"drain,omitempty"`
+	// Moves are the placements that persons have leave the server.
+	Moves []Move `json:"moves,omitempty"`
 	// Staging names the tables of which rows may be staged on it (StagingOf). The server adds a table before it acks the first such row.
 	Staging string `json:"staging,omitempty"`
 }

@@ -149,7 +149,7 @@ func List(ctx context.Context, store coord.Store) ([]Server, error) {
 	return all, nil
 }
 
-// Register writes a server's row, keeping the fields that people set (Drain) and, for the same directory, Since and Staging. A server of
+// Register writes a server's row, keeping the fields that people set (Drain, Moves) and, for the same directory, Since and Staging. A server of
 // the same id with another directory is replaced only when replace is set: two processes that share an id by
 // mistake must not take turns. Errors are Invalid (that), or the store's.
 func Register(ctx context.Context, store coord.Store, s Server, replace bool) error {
@@ -159,7 +159,7 @@ func Register(ctx context.Context, store coord.Store, s Server, replace bool) er
 	return change(ctx, store, s.ID, func(old Server, there bool) (Server, error) {
 		next := s
 		if there {
-			next.Drain = old.Drain
+			next.Drain, next.Moves = old.Drain, old.Moves
 			if old.Store == s.Store {
 				next.Since, next.Staging = old.Since, old.Staging
 			} else if !replace {
