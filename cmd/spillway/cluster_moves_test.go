@@ -121,3 +121,59 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	}
 	c.report(senders)
 }
+
+// TestClusterAPartitionMovesToTheServerNamed moves partitions with rows, led by the server that they leave, while rows are written to them and others; the
+// source and the target are killed in the middle. At every moment all acked rows are read.
+func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
+	needsCluster(t)
+	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
+	t.Logf("TEST_SEED=%d", seed)
+	c := newCrowd(t, movesPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=64KiB"))
+	c.table("default", time.Hour, 2)
+	ps, written := c.filled("moved", 2, 4)
+	c.within(patience, "all have two copies", c.moved(ps, 2))
+	senders := []*sender{c.sender(0, seed), c.sender(1, seed)}
+	for i, p := range ps {
+		stop := c.load(senders)
+		from, _ := c.leader(p)
+		_, to := c.placesOf(p)
+		name := fmt.Sprintf("p%d", p.ID)
+		if out, code := c.cli("partition", "move", p.Table, name, "--from="+string(from), "--to="+string(c.inSync(p)[1]), "--reason=hot"); code == 0 || !strings.Contains(out, "already") {
+			t.Fatalf("a move to a server that has it: %d %s", code, out)
+		}
+		if out, code := c.cli("partition", "move", p.Table, name, "--from="+string(from), "--to="+string(to), "--reason=hot"); code != 0 {
+			t.Fatalf("move ended with %d: %s", code, out)
+		}
+		victim := []topology.ServerID{"", to, from, ""}[i%4]
+		if victim != "" {
+			time.Sleep(time.Duration(seed>>i%1500) * time.Millisecond)
+			c.server(victim).Kill()
+			c.start(c.server(victim))
+		}
+		c.within(3*patience, fmt.Sprintf("%s has left %s for %s", name, from, to), func() bool {
+			return c.moved([]lease.Partition{p}, 2, from)() && c.isOn(p, to)
+		})
+		for series, ms := range c.putInto("moved", ps, 10+i) {
+			written[series] = ms
+		}
+		stop()
+		c.holdsOnce("moved", written)
+		for _, s := range senders {
+			c.answers("default", s.metric)
+			s.check()
+		}
+	}
+	c.report(senders)
+}
+
+// placesOf returns the servers that a partition is on, and the first one that it is not on.
+func (c *crowd) placesOf(p lease.Partition) (on []topology.ServerID, free topology.ServerID) {
+	for _, s := range []topology.ServerID{"s1", "s2", "s3", "s4"} {
+		if c.isOn(p, s) {
+			on = append(on, s)
+		} else if free == "" {
+			free = s
+		}
+	}
+	return on, free
+}

@@ -23,6 +23,7 @@ type partitionCmd struct {
 	Show      partitionShowCmd      `cmd:"" help:"Show all that is known of a partition."`
 	Split     partitionSplitCmd     `cmd:"" help:"Cut a partition in two."`
 	Bump      partitionBumpCmd      `cmd:"" help:"Have its leader let go at once, so that it is loaded anew."`
+	Move      partitionMoveCmd      `cmd:"" help:"Have it moved from a server to another, with its rows."`
 	Prohibit  partitionProhibitCmd  `cmd:"" help:"Keep a partition off a server."`
 	Allow     partitionAllowCmd     `cmd:"" help:"Take a prohibition back."`
 	Offline   partitionOfflineCmd   `cmd:"" help:"Keep everybody from leading a partition."`

@@ -22,6 +22,18 @@ type Move struct {
 // MovesMax bounds the moves away from one server that have not ended: a server that is to have nothing is drained.
 const MovesMax = 64
 
+// Add adds a move, in the place of one of the same placement, after it has left out those that ended; false: there are MovesMax already.
+func (s *Server) Add(m Move, stands func(Move) bool) bool {
+	s.Moves = slices.DeleteFunc(slices.Clone(s.Moves), func(old Move) bool {
+		return !stands(old) || old.Table == m.Table && old.Placement == m.Placement
+	})
+	if len(s.Moves) >= MovesMax {
+		return false
+	}
+	s.Moves = append(s.Moves, m)
+	return true
+}
+
 // MoveOf returns the move of a placement on the server.
 func (s *Server) MoveOf(table string, id point.PlacementID) (Move, bool) {
 	i := slices.IndexFunc(s.Moves, func(m Move) bool { return m.Table == table && m.Placement == id })
