@@ -117,7 +117,9 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		}
 	case Raised:
 		m.raised = max(m.raised, in.Epoch)
-		m.compare()
+		if m.compare(); m.joined() {
+			m.pinged = m.now - m.set.PingEvery // the head waits for this member: tendMember answers at once
+		}
 	case WasCut:
 		m.wasCut(in)
 	}

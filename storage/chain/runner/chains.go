@@ -300,14 +300,14 @@ func (c *Chains) Listed(key lease.Partition, ask uint64, ok bool, epoch point.Ep
 
 // Message takes a message that came from another server.
 func (c *Chains) Message(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Message) {
-	if x := c.reach(key, to, m); x != nil {
+	if x := c.reach(key, from, to, m); x != nil {
 		x.post(event{in: chain.Received{From: from, Message: m}})
 	}
 }
 
 // Frame takes a log record that came from another server; done is called once it is not needed any more.
 func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Pass, rec []byte, done func()) {
-	x := c.reach(key, to, m)
+	x := c.reach(key, from, to, m)
 	if x == nil {
 		done()
 		return
@@ -315,9 +315,9 @@ func (c *Chains) Frame(key lease.Partition, from lease.Member, to point.Placemen
 	x.post(event{in: chain.Received{From: from, Message: m}, rec: rec, release: done})
 }
 
-// reach finds the chain that a message is for. A message that begins an epoch makes the placement, if the map has it here; until then
-// messages are lost.
-func (c *Chains) reach(key lease.Partition, to point.PlacementID, m chain.Message) *placement {
+// reach finds the chain that a message is for. A message that begins an epoch makes the placement, if the map has it here, and is its first; other
+// messages are lost until then.
+func (c *Chains) reach(key lease.Partition, from lease.Member, to point.PlacementID, m chain.Message) *placement {
 	x := c.find(key)
 	if x != nil && x.self.Placement == to {
 		return x
@@ -331,21 +331,24 @@ func (c *Chains) reach(key lease.Partition, to point.PlacementID, m chain.Messag
 		return nil
 	}
 	c.mu.opening[key] = true
-	c.work.Go(func() { c.open(key, to) })
+	c.work.Go(func() { c.open(key, to, chain.Received{From: from, Message: m}) })
 	return nil
 }
 
 // openingMax bounds the placements that are made at a time.
 const openingMax = 64
 
-func (c *Chains) open(key lease.Partition, to point.PlacementID) {
+// open makes a placement for the message that needs it. Were that message lost, its head would send it again only with its next ping.
+func (c *Chains) open(key lease.Partition, to point.PlacementID, first chain.Received) {
 	var p *partition.Partition
 	err := fault.Errorf(fault.Unavailable, "the server starts")
 	if here := c.here.Load(); here != nil {
 		p, err = (*here).Copy(key, to)
 	}
 	if err == nil {
-		c.of(key, p)
+		if x := c.of(key, p); x != nil && x.self.Placement == to {
+			x.post(event{in: first})
+		}
 	} else {
 		c.deps.Log.Debug("no copy of a partition is kept here yet", "partition", key.String(), "error", err)
 	}

@@ -180,3 +180,22 @@ func TestRowsOfManyWritersAreOnAllPlacementsWhenTheyAreAcked(t *testing.T) {
 	}
 	end()
 }
+
+// The first row of a new partition is acked although no message of its chain is ever sent again: the message that makes a follower's placement is handled
+// once it is made, and the follower answers once the epoch is durable.
+func TestTheFirstRowOfAPartitionDoesNotWaitForAPing(t *testing.T) {
+	_, nodes, end := runNodes(t, chain.Settings{PingEvery: time.Hour, SilentAfter: 24 * time.Hour, SlowAfter: 24 * time.Hour})
+	head := nodes[0]
+	ref := head.index.Intern(point.MakeLabels(point.MetricName, "m"))
+	acked := make(chan error, 1)
+	go func() {
+		acked <- head.Append(&partition.Rows{Stamp: 1 << 20, Level: point.All, Refs: []series.Ref{ref}, Times: []point.Nanos{1}, Values: []float64{1}})
+	}()
+	select {
+	case err := <-acked:
+		head.must(err)
+	case <-time.After(time.Minute):
+		t.Fatal("the row is not acked without pings")
+	}
+	end()
+}
