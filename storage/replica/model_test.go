@@ -34,7 +34,8 @@ func TestModel(t *testing.T) {
 			case 4:
 				w.compact()
 			case 5:
-				if !n.down && n != w.leader && covers(n.log, allFlushed(w)) {
+				// With a damaged file it would need the same segment elsewhere, which the leader before may have compacted (DESIGN.md, Not built yet).
+				if !n.down && n != w.leader && len(n.broken) == 0 && covers(n.log, allFlushed(w)) {
 					w.take(n)
 				}
 			case 6:
