@@ -20,7 +20,7 @@
 //   - A placement joins an epoch in four durable steps: it raises its epoch, compares the ends of its epochs with the head's, sets frames
 //     aside that the head does not have and cuts them, and only then accepts and reports.
 //   - The head acknowledges frames that every placement has reported that may be in the in-sync list. This includes a placement with a listing
-//     or removal requested and not yet answered, and one that was removed less than 1.3 s ago.
+//     or removal requested and not yet answered, and one that may be sure: it was told so less than 1.3 s ago.
 //   - A placement is added to the chain, and counts, before the head asks to list it; it is taken out of the list before it stops counting.
 //   - A member is *sure* that it has every acknowledged row for 1 s from when it sent a ping that the head answered. The head does not answer
 //     members that it is about to remove, and is itself sure only while every listed member answers it under its epoch.

@@ -12,7 +12,7 @@ import (
 //
 //	placements of the map ⊇ candidates ──near──▶ order (counts by reports) ──settled──▶ list (the lease row's)
 //	                             ▲                     │ silent, slow
-//	                             └─────────────────────┴──▶ owed: may be in the list, or was 1.3 s ago; nothing is acknowledged
+//	                             └─────────────────────┴──▶ owed: may be in the list, or sure; nothing is acknowledged
 type head struct {
 	placements []Member
 	mapped     []point.PlacementID // nil: not known
@@ -85,6 +85,10 @@ func (m *Machine) takeLead(in Lead) {
 	case m.role == leading && in.Epoch == m.epoch:
 		return
 	}
+	var followed Member
+	if m.role == following {
+		followed = m.order[0]
+	}
 	m.rest()
 	m.role, m.epoch, m.raised, m.once = leading, in.Epoch, in.Epoch, true
 	m.base = slices.Clone(m.ends)
@@ -100,7 +104,8 @@ func (m *Machine) takeLead(in Lead) {
 		}
 	}
 	for _, o := range m.former { // or it is no placement of the map any more, or this head made it sure itself
-		if !slices.Contains(in.List, o.member) {
+		head := o.member == followed && slices.Contains(in.Dropped, followed) // it was sure by this placement's answers alone, which are counted above
+		if !head && !slices.Contains(in.List, o.member) {
 			m.head.owed = append(m.head.owed, o)
 		}
 	}
@@ -434,8 +439,16 @@ func (m *Machine) unmapped(x Member) bool {
 
 // unsure reports whether a member that is made sure no more is surely not sure any longer, by this head or by one before it. The next head does not know of a
 // member that neither the row nor the map has, and waits for none: so it is unsure before it leaves the row.
-func (m *Machine) unsure(x Member) bool {
-	return m.now-max(m.peer(x).granted, m.head.began) >= unsureAfter
+func (m *Machine) unsure(x Member) bool { return m.now >= m.unsureFrom(x) }
+
+// unsureFrom is from when on a member is surely not sure, if it is not made sure any more: this head made it sure when it answered it last, and a head before this one
+// could no longer when this one began.
+func (m *Machine) unsureFrom(x Member) Time {
+	last := m.head.began
+	if p := m.known(x); p != nil {
+		last = max(last, p.granted)
+	}
+	return last + unsureAfter
 }
 
 // agreed reports whether the row's list is that of the chain, as last seen.
@@ -524,7 +537,7 @@ func (m *Machine) listSet(in ListSet) {
 	}
 	for i, o := range h.owed {
 		if o.until == 0 && !slices.Contains(h.list, o.member) {
-			h.owed[i].until = m.now + unsureAfter
+			h.owed[i].until = max(m.unsureFrom(o.member), m.now, 1)
 			if p := m.known(o.member); p != nil && p.leaving { // it is not sure any more
 				h.owed[i].until = max(m.now, 1)
 			}

@@ -75,7 +75,7 @@ type (
 	Leaving struct{}
 	// Wanted says that a read needs this placement to be sure: a quiet chain wakes.
 	Wanted struct{}
-	// Linked says that a link to a server is new: its process may be, too.
+	// Linked says that a link to a server is new, and its process may be, too; or that it has ended, and its process may have.
 	Linked struct{ Server topology.ServerID }
 	// Raised answers Raise: it is durable.
 	Raised struct{ Epoch point.Epoch }

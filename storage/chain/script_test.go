@@ -19,7 +19,7 @@ import (
 //	run 500ms                        time goes by, everything is delivered
 //	messages                         how many messages were sent since the last time
 //	want M                           a read needs M to be sure
-//	link M H                         M sees that its link to H is new
+//	link M H                         M sees that its link to H is new, or has ended
 //	leave T                          T's process is about to end
 //	unmap T                          the map has T no more
 //	lazy T | eager T                 T's disk waits for `sync T`, or does not

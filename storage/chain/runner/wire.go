@@ -112,7 +112,7 @@ func (h Handler) Linked(l peer.Link) {
 	}
 }
 
-// Piece, Silent and Unlinked implement peer.LinkHandler: the machines find out by their own pings.
+// Piece and Silent do nothing: the machines find out by their own pings.
 
 // Piece implements peer.LinkHandler.
 func (h Handler) Piece(_ peer.Link, _ *peer.Route, _ peer.SegmentPiece, data peer.Body) { data.Done() }
@@ -121,7 +121,7 @@ func (h Handler) Piece(_ peer.Link, _ *peer.Route, _ peer.SegmentPiece, data pee
 func (h Handler) Silent(peer.Link, bool) {}
 
 // Unlinked implements peer.LinkHandler.
-func (h Handler) Unlinked(peer.Link, error) {}
+func (h Handler) Unlinked(l peer.Link, _ error) { h.Linked(l) }
 
 // Frame implements peer.LinkHandler.
 func (h Handler) Frame(l peer.Link, r *peer.Route, rec peer.Body) {
