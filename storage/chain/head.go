@@ -18,13 +18,14 @@ type head struct {
 	mapped     []point.PlacementID // nil: not known
 	min        int
 
-	peers []*peer  // a few
-	list  []Member // of the lease row, as last seen
-	asked []Member // the list that was requested and not answered; nil: none
-	began Time     // when this placement began to lead in this epoch
-	since Time     // when the list was last as it should be
-	retry Time     // when to request again after it was not changed
-	owed  []owed
+	peers   []*peer  // a few
+	list    []Member // of the lease row, as last seen
+	asked   []Member // the list that was requested and not answered; nil: none
+	began   Time     // when this placement began to lead in this epoch
+	since   Time     // when the list was last as it should be
+	ordered Time     // when the order of the chain began
+	retry   Time     // when to request again after it was not changed
+	owed    []owed
 
 	unacked  []chunk // frames that not all have
 	bytes    int     // of them
@@ -52,7 +53,7 @@ type peer struct {
 	member   Member
 	since    Time // when it was invited into the epoch, or taken into the chain
 	heard    Time
-	answered Time   // when the newest ping of ours that it answered was sent; only if pongs
+	answered Time   // when the newest ping of ours that it answered was sent, or the order began that it follows
 	version  uint64 // of the order that it follows; 0: it has not joined
 	own, end point.Serial
 	invited  Time
@@ -131,7 +132,7 @@ func (m *Machine) reorder(order []Member) {
 		}
 	}
 	m.refeed()
-	h.progress, h.stirred = m.now, m.now
+	h.ordered, h.progress, h.stirred = m.now, m.now, m.now
 	for _, x := range m.others() {
 		m.invite(x)
 	}
@@ -284,7 +285,10 @@ func (m *Machine) pingOfMember(from Member, msg Ping) {
 	if p.rests > 0 || msg.Version == 0 { // it was quiet, and is not: a read needs it to be sure, or its process is a new one
 		m.wake()
 	}
-	if msg.Version != m.version && m.now-p.invited >= m.set.PingEvery {
+	switch {
+	case msg.Version == m.version: // it follows this order, which began then: so the row that the order acknowledges first is read at once
+		p.answered = max(p.answered, m.head.ordered)
+	case m.now-p.invited >= m.set.PingEvery:
 		m.invite(from)
 	}
 	if f := m.feedOf(from); f != nil && msg.Version != 0 {

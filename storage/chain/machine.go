@@ -31,9 +31,10 @@ type Machine struct {
 	feeds   []*feed
 
 	// As a member.
-	ponged Time // when a ping of a head was answered last; that head may be sure for a while after
-	sure   Time // until when this placement's answers are sure
-	once   bool // it led, or was listed, at some time
+	ponged Time   // when this placement last said that it follows a head, which may be sure for a while after
+	said   uint64 // the version of the order that it said it follows; 0: of none in this epoch
+	sure   Time   // until when this placement's answers are sure
+	once   bool   // it led, or was listed, at some time
 	pinged Time
 	quiet  bool // it agreed that the chain is at rest, and does not ping
 	rested Time // when it agreed last
@@ -169,7 +170,7 @@ func (m *Machine) send(to Member, msg Message) { m.do(Send{to, msg}) }
 func (m *Machine) rest() {
 	m.endOrder()
 	m.role, m.version, m.order, m.base, m.feeds, m.sure, m.asked = idle, 0, nil, nil, nil, m.now, nil
-	m.echo, m.left, m.quiet = 0, false, false
+	m.echo, m.left, m.quiet, m.said = 0, false, false, 0
 	m.head = head{placements: m.head.placements, min: m.head.min, mapped: m.head.mapped}
 }
 

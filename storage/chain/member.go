@@ -128,6 +128,9 @@ func (m *Machine) tendMember() {
 	if m.joined() {
 		version = m.version
 		m.report()
+		if version != m.said { // the head counts this as the answer to its invitation
+			m.said, m.ponged = version, m.now
+		}
 	}
 	if m.leaving {
 		m.leave()
