@@ -430,7 +430,7 @@ func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
 	if err := a.untilFree(ctx, c.Table); err != nil {
 		return err
 	}
-	if err := a.tables.DropTable(ctx, c.Table); err != nil {
+	if err := a.tables.EndDrop(ctx, c.Table); err != nil {
 		return err
 	}
 	// A writer may have made the table anew already: then the master removes the rows that are left.
@@ -440,9 +440,13 @@ func (c *tableDropCmd) dropCluster(ctx context.Context, a *admin) error {
 	return nil
 }
 
-// untilFree waits until no live server holds a lease of the table.
+// untilFree waits until no live server holds a lease of a table that is being dropped, or the master has ended the drop: leases may be those of a table of
+// the same name by then.
 func (a *admin) untilFree(ctx context.Context, table string) error {
 	for {
+		if on, err := a.tables.DropGoesOn(ctx, table); err == nil && !on {
+			return nil
+		}
 		s, _, err := a.look(ctx)
 		if err != nil {
 			return fault.Annotate(err, "the partitions are dropped, and not all servers have let go of them yet: nothing is written to the table until the command is run again, and ends")

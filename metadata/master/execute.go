@@ -122,7 +122,7 @@ func (x *executor) perform(ctx context.Context, e Effect) Input {
 		}
 		return Changed{ID: e.ID, Err: change(limited, e.Table, e.MapServer.Server)}
 	case DropTable:
-		return Changed{ID: e.ID, Err: x.tables.DropTable(limited, e.Table)}
+		return Changed{ID: e.ID, Err: x.tables.EndDrop(limited, e.Table)}
 	case Wait:
 		select {
 		case <-ctx.Done():

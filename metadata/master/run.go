@@ -27,8 +27,8 @@ type Tables interface {
 	Names() []string
 	Get(name string) (*topology.Map, bool)
 	Change(ctx context.Context, name string, f func(*topology.Map) ([]topology.Op, error)) (*topology.Map, error)
-	// DropTable ends the drop of a table that has no partitions in its map any more.
-	DropTable(ctx context.Context, name string) error
+	// EndDrop ends the drop of a table that has no partitions in its map any more. Where another process did, it is fine.
+	EndDrop(ctx context.Context, name string) error
 }
 
 // Deps are the dependencies that the caller hands in.

@@ -72,8 +72,8 @@ func (s *shelf) Change(_ context.Context, name string, f func(*topology.Map) ([]
 	}
 }
 
-// DropTable implements Tables.
-func (s *shelf) DropTable(_ context.Context, name string) error {
+// EndDrop implements Tables.
+func (s *shelf) EndDrop(_ context.Context, name string) error {
 	next := map[string]*topology.Map{}
 	for k, v := range *s.maps.Load() {
 		if k != name {

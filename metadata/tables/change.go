@@ -471,6 +471,45 @@ func (t *Tables) beginDrop(ctx context.Context, name string) (*topology.Map, err
 	return m, err
 }
 
+// EndDrop ends a drop that BeginDrop began, when no server holds a partition of the table any more. A drop that another process ended is fine: a table of that
+// name which was made since is left alone, with its rows. Errors are Stale (the map has partitions still), Unavailable, Throttled or Canceled.
+func (t *Tables) EndDrop(ctx context.Context, name string) error {
+	for {
+		on, err := t.DropGoesOn(ctx, name)
+		if err != nil || !on {
+			return err
+		}
+		m, row, err := t.known(ctx, name)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			return nil
+		case err != nil:
+			return err
+		case m.Len() > 0:
+			return fault.Errorf(fault.Stale, "table %q has %d partitions still", name, m.Len())
+		}
+		d, err := t.creator.Drop(ctx, name, row.Txn) // compares the row
+		if err == nil {
+			t.learnRow(name, d.Row, d.Revision)
+			t.deps.Log.Info("table dropped", "table", name, "seq", d.Row.Seq)
+			return nil
+		}
+		if !fault.Is(err, fault.Stale) {
+			return err
+		}
+	}
+}
+
+// DropGoesOn reports whether a drop of the table has begun and not ended, by the row in the store. Errors are Unavailable or Canceled.
+func (t *Tables) DropGoesOn(ctx context.Context, name string) (bool, error) {
+	if _, err := t.Refresh(ctx, name, 0); fault.Is(err, fault.NotFound) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return t.Dropping(name), nil
+}
+
 // DropTable removes a table: first its partitions, if BeginDrop did not, then the table. The row stays, marked, so that
 // a table of the same name made later never gives out the same sequence numbers and partition ids. One that does not exist
 // is fine. Errors are Unavailable, Throttled or Canceled.

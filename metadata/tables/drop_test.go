@@ -124,3 +124,55 @@ func TestWhatIsBeingDroppedMayShrink(t *testing.T) {
 		t.Errorf("the new table: %v", err)
 	}
 }
+
+// The master ends a drop while a command waits for it, and a writer makes the table anew: the command ends, and the new table keeps its rows.
+func TestTheEndOfADropSparesTheTableThatWasMadeSince(t *testing.T) {
+	site := newSite(t, 3)
+	command, other := site.open(tables.Settings{CreateOnWrite: true}), site.open(tables.Settings{CreateOnWrite: true})
+	rows := func(p *tables.Tables) {
+		t.Helper()
+		if _, err := p.Ensure(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Cover(t.Context(), "t", []point.Nanos{0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows(command)
+	if err := command.BeginDrop(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if on, err := command.DropGoesOn(t.Context(), "t"); err != nil || !on {
+		t.Errorf("after it began: %t %v", on, err)
+	}
+	if err := other.EndDrop(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	rows(other)
+	if err := command.EndDrop(t.Context(), "t"); err != nil {
+		t.Errorf("a drop that another process ended: %v", err)
+	}
+	if on, err := command.DropGoesOn(t.Context(), "t"); err != nil || on {
+		t.Errorf("after it ended: %t %v", on, err)
+	}
+	if m, err := other.Refresh(t.Context(), "t", 0); err != nil || m.Len() != 1 {
+		t.Errorf("the table that was made since: %v %v", m, err)
+	}
+}
+
+// A table that is not being dropped stays.
+func TestADropThatDidNotBeginEndsNoTable(t *testing.T) {
+	p := newSite(t, 3).open(tables.Settings{CreateOnWrite: true})
+	if err := p.EndDrop(t.Context(), "t"); err != nil {
+		t.Errorf("a table that is not there: %v", err)
+	}
+	if _, err := p.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.EndDrop(t.Context(), "t"); err != nil {
+		t.Errorf("a table that is not being dropped: %v", err)
+	}
+	if _, ok := p.Get("t"); !ok {
+		t.Error("it was dropped")
+	}
+}
