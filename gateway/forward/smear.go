@@ -86,9 +86,10 @@ func (w *attempt) smear(ctx context.Context, m *topology.Map) {
 	w.m, w.rest = m, rest
 	failed := make([]bool, len(lanes))
 	var g errgroup.Group
+	at := rand.Uint64() // one choice of holders: they log and answer frames that come together at once
 	for i := range lanes {
 		g.Go(func() error {
-			failed[i] = !w.stageLane(ctx, &lanes[i])
+			failed[i] = !w.stageLane(ctx, &lanes[i], at)
 			return nil
 		})
 	}
@@ -149,8 +150,8 @@ func (w *attempt) lanes(m *topology.Map, rule smear.Rule, in smear.InForce, now 
 }
 
 // stageLane makes the rows of one delay durable on as many servers as an ack of all needs. After a failure some of the rows may be staged: they are
-// forwarded with the rank that they have here too.
-func (w *attempt) stageLane(ctx context.Context, l *waiting) bool {
+// forwarded with the rank that they have here too. at chooses the servers.
+func (w *attempt) stageLane(ctx context.Context, l *waiting, at uint64) bool {
 	set := &w.t.f.settings
 	b := l.batch
 	rest := pieces{ids: b.IDs, times: b.Times, values: b.Values, hists: b.Hists}
@@ -158,7 +159,7 @@ func (w *attempt) stageLane(ctx context.Context, l *waiting) bool {
 		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64(), Due: l.due}}
 		rest.first(&in, set.InsertRowsMax)
 		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
-		if err := w.hold(ctx, &in, nil); err != nil {
+		if err := w.hold(ctx, &in, at, nil); err != nil {
 			w.t.f.deps.Log.Debug("smeared rows could not be staged: they go to the leaders of their partitions", "table", w.t.name, "error", err)
 			return false
 		}

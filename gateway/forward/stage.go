@@ -89,7 +89,7 @@ func (w *attempt) stage(ctx context.Context, avoid []topology.ServerID) error {
 		in := peer.Insert{MapSeq: w.m.Seq, Level: w.level, Stamp: w.ranks.of(rest.acked), Staging: &peer.Staging{Do: peer.Stage, Nonce: rand.Uint64()}}
 		rest.first(&in, set.InsertRowsMax)
 		shorten(&in, set.InsertBytesMax, labelsBound, w.g.dict)
-		if err := w.hold(ctx, &in, avoid); err != nil {
+		if err := w.hold(ctx, &in, in.Staging.Nonce, avoid); err != nil {
 			if w.restamp(err, &w.ranks, &rest) {
 				continue
 			}
@@ -101,13 +101,13 @@ func (w *attempt) stage(ctx context.Context, avoid []topology.ServerID) error {
 	return nil
 }
 
-// hold puts one frame on its holders. One that fails is replaced; the frame keeps its name, so that those that have it keep it once.
-func (w *attempt) hold(ctx context.Context, in *peer.Insert, avoid []topology.ServerID) error {
+// hold puts one frame on its holders, which at chooses. One that fails is replaced; the frame keeps its name, so that those that have it keep it once.
+func (w *attempt) hold(ctx context.Context, in *peer.Insert, at uint64, avoid []topology.ServerID) error {
 	n := w.m.Config.MinInSync()
 	var have []topology.ServerID
 	var failed error
 	for {
-		more, err := w.t.f.deps.Staging.Holders(n-len(have), in.Staging.Nonce, slices.Concat(avoid, have))
+		more, err := w.t.f.deps.Staging.Holders(n-len(have), at, slices.Concat(avoid, have))
 		if err != nil {
 			return errors.Join(failed, err)
 		}

@@ -12,6 +12,9 @@ import (
 
 // Decoder decodes frames. The zero value is ready; not for concurrent use.
 type Decoder struct {
+	// JoinDefs makes the definitions of a frame parts of one string, which each of them keeps: for readers that let go of all of them at once.
+	JoinDefs bool
+
 	r reader
 }
 
@@ -47,7 +50,7 @@ func (d *Decoder) decode(packed []byte, h *Head, f *Frame) error {
 	case Freeze:
 		return nil
 	}
-	d.r = reader{padded: f.body, end: h.bodyBytes}
+	d.r = reader{padded: f.body, end: h.bodyBytes, join: d.JoinDefs, joined: d.r.joined[:0], ends: d.r.ends[:0]}
 	r := &d.r
 	f.FirstDef = point.DenseID(r.count(1<<32-1, 0))
 	defs := r.count(RowsMax, 2)
@@ -113,6 +116,11 @@ type reader struct {
 	padded  []byte // the body and padding bytes of zero
 	at, end int
 	err     error
+
+	// Definitions, where they are parts of one string.
+	join   bool
+	joined []byte
+	ends   []int // of each, in joined
 }
 
 func (r *reader) left() int { return r.end - r.at }

@@ -79,6 +79,8 @@ func sharedTail(a, b string, likely int) int {
 // did.
 //
 // Two bytes can stand for a set of any length: the expanded size of all of them is counted before memory is taken.
+//
+// Where they are joined they are parts of one string instead: one allocation for all, which any of them keeps.
 func (r *reader) defs(defs []point.Labels, h *Head) {
 	lengths := r
 	if h.columns {
@@ -88,20 +90,28 @@ func (r *reader) defs(defs []point.Labels, h *Head) {
 		}
 		of.end, lengths = r.at, &of
 	}
-	prev, room := point.Labels(""), BodyMax
+	prev, room := 0, BodyMax // prev: the length of the definition before
 	for i := range defs {
-		tail := point.Labels("")
+		tail := 0
 		if h.tails {
-			tail = lengths.tailOf(prev)
+			tail = lengths.tail(prev)
 		}
 		rest := r.part(lengths.uvarint())
-		if room -= len(rest) + len(tail); room < 0 {
+		prev = len(rest) + tail
+		if room -= prev; room < 0 {
 			r.fail("the definitions expand to too much")
 			return
 		}
-		defs[i] = joined(rest, tail)
-		if !defs[i].ValidSeries() {
-			r.fail("the labels of a definition are malformed")
+		if r.join {
+			r.joined = append(append(r.joined, rest...), r.joined[len(r.joined)-tail:]...)
+			r.ends = append(r.ends, len(r.joined))
+		} else {
+			shared := point.Labels("")
+			if tail > 0 {
+				shared = defs[i-1][len(defs[i-1])-tail:]
+			}
+			defs[i] = joined(rest, shared)
+			r.checkDef(defs[i])
 		}
 		if lengths.err != nil {
 			r.err = lengths.err
@@ -109,18 +119,39 @@ func (r *reader) defs(defs []point.Labels, h *Head) {
 		if r.err != nil {
 			return
 		}
-		prev = defs[i]
+	}
+	if r.join {
+		r.split(defs)
 	}
 }
 
-// tailOf reads a length and gives so many bytes from the end of prev.
-func (r *reader) tailOf(prev point.Labels) point.Labels {
-	n := r.uvarint()
-	if n > uint64(len(prev)) {
-		r.fail("a definition shares more than there is")
-		return ""
+// split gives each definition its part of all of them.
+func (r *reader) split(defs []point.Labels) {
+	all, from := string(r.joined), 0
+	for i, end := range r.ends {
+		defs[i] = point.Labels(all[from:end])
+		from = end
+		r.checkDef(defs[i])
 	}
-	return prev[len(prev)-int(n):]
+	if cap(r.joined) > scratchKept {
+		r.joined = nil
+	}
+}
+
+func (r *reader) checkDef(l point.Labels) {
+	if !l.ValidSeries() {
+		r.fail("the labels of a definition are malformed")
+	}
+}
+
+// tail reads how many bytes a definition shares with the one before, of a length.
+func (r *reader) tail(prev int) int {
+	n := r.uvarint()
+	if n > uint64(prev) {
+		r.fail("a definition shares more than there is")
+		return 0
+	}
+	return int(n)
 }
 
 // joined is one string, allocated once.

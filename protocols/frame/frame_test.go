@@ -43,7 +43,26 @@ func mustDecode(t testing.TB, b []byte) *frame.Frame {
 	if err := d.Decode(b, f); err != nil {
 		t.Fatal(err)
 	}
+	sameJoined(t, b, f, nil)
 	return f
+}
+
+// sameJoined fails unless a decoder that joins definitions finds the same frame, or refuses it too.
+func sameJoined(t testing.TB, b []byte, want *frame.Frame, err error) {
+	t.Helper()
+	d := frame.Decoder{JoinDefs: true}
+	var f frame.Frame
+	for range 2 { // the second uses the memory of the first
+		got := d.Decode(b, &f)
+		switch {
+		case (got == nil) != (err == nil):
+			t.Fatalf("joined: %v, apart: %v", got, err)
+		case got == nil:
+			if diff := difference(want, &f); diff != "" {
+				t.Fatalf("joined: %s", diff)
+			}
+		}
+	}
 }
 
 func goldenFrames() map[string]*frame.Frame {
@@ -420,7 +439,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		var d frame.Decoder
 		var first frame.Frame
-		if err := d.Decode(resum(bytes.Clone(b)), &first); err != nil { // with good checksums, or nothing is tried
+		b = resum(bytes.Clone(b)) // with good checksums, or nothing is tried
+		err := d.Decode(b, &first)
+		sameJoined(t, b, &first, err)
+		if err != nil {
 			if !fault.Is(err, fault.Corrupt) {
 				t.Fatalf("%v is not corrupt", err)
 			}
@@ -448,7 +470,9 @@ func FuzzBody(f *testing.F) {
 		binary.LittleEndian.PutUint32(b[48:], uint32(hists))
 		var d frame.Decoder
 		var first frame.Frame
-		if err := d.Decode(resum(b), &first); err != nil {
+		err := d.Decode(resum(b), &first)
+		sameJoined(t, b, &first, err)
+		if err != nil {
 			if !fault.Is(err, fault.Corrupt) {
 				t.Fatalf("%v is not corrupt", err)
 			}

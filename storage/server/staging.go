@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/spillwaydb/spillway/protocols/budget"
 	"github.com/spillwaydb/spillway/protocols/fault"
@@ -51,31 +52,54 @@ func (st *stream) stage(ctx context.Context, in *peer.Insert) error {
 		return err
 	}
 	peer.Waiting(ctx)()
-	return to.Stage(ctx, st.t.name, in.MapSeq, in.Staging, selfContained(st.t.index, r))
+	c := containers.Get().(*container)
+	defer c.put()
+	return to.Stage(ctx, st.t.name, in.MapSeq, in.Staging, c.fill(st.t.index, r))
 }
 
-// selfContained makes a frame that defines every series of its rows.
-func selfContained(x *series.Index, r *partition.Rows) *frame.Frame {
-	f := &frame.Frame{Kind: frame.Rows, Stamp: r.Stamp, Foreign: true, Times: r.Times, Values: r.Values}
-	numbers := make(map[series.Ref]point.DenseID, len(r.Refs))
-	number := func(ref series.Ref) point.DenseID {
-		n, ok := numbers[ref]
-		if !ok {
-			n = point.DenseID(len(f.Defs))
-			numbers[ref] = n
-			f.Defs = append(f.Defs, x.Labels(ref))
-		}
-		return n
+// container is scratch memory for a frame that defines every series of its rows.
+type container struct {
+	frame   frame.Frame
+	numbers map[series.Ref]point.DenseID
+}
+
+var containers = sync.Pool{New: func() any { return &container{numbers: map[series.Ref]point.DenseID{}} }}
+
+// containerSeriesMax bounds the series of a frame whose scratch is kept.
+const containerSeriesMax = 1 << 14
+
+func (c *container) put() {
+	if len(c.numbers) > containerSeriesMax || len(c.frame.IDs) > containerSeriesMax {
+		return
 	}
-	f.IDs = make([]point.DenseID, len(r.Refs))
-	for i, ref := range r.Refs {
-		f.IDs[i] = number(ref)
+	clear(c.frame.Defs) // a scratch keeps no series
+	clear(c.numbers)
+	c.frame = frame.Frame{IDs: c.frame.IDs, Defs: c.frame.Defs}
+	containers.Put(c)
+}
+
+func (c *container) number(x *series.Index, ref series.Ref) point.DenseID {
+	n, ok := c.numbers[ref]
+	if !ok {
+		n = point.DenseID(len(c.frame.Defs))
+		c.numbers[ref] = n
+		c.frame.Defs = append(c.frame.Defs, x.Labels(ref))
+	}
+	return n
+}
+
+// fill makes the frame. It is valid until put.
+func (c *container) fill(x *series.Index, r *partition.Rows) *frame.Frame {
+	c.frame = frame.Frame{Kind: frame.Rows, Stamp: r.Stamp, Foreign: true, Times: r.Times, Values: r.Values, IDs: c.frame.IDs[:0], Defs: c.frame.Defs[:0]}
+	f := &c.frame
+	for _, ref := range r.Refs {
+		f.IDs = append(f.IDs, c.number(x, ref))
 	}
 	for i, h := range r.Hists {
-		f.Hists = append(f.Hists, frame.HistRow{ID: number(r.HistRefs[i]), Time: h.Time, H: h.H})
+		f.Hists = append(f.Hists, frame.HistRow{ID: c.number(x, r.HistRefs[i]), Time: h.Time, H: h.H})
 	}
 	for i, e := range r.Exemplars {
-		f.Exemplars = append(f.Exemplars, frame.ExemplarRow{ID: number(r.ExemplarRefs[i]), Time: e.Time, Value: e.Value, Labels: e.Labels})
+		f.Exemplars = append(f.Exemplars, frame.ExemplarRow{ID: c.number(x, r.ExemplarRefs[i]), Time: e.Time, Value: e.Value, Labels: e.Labels})
 	}
 	return f
 }

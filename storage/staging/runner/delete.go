@@ -94,9 +94,7 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 		s.mu.Unlock()
 		return rows, s.forgotten(id) // also if it was forwarded, and only its record is to come
 	}
-	e := encoders.Get().(*frame.Encoder)
-	h.body = e.Append(nil, left)
-	encoders.Put(e)
+	h.body = encode(left)
 	h.Bytes = int64(len(h.body))
 	if err := h.Measure(left); err != nil {
 		return 0, err
@@ -106,7 +104,7 @@ func (s *Store) deleteFrom(id staging.ID, q *Query) (rows int, err error) {
 
 // replace logs a held frame anew, with fewer rows. It is durable once the journal is settled.
 func (s *Store) replace(h *held) error {
-	in, _, err := s.journal.append(staging.AppendFrame(nil, &h.Frame, h.body), 1)
+	in, _, err := s.log(&h.Frame, h.body)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer beat.Stop()
 	look := time.NewTimer(0)
 	defer look.Stop()
+	begun := map[string]uint64{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,8 +43,9 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-look.C:
 		case <-beat.C:
 			s.beat(ctx, &running)
+			clear(begun) // frames that were being logged meanwhile are looked at too
 		}
-		s.endDropped()
+		s.endDropped(begun)
 		s.mu.Lock()
 		due := s.mu.machine.Due(time.Now())
 		waiting := len(s.mu.held) > 0
@@ -57,13 +59,17 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// endDropped ends the frames of tables that were dropped.
-func (s *Store) endDropped() {
+// endDropped ends the frames of tables that were dropped. It looks at all frames of a table unless seen has the first map of that table already.
+func (s *Store) endDropped(seen map[string]uint64) {
 	s.mu.Lock()
 	tables := s.mu.machine.Tables()
 	s.mu.Unlock()
 	for _, table := range tables {
 		_, begun := s.deps.Ways.Map(table)
+		if last, ok := seen[table]; ok && last == begun {
+			continue
+		}
+		seen[table] = begun
 		s.mu.Lock()
 		ended := s.mu.machine.End(table, begun)
 		s.mu.Unlock()
@@ -180,7 +186,7 @@ func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.Se
 	}
 }
 
-// part is the share of a frame that belongs to one partition.
+// part is the share of a frame that belongs to one partition. Its numbers of series are those of the frame.
 type part struct {
 	partition *topology.Partition
 	in        peer.Insert
@@ -188,24 +194,24 @@ type part struct {
 
 // deliver inserts all rows of a frame, by partition, with their rank.
 func (s *Store) deliver(ctx context.Context, h *held) error {
-	var d frame.Decoder
-	var g frame.Frame
-	if err := d.Decode(h.body, &g); err != nil {
+	r := readers.Get().(*reader)
+	defer r.put()
+	if err := r.decoder.Decode(h.body, &r.frame); err != nil {
 		return err
 	}
 	m, begun := s.deps.Ways.Map(h.Table)
 	if m == nil || h.Before(begun) {
 		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
 	}
-	parts, uncovered, expired := divide(m, &g, time.Now().UnixNano())
+	uncovered, expired := r.divide(m, time.Now().UnixNano())
 	if len(uncovered) > 0 {
 		if err := s.deps.Ways.Cover(ctx, h.Table, uncovered); err != nil {
 			return err
 		}
 		return fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", h.Table)
 	}
-	for _, p := range parts {
-		if err := s.insert(ctx, h.Table, &g, p, m.Seq); err != nil {
+	for i := range r.parts {
+		if err := s.insert(ctx, h.Table, r, &r.parts[i], m.Seq); err != nil {
 			return err
 		}
 	}
@@ -215,7 +221,7 @@ func (s *Store) deliver(ctx context.Context, h *held) error {
 	return nil
 }
 
-func (s *Store) insert(ctx context.Context, table string, g *frame.Frame, p *part, seq uint64) error {
+func (s *Store) insert(ctx context.Context, table string, r *reader, p *part, seq uint64) error {
 	leader, err := s.deps.Ways.Leader(table, p.partition)
 	if err != nil {
 		return err
@@ -224,81 +230,72 @@ func (s *Store) insert(ctx context.Context, table string, g *frame.Frame, p *par
 	if !ok {
 		return fault.Errorf(fault.Unavailable, "server %q is not known here", leader)
 	}
-	in := p.in
-	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, g.Stamp, point.All
+	in := &p.in
+	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, r.frame.Stamp, point.All
 	in.Staging = &peer.Staging{Do: peer.Forward}
 	return s.ways.with(ctx, wayTo{leader, table}, to, func(w *way) error {
-		ids, err := w.define(ctx, g.Defs)
-		if err != nil {
+		var err error
+		if r.ids, err = w.define(ctx, r.ids[:0], r.frame.Defs); err != nil {
 			return err
 		}
-		translate(&in, ids)
-		return w.stream.Insert(ctx, &in)
+		translate(in, r.ids)
+		return w.stream.Insert(ctx, in)
 	})
 }
 
-// translate turns the frame's numbers of series into the stream's, in columns of its own.
+// translate turns the frame's numbers of series into the stream's. The columns are the caller's own.
 func translate(in *peer.Insert, ids []point.SeriesID) {
-	of := func(id point.SeriesID) point.SeriesID { return ids[id] }
-	to := make([]point.SeriesID, len(in.IDs))
 	for i, id := range in.IDs {
-		to[i] = of(id)
+		in.IDs[i] = ids[id]
 	}
-	in.IDs = to
-	hists, exemplars := make([]point.HistRow, len(in.Hists)), make([]point.ExemplarRow, len(in.Exemplars))
-	for i, h := range in.Hists {
-		h.ID = of(h.ID)
-		hists[i] = h
+	for i := range in.Hists {
+		in.Hists[i].ID = ids[in.Hists[i].ID]
 	}
-	for i, e := range in.Exemplars {
-		e.ID = of(e.ID)
-		exemplars[i] = e
+	for i := range in.Exemplars {
+		in.Exemplars[i].ID = ids[in.Exemplars[i].ID]
 	}
-	in.Hists, in.Exemplars = hists, exemplars
 }
 
-// divide cuts a frame by a map. It returns the times that no partition has, and counts the rows that are older than their table keeps.
-func divide(m *topology.Map, g *frame.Frame, now point.Nanos) (parts []*part, uncovered []point.Nanos, expired int) {
-	byID := map[point.PartitionID]*part{}
-	rings := make([]uint64, len(g.Defs))
-	for i, l := range g.Defs {
-		rings[i] = l.RingPoint()
+// divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows that are older than their table keeps.
+func (r *reader) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
+	g := &r.frame
+	r.parts, r.rings = r.parts[:0], slices.Grow(r.rings[:0], len(g.Defs))
+	for _, l := range g.Defs {
+		r.rings = append(r.rings, l.RingPoint())
 	}
-	find := func(id point.DenseID, t point.Nanos) *part {
-		at, ok := m.Find(rings[id], t)
-		switch {
-		case m.Config.Retention > 0 && t < now-int64(m.Config.Retention):
+	var last *topology.Partition
+	var at int // of last, in r.parts
+	find := func(id point.DenseID, t point.Nanos) *peer.Insert {
+		if m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
 			expired++
 			return nil
-		case !ok:
-			uncovered = append(uncovered, t)
-			return nil
 		}
-		p := byID[at.ID]
-		if p == nil {
-			p = &part{partition: at}
-			byID[at.ID] = p
-			parts = append(parts, p)
+		if last == nil || !last.Contains(r.rings[id], t) {
+			p, ok := m.Find(r.rings[id], t)
+			if !ok {
+				uncovered = append(uncovered, t)
+				return nil
+			}
+			last, at = p, r.part(p)
 		}
-		return p
+		return &r.parts[at].in
 	}
 	for i, id := range g.IDs {
-		if p := find(id, g.Times[i]); p != nil {
-			in := &p.in
+		if in := find(id, g.Times[i]); in != nil {
 			in.IDs, in.Times, in.Values = append(in.IDs, point.SeriesID(id)), append(in.Times, g.Times[i]), append(in.Values, g.Values[i])
 		}
 	}
 	for _, h := range g.Hists {
-		if p := find(h.ID, h.Time); p != nil {
-			p.in.Hists = append(p.in.Hists, point.HistRow{ID: point.SeriesID(h.ID), Time: h.Time, H: h.H})
+		if in := find(h.ID, h.Time); in != nil {
+			in.Hists = append(in.Hists, point.HistRow{ID: point.SeriesID(h.ID), Time: h.Time, H: h.H})
 		}
 	}
 	for _, e := range g.Exemplars {
-		if p := find(e.ID, e.Time); p != nil {
-			p.in.Exemplars = append(p.in.Exemplars, point.ExemplarRow{ID: point.SeriesID(e.ID), Time: e.Time, Value: e.Value, Labels: e.Labels})
+		if in := find(e.ID, e.Time); in != nil {
+			in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(e.ID), Time: e.Time, Value: e.Value, Labels: e.Labels})
 		}
 	}
-	return parts, uncovered, expired
+	return uncovered, expired
 }
 
 // restage stages a frame on another server because a holder is away, or this one leaves. It keeps the new list of holders.
@@ -357,7 +354,7 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error
 		in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
 	}
 	return s.ways.with(ctx, wayTo{r.To, h.Table}, to, func(w *way) error {
-		ids, err := w.define(ctx, g.Defs)
+		ids, err := w.define(ctx, nil, g.Defs)
 		if err != nil {
 			return err
 		}
@@ -373,7 +370,7 @@ func (s *Store) rename(r staging.Restage) error {
 		return nil
 	}
 	h.Holders = r.Holders
-	in, seq, err := s.journal.append(staging.AppendFrame(nil, &h.Frame, h.body), 1)
+	in, seq, err := s.log(&h.Frame, h.body)
 	if err != nil {
 		return err
 	}

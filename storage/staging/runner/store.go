@@ -134,9 +134,7 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 	if err := g.Check(); err != nil {
 		return err
 	}
-	e := encoders.Get().(*frame.Encoder)
-	body := e.Append(nil, g)
-	encoders.Put(e)
+	body := encode(g)
 	f.Bytes = int64(len(body))
 	if err := s.deps.Room(f.Bytes); err != nil {
 		return err
@@ -150,8 +148,6 @@ func (s *Store) Stage(ctx context.Context, table string, mapSeq uint64, of *peer
 // logShareMax is how many times BytesMax the log may take on the disk: an old frame keeps those behind it.
 const logShareMax = 4
 
-var encoders = sync.Pool{New: func() any { return new(frame.Encoder) }}
-
 func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	hold, announced, err := s.admit(f)
 	if err != nil || !hold {
@@ -163,7 +159,7 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 	var in *file
 	if err == nil {
 		var seq uint64
-		if in, seq, err = s.journal.append(staging.AppendFrame(nil, &f, body), 1); err == nil {
+		if in, seq, err = s.log(&f, body); err == nil {
 			if err = s.journal.sync(seq); err != nil {
 				s.journal.release(in)
 			}
@@ -184,7 +180,9 @@ func (s *Store) stage(ctx context.Context, f staging.Frame, body []byte) error {
 		s.mu.announced[f.Table] = time.Now()
 	}
 	s.metrics.staged.Add(float64(f.Rows))
-	s.rouse()
+	if f.Due.IsZero() || len(s.mu.held) == 1 { // Run looks from time to time while there are any
+		s.rouse()
+	}
 	return nil
 }
 

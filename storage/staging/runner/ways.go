@@ -3,6 +3,8 @@ package runner
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/spillwaydb/spillway/metadata/topology"
@@ -146,20 +148,20 @@ func (w *way) len() int {
 	return len(w.mu.ids)
 }
 
-// define returns the stream's numbers of series.
-func (w *way) define(ctx context.Context, labels []point.Labels) ([]point.SeriesID, error) {
+// define appends the stream's numbers of series. Nothing of labels is kept.
+func (w *way) define(ctx context.Context, ids []point.SeriesID, labels []point.Labels) ([]point.SeriesID, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	ids := make([]point.SeriesID, len(labels))
+	ids = slices.Grow(ids, len(labels))
 	var defs []peer.Def
-	for i, l := range labels {
+	for _, l := range labels {
 		id, ok := w.mu.ids[l]
 		if !ok {
-			id = point.SeriesID(len(w.mu.ids))
+			id, l = point.SeriesID(len(w.mu.ids)), point.Labels(strings.Clone(string(l)))
 			w.mu.ids[l] = id
 			defs = append(defs, peer.Def{ID: id, Labels: l})
 		}
-		ids[i] = id
+		ids = append(ids, id)
 	}
 	if len(defs) == 0 {
 		return ids, nil
