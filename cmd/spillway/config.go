@@ -157,7 +157,7 @@ type storageConfig struct {
 	Copies              bool     `yaml:"copies" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
 	CopyBytesPerSecond  size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
 	Staging             bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
-	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" default:"64MiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, in memory and on disk. Beyond: writes wait for the leader, then 503." price:"More: less memory for everything else."`
+	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 1GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
 	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 

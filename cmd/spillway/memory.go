@@ -19,7 +19,8 @@ import (
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
-// Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave.
+// Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Staged rows, up to 1/16
+// (storage.staging_bytes_max), are lent by the share of rows that are not flushed.
 //
 // Values that a user sets stay. The collector gets its own part of the budget as its limit, works harder when that runs
 // short, and does not let garbage grow to the size of the live heap.
@@ -30,6 +31,8 @@ const (
 	inFlightLeast = 96 << 20  // one request, packed and unpacked
 	inFlightMost  = 1 << 30
 	headLeast     = 32 << 20
+	stagingLeast  = 64 << 20
+	stagingMost   = 1 << 30 // of frames of 1,000 rows and more: there may be 65,536 smeared ones
 	cacheLeast    = 16 << 20
 	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
@@ -57,6 +60,7 @@ func (c *config) budget(machine int64) error {
 		}
 	}
 	share(&c.Storage.CacheBytes, all/16, cacheLeast, cacheMost)
+	share(&c.Storage.StagingBytesMax, all/16, stagingLeast, stagingMost)
 	share(&c.Intake.InFlightBytesMax, all/16, inFlightLeast, inFlightMost)
 	if c.Intake.SeriesMax == 0 {
 		c.Intake.SeriesMax = int(min(max(all/2/seriesBytes, seriesLeast), seriesMost))

@@ -32,13 +32,16 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		if all := c.Storage.MemoryBytes; parts > all || parts < all/8 && all < 1<<35 {
 			t.Errorf("machine of %d: %d in parts of a budget of %d", machine, parts, all)
 		}
+		if staging, all := c.Storage.StagingBytesMax, c.Storage.MemoryBytes; staging < stagingLeast || staging > stagingMost || staging > stagingLeast && staging > all/16 {
+			t.Errorf("machine of %d: %d bytes of staged rows in a budget of %d", machine, staging, all)
+		}
 		if err := c.intake().Validate(); err != nil {
 			t.Errorf("machine of %d: %v", machine, err)
 		}
 	}
 	c := defaultConfig()
-	c.Storage.MemoryBytes, c.Storage.HeadBytesMax, c.Intake.SeriesMax = 1<<30, 77, 88
-	if err := c.budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.MemoryBytes != 1<<30 {
+	c.Storage.MemoryBytes, c.Storage.HeadBytesMax, c.Intake.SeriesMax, c.Storage.StagingBytesMax = 1<<30, 77, 88, 99
+	if err := c.budget(1 << 40); err != nil || c.Storage.HeadBytesMax != 77 || c.Intake.SeriesMax != 88 || c.Storage.StagingBytesMax != 99 || c.Storage.MemoryBytes != 1<<30 {
 		t.Errorf("what was set became %+v, %v", c.Storage, err)
 	}
 	c = defaultConfig()
