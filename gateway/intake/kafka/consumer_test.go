@@ -24,6 +24,7 @@ import (
 )
 
 func TestRowsArriveAndOffsetsAreCommitted(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	for p := range int32(4) {
 		for i := range 10 {
@@ -53,6 +54,7 @@ func TestRowsArriveAndOffsetsAreCommitted(t *testing.T) {
 }
 
 func TestTheConsumerProtocolOfKIP848(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	w.produce("metrics", 2, line("a", 1), line("a", 2))
 	w.start(m, func(s *Settings) { s.Clusters[0].Protocol = "consumer" })
@@ -63,6 +65,7 @@ func TestTheConsumerProtocolOfKIP848(t *testing.T) {
 }
 
 func TestSmallRecordsShareAWrite(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	for p := range int32(4) {
 		var all []string
@@ -80,6 +83,7 @@ func TestSmallRecordsShareAWrite(t *testing.T) {
 }
 
 func TestHeadersAndTopicsSayHowToRead(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t, kfake.SeedTopics(1, "rw-a", "tele")), newMemory()
 	req := prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{Labels: []prompb.Label{{Name: "__name__", Value: "up"}}, Samples: []prompb.Sample{{Value: 1, Timestamp: 5}}}}}
 	raw, _ := req.Marshal()
@@ -116,6 +120,7 @@ func TestHeadersAndTopicsSayHowToRead(t *testing.T) {
 }
 
 func TestPoisonIsPutAsideAndThePartitionGoesOn(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	m.fixed = true
 	m.table("default")
@@ -160,6 +165,7 @@ func TestPoisonIsPutAsideAndThePartitionGoesOn(t *testing.T) {
 
 // A consumer that comes late must get past a bad record, and its letter is as old as the record.
 func TestABadRecordOfLongAgoIsPutAside(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	at := time.Now().Add(-24 * time.Hour).Truncate(time.Millisecond)
 	bad := &kgo.Record{Topic: "metrics", Value: []byte("no line"), Timestamp: at}
@@ -175,6 +181,7 @@ func TestABadRecordOfLongAgoIsPutAside(t *testing.T) {
 }
 
 func TestAtomicRecordsAreKeptWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	w.produce("metrics", 0, line("a", 1)+"\nbad", line("a", 2)+"\n"+line("a", 3))
 	w.start(m, func(s *Settings) { s.Clusters[0].Topics[0].Atomic = true })
@@ -186,6 +193,7 @@ func TestAtomicRecordsAreKeptWholeOrNotAtAll(t *testing.T) {
 }
 
 func TestARecordThatCanNeverBeWrittenIsFoundAmongOthers(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	tab.fail = func(b *point.Batch) error {
@@ -217,8 +225,10 @@ func TestARecordThatCanNeverBeWrittenIsFoundAmongOthers(t *testing.T) {
 }
 
 func TestAFailingStorageIsWaitedForAndNothingIsCommitted(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []fault.Kind{fault.Unavailable, fault.Throttled, fault.Stale, fault.Corrupt, fault.Canceled} {
 		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
 			w, m := newWorld(t), newMemory()
 			tab := m.table("default")
 			var tries atomic.Int64
@@ -250,6 +260,7 @@ func TestAFailingStorageIsWaitedForAndNothingIsCommitted(t *testing.T) {
 }
 
 func TestADefectOfOursIsTriedAgainAndThenPutAside(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	var tries atomic.Int64
 	m.table("default").fail = func(b *point.Batch) error {
@@ -272,6 +283,7 @@ func TestADefectOfOursIsTriedAgainAndThenPutAside(t *testing.T) {
 
 // TestOneStuckTableStopsNobodyElse: a topic with a failing table leaves workers and memory to others.
 func TestOneStuckTableStopsNobodyElse(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t, kfake.SeedTopics(1, "stuck")), newMemory()
 	m.table("stuck").fail = func(*point.Batch) error { return fault.Errorf(fault.Unavailable, "away") }
 	big := strings.Repeat(" ", 20_000)
@@ -296,6 +308,7 @@ func TestOneStuckTableStopsNobodyElse(t *testing.T) {
 }
 
 func TestBytesInFlightAreBounded(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	tab.stall = make(chan struct{})
@@ -322,6 +335,7 @@ func TestBytesInFlightAreBounded(t *testing.T) {
 
 // TestFetchesShrinkWhereRecordsCompressWell: brokers count compressed bytes, memory holds the others.
 func TestFetchesShrinkWhereRecordsCompressWell(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	pad := strings.Repeat("#", 10_000)
@@ -348,6 +362,7 @@ func TestFetchesShrinkWhereRecordsCompressWell(t *testing.T) {
 }
 
 func TestRecordsOfAPartitionAreWrittenInTheirOrder(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	var n atomic.Int64
@@ -422,6 +437,7 @@ func TestNothingIsLostWhenMembersComeAndGo(t *testing.T) {
 
 // TestCommitsNeverPassWhatIsNotAcked watches every commit that reaches the broker.
 func TestCommitsNeverPassWhatIsNotAcked(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	var bad atomic.Pointer[string]
@@ -468,6 +484,7 @@ func TestCommitsNeverPassWhatIsNotAcked(t *testing.T) {
 }
 
 func TestWorkIsFinishedBeforeAPartitionMoves(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	tab.stall = make(chan struct{})
@@ -485,6 +502,7 @@ func TestWorkIsFinishedBeforeAPartitionMoves(t *testing.T) {
 }
 
 func TestWorkThatDoesNotEndIsAbandonedUncommitted(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	tab.stall = make(chan struct{})
@@ -502,6 +520,7 @@ func TestWorkThatDoesNotEndIsAbandonedUncommitted(t *testing.T) {
 
 // TestALostPartitionCommitsNothing: the group forgets us while work is under way.
 func TestALostPartitionCommitsNothing(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	tab := m.table("default")
 	stall := make(chan struct{})
@@ -538,6 +557,7 @@ func TestALostPartitionCommitsNothing(t *testing.T) {
 }
 
 func TestBrokerErrorsAreLivedThrough(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	var n atomic.Int64
 	w.cluster.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -575,6 +595,7 @@ func TestBrokerErrorsAreLivedThrough(t *testing.T) {
 
 // TestNothingIsCommittedBeforeItsLetterIsSafe: the dead-letter topic refuses for a while.
 func TestNothingIsCommittedBeforeItsLetterIsSafe(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	var away atomic.Bool
 	away.Store(true)
@@ -627,6 +648,7 @@ func TestNothingIsCommittedBeforeItsLetterIsSafe(t *testing.T) {
 }
 
 func TestALetterThatIsTooLargeForItsTopicIsCut(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "300000"})), newMemory()
 	w.producer = w.client(kgo.ProducerBatchCompression(kgo.GzipCompression()))
 	w.produce("metrics", 0, strings.Repeat("x", 400_000), line("a", 1))
@@ -656,6 +678,7 @@ func TestALetterThatIsTooLargeForItsTopicIsCut(t *testing.T) {
 }
 
 func TestABatchTooLargeToDecompressIsSkipped(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	w.producer = w.client(kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(8<<20))
 	w.produce("metrics", 0, line("a", 1))
@@ -672,6 +695,7 @@ func TestABatchTooLargeToDecompressIsSkipped(t *testing.T) {
 }
 
 func TestEveryCodecIsRead(t *testing.T) {
+	t.Parallel()
 	w, m := newWorld(t), newMemory()
 	codecs := []kgo.CompressionCodec{kgo.NoCompression(), kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression()}
 	for i, c := range codecs {

@@ -65,6 +65,7 @@ func TestARecordsRowsStayWhereTheyWereDecoded(t *testing.T) {
 // Whatever sizes records have, for two tables by turns, with bad ones between and in writes of many sizes: each good row
 // reaches its table, in order, as it was sent.
 func TestEveryRowReachesItsTableWhateverTheSizes(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		m := newMemory()
@@ -122,6 +123,7 @@ func TestEveryRowReachesItsTableWhateverTheSizes(t *testing.T) {
 
 // A worker does not keep a batch that grew beyond the needs of writes.
 func TestAWorkerKeepsASmallBatchOnly(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, newMemory(), func(s *Settings) { s.WriteBytesMax = 1000 })
 	small, large := &point.Batch{IDs: make([]point.SeriesID, 100)}, &point.Batch{IDs: make([]point.SeriesID, 101)}
 	side := &point.Batch{Metadata: make([]point.MetadataRow, 1)}

@@ -50,6 +50,7 @@ func (b *bench) from(id int32, headers []string, values ...string) {
 func (b *bench) run() error { return b.process(context.Background(), b.c.members[0], b.work) }
 
 func TestTheWishNotToBeSmearedReachesTheTable(t *testing.T) {
+	t.Parallel()
 	f := func(topic record.Smear, want map[float64]point.Smear, batches ...func(*bench)) {
 		t.Helper()
 		m := newMemory()
@@ -82,6 +83,7 @@ func TestTheWishNotToBeSmearedReachesTheTable(t *testing.T) {
 
 // Of two values at one timestamp the later record's wins, also where the earlier record had to be tried again.
 func TestNoRecordIsWrittenBeforeOneThatHasToBeTriedAgain(t *testing.T) {
+	t.Parallel()
 	m := newMemory()
 	tab := m.table("default")
 	away := true
