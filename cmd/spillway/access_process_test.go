@@ -16,6 +16,7 @@ import (
 
 // TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess: an operator edits the file of a running process.
 func TestABadTokensFileRefusesTheStartAndStopsNoRunningProcess(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens.yml")
 	write := func(text string) {
 		t.Helper()

@@ -14,9 +14,6 @@ import (
 // TestAtomicRequestsAreKeptWholeOrNotAtAll sends requests with rows in two partitions, or with one bad row, by every
 // protocol: a clear error names the rows, and nothing is kept. Without the header the good rows are.
 func TestAtomicRequestsAreKeptWholeOrNotAtAll(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
 	p := newProcess(t, "SPILLWAY_TABLES_PARTITION_WIDTH=1h")
 	p.start()
 	hour := time.Now().Truncate(time.Hour).Add(-3 * time.Hour)
@@ -91,9 +88,7 @@ func TestAtomicRequestsAreKeptWholeOrNotAtAll(t *testing.T) {
 // TestAtomicRequestsSurviveKillsWhole kills the process while atomic requests are on their way: of each request all rows are there, or none,
 // and all of those that were acked.
 func TestAtomicRequestsSurviveKillsWhole(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	const kills, rows = 3, 2000
 	p := newProcess(t, "SPILLWAY_TABLES_PARTITION_WIDTH=1h", "SPILLWAY_STORAGE_FLUSH_AGE=300ms", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	from := time.Now().Truncate(time.Hour).Add(-2 * time.Hour)

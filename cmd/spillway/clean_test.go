@@ -12,9 +12,7 @@ import (
 
 // TestDeletedRowsGoFromTheDiskWhenAsked: deleted rows take space until a clean-up is requested. All other rows stay.
 func TestDeletedRowsGoFromTheDiskWhenAsked(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	const deletes, cleans = "/api/v1/admin/tsdb/delete_series", "/api/v1/admin/tsdb/clean_tombstones"
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_API_ADMIN=true")
 	p.start()

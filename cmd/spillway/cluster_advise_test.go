@@ -12,6 +12,7 @@ import (
 // TestClusterTableIsSetAsAdvised: without a recorded load there is no advice; with one on the command line it is applied, and there is nothing to change any more.
 func TestClusterTableIsSetAsAdvised(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: smears})
 	c.table("load", 24*time.Hour, 1)
 	c.command("table", "set", "load", "--retention=3d")

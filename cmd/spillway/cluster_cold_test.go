@@ -22,7 +22,7 @@ import (
 // others lead all its partitions without rows. Then a series is deleted from all of them.
 func TestClusterColdStart(t *testing.T) {
 	needsCluster(t)
-	n, steady := envInt(t, "CLUSTER_ACTIVE", 1000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
+	n, steady := envInt(t, "CLUSTER_ACTIVE", 1000), envDuration(t, "CLUSTER_STEADY", 4*time.Second)
 	load := func() string { b, _ := os.ReadFile("/proc/loadavg"); return strings.Fields(string(b))[0] }
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{"SPILLWAY_API_ADMIN=true"}})
 	c.table("many", time.Second, 3)
@@ -46,7 +46,7 @@ func TestClusterColdStart(t *testing.T) {
 		t.Errorf("the last was led after %v", last)
 	}
 
-	time.Sleep(15 * time.Second) // shares are even, the effects of the start are over
+	time.Sleep(steady + 3*time.Second) // with CLUSTER_STEADY=12s shares are even, and the effects of the start are over
 	etcd, cpu := metric(t, c.EtcdClients[0], "process_cpu_seconds_total"), c.cpuTimes()
 	time.Sleep(steady)
 	for i, now := range c.cpuTimes() {

@@ -19,6 +19,7 @@ import (
 // next leader is killed: every leader has every acked row.
 func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
@@ -106,6 +107,7 @@ func (c *crowd) inSync(p lease.Partition) (list []topology.ServerID) {
 // gateways, and compares the rows read from each leader with the acked ones. CLUSTER_KILLS sets how often.
 func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})

@@ -84,8 +84,8 @@ func (c *crowd) single(n int) (all []lease.Partition, rows map[topology.ServerID
 // led by others, and take rows there; its partitions with rows stay, and are served.
 func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 	needsCluster(t)
-	t.Setenv("CLUSTER_COPIES", "") // with copies its rows leave, too: cluster_moves_test.go
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=false"}})
+	t.Parallel()
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=false"}}) // with copies rows leave, too: cluster_moves_test.go
 	all, rows, written := c.single(90)
 	empty := without(c.led(all, "s1"), rows["s1"])
 	began := time.Now()
@@ -131,6 +131,7 @@ func TestClusterDrainMovesWhatHasNoRows(t *testing.T) {
 // have all of them.
 func TestClusterTakesOverWhatADeadServerHadNoRowsOf(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	all, rows, written := c.single(60)
 	empty := without(c.led(all, "s1"), rows["s1"])

@@ -19,6 +19,7 @@ import (
 // often.
 func TestClusterDropsATableUnderItsWriters(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
 	c.table("doomed", time.Hour, 2)
 	w := c.writeForever("doomed")

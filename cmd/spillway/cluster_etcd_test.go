@@ -48,6 +48,7 @@ func (c *crowd) alive(ps ...*processes.Process) {
 // everything goes on by itself, and no lease of a partition with rows has moved.
 func TestClusterGoesOnWithoutEtcd(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed, away := uint64(envInt(t, "TEST_SEED", int(rand.Uint32()))), envDuration(t, "CLUSTER_ETCD_AWAY", 15*time.Second)
 	t.Logf("TEST_SEED=%d CLUSTER_ETCD_AWAY=%v", seed, away)
 	c := newCrowd(t, processes.Plan{Etcd: 3, Storage: 3, Gateways: 2, Env: restless})

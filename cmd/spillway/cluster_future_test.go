@@ -24,14 +24,14 @@ import (
 // gateway, and others through another gateway at once; the others still have no lease rows. CLUSTER_HEAP names a directory for heap profiles of the servers with all partitions.
 func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 	needsCluster(t)
-	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 12*time.Second)
+	future, steady := envInt(t, "CLUSTER_FUTURE", 5000), envDuration(t, "CLUSTER_STEADY", 6*time.Second)
 	const n = 1000
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("many", time.Second, 3)
 	from := time.Now().Truncate(time.Hour).Add(-4 * time.Hour)
 	c.cover("many", from, time.Second, n)
 	c.rowInEach("many", from, n, 1)
-	rest := 20 * time.Second // the effects of that are over
+	rest := 12 * time.Second // the effects of that are over
 	if os.Getenv("CLUSTER_COPIES") != "" {
 		rest = 90 * time.Second // and the chains are quiet
 	}
@@ -49,7 +49,7 @@ func TestClusterFuturePartitionsCostNothing(t *testing.T) {
 		c.must(err)
 	}
 	t.Logf("%d partitions of the future made within %v", future, time.Since(began).Round(time.Millisecond))
-	time.Sleep(30 * time.Second)
+	time.Sleep(rest)
 	both := c.cost(steady)
 	t.Logf("%d partitions, %d of them of the future: %v", n+future, future, both)
 	c.heapProfiles(os.Getenv("CLUSTER_HEAP"))

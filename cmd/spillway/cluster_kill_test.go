@@ -25,6 +25,7 @@ var restless = []string{
 // each again after a while, and compares the rows read with the rows sent. CLUSTER_KILLS sets how often, TEST_SEED when.
 func TestClusterKillsLoseNothingAcked(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	kills, seed := envInt(t, "CLUSTER_KILLS", 4), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d CLUSTER=1 CLUSTER_KILLS=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
@@ -103,6 +104,7 @@ func (c *crowd) report(senders []*sender) {
 // Meanwhile others take its partitions without rows; when it resumes it acks nothing by its old leases.
 func TestClusterPausedServerLosesNothingAcked(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless})

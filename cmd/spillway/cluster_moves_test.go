@@ -70,6 +70,7 @@ func (c *crowd) moved(ps []lease.Partition, replicas int, not ...topology.Server
 // nothing is left on it: every acked row is there.
 func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	c := newCrowd(t, movesPlan())
@@ -126,6 +127,7 @@ func TestClusterDrainEmptiesAServerOfItsRows(t *testing.T) {
 // source and the target are killed in the middle. At every moment all acked rows are read.
 func TestClusterAPartitionMovesToTheServerNamed(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
 	c := newCrowd(t, movesPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=64KiB"))

@@ -194,6 +194,7 @@ func TestClusterCopiesAreReadWhileTheirLeaderIsAway(t *testing.T) {
 // is no answer. When one of the others is back, both together are.
 func TestClusterCopiesNeverAnswerWithLessThanWasAcked(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
 	r := newReads(c)
 	r.fill(100)

@@ -91,6 +91,7 @@ func (c *crowd) follower(p lease.Partition) *processes.Process {
 // compacted: its followers have the same segments, byte for byte, and as little in memory and in their logs as the leader.
 func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan())
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
@@ -124,6 +125,7 @@ func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 // is killed.
 func TestClusterCopiesCatchUpBySegments(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan())
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-2 * time.Hour).Truncate(time.Minute)}
@@ -183,6 +185,7 @@ func (c *crowd) flushed(away *processes.Process) bool {
 // becomes equal to its leader's again, nothing wrong is answered, and the follower has every row when it leads.
 func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_SCRUB_PERIOD=500ms"))
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
@@ -220,6 +223,7 @@ func TestClusterCopiesMendAFlippedSegment(t *testing.T) {
 // all rows, and the leader has the whole file again, from a follower.
 func TestClusterLeaderMendsAFlippedSegment(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_SCRUB_PERIOD=500ms", "SPILLWAY_STORAGE_MINORS_MAX=100"))
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
@@ -321,6 +325,7 @@ func (c *crowd) flip(p *processes.Process) (path string) {
 // that sends them, then the follower itself: in the end it has all segments and leads with every row.
 func TestClusterCopiesAreRefilledThroughKills(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, segmentsPlan("SPILLWAY_STORAGE_COPY_BYTES_PER_SECOND=64KiB"))
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}

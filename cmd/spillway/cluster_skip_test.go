@@ -18,6 +18,7 @@ import (
 // query that reads them. Look-ups skip them too.
 func TestClusterReadersMaySkipStagedRows(t *testing.T) {
 	needsCluster(t)
+	t.Parallel()
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: smears})
 	c.table("narrow", 10*time.Second, 1)
 	c.command("table", "set", "narrow", "--smear=30s")

@@ -77,7 +77,8 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 		p.Bin = program(t)
 	}
 	p.Env = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
-	if os.Getenv("CLUSTER_COPIES") != "" {
+	said := slices.ContainsFunc(p.Env, func(v string) bool { return strings.HasPrefix(v, "SPILLWAY_STORAGE_COPIES=") })
+	if os.Getenv("CLUSTER_COPIES") != "" && !said {
 		p.Env = append(p.Env, "SPILLWAY_STORAGE_COPIES=true")
 	}
 	layout, err := processes.Layout(p)

@@ -16,9 +16,6 @@ import (
 // TestClusterReadsWhatWasAckedThroughAnyGateway starts etcd, three storage servers and two gateways, with certificates,
 // writes through one gateway, and reads through the other at once after the ack.
 func TestClusterReadsWhatWasAckedThroughAnyGateway(t *testing.T) {
-	if testing.Short() {
-		t.Skip("processes are started in the long run of the tests")
-	}
 	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Certs: true, Env: []string{"SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
 
 	t.Run("all protocols", func(t *testing.T) {

@@ -106,9 +106,7 @@ func (p *process) until(want int) (text string) {
 
 // TestFullDiskRefusesWritesAndGoesOnReading fills the disk up to the reserve that free_bytes_min keeps, and makes room.
 func TestFullDiskRefusesWritesAndGoesOnReading(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=16777216")
 	disk := newSmallDisk(t, p.dir, 64<<20)
 	p.in = disk.in
@@ -139,9 +137,7 @@ func TestFullDiskRefusesWritesAndGoesOnReading(t *testing.T) {
 // TestFailedWriteEndsTheProcess lets the log hit the end of the disk, without the reserve that should keep it from there.
 // The process must not ack a row that it could not write; it ends, reports why, and restarts with all acked rows.
 func TestFailedWriteEndsTheProcess(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	disk := newSmallDisk(t, p.dir, 64<<20)
 	p.in = disk.in
@@ -216,9 +212,6 @@ func freeBytes(t *testing.T, dir string) uint64 {
 // TestAFullDiskIsReadFromTheStartOn starts a process on a disk without a free byte: it gets ready, answers queries,
 // refuses writes and reports why, does not keep a processor busy, and takes writes again when there is room.
 func TestAFullDiskIsReadFromTheStartOn(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
 	t.Parallel() // two changes of METADATA wait for room for twenty seconds each
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s")
 	disk := newSmallDisk(t, p.dir, 64<<20)

@@ -14,9 +14,7 @@ import (
 // TestAProcessEndsAfterSIGTERMThoughItsDiskDoesNotAnswer: the scrub reads a segment whose bytes never come, here those of a pipe. The
 // operator's SIGTERM ends the process all the same, and the next start has every acknowledged row.
 func TestAProcessEndsAfterSIGTERMThoughItsDiskDoesNotAnswer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_HTTP_SHUTDOWN_TIMEOUT=1s", "SPILLWAY_STORAGE_FLUSH_AGE=100ms", "SPILLWAY_STORAGE_FLUSH_IDLE=100ms",
 		"SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_SCRUB_PERIOD=200ms", "SPILLWAY_STORAGE_SCRUB_BYTES_PER_SECOND=100MiB")
 	p.start()

@@ -13,9 +13,7 @@ import (
 // TestFourHundredPartitionsWithThreeHundredFiles writes to 400 partitions, so that each has a segment, in a process that may
 // have 300 files open: it goes on, answers queries over all of them, and starts again.
 func TestFourHundredPartitionsWithThreeHundredFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	const partitions = 400
 	p := newProcess(t, "SPILLWAY_TABLES_PARTITION_WIDTH=1h", "SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.in = []string{"sh", "-c", `ulimit -n 300; exec "$@"`, "sh"}
@@ -94,9 +92,6 @@ func segments(t *testing.T, p *process) (n int) {
 }
 
 func TestTooFewFilesAreSaidAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
 	p := newProcess(t)
 	p.in = []string{"sh", "-c", `ulimit -n 100; exec "$@"`, "sh"}
 	p.spawn()

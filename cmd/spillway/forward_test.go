@@ -175,6 +175,7 @@ func (l *lagging) Get(name string) (*topology.Map, bool) {
 
 // TestStaleServersAreAskedAgain: the storage server receives a new partition a moment later than the gateway.
 func TestStaleServersAreAskedAgain(t *testing.T) {
+	t.Parallel()
 	f := func(lag int, want fault.Kind, rows string) {
 		t.Helper()
 		l := &lagging{lag: lag}

@@ -23,6 +23,7 @@ import (
 // with its value, no row is there that was not sent, and no time comes twice. KILL_COUNT sets how often (default 3),
 // TEST_SEED when.
 func TestKillsLoseNothingAcked(t *testing.T) {
+	t.Parallel()
 	kills, seed := envInt(t, "KILL_COUNT", 3), uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d KILL_COUNT=%d go test -run %s ./cmd/spillway", seed, kills, t.Name())
 	if testing.Short() {

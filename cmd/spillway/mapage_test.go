@@ -58,6 +58,7 @@ func (b *behind) Watch(ctx context.Context, prefix string, after coord.Revision,
 // but no tables yet. Meanwhile another gateway made a partition. The gateway must count its map as old, and as new again
 // once it receives the tables' rows.
 func TestASelectPastTheLastKnownPartitionIsNotShortInSilence(t *testing.T) {
+	t.Parallel()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
 	store := coordmem.New()
 	files, err := mapstore.New(mapstore.Deps{Store: store, Peers: func(topology.ServerID) (peer.Metadata, bool) { return nil, false },

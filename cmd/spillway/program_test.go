@@ -16,9 +16,13 @@ var built struct {
 	err  error
 }
 
-// program returns the path of the program. The etcd of cmd/etcd lies beside it.
+// program returns the path of the program. The etcd of cmd/etcd lies beside it. Tests that need it are skipped in a short run: the
+// race detector does not see into other processes.
 func program(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "spillway-test-"); built.err != nil {
 			return

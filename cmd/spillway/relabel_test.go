@@ -83,6 +83,7 @@ relabel:
 // TestRecordsOfKafkaAreRelabelled: the rules hold for records too. Dropped rows count as taken: their offsets are committed, and no record
 // is put aside for them.
 func TestRecordsOfKafkaAreRelabelled(t *testing.T) {
+	t.Parallel()
 	const rules = `
 relabel:
   write_relabel_configs:

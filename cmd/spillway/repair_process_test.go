@@ -15,9 +15,7 @@ import (
 // A repair restores the maps from their own mirror, and finds there the partitions of rows that are in the log alone. The process serves
 // the rows of all tables, one of them without any; writes go on.
 func TestAStoreIsServedAgainAfterItsCatalogueAndMirrorAreGone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1", "SPILLWAY_STORAGE_FLUSH_IDLE=1s", "SPILLWAY_TABLES_PARTITION_WIDTH=1h")
 	p.start()
 	now := time.Now()

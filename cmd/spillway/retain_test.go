@@ -19,9 +19,6 @@ import (
 // TestAClockThatJumpsDropsNothing starts a process on a host with a clock a hundred days ahead of the last trusted one:
 // every partition is older than the retention, and none is dropped until a person confirms the clock.
 func TestAClockThatJumpsDropsNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a process")
-	}
 	t.Parallel() // it waits until rows are older than the retention
 	p := newProcess(t, "SPILLWAY_TABLES_RETENTION=20s", "SPILLWAY_TABLES_PARTITION_WIDTH=1s", "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
 	p.start()

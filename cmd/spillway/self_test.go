@@ -60,6 +60,7 @@ func (p *process) untilOwn(expr string, good func(float64) bool) float64 {
 
 // TestAProcessAloneShowsItsOwnHistory: without another server nobody saw what a process did before somebody looked.
 func TestAProcessAloneShowsItsOwnHistory(t *testing.T) {
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_SELF_SCRAPE_INTERVAL=1s", "SPILLWAY_API_ADMIN=true")
 	p.start()
 	if code, text, err := p.do(http.MethodPost, "/write?db=default", nil, []byte("cpu,host=a usage=1")); code != http.StatusNoContent {
@@ -135,6 +136,7 @@ func TestAProcessAloneShowsItsOwnHistory(t *testing.T) {
 // TestDashboardsShowAProcessAlone: every expression of grafana/ is one that the process evaluates over its own table, and what lies at
 // the top of the dashboards that a process alone can fill has values.
 func TestDashboardsShowAProcessAlone(t *testing.T) {
+	t.Parallel()
 	p := newProcess(t, "SPILLWAY_SELF_SCRAPE_INTERVAL=1s")
 	p.start()
 	if code, text, err := p.do(http.MethodPost, "/write?db=default", nil, []byte("cpu,host=a usage=1")); code != http.StatusNoContent {

@@ -124,6 +124,7 @@ func withoutHints(t *testing.T, text string) string {
 }
 
 func TestRowsMoveInAndOut(t *testing.T) {
+	t.Parallel()
 	p := newProcess(t)
 	p.start()
 	t.Run("every format", func(t *testing.T) { everyFormat(t, p) })
