@@ -401,7 +401,10 @@ func TestSlowBodiesHoldLittle(t *testing.T) {
 	f.do(t, "POST /write?db=x", []byte("m v=1")).want(t, 204) // others are served meanwhile
 }
 
-func TestSlowSendersAreCutOff(t *testing.T) { plainAndTLS(t, testSlowSendersAreCutOff) }
+func TestSlowSendersAreCutOff(t *testing.T) {
+	t.Parallel()
+	plainAndTLS(t, testSlowSendersAreCutOff)
+}
 
 func testSlowSendersAreCutOff(t *testing.T, start starter) {
 	f := start(t, func(s *intake.Settings) {
@@ -429,6 +432,7 @@ func testSlowSendersAreCutOff(t *testing.T, start starter) {
 
 // A query may take minutes, but its form must arrive, and its answer be read: both were waited for without end.
 func TestSlowReadersAndWritersOfQueriesAreCutOff(t *testing.T) {
+	t.Parallel()
 	plainAndTLS(t, testSlowReadersAndWritersOfQueriesAreCutOff)
 }
 
