@@ -116,8 +116,13 @@ func (w *world) boot(i int, fresh bool) {
 	s.lead = rules.New(s.id, s.disk.id, rules.Settings{Copies: w.copies()}, seen, rand.New(rand.NewPCG(w.rng.Uint64(), 2)))
 	w.servers[i], w.nodes[i] = s, s.proc
 	w.say("%s starts as %s on %s", s.id, s.self.Boot, s.disk.id)
-
 	s.disk.start(w)
+	s.begin()
+}
+
+// begin follows the store and starts what runs again and again. The order decides what the seed makes of it.
+func (s *server) begin() {
+	w := s.w
 	s.shelf = mapstore.NewShelf(s.disk.infos())
 	s.views = &views{p: s.proc, self: s, of: map[string]*view{}, made: func(v *view) {
 		h := &hosted{server: s, view: v}
