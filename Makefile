@@ -220,7 +220,7 @@ demo: ## a cluster as of `make cluster` that may smear rows; docs/smear.md has w
 
 test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTER_COPIES=1 (storage.copies in all tests)
 	@$(call has,./cmd/spillway,TestCluster)
-	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=3 -run 'TestCluster' ./cmd/spillway
+	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway
 
 chaos: build etcd ## a cluster with three copies of every row is killed, frozen, cut, wiped and corrupted, blow after blow by a seed, under load: no acked row is lost, no copy differs; N=20 SEED= CHAOS_STORAGE=3 CHAOS_BLOWS=kill,pause,… CHAOS_LOGS=dir. As root it cuts links and fills disks, too
 	@$(call has,./cmd/spillway,ChaosLosesNothingAcked$$)
