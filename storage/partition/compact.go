@@ -48,7 +48,7 @@ func (p *Partition) chain(now time.Time) (c Chain, wait bool) {
 }
 
 // Compact folds every segment into one major. Rows are written while flushes go on; minors that were flushed meanwhile
-// are folded in as well, the last of them under the flush lock, so that the chain never forks (C50). Deleted rows and
+// are folded in as well, at last under the flush lock, so that the chain never forks (C50). Deleted rows and
 // the losers of equal timestamps are left out.
 //
 // A damaged partition is left as it is: its rows are not lost as long as the catalogue lists them (I6). The error is Corrupt.
@@ -94,10 +94,22 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
-	// 2. From here on the list of segments stands still.
+	// 2. Fold what was flushed meanwhile. Without the flush lock, since that rewrites the major and takes as long again, which flushes
+	// and deletions would wait for; the last time under it: from then on the list of segments stands still.
+	folded := len(st.Segments)
+	for range lateFolds {
+		var more bool
+		if info, st, more, err = p.foldUnlocked(ctx, info, st); err != nil {
+			return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
+		}
+		if !more {
+			break
+		}
+	}
 	p.flushMu.Lock()
 	defer p.flushMu.Unlock()
-	info, err = p.foldLate(ctx, info, st)
+	late, now := p.viewSegments()
+	info, err = p.foldLate(ctx, info, st, late, now)
 	if err != nil {
 		return fault.Annotate(err, "compact partition %s/%d", p.ident.Table, p.ident.Partition)
 	}
@@ -109,27 +121,34 @@ func (p *Partition) compactNow(ctx context.Context, why Reason) error {
 		return err
 	}
 	p.deps.Metrics.compacted(why, info.Rows, uint64(info.Size), time.Since(start))
-	p.log.Info("segments compacted", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "from", len(st.Segments), "reason", why, "took", time.Since(start).Round(time.Millisecond))
+	p.log.Info("segments compacted", "segment", info.ID, "rows", info.Rows, "bytes", info.Size, "from", folded, "reason", why, "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
-// foldLate folds minors flushed, or deletions made, since st into the major just written; under the flush lock none can be added
-// after that. The id of the first result is given up: a new one is written.
-func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State) (segment.Info, error) {
-	p.mu.Lock()
-	dropped, now := p.mu.dropped, p.mu.state
-	p.mu.Unlock()
-	if dropped {
-		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
-	}
-	if sameSegments(st, now) {
-		return info, nil
-	}
-	v, cur := p.viewSegments()
+// lateFolds bounds how often a compaction folds again, without the flush lock, what was flushed meanwhile. Under a load that flushes
+// while one fold runs, no number of them would be enough.
+const lateFolds = 2
+
+// foldUnlocked is foldLate without the flush lock. It returns the state that is folded now, and whether it folded anything.
+func (p *Partition) foldUnlocked(ctx context.Context, info segment.Info, st *State) (segment.Info, *State, bool, error) {
+	p.flushMu.Lock()
+	late, now := p.viewSegments()
+	p.flushMu.Unlock()
+	more := now == nil || !sameSegments(st, now)
+	info, err := p.foldLate(ctx, info, st, late, now)
+	return info, now, more, err
+}
+
+// foldLate folds minors flushed, or deletions made, since st into the major just written; it closes v, the view of them, which has the
+// state cur. The id of the first result is given up: a new one is written. After an error the first result is removed.
+func (p *Partition) foldLate(ctx context.Context, info segment.Info, st *State, v *View, cur *State) (segment.Info, error) {
 	if v == nil { // closed just now
 		return info, errors.Join(p.goingOn(ctx), p.removeSegmentFile(info.ID))
 	}
 	defer v.Close()
+	if sameSegments(st, cur) {
+		return info, nil
+	}
 	if !onlyAppended(st, cur) {
 		// A deletion touched the folded segments: start from the sources again.
 		if err := p.removeSegmentFile(info.ID); err != nil {

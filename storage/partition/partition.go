@@ -66,7 +66,7 @@ type Partition struct {
 	lateMu sync.Mutex
 
 	mu struct {
-		sync.Mutex // guards the fields below; held for microseconds: no I/O but the copy into the log's buffer
+		sync.Mutex // guards the fields below; held for 20 ns a row of a frame (DESIGN.md): no I/O but the copy into the log's buffer
 
 		warm      bool              // ids and the table's index have all series; false: ask the segments
 		epoch     point.Epoch       // frames are taken under it; 0: none are

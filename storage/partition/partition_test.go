@@ -582,8 +582,19 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 				b.must(b.Flush(t.Context(), ByAge))
 				want += "; b 3:30"
 			}
+			info, st, more, err := b.foldUnlocked(t.Context(), info, st)
+			b.must(err)
+			if !more {
+				t.Error("nothing was folded again")
+			}
+			if late == "both" { // once more while that was folded
+				b.must(b.put("b", 4, 40))
+				b.must(b.Flush(t.Context(), ByAge))
+				want += " 4:40"
+			}
 			b.flushMu.Lock()
-			info, err = b.foldLate(t.Context(), info, st)
+			v, now := b.viewSegments()
+			info, err = b.foldLate(t.Context(), info, st, v, now)
 			b.must(err)
 			b.must(b.commitMajor(info))
 			b.flushMu.Unlock()
@@ -597,6 +608,50 @@ func TestCompactionFoldsInWhatWasFlushedMeanwhile(t *testing.T) {
 			b.close()
 		})
 	}
+}
+
+// TestFlushesWaitForNoMajorThatIsWrittenAgain: what was flushed while a compaction wrote a major had it written again under the flush
+// lock, and flushes, deletions and the log waited for as long as that took.
+func TestFlushesWaitForNoMajorThatIsWrittenAgain(t *testing.T) {
+	var created func()
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && created != nil && strings.Contains(op.Path, "segments") {
+			created()
+		}
+		return nil
+	}))
+	b := openBench(t, fs, 1)
+	for i := range 3 {
+		b.must(b.put("a", point.Nanos(i), 1))
+		b.must(b.Flush(t.Context(), ByAge))
+	}
+	folds, flushing := 0, false
+	created = func() {
+		if flushing {
+			return
+		}
+		folds++
+		if !b.flushMu.TryLock() {
+			t.Errorf("fold %d: a flush waits for it", folds)
+			return
+		}
+		b.flushMu.Unlock()
+		if folds == 1 {
+			flushing = true
+			b.must(b.put("a", 3, 1))
+			b.must(b.Flush(t.Context(), ByAge))
+			flushing = false
+		}
+	}
+	b.must(b.Compact(t.Context(), ByRequest))
+	if folds != 2 {
+		t.Errorf("%d folds, want 2", folds)
+	}
+	if n := len(b.Segments()); n != 1 {
+		t.Errorf("%d segments", n)
+	}
+	b.want("a 0:1 1:1 2:1 3:1")
+	b.close()
 }
 
 func TestEntriesOfOlderEpochsStay(t *testing.T) {
