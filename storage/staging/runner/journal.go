@@ -207,7 +207,7 @@ func (j *journal) sync(seq uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := f.SyncData(); err != nil { // with the length of the file, which reading needs
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		return j.failLocked(err)
