@@ -144,7 +144,7 @@ type storageConfig struct {
 	SkipDamagedLog      bool     `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
 	LostFoundKeep       duration `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
 	FreeBytesMin        size     `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
-	HeadBytesMax        size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
+	HeadBytesMax        size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
 	CacheBytes          size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
 	OpenFilesMax        int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
 	FlushAge            duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
@@ -157,7 +157,7 @@ type storageConfig struct {
 	Copies              bool     `yaml:"copies" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
 	CopyBytesPerSecond  size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
 	Staging             bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
-	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 1GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
+	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
 	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 

@@ -19,8 +19,8 @@ import (
 //	                      ├─ 1/16  intake.in_flight_bytes_max     bodies and batches under way
 //	                      └─ 1/2   intake.series_max × 700 B      names of series of all tables, their numbers and indexes
 //
-// Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Staged rows, up to 1/16
-// (storage.staging_bytes_max), are lent by the share of rows that are not flushed.
+// Every share is a bound that is seldom reached; queries, flushes and garbage use the memory that the others leave. Where rows are staged,
+// the share of rows that are not flushed gives up storage.staging_bytes_max for them: 1/16.
 //
 // Values that a user sets stay. The collector gets its own part of the budget as its limit, works harder when that runs
 // short, and does not let garbage grow to the size of the live heap.
@@ -32,7 +32,7 @@ const (
 	inFlightMost  = 1 << 30
 	headLeast     = 32 << 20
 	stagingLeast  = 64 << 20
-	stagingMost   = 1 << 30 // of frames of 1,000 rows and more: there may be 65,536 smeared ones
+	stagingMost   = 2 << 30 // all of it is read at the start
 	cacheLeast    = 16 << 20
 	cacheMost     = 256 << 20 // compactions read through it too: it will fill up to its bound
 	compactLeast  = 16 << 20
@@ -66,7 +66,11 @@ func (c *config) budget(machine int64) error {
 		c.Intake.SeriesMax = int(min(max(all/2/seriesBytes, seriesLeast), seriesMost))
 	}
 	left := all - c.Storage.CacheBytes - c.Intake.InFlightBytesMax - size(c.Intake.SeriesMax)*seriesBytes
-	share(&c.Storage.HeadBytesMax, min(all/8*3, left), headLeast, math.MaxInt64)
+	heads := min(all/8*3, left)
+	if c.Storage.Staging {
+		heads -= c.Storage.StagingBytesMax
+	}
+	share(&c.Storage.HeadBytesMax, heads, headLeast, math.MaxInt64)
 	return nil
 }
 

@@ -35,6 +35,11 @@ func TestBudgetFollowsMemory(t *testing.T) {
 		if staging, all := c.Storage.StagingBytesMax, c.Storage.MemoryBytes; staging < stagingLeast || staging > stagingMost || staging > stagingLeast && staging > all/16 {
 			t.Errorf("machine of %d: %d bytes of staged rows in a budget of %d", machine, staging, all)
 		}
+		staging := defaultConfig()
+		staging.Storage.Staging = true
+		if err := staging.budget(machine); err != nil || staging.Storage.HeadBytesMax > max(c.Storage.HeadBytesMax-staging.Storage.StagingBytesMax, headLeast) {
+			t.Errorf("machine of %d: staged rows are beyond the budget: %+v, %v", machine, staging.Storage, err)
+		}
 		if err := c.intake().Validate(); err != nil {
 			t.Errorf("machine of %d: %v", machine, err)
 		}
