@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/spillwaydb/spillway/metadata/coord"
 	"github.com/spillwaydb/spillway/metadata/topology"
 )
@@ -56,7 +58,7 @@ func (m *Machine) observeBeat(s topology.ServerID, rev coord.Revision, value []b
 		b.beat, _ = DecodeBeat(value) // an unreadable row names no boot: the server counts as not alive
 	}
 	b.since = m.mark()
-	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining {
+	if b.beat.Boot != was.Boot || b.beat.Draining != was.Draining || !slices.Equal(b.beat.Damaged, was.Damaged) {
 		m.touchWaking() // they may have waited for this server to start, or to take them first
 	}
 	if b.beat.Boot != was.Boot {
@@ -99,7 +101,7 @@ func (m *Machine) planBeat() {
 	}
 	row := Beat{
 		Server: m.self.Server, Boot: m.self.Boot, Store: m.self.Store, N: b.n,
-		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Guards: true, Time: m.wallNow(),
+		Load: m.load, ReadOnly: m.readOnly, Held: m.held, Draining: b.draining, ClockAhead: m.clockSaid(), Damaged: m.damaged.said, Guards: true, Time: m.wallNow(),
 	}
 	b.inFlight = true
 	key := BeatKey(m.self.Server)

@@ -94,6 +94,9 @@ type Loaded struct {
 	ReadOnly string
 }
 
+// Damaged are the partitions of which files are damaged here. A placement on another server that is whole takes their leases first.
+type Damaged struct{ All []Partition }
+
 // GiveUp releases a partition, and others may take it first for a while (C110).
 type GiveUp struct {
 	Partition Partition
@@ -138,6 +141,7 @@ func (Assignments) input() {}
 func (MapIs) input()       {}
 func (Unassigned) input()  {}
 func (Loaded) input()      {}
+func (Damaged) input()     {}
 func (GiveUp) input()      {}
 func (Offer) input()       {}
 func (Stopped) input()     {}

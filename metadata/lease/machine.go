@@ -58,6 +58,7 @@ type Machine struct {
 	wallAt   Time
 	load     float64
 	readOnly string // why no rows are taken
+	damaged  damaged
 	draining bool
 	leave    bool
 	left     bool
@@ -178,6 +179,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.mapIs(in)
 	case Loaded:
 		m.load, m.readOnly = in.Load, in.ReadOnly
+	case Damaged:
+		m.setDamaged(in.All)
 	case GiveUp:
 		if e := m.entries[in.Partition]; e != nil && m.ours(e) {
 			m.letGo(e, in.Why, !in.Again)

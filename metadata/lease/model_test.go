@@ -93,6 +93,9 @@ func storm(w *world, until time.Duration) {
 		case 10:
 			p := w.procs[i]
 			p.do(func() { p.step(GiveUp{Partition: part, Why: "too much to do"}) })
+			if w.rng.IntN(2) == 0 {
+				p.do(func() { p.step(Damaged{All: w.parts[:w.rng.IntN(len(w.parts)+1)]}) })
+			}
 		case 11:
 			w.people(part)
 		case 13, 14:

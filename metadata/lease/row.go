@@ -134,6 +134,8 @@ type Beat struct {
 	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server gives up its leases
 	// (clocks.go); else 0.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`
+	// Damaged are partitions, as Partition.String prints them, of which files are damaged on the server: others take their leases first. At most damagedMax are named.
+	Damaged []string `json:"damaged,omitempty"`
 	// Guards: the process writes guards into lease rows when it changes maps (Guard). Builds from before do not.
 	Guards bool `json:"guards,omitempty"`
 	// Time is the server's wall clock when it sent this, for people and for the median of the servers' clocks (clocks.go). No

@@ -29,6 +29,7 @@ import (
 //	prohibit 1 s2 | allow 1 s2
 //	delete-row 1 | delete-beat s1
 //	give-up 1                            its leader is overloaded
+//	damage s1 1 | mend s1                files of partition 1 on s1 are damaged; none are
 //	drop 1 | forget 1                    it is in no map any more; its rows are deleted
 //	known s1                             the partitions that s1 has entries of
 //	place 1 s1 s2                        partition 1 lies on these alone; before anything starts
@@ -108,6 +109,16 @@ func (w *world) command(cmd string, args []string) error {
 		each(func(i int) { w.procs[i].step(Leave{}) })
 	case "drain":
 		each(func(i int) { w.procs[i].step(Drain{On: true}) })
+	case "damage", "mend":
+		var all []Partition
+		for _, a := range args[1:] {
+			n, err := strconv.Atoi(a)
+			if err != nil {
+				return err
+			}
+			all = append(all, w.parts[n-1])
+		}
+		w.procs[w.index(args[0])].step(Damaged{all})
 	case "clock":
 		d, err := time.ParseDuration(args[1])
 		w.procs[w.index(args[0])].ahead = d

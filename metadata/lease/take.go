@@ -201,7 +201,8 @@ func (m *Machine) listed(e *entry, members []Member) bool {
 
 // turn is how long we let others go first. It only orders: the server that should go first may be dead.
 func (m *Machine) turn(e *entry, members []Member) Time {
-	before, better, placed := 0, false, false
+	before, better, placed, whole := 0, false, false, false
+	hurt := m.isDamaged(e, m.self.Server)
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
 	seen := false
 	for _, c := range members {
@@ -212,6 +213,11 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		placed = placed || m.able(e, c) && e.assigned.places(c)
 		if !m.candidate(e, c) {
 			continue
+		}
+		if !m.isDamaged(e, c.Server) {
+			whole = true
+		} else if !hurt {
+			continue // it waits for us
 		}
 		b := m.beats[c.Server].beat
 		over := m.isOver(b.Held, b.Load)
@@ -229,6 +235,9 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	}
 	if e.gaveUp && m.now < e.cool {
 		wait += m.set.OverWait
+	}
+	if hurt && whole {
+		wait += damagedWait * m.set.OverWait
 	}
 	if placed && !e.assigned.places(Member{Placement: e.assigned.Placement, Server: m.self.Server}) {
 		wait += misplacedWait * m.set.OverWait
@@ -399,6 +408,7 @@ func (m *Machine) someoneFor(e *entry, misplaced bool) bool {
 	for _, c := range e.row.InSync {
 		switch {
 		case e.assigned != nil && !e.assigned.places(c):
+		case !m.giving() && m.isDamaged(e, c.Server): // it would leave it to others
 		case m.candidate(e, c) || misplaced && m.able(e, c):
 			b := m.beats[c.Server].beat
 			if misplaced || m.giving() || !m.isOver(b.Held, b.Load) {

@@ -2,6 +2,7 @@ package lead
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -75,6 +76,8 @@ type runner struct {
 	srv   *server.Server
 	g     *errgroup.Group
 	slots chan struct{} // taken by questions to the store or the disk
+
+	damaged []lease.Partition // as last told; perform's alone
 }
 
 // slotsMax bounds the simultaneous questions to store and disk.
@@ -113,10 +116,18 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		for i := range e.All {
 			e.All[i].BrickEpoch = r.deps.Brick.HighestEpoch(e.All[i].Placement)
 		}
+		if err := r.tellDamaged(ctx); err != nil { // before a lease is taken
+			return err
+		}
 		return r.keeper.Tell(ctx, lease.Assignments{All: e.All})
 	case rules.Tell:
-		if _, ok := e.Input.(lease.SetInSync); ok {
+		switch e.Input.(type) {
+		case lease.SetInSync:
 			r.metrics.holds.Inc()
+		case lease.Loaded: // once a second
+			if err := r.tellDamaged(ctx); err != nil {
+				return err
+			}
 		}
 		return r.keeper.Tell(ctx, e.Input)
 	case rules.Seal:
@@ -151,6 +162,19 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		})
 	}
 	return nil
+}
+
+// tellDamaged gives the lease machine the partitions with damaged files here, if they are others than before.
+func (r *runner) tellDamaged(ctx context.Context) error {
+	var all []lease.Partition
+	for _, p := range r.srv.Damaged() {
+		all = append(all, lease.Partition{Table: p.Table, ID: p.Partition})
+	}
+	if slices.Equal(all, r.damaged) {
+		return nil
+	}
+	r.damaged = all
+	return r.keeper.Tell(ctx, lease.Damaged{All: all})
 }
 
 func (r *runner) note(e rules.Note) {

@@ -244,6 +244,18 @@ func (s *Server) create(t *table, at *topology.Partition, pl topology.Placement,
 
 // The lease keeper's interface to the server.
 
+// Damaged lists the partitions of which files are damaged here, by table and time.
+func (s *Server) Damaged() (all []partition.Identity) {
+	for _, t := range s.tables() {
+		for _, p := range t.all() {
+			if p.Damaged() != nil {
+				all = append(all, p.Identity())
+			}
+		}
+	}
+	return all
+}
+
 // Held is a placement that this server has rows or files of.
 type Held struct {
 	partition.Identity
