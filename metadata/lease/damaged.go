@@ -10,6 +10,7 @@ import (
 // placement that is whole, as far as heartbeats tell, for a while; then it takes it, so that the partition is led.
 //
 //	files damaged ──Damaged──▶ our heartbeat row ──▶ others: no one to wait for, and no one to give a partition to
+//	                       ├─▶ a row of an earlier boot of ours is released while a candidate is whole: others need not wait until it is silent
 //	                       └─▶ our turn comes damagedWait OverWaits later while a candidate is whole
 
 // damaged are the partitions with damaged files here.
@@ -53,4 +54,9 @@ func (m *Machine) isDamaged(e *entry, s topology.ServerID) bool {
 	}
 	b := m.beats[s]
 	return b != nil && len(b.beat.Damaged) > 0 && slices.Contains(b.beat.Damaged, e.p.String())
+}
+
+// wholeElsewhere reports whether another placement could take a partition now that is not known to be damaged.
+func (m *Machine) wholeElsewhere(e *entry, members []Member) bool {
+	return slices.ContainsFunc(members, func(c Member) bool { return m.candidate(e, c) && !m.isDamaged(e, c.Server) })
 }

@@ -51,7 +51,7 @@ func (m *Machine) claimOf(e *entry) (claim, bool) {
 			c.also = append(c.also, coord.Condition{Key: e.bornKey})
 		}
 		return c, true
-	case row.Holder == m.self.Server && row.Store == m.self.Store && row.Boot != m.self.Boot:
+	case m.ourEarlier(e):
 		return c, true // an earlier boot of the directory that we have locked
 	}
 	// Our own row was deleted, if it names us: the comparison of our heartbeat proves that no other server took it.
@@ -82,6 +82,10 @@ func (m *Machine) planTake(e *entry) {
 		e.ready = false
 		return
 	}
+	if m.ourEarlier(e) && m.isDamaged(e, m.self.Server) && m.wholeElsewhere(e, members) {
+		m.release(e) // nobody need wait until that boot, which has ended, is silent
+		return
+	}
 	if !e.ready {
 		e.ready, e.readyAt = true, m.now
 	}
@@ -94,6 +98,11 @@ func (m *Machine) planTake(e *entry) {
 		return
 	}
 	m.take(e, c, members)
+}
+
+// ourEarlier reports whether the row names an earlier boot of the directory that we have locked: that boot has ended.
+func (m *Machine) ourEarlier(e *entry) bool {
+	return e.row.State == Held && e.row.Holder == m.self.Server && e.row.Store == m.self.Store && e.row.Boot != m.self.Boot
 }
 
 // onlyHere reports whether no other server could lead a partition with rows and take rows for it: this server goes on to lead it although it drains, until
@@ -201,7 +210,7 @@ func (m *Machine) listed(e *entry, members []Member) bool {
 
 // turn is how long we let others go first. It only orders: the server that should go first may be dead.
 func (m *Machine) turn(e *entry, members []Member) Time {
-	before, better, placed, whole := 0, false, false, false
+	before, better, placed := 0, false, false
 	hurt := m.isDamaged(e, m.self.Server)
 	mine := m.isOver(m.held, m.load) || e.gaveUp && m.now < e.cool
 	seen := false
@@ -214,9 +223,7 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 		if !m.candidate(e, c) {
 			continue
 		}
-		if !m.isDamaged(e, c.Server) {
-			whole = true
-		} else if !hurt {
+		if !hurt && m.isDamaged(e, c.Server) {
 			continue // it waits for us
 		}
 		b := m.beats[c.Server].beat
@@ -236,7 +243,7 @@ func (m *Machine) turn(e *entry, members []Member) Time {
 	if e.gaveUp && m.now < e.cool {
 		wait += m.set.OverWait
 	}
-	if hurt && whole {
+	if hurt && m.wholeElsewhere(e, members) {
 		wait += damagedWait * m.set.OverWait
 	}
 	if placed && !e.assigned.places(Member{Placement: e.assigned.Placement, Server: m.self.Server}) {
