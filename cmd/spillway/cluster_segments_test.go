@@ -228,14 +228,7 @@ func TestClusterLeaderMendsAFlippedSegment(t *testing.T) {
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(1)
-	var many strings.Builder // one segment of them is so large that no compaction takes its place soon
-	for i := range bulk {
-		fmt.Fprintf(&many, "bulk,i=%d v=%v %d\n", i%100, rand.Float64(), w.from.Add(time.Duration(i)*50*time.Millisecond).UnixMilli())
-	}
-	c.within(patience, "many rows are acked", func() bool {
-		status, _, err := putLine(c.doors[0], "copied", many.String())
-		return err == nil && status == http.StatusNoContent
-	})
+	w.writeMany()
 	p := c.partitions("copied")[0]
 	c.within(patience, "all three are in sync", c.listed(p, 3))
 	c.within(patience, "heads and logs are empty", c.shrunk)
@@ -271,6 +264,19 @@ func TestClusterLeaderMendsAFlippedSegment(t *testing.T) {
 
 // bulk is how many rows a large segment has.
 const bulk = 50_000
+
+// writeMany writes so many rows at once that their segment is large, and no compaction takes its place soon.
+func (w *copiesWriter) writeMany() {
+	w.c.t.Helper()
+	var many strings.Builder
+	for i := range bulk {
+		fmt.Fprintf(&many, "bulk,i=%d v=%v %d\n", i%100, rand.Float64(), w.from.Add(time.Duration(i)*50*time.Millisecond).UnixMilli())
+	}
+	w.c.within(patience, "many rows are acked", func() bool {
+		status, _, err := putLine(w.c.doors[0], "copied", many.String())
+		return err == nil && status == http.StatusNoContent
+	})
+}
 
 // whole asks until there is an answer, on a busy machine perhaps more than once, and every acked row must be in it.
 func (w *copiesWriter) whole() {

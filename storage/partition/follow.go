@@ -173,6 +173,9 @@ func (p *Partition) followNow(sender point.Epoch, rec []byte) (brick.Wait, error
 func (p *Partition) fits(sender point.Epoch, f *frame.Frame) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.mu.damaged != nil {
+		return fault.Wrap(p.mu.damaged, fault.Unavailable, "no frames are applied")
+	}
 	return p.fitsLocked(sender, f.Serial, f.Prev)
 }
 
@@ -180,7 +183,7 @@ func (p *Partition) fitsLocked(sender point.Epoch, s, prev point.Serial) error {
 	switch {
 	case p.mu.dropped:
 		return p.gone()
-	case p.mu.damaged != nil:
+	case p.mu.damaged != nil && p.mu.beyond: // else the log takes frames, and the heads are built once the files are mended
 		return fault.Wrap(p.mu.damaged, fault.Unavailable, "no frames are taken")
 	case !p.mu.follows || sender != p.mu.leader:
 		return p.notLed(sender, max(p.mu.epoch, p.mu.leader))

@@ -13,6 +13,9 @@ import (
 //	damage of a file, at opening or by the scrub ─▶ Broken ─▶ Adopt of the same segment ─▶ renamed over the damaged file ─┐
 //	                                                       └▶ Adopt of a major in its place ──────────────────────────────┴▶ no file is
 //	broken, and nothing else is wrong ─▶ heads rebuilt from the log, if there are none ─▶ read and written again
+//
+// Damage found at opening leaves no heads, since the numbers of series in the log's frames are known by the segments alone. A placement that follows logs its leader's frames all the same, as far as
+// frames may be late: its writers wait no longer than for a restart.
 
 // Broken lists the segments with damaged files. mendable: nothing else is wrong with the placement, so that it is whole once they are
 // replaced.
@@ -109,13 +112,7 @@ func (p *Partition) healed() error {
 		return nil
 	}
 	if unread { // the log was not replayed when it was opened
-		if err := p.warm(); err != nil {
-			return err
-		}
-		p.flushMu.Lock()
-		err := p.rebuildHeads(p.Flushed())
-		p.flushMu.Unlock()
-		if err != nil {
+		if err := p.replayAll(); err != nil {
 			return err
 		}
 	}
@@ -127,4 +124,25 @@ func (p *Partition) healed() error {
 		return nil
 	}
 	return p.redelete() // as the start would have
+}
+
+// replayAll builds the heads from the whole log, with the frames that were only logged while there were none. followMu is held.
+func (p *Partition) replayAll() error {
+	if err := p.warm(); err != nil {
+		return err
+	}
+	p.flushMu.Lock()
+	defer p.flushMu.Unlock()
+	p.mu.Lock()
+	last := p.mu.last
+	p.mu.Unlock()
+	q, err := p.replayed(p.Flushed(), last)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.appliedLocked(last) // a leader takes no row before the damage is over: no frame comes meanwhile
+	p.mu.Unlock()
+	p.become(q)
+	return nil
 }

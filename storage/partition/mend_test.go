@@ -105,8 +105,9 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 				t.Fatalf("broken %v, mendable %t: %v", ids, mendable, f.Damaged())
 			}
 			l.must(l.put("e", 30, 2))
-			if err := f.catchUp(l, 1); !fault.Is(err, fault.Unavailable) {
-				t.Fatalf("a frame for a follower without heads: %v, want unavailable", err)
+			f.must(f.catchUp(l, 1)) // its writers do not wait for the file
+			if f.Last() != l.Last() || f.Damaged() == nil {
+				t.Fatalf("the log ends with %v, the leader's with %v; %v", f.Last(), l.Last(), f.Damaged())
 			}
 			if c.by == "major" {
 				l.must(l.Compact(t.Context(), ByRequest))
@@ -124,4 +125,34 @@ func TestASegmentThatCannotBeOpenedAtAFollowerIsMended(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFramesLoggedBeforeTheFileWasMendedAreReadAtTheNextLeader: a follower starts with a damaged file, logs frames, restarts, logs more, and leads before the file is here: it takes no row until then,
+// and the rows of those frames are read.
+func TestFramesLoggedBeforeTheFileWasMendedAreReadAtTheNextLeader(t *testing.T) {
+	fs := vfs.NewMem()
+	l, f := copied(t, fs)
+	defer l.close()
+	f.breakSegment(1)
+	for i := range 2 {
+		f.close()
+		f = following(t, fs, 1)
+		l.must(l.put("e", point.Nanos(30+i), 2))
+		l.must(l.put(fmt.Sprint("new", i), 40, 1))
+		f.must(f.catchUp(l, 1))
+	}
+	defer f.close()
+	f.stamp = l.stamp + 1<<32
+	f.must(f.LeadChain(2, new(byHand)))
+	if err := f.put("e", 50, 2); !fault.Is(err, fault.Unavailable) {
+		t.Fatalf("a row for a leader without heads: %v, want unavailable", err)
+	}
+	info := l.Segments()[1]
+	f.must(f.Adopt(2, info, copySegment(t, l, f, info.ID)))
+	f.must(f.Damaged())
+	same(t, l, f)
+	f.must(f.put("e", 50, 2))
+	l.must(l.FollowLeader(2))
+	l.must(l.catchUp(f, 2))
+	same(t, f, l)
 }
