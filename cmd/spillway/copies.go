@@ -49,7 +49,7 @@ func (c *copies) open(p *storage) (err error) {
 		return err
 	}
 	c.chains = runner.New(runner.Deps{Server: string(p.id), Store: lease.StoreID(p.brick.ID().String()), Leases: p.lead, Wire: c.wire,
-		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, Log: p.log}, chain.Settings{})
+		Clock: keeper.Boottime, Epoch: p.brick.HighestEpoch, Watch: p.brick.Watch, Log: p.log, Registerer: p.registerer}, chain.Settings{})
 	c.segments = replicas.New(replicas.Deps{Brick: p.brick, Chains: c.chains, Clock: keeper.Boottime, Log: p.log, Registerer: p.registerer},
 		replicas.Settings{BytesPerSecond: int64(p.cfg.Storage.CopyBytesPerSecond)})
 	handler.Join(c.segments)

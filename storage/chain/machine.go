@@ -153,6 +153,24 @@ func (m *Machine) Once() bool { return m.once }
 // Joined reports whether this placement is a member that takes frames and segments: it has promised the epoch durably, and surplus is cut.
 func (m *Machine) Joined() bool { return m.role == following && m.joined() }
 
+// Silent returns the members that the lease row may list and that did not answer this head for as long as a member may be silent. They stay listed where the list may not become shorter: then no row
+// is taken.
+func (m *Machine) Silent(now Time) (silent []Member) {
+	if m.role != leading || m.head.quiet {
+		return nil
+	}
+	for _, x := range m.mayBeListed() {
+		since := m.head.began
+		if p := m.known(x); p != nil {
+			since = max(p.heard, p.since, m.head.woke)
+		}
+		if x != m.self && now-since >= m.set.SilentAfter {
+			silent = append(silent, x)
+		}
+	}
+	return silent
+}
+
 // Left reports whether the head of the epoch has answered that nothing waits for this placement, which is leaving; headless: it follows none.
 func (m *Machine) Left() (left, headless bool) { return m.left, m.role == idle }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
@@ -70,6 +71,8 @@ type Deps struct {
 	Epoch  func(point.PlacementID) point.Epoch // the brick's highest
 	Watch  func(synced func())                 // has synced called after each fsync of the log
 	Log    *slog.Logger
+	// Registerer is where metrics are registered; nil: none are.
+	Registerer prometheus.Registerer
 }
 
 // Chains runs the chains of a server. Its methods may be called from any goroutine.
@@ -103,6 +106,7 @@ func New(d Deps, s chain.Settings) *Chains {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mu.copies, c.mu.opening = map[lease.Partition]*placement{}, map[lease.Partition]bool{}
 	d.Watch(c.synced)
+	c.register(d.Registerer)
 	return c
 }
 
