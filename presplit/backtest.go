@@ -47,6 +47,7 @@ func Backtest(trace Trace, t Test) Report {
 	for i, bytes := range trace.Bytes {
 		now := trace.Start + point.Nanos(i)*minute
 		if f, ok := h.Forecast(now, now+t.Horizon); ok || len(ends) == 0 {
+			f = t.Suited(f)
 			next, cut := t.relay(&f, ok, lo, now, filled, ends)
 			if ends = next; cut {
 				r.Cuts++

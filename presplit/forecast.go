@@ -16,6 +16,9 @@ type Forecast struct {
 	// Days are the past days that had a part in it. 0: the newest rate stands for all times.
 	Days int
 
+	calm  *Forecast   // by whole cycles of a load that goes on and off; nil: it does not
+	cycle point.Nanos // the length of one, of a calm forecast
+
 	shape []float64 // of the rate against Level, every coarseWidth from shapeBack before From on
 }
 
@@ -28,16 +31,30 @@ const shapeBack = fineMax * fineWidth
 // it is steady in noise and follows a step within minutes. The season is how the rate changed from this time of day on in the past days: the mean over
 // days, where days of the same weekday count most, and recent ones more than old ones. A sudden fall is not believed for half an hour: a source that
 // is away comes back as it was, and partitions that close too small cost less than one that takes all rows.
+//
+// A load that goes on and off has a second forecast: Plan.Suited.
 func (h *History) Forecast(now, until point.Nanos) (Forecast, bool) {
+	f := h.forecast(now, until, 0)
+	rates, fresh := h.minutes(&f)
+	if fresh < newestFew {
+		return f, false
+	}
+	f.Level = level(rates)
+	if c := cyclesOf(rates); c != nil {
+		f.calm = h.calm(now, until, c)
+	}
+	return f, true
+}
+
+// forecast has no level yet. The rates of past days are means over a span; 0: a quarter of an hour or a little more.
+func (h *History) forecast(now, until, span point.Nanos) Forecast {
 	f := Forecast{From: now}
-	past := h.season(now)
+	past := h.season(now, span)
 	f.Days = len(past)
 	for at := now - shapeBack; at < until+coarseWidth && len(f.shape) <= coarseMax; at += coarseWidth {
 		f.shape = append(f.shape, ratio(past, now, at))
 	}
-	level, ok := h.level(&f)
-	f.Level = level
-	return f, ok
+	return f
 }
 
 // Rate is the expected rate at a time, in bytes per second; before From it is that of From.
@@ -72,11 +89,10 @@ const (
 	fallBelow  = 0.3
 )
 
-// level is the rate now, from the known minutes before it with the season taken out.
-func (h *History) level(f *Forecast) (float64, bool) {
+// minutes are the rates of the known minutes before now with the season taken out, newest first; fresh are those of the last quarter of an hour.
+func (h *History) minutes(f *Forecast) (rates []float64, fresh int) {
 	open := floorDiv(f.From, fineWidth)
-	rates := make([]float64, 0, fineMax) // newest first
-	fresh := 0
+	rates = make([]float64, 0, fineMax)
 	for n := open - 1; n > open-1-fineMax; n-- {
 		rate, ok := h.fine.at(n)
 		if !ok {
@@ -87,9 +103,11 @@ func (h *History) level(f *Forecast) (float64, bool) {
 		}
 		rates = append(rates, rate/f.season(n*fineWidth+fineWidth/2))
 	}
-	if fresh < newestFew {
-		return 0, false
-	}
+	return rates, fresh
+}
+
+// level is the rate now, from the known minutes before it with the season taken out.
+func level(rates []float64) float64 {
 	noise := noiseOf(rates)
 	level := mean(rates[:newestFew])
 	newest := level
@@ -107,7 +125,7 @@ func (h *History) level(f *Forecast) (float64, bool) {
 			level = m
 		}
 	}
-	return level, true
+	return level
 }
 
 // noiseOf is the standard deviation of a minute's rate against the next one's, as a share of the rate: from the median of the
@@ -139,17 +157,18 @@ type pastDay struct {
 	weight float64
 	base   float64 // its rate at this time of day
 	rates  *buckets
-	lone   bool // fewer than three days are known: a day's outages do not show by comparison with other days
+	span   point.Nanos // of the mean that is a rate; 0: a quarter of an hour or a little more
+	lone   bool        // fewer than three days are known: a day's outages do not show by comparison with other days
 }
 
 // seasonDays is how many past days the season is read from.
 const seasonDays = 14
 
 // season are the past days in which the rate at this time of day is known.
-func (h *History) season(now point.Nanos) []pastDay {
+func (h *History) season(now, span point.Nanos) []pastDay {
 	var out []pastDay
 	for d := int64(1); d <= seasonDays; d++ {
-		p := pastDay{shift: d * day, rates: &h.coarse, weight: math.Pow(0.9, float64(d))}
+		p := pastDay{shift: d * day, rates: &h.coarse, weight: math.Pow(0.9, float64(d)), span: span}
 		switch {
 		case d%7 == 0:
 			p.weight *= 8
@@ -165,7 +184,7 @@ func (h *History) season(now point.Nanos) []pastDay {
 		out[i].lone = len(out) < 3
 	}
 	return slices.DeleteFunc(out, func(p pastDay) bool {
-		return p.lone && odd(p.rates, floorDiv(now-p.shift, coarseWidth))
+		return p.lone && span == 0 && odd(p.rates, floorDiv(now-p.shift, coarseWidth))
 	})
 }
 
@@ -177,6 +196,9 @@ func weekend(at point.Nanos) bool {
 
 // rate is the day's rate at a time of today: a mean over a quarter of an hour around it or a little more, and between the middles of buckets.
 func (p *pastDay) rate(at point.Nanos) (float64, bool) {
+	if p.span > 0 {
+		return p.rates.mean(at-p.shift-p.span/2, at-p.shift+p.span/2)
+	}
 	x := float64(at-p.shift)/float64(coarseWidth) - 0.5
 	n := int64(math.Floor(x))
 	x -= float64(n)
@@ -193,6 +215,18 @@ func (p *pastDay) rate(at point.Nanos) (float64, bool) {
 		return 0, false
 	}
 	return sum / weights, true
+}
+
+// mean is the rate of a span of coarse buckets; false: less than half of it is known.
+func (b *buckets) mean(from, to point.Nanos) (float64, bool) {
+	var sum, known float64
+	for n := floorDiv(from, coarseWidth); n*coarseWidth < to; n++ {
+		if rate, ok := b.at(n); ok {
+			part := float64(min(to, (n+1)*coarseWidth) - max(from, n*coarseWidth))
+			sum, known = sum+rate*part, known+part
+		}
+	}
+	return sum / max(known, 1), known*2 >= float64(to-from)
 }
 
 // odd reports whether a bucket is far from those around it, as in an outage or a spike.
