@@ -218,7 +218,7 @@ cluster: build etcd ## etcd, storage servers and gateways on this machine, to tr
 demo: ## a cluster as of `make cluster` that may smear rows; docs/smear.md has what to do with it
 	@$(MAKE) cluster CLUSTER_ARGS='-env SPILLWAY_STORAGE_STAGING=true -env SPILLWAY_INTAKE_STAGING=true -env SPILLWAY_INTAKE_SMEAR=true $(CLUSTER_ARGS)'
 
-test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s CLUSTER_COPIES=1 (storage.copies in all tests)
+test-cluster: build etcd ## processes of a cluster killed, paused, cut off, left without etcd; CLUSTER_KILLS=4 CLUSTER_PAUSES=2 CLUSTER_ETCD_AWAY=15s CLUSTER_STEADY=12s (4s to 6s by default) CLUSTER_DROPS=3 CLUSTER_TXNS=100 CLUSTER_SPLIT_AWAY=8s
 	@$(call has,./cmd/spillway,TestCluster)
 	CLUSTER=1 CLUSTER_BIN=$(CURDIR)/bin/spillway go test -count=1 -v -timeout=60m -parallel=4 -run 'TestCluster' ./cmd/spillway
 

@@ -400,7 +400,7 @@ func (s *server) hold(id lease.Partition, epoch point.Epoch, done func(ok bool))
 			s.decide(rules.Want{Partition: id, Epoch: epoch, Placed: s.machine.Placed(id)})
 		}
 		held, past := s.lead.Holding(id, epoch)
-		_, short := s.lead.Short(id, s.machine.Placed(id))
+		_, _, short := s.lead.Short(id, s.machine.Placed(id))
 		switch {
 		case held || broken:
 			limit.stop()

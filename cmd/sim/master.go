@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,7 @@ import (
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 )
 
 // candidate is a storage server as candidate for master, and as the master: the product's machines decide (master.Hold, master.Rows,
@@ -546,10 +548,20 @@ func (s *server) sees(row coord.Row) {
 		return
 	}
 	s.registered[srv.ID] = srv
+	s.decide(rules.Servers{All: s.placeable()})
 	if on := srv.Drain != nil; srv.ID == s.id && on != s.drained {
 		s.drained = on
 		s.step(lease.Drain{On: on})
 	}
+}
+
+// placeable is the registered servers as the rules see them, in order.
+func (s *server) placeable() (all []rules.Server) {
+	for _, srv := range s.registered {
+		all = append(all, rules.Server{ID: srv.ID, Host: srv.Host, Copies: srv.Copies == registry.CopiesOn, Leaves: srv.Drain != nil})
+	}
+	slices.SortFunc(all, func(a, b rules.Server) int { return cmp.Compare(a.ID, b.ID) })
+	return all
 }
 
 // drain has an operator take a server out for a while.

@@ -79,7 +79,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	t.Cleanup(func() { http.DefaultClient.Timeout = 0 })
 	x := &chaos{seed: seed, records: newRecords(t), worst: map[string]*worst{}}
 	plan := processes.Plan{Etcd: 3, Storage: envInt(t, "CHAOS_STORAGE", 3), Gateways: 2, Port: 28700,
-		Env: append(slices.Clone(restless), "SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_API_ADMIN=true",
+		Env: append(slices.Clone(restless), "SPILLWAY_API_ADMIN=true",
 			"SPILLWAY_STORAGE_SCRUB_PERIOD=2s")}
 	var places []string
 	for i := range plan.Etcd {

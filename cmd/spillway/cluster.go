@@ -87,6 +87,7 @@ func (v *clusterView) open(ctx context.Context, cfg *config, log *slog.Logger, r
 	}
 	v.placer = master.NewPlacer(v.look, master.Settings{})
 	of := cfg.tables()
+	of.New.Replicas = cfg.Tables.Replicas
 	of.Prove = own == "" // only a gateway answers by its maps
 	v.tables, err = tables.Open(ctx, tables.Deps{Store: v.coord, Log: log, Rand: newRand(), Own: own, Cache: cache,
 		Metadata: v.peers.Metadata, Servers: v.metadataServers, Place: v.placer.Place}, of)

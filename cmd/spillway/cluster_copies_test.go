@@ -20,7 +20,7 @@ import (
 func TestClusterCopiesSurviveTheLossOfTheirLeader(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	c.table("copied", 24*time.Hour, 3)
 	w := &copiesWriter{c: c, from: time.Now().Add(-time.Hour).Truncate(time.Minute)}
 	w.write(200)
@@ -110,7 +110,7 @@ func TestClusterCopiesOutliveKillsAndPauses(t *testing.T) {
 	t.Parallel()
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}})
 	c.table("default", time.Hour, 3)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}

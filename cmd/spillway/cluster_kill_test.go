@@ -19,6 +19,7 @@ import (
 var restless = []string{
 	"SPILLWAY_STORAGE_FLUSH_BYTES=150000", "SPILLWAY_STORAGE_FLUSH_AGE=700ms", "SPILLWAY_STORAGE_FLUSH_IDLE=300ms",
 	"SPILLWAY_STORAGE_MINORS_MAX=2", "SPILLWAY_TABLES_PARTITION_WIDTH=1h",
+	"SPILLWAY_TABLES_REPLICAS=1", // rows of tables that a test does not make lie on their leaders alone
 }
 
 // TestClusterKillsLoseNothingAcked kills storage servers with SIGKILL while senders write through two gateways, starts

@@ -17,7 +17,7 @@ import (
 // movesPlan is a cluster of four servers that keep copies, whose leaders flush within seconds.
 func movesPlan(env ...string) processes.Plan {
 	return processes.Plan{Etcd: 1, Storage: 4, Gateways: 2, Env: append([]string{
-		"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}, env...)}
+		"SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3", "SPILLWAY_TABLES_PARTITION_WIDTH=1h"}, env...)}
 }
 
 // filled makes a table with n partitions of the last hours, each with rows.

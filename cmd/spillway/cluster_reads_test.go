@@ -160,7 +160,7 @@ func (r *reads) allInSync() {
 // written: each query is answered with every row acked before it, without waiting until another server leads.
 func TestClusterCopiesAreReadWhileTheirLeaderIsAway(t *testing.T) {
 	needsCluster(t)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	r := newReads(c)
 	r.fill(200)
 	for round := range 2 {
@@ -195,7 +195,7 @@ func TestClusterCopiesAreReadWhileTheirLeaderIsAway(t *testing.T) {
 func TestClusterCopiesNeverAnswerWithLessThanWasAcked(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	r := newReads(c)
 	r.fill(100)
 	r.allInSync()
@@ -260,7 +260,7 @@ func unlisted(c *crowd, ps []lease.Partition, s *processes.Process) bool {
 func TestClusterCopiesOfQuietChainsAreWhole(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2})
 	r := newReads(c)
 	r.fill(200)
 	r.allInSync()

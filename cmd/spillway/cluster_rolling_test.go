@@ -17,7 +17,7 @@ func TestClusterCopiesRollingRestart(t *testing.T) {
 	needsCluster(t)
 	seed := uint64(envInt(t, "TEST_SEED", int(rand.Uint32())))
 	t.Logf("TEST_SEED=%d", seed)
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: append([]string{"SPILLWAY_STORAGE_COPIES=true"}, restless...)})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 2, Env: restless})
 	c.table("default", time.Hour, 3)
 	senders := []*sender{c.sender(0, seed), c.sender(1, seed), c.sender(2, seed)}
 	stop := c.load(senders)

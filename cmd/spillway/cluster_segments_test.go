@@ -21,7 +21,7 @@ import (
 // segmentsPlan is a cluster with leaders that flush and compact within seconds.
 func segmentsPlan(env ...string) processes.Plan {
 	return processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: append([]string{
-		"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3"}, env...)}
+		"SPILLWAY_STORAGE_FLUSH_AGE=1s", "SPILLWAY_STORAGE_MINORS_MAX=3"}, env...)}
 }
 
 // segmentsOn returns the segment files of a server, by name, with a checksum of their bytes, and its unfinished files.

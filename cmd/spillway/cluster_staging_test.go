@@ -15,7 +15,7 @@ import (
 )
 
 // stages are the settings of a cluster that stages rows.
-var stages = []string{"SPILLWAY_STORAGE_COPIES=true", "SPILLWAY_STORAGE_STAGING=true", "SPILLWAY_INTAKE_STAGING=true"}
+var stages = []string{"SPILLWAY_STORAGE_STAGING=true", "SPILLWAY_INTAKE_STAGING=true"}
 
 // TestClusterWritesDoNotWaitForALeader kills the server that leads a table, freezes the next one, and writes all the while: every write is acked at once, and is
 // read through both gateways before another server leads. When one does, nothing is staged any more, and every row is there once.

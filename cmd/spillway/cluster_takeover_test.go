@@ -17,7 +17,7 @@ import (
 func TestClusterCopiesOfADeadLeaderAreLedWithinItsLease(t *testing.T) {
 	needsCluster(t)
 	t.Parallel()
-	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1, Env: []string{"SPILLWAY_STORAGE_COPIES=true"}})
+	c := newCrowd(t, processes.Plan{Etcd: 1, Storage: 3, Gateways: 1})
 	r := newReads(c)
 	r.fill(40)
 	var led, acked []time.Duration

@@ -69,6 +69,13 @@ const patience = time.Minute
 // newCrowd starts a cluster. Bin of the plan is the test's, and so is Dir unless it is set.
 func newCrowd(t *testing.T, p processes.Plan) *crowd {
 	t.Helper()
+	c, _ := newCrowdOf(t, p, p.Storage)
+	return c
+}
+
+// newCrowdOf starts a cluster with the first n storage servers of a plan, and returns the others, which are no part of it yet.
+func newCrowdOf(t *testing.T, p processes.Plan, n int) (c *crowd, later []*processes.Process) {
+	t.Helper()
 	p.Memory, p.Bin = "512MiB", os.Getenv("CLUSTER_BIN")
 	if p.Dir == "" {
 		p.Dir = t.TempDir()
@@ -77,15 +84,12 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 		p.Bin = program(t)
 	}
 	p.Env = append(p.Env, "SPILLWAY_STORAGE_FREE_BYTES_MIN=1")
-	said := slices.ContainsFunc(p.Env, func(v string) bool { return strings.HasPrefix(v, "SPILLWAY_STORAGE_COPIES=") })
-	if os.Getenv("CLUSTER_COPIES") != "" && !said {
-		p.Env = append(p.Env, "SPILLWAY_STORAGE_COPIES=true")
-	}
 	layout, err := processes.Layout(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{t: t, Cluster: layout, dir: p.Dir}
+	layout.Storage, later = layout.Storage[:n:n], layout.Storage[n:]
+	c = &crowd{t: t, Cluster: layout, dir: p.Dir}
 	for _, addr := range c.HTTP {
 		c.doors = append(c.doors, &process{t: t, addr: addr})
 	}
@@ -107,7 +111,7 @@ func newCrowd(t *testing.T, p processes.Plan) *crowd {
 		c.coord = coordConfig{CA: file("etcd-ca.crt"), Cert: file("etcd-user-spillway.crt"), Key: file("etcd-user-spillway.key")}
 	}
 	c.look()
-	return c
+	return c, later
 }
 
 // show prints the last output of all.

@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/chain"
 	"github.com/spillwaydb/spillway/storage/chain/runner"
+	"github.com/spillwaydb/spillway/storage/lead/rules"
 	replicas "github.com/spillwaydb/spillway/storage/replica/runner"
 	"github.com/spillwaydb/spillway/storage/server"
 )
@@ -111,13 +112,23 @@ func (c *copies) follow(ctx context.Context, p *storage) error {
 	dial := rpc.DialSettings{TLS: p.cfg.Peer.tls(rpc.Identity{Role: rpc.RoleStorage, Name: string(p.id)}), Log: p.log}
 	for {
 		changed := p.view.registry.Changed() // taken before looking
-		c.connect(p.view.registry.All(), p.id, dial, p.log)
+		all := p.view.registry.All()
+		p.lead.Servers(placeable(all))
+		c.connect(all, p.id, dial, p.log)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		}
 	}
+}
+
+// placeable is the registered servers as the rules see them.
+func placeable(all []registry.Server) (out []rules.Server) {
+	for _, s := range all {
+		out = append(out, rules.Server{ID: s.ID, Host: s.Host, Copies: s.Copies == registry.CopiesOn, Leaves: s.Drain != nil})
+	}
+	return out
 }
 
 func (c *copies) connect(all []registry.Server, self topology.ServerID, dial rpc.DialSettings, log *slog.Logger) {

@@ -90,6 +90,7 @@ func (c *doctorCmd) run(ctx context.Context, a *admin) error {
 	e.dead()
 	e.deadHolders()
 	e.mixedCopies()
+	e.fewServers()
 	if err := e.metadata(ctx); err != nil {
 		return err
 	}
@@ -190,6 +191,32 @@ func (e *examination) mixedCopies() {
 		e.degraded("mixed copies", "cluster", fmt.Sprintf("storage.copies is on at %s and off at %s: rows are kept by fewer servers than their tables ask for, and writes wait where too few keep copies", joinIDs(on), joinIDs(off)),
 			"set it alike on all, and restart those that differ one after the other")
 	}
+}
+
+// fewServers reports tables that are to keep more copies than the cluster has hosts.
+func (e *examination) fewServers() {
+	hosts, most := e.hosts(), 0
+	var few []string
+	for _, m := range e.s.Tables {
+		if m.Config.Replicas > hosts {
+			few, most = append(few, m.Table), max(most, m.Config.Replicas)
+		}
+	}
+	if len(few) > 0 && hosts > 0 {
+		e.degraded("few servers", "cluster", fmt.Sprintf("there are storage servers on %d hosts, and %d tables are to keep each row on more: %s", hosts, len(few), strings.Join(few[:min(len(few), 4)], " ")),
+			fmt.Sprintf("start storage servers until there are %d on hosts of their own: the copies are made by themselves; or accept it: `spillway table set … --replicas %d`", most, hosts))
+	}
+}
+
+// hosts counts those on which partitions may get placements.
+func (e *examination) hosts() int {
+	hosts := map[string]bool{}
+	for _, srv := range e.s.Servers {
+		if srv.Drain == nil {
+			hosts[srv.Host] = true
+		}
+	}
+	return len(hosts)
 }
 
 // damaged asks the live servers for segments they cannot read. Servers that do not answer are reported elsewhere.
@@ -314,16 +341,16 @@ func (e *examination) keeps(ctx context.Context, s topology.ServerID, table stri
 // once.
 func (e *examination) partitions() {
 	for _, m := range e.s.Tables {
-		few, copies := []point.PartitionID{}, []point.PartitionID{}
+		few, copies, want := []point.PartitionID{}, []point.PartitionID{}, min(m.Config.Replicas, max(e.hosts(), 1))
 		for p := range m.All() {
 			key := lease.Partition{Table: m.Table, ID: p.ID}
 			l, ok := e.s.Leases[key]
 			e.lease(key, p, l, ok)
 			e.prohibited(key, p)
-			if p.State == topology.Live && len(p.Placements) < m.Config.Replicas {
+			if p.State == topology.Live && len(p.Placements) < want {
 				few = append(few, p.ID)
 			}
-			if ok && l.State != "" && !l.Empty && len(l.InSync) < m.Config.Replicas {
+			if ok && l.State != "" && !l.Empty && len(l.InSync) < want {
 				copies = append(copies, p.ID)
 			}
 			if p.Incomplete {
@@ -331,10 +358,10 @@ func (e *examination) partitions() {
 			}
 		}
 		if len(few) > 0 {
-			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), m.Config.Replicas, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
+			e.degraded("under-replicated", m.Table, fmt.Sprintf("%d of %d partitions have fewer than %d live placements: %s", len(few), m.Len(), want, partitionNames(few)), "start more servers, on other hosts; `spillway master plan` shows what is coming")
 		}
 		if len(copies) > 0 {
-			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), m.Config.Replicas, partitionNames(copies)), "wait until the others have caught up")
+			e.degraded("few copies", m.Table, fmt.Sprintf("of %d of %d partitions fewer than %d servers have all rows: %s", len(copies), m.Len(), want, partitionNames(copies)), "wait until the others have caught up")
 		}
 	}
 }

@@ -194,7 +194,7 @@ func printTable(a *admin, r tableRow) error {
 type tableSettings struct {
 	PartitionWidth *duration `name:"partition-width" help:"Time that a partition covers: 1h, 1d."`
 	Retention      *duration `name:"retention" help:"How long rows are kept: 30d, 10y; 0 for ever."`
-	Replicas       *int      `name:"replicas" help:"Live placements that a partition should have."`
+	Replicas       *int      `name:"replicas" help:"How many servers keep each row; of a new table 3, if not given. As many as there are while the cluster has fewer."`
 	Weights        []uint32  `name:"weights" help:"Columns of the ring by their weights: 1,1,2."`
 	Smear          *string   `name:"smear" help:"How long rows wait on their way to narrow partitions, so that all servers take rows at once: off, auto, or the longest wait, such as 30s (docs/smear.md)."`
 	SmearBelow     *duration `name:"smear-below" help:"Rows of partitions of this width and wider do not wait; 0: 1m."`
@@ -259,7 +259,7 @@ func (c *tableCreateCmd) run(ctx context.Context, a *admin) error {
 	if err := tablename.Check(c.Table); err != nil { // writers could not name it
 		return err
 	}
-	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: 1}
+	cfg := topology.Config{PartitionWidth: 24 * time.Hour, Replicas: defaultConfig().Tables.Replicas}
 	if err := errors.Join(c.tableSettings.over(&cfg), cfg.Validate()); err != nil {
 		return err
 	}

@@ -37,7 +37,8 @@ type tableBody struct {
 }
 
 func (b *tableBody) settings() tableSettings {
-	return tableSettings{PartitionWidth: b.PartitionWidth, Retention: b.Retention, Weights: b.Weights}
+	alone := 1
+	return tableSettings{PartitionWidth: b.PartitionWidth, Retention: b.Retention, Replicas: &alone, Weights: b.Weights}
 }
 
 // tablePages are the pages of a standalone process.

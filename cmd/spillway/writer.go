@@ -27,7 +27,7 @@ func (w writer) Table(ctx context.Context, name string) (intake.Table, error) {
 
 // Create implements intake.Writer.
 func (w writer) Create(ctx context.Context, name string, keep *time.Duration) error {
-	c := w.d.cfg.table()
+	c := w.d.behind.tables.New()
 	if keep != nil {
 		c.Retention = *keep
 	}

@@ -91,6 +91,9 @@ func Open(ctx context.Context, d Deps, s Settings) (*Tables, error) {
 	return t, nil
 }
 
+// New returns the settings of tables that are made without their own.
+func (t *Tables) New() topology.Config { return t.settings.New }
+
 // openMax bounds how long Open waits for maps. Those that did not come until then come later.
 const openMax = 5 * time.Second
 

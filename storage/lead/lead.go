@@ -177,6 +177,9 @@ func (l *Lead) Why(table string, id point.PartitionID) string {
 	return l.mu.machine.Why(lease.Partition{Table: table, ID: id})
 }
 
+// Servers gives the registered storage servers. It may be called at any time, from any goroutine.
+func (l *Lead) Servers(all []rules.Server) { l.step(rules.Servers{All: all}) }
+
 // Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark that the partition is
 // empty is removed, in one change of the row as it was. A move of an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
@@ -188,7 +191,7 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 		placed := l.keeper.Placed(p)
 		l.step(rules.Want{Partition: p, Epoch: epoch, Placed: placed})
 		l.mu.Lock()
-		least, short := l.mu.machine.Short(p, placed)
+		live, least, short := l.mu.machine.Short(p, placed)
 		held, over := l.mu.machine.Holding(p, epoch)
 		changed := l.mu.waiting[p]
 		if changed == nil && !held && !over {
@@ -202,7 +205,7 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 		case over:
 			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
 		case short:
-			return fault.Errorf(fault.Unavailable, "partition %v: %d of its servers live, and at least %d must keep each row", p, len(placed), least)
+			return fault.Errorf(fault.Unavailable, "partition %v: %d of its servers live, and at least %d must keep each row", p, live, least)
 		}
 		select {
 		case <-changed:

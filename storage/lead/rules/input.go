@@ -49,6 +49,18 @@ type Want struct {
 	Placed []lease.Member
 }
 
+// Servers are the storage servers of the cluster as they are registered. Until it is given, a first row waits for as many live placements as the table's
+// replicas ask for.
+type Servers struct{ All []Server }
+
+// Server is one of them.
+type Server struct {
+	ID     topology.ServerID
+	Host   string
+	Copies bool // it keeps copies of partitions that others lead
+	Leaves bool // it is drained: no partition gets a placement there
+}
+
 // Relist asks for an in-sync list on behalf of the chain of an epoch (storage/chain). Answered by Listed with the same Ask, which is not 0.
 type Relist struct {
 	Partition lease.Partition
@@ -119,6 +131,7 @@ func (LeaseEnded) input()     {}
 func (InSyncAnswered) input() {}
 func (Want) input()           {}
 func (Relist) input()         {}
+func (Servers) input()        {}
 func (Published) input()      {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}

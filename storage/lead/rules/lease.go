@@ -145,8 +145,10 @@ func (m *Machine) want(in Want) {
 	case p == nil || p.epoch != in.Epoch || p.kept():
 	case p.least == 0:
 		m.hold(p, []lease.Member{m.self(p)})
-	case len(in.Placed) >= p.least && in.Placed[0] == m.self(p):
-		m.hold(p, in.Placed)
+	default:
+		if placed, least := m.first(p, in.Placed); len(placed) >= least && placed[0] == m.self(p) {
+			m.hold(p, placed)
+		}
 	}
 }
 
@@ -160,13 +162,14 @@ func (m *Machine) hold(p *part, members []lease.Member) {
 	m.do(Tell{lease.SetInSync{Partition: p.id, Members: members}})
 }
 
-// Short returns how many placements must live before a partition takes its first row, if fewer do.
-func (m *Machine) Short(id lease.Partition, placed []lease.Member) (least int, short bool) {
+// Short returns how many placements must live before a partition takes its first row, if fewer do: live of them do.
+func (m *Machine) Short(id lease.Partition, placed []lease.Member) (live, least int, short bool) {
 	p := m.parts[id]
 	if p == nil || p.least == 0 || p.kept() {
-		return 0, false
+		return 0, 0, false
 	}
-	return p.least, len(placed) < p.least
+	placed, least = m.first(p, placed)
+	return len(placed), least, len(placed) < least
 }
 
 // Copied reports whether a chain keeps a partition's list, and the minimum size of the list.

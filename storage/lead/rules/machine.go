@@ -41,6 +41,7 @@ type Machine struct {
 	clockKnown bool
 	over       Time            // since when the load is too high; 0: it is not
 	offered    lease.Partition // last
+	servers    *servers        // nil: not known yet
 
 	// As of this Step.
 	now  Time
@@ -108,6 +109,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.everLed(in)
 	case Early:
 		m.early(in)
+	case Servers:
+		m.servers = serversOf(in.All)
 	default:
 		m.answer(in)
 	}

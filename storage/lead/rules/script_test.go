@@ -26,6 +26,7 @@ import (
 //	hold 1 [empty]                      placement of partition 1 lies on s1
 //	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
 //	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements live
+//	servers s1 s2/off s3/leaves         those that are registered, each on a host of its own; off: it keeps no copies, leaves: it is drained
 //	relist 1 epoch=5 size=2             the chain wants a list of that many
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
@@ -90,6 +91,15 @@ func newWorld(copies bool) *world {
 func part1(s string) lease.Partition {
 	n, _ := strconv.ParseUint(s, 10, 64)
 	return lease.Partition{Table: "cpu", ID: point.PartitionID(n)}
+}
+
+// registered reads servers.
+func registered(args []string) (all []Server) {
+	for _, arg := range args {
+		id, note, _ := strings.Cut(arg, "/")
+		all = append(all, Server{ID: topology.ServerID(id), Host: id, Copies: note != "off", Leaves: note == "leaves"})
+	}
+	return all
 }
 
 func (w *world) apply(ops ...topology.Op) error {
@@ -170,6 +180,8 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.step(Want{p, row.Epoch, members[:min(number["placed"], 2)]})
 		held, over := w.Holding(p, row.Epoch)
 		w.say("held %t, over %t", held, over)
+	case "servers":
+		w.step(Servers{registered(args)})
 	case "relist":
 		w.step(Relist{p, row.Epoch, 1, members[:number["size"]]})
 	case "good":
