@@ -408,7 +408,7 @@ func TestOnlyCopyThatIsGivenBackTakesRowsAgain(t *testing.T) {
 	}
 	move(ours, other)
 	w.until("it raises an alarm", func() bool { return gauge(t, s1) == 1 })
-	w.stale(s1.put(p, 2, point.All))
+	w.until("it refuses rows", func() bool { return fault.Is(s1.put(p, 1, point.All), fault.Stale) }) // a moment later
 	move(other, ours)
 	w.until("it takes rows again", func() bool { return s1.put(p, 3, point.All) == nil })
 	s1.wantRows("7: 101 103", p)
