@@ -15,7 +15,7 @@ const (
 	WidthMin = point.Nanos(10e9)
 )
 
-// Plan says what partitions should be like.
+// Plan is the target size of partitions and the bounds of their width.
 type Plan struct {
 	// Target is the size at which a partition should close, in bytes.
 	Target float64
@@ -73,8 +73,8 @@ func round(width point.Nanos) point.Nanos {
 }
 
 // Fitting counts the partitions, of those with these ends from a time on, that would close near the target, up to the first that would not. all: they reach
-// until, or limit, where what follows cannot be changed; the last one before it may be as small as it is. What the bounds of the width do not allow is not asked for. The
-// further off a partition begins, the less its size has to fit: it can be cut anew later.
+// until, or limit, behind which partitions cannot be changed; the last one before limit may be of any size below the target. A size that the bounds of the width
+// rule out is not demanded. The further off a partition begins, the less its size has to fit: it can be cut anew later.
 func (p Plan) Fitting(f *Forecast, from point.Nanos, ends []point.Nanos, until, limit point.Nanos) (n int, all bool) {
 	until = min(until, limit)
 	for i, end := range ends {

@@ -252,8 +252,8 @@ const ratioMax = 50
 // vote is the ratio that a past day shows for a time to come, and its weight.
 type vote struct{ log, weight float64 }
 
-// Votes that lie within agree of one another agree: a factor of two. One alone is not believed beyond boldest, a factor of three, if other days tell something else: the day
-// after a load has leapt for good, the leap of yesterday is no season.
+// Votes that lie within agree of one another agree: a factor of two. One alone counts for at most boldest, a factor of three, if other days disagree: on the day
+// after a load has risen for good, yesterday's rise is no season.
 const (
 	agree   = 0.7
 	boldest = 1.1

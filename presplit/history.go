@@ -16,7 +16,7 @@ const (
 	coarseWidth, coarseMax = 10 * minute, 15 * 24 * 6
 )
 
-// History is the growth of a table, or of one column of it, per second, in bytes or what else its caller counts: the last 3 hours by minutes, the last 15 days by 10 minutes. A bucket
+// History is the growth of a table, or of one column of it, per second, in bytes or another unit of its caller: the last 3 hours by minutes, the last 15 days by 10 minutes. A bucket
 // that was observed for less than half of its width is unknown, which is not the same as zero: the table may have grown while no process looked. The zero
 // History is empty. It takes some 5 KB.
 type History struct {
@@ -27,7 +27,7 @@ type History struct {
 const (
 	// behindFrom is how far an observation lies before the newest if one of the two clocks is wrong.
 	behindFrom = 15 * minute
-	// behindMax is how long the clock that is behind is taken for the wrong one: after that, what was observed ahead of it is forgotten.
+	// behindMax is how long the clock that is behind is taken for the wrong one: after that, observations ahead of it are dropped.
 	behindMax = 15 * minute
 )
 
@@ -40,7 +40,7 @@ type buckets struct {
 	covered point.Nanos // how much of the open bucket was observed
 }
 
-// Observe records that a table grew by so many bytes in [from, to). Observations come in order of time: what lies before the newest bucket is left
+// Observe records that a table grew by so many bytes in [from, to). Observations come in order of time: those before the newest bucket are left
 // out. Shrinking counts as nothing.
 func (h *History) Observe(from, to point.Nanos, bytes float64) {
 	if from >= to || to-from > coarseMax*coarseWidth || !(bytes >= 0) || math.IsInf(bytes, 1) {
@@ -96,7 +96,7 @@ func (b *buckets) advance(n int64, width point.Nanos, most int) bool {
 	return true
 }
 
-// forget drops what was observed from a time on; the bucket that it lies in is unknown.
+// forget drops the observations from a time on; the bucket that it lies in is unknown.
 func (b *buckets) forget(from, width point.Nanos) {
 	n := floorDiv(from, width)
 	b.bytes, b.covered = 0, 0

@@ -98,7 +98,7 @@ func (f InForce) Of(ring uint64) point.Nanos {
 }
 
 // Change moves from delays to others so that no series' delay falls by more than half a second in a second: a row never leaves before an earlier row of its series, and
-// at most twice as many rows leave in a second as came. Delays that grow are in force at once. What is wanted while others fade waits until they have. The zero Change has none.
+// at most twice as many rows leave in a second as came. Delays that grow are in force at once. Further changes wait until a decrease has ended. The zero Change has none.
 type Change struct {
 	is   InForce
 	from point.Nanos // when before began to fade

@@ -208,7 +208,7 @@ func TestDelaysShrinkSlowly(t *testing.T) {
 	f(30, 4, 8)
 	f(60, 4, 7)
 	f(50, 4, 7) // the clock was set back
-	f(90, 6, 6) // what is wanted meanwhile waits
+	f(90, 6, 6) // a change meanwhile waits
 	f(120, 6, 5)
 	f(150, 6, 6)
 	f(180, 1, 6)

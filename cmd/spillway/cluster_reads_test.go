@@ -213,7 +213,7 @@ func TestClusterCopiesNeverAnswerWithLessThanWasAcked(t *testing.T) {
 		}
 	}
 	c.must(late.Resume())
-	for range 3 { // it answers what it has only to a request that allows less, which says so
+	for range 3 { // it answers with its rows only to a request that allows less, which says so
 		for _, d := range c.doors {
 			if status, rows, _, _, text := r.count(d, ""); status == http.StatusOK && rows < 150 {
 				t.Fatalf("%d rows without a warning, 150 are acked: %s", rows, text)

@@ -15,12 +15,12 @@ import (
 	"github.com/spillwaydb/spillway/protocols/fault"
 )
 
-// A server is drained in steps of the master and of the other servers (metadata/master, Partitions with rows); the command only shows what is left.
+// A server is drained in steps of the master and of the other servers (metadata/master, Partitions with rows); the command only shows its progress.
 
-// drainLookEvery is the pause between two looks at what is left.
+// drainLookEvery is the pause between two looks at the server.
 const drainLookEvery = time.Second
 
-// onServer is what a server still has.
+// onServer is the placements and bytes that a server still has.
 type onServer struct {
 	serverRow
 	bytes int64 // of its partitions, as it says; 0 if it does not answer
@@ -46,7 +46,7 @@ func (o onServer) String() string {
 	return text
 }
 
-// onServer looks at what a server has, and returns the master's alarms. Errors are NotFound, and those of plan.
+// onServer returns the placements and bytes of a server, and the master's alarms. Errors are NotFound, and those of plan.
 func (a *admin) onServer(ctx context.Context, id topology.ServerID) (o onServer, alarms []string, err error) {
 	s, steps, err := a.plan(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *admin) awaitDrained(ctx context.Context, id topology.ServerID) error {
 	}
 }
 
-// drained is which part of what a server had at first is gone, by bytes if they are known.
+// drained is the part of a server's first placements that has left it, by bytes if they are known.
 func drained(first, left onServer) float64 {
 	switch {
 	case first.bytes > 0:

@@ -52,7 +52,7 @@ func scripts(t *testing.T, page string) (all []string) {
 var comment = regexp.MustCompile(`(^|\s)# `)
 
 // notRun are the lines of the README that no test runs as they stand, each with what it needs, or with the tests that run
-// what it shows. All others are run, in their order, before a real process.
+// its commands. All others are run, in their order, before a real process.
 var notRun = map[string]string{
 	"docker compose -f docker/compose.yaml up --build":                                                             "needs Docker",
 	"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf":                                                            "for the environment of an SDK; cmd/clienttest runs one with it",

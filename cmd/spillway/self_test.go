@@ -58,7 +58,7 @@ func (p *process) untilOwn(expr string, good func(float64) bool) float64 {
 	}
 }
 
-// TestAProcessAloneShowsItsOwnHistory: without another server nobody saw what a process did before somebody looked.
+// TestAProcessAloneShowsItsOwnHistory: a process without other servers keeps its metrics of the time before a user looks.
 func TestAProcessAloneShowsItsOwnHistory(t *testing.T) {
 	t.Parallel()
 	p := newProcess(t, "SPILLWAY_SELF_SCRAPE_INTERVAL=1s", "SPILLWAY_API_ADMIN=true")
@@ -146,7 +146,7 @@ func TestDashboardsShowAProcessAlone(t *testing.T) {
 		t.Fatalf("%d %s %v", code, text, err)
 	}
 	p.untilOwn(`sum(count_over_time(spillway_query_queries_total{outcome="ok"}[1h]))`, func(v float64) bool { return v >= 3 })
-	// Variables are Grafana's business: here they are what it puts in for all, and for the step of a short interval.
+	// Variables are Grafana's business: here they have its values for all, and for the step of a short interval.
 	values := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*", "$table", ".*", "$cluster", ".*", "$topic", ".*")
 	files, err := filepath.Glob("../../grafana/dashboards/*.json")
 	if err != nil || len(files) == 0 {

@@ -110,9 +110,9 @@ func (s *Source) CleanTombstones(ctx context.Context, q *peer.Select) error {
 	return err
 }
 
-// everybody asks all servers of the cluster. Fewer than miss of them may fail without an error or a warning; more are an
+// everyServer asks all servers of the cluster. Fewer than miss of them may fail without an error or a warning; more are an
 // error, or a warning where that is allowed.
-func everybody[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
+func everyServer[T any](ctx context.Context, s *Source, table string, miss int, ask func(ctx context.Context, st peer.Storage) (T, error)) (answers []T, err error) {
 	if _, err := s.known(table); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func one[T any](ctx context.Context, s *Source, id topology.ServerID, ask func(c
 
 // GetMetadata implements query.Source: by metric, sorted. Where servers have different descriptions of a metric, all are returned.
 func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point.MetadataRow, error) {
-	found, err := everybody(ctx, s, table, s.settings.FamilyCopies, func(ctx context.Context, st peer.Storage) ([]point.MetadataRow, error) {
+	found, err := everyServer(ctx, s, table, s.settings.FamilyCopies, func(ctx context.Context, st peer.Storage) ([]point.MetadataRow, error) {
 		return st.GetMetadata(ctx, table, metric)
 	})
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *Source) GetMetadata(ctx context.Context, table, metric string) ([]point
 // Servers share label values, and how many cannot be computed from their counts: the result is the largest count of one
 // server, so there are at least so many. A warning reports this if several servers have series.
 func (s *Source) Stats(ctx context.Context, table string, topN int) (*peer.Stats, error) {
-	found, err := everybody(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
+	found, err := everyServer(ctx, s, table, 1, func(ctx context.Context, st peer.Storage) (*peer.Stats, error) {
 		return st.Stats(ctx, table, listed(topN))
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ func (s *Source) stagedFor(ctx context.Context, q *peer.Select) []topology.Serve
 	return nil
 }
 
-// mark asks the servers on which rows of a table may be staged what they have. What a server that does not answer has is unknown.
+// mark asks the servers on which rows of a table may be staged for the frames they hold. Those of a server that does not answer are unknown.
 func (s *Source) mark(ctx context.Context, table string, at []topology.ServerID) query.StagedMark {
 	if len(at) == 0 {
 		return query.StagedMark{}

@@ -113,8 +113,8 @@ func (s *Source) stagedLists(ctx context.Context, q *peer.Select, ask func(ctx c
 	})
 }
 
-// Deletions go to the servers with staged rows first, and to partitions when all of those deleted: what is forwarded later has no row that matches, and what was
-// forwarded before is in the partitions. A row that moves from one server with staged rows to another meanwhile is met in the next round, which ends when
+// Deletions go to the servers with staged rows first, and to partitions when all of those deleted: rows forwarded later do not match, and rows
+// forwarded before are in the partitions. A row that moves from one server with staged rows to another meanwhile is met in the next round, which ends when
 // no server is new in it. A server that is away refuses the deletion: it has rows on its disk.
 
 const (
