@@ -42,9 +42,6 @@ type adminFlags struct {
 	Timeout time.Duration `name:"timeout" help:"How long everything may take." default:"30s"`
 }
 
-// flags returns the flags of a command; for callers that hold a command of any type.
-func (f *adminFlags) flags() *adminFlags { return f }
-
 // admin is a cluster as a person at a terminal sees it: the coordination store, the servers' rows and the tables' maps.
 type admin struct {
 	store   coord.Store

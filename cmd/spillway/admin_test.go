@@ -435,3 +435,6 @@ func TestAFailureToLookIsNoHealth(t *testing.T) {
 		t.Errorf("where nothing listens: %v", err)
 	}
 }
+
+// flags returns the flags of a command.
+func (f *adminFlags) flags() *adminFlags { return f }

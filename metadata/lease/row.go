@@ -222,16 +222,6 @@ func decode(b []byte, into any, version *int) error {
 	return nil
 }
 
-// member returns a server's entry in the in-sync list.
-func (l *Lease) member(s topology.ServerID) (Member, bool) {
-	for _, m := range l.InSync {
-		if m.Server == s {
-			return m, true
-		}
-	}
-	return Member{}, false
-}
-
 // Changes by hand. Each returns the row to write if the old one is still at its revision.
 
 // Bumped asks the holder to let go at once, so that the partition is loaded anew.

@@ -581,3 +581,13 @@ func (w *world) leaders0(part Partition) (int, bool) {
 	}
 	return 0, false
 }
+
+// member returns a server's entry in the in-sync list.
+func (l *Lease) member(s topology.ServerID) (Member, bool) {
+	for _, m := range l.InSync {
+		if m.Server == s {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
