@@ -99,41 +99,21 @@ func (c *presplitShowCmd) run(ctx context.Context, a *admin) error {
 }
 
 func (c *presplitShowCmd) column(m *topology.Map, col master.ColumnGrowth, sizes map[lease.Partition]master.Size, now point.Nanos) columnForecast {
-	// The newest minutes are not in the store yet: the forecast is as of the end of the recorded ones.
-	asOf := min(now, col.Rows.Until())
-	f, known := col.Rows.Forecast(asOf, now+int64(c.Ahead))
-	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: known, RowsPerSec: f.Rate(now), BytesPerRow: col.BytesPerRow, Days: f.Days, Forecast: []forecastPoint{}, Partitions: []sizedPart{}}
-	if since, ok := col.Rows.Since(); ok {
-		out.Since = stampOf(since)
+	f := forecaster{m: m, now: now, ahead: c.Ahead, past: c.Past, sizes: func(id point.PartitionID) (master.Size, bool) {
+		s, ok := sizes[lease.Partition{Table: m.Table, ID: id}]
+		return s, ok
+	}}
+	shown := f.column(col)
+	out := columnForecast{Ring: fmt.Sprintf("[%#x, %s)", col.Lo, ringEnd(col.Hi)), Known: shown.Known, RowsPerSec: shown.RowsPerSecond, BytesPerRow: shown.BytesPerRow, Days: shown.Days, Forecast: []forecastPoint{}, Partitions: []sizedPart{}}
+	if shown.Since != nil {
+		out.Since = shown.Since.UTC().Format(time.RFC3339)
 	}
-	for at := now; at <= now+int64(c.Ahead); at += int64(10 * time.Minute) {
-		out.Forecast = append(out.Forecast, forecastPoint{stampOf(at), f.Rate(at) * col.BytesPerRow})
+	for _, p := range shown.Points {
+		out.Forecast = append(out.Forecast, forecastPoint{p.At.Format(time.RFC3339), p.BytesPerSecond})
 	}
-	parts := slices.DeleteFunc(m.Overlapping(math.MinInt64, now+int64(c.Ahead)), func(p *topology.Partition) bool { return p.PointLo != col.Lo })
-	past := 0
-	for _, p := range parts {
-		if p.TimeHi <= now {
-			past++
-		}
-	}
-	for _, p := range parts {
-		if p.TimeHi <= now {
-			if past--; past >= c.Past {
-				continue
-			}
-		}
-		size, there := sizes[lease.Partition{Table: m.Table, ID: p.ID}]
-		one := sizedPart{Partition: uint64(p.ID), Begin: stampOf(p.TimeLo), End: stampOf(p.TimeHi), Width: time.Duration(p.TimeHi - p.TimeLo).String()}
-		if p.TimeHi > now && known {
-			expected := int64((float64(size.Rows) + f.Bytes(max(now, p.TimeLo), p.TimeHi)) * col.BytesPerRow)
-			one.Bytes, one.Expected = &expected, true
-		} else if there {
-			one.Bytes = &size.Bytes
-		}
-		if len(p.Placements) > 0 {
-			one.Leader = string(p.Placements[0].Server)
-		}
-		out.Partitions = append(out.Partitions, one)
+	for _, p := range shown.Partitions {
+		out.Partitions = append(out.Partitions, sizedPart{Partition: p.ID, Begin: p.From.Format(time.RFC3339), End: p.To.Format(time.RFC3339), Width: p.To.Sub(p.From).String(),
+			Bytes: p.Bytes, Expected: p.Expected, Leader: p.Server})
 	}
 	return out
 }

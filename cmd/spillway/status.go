@@ -30,7 +30,8 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	who := access.From(ctx)
 	s := ui.Status{Version: version, Role: d.role, Now: time.Now(), CoordinationAge: -1, Whole: who.MayAll(access.Read), Tables: []ui.Table{}}
 	var causes problems
-	for _, f := range d.sizes(ctx, a.Table, who) {
+	all := d.sizes(ctx, a.Table, who)
+	for _, f := range all {
 		if f.err != nil {
 			causes.add("The sizes of table %s are not known: "+f.err.Error(), f.of.Table)
 		}
@@ -51,6 +52,13 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 				causes.add("Rows of table %s wait in staging for the leaders of their partitions; they are read, and go there by themselves: "+text+".", t.Name)
 			}
 		}
+		if a.Forecast && d.behind.coord != nil {
+			var err error
+			if t.Forecast, err = d.forecasts(ctx, f); err != nil {
+				causes.add("The forecast of table %s is not known: "+err.Error(), t.Name)
+			}
+			t.Target = int64(d.cfg.Tables.SplitBytes)
+		}
 		s.Tables = append(s.Tables, t)
 	}
 	s.Problems = causes.texts()
@@ -65,6 +73,7 @@ func (d *door) status(ctx context.Context, a ui.Ask) ui.Status {
 	if d.behind.describe != nil {
 		d.behind.describe(ctx, &s)
 	}
+	addSmear(&s, all)
 	if !a.Partitions {
 		for i := range s.Tables {
 			s.Tables[i].Partitions = nil

@@ -123,6 +123,9 @@ func TestStatusTellsUnknownFromNothing(t *testing.T) {
 		if !a.Partitions {
 			s.Tables[0].Partitions = nil
 		}
+		if a.Forecast {
+			s.Tables[0].Forecast = []ui.Forecast{{Known: true, Partitions: []ui.Expected{{ID: 9}}}}
+		}
 		if a.Table != "" && a.Table != "default" {
 			s.Tables = nil
 		}
@@ -164,6 +167,12 @@ func TestStatusTellsUnknownFromNothing(t *testing.T) {
 	}
 	if text := get("?partitions=none"); strings.Contains(text, `"ring_lo"`) {
 		t.Errorf("partitions that nobody asked for: %s", text)
+	}
+	if text := get("?table=default&forecast=show"); !strings.Contains(text, `"forecast":[{`) || !strings.Contains(text, `"bytes":null,"expected":false`) {
+		t.Errorf("the forecast: %s", text)
+	}
+	if text := get("?forecast=show"); strings.Contains(text, `"forecast"`) {
+		t.Errorf("forecasts of all tables: %s", text)
 	}
 	if text := get("?table=other"); strings.Contains(text, "default") {
 		t.Errorf("a table that was not asked for: %s", text)

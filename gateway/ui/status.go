@@ -16,6 +16,7 @@ const Path = "/api/v1/status/cluster"
 type Ask struct {
 	Table      string // this one alone; "": all
 	Partitions bool   // Table.Partitions, too
+	Forecast   bool   // Table.Forecast, too; of one table alone
 }
 
 // Source returns the present state. It may be called from many goroutines, and answers from memory or within the context:
@@ -23,11 +24,11 @@ type Ask struct {
 type Source func(ctx context.Context, a Ask) Status
 
 // JSON answers with the status as JSON, in the envelope of the Prometheus API. partitions=none leaves the partitions
-// out, table= all tables but one.
+// out, table= all tables but one; forecast=show adds the forecast of that one.
 func JSON(source Source) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		s := source(r.Context(), Ask{Table: q.Get("table"), Partitions: q.Get("partitions") != "none"})
+		s := source(r.Context(), Ask{Table: q.Get("table"), Partitions: q.Get("partitions") != "none", Forecast: q.Get("forecast") == "show" && q.Get("table") != ""})
 		Answer(w, r, s)
 	})
 }
@@ -116,6 +117,47 @@ type Table struct {
 
 	// Staged are the rows that wait for their leader or their time, by server; servers without any are left out.
 	Staged []Staged `json:"staged,omitempty"`
+	// Smear is what gateways do with rows of narrow partitions; nil: the table asks for nothing.
+	Smear *Smear `json:"smear,omitempty"`
+	// Forecast has the columns of the ring, where it was asked for and the master has recorded them; Target is the size near which partitions should close, as this process is set.
+	Forecast []Forecast `json:"forecast,omitempty"`
+	Target   int64      `json:"target_bytes,omitempty"`
+}
+
+// Smear is the window in which rows of a table wait for their time.
+type Smear struct {
+	Setting string        `json:"setting"`
+	Window  time.Duration `json:"window_ns"` // 0: rows do not wait
+	Why     string        `json:"why"`
+}
+
+// Forecast is how a column of a table is expected to grow, and how its partitions are laid out. Ring bounds are shares of the ring, 0 to 1.
+type Forecast struct {
+	RingLo        float64         `json:"ring_lo"`
+	RingHi        float64         `json:"ring_hi"`
+	Since         *time.Time      `json:"since"` // begin of what is recorded; nil: nothing is
+	Days          int             `json:"days"`  // past days that have a part in it
+	Known         bool            `json:"known"` // enough of the last minutes was observed
+	RowsPerSecond float64         `json:"rows_per_second"`
+	BytesPerRow   float64         `json:"bytes_per_row"`
+	Points        []ForecastPoint `json:"points"`
+	Partitions    []Expected      `json:"partitions"` // the newest that ended, then those to come
+}
+
+// ForecastPoint is a rate that is expected.
+type ForecastPoint struct {
+	At             time.Time `json:"at"`
+	BytesPerSecond float64   `json:"bytes_per_second"`
+}
+
+// Expected is a partition with its size, or the one that it should get.
+type Expected struct {
+	ID       uint64    `json:"id"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	Bytes    *int64    `json:"bytes"`    // nil: unknown
+	Expected bool      `json:"expected"` // by the forecast; else as it is
+	Server   string    `json:"server"`   // of its first placement
 }
 
 // Staged are rows of a table that are staged on a server: an acked row lies on as many servers as an ack needs.

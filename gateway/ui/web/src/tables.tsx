@@ -1,6 +1,7 @@
 // Tables: their sizes, the times of their rows, how long they keep them, how near they are to their limits.
 import { get, type Answer } from './api';
 import { about, bytes, count, duration, perSecond, short, time } from './format';
+import { Forecasts } from './forecast';
 import { ago } from './main';
 import { Bar, Empty, Figure, Known } from './parts';
 import { href, usePoll, useUTC } from './store';
@@ -57,6 +58,7 @@ export function Tables({ status, table }: { status: Status; table: string }) {
         </div>
       </section>
       {one && <Details t={one} u={byName.get(one.name)} status={status} known={known} />}
+      {one && status.role !== 'standalone' && <Forecasts table={one.name} />}
     </main>
   );
 }
@@ -83,6 +85,8 @@ function Details({ t, u, status, known }: { t: Table; u?: TableUse; status: Stat
           <dt>newest row</dt><dd>{t.rows === 0 ? 'none' : <><Known text={time(t.newest ? Date.parse(t.newest) : null, utc)} />{t.newest && <span class="dim"> · {ago(t.newest, status.now)}</span>}</>}</dd>
           <dt>kept</dt><dd>{kept(t)}</dd>
           <dt>partitions</dt><dd>{count(t.partition_count)} of {t.partition_width_ns > 0 ? about(t.partition_width_ns / 1e9) : 'any width'}</dd>
+          {t.smear && <><dt>smearing</dt><dd id="smear">{t.smear.setting} · {t.smear.window_ns > 0 ? `rows wait up to ${about(t.smear.window_ns / 1e9)}` : 'rows do not wait'}<span class="dim"> · {t.smear.why}</span></dd></>}
+          {t.staged && t.staged.length > 0 && <><dt>rows that wait</dt><dd>{count(sum(t.staged.map((x) => x.rows)))} · {bytes(sum(t.staged.map((x) => x.bytes)))}<span class="dim"> · copies counted</span></dd></>}
           <dt>map</dt><dd>version {count(t.seq)}</dd>
         </dl>
         <dl>

@@ -37,6 +37,27 @@ export interface Staged {
   overdue?: string | null;
 }
 
+export interface Forecast {
+  ring_lo: number;
+  ring_hi: number;
+  since: string | null;
+  days: number;
+  known: boolean;
+  rows_per_second: number;
+  bytes_per_row: number;
+  points: { at: string; bytes_per_second: number }[];
+  partitions: Expected[]; // the newest that ended, then those to come
+}
+
+export interface Expected {
+  id: number;
+  from: string;
+  to: string;
+  bytes: number | null;
+  expected: boolean; // by the forecast; else as it is
+  server: string;
+}
+
 export interface Table {
   name: string;
   seq: number;
@@ -49,6 +70,9 @@ export interface Table {
   oldest: string | null;
   newest: string | null;
   staged?: Staged[];
+  smear?: { setting: string; window_ns: number; why: string };
+  forecast?: Forecast[];
+  target_bytes?: number;
   unknown_partitions: number;
   partitions?: Partition[] | null;
 }

@@ -234,6 +234,37 @@ describe('the other views', () => {
     await shot(p, 'tables');
   });
 
+  check('tables: the forecast of a cluster, the partitions laid out, and the errors of those that ended', async () => {
+    const { page: p, open } = await page();
+    const at = (minutes) => new Date((now + minutes * 60) * 1000).toISOString();
+    const column = {
+      ring_lo: 0, ring_hi: 1, since: at(-2880), days: 2, known: true, rows_per_second: 1000, bytes_per_row: 2.5,
+      points: Array.from({ length: 13 }, (_, i) => ({ at: at(i * 10), bytes_per_second: 2500 + i * 10 })),
+      partitions: [
+        { id: 11, from: at(-40), to: at(-20), bytes: 1100, expected: false, server: 's1' }, { id: 12, from: at(-20), to: at(-1), bytes: 950, expected: false, server: 's2' },
+        { id: 13, from: at(-1), to: at(20), bytes: 1010, expected: true, server: 's3' }, { id: 14, from: at(20), to: at(40), bytes: null, expected: false, server: '' },
+      ],
+    };
+    await p.route('**/api/v1/status/cluster*', async (route) => {
+      const answer = await route.fetch();
+      const body = await answer.json();
+      body.data.role = 'gateway';
+      for (const t of body.data.tables) {
+        Object.assign(t, { smear: { setting: 'auto', window_ns: 30e9, why: 'long enough' }, staged: [{ server: 's1', rows: 70, bytes: 4200, later_rows: 70, sole_rows: 0, oldest: at(0) }] });
+        if (new URL(route.request().url()).searchParams.get('forecast')) Object.assign(t, { forecast: [column], target_bytes: 1000, partition_width_ns: 3600e9 });
+      }
+      await route.fulfill({ response: answer, json: body });
+    });
+    await open(hash('tables', { table: 'default' }));
+    await shown(p, '#forecast', /off by 10 % in the median, 10 % at most/);
+    assert.deepEqual(await p.locator('#forecast [data-partition]').evaluateAll((rows) => rows.map((r) => r.dataset.partition)), ['11', '12', '13', '14']);
+    await shown(p, '#forecast [data-partition="13"]', /expected/);
+    await shown(p, '#forecast [data-partition="14"]', /unknown/);
+    await p.waitForSelector('#forecast canvas');
+    await shown(p, '#smear', /rows wait up to 30 s/);
+    await shot(p, 'tables-forecast');
+  });
+
   check('partitions: one row of 1970 does not hide the rest; search and a look inside', async () => {
     const { page: p, open } = await page();
     await open(hash('partitions'));

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/gateway/ui"
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
+)
+
+const (
+	forecastAhead = 2 * time.Hour
+	forecastStep  = 10 * time.Minute
+	// forecastPast is how many of the partitions that ended are shown.
+	forecastPast = 20
+)
+
+// forecaster makes the forecast of a column as people see it.
+type forecaster struct {
+	m      *topology.Map
+	sizes  func(point.PartitionID) (s master.Size, known bool)
+	now    point.Nanos
+	ahead  time.Duration
+	past   int
+	target float64 // bytes; 0: unknown
+}
+
+// column is the forecast, and the newest partitions that ended, then those to come with the sizes that they should get.
+func (f *forecaster) column(col master.ColumnGrowth) ui.Forecast {
+	// The newest minutes are not in the store yet: the forecast is as of the end of the recorded ones.
+	until := f.now + int64(f.ahead)
+	rows, known := col.Rows.Forecast(min(f.now, col.Rows.Until()), until)
+	if f.target > 0 && col.BytesPerRow > 0 {
+		rows = presplit.Plan{Target: f.target / col.BytesPerRow}.Suited(rows)
+	}
+	out := ui.Forecast{RingLo: ringShare(col.Lo), RingHi: 1, Known: known, Days: rows.Days, RowsPerSecond: rows.Rate(f.now), BytesPerRow: col.BytesPerRow, Points: []ui.ForecastPoint{}, Partitions: []ui.Expected{}}
+	if col.Hi != 0 {
+		out.RingHi = ringShare(col.Hi)
+	}
+	if since, ok := col.Rows.Since(); ok {
+		out.Since = at(since)
+	}
+	for t := f.now; t <= until; t += int64(forecastStep) {
+		out.Points = append(out.Points, ui.ForecastPoint{At: time.Unix(0, t).UTC(), BytesPerSecond: rows.Rate(t) * col.BytesPerRow})
+	}
+	parts := slices.DeleteFunc(f.m.Overlapping(math.MinInt64, until), func(p *topology.Partition) bool { return p.PointLo != col.Lo })
+	past := 0
+	for _, p := range parts {
+		if p.TimeHi <= f.now {
+			past++
+		}
+	}
+	for _, p := range parts[max(past-f.past, 0):] {
+		out.Partitions = append(out.Partitions, f.partition(p, &rows, known, col.BytesPerRow))
+	}
+	return out
+}
+
+func (f *forecaster) partition(p *topology.Partition, rows *presplit.Forecast, known bool, perRow float64) ui.Expected {
+	size, there := f.sizes(p.ID)
+	one := ui.Expected{ID: uint64(p.ID), From: time.Unix(0, p.TimeLo).UTC(), To: time.Unix(0, p.TimeHi).UTC()}
+	if p.TimeHi > f.now && known {
+		expected := int64((float64(size.Rows) + rows.Bytes(max(f.now, p.TimeLo), p.TimeHi)) * perRow)
+		one.Bytes, one.Expected = &expected, true
+	} else if there {
+		one.Bytes = &size.Bytes
+	}
+	if len(p.Placements) > 0 {
+		one.Server = string(p.Placements[0].Server)
+	}
+	return one
+}
+
+// forecasts are those of a table's columns, from what the master recorded; none without a cluster, or before the master has written any. Errors are those of the coordination
+// store.
+func (d *door) forecasts(ctx context.Context, of found) ([]ui.Forecast, error) {
+	row, ok, err := d.behind.coord.Get(ctx, master.GrowthPrefix+of.of.Table)
+	if err != nil || !ok {
+		return nil, err
+	}
+	growth, err := master.DecodeGrowth(row.Value)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[point.PartitionID]master.Size{}
+	if of.stats != nil {
+		for _, p := range of.stats.ByPartition {
+			sizes[p.ID] = master.Size{Bytes: int64(p.Bytes), Rows: p.Rows}
+		}
+	}
+	f := forecaster{m: of.of, now: time.Now().UnixNano(), ahead: forecastAhead, past: forecastPast, target: float64(d.cfg.Tables.SplitBytes),
+		sizes: func(id point.PartitionID) (master.Size, bool) { s, ok := sizes[id]; return s, ok }}
+	var out []ui.Forecast
+	for _, col := range growth.Columns() {
+		out = append(out, f.column(col))
+	}
+	return out, nil
+}
+
+// addSmear tells of each table what becomes of rows that wait for their time, with the servers that there are.
+func addSmear(s *ui.Status, all []found) {
+	servers := 0
+	for i := range s.Servers {
+		if s.Servers[i].Live && !s.Servers[i].Draining {
+			servers++
+		}
+	}
+	for i := range all {
+		s.Tables[i].Smear = smearStatus(all[i].of, s.Now, servers)
+	}
+}
+
+// smearStatus is what gateways with intake.smear do with the rows of a table; nil: the table asks for nothing.
+func smearStatus(m *topology.Map, now time.Time, servers int) *ui.Smear {
+	if m.Config.Smear.Mode == smear.Off {
+		return nil
+	}
+	window, why := m.Config.Smear.WithDefaults().Wanted(m.LoadAt(now.UnixNano(), servers))
+	return &ui.Smear{Setting: m.Config.Smear.String(), Window: time.Duration(window), Why: string(why)}
+}

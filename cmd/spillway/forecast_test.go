@@ -1,0 +1,83 @@
+package main
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/master"
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/presplit"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/smear"
+)
+
+// TestTheForecastShowsWhatIsLaidOut: the rate of a steady load, the newest partitions that ended with their sizes, and those to come with the ones that they should get.
+func TestTheForecastShowsWhatIsLaidOut(t *testing.T) {
+	hour := point.Nanos(time.Hour)
+	now := presplit.SyntheticStart + 12*hour + hour/2
+	m, err := topology.New("t", topology.Config{PartitionWidth: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times []point.Nanos
+	for i := range 24 {
+		times = append(times, presplit.SyntheticStart+point.Nanos(i)*hour)
+	}
+	m = m.Cover(times, func(point.PartitionID) []topology.Placement { return []topology.Placement{{ID: 1, Server: "b"}} })
+	var rows presplit.History
+	for at := presplit.SyntheticStart; at < now; at += 60e9 {
+		rows.Observe(at, at+60e9, 6000) // 100 rows a second
+	}
+	f := forecaster{m: m, now: now, ahead: 2 * time.Hour, past: 3, target: 1e6, sizes: func(id point.PartitionID) (master.Size, bool) {
+		p, _ := m.ByID(id)
+		switch {
+		case p.TimeHi <= now:
+			return master.Size{Rows: 360_000, Bytes: 700_000}, true
+		case p.TimeLo <= now:
+			return master.Size{Rows: 180_000, Bytes: 999}, true
+		}
+		return master.Size{}, false
+	}}
+	got := f.column(master.ColumnGrowth{Rows: &rows, BytesPerRow: 2})
+	if !got.Known || math.Abs(got.RowsPerSecond-100) > 1 || got.RingHi != 1 || len(got.Points) != 13 || math.Abs(got.Points[12].BytesPerSecond-200) > 2 || got.Since == nil {
+		t.Errorf("%+v", got)
+	}
+	if len(got.Partitions) != 6 {
+		t.Fatalf("%+v", got.Partitions)
+	}
+	for i, p := range got.Partitions {
+		want := int64(700_000)
+		if i >= 3 {
+			want = 720_000 // what there is and what is to come
+		}
+		if p.Bytes == nil || math.Abs(float64(*p.Bytes-want)) > 10_000 || p.Expected != (i >= 3) || p.From != time.Unix(0, presplit.SyntheticStart+point.Nanos(9+i)*hour).UTC() || p.Server != "b" {
+			t.Errorf("partition %d: %+v", i, p)
+		}
+	}
+}
+
+// TestTheStatusTellsWhyRowsDoNotWait of a table that asks for smearing, and nothing of one that does not.
+func TestTheStatusTellsWhyRowsDoNotWait(t *testing.T) {
+	f := func(set smear.Rule, width time.Duration, servers int, window time.Duration, why smear.Reason) {
+		t.Helper()
+		m, err := topology.New("t", topology.Config{PartitionWidth: width, Smear: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := smearStatus(m, time.Unix(1e9, 0), servers)
+		if set.Mode == smear.Off {
+			if got != nil {
+				t.Errorf("off: %+v", got)
+			}
+			return
+		}
+		if got == nil || got.Window != window || got.Why != string(why) {
+			t.Errorf("%v of %v on %d servers: %+v, want %v, %s", set, width, servers, got, window, why)
+		}
+	}
+	f(smear.Rule{}, 10*time.Second, 3, 0, "")
+	f(smear.Rule{Mode: smear.Auto}, 10*time.Second, 3, 30*time.Second, smear.Spread)
+	f(smear.Rule{Mode: smear.Auto}, time.Hour, 3, 0, smear.Wide)
+	f(smear.Rule{Mode: smear.Auto}, 10*time.Second, 1, 0, smear.OneServer)
+}
