@@ -114,6 +114,16 @@ func TestClusterCopiesGetTheSegmentsOfTheirLeader(t *testing.T) {
 	if adopted < 6 {
 		t.Errorf("followers adopted %v segments", adopted)
 	}
+	sum := func(name string) (n float64) {
+		for i := range c.Storage {
+			n += metric(t, c.Admin[i], name)
+		}
+		return n
+	}
+	c.within(patience, "leaders have compared their copies at rest", func() bool { return sum("spillway_replica_comparisons_total") > 0 })
+	if n := sum("spillway_replica_differences_found_total"); n > 0 {
+		t.Errorf("%v copies differ from their leaders", n)
+	}
 	was, _ := c.leader(p)
 	c.server(was).Kill()
 	w.write(10)

@@ -43,7 +43,7 @@ func (c *copies) open(p *storage) (err error) {
 	}
 	c.wire = &runner.LinkWire{}
 	c.dialed = map[topology.ServerID]dialedServer{}
-	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze | peer.CanLeave | peer.CanRest}
+	self := peer.LinkHello{Server: string(p.id), Boot: newRand().Uint64(), Store: p.brick.ID(), Capabilities: peer.CanFreeze | peer.CanLeave | peer.CanRest | peer.CanCompare}
 	handler := &replicas.Handler{Next: runner.Handler{Wire: c.wire}}
 	c.links, err = rpc.NewLinks(rpc.LinkSettings{Self: self, Log: p.log, Registerer: p.registerer}, handler)
 	if err != nil {

@@ -34,6 +34,8 @@ const (
 	CanLeave Capabilities = 1 << 1
 	// CanRest: knows the messages ChainRest and ChainRests.
 	CanRest Capabilities = 1 << 2
+	// CanCompare: knows the messages CompareAsk and CompareTell.
+	CanCompare Capabilities = 1 << 3
 )
 
 // Has reports whether all of c2 are in c.
@@ -122,6 +124,18 @@ type (
 	}
 )
 
+// Messages that compare what two placements hold, only for servers that can compare.
+type (
+	// CompareAsk asks a placement for the digest of its segments, and of its log from behind After to End. One with another end does not answer.
+	CompareAsk struct{ After, End point.Serial }
+	// CompareTell is the answer. Frames is the number of frames in Log.
+	CompareTell struct {
+		After, End    point.Serial
+		Segments, Log uint64
+		Frames        uint64
+	}
+)
+
 // DeclineReason is the reason why a segment is refused.
 type DeclineReason uint8
 
@@ -150,6 +164,8 @@ func (*SegmentAccept) linkMessage()  {}
 func (*SegmentDecline) linkMessage() {}
 func (*SegmentCommit) linkMessage()  {}
 func (*SegmentAck) linkMessage()     {}
+func (*CompareAsk) linkMessage()     {}
+func (*CompareTell) linkMessage()    {}
 
 // SegmentPiece is the place where a piece of a segment belongs.
 type SegmentPiece struct{ Slot, Offset uint64 }

@@ -129,6 +129,8 @@ func someMessages() []peer.LinkMessage {
 		&peer.ChainLeft{},
 		&peer.ChainRest{Version: 2, Sent: 1 << 51, Own: s(1, 3), End: s(1, 3)},
 		&peer.ChainRests{Sent: 1 << 51},
+		&peer.CompareAsk{After: s(2, 90), End: s(1<<40, 101)},
+		&peer.CompareTell{After: s(2, 90), End: s(1<<40, 101), Segments: 1<<64 - 3, Log: 1 << 63, Frames: 11},
 	}
 }
 

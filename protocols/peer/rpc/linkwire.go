@@ -43,6 +43,9 @@ const (
 	linkCommit  linkType = 35
 	linkAck     linkType = 36
 
+	linkCompare  linkType = 40
+	linkCompared linkType = 41
+
 	linkFrame     linkType = 48 // the body is a log record, or the first part of one
 	linkFramePart linkType = 49 // the body is the next part
 	linkPiece     linkType = 50 // the body is a piece of a segment
@@ -251,6 +254,12 @@ func appendSegmentHead(dst []byte, m peer.LinkMessage) (linkType, []byte, error)
 		return linkCommit, binary.AppendUvarint(dst, m.Slot), nil
 	case *peer.SegmentAck:
 		return linkAck, appendSegmentID(binary.AppendUvarint(dst, m.Slot), m.ID), nil
+	case *peer.CompareAsk:
+		return linkCompare, appendSerial(appendSerial(dst, m.After), m.End), nil
+	case *peer.CompareTell:
+		dst = appendSerial(appendSerial(dst, m.After), m.End)
+		dst = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, m.Segments), m.Log)
+		return linkCompared, binary.AppendUvarint(dst, m.Frames), nil
 	}
 	return 0, dst, fault.Errorf(fault.Invalid, "a %T is no message of a link", m)
 }
@@ -301,6 +310,10 @@ func decodeLinkMessage(kind linkType, head []byte, route *peer.Route, tables *ta
 		m = &peer.SegmentCommit{Slot: r.uvarint()}
 	case linkAck:
 		m = &peer.SegmentAck{Slot: r.uvarint(), ID: point.SegmentID(r.serial())}
+	case linkCompare:
+		m = &peer.CompareAsk{After: r.serial(), End: r.serial()}
+	case linkCompared:
+		m = &peer.CompareTell{After: r.serial(), End: r.serial(), Segments: r.u64(), Log: r.u64(), Frames: r.uvarint()}
 	default:
 		return nil, fault.Errorf(fault.Corrupt, "a link's record of type %d, which this build does not know", kind)
 	}

@@ -50,13 +50,18 @@ type Settings struct {
 	BytesPerSecond int64
 	// BrokenEvery is how often placements are looked at for damaged segments, which others are asked for. Default 2 s.
 	BrokenEvery time.Duration
-	// Machine are the settings of the machines.
+	// CompareAfter is how long no frame may have come before a partition is compared with its copies. Default 5 s.
+	CompareAfter time.Duration
+	// Machine and Compare are the settings of the machines.
 	Machine replica.Settings
+	Compare replica.CompareSettings
 }
 
 func (s *Settings) setDefaults() {
 	s.BytesPerSecond = cmp.Or(s.BytesPerSecond, 64<<20)
 	s.BrokenEvery = cmp.Or(s.BrokenEvery, 2*time.Second)
+	s.CompareAfter = cmp.Or(s.CompareAfter, 5*time.Second)
+	s.Compare.SetDefaults()
 }
 
 // lookEvery is how often the placements that lead are compared with the copier's state.
@@ -92,6 +97,13 @@ type Copier struct {
 	files    map[fileOf]*incoming // unfinished files
 	leaders  map[replica.Key]leader
 	looked   replica.Time // for broken segments
+
+	comparing struct {
+		busy    bool            // the digest of a partition that is led here is read
+		telling bool            // one for a leader is
+		at      replica.Time    // when the last one began
+		of      lease.Partition // the last one
+	}
 }
 
 // New makes a server's copier; Run runs it.
@@ -176,6 +188,7 @@ func (c *Copier) look() {
 	c.lookAtMending()
 	c.lookAtFiles()
 	c.lookAtBroken()
+	c.lookAtComparing()
 }
 
 // send sends a message. One that cannot be sent is lost: its machine repeats it.

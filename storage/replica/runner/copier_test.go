@@ -115,7 +115,7 @@ func openNode(t *testing.T, name string, id point.PlacementID, set Settings) *no
 	n.Partition, err = partition.Create(deps, partition.Settings{}, partition.Identity{Table: "t", Partition: 1, Placement: id, TimeHi: 1 << 60}, 0)
 	n.must(err)
 	handler := &Handler{Next: chains.Handler{Wire: &chains.LinkWire{}}}
-	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: name, Boot: uint64(id), Store: n.brick.ID()}}, handler)
+	n.links, err = rpc.NewLinks(rpc.LinkSettings{Self: peer.LinkHello{Server: name, Boot: uint64(id), Store: n.brick.ID(), Capabilities: peer.CanCompare}}, handler)
 	n.must(err)
 	n.copy = chains.Copy{Partition: lease.Partition{Table: "t", ID: 1}, At: n.Partition, Epoch: epoch,
 		Self: lease.Member{Placement: id, Server: topology.ServerID(name), Store: chains.StoreOf(n.brick.ID())}}

@@ -20,6 +20,10 @@ type metrics struct {
 	behind        prometheus.Gauge
 	unfinished    prometheus.Gauge
 	broken        prometheus.Gauge
+	compared      prometheus.Counter
+	differed      prometheus.Counter
+	repairs       prometheus.Counter
+	differences   prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -48,6 +52,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		broken: f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_broken_segments",
 			Help: "Segments of placements with copies elsewhere whose files are damaged. They are fetched from another copy."}),
 	}
+	m.compared = f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_comparisons_total",
+		Help: "Comparisons of partitions led here with their copies, by digests of segments and logs, while no rows came."})
+	m.differed = f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_differences_found_total",
+		Help: "Copies that were found to hold something else than their leader here, by two comparisons in a row."})
+	m.repairs = f.NewCounter(prometheus.CounterOpts{Name: "spillway_replica_repairs_total",
+		Help: "Partitions whose segments were made anew, because one copy differed from the leader here and another did not."})
+	m.differences = f.NewGauge(prometheus.GaugeOpts{Name: "spillway_replica_different_placements",
+		Help: "Copies of partitions led here that hold something else than their leader, by the last comparisons."})
 	for r := replica.Exists; r <= replica.NoSpace; r++ {
 		m.declines.WithLabelValues(r.String())
 	}

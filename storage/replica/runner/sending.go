@@ -23,6 +23,11 @@ type sending struct {
 	moving  map[uint64]context.CancelFunc // transfers by slot
 	making  bool                          // a flush or compaction that the machine requested is under way
 	until   replica.Time                  // of a follower's
+
+	// Of a leader's.
+	comparer *replica.Comparer
+	last     point.Serial
+	rests    replica.Time // since when it is the last
 }
 
 func newSending(copy chains.Copy, set replica.Settings) *sending {
@@ -42,6 +47,7 @@ func (c *Copier) lookAtLeading() {
 		}
 		if s == nil {
 			s = newSending(copy, c.settings.Machine)
+			s.comparer = replica.NewComparer(c.deps.Clock()+c.settings.Compare.CompareAgain, c.settings.Compare)
 			c.senders[copy.Partition] = s
 		}
 		c.renew(s, copy.Others)

@@ -70,6 +70,16 @@ func (h *Handler) Message(l peer.Link, r *peer.Route, m peer.LinkMessage) {
 			c.offer(func() { c.offered(p, from, to, epoch, m) })
 		}
 		return
+	case *peer.CompareAsk:
+		if c != nil {
+			c.offer(func() { c.askedToCompare(p, from, to, epoch, m) })
+		}
+		return
+	case *peer.CompareTell:
+		if c != nil {
+			c.offer(func() { c.toldToCompare(p, from, to, epoch, m) })
+		}
+		return
 	case *peer.SegmentCommit:
 		if c != nil {
 			c.committed(slotOf{keyOf(p, to), from, m.Slot})
