@@ -16,7 +16,7 @@ import (
 //	           Whole: the others are cancelled                                Merged by rank
 //
 // The servers decide whether they surely have every row (storage/chain, "Sure"). All acknowledged rows are on each placement of the in-sync list,
-// which are min_in_sync of N at least: so the rows of any N - min_in_sync + 1 placements are complete together.
+// which are min_in_sync of N placements at least, also where the table is to have more: so the rows of any N - min_in_sync + 1 placements are complete together.
 type Copies struct {
 	policy *Policy
 	seq    uint64 // of the map by which the servers were chosen

@@ -204,6 +204,35 @@ func TestCopiesThatMayLackRowsHaveThemTogether(t *testing.T) {
 	})
 }
 
+// TestRaisedReplicasLoseNoRowOfAQuery: a table of three replicas is to have five. Its partitions lie on three servers yet, and n3 fell out of their in-sync
+// lists when two of three were enough. The others do not answer: what n3 has is not all.
+func TestRaisedReplicasLoseNoRowOfAQuery(t *testing.T) {
+	inCopies(t, func(c *copied) {
+		c.put("n1", 0, 7) // acknowledged without n3
+		c.put("n2", 0, 7)
+		cfg := c.m.Config
+		cfg.Replicas = 5
+		m, err := c.m.Apply(topology.SetConfig{Config: cfg})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.m = m
+		c.copies["n3"].sure = false
+		for _, id := range []topology.ServerID{"n1", "n2"} {
+			c.copies[id].away = fault.Errorf(fault.Unavailable, "connection refused")
+		}
+		if sum, _, err := c.sum(c.t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("one of three, which may lack rows: %v %v", sum, err)
+		}
+		c.closed()
+		c.copies["n2"].away, c.copies["n2"].sure = nil, false // two of three are complete, as before
+		if sum, _, err := c.sum(c.t.Context()); sum != 10 || err != nil {
+			t.Errorf("two of three, which may lack rows: %v %v", sum, err)
+		}
+		c.closed()
+	})
+}
+
 // TestACutOffFollowersAnswerNeverCounts while another has all rows, however the order.
 func TestACutOffFollowersAnswerNeverCounts(t *testing.T) {
 	inCopies(t, func(c *copied) {
