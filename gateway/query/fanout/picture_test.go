@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spillwaydb/spillway/gateway/query"
@@ -99,6 +100,7 @@ func TestANewerMapIsTakenFromStorage(t *testing.T) {
 		if err := set.Close(); err != nil {
 			t.Error(err)
 		}
+		synctest.Wait() // n1 is asked by a goroutine that may only begin now
 		w.servers["n1"].mute = false
 	})
 }
