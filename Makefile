@@ -47,7 +47,7 @@ PARALLEL := -parallel=4
 # With TEST_SEED random tests draw the same in every run; without, each run draws anew.
 SEEDED := $(if $(TEST_SEED),-exec '$(CURDIR)/.ci/seeded')
 
-# A test that hangs is ended after that, package by package. On two cores cmd/spillway alone takes a third of it.
+# A test that hangs is ended after that, package by package. On two cores cmd/spillway takes a sixth of it.
 LIMIT ?= 25m
 
 .DEFAULT_GOAL := help
