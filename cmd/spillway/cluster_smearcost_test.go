@@ -105,21 +105,23 @@ func (k consumed) plus(o consumed) consumed {
 }
 
 // Requests of pour: so many series in so many requests of equal size, over and over, on a few connections.
-const (
-	costSeries, costRequest = 10_000, 2_000
-	costPace                = 25 * time.Millisecond
-)
+const costSeries, costRequest = 10_000, 2_000
+
+// costPace is the time from one request to the next.
+func costPace(t *testing.T) time.Duration {
+	return time.Second * costRequest / time.Duration(envInt(t, "SMEAR_RATE", 80_000))
+}
 
 // pour writes rows of now for a time, and returns how many were acked.
 func (c *crowd) pour(table string, d time.Duration) (rows int) {
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	began := time.Now()
+	began, pace := time.Now(), costPace(c.t)
 	for worker := range 4 {
 		wait.Go(func() {
 			var b bytes.Buffer
 			for i := worker; ; i += 4 {
-				due := began.Add(time.Duration(i) * costPace)
+				due := began.Add(time.Duration(i) * pace)
 				if due.Sub(began) >= d {
 					return
 				}
