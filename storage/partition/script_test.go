@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
@@ -62,7 +63,7 @@ type deletions struct {
 	cut           bool // from the other, until that leads
 	unranked      bool
 	gone          []string // "a 1:10"
-	broken        string
+	said          string
 }
 
 func newDeletions(t *testing.T) *deletions {
@@ -76,7 +77,10 @@ func newDeletions(t *testing.T) *deletions {
 
 // ack carries the leader's frames over.
 func (w *deletions) ack(point.Serial) error {
-	if w.alone || w.cut || !w.followed {
+	switch {
+	case w.cut:
+		return fault.Errorf(fault.Unavailable, "cut off")
+	case w.alone || !w.followed:
 		return nil
 	}
 	return w.other.catchUp(w.leader, w.epoch)
@@ -84,6 +88,11 @@ func (w *deletions) ack(point.Serial) error {
 
 func (w *deletions) command(d *datadriven.TestData, args []string) {
 	must := w.leader.must
+	acked := func(err error) { // what is not acked may be logged
+		if !w.cut || !fault.Is(err, fault.Unavailable) {
+			must(err)
+		}
+	}
 	number := func(i int) int {
 		n, err := strconv.Atoi(args[i])
 		must(err)
@@ -91,7 +100,7 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 	}
 	switch d.Cmd {
 	case "write":
-		must(w.leader.put(args[0], point.Nanos(number(1)), float64(number(2))))
+		acked(w.leader.put(args[0], point.Nanos(number(1)), float64(number(2))))
 	case "received":
 		w.received = w.leader.highest()
 		w.leader.RankAbove(w.received + 2*deletedMargin)
@@ -109,7 +118,7 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 				}
 			}
 		}
-		must(w.leader.DeleteLate(w.t.Context(), w.epoch, only(args[0]), 0, 999))
+		acked(w.leader.DeleteLate(w.t.Context(), w.epoch, only(args[0]), 0, 999))
 	case "flush":
 		must(w.leader.Flush(w.t.Context(), ByAge))
 	case "compact":
@@ -124,8 +133,9 @@ func (w *deletions) command(d *datadriven.TestData, args []string) {
 		w.lead()
 	case "return":
 		must(w.other.FollowLeader(w.epoch))
-		_, err := w.other.Cut(w.common)
+		s, err := w.other.Cut(w.common)
 		must(err)
+		w.said = fmt.Sprintf("%s sets %d frames aside\n", w.name[w.other], s.Frames)
 		must(w.other.catchUp(w.leader, w.epoch))
 		w.followed = true
 	case "cut":
@@ -187,5 +197,7 @@ func (w *deletions) draw() string {
 			}
 		}
 	}
+	out.WriteString(w.said)
+	w.said = ""
 	return out.String()
 }
