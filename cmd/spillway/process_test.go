@@ -185,6 +185,12 @@ func (p *process) rowsOf(table, metric, over string, at time.Time) map[string][]
 	if err != nil || status != http.StatusOK {
 		p.t.Fatalf("query of %s: %d %.500s %v\n%s", metric, status, text, err, &p.log)
 	}
+	return samplesOf(p.t, text)
+}
+
+// samplesOf reads the samples of an answer, by series.
+func samplesOf(t testing.TB, text []byte) map[string][]sampleAt {
+	t.Helper()
 	var answer struct {
 		Data struct {
 			Result []struct {
@@ -194,18 +200,18 @@ func (p *process) rowsOf(table, metric, over string, at time.Time) map[string][]
 		}
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
 	out := map[string][]sampleAt{}
 	for _, s := range answer.Data.Result {
 		name := s.Metric["__name__"] + "/" + s.Metric["i"]
 		if out[name] != nil {
-			p.t.Fatalf("series %s comes twice", name)
+			t.Fatalf("series %s comes twice", name)
 		}
 		for _, v := range s.Values {
 			value, err := strconv.ParseFloat(v[1].(string), 64)
 			if err != nil {
-				p.t.Fatal(err)
+				t.Fatal(err)
 			}
 			out[name] = append(out[name], sampleAt{int64(v[0].(float64)*1000 + 0.5), value})
 		}
