@@ -159,9 +159,12 @@ func (p *storage) open(ctx context.Context, replace, candidate bool) (err error)
 
 // master returns the settings of a master, in which 0 stands for a default.
 func (t tablesConfig) master() master.Settings {
-	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), PresplitAhead: time.Duration(t.PresplitAhead)}
+	s := master.Settings{RetentionConfirmed: point.Nanos(t.RetentionConfirmed), SplitBytes: int64(t.SplitBytes), BalanceBytes: int64(t.BalanceBytes), PresplitAhead: time.Duration(t.PresplitAhead)}
 	if s.SplitBytes == 0 {
 		s.SplitBytes = -1
+	}
+	if s.BalanceBytes == 0 {
+		s.BalanceBytes = -1
 	}
 	if s.PresplitAhead == 0 {
 		s.PresplitAhead = -1

@@ -47,7 +47,10 @@ func (p *planner) repairHeld(m *topology.Map, part *topology.Partition, key leas
 		if h.leaves(pl) {
 			h.why, h.kind = cmp.Or(h.why, p.whyLeaves(key.Table, pl)), p.kindFor(pl.Server)
 			if to, asked := p.moveOf(key.Table, pl); asked {
-				h.kind, h.to = Drain, append(h.to, to.To)
+				if h.kind = Drain; to.Note.Who == "" {
+					h.kind = Balance
+				}
+				h.to = append(h.to, to.To)
 			}
 		}
 	}
@@ -85,10 +88,14 @@ func (v *view) moveOf(table string, pl topology.Placement) (registry.Move, bool)
 
 // whyLeaves describes why a placement leaves its server.
 func (p *planner) whyLeaves(table string, pl topology.Placement) string {
-	if move, asked := p.moveOf(table, pl); asked {
+	switch move, asked := p.moveOf(table, pl); {
+	case !asked:
+		return p.state(pl.Server)
+	case move.Note.Who == "":
+		return move.Note.Reason
+	default:
 		return fmt.Sprintf("%s moves it from %s to %s: %s", move.Note.Who, pl.Server, move.To, move.Note.Reason)
 	}
-	return p.state(pl.Server)
 }
 
 // good counts the live placements that stay.
@@ -212,7 +219,7 @@ func (h *held) nextToGo() (topology.Placement, bool) {
 	}), true
 }
 
-// canRelease reports whether a leader may have its placement join anew, so that it releases the lease: a person moves it, its server lives and does not
+// canRelease reports whether a leader may have its placement join anew, so that it releases the lease: it is moved, its server lives and does not
 // drain, and others that live, as many as the table has replicas, have every row and may lead.
 func (h *held) canRelease(pl topology.Placement) bool {
 	_, asked := h.moveOf(h.key.Table, pl)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spillwaydb/spillway/metadata/lease"
+	"github.com/spillwaydb/spillway/metadata/registry"
 	"github.com/spillwaydb/spillway/metadata/retention"
 	"github.com/spillwaydb/spillway/metadata/topology"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -27,6 +28,7 @@ func Plan(s State, set Settings, rng *rand.Rand) []Step {
 	p.retention()
 	p.presplits()
 	p.ahead()
+	p.even()
 	p.repair()
 	p.splits()
 	p.merges()
@@ -46,7 +48,8 @@ type planner struct {
 	alarms  []Step
 	touched map[lease.Partition]bool
 	heirs   map[point.PartitionID]bool // of the table that is being laid out
-	laid    map[string]bool            // tables of which the partitions to come are laid out in this plan
+	evens   map[placementOf]registry.Move
+	laid    map[string]bool // tables of which the partitions to come are laid out in this plan
 	moves   int
 	// uncopied are the partitions that should be copied, by the server that has their rows and keeps no copies.
 	uncopied map[topology.ServerID][]lease.Partition

@@ -156,7 +156,12 @@ func checkStep(t *rapid.T, w *world, s Step) {
 	}
 	for _, op := range s.Ops {
 		switch o := op.(type) {
-		case topology.JoinFinalize, topology.UnloadFinal, topology.Merge, topology.SplitFinalize:
+		case topology.JoinFinalize:
+			row := w.Leases[lease.Partition{Table: s.Table, ID: o.Partition}]
+			if len(s.Fences) == 0 && !slices.ContainsFunc(row.InSync, func(m lease.Member) bool { return m.Placement == o.Placement }) {
+				t.Fatalf("%s without a fence, and it is not listed: %s", o, s.What)
+			}
+		case topology.UnloadFinal, topology.Merge, topology.SplitFinalize:
 			if len(s.Fences) == 0 {
 				t.Fatalf("%s without a fence: %s", o, s.What)
 			}

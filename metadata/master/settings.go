@@ -35,6 +35,9 @@ type Settings struct {
 	// FillsMax bounds how many partitions with rows are copied to a server at a time. Default 16. Larger: more small ones a round, and more that are half copied if
 	// it dies.
 	FillsMax int
+	// BalanceBytes is by how much the rows on two servers differ, at least, before closed partitions move from the one to the other, besides a fifth of the mean.
+	// Default 256 MiB; negative: none moves. Smaller: servers are more even, and more is copied.
+	BalanceBytes int64
 	// CreateMax bounds how many partitions one round makes. Default 256.
 	CreateMax int
 	// DropMax bounds how many partitions one round drops, in one transaction on each map, and of how many it sweeps the lease
@@ -67,6 +70,7 @@ func (s *Settings) SetDefaults() {
 	def(&s.ClosedAfter, time.Hour)
 	def(&s.MovesMax, 64)
 	def(&s.FillsMax, 16)
+	def(&s.BalanceBytes, 256<<20)
 	def(&s.CreateMax, 256)
 	def(&s.DropMax, 16_384)
 	def(&s.RoomFrom, topology.TablePartitionsMax/5*4)
