@@ -105,6 +105,7 @@ const (
 	stepSplit
 	stepMerge
 	stepBalance
+	stepEven
 	stepMetadata
 	stepSweep
 	mergedUnborn
@@ -171,7 +172,7 @@ var markNames = [...]string{
 	becameMaster: "a server becomes master", masterNoMore: "a master is master no more", masterLostAtWork: "a master loses its row while it carries something out",
 	drained: "a server is drained", fenceLeftBehind: "a fence that a master left behind is taken away",
 	stepDrop: "the master: a drop is ended", stepRetention: "the master: retention drops", stepAhead: "the master: partitions are made ahead", stepRepair: "the master: a repair",
-	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepMetadata: "the master: metadata servers",
+	stepDrain: "the master: a drain", stepSplit: "the master: a split", stepMerge: "the master: a merge", stepBalance: "the master: balance", stepEven: "the master: a partition with rows moves for balance", stepMetadata: "the master: metadata servers",
 	stepSweep: "the master: lease rows are swept", mergedUnborn: "partitions that were never led are merged",
 	chainLed: "a chain is led", chainOvertaken: "a head is overtaken", chainRests: "a chain is quiet", chainWakes: "a quiet chain wakes", chainGivesUp: "a head gives its lease up for a new epoch", chainUnmapped: "a chain is led by a placement that the map has no more", chainRefuses: "a head takes no rows", chainBehind: "a copy is behind the log", copyMade: "a copy is made",
 	memberSilent: "a silent member is taken out", memberSlow: "a slow member is taken out", memberUnmapped: "a member that the map has no more is taken out", memberTakenIn: "a placement is taken into a chain", surplusCut: "surplus is set aside", tornFrame: "a torn frame is cut",
@@ -278,6 +279,9 @@ var kindMarks = map[master.Kind]mark{master.Drop: stepDrop, master.Retention: st
 func (w *world) markStep(s master.Step) {
 	w.n.steps++
 	w.mark(kindMarks[s.Kind])
+	if s.Kind == master.Balance && len(s.Fences) == 0 {
+		w.mark(stepEven)
+	}
 	for _, f := range s.Fences {
 		led := w.check.listed[f.Partition].Epoch > 0
 		switch s.Kind {

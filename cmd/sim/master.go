@@ -49,7 +49,10 @@ func masterSettings(rng *rand.Rand) (s master.Settings) {
 	s.EmptyAfter, s.DeadAfter = either(4500*time.Millisecond, 10*time.Second), either(12*time.Second, 40*time.Second)
 	s.SettleAfter, s.Every = either(2*time.Second, 10*time.Second), either(time.Second, 5*time.Second)
 	s.Ahead, s.ClosedAfter = either(10*time.Minute, 2*time.Hour), either(10*time.Minute, time.Hour)
-	s.SplitBytes = []int64{-1, 6 * rowBytes}[rng.IntN(2)]
+	s.SplitBytes, s.BalanceBytes = 6*rowBytes, -1
+	if rng.IntN(2) == 0 {
+		s.SplitBytes, s.BalanceBytes = -1, 2*rowBytes
+	}
 	s.MovesMax = []int{2, 64}[rng.IntN(2)]
 	s.CreateMax = []int{1, 256}[rng.IntN(2)]
 	s.DropMax = []int{256, 16_384}[rng.IntN(2)]

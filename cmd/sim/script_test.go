@@ -73,7 +73,7 @@ func newScript(t *testing.T, d *datadriven.TestData) *script {
 	s.limits, s.replicas, s.zones, s.dataFrom, s.pace = usualLimits, 1, false, 0, 0
 	s.master.SetDefaults()
 	s.master.ClosedAfter, s.master.SettleAfter, s.master.EmptyAfter = time.Hour, time.Second, 20*time.Second
-	s.master.MovesMax, s.master.RoomFrom, s.master.SplitBytes = 64, 2, -1
+	s.master.MovesMax, s.master.RoomFrom, s.master.SplitBytes, s.master.BalanceBytes = 64, 2, -1, -1
 	s.trace.all = func(line string) {
 		if _, text, ok := strings.Cut(line, "  the master "); ok {
 			s.tell("the master %s", text)

@@ -179,3 +179,27 @@ func (c *crowd) placesOf(p lease.Partition) (on []topology.ServerID, free topolo
 	}
 	return on, free
 }
+
+// TestClusterRowsMoveToAServerThatComes has rows on three servers, and a fourth one comes: closed partitions move to it until it has its part, and they are read
+// all the time. Then the one that leads most of them is killed: nothing is missing.
+func TestClusterRowsMoveToAServerThatComes(t *testing.T) {
+	needsCluster(t)
+	t.Parallel()
+	c, later := newCrowdOf(t, movesPlan("SPILLWAY_TABLES_BALANCE_BYTES=1"), 3)
+	const n, replicas = 40, 2
+	ps, written := c.filled("even", replicas, n)
+	c.within(2*patience, "all copies are there", c.moved(ps, replicas))
+	came := later[0]
+	c.Storage = append(c.Storage, came)
+	c.start(came)
+	began := time.Now()
+	id := topology.ServerID(came.Name)
+	c.within(5*patience, "it has its part", func() bool {
+		c.holdsOnce("even", written)
+		return len(c.placedOn(ps, id)) >= n*replicas/4*2/3
+	})
+	c.within(2*patience, "all copies are there", c.moved(ps, replicas))
+	t.Logf("after %v it has %d of %d copies", time.Since(began).Round(time.Second), len(c.placedOn(ps, id)), n*replicas)
+	c.server(c.leadsMost(ps)).Kill()
+	c.holdsOnce("even", written)
+}
