@@ -86,9 +86,10 @@ func (c *Copies) Late() []CopyAsk {
 }
 
 // Look takes the leader of one of the partitions, now that a copy is late. If it has failed to answer before, it may answer now: as a leader it surely has
-// every row. Then the silent ones are left for another try.
-func (c *Copies) Look(l Lead) {
-	if c.outcome != Open || !c.spare || c.waits(peer.UnsureCopies) || l.Server == "" || l.Guess {
+// every row. Then the silent ones are left for another try. One that led already when the copies were first asked has failed as a leader, most likely because it is
+// dead: no other try would be better before another leads, which takes seconds, and the silent copies may have the answer any moment.
+func (c *Copies) Look(l Lead, led bool) {
+	if led || c.outcome != Open || !c.spare || c.waits(peer.UnsureCopies) || l.Server == "" || l.Guess {
 		return
 	}
 	for _, x := range c.copies {

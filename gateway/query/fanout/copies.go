@@ -23,7 +23,7 @@ func (s *Source) targets(ctx context.Context, r *request, m *topology.Map, try i
 	leaders = r.leaders || leaders || !said && s.settings.LeaderOnly || s.deps.Copies == nil
 	return func(p *topology.Partition) (target, error) {
 		lead, err := s.deps.Leaders.Find(r.table, p, try)
-		t := target{leader: lead.Server}
+		t := target{leader: lead.Server, epoch: lead.Epoch}
 		if leaders || len(p.Placements) < 2 {
 			return t, err
 		}
@@ -120,9 +120,9 @@ func (x *race) run(long, others context.Context) error {
 // look gives the machine the present leaders, and returns a channel that is closed when one may change.
 func (x *race) look() <-chan struct{} {
 	changed := x.s.deps.Leaders.Changed()
-	for _, p := range x.g.partitions {
+	for i, p := range x.g.partitions {
 		if l, err := x.s.deps.Leaders.Find(x.r.table, p, 0); err == nil {
-			x.machine.Look(follow.Lead{Server: l.Server, Guess: l.Guess})
+			x.machine.Look(follow.Lead{Server: l.Server, Guess: l.Guess}, l.Server == x.g.leads[i] && l.Epoch == x.g.epochs[i])
 		}
 	}
 	return changed

@@ -95,7 +95,7 @@ func (u *unit) group(targets map[point.PartitionID]target) group {
 	g := group{server: u.servers[0], accepts: true, partitions: u.partitions}
 	for _, p := range u.partitions {
 		t := targets[p.ID]
-		g.leads = append(g.leads, t.leader)
+		g.leads, g.epochs = append(g.leads, t.leader), append(g.epochs, t.epoch)
 		if t.copies != nil {
 			g.copies, g.enough = u.servers, len(u.servers)+1
 		}

@@ -26,12 +26,14 @@ type group struct {
 	copies []topology.ServerID
 	enough int
 	leads  []topology.ServerID // of the partitions; "": none
+	epochs []point.Epoch       // in which they lead
 	mode   peer.Copies         // of the question to this server
 }
 
 // target says where a partition is read: at its leader, or at the copies.
 type target struct {
 	leader topology.ServerID
+	epoch  point.Epoch // of the leader
 	copies []topology.ServerID
 	enough int
 }
@@ -95,7 +97,7 @@ func plan(ps []*topology.Partition, of func(*topology.Partition) (target, error)
 		}
 		g.partitions = append(g.partitions, p)
 		if t.copies != nil {
-			g.leads = append(g.leads, lead)
+			g.leads, g.epochs = append(g.leads, lead), append(g.epochs, t.epoch)
 		}
 	}
 	out := make([]group, 0, len(groups))
