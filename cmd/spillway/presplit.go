@@ -125,8 +125,6 @@ func ringEnd(hi uint64) string {
 	return fmt.Sprintf("%#x", hi)
 }
 
-func stampOf(t point.Nanos) string { return time.Unix(0, t).UTC().Format(time.RFC3339) }
-
 func drawForecasts(w io.Writer, table string, cols []columnForecast) {
 	if len(cols) == 0 {
 		fmt.Fprintf(w, "nothing is recorded of table %q yet: the master writes its growth every ten minutes\n", table)
