@@ -112,6 +112,7 @@ type Lead struct {
 	keeper   *keeper.Keeper
 	metrics  *metrics
 	news     chan struct{} // has room for one: effects are waiting
+	began    time.Time
 
 	mu struct {
 		sync.Mutex // guards this struct; held for microseconds
@@ -135,7 +136,7 @@ func New(d Deps, s Settings) (*Lead, error) {
 	if d.Clock == nil {
 		d.Clock = keeper.Boottime
 	}
-	l := &Lead{deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), news: make(chan struct{}, 1)}
+	l := &Lead{began: time.Now(), deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), news: make(chan struct{}, 1)}
 	seen, err := loadSeen(d.Brick)
 	if err != nil {
 		return nil, err
@@ -180,7 +181,14 @@ func (l *Lead) Why(table string, id point.PartitionID) string {
 // Servers gives the registered storage servers. It may be called at any time, from any goroutine.
 func (l *Lead) Servers(all []rules.Server) { l.step(rules.Servers{All: all}) }
 
-// Hold implements server.Leases: the in-sync list becomes this placement alone, and the mark that the partition is
+// newFor is how long after its start a server waits for others to show signs of life before it refuses a first row because too few live: where a whole cluster
+// starts, each is ready before it has seen the next heartbeat of the others.
+const newFor = 10 * time.Second
+
+// lookAgain is how often a first row that waits looks at which servers live.
+const lookAgain = 50 * time.Millisecond
+
+// Hold implements server.Leases: the in-sync list becomes that of the live placements, or this one alone, and the mark that the partition is
 // empty is removed, in one change of the row as it was. A move of an empty partition changes that row too, so that one of both fails.
 // Many may wait for one change.
 func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epoch point.Epoch) error {
@@ -204,12 +212,23 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 			return nil
 		case over:
 			return fault.Errorf(fault.Stale, "epoch %d of partition %v is over", epoch, p)
-		case short:
-			return fault.Errorf(fault.Unavailable, "partition %v: %d of its servers live, and at least %d must keep each row", p, live, least)
+		}
+		var again <-chan time.Time // a heartbeat of another server is no change of the row
+		var few error
+		if short {
+			again = time.After(lookAgain)
+			few = fault.Errorf(fault.Unavailable, "partition %v: %d of its servers live, and at least %d must keep each row", p, live, least)
+		}
+		if short && time.Since(l.began) > newFor {
+			return few
 		}
 		select {
 		case <-changed:
+		case <-again:
 		case <-ctx.Done():
+			if short {
+				return few
+			}
 			return fault.Errorf(fault.Stale, "partition %v: the lease table did not take the in-sync list in time; nothing was written", p)
 		}
 	}
