@@ -3,6 +3,7 @@ package tables_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,40 @@ func TestTablesAreMadeOnWriteOnlyWhereAllowed(t *testing.T) {
 	}
 	if _, err := free.Ensure(t.Context(), "c"); !fault.Is(err, fault.Throttled) {
 		t.Fatalf("a third table: %v, want throttled", err)
+	}
+}
+
+// Senders drop rows that are answered Invalid, and send those again that are answered Unavailable: a new day that begins while all
+// servers restart, or have full disks, must cost no row.
+func TestRowsOfANewDayAreNotDroppedWhileNoServerTakesPartitions(t *testing.T) {
+	site := newSite(t, 1)
+	deps := site.deps()
+	var none atomic.Bool
+	place := deps.Place
+	deps.Place = func(table string, p point.PartitionID) []topology.ServerID {
+		if none.Load() {
+			return nil
+		}
+		return place(table, p)
+	}
+	tb := site.openWith(deps, tables.Settings{CreateOnWrite: true})
+	if _, err := tb.Ensure(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tb.Cover(t.Context(), "t", []point.Nanos{0}); err != nil {
+		t.Fatal(err)
+	}
+	day := int64(24 * time.Hour)
+	none.Store(true)
+	if _, err := tb.Cover(t.Context(), "t", []point.Nanos{0, day}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a new day without a server: %v, want unavailable", err)
+	}
+	if m, err := tb.Cover(t.Context(), "t", []point.Nanos{0}); err != nil || m.Len() != 1 {
+		t.Errorf("a day that has its partition: %v, %v", m, err)
+	}
+	none.Store(false)
+	if m, err := tb.Cover(t.Context(), "t", []point.Nanos{0, day}); err != nil || m.Len() != 2 {
+		t.Errorf("a new day with a server: %v, %v", m, err)
 	}
 }
 
