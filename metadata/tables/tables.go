@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -181,7 +182,8 @@ func (t *Tables) Changed() <-chan struct{} {
 	return t.mu.changed
 }
 
-// Names lists the tables, sorted.
+// Names lists the tables: sorted, and those whose names begin with an underscore last, since they are about the process and not of its
+// users.
 func (t *Tables) Names() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -191,7 +193,16 @@ func (t *Tables) Names() []string {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, func(a, b string) int {
+		own, other := strings.HasPrefix(a, "_"), strings.HasPrefix(b, "_")
+		switch {
+		case own == other:
+			return strings.Compare(a, b)
+		case own:
+			return 1
+		}
+		return -1
+	})
 	return names
 }
 

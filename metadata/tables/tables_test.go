@@ -2,6 +2,7 @@ package tables_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,19 @@ func TestTablesAreMadeOnWriteOnlyWhereAllowed(t *testing.T) {
 	}
 	if _, err := free.Ensure(t.Context(), "c"); !fault.Is(err, fault.Throttled) {
 		t.Fatalf("a third table: %v, want throttled", err)
+	}
+}
+
+// The page and Grafana open the first table of the list: a user's own, not the one of Spillway's metrics.
+func TestTablesOfUsersAreListedFirst(t *testing.T) {
+	tb := newSite(t, 1).open(tables.Settings{CreateOnWrite: true})
+	for _, name := range []string{"_spillway", "default", "_a", "Z", "app"} {
+		if _, err := tb.Ensure(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := tb.Names(), []string{"Z", "app", "default", "_a", "_spillway"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
