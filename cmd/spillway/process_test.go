@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"github.com/spillwaydb/spillway/protocols/setting"
 	"io"
 	"net/http"
@@ -180,12 +181,22 @@ func (p *process) rows(metric, over string, at time.Time) map[string][]sampleAt 
 // rowsOf is rows of any table.
 func (p *process) rowsOf(table, metric, over string, at time.Time) map[string][]sampleAt {
 	p.t.Helper()
+	got, err := p.tryRowsOf(table, metric, over, at)
+	if err != nil {
+		p.t.Fatalf("%v\n%s", err, &p.log)
+	}
+	return got
+}
+
+// tryRowsOf is rowsOf where an answer may fail.
+func (p *process) tryRowsOf(table, metric, over string, at time.Time) (map[string][]sampleAt, error) {
+	p.t.Helper()
 	q := url.Values{"query": {metric + "[" + over + "]"}, "time": {strconv.FormatInt(at.Unix(), 10)}, "timeout": {"100s"}}
 	status, text, err := p.get("/t/" + table + "/api/v1/query?" + q.Encode())
 	if err != nil || status != http.StatusOK {
-		p.t.Fatalf("query of %s: %d %.500s %v\n%s", metric, status, text, err, &p.log)
+		return nil, fmt.Errorf("query of %s: %d %.500s %v", metric, status, text, err)
 	}
-	return samplesOf(p.t, text)
+	return samplesOf(p.t, text), nil
 }
 
 // samplesOf reads the samples of an answer, by series.

@@ -390,17 +390,17 @@ func (t *Tables) metadataServersFor(name string) []topology.ServerID {
 func (t *Tables) Cover(ctx context.Context, name string, times []point.Nanos) (*topology.Map, error) {
 	times = slices.Clone(times)
 	return t.Change(ctx, name, func(m *topology.Map) ([]topology.Op, error) {
-		homeless := false
+		unplaced := false
 		c := m.Covering(times, func(p point.PartitionID) []topology.Placement {
 			var placed []topology.Placement
 			for _, s := range t.deps.Place(name, p) {
 				placed = append(placed, topology.Placement{ID: t.newPlacementID(), Server: s})
 			}
-			homeless = homeless || len(placed) == 0
+			unplaced = unplaced || len(placed) == 0
 			return placed
 		})
 		switch {
-		case homeless: // the map would refuse it as Invalid, and senders do not send again what is invalid
+		case unplaced: // the map would refuse it as Invalid, and senders do not send again what is invalid
 			return nil, fault.Errorf(fault.Unavailable, "table %q needs a new partition for these times, and no storage server takes one now: each is away, leaves, or has a full disk; spillway doctor says which", name)
 		case len(c.Partitions) == 0:
 			return nil, nil
