@@ -1,0 +1,70 @@
+package unload
+
+import "github.com/spillwaydb/spillway/protocols/point"
+
+// Input is what happened.
+type Input interface{ input() }
+
+// Effect is what is to be done, in order.
+type Effect interface{ effect() }
+
+// Inputs.
+type (
+	// Begin says that this server leads the partition, sealed for good: no server takes a row into it any more.
+	Begin struct{}
+	// End says that it does not any more. Whoever has slices drops them.
+	End struct{}
+	// Tick says that time went by.
+	Tick struct{}
+	// Read answers ReadSlice: rows of the times from its From to before To were read. To is its To, or less where there was more than fits. Rows 0: there are none.
+	Read struct {
+		ID    uint64
+		To    point.Nanos
+		Rows  int
+		Bytes int64
+	}
+	// Unread answers ReadSlice where the rows could not be read.
+	Unread struct{ ID uint64 }
+	// Sent answers Send. OK: all rows are acked at level all, or are older than their table keeps. Otherwise some may be, and nothing of the slice is on its way any more.
+	Sent struct {
+		ID uint64
+		OK bool
+	}
+	// Delete asks to take rows out of the partition. It may begin at Permit, and ends with Deleted. The caller numbers deletions. Before Begin and after End it
+	// is not heard: the caller refuses it, since the server does not lead.
+	Delete struct{ ID uint64 }
+	// Deleted ends a deletion, also one that failed or was not permitted yet.
+	Deleted struct{ ID uint64 }
+)
+
+func (Begin) input()   {}
+func (End) input()     {}
+func (Tick) input()    {}
+func (Read) input()    {}
+func (Unread) input()  {}
+func (Sent) input()    {}
+func (Delete) input()  {}
+func (Deleted) input() {}
+
+// Effects.
+type (
+	// ReadSlice asks for the rows of the times from From to before To, from the first on, in at most Settings.SliceBytes but for the rows of the first time.
+	ReadSlice struct {
+		ID       uint64
+		From, To point.Nanos
+	}
+	// Send asks to insert the rows of a slice that was read, and to give up after Settings.SendWithin.
+	Send struct{ ID uint64 }
+	// Drop forgets the rows of a slice.
+	Drop struct{ ID uint64 }
+	// Permit lets a deletion begin.
+	Permit struct{ ID uint64 }
+	// Finish says that those that take over have all rows: the partition may be taken out of the map.
+	Finish struct{}
+)
+
+func (ReadSlice) effect() {}
+func (Send) effect()      {}
+func (Drop) effect()      {}
+func (Permit) effect()    {}
+func (Finish) effect()    {}
