@@ -16,8 +16,23 @@ import (
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
 	"github.com/spillwaydb/spillway/storage/brick"
+	"github.com/spillwaydb/spillway/storage/deliver"
 	"github.com/spillwaydb/spillway/storage/staging"
 )
+
+// Ways are what forwarding needs to know of the cluster.
+type Ways interface {
+	deliver.Ways
+	// Map returns the newest map of a table at hand, nil if there is none, and the sequence number below which maps are of tables of that
+	// name that were dropped; 0: unknown.
+	Map(table string) (m *topology.Map, begun uint64)
+	// Live reports whether a server's heartbeat was seen lately.
+	Live(id topology.ServerID) bool
+	// Leaving reports whether this server is drained.
+	Leaving() bool
+	// Others lists the other servers of the cluster that may take staged frames.
+	Others() []topology.ServerID
+}
 
 const (
 	lookPeriod = 50 * time.Millisecond // between looks at frames that wait for a leader
@@ -173,12 +188,8 @@ func (s *Store) postpone(id staging.ID) {
 // tell lets the other holders forget a frame. One that does not get it forwards the frame again, which changes nothing.
 func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.ServerID) {
 	for _, id := range others {
-		to, ok := s.deps.Ways.Server(id)
-		if !ok {
-			continue
-		}
-		err := s.ways.with(ctx, wayTo{id, f.Table}, to, func(w *way) error {
-			return w.stream.Insert(ctx, &peer.Insert{Stamp: f.ID.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Forget, Nonce: f.ID.Nonce}})
+		err := s.out.At(ctx, id, f.Table, func(st *deliver.Stream) error {
+			return st.Insert(ctx, &peer.Insert{Stamp: f.ID.Stamp, Level: point.One, Staging: &peer.Staging{Do: peer.Forget, Nonce: f.ID.Nonce}})
 		})
 		if err != nil {
 			s.deps.Log.Debug("a holder was not told to forget a staged frame", "server", id, "error", err)
@@ -186,116 +197,22 @@ func (s *Store) tell(ctx context.Context, f *staging.Frame, others []topology.Se
 	}
 }
 
-// part is the share of a frame that belongs to one partition. Its numbers of series are those of the frame.
-type part struct {
-	partition *topology.Partition
-	in        peer.Insert
-}
-
 // deliver inserts all rows of a frame, by partition, with their rank.
 func (s *Store) deliver(ctx context.Context, h *held) error {
-	r := readers.Get().(*reader)
-	defer r.put()
-	if err := r.decoder.Decode(h.body, &r.frame); err != nil {
+	r := deliver.Get()
+	defer r.Put()
+	if err := r.Decode(h.body); err != nil {
 		return err
 	}
 	m, begun := s.deps.Ways.Map(h.Table)
 	if m == nil || h.Before(begun) {
 		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
 	}
-	uncovered, expired := r.divide(m, time.Now().UnixNano())
-	if len(uncovered) > 0 {
-		if err := s.deps.Ways.Cover(ctx, h.Table, uncovered); err != nil {
-			return err
-		}
-		return fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", h.Table)
-	}
-	for i := range r.parts {
-		if err := s.insert(ctx, h.Table, r, &r.parts[i], m.Seq); err != nil {
-			return err
-		}
-	}
-	if expired > 0 {
+	expired, err := s.out.Rows(ctx, h.Table, m, r)
+	if err == nil && expired > 0 {
 		s.metrics.expired.Add(float64(expired))
 	}
-	return nil
-}
-
-func (s *Store) insert(ctx context.Context, table string, r *reader, p *part, seq uint64) error {
-	leader, err := s.deps.Ways.Leader(table, p.partition)
-	if err != nil {
-		return err
-	}
-	to, ok := s.deps.Ways.Server(leader)
-	if !ok {
-		return fault.Errorf(fault.Unavailable, "server %q is not known here", leader)
-	}
-	in := &p.in
-	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, r.frame.Stamp, point.All
-	in.Staging = &peer.Staging{Do: peer.Forward}
-	return s.ways.with(ctx, wayTo{leader, table}, to, func(w *way) error {
-		var err error
-		if r.ids, err = w.define(ctx, r.ids[:0], r.frame.Defs); err != nil {
-			return err
-		}
-		translate(in, r.ids)
-		return w.stream.Insert(ctx, in)
-	})
-}
-
-// translate turns the frame's numbers of series into the stream's. The columns are the caller's own.
-func translate(in *peer.Insert, ids []point.SeriesID) {
-	for i, id := range in.IDs {
-		in.IDs[i] = ids[id]
-	}
-	for i := range in.Hists {
-		in.Hists[i].ID = ids[in.Hists[i].ID]
-	}
-	for i := range in.Exemplars {
-		in.Exemplars[i].ID = ids[in.Exemplars[i].ID]
-	}
-}
-
-// divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows that are older than their table keeps.
-func (r *reader) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
-	g := &r.frame
-	r.parts, r.rings = r.parts[:0], slices.Grow(r.rings[:0], len(g.Defs))
-	for _, l := range g.Defs {
-		r.rings = append(r.rings, l.RingPoint())
-	}
-	var last *topology.Partition
-	var at int // of last, in r.parts
-	find := func(id point.DenseID, t point.Nanos) *peer.Insert {
-		if m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
-			expired++
-			return nil
-		}
-		if last == nil || !last.Contains(r.rings[id], t) {
-			p, ok := m.Find(r.rings[id], t)
-			if !ok {
-				uncovered = append(uncovered, t)
-				return nil
-			}
-			last, at = p, r.part(p)
-		}
-		return &r.parts[at].in
-	}
-	for i, id := range g.IDs {
-		if in := find(id, g.Times[i]); in != nil {
-			in.IDs, in.Times, in.Values = append(in.IDs, point.SeriesID(id)), append(in.Times, g.Times[i]), append(in.Values, g.Values[i])
-		}
-	}
-	for _, h := range g.Hists {
-		if in := find(h.ID, h.Time); in != nil {
-			in.Hists = append(in.Hists, point.HistRow{ID: point.SeriesID(h.ID), Time: h.Time, H: h.H})
-		}
-	}
-	for _, e := range g.Exemplars {
-		if in := find(e.ID, e.Time); in != nil {
-			in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(e.ID), Time: e.Time, Value: e.Value, Labels: e.Labels})
-		}
-	}
-	return uncovered, expired
+	return err
 }
 
 // restage stages a frame on another server because a holder is away, or this one leaves. It keeps the new list of holders.
@@ -331,10 +248,6 @@ func dueOf(f *staging.Frame) point.Nanos {
 }
 
 func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error {
-	to, ok := s.deps.Ways.Server(r.To)
-	if !ok {
-		return fault.Errorf(fault.Unavailable, "server %q is not known here", r.To)
-	}
 	var d frame.Decoder
 	var g frame.Frame
 	if err := d.Decode(h.body, &g); err != nil {
@@ -353,13 +266,13 @@ func (s *Store) restageAt(ctx context.Context, h *held, r staging.Restage) error
 	for _, x := range g.Exemplars {
 		in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(x.ID), Time: x.Time, Value: x.Value, Labels: x.Labels})
 	}
-	return s.ways.with(ctx, wayTo{r.To, h.Table}, to, func(w *way) error {
-		ids, err := w.define(ctx, nil, g.Defs)
+	return s.out.At(ctx, r.To, h.Table, func(st *deliver.Stream) error {
+		ids, err := st.Define(ctx, nil, g.Defs)
 		if err != nil {
 			return err
 		}
-		translate(&in, ids)
-		return w.stream.Insert(ctx, &in)
+		deliver.Translate(&in, ids)
+		return st.Insert(ctx, &in)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/deliver"
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
@@ -122,7 +123,7 @@ func TestEveryStagedRowComesToItsPartitionAsItsSeries(t *testing.T) {
 	const partitions = 12 // more than a scratch keeps
 	l := &leads{leaderless: leaderless{m: hours(t, partitions)}, rows: map[sent]bool{}}
 	s := h.open(staging.Settings{})
-	s.deps.Ways = l
+	s.deps.Ways, s.out = l, deliver.New(l)
 	random := rand.New(rand.NewPCG(1, 2))
 	want := map[sent]bool{}
 	var running sync.WaitGroup
@@ -159,7 +160,7 @@ func BenchmarkStagedRow(b *testing.B) {
 	h := newHouse(&testing.T{})
 	l := &leads{leaderless: leaderless{m: hours(b, 1)}}
 	s := h.open(staging.Settings{})
-	s.deps.Ways = l
+	s.deps.Ways, s.out = l, deliver.New(l)
 	f := &frame.Frame{Kind: frame.Rows, Foreign: true}
 	for i := range 667 {
 		f.Defs, f.IDs = append(f.Defs, seriesOf(i)), append(f.IDs, point.DenseID(i))

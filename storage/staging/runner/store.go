@@ -17,6 +17,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/deliver"
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
@@ -42,7 +43,7 @@ type Store struct {
 	journal  *journal
 	metrics  *metrics
 	wake     chan struct{} // 1 when there may be frames to forward
-	ways     *ways
+	out      *deliver.Deliverer
 
 	announcing sync.Mutex   // held while Announce runs
 	deleting   sync.Mutex   // held while a deletion takes rows out of frames
@@ -72,7 +73,7 @@ const announcedFor = 15 * time.Second
 // Open reads the frames there are. Errors are Unavailable.
 func Open(d Deps, s staging.Settings) (*Store, error) {
 	s.SetDefaults()
-	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), ways: newWays()}
+	st := &Store{deps: d, settings: s, wake: make(chan struct{}, 1), out: deliver.New(d.Ways)}
 	st.mu.machine = staging.New(s)
 	st.mu.held, st.mu.pending, st.mu.announced = map[staging.ID]*held{}, map[string]int{}, map[string]time.Time{}
 	st.metrics = newMetrics(d.Registerer, st)
@@ -383,7 +384,7 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	s.mu.closed = true
 	s.mu.Unlock()
-	return errors.Join(s.ways.close(), s.journal.close())
+	return errors.Join(s.out.Close(), s.journal.close())
 }
 
 // overlapping returns the frames of a table with rows in [lo, hi].

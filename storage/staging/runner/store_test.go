@@ -21,6 +21,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/frame"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/deliver"
 	"github.com/spillwaydb/spillway/storage/staging"
 )
 
@@ -366,7 +367,7 @@ func (h *house) serve() (s *Store, l *leaderless, stop func()) {
 		return []topology.Placement{{ID: 1, Server: "b"}}
 	})}
 	s = h.open(staging.Settings{})
-	s.deps.Ways = l
+	s.deps.Ways, s.out = l, deliver.New(l)
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

@@ -1,0 +1,138 @@
+package deliver
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// Ways are what delivering needs to know of the cluster.
+type Ways interface {
+	// Cover makes partitions for times that have none.
+	Cover(ctx context.Context, table string, times []point.Nanos) error
+	// Leader returns the leader of a partition. Errors are Unavailable.
+	Leader(table string, p *topology.Partition) (topology.ServerID, error)
+	// Server returns the way to a server, this one too.
+	Server(id topology.ServerID) (peer.Storage, bool)
+}
+
+// Deliverer has the streams to leaders. Safe for concurrent use.
+type Deliverer struct {
+	ways    Ways
+	streams streams
+}
+
+// New makes a Deliverer without streams.
+func New(w Ways) *Deliverer {
+	d := &Deliverer{ways: w}
+	d.streams.mu.open = map[to]*Stream{}
+	return d
+}
+
+// Close closes the streams, once no frame uses them.
+func (d *Deliverer) Close() error { return d.streams.close() }
+
+// At calls f with a stream to a server. After an error the stream is not used again. Errors are Unavailable (the server is not known) and those of f.
+func (d *Deliverer) At(ctx context.Context, server topology.ServerID, table string, f func(*Stream) error) error {
+	storage, ok := d.ways.Server(server)
+	if !ok {
+		return fault.Errorf(fault.Unavailable, "server %q is not known here", server)
+	}
+	return d.streams.with(ctx, to{server, table}, storage, f)
+}
+
+// Rows inserts all rows of a frame, by partition, with its rank. Expired are those left out because they are older than their table keeps. Errors are
+// Unavailable (some rows may be inserted; also where partitions had to be made first), and those of a leader that refuses a row for good.
+func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, s *Scratch) (expired int, err error) {
+	uncovered, expired := s.divide(m, time.Now().UnixNano())
+	if len(uncovered) > 0 {
+		if err := d.ways.Cover(ctx, table, uncovered); err != nil {
+			return 0, err
+		}
+		return 0, fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", table)
+	}
+	for i := range s.parts {
+		if err := d.insert(ctx, table, s, &s.parts[i], m.Seq); err != nil {
+			return 0, err
+		}
+	}
+	return expired, nil
+}
+
+func (d *Deliverer) insert(ctx context.Context, table string, s *Scratch, p *part, seq uint64) error {
+	leader, err := d.ways.Leader(table, p.partition)
+	if err != nil {
+		return err
+	}
+	in := &p.in
+	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, s.Frame.Stamp, point.All
+	in.Staging = &peer.Staging{Do: peer.Forward}
+	return d.At(ctx, leader, table, func(st *Stream) error {
+		var err error
+		if s.ids, err = st.Define(ctx, s.ids[:0], s.Frame.Defs); err != nil {
+			return err
+		}
+		Translate(in, s.ids)
+		return st.Insert(ctx, in)
+	})
+}
+
+// Translate turns the frame's numbers of series into the stream's. The columns are the caller's own.
+func Translate(in *peer.Insert, ids []point.SeriesID) {
+	for i, id := range in.IDs {
+		in.IDs[i] = ids[id]
+	}
+	for i := range in.Hists {
+		in.Hists[i].ID = ids[in.Hists[i].ID]
+	}
+	for i := range in.Exemplars {
+		in.Exemplars[i].ID = ids[in.Exemplars[i].ID]
+	}
+}
+
+// divide cuts the frame by a map into parts. It returns the times that no partition has, and counts the rows that are older than their table keeps.
+func (s *Scratch) divide(m *topology.Map, now point.Nanos) (uncovered []point.Nanos, expired int) {
+	g := &s.Frame
+	s.parts, s.rings = s.parts[:0], slices.Grow(s.rings[:0], len(g.Defs))
+	for _, l := range g.Defs {
+		s.rings = append(s.rings, l.RingPoint())
+	}
+	var last *topology.Partition
+	var at int // of last, in s.parts
+	find := func(id point.DenseID, t point.Nanos) *peer.Insert {
+		if m.Config.Retention > 0 && t < now-int64(m.Config.Retention) {
+			expired++
+			return nil
+		}
+		if last == nil || !last.Contains(s.rings[id], t) {
+			p, ok := m.Find(s.rings[id], t)
+			if !ok {
+				uncovered = append(uncovered, t)
+				return nil
+			}
+			last, at = p, s.part(p)
+		}
+		return &s.parts[at].in
+	}
+	for i, id := range g.IDs {
+		if in := find(id, g.Times[i]); in != nil {
+			in.IDs, in.Times, in.Values = append(in.IDs, point.SeriesID(id)), append(in.Times, g.Times[i]), append(in.Values, g.Values[i])
+		}
+	}
+	for _, h := range g.Hists {
+		if in := find(h.ID, h.Time); in != nil {
+			in.Hists = append(in.Hists, point.HistRow{ID: point.SeriesID(h.ID), Time: h.Time, H: h.H})
+		}
+	}
+	for _, e := range g.Exemplars {
+		if in := find(e.ID, e.Time); in != nil {
+			in.Exemplars = append(in.Exemplars, point.ExemplarRow{ID: point.SeriesID(e.ID), Time: e.Time, Value: e.Value, Labels: e.Labels})
+		}
+	}
+	return uncovered, expired
+}

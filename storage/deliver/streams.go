@@ -1,0 +1,152 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+)
+
+// to is the other end of a stream: a table at a server.
+type to struct {
+	server topology.ServerID
+	table  string
+}
+
+// streams are those open, one per server and table.
+type streams struct {
+	mu struct {
+		sync.Mutex
+		open map[to]*Stream
+	}
+}
+
+// Stream is a stream of inserts, and the series defined on it. It is closed once it is dropped and no frame uses it.
+type Stream struct {
+	stream peer.Stream
+	users  int // and one while it is in streams; guarded by streams.mu
+
+	mu struct {
+		sync.Mutex
+		ids map[point.Labels]point.SeriesID
+	}
+}
+
+// streamSeriesMax is how many series are defined on a stream before another one is opened.
+const streamSeriesMax = 200_000
+
+// get returns a stream, opened if need be; leave gives it back.
+func (ss *streams) get(ctx context.Context, at to, server peer.Storage) (*Stream, error) {
+	ss.mu.Lock()
+	st := ss.mu.open[at]
+	if st != nil {
+		st.users++
+	}
+	ss.mu.Unlock()
+	if st != nil {
+		return st, nil
+	}
+	stream, err := server.OpenStream(ctx, at.table)
+	if err != nil {
+		return nil, err
+	}
+	st = &Stream{stream: stream, users: 2}
+	st.mu.ids = map[point.Labels]point.SeriesID{}
+	ss.mu.Lock()
+	old := ss.mu.open[at]
+	ss.mu.open[at] = st
+	ss.mu.Unlock()
+	return st, ss.leave(old)
+}
+
+func (ss *streams) leave(st *Stream) error {
+	if st == nil {
+		return nil
+	}
+	ss.mu.Lock()
+	st.users--
+	last := st.users == 0
+	ss.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return st.stream.Close()
+}
+
+// drop takes a stream out: the next frame opens another.
+func (ss *streams) drop(at to, st *Stream) error {
+	ss.mu.Lock()
+	in := ss.mu.open[at] == st
+	if in {
+		delete(ss.mu.open, at)
+	}
+	ss.mu.Unlock()
+	if !in {
+		return nil
+	}
+	return ss.leave(st)
+}
+
+func (ss *streams) close() (err error) {
+	ss.mu.Lock()
+	all := ss.mu.open
+	ss.mu.open = map[to]*Stream{}
+	ss.mu.Unlock()
+	for _, st := range all {
+		err = errors.Join(err, ss.leave(st))
+	}
+	return err
+}
+
+// with calls f with a stream to a server.
+func (ss *streams) with(ctx context.Context, at to, server peer.Storage, f func(*Stream) error) error {
+	st, err := ss.get(ctx, at, server)
+	if err != nil {
+		return err
+	}
+	err = f(st)
+	if err != nil || st.len() > streamSeriesMax {
+		_ = ss.drop(at, st)
+	}
+	_ = ss.leave(st)
+	return err
+}
+
+// Insert sends an insert whose series are numbered as Define said.
+func (st *Stream) Insert(ctx context.Context, in *peer.Insert) error {
+	return st.stream.Insert(ctx, in)
+}
+
+func (st *Stream) len() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.mu.ids)
+}
+
+// Define appends the stream's numbers of series. Nothing of labels is kept.
+func (st *Stream) Define(ctx context.Context, ids []point.SeriesID, labels []point.Labels) ([]point.SeriesID, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	ids = slices.Grow(ids, len(labels))
+	var defs []peer.Def
+	for _, l := range labels {
+		id, ok := st.mu.ids[l]
+		if !ok {
+			id, l = point.SeriesID(len(st.mu.ids)), point.Labels(strings.Clone(string(l)))
+			st.mu.ids[l] = id
+			defs = append(defs, peer.Def{ID: id, Labels: l})
+		}
+		ids = append(ids, id)
+	}
+	if len(defs) == 0 {
+		return ids, nil
+	}
+	err := st.stream.Define(ctx, defs) // after an error the stream is dropped
+	return ids, fault.Annotate(err, "define %d series", len(defs))
+}
