@@ -294,7 +294,7 @@ func (d *decoder) partition(b []byte) *Partition {
 			s := d.split(f.b)
 			p.Split = &s
 		case bytesKey(10):
-			p.Into = decodePacked[point.PartitionID](d, f, 2)
+			p.Into = decodePacked[point.PartitionID](d, f, heirsMax)
 		case varintKey(11):
 			p.Incomplete = d.flag(f)
 		default:

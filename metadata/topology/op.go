@@ -230,6 +230,9 @@ func (t *txn) owing(p *Partition, but []point.PartitionID) (owing *Partition) {
 	return owing
 }
 
+// Inherits reports whether another partition still unloads into p, which is of this map.
+func (m *Map) Inherits(p *Partition) bool { return (&txn{m: *m}).owing(p, nil) != nil }
+
 // Droppable leaves out of ids parts of families of which others are not named: one that unloads while the partition that takes over its
 // rows stays (Drop would refuse it), and one that takes over rows while the one that unloads them stays (its keys would have no
 // owner). The slice is used.

@@ -90,7 +90,7 @@ type Partition struct {
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Split is set while State is Splitting.
 	Split *Split `json:"split,omitempty"`
-	// Into names those that take over the rows; set while State is Unload, and then never empty (C27).
+	// Into names those that take over the rows; set while State is Unload, and then never empty (C27). At most heirsMax.
 	Into []point.PartitionID `json:"into,omitempty"`
 }
 

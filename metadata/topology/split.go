@@ -113,10 +113,13 @@ func (o SplitAbort) String() string {
 }
 
 // UnloadFinal removes a partition once all its rows are in those it unloads into (C78). The proposer made sure of that:
-// each of them has recorded its final ends. One that still gets rows from another waits for that one.
+// they are acked there at level all. One that unloads into it too goes on to unload into those that take over from it.
 type UnloadFinal struct {
 	Partition point.PartitionID
 }
+
+// heirsMax bounds the partitions that take over from one, those that took over from one of them included.
+const heirsMax = 64
 
 func (o UnloadFinal) apply(t *txn) error {
 	p, err := t.get(o.Partition)
@@ -129,8 +132,14 @@ func (o UnloadFinal) apply(t *txn) error {
 	if p.State != Unload {
 		return fault.Errorf(fault.Invalid, "%s is %s: only one that unloads can be finished; to delete its rows, drop it", name(p.ID), p.State)
 	}
-	if q := t.owing(p, nil); q != nil {
-		return fault.Errorf(fault.Invalid, "%s still unloads into %s: finish that first", name(q.ID), name(p.ID))
+	for q := t.owing(p, nil); q != nil; q = t.owing(p, nil) {
+		next := q.clone()
+		at := slices.Index(next.Into, p.ID)
+		next.Into = slices.Replace(next.Into, at, at+1, p.Into...)
+		if len(next.Into) > heirsMax {
+			return fault.Errorf(fault.Stale, "%s would unload into %d partitions instead of %s: it must finish first", name(q.ID), len(next.Into), name(p.ID))
+		}
+		t.put(next)
 	}
 	t.remove(p)
 	return nil
