@@ -17,6 +17,9 @@ const (
 	Forward StagingDo = 2
 	// Forget ends the staging of a frame, which a leader keeps now. The insert has no rows.
 	Forget StagingDo = 3
+	// Inherit gives rows of a partition that unloads to the leader of the one that takes over. They keep their rank, and those that the partition has already,
+	// with that rank or a higher one, are left out.
+	Inherit StagingDo = 4
 )
 
 // Bounds of the holders of a staged frame.
@@ -25,7 +28,7 @@ const (
 	HolderBytesMax = 200
 )
 
-// Staging marks an insert of rows for a leader that is, or was, away. The server must know the version of streams that has it; else the insert
+// Staging marks an insert of rows for a leader that is, or was, away, or of rows that another partition had. The server must know the version of streams that has it; else the insert
 // is refused as Unavailable.
 type Staging struct {
 	Do    StagingDo
@@ -50,8 +53,8 @@ func (s *Staging) String() string {
 
 // Validate checks the bounds. Errors are Invalid.
 func (s *Staging) Validate() error {
-	if s.Do < Stage || s.Do > Forget {
-		return fault.Errorf(fault.Invalid, "an insert of staging that does %d, known are 1 to 3", s.Do)
+	if s.Do < Stage || s.Do > Inherit {
+		return fault.Errorf(fault.Invalid, "an insert of staging that does %d, known are 1 to 4", s.Do)
 	}
 	if s.Due < 0 || s.Due != 0 && s.Do != Stage {
 		return fault.Errorf(fault.Invalid, "an insert of staging that does %d at %d", s.Do, s.Due)

@@ -46,9 +46,9 @@ func (d *Deliverer) At(ctx context.Context, server topology.ServerID, table stri
 	return d.streams.with(ctx, to{server, table}, storage, f)
 }
 
-// Rows inserts all rows of a frame, by partition, with its rank. Expired are those left out because they are older than their table keeps. Errors are
+// Rows inserts all rows of a frame, by partition, with its rank, as peer.Forward or peer.Inherit. Expired are those left out because they are older than their table keeps. Errors are
 // Unavailable (some rows may be inserted; also where partitions had to be made first), and those of a leader that refuses a row for good.
-func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, s *Scratch) (expired int, err error) {
+func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, as peer.StagingDo, s *Scratch) (expired int, err error) {
 	uncovered, expired := s.divide(m, time.Now().UnixNano())
 	if len(uncovered) > 0 {
 		if err := d.ways.Cover(ctx, table, uncovered); err != nil {
@@ -57,21 +57,21 @@ func (d *Deliverer) Rows(ctx context.Context, table string, m *topology.Map, s *
 		return 0, fault.Errorf(fault.Unavailable, "partitions were made for rows of table %q", table)
 	}
 	for i := range s.parts {
-		if err := d.insert(ctx, table, s, &s.parts[i], m.Seq); err != nil {
+		if err := d.insert(ctx, table, as, s, &s.parts[i], m.Seq); err != nil {
 			return 0, err
 		}
 	}
 	return expired, nil
 }
 
-func (d *Deliverer) insert(ctx context.Context, table string, s *Scratch, p *part, seq uint64) error {
+func (d *Deliverer) insert(ctx context.Context, table string, as peer.StagingDo, s *Scratch, p *part, seq uint64) error {
 	leader, err := d.ways.Leader(table, p.partition)
 	if err != nil {
 		return err
 	}
 	in := &p.in
 	in.Partition, in.MapSeq, in.Stamp, in.Level = p.partition.ID, seq, s.Frame.Stamp, point.All
-	in.Staging = &peer.Staging{Do: peer.Forward}
+	in.Staging = &peer.Staging{Do: as}
 	return d.At(ctx, leader, table, func(st *Stream) error {
 		var err error
 		if s.ids, err = st.Define(ctx, s.ids[:0], s.Frame.Defs); err != nil {

@@ -20,6 +20,9 @@ type Rows struct {
 	Stamp point.Stamp
 	// Foreign rows keep their rank: the partition that took them first ordered them.
 	Foreign bool
+	// Missing takes only the foreign rows that the partition does not have with that rank or a higher one: they were another partition's, and come after rows
+	// that were written here since.
+	Missing bool
 	// Once refuses a stamp that was taken before (peer.NewSeen): a gateway repeats an insert when it gets no answer.
 	Once  bool
 	Level point.Level
@@ -44,6 +47,7 @@ type appender struct {
 	serial point.Serial // of the frame
 	chain  Followers    // that the frame was passed to; nil: none
 	newest point.Stamp  // of the deletions that foreign rows were compared with
+	beside *headRef     // the head that they were compared with and may be added to; nil: any
 
 	enc   frame.Encoder
 	frame frame.Frame
@@ -59,11 +63,12 @@ func (p *Partition) Append(r *Rows) error {
 	if r.Foreign {
 		return p.appendForeign(r)
 	}
-	return p.append(r, 0)
+	return p.append(r, 0, nil)
 }
 
-// append is Append without a look at deletions. newest is the highest rank of those that foreign rows were compared with: errDeleted says that there is a newer one.
-func (p *Partition) append(r *Rows, newest point.Stamp) error {
+// append is Append without a look at deletions and at rows that are here. newest is the highest rank of the deletions that foreign rows were compared with, beside
+// the newest head of the rows: errDeleted says that there is a newer deletion, errFrozen that there is a newer head.
+func (p *Partition) append(r *Rows, newest point.Stamp, beside *headRef) error {
 	if len(r.Refs)+len(r.Hists)+len(r.Exemplars) == 0 {
 		return nil // an empty frame would be worth an fsync and a place in the log
 	}
@@ -72,7 +77,7 @@ func (p *Partition) append(r *Rows, newest point.Stamp) error {
 		waits = func() {}
 	}
 	a := p.frames.Get().(*appender)
-	a.newest = newest
+	a.newest, a.beside = newest, beside
 	wait, err := brick.Wait{}, errCold
 	for err == errCold {
 		if err = p.ready(waits); err == nil {
@@ -81,7 +86,7 @@ func (p *Partition) append(r *Rows, newest point.Stamp) error {
 		a.reset()
 	}
 	serial, chain := a.serial, a.chain
-	a.chain = nil
+	a.chain, a.beside = nil, nil
 	p.frames.Put(a)
 	if err == nil && chain != nil {
 		chain.HandOn()
@@ -98,6 +103,9 @@ func (p *Partition) append(r *Rows, newest point.Stamp) error {
 
 // errDeleted says that a deletion came after foreign rows were compared with those before.
 var errDeleted = errors.New("a deletion came meanwhile")
+
+// errFrozen says that a head was frozen after foreign rows were compared with those that are here.
+var errFrozen = errors.New("a head was frozen meanwhile")
 
 // errCold says that the partition cooled between the check and the lock.
 var errCold = errors.New("the partition went cold")
@@ -132,6 +140,9 @@ func (p *Partition) enqueue(a *appender, r *Rows) (brick.Wait, error) {
 	}
 	if f.Foreign && p.newestDeletionLocked() != a.newest {
 		return brick.Wait{}, errDeleted
+	}
+	if a.beside != nil && p.mu.active != a.beside {
+		return brick.Wait{}, errFrozen
 	}
 	if !known {
 		if err := p.defineLocked(x, a, r); err != nil {

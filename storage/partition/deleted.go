@@ -214,7 +214,14 @@ func (p *Partition) appendForeign(r *Rows) error {
 				return err
 			}
 		}
-		if err := p.append(u.rows, u.newest); err != errDeleted {
+		rows, beside := u.rows, (*headRef)(nil)
+		if r.Missing {
+			if rows, beside, err = p.missing(rows); err != nil {
+				return err
+			}
+		}
+		err = p.append(rows, u.newest, beside)
+		if err != errDeleted && err != errFrozen {
 			return err
 		}
 	}

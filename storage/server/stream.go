@@ -101,7 +101,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if st.closed {
 		return errClosed
 	}
-	if in.Staging != nil && in.Staging.Do != peer.Forward {
+	if in.Staging != nil && in.Staging.Do != peer.Forward && in.Staging.Do != peer.Inherit {
 		return st.stage(ctx, in)
 	}
 	if err := st.t.heads.admit(); err != nil {
@@ -117,7 +117,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if err != nil {
 		return err
 	}
-	forwarded := in.Staging != nil // its rank was checked where it was staged, and is kept
+	forwarded := in.Staging != nil // its rank was checked where it was taken first, and is kept
 	if !forwarded {
 		if err := st.s.timely(in.Stamp); err != nil {
 			return err
@@ -126,7 +126,7 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	r := st.scratch.Get().(*partition.Rows)
 	if err = st.translate(r, in); err == nil {
 		r.Epoch, r.Waits = pa.epoch, peer.Waiting(ctx)
-		r.Foreign, r.Once = forwarded, !forwarded
+		r.Foreign, r.Once, r.Missing = forwarded, !forwarded, forwarded && in.Staging.Do == peer.Inherit
 		err = p.Append(r)
 	}
 	if err == nil {

@@ -98,7 +98,7 @@ func stagedExample() []byte {
 
 // TestInsertsOfStagingAreReadAsTheyWereWritten, and damaged ones are refused.
 func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
-	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}} {
+	for _, s := range []peer.Staging{{Do: peer.Stage, Nonce: 9, Holders: []string{"a", "b"}}, {Do: peer.Stage, Nonce: 9, Holders: []string{"a"}, Due: 1e18}, {Do: peer.Forward}, {Do: peer.Forget, Nonce: 1 << 63}, {Do: peer.Inherit}} {
 		b, err := new(insertEncoder).encode(&peer.Insert{Stamp: 3, Staging: &s})
 		if err != nil {
 			t.Fatal(err)
@@ -112,7 +112,7 @@ func TestInsertsOfStagingAreReadAsTheyWereWritten(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	for _, s := range []peer.Staging{{Do: 9}, {Do: peer.Forward, Due: 1}, {Do: peer.Stage, Holders: []string{"a"}, Due: -1}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
+	for _, s := range []peer.Staging{{Do: 5}, {Do: peer.Forward, Due: 1}, {Do: peer.Inherit, Due: 1}, {Do: peer.Inherit, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{"a"}, Due: -1}, {Do: peer.Stage}, {Do: peer.Forget, Holders: []string{"a"}}, {Do: peer.Stage, Holders: []string{""}}, {Do: peer.Stage, Holders: make([]string, peer.HoldersMax+1)}} {
 		if _, err := new(insertEncoder).encode(&peer.Insert{Staging: &s}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -147,10 +147,12 @@ func TestInsertsBelongToTheirRole(t *testing.T) {
 	f(RoleGateway, do(peer.Stage), true)
 	f(RoleGateway, do(peer.Forward), false)
 	f(RoleGateway, do(peer.Forget), false)
+	f(RoleGateway, do(peer.Inherit), false)
 	f(RoleStorage, peer.Insert{}, false)
 	f(RoleStorage, do(peer.Stage), true)
 	f(RoleStorage, do(peer.Forward), true)
 	f(RoleStorage, do(peer.Forget), true)
+	f(RoleStorage, do(peer.Inherit), true)
 	f("", do(peer.Forward), true) // peers that speak in the clear have no roles
 }
 
@@ -465,11 +467,12 @@ func TestVersionsAreNegotiated(t *testing.T) {
 		}
 	}
 	f(1, 1, 1)
-	f(0, 9, 5)
+	f(0, 9, 6)
 	f(1, 2, 2)
 	f(1, 3, 3)
-	f(2, 9, 5)
-	f(6, 9, 0)
+	f(2, 9, 6)
+	f(2, 5, 5)
+	f(7, 9, 0)
 	f(0, 0, 0)
 }
 

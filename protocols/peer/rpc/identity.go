@@ -133,13 +133,13 @@ func (s *Server) allow(method string, ctx context.Context) error {
 	return fault.Annotate(err, "%s", method)
 }
 
-// allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, and stages it elsewhere; a gateway has no
+// allowInsert decides whether a caller may make an insert. A storage server forwards what is staged at it, stages it elsewhere, and gives rows to partitions that take over; a gateway has no
 // part in either but to stage. Errors are Denied.
 func allowInsert(role Role, in *peer.Insert) error {
 	forwards := in.Staging != nil && in.Staging.Do != peer.Stage
 	switch {
 	case role == RoleStorage && in.Staging == nil:
-		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged", role)
+		return fault.Errorf(fault.Denied, "role %q may insert only rows that were staged or that another partition had", role)
 	case role == RoleGateway && forwards:
 		return fault.Errorf(fault.Denied, "role %q may not forward staged rows, nor end their staging", role)
 	}

@@ -13,16 +13,17 @@ import (
 // A message of an insert stream is a sequence of records. FORMAT.md draws them.
 
 // Versions of a stream's records: since the second an ack may report a stamp too far ahead, since the third a Stale answer may
-// name the newest map, since the fourth an insert may be one of staging, and since
-// the fifth such an insert may say when it is due.
+// name the newest map, since the fourth an insert may be one of staging, since
+// the fifth such an insert may say when it is due, and since the sixth it may be of rows that another partition had.
 const (
 	streamOldest  = 1
-	streamVersion = 5
+	streamVersion = 6
 
 	streamAhead   = 2
 	streamMaps    = 3
 	streamStaging = 4
 	streamDue     = 5
+	streamInherit = 6
 )
 
 // recordType is the type of a record.

@@ -156,6 +156,9 @@ func (st *stream) insert(ctx context.Context, in *peer.Insert) error {
 	if in.Staging != nil && st.limits.version < streamStaging {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and staging begins with %d: upgrade it", st.p.addr, st.limits.version, streamStaging)
 	}
+	if in.Staging != nil && in.Staging.Do == peer.Inherit && st.limits.version < streamInherit {
+		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and rows of partitions that others take over from begin with %d: upgrade it", st.p.addr, st.limits.version, streamInherit)
+	}
 	if in.Staging != nil && in.Staging.Due != 0 && st.limits.version < streamDue {
 		return fault.Errorf(fault.Unavailable, "%s speaks version %d of streams, and smearing begins with %d: upgrade it", st.p.addr, st.limits.version, streamDue)
 	}

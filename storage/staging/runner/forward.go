@@ -208,7 +208,7 @@ func (s *Store) deliver(ctx context.Context, h *held) error {
 	if m == nil || h.Before(begun) {
 		return fault.Errorf(fault.Unavailable, "the map of table %q is not known here, or the table was dropped", h.Table)
 	}
-	expired, err := s.out.Rows(ctx, h.Table, m, r)
+	expired, err := s.out.Rows(ctx, h.Table, m, peer.Forward, r)
 	if err == nil && expired > 0 {
 		s.metrics.expired.Add(float64(expired))
 	}
