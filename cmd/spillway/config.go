@@ -139,28 +139,29 @@ type selfConfig struct {
 }
 
 type storageConfig struct {
-	MemoryBytes         size     `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
-	LogDir              string   `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
-	LogBytesMax         size     `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
-	NoSync              bool     `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
-	SkipDamagedLog      bool     `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
-	LostFoundKeep       duration `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
-	FreeBytesMin        size     `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
-	HeadBytesMax        size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
-	CacheBytes          size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
-	OpenFilesMax        int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
-	FlushAge            duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
-	FlushIdle           duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
-	FlushBytes          size     `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
-	MinorsMax           int      `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
-	SeriesQuietAfter    duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
-	ScrubBytesPerSecond size     `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
-	ScrubPeriod         duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
-	Copies              bool     `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
-	CopyBytesPerSecond  size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
-	Staging             bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
-	StagingBytesMax     size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
-	NoScrub             bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
+	MemoryBytes          size     `yaml:"memory_bytes" auto:"60% of the machine or control group" min:"320MiB" for:"standalone gateway storage" flag:"memory" help:"What the whole process may use. Other bounds follow from it unless they are set."`
+	LogDir               string   `yaml:"log_dir" auto:"log in data_dir" help:"Directory of the common log. On a device of its own fsyncs do not wait behind flushes."`
+	LogBytesMax          size     `yaml:"log_bytes_max" default:"4GiB" min:"1" help:"How much log is kept before the partitions that pin the oldest files are flushed." price:"More: longer recovery."`
+	NoSync               bool     `yaml:"no_sync" help:"Ack when the operating system has the bytes." price:"A power cut then loses acked rows."`
+	SkipDamagedLog       bool     `yaml:"skip_damaged_log" help:"Accept the loss of damaged records of the log at the next start instead of refusing it. What was skipped is logged and remembered, so that this is needed once."`
+	LostFoundKeep        duration `yaml:"lost_found_keep" default:"30d" help:"How long what a start put aside in lost+found is kept; 0: until a person removes it."`
+	FreeBytesMin         size     `yaml:"free_bytes_min" default:"512MiB" min:"1" help:"Writes are refused while less is free on a disk. A disk that is truly full costs a restart."`
+	HeadBytesMax         size     `yaml:"head_bytes_max" auto:"3/8 of storage.memory_bytes; with storage.staging less storage.staging_bytes_max" min:"1" help:"Bound of the rows that are not flushed yet, of all tables."`
+	CacheBytes           size     `yaml:"cache_bytes" auto:"1/16 of storage.memory_bytes, 16MiB to 256MiB" min:"1" help:"Bound of the cache of segment blocks."`
+	OpenFilesMax         int      `yaml:"open_files_max" auto:"half of what RLIMIT_NOFILE leaves, at most 4096" help:"Bound of the segment files that are open at once." price:"Fewer: queries over more segments than that open files again."`
+	FlushAge             duration `yaml:"flush_age" default:"1h" min:"1ms" help:"Age at which the rows of a partition are flushed."`
+	FlushIdle            duration `yaml:"flush_idle" default:"10m" min:"1ms" help:"How long a partition was not written to before it is flushed; one of at most ten minutes whose time has passed, a thirtieth of it."`
+	FlushBytes           size     `yaml:"flush_bytes" default:"64MiB" min:"1" help:"Size at which the rows of a partition are flushed." price:"Less: more segments to merge."`
+	MinorsMax            int      `yaml:"minors_max" default:"12" min:"1" help:"How many minor segments a partition has before they are merged." price:"More: queries read more files."`
+	SeriesQuietAfter     duration `yaml:"series_quiet_after" default:"1h" min:"1ms" help:"How long a series that is not written to stays in memory."`
+	ScrubBytesPerSecond  size     `yaml:"scrub_bytes_per_second" default:"8MiB" min:"1" help:"Rate at which all segments are read again to see that they are whole: 1 TiB in 36 hours. An eighth of it while the disk is busy."`
+	ScrubPeriod          duration `yaml:"scrub_period" default:"7d" min:"1ms" help:"How often such a pass begins at most."`
+	Copies               bool     `yaml:"copies" default:"true" for:"storage" help:"On every storage server or on none: rows of tables of several replicas are kept by all placements in sync before they are acked, instead of by their leader alone."`
+	UnloadBytesPerSecond size     `yaml:"unload_bytes_per_second" for:"storage" default:"0" help:"Rate at which a server moves rows of partitions that were split or merged to the partitions that took over, all together, 24 bytes a row. 0: they stay where they are until retention, and are read beside the others." price:"Less: queries read parents beside their halves for longer. More: less of processor, disk and network is left for rows that come in."`
+	CopyBytesPerSecond   size     `yaml:"copy_bytes_per_second" for:"storage" default:"64MiB" min:"4096" help:"Rate at which a server sends segments to the other placements of its partitions, all together." price:"Less: an emptied server is refilled later. More: less of disk and network is left for rows."`
+	Staging              bool     `yaml:"staging" for:"storage" help:"On every storage server: keep rows for leaders that are away, for gateways with intake.staging."`
+	StagingBytesMax      size     `yaml:"staging_bytes_max" for:"storage" auto:"1/16 of storage.memory_bytes, 64MiB to 2GiB" min:"1MiB" help:"Bound of the rows that wait on this server for leaders that are away, or for their time, in memory; their log takes up to four times as much. Beyond: writes wait for the leader, then 503; rows that are smeared go to their leader at once." price:"More: less memory for everything else."`
+	NoScrub              bool     `yaml:"no_scrub" help:"Leave that to others: spillway verify, or the file system."`
 }
 
 // The values of settings.

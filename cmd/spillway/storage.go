@@ -37,6 +37,7 @@ import (
 	"github.com/spillwaydb/spillway/storage/overlay"
 	"github.com/spillwaydb/spillway/storage/server"
 	staging "github.com/spillwaydb/spillway/storage/staging/runner"
+	unloads "github.com/spillwaydb/spillway/storage/unload/runner"
 )
 
 // storageCmd is a storage server of a cluster: it keeps rows and METADATA files, and is a candidate for master.
@@ -108,7 +109,8 @@ type storage struct {
 	copies   copies
 	lead     *lead.Lead
 	server   *server.Server
-	staging  *staging.Store // nil: storage.staging is off, and nothing is left
+	staging  *staging.Store   // nil: storage.staging is off, and nothing is left
+	unloads  *unloads.Unloads // nil: rows of partitions that were split stay where they are
 	rpc      *rpc.Server
 	master   *master.Runner // nil: no candidate
 	frozen   string         // why the store is on an overlay and takes no writes; "": it is not
@@ -212,7 +214,7 @@ func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error 
 }
 
 func (p *storage) openServer(ctx context.Context) (err error) {
-	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand(), Listed: p.copies.listed},
+	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand(), Listed: p.copies.listed, Unload: p.openUnloads()},
 		lead.Settings{Server: p.id, Rules: rules.Settings{Copies: p.cfg.Storage.Copies}})
 	if err != nil {
 		return err
@@ -225,7 +227,7 @@ func (p *storage) openServer(ctx context.Context) (err error) {
 	}
 	set := p.cfg.server()
 	set.Server = p.id
-	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
+	p.server, err = server.Open(ctx, server.Deps{Staging: p.asStaging(), Unloads: p.asUnloads(), Brick: p.brick, Maps: p.view.tables, Newest: p.view.tables.Newest, Leases: p.lead, Chains: p.copies.asChains(), Now: p.lead.Now, Weight: p.cfg.Limits.Weight, Processors: p.cfg.processors, Log: p.log, Registerer: p.registerer}, set)
 	if err != nil {
 		return err
 	}
@@ -384,6 +386,9 @@ func (p *storage) close() error {
 	errs = append(errs, p.copies.close())
 	if p.staging != nil {
 		errs = append(errs, p.staging.Close())
+	}
+	if p.unloads != nil {
+		errs = append(errs, p.unloads.Close())
 	}
 	if p.server != nil {
 		errs = append(errs, p.server.Close())

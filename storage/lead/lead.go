@@ -52,6 +52,8 @@ type Deps struct {
 	Rand *rand.Rand
 	// Listed answers Relist. Nil: no chains are run here.
 	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
+	// Unload begins or ends the moving of a partition's rows to those that take over from it; Unloaded answers it. Nil: they stay where they are.
+	Unload func(p lease.Partition, epoch point.Epoch, on bool)
 	// Clock never goes back and counts suspends. Default keeper.Boottime.
 	Clock func() lease.Time
 }
@@ -137,6 +139,7 @@ func New(d Deps, s Settings) (*Lead, error) {
 		d.Clock = keeper.Boottime
 	}
 	l := &Lead{began: time.Now(), deps: d, settings: s, store: lease.StoreID(d.Brick.ID().String()), news: make(chan struct{}, 1)}
+	s.Rules.Unload = d.Unload != nil
 	seen, err := loadSeen(d.Brick)
 	if err != nil {
 		return nil, err
@@ -232,6 +235,11 @@ func (l *Lead) Hold(ctx context.Context, table string, id point.PartitionID, epo
 			return fault.Errorf(fault.Stale, "partition %v: the lease table did not take the in-sync list in time; nothing was written", p)
 		}
 	}
+}
+
+// Unloaded reports that those that take over from a partition have all its rows, as moved under an epoch. It may be called from any goroutine.
+func (l *Lead) Unloaded(p lease.Partition, epoch point.Epoch) {
+	l.step(rules.Unloaded{Partition: p, Epoch: epoch})
 }
 
 // Now is the time by the median of the servers' clocks.

@@ -144,6 +144,8 @@ func (r *runner) do(ctx context.Context, e rules.Effect) error {
 		r.srv.Settle(e.Partition.Table, e.Partition.ID, e.Seq)
 	case rules.Forget:
 		r.srv.Forget(e.Partition.Table, e.Partition.ID)
+	case rules.Unload:
+		r.deps.Unload(e.Partition, e.Epoch, e.On)
 	case rules.Alarmed:
 		r.deps.Log.Error("what is here does not agree with the map", "partition", e.Partition.String(), "reason", e.Why)
 	case rules.Note:
@@ -185,7 +187,7 @@ func (r *runner) note(e rules.Note) {
 		r.deps.Log.Info("partition was split", "partition", p)
 	case rules.UnloadDone:
 		r.metrics.handed.Inc()
-		r.deps.Log.Info("empty partition is out of the map", "partition", p)
+		r.deps.Log.Info("partition is out of the map: it has no rows, or those that took over have all of them", "partition", p)
 	case rules.AttemptFailed:
 		r.metrics.retried.Inc()
 		r.deps.Log.Warn("a hand-over is not done; it is tried again", "partition", p, "reason", e.Why)

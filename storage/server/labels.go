@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/spillwaydb/spillway/metadata/lease"
 	"github.com/spillwaydb/spillway/protocols/fault"
 	"github.com/spillwaydb/spillway/protocols/peer"
 	"github.com/spillwaydb/spillway/protocols/point"
@@ -155,6 +156,16 @@ const deletesAtOnce = 32
 
 func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partition, q *peer.Select) error {
 	id := p.Identity().Partition
+	unloads, heir := s.unloads(t.name, id)
+	if unloads && s.deps.Unloads != nil && !p.Empty() {
+		return s.deps.Unloads.Delete(ctx, lease.Partition{Table: t.name, ID: id}, func() error { return s.deleteHere(ctx, t, p, q, heir) })
+	}
+	return s.deleteHere(ctx, t, p, q, heir)
+}
+
+// deleteHere deletes from a partition. Of one into which another unloads, or where rows are staged, the deletion is remembered for rows that come late.
+func (s *Server) deleteHere(ctx context.Context, t *table, p *partition.Partition, q *peer.Select, late bool) error {
+	id := p.Identity().Partition
 	g := t.gate(id)
 	g.join() // also when it is sealed: its rows are still read
 	defer g.leave()
@@ -163,7 +174,7 @@ func (s *Server) deleteFrom(ctx context.Context, t *table, p *partition.Partitio
 		return s.notLed(t.name, id)
 	}
 	del := p.Delete
-	if s.deps.Staging != nil {
+	if late || s.deps.Staging != nil {
 		del = p.DeleteLate
 	}
 	err := del(ctx, epoch, q.Matchers, q.Lo, q.Hi)

@@ -39,6 +39,8 @@ type Deps struct {
 	Chains Chains
 	// Staging keeps rows for leaders that are away. Nil: this server stages none.
 	Staging Staging
+	// Unloads moves the rows of partitions that others take over from. Nil: they stay where they are.
+	Unloads Unloads
 	// Now is the time by the median of the servers' clocks. Nil: this server's clock.
 	Now func() point.Nanos
 	// Weight is a table's weight among the tables that share the memory of heads; it may change. Nil: 1.

@@ -13,7 +13,5 @@
 // again: so nothing that was deleted arrives after the deletion of the others began. What an earlier leader sent may be on its way for Settings.SendWithin:
 // until then deletions wait too.
 //
-// It is not wired into a server yet: DESIGN.md, "Wiring that is open".
-//
 // Invariants: I6 (all rows of the parent are acked at level all before Finish), I9.
 package unload

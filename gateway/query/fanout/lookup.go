@@ -96,10 +96,31 @@ func (s *Source) DeleteSeries(ctx context.Context, q *peer.Select) error {
 	if err := s.deleteStaged(ctx, q); err != nil {
 		return err
 	}
-	_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
-		return struct{}{}, st.DeleteSeries(ctx, q)
-	})
-	return err
+	// Rows may be on their way from a partition that unloads to those that take over. It waits for them before it deletes, and sends none of the deleted ones
+	// afterwards; so those that take over delete once more after it did, and where they unload themselves, those after them again.
+	deep := s.unloadsDeep(q)
+	for round := 0; ; round++ {
+		_, err := gather(ctx, s, q, true, func(ctx context.Context, q *peer.Select, st peer.Storage) (struct{}, error) {
+			return struct{}{}, st.DeleteSeries(ctx, q)
+		})
+		deep = max(deep, s.unloadsDeep(q)) // one that ended meanwhile counts
+		if err != nil || round >= deep {
+			return err
+		}
+	}
+}
+
+// unloadsDeep is how many partitions with rows of the query unload into one another, at most.
+func (s *Source) unloadsDeep(q *peer.Select) (deep int) {
+	m, err := s.known(q.Table)
+	if err != nil || m == nil {
+		return 0
+	}
+	layers, _ := layersOf(m.Overlapping(q.Lo, q.Hi))
+	for _, n := range layers {
+		deep = max(deep, n)
+	}
+	return deep
 }
 
 // CleanTombstones implements query.Source. It asks everywhere or returns an error, as DeleteSeries does.

@@ -363,8 +363,11 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 	for _, a := range serve {
 		p := m.part(lease.Partition{Table: t.name, ID: a.Partition})
 		at, _ := tm.ByID(a.Partition)
-		m.seal(p, a.Kind == Unload || a.Kind == Final)
-		p.kind, p.low = a.Kind, 0
+		m.seal(p, a.Kind == Unloading || a.Kind == Final)
+		p.kind, p.low, p.unloads = a.Kind, 0, at.State == topology.Unload
+		if p.unloaded = p.unloaded && p.unloads; p.unloaded {
+			p.kind = Final
+		}
 		if a.Kind == Split {
 			p.low = at.Split.Low.ID
 		}
@@ -372,6 +375,7 @@ func (m *Machine) assign(t *table, tm *topology.Map, row coord.Revision, serve [
 			p.placement, p.alone, p.listed = a.Placement, false, false
 		}
 		m.setLeast(p, tm.Config.MinInSync(), tm.Chained(at))
+		m.unload(p)
 		x := lease.Assigned{Partition: p.id, Placement: a.Placement, Placements: at.Placements, Joining: at.Joining, Seq: tm.Seq, TableRow: row, MinInSync: p.least}
 		if full || !sameAssigned(&p.told, &x) {
 			all = append(all, x)
@@ -405,7 +409,8 @@ func (m *Machine) unassign(t *table, p *part, tm *topology.Map) {
 	if p.epoch > 0 {
 		m.seal(p, true) // rows that it would take are not wanted here
 	}
-	p.placement, p.kind, p.told = 0, Serve, lease.Assigned{}
+	p.placement, p.kind, p.told, p.unloads = 0, Serve, lease.Assigned{}, false
+	m.unload(p)
 	if _, ok := tm.ByID(p.id.ID); !ok {
 		m.garbage[p.id] = true
 	}
@@ -417,7 +422,7 @@ func (m *Machine) removed(q question, ok bool) {
 		return
 	}
 	q.p.sealed = false // the gate went with it
-	if q.p.kind == Unload || q.p.kind == Final {
+	if q.p.kind == Unloading || q.p.kind == Final {
 		m.seal(q.p, true)
 	}
 }

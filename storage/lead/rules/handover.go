@@ -5,7 +5,7 @@ import (
 	"github.com/spillwaydb/spillway/protocols/point"
 )
 
-// attempt is the leader's way to end a split, or an unload of a partition that never had rows.
+// attempt is the leader's way to end a split, or an unload of a partition that never had rows or whose rows are all in those that took over.
 //
 //	           ┌───────────────────────── the next attempt, after a pause ◀──────────────────────────────┐
 //	           ▼                                                                                         │
@@ -213,6 +213,8 @@ func (m *Machine) quiet(p *part, in Quiet) {
 		m.fail(p, "changes under way did not end in time")
 	case a.low != 0:
 		m.propose(p, a.until-m.set.RuleOutReserve-m.now)
+	case p.unloaded:
+		m.propose(p, m.set.StopWithin)
 	case !in.Empty:
 		m.fail(p, "it took a row before it was sealed")
 	default:

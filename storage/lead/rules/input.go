@@ -76,6 +76,12 @@ type Published struct {
 	ReadOnly string
 }
 
+// Unloaded reports that all rows of a partition are acked at level all by those that take over from it. It takes no more rows, so this stays true.
+type Unloaded struct {
+	Partition lease.Partition
+	Epoch     point.Epoch
+}
+
 // Answers carry the ID of the question. Each question gets one.
 type (
 	// Recorded answers Record. ReadOnly: the store takes nothing at all.
@@ -133,6 +139,7 @@ func (Want) input()           {}
 func (Relist) input()         {}
 func (Servers) input()        {}
 func (Published) input()      {}
+func (Unloaded) input()       {}
 func (Recorded) input()       {}
 func (LeaseRead) input()      {}
 func (LeaseGuarded) input()   {}
@@ -254,6 +261,14 @@ type RemovePlacement struct {
 // Forget drops the state of a partition that is gone.
 type Forget struct{ Partition lease.Partition }
 
+// Unload begins, or ends, the moving of a partition's rows to those that take over from it, under an epoch that is led here (storage/unload). Answered by
+// Unloaded when all are there.
+type Unload struct {
+	Partition lease.Partition
+	Epoch     point.Epoch
+	On        bool
+}
+
 // Listed answers Relist, with the epoch and the list of the row as last seen.
 type Listed struct {
 	Partition lease.Partition
@@ -285,7 +300,7 @@ type Event uint8
 const (
 	// SplitDone: the halves of a partition have taken over.
 	SplitDone Event = iota
-	// UnloadDone: an empty partition is out of the map.
+	// UnloadDone: a partition without rows, or all of whose rows are in those that took over, is out of the map.
 	UnloadDone
 	// AttemptFailed: a split or an unload did not end; it is tried again.
 	AttemptFailed
@@ -312,6 +327,7 @@ func (GuardLease) effect()      {}
 func (Record) effect()          {}
 func (RemovePlacement) effect() {}
 func (Forget) effect()          {}
+func (Unload) effect()          {}
 func (Listed) effect()          {}
 func (Changed) effect()         {}
 func (Alarmed) effect()         {}

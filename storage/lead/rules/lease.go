@@ -36,6 +36,10 @@ type part struct {
 	least   int               // minimum size of the list; 0: no chain keeps it, and it shrinks to the holder
 	why     string            // of the last Stops
 
+	unloads   bool        // by the map, others take over its rows
+	unloading point.Epoch // under which its rows are being moved; 0: they are not
+	unloaded  bool        // all of them are there
+
 	attempt attempt
 	doubt   uint64 // of its gate; 0: none
 }
@@ -78,8 +82,38 @@ func (m *Machine) leaseBegan(e lease.Leads) {
 		m.setLeast(p, 1, true)
 	}
 	m.do(Changed{p.id})
+	m.unload(p)
 	m.begin(p)
 	m.offerUnplaced(p)
+}
+
+// unload begins or ends the moving of a partition's rows, as the map and the lease want it. Servers with a map from before the partition was sealed can
+// neither take it nor acknowledge a row of it: the transaction wrote itself into the lease row (lease.Guard).
+func (m *Machine) unload(p *part) {
+	var want point.Epoch
+	if m.set.Unload && p.leading && p.unloads && p.placement != 0 && (p.kind == Unloading || p.unloaded) {
+		want = p.epoch
+	}
+	if want == p.unloading {
+		return
+	}
+	if p.unloading != 0 {
+		m.do(Unload{Partition: p.id, Epoch: p.unloading})
+	}
+	if want != 0 {
+		m.do(Unload{Partition: p.id, Epoch: want, On: true})
+	}
+	p.unloading = want
+}
+
+// setUnloaded has a partition whose rows are all in those that took over taken out of the map.
+func (m *Machine) setUnloaded(in Unloaded) {
+	p := m.parts[in.Partition]
+	if p == nil || !p.unloads || p.unloading != in.Epoch || p.kind != Unloading {
+		return
+	}
+	p.unloaded, p.kind = true, Final
+	m.begin(p)
 }
 
 // offerUnplaced offers a partition that is led by a placement which the map does not list to those in sync with it that the map does list. It takes no
@@ -100,6 +134,7 @@ func (m *Machine) leaseEnded(e lease.Stops) {
 	m.setLapsed(p, e.Lapsed)
 	p.why = e.Why
 	m.do(Changed{p.id})
+	m.unload(p)
 	if e.Lapsed { // where this placement is alone in sync changes go on: their ends are not final
 		m.do(Tell{lease.Stopped{Partition: p.id}})
 		return

@@ -103,6 +103,8 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 		m.setList(in)
 	case Published:
 		m.published(in)
+	case Unloaded:
+		m.setUnloaded(in)
 	case Clock:
 		m.setClock(in)
 	case EverLed:
@@ -239,6 +241,9 @@ type Settings struct {
 	// Copies: tables of several replicas keep their rows on all of the in-sync list, through a chain that the server runs. Off: the list shrinks
 	// to its holder, which alone has the rows.
 	Copies bool
+	// Unload: rows of a partition that others take over from are moved to them (storage/unload), and then it goes. Off: they stay where they are until
+	// retention drops it, and are read beside the others.
+	Unload bool
 }
 
 func (s *Settings) setDefaults() {

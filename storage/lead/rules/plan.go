@@ -33,9 +33,9 @@ const (
 	Serve Kind = iota
 	// Split: as Serve, and it is to be cut in two: its leader hands its part of the keyspace over to the halves (C22).
 	Split
-	// Unload: as Serve, but it takes no rows any more (C78).
-	Unload
-	// Final: Unload, and it is empty: its leader may have it taken out of the map.
+	// Unloading: as Serve, but it takes no rows any more (C78).
+	Unloading
+	// Final: Unloading, and it is empty: its leader may have it taken out of the map.
 	Final
 	// Remove: the map says explicitly that it is not wanted here any more, and no acked row is lost with it.
 	Remove
@@ -43,7 +43,7 @@ const (
 	Alarm
 )
 
-var kindNames = [...]string{Serve: "serve", Split: "split", Unload: "unload", Final: "final", Remove: "remove", Alarm: "alarm"}
+var kindNames = [...]string{Serve: "serve", Split: "split", Unloading: "unload", Final: "final", Remove: "remove", Alarm: "alarm"}
 
 // Action is one thing to do. Partition 0: of the table as a whole.
 type Action struct {
@@ -129,7 +129,7 @@ func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (A
 		return a, false
 	case isHere && (!ok || pl.ID != h.Placement):
 		// The placement with the only copy of acked rows goes on to lead, whatever the map says.
-		a.Kind, a.Placement, a.Why = Unload, h.Placement, "it alone has the rows"
+		a.Kind, a.Placement, a.Why = Unloading, h.Placement, "it alone has the rows"
 	case !ok:
 		return a, false
 	case at.State == topology.Splitting:
@@ -139,7 +139,7 @@ func (v *View) serve(at *topology.Partition, here map[point.PartitionID]Held) (A
 	case !isHere || h.Empty:
 		a.Kind = Final
 	default:
-		a.Kind = Unload
+		a.Kind = Unloading
 	}
 	return a, true
 }

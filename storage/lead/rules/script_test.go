@@ -27,6 +27,7 @@ import (
 //	leads 1 epoch=5 [alone] [empty] [seq=7] | stops 1 [lapsed] | in-sync 1 [alone] [no]      inputs of the lease machine; no: it was not changed
 //	want 1 epoch=5 [placed=2]           a first row waits; so many of the placements live
 //	servers s1 s2/off s3/leaves         those that are registered, each on a host of its own; off: it keeps no copies, leaves: it is drained
+//	unloaded 1 epoch=5                  those that take over from partition 1 have all its rows
 //	relist 1 epoch=5 size=2             the chain wants a list of that many
 //	answer <question> [yes|no] …        ready, quiet [empty], ruled-out, recorded, removed, guarded,
 //	                                    lease-read [none|free|held|listed] [seq=7]: by the row s2 leads, in sync alone or, listed, with s1
@@ -83,7 +84,7 @@ func newWorld(copies bool) *world {
 	if err != nil {
 		panic(err)
 	}
-	w := &world{Machine: New("s1", "dir1", Settings{Copies: copies}, nil, nil), m: m, known: m, held: map[point.PartitionID]Held{}, gates: map[point.PartitionID]*gate.Gate{}}
+	w := &world{Machine: New("s1", "dir1", Settings{Copies: copies, Unload: true}, nil, nil), m: m, known: m, held: map[point.PartitionID]Held{}, gates: map[point.PartitionID]*gate.Gate{}}
 	return w
 }
 
@@ -182,6 +183,8 @@ func (w *world) command(d *datadriven.TestData) error {
 		w.say("held %t, over %t", held, over)
 	case "servers":
 		w.step(Servers{registered(args)})
+	case "unloaded":
+		w.step(Unloaded{p, row.Epoch})
 	case "relist":
 		w.step(Relist{p, row.Epoch, 1, members[:number["size"]]})
 	case "good":
@@ -428,6 +431,8 @@ func describe(e Effect) string {
 		return fmt.Sprintf("record %v?", e.Seqs)
 	case RemovePlacement:
 		return fmt.Sprintf("remove placement %d of %d: %s?", e.Placement, e.Partition.ID, e.Why)
+	case Unload:
+		return fmt.Sprintf("%s of %d under epoch %d", map[bool]string{true: "move the rows", false: "move no more rows"}[e.On], e.Partition.ID, e.Epoch)
 	case Forget:
 		return fmt.Sprintf("forget %d", e.Partition.ID)
 	case Alarmed:

@@ -1,0 +1,288 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/spillwaydb/spillway/metadata/topology"
+	"github.com/spillwaydb/spillway/protocols/budget"
+	"github.com/spillwaydb/spillway/protocols/fault"
+	"github.com/spillwaydb/spillway/protocols/frame"
+	"github.com/spillwaydb/spillway/protocols/peer"
+	"github.com/spillwaydb/spillway/protocols/point"
+	"github.com/spillwaydb/spillway/storage/deliver"
+	"github.com/spillwaydb/spillway/storage/unload"
+)
+
+const (
+	rowBytes    = 24 // time, value and rank
+	seriesBytes = 64 // and its labels, where they are defined in a frame
+	// frameRowsMax and frameBytesMax bound a frame that is sent: a gateway sends frames of this size too.
+	frameRowsMax  = 8192
+	frameBytesMax = 1 << 20
+	// sendsMax is how many frames of a slice are on their way at a time. They share the fsyncs of their leaders.
+	sendsMax = 16
+)
+
+// slice is the rows of a range of times.
+type slice struct {
+	bytesMax int64 // 0: any number
+	loan     *budget.Loan
+	release  func() // gives the place back; nil: it has none
+	once     sync.Once
+
+	rows   int
+	bytes  int64
+	at, of int // the series that came last, of so many
+	number int // of series so far
+	newest point.Stamp
+	open   map[point.Stamp]*building
+	frames []*frame.Frame // that are full
+}
+
+// building is a frame that gets rows.
+type building struct {
+	frame  frame.Frame
+	number int // of the series that came last, in the slice
+	rows   int
+	bytes  int // of what has no fixed size
+}
+
+// errFull ends the reading of a slice that has more rows than fit.
+var errFull = errors.New("the slice is full")
+
+// errHeirs puts a slice off.
+var errHeirs = errors.New("a partition that takes over unloads itself, and goes first")
+
+// close lets go of the memory. It may be called again.
+func (s *slice) close() {
+	if s == nil {
+		return
+	}
+	s.once.Do(func() {
+		s.loan.Close()
+		if s.release != nil {
+			s.release()
+		}
+	})
+}
+
+// take adds the rows of a series.
+func (s *slice) take(x *Series) error {
+	s.at, s.of = x.At, x.Of
+	before := s.bytes
+	s.bytes += int64(seriesBytes + len(x.Labels) + rowBytes*len(x.Run.Times))
+	for i := range x.Run.Hists {
+		s.bytes += int64(rowBytes + len(x.Run.Hists[i].H))
+	}
+	for i := range x.Exemplars {
+		s.bytes += int64(rowBytes + len(x.Exemplars[i].Labels))
+	}
+	if s.bytesMax > 0 && s.bytes > s.bytesMax {
+		return errFull
+	}
+	if err := s.loan.Take(2 * (s.bytes - before)); err != nil { // as they were read, and in frames
+		return err
+	}
+	s.number++
+	r := &x.Run
+	s.rows += r.Len()
+	for i, t := range r.Times {
+		b := s.place(r.Ranks[i], x, 0)
+		b.frame.IDs = append(b.frame.IDs, b.last())
+		b.frame.Times, b.frame.Values = append(b.frame.Times, t), append(b.frame.Values, r.Values[i])
+	}
+	for i := range r.Hists {
+		h := &r.Hists[i]
+		b := s.place(r.HistRanks[i], x, len(h.H))
+		b.frame.Hists = append(b.frame.Hists, frame.HistRow{ID: b.last(), Time: h.Time, H: h.H})
+	}
+	for i := range x.Exemplars { // of no rank: none replaces another
+		e := &x.Exemplars[i]
+		b := s.place(max(s.newest, 1), x, len(e.Labels))
+		b.frame.Exemplars = append(b.frame.Exemplars, frame.ExemplarRow{ID: b.last(), Time: e.Time, Value: e.Value, Labels: e.Labels})
+	}
+	return nil
+}
+
+// place returns the frame for a row of a rank, in which its series is defined last.
+func (s *slice) place(rank point.Stamp, x *Series, more int) *building {
+	s.newest = max(s.newest, rank)
+	b := s.open[rank]
+	if b != nil && (b.rows >= frameRowsMax || b.bytes+more > frameBytesMax) {
+		s.frames, b = append(s.frames, &b.frame), nil
+	}
+	if b == nil {
+		b = &building{frame: frame.Frame{Kind: frame.Rows, Foreign: true, Stamp: rank}}
+		s.open[rank] = b
+	}
+	if b.number != s.number {
+		b.number = s.number
+		b.frame.Defs = append(b.frame.Defs, x.Labels)
+		b.bytes += len(x.Labels)
+	}
+	b.rows++
+	b.bytes += more
+	return b
+}
+
+// last is the number of the series that was defined last.
+func (b *building) last() point.DenseID { return point.DenseID(len(b.frame.Defs) - 1) }
+
+// finish ends the frames, in the order of their ranks: those of one rank are next to each other.
+func (s *slice) finish() {
+	for _, b := range s.open {
+		s.frames = append(s.frames, &b.frame)
+	}
+	s.open = nil
+	slices.SortStableFunc(s.frames, func(a, b *frame.Frame) int { return cmp.Compare(a.Stamp, b.Stamp) })
+}
+
+// read answers a ReadSlice.
+func (m *mover) read(e unload.ReadSlice) {
+	s, to, err := m.readSlice(e.From, e.To)
+	if err != nil {
+		if m.ctx.Err() == nil && err != errHeirs {
+			m.u.metrics.failed.Inc()
+			m.u.deps.Log.Warn("rows of a partition that unloads could not be read; it is tried again", "partition", m.p.String(), "error", err)
+		}
+		m.send(input{Input: unload.Unread{ID: e.ID}})
+		return
+	}
+	// A slice of exemplars alone is sent too.
+	if !m.send(input{Input: unload.Read{ID: e.ID, To: to, Rows: len(s.frames), Bytes: s.bytes}, slice: s}) {
+		s.close()
+	}
+}
+
+// readSlice reads the rows of the times from from on, up to a time that it chooses.
+func (m *mover) readSlice(from, to point.Nanos) (*slice, point.Nanos, error) {
+	select {
+	case m.u.slots <- struct{}{}:
+	case <-m.ctx.Done():
+		return nil, 0, m.ctx.Err()
+	}
+	release := func() { <-m.u.slots }
+	if tm, _ := m.u.deps.Ways.Map(m.p.Table); tm == nil || !m.heirsTake(tm) {
+		release()
+		return nil, 0, errHeirs
+	}
+	if err := m.pay(); err != nil {
+		release()
+		return nil, 0, err
+	}
+	for {
+		end := m.reach(from, to)
+		ctx, loan, err := m.u.deps.Borrow(m.ctx)
+		if err != nil {
+			release()
+			return nil, 0, err
+		}
+		s := &slice{bytesMax: m.u.settings.Machine.SliceBytes, loan: loan, open: map[point.Stamp]*building{}}
+		if end == from+1 { // one time's rows go together, whatever they take
+			s.bytesMax = 0
+		}
+		err = m.u.deps.Partitions.Rows(ctx, m.p, m.epoch, from, end-1, s.take)
+		m.sized(s, from, end)
+		if err == nil {
+			s.finish()
+			s.release = release
+			return s, end, nil
+		}
+		s.close()
+		if !errors.Is(err, errFull) {
+			release()
+			return nil, 0, err
+		}
+	}
+}
+
+// heirsTake reports whether, by a map, the partition unloads and those that take over from it take rows. One of them that unloads itself goes first: its rows are
+// newer, and where they lie beside other rows the old ones would win.
+func (m *mover) heirsTake(tm *topology.Map) bool {
+	at, ok := tm.ByID(m.p.ID)
+	return ok && at.State == topology.Unload && !slices.ContainsFunc(at.Into, func(id point.PartitionID) bool {
+		heir, ok := tm.ByID(id)
+		return !ok || !heir.Accepts()
+	})
+}
+
+// pay waits until the bytes read last are within the rate.
+func (m *mover) pay() error {
+	m.mu.Lock()
+	owed := min(m.mu.owed, int64(m.u.limit.Burst()))
+	m.mu.owed = 0
+	m.mu.Unlock()
+	return m.u.limit.WaitN(m.ctx, int(owed))
+}
+
+// reach returns the end of a slice: as wide as the one before suggests, from the first row on.
+func (m *mover) reach(from, to point.Nanos) point.Nanos {
+	lo, hi, ok := m.u.deps.Partitions.Bounds(m.p)
+	if !ok {
+		return to
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	begin := max(from, lo)
+	if m.mu.width == 0 || begin > hi || m.mu.width > hi-begin {
+		return to
+	}
+	return min(to, max(begin, from)+max(m.mu.width, 1))
+}
+
+// sized learns the width of the next slice, or of the next try, from what was read of one.
+func (m *mover) sized(s *slice, from, end point.Nanos) {
+	lo, hi, ok := m.u.deps.Partitions.Bounds(m.p)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.owed += s.bytes
+	width := min(end, hi+1) - max(from, lo)
+	if !ok || width <= 0 || s.of == 0 {
+		return
+	}
+	share := float64(s.at+1) / float64(s.of) // of the series that were read; they are much alike
+	full := float64(s.bytes) / share
+	next := float64(width) * 0.75 * float64(m.u.settings.Machine.SliceBytes) / max(full, 1)
+	if s.bytesMax > 0 && s.bytes > s.bytesMax {
+		next = min(next, float64(width)/2)
+	}
+	m.mu.width = max(1, point.Nanos(min(next, float64(math.MaxInt64/4))))
+}
+
+// deliver sends the rows of a slice, and reports whether all are acked.
+func (m *mover) deliver(s *slice) bool {
+	ctx, cancel := context.WithTimeout(m.ctx, m.u.settings.Machine.SendWithin)
+	defer cancel()
+	tm, _ := m.u.deps.Ways.Map(m.p.Table)
+	if tm == nil || !m.heirsTake(tm) {
+		return false
+	}
+	var g errgroup.Group
+	g.SetLimit(sendsMax)
+	for _, f := range s.frames {
+		g.Go(func() error {
+			scratch := deliver.Get()
+			defer scratch.Put()
+			scratch.Frame = *f
+			expired, err := m.u.out.Rows(ctx, m.p.Table, tm, peer.Inherit, scratch)
+			m.u.metrics.expired.Add(float64(expired))
+			return err
+		})
+	}
+	err := g.Wait()
+	switch {
+	case err == nil:
+	case fault.Is(err, fault.Invalid), fault.Is(err, fault.TooLarge):
+		m.u.deps.Log.Error("a partition that takes over refuses rows for good; they stay in the one that unloads, and are sent again", "partition", m.p.String(), "error", err)
+	default:
+		m.u.deps.Log.Debug("rows of a partition that unloads were not all taken; they are sent again", "partition", m.p.String(), "error", err)
+	}
+	return err == nil
+}
