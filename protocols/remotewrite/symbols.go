@@ -20,6 +20,8 @@ type symbols struct {
 	body   []byte
 	spans  []span       // where symbol i lies in body
 	hashes []point.Hash // of symbol i
+	name   uint64       // the first that is __name__; 0: none
+	before mixed        // the series hashed before
 }
 
 type span struct{ from, to uint32 }
@@ -29,12 +31,17 @@ func (s *symbols) reset(body []byte) {
 		*s = symbols{}
 	}
 	s.body, s.spans, s.hashes = body, s.spans[:0], s.hashes[:0]
+	s.name = 0
+	s.before.forget() // its references are to the last table
 }
 
 // add appends the symbol that lies in body and ends at byte to.
 func (s *symbols) add(d *point.Dict, symbol []byte, to int) error {
 	if len(s.spans) >= SymbolsMax {
 		return fault.Errorf(fault.TooLarge, "more than %d symbols in one request", SymbolsMax)
+	}
+	if s.name == 0 && string(symbol) == point.MetricName {
+		s.name = uint64(len(s.spans))
 	}
 	s.spans = append(s.spans, span{uint32(to - len(symbol)), uint32(to)})
 	s.hashes = append(s.hashes, d.Hash(symbol))
@@ -89,20 +96,28 @@ func spread(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// hashRefs reads packed references, name and value in turn, and mixes the hashes of their symbols. ok is false when
-// there is a mistake in them; then pairs reports it.
+// hashRefs reads packed references, name and value in turn, and mixes the hashes of their symbols: the first label, mostly the metric's name, last,
+// so that the others need not be mixed again where the series before has them too. ok is false when there is a mistake in them; then refsFault reports it.
 func (s *symbols) hashRefs(packed []byte) (h point.Hash, ok bool) {
-	m := mixBegin()
 	hashes := s.hashes
-	for i := 0; i < len(packed); {
-		name, next := shortRef(packed, i)
-		value, end := shortRef(packed, next)
+	name, next := shortRef(packed, 0)
+	value, first := shortRef(packed, next)
+	if name >= uint64(len(hashes)) || value >= uint64(len(hashes)) {
+		return s.hashLongRefs(packed)
+	}
+	others := packed[first:]
+	m, at := s.before.shared(others)
+	for at < len(others) {
+		name, next := shortRef(others, at)
+		value, end := shortRef(others, next)
 		if name >= uint64(len(hashes)) || value >= uint64(len(hashes)) {
 			return s.hashLongRefs(packed)
 		}
 		m.pair(hashes[name], hashes[value])
-		i = end
+		s.before.add(end, m)
+		at = end
 	}
+	m.pair(hashes[name], hashes[value])
 	return m.sum(), true
 }
 
@@ -126,6 +141,7 @@ func shortRef(b []byte, i int) (ref uint64, next int) {
 // hashLongRefs is hashRefs for requests of more than 16,384 symbols and for unusual spellings.
 func (s *symbols) hashLongRefs(packed []byte) (h point.Hash, ok bool) {
 	m := mixBegin()
+	var first [2]uint32
 	for i := 0; i < len(packed); {
 		name, next, err := wire.Uvarint(packed, i)
 		if err != nil {
@@ -135,8 +151,15 @@ func (s *symbols) hashLongRefs(packed []byte) (h point.Hash, ok bool) {
 		if err != nil || !s.has(uint32(name)) || !s.has(uint32(value)) {
 			return h, false
 		}
-		m.pair(s.hashes[uint32(name)], s.hashes[uint32(value)])
+		if i == 0 {
+			first = [2]uint32{uint32(name), uint32(value)}
+		} else {
+			m.pair(s.hashes[uint32(name)], s.hashes[uint32(value)])
+		}
 		i = next
+	}
+	if len(packed) > 0 {
+		m.pair(s.hashes[first[0]], s.hashes[first[1]])
 	}
 	return m.sum(), true
 }
@@ -155,6 +178,14 @@ func (s *symbols) refsFault(refs []uint32) error {
 		}
 	}
 	return nil
+}
+
+// usualName finds the symbol of a metric's name that stands first in references of one or two bytes.
+func (s *symbols) usualName(packed []byte) (name uint32, ok bool) {
+	key, next := shortRef(packed, 0)
+	value, _ := shortRef(packed, next)
+	ok = key == s.name && key != 0 && value < uint64(len(s.spans)) && len(s.at(uint32(value))) > 0
+	return uint32(value), ok
 }
 
 var metricNameBytes = []byte(point.MetricName)

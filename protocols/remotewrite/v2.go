@@ -44,6 +44,7 @@ type metadataMessage struct {
 const (
 	tagSeriesV2 = 5<<3 | wire.Bytes
 	tagRefs     = 1<<3 | wire.Bytes
+	tagMetadata = 5<<3 | wire.Bytes
 )
 
 // Decode appends the rows of a decompressed request to b, as DecoderV1.Decode does; the same errors and lifetimes. A
@@ -334,6 +335,13 @@ func (d *DecoderV2) rows(m []byte, skipRefs bool) error {
 			i = end
 			continue
 		}
+		if sub, next, ok := wire.ReadMessage(m, i, tagMetadata); ok {
+			if err := d.meta.read(sub); err != nil {
+				return err
+			}
+			i = next
+			continue
+		}
 		f, next, err := wire.Read(m, i)
 		if err != nil {
 			return err
@@ -576,6 +584,9 @@ func (d *DecoderV2) metadataRow(family []byte) *point.MetadataRow {
 
 // nameOf finds the symbol of the series' metric name; it stands first in nearly every series. An empty one is none.
 func (d *DecoderV2) nameOf(packed []byte) (name uint32, ok bool) {
+	if name, ok := d.symbols.usualName(packed); ok {
+		return name, true
+	}
 	for i := 0; i < len(packed); {
 		key, next, err := wire.Uvarint(packed, i)
 		if err != nil {
