@@ -42,6 +42,19 @@ func (b *Brick) RoomFor(bytes int64) error {
 		u.AvailBytes>>20, b.set.DataDir, bytes>>20, b.set.FreeBytesMin>>20)
 }
 
+// Room is the number of bytes more that the data directory may take, such that FreeBytesMin are left; 0 if there are none or the brick is frozen. ok is false
+// if free space cannot be read.
+func (b *Brick) Room() (bytes uint64, ok bool) {
+	if b.Frozen() {
+		return 0, true
+	}
+	u, err := b.fs.GetDiskUsage(b.set.DataDir)
+	if err != nil {
+		return 0, false
+	}
+	return u.AvailBytes - min(u.AvailBytes, b.set.FreeBytesMin), true
+}
+
 // freeBytes returns the free space of the directory with less.
 func (b *Brick) freeBytes() float64 {
 	least := math.Inf(1)

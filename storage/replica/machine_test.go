@@ -87,6 +87,35 @@ func TestASlotIsGivenToAnotherWhenItsSenderIsSilent(t *testing.T) {
 	}
 }
 
+// The room of transfers under way is promised: offers that come beside them must not fill the disk together, which would stop writes.
+func TestOffersTogetherDoNotFillTheDisk(t *testing.T) {
+	r, big := NewReceiver(Settings{}), root
+	big.Size = 60
+	for _, c := range []struct {
+		in   ReceiverInput
+		want string
+		full int
+		why  string
+	}{
+		{Offered{From: one, To: place(1), Slot: 1, Segment: big, Free: 100}, "Accept from 0", 0, "there is room for one"},
+		{Offered{From: one, To: place(2), Slot: 2, Segment: big, Free: 100}, "Decline no space", 1, "60 of 100 are promised"},
+		{Came{From: one, To: place(1), Slot: 1, Upto: 50}, "", 1, "50 of them are here"},
+		{Offered{From: one, To: place(2), Slot: 3, Segment: big, Free: 50}, "Decline no space", 1, "50 are free, and 10 promised"},
+		{Offered{From: one, To: place(2), Slot: 4, Segment: big, Free: 70}, "Accept from 0", 0, "room was made"},
+		{Unwritten{From: one, To: place(2), Slot: 4}, "Decline no space, Discard", 1, "another program took it"},
+		{DroppedHere{place(2)}, "", 0, "it is gone"},
+		{LinkEnded{From: one}, "", 0, ""},
+		{Offered{From: one, To: place(1), Slot: 5, Segment: big, Free: 10}, "Accept from 50", 0, "the rest of it fits"},
+	} {
+		if got := said(r.Step(0, c.in, nil)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.why, got, c.want)
+		}
+		if got := r.NoRoom(); len(got) != c.full {
+			t.Errorf("%s: without room are %v, want %d", c.why, got, c.full)
+		}
+	}
+}
+
 // A transfer continues where it was, after the connection was lost, only with the very same bytes.
 func TestATransferGoesOnWhereItWas(t *testing.T) {
 	for _, c := range []struct {

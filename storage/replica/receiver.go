@@ -29,7 +29,7 @@ type Holding struct {
 type ReceiverInput interface{ receiverInput() }
 
 type (
-	// Offered is an offer that arrived, with the present state of the placement. Free are the bytes that may be written.
+	// Offered is an offer that arrived, with the present state of the placement. Free are the bytes that may be written, beside those that are here.
 	Offered struct {
 		From    Member // the sender's placement
 		To      Key
@@ -132,9 +132,14 @@ func (Discard) receiverEffect() {}
 type Receiver struct {
 	set   Settings
 	slots []*slot
-	now   Time
-	out   []ReceiverEffect
+	// noRoom are the placements whose last offer found no room, at most noRoomMax.
+	noRoom []Key
+	now    Time
+	out    []ReceiverEffect
 }
+
+// noRoomMax bounds Receiver.noRoom. Those beyond it are told of when others have room.
+const noRoomMax = 64
 
 // slot is one segment on its way, or the unfinished file of one that lost its sender.
 type slot struct {
@@ -167,6 +172,7 @@ func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []Rece
 		}
 	case Unwritten:
 		if s := r.find(in.To, in.From, in.Slot); s != nil && !s.adopting {
+			r.answered(in.To, NoSpace)
 			r.do(Decline{To: in.From, At: in.To, Epoch: s.epoch, Slot: in.Slot, Reason: NoSpace})
 			r.drop(func(x *slot) bool { return x == s })
 		}
@@ -182,9 +188,23 @@ func (r *Receiver) Step(now Time, in ReceiverInput, out []ReceiverEffect) []Rece
 		}
 	case DroppedHere:
 		r.drop(func(s *slot) bool { return s.at == in.Key })
+		r.answered(in.Key, 0)
 	}
 	out, r.out = r.out, nil
 	return out
+}
+
+// NoRoom returns the placements whose last offer found no room on the disk. The caller does not change it.
+func (r *Receiver) NoRoom() []Key { return r.noRoom }
+
+// answered notes whether the last offer to a placement found room. The list is a new one where it changes: the caller may keep the old one.
+func (r *Receiver) answered(at Key, reason Reason) {
+	switch i := slices.Index(r.noRoom, at); {
+	case reason == NoSpace && i < 0 && len(r.noRoom) < noRoomMax:
+		r.noRoom = append(slices.Clone(r.noRoom), at)
+	case reason != NoSpace && i >= 0:
+		r.noRoom = slices.Delete(slices.Clone(r.noRoom), i, i+1)
+	}
 }
 
 // Next returns the latest time for a Tick; ok is false if no slot is taken.
@@ -223,7 +243,9 @@ func (r *Receiver) expire() { r.drop(func(s *slot) bool { return r.now >= s.unti
 
 // offered decides about an offer, in the order of the reasons.
 func (r *Receiver) offered(in Offered) {
-	if reason := r.refuses(&in); reason != 0 {
+	reason := r.refuses(&in)
+	r.answered(in.To, reason)
+	if reason != 0 {
 		r.do(Decline{To: in.From, At: in.To, Epoch: in.Epoch, Slot: in.Slot, Reason: reason, Ends: in.Has.Ends})
 		return
 	}
@@ -263,18 +285,23 @@ func (r *Receiver) refuses(in *Offered) Reason {
 			return Inflight
 		}
 	}
-	taken, resumes := 0, false
+	taken, resumes, free, need := 0, false, in.Free, in.Segment.Size
 	for _, s := range r.slots {
-		if s.at == in.To {
+		switch {
+		case s.at == in.To:
 			resumes = true
-		} else if s.number != 0 || s.adopting {
+		case s.number != 0 || s.adopting:
 			taken++
+			free -= min(free, s.segment.Size-s.upto) // its room is promised
 		}
+	}
+	if s := r.resumed(in); s != nil {
+		need -= s.upto
 	}
 	switch {
 	case !resumes && taken >= r.set.SlotsMax:
 		return Overloaded
-	case in.Free < in.Segment.Size:
+	case free < need:
 		return NoSpace
 	}
 	return 0
@@ -310,6 +337,7 @@ func (r *Receiver) adopted(in Adopted) {
 	}
 	s := r.slots[i]
 	r.slots = slices.Delete(r.slots, i, i+1)
+	r.answered(in.To, in.Refused)
 	if in.Refused != 0 {
 		r.do(Discard{At: s.at, ID: s.segment.ID})
 	}

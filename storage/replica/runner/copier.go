@@ -82,6 +82,7 @@ type Copier struct {
 	work     sync.WaitGroup
 	wake     chan struct{} // 1 when there are events
 	held     atomic.Int64  // bytes of buffers
+	noRoom   atomic.Pointer[[]lease.Partition]
 
 	mu struct {
 		sync.Mutex
@@ -116,6 +117,14 @@ func New(d Deps, s Settings) *Copier {
 	c.mu.incoming = map[slotOf]*incoming{}
 	c.metrics = newMetrics(d.Registerer)
 	return c
+}
+
+// NoRoom returns the partitions of which segments that were offered found no room on this server's disk, at most 64. The caller does not change it.
+func (c *Copier) NoRoom() []lease.Partition {
+	if all := c.noRoom.Load(); all != nil {
+		return *all
+	}
+	return nil
 }
 
 // HeldBytes is the memory of the buffers of transfers under way.
@@ -202,12 +211,12 @@ func (c *Copier) send(to lease.Member, r *peer.Route, m peer.LinkMessage) {
 	}
 }
 
-// free is the number of bytes that may be written for a segment of that size.
-func (c *Copier) free(bytes uint64) uint64 {
-	if bytes > math.MaxInt64 || c.deps.Brick.RoomFor(int64(bytes)) != nil {
-		return 0
+// free is the number of bytes that may be written for segments.
+func (c *Copier) free() uint64 {
+	if bytes, ok := c.deps.Brick.Room(); ok {
+		return bytes
 	}
-	return bytes
+	return math.MaxUint64
 }
 
 func keyOf(p lease.Partition, id point.PlacementID) replica.Key {

@@ -17,7 +17,7 @@ func (c *Copier) offered(p lease.Partition, from lease.Member, to point.Placemen
 		c.leaders[keyOf(p, to)] = leader{from, epoch}
 	}
 	g := replica.Segment{ID: m.ID, Base: m.Base, Major: m.Major, Size: m.Size, Checksum: m.Checksum, Ends: m.Ends}
-	c.receive(replica.Offered{From: from, To: keyOf(p, to), Epoch: epoch, Slot: m.Slot, Segment: g, Has: c.holding(p, to, epoch), Free: c.free(m.Size)})
+	c.receive(replica.Offered{From: from, To: keyOf(p, to), Epoch: epoch, Slot: m.Slot, Segment: g, Has: c.holding(p, to, epoch), Free: c.free()})
 }
 
 // holding is the state of a placement, for an offer of an epoch. A placement that is not here yet is made when its leader begins the epoch.
@@ -53,6 +53,11 @@ func (c *Copier) receive(in replica.ReceiverInput) {
 		}
 	}
 	c.metrics.unfinished.Set(float64(len(c.files)))
+	var all []lease.Partition
+	for _, key := range c.receiver.NoRoom() {
+		all = append(all, partitionOf(key))
+	}
+	c.noRoom.Store(&all)
 }
 
 // reply answers an offer under the epoch of the offer.
@@ -202,6 +207,11 @@ func (c *Copier) lookAtFiles() {
 	for id := range c.files {
 		if _, ok := c.deps.Chains.Copy(partitionOf(id.at), id.at.Placement); !ok {
 			gone[id.at] = true
+		}
+	}
+	for _, key := range c.receiver.NoRoom() {
+		if _, ok := c.deps.Chains.Copy(partitionOf(key), key.Placement); !ok {
+			gone[key] = true
 		}
 	}
 	for key := range gone {
