@@ -65,6 +65,14 @@ func (c *copies) registered() string {
 	return registry.CopiesOn
 }
 
+// noRoom are the partitions of which segments did not fit on the disk.
+func (c *copies) noRoom() []lease.Partition {
+	if c.segments == nil {
+		return nil
+	}
+	return c.segments.NoRoom()
+}
+
 // heldBytes is the memory of segments that are being copied.
 func (c *copies) heldBytes() int64 {
 	if c.segments == nil {

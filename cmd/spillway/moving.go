@@ -49,6 +49,7 @@ func (c *partitionMoveCmd) run(ctx context.Context, a *admin) error {
 	if c.Cancel {
 		return c.cancel(ctx, a, from)
 	}
+	s.Sizes = master.Sizes(ctx, []string{c.Table}, a.servers.All(), a.peers.Server, a.log)
 	if err := movable(&s, c.key(), part, from.Server, c.To, c.Force); err != nil {
 		return err
 	}
@@ -167,6 +168,9 @@ func movable(s *master.State, key lease.Partition, part *topology.Partition, fro
 				return refuse("%s has rows, and storage.copies is off on %s: turn it on at all storage servers and restart them one by one", key, srv.ID)
 			}
 		}
+	}
+	if why := master.LacksRoom(s, key, to); why != "" {
+		return refuse("%s", why)
 	}
 	if force {
 		return nil

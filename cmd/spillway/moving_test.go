@@ -29,9 +29,11 @@ func TestAMoveThatCannotEndIsRefused(t *testing.T) {
 			server("silent", "h6", "c", func(s *master.Server) { s.Live, s.For = false, time.Minute }),
 			server("drained", "h7", "c", func(s *master.Server) { s.Drain = &lease.Note{Who: "ann", Reason: "old disk"} }),
 			server("full", "h8", "c", func(s *master.Server) { s.Beat.ReadOnly = "its disk is full" }),
+			server("tight", "h10", "c", func(s *master.Server) { s.Beat.Room = 1 << 30 }),
 			server("single", "h9", "c", func(s *master.Server) { s.Copies = registry.CopiesOff }),
 		},
 		Leases: map[lease.Partition]lease.Lease{key: {State: lease.Held, Holder: "s1", Epoch: 1}},
+		Sizes:  map[lease.Partition]master.Size{key: {Bytes: 1 << 30, Rows: 1}},
 		No:     map[lease.Partition][]topology.ServerID{key: {"same"}},
 	}
 	part := func(state topology.State) *topology.Partition {
@@ -52,6 +54,8 @@ func TestAMoveThatCannotEndIsRefused(t *testing.T) {
 		{to: "drained", kind: fault.Invalid, want: "old disk"},
 		{to: "full", kind: fault.Invalid, want: "disk is full"},
 		{to: "same", kind: fault.Invalid, want: "prohibited"},
+		{to: "tight", kind: fault.Invalid, want: "tight has room for 1.0 GiB, and the partition of 1.0 GiB needs 1.2 GiB"},
+		{to: "tight", force: true, kind: fault.Invalid, want: "needs 1.2 GiB"},
 		{to: "single", kind: fault.Invalid, want: "storage.copies is off on single"},
 		{to: "twin", kind: fault.Invalid, want: "same host"},
 		{to: "twin", force: true},

@@ -214,7 +214,7 @@ func awaitStore(ctx context.Context, store coord.Store, log *slog.Logger) error 
 }
 
 func (p *storage) openServer(ctx context.Context) (err error) {
-	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand(), Listed: p.copies.listed, Unload: p.openUnloads()},
+	p.lead, err = lead.New(lead.Deps{Store: p.view.coord, Maps: p.view.tables, Brick: p.brick, Log: p.log, Registerer: p.registerer, Rand: newRand(), Listed: p.copies.listed, NoRoom: p.copies.noRoom, Unload: p.openUnloads()},
 		lead.Settings{Server: p.id, Rules: rules.Settings{Copies: p.cfg.Storage.Copies}})
 	if err != nil {
 		return err

@@ -88,11 +88,17 @@ type MapIs struct {
 // Unassigned takes the server's placement of the partition away; the server lets go.
 type Unassigned struct{ Partition Partition }
 
-// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server takes no rows; "": it takes them.
+// Loaded publishes the server's load; 1 is its full capacity. ReadOnly is the reason why the server takes no rows; "": it takes them. Room and NoRoom are
+// those of Beat.
 type Loaded struct {
 	Load     float64
 	ReadOnly string
+	Room     int64
+	NoRoom   []Partition
 }
+
+// noRoomMax bounds the partitions that a heartbeat row names in NoRoom.
+const noRoomMax = 64
 
 // Damaged are the partitions of which files are damaged here. A placement on another server that is whole takes their leases first.
 type Damaged struct{ All []Partition }

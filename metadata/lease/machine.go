@@ -57,7 +57,9 @@ type Machine struct {
 	wall     time.Time // as of wallAt
 	wallAt   Time
 	load     float64
-	readOnly string // why no rows are taken
+	readOnly string   // why no rows are taken
+	room     int64    // bytes that the disk may take; 0: not known
+	noRoom   []string // partitions of which copies did not fit
 	damaged  damaged
 	draining bool
 	leave    bool
@@ -178,7 +180,10 @@ func (m *Machine) Step(now Time, in Input, out []Effect) []Effect {
 	case MapIs:
 		m.mapIs(in)
 	case Loaded:
-		m.load, m.readOnly = in.Load, in.ReadOnly
+		m.load, m.readOnly, m.room, m.noRoom = in.Load, in.ReadOnly, in.Room, nil
+		for _, p := range in.NoRoom[:min(len(in.NoRoom), noRoomMax)] {
+			m.noRoom = append(m.noRoom, p.String())
+		}
 	case Damaged:
 		m.setDamaged(in.All)
 	case GiveUp:

@@ -131,6 +131,10 @@ type Beat struct {
 	// ReadOnly is the reason why the server takes no rows: its disk is full. It still leads its partitions for readers, and gets no new placements. "": it
 	// takes rows.
 	ReadOnly string `json:"read_only,omitempty"`
+	// Room is how many bytes more the server's disk may take beside its reserve, at least 1 where it is known; 0: it is not.
+	Room int64 `json:"room,omitempty"`
+	// NoRoom are partitions, as Partition.String prints them, of which rows that were being copied to the server did not fit on its disk. At most noRoomMax are named.
+	NoRoom []string `json:"no_room,omitempty"`
 	// ClockAhead is how far the server's wall clock is ahead of the median of the servers' clocks, where it is so far off that the server gives up its leases
 	// (clocks.go); else 0.
 	ClockAhead time.Duration `json:"clock_ahead,omitempty"`

@@ -127,6 +127,9 @@ func (h *held) ripen() (filling int) {
 			}
 		case h.leaves(pl) || h.good() >= want:
 			h.remove(pl)
+		case h.full(pl.Server, h.key) != "":
+			h.why = h.full(pl.Server, h.key) + "; " + h.why
+			h.remove(pl)
 		default:
 			filling++
 		}
@@ -144,18 +147,23 @@ func (h *held) join(filling int) {
 		h.cannotCopy(s, h.key)
 		return
 	}
-	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true}
+	w := where{part: h.key, not: append(on(h.part.Placements), on(h.part.Joining)...), copies: true, bytes: h.Sizes[h.key].Bytes}
 	w.has = slices.DeleteFunc(slices.Clone(w.not), func(s topology.ServerID) bool { return h.bad(s, h.set.DeadAfter) })
 	for ; missing > 0; missing-- {
 		w.takeNext(&h.to)
 		st, ok := h.choose(w)
 		if !ok {
+			h.roomless(w)
 			return
+		}
+		if why := h.lacksRoom(w.to, w.bytes); why != "" && st.ID != w.to {
+			h.why = why + "; " + h.why
 		}
 		h.ops = append(h.ops, topology.Join{Partition: h.part.ID, Placement: h.placement(st.ID)})
 		h.came = append(h.came, st.ID)
 		w.has = append(w.has, st.ID)
 		st.filling++
+		st.coming += w.bytes
 		h.count(h.key.Table, h.part, st.ID, 1)
 	}
 }

@@ -26,6 +26,7 @@ type evening struct {
 	// other, so that what has begun goes on whichever of the moves ends first.
 	least, most map[topology.ServerID]int64
 	filling     map[topology.ServerID]int
+	coming      map[topology.ServerID]int64
 	begun       map[lease.Partition]bool
 }
 
@@ -37,9 +38,9 @@ type placementOf struct {
 
 // even computes the moves.
 func (p *planner) even() {
-	e := evening{planner: p, least: map[topology.ServerID]int64{}, most: map[topology.ServerID]int64{}, filling: map[topology.ServerID]int{}, begun: map[lease.Partition]bool{}}
+	e := evening{planner: p, least: map[topology.ServerID]int64{}, most: map[topology.ServerID]int64{}, filling: map[topology.ServerID]int{}, coming: map[topology.ServerID]int64{}, begun: map[lease.Partition]bool{}}
 	for _, st := range p.order {
-		e.least[st.ID], e.most[st.ID], e.filling[st.ID] = st.bytes, st.bytes, st.filling
+		e.least[st.ID], e.most[st.ID], e.filling[st.ID], e.coming[st.ID] = st.bytes, st.bytes, st.filling, st.coming
 	}
 	if p.evens = map[placementOf]registry.Move{}; p.set.BalanceBytes < 0 {
 		return
@@ -102,7 +103,7 @@ func (e *evening) goOn(m *topology.Map, part *topology.Partition, key lease.Part
 	case len(part.Joining) == 0 && !slices.ContainsFunc(part.Placements, func(pl topology.Placement) bool { return e.servers[pl.Server].bytes < e.servers[from.Server].bytes }):
 		return // it had one more for another reason
 	case len(part.Joining) == 1:
-		if to = part.Joining[0].Server; e.servers[from.Server].bytes <= e.servers[to].bytes {
+		if to = part.Joining[0].Server; e.servers[from.Server].bytes <= e.servers[to].bytes || !e.lists(key, part.Joining[0]) && e.full(to, key) != "" {
 			e.least[to] -= e.Sizes[key].Bytes
 			return
 		}
@@ -140,6 +141,7 @@ func (e *evening) begin(movable map[topology.ServerID][]candidate) bool {
 				e.least[to] += e.size(c)
 				e.most[to] += e.size(c)
 				e.filling[to]++
+				e.coming[to] += e.size(c)
 				return true
 			}
 		}
@@ -153,7 +155,7 @@ func (e *evening) size(c candidate) int64 {
 
 // target chooses the emptiest server that may have the placement in the place of the one that leaves.
 func (e *evening) target(c candidate, slack int64) (topology.ServerID, bool) {
-	w := where{part: lease.Partition{Table: c.table.Table, ID: c.part.ID}, has: on(c.part.Placements), copies: true}
+	w := where{part: lease.Partition{Table: c.table.Table, ID: c.part.ID}, has: on(c.part.Placements), copies: true, bytes: e.size(c)}
 	stay := slices.DeleteFunc(on(c.part.Placements), func(s topology.ServerID) bool { return s == c.from.Server })
 	hosts := map[string]bool{}
 	for _, s := range w.has {
@@ -163,6 +165,7 @@ func (e *evening) target(c candidate, slack int64) (topology.ServerID, bool) {
 	for _, st := range e.order {
 		switch {
 		case e.unsuitable(&w, st) || st.For < e.set.SettleAfter || e.filling[st.ID] >= e.set.FillsMax:
+		case st.Beat.Room != 0 && st.Beat.Room-e.coming[st.ID] < withSpare(w.bytes):
 		case hosts[st.Host] && !e.set.ShareHosts || e.zoneUse(stay, st.Zone) > e.zoneUse(stay, e.servers[c.from.Server].Zone):
 		case best == nil || e.most[st.ID] < e.most[best.ID]:
 			best = st

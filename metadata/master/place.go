@@ -26,6 +26,8 @@ type where struct {
 	narrow bool
 	// settled demands servers that have lived for a while, copies those that keep copies and are being filled with few.
 	settled, copies bool
+	// bytes are the rows that are copied there.
+	bytes int64
 	// to is the server that a person wants: it is taken if it is suitable, on any host, and waited for while too much is copied to it.
 	to topology.ServerID
 }
@@ -40,7 +42,7 @@ func (w *where) takeNext(to *[]topology.ServerID) {
 
 // unsuitable reports whether a server must not be chosen, whatever its host.
 func (v *view) unsuitable(w *where, st *standing) bool {
-	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && !st.copies()
+	return !st.usable() || slices.Contains(w.has, st.ID) || slices.Contains(w.not, st.ID) || slices.Contains(v.No[w.part], st.ID) || w.copies && (!st.copies() || !st.fits(w.bytes) || v.full(st.ID, w.part) != "")
 }
 
 // choose returns the best server for one more placement: in a zone that the partition uses least, with the fewest
@@ -55,7 +57,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		}
 	}
 	if st := v.servers[w.to]; st != nil && !v.unsuitable(&w, st) {
-		return st, !w.copies || st.filling < v.set.FillsMax
+		return st, !w.copies || st.filling < v.set.FillsMax && st.takes(w.bytes)
 	}
 	better := func(a, b *standing) int {
 		apart := cmp.Or(cmp.Compare(hosts[a.Host], hosts[b.Host]), cmp.Compare(zones[a.Zone], zones[b.Zone]))
@@ -73,7 +75,7 @@ func (v *view) choose(w where) (best *standing, ok bool) {
 		case v.unsuitable(&w, st):
 		case hosts[st.Host] > 0 && !v.set.ShareHosts:
 		case w.settled && st.For < v.set.SettleAfter:
-		case w.copies && st.filling >= v.set.FillsMax:
+		case w.copies && (st.filling >= v.set.FillsMax || !st.takes(w.bytes)):
 		case best == nil || better(st, best) < 0:
 			best = st
 		}

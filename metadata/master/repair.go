@@ -56,6 +56,7 @@ func (p *planner) repair() {
 		}
 	}
 	p.uncopiedAlarms()
+	p.roomAlarm()
 	for _, s := range sortedServers(only) {
 		for _, table := range sortedKeys(only[s]) {
 			ids := only[s][table]

@@ -142,6 +142,14 @@ func (w *world) line(t *testing.T, line string) {
 				s.Beat.Boot = lease.Boot(v)
 			case "store": // its directory; "d" is that of lease rows
 				s.Store = lease.StoreID(v)
+			case "room": // MiB
+				n, err := strconv.Atoi(v)
+				must(err)
+				s.Beat.Room = int64(n) << 20
+			case "full": // for the rest of a partition: full=cpu/1
+				s.Beat.NoRoom = append(s.Beat.NoRoom, v)
+			case "readonly":
+				s.Beat.ReadOnly = "the store is read-only"
 			case "drained":
 				s.Drain = &lease.Note{Who: v, Reason: "old disk"}
 			default:

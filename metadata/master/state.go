@@ -131,6 +131,8 @@ type standing struct {
 	bytes  int64
 	// filling are the placements on it that join, and do not have every row yet.
 	filling int
+	// coming are the bytes of their partitions.
+	coming int64
 }
 
 func newView(s State, set Settings) *view {
@@ -151,6 +153,7 @@ func newView(s State, set Settings) *view {
 				v.count(m.Table, p, pl.Server, 1)
 				if st := v.servers[pl.Server]; st != nil && !v.lists(lease.Partition{Table: m.Table, ID: p.ID}, pl) {
 					st.filling++
+					st.coming += v.Sizes[lease.Partition{Table: m.Table, ID: p.ID}].Bytes
 				}
 			}
 			for _, c := range p.Children() {

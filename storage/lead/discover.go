@@ -2,6 +2,7 @@ package lead
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -81,7 +82,14 @@ func (r *runner) publish(ctx context.Context) error {
 		case <-time.After(r.jitter(publishEvery)):
 		}
 		r.step(rules.Clock{Now: r.keeper.Now()})
-		_, readOnly := r.deps.Brick.ReadOnly()
-		r.step(rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good, ReadOnly: readOnly})
+		in := rules.Published{Load: r.srv.HeadLoad(), Good: r.keeper.Status().Good}
+		_, in.ReadOnly = r.deps.Brick.ReadOnly()
+		if room, ok := r.deps.Brick.Room(); ok {
+			in.Room = int64(max(1, min(room, math.MaxInt64)))
+		}
+		if r.deps.NoRoom != nil {
+			in.NoRoom = r.deps.NoRoom()
+		}
+		r.step(in)
 	}
 }

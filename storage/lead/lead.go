@@ -54,6 +54,8 @@ type Deps struct {
 	Listed func(p lease.Partition, ask uint64, ok bool, epoch point.Epoch, list []lease.Member)
 	// Unload begins or ends the moving of a partition's rows to those that take over from it; Unloaded answers it. Nil: they stay where they are.
 	Unload func(p lease.Partition, epoch point.Epoch, on bool)
+	// NoRoom returns the partitions of which copies did not fit on this disk. Nil: there are none.
+	NoRoom func() []lease.Partition
 	// Clock never goes back and counts suspends. Default keeper.Boottime.
 	Clock func() lease.Time
 }

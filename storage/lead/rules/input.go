@@ -74,6 +74,9 @@ type Published struct {
 	Load     float64
 	Good     bool
 	ReadOnly string
+	// Room and NoRoom are those of lease.Loaded.
+	Room   int64
+	NoRoom []lease.Partition
 }
 
 // Unloaded reports that all rows of a partition are acked at level all by those that take over from it. It takes no more rows, so this stays true.

@@ -341,7 +341,7 @@ func (m *Machine) published(in Published) {
 	if in.ReadOnly != "" { // others should rather take the partitions without rows
 		in.Load = max(in.Load, 1)
 	}
-	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly}})
+	m.do(Tell{lease.Loaded{Load: in.Load, ReadOnly: in.ReadOnly, Room: in.Room, NoRoom: in.NoRoom}})
 	switch {
 	case in.Load < m.set.LoadMax:
 		m.over = 0
