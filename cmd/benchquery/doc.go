@@ -8,6 +8,8 @@
 //
 //	benchquery -servers spillway,prometheus,victoriametrics -hosts 200 -hours 12
 //
+// With -clients each query is asked by one client, and then by several at a time: questions a second, p50 and p99 of both.
+//
 // Queries ask servers not to use caches of whole answers (nocache=1). A query to which servers return different numbers
 // of series is marked: its times do not compare.
 package main

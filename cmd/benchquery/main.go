@@ -30,6 +30,7 @@ type options struct {
 	data     string
 	end      int64
 	fill     bool
+	clients  int
 }
 
 func parse() (options, error) {
@@ -48,10 +49,11 @@ func parse() (options, error) {
 	flag.StringVar(&o.data, "data", "", "where the servers' data stays for a later run with the same end; empty: it goes")
 	flag.Int64Var(&o.end, "end", 0, "the time of the last rows, in seconds since 1970; 0: now")
 	flag.BoolVar(&o.fill, "fill", false, "load the rows into servers that run already too")
+	flag.IntVar(&o.clients, "clients", 0, "instead: ask each query by one client, then by so many at a time, -repeat times each")
 	flag.Parse()
 	o.servers = strings.Split(servers, ",")
-	if o.hosts < 1 || o.hours < 1 || o.conns < 1 || o.repeat < 1 || o.interval < time.Millisecond {
-		return o, errors.New("hosts, hours, interval, conns and repeat must be positive")
+	if o.hosts < 1 || o.hours < 1 || o.conns < 1 || o.repeat < 1 || o.clients < 0 || o.interval < time.Millisecond {
+		return o, errors.New("hosts, hours, interval, conns and repeat must be positive, clients must not be negative")
 	}
 	return o, nil
 }
@@ -90,6 +92,14 @@ func run(o options) error {
 		columns = append(columns, c)
 	}
 	time.Sleep(o.settle)
+	if o.clients > 0 {
+		for _, c := range columns {
+			if err := inCrowd(o, c, end); err != nil {
+				return fmt.Errorf("%s: %w", c.server.Name, err)
+			}
+		}
+		return nil
+	}
 	for _, q := range queries(o) {
 		if err := inTurns(columns, q, o.repeat, end); err != nil {
 			return fmt.Errorf("%s: %w", q.Name, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/RoaringBitmap/roaring/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -259,7 +260,7 @@ func (v *View) Read(ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) e
 // Memory is reusable memory for rows that are read. For one goroutine. Close it.
 type Memory struct {
 	segments *segment.Memory // nil: the caller may keep the rows
-	heads    headMemory
+	heads    *headMemory     // nil: none was read yet
 
 	want   []point.DenseID
 	found  [][]rows.Run
@@ -274,7 +275,9 @@ func (v *View) ReadRanked(ss []Series, lo, hi point.Nanos, f func(i int, r rows.
 }
 
 // Memory returns memory for reads of views of this and similar partitions.
-func (v *View) Memory() *Memory { return &Memory{segments: v.p.deps.Cache.Memory()} }
+func (v *View) Memory() *Memory {
+	return &Memory{segments: v.p.deps.Cache.Memory(), heads: headMemories.Get().(*headMemory)}
+}
 
 // Reset takes back all rows that were read into the memory.
 func (m *Memory) Reset() {
@@ -284,7 +287,14 @@ func (m *Memory) Reset() {
 }
 
 // Close releases the memory for other readers.
-func (m *Memory) Close() { m.segments.Close() }
+func (m *Memory) Close() {
+	m.segments.Close()
+	m.heads.reset()
+	if cap(m.heads.times)+cap(m.heads.values) <= headMemoryKept {
+		headMemories.Put(m.heads)
+	}
+	m.heads = nil
+}
 
 // ReadInto is Read into m. Runs stay good until m is reset.
 func (v *View) ReadInto(m *Memory, ss []Series, lo, hi point.Nanos, f func(i int, r rows.Run) error) error {
@@ -338,6 +348,9 @@ func (m *Memory) readHead(h *head.Head, id point.DenseID, lo, hi point.Nanos) (r
 	if m.ranked {
 		ok = h.ReadRanked(id, lo, hi, &r)
 		return r, ok
+	}
+	if m.heads == nil {
+		m.heads = new(headMemory)
 	}
 	return m.heads.read(h, id, lo, hi, m.segments != nil)
 }
@@ -407,6 +420,12 @@ type headMemory struct {
 	last   []point.Nanos // of the series before: neighbours often have the same
 }
 
+// headMemories keeps memory between queries: a small one would spend as much on clearing and collecting its memory as on reading.
+var headMemories = sync.Pool{New: func() any { return new(headMemory) }}
+
+// headMemoryKept bounds the memory, in times and values, that is kept for the next query.
+const headMemoryKept = 1 << 19
+
 func (m *headMemory) reset() { m.times, m.values, m.last = m.times[:0], m.values[:0], nil }
 
 // read returns a series' rows, in m's memory if reuse.
@@ -423,13 +442,11 @@ func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, re
 		return r, true
 	}
 	shared := slices.Equal(r.Times, m.last)
-	if reuse && cap(m.times)-nt >= n && cap(m.values)-nv >= n {
+	if reuse { // where there was no room, these rows have memory of their own, and earlier ones keep the old
 		if !shared {
-			m.times = m.times[:nt+n]
+			m.times = taken(m.times, n)
 		}
-		m.values = m.values[:nv+n]
-	} else if reuse { // earlier rows keep the old memory
-		m.times, m.values = make([]point.Nanos, 0, 2*cap(m.times)+64*n), make([]float64, 0, 2*cap(m.values)+64*n)
+		m.values = taken(m.values, n)
 	}
 	if shared {
 		r.Times = m.last
@@ -437,6 +454,14 @@ func (m *headMemory) read(h *head.Head, id point.DenseID, lo, hi point.Nanos, re
 	r.Times, r.Values = slices.Clip(r.Times), slices.Clip(r.Values)
 	m.last = r.Times
 	return r, true
+}
+
+// taken returns memory of which n more are taken, or new memory for many series of so many rows.
+func taken[T any](of []T, n int) []T {
+	if cap(of)-len(of) < n {
+		return make([]T, 0, 2*cap(of)+64*n)
+	}
+	return of[:len(of)+n]
 }
 
 // Rows guesses how many rows a series has in [lo, hi], on an average.
